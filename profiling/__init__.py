@@ -1,0 +1,1 @@
+"""What runs on a node: devices, benchmarks, and the sweep that brings them there."""

@@ -1,0 +1,196 @@
+"""pal.toml and what overrides it, with the origin of every value.
+
+Order, weakest first: built-in defaults; `pal.toml` beside slurm.conf and
+`pal.d/*.toml` there; `$XDG_CONFIG_HOME/slurm-pal/config.toml`; the variables
+`SLURM_PAL_<SECTION>_<KEY>`; command-line options. `$SLURM_PAL_CONFIG` names another
+first file (a lab sets it). Read on the submit path: no third-party import, and
+tomllib only when there is a file.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from slurm_pal.errors import ConfigError
+from slurm_pal.files import read_trusted, slurm_conf
+
+Value = str | int | float | bool
+
+
+class Key(NamedTuple):
+    """One setting: its default (whose type is the setting's type) and what it means."""
+
+    default: Value
+    meaning: str
+    minimum: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+KEYS: dict[str, dict[str, Key]] = {
+    "paths": {
+        "state_dir": Key("/var/lib/slurm-pal", "database, sweeps and snapshot; local disk of the controller"),
+        "snapshot": Key("", "published snapshot, readable on every login node (default: STATE_DIR/snapshot)"),
+        "spool": Key("", "where sweep jobs drop their results, shared with the nodes (default: STATE_DIR/spool)"),
+    },
+    "placement": {
+        "policy": Key(
+            "class-fit",
+            "which rule places a job",
+            choices=("class-fit", "pal", "pm-first", "packed", "random"),
+        ),
+        "locality_penalty": Key(1.7, "factor on iteration time when a job spans nodes (PAL, SC'24)", minimum=1.0),
+        "barred_slowdown": Key(1.2, "sensitive jobs are kept off GPUs slower than this", minimum=1.0),
+    },
+    "submit": {
+        "enabled": Key(True, "false: palsub hands every job to sbatch as it is"),
+        "watch": Key(False, "palsub starts its own watcher for leases, as if --pal-watch were given"),
+        "lease_max_s": Key(600.0, "no node list stays on a pending job longer than this, s", minimum=0),
+        "lease_pass_s": Key(3.0, "time for one scheduling pass, before which a lease is not judged, s", minimum=0.1),
+        "expected_run_share": Key(0.5, "expected run time as a share of the time limit", minimum=0.0),
+        "expected_run_s": Key(3600.0, "expected run time of a job without a time limit, s", minimum=0),
+        "slurm_timeout_s": Key(5.0, "give up asking Slurm after this, s, and submit plainly", minimum=0.1),
+        "heartbeat_max_age_s": Key(180.0, "a daemon silent for longer clears no leases, s", minimum=1),
+    },
+    "profile": {
+        "backend": Key("auto", "devices to measure", choices=("auto", "emu")),
+        "max_parallel": Key(0, "nodes measured at once; 0: 5 % of the nodes, at most 16", minimum=0),
+        "time_limit_s": Key(600, "time limit of one sweep job, s", minimum=60),
+        "pending_max_s": Key(120, "a sweep job that has not started by then is withdrawn, s", minimum=1),
+        "nice": Key(10000, "nice value of sweep jobs", minimum=0),
+        "partition": Key("", "partition of sweep jobs"),
+        "account": Key("", "account of sweep jobs"),
+        "qos": Key("", "QOS of sweep jobs"),
+        "reservation": Key("", "reservation of sweep jobs"),
+        "python": Key("", "Python with slurm-pal on the nodes (default: the one that runs pal-profile)"),
+    },
+    "classes": {
+        "method": Key("exact", "how classes are formed", choices=("exact", "pal", "pal-artifact")),
+        "stale_after_d": Key(30.0, "scores older than this shrink towards 1.0, days", minimum=0),
+        "unknown_after_d": Key(90.0, "scores older than this are forgotten, days", minimum=0),
+    },
+}
+
+
+class Config:
+    """The settings in force: `config["submit", "watch"]`, and where each came from."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str], Value] = {}
+        self._origins: dict[tuple[str, str], str] = {}
+        self.apps: dict[str, str] = {}  # application name -> sensitivity class
+        self.files: list[str] = []
+
+    def __getitem__(self, key: tuple[str, str]) -> Value:
+        section, name = key
+        found = self._values.get(key)
+        return KEYS[section][name].default if found is None else found
+
+    def text(self, section: str, name: str) -> str:
+        return str(self[section, name])
+
+    def number(self, section: str, name: str) -> float:
+        return float(self[section, name])
+
+    def flag(self, section: str, name: str) -> bool:
+        return bool(self[section, name])
+
+    def origin(self, section: str, name: str) -> str:
+        """Where a value came from: a file, `$VARIABLE`, an option, or "default"."""
+        return self._origins.get((section, name), "default")
+
+    def set(self, section: str, name: str, value: object, origin: str) -> None:
+        """Take one value. Raises ConfigError when key, type or range is wrong."""
+        known = KEYS.get(section, {}).get(name)
+        if known is None:
+            allowed = ", ".join(f"{s}.{k}" for s in KEYS for k in KEYS[s] if s == section or section not in KEYS)
+            raise ConfigError(f"{origin}: unknown setting {section}.{name}; allowed here: {allowed}")
+        self._values[section, name] = _checked(f"{section}.{name}", known, value, origin)
+        self._origins[section, name] = origin
+
+    @property
+    def state_dir(self) -> str:
+        return self.text("paths", "state_dir")
+
+    @property
+    def snapshot_path(self) -> str:
+        return self.text("paths", "snapshot") or os.path.join(self.state_dir, "snapshot")
+
+    @property
+    def spool_dir(self) -> str:
+        return self.text("paths", "spool") or os.path.join(self.state_dir, "spool")
+
+
+def _checked(name: str, key: Key, value: object, origin: str) -> Value:
+    wanted = type(key.default)
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise ConfigError(f"{origin}: {name} = {value!r} must be a {wanted.__name__}, like {key.default!r}")
+    if key.choices and value not in key.choices:
+        raise ConfigError(f"{origin}: {name} = {value!r} is not one of {', '.join(key.choices)}")
+    if key.minimum is not None and isinstance(value, int | float) and not value >= key.minimum:
+        raise ConfigError(f"{origin}: {name} = {value!r} must be at least {key.minimum:g}")
+    return value
+
+
+def load(environ: dict[str, str] | None = None) -> Config:
+    """Read all layers. Raises ConfigError with file, key and what is allowed."""
+    env = dict(os.environ) if environ is None else environ
+    config = Config()
+    for path in config_files(env):
+        _read_file(config, path)
+    for section, keys in KEYS.items():
+        for name, key in keys.items():
+            variable = f"SLURM_PAL_{section}_{name}".upper()
+            if variable in env:
+                config.set(section, name, _from_text(variable, key, env[variable]), f"${variable}")
+    return config
+
+
+def config_files(env: dict[str, str]) -> list[str]:
+    """The configuration files that exist, weakest first."""
+    site = env.get("SLURM_PAL_CONFIG") or os.path.join(os.path.dirname(slurm_conf()), "pal.toml")
+    found = [site] if os.path.exists(site) or env.get("SLURM_PAL_CONFIG") else []
+    parts = os.path.join(os.path.dirname(site), "pal.d")
+    if os.path.isdir(parts):
+        found += [os.path.join(parts, name) for name in sorted(os.listdir(parts)) if name.endswith(".toml")]
+    home = env.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    user = os.path.join(home, "slurm-pal", "config.toml")
+    return [*found, user] if os.path.exists(user) else found
+
+
+def _read_file(config: Config, path: str) -> None:
+    import tomllib
+
+    try:
+        table = tomllib.loads(read_trusted(path).decode())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
+    config.files.append(path)
+    for section, body in table.items():
+        if not isinstance(body, dict):
+            raise ConfigError(f"{path}: {section} = {body!r} stands outside a section; allowed: [{'], ['.join(KEYS)}], [apps]")
+        for name, value in body.items():
+            if section == "apps":
+                config.apps[name] = _app_class(path, name, value)
+            else:
+                config.set(section, name, value, path)
+
+
+def _app_class(path: str, name: str, value: Any) -> str:
+    from slurm_pal.jobs import SENSITIVITY_CLASSES
+
+    if value not in SENSITIVITY_CLASSES:
+        raise ConfigError(f"{path}: apps.{name} = {value!r} is not one of {', '.join(SENSITIVITY_CLASSES)}")
+    return str(value)
+
+
+def _from_text(variable: str, key: Key, text: str) -> Value:
+    wanted = type(key.default)
+    try:
+        if wanted is bool:
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+        return wanted(text)
+    except (KeyError, ValueError):
+        raise ConfigError(f"${variable} = {text!r} must be a {wanted.__name__}, like {key.default!r}") from None

@@ -1,0 +1,114 @@
+"""Files as we write and trust them: replaced atomically, 0644 or 0600, owner checked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from slurm_pal.errors import BusyError, DataError
+
+
+def write_atomic(path: str, data: bytes | str, mode: int = 0o644) -> None:
+    """Replace `path` by `data` so that a reader sees the old file or the new one.
+
+    The data is on disk before the name changes. On any failure (disk full, no
+    permission) the old file is untouched and no temporary file is left.
+
+    Raises OSError as the system reports it.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    temporary = f"{path}.{os.getpid()}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            view = memoryview(raw)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def open_trusted(path: str) -> int:
+    """Open `path` for reading and check that we may believe it; return the descriptor.
+
+    root and SlurmUser believe only files that one of the two owns; anybody may
+    believe what he likes, but not a file that everyone can write.
+
+    Raises DataError when the file is not to be trusted, OSError when it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    info = os.fstat(descriptor)
+    if info.st_mode & 0o002:
+        os.close(descriptor)
+        raise DataError(f"{path} can be written by everyone: chmod o-w {path}")
+    if info.st_uid != os.geteuid() and info.st_uid != 0:
+        powers = {0, slurm_user_uid()}
+        if os.geteuid() in powers and info.st_uid not in powers:
+            os.close(descriptor)
+            raise DataError(
+                f"{path} belongs to uid {info.st_uid}, but root and SlurmUser read only "
+                f"files of their own: chown root {path}"
+            )
+    return descriptor
+
+
+def slurm_conf() -> str:
+    """The slurm.conf in force: $SLURM_CONF, else Slurm's default (slurm.conf(5))."""
+    return os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf"
+
+
+def slurm_user_uid() -> int:
+    """The uid of SlurmUser by slurm.conf; root's where the file does not say."""
+    import pwd
+
+    try:
+        with open(slurm_conf(), encoding="utf-8", errors="replace") as stream:
+            lines = [line.split("#")[0].strip() for line in stream]
+    except OSError:
+        return 0
+    for key, _, value in (line.partition("=") for line in lines):
+        if key.strip().lower() == "slurmuser":
+            try:
+                return pwd.getpwnam(value.strip().partition("(")[0]).pw_uid
+            except KeyError:
+                return 0
+    return 0
+
+
+def read_trusted(path: str) -> bytes:
+    """Read a file through `open_trusted`. Raises DataError or OSError."""
+    with os.fdopen(open_trusted(path), "rb") as stream:
+        return stream.read()
+
+
+@contextlib.contextmanager
+def locked(path: str, what: str) -> Iterator[None]:
+    """Hold an exclusive lock on `path` (flock) for the length of the block.
+
+    `what` names the work in the error. The lock dies with its process, so a crash
+    leaves nothing to clean up; the file itself stays.
+
+    Raises BusyError when somebody else holds it.
+    """
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 80, 0).decode(errors="replace").strip()
+            raise BusyError(f"{what} is already at work ({holder or 'holder unknown'}): {path}") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

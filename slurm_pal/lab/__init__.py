@@ -1,0 +1,1 @@
+"""A private, real Slurm on this machine with emulated GPUs."""

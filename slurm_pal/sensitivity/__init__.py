@@ -1,0 +1,1 @@
+"""Which sensitivity class a job belongs to."""

@@ -1,0 +1,79 @@
+"""The `SlurmClient` protocol: all that slurm-pal asks of Slurm, and nothing else.
+
+Backends: `slurm.cli.CliClient` (scontrol, squeue, sbatch; works on 22.05 and later;
+the default), `CliClient` over `slurm.fake.FakeSlurm` (tests), and
+`slurm.pyslurm_client.PyslurmClient` (extra `[pyslurm]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from slurm_pal.cluster import Node, Partition
+from slurm_pal.jobs import SlurmJob
+
+
+class Completed(NamedTuple):
+    """What a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Runner = Callable[[Sequence[str], str], Completed]
+"""Runs an argv list with a text on stdin. Raises SlurmError when it cannot be run or takes too long."""
+
+
+class Overview(NamedTuple):
+    """The cluster at one moment, from one bulk query."""
+
+    nodes: tuple[Node, ...]  # in Slurm's order
+    jobs: tuple[SlurmJob, ...]
+    partitions: tuple[Partition, ...]
+    reservations: dict[str, tuple[str, ...]]  # name -> nodes
+
+
+class SlurmClient(Protocol):
+    """Every method raises SlurmError, with Slurm's own words, when Slurm does not answer."""
+
+    def overview(self, reservations: bool = False) -> Overview:
+        """Nodes, jobs and partitions in one process (three or four RPCs)."""
+        ...
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes in Slurm's order."""
+        ...
+
+    def jobs(self) -> tuple[SlurmJob, ...]:
+        """All jobs slurmctld still knows, with GPU indexes where they run."""
+        ...
+
+    def job(self, job_id: int) -> SlurmJob | None:
+        """One job, or None when slurmctld no longer knows it."""
+        ...
+
+    def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
+        """job id -> (state, reason) of jobs in the queue, by one cheap squeue call."""
+        ...
+
+    def submit(self, argv: Sequence[str], script: str) -> int:
+        """sbatch `argv` with the script on stdin; the job id."""
+        ...
+
+    def update_job(self, job_id: int, **fields: str) -> None:
+        """scontrol update JobId=... key=value ... in one command."""
+        ...
+
+    def cancel(self, job_ids: Sequence[int], pending_only: bool = False) -> None:
+        """Cancel these jobs; those that have ended already do not matter."""
+        ...
+
+    def version(self) -> tuple[int, int]:
+        """Slurm's release, e.g. (22, 5)."""
+        ...
+
+    def config(self) -> dict[str, str]:
+        """`scontrol show config` as pairs."""
+        ...

@@ -1,0 +1,1 @@
+"""SQLite with one writer, and the published snapshot that everybody reads."""

@@ -1,0 +1,1 @@
+"""palsub: read a submission, decide, hand it to sbatch."""

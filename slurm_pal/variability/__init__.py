@@ -1,0 +1,1 @@
+"""From measurements to variability classes: records -> slowdowns -> classes."""
