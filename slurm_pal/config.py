@@ -10,7 +10,7 @@ tomllib only when there is a file.
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slurm_pal.errors import ConfigError
 from slurm_pal.files import read_trusted, slurm_conf
@@ -170,7 +170,8 @@ def _read_file(config: Config, path: str) -> None:
     config.files.append(path)
     for section, body in table.items():
         if not isinstance(body, dict):
-            raise ConfigError(f"{path}: {section} = {body!r} stands outside a section; allowed: [{'], ['.join(KEYS)}], [apps]")
+            allowed = "], [".join((*KEYS, "apps"))
+            raise ConfigError(f"{path}: {section} = {body!r} stands outside a section; allowed: [{allowed}]")
         for name, value in body.items():
             if section == "apps":
                 config.apps[name] = _app_class(path, name, value)
@@ -178,7 +179,7 @@ def _read_file(config: Config, path: str) -> None:
                 config.set(section, name, value, path)
 
 
-def _app_class(path: str, name: str, value: Any) -> str:
+def _app_class(path: str, name: str, value: object) -> str:
     from slurm_pal.jobs import SENSITIVITY_CLASSES
 
     if value not in SENSITIVITY_CLASSES:

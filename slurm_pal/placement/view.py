@@ -18,7 +18,8 @@ class View(NamedTuple):
     `free[i][k]` for the job's sensitivity class, 1.0 where unknown (never best);
     `level[i][k]` is the binned slowdown (centroid of its variability class) that the
     L x V walk compares; `slowdown_a` are class-A slowdowns, by which insensitive jobs
-    are sent to slow GPUs. `node_gpus[i]` counts all GPUs of the node.
+    are sent to slow GPUs. `node_gpus[i]` counts all GPUs of the node. Only usable nodes
+    with at least one free GPU are in a view.
     """
 
     names: Sequence[str]
@@ -27,6 +28,7 @@ class View(NamedTuple):
     level: Sequence[Sequence[float]]
     slowdown_a: Sequence[Sequence[float]]
     node_gpus: Sequence[int]
+    weight: Sequence[int] = ()  # Slurm's node weights, for what plain Slurm would pick
 
 
 class Placement(NamedTuple):

@@ -5,8 +5,15 @@ Names from squeue(1) and sinfo(1), releases 22.05 to 26.05.
 
 from __future__ import annotations
 
-JOB_ACTIVE = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED", "RESIZING"})
-JOB_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "POWER_UP_NODE", "EXPEDITING"})
+JOB_ACTIVE = frozenset(
+    {"RUNNING", "COMPLETING", "CONFIGURING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED", "RESIZING"}
+)
+JOB_WAITING = frozenset(
+    {
+        "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "POWER_UP_NODE",
+        "EXPEDITING",
+    }
+)  # fmt: skip
 JOB_ENDED = frozenset(
     {
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",

@@ -14,11 +14,14 @@ import sys
 import zlib
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slurm_pal.errors import DataError
 from slurm_pal.files import read_trusted, write_atomic
 from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+
+Column = Any
+"""An `array.array` of the type that `_TYPES` gives it; its element type is not known to mypy."""
 
 SCHEMA = "pal.snapshot/1"
 NO_CLASS = 255
@@ -33,7 +36,7 @@ class GpuScore(NamedTuple):
     """What is known of one GPU."""
 
     node: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a score
     uuid: str
     model: str
     slowdown: dict[str, float]  # sensitivity class -> time relative to the median GPU
@@ -49,7 +52,7 @@ class Snapshot:
     `slowdown[c][row]` is a float array for each sensitivity class `c`.
     """
 
-    def __init__(self, header: dict[str, object], columns: dict[str, array[float] | array[int]], texts: dict[str, list[str]]):
+    def __init__(self, header: dict[str, object], columns: dict[str, Column], texts: dict[str, list[str]]) -> None:
         self.cluster = str(header.get("cluster", ""))
         self.epoch = int(str(header.get("epoch", 0)))
         self.written_s = float(str(header.get("written_s", 0.0)))
@@ -129,7 +132,7 @@ def publish(
     Raises DataError for a name that would break the file, OSError when it cannot be written.
     """
     rows = sorted(gpus, key=lambda g: (g.node, g.index))
-    columns: dict[str, array[float] | array[int]] = {name: array(code) for name, code in _TYPES.items()}
+    columns: dict[str, Column] = {name: array(code) for name, code in _TYPES.items()}
     models = sorted({g.model for g in rows})
     nodes: list[str] = []
     for position, gpu in enumerate(rows):
@@ -151,7 +154,7 @@ def publish(
     write_atomic(path, _encode(header, columns, texts), 0o644)
 
 
-def _encode(header: dict[str, object], columns: dict[str, array[float] | array[int]], texts: dict[str, list[str]]) -> bytes:
+def _encode(header: dict[str, object], columns: dict[str, Column], texts: dict[str, list[str]]) -> bytes:
     parts: list[bytes] = []
     layout: list[list[object]] = []
     for name, column in columns.items():
@@ -198,15 +201,17 @@ def _check_schema(header: dict[str, object], path: str) -> None:
     if kind != SCHEMA.partition("/")[0] or not version.isdigit():
         raise DataError(f"{path} is not a snapshot (schema {header['schema']!r})")
     if int(version) > int(SCHEMA.partition("/")[2]):
-        raise DataError(f"snapshot {path} has schema {header['schema']!r}, newer than {SCHEMA!r} known here: update slurm-pal")
+        newer = f"schema {header['schema']!r}, newer than {SCHEMA!r} known here"
+        raise DataError(f"snapshot {path} has {newer}: update slurm-pal")
 
 
 def _decode(header: dict[str, object], body: memoryview, path: str) -> Snapshot:
     if len(body) != header["bytes"]:
-        raise DataError(f"snapshot {path} is truncated ({len(body)} of {header['bytes']} bytes): run pal-profile publish")
+        seen = f"{len(body)} of {header['bytes']} bytes"
+        raise DataError(f"snapshot {path} is truncated ({seen}): run pal-profile publish")
     if zlib.crc32(body) != header["crc32"]:
         raise DataError(f"snapshot {path} is damaged (checksum differs): run pal-profile publish")
-    columns: dict[str, array[float] | array[int]] = {}
+    columns: dict[str, Column] = {}
     texts: dict[str, list[str]] = {}
     position = 0
     layout: list[list[object]] = header["layout"]  # type: ignore[assignment]

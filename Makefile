@@ -1,0 +1,74 @@
+# slurm-pal: `make demo` runs the main job, `make test` passes the tests; both set up what they need.
+# Everything Python goes into .venv; everything else comes from Debian's packages.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find slurm_pal cli profiling -name '*.py') pyproject.toml README.md
+LUA := $(wildcard etc/*.lua)
+C := $(wildcard spank/*.c)
+SHELL_SCRIPTS := .ci/run $(wildcard etc/*.sh) $(wildcard tests/*.sh)
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup slurm demo test unit lint format docs bench clean
+
+help:  ## Show the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: apt-get install python3"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || etc/install-packages.sh python3-venv
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/dependencies: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet setuptools wheel
+	$(BIN)/python etc/requirements.py | $(BIN)/pip install --quiet -r /dev/stdin
+	@touch $@
+
+# The package is really installed, not linked: what is tested is what a site gets.
+$(VENV)/installed: $(VENV)/dependencies $(SOURCES)
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --force-reinstall .
+	@rm -rf build slurm_pal.egg-info
+	@touch $@
+
+setup: $(VENV)/installed slurm  ## Virtual environment, slurm-pal in it, and Slurm's packages
+
+slurm:  ## Slurm and munge from Debian's packages, if missing
+	@etc/install-packages.sh slurmctld slurmd slurm-client munge
+
+demo: setup  ## A real Slurm with emulated GPUs: sweep, classes, sbatch against palsub
+	@$(BIN)/python -m slurm_pal.lab.demo
+
+test: setup lint  ## Lint, then all tests, those on a real Slurm included
+	$(BIN)/pytest -q
+
+unit: $(VENV)/installed  ## Only the tests that need no Slurm
+	$(BIN)/pytest -q tests/unit
+
+lint: $(VENV)/installed  ## ruff, mypy, shellcheck; luacheck, clang-format and cppcheck where there is Lua or C
+	@etc/install-packages.sh shellcheck $(if $(LUA),lua-check) $(if $(C),clang-format cppcheck)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p slurm_pal
+	shellcheck $(SHELL_SCRIPTS)
+	$(if $(LUA),luacheck --quiet $(LUA))
+	$(if $(C),clang-format --dry-run --Werror $(C))
+	$(if $(C),cppcheck --quiet --error-exitcode=1 --enable=warning,style $(C))
+
+format: $(VENV)/installed  ## Let ruff format the tree
+	$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
+
+docs: $(VENV)/installed  ## HTML and man pages into docs/_build
+	$(BIN)/python etc/requirements.py docs | $(BIN)/pip install --quiet -r /dev/stdin
+	$(BIN)/sphinx-build -q -W -b html docs docs/_build/html
+	$(BIN)/sphinx-build -q -W -b man docs docs/_build/man
+
+bench: setup  ## The numbers of docs/benchmarks.md
+	$(BIN)/pytest -q tests/bench --benchmark-only --benchmark-columns=min,median,max
+	$(BIN)/python tests/bench/palsub_cost.py
+
+clean:  ## Remove what make made
+	rm -rf $(VENV) build *.egg-info docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,74 @@
+"""What all click programs share: errors to one line and an exit code, JSON, colour, columns."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from slurm_pal import __version__
+from slurm_pal.errors import Exit, PalError, one_line
+
+Command = Callable[..., Any]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output, versioned by its schema.")
+noheader_option = click.option(
+    "-h", "--noheader", is_flag=True, help="No header line (the letter of sinfo and squeue)."
+)
+parsable_option = click.option("-P", "--parsable2", is_flag=True, help="Columns separated by | without padding.")
+color_option = click.option(
+    "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="Colours; NO_COLOR is honoured."
+)
+verbose_option = click.option(
+    "-v", "--verbose", count=True, help="More detail; -vv shows tracebacks.", expose_value=False
+)
+version_option = click.version_option(__version__, "-V", "--version", message="%(prog)s (slurm-pal) %(version)s")
+
+
+def run(command: click.Command, program: str) -> None:
+    """Run a click program and exit by the one table of exit codes.
+
+    A PalError becomes one line on stderr. Anything else that escapes is a defect of
+    ours: one line too, with the way to the traceback (-vv).
+    """
+    verbose = any(word.startswith("-vv") or word == "--verbose" for word in sys.argv[1:])
+    try:
+        sys.exit(command.main(prog_name=program, standalone_mode=False) or 0)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        print(f"{program}: interrupted", file=sys.stderr)
+        sys.exit(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader has left (`pal gpus | head`): not an error, and nothing more to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)
+    except Exception as error:
+        if verbose:
+            traceback.print_exc()
+        known = isinstance(error, PalError | OSError)
+        kind = "" if known else f"internal error ({type(error).__name__}): "
+        print(f"{program}: error: {kind}{one_line(error)}", file=sys.stderr)
+        if not known and not verbose:
+            print(f"{program}: run it again with -vv to see where, and please report it", file=sys.stderr)
+        sys.exit(error.exit_code if isinstance(error, PalError) else Exit.FAILED)
+
+
+def print_json(thing: str, body: dict[str, Any]) -> None:
+    """Print `body` with its schema first, e.g. `"schema": "pal.gpus/1"`."""
+    click.echo(json.dumps({"schema": f"pal.{thing}/1", **body}, indent=2, allow_nan=False))
+
+
+def use_color(choice: str) -> bool:
+    """Whether to colour standard output. NO_COLOR (no-color.org) counts in `auto`."""
+    if choice == "auto":
+        return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return choice == "always"

@@ -1,0 +1,39 @@
+"""pal doctor: what is wrong, and the command that mends it."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from slurm_pal.cli import common
+from slurm_pal.errors import Exit
+from slurm_pal.report.doctor import examine
+from slurm_pal.slurm.cli import CliClient
+
+_MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warn": ("WARN", "yellow"), "fail": ("FAIL", "red")}
+
+
+@click.command()
+@common.json_option
+@common.color_option
+@common.verbose_option
+@click.pass_context
+def doctor(context: click.Context, as_json: bool, color: str) -> None:
+    """Check Slurm, settings, data, clock and permissions; name the command that mends each fault.
+
+    Exit code 0 when nothing has failed (warnings may stand), 1 otherwise.
+    """
+    findings = examine(CliClient(timeout_s=15.0), time.time())
+    failed = any(finding.level == "fail" for finding in findings)
+    if as_json:
+        common.print_json("doctor", {"ok": not failed, "findings": [finding._asdict() for finding in findings]})
+    else:
+        colored = common.use_color(color)
+        for finding in findings:
+            mark, tint = _MARKS[finding.level]
+            shown = click.style(f"{mark:4}", fg=tint) if colored else f"{mark:4}"
+            click.echo(f"{shown}  {finding.topic:11}  {finding.text}", color=colored)
+            if finding.mend:
+                click.echo(f"{'':19}-> {finding.mend}")
+    context.exit(Exit.FAILED if failed else Exit.OK)

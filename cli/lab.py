@@ -1,0 +1,217 @@
+"""pal lab: a private, real Slurm with emulated GPUs on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from typing import Any
+
+import click
+
+from slurm_pal.cli import common
+from slurm_pal.errors import Exit, UsageError
+from slurm_pal.lab import gpus as emulated
+from slurm_pal.lab.directory import default_directory
+from slurm_pal.lab.lab import Lab
+from slurm_pal.lab.work import LOCALITY_PENALTY
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    help="The lab's directory. Default: $XDG_STATE_HOME/slurm-pal/lab, else ~/.local/state/slurm-pal/lab.",
+)
+
+
+def _lab(directory: str | None) -> Lab:
+    return Lab(directory or default_directory(os.environ))
+
+
+def _dir_words(directory: str | None) -> str:
+    """`--dir D` as the next commands need it, quoted for a shell; nothing for the default directory."""
+    return f" --dir {shlex.quote(os.path.abspath(directory))}" if directory else ""
+
+
+@click.group()
+def lab() -> None:
+    """Run a private, real Slurm with emulated GPUs in one directory.
+
+    \b
+    Examples:
+      pal lab up --nodes 8 --gpus 4      all nodes idle in about a second
+      eval "$(pal lab env)"; sinfo       use it
+      pal lab down                       end it and remove its directory
+
+    Needs no root and writes no file outside its directory.
+    Debian packages: slurmctld slurmd slurm-client munge.
+    """
+
+
+@lab.command()
+@directory_option
+@click.option("--nodes", default=8, show_default=True, help="Number of nodes, n0, n1, ...")
+@click.option("--gpus", default=4, show_default=True, help="GPUs per node.")
+@click.option("--seed", default=1, show_default=True, help="Draws the true slowdowns of the GPUs.")
+@click.option("--gpu-table", metavar="CSV", help="Take them from a file: node,index,A,B,C[,uuid,model].")
+@click.option("--model", default=emulated.DEFAULT_MODEL, show_default=True, help="Model name of the GPUs.")
+@click.option("--cpus", default=16, show_default=True, help="CPUs per node, as Slurm sees them.")
+@click.option("--memory-mib", default=64000, show_default=True, help="Memory per node, as Slurm sees it, MiB.")
+@click.option("--wait-s", default=60.0, show_default=True, help="Give up when not all nodes are idle by then, s.")
+@common.verbose_option
+def up(directory: str | None, wait_s: float, **size: Any) -> None:  # noqa: ANN401  # handed on, checked there
+    """Start a lab, and wait until all its nodes are idle."""
+    started = Lab.up(directory or default_directory(os.environ), wait_s=wait_s, **size)
+    words = _dir_words(directory)
+    click.echo(
+        f"{size['nodes']} nodes x {size['gpus']} GPUs idle after {started.idle_after_s:.1f} s in {started.directory}"
+    )
+    click.echo(f"""Next:
+  eval "$(pal lab env{words})"    # point this shell's Slurm commands at the lab
+  sinfo
+  pal-profile run                # measure the GPUs
+  palsub --pal-class A --gres=gpu:1 --wrap 'pal lab work --class A --seconds 20'
+  pal lab down{words}""")
+
+
+@lab.command()
+@directory_option
+@click.option("--keep", is_flag=True, help="Keep the files, logs among them.")
+@common.verbose_option
+def down(directory: str | None, keep: bool) -> None:
+    """Cancel all jobs of a lab, end its processes and remove its directory.
+
+    Ends only processes of this lab, and also what a crash left behind. Files in the
+    directory that are not the lab's stay. Doing it twice does no harm.
+    """
+    target = _lab(directory)
+    ended = target.down(keep=keep)
+    click.echo(f"{ended.processes_ended} processes ended, {ended.jobs_cancelled} jobs cancelled: {target.directory}")
+    if ended.leftovers:
+        click.echo(f"kept {target.directory} for what is not the lab's: {', '.join(ended.leftovers[:5])}", err=True)
+
+
+@lab.command()
+@directory_option
+@common.json_option
+@common.verbose_option
+@click.pass_context
+def status(context: click.Context, directory: str | None, as_json: bool) -> None:
+    """Show whether a lab runs, its nodes and its jobs. Exit code 0 only when all of it runs."""
+    now = _lab(directory).status()
+    if as_json:
+        common.print_json("lab", now._asdict())
+    elif now.state == "down":
+        click.echo(f"no lab runs in {now.directory}")
+    else:
+        click.echo(f"{now.state}: {now.nodes} nodes x {now.gpus_per_node} GPUs, Slurm {now.slurm}, in {now.directory}")
+        for name, counts in (("daemons", now.daemons), ("nodes", now.node_states), ("jobs", now.jobs)):
+            click.echo(f"{name}: {', '.join(f'{count} {what}' for what, count in counts.items()) or 'none'}")
+    context.exit(Exit.OK if now.state == "up" else Exit.FAILED)
+
+
+@lab.command()
+@directory_option
+@common.verbose_option
+def env(directory: str | None) -> None:
+    """Print exports for a shell: eval "$(pal lab env)"."""
+    target = _lab(directory)
+    target.require()
+    for name, value in target.variables().items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+@lab.command()
+@click.option("--class", "sensitivity", metavar="A|B|C", default="A", show_default=True, help="Sensitivity class.")
+@click.option("--seconds", default=20.0, show_default=True, help="Time on one median GPU, s.")
+@click.option(
+    "--locality-penalty", default=LOCALITY_PENALTY, show_default=True, help="Factor when the GPUs span nodes."
+)
+@common.json_option
+@common.verbose_option
+def work(sensitivity: str, seconds: float, locality_penalty: float, as_json: bool) -> None:
+    """Be a job: take as long as the slowest of the GPUs that this job was given says."""
+    from slurm_pal.lab import work as payload
+
+    record = payload.run(sensitivity, seconds, locality_penalty)
+    click.echo(json.dumps(record) if as_json else payload.describe(record))
+
+
+def _registry_path(directory: str | None) -> str:
+    """The lab's own file: that of --dir, else of the shell's lab, else of the default directory."""
+    if directory is None and (found := emulated.find_registry(os.environ)):
+        return found
+    target = _lab(directory)
+    target.require()
+    return target.directory.registry
+
+
+@lab.command()
+@directory_option
+@common.noheader_option
+@common.json_option
+@common.verbose_option
+def gpus(directory: str | None, noheader: bool, as_json: bool) -> None:
+    """Reveal the hidden truth: the true slowdowns and faults of the emulated GPUs."""
+    registry = emulated.load_registry(_registry_path(directory))
+    if as_json:
+        common.print_json("lab-gpus", {"seed": registry.seed, "gpus": [gpu._asdict() for gpu in registry.gpus]})
+        return
+    from slurm_pal.report import table
+
+    rows = [
+        [gpu.node, str(gpu.index), gpu.uuid, *(f"{gpu.slowdown[c]:.4f}" for c in emulated.CLASSES), _faults(gpu)]
+        for gpu in registry.gpus
+    ]
+    for line in table.columns(["NODE", "GPU", "UUID", *emulated.CLASSES, "FAULTS"], rows, noheader):
+        click.echo(line)
+
+
+def _faults(gpu: emulated.EmuGpu) -> str:
+    shown = (name if value is True else f"{name}={value:g}" for name, value in gpu.faults.items())
+    return ",".join(shown) or "-"
+
+
+@lab.command()
+@directory_option
+@click.argument("node")
+@click.argument("index", type=int)
+@click.argument("name")
+@click.argument("value", required=False)
+@common.verbose_option
+def fault(directory: str | None, node: str, index: int, name: str, value: str | None) -> None:
+    """Give a GPU a fault, or take it away with VALUE "off".
+
+    \b
+    NAME: hang, foreign_process, ecc, missing, error, noisy,
+          drift FACTOR (slower from now on), transient FACTOR (its first measurement only)
+    """
+    gpu = emulated.set_fault(_registry_path(directory), node, index, name, _fault_value(value))
+    click.echo(f"{node}:{index} {gpu.uuid} faults: {_faults(gpu)}")
+
+
+def _fault_value(text: str | None) -> float | bool | None:
+    if text is None or text == "off":
+        return True if text is None else None
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"VALUE {text!r} must be a factor like 1.3, or off") from None
+
+
+@lab.command()
+@directory_option
+@click.argument("one", metavar="NODE:INDEX")
+@click.argument("other", metavar="NODE:INDEX")
+@common.verbose_option
+def swap(directory: str | None, one: str, other: str) -> None:
+    """Exchange two GPUs between their slots, as a technician would."""
+    emulated.swap_gpus(_registry_path(directory), _slot(one), _slot(other))
+    click.echo(f"{one} and {other} exchanged")
+
+
+def _slot(text: str) -> tuple[str, int]:
+    node, _, index = text.rpartition(":")
+    if not node or not index.isdecimal():
+        raise UsageError(f"{text!r} must be NODE:INDEX, like n3:2")
+    return node, int(index)

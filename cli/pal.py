@@ -1,0 +1,163 @@
+"""pal: everything one looks at."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from slurm_pal import config as settings
+from slurm_pal.cli import common
+from slurm_pal.cli.doctor import doctor
+from slurm_pal.cli.explain import explain
+from slurm_pal.cli.lab import lab
+from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
+from slurm_pal.hostlist import expand
+from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.report import inventory, table
+from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store import snapshot as snapshots
+
+
+@click.group(context_settings={"help_option_names": ["--help"]})
+@common.version_option
+@common.verbose_option
+def pal() -> None:
+    """See what slurm-pal knows of this cluster's GPUs, and what it did for a job.
+
+    \b
+    Examples:
+      pal gpus -f              flagged GPUs only
+      pal nodes -w n[1-4]      four nodes
+      pal explain 4711         why job 4711 runs where it runs
+      pal doctor               what is wrong here, and the command that mends it
+      pal lab up               a private Slurm with emulated GPUs to play with
+    """
+
+
+def _load(need_slurm: bool = False) -> tuple[snapshots.Snapshot | None, Overview | None]:
+    """Snapshot and Slurm's view; what is missing is said in one line on stderr."""
+    snapshot: snapshots.Snapshot | None = None
+    overview: Overview | None = None
+    try:
+        snapshot = snapshots.read(settings.load().snapshot_path)
+    except DataError as error:
+        click.echo(f"pal: {one_line(error)}", err=True)
+    try:
+        overview = CliClient().overview()
+    except SlurmError as error:
+        if need_slurm or snapshot is None:
+            raise
+        click.echo(f"pal: showing the snapshot only: {one_line(error)}", err=True)
+    return snapshot, overview
+
+
+def _selected(nodelist: str | None, known: set[str]) -> set[str]:
+    if nodelist is None:
+        return known
+    wanted = set(expand(nodelist))
+    unknown = sorted(wanted - known)
+    if unknown:
+        raise UsageError(f"no such node: {', '.join(unknown)}; sinfo -N lists the nodes")
+    return wanted
+
+
+@pal.command()
+@click.option("-w", "--nodelist", metavar="HOSTLIST", help="Only these nodes.")
+@click.option("-f", "--flagged", is_flag=True, help="Only GPUs with a flag.")
+@common.noheader_option
+@common.parsable_option
+@common.json_option
+@common.color_option
+@common.verbose_option
+def gpus(nodelist: str | None, flagged: bool, noheader: bool, parsable2: bool, as_json: bool, color: str) -> None:
+    """One line for each GPU: slowdown and variability class per sensitivity class.
+
+    Slowdown is time relative to the median GPU of the same model: 1.00 is the median,
+    larger is slower. Classes count from v0, the fastest.
+    """
+    snapshot, overview = _load()
+    rows = inventory.gpu_rows(snapshot, overview, time.time())
+    chosen = _selected(nodelist, {row.node for row in rows})
+    rows = [row for row in rows if row.node in chosen and (row.flags or not flagged)]
+    if as_json:
+        common.print_json("gpus", {"gpus": [row.to_json() for row in rows]})
+        return
+    header = ["NODE", "GPU", "MODEL", *SENSITIVITY_CLASSES, "AGE", "USE", "FLAGS"]
+    cells = [_gpu_cells(row) for row in rows]
+    lines = (table.parsable if parsable2 else table.columns)(header, cells, noheader)
+    _print(lines, [row.flags for row in rows], noheader, color)
+
+
+def _gpu_cells(row: inventory.GpuRow) -> list[str]:
+    scores = [
+        f"{row.slowdown[c]:.3f} {row.variability_class[c]}" if c in row.slowdown else "?" for c in SENSITIVITY_CLASSES
+    ]
+    use = {True: "used", False: "free", None: "?"}[row.in_use]
+    return [
+        row.node,
+        str(row.gpu_index),
+        row.model or "-",
+        *scores,
+        table.age(row.age_s),
+        use,
+        ",".join(row.flags) or "-",
+    ]
+
+
+@pal.command()
+@click.option("-w", "--nodelist", metavar="HOSTLIST", help="Only these nodes.")
+@click.option("-f", "--flagged", is_flag=True, help="Only nodes with a flagged GPU.")
+@common.noheader_option
+@common.parsable_option
+@common.json_option
+@common.color_option
+@common.verbose_option
+def nodes(nodelist: str | None, flagged: bool, noheader: bool, parsable2: bool, as_json: bool, color: str) -> None:
+    """One line for each node: Slurm's state, GPUs in use, worst slowdown, classes of its GPUs."""
+    snapshot, overview = _load()
+    every = inventory.node_rows(inventory.gpu_rows(snapshot, overview, time.time()), overview)
+    chosen = _selected(nodelist, {row.node for row in every})
+    rows = [row for row in every if row.node in chosen and (row.flags or not flagged)]
+    if as_json:
+        common.print_json("nodes", {"nodes": [row.to_json() for row in rows]})
+        return
+    header = ["NODE", "STATE", "GPUS", "USED", *(f"WORST_{c}" for c in SENSITIVITY_CLASSES), "CLASS_A", "AGE", "FLAGS"]
+    cells = [_node_cells(row) for row in rows]
+    lines = (table.parsable if parsable2 else table.columns)(header, cells, noheader)
+    _print(lines, [row.flags for row in rows], noheader, color)
+
+
+def _node_cells(row: inventory.NodeRow) -> list[str]:
+    worst = [f"{row.worst[c]:.3f}" if c in row.worst else "?" for c in SENSITIVITY_CLASSES]
+    return [
+        row.node,
+        "+".join(row.states).lower(),
+        str(len(row.gpus)),
+        str(sum(1 for g in row.gpus if g.in_use)),
+        *worst,
+        " ".join(g.variability_class.get("A", "?") for g in row.gpus),
+        table.age(row.age_s),
+        ",".join(row.flags) or "-",
+    ]
+
+
+def _print(lines: list[str], flags: list[tuple[str, ...]], noheader: bool, color: str) -> None:
+    """Print rows; on a terminal those with a flag stand out."""
+    colored = common.use_color(color)
+    body = lines if noheader else lines[1:]
+    if not noheader and lines:
+        click.echo(click.style(lines[0], bold=True) if colored else lines[0], color=colored)
+    for line, marks in zip(body, flags, strict=True):
+        click.echo(click.style(line, fg="yellow") if colored and marks else line, color=colored)
+
+
+pal.add_command(lab)
+pal.add_command(explain)
+pal.add_command(doctor)
+
+
+def main() -> None:
+    """Entry point of the program `pal`."""
+    common.run(pal, "pal")

@@ -1,0 +1,239 @@
+"""pal-profile: measure every GPU of the cluster, through Slurm jobs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from slurm_pal import config as settings
+from slurm_pal.cli import common
+from slurm_pal.config import Config
+from slurm_pal.errors import Exit, UsageError
+from slurm_pal.hostlist import expand, fold
+from slurm_pal.profiling import collect, prepare, sweep_state
+from slurm_pal.profiling.plan import Plan, Request, duration_s, sample_size
+from slurm_pal.profiling.prepare import Survey, Wish
+from slurm_pal.profiling.progress import shown, stoppable
+from slurm_pal.profiling.sweep import Sweep, only_sweep
+from slurm_pal.profiling.sweep_state import FAILED, PARTIAL, SweepDirectory
+from slurm_pal.slurm.cli import CliClient
+
+METHODS = ("exact", "pal", "pal-artifact")
+
+
+@click.group(context_settings={"help_option_names": ["--help"]})
+@common.version_option
+@common.verbose_option
+def pal_profile() -> None:
+    """Measure the GPUs of this cluster, one low-priority Slurm job for each idle node.
+
+    \b
+    Examples:
+      pal-profile plan                  what a sweep would do, and what it would cost
+      pal-profile run --budget 4        measure the stalest nodes for at most 4 GPU-hours
+      pal-profile run --resume          go on with the last sweep
+      pal-profile status                where each node of the last sweep stands
+      pal-profile show n7               scores and history of a node's GPUs
+    """
+
+
+def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of `plan` and `run` that say which nodes and how."""
+    for option in reversed(
+        (
+            click.option("-w", "--nodes", metavar="HOSTLIST", help="Only these nodes."),
+            click.option("--sample", metavar="N|P%", default="", help="Only a random sample of them."),
+            click.option("--since", metavar="AGE", help="Only nodes not measured for this long, e.g. 30d or 12h."),
+            click.option("--max-nodes", type=click.IntRange(min=1), help="At most so many nodes."),
+            click.option("--budget", metavar="GPU-HOURS", type=click.FloatRange(min=0), help="At most so many GPU-hours."),
+            click.option("--max-parallel", type=click.IntRange(min=1), help="Nodes at once (default: 5 %, 1 to 16)."),
+            click.option("--bench", metavar="ID,...", default="", help="Only these benchmarks."),
+            click.option("--quick", is_flag=True, help="Shorter warm-up for all but the first benchmark."),
+            click.option("--seed", type=int, help="Seed of the sample and of emulated noise."),
+            click.option("--gpu-timeout-s", type=click.FloatRange(min=0.1), help="Give up a GPU silent for longer, s."),
+            click.option(
+                "--wall-scale", type=click.FloatRange(min=0), help="Emulated GPUs: wall seconds per device second."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
+    if options["sample"]:
+        sample_size(options["sample"], 1)  # say what is wrong before Slurm is asked
+    nodes = expand(options["nodes"]) if options["nodes"] is not None else None
+    if nodes == ():
+        raise UsageError("--nodes names no node; write it like n[1-4,7]")
+    request = Request(
+        nodes=nodes,
+        sample=options["sample"],
+        since_s=duration_s(options["since"]) if options["since"] else None,
+        max_nodes=options["max_nodes"],
+        budget_gpu_h=options["budget"],
+        seed=options["seed"] or 0,
+    )
+    wish = Wish(
+        max_parallel=options["max_parallel"],
+        benchmarks=options["bench"],
+        quick=options["quick"],
+        seed=options["seed"],
+        wall_scale=options["wall_scale"],
+        gpu_timeout_s=options["gpu_timeout_s"],
+    )
+    return request, wish
+
+
+def _survey(client: CliClient, config: Config, options: dict[str, Any]) -> tuple[Survey, Wish]:
+    request, wish = _request(options)
+    newest = collect.newest_by_node(config)
+    return prepare.survey(client, config, request, wish, newest, time.time(), os.environ), wish
+
+
+def _plan_lines(found: Survey) -> list[str]:
+    plan = found.plan
+    lines = [
+        f"{len(plan.chosen)} nodes, {plan.gpus} GPUs, about {plan.node_s:.0f} s each, {found.max_parallel} at once: "
+        f"about {plan.gpu_hours:.3g} GPU-hours" + (" (emulated)" if found.setting.name == "emu" else "")
+    ]
+    if plan.chosen:
+        lines.append(f"  {fold([c.node for c in plan.chosen])}")
+    reasons: dict[str, list[str]] = {}
+    for node, reason in plan.skipped.items():
+        reasons.setdefault(reason, []).append(node)
+    lines += [f"skipped {len(nodes)}: {fold(nodes)} {reason}" for reason, nodes in sorted(reasons.items())]
+    return lines
+
+
+def _plan_json(found: Survey) -> dict[str, Any]:
+    plan: Plan = found.plan
+    return {
+        "nodes": [c._asdict() for c in plan.chosen],
+        "skipped": plan.skipped,
+        "gpus": plan.gpus,
+        "node_s": plan.node_s,
+        "gpu_hours": plan.gpu_hours,
+        "max_parallel": found.max_parallel,
+        "backend": found.setting.name,
+    }
+
+
+@pal_profile.command()
+@_choice_options
+@common.json_option
+@common.verbose_option
+def plan(as_json: bool, **options: Any) -> None:
+    """Print what `run` would do; submit nothing."""
+    found, _ = _survey(CliClient(), settings.load(), options)
+    if as_json:
+        common.print_json("plan", _plan_json(found))
+    else:
+        click.echo("\n".join(_plan_lines(found)))
+
+
+@pal_profile.command()
+@_choice_options
+@click.option("--resume", is_flag=False, flag_value="last", metavar="[SWEEP]", help="Go on with a sweep (default: the last).")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@common.json_option
+@common.verbose_option
+def run(as_json: bool, resume: str | None, yes: bool, **options: Any) -> int:
+    """Measure nodes that are idle now, stalest first, one Slurm job for each.
+
+    Ctrl-C withdraws what is pending; running jobs finish, and --resume goes on from
+    there. Nothing is asked when standard input is not a terminal.
+    """
+    config, client = settings.load(), CliClient()
+    if resume is not None:
+        sweep = sweep_state.load(config.state_dir, "" if resume == "last" else resume)
+        with only_sweep(config.state_dir, sweep.sweep_id):
+            return _carry_out(client, config, sweep_state.load(config.state_dir, sweep.sweep_id), as_json)
+    sweep_id = sweep_state.new_id(time.time())
+    with only_sweep(config.state_dir, sweep_id):
+        found, wish = _survey(client, config, options)
+        click.echo("\n".join(_plan_lines(found)), err=True)
+        if not found.plan.chosen:
+            raise UsageError("no node can be measured now, see the reasons above")
+        if not yes and sys.stdin.isatty() and not click.confirm("Start the sweep?", default=True, err=True):
+            return Exit.OK
+        terms = prepare.terms(client, config, found, wish, sweep_id, time.time())
+        return _carry_out(client, config, sweep_state.create(config.state_dir, terms), as_json)
+
+
+def _carry_out(client: CliClient, config: Config, sweep: SweepDirectory, as_json: bool) -> int:
+    stop = threading.Event()
+    with stoppable(stop) as signals:
+        try:
+            with shown(sweep, quiet=as_json) as report:
+                ended = Sweep(client, sweep, collect.result_directories(config), report, stop).run()
+        finally:
+            # Whatever happened, what was measured is worth having at once.
+            summary = collect.collect(config, sweep, time.time())
+    if as_json:
+        common.print_json("sweep", summary.to_json())
+    else:
+        click.echo("\n".join(summary.lines()))
+    if not ended:
+        click.echo(f"go on with: pal-profile run --resume {sweep.sweep_id}", err=True)
+        return 128 + signals[0] if signals else Exit.FAILED
+    return Exit.FAILED if any(s.state in (FAILED, PARTIAL) for s in sweep.nodes.values()) else Exit.OK
+
+
+@pal_profile.command()
+@click.argument("sweep", required=False, default="")
+@common.json_option
+@common.verbose_option
+def status(sweep: str, as_json: bool) -> None:
+    """Where each node of a sweep stands (default: the last sweep)."""
+    found = sweep_state.load(settings.load().state_dir, sweep)
+    counts = {state: n for state, n in found.counts().items() if n}
+    if as_json:
+        nodes = [{"node": node, **state._asdict()} for node, state in found.nodes.items()]
+        common.print_json("sweep_status", {"sweep": found.sweep_id, "counts": counts, "nodes": nodes, "skipped": found.terms.skipped})
+        return
+    click.echo(f"sweep {found.sweep_id}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
+    width = max((len(node) for node in found.nodes), default=4)
+    for node, state in found.nodes.items():
+        job = str(state.job_id or "-")
+        click.echo(f"{node:{width}}  {state.state:9}  job {job:8}  {state.gpus:2} GPUs  {state.reason}".rstrip())
+
+
+@pal_profile.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, add_help_option=False)
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED)
+def bench(argv: tuple[str, ...]) -> int:
+    """Measure the GPUs of this node; this is what a sweep job runs."""
+    from slurm_pal.profiling.bench import main as bench_main
+
+    return bench_main(argv)
+
+
+@pal_profile.command()
+@click.option("--method", type=click.Choice(METHODS), help="How classes are formed (default: classes.method).")
+@common.json_option
+@common.verbose_option
+def publish(method: str | None, as_json: bool) -> None:
+    """Read what the spool holds, form the classes anew and publish them now."""
+    config = settings.load()
+    if method is not None:
+        config.set("classes", "method", method, "--method")
+    summary = collect.collect(config, None, time.time())
+    if as_json:
+        common.print_json("sweep", summary.to_json())
+    else:
+        click.echo("\n".join(summary.lines()))
+
+
+def main() -> None:
+    """Entry point."""
+    common.run(pal_profile, "pal-profile")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+#!/bin/sh
+# Install the named Debian packages that are missing. Nothing happens, and no right is
+# needed, when all of them are there. A lab starts daemons of its own; those that the
+# packages may start are not used.
+set -eu
+
+missing=
+for package in "$@"; do
+    state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$state" = installed ] || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" -eq 0 ]; then
+    as_root=
+elif command -v sudo >/dev/null 2>&1; then
+    as_root=sudo
+else
+    echo "These packages are missing and need root: apt-get install$missing" >&2
+    exit 1
+fi
+
+echo "Installing$missing"
+$as_root apt-get update -qq
+# shellcheck disable=SC2086  # words on purpose
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null

@@ -1,0 +1,250 @@
+"""What a sweep job runs on its node: measure all GPUs at once and drop one result file.
+
+Run as `python -m slurm_pal.profiling.bench` inside the job, or as `pal-profile bench`.
+Exit codes: 0 all measured, 3 some not, 4 another process was on the GPUs (nothing is
+usable), 5 a GPU reported a hardware fault; others by slurm_pal.errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from slurm_pal.errors import DataError, Exit, PalError, UsageError, one_line
+from slurm_pal.files import write_atomic
+from slurm_pal.profiling.backends import Setting, open_backend, resolve
+from slurm_pal.profiling.benchmarks import Benchmark, select
+from slurm_pal.profiling.devices import Backend, DeviceInfo, Static
+from slurm_pal.profiling.measurement import Place, Span, measure_gpu, nothing, record
+from slurm_pal.profiling.runner import Run
+from slurm_pal.profiling.workers import Channel, Team, Worker
+from slurm_pal.variability.records import from_json
+
+
+class Outcome(NamedTuple):
+    """What a node brought: record lines, and what to tell about it."""
+
+    lines: tuple[str, ...]
+    notes: tuple[str, ...]  # one for each GPU that was not measured, or not well
+    exit_code: Exit
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `pal-profile bench`."""
+    p = argparse.ArgumentParser(prog="pal-profile bench", description="Measure the GPUs of this node.")
+    p.add_argument("--node", help="node name, for a trial outside Slurm (inside it comes from SLURMD_NODENAME)")
+    p.add_argument("--gpu", default="", help="only these Slurm indexes, e.g. 0,2-3 (default: those of the job)")
+    p.add_argument("--expected", type=int, default=0, help="how many GPUs the node has; fewer is a partial result")
+    p.add_argument("--bench", default="", help="only these benchmarks, comma-separated")
+    p.add_argument("--quick", action="store_true", help="shorter warm-up for all but the first benchmark")
+    p.add_argument("--sweep", default="", help="sweep id (default: a new one)")
+    p.add_argument("--cluster", default="", help="cluster name to write into the records")
+    p.add_argument("--spool", default="", help="spool directory (default: paths.spool)")
+    p.add_argument("--backend", default="", help="device backend (default: profile.backend)")
+    p.add_argument("--registry", default="", help="registry of emulated GPUs")
+    p.add_argument("--seed", type=int, default=0, help="seed of the emulated noise")
+    p.add_argument("--wall-scale", type=float, default=None, help="emulated devices: wall seconds per device second")
+    p.add_argument("--gpu-timeout-s", type=float, default=None, help="a GPU silent for longer in one phase is given up, s")
+    return p
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run with an argv list (default: sys.argv); the exit code."""
+    options = parser().parse_args(argv)
+    try:
+        return int(run(options, os.environ))
+    except PalError as error:
+        print(f"pal-profile bench: {one_line(error)}", file=sys.stderr, flush=True)
+        return int(error.exit_code)
+
+
+def run(options: argparse.Namespace, environ: Mapping[str, str]) -> Exit:
+    """Measure, write the result file, print a line per trouble. Raises PalError."""
+    node, job_id = _where(options, environ)
+    indexes = _indexes(options, environ)
+    specs = select(options.bench)
+    incoming = _incoming(options)
+    backend = open_backend(_setting(options, environ))
+    sweep = options.sweep or time.strftime("manual-%Y%m%d-%H%M%S", time.gmtime())
+    place = Place(sweep, options.cluster, node, job_id, options.seed, backend.name)
+    timeout_s = options.gpu_timeout_s if options.gpu_timeout_s is not None else 10.0 + 150.0 * backend.wall_scale
+    outcome = measure_node(backend, place, indexes, options.expected, specs, options.quick, timeout_s)
+    for note in outcome.notes:
+        print(f"{node}: {note}", flush=True)
+    if outcome.lines:
+        path = os.path.join(incoming, f"{_word(sweep, 'sweep id')}.{_word(node, 'node name')}.jsonl")
+        _drop(path, outcome.lines)
+        print(f"{node}: {len(outcome.lines)} records in {path}", flush=True)
+    return outcome.exit_code
+
+
+def _where(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[str, int]:
+    job = environ.get("SLURM_JOB_ID", "")
+    node = options.node or (environ.get("SLURMD_NODENAME", "") if job else "")
+    if not node:
+        raise UsageError("this is no Slurm job: name the node with --node NAME, or start a sweep with pal-profile run")
+    return _word(node, "node name"), int(job) if job.isdigit() else 0
+
+
+def _word(text: str, what: str) -> str:
+    if not text or text.startswith(".") or not all(c.isalnum() or c in "._-" for c in text):
+        raise UsageError(f"{what} {text!r} may hold only letters, digits, '.', '_' and '-'")
+    return text
+
+
+def _indexes(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[int, ...]:
+    text = options.gpu or environ.get("SLURM_JOB_GPUS", "")
+    if text:
+        return parse_indexes(text)
+    if options.node and options.expected > 0:
+        return tuple(range(options.expected))
+    raise UsageError("no GPUs given: SLURM_JOB_GPUS is empty; use --gpu 0-3, or --node NAME with --expected N")
+
+
+def parse_indexes(text: str) -> tuple[int, ...]:
+    """Slurm's index list, e.g. "0,2-3". Raises UsageError."""
+    found: list[int] = []
+    for word in text.split(","):
+        first, dash, last = word.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UsageError(f"GPU index list {text!r} cannot be read; write it like 0,2-3")
+        found += range(int(first), int(last if dash else first) + 1)
+    return tuple(sorted(set(found)))
+
+
+def _incoming(options: argparse.Namespace) -> str:
+    """The directory for results, checked before minutes are spent on measuring."""
+    spool = options.spool
+    if not spool:
+        from slurm_pal.config import load
+
+        spool = load().spool_dir
+    path = os.path.join(spool, "incoming")
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"spool {path} cannot be made ({error.strerror}): set paths.spool to a directory shared with the nodes") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise DataError(f"spool {path} is not writable here: set paths.spool to a directory shared with the nodes")
+    return path
+
+
+def _setting(options: argparse.Namespace, environ: Mapping[str, str]) -> Setting:
+    wanted = options.backend
+    if not wanted:
+        from slurm_pal.config import load
+
+        wanted = load().text("profile", "backend")
+    return resolve(wanted, environ, options.registry)._replace(seed=options.seed, wall_scale=options.wall_scale)
+
+
+def _drop(path: str, lines: Sequence[str]) -> None:
+    try:
+        write_atomic(path, "\n".join(lines) + "\n", 0o644)
+    except OSError as error:
+        hint = "free some space, then pal-profile run --resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the spool"
+        raise DataError(f"results not written, {path}: {error.strerror}; {hint}") from None
+
+
+class _Collector:
+    """Messages of the team, gathered."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.done: dict[str, int] = {}  # uuid -> benchmarks finished
+        self.static: dict[str, Static] = {}
+        self.intruders: dict[str, str] = {}  # uuid -> who
+
+    def hear(self, worker: Worker, message: dict[str, Any]) -> str:
+        uuid = worker.device.uuid
+        if "static" in message:
+            self.static[uuid] = Static(**message["static"])
+            if message["others"]:
+                self.intruders[uuid] = "; ".join(message["others"])
+                return "foreign_process"
+        elif "record" in message:
+            self.lines.append(message["record"])
+            self.done[uuid] = self.done.get(uuid, 0) + 1
+        return ""
+
+
+def measure_node(
+    backend: Backend,
+    place: Place,
+    indexes: Sequence[int],
+    expected: int,
+    specs: tuple[Benchmark, ...],
+    quick: bool,
+    timeout_s: float,
+) -> Outcome:
+    """Measure these GPUs at once; what is complete is kept, whatever happens to the others."""
+    devices = backend.devices(place.node, indexes)
+    notes = _missing(devices, indexes, expected)
+
+    def work(device: DeviceInfo, channel: Channel) -> None:
+        measure_gpu(device, channel, backend, place, specs, quick)
+
+    gathered = _Collector()
+    team = Team(devices, work, timeout_s)
+    team.run(gathered.hear)
+    now_s = time.time()
+    if gathered.intruders:
+        return _foreign(team.workers, gathered, place, specs[0], now_s)
+    lines = list(gathered.lines)
+    for worker in team.workers:
+        if gathered.done.get(worker.device.uuid, 0) == len(specs):
+            continue
+        notes.append(f"GPU {worker.device.index} ({worker.device.uuid}): {worker.error or 'not measured'}")
+        if not team.stopped:  # a cancelled run is no evidence against a GPU
+            lines.append(_failed(worker, gathered, place, specs, now_s))
+    records = [from_json(line) for line in lines]
+    notes += [f"GPU {r.gpu.slurm_index} {r.bench.id}: {r.reason}" for r in records if not r.valid and r.result.stop_reason != "timeout"]
+    return Outcome(tuple(lines), tuple(dict.fromkeys(notes)), _exit_code([set(r.flags) for r in records], bool(notes)))
+
+
+def _exit_code(flags: list[set[str]], trouble: bool) -> Exit:
+    if any("foreign_process" in f for f in flags):
+        return Exit.INVALID
+    if any(f & {"ecc", "xid"} for f in flags):
+        return Exit.HARDWARE
+    return Exit.PARTIAL if trouble else Exit.OK
+
+
+def _missing(devices: Sequence[DeviceInfo], indexes: Sequence[int], expected: int) -> list[str]:
+    found = {d.index for d in devices}
+    notes = [f"GPU {index}: the driver does not list it" for index in indexes if index not in found]
+    if expected > len(indexes):
+        notes.append(f"the job was given {len(indexes)} of {expected} GPUs")
+    return notes
+
+
+def _failed(worker: Worker, gathered: _Collector, place: Place, specs: tuple[Benchmark, ...], now_s: float) -> str:
+    """An invalid record for the phase in which a GPU was given up."""
+    spec = next((s for s in specs if s.id == worker.phase), specs[0])
+    stop = "timeout" if worker.error.startswith("no answer") else "error"
+    run = Run(nothing(spec, stop), (), (), worker.error or "the worker ended early")
+    static = gathered.static.get(worker.device.uuid, Static("unknown"))
+    return record(place, worker.device, static, spec, run, Span(now_s, now_s)).to_json()
+
+
+def _foreign(workers: Sequence[Worker], gathered: _Collector, place: Place, spec: Benchmark, now_s: float) -> Outcome:
+    """Somebody else is on a GPU: the whole node is abandoned, and says why."""
+    lines, notes = [], []
+    for worker in workers:
+        uuid = worker.device.uuid
+        static = gathered.static.get(uuid, Static("unknown"))
+        own = gathered.intruders.get(uuid)
+        run = Run(nothing(spec, "error"), (), ("foreign_process",), own or "another GPU of the node was in use")
+        lines.append(record(place, worker.device, static, spec, run, Span(now_s, now_s)).to_json())
+        if own:
+            notes.append(f"GPU {worker.device.index} ({uuid}) is in use by {own}; nothing was measured on this node")
+    return Outcome(tuple(lines), tuple(notes), Exit.INVALID)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""How a running sweep is shown: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from slurm_pal.profiling.sweep_state import DONE, OVER, SUBMITTED, NodeState, SweepDirectory
+
+Report = Callable[[str, NodeState], None]
+
+
+def describe(node: str, state: NodeState) -> str:
+    """One line about one node."""
+    job = f" (job {state.job_id})" if state.state == SUBMITTED else ""
+    gpus = f", {state.gpus} GPUs" if state.gpus else ""
+    why = f": {state.reason}" if state.reason else ""
+    return f"{node} {state.state}{job}{gpus}{why}"
+
+
+@contextlib.contextmanager
+def shown(sweep: SweepDirectory, quiet: bool = False) -> Iterator[Report]:
+    """The `report` function of a sweep, for the length of the block. Writes to stderr."""
+    if quiet:
+        yield lambda node, state: None
+    elif sys.stderr.isatty():
+        with _bar(sweep) as report:
+            yield report
+    else:
+        yield lambda node, state: print(describe(node, state), file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _bar(sweep: SweepDirectory) -> Iterator[Report]:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("nodes, {task.fields[active]} active"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
+        over = sum(1 for s in sweep.nodes.values() if s.state in OVER)
+        task = progress.add_task("measuring", total=len(sweep.nodes), completed=over, active=0)
+
+        def report(node: str, state: NodeState) -> None:
+            counts = sweep.counts()
+            progress.update(task, completed=sum(counts[s] for s in OVER), active=counts[SUBMITTED])
+            if state.state in OVER and state.state != DONE:
+                progress.console.print(escape(describe(node, state)), highlight=False)
+
+        yield report
+
+
+@contextlib.contextmanager
+def stoppable(stop: threading.Event) -> Iterator[list[int]]:
+    """Turn the first SIGINT or SIGTERM into `stop`; a second one interrupts at once.
+
+    Yields the list of signals received.
+    """
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            raise KeyboardInterrupt
+        stop.set()
+        print("\nstopping: pending jobs are withdrawn, running ones go on", file=sys.stderr, flush=True)
+
+    old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

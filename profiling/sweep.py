@@ -1,0 +1,309 @@
+"""Carry a sweep out: submit one job per node, watch, collect, give up, resume.
+
+What is true stands in Slurm and in the result files; the journal only remembers what
+these forget. A sweep that dies at any point is therefore resumed by looking again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from slurm_pal.errors import BusyError, DataError, SlurmError, one_line
+from slurm_pal.files import locked, write_atomic
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.profiling import results, sweep_job
+from slurm_pal.profiling.sweep_state import DONE, FAILED, OVER, PARTIAL, RESULT, SKIPPED, SUBMITTED, TODO, NodeState, SweepDirectory
+from slurm_pal.slurm.client import SlurmClient
+from slurm_pal.slurm.states import JOB_ENDED, JOB_WAITING, NODE_UNUSABLE
+
+SUBMIT_INTERVAL_S = 0.2
+POLL_MIN_S = 0.2
+POLL_MAX_S = 5.0
+GRACE_S = 5.0  # for a result file to appear on a shared file system after its job has ended
+NODE_CHECK_S = 10.0
+PATIENCE_S = 300.0  # with a controller that does not answer
+BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+
+TRANSIENT = (
+    "unable to contact slurm controller", "socket timed out", "temporarily", "did not answer within", "connect failure",
+    "connection refused", "communication", "timed out", "submitjoblimit", "submitjobsperuser", "maxsubmitjob", "zero bytes",
+)  # fmt: skip
+"""Parts of Slurm's messages after which the same command may work a little later."""
+
+
+def transient(error: SlurmError) -> bool:
+    """Whether trying again makes sense."""
+    text = one_line(error).lower()
+    return any(part in text for part in TRANSIENT)
+
+
+class Sweep:
+    """The running sweep. `stop.set()` ends it early; `report(node, state)` hears every change."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        directory: SweepDirectory,
+        spool_dirs: Sequence[str],
+        report: Callable[[str, NodeState], None],
+        stop: threading.Event,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        self._client = client
+        self._dir = directory
+        self._terms = directory.terms
+        self._gpus = {c.node: c.gpus for c in self._terms.chosen}
+        self._spool_dirs = spool_dirs
+        self._report = report
+        self._stop = stop
+        self._now = now
+        self._sleep = sleep or stop.wait
+        self._gone_s: dict[str, float] = {}  # node -> when its job was first seen to have ended
+        self._running_s: dict[str, float] = {}  # node -> when its job was first seen to run
+        self._withdrawn: dict[str, str] = {}  # node -> why
+        self._refused = self._accepted = 0
+        self._silent_since_s: float | None = None
+        self._nodes_seen_s = 0.0
+
+    # -- the loop ---------------------------------------------------------------
+
+    def run(self) -> bool:
+        """Work until every node is over, or `stop` is set; whether it came to the end.
+
+        Raises SlurmError when Slurm refuses all jobs or stays silent, DataError when
+        the journal cannot be written. All can be resumed.
+        """
+        self._recover()
+        interval_s, due_s = POLL_MIN_S, 0.0
+        longest_s = min(POLL_MAX_S, max(POLL_MIN_S, self._terms.node_s / 10.0))
+        while not self._stop.is_set():
+            if self._now() >= due_s:
+                changed = self._patiently(self._poll)
+                interval_s = POLL_MIN_S if changed else min(interval_s * 1.5, longest_s)
+                due_s = self._now() + interval_s
+            waiting = [n for n, s in self._dir.nodes.items() if s.state == TODO]
+            active = sum(1 for s in self._dir.nodes.values() if s.state == SUBMITTED)
+            if waiting and active < self._terms.max_parallel:
+                self._submit(waiting[0])
+                self._sleep(SUBMIT_INTERVAL_S)
+            elif not waiting and not active:
+                return True
+            else:
+                self._sleep(max(0.01, due_s - self._now()))
+        self._withdraw()
+        return all(s.state in OVER for s in self._dir.nodes.values())
+
+    def _set(self, node: str, state: str, **changes: object) -> None:
+        new = self._dir.nodes[node]._replace(state=state, since_s=self._now(), **changes)
+        self._dir.set(node, new)
+        self._gone_s.pop(node, None)
+        self._running_s.pop(node, None)
+        self._withdrawn.pop(node, None)
+        self._report(node, new)
+
+    def _patiently(self, action: Callable[[], bool]) -> bool:
+        """Let a silent controller come back; SlurmError after `PATIENCE_S`."""
+        try:
+            changed = action()
+        except SlurmError as error:
+            self._silent_since_s = self._silent_since_s or self._now()
+            silent_s = self._now() - self._silent_since_s
+            if silent_s > PATIENCE_S or not transient(error):
+                hint = f"running jobs go on, resume with pal-profile run --resume {self._dir.sweep_id}"
+                raise SlurmError(f"{one_line(error)}; {hint}") from None
+            self._sleep(next((b for b in BACKOFF_S if b > silent_s / 2), BACKOFF_S[-1]))
+            return False
+        self._silent_since_s = None
+        return changed
+
+    # -- starting ---------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """After a break: nodes without a result are tried again, jobs of ours are found again."""
+        if not any(s.attempts or s.state != TODO for s in self._dir.nodes.values()):
+            return
+        alive = self._own_jobs()
+        for node, known in list(self._dir.nodes.items()):
+            job = alive.get(node)
+            if job is not None and known.state not in RESULT:
+                self._set(node, SUBMITTED, job_id=job.job_id, reason="found again")
+            elif known.state in (FAILED, SKIPPED):
+                self._set(node, TODO, reason="")
+
+    def _own_jobs(self) -> dict[str, SlurmJob]:
+        """Our jobs that have not ended, by node."""
+        name = sweep_job.job_name(self._dir.sweep_id)
+        return {
+            job.req_nodes[0]: job
+            for job in self._client.jobs()
+            if job.name == name and job.req_nodes and job.state not in JOB_ENDED and job.state != "COMPLETING"
+        }
+
+    def _submit(self, node: str) -> None:
+        known = self._dir.nodes[node]
+        argv = sweep_job.submit_argv(self._terms.job, node, self._gpus[node])
+        text = sweep_job.script(self._terms.job, node, self._gpus[node])
+        for pause_s in (*BACKOFF_S, None):
+            try:
+                job_id = self._client.submit(argv, text)
+                break
+            except SlurmError as error:
+                if self._stop.is_set():
+                    return
+                if not transient(error):
+                    self._refuse(node, error)
+                    return
+                if pause_s is None:
+                    raise SlurmError(
+                        f"{one_line(error)}; nothing is lost, resume with pal-profile run --resume {self._dir.sweep_id}"
+                    ) from None
+                self._sleep(pause_s)
+                # A time-out may hide a job that was accepted: never submit twice.
+                with contextlib.suppress(SlurmError):
+                    if job := self._own_jobs().get(node):
+                        job_id = job.job_id
+                        break
+        self._accepted += 1
+        self._set(node, SUBMITTED, job_id=job_id, attempts=known.attempts + 1, reason="")
+
+    def _refuse(self, node: str, error: SlurmError) -> None:
+        self._refused += 1
+        if not self._accepted and (self._refused >= 3 or self._refused == len(self._dir.nodes)):
+            raise SlurmError(f"Slurm refuses sweep jobs: {one_line(error)}") from None
+        self._set(node, FAILED, reason=one_line(error), attempts=self._dir.nodes[node].attempts + 1)
+
+    # -- watching ---------------------------------------------------------------
+
+    def _poll(self) -> bool:
+        """Look once at queue and spool; whether a node changed."""
+        active = {n: s for n, s in self._dir.nodes.items() if s.state == SUBMITTED}
+        if not active:
+            return False
+        states = self._client.job_states(name_prefix=sweep_job.job_name(self._dir.sweep_id))
+        changed = False
+        for node, known in active.items():
+            state, why = states.get(known.job_id, ("", ""))
+            if state in JOB_WAITING:
+                self._judge_pending(node, known, why)
+            elif self._collect(node, known):
+                changed = True
+            elif state in JOB_ENDED or state in ("", "COMPLETING"):
+                changed |= self._judge_ended(node, known)
+            else:
+                self._running_s.setdefault(node, self._now())
+                self._withdrawn.pop(node, None)  # it started before it could be withdrawn
+        return self._judge_running() or changed
+
+    def _collect(self, node: str, known: NodeState) -> bool:
+        """Take the result of a node if it is there."""
+        found = results.read(self._spool_dirs, self._dir.sweep_id, node, known.job_id)
+        if found is None:
+            return False
+        expected = self._gpus[node]
+        state = DONE if found.gpus >= expected else PARTIAL if found.gpus else FAILED
+        missing = f"{found.gpus} of {expected} GPUs measured" if state == PARTIAL and not found.reason else ""
+        self._set(node, state, reason=found.reason or missing, gpus=found.gpus)
+        return True
+
+    def _judge_pending(self, node: str, known: NodeState, why: str) -> None:
+        if self._now() - known.since_s > self._terms.pending_max_s and node not in self._withdrawn:
+            self._client.cancel([known.job_id], pending_only=True)  # unless it starts this very moment
+            self._withdrawn[node] = f"busy: pending ({why}) for {self._terms.pending_max_s:g} s, withdrawn"
+
+    def _judge_ended(self, node: str, known: NodeState) -> bool:
+        """A job that has ended without a result: wait a little for the file, then say why."""
+        if node in self._withdrawn:
+            self._set(node, SKIPPED, reason=self._withdrawn[node])
+            return True
+        if self._now() - self._gone_s.setdefault(node, self._now()) < GRACE_S:
+            return False
+        self._set(node, FAILED, reason=self._why_ended(node, known.job_id))
+        return True
+
+    def _why_ended(self, node: str, job_id: int) -> str:
+        job = self._client.job(job_id)
+        state = f"{job.state}" if job else "gone from Slurm"
+        if job and job.fields.get("ExitCode", "0:0") not in ("0:0", ""):
+            state += f", exit code {job.fields['ExitCode']}"
+        said = last_line(sweep_job.output_path(self._dir.path, node))
+        return f"job {job_id} {state}: {said}" if said else f"job {job_id} {state}, without a result"
+
+    def _judge_running(self) -> bool:
+        """Give up jobs on nodes that Slurm has lost, and jobs that outlive their limit."""
+        now = self._now()
+        late = {n: now - s for n, s in self._running_s.items() if now - s > 1.5 * self._terms.node_s + NODE_CHECK_S}
+        if not late or now - self._nodes_seen_s < NODE_CHECK_S:
+            return False
+        self._nodes_seen_s = now
+        seen = {node.name: node.states for node in self._client.nodes()}
+        changed = False
+        for node, running_s in late.items():
+            broken = seen.get(node, frozenset({"UNKNOWN"})) & NODE_UNUSABLE - {"DRAIN"}
+            overdue = running_s > self._terms.job.time_limit_s + 120.0
+            if broken or overdue:
+                job_id = self._dir.nodes[node].job_id
+                self._client.cancel([job_id])
+                reason = f"node is {'+'.join(sorted(seen.get(node, ())))}" if broken else "did not end at its time limit"
+                self._set(node, FAILED, reason=f"job {job_id}: {reason}")
+                changed = True
+        return changed
+
+    # -- stopping ---------------------------------------------------------------
+
+    def _withdraw(self) -> None:
+        """Take pending jobs back; running ones go on and are collected by a resume."""
+        own = self._own_jobs()
+        pending = {node: job.job_id for node, job in own.items() if job.state in JOB_WAITING}
+        self._client.cancel(list(pending.values()), pending_only=True)
+        own = self._own_jobs() if pending else own
+        for node, known in list(self._dir.nodes.items()):
+            if known.state != SUBMITTED or self._collect(node, known):
+                continue
+            if node in pending and node not in own:
+                self._set(node, TODO, reason="withdrawn")
+
+
+def last_line(path: str) -> str:
+    """The last line a job printed, printable and cut to 200 characters; "" where there is none."""
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - 2000))
+            lines = stream.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return "".join(c if c.isprintable() else "?" for c in lines[-1])[:200] if lines else ""
+
+
+@contextlib.contextmanager
+def only_sweep(state_dir: str, sweep_id: str) -> Iterator[None]:
+    """Keep other sweeps of this state directory out. Raises BusyError naming the other one."""
+    holder = os.path.join(state_dir, "sweep.running")
+    with contextlib.ExitStack() as held:
+        try:
+            os.makedirs(state_dir, exist_ok=True)
+            held.enter_context(locked(os.path.join(state_dir, "sweep.lock"), "a sweep"))
+            write_atomic(holder, json.dumps({"sweep": sweep_id, "pid": os.getpid()}) + "\n")
+        except BusyError as error:
+            raise BusyError(f"{_holder(holder)}{one_line(error)}; wait for it, or see pal-profile status") from None
+        except OSError as error:
+            raise DataError(f"state directory {state_dir}: {error.strerror}; check paths.state_dir (pal doctor)") from None
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(holder)
+
+
+def _holder(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return f"sweep {json.load(stream)['sweep']} is running: "
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,180 @@
+"""A sweep on disk: its plan, written once, and a journal of what became of each node.
+
+`STATE_DIR/sweeps/<sweep_id>/plan.json` is replaced atomically; `journal.jsonl` only
+grows, one line per change, and its last line for a node counts. A journal cut off by a
+crash loses at most its last line, which Slurm and the result files tell again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from slurm_pal.errors import DataError, UsageError
+from slurm_pal.files import write_atomic
+from slurm_pal.profiling.backends import Setting
+from slurm_pal.profiling.plan import Chosen, Plan
+from slurm_pal.profiling.sweep_job import JobOptions
+from slurm_pal.variability.records import check_schema
+
+SCHEMA = "pal.sweep/1"
+TODO, SUBMITTED, DONE, PARTIAL, FAILED, SKIPPED = "todo", "submitted", "done", "partial", "failed", "skipped"
+STATES = {
+    TODO: "not yet submitted",
+    SUBMITTED: "its job is pending or running",
+    DONE: "all GPUs measured",
+    PARTIAL: "some GPUs measured",
+    FAILED: "no usable result; --resume tries again",
+    SKIPPED: "not measured, see the reason; --resume tries again",
+}
+OVER = frozenset({DONE, PARTIAL, FAILED, SKIPPED})
+RESULT = frozenset({DONE, PARTIAL})
+
+
+_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{5}")
+
+
+class NodeState(NamedTuple):
+    """Where one node of a sweep stands."""
+
+    state: str = TODO
+    job_id: int = 0
+    since_s: float = 0.0  # Unix time of the last change
+    reason: str = ""
+    attempts: int = 0  # jobs submitted so far
+    gpus: int = 0  # GPUs measured
+
+
+class Terms(NamedTuple):
+    """What was agreed when the sweep was planned."""
+
+    job: JobOptions
+    created_s: float
+    max_parallel: int
+    pending_max_s: float
+    chosen: tuple[Chosen, ...]
+    skipped: dict[str, str]
+    node_s: float
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.chosen, self.skipped, self.node_s)
+
+
+def new_id(now_s: float) -> str:
+    """A sweep id: its UTC time to the millisecond, and two random digits; ids sort by time."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now_s))}-{int(now_s * 1000) % 1000:03d}{secrets.token_hex(1)}"
+
+
+def sweeps_dir(state_dir: str) -> str:
+    """Where all sweeps are kept."""
+    return os.path.join(state_dir, "sweeps")
+
+
+class SweepDirectory:
+    """One sweep on disk, and the nodes' states in memory."""
+
+    def __init__(self, path: str, terms: Terms) -> None:
+        self.path = path
+        self.terms = terms
+        self._torn = True  # whether the journal may end in half a line
+        self.nodes: dict[str, NodeState] = {c.node: NodeState() for c in terms.chosen}
+        for change in _journal(os.path.join(path, "journal.jsonl")):
+            node = change.pop("node", "")
+            if node in self.nodes and set(change) <= set(NodeState._fields):
+                self.nodes[node] = NodeState(**change)
+
+    @property
+    def sweep_id(self) -> str:
+        return self.terms.job.sweep_id
+
+    def set(self, node: str, state: NodeState) -> None:
+        """Note a change, in the journal first."""
+        line = json.dumps({"node": node, **state._asdict()}, separators=(",", ":")) + "\n"
+        try:
+            _append(os.path.join(self.path, "journal.jsonl"), "\n" + line if self._torn else line)
+        except OSError as error:
+            raise DataError(
+                f"cannot write the journal in {self.path}: {error.strerror}; "
+                "running jobs go on, mend it and then pal-profile run --resume"
+            ) from None
+        self._torn = False
+        self.nodes[node] = state
+
+    def counts(self) -> dict[str, int]:
+        """How many nodes are in each state."""
+        found = {state: 0 for state in STATES}
+        for node in self.nodes.values():
+            found[node.state] += 1
+        return found
+
+
+def _append(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(descriptor, text.encode())  # one write: whole, or cut at its end by a crash
+    finally:
+        os.close(descriptor)
+
+
+def create(state_dir: str, terms: Terms) -> SweepDirectory:
+    """Make the directory of a new sweep. Raises DataError when that is not possible."""
+    path = os.path.join(sweeps_dir(state_dir), terms.job.sweep_id)
+    table = terms._asdict() | {"job": terms.job._asdict() | {"setting": terms.job.setting._asdict()}}
+    try:
+        os.makedirs(path, exist_ok=False)
+        write_atomic(os.path.join(path, "plan.json"), json.dumps({"schema": SCHEMA, **table}, indent=1) + "\n")
+    except OSError as error:
+        raise DataError(f"cannot create {path}: {error.strerror}; check paths.state_dir (pal doctor)") from None
+    return SweepDirectory(path, terms)
+
+
+def load(state_dir: str, sweep_id: str = "") -> SweepDirectory:
+    """One sweep, by default the newest. Raises UsageError when there is none, DataError when it is damaged."""
+    known = ids(state_dir)
+    if not known:
+        raise UsageError(f"no sweep in {sweeps_dir(state_dir)} yet: start one with pal-profile run")
+    sweep_id = sweep_id or known[-1]
+    if sweep_id not in known:
+        raise UsageError(f"no sweep {sweep_id!r}; the last ones are {', '.join(known[-3:])}")
+    path = os.path.join(sweeps_dir(state_dir), sweep_id)
+    plan = os.path.join(path, "plan.json")
+    try:
+        with open(plan, encoding="utf-8") as stream:
+            table = json.load(stream)
+        check_schema(table.pop("schema", None), SCHEMA)
+        job = table.pop("job")
+        setting = Setting(**job.pop("setting"))
+        chosen = tuple(Chosen(*row) for row in table.pop("chosen"))
+        return SweepDirectory(path, Terms(job=JobOptions(**job, setting=setting), chosen=chosen, **table))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{plan} cannot be read ({error}): start a new sweep with pal-profile run") from None
+
+
+def ids(state_dir: str) -> list[str]:
+    """Ids of all sweeps, oldest first."""
+    try:
+        names = os.listdir(sweeps_dir(state_dir))
+    except OSError:
+        return []
+    return sorted(n for n in names if _ID.fullmatch(n) and os.path.exists(os.path.join(sweeps_dir(state_dir), n, "plan.json")))
+
+
+def _journal(path: str) -> Iterator[dict[str, object]]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            lines = stream.read().split("\n")
+    except OSError:
+        return
+    for line in lines:
+        try:
+            change = json.loads(line)
+        except ValueError:
+            continue  # cut off by a crash
+        if isinstance(change, dict) and change.get("state") in STATES:
+            yield change

@@ -1,0 +1,131 @@
+"""The configuration files of a lab, as texts: pure functions of a `Spec`.
+
+Only keys that 22.05 knows and later releases still read: one key that a release does
+not know makes every client command fail. What stands at Slurm's default is left out
+for the same reason. Sources: slurm.conf(5), gres.conf(5), cgroup.conf(5).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from slurm_pal.lab.directory import LabDirectory
+
+SCHEDULER = (
+    "sched_interval=1,sched_min_interval=50000,bf_interval=1,bf_continue,batch_sched_delay=0,ignore_prefer_validation"
+)
+"""React within about a second (sched_min_interval is in microseconds). ignore_prefer_validation:
+a feature that vanished from the nodes must not make `--prefer` fail."""
+
+CGROUP_DISABLED_SINCE = (24, 5)  # the first cgroup.conf(5) that lists CgroupPlugin=disabled
+SLURMD_TIMEOUT_S = 30  # a killed node is DOWN after this, not after Slurm's five minutes
+
+
+class Spec(NamedTuple):
+    """What a lab is made of."""
+
+    directory: LabDirectory
+    nodes: int
+    gpus: int  # per node
+    cpus: int  # per node
+    memory_mib: int  # per node
+    user: str
+    port: int  # slurmctld's; the slurmds have the ports after it
+    version: tuple[int, int]  # of Slurm, like (22, 5)
+
+
+def node_names(nodes: int) -> tuple[str, ...]:
+    return tuple(f"n{number}" for number in range(nodes))
+
+
+def slurm_conf_text(spec: Spec) -> str:
+    """slurm.conf(5) for slurmctld, all slurmds and the clients."""
+    d, last = spec.directory, spec.nodes - 1
+    names, ports = f"n[0-{last}]", f"[{spec.port + 1}-{spec.port + spec.nodes}]"
+    if spec.nodes == 1:
+        names, ports = "n0", f"{spec.port + 1}"
+    return f"""# Written by pal lab up; gone with pal lab down.
+ClusterName=palab
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort={spec.port}
+SlurmdPort={spec.port + 1}
+SlurmUser={spec.user}
+SlurmdUser={spec.user}
+AuthType=auth/munge
+CredType=cred/munge
+# cred_expire also sets how long a requeued job waits; 5 s is the least that Slurm takes.
+AuthInfo=socket={d.munge_socket},cred_expire=5
+StateSaveLocation={d("state")}
+SlurmdSpoolDir={d("spool", "%n")}
+SlurmctldPidFile={d("run", "slurmctld.pid")}
+SlurmdPidFile={d("run", "slurmd-%n.pid")}
+SlurmctldLogFile={d.log("slurmctld")}
+SlurmdLogFile={d.log("slurmd-%n")}
+# No cgroups, no root, no MPI to set up.
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+PropagateResourceLimits=NONE
+# Believe the CPUs and memory given here, not those of this machine.
+SlurmdParameters=config_overrides
+# A lab sends no mail, whatever its jobs ask for.
+MailProg=/bin/true
+ReturnToService=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+GresTypes=gpu
+DefMemPerCPU={max(1, min(500, spec.memory_mib // spec.cpus))}
+# No slurmd forwards messages for others: they share one host.
+TreeWidth={max(50, spec.nodes + 1)}
+SlurmdTimeout={SLURMD_TIMEOUT_S}
+KillWait=2
+InactiveLimit=0
+MinJobAge=300
+MaxJobCount=20000
+SchedulerType=sched/backfill
+SchedulerParameters={SCHEDULER}
+PriorityType=priority/basic
+JobCompType=jobcomp/filetxt
+JobCompLoc={d("log", "jobcomp.txt")}
+NodeName={names} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports} CPUs={spec.cpus} Sockets=1 \
+CoresPerSocket={spec.cpus} ThreadsPerCore=1 RealMemory={spec.memory_mib} Gres=gpu:{spec.gpus} State=UNKNOWN
+PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+"""
+
+
+def gres_conf_text(spec: Spec) -> str:
+    """gres.conf(5): untyped GPUs, so that Slurm hands out the lowest free index first."""
+    indexes = f"[0-{spec.gpus - 1}]" if spec.gpus > 1 else "0"
+    return f"Name=gpu File={spec.directory('dev')}/nvidia{indexes}\n"
+
+
+def cgroup_conf_text(version: tuple[int, int]) -> str:
+    """cgroup.conf(5) that keeps slurmd away from cgroups.
+
+    slurmd loads a cgroup plugin even when nothing uses one. The one it finds by itself
+    on a machine with cgroup v2 sets up a scope through systemd and is fatal without it
+    (containers, ordinary users); that of v1 does nothing until it is used.
+    """
+    return f"CgroupPlugin={'disabled' if version >= CGROUP_DISABLED_SINCE else 'cgroup/v1'}\n"
+
+
+def pal_toml_text(directory: LabDirectory) -> str:
+    """slurm-pal's own settings; the directory's name was checked, so it needs no escapes."""
+    return f"""[paths]
+state_dir = "{directory("pal")}"
+spool = "{directory("pal", "spool")}"
+
+[profile]
+backend = "emu"
+"""
+
+
+def config_files(spec: Spec) -> dict[str, str]:
+    """File name below etc/ -> text."""
+    return {
+        "slurm.conf": slurm_conf_text(spec),
+        "gres.conf": gres_conf_text(spec),
+        "cgroup.conf": cgroup_conf_text(spec.version),
+        "pal.toml": pal_toml_text(spec.directory),
+    }

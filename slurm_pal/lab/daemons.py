@@ -1,0 +1,183 @@
+"""Starting a lab's daemons, all slurmds at once, and waiting until every node is idle."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from slurm_pal.errors import SlurmError
+from slurm_pal.files import write_atomic
+from slurm_pal.lab.conf import Spec, config_files, node_names
+from slurm_pal.lab.directory import LabDirectory
+from slurm_pal.lab.processes import Process, identify, write_pids
+from slurm_pal.lab.programs import bare_environment
+
+_MUNGE_WAIT_S = 10.0
+_POLL_S = 0.05
+_COMPLAINTS = (re.compile("fatal", re.IGNORECASE), re.compile("error|unable|cannot|failed", re.IGNORECASE))
+NODE_STATES = ("-h", "-p", "gpu", "-o", "%D %T")
+_PORT_TAKEN = "Address already in use"
+
+
+class PortTaken(Exception):
+    """A daemon found its port taken: another block of ports is due."""
+
+
+class _Detached(subprocess.Popen[bytes]):
+    """A child that is meant to outlive us, which Popen would warn about."""
+
+    def __del__(self) -> None:
+        pass
+
+
+class Crew:
+    """The daemons started by this program, in the order of their start."""
+
+    def __init__(self, directory: LabDirectory) -> None:
+        self._directory = directory
+        self._children: dict[str, _Detached] = {}
+        self._environment = bare_environment() | {"SLURM_CONF": directory.conf}
+
+    def spawn(self, name: str, argv: Sequence[str]) -> None:
+        """Start one daemon in the foreground form, in its own session, out of our signals' way."""
+        with open(self._directory("log", f"{name}.out"), "ab") as output:
+            self._children[name] = _Detached(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self._directory("log"),  # where a core file would go
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    def processes(self) -> list[Process]:
+        """Those that live."""
+        found = (identify(name, child.pid) for name, child in self._children.items() if child.poll() is None)
+        return [process for process in found if process is not None]
+
+    def reap(self) -> None:
+        for child in self._children.values():
+            child.poll()
+
+    def check(self) -> None:
+        """Raises PortTaken or SlurmError when a daemon has ended."""
+        for name, child in self._children.items():
+            if child.poll() is not None:
+                lines = self._log_lines(name)
+                if any(_PORT_TAKEN in line for line in lines):
+                    raise PortTaken(name)
+                code = child.returncode
+                raise SlurmError(f"{name} ended while starting (exit code {code}); its log: {complaints(lines)}")
+
+    def log_end(self, name: str) -> str:
+        return complaints(self._log_lines(name))
+
+    def _log_lines(self, name: str) -> list[str]:
+        lines: list[str] = []
+        for path in (self._directory.log(name), self._directory("log", f"{name}.out")):
+            with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
+                lines += stream.read()[-20000:].splitlines()
+        return [line.strip() for line in lines if line.strip()]
+
+
+def complaints(lines: Sequence[str], count: int = 3) -> str:
+    """The last few different complaints of a log, or its last lines where it has none, in one line."""
+    # Slurm puts a time stamp before the lines of its log, and none on stderr.
+    texts = list(dict.fromkeys(re.sub(r"^\[[^\]]*\]\s*", "", line) for line in lines))
+    loud = next((found for kind in _COMPLAINTS if (found := [text for text in texts if kind.search(text)])), texts)
+    return " | ".join(loud[-count:]) or "(empty)"
+
+
+def start(spec: Spec, programs: dict[str, str], crew: Crew, deadline_s: float) -> None:
+    """Write the configuration, start everything and wait until all nodes are idle.
+
+    `deadline_s` is on time.monotonic's scale. Raises PortTaken, or SlurmError when a
+    daemon ends or time runs out; what was started goes on running either way.
+    """
+    d = spec.directory
+    for name, text in config_files(spec).items():
+        write_atomic(d("etc", name), text)
+    key = d("etc", "munge.key")
+    write_atomic(key, os.urandom(128), 0o400)
+    crew.spawn("munged", _munged_argv(programs["munged"], d))
+    _wait_for_munge(d, crew, min(deadline_s, time.monotonic() + _MUNGE_WAIT_S))
+    crew.spawn("slurmctld", [programs["slurmctld"], "-D", "-f", d.conf])
+    write_pids(d.pids, crew.processes())
+    for node in node_names(spec.nodes):
+        crew.spawn(f"slurmd-{node}", [programs["slurmd"], "-D", "-N", node, "-f", d.conf])
+    write_pids(d.pids, crew.processes())
+    _wait_for_idle(spec, programs, crew, deadline_s)
+
+
+def _munged_argv(munged: str, d: LabDirectory) -> list[str]:
+    # --force: the directory may lie below one that a group can write; that is the user's choice.
+    names = {
+        "--key-file": d("etc", "munge.key"),
+        "--socket": d.munge_socket,
+        "--pid-file": d("run", "munged.pid"),
+        "--seed-file": d("run", "munged.seed"),
+        "--log-file": d.log("munged"),
+    }
+    return [munged, "--foreground", "--force", *(word for pair in names.items() for word in pair)]
+
+
+def _wait_for_munge(d: LabDirectory, crew: Crew, deadline_s: float) -> None:
+    while not os.path.exists(d.munge_socket):
+        crew.check()
+        if time.monotonic() > deadline_s:
+            raise SlurmError(f"munged made no socket in {_MUNGE_WAIT_S:g} s; its log: {crew.log_end('munged')}")
+        time.sleep(0.01)
+
+
+def _wait_for_idle(spec: Spec, programs: dict[str, str], crew: Crew, deadline_s: float) -> None:
+    while True:
+        crew.check()
+        late = time.monotonic() > deadline_s
+        answer = ask(spec.directory, [programs["sinfo"], *NODE_STATES])
+        states = node_states(answer.text)
+        if states.get("idle") == spec.nodes:
+            return
+        if late:
+            seen = ", ".join(f"{count} {state}" for state, count in states.items()) or answer.complaint
+            raise SlurmError(
+                f"not all {spec.nodes} nodes became idle in time ({seen}); "
+                f"slurmctld's log: {crew.log_end('slurmctld')}; allow more by --wait-s, or take fewer --nodes"
+            )
+        time.sleep(_POLL_S)
+
+
+def node_states(text: str) -> dict[str, int]:
+    """State -> number of nodes, from what `sinfo NODE_STATES` prints."""
+    counts: dict[str, int] = {}
+    for line in text.splitlines():
+        count, _, state = line.partition(" ")
+        if count.isdigit():
+            counts[state] = counts.get(state, 0) + int(count)
+    return counts
+
+
+class Answer(NamedTuple):
+    """What a Slurm command printed; `text` is empty when it failed, and `complaint` says why."""
+
+    text: str
+    complaint: str
+
+
+def ask(directory: LabDirectory, argv: Sequence[str], timeout_s: float = 10.0) -> Answer:
+    """Run a Slurm command in this lab; a lab that does not answer is an answer too."""
+    environment = bare_environment() | {"SLURM_CONF": directory.conf, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            list(argv), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            env=environment, timeout=timeout_s, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Answer("", str(error))
+    complaint = done.stderr.strip().splitlines()[-1:] or [f"{argv[0]} printed nothing"]
+    return Answer(done.stdout if done.returncode == 0 else "", complaint[0])

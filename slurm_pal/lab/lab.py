@@ -1,0 +1,298 @@
+"""A lab: one private, real Slurm (munged, slurmctld, N slurmds) in one directory.
+
+    with Lab.up("/tmp/lab", nodes=8, gpus=4, seed=1) as lab:
+        subprocess.run(["sinfo"], env=lab.environ())
+
+Nothing is written outside the directory. Several labs may run side by side, each on
+its own ports. slurmctld and slurmds listen on any address (Slurm offers no safe way
+to bind them to the loopback alone) but talk only to holders of the lab's munge key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import NamedTuple
+
+from slurm_pal.errors import BusyError, PalError, SlurmError, UsageError
+from slurm_pal.lab import daemons, processes
+from slurm_pal.lab.conf import Spec, node_names
+from slurm_pal.lab.directory import MARKER, LabDirectory
+from slurm_pal.lab.gpus import DEFAULT_MODEL, Registry, draw_registry, load_registry, read_table, write_registry
+from slurm_pal.lab.ports import free_blocks
+from slurm_pal.lab.processes import Process
+from slurm_pal.lab.programs import account_name, find_programs, slurm_version
+
+NODES_MAX, GPUS_MAX = 2000, 64
+_PORT_TRIES = 5
+_QUEUE_WAIT_S = 10.0  # KillWait (2 s), the epilog messages, and some patience
+_BROKEN_QUEUE_WAIT_S = 3.0  # with a slurmd dead its jobs never leave the queue
+_TERM_S = 5.0
+_STEP_TERM_S = 1.0
+_SWEEPS = 10
+
+
+class Status(NamedTuple):
+    """A lab as it is now."""
+
+    directory: str
+    state: str  # "up": all daemons live and slurmctld answers; "degraded"; "down"
+    nodes: int
+    gpus_per_node: int
+    seed: int
+    slurm: str  # release, like "22.05"
+    port: int  # slurmctld's
+    daemons: dict[str, int]  # munged, slurmctld, slurmd -> how many live
+    node_states: dict[str, int]
+    jobs: dict[str, int]  # state -> number of jobs in the queue
+
+
+class Ended(NamedTuple):
+    """What `down` did."""
+
+    jobs_cancelled: int
+    processes_ended: int
+    leftovers: tuple[str, ...]  # files in the directory that are not the lab's, and stay
+    removed: bool
+
+
+class Lab:
+    """One lab in one directory; `Lab(directory)` speaks of it whether it runs or not."""
+
+    def __init__(self, directory: str, crew: daemons.Crew | None = None) -> None:
+        self.directory = LabDirectory(directory)
+        self._crew = crew or daemons.Crew(self.directory)
+        self.idle_after_s = 0.0  # how long `up` took until all nodes were idle
+
+    @classmethod
+    def up(
+        cls,
+        directory: str,
+        *,
+        nodes: int = 8,
+        gpus: int = 4,
+        seed: int = 1,
+        gpu_table: str | None = None,
+        model: str = DEFAULT_MODEL,
+        cpus: int = 16,
+        memory_mib: int = 64000,
+        wait_s: float = 60.0,
+    ) -> Lab:
+        """Start a lab of `nodes` nodes with `gpus` GPUs each and wait until all are idle.
+
+        Raises MissingPackageError, UsageError, DataError (GPU table), BusyError (a lab
+        lives there) or SlurmError; then nothing of the lab is left.
+        """
+        started = time.monotonic()
+        _check_size(nodes, gpus, cpus, memory_mib)
+        d = LabDirectory(directory)
+        d.check_name()
+        programs, user = find_programs(), account_name()
+        version = slurm_version(programs["slurmctld"])
+        names = node_names(nodes)
+        if gpu_table:
+            registry = read_table(gpu_table, names, gpus, seed, model)
+        else:
+            registry = draw_registry(names, gpus, seed, model)
+        new = d.make()
+        lab = cls(directory)
+        with d.claimed():
+            lab._refuse_remains()
+            try:
+                spec = Spec(d, nodes, gpus, cpus, memory_mib, user, 0, version)
+                lab._bring_up(spec, registry, programs, started + wait_s)
+            except BaseException as error:
+                lab._give_up(new, error)
+                raise
+        lab.idle_after_s = time.monotonic() - started
+        return lab
+
+    def _refuse_remains(self) -> None:
+        d = self.directory
+        if d.is_lab() and self._living():
+            raise BusyError(f"a lab runs in {d}: use it (pal lab env), end it (pal lab down) or choose another --dir")
+        if d.is_lab():
+            raise UsageError(f"{d} holds what is left of a lab: clear it away with pal lab down --dir {d}")
+
+    def _bring_up(self, spec: Spec, registry: Registry, programs: dict[str, str], deadline_s: float) -> None:
+        d = self.directory
+        for count, port in enumerate(free_blocks(spec.nodes + 1, d.path)):
+            if count == _PORT_TRIES:
+                break
+            facts = {"nodes": spec.nodes, "gpus": spec.gpus, "seed": registry.seed, "port": port, "uid": os.geteuid()}
+            d.write_facts(facts | {"slurm": f"{spec.version[0]}.{spec.version[1]:02d}"})
+            d.make_rooms(spec.gpus)
+            write_registry(d.registry, registry)
+            try:
+                daemons.start(spec._replace(port=port), programs, self._crew, deadline_s)
+                return
+            except daemons.PortTaken:
+                self._end_processes()
+                d.empty_rooms()
+                self._crew = daemons.Crew(d)
+        raise SlurmError(f"found no {spec.nodes + 1} free ports in a row: take fewer --nodes, or end other labs")
+
+    def _give_up(self, new: bool, error: BaseException) -> None:
+        """After a failed start: end what was started and leave the directory as it was found."""
+        try:
+            self._end_processes()
+            others = self.directory.remove()
+        except PalError as second:
+            error.add_note(str(second))
+            return
+        if not new and not others:
+            with contextlib.suppress(OSError):
+                os.mkdir(self.directory.path)
+
+    # -- using it ---------------------------------------------------------------------
+
+    def variables(self) -> dict[str, str]:
+        """What points Slurm's commands and ours at this lab."""
+        return {"SLURM_CONF": self.directory.conf, "SLURM_PAL_CONFIG": self.directory.pal_toml}
+
+    def environ(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """`base` (default: this process's environment) with the variables of this lab."""
+        environment = dict(os.environ if base is None else base)
+        for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SLURM_CONF_SERVER"):
+            environment.pop(name, None)  # another cluster's
+        return environment | self.variables()
+
+    def registry(self) -> Registry:
+        """The truth about the GPUs. Raises DataError."""
+        return load_registry(self.directory.registry)
+
+    def require(self) -> None:
+        """Raises UsageError when there is no lab in the directory."""
+        if not self.directory.is_lab():
+            raise UsageError(f"there is no lab in {self.directory}: pal lab up --dir {self.directory}")
+
+    def status(self) -> Status:
+        """Ask the processes and slurmctld. Never raises for a broken lab."""
+        d, facts = self.directory, self.directory.facts()
+        living = self._living()
+        kinds = [process.name.partition("-")[0] for process in living]
+        counts = {kind: kinds.count(kind) for kind in ("munged", "slurmctld", "slurmd")}
+        nodes = _number(facts, "nodes")
+        states: dict[str, int] = {}
+        jobs: dict[str, int] = {}
+        if counts["slurmctld"]:
+            states = daemons.node_states(daemons.ask(d, ["sinfo", *daemons.NODE_STATES]).text)
+            for state in daemons.ask(d, ["squeue", "-h", "-a", "-r", "-o", "%T"]).text.split():
+                jobs[state.lower()] = jobs.get(state.lower(), 0) + 1
+        whole = bool(states) and nodes > 0 and counts == {"munged": 1, "slurmctld": 1, "slurmd": nodes}
+        return Status(
+            directory=d.path,
+            state="up" if whole else "degraded" if living else "down",
+            nodes=nodes,
+            gpus_per_node=_number(facts, "gpus"),
+            seed=_number(facts, "seed"),
+            slurm=str(facts.get("slurm", "")),
+            port=_number(facts, "port"),
+            daemons=counts,
+            node_states=states,
+            jobs=jobs,
+        )
+
+    # -- ending it --------------------------------------------------------------------
+
+    def down(self, keep: bool = False) -> Ended:
+        """Cancel all jobs, end every process of this lab and no other, remove the directory.
+
+        Works on a lab that crashed, was killed in part, or is not there (then nothing
+        happens). `keep` leaves the files, logs among them. Raises UsageError for a
+        directory that is not a lab or somebody else's, SlurmError when a process
+        cannot be ended, DataError when a file cannot be removed.
+        """
+        d = self.directory
+        self._refuse_own_job()
+        if not d.exists():
+            return Ended(0, self._end_processes(), (), True)
+        if not d.is_lab():
+            ended = self._end_processes()
+            if not ended:
+                raise UsageError(f"{d} is not a lab (it has no {MARKER}): nothing done; give the lab's --dir")
+            return Ended(0, ended, (), False)
+        owner = os.stat(d.path).st_uid
+        if os.geteuid() not in (0, owner):
+            raise UsageError(f"the lab in {d} belongs to uid {owner}: only that user or root can end it")
+        with d.claimed():
+            cancelled = self._cancel_jobs()
+            ended = self._end_processes()
+            others = [] if keep else d.remove()
+        return Ended(cancelled, ended, tuple(others), not keep and not others)
+
+    def _refuse_own_job(self) -> None:
+        if "SLURMD_NODENAME" in os.environ and os.environ.get("SLURM_CONF") == self.directory.conf:
+            raise UsageError("pal lab down from within a job of the same lab would end itself: call it outside")
+
+    def _living(self) -> list[Process]:
+        """The daemons that live: those recorded, and those that only their command line gives away."""
+        self._crew.reap()
+        recorded = [process for process in processes.read_pids(self.directory.pids) if processes.alive(process)]
+        known = {process.pid for process in recorded}
+        found = [process for process in processes.find_daemons(self.directory) if process.pid not in known]
+        return recorded + found
+
+    def _cancel_jobs(self) -> int:
+        """Cancel everything and wait for the empty queue: a slurmstepd outlives its slurmd."""
+        d = self.directory
+        living = [process.name.partition("-")[0] for process in self._living()]
+        if "slurmctld" not in living or "munged" not in living:
+            return 0
+        whole = living.count("slurmd") >= _number(d.facts(), "nodes")
+        jobs = sorted(set(daemons.ask(d, ["squeue", "-h", "-a", "-o", "%A"]).text.split()), key=int)
+        for first in range(0, len(jobs), 1000):
+            daemons.ask(d, ["scancel", "-Q", *jobs[first : first + 1000]], timeout_s=30.0)
+        deadline_s = time.monotonic() + (_QUEUE_WAIT_S if whole else _BROKEN_QUEUE_WAIT_S)
+        while (
+            jobs and time.monotonic() < deadline_s and daemons.ask(d, ["squeue", "-h", "-a", "-o", "%A"]).text.strip()
+        ):
+            time.sleep(0.05)
+        return len(jobs)
+
+    def _end_processes(self) -> int:
+        """slurmds, then job processes they left, slurmctld, munged. Raises SlurmError if one cannot be ended."""
+        ended: set[Process] = set()
+        for kind in ("slurmd", "job", "slurmctld", "munged"):
+            for _ in range(_SWEEPS):  # a dying job may fork once more
+                if kind == "job":
+                    group = processes.find_steps(self.directory)
+                else:
+                    group = [p for p in self._living() if p.name.partition("-")[0] == kind]
+                if not group:
+                    break
+                self._end(group, _STEP_TERM_S if kind == "job" else _TERM_S)
+                ended.update(group)
+        return len(ended)
+
+    def _end(self, group: list[Process], term_s: float) -> None:
+        try:
+            survivors = processes.stop(group, term_s, self._crew.reap)
+        except PermissionError:
+            raise SlurmError(f"another user owns processes of the lab in {self.directory}: end it as root") from None
+        if survivors:
+            names = ", ".join(f"{p.name} (pid {p.pid})" for p in survivors[:4])
+            raise SlurmError(f"{names} of the lab in {self.directory} did not end: see /proc/{survivors[0].pid}/stack")
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+
+def _number(facts: Mapping[str, object], name: str) -> int:
+    value = facts.get(name, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _check_size(nodes: int, gpus: int, cpus: int, memory_mib: int) -> None:
+    most_of = {"nodes": NODES_MAX, "gpus": GPUS_MAX, "cpus": 1024, "memory-mib": 2**24}
+    for (name, most), value in zip(most_of.items(), (nodes, gpus, cpus, memory_mib), strict=True):
+        if not 1 <= value <= most:
+            raise UsageError(f"--{name} {value} must be in 1..{most}")

@@ -1,0 +1,52 @@
+"""Which programs a lab needs, where they are, and which Slurm they are."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+
+from slurm_pal.errors import MissingPackageError, SlurmError, UsageError
+
+NEEDED = ("slurmctld", "slurmd", "munged", "sinfo", "squeue", "scancel", "scontrol")
+APT_LINE = "apt-get install slurmctld slurmd slurm-client munge"
+SYSTEM_PATHS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # not in an ordinary user's PATH
+
+
+def find_programs() -> dict[str, str]:
+    """Name -> absolute path. Raises MissingPackageError naming the apt line."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_PATHS])
+    found = {name: shutil.which(name, path=path) for name in NEEDED}
+    missing = [name for name, place in found.items() if place is None]
+    if missing:
+        raise MissingPackageError(f"a lab needs {', '.join(missing)}, which cannot be found: {APT_LINE}")
+    return {name: place for name, place in found.items() if place is not None}
+
+
+def slurm_version(slurmctld: str) -> tuple[int, int]:
+    """The release of a slurmctld, like (22, 5). Raises SlurmError."""
+    try:
+        done = subprocess.run([slurmctld, "-V"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SlurmError(f"{slurmctld} -V cannot be run: {error}") from None
+    match = re.search(r"(\d+)\.(\d+)", done.stdout)
+    if done.returncode != 0 or match is None:
+        raise SlurmError(f"{slurmctld} -V printed no release: {(done.stdout or done.stderr).strip()!r}")
+    return int(match.group(1)), int(match.group(2))
+
+
+def account_name() -> str:
+    """The name of the calling user. Raises UsageError when the uid has no account: Slurm runs no job for it."""
+    uid = os.geteuid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        raise UsageError(f"uid {uid} has no account (getent passwd {uid}), so Slurm can run no job for it") from None
+
+
+def bare_environment() -> dict[str, str]:
+    """This environment without what steers Slurm: a lab may be started from within a job."""
+    foreign = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "CUDA_VISIBLE_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}

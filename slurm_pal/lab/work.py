@@ -1,0 +1,156 @@
+"""A job's payload for a lab: it takes as long as the GPUs it was really given say.
+
+run time = asked seconds x largest true slowdown of its GPUs for the sensitivity class
+           x locality penalty, when the GPUs lie on several nodes (PAL, SC'24: the
+             slowest GPU paces a synchronous job, and the network slows every iteration)
+
+Started by the job itself on the node, so it imports little.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import NamedTuple, NoReturn
+
+from slurm_pal.errors import SlurmError, UsageError
+from slurm_pal.lab.gpus import CLASSES, find_registry, load_registry
+from slurm_pal.slurm.client import Runner
+
+SCHEMA = "pal.work/1"
+LOCALITY_PENALTY = 1.7  # PAL, SC'24
+_HINT = "submit it to a lab, like sbatch --gres=gpu:1 --wrap 'pal lab work --class A --seconds 20'"
+
+Gpus = dict[str, tuple[int, ...]]
+"""node -> Slurm's GPU indexes there"""
+
+
+class Plan(NamedTuple):
+    """How long the work will take, and why."""
+
+    job_id: int
+    sensitivity: str
+    gpus: Gpus
+    slowdown: float  # of the slowest GPU
+    locality: float  # 1.0 on one node, else the penalty
+    seconds: float
+
+
+def plan(environ: Mapping[str, str], sensitivity: str, seconds: float, penalty: float, runner: Runner) -> Plan:
+    """Look up the GPUs of the job that `environ` belongs to, and what they cost.
+
+    Raises UsageError outside a lab's job, without GPUs or for a value that is not
+    allowed, SlurmError when Slurm does not tell the GPUs, DataError for a broken lab.
+    """
+    if sensitivity not in CLASSES:
+        raise UsageError(f"--class {sensitivity!r} is not one of {', '.join(CLASSES)}")
+    if not 0 <= seconds < 1e7 or not 1 <= penalty < 1e3:
+        raise UsageError(f"--seconds {seconds:g} must be at least 0, and --locality-penalty {penalty:g} at least 1")
+    job_id = environ.get("SLURM_JOB_ID", "")
+    if not job_id.isdigit():
+        raise UsageError(f"pal lab work is not inside a Slurm job: {_HINT}")
+    path = find_registry(environ)
+    if path is None:
+        raise UsageError(f"job {job_id} does not run in a lab (no emulated GPUs beside $SLURM_CONF): {_HINT}")
+    gpus = given_gpus(environ, int(job_id), runner)
+    registry = load_registry(path)
+    slowdown = max(registry.gpu(node, i).true_slowdown(sensitivity) for node, held in gpus.items() for i in held)
+    locality = penalty if len(gpus) > 1 else 1.0
+    return Plan(int(job_id), sensitivity, gpus, slowdown, locality, seconds * slowdown * locality)
+
+
+def given_gpus(environ: Mapping[str, str], job_id: int, runner: Runner) -> Gpus:
+    """The GPUs of a job: on one node from its environment, else from one scontrol call.
+
+    The environment of a job on several nodes tells only the first node's GPUs. A step
+    has its own list, which may be shorter than the job's. Raises UsageError without GPUs.
+    """
+    if environ.get("SLURM_JOB_NUM_NODES", "1") == "1":
+        node = environ.get("SLURMD_NODENAME", "")
+        indexes = _indexes(environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS", ""))
+        gpus = {node: indexes} if node and indexes else {}
+    else:
+        gpus = _gpus_by_slurm(job_id, runner)
+    if not gpus:
+        raise UsageError(f"job {job_id} holds no GPUs: ask for some, like --gres=gpu:1 or --gpus=2")
+    return gpus
+
+
+def _gpus_by_slurm(job_id: int, runner: Runner) -> Gpus:
+    from slurm_pal.slurm import parse  # only wide jobs need it
+
+    done = runner(["scontrol", "show", "job", "-d", "-o", str(job_id)], "")
+    if done.returncode != 0:
+        raise SlurmError(f"scontrol show job {job_id} failed: {done.stderr.strip() or done.returncode}")
+    # The id of an array's last task is also the id of the array: all tasks are shown.
+    jobs = [parse.job(line) for line in done.stdout.splitlines() if line.startswith("JobId=")]
+    return next(({node: held for node, held in job.gpus.items() if held} for job in jobs if job.job_id == job_id), {})
+
+
+def _indexes(text: str) -> tuple[int, ...]:
+    """ "0,2-3" -> (0, 2, 3); () for anything that is no list of indexes."""
+    indexes: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            return ()
+        indexes += range(int(first), int(last or first) + 1)
+    return tuple(indexes)
+
+
+class Terminated(SystemExit):
+    """SIGTERM came; the exit code is a shell's for that."""
+
+
+def work(planned: Plan) -> dict[str, object]:
+    """Take as long as planned; the record of it. Raises Terminated (exit code 143) at SIGTERM."""
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        started_s, began = time.time(), time.monotonic()
+        # Against the clock, not by one long sleep: a stopped and continued job (SIGSTOP,
+        # suspend) must not sleep its full time again, and time.sleep may end a little early.
+        while (left_s := began + planned.seconds - time.monotonic()) > 0:
+            time.sleep(min(left_s, 60.0))
+        ended_s = time.time()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return {
+        "schema": SCHEMA,
+        "job_id": planned.job_id,
+        "class": planned.sensitivity,
+        "gpus": {node: list(held) for node, held in planned.gpus.items()},
+        "slowdown": round(planned.slowdown, 6),
+        "locality": planned.locality,
+        "seconds": round(planned.seconds, 6),
+        "started_s": round(started_s, 3),
+        "ended_s": round(ended_s, 3),
+    }
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated(128 + number)
+
+
+def run(sensitivity: str, seconds: float, penalty: float = LOCALITY_PENALTY) -> dict[str, object]:
+    """`plan` and `work` for this process's own job."""
+    from slurm_pal.slurm.cli import subprocess_runner
+
+    return work(plan(os.environ, sensitivity, seconds, penalty, subprocess_runner()))
+
+
+def describe(record: Mapping[str, object]) -> str:
+    """A record in one line, for people."""
+    gpus = record["gpus"]
+    held = gpus.items() if isinstance(gpus, dict) else ()
+    places = " ".join(f"{node}:{_joined(indexes)}" for node, indexes in held)
+    return (
+        f"job {record['job_id']} class {record['class']} on {places}: "
+        f"slowdown {record['slowdown']} x locality {record['locality']} = {record['seconds']} s"
+    )
+
+
+def _joined(indexes: Sequence[int]) -> str:
+    return ",".join(str(index) for index in indexes)

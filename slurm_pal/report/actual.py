@@ -1,0 +1,75 @@
+"""What a job was really given: the GPUs that Slurm names, and what is known of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_pal.jobs import SENSITIVITY_CLASSES, SlurmJob
+from slurm_pal.report.table import age
+from slurm_pal.store.snapshot import Snapshot
+
+
+def actual(job: SlurmJob, snapshot: Snapshot | None, now_s: float) -> dict[str, Any]:
+    """State, nodes and GPUs of a job; slowdowns and classes from the snapshot in force now.
+
+    `slowdown` is that of the slowest GPU per sensitivity class, because a synchronous
+    job runs at its pace; GPUs that were never measured are listed in `unknown`.
+    """
+    gpus: list[dict[str, Any]] = []
+    unknown: list[str] = []
+    for node, indexes in job.gpus.items():
+        for index in indexes:
+            row = snapshot.row(node, index) if snapshot else None
+            entry: dict[str, Any] = {"node": node, "index": index}
+            if snapshot is None or row is None:
+                unknown.append(f"{node}:{index}")
+            else:
+                score = snapshot.gpu(row)
+                entry |= {
+                    "uuid": score.uuid,
+                    "slowdown": {c: round(v, 5) for c, v in score.slowdown.items()},
+                    "class": score.variability_class,
+                    "age_s": round(max(0.0, now_s - score.measured_s), 1) if score.measured_s else None,
+                    "flags": list(score.flags),
+                }
+            gpus.append(entry)
+    worst = {
+        c: max(g["slowdown"][c] for g in gpus if c in g.get("slowdown", {}))
+        for c in SENSITIVITY_CLASSES
+        if any(c in g.get("slowdown", {}) for g in gpus)
+    }
+    return {
+        "state": job.state,
+        "reason": job.reason,
+        "nodes": list(job.nodes),
+        "required_nodes": list(job.req_nodes),
+        "excluded_nodes": list(job.exc_nodes),
+        "gpus": gpus,
+        "slowdown": worst,
+        "unknown": unknown,
+    }
+
+
+def lines(job: SlurmJob, found: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    text = [f"Job {job.job_id} ({job.name}): {found['state']}" + (f", {job.reason}" if job.reason != "None" else "")]
+    if found["gpus"]:
+        text.append("It was given:")
+        text += [f"  {_gpu_text(gpu)}" for gpu in found["gpus"]]
+        worst = ", ".join(f"{c} {v:.3f}" for c, v in found["slowdown"].items())
+        text.append(f"Slowest of them, by sensitivity class: {worst or 'unknown'}")
+    elif found["nodes"]:
+        text.append(f"It ran on {', '.join(found['nodes'])}; Slurm no longer tells which GPUs.")
+    for key, name in (("required_nodes", "must use"), ("excluded_nodes", "must avoid")):
+        if found[key] and job.state == "PENDING":
+            text.append(f"While it waits it {name} {', '.join(found[key])}")
+    return text
+
+
+def _gpu_text(gpu: dict[str, Any]) -> str:
+    place = f"{gpu['node']} GPU {gpu['index']}"
+    if "slowdown" not in gpu:
+        return f"{place}: never measured (counts as a median GPU)"
+    scores = ", ".join(f"{c} {v:.3f} ({gpu['class'][c]})" for c, v in gpu["slowdown"].items())
+    flags = f", {','.join(gpu['flags'])}" if gpu["flags"] else ""
+    return f"{place}: {scores}, measured {age(gpu['age_s'])} ago{flags}"

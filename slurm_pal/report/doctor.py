@@ -1,0 +1,174 @@
+"""What of Slurm, settings, data, clock and permissions is wrong, and the command that mends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from typing import NamedTuple
+
+from slurm_pal import config as settings
+from slurm_pal.config import KEYS, Config
+from slurm_pal.errors import ConfigError, DataError, SlurmError, one_line
+from slurm_pal.files import read_trusted
+from slurm_pal.hostlist import fold
+from slurm_pal.slurm.client import Overview, SlurmClient
+from slurm_pal.store.snapshot import Snapshot, read
+
+OLDEST, NEWEST = (22, 5), (26, 5)
+CLOCK_SLACK_S = 5.0
+
+
+class Finding(NamedTuple):
+    """One check: level "ok", "note", "warn" or "fail"; `mend` is a command or an edit."""
+
+    level: str
+    topic: str
+    text: str
+    mend: str = ""
+
+
+def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None] = shutil.which) -> list[Finding]:
+    """All checks, in the order in which trouble should be mended."""
+    findings = _programs(which)
+    findings += _controller(client)
+    try:
+        config = settings.load()
+        findings += _settings(config)
+    except ConfigError as error:
+        return [*findings, Finding("fail", "settings", one_line(error), "mend the file or unset the variable")]
+    snapshot, data = _snapshot(config, now_s)
+    findings += data + _heartbeat(config, now_s) + _state_dir(config)
+    overview = _overview(client)
+    if snapshot and overview:
+        findings += _coverage(snapshot, overview)
+    return findings
+
+
+def _overview(client: SlurmClient) -> Overview | None:
+    try:
+        return client.overview()
+    except SlurmError:
+        return None  # said by _controller
+
+
+def _programs(which: Callable[[str], str | None]) -> list[Finding]:
+    missing = [name for name in ("sbatch", "scontrol", "squeue", "scancel") if not which(name)]
+    if missing:
+        return [Finding("fail", "slurm", f"not in PATH: {', '.join(missing)}", "apt-get install slurm-client")]
+    return [Finding("ok", "slurm", f"commands in {os.path.dirname(which('sbatch') or '')}")]
+
+
+def _controller(client: SlurmClient) -> list[Finding]:
+    try:
+        config, version = client.config(), client.version()
+    except SlurmError as error:
+        text = one_line(error)
+        mend = "systemctl start munge" if "unge" in text else "scontrol ping; systemctl status slurmctld"
+        return [Finding("fail", "slurm", text, mend)]
+    found = [
+        Finding(
+            "ok", "slurm", f"cluster {config.get('ClusterName', '?')} answers, release {version[0]}.{version[1]:02d}"
+        )
+    ]
+    if not OLDEST <= version <= NEWEST:
+        known = f"{OLDEST[0]}.{OLDEST[1]:02d} to {NEWEST[0]}.{NEWEST[1]:02d}"
+        found.append(
+            Finding("warn", "slurm", f"release {version[0]}.{version[1]:02d} is outside {known}", "run the tests first")
+        )
+    if "gpu" not in config.get("GresTypes", "gpu").split(","):
+        found.append(
+            Finding("fail", "slurm", "GresTypes has no gpu: Slurm does not count GPUs", "slurm.conf: GresTypes=gpu")
+        )
+    if "cons_tres" not in config.get("SelectType", "cons_tres"):
+        text = f"{config['SelectType']} cannot share a node's GPUs between jobs"
+        found.append(Finding("warn", "slurm", text, "slurm.conf: SelectType=select/cons_tres"))
+    return found
+
+
+def _settings(config: Config) -> list[Finding]:
+    changed = [
+        f"{section}.{name} = {config[section, name]!r} ({config.origin(section, name)})"
+        for section, keys in KEYS.items()
+        for name in keys
+        if config.origin(section, name) != "default"
+    ]
+    files = ", ".join(config.files) or "no pal.toml, all defaults"
+    return [Finding("ok", "settings", files), *(Finding("ok", "settings", text) for text in changed)]
+
+
+def _snapshot(config: Config, now_s: float) -> tuple[Snapshot | None, list[Finding]]:
+    try:
+        snapshot = read(config.snapshot_path)
+    except DataError as error:
+        text, _, mend = one_line(error).rpartition(": ")
+        return None, [Finding("fail", "data", text, mend)]
+    found = [Finding("ok", "data", f"snapshot of {len(snapshot)} GPUs, epoch {snapshot.epoch}")]
+    newest_s = max(snapshot.columns["measured_s"], default=0.0)
+    ahead_s = max(snapshot.written_s, newest_s) - now_s
+    if ahead_s > CLOCK_SLACK_S:
+        text = f"the snapshot is {ahead_s:.0f} s from the future: this clock or the writer's is wrong"
+        found.append(Finding("fail", "clock", text, "timedatectl set-ntp true"))
+    else:
+        found.append(Finding("ok", "clock", "agrees with the snapshot"))
+    stale_s = config.number("classes", "stale_after_d") * 86400
+    if newest_s and now_s - newest_s > stale_s:
+        text = f"the newest measurement is {(now_s - newest_s) / 86400:.0f} days old"
+        found.append(Finding("warn", "data", text, "pal-profile run --since 30d"))
+    return snapshot, found
+
+
+def _heartbeat(config: Config, now_s: float) -> list[Finding]:
+    path = config.snapshot_path + ".heartbeat"
+    nobody = "nobody clears leases: palsub pins jobs only with --pal-watch, else it uses soft means"
+    try:
+        age_s = now_s - float(json.loads(read_trusted(path))["at_s"])
+    except FileNotFoundError:
+        if config.flag("submit", "watch"):
+            return [Finding("ok", "leases", "cleared by palsub's own watcher (submit.watch)")]
+        return [Finding("note", "leases", nobody, "pal.toml: [submit] watch = true")]
+    except (OSError, DataError, ValueError, KeyError, TypeError) as error:
+        return [Finding("warn", "leases", f"heartbeat {path} cannot be read: {one_line(error)}", f"rm {path}")]
+    if not -CLOCK_SLACK_S <= age_s <= config.number("submit", "heartbeat_max_age_s"):
+        return [
+            Finding("warn", "leases", f"the daemon was last seen {age_s:.0f} s ago; {nobody}", "pal-rebalance --once")
+        ]
+    return [Finding("ok", "leases", f"a daemon clears them, last seen {age_s:.0f} s ago")]
+
+
+def _state_dir(config: Config) -> list[Finding]:
+    path = config.state_dir
+    if not os.path.isdir(path):
+        mend = f"install -d -m 755 {path} on the controller; readers need only the snapshot"
+        return [
+            Finding("note", "permissions", f"no state directory {path} here: sweeps cannot run from this host", mend)
+        ]
+    found: list[Finding] = []
+    if os.stat(path).st_mode & 0o002:
+        found.append(Finding("fail", "permissions", f"{path} can be written by everyone", f"chmod o-w {path}"))
+    if not os.access(path, os.W_OK):
+        found.append(Finding("note", "permissions", f"{path} is not yours to write: you can read, not sweep"))
+    rejected = os.path.join(config.spool_dir, "rejected")
+    bad = os.listdir(rejected) if os.path.isdir(rejected) else []
+    if bad:
+        text = f"{len(bad)} result files held lines that could not be read"
+        found.append(Finding("warn", "data", text, f"look into {rejected}, then remove them"))
+    return found or [Finding("ok", "permissions", f"{path} can be written")]
+
+
+def _coverage(snapshot: Snapshot, overview: Overview) -> list[Finding]:
+    slots = {(node.name, index) for node in overview.nodes for index in range(node.n_gpus)}
+    known = {(g.node, g.index) for g in map(snapshot.gpu, range(len(snapshot)))}
+    found: list[Finding] = []
+    if slots - known:
+        names = fold(sorted({node for node, _ in slots - known}))
+        text = f"{len(slots - known)} of {len(slots)} GPUs were never measured ({names})"
+        found.append(Finding("warn", "data", text, f"pal-profile run --nodes {names}"))
+    if known - slots:
+        names = fold(sorted({node for node, _ in known - slots}))
+        text = f"{len(known - slots)} GPUs of the snapshot are unknown to Slurm ({names})"
+        found.append(
+            Finding("warn", "data", text, "sinfo -N; they leave with the next pal-profile publish after 90 days")
+        )
+    return found or [Finding("ok", "data", f"all {len(slots)} GPUs of this cluster are measured")]

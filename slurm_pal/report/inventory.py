@@ -1,0 +1,144 @@
+"""Every GPU and every node as `pal gpus` and `pal nodes` show them.
+
+Slurm says which GPUs exist and run; the snapshot says what they deliver. Either may be
+missing: a GPU that only one of the two knows is shown with a flag that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from slurm_pal.cluster import Node
+from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.placement.offers import used_indexes
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store.snapshot import Snapshot
+
+NEVER_MEASURED = "never_measured"
+NOT_IN_SLURM = "not_in_slurm"
+
+
+class GpuRow(NamedTuple):
+    """One GPU. `slowdown` and `variability_class` by sensitivity class; `age_s` None: never measured."""
+
+    node: str
+    gpu_index: int
+    uuid: str
+    model: str
+    slowdown: dict[str, float]
+    variability_class: dict[str, str]
+    age_s: float | None
+    in_use: bool | None  # None: Slurm was not asked or does not know the node
+    flags: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of the schema pal.gpus/1."""
+        return {
+            "node": self.node,
+            "index": self.gpu_index,
+            "uuid": self.uuid,
+            "model": self.model,
+            "slowdown": {c: round(v, 5) for c, v in self.slowdown.items()},
+            "class": self.variability_class,
+            "age_s": None if self.age_s is None else round(self.age_s, 1),
+            "in_use": self.in_use,
+            "flags": list(self.flags),
+        }
+
+
+class NodeRow(NamedTuple):
+    """One node: Slurm's state, its GPUs, and the worst slowdown per sensitivity class."""
+
+    node: str
+    states: tuple[str, ...]
+    gpus: tuple[GpuRow, ...]
+
+    @property
+    def worst(self) -> dict[str, float]:
+        """Slowdown of the slowest measured GPU, per sensitivity class."""
+        return {
+            c: max(g.slowdown[c] for g in self.gpus if c in g.slowdown)
+            for c in SENSITIVITY_CLASSES
+            if any(c in g.slowdown for g in self.gpus)
+        }
+
+    @property
+    def age_s(self) -> float | None:
+        """Age of the oldest measurement; None when a GPU was never measured."""
+        ages = [g.age_s for g in self.gpus]
+        return None if not ages or None in ages else max(a for a in ages if a is not None)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """All flags of its GPUs, each once."""
+        return tuple(dict.fromkeys(flag for g in self.gpus for flag in g.flags))
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of the schema pal.nodes/1."""
+        return {
+            "node": self.node,
+            "states": list(self.states),
+            "gpus": len(self.gpus),
+            "gpus_in_use": sum(1 for g in self.gpus if g.in_use),
+            "worst_slowdown": {c: round(v, 5) for c, v in self.worst.items()},
+            "class": {c: [g.variability_class.get(c, "?") for g in self.gpus] for c in SENSITIVITY_CLASSES},
+            "age_s": None if self.age_s is None else round(self.age_s, 1),
+            "flags": list(self.flags),
+        }
+
+
+def gpu_rows(snapshot: Snapshot | None, overview: Overview | None, now_s: float) -> list[GpuRow]:
+    """All GPUs that Slurm or the snapshot knows, in Slurm's node order, then by name."""
+    nodes: Sequence[Node] = overview.nodes if overview else ()
+    used = used_indexes(overview.jobs) if overview else {}
+    rows: list[GpuRow] = []
+    for node in nodes:
+        known = {g.gpu_index: g for g in _scored(snapshot, node.name, now_s)}
+        for index, kind in enumerate(node.gpu_types):
+            row = known.pop(index, None) or _unmeasured(node.name, index, kind)
+            rows.append(row._replace(in_use=index in used.get(node.name, ())))
+        rows += [g._replace(flags=(*g.flags, NOT_IN_SLURM)) for g in known.values()]
+    listed = {node.name for node in nodes}
+    for name in snapshot.nodes if snapshot else ():
+        if name not in listed:
+            extra = (NOT_IN_SLURM,) if overview else ()
+            rows += [g._replace(flags=(*g.flags, *extra)) for g in _scored(snapshot, name, now_s)]
+    return rows
+
+
+def node_rows(gpus: Sequence[GpuRow], overview: Overview | None) -> list[NodeRow]:
+    """The same GPUs by node; nodes without GPUs are left out."""
+    states = {node.name: tuple(sorted(node.states)) for node in overview.nodes} if overview else {}
+    by_node: dict[str, list[GpuRow]] = {}
+    for gpu in gpus:
+        by_node.setdefault(gpu.node, []).append(gpu)
+    return [NodeRow(name, states.get(name, ("UNKNOWN",)), tuple(rows)) for name, rows in by_node.items()]
+
+
+def _scored(snapshot: Snapshot | None, node: str, now_s: float) -> list[GpuRow]:
+    rows = []
+    for number in snapshot.rows.get(node, ()) if snapshot else ():
+        assert snapshot is not None
+        score = snapshot.gpu(number)
+        # A measurement from the future (the clock was set back) has age 0, not a negative one.
+        age_s = max(0.0, now_s - score.measured_s) if score.measured_s else None
+        rows.append(
+            GpuRow(
+                node,
+                score.index,
+                score.uuid,
+                score.model,
+                score.slowdown,
+                score.variability_class,
+                age_s,
+                None,
+                score.flags,
+            )
+        )
+    return rows
+
+
+def _unmeasured(node: str, index: int, kind: str) -> GpuRow:
+    unknown = dict.fromkeys(SENSITIVITY_CLASSES, "?")
+    return GpuRow(node, index, "", kind, {}, unknown, None, None, (NEVER_MEASURED,))

@@ -1,0 +1,30 @@
+"""Columns of text, as sinfo prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def columns(header: Sequence[str], rows: Sequence[Sequence[str]], noheader: bool = False) -> list[str]:
+    """Lines of left-aligned columns, two blanks apart, as wide as their widest cell."""
+    shown = [list(row) for row in rows] if noheader else [list(header), *(list(row) for row in rows)]
+    if not shown:
+        return []
+    widths = [max(len(row[i]) for row in shown) for i in range(len(header))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
+
+
+def parsable(header: Sequence[str], rows: Sequence[Sequence[str]], noheader: bool = False) -> list[str]:
+    """Lines of cells separated by `|`, like `sacct --parsable2`; a `|` inside a cell becomes `/`."""
+    shown = [*([] if noheader else [header]), *rows]
+    return ["|".join(cell.replace("|", "/") for cell in row) for row in shown]
+
+
+def age(seconds: float | None) -> str:
+    """A short age: 42s, 7m, 3h, 12d; `-` when never."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"

@@ -1,0 +1,166 @@
+"""The command-line backend: scontrol, squeue, sbatch and scancel (22.05 and later)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from slurm_pal.cluster import Node, Partition
+from slurm_pal.errors import SlurmError, UsageError
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.slurm import parse
+from slurm_pal.slurm.client import Completed, Overview, Runner
+from slurm_pal.slurm.states import job_state
+
+NOT_IN_PATH = "apt-get install slurm-client, or load your site's Slurm"
+_PROMPT = "scontrol: "
+_FOREIGN = ("SQUEUE_", "SINFO_", "SBATCH_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
+"""Variables that change what Slurm's commands print or do; never meant for our own calls."""
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment for our own Slurm calls: the user's display settings left out."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
+    return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+
+
+def subprocess_runner(timeout_s: float = 30.0) -> Runner:
+    """A runner that starts real processes and gives each `timeout_s` seconds.
+
+    The runner raises SlurmError when the command is missing or does not answer in time.
+    """
+
+    def run(argv: Sequence[str], stdin: str) -> Completed:
+        import subprocess
+
+        try:
+            done = subprocess.run(
+                list(argv),
+                input=stdin.encode(),
+                capture_output=True,
+                timeout=timeout_s,
+                env=clean_environment(),
+                check=False,
+            )
+        except FileNotFoundError:
+            raise SlurmError(f"{argv[0]} is not in PATH: {NOT_IN_PATH}") from None
+        except subprocess.TimeoutExpired:
+            raise SlurmError(f"{argv[0]} did not answer within {timeout_s:g} s: see scontrol ping") from None
+        except OSError as error:
+            raise SlurmError(f"{argv[0]} cannot be started: {error.strerror}") from None
+        return Completed(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+    return run
+
+
+class CliClient:
+    """`SlurmClient` over Slurm's own commands. See slurm.client for the contract."""
+
+    def __init__(self, runner: Runner | None = None, timeout_s: float = 30.0) -> None:
+        self._run = runner or subprocess_runner(timeout_s)
+
+    def overview(self, reservations: bool = False) -> Overview:
+        # One interactive scontrol answers all questions: half the processes, and the
+        # answers lie milliseconds apart.
+        questions = ["show node", "show partition", "show job", *(["show reservation"] if reservations else [])]
+        done = self._run(["scontrol", "-d", "-o"], "\n".join([*questions, "quit", ""]))
+        nodes: list[Node] = []
+        partitions: list[Partition] = []
+        jobs: list[SlurmJob] = []
+        reserved: dict[str, tuple[str, ...]] = {}
+        for line in _records(done.stdout):
+            if line.startswith("NodeName="):
+                nodes.append(parse.node(line))
+            elif line.startswith("PartitionName="):
+                partitions.append(parse.partition(line))
+            elif line.startswith("JobId="):
+                if parse.holds_or_claims(line):
+                    jobs.append(parse.job(line))
+            elif line.startswith("ReservationName="):
+                name, names = parse.reservation(line)
+                reserved[name] = names
+        if not nodes or not partitions:
+            raise SlurmError(f"scontrol shows no nodes: {_complaint(done) or 'the cluster is empty'}")
+        return Overview(tuple(nodes), tuple(jobs), tuple(partitions), reserved)
+
+    def nodes(self) -> tuple[Node, ...]:
+        done = self._checked(["scontrol", "show", "node", "-d", "-o"])
+        return tuple(parse.node(line) for line in _records(done.stdout) if line.startswith("NodeName="))
+
+    def jobs(self) -> tuple[SlurmJob, ...]:
+        done = self._checked(["scontrol", "show", "job", "-d", "-o"])
+        return tuple(parse.job(line) for line in _records(done.stdout) if line.startswith("JobId="))
+
+    def job(self, job_id: int) -> SlurmJob | None:
+        done = self._run(["scontrol", "show", "job", "-d", "-o", str(int(job_id))], "")
+        found = [parse.job(line) for line in _records(done.stdout) if line.startswith("JobId=")]
+        if not found and done.returncode != 0 and "Invalid job id" not in done.stderr:
+            raise SlurmError(f"scontrol show job {job_id} failed: {_complaint(done)}")
+        return found[0] if found else None
+
+    def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
+        argv = ["squeue", "-h", "-a", "-t", "all", "-o", "%A|%T|%r|%j", *(["-u", user] if user else [])]
+        states: dict[int, tuple[str, str]] = {}
+        for line in self._checked(argv).stdout.splitlines():
+            job_id, state, reason, name = (*line.split("|", 3), "", "", "")[:4]
+            if job_id.isdigit() and name.startswith(name_prefix):
+                states[int(job_id)] = (job_state(state), reason)
+        return states
+
+    def submit(self, argv: Sequence[str], script: str) -> int:
+        done = self._checked(["sbatch", "--parsable", *argv], script)
+        job_id = done.stdout.strip().splitlines()[-1].partition(";")[0] if done.stdout.strip() else ""
+        if not job_id.isdigit():
+            raise SlurmError(f"sbatch printed no job id but {done.stdout.strip()!r}")
+        return int(job_id)
+
+    def update_job(self, job_id: int, **fields: str) -> None:
+        for key, text in fields.items():
+            if not text.isprintable():
+                raise UsageError(f"{key}={text!r} holds a control character")
+        self._checked(["scontrol", "update", f"JobId={int(job_id)}", *(f"{k}={v}" for k, v in fields.items())])
+
+    def cancel(self, job_ids: Sequence[int], pending_only: bool = False) -> None:
+        if not job_ids:
+            return
+        argv = ["scancel", "-Q", *(["--state=PENDING"] if pending_only else []), *(str(int(j)) for j in job_ids)]
+        done = self._run(argv, "")
+        if done.returncode != 0 and "Invalid job id" not in done.stderr and "already completing" not in done.stderr:
+            raise SlurmError(f"scancel failed: {_complaint(done)}")
+
+    def version(self) -> tuple[int, int]:
+        words = self._checked(["scontrol", "--version"]).stdout.split()
+        numbers = words[-1].split(".") if words else []
+        if len(numbers) < 2 or not numbers[0].isdigit() or not numbers[1].isdigit():
+            raise SlurmError(f"scontrol --version printed {' '.join(words)!r}, not a release")
+        return int(numbers[0]), int(numbers[1])
+
+    def config(self) -> dict[str, str]:
+        pairs: dict[str, str] = {}
+        for line in self._checked(["scontrol", "show", "config"]).stdout.splitlines():
+            key, sign, text = line.partition("=")
+            if sign:
+                pairs.setdefault(key.strip(), text.strip())
+        return pairs
+
+    def _checked(self, argv: Sequence[str], stdin: str = "") -> Completed:
+        done = self._run(argv, stdin)
+        if done.returncode != 0:
+            raise SlurmError(f"{argv[0]} failed: {_complaint(done)}")
+        return done
+
+
+def _records(stdout: str) -> list[str]:
+    """Output lines without the prompt that an interactive scontrol may put before them."""
+    lines = []
+    for line in stdout.splitlines():
+        while line.startswith(_PROMPT):
+            line = line[len(_PROMPT) :]
+        lines.append(line)
+    return lines
+
+
+def _complaint(done: Completed) -> str:
+    """The first line of what a command said on stderr, else its exit code."""
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return lines[0] if lines else f"exit code {done.returncode}"

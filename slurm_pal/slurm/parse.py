@@ -1,0 +1,180 @@
+"""Slurm's one-line text forms (`scontrol -o`) into nouns.
+
+The text form is the cheapest that every release from 22.05 on prints, and the one in
+which GPU indexes stand. Checked against real outputs of three releases in
+tests/data. Values may hold spaces, so a value ends where the next ` Key=` begins;
+the first occurrence of a key wins, since all keys that matter stand before the
+free text of a user (Comment, Command, WorkDir).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+from slurm_pal.cluster import Node, Partition
+from slurm_pal.hostlist import expand
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.slurm.states import JOB_ACTIVE, job_state, node_states
+
+_KEY = re.compile(r"(?:^| )([A-Z][A-Za-z0-9_/:.]*)=")
+_LAYOUT = re.compile(r"(?:^| )Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+_GRES = re.compile(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=](\d+))?(?:\(([^()]*)\))?(?:,|$)")
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+_NULL = frozenset({"", "(null)", "N/A", "None", "Unknown", "n/a"})
+
+
+def fields(line: str) -> dict[str, str]:
+    """The key=value pairs of one `-o` line, first occurrence of a key first."""
+    line = line.rstrip("\n")
+    found = list(_KEY.finditer(line))
+    ends = [*(match.start() for match in found[1:]), len(line)]
+    pairs: dict[str, str] = {}
+    for match, end in zip(found, ends, strict=False):
+        pairs.setdefault(match.group(1), line[match.end() : end].strip())
+    return pairs
+
+
+def value(pairs: dict[str, str], key: str) -> str:
+    """A value, or "" where Slurm prints one of its words for nothing."""
+    text = pairs.get(key, "")
+    return "" if text in _NULL else text
+
+
+def whole(text: str, default: int = 0) -> int:
+    """A whole number at the start of a text; `default` where there is none."""
+    match = re.match(r"-?\d+", text)
+    return int(match.group()) if match else default
+
+
+def seconds(text: str) -> int | None:
+    """Slurm's `[days-]hours:minutes:seconds` and its shorter forms; None for unlimited or unset.
+
+    Forms by sbatch(1), --time: "minutes", "minutes:seconds", "hours:minutes:seconds",
+    "days-hours", "days-hours:minutes" and "days-hours:minutes:seconds".
+    """
+    days, dash, rest = text.strip().rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdigit() for part in parts) or (dash and not days.isdigit()) or len(parts) > 3:
+        return None
+    numbers = [int(part) for part in parts]
+    if dash:
+        hours, minutes, secs = (*numbers, 0, 0)[:3]
+        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + secs
+    if len(numbers) == 3:
+        return (numbers[0] * 60 + numbers[1]) * 60 + numbers[2]
+    return numbers[0] * 60 + (numbers[1] if len(numbers) == 2 else 0)
+
+
+def unix_s(text: str) -> float:
+    """Slurm's local time stamp as Unix seconds; 0.0 for Unknown and the like."""
+    match = re.match(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)", text)
+    if not match:
+        return 0.0
+    year, month, day, hour, minute, second = (int(part) for part in match.groups())
+    return time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+
+
+def gpu_types(gres: str) -> tuple[str, ...]:
+    """One type per GPU index of a node's `Gres=`; "" for an untyped GPU.
+
+    Slurm lists types one after the other, and numbers the GPUs in that order.
+    """
+    types: list[str] = []
+    for kind, count, _ in _GRES.findall(gres):
+        types += [kind.strip(":=/")] * int(count or 1)
+    return tuple(types)
+
+
+def gpu_count(gres: str) -> int:
+    """How many GPUs a GRES text counts (`gpu:v0:1,gpu:v1:2` is 3)."""
+    return sum(int(count or 1) for _, count, _ in _GRES.findall(gres)) if gres not in _NULL else 0
+
+
+def gpu_indexes(gres: str) -> tuple[int, ...]:
+    """The indexes in a job's `GRES=gpu:2(IDX:0-1)`; () where Slurm does not print them."""
+    indexes: list[int] = []
+    for _, _, detail in _GRES.findall(gres):
+        if detail.startswith("IDX:"):
+            for first, last in _SPAN.findall(detail):
+                indexes += range(int(first), int(last or first) + 1)
+    return tuple(sorted(indexes))
+
+
+def node(line: str) -> Node:
+    """One line of `scontrol show node -d -o`."""
+    pairs = fields(line)
+    return Node(
+        name=pairs["NodeName"],
+        states=node_states(pairs.get("State", "")),
+        gpu_types=gpu_types(value(pairs, "Gres")),
+        gpus_used=gpu_count(value(pairs, "GresUsed")),
+        cpus=whole(value(pairs, "CPUEfctv") or value(pairs, "CPUTot")),
+        cpus_used=whole(value(pairs, "CPUAlloc")),
+        memory_mib=whole(value(pairs, "RealMemory")),
+        memory_used_mib=whole(value(pairs, "AllocMem")),
+        features=frozenset(filter(None, value(pairs, "ActiveFeatures").split(","))),
+        partitions=tuple(filter(None, value(pairs, "Partitions").split(","))),
+        weight=whole(value(pairs, "Weight"), 1),
+    )
+
+
+def partition(line: str) -> Partition:
+    """One line of `scontrol show partition -o`."""
+    pairs = fields(line)
+    return Partition(
+        name=pairs["PartitionName"],
+        default=pairs.get("Default") == "YES",
+        up=pairs.get("State") == "UP",
+        nodes=expand(value(pairs, "Nodes")),
+        max_time_s=seconds(pairs.get("MaxTime", "")),
+        default_time_s=seconds(pairs.get("DefaultTime", "")),
+    )
+
+
+def reservation(line: str) -> tuple[str, tuple[str, ...]]:
+    """Name and nodes of one line of `scontrol show reservation -o`."""
+    pairs = fields(line)
+    return pairs["ReservationName"], expand(value(pairs, "Nodes"))
+
+
+def job(line: str) -> SlurmJob:
+    """One line of `scontrol show job -d -o`."""
+    pairs = fields(line)
+    gpus: dict[str, tuple[int, ...]] = {}
+    for nodes, gres in _LAYOUT.findall(line):
+        for name in expand(nodes):
+            gpus[name] = gpu_indexes(gres)
+    array_id = value(pairs, "ArrayJobId")
+    return SlurmJob(
+        job_id=whole(pairs["JobId"]),
+        state=job_state(pairs.get("JobState", "")),
+        reason=pairs.get("Reason", ""),
+        user=pairs.get("UserId", "").partition("(")[0],
+        name=pairs.get("JobName", ""),
+        partition=pairs.get("Partition", ""),
+        gpus=gpus,
+        nodes=expand(value(pairs, "NodeList")),
+        req_nodes=expand(value(pairs, "ReqNodeList")),
+        exc_nodes=expand(value(pairs, "ExcNodeList")),
+        submit_s=unix_s(pairs.get("SubmitTime", "")),
+        start_s=unix_s(pairs.get("StartTime", "")),
+        end_s=unix_s(pairs.get("EndTime", "")),
+        time_limit_s=seconds(pairs.get("TimeLimit", "")),
+        restarts=whole(pairs.get("Restarts", "")),
+        comment=value(pairs, "Comment"),
+        gpus_per_node=gpu_count(value(pairs, "TresPerNode")),
+        array_job_id=int(array_id) if array_id.isdigit() else None,
+        fields=pairs,
+    )
+
+
+def holds_or_claims(line: str) -> bool:
+    """Whether a job line can matter for which GPUs are free: it runs, or is pinned to nodes.
+
+    Looked at before the line is parsed: a queue may hold thousands of others.
+    """
+    state = line.partition(" JobState=")[2].partition(" ")[0]
+    if state == "PENDING":
+        return " ReqNodeList=(null) " not in line
+    return state in JOB_ACTIVE

@@ -1,0 +1,252 @@
+"""The database of all records: one SQLite file, STATE_DIR/pal.db, with one writer.
+
+It is an index over result files that are kept as well: every record is stored as the line
+it came as, beside the columns that questions are asked by. On the controller's local disk;
+SQLite's locks are not to be trusted on network file systems. Reading takes no lock of ours
+and works for every user (mode 0644, rollback journal: a WAL would need a writable directory).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import NamedTuple
+from urllib.parse import quote
+
+from slurm_pal.errors import BusyError, DataError
+from slurm_pal.files import locked
+from slurm_pal.variability.records import Record, from_json
+
+FILE_NAME = "pal.db"
+APPLICATION_ID = 0x70616C31  # "pal1": tells our file from any other SQLite file
+BUSY_TIMEOUT_S = 5.0
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE records (
+            run_id TEXT PRIMARY KEY,
+            ts REAL NOT NULL,       -- Unix s; never later than when it was taken in
+            uuid TEXT NOT NULL,
+            node TEXT NOT NULL,
+            slot INTEGER NOT NULL,  -- Slurm's GPU index
+            bench TEXT NOT NULL,
+            class TEXT NOT NULL,
+            valid INTEGER NOT NULL,
+            json TEXT NOT NULL
+        ) WITHOUT ROWID""",
+        "CREATE INDEX records_by_time ON records (ts)",
+        "CREATE INDEX records_by_node ON records (node, valid, ts)",
+        "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    ),
+)
+"""Statements that lead from one schema version to the next; the version is their number. Append only."""
+
+SCHEMA_VERSION = len(MIGRATIONS)
+
+
+class Inserted(NamedTuple):
+    """What became of a batch of records."""
+
+    new: int
+    known: int  # the same run_id with the same content: harmless
+    conflicting: tuple[str, ...]  # run_ids known with another content; the older one is kept
+
+
+class Database:
+    """An open database. Use `open_database`; a context manager closes it and gives the lock back."""
+
+    def __init__(self, path: str, connection: sqlite3.Connection, cleanup: contextlib.ExitStack) -> None:
+        self.path = path
+        self._connection = connection
+        self._cleanup = cleanup
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and give the writer's lock back."""
+        self._cleanup.close()
+
+    def insert(self, records: Iterable[Record], now_s: float) -> Inserted:
+        """Add records, all or none; those already known are left as they are.
+
+        A time in the future becomes `now_s` (Unix s) for good: otherwise a clock that once
+        was wrong would make its records the newest ones for ever.
+
+        Raises DataError when they cannot be stored.
+        """
+        new = known = 0
+        conflicting: list[str] = []
+        with _said(self.path), self._connection:
+            for record in records:
+                line = record.to_json()
+                row = (
+                    record.run_id, min(record.ts_end, now_s), record.gpu.uuid, record.node_name, record.gpu.slurm_index,
+                    record.bench.id, record.bench.sensitivity_class, int(record.valid), line,
+                )  # fmt: skip
+                cursor = self._connection.execute("INSERT OR IGNORE INTO records VALUES (?,?,?,?,?,?,?,?,?)", row)
+                if cursor.rowcount:
+                    new += 1
+                    continue
+                query = "SELECT json FROM records WHERE run_id = ?"
+                if self._connection.execute(query, (record.run_id,)).fetchone()[0] == line:
+                    known += 1
+                else:
+                    conflicting.append(record.run_id)
+        return Inserted(new, known, tuple(conflicting))
+
+    def records(self, since_s: float = 0.0) -> list[Record]:
+        """All records not older than `since_s` (Unix s), by time.
+
+        Raises DataError when the file is damaged.
+        """
+        query = "SELECT ts, json FROM records WHERE ts >= ? ORDER BY ts, run_id"
+        with _said(self.path):
+            return [_record(ts, line) for ts, line in self._connection.execute(query, (since_s,))]
+
+    def __len__(self) -> int:
+        with _said(self.path):
+            return int(self._connection.execute("SELECT count(*) FROM records").fetchone()[0])
+
+    def last_measured(self) -> dict[str, float]:
+        """Node -> Unix s of its newest valid record."""
+        with _said(self.path):
+            return dict(self._connection.execute("SELECT node, max(ts) FROM records WHERE valid = 1 GROUP BY node"))
+
+    def epoch(self) -> int:
+        """The number of the last published snapshot; 0 before the first."""
+        with _said(self.path):
+            row = self._connection.execute("SELECT value FROM counters WHERE name = 'epoch'").fetchone()
+        return int(row[0]) if row else 0
+
+    def next_epoch(self, at_least: int = 0) -> int:
+        """Count on and return the new number, which is larger than `at_least` as well."""
+        number = max(self.epoch(), at_least) + 1
+        with _said(self.path), self._connection:
+            self._connection.execute("INSERT OR REPLACE INTO counters VALUES ('epoch', ?)", (number,))
+        return number
+
+
+def _record(ts: float, line: str) -> Record:
+    record = from_json(line)
+    if ts == record.ts_end:
+        return record
+    flags = tuple(dict.fromkeys((*record.flags, "clock_skew")))
+    return replace(record, ts_start=min(record.ts_start, ts), ts_end=ts, flags=flags)
+
+
+def database_path(state_dir: str) -> str:
+    """Where the database is."""
+    return os.path.join(state_dir, FILE_NAME)
+
+
+def open_database(state_dir: str, write: bool = False) -> Database:
+    """Open STATE_DIR/pal.db; with `write` create or migrate it and hold the writer's lock.
+
+    Raises BusyError when another writer is at work, DataError when the file is missing
+    (reading), damaged, not ours, from a newer schema, or cannot be opened or created.
+    """
+    path = database_path(state_dir)
+    with contextlib.ExitStack() as stack:
+        if write:
+            _make_directory(state_dir)
+            stack.enter_context(_lock(path))
+        elif not os.path.exists(path):
+            raise DataError(f"no database at {path}: run pal-profile run")
+        _check_trust(path)
+        with _said(path):
+            mode = "rwc" if write else "ro"
+            connection = sqlite3.connect(f"file:{quote(path)}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT_S)
+            stack.callback(connection.close)
+            _migrate(connection, path, write)
+            if write:
+                os.chmod(path, 0o644)
+        return Database(path, connection, stack.pop_all())
+    raise AssertionError("unreachable")
+
+
+@contextlib.contextmanager
+def _lock(path: str) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(f"{path}.lock", "another writer of the database"))
+        except OSError as error:
+            raise DataError(f"{path}.lock cannot be written ({error.strerror}): run as the owner of {path}") from None
+        yield
+
+
+def _make_directory(state_dir: str) -> None:
+    try:
+        os.makedirs(state_dir, mode=0o755, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"state directory {state_dir} cannot be made ({error.strerror}): set paths.state_dir") from None
+
+
+def _check_trust(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if os.stat(path).st_mode & 0o002:
+            raise DataError(f"{path} can be written by everyone: chmod o-w {path}")
+
+
+def _migrate(connection: sqlite3.Connection, path: str, write: bool) -> None:
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    owner = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+    if owner != APPLICATION_ID and (tables or version):
+        raise DataError(f"{path} is not a database of slurm-pal: move it away or set paths.state_dir")
+    if version > SCHEMA_VERSION:
+        raise DataError(f"{path} has schema {version}, newer than {SCHEMA_VERSION} known here: update slurm-pal")
+    if version == SCHEMA_VERSION:
+        return
+    if not write:
+        raise DataError(f"{path} has schema {version}, older than {SCHEMA_VERSION}: run pal-profile publish to migrate it")
+    # One transaction, and the version last: a crash in between leaves the old schema.
+    connection.isolation_level = None
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement in (s for step in MIGRATIONS[version:] for s in step):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID:d}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION:d}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.isolation_level = ""
+
+
+@contextlib.contextmanager
+def _said(path: str) -> Iterator[None]:
+    """Say what SQLite's errors mean and what to do about them."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _told(path, error) from None
+
+
+def _told(path: str, error: sqlite3.Error) -> DataError | BusyError:
+    code = getattr(error, "sqlite_errorname", "")
+    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return BusyError(f"{path} is locked by another program: try again, or see fuser {path}")
+    if code.startswith("SQLITE_FULL"):
+        free = os.path.dirname(path)
+        return DataError(f"no space left for {path}, nothing was stored: free some on {free} and run again")
+    if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
+        return DataError(f"{path} cannot be opened or written ({error}): run as its owner, or chown it")
+    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        aside = f"{path}.damaged-{int(time.time())}"
+        return DataError(
+            f"{path} is damaged ({error}): mv {path} {aside}, then move SPOOL/ingested/* to SPOOL/incoming/; "
+            "the next ingest rebuilds it from the result files"
+        )
+    return DataError(f"{path} cannot be used ({code or type(error).__name__}: {error}): see the disk and dmesg")

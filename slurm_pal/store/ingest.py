@@ -1,0 +1,157 @@
+"""From the spool to the database: result files that sweep jobs dropped by rename.
+
+SPOOL/incoming/<sweep_id>.<node>.jsonl is written as *.tmp and renamed, so a file under its
+final name is complete. Files go to SPOOL/ingested/ when every line was good, else to
+SPOOL/rejected/; the good lines of those are kept all the same. Records are committed
+before their file is moved: a crash in between repeats an insert that changes nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from slurm_pal.errors import DataError
+from slurm_pal.store.database import Database
+from slurm_pal.variability.records import Record, from_json
+from slurm_pal.variability.validate import check_types
+
+INCOMING, INGESTED, REJECTED = "incoming", "ingested", "rejected"
+SUFFIX = ".jsonl"
+MAX_BYTES = 64 * 2**20
+"""A node of 16 GPUs and 20 benchmarks writes well under 1 MiB."""
+MAX_REASONS = 100
+"""So many reasons are kept for display; all are counted."""
+
+
+class Complaint(NamedTuple):
+    """A line (or, with line 0, a file) that was not taken."""
+
+    file: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        name = self.file if self.file.isprintable() else ascii(self.file)
+        return f"{name}:{self.line}: {self.reason}" if self.line else f"{name}: {self.reason}"
+
+
+class IngestReport(NamedTuple):
+    """What one ingest did."""
+
+    files: int  # looked at
+    new: int  # records added
+    known: int  # records that were there already
+    bad: int  # lines and files refused
+    complaints: tuple[Complaint, ...]  # the first MAX_REASONS of them
+
+
+def spool_directories(spool_dir: str) -> tuple[str, str, str]:
+    """(incoming, ingested, rejected) of a spool."""
+    incoming, ingested, rejected = (os.path.join(spool_dir, name) for name in (INCOMING, INGESTED, REJECTED))
+    return incoming, ingested, rejected
+
+
+def ingest(spool_dir: str, database: Database, now_s: float | None = None) -> IngestReport:
+    """Take in all complete result files. `database` must be open for writing.
+
+    Refused without being read: links, anything that is not a plain file, files of more
+    than 64 MiB. A spool without `incoming` is an empty one.
+
+    Raises DataError when the spool cannot be read or changed, when everyone may write
+    to it, or when the database cannot be written; files not finished stay in `incoming`.
+    """
+    now_s = time.time() if now_s is None else now_s
+    incoming, ingested, rejected = spool_directories(spool_dir)
+    files = new = known = 0
+    complaints: list[Complaint] = []
+    for name in _names(incoming):
+        try:
+            raw = _read(os.path.join(incoming, name))
+        except FileNotFoundError:
+            continue  # taken away meanwhile
+        except DataError as error:
+            raw, bad = b"", [Complaint(name, 0, str(error))]
+        else:
+            bad = []
+        records = [item for item in _parse(name, raw) if isinstance(item, Record) or bad.append(item)]
+        inserted = database.insert([r for r in records if isinstance(r, Record)], now_s)
+        bad += [Complaint(name, 0, f"run {run!r} is known with other content; kept the first") for run in inserted.conflicting]
+        _move(incoming, name, rejected if bad else ingested)
+        files, new, known = files + 1, new + inserted.new, known + inserted.known
+        complaints += bad
+    return IngestReport(files, new, known, len(complaints), tuple(complaints[:MAX_REASONS]))
+
+
+def _names(incoming: str) -> list[str]:
+    try:
+        if os.stat(incoming).st_mode & 0o002:
+            raise DataError(f"{incoming} can be written by everyone, so results could be forged: chmod o-w {incoming}")
+        return sorted(name for name in os.listdir(incoming) if name.endswith(SUFFIX))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"spool {incoming} cannot be read ({error.strerror}): run as its owner") from None
+
+
+def _read(path: str) -> bytes:
+    """The content of a plain file of sane size. Raises DataError, or FileNotFoundError."""
+    try:
+        # O_NONBLOCK: opening a FIFO that nobody writes to must not hang the tick.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        what = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be read ({error.strerror})"
+        raise DataError(f"{what}; result files are plain files") from None
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            raise DataError("is not a plain file")
+        if info.st_size > MAX_BYTES:
+            raise DataError(f"has {info.st_size} bytes, more than {MAX_BYTES} allowed")
+        with os.fdopen(os.dup(descriptor), "rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(raw) > MAX_BYTES:
+        raise DataError(f"grew beyond {MAX_BYTES} bytes while it was read")
+    return raw
+
+
+def _parse(name: str, raw: bytes) -> Iterator[Record | Complaint]:
+    """The records of a file, and a complaint for each line that is not one."""
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = from_json(line.decode())
+            check_types(record)
+        except UnicodeDecodeError as error:
+            yield Complaint(name, number, f"not UTF-8: {error.reason} at byte {error.start}")
+        except RecursionError:
+            yield Complaint(name, number, "not a record: nested too deeply")
+        except (DataError, TypeError) as error:
+            yield Complaint(name, number, str(error))
+        else:
+            yield record
+
+
+def _move(incoming: str, name: str, directory: str) -> None:
+    """Move a file without overwriting one of the same name that came earlier."""
+    try:
+        os.makedirs(directory, mode=0o755, exist_ok=True)
+        target = os.path.join(directory, name)
+        copy = 1
+        while os.path.lexists(target):
+            copy += 1
+            target = os.path.join(directory, f"{name}.{copy}")
+        os.rename(os.path.join(incoming, name), target)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DataError(f"{os.path.join(incoming, name)} cannot be moved to {directory} ({error.strerror})") from None

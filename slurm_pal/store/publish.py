@@ -1,0 +1,100 @@
+"""From the database to the snapshot: classify all records and replace the file if that changes it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from slurm_pal.config import Config
+from slurm_pal.errors import DataError
+from slurm_pal.files import read_trusted, write_atomic
+from slurm_pal.store import snapshot
+from slurm_pal.store.database import Database
+from slurm_pal.store.snapshot import FLAGS, GpuScore
+from slurm_pal.variability.classify import Classification, GpuStanding, classify
+from slurm_pal.variability.params import DAY_S, Params
+
+
+class PublishReport(NamedTuple):
+    """What one publication did."""
+
+    path: str
+    changed: bool  # false: the snapshot says this already, and was left alone
+    epoch: int
+    gpus: int
+    classes: dict[str, list[float]]  # sensitivity class -> slowdown of v0, v1, ...
+    flagged: int  # GPUs with any flag
+    classification: Classification
+
+
+def params_of(config: Config, method: str | None = None) -> Params:
+    """The constants of classification, with what the configuration sets."""
+    return Params(
+        method=method or config.text("classes", "method"),
+        stale_after_d=config.number("classes", "stale_after_d"),
+        unknown_after_d=config.number("classes", "unknown_after_d"),
+        retention_d=max(Params().retention_d, 2 * config.number("classes", "unknown_after_d")),
+    )
+
+
+def publish(
+    config: Config, now_s: float, database: Database, *, method: str | None = None, cluster: str | None = None
+) -> PublishReport:
+    """Classify what the database holds and publish it as the snapshot.
+
+    The same records on the same day give the same classes, and then neither the file nor
+    its epoch changes. `method` overrides `classes.method`; `cluster` is that of the newest
+    record where it is not given. `database` must be open for writing.
+
+    Raises DataError when there is nothing to publish, when the snapshot in place is from a
+    newer schema, or when it cannot be written (the old one then stays).
+    """
+    params = params_of(config, method)
+    records = database.records(now_s - params.retention_d * DAY_S)
+    if not records:
+        raise DataError(
+            f"{database.path} holds no measurement of the last {params.retention_d:g} days, "
+            "the snapshot is left as it is: run pal-profile run"
+        )
+    found = classify(records, now_s, params)
+    scores = [_score(gpu) for gpu in found.gpus]
+    name = records[-1].cluster if cluster is None else cluster
+    path = config.snapshot_path
+    old = _old(path)
+    epoch = old.epoch if old else 0
+    changed = old is None or _encoded(scores, found, name, old.epoch, old.written_s) != read_trusted(path)
+    if changed:
+        epoch = database.next_epoch(epoch)
+        try:
+            write_atomic(path, _encoded(scores, found, name, epoch, now_s), 0o644)
+        except OSError as error:
+            raise DataError(f"snapshot {path} cannot be written ({error.strerror}); the old one, if any, stays") from None
+    flagged = sum(1 for score in scores if score.flags)
+    return PublishReport(path, changed, epoch, len(scores), found.centroids, flagged, found)
+
+
+def _encoded(scores: list[GpuScore], found: Classification, cluster: str, epoch: int, written_s: float) -> bytes:
+    return snapshot.encode(scores, cluster=cluster, epoch=epoch, now_s=written_s, centroids=found.centroids)
+
+
+def _old(path: str) -> snapshot.Snapshot | None:
+    """The snapshot in place; None when there is none worth keeping. Raises DataError for a newer schema."""
+    try:
+        return snapshot.read(path)
+    except snapshot.NewerSchemaError:
+        raise
+    except DataError:
+        return None
+
+
+def _score(gpu: GpuStanding) -> GpuScore:
+    return GpuScore(
+        node=gpu.node,
+        index=gpu.slot,
+        uuid=gpu.uuid,
+        model=gpu.model,
+        slowdown=gpu.slowdown,
+        variability_class={c: f"v{number}" for c, number in gpu.variability_class.items()},
+        measured_s=gpu.measured_s,
+        confidence=gpu.confidence,
+        flags=tuple(flag for flag in FLAGS if flag in gpu.flags),
+    )

@@ -1,0 +1,90 @@
+"""The nodes that a request permits and that could start it now: everything AND-ed, nothing overridden."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from slurm_pal.cluster import Node, Partition
+from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.states import usable
+from slurm_pal.submit.constraint import Predicate, compile_constraint
+from slurm_pal.submit.request import Request
+
+_RESERVED = frozenset({"RESERVED", "RES"})
+_PLANNED = "PLANNED"  # backfill keeps the node for another job
+
+
+class Field(NamedTuple):
+    """Where the request may look: one or more partitions, and the nodes that Slurm could ever give."""
+
+    partitions: tuple[Partition, ...]
+    nodes: tuple[Node, ...]  # permitted by the request, whatever runs on them
+
+
+def fields(request: Request, overview: Overview) -> list[Field] | str:
+    """The fields to look at, or why the choice must be left to Slurm.
+
+    A job lies in one partition; only a job of one node may compare several at once.
+    """
+    wanted = _partitions(request, overview)
+    if not wanted:
+        return f"partition {','.join(request.partitions) or '(default)'} is not known or not up"
+    predicate: Predicate | None = lambda features: True  # noqa: E731
+    if request.constraint:
+        predicate = compile_constraint(request.constraint)
+    if predicate is None:
+        return f"--constraint={request.constraint}: more than one node's features decide"
+    reserved: frozenset[str] | None = None
+    if request.reservation:
+        if request.reservation not in overview.reservations:
+            return f"reservation {request.reservation} is not known"
+        reserved = frozenset(overview.reservations[request.reservation])
+    groups = [tuple(wanted)] if (request.nodes_max or request.nodes_min) == 1 else [(p,) for p in wanted]
+    return [Field(group, _permitted(request, overview, group, predicate, reserved)) for group in groups]
+
+
+def _partitions(request: Request, overview: Overview) -> list[Partition]:
+    if request.partitions:
+        by_name = {p.name: p for p in overview.partitions}
+        found = [by_name[name] for name in request.partitions if name in by_name]
+        return [p for p in found if p.up] if len(found) == len(request.partitions) else []
+    return [p for p in overview.partitions if p.default and p.up]
+
+
+def _permitted(
+    request: Request,
+    overview: Overview,
+    partitions: Iterable[Partition],
+    predicate: Predicate,
+    reserved: frozenset[str] | None,
+) -> tuple[Node, ...]:
+    inside = {name for p in partitions for name in p.nodes}
+    barred = frozenset(request.exc_nodes)
+    return tuple(
+        node
+        for node in overview.nodes
+        if node.name in inside
+        and node.name not in barred
+        and (node.name in reserved if reserved is not None else not node.states & _RESERVED)
+        and predicate(node.features)
+    )
+
+
+def startable(nodes: Iterable[Node], request: Request, tasks_on_node: int, gpus_on_node: int) -> list[Node]:
+    """Those of the nodes whose state, CPUs and memory let `tasks_on_node` tasks start now."""
+    return [
+        node
+        for node in nodes
+        if usable(node.states) and _PLANNED not in node.states and _holds(node, request, tasks_on_node, gpus_on_node)
+    ]
+
+
+def _holds(node: Node, request: Request, tasks: int, gpus: int) -> bool:
+    cpus = max(tasks * request.cpus_per_task, request.cpus_per_gpu * gpus, request.min_cpus)
+    if cpus > node.cpus - node.cpus_used:
+        return False
+    if request.mem_per_node_mib == 0:  # sbatch(1): --mem=0 is all of the node's memory
+        return node.memory_used_mib == 0
+    wanted = max(request.mem_per_node_mib or 0, request.mem_per_cpu_mib * max(1, cpus), request.mem_per_gpu_mib * gpus)
+    return wanted <= node.memory_mib - node.memory_used_mib

@@ -1,0 +1,291 @@
+"""From all records to the standing of every GPU: a pure fold over the sweeps in time order.
+
+Nothing is carried over from an earlier call: the history, the held classes and their
+hysteresis are rebuilt from the records. The same records therefore give the same classes
+in whatever order and however often they came in, and a lost database costs nothing but
+reading the result files again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.variability import classes, flags, levels, published
+from slurm_pal.variability.classes import Held
+from slurm_pal.variability.history import Track, observe
+from slurm_pal.variability.params import Params, preference
+from slurm_pal.variability.records import Record
+from slurm_pal.variability.residence import newest, residents
+from slurm_pal.variability.runs import Group, Sighting, Sweep, sweeps
+from slurm_pal.variability.slowdown import Standing, age_state, confidence, shrunk, standing
+
+
+class GpuStanding(NamedTuple):
+    """What the records tell of one GPU."""
+
+    uuid: str
+    node: str
+    slot: int  # Slurm's GPU index on the node
+    model: str
+    slowdown: dict[str, float]  # sensitivity class -> slowdown; 1.0 where forgotten, absent: never measured
+    variability_class: dict[str, int]  # sensitivity class -> index into Classification.centroids
+    measured_s: float  # Unix s of the newest run believed, 0.0: never
+    confidence: float  # 0..1, of the least sure sensitivity class
+    flags: frozenset[str]
+
+
+class GroupSummary(NamedTuple):
+    """The classes of one group, for reports."""
+
+    group: Group
+    gpus: int
+    classes: int
+    lone: int  # outliers, each its own class
+    silhouette: float | None
+    spread: float  # population SD of the slowdowns without the lone
+    repeatability: float
+
+
+class Classification(NamedTuple):
+    """All GPUs by (node, slot), and the slowdown that each class stands for."""
+
+    gpus: tuple[GpuStanding, ...]
+    centroids: dict[str, list[float]]  # sensitivity class -> level of v0, v1, ..., rising
+    groups: tuple[GroupSummary, ...]
+
+
+def classify(records: Iterable[Record], now_s: float, params: Params | None = None) -> Classification:
+    """Classify every GPU seen within the retention horizon, as of `now_s` (Unix s)."""
+    params = params or Params()
+    fold = _Fold(params)
+    for sweep in sweeps(records, now_s, params):
+        fold.take(sweep)
+    return fold.finish(now_s)
+
+
+class _Chosen(NamedTuple):
+    """The track that speaks for one GPU in one sensitivity class."""
+
+    group: Group
+    track: Track
+    state: str  # fresh, stale or unknown
+    standing: Standing | None  # None when unknown
+    position: int  # in the standing
+
+
+class _Fold:
+    """The state between two sweeps. Lives only within one call of `classify`."""
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self.tracks: dict[Group, dict[str, Track]] = {}
+        self.seen: dict[str, Sighting] = {}
+        self.standings: dict[Group, Standing] = {}
+        self.held: dict[Group, Held] = {}
+        self.coupled: frozenset[str] = frozenset()
+        self.faulty: dict[Group, frozenset[str]] = {}
+
+    def take(self, sweep: Sweep) -> None:
+        """Take in one sweep; sweeps come in time order."""
+        self.seen = newest(self.seen, sweep.sightings)
+        touched: dict[Group, None] = {}
+        for seen in sweep.observations:
+            series = self.tracks.setdefault(seen.group, {})
+            series[seen.uuid] = observe(series.get(seen.uuid), seen, self.params)
+            touched[seen.group] = None
+        self._evaluate(sorted(touched), sweep.ts)
+
+    def current(self, uuid: str, track: Track, at_s: float) -> bool:
+        """Whether a score still counts: not too old, and measured in today's environment."""
+        if age_state(track.ts, at_s, self.params) == "unknown":
+            return False
+        known = self.seen.get(uuid)
+        return known is None or not known.environment.changed_since(track.last.environment)
+
+    def _evaluate(self, touched: Iterable[Group], at_s: float) -> None:
+        touched = list(touched)
+        for group in touched:
+            alive = {u: t for u, t in self.tracks[group].items() if self.current(u, t, at_s)}
+            self.standings[group] = standing(group, alive, self.params)
+        self.coupled = self._node_coupled()
+        for group in touched:
+            if group.sensitivity in SENSITIVITY_CLASSES:
+                self._hold(group)
+
+    def _hold(self, group: Group) -> None:
+        now, tracks = self.standings[group], self.tracks[group]
+        self.faulty[group] = frozenset()
+        if group.sensitivity == "A":
+            self.faulty[group] = flags.suspect_hardware(now.uuids, now.slowdown, now.z, tracks, self.params)
+        unfit = frozenset(u for u in now.uuids if "degraded" in tracks[u].last.flags)
+        if group.sensitivity == "B":
+            unfit |= self.coupled
+        held = classes.step(self.held.get(group), now, unfit, self.faulty[group], self.params)
+        if held is None:
+            self.held.pop(group, None)
+        else:
+            self.held[group] = held
+
+    def _node_coupled(self) -> frozenset[str]:
+        """By class B or by PCIe, against class A, each over all groups."""
+        z: dict[str, dict[str, float]] = {"A": {}, "B": {}, "pcie": {}}
+        for group, now in sorted(self.standings.items()):
+            kind = "pcie" if group.benchmark.startswith("pcie") else group.sensitivity
+            if kind in z and not now.small:
+                z[kind].update(zip(now.uuids, now.z.tolist(), strict=True))
+        node_of = {u: s.node for u, s in self.seen.items()}
+        found = (flags.node_coupled(node_of, z[kind], z["A"], self.params) for kind in ("B", "pcie") if z[kind])
+        return frozenset().union(*found)
+
+    def finish(self, now_s: float) -> Classification:
+        """The result as of `now_s`."""
+        self._evaluate(sorted(self.tracks), now_s)
+        present = [s for _, s in sorted(residents(self.seen).items())]
+        differs = flags.config_differs(present, self.params)
+        chosen = {c: self._choose(c, present, now_s) for c in SENSITIVITY_CLASSES}
+        numbers: dict[str, dict[str, int]] = {}
+        centroids: dict[str, list[float]] = {}
+        for c in SENSITIVITY_CLASSES:
+            numbers[c], centroids[c] = self._number(chosen[c], now_s)
+        gpus = []
+        for sighting in present:
+            picks = {c: chosen[c][sighting.uuid] for c in SENSITIVITY_CLASSES if sighting.uuid in chosen[c]}
+            mine = {c: numbers[c][sighting.uuid] for c in picks if sighting.uuid in numbers[c]}
+            gpus.append(self._gpu(sighting, picks, mine, sighting.uuid in differs, now_s))
+        return Classification(tuple(gpus), {c: v for c, v in centroids.items() if v}, tuple(self._summaries()))
+
+    def _choose(self, sensitivity: str, present: list[Sighting], now_s: float) -> dict[str, _Chosen]:
+        """For each GPU the track to use: one that still counts, of the preferred benchmark, the newest."""
+        here = {s.uuid for s in present}
+        best: dict[str, tuple[tuple[object, ...], _Chosen]] = {}
+        for group in sorted(g for g in self.tracks if g.sensitivity == sensitivity):
+            now = self.standings[group]
+            position = {u: i for i, u in enumerate(now.uuids)}
+            for uuid, track in self.tracks[group].items():
+                if uuid not in here:
+                    continue
+                state = age_state(track.ts, now_s, self.params) if uuid in position else "unknown"
+                found = None if state == "unknown" else now
+                rank = (state == "unknown", preference(group.benchmark), -track.ts, group)
+                if uuid not in best or rank < best[uuid][0]:
+                    best[uuid] = (rank, _Chosen(group, track, state, found, position.get(uuid, -1)))
+        return {uuid: pick for uuid, (_, pick) in best.items()}
+
+    def _number(self, chosen: dict[str, _Chosen], now_s: float) -> tuple[dict[str, int], list[float]]:
+        """(UUID -> class number, level of each class) over all groups of one sensitivity class."""
+        groups = sorted({pick.group for pick in chosen.values() if pick.standing})
+        found: list[levels.Level] = []
+        where: dict[str, int] = {}
+        for which, group in enumerate(groups):
+            mine = sorted(u for u, pick in chosen.items() if pick.group == group and pick.standing)
+            held = self._classes_of(group)
+            if held is None:
+                continue
+            first = len(found)
+            counts = np.bincount([held.members[u] for u in mine if u in held.members], minlength=len(held.centroids))
+            found += [
+                levels.Level(v, which, int(n), False) for v, n in zip(held.centroids, counts.tolist(), strict=True)
+            ]
+            for uuid in mine:
+                if uuid in held.lone:
+                    where[uuid] = len(found)
+                    found.append(levels.Level(self._slowdown(uuid, chosen[uuid], now_s), which, 1, True))
+                else:
+                    where[uuid] = first + held.members[uuid]
+        numbers, values = levels.number(found, self.params)
+        return {uuid: numbers[i] for uuid, i in where.items()}, values
+
+    def _classes_of(self, group: Group) -> Held | None:
+        """Held classes, or the bins of the published procedure where that is asked for."""
+        if self.params.method == "exact" or group not in self.held:
+            return self.held.get(group)
+        now = self.standings[group]
+        make = published.as_intended if self.params.method == "pal" else published.as_shipped
+        bins = make(now.slowdown)
+        regular = sorted(set(bins.labels[~bins.lone].tolist()))
+        return Held(
+            centroids=tuple(float(bins.levels[i]) for i in regular),
+            members={u: regular.index(i) for u, i, x in zip(now.uuids, bins.labels, bins.lone, strict=True) if not x},
+            lone=frozenset(u for u, x in zip(now.uuids, bins.lone, strict=True) if x),
+            flat=False,
+            fitted=len(now.uuids),
+            silhouette=None,
+        )
+
+    def _slowdown(self, uuid: str, pick: _Chosen, now_s: float) -> float:
+        if pick.standing is None or pick.standing.small:
+            return 1.0
+        held = self._held_or_none(pick.group)
+        if held is not None and held.flat and uuid not in held.lone:
+            return 1.0  # what differs here is noise
+        return shrunk(float(pick.standing.slowdown[pick.position]), pick.track.ts, now_s, self.params)
+
+    def _held_or_none(self, group: Group) -> Held | None:
+        return self.held.get(group) if self.params.method == "exact" else None
+
+    def _gpu(
+        self, sighting: Sighting, picks: dict[str, _Chosen], numbers: dict[str, int], differs: bool, now_s: float
+    ) -> GpuStanding:
+        found = set(sighting.flags) | ({"config_differs"} if differs else set())
+        found |= {"node_coupled"} if sighting.uuid in self.coupled else set()
+        found |= set() if picks else {"unknown"}
+        for c, pick in picks.items():
+            found.update(self._flags(sighting.uuid, c, pick))
+        sure = [0.0 if p.standing is None else confidence(p.track, now_s, self.params) for p in picks.values()]
+        return GpuStanding(
+            uuid=sighting.uuid,
+            node=sighting.node,
+            slot=sighting.slot,
+            model=sighting.model,
+            slowdown={c: self._slowdown(sighting.uuid, pick, now_s) for c, pick in picks.items()},
+            variability_class=numbers,
+            measured_s=max((pick.track.ts for pick in picks.values()), default=0.0),
+            confidence=min(sure, default=0.0),
+            flags=frozenset(found),
+        )
+
+    def _flags(self, uuid: str, sensitivity: str, pick: _Chosen) -> Iterator[str]:
+        """Flags of one GPU that follow from one sensitivity class."""
+        track, now = pick.track, pick.standing
+        yield from track.last.flags
+        if track.pending:
+            yield "unconfirmed"
+        if pick.state != "fresh":
+            yield pick.state
+        if now is None:
+            return
+        if now.small:
+            yield "small_group"
+            return
+        held = self.held.get(pick.group)
+        if held is not None and uuid in held.lone:
+            yield "outlier"
+            if track.runs == 1:
+                yield "unconfirmed"  # one slow run; the next sweep tells
+        elif now.z[pick.position] < -self.params.outlier_z:
+            yield "outlier"
+        if uuid in self.faulty.get(pick.group, frozenset()):
+            yield "suspect_hw"
+        slow = float(now.slowdown[pick.position])
+        if sensitivity == "A" and flags.quarantined(slow, now.scale, track, self.params):
+            yield "quarantined"
+
+    def _summaries(self) -> Iterator[GroupSummary]:
+        for group, now in sorted(self.standings.items()):
+            held = self._classes_of(group) if group.sensitivity in SENSITIVITY_CLASSES else None
+            if not now.uuids:
+                continue
+            ordinary = [s for u, s in zip(now.uuids, now.slowdown, strict=True) if held is None or u not in held.lone]
+            yield GroupSummary(
+                group=group,
+                gpus=len(now.uuids),
+                classes=len(held.centroids) if held else 0,
+                lone=len(held.lone) if held else 0,
+                silhouette=held.silhouette if held else None,
+                spread=float(np.std(ordinary)) if ordinary else 0.0,
+                repeatability=now.repeatability,
+            )

@@ -1,0 +1,86 @@
+"""The score of one GPU over time: EWMA in log space, with jumps believed only when they repeat.
+
+Public data show slow single runs (up to 2.8x) of GPUs whose other runs are healthy. So a
+run that departs from the held score is kept aside until a second one agrees with it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from slurm_pal.variability.params import DAY_S, Params
+from slurm_pal.variability.runs import Observation
+
+
+class Track(NamedTuple):
+    """What is held of one GPU in one group."""
+
+    speed: float  # log scale, as in Observation
+    variance: float  # of the held speed, without drift
+    ts: float  # of the newest observation that the held speed contains
+    runs: int  # observations since the last reset
+    pending: Observation | None  # departs from the held speed, not confirmed yet
+    recent: tuple[float, ...]  # newest steady observations, oldest first, believed or not
+    last: Observation
+
+
+def observe(track: Track | None, seen: Observation, params: Params) -> Track:
+    """The track after one more observation."""
+    keep = params.quarantine_n if seen.weight == 1.0 else 0
+    recent = (*(track.recent if track else ()), seen.speed)[-keep:] if keep else (track.recent if track else ())
+    if track is None or seen.environment.changed_since(track.last.environment):
+        return _start(seen, 1, recent if track is None else recent[-1:], params)
+    track = track._replace(recent=recent, last=seen)
+    if _agree(track.speed, track.variance, track.ts, seen, params):
+        share = params.alpha * seen.weight
+        return track._replace(
+            speed=(1 - share) * track.speed + share * seen.speed,
+            variance=(1 - share) ** 2 * track.variance + share**2 * _variance(seen, params),
+            ts=max(track.ts, seen.ts),
+            runs=track.runs + 1,
+            pending=None,
+        )
+    pending = track.pending
+    if pending and _agree(pending.speed, _variance(pending, params), pending.ts, seen, params):
+        return _start(seen, 2, recent, params)
+    if track.runs == 1 and pending is None and seen.speed > track.speed:
+        # Two single runs contradict each other. Slow transients are common, fast ones are
+        # not physical, so the faster run is held and the slower one must prove itself.
+        doubtful = seen._replace(speed=track.speed, ts=track.ts, weight=1.0)
+        return _start(seen, 1, recent, params)._replace(pending=doubtful)
+    return track._replace(pending=seen)
+
+
+def _start(seen: Observation, runs: int, recent: tuple[float, ...], params: Params) -> Track:
+    return Track(seen.speed, _variance(seen, params), seen.ts, runs, None, recent, seen)
+
+
+def _variance(seen: Observation, params: Params) -> float:
+    return max(params.repeatability, seen.noise) ** 2 / seen.weight
+
+
+def _agree(speed: float, variance: float, ts: float, seen: Observation, params: Params) -> bool:
+    total = variance + _variance(seen, params) + drift_variance(seen.ts - ts, params)
+    return abs(seen.speed - speed) <= max(params.jump, params.jump_sigmas * math.sqrt(total))
+
+
+def drift_variance(age_s: float, params: Params) -> float:
+    """Variance that a score gains with age: a random walk, fitted to the 28-day figure."""
+    per_day = max(0.0, params.sigma_28d**2 - params.repeatability**2) / 28.0
+    return per_day * max(0.0, age_s) / DAY_S
+
+
+def sigma(track: Track, at_s: float, params: Params) -> float:
+    """Standard deviation of the held score at a moment, relative."""
+    return math.sqrt(track.variance + drift_variance(at_s - track.ts, params))
+
+
+def repeat_sd(track: Track) -> float | None:
+    """Relative SD of this GPU's own runs, where there are enough to tell."""
+    if track.last.repeat_cv is not None:
+        return track.last.repeat_cv
+    if len(track.recent) < 3:
+        return None
+    mean = sum(track.recent) / len(track.recent)
+    return math.sqrt(sum((x - mean) ** 2 for x in track.recent) / (len(track.recent) - 1))

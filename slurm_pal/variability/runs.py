@@ -1,0 +1,233 @@
+"""From records to observations: one number per GPU, benchmark and sweep.
+
+Everything that decides whether two numbers may be compared is in `Group`; everything
+that makes an older number of the same GPU worthless is in `Environment`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_pal.variability.params import DAY_S, TIME_UNITS, Params
+from slurm_pal.variability.records import Record
+
+INVALIDATING = frozenset({"foreign_process", "ecc", "xid"})
+RUN_FLAGS = INVALIDATING | {
+    "degraded", "thermal_limited", "config_differs", "host_noise", "unsteady", "noisy", "clock_skew",
+}  # fmt: skip
+"""Flags that a run may carry; those that follow from comparing GPUs are only set here in the room."""
+
+
+class Group(NamedTuple):
+    """Numbers are compared only within one group."""
+
+    sensitivity: str  # "A", "B", "C", or "" for node health
+    benchmark: str
+    vendor: str
+    model: str
+    mem_gib: int  # rounded: drivers reserve a little, and not always the same
+    config_group: str
+    method_hash: str
+    unit: str
+
+
+class Environment(NamedTuple):
+    """What turns a GPU's older numbers into unknown ones when it changes; "" where not told."""
+
+    driver_major: str
+    vbios: str
+    power_limit_w: str
+    ecc_mode: str
+    mig_mode: str
+
+    def changed_since(self, older: Environment) -> bool:
+        """Whether a setting that both know differs."""
+        return any(a != b and a and b for a, b in zip(self, older, strict=True))
+
+
+class Observation(NamedTuple):
+    """One GPU's value in one sweep: the median over its usable runs there."""
+
+    uuid: str
+    group: Group
+    ts: float  # Unix s of the newest run used
+    speed: float  # natural logarithm of throughput, or of 1/time: larger is faster
+    weight: float  # 1 valid, 0.25 unsteady
+    noise: float  # relative SD that the runs tell of themselves (from their confidence interval)
+    repeat_cv: float | None  # relative SD over the runs of this sweep, None for a single run
+    flags: frozenset[str]
+    power_w: float | None  # median under load
+    environment: Environment
+
+
+class Sighting(NamedTuple):
+    """Where and how a GPU was last seen; valid or not, every run is one."""
+
+    ts: float
+    run_id: str
+    uuid: str
+    node: str
+    slot: int  # Slurm's GPU index on the node
+    vendor: str
+    model: str
+    environment: Environment
+    settings: tuple[str, ...]  # what peers of the same model should share
+    flags: frozenset[str]  # of all its runs in that sweep
+
+
+class Sweep(NamedTuple):
+    """All runs of one sweep, as far as they have come in."""
+
+    ts: float  # lower median of its runs
+    sweep_id: str
+    observations: tuple[Observation, ...]
+    sightings: tuple[Sighting, ...]
+
+
+def sweeps(records: Iterable[Record], now_s: float, params: Params) -> list[Sweep]:
+    """The sweeps within the retention horizon, in time order.
+
+    The order of `records` does not matter, nor do repeated `run_id`s. A run from the
+    future (a clock that was wrong) counts as made now, and is flagged.
+    """
+    oldest_s = now_s - params.retention_d * DAY_S
+    unique = {record.run_id: record for record in sorted(records, key=_sort_key, reverse=True)}
+    by_sweep: dict[str, list[Record]] = {}
+    for record in unique.values():
+        if record.ts_end >= oldest_s:
+            by_sweep.setdefault(record.sweep_id, []).append(record)
+    return sorted(_sweep(sweep_id, runs, now_s, params) for sweep_id, runs in by_sweep.items())
+
+
+def _sort_key(record: Record) -> tuple[str, float, str, str]:
+    return (record.run_id, record.ts_end, record.gpu.uuid, record.bench.id)
+
+
+def _sweep(sweep_id: str, records: list[Record], now_s: float, params: Params) -> Sweep:
+    records.sort(key=lambda r: (min(r.ts_end, now_s), r.run_id))
+    by_gpu: dict[str, list[Record]] = {}
+    by_series: dict[tuple[str, Group], list[Record]] = {}
+    flags = {record.run_id: run_flags(record, now_s, params) for record in records}
+    for record in records:
+        by_gpu.setdefault(record.gpu.uuid, []).append(record)
+        by_series.setdefault((record.gpu.uuid, group_of(record)), []).append(record)
+    seen = (_observation(u, g, runs, flags, now_s, params) for (u, g), runs in sorted(by_series.items()))
+    return Sweep(
+        ts=min(records[(len(records) - 1) // 2].ts_end, now_s),
+        sweep_id=sweep_id,
+        observations=tuple(o for o in seen if o is not None),
+        sightings=tuple(_sighting(runs, flags, now_s) for _, runs in sorted(by_gpu.items())),
+    )
+
+
+def group_of(record: Record) -> Group:
+    """The group within which the record's value may be compared."""
+    gpu, bench = record.gpu, record.bench
+    return Group(
+        sensitivity=bench.sensitivity_class,
+        benchmark=bench.id,
+        vendor=gpu.vendor,
+        model=gpu.model,
+        mem_gib=round(gpu.mem_bytes / 2**30),
+        config_group=record.env.config_group,
+        method_hash=bench.method_hash,
+        unit=record.result.unit,
+    )
+
+
+def environment_of(record: Record) -> Environment:
+    """The settings in force during the run."""
+    limit = record.env.power_limit_w
+    return Environment(
+        driver_major=record.env.driver.partition(".")[0],
+        vbios=record.gpu.vbios,
+        power_limit_w="" if limit is None else f"{limit:g}",
+        ecc_mode="" if record.gpu.ecc_mode == "unknown" else record.gpu.ecc_mode,
+        mig_mode="" if record.gpu.mig_mode == "unknown" else record.gpu.mig_mode,
+    )
+
+
+def run_flags(record: Record, now_s: float, params: Params) -> frozenset[str]:
+    """Flags of one run: those it brought along, and those its telemetry and clock tell."""
+    found = set(record.flags) & RUN_FLAGS
+    duty = {name: number(record.telemetry, "duty", name) or 0.0 for name in _DUTIES}
+    if max(duty["hw_slowdown"], duty["hw_thermal"], duty["power_brake"]) > params.degraded_duty:
+        found.add("degraded")
+    if duty["sw_thermal"] > params.thermal_duty:
+        found.add("thermal_limited")
+    if not record.result.steady and record.valid:
+        found.add("unsteady")
+    if record.result.cv_pct > params.noisy_cv_pct:
+        found.add("noisy")
+    if record.ts_end > now_s + params.future_tolerance_s:
+        found.add("clock_skew")
+    return frozenset(found)
+
+
+_DUTIES = ("hw_slowdown", "hw_thermal", "power_brake", "sw_thermal")
+
+
+def weight_of(record: Record, flags: frozenset[str], params: Params) -> float:
+    """1 for a valid run, less for an unsteady or noisy one, 0 for one that says nothing."""
+    if not record.valid or record.result.value <= 0 or flags & INVALIDATING:
+        return 0.0
+    if "host_noise" in flags and record.bench.sensitivity_class in ("B", ""):
+        return 0.0  # a busy host slows launches and copies, not a GEMM
+    return params.unsteady_weight if flags & {"unsteady", "noisy"} else 1.0
+
+
+def number(table: Mapping[str, object], *path: str) -> float | None:
+    """A finite number somewhere in a telemetry table; None where it is absent or something else."""
+    value: object = table
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _observation(
+    uuid: str, group: Group, records: list[Record], flags: dict[str, frozenset[str]], now_s: float, params: Params
+) -> Observation | None:
+    weights = [weight_of(record, flags[record.run_id], params) for record in records]
+    best = max(weights)
+    if best == 0.0:
+        return None
+    used = [record for record, weight in zip(records, weights, strict=True) if weight == best]
+    values = np.array([record.result.value for record in used], dtype=np.float64)
+    log_value = math.log(float(np.median(values)))
+    powers = [w for w in (number(r.telemetry, "power_w", "p50") for r in used) if w is not None]
+    return Observation(
+        uuid=uuid,
+        group=group,
+        ts=min(used[-1].ts_end, now_s),
+        speed=-log_value if group.unit in TIME_UNITS else log_value,
+        weight=best,
+        noise=max(0.0, float(np.median([r.result.ci95_pct for r in used]))) / 196.0,
+        repeat_cv=float(values.std(ddof=1) / values.mean()) if len(used) > 1 else None,
+        flags=frozenset().union(*(flags[r.run_id] for r in used)),
+        power_w=float(np.median(powers)) if powers else None,
+        environment=environment_of(used[-1]),
+    )
+
+
+def _sighting(records: list[Record], flags: dict[str, frozenset[str]], now_s: float) -> Sighting:
+    last = records[-1]
+    env = last.env
+    limits = (env.power_limit_w, env.default_power_limit_w, env.app_clocks_mhz)
+    return Sighting(
+        ts=min(last.ts_end, now_s),
+        run_id=last.run_id,
+        uuid=last.gpu.uuid,
+        node=last.node_name,
+        slot=last.gpu.slurm_index,
+        vendor=last.gpu.vendor,
+        model=last.gpu.model,
+        environment=environment_of(last),
+        settings=(env.config_group, last.gpu.ecc_mode, *("" if x is None else f"{x:g}" for x in limits)),
+        flags=frozenset().union(*(flags[r.run_id] for r in records)),
+    )

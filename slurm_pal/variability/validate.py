@@ -1,0 +1,68 @@
+"""Type and text checks of a record that came over a shared directory.
+
+`records.from_json` checks the structure and the values that are divided by; here every
+field must be of its declared type, finite and printable, so that nothing a node wrote
+can break the classification of the others or the snapshot's text columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from slurm_pal.errors import DataError
+from slurm_pal.variability.records import Record
+
+MAX_TEXT = 2000
+MAX_LIST = 100_000
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable()
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e300
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, dict) and all(_text(k) and _text(v) for k, v in value.items())
+
+
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "str": (_text, f"a printable text of at most {MAX_TEXT} characters"),
+    "str | None": (lambda v: v is None or _text(v), "a printable text or null"),
+    "int": (_whole, "a whole number"),
+    "int | None": (lambda v: v is None or _whole(v), "a whole number or null"),
+    "float": (_number, "a finite number"),
+    "float | None": (lambda v: v is None or _number(v), "a finite number or null"),
+    "bool": (lambda v: isinstance(v, bool), "true or false"),
+    "dict[str, str]": (_texts, "a table of texts"),
+    "dict[str, Any]": (lambda v: isinstance(v, dict), "a table"),
+    "tuple[str, ...]": (lambda v: len(v) <= MAX_LIST and all(_text(x) for x in v), "a list of texts"),
+    "tuple[float, ...]": (lambda v: len(v) <= MAX_LIST and all(_number(x) for x in v), "a list of finite numbers"),
+}
+
+
+def check_types(record: Record) -> None:
+    """Raises DataError naming the first field that is not of its declared type, and its value."""
+    _check(record, "")
+    if not record.sweep_id:
+        raise DataError("sweep_id is empty")
+
+
+def _check(part: Any, prefix: str) -> None:  # noqa: ANN401 - any of the record's dataclasses
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if is_dataclass(value):
+            _check(value, f"{prefix}{field.name}.")
+            continue
+        fits, wanted = _CHECKS[str(field.type)]
+        if not fits(value):
+            raise DataError(f"{prefix}{field.name} = {str(value)[:60]!r} must be {wanted}")

@@ -1,0 +1,80 @@
+"""Files as we write and trust them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_pal import files
+from slurm_pal.errors import BusyError, DataError, PalError, one_line
+
+
+def test_write_atomic_replaces_and_sets_the_mode(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    target.write_text("old")
+    files.write_atomic(str(target), "new", 0o600)
+    assert target.read_text() == "new"
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "x"
+    target.write_text("old")
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        files.write_atomic(str(target), "new")
+    assert target.read_text() == "old"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_the_temporary_name_is_never_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / f"x.{os.getpid()}.tmp").symlink_to(victim)
+    with pytest.raises(OSError):
+        files.write_atomic(str(tmp_path / "x"), "new")
+    assert victim.read_text() == "precious"
+
+
+def test_world_writable_is_not_trusted(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    target.write_text("text")
+    target.chmod(0o646)
+    with pytest.raises(DataError, match="chmod o-w"):
+        files.read_trusted(str(target))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_root_reads_only_its_own_and_slurm_users_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("SlurmUser=root\n")
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    target = tmp_path / "x"
+    target.write_text("text")
+    os.chown(target, 65534, 65534)
+    with pytest.raises(DataError, match="belongs to uid 65534"):
+        files.read_trusted(str(target))
+    conf.write_text("# comment\nSlurmUser=nobody  # the account of slurmctld\n")
+    assert files.read_trusted(str(target)) == b"text"
+
+
+def test_a_lock_names_its_holder_and_ends_with_the_block(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    held = pytest.raises(BusyError, match=f"sweep is already at work .pid {os.getpid()}")
+    with files.locked(path, "sweep"), held, files.locked(path, "sweep"):
+        raise AssertionError("locked twice")
+    with files.locked(path, "sweep"):
+        pass
+
+
+def test_causes_are_flattened_to_one_line_without_control_characters() -> None:
+    error = PalError("cannot sweep\n n1")
+    error.__cause__ = OSError(28, "No space left on device\x1b[31m")
+    assert one_line(error) == "cannot sweep n1: [Errno 28] No space left on device?[31m"

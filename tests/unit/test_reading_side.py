@@ -1,0 +1,200 @@
+"""pal gpus, pal nodes, pal doctor: what they say, and what they say when things are missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from slurm_pal.cli.pal import pal
+from slurm_pal.report import inventory, table
+from slurm_pal.report.doctor import Finding, examine
+from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.fake import FakeNode, FakeSlurm, write_shims
+from slurm_pal.store import snapshot
+
+NOW_S = 1_800_000_000.0
+
+
+def scores(*slots: tuple[str, int], flags: tuple[str, ...] = (), age_s: float = 60.0) -> list[snapshot.GpuScore]:
+    return [
+        snapshot.GpuScore(
+            node=node,
+            index=index,
+            uuid=f"GPU-{node}-{index}",
+            model="emu",
+            slowdown={"A": 1.0 + index / 100, "B": 1.0, "C": 1.0},
+            variability_class={"A": f"v{index}", "B": "v0", "C": "v0"},
+            measured_s=NOW_S - age_s,
+            confidence=1.0,
+            flags=flags,
+        )
+        for node, index in slots
+    ]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fake Slurm on PATH with nodes n0 and n1 of two GPUs, a pal.toml, and no snapshot yet."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    write_shims(str(commands), str(tmp_path / "fake.json"), [FakeNode("n0", gpus=2), FakeNode("n1", gpus=2)])
+    (tmp_path / "pal.toml").write_text(f'[paths]\nstate_dir = "{tmp_path}"\n')
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("time.time", lambda: NOW_S)
+    return tmp_path
+
+
+def publish(site: Path, gpus: list[snapshot.GpuScore], now_s: float = NOW_S) -> None:
+    snapshot.publish(str(site / "snapshot"), gpus, cluster="fake", epoch=3, now_s=now_s)
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(pal, list(words))
+
+
+def test_gpus_json_keeps_its_contract(site: Path) -> None:
+    publish(site, scores(("n0", 0), ("n0", 1), ("gone", 0)))
+    body = json.loads(invoke("gpus", "--json").stdout)
+    assert body["schema"] == "pal.gpus/1"
+    by_slot = {(g["node"], g["index"]): g for g in body["gpus"]}
+    assert set(by_slot) == {("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1), ("gone", 0)}
+    first = by_slot["n0", 1]
+    assert first["uuid"] == "GPU-n0-1" and first["slowdown"]["A"] == pytest.approx(1.01)
+    assert first["class"] == {"A": "v1", "B": "v0", "C": "v0"} and first["age_s"] == 60.0 and first["flags"] == []
+    assert by_slot["n1", 0]["flags"] == ["never_measured"] and by_slot["n1", 0]["age_s"] is None
+    assert by_slot["gone", 0]["flags"] == ["not_in_slurm"]
+
+
+def test_gpus_table_filters_and_hides_its_header(site: Path) -> None:
+    publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
+    lines = invoke("gpus", "-w", "n[0-1]").stdout.splitlines()
+    assert lines[0].split() == ["NODE", "GPU", "MODEL", "A", "B", "C", "AGE", "USE", "FLAGS"]
+    assert lines[2].split() == ["n0", "1", "emu", "1.010", "v1", "1.000", "v0", "1.000", "v0", "1m", "free", "-"]
+    assert invoke("gpus", "-f", "--noheader").stdout == ""
+    assert (
+        invoke("gpus", "-P", "-h", "-w", "n1").stdout.splitlines()[0] == "n1|0|emu|1.000 v0|1.000 v0|1.000 v0|1m|free|-"
+    )
+
+
+def test_an_unknown_node_is_named(site: Path) -> None:
+    publish(site, scores(("n0", 0)))
+    result = invoke("gpus", "-w", "n0,n77")
+    assert result.exit_code != 0 and "no such node: n77" in str(result.exception)
+
+
+def test_without_a_snapshot_every_gpu_is_unmeasured_and_one_line_says_why(site: Path) -> None:
+    result = invoke("nodes", "--json")
+    body = json.loads(result.stdout)
+    assert [n["flags"] for n in body["nodes"]] == [["never_measured"]] * 2
+    assert result.stderr.count("\n") == 1 and "run pal-profile run" in result.stderr
+
+
+def test_without_slurm_the_snapshot_alone_is_shown(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(site, scores(("n0", 0)))
+    monkeypatch.setenv("PATH", "/nonexistent")
+    result = invoke("gpus")
+    assert "n0" in result.stdout and "showing the snapshot only" in result.stderr
+
+
+def test_nodes_show_the_worst_gpu_and_all_classes(site: Path) -> None:
+    publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
+    assert invoke("nodes", "-w", "n0", "-h").stdout.split() == [
+        "n0", "idle", "2", "0", "1.010", "1.000", "1.000", "v0", "v1", "1m", "-",
+    ]  # fmt: skip
+
+
+def test_a_measurement_from_the_future_has_age_zero(site: Path) -> None:
+    publish(site, scores(("n0", 0), age_s=-3600.0))
+    row = inventory.gpu_rows(snapshot.read(str(site / "snapshot")), None, NOW_S)[0]
+    assert row.age_s == 0.0
+
+
+def findings(site: Path, level: str, client: CliClient | None = None) -> list[Finding]:
+    return [f for f in examine(client or CliClient(), NOW_S) if f.level == level]
+
+
+def test_doctor_finds_nothing_on_a_healthy_site(site: Path) -> None:
+    publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
+    assert findings(site, "fail") == [] and findings(site, "warn") == []
+
+
+def test_doctor_names_unmeasured_and_unknown_gpus(site: Path) -> None:
+    publish(site, scores(("n0", 0), ("n9", 0)))
+    texts = [f.text + " -> " + f.mend for f in findings(site, "warn")]
+    assert any("3 of 4 GPUs were never measured (n[0-1]) -> pal-profile run --nodes n[0-1]" in t for t in texts)
+    assert any("unknown to Slurm (n9)" in t for t in texts)
+
+
+def test_doctor_finds_a_clock_that_went_back(site: Path) -> None:
+    publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)), now_s=NOW_S + 900)
+    (finding,) = findings(site, "fail")
+    assert finding.topic == "clock" and "900 s from the future" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda path: path.unlink(), "no snapshot"),
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "is truncated"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b"snapshot/1", b"snapshot/9")), "update slurm-pal"),
+        (lambda path: path.chmod(0o666), "chmod o-w"),
+    ],
+)
+def test_doctor_says_what_is_wrong_with_a_snapshot(site: Path, spoil, complaint: str) -> None:  # noqa: ANN001
+    publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
+    spoil(site / "snapshot")
+    (finding,) = findings(site, "fail")
+    assert complaint in f"{finding.text}: {finding.mend}"
+
+
+def test_doctor_on_a_dead_controller_and_without_slurm(site: Path) -> None:
+    publish(site, scores(("n0", 0)))
+    slurm = FakeSlurm()
+    slurm.down = True
+    (finding,) = findings(site, "fail", CliClient(slurm))
+    assert "Unable to contact slurm controller" in finding.text and "scontrol ping" in finding.mend
+    missing = examine(CliClient(slurm), NOW_S, which=lambda name: None)[0]
+    assert missing.level == "fail" and missing.mend == "apt-get install slurm-client"
+
+
+def test_doctor_exits_by_what_it_found(site: Path) -> None:
+    result = invoke("doctor", "--json")
+    body = json.loads(result.stdout)
+    assert result.exit_code == 1 and body["schema"] == "pal.doctor/1" and body["ok"] is False
+    publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
+    assert invoke("doctor").exit_code == 0
+
+
+def test_explain_of_an_unknown_job_and_of_two_questions_at_once(site: Path) -> None:
+    assert "job 99 is unknown" in str(invoke("explain", "99").exception)
+    assert "job id or --last" in str(invoke("explain", "--last", "4").exception)
+    assert "no decision of palsub is recorded" in str(invoke("explain", "--last").exception)
+
+
+def test_explain_a_job_that_never_saw_palsub(site: Path) -> None:
+    publish(site, scores(("n0", 0), ("n0", 1)))
+    number = CliClient().submit(["--gres=gpu:2"], "#!/bin/sh\nsleep 1\n")
+    body = json.loads(invoke("explain", str(number), "--json").stdout)
+    assert body["decision"] is None and body["actual"]["slowdown"]["A"] == pytest.approx(1.01)
+    text = invoke("explain", str(number)).stdout
+    assert "n0 GPU 1: A 1.010 (v1)" in text and "palsub took no decision" in text
+
+
+@pytest.mark.parametrize("words", [[], ["gpus"], ["nodes"], ["explain"], ["doctor"], ["lab"], ["lab", "up"]])
+def test_help_of_every_command(words: list[str]) -> None:
+    result = invoke(*words, "--help")
+    assert result.exit_code == 0 and result.stdout.startswith("Usage: ")
+
+
+def test_columns_and_ages() -> None:
+    assert table.columns(["A", "LONG"], [["xxx", "1"]]) == ["A    LONG", "xxx  1"]
+    assert table.columns(["A"], [], noheader=True) == []
+    assert table.parsable(["A"], [["x|y"]]) == ["A", "x/y"]
+    assert [table.age(x) for x in (None, -5, 59, 61, 7300, 2 * 86400)] == ["-", "0s", "59s", "1m", "2h", "2d"]
