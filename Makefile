@@ -38,7 +38,7 @@ slurm:  ## Slurm and munge from Debian's packages, if missing
 	@etc/install-packages.sh slurmctld slurmd slurm-client munge
 
 demo: setup  ## A real Slurm with emulated GPUs: sweep, classes, sbatch against palsub
-	@$(BIN)/python -m slurm_pal.lab.demo
+	@$(BIN)/pal demo
 
 test: setup lint  ## Lint, then all tests, those on a real Slurm included
 	$(BIN)/pytest -q
@@ -66,7 +66,7 @@ docs: $(VENV)/installed  ## HTML and man pages into docs/_build
 	$(BIN)/sphinx-build -q -W -b man docs docs/_build/man
 
 bench: setup  ## The numbers of docs/benchmarks.md
-	$(BIN)/pytest -q tests/bench --benchmark-only --benchmark-columns=min,median,max
+	$(BIN)/pytest -q tests/bench --benchmark-enable --benchmark-only --benchmark-columns=min,median,max
 	$(BIN)/python tests/bench/palsub_cost.py
 
 clean:  ## Remove what make made

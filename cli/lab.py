@@ -22,6 +22,9 @@ directory_option = click.option(
     metavar="DIR",
     help="The lab's directory. Default: $XDG_STATE_HOME/slurm-pal/lab, else ~/.local/state/slurm-pal/lab.",
 )
+shell_directory_option = click.option(
+    "--dir", "directory", metavar="DIR", help="The lab's directory. Default: this shell's lab, else as for pal lab up."
+)
 
 
 def _lab(directory: str | None) -> Lab:
@@ -147,7 +150,7 @@ def _registry_path(directory: str | None) -> str:
 
 
 @lab.command()
-@directory_option
+@shell_directory_option
 @common.noheader_option
 @common.json_option
 @common.verbose_option
@@ -173,7 +176,7 @@ def _faults(gpu: emulated.EmuGpu) -> str:
 
 
 @lab.command()
-@directory_option
+@shell_directory_option
 @click.argument("node")
 @click.argument("index", type=int)
 @click.argument("name")
@@ -200,7 +203,7 @@ def _fault_value(text: str | None) -> float | bool | None:
 
 
 @lab.command()
-@directory_option
+@shell_directory_option
 @click.argument("one", metavar="NODE:INDEX")
 @click.argument("other", metavar="NODE:INDEX")
 @common.verbose_option

@@ -8,6 +8,7 @@ import click
 
 from slurm_pal import config as settings
 from slurm_pal.cli import common
+from slurm_pal.cli.demo import demo
 from slurm_pal.cli.doctor import doctor
 from slurm_pal.cli.explain import explain
 from slurm_pal.cli.lab import lab
@@ -156,6 +157,7 @@ def _print(lines: list[str], flags: list[tuple[str, ...]], noheader: bool, color
 pal.add_command(lab)
 pal.add_command(explain)
 pal.add_command(doctor)
+pal.add_command(demo)
 
 
 def main() -> None:

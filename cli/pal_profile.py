@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -14,15 +15,18 @@ import click
 from slurm_pal import config as settings
 from slurm_pal.cli import common
 from slurm_pal.config import Config
-from slurm_pal.errors import Exit, UsageError
+from slurm_pal.errors import Exit, PalError, UsageError
 from slurm_pal.hostlist import expand, fold
-from slurm_pal.profiling import collect, prepare, sweep_state
+from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.profiling import collect, history, prepare, sweep_state
 from slurm_pal.profiling.plan import Plan, Request, duration_s, sample_size
 from slurm_pal.profiling.prepare import Survey, Wish
 from slurm_pal.profiling.progress import shown, stoppable
 from slurm_pal.profiling.sweep import Sweep, only_sweep
 from slurm_pal.profiling.sweep_state import FAILED, PARTIAL, SweepDirectory
+from slurm_pal.report import table
 from slurm_pal.slurm.cli import CliClient
+from slurm_pal.variability.records import Record
 
 METHODS = ("exact", "pal", "pal-artifact")
 
@@ -51,7 +55,9 @@ def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--sample", metavar="N|P%", default="", help="Only a random sample of them."),
             click.option("--since", metavar="AGE", help="Only nodes not measured for this long, e.g. 30d or 12h."),
             click.option("--max-nodes", type=click.IntRange(min=1), help="At most so many nodes."),
-            click.option("--budget", metavar="GPU-HOURS", type=click.FloatRange(min=0), help="At most so many GPU-hours."),
+            click.option(
+                "--budget", metavar="GPU-HOURS", type=click.FloatRange(min=0), help="At most so many GPU-hours."
+            ),
             click.option("--max-parallel", type=click.IntRange(min=1), help="Nodes at once (default: 5 %, 1 to 16)."),
             click.option("--bench", metavar="ID,...", default="", help="Only these benchmarks."),
             click.option("--quick", is_flag=True, help="Shorter warm-up for all but the first benchmark."),
@@ -129,7 +135,7 @@ def _plan_json(found: Survey) -> dict[str, Any]:
 @_choice_options
 @common.json_option
 @common.verbose_option
-def plan(as_json: bool, **options: Any) -> None:
+def plan(as_json: bool, **options: Any) -> None:  # noqa: ANN401 - checked in _request
     """Print what `run` would do; submit nothing."""
     found, _ = _survey(CliClient(), settings.load(), options)
     if as_json:
@@ -140,11 +146,13 @@ def plan(as_json: bool, **options: Any) -> None:
 
 @pal_profile.command()
 @_choice_options
-@click.option("--resume", is_flag=False, flag_value="last", metavar="[SWEEP]", help="Go on with a sweep (default: the last).")
+@click.option(
+    "--resume", is_flag=False, flag_value="last", metavar="[SWEEP]", help="Go on with a sweep (default: the last)."
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @common.json_option
 @common.verbose_option
-def run(as_json: bool, resume: str | None, yes: bool, **options: Any) -> int:
+def run(as_json: bool, resume: str | None, yes: bool, **options: Any) -> int:  # noqa: ANN401
     """Measure nodes that are idle now, stalest first, one Slurm job for each.
 
     Ctrl-C withdraws what is pending; running jobs finish, and --resume goes on from
@@ -159,8 +167,10 @@ def run(as_json: bool, resume: str | None, yes: bool, **options: Any) -> int:
     with only_sweep(config.state_dir, sweep_id):
         found, wish = _survey(client, config, options)
         click.echo("\n".join(_plan_lines(found)), err=True)
-        if not found.plan.chosen:
-            raise UsageError("no node can be measured now, see the reasons above")
+        if not found.plan.chosen:  # for a cron job with --since this is the usual case, not an error
+            click.echo("nothing to measure now", err=True)
+            _print_summary(collect.collect(config, None, time.time()), as_json)
+            return Exit.OK
         if not yes and sys.stdin.isatty() and not click.confirm("Start the sweep?", default=True, err=True):
             return Exit.OK
         terms = prepare.terms(client, config, found, wish, sweep_id, time.time())
@@ -173,17 +183,23 @@ def _carry_out(client: CliClient, config: Config, sweep: SweepDirectory, as_json
         try:
             with shown(sweep, quiet=as_json) as report:
                 ended = Sweep(client, sweep, collect.result_directories(config), report, stop).run()
-        finally:
-            # Whatever happened, what was measured is worth having at once.
-            summary = collect.collect(config, sweep, time.time())
-    if as_json:
-        common.print_json("sweep", summary.to_json())
-    else:
-        click.echo("\n".join(summary.lines()))
+        except PalError:
+            with contextlib.suppress(PalError):
+                collect.collect(config, sweep, time.time())  # what was measured is worth having at once
+            raise
+        summary = collect.collect(config, sweep, time.time())
+    _print_summary(summary, as_json)
     if not ended:
         click.echo(f"go on with: pal-profile run --resume {sweep.sweep_id}", err=True)
         return 128 + signals[0] if signals else Exit.FAILED
     return Exit.FAILED if any(s.state in (FAILED, PARTIAL) for s in sweep.nodes.values()) else Exit.OK
+
+
+def _print_summary(summary: collect.Summary, as_json: bool) -> None:
+    if as_json:
+        common.print_json("sweep", summary.to_json())
+    else:
+        click.echo("\n".join(summary.lines()))
 
 
 @pal_profile.command()
@@ -196,7 +212,9 @@ def status(sweep: str, as_json: bool) -> None:
     counts = {state: n for state, n in found.counts().items() if n}
     if as_json:
         nodes = [{"node": node, **state._asdict()} for node, state in found.nodes.items()]
-        common.print_json("sweep_status", {"sweep": found.sweep_id, "counts": counts, "nodes": nodes, "skipped": found.terms.skipped})
+        common.print_json(
+            "sweep_status", {"sweep": found.sweep_id, "counts": counts, "nodes": nodes, "skipped": found.terms.skipped}
+        )
         return
     click.echo(f"sweep {found.sweep_id}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
     width = max((len(node) for node in found.nodes), default=4)
@@ -205,7 +223,9 @@ def status(sweep: str, as_json: bool) -> None:
         click.echo(f"{node:{width}}  {state.state:9}  job {job:8}  {state.gpus:2} GPUs  {state.reason}".rstrip())
 
 
-@pal_profile.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, add_help_option=False)
+@pal_profile.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, add_help_option=False
+)
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 def bench(argv: tuple[str, ...]) -> int:
     """Measure the GPUs of this node; this is what a sweep job runs."""
@@ -220,14 +240,47 @@ def bench(argv: tuple[str, ...]) -> int:
 @common.verbose_option
 def publish(method: str | None, as_json: bool) -> None:
     """Read what the spool holds, form the classes anew and publish them now."""
-    config = settings.load()
-    if method is not None:
-        config.set("classes", "method", method, "--method")
-    summary = collect.collect(config, None, time.time())
+    _print_summary(collect.collect(settings.load(), None, time.time(), method), as_json)
+
+
+@pal_profile.command()
+@click.argument("name", metavar="[NODE|UUID]", required=False, default="")
+@click.option(
+    "-n", "--runs", type=click.IntRange(min=0), default=10, show_default=True, help="So many runs of each GPU."
+)
+@common.json_option
+@common.verbose_option
+def show(name: str, runs: int, as_json: bool) -> None:
+    """Newest scores and history of a node's GPUs or of one GPU; scores of all without a name."""
+    found = history.read(settings.load(), name)
     if as_json:
-        common.print_json("sweep", summary.to_json())
-    else:
-        click.echo("\n".join(summary.lines()))
+        cut = [gpu._replace(runs=gpu.runs[:runs]).to_json() for gpu in found]
+        common.print_json("history", {"gpus": cut})
+        return
+    header = ["NODE", "GPU", "UUID", *SENSITIVITY_CLASSES, "FLAGS"]
+    click.echo("\n".join(table.columns(header, [_score_cells(gpu) for gpu in found])))
+    if name and runs:
+        header = ["TIME", "GPU", "SWEEP", "BENCH", "VALUE", "UNIT", "CV%", "CI95%", "NOTE"]
+        rows = [_run_cells(run) for gpu in found for run in gpu.runs[:runs]]
+        click.echo("\n" + "\n".join(table.columns(header, rows)))
+
+
+def _score_cells(gpu: history.GpuHistory) -> list[str]:
+    score = gpu.score
+    cells = [
+        f"{score.slowdown[c]:.3f} {score.variability_class.get(c, '?')}" if score and c in score.slowdown else "?"
+        for c in SENSITIVITY_CLASSES
+    ]
+    return [gpu.node, str(gpu.slot), gpu.uuid, *cells, ",".join(score.flags if score else ()) or "-"]
+
+
+def _run_cells(run: Record) -> list[str]:
+    r = run.result
+    note = [*run.flags, *([] if run.valid else [f"invalid: {run.reason}"])]
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(run.ts_end))
+    place = f"{run.node_name}:{run.gpu.slurm_index}"
+    figures = [f"{r.value:.5g}", r.unit, f"{r.cv_pct:.3f}", f"{r.ci95_pct:.3f}"]
+    return [when, place, run.sweep_id, run.bench.id, *figures, ", ".join(note) or "-"]
 
 
 def main() -> None:

@@ -82,7 +82,9 @@ def resolve(wanted: str, environ: Mapping[str, str], registry: str = "") -> Sett
         raise UsageError(f"unknown backend {wanted!r}; there are: auto, {', '.join(BACKENDS)}")
     found = registry or BACKENDS[wanted].find(environ)
     if not found:
-        raise SlurmError(f"backend {wanted} finds no devices: start a lab with pal lab up and use its environment (pal lab env)")
+        raise SlurmError(
+            f"backend {wanted} finds no devices: start a lab with pal lab up and use its environment (pal lab env)"
+        )
     return Setting(wanted, found)
 
 

@@ -49,7 +49,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--registry", default="", help="registry of emulated GPUs")
     p.add_argument("--seed", type=int, default=0, help="seed of the emulated noise")
     p.add_argument("--wall-scale", type=float, default=None, help="emulated devices: wall seconds per device second")
-    p.add_argument("--gpu-timeout-s", type=float, default=None, help="a GPU silent for longer in one phase is given up, s")
+    p.add_argument(
+        "--gpu-timeout-s", type=float, default=None, help="a GPU silent for longer in one phase is given up, s"
+    )
     return p
 
 
@@ -128,7 +130,9 @@ def _incoming(options: argparse.Namespace) -> str:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise DataError(f"spool {path} cannot be made ({error.strerror}): set paths.spool to a directory shared with the nodes") from None
+        raise DataError(
+            f"spool {path} cannot be made ({error.strerror}): set paths.spool to a directory shared with the nodes"
+        ) from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise DataError(f"spool {path} is not writable here: set paths.spool to a directory shared with the nodes")
     return path
@@ -147,7 +151,11 @@ def _drop(path: str, lines: Sequence[str]) -> None:
     try:
         write_atomic(path, "\n".join(lines) + "\n", 0o644)
     except OSError as error:
-        hint = "free some space, then pal-profile run --resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the spool"
+        hint = (
+            "free some space, then pal-profile run --resume"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT)
+            else "check the spool"
+        )
         raise DataError(f"results not written, {path}: {error.strerror}; {hint}") from None
 
 
@@ -199,11 +207,15 @@ def measure_node(
     for worker in team.workers:
         if gathered.done.get(worker.device.uuid, 0) == len(specs):
             continue
-        notes.append(f"GPU {worker.device.index} ({worker.device.uuid}): {worker.error or 'not measured'}")
+        notes.append(f"GPU {worker.device.slot} ({worker.device.uuid}): {worker.error or 'not measured'}")
         if not team.stopped:  # a cancelled run is no evidence against a GPU
             lines.append(_failed(worker, gathered, place, specs, now_s))
     records = [from_json(line) for line in lines]
-    notes += [f"GPU {r.gpu.slurm_index} {r.bench.id}: {r.reason}" for r in records if not r.valid and r.result.stop_reason != "timeout"]
+    notes += [
+        f"GPU {r.gpu.slurm_index} {r.bench.id}: {r.reason}"
+        for r in records
+        if not r.valid and r.result.stop_reason != "timeout"
+    ]
     return Outcome(tuple(lines), tuple(dict.fromkeys(notes)), _exit_code([set(r.flags) for r in records], bool(notes)))
 
 
@@ -216,7 +228,7 @@ def _exit_code(flags: list[set[str]], trouble: bool) -> Exit:
 
 
 def _missing(devices: Sequence[DeviceInfo], indexes: Sequence[int], expected: int) -> list[str]:
-    found = {d.index for d in devices}
+    found = {d.slot for d in devices}
     notes = [f"GPU {index}: the driver does not list it" for index in indexes if index not in found]
     if expected > len(indexes):
         notes.append(f"the job was given {len(indexes)} of {expected} GPUs")
@@ -235,14 +247,19 @@ def _failed(worker: Worker, gathered: _Collector, place: Place, specs: tuple[Ben
 def _foreign(workers: Sequence[Worker], gathered: _Collector, place: Place, spec: Benchmark, now_s: float) -> Outcome:
     """Somebody else is on a GPU: the whole node is abandoned, and says why."""
     lines, notes = [], []
-    for worker in workers:
+    for worker in sorted(workers, key=lambda w: w.device.uuid not in gathered.intruders):
         uuid = worker.device.uuid
         static = gathered.static.get(uuid, Static("unknown"))
         own = gathered.intruders.get(uuid)
-        run = Run(nothing(spec, "error"), (), ("foreign_process",), own or "another GPU of the node was in use")
+        run = Run(
+            nothing(spec, "error"),
+            (),
+            ("foreign_process",),
+            f"in use by {own}" if own else "another GPU of the node was in use",
+        )
         lines.append(record(place, worker.device, static, spec, run, Span(now_s, now_s)).to_json())
         if own:
-            notes.append(f"GPU {worker.device.index} ({uuid}) is in use by {own}; nothing was measured on this node")
+            notes.append(f"GPU {worker.device.slot} ({uuid}) is in use by {own}; nothing was measured on this node")
     return Outcome(tuple(lines), tuple(notes), Exit.INVALID)
 
 

@@ -37,7 +37,9 @@ class Benchmark(NamedTuple):
 
 BENCHMARKS: tuple[Benchmark, ...] = (
     # Power-capped GEMM is the fingerprint of a GPU and runs first: it heats the device.
-    Benchmark("gemm_bf16", "A", 1, "bf16", "8192x8192x8192", "normal(0,1)", "TFLOP/s", 2.0 * 8192**3, 1e12, 250.0, 35.0),
+    Benchmark(
+        "gemm_bf16", "A", 1, "bf16", "8192x8192x8192", "normal(0,1)", "TFLOP/s", 2.0 * 8192**3, 1e12, 250.0, 35.0
+    ),
     Benchmark("tblock", "B", 1, "bf16", "d2048-seq2048-batch4", "normal(0,1)", "steps/s", 1.0, 1.0, 42.0, 25.0),
     # a = b + s * c moves three arrays of 1 GiB.
     Benchmark("hbm_triad", "C", 1, "fp32", "3x1GiB", "normal(0,1)", "GB/s", 3.0 * 2**30, 1e9, 1500.0, 25.0),

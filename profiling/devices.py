@@ -29,12 +29,12 @@ class DeviceError(PalError):
 
 
 class DeviceInfo(NamedTuple):
-    """Which GPU this is. `index` is Slurm's, which follows the PCI order."""
+    """Which GPU this is."""
 
     uuid: str
     vendor: str
     model: str
-    index: int
+    slot: int  # Slurm's GPU index, which follows the PCI order
     pci_bus_id: str = ""
     minor: int | None = None
     serial: str | None = None
@@ -57,7 +57,12 @@ class Static(NamedTuple):
     def comparable(self) -> dict[str, str]:
         """The part of this that enters the method hash."""
         limit = "" if self.power_limit_w is None else f"{self.power_limit_w:g}"
-        fixed = {"driver": self.driver.partition(".")[0], "power_limit_w": limit, "ecc": self.ecc_mode, "mig": self.mig_mode}
+        fixed = {
+            "driver": self.driver.partition(".")[0],
+            "power_limit_w": limit,
+            "ecc": self.ecc_mode,
+            "mig": self.mig_mode,
+        }
         return fixed | {f"lib:{name}": version for name, version in self.libs.items()}
 
 
@@ -107,7 +112,9 @@ class Backend(Protocol):
 
     name: str
     wall_scale: float  # wall seconds per second of device time: 1 on real devices
-    telemetry: Telemetry
+
+    @property
+    def telemetry(self) -> Telemetry: ...
 
     def devices(self, node: str, indexes: Sequence[int]) -> tuple[DeviceInfo, ...]:
         """The devices behind these Slurm indexes; one that does not answer is left out."""

@@ -33,6 +33,7 @@ NOISE = 0.0005  # of block time; once white, once AR(1)
 AR_COEFFICIENT = 0.7
 DEFAULT_WALL_SCALE = 0.01
 
+
 class _Load(NamedTuple):
     power: float  # share of the power cap
     per_c: float  # loss of speed per degree

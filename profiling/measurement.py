@@ -99,7 +99,7 @@ def record(
             uuid=device.uuid,
             vendor=device.vendor,
             model=device.model,
-            slurm_index=device.index,
+            slurm_index=device.slot,
             pci_bus_id=device.pci_bus_id,
             minor=device.minor,
             serial=device.serial,

@@ -95,7 +95,9 @@ def _wanted(nodes: Sequence[Node], names: tuple[str, ...] | None) -> list[Node]:
     known = {node.name: node for node in nodes}
     strange = [name for name in names if name not in known]
     if strange:
-        raise UsageError(f"Slurm knows no node {', '.join(strange[:5])}{' ...' if len(strange) > 5 else ''}: see sinfo -N")
+        raise UsageError(
+            f"Slurm knows no node {', '.join(strange[:5])}{' ...' if len(strange) > 5 else ''}: see sinfo -N"
+        )
     return [known[name] for name in dict.fromkeys(names)]
 
 
@@ -116,7 +118,7 @@ def _obstacle(node: Node, reservation: str, measured_s: float, request: Request,
     if node.gpus_used or node.cpus_used:
         return "in use"
     if request.since_s is not None and measured_s > now_s - request.since_s:
-        return f"measured {age(now_s - measured_s)} ago"
+        return f"measured less than {age(request.since_s)} ago"
     return ""
 
 
@@ -136,7 +138,9 @@ def sample_size(text: str, total: int) -> int:
     match = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)%", text.strip())
     percent = float(match[2]) if match and match[2] else 0.0
     if match is None or percent > 100 or not (int(match[1] or 0) or percent):
-        raise UsageError(f"--sample {text!r} must be a number of nodes like 8 or a share like 10%, above 0 and up to 100%")
+        raise UsageError(
+            f"--sample {text!r} must be a number of nodes like 8 or a share like 10%, above 0 and up to 100%"
+        )
     wanted = int(match[1]) if match[1] else math.ceil(total * percent / 100.0)
     return min(wanted, total)
 

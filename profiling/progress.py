@@ -27,11 +27,15 @@ def shown(sweep: SweepDirectory, quiet: bool = False) -> Iterator[Report]:
     """The `report` function of a sweep, for the length of the block. Writes to stderr."""
     if quiet:
         yield lambda node, state: None
-    elif sys.stderr.isatty():
+    elif _on_terminal():
         with _bar(sweep) as report:
             yield report
     else:
         yield lambda node, state: print(describe(node, state), file=sys.stderr, flush=True)
+
+
+def _on_terminal() -> bool:
+    return sys.stderr.isatty()
 
 
 @contextlib.contextmanager

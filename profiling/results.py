@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from slurm_pal.errors import DataError
@@ -27,19 +27,27 @@ def read(directories: Iterable[str], sweep_id: str, node: str, job_id: int) -> N
 
     A file of another job (an earlier attempt) does not count.
     """
-    for directory in directories:
+    for path in _candidates(directories, file_name(sweep_id, node)):
         try:
-            with open(os.path.join(directory, file_name(sweep_id, node)), encoding="utf-8") as stream:
-                lines = stream.read().splitlines()
+            with open(path, encoding="utf-8") as stream:
+                found = summarise([from_json(line) for line in stream.read().splitlines()], job_id)
         except OSError:
             continue
-        try:
-            found = summarise([from_json(line) for line in lines], job_id)
-        except DataError as error:
-            return NodeResult(0, f"result file unreadable: {error}")
+        except (DataError, UnicodeDecodeError) as error:
+            return NodeResult(0, f"result file {path} unreadable: {error}")
         if found is not None:
             return found
     return None
+
+
+def _candidates(directories: Iterable[str], name: str) -> Iterator[str]:
+    """Where the file may lie; ingest numbers later ones of the same name .2, .3, ..."""
+    for directory in directories:
+        path, copy = os.path.join(directory, name), 1
+        while os.path.exists(path):
+            yield path
+            copy += 1
+            path = os.path.join(directory, f"{name}.{copy}")
 
 
 def summarise(records: Iterable[Record], job_id: int) -> NodeResult | None:

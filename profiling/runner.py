@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from slurm_pal.errors import one_line
@@ -83,9 +84,7 @@ def _block_size(kernel: Kernel, rules: Rules) -> tuple[int, float]:
         n *= 4
 
 
-def _warm_up(
-    kernel: Kernel, sample: Callable[[], Sample], rules: Rules, n: int, spent_s: float
-) -> tuple[float, bool]:
+def _warm_up(kernel: Kernel, sample: Callable[[], Sample], rules: Rules, n: int, spent_s: float) -> tuple[float, bool]:
     """Run until block time and temperature stand still; (device seconds, whether they did)."""
     clock_s, times, ends = spent_s, list[float](), list[float]()
     heat: list[tuple[float, float]] = []  # (s, degC)
@@ -96,7 +95,11 @@ def _warm_up(
         temperature = sample().temp_c
         if temperature is not None:
             heat.append((clock_s, temperature))
-        if clock_s >= rules.warmup_min_s and _flat(ends, times, rules) and _rise_c(heat, rules.rise_window_s) <= rules.rise_c:
+        if (
+            clock_s >= rules.warmup_min_s
+            and _flat(ends, times, rules)
+            and _rise_c(heat, rules.rise_window_s) <= rules.rise_c
+        ):
             return clock_s, True
         if clock_s >= rules.warmup_max_s:
             return clock_s, False
@@ -160,7 +163,7 @@ def lag1(values: Sequence[float]) -> float:
     total = sum((v - mean) ** 2 for v in values)
     if total == 0:
         return 0.0
-    pairs = sum((a - mean) * (b - mean) for a, b in zip(values, values[1:], strict=False))
+    pairs = sum((a - mean) * (b - mean) for a, b in pairwise(values))
     return min(max(pairs / total, 0.0), 0.99)
 
 

@@ -17,7 +17,18 @@ from slurm_pal.errors import BusyError, DataError, SlurmError, one_line
 from slurm_pal.files import locked, write_atomic
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.profiling import results, sweep_job
-from slurm_pal.profiling.sweep_state import DONE, FAILED, OVER, PARTIAL, RESULT, SKIPPED, SUBMITTED, TODO, NodeState, SweepDirectory
+from slurm_pal.profiling.sweep_state import (
+    DONE,
+    FAILED,
+    OVER,
+    PARTIAL,
+    RESULT,
+    SKIPPED,
+    SUBMITTED,
+    TODO,
+    NodeState,
+    SweepDirectory,
+)
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.slurm.states import JOB_ENDED, JOB_WAITING, NODE_UNUSABLE
 
@@ -31,7 +42,8 @@ BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 TRANSIENT = (
     "unable to contact slurm controller", "socket timed out", "temporarily", "did not answer within", "connect failure",
-    "connection refused", "communication", "timed out", "submitjoblimit", "submitjobsperuser", "maxsubmitjob", "zero bytes",
+    "connection refused", "communication", "timed out", "submitjoblimit", "submitjobsperuser", "maxsubmitjob",
+    "zero bytes",
 )  # fmt: skip
 """Parts of Slurm's messages after which the same command may work a little later."""
 
@@ -99,8 +111,24 @@ class Sweep:
         self._withdraw()
         return all(s.state in OVER for s in self._dir.nodes.values())
 
-    def _set(self, node: str, state: str, **changes: object) -> None:
-        new = self._dir.nodes[node]._replace(state=state, since_s=self._now(), **changes)
+    def _set(
+        self,
+        node: str,
+        state: str,
+        reason: str,
+        job_id: int | None = None,
+        attempts: int | None = None,
+        gpus: int | None = None,
+    ) -> None:
+        known = self._dir.nodes[node]
+        new = NodeState(
+            state,
+            known.job_id if job_id is None else job_id,
+            self._now(),
+            reason,
+            known.attempts if attempts is None else attempts,
+            known.gpus if gpus is None else gpus,
+        )
         self._dir.set(node, new)
         self._gone_s.pop(node, None)
         self._running_s.pop(node, None)
@@ -126,7 +154,7 @@ class Sweep:
 
     def _recover(self) -> None:
         """After a break: nodes without a result are tried again, jobs of ours are found again."""
-        if not any(s.attempts or s.state != TODO for s in self._dir.nodes.values()):
+        if self._dir.fresh:
             return
         alive = self._own_jobs()
         for node, known in list(self._dir.nodes.items()):
@@ -249,7 +277,9 @@ class Sweep:
             if broken or overdue:
                 job_id = self._dir.nodes[node].job_id
                 self._client.cancel([job_id])
-                reason = f"node is {'+'.join(sorted(seen.get(node, ())))}" if broken else "did not end at its time limit"
+                reason = (
+                    f"node is {'+'.join(sorted(seen.get(node, ())))}" if broken else "did not end at its time limit"
+                )
                 self._set(node, FAILED, reason=f"job {job_id}: {reason}")
                 changed = True
         return changed
@@ -293,7 +323,9 @@ def only_sweep(state_dir: str, sweep_id: str) -> Iterator[None]:
         except BusyError as error:
             raise BusyError(f"{_holder(holder)}{one_line(error)}; wait for it, or see pal-profile status") from None
         except OSError as error:
-            raise DataError(f"state directory {state_dir}: {error.strerror}; check paths.state_dir (pal doctor)") from None
+            raise DataError(
+                f"state directory {state_dir}: {error.strerror}; check paths.state_dir (pal doctor)"
+            ) from None
         try:
             yield
         finally:

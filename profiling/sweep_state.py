@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slurm_pal.errors import DataError, UsageError
 from slurm_pal.files import write_atomic
@@ -77,11 +77,12 @@ def sweeps_dir(state_dir: str) -> str:
 
 
 class SweepDirectory:
-    """One sweep on disk, and the nodes' states in memory."""
+    """One sweep on disk, and the nodes' states in memory. `fresh`: nobody has worked on it yet."""
 
-    def __init__(self, path: str, terms: Terms) -> None:
+    def __init__(self, path: str, terms: Terms, fresh: bool = False) -> None:
         self.path = path
         self.terms = terms
+        self.fresh = fresh
         self._torn = True  # whether the journal may end in half a line
         self.nodes: dict[str, NodeState] = {c.node: NodeState() for c in terms.chosen}
         for change in _journal(os.path.join(path, "journal.jsonl")):
@@ -131,7 +132,7 @@ def create(state_dir: str, terms: Terms) -> SweepDirectory:
         write_atomic(os.path.join(path, "plan.json"), json.dumps({"schema": SCHEMA, **table}, indent=1) + "\n")
     except OSError as error:
         raise DataError(f"cannot create {path}: {error.strerror}; check paths.state_dir (pal doctor)") from None
-    return SweepDirectory(path, terms)
+    return SweepDirectory(path, terms, fresh=True)
 
 
 def load(state_dir: str, sweep_id: str = "") -> SweepDirectory:
@@ -152,6 +153,8 @@ def load(state_dir: str, sweep_id: str = "") -> SweepDirectory:
         setting = Setting(**job.pop("setting"))
         chosen = tuple(Chosen(*row) for row in table.pop("chosen"))
         return SweepDirectory(path, Terms(job=JobOptions(**job, setting=setting), chosen=chosen, **table))
+    except DataError as error:
+        raise DataError(f"{plan}: {error}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{plan} cannot be read ({error}): start a new sweep with pal-profile run") from None
 
@@ -162,10 +165,12 @@ def ids(state_dir: str) -> list[str]:
         names = os.listdir(sweeps_dir(state_dir))
     except OSError:
         return []
-    return sorted(n for n in names if _ID.fullmatch(n) and os.path.exists(os.path.join(sweeps_dir(state_dir), n, "plan.json")))
+    return sorted(
+        n for n in names if _ID.fullmatch(n) and os.path.exists(os.path.join(sweeps_dir(state_dir), n, "plan.json"))
+    )
 
 
-def _journal(path: str) -> Iterator[dict[str, object]]:
+def _journal(path: str) -> Iterator[dict[str, Any]]:
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             lines = stream.read().split("\n")

@@ -31,7 +31,11 @@ def summary(samples: Sequence[Sample], before: Counters, after: Counters) -> dic
             table[name] = spread
     degrees = [s.temp_c for s in samples if s.temp_c is not None]
     if degrees:
-        table["temp_c"] = {"start": round(degrees[0], 2), "p50": round(quantile(degrees, 0.5), 2), "end": round(degrees[-1], 2)}
+        table["temp_c"] = {
+            "start": round(degrees[0], 2),
+            "p50": round(quantile(degrees, 0.5), 2),
+            "end": round(degrees[-1], 2),
+        }
     if before.energy_j is not None and after.energy_j is not None:
         table["energy_j"] = round(after.energy_j - before.energy_j, 1)
     shares = duty(samples)
@@ -68,7 +72,10 @@ def flags(samples: Sequence[Sample], static: Static, before: Counters, after: Co
     """Flags that sensors and counters raise, by the thresholds in docs/measuring.md."""
     shares = duty(samples)
     raised: list[str] = []
-    if max((shares.get(name, 0.0) for name in ("hw_slowdown", "hw_thermal", "power_brake")), default=0.0) > _DEGRADED_DUTY:
+    if (
+        max((shares.get(name, 0.0) for name in ("hw_slowdown", "hw_thermal", "power_brake")), default=0.0)
+        > _DEGRADED_DUTY
+    ):
         raised.append("degraded")
     if shares.get("sw_thermal", 0.0) > _THERMAL_DUTY:
         raised.append("thermal_limited")

@@ -200,7 +200,9 @@ class Team:
     def _wait(self, living: list[Worker]) -> None:
         now = time.monotonic()
         left = [w.since_s + self._timeout_s - now for w in living if not w.waiting]
-        ready, _, _ = select.select([self._wake_r, *(w.inward for w in living)], [], [], max(0.0, min(left, default=1.0)))
+        ready, _, _ = select.select(
+            [self._wake_r, *(w.inward for w in living)], [], [], max(0.0, min(left, default=1.0))
+        )
         if self._wake_r in ready:
             os.read(self._wake_r, 64)
 

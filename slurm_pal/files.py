@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 
 from slurm_pal.errors import BusyError, DataError
@@ -44,20 +45,28 @@ def open_trusted(path: str) -> int:
 
     Raises DataError when the file is not to be trusted, OSError when it cannot be opened.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    info = os.fstat(descriptor)
-    if info.st_mode & 0o002:
+    # Without O_NONBLOCK the open of a FIFO would wait for a writer for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        _check_trust(path, os.fstat(descriptor))
+    except BaseException:
         os.close(descriptor)
-        raise DataError(f"{path} can be written by everyone: chmod o-w {path}")
-    if info.st_uid != os.geteuid() and info.st_uid != 0:
-        powers = {0, slurm_user_uid()}
-        if os.geteuid() in powers and info.st_uid not in powers:
-            os.close(descriptor)
-            raise DataError(
-                f"{path} belongs to uid {info.st_uid}, but root and SlurmUser read only "
-                f"files of their own: chown root {path}"
-            )
+        raise
     return descriptor
+
+
+def _check_trust(path: str, info: os.stat_result) -> None:
+    if not stat.S_ISREG(info.st_mode):
+        raise DataError(f"{path} is not a regular file")
+    if info.st_mode & 0o002:
+        raise DataError(f"{path} can be written by everyone: chmod o-w {path}")
+    if info.st_uid in (0, os.geteuid()):
+        return
+    powers = {0, slurm_user_uid()}
+    if os.geteuid() in powers and info.st_uid not in powers:
+        raise DataError(
+            f"{path} belongs to uid {info.st_uid}, but root and SlurmUser read only files of their own: chown root {path}"
+        )
 
 
 def slurm_conf() -> str:

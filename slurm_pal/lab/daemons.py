@@ -14,12 +14,13 @@ from slurm_pal.errors import SlurmError
 from slurm_pal.files import write_atomic
 from slurm_pal.lab.conf import Spec, config_files, node_names
 from slurm_pal.lab.directory import LabDirectory
+from slurm_pal.lab.ports import is_listening
 from slurm_pal.lab.processes import Process, identify, write_pids
 from slurm_pal.lab.programs import bare_environment
 
 _MUNGE_WAIT_S = 10.0
 _POLL_S = 0.05
-_COMPLAINTS = (re.compile("fatal", re.IGNORECASE), re.compile("error|unable|cannot|failed", re.IGNORECASE))
+_COMPLAINT = re.compile("fatal|error|unable|cannot|failed", re.IGNORECASE)
 NODE_STATES = ("-h", "-p", "gpu", "-o", "%D %T")
 _PORT_TAKEN = "Address already in use"
 
@@ -90,8 +91,8 @@ def complaints(lines: Sequence[str], count: int = 3) -> str:
     """The last few different complaints of a log, or its last lines where it has none, in one line."""
     # Slurm puts a time stamp before the lines of its log, and none on stderr.
     texts = list(dict.fromkeys(re.sub(r"^\[[^\]]*\]\s*", "", line) for line in lines))
-    loud = next((found for kind in _COMPLAINTS if (found := [text for text in texts if kind.search(text)])), texts)
-    return " | ".join(loud[-count:]) or "(empty)"
+    loud = [text for text in texts if _COMPLAINT.search(text)]
+    return " | ".join((loud or texts)[-count:]) or "(empty)"
 
 
 def start(spec: Spec, programs: dict[str, str], crew: Crew, deadline_s: float) -> None:
@@ -109,6 +110,10 @@ def start(spec: Spec, programs: dict[str, str], crew: Crew, deadline_s: float) -
     _wait_for_munge(d, crew, min(deadline_s, time.monotonic() + _MUNGE_WAIT_S))
     crew.spawn("slurmctld", [programs["slurmctld"], "-D", "-f", d.conf])
     write_pids(d.pids, crew.processes())
+    # Who finds nobody listening, slurmd or client, tries again only after a second: wait for the port.
+    while not is_listening(spec.port) and time.monotonic() < deadline_s:
+        crew.check()
+        time.sleep(0.01)
     for node in node_names(spec.nodes):
         crew.spawn(f"slurmd-{node}", [programs["slurmd"], "-D", "-N", node, "-f", d.conf])
     write_pids(d.pids, crew.processes())

@@ -25,6 +25,7 @@ import csv
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from statistics import NormalDist
@@ -46,6 +47,8 @@ _SPREAD_A = 0.02
 _SPREAD = {"B": 0.005, "C": 0.0005}
 _OUTLIER_SHARE = 0.05
 _OUTLIER_LOW, _OUTLIER_HIGH = 1.1, 1.5
+_NAME = re.compile(r"[^\W_][\w .,()+/-]{0,63}")
+_UUID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ALLOWED = (0.1, 100.0)  # a slowdown outside is a slip of the pen
 
 
@@ -89,8 +92,10 @@ class Registry:
         found = self._slots.get((node, index))
         if found is None:
             have = [i for n, i in self._slots if n == node]
-            first, last = self.nodes[0], self.nodes[-1]
-            hint = f"{node} has indexes {min(have)}-{max(have)}" if have else f"its nodes are {first} to {last}"
+            if have:
+                hint = f"{node} has indexes {min(have)}-{max(have)}"
+            else:
+                hint = f"its nodes are {' to '.join(self.nodes[:: max(1, len(self.nodes) - 1)]) or 'none'}"
             raise UsageError(f"the lab has no GPU {node}:{index}; {hint}")
         return found
 
@@ -99,7 +104,12 @@ class Registry:
 
 
 def draw_registry(nodes: Iterable[str], gpus_per_node: int, seed: int, model: str = DEFAULT_MODEL) -> Registry:
-    """Draw a lab's GPUs from the distribution described above; a pure function of its arguments."""
+    """Draw a lab's GPUs from the distribution described above; a pure function of its arguments.
+
+    Raises UsageError for a model name that cannot be shown.
+    """
+    if not _NAME.fullmatch(model):
+        raise UsageError(f"--model {model!r} must be a name of 1 to 64 printable characters, like {DEFAULT_MODEL!r}")
     slots = [(node, index) for node in nodes for index in range(gpus_per_node)]
     wanted = round(_OUTLIER_SHARE * len(slots))
     wanted = max(wanted, 1) if len(slots) >= 8 else wanted
@@ -256,7 +266,10 @@ def _from_csv(where: str, row: Mapping[str | None, object], seed: int, model: st
                 f"{where}: {name} = {cells[name]!r} must be a slowdown in {_ALLOWED[0]:g}..{_ALLOWED[1]:g}, like 1.02"
             ) from None
     uuid = cells.get("uuid") or gpu_uuid(seed, node, int(index))
-    return EmuGpu(node, int(index), uuid, cells.get("model") or model, slowdown, {})
+    model = cells.get("model") or model
+    if not _UUID.fullmatch(uuid) or not _NAME.fullmatch(model):
+        raise DataError(f"{where}: uuid {uuid!r} and model {model!r} must be short names, like {gpu_uuid(0, 'n0', 0)}")
+    return EmuGpu(node, int(index), uuid, model, slowdown, {})
 
 
 # -- changing the truth, for tests and demonstrations ---------------------------------

@@ -29,8 +29,8 @@ from slurm_pal.lab.programs import account_name, find_programs, slurm_version
 NODES_MAX, GPUS_MAX = 2000, 64
 _PORT_TRIES = 5
 _QUEUE_WAIT_S = 10.0  # KillWait (2 s), the epilog messages, and some patience
-_BROKEN_QUEUE_WAIT_S = 3.0  # with a slurmd dead its jobs never leave the queue
-_TERM_S = 5.0
+_BROKEN_QUEUE_WAIT_S = 1.5  # with a slurmd dead its jobs never leave the queue
+_TERM_S = 3.0  # a slurmctld whose slurmds died tries to reach them first
 _STEP_TERM_S = 1.0
 _SWEEPS = 10
 
@@ -88,6 +88,8 @@ class Lab:
         """
         started = time.monotonic()
         _check_size(nodes, gpus, cpus, memory_mib)
+        if not 0 < wait_s <= 86400:
+            raise UsageError(f"--wait-s {wait_s:g} must be a number of seconds up to a day")
         d = LabDirectory(directory)
         d.check_name()
         programs, user = find_programs(), account_name()
@@ -178,7 +180,7 @@ class Lab:
         nodes = _number(facts, "nodes")
         states: dict[str, int] = {}
         jobs: dict[str, int] = {}
-        if counts["slurmctld"]:
+        if counts["slurmctld"] and counts["munged"]:  # without munged each command waits for its time-out
             states = daemons.node_states(daemons.ask(d, ["sinfo", *daemons.NODE_STATES]).text)
             for state in daemons.ask(d, ["squeue", "-h", "-a", "-r", "-o", "%T"]).text.split():
                 jobs[state.lower()] = jobs.get(state.lower(), 0) + 1

@@ -128,13 +128,14 @@ def _link(path: str) -> str:
 
 
 def find_daemons(directory: LabDirectory) -> list[Process]:
-    """Daemons of this lab by their command lines, each of which names its directory."""
-    inside = os.fsencode(directory.path) + b"/"
+    """Daemons of this lab by their command lines, each of which names a file of the lab."""
+    # Whole words, not a prefix: another lab may live in a directory below this one.
+    files = {os.fsencode(directory.conf), os.fsencode(directory.munge_socket)}
     found = []
     for pid in _all_pids():
         words = _read(pid, "cmdline")
         name = os.path.basename(os.fsdecode(words[0])) if words else ""
-        if name in DAEMONS and any(word.startswith(inside) for word in words[1:]):
+        if name in DAEMONS and files.intersection(words):
             found.append(identify(name, pid))
     return [process for process in found if process is not None]
 

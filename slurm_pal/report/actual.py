@@ -19,7 +19,7 @@ def actual(job: SlurmJob, snapshot: Snapshot | None, now_s: float) -> dict[str, 
     unknown: list[str] = []
     for node, indexes in job.gpus.items():
         for index in indexes:
-            row = snapshot.row(node, index) if snapshot else None
+            row = snapshot.row(node, index) if snapshot is not None else None
             entry: dict[str, Any] = {"node": node, "index": index}
             if snapshot is None or row is None:
                 unknown.append(f"{node}:{index}")

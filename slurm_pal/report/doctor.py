@@ -41,7 +41,7 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
     snapshot, data = _snapshot(config, now_s)
     findings += data + _heartbeat(config, now_s) + _state_dir(config)
     overview = _overview(client)
-    if snapshot and overview:
+    if snapshot is not None and overview:
         findings += _coverage(snapshot, overview)
     return findings
 

@@ -100,7 +100,7 @@ def gpu_rows(snapshot: Snapshot | None, overview: Overview | None, now_s: float)
             rows.append(row._replace(in_use=index in used.get(node.name, ())))
         rows += [g._replace(flags=(*g.flags, NOT_IN_SLURM)) for g in known.values()]
     listed = {node.name for node in nodes}
-    for name in snapshot.nodes if snapshot else ():
+    for name in snapshot.nodes if snapshot is not None else ():
         if name not in listed:
             extra = (NOT_IN_SLURM,) if overview else ()
             rows += [g._replace(flags=(*g.flags, *extra)) for g in _scored(snapshot, name, now_s)]
@@ -117,9 +117,10 @@ def node_rows(gpus: Sequence[GpuRow], overview: Overview | None) -> list[NodeRow
 
 
 def _scored(snapshot: Snapshot | None, node: str, now_s: float) -> list[GpuRow]:
-    rows = []
-    for number in snapshot.rows.get(node, ()) if snapshot else ():
-        assert snapshot is not None
+    rows: list[GpuRow] = []
+    if snapshot is None:
+        return rows
+    for number in snapshot.rows.get(node, ()):
         score = snapshot.gpu(number)
         # A measurement from the future (the clock was set back) has age 0, not a negative one.
         age_s = max(0.0, now_s - score.measured_s) if score.measured_s else None

@@ -38,7 +38,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             class TEXT NOT NULL,
             valid INTEGER NOT NULL,
             json TEXT NOT NULL
-        ) WITHOUT ROWID""",
+        )""",  # with rowids: rows of 1 KiB in a WITHOUT ROWID table take an overflow page each
         "CREATE INDEX records_by_time ON records (ts)",
         "CREATE INDEX records_by_node ON records (node, valid, ts)",
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
@@ -170,7 +170,8 @@ def open_database(state_dir: str, write: bool = False) -> Database:
             stack.callback(connection.close)
             _migrate(connection, path, write)
             if write:
-                os.chmod(path, 0o644)
+                with contextlib.suppress(PermissionError):  # not ours, yet writable: leave its mode
+                    os.chmod(path, 0o644)
         return Database(path, connection, stack.pop_all())
     raise AssertionError("unreachable")
 
@@ -209,7 +210,9 @@ def _migrate(connection: sqlite3.Connection, path: str, write: bool) -> None:
     if version == SCHEMA_VERSION:
         return
     if not write:
-        raise DataError(f"{path} has schema {version}, older than {SCHEMA_VERSION}: run pal-profile publish to migrate it")
+        raise DataError(
+            f"{path} has schema {version}, older than {SCHEMA_VERSION}: run pal-profile publish to migrate it"
+        )
     # One transaction, and the version last: a crash in between leaves the old schema.
     connection.isolation_level = None
     connection.execute("BEGIN IMMEDIATE")
@@ -222,7 +225,7 @@ def _migrate(connection: sqlite3.Connection, path: str, write: bool) -> None:
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-    connection.isolation_level = ""
+    connection.isolation_level = "DEFERRED"
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from slurm_pal.errors import DataError
@@ -78,9 +77,10 @@ def ingest(spool_dir: str, database: Database, now_s: float | None = None) -> In
             raw, bad = b"", [Complaint(name, 0, str(error))]
         else:
             bad = []
-        records = [item for item in _parse(name, raw) if isinstance(item, Record) or bad.append(item)]
-        inserted = database.insert([r for r in records if isinstance(r, Record)], now_s)
-        bad += [Complaint(name, 0, f"run {run!r} is known with other content; kept the first") for run in inserted.conflicting]
+        records, wrong = _parse(name, raw)
+        inserted = database.insert(records, now_s)
+        other = "is known with other content; the first is kept"
+        bad += [*wrong, *(Complaint(name, 0, f"run {run!r} {other}") for run in inserted.conflicting)]
         _move(incoming, name, rejected if bad else ingested)
         files, new, known = files + 1, new + inserted.new, known + inserted.known
         complaints += bad
@@ -123,8 +123,10 @@ def _read(path: str) -> bytes:
     return raw
 
 
-def _parse(name: str, raw: bytes) -> Iterator[Record | Complaint]:
+def _parse(name: str, raw: bytes) -> tuple[list[Record], list[Complaint]]:
     """The records of a file, and a complaint for each line that is not one."""
+    records: list[Record] = []
+    wrong: list[Complaint] = []
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -132,24 +134,26 @@ def _parse(name: str, raw: bytes) -> Iterator[Record | Complaint]:
             record = from_json(line.decode())
             check_types(record)
         except UnicodeDecodeError as error:
-            yield Complaint(name, number, f"not UTF-8: {error.reason} at byte {error.start}")
+            wrong.append(Complaint(name, number, f"not UTF-8: {error.reason} at byte {error.start}"))
         except RecursionError:
-            yield Complaint(name, number, "not a record: nested too deeply")
+            wrong.append(Complaint(name, number, "not a record: nested too deeply"))
         except (DataError, TypeError) as error:
-            yield Complaint(name, number, str(error))
+            wrong.append(Complaint(name, number, str(error)))
         else:
-            yield record
+            records.append(record)
+    return records, wrong
 
 
 def _move(incoming: str, name: str, directory: str) -> None:
-    """Move a file without overwriting one of the same name that came earlier."""
+    """Move a file; one of the same name that came earlier (another attempt) is kept as NAME.1, NAME.2, ..."""
     try:
         os.makedirs(directory, mode=0o755, exist_ok=True)
         target = os.path.join(directory, name)
-        copy = 1
-        while os.path.lexists(target):
-            copy += 1
-            target = os.path.join(directory, f"{name}.{copy}")
+        if os.path.lexists(target):
+            copy = 1
+            while os.path.lexists(f"{target}.{copy}"):
+                copy += 1
+            os.rename(target, f"{target}.{copy}")
         os.rename(os.path.join(incoming, name), target)
     except FileNotFoundError:
         return

@@ -8,7 +8,7 @@ from slurm_pal.config import Config
 from slurm_pal.errors import DataError
 from slurm_pal.files import read_trusted, write_atomic
 from slurm_pal.store import snapshot
-from slurm_pal.store.database import Database
+from slurm_pal.store.database import Database, open_database
 from slurm_pal.store.snapshot import FLAGS, GpuScore
 from slurm_pal.variability.classify import Classification, GpuStanding, classify
 from slurm_pal.variability.params import DAY_S, Params
@@ -37,17 +37,27 @@ def params_of(config: Config, method: str | None = None) -> Params:
 
 
 def publish(
-    config: Config, now_s: float, database: Database, *, method: str | None = None, cluster: str | None = None
+    config: Config,
+    now_s: float,
+    database: Database | None = None,
+    *,
+    method: str | None = None,
+    cluster: str | None = None,
 ) -> PublishReport:
     """Classify what the database holds and publish it as the snapshot.
 
     The same records on the same day give the same classes, and then neither the file nor
     its epoch changes. `method` overrides `classes.method`; `cluster` is that of the newest
-    record where it is not given. `database` must be open for writing.
+    record where it is not given. `database`, open for writing, is that of the state
+    directory where it is not given.
 
-    Raises DataError when there is nothing to publish, when the snapshot in place is from a
-    newer schema, or when it cannot be written (the old one then stays).
+    Raises BusyError when another writer is at work; DataError when there is nothing to publish,
+    when the snapshot in place is from a newer schema, or when it cannot be written (the
+    old one then stays).
     """
+    if database is None:
+        with open_database(config.state_dir, write=True) as opened:
+            return publish(config, now_s, opened, method=method, cluster=cluster)
     params = params_of(config, method)
     records = database.records(now_s - params.retention_d * DAY_S)
     if not records:
@@ -60,14 +70,16 @@ def publish(
     name = records[-1].cluster if cluster is None else cluster
     path = config.snapshot_path
     old = _old(path)
-    epoch = old.epoch if old else 0
+    epoch = 0 if old is None else old.epoch  # an empty snapshot is false, too
     changed = old is None or _encoded(scores, found, name, old.epoch, old.written_s) != read_trusted(path)
     if changed:
         epoch = database.next_epoch(epoch)
         try:
             write_atomic(path, _encoded(scores, found, name, epoch, now_s), 0o644)
         except OSError as error:
-            raise DataError(f"snapshot {path} cannot be written ({error.strerror}); the old one, if any, stays") from None
+            raise DataError(
+                f"snapshot {path} cannot be written ({error.strerror}); the old one, if any, stays"
+            ) from None
     flagged = sum(1 for score in scores if score.flags)
     return PublishReport(path, changed, epoch, len(scores), found.centroids, flagged, found)
 

@@ -1,7 +1,7 @@
 """The published snapshot: what every reader needs of every GPU, in one small file.
 
-One header line of JSON (schema first), then the columns as little-endian arrays and
-the names as text; replaced atomically by its one writer. A 10,000-GPU file is about
+One header line of JSON (schema first), the columns as little-endian arrays, the names as
+text, and a checksum over all of it; replaced atomically by its one writer. A 10,000-GPU file is about
 1 MB and is read in a few milliseconds without any third-party import, because palsub
 reads it on every submission. Rows are sorted by node, then by Slurm's GPU index.
 """
@@ -25,11 +25,17 @@ Column = Any
 
 SCHEMA = "pal.snapshot/1"
 NO_CLASS = 255
+CHECKSUM_BYTES = 4
 FLAGS = (
     "outlier", "quarantined", "stale", "unknown", "degraded", "thermal_limited", "ecc", "config_differs", "suspect_hw",
     "node_coupled", "unsteady", "noisy", "small_group", "unconfirmed", "foreign_process", "xid", "host_noise",
+    "clock_skew",
 )  # fmt: skip
 """Flag names; the position is the bit in the `flags` column. Append only."""
+
+
+class NewerSchemaError(DataError):
+    """The snapshot was written by a newer slurm-pal, and is not ours to replace."""
 
 
 class GpuScore(NamedTuple):
@@ -129,29 +135,64 @@ def publish(
 ) -> None:
     """Write the snapshot atomically, mode 0644.
 
-    Raises DataError for a name that would break the file, OSError when it cannot be written.
+    Raises DataError for a value that the file cannot hold, OSError when it cannot be written.
+    """
+    write_atomic(path, encode(gpus, cluster=cluster, epoch=epoch, now_s=now_s, centroids=centroids), 0o644)
+
+
+def encode(
+    gpus: Sequence[GpuScore],
+    *,
+    cluster: str,
+    epoch: int,
+    now_s: float,
+    centroids: dict[str, list[float]] | None = None,
+) -> bytes:
+    """The bytes of a snapshot; the same arguments, in any order of `gpus`, give the same bytes.
+
+    Raises DataError for a value that the file cannot hold: a name with a line break, a
+    class beyond v254, an unknown flag, two GPUs in one slot.
     """
     rows = sorted(gpus, key=lambda g: (g.node, g.index))
+    header = {"cluster": cluster, "epoch": epoch, "written_s": now_s, "centroids": centroids or {}}
+    try:
+        columns, texts = _columns(rows)
+        return _encode(header, columns, texts)
+    except (ValueError, OverflowError) as error:
+        raise DataError(f"the snapshot cannot hold a value: {error}") from None
+
+
+def _columns(rows: Sequence[GpuScore]) -> tuple[dict[str, Column], dict[str, list[str]]]:
     columns: dict[str, Column] = {name: array(code) for name, code in _TYPES.items()}
-    models = sorted({g.model for g in rows})
+    models = {model: i for i, model in enumerate(sorted({g.model for g in rows}))}
     nodes: list[str] = []
+    slot: tuple[str, int] | None = None
     for position, gpu in enumerate(rows):
+        if slot == (gpu.node, gpu.index):
+            raise DataError(f"two GPUs at index {gpu.index} of node {gpu.node!r}")
+        slot = (gpu.node, gpu.index)
         if not nodes or nodes[-1] != gpu.node:
             nodes.append(gpu.node)
             columns["starts"].append(position)
         columns["index"].append(gpu.index)
-        columns["model"].append(models.index(gpu.model))
+        columns["model"].append(models[gpu.model])
         columns["measured_s"].append(gpu.measured_s)
         columns["confidence"].append(gpu.confidence)
         columns["flags"].append(sum(1 << FLAGS.index(flag) for flag in set(gpu.flags)))
         for c in SENSITIVITY_CLASSES:
             columns[f"slowdown_{c}"].append(gpu.slowdown.get(c, math.nan))
-            name = gpu.variability_class.get(c, UNKNOWN_CLASS)
-            columns[f"class_{c}"].append(int(name[1:]) if name.startswith("v") else NO_CLASS)
+            columns[f"class_{c}"].append(_class_number(gpu.variability_class.get(c, UNKNOWN_CLASS)))
     columns["starts"].append(len(rows))
-    texts = {"nodes": nodes, "uuids": [g.uuid for g in rows], "models": models}
-    header = {"cluster": cluster, "epoch": epoch, "written_s": now_s, "centroids": centroids or {}}
-    write_atomic(path, _encode(header, columns, texts), 0o644)
+    return columns, {"nodes": nodes, "uuids": [g.uuid for g in rows], "models": list(models)}
+
+
+def _class_number(name: str) -> int:
+    if not name.startswith("v"):
+        return NO_CLASS
+    number = int(name[1:])
+    if not 0 <= number < NO_CLASS:
+        raise DataError(f"class {name} is beyond v{NO_CLASS - 1}")
+    return number
 
 
 def _encode(header: dict[str, object], columns: dict[str, Column], texts: dict[str, list[str]]) -> bytes:
@@ -166,11 +207,12 @@ def _encode(header: dict[str, object], columns: dict[str, Column], texts: dict[s
     for name, words in texts.items():
         if any("\n" in word for word in words):
             raise DataError(f"a name in {name} contains a line break")
-        parts.append("\n".join(words).encode())
+        parts.append("".join(f"{word}\n" for word in words).encode())
         layout.append([name, "text", len(parts[-1])])
     body = b"".join(parts)
-    full = {"schema": SCHEMA, **header, "layout": layout, "bytes": len(body), "crc32": zlib.crc32(body)}
-    return json.dumps(full).encode() + b"\n" + body
+    full = {"schema": SCHEMA, **header, "layout": layout, "bytes": len(body)}
+    data = json.dumps(full, allow_nan=False).encode() + b"\n" + body
+    return data + zlib.crc32(data).to_bytes(CHECKSUM_BYTES, "little")
 
 
 def read(path: str) -> Snapshot:
@@ -187,12 +229,12 @@ def read(path: str) -> Snapshot:
         raise DataError(f"snapshot {path} cannot be read ({error.strerror}): chmod a+r {path}") from None
     if not raw:
         raise DataError(f"snapshot {path} is empty: run pal-profile publish")
-    first, _, _ = raw.partition(b"\n")
+    end = raw.find(b"\n")
     try:
-        header = json.loads(first)
+        header = json.loads(raw[: end if end >= 0 else len(raw)])
         _check_schema(header, path)
-        return _decode(header, memoryview(raw)[len(first) + 1 :], path)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+        return _decode(header, raw, end + 1, path)
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise DataError(f"snapshot {path} is damaged ({error}): run pal-profile publish") from None
 
 
@@ -202,25 +244,25 @@ def _check_schema(header: dict[str, object], path: str) -> None:
         raise DataError(f"{path} is not a snapshot (schema {header['schema']!r})")
     if int(version) > int(SCHEMA.partition("/")[2]):
         newer = f"schema {header['schema']!r}, newer than {SCHEMA!r} known here"
-        raise DataError(f"snapshot {path} has {newer}: update slurm-pal")
+        raise NewerSchemaError(f"snapshot {path} has {newer}: update slurm-pal")
 
 
-def _decode(header: dict[str, object], body: memoryview, path: str) -> Snapshot:
-    if len(body) != header["bytes"]:
-        seen = f"{len(body)} of {header['bytes']} bytes"
+def _decode(header: dict[str, object], raw: bytes, start: int, path: str) -> Snapshot:
+    body_bytes = int(str(header["bytes"]))
+    end = start + body_bytes
+    if start == 0 or len(raw) != end + CHECKSUM_BYTES:
+        seen = f"{len(raw) - start} of {body_bytes + CHECKSUM_BYTES} bytes after the header"
         raise DataError(f"snapshot {path} is truncated ({seen}): run pal-profile publish")
-    if zlib.crc32(body) != header["crc32"]:
+    if zlib.crc32(memoryview(raw)[:end]) != int.from_bytes(raw[end:], "little"):
         raise DataError(f"snapshot {path} is damaged (checksum differs): run pal-profile publish")
     columns: dict[str, Column] = {}
     texts: dict[str, list[str]] = {}
-    position = 0
     layout: list[list[object]] = header["layout"]  # type: ignore[assignment]
     for name, code, size in layout:
-        part = body[position : position + int(str(size))]
-        position += int(str(size))
+        part = raw[start : start + int(str(size))]
+        start += len(part)
         if code == "text":
-            text = bytes(part).decode()
-            texts[str(name)] = text.split("\n") if text else []
+            texts[str(name)] = part.decode().split("\n")[:-1]
         elif str(name) in _TYPES:
             column = array(_TYPES[str(name)])
             column.frombytes(part)
@@ -230,4 +272,18 @@ def _decode(header: dict[str, object], body: memoryview, path: str) -> Snapshot:
     missing = [name for name in (*_TYPES, *_TEXTS) if name not in columns and name not in texts]
     if missing:
         raise DataError(f"snapshot {path} lacks {', '.join(missing)}: run pal-profile publish")
+    _check_lengths(columns, texts)
     return Snapshot(header, columns, texts)
+
+
+def _check_lengths(columns: dict[str, Column], texts: dict[str, list[str]]) -> None:
+    """Raises ValueError when the columns do not belong together."""
+    rows = len(columns["index"])
+    uneven = [name for name in _TYPES if name != "starts" and len(columns[name]) != rows]
+    starts = columns["starts"]
+    if uneven or len(texts["uuids"]) != rows:
+        raise ValueError(f"columns of different lengths: {', '.join(uneven) or 'uuids'}")
+    if len(starts) != len(texts["nodes"]) + 1 or starts[0] != 0 or starts[-1] != rows:
+        raise ValueError("rows and nodes do not belong together")
+    if rows and max(columns["model"]) >= len(texts["models"]):
+        raise ValueError("a row has a model that is not listed")

@@ -32,7 +32,7 @@ def _tokens(text: str) -> list[str] | None:
             name += char
         else:
             return None
-    return tokens + [name] if name else tokens
+    return [*tokens, name] if name else tokens
 
 
 def _expression(tokens: list[str], position: int) -> tuple[Predicate, int] | None:

@@ -19,11 +19,13 @@ from slurm_pal.placement.offers import build_view
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Placement, Rule, View
 from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import Snapshot, known_class
 from slurm_pal.submit.candidates import Field, fields, startable
 from slurm_pal.submit.request import Request
 
 MEDIAN_SLOWDOWN = 1.0
+QUEUES = "left to Slurm: the GPUs are not free now, so the job queues, and a node list could only delay it"
 
 
 class Settings(NamedTuple):
@@ -42,7 +44,7 @@ class Gpu(NamedTuple):
     """One GPU of an offer. `slowdown` is None and `variability_class` "?" where it was never measured."""
 
     node: str
-    index: int
+    gpu: int  # Slurm's index
     slowdown: float | None
     variability_class: str
     measured_s: float  # Unix seconds, 0.0: never
@@ -125,7 +127,7 @@ def decide(
                     best = (placed.product, scene, placed)
                 break
     if best is None:
-        return Decision("none", "left to Slurm: the GPUs are not free now, so the job queues, and a node list could only delay it")
+        return Decision("none", QUEUES)
     _, scene, placed = best
     return _judge(request, snapshot, settings, rule, clearer, scene, placed, alternatives)
 
@@ -189,11 +191,11 @@ def _judge(
         alternatives=_others(scene, snapshot, settings, rule, placed, alternatives),
         unknown=_unknown(scene, chosen),
     )
-    if all(gpu.slowdown is None for gpu in _all_gpus(scene, snapshot, rule)):
+    if not _scored(scene, snapshot, rule):
         return told._replace(reason="left to Slurm: no GPU that is free now has a score")
     barred = rule.sensitivity not in INSENSITIVE and chosen.slowdown > rule.barred_slowdown
     if barred:
-        return _keep_off(request, settings, rule, clearer, scene, told)
+        return _keep_off(request, snapshot, settings, rule, clearer, scene, told)
     if plain is not None and [g[:2] for g in plain.gpus] == [g[:2] for g in chosen.gpus]:
         return told._replace(reason="as it is: plain Slurm would pick the same GPUs")
     if not clearer or request.soft_only:
@@ -225,7 +227,13 @@ def _pin(request: Request, settings: Settings, clearer: str, scene: _Scene, told
 
 
 def _keep_off(
-    request: Request, settings: Settings, rule: Rule, clearer: str, scene: _Scene, told: Decision
+    request: Request,
+    snapshot: Snapshot,
+    settings: Settings,
+    rule: Rule,
+    clearer: str,
+    scene: _Scene,
+    told: Decision,
 ) -> Decision:
     """Only barred GPUs are free: exclude their nodes for as long as waiting for others can pay."""
     assert told.chosen is not None
@@ -236,9 +244,9 @@ def _keep_off(
         for name, row in zip(view.names, view.slowdown, strict=True)
         if len(row) >= count and max(row if scene.shape.whole_nodes else row[:count]) > rule.barred_slowdown
     ]
-    left = [name for name in scene.nodes if name not in slow and scene.nodes[name].n_gpus]
+    left = [n for n in scene.nodes if n not in slow and _may_do_better(scene, snapshot, rule, n, count)]
     if len(left) < (scene.shape.nodes or 1):
-        return told._replace(reason=f"as it is: {what}, and no other node may run the job")
+        return told._replace(reason=f"as it is: {what}, and no better ones will become free for this job")
     if not clearer or request.soft_only:
         why = request.soft_only or "nobody would take an exclusion back"
         return told._replace(reason=f"as it is: {what}, but {why}")
@@ -303,16 +311,20 @@ def _gpu(snapshot: Snapshot, rule: Rule, node: str, index: int) -> Gpu:
     )
 
 
-def _all_gpus(scene: _Scene, snapshot: Snapshot, rule: Rule) -> list[Gpu]:
-    """The GPUs of the view until one has a score: enough to know that scores exist."""
-    seen: list[Gpu] = []
-    for name, free in zip(scene.view.names, scene.view.free, strict=True):
-        for index in free:
-            gpu = _gpu(snapshot, rule, name, index)
-            if gpu.slowdown is not None:
-                return [gpu]
-            seen.append(gpu)
-    return seen
+def _scored(scene: _Scene, snapshot: Snapshot, rule: Rule) -> bool:
+    """Whether any GPU that is free now has a score."""
+    return any(
+        _gpu(snapshot, rule, name, index).slowdown is not None
+        for name, free in zip(scene.view.names, scene.view.free, strict=True)
+        for index in free
+    )
+
+
+def _may_do_better(scene: _Scene, snapshot: Snapshot, rule: Rule, name: str, count: int) -> bool:
+    """Whether a node, once free, could hold `count` GPUs that are not barred."""
+    node = scene.nodes[name]
+    fast = [k for k in range(node.n_gpus) if (_gpu(snapshot, rule, name, k).slowdown or 1.0) <= rule.barred_slowdown]
+    return usable(node.states) and len(fast) >= (node.n_gpus if scene.shape.whole_nodes else count)
 
 
 def _others(
@@ -324,7 +336,7 @@ def _others(
     names = list(range(len(scene.view.names)))
     while len(offers) < count:
         kept = [i for i in names if i not in gone]
-        view = View(*([column[i] for i in kept] if column else () for column in scene.view))
+        view = _rows(scene.view, kept)
         again = place(settings.policy, view, scene.shape, rule)
         if again is None:
             break
@@ -333,12 +345,24 @@ def _others(
     return tuple(offers)
 
 
+def _rows(view: View, kept: Sequence[int]) -> View:
+    return View(
+        names=[view.names[i] for i in kept],
+        free=[view.free[i] for i in kept],
+        slowdown=[view.slowdown[i] for i in kept],
+        level=[view.level[i] for i in kept],
+        slowdown_a=[view.slowdown_a[i] for i in kept],
+        node_gpus=[view.node_gpus[i] for i in kept],
+        weight=[view.weight[i] for i in kept] if view.weight else (),
+    )
+
+
 def _unknown(scene: _Scene, chosen: Offer) -> tuple[str, ...]:
     said: list[str] = []
-    never = [f"{gpu.node}:{gpu.index}" for gpu in chosen.gpus if gpu.slowdown is None]
+    never = [f"{gpu.node}:{gpu.gpu}" for gpu in chosen.gpus if gpu.slowdown is None]
     if never:
         said.append(f"never measured, counted as median: {','.join(never)}")
-    stale = [f"{gpu.node}:{gpu.index}" for gpu in chosen.gpus if "stale" in gpu.flags]
+    stale = [f"{gpu.node}:{gpu.gpu}" for gpu in chosen.gpus if "stale" in gpu.flags]
     if stale:
         said.append(f"measured long ago, shrunk towards the median: {','.join(stale)}")
     if scene.fixed:
@@ -347,7 +371,7 @@ def _unknown(scene: _Scene, chosen: Offer) -> tuple[str, ...]:
 
 
 def _where(offer: Offer) -> str:
-    return " ".join(f"{node}:{','.join(str(g.index) for g in offer.gpus if g.node == node)}" for node in offer.nodes)
+    return " ".join(f"{node}:{','.join(str(g.gpu) for g in offer.gpus if g.node == node)}" for node in offer.nodes)
 
 
 def _gain(told: Decision) -> str:

@@ -42,6 +42,7 @@ class Request(NamedTuple):
     reservation: str = ""
     time_limit_s: int | None = None
     comment: str = ""
+    parsable: bool = False
     asks_gpus: bool = False  # False with a shape: --exclusive, given the GPUs of its nodes unasked
     soft_only: str = ""  # why no hard node list may be used; "" when it may
 
@@ -126,13 +127,13 @@ def _read(opts: dict[str, str]) -> Request:
     if high is None and tasks and per_node_tasks:
         low = high = -(-tasks // per_node_tasks)
     tasks = tasks or low * (per_node_tasks or 1)
-    shape, high = _shape(opts, low, high, tasks, per_node_tasks)
+    shape, low, high = _shape(opts, low, high, tasks, per_node_tasks)
     request = Request(
         shape=shape,
         nodes_min=low,
         nodes_max=high,
         nodes_stated="nodes" in opts,
-        tasks=tasks,
+        tasks=max(tasks, low),
         tasks_per_node=per_node_tasks,
         cpus_per_task=0 if "overcommit" in opts else _number(opts, "cpus-per-task", 1),
         cpus_per_gpu=_number(opts, "cpus-per-gpu", 0),
@@ -147,7 +148,8 @@ def _read(opts: dict[str, str]) -> Request:
         reservation=opts.get("reservation", ""),
         time_limit_s=seconds(opts["time"]) if "time" in opts else None,
         comment=opts.get("comment", ""),
-        asks_gpus=any(name in opts for name in ("gpus", "gpus-per-node", "gpus-per-task")) or "gpu" in opts.get("gres", ""),
+        parsable="parsable" in opts,
+        asks_gpus="gpu" in opts.get("gres", "") or any(n in opts for n in ("gpus", "gpus-per-node", "gpus-per-task")),
         soft_only=_soft_only(opts),
     )
     if request.req_nodes and shape is not None:
@@ -164,7 +166,7 @@ def _soft_only(opts: dict[str, str]) -> str:
 
 
 def _check_own_list(request: Request, shape: GpuShape) -> None:
-    if len(request.req_nodes) >= (request.nodes_max or request.nodes_min):
+    if request.nodes_max is not None and len(request.req_nodes) >= request.nodes_max:
         raise Conflict("the user's own --nodelist names all nodes")
     if shape.per_node is None or request.nodes_max != request.nodes_min:
         raise Conflict("--nodelist names a part of the nodes, and their number is open")
@@ -172,8 +174,8 @@ def _check_own_list(request: Request, shape: GpuShape) -> None:
 
 def _shape(
     opts: dict[str, str], low: int, high: int | None, tasks: int, per_node_tasks: int | None
-) -> tuple[GpuShape | None, int | None]:
-    """The GPU shape for `low` nodes, and the largest number of nodes (None: open)."""
+) -> tuple[GpuShape | None, int, int | None]:
+    """The GPU shape for the least number of nodes, that number, and the largest (None: open)."""
     kind_n, per_node = _gpus(opts.get("gres", ""), "--gres", gres=True)
     kind_m, per_node_2 = _gpus(opts.get("gpus-per-node", ""), "--gpus-per-node")
     kind_t, total = _gpus(opts.get("gpus", ""), "--gpus")
@@ -195,13 +197,13 @@ def _shape(
         low = high = total // per_node
     if not per_node and not total:
         if not whole:
-            return None, high
+            return None, low, high
         per_node = 1  # the job is given every GPU of its nodes, whether it asks or not
     kind = next(iter(kinds), "")
     if per_node:
         shape = GpuShape(per_node * low, low, per_node, kind, whole)
-        return shape, high if high is not None or tasks > 1 else low
-    return GpuShape(total, low if high is not None else None, None, kind, whole), high
+        return shape, low, high if high is not None or tasks > 1 else low
+    return GpuShape(total, low if high is not None else None, None, kind, whole), low, high
 
 
 def _exclusive(opts: dict[str, str]) -> bool:

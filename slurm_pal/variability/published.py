@@ -53,7 +53,7 @@ def as_intended(slowdown: Sequence[float] | Floats) -> Bins:
     found = cluster(rest, 1)
     best = -2.0
     for k in K_RANGE:
-        if k < len(np.unique(rest)):
+        if k <= len(np.unique(rest)) and k < len(rest):
             tried = cluster(rest, k)
             score = silhouette(rest, tried.labels)
             if score > best:

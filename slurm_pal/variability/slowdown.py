@@ -64,8 +64,8 @@ def repeatability(tracks: Mapping[str, Track], params: Params) -> float:
 
 
 def age_days(ts: float, now_s: float) -> int:
-    """Age in whole days, so that publishing twice on one day gives the same numbers."""
-    return max(0, math.floor((now_s - ts) / DAY_S))
+    """Age in days of the calendar (UTC): publishing twice on one day gives the same numbers."""
+    return max(0, math.floor(now_s / DAY_S) - math.floor(ts / DAY_S))
 
 
 def age_state(ts: float, now_s: float, params: Params) -> str:

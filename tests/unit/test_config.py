@@ -100,3 +100,11 @@ print(sorted(set({HEAVY!r}) & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    for section, keys in config.KEYS.items():
+        for name, key in keys.items():
+            assert f"| `{section}.{name}` | " in page, f"{section}.{name} is missing in docs/settings.md"
+            assert key.meaning in page

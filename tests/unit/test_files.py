@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,10 @@ def test_causes_are_flattened_to_one_line_without_control_characters() -> None:
     error = PalError("cannot sweep\n n1")
     error.__cause__ = OSError(28, "No space left on device\x1b[31m")
     assert one_line(error) == "cannot sweep n1: [Errno 28] No space left on device?[31m"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_only_regular_files_are_read(tmp_path: Path, make: Callable[[str], None]) -> None:
+    make(str(tmp_path / "x"))
+    with pytest.raises(DataError, match="not a regular file"):
+        files.read_trusted(str(tmp_path / "x"))

@@ -1,0 +1,50 @@
+"""palsub: sbatch, on the GPUs that suit the job. The work is in slurm_pal.submit."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+
+
+def main() -> int:
+    """Run palsub; the exit code is sbatch's, 2 for a wrong --pal- option."""
+    gc.disable()  # a process of 50 ms has no use for it, and parsing 10,000 lines pays for it
+    try:
+        from slurm_pal.submit.submission import main as submit
+
+        return int(submit(sys.argv[1:]))
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+        return 130
+    except Exception as error:  # whatever is wrong with us, the job goes to Slurm
+        return _plain(error)
+
+
+def _plain(error: Exception) -> int:
+    """Become sbatch with our own words left out, with no module of ours: one of them is what failed."""
+    words = list(sys.argv[1:])
+    kept: list[str] = []
+    while words and words[0].startswith("-") and words[0] != "--":
+        word = words.pop(0)
+        if not word.startswith("--pal-"):
+            kept.append(word)
+            if words and not words[0].startswith("-") and not os.path.isfile(words[0]):
+                kept.append(words.pop(0))  # an option's value; only a file can be the script
+        elif word in ("--pal-class", "--pal-app", "--pal-policy") and words:
+            words.pop(0)
+    sys.stderr.write(f"palsub: {type(error).__name__}: {str(error)[:200]!r}; submitted as plain sbatch\n")
+    sys.stderr.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp("sbatch", ["sbatch", *kept, *words])
+    except OSError as missing:
+        sys.stderr.write(f"palsub: sbatch: {missing.strerror}\n")
+        return 127
+
+
+if __name__ == "__main__":
+    sys.exit(main())

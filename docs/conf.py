@@ -1,0 +1,20 @@
+"""Sphinx configuration: HTML and man pages from the same sources."""
+
+from slurm_pal import __version__
+
+project = "slurm-pal"
+author = "The slurm-pal developers"
+copyright = "2026, " + author
+release = version = __version__
+extensions = ["myst_parser", "sphinx_click"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+html_theme = "furo"
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 3
+man_pages = [
+    ("palsub", "palsub", "submit a batch job to Slurm, placed by GPU variability", author, 1),
+    ("man/pal", "pal", "look at GPU variability and at what was done for a job", author, 1),
+    ("man/pal-profile", "pal-profile", "measure the GPUs of a Slurm cluster", author, 1),
+    ("settings", "pal.toml", "settings of slurm-pal", author, 5),
+]

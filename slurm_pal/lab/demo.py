@@ -1,0 +1,191 @@
+"""The demonstration: the same jobs once with sbatch and once with palsub, on a live Slurm.
+
+Every step is a command that a user could type, run as its own process; the outcome is
+what the jobs themselves measured. Also the source of the completion ratios in
+docs/benchmarks.md, which repeat it over several seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from slurm_pal.errors import PalError
+from slurm_pal.lab.lab import Lab
+
+Say = Callable[[str], None]
+
+
+class DemoJob(NamedTuple):
+    """One job of the demonstration: sensitivity class, GPUs on one node, seconds on median GPUs."""
+
+    sensitivity: str
+    gpus: int
+    seconds: float
+
+
+class Outcome(NamedTuple):
+    """One finished job: what the payload and Slurm said of it."""
+
+    job: DemoJob
+    job_id: int
+    where: str  # e.g. "n3:0-1"
+    slowdown: float
+    run_s: float
+    completion_s: float  # from the return of the submit command to the end of the payload
+
+
+WORKLOAD = tuple(
+    DemoJob(sensitivity, gpus, 15.0)
+    for sensitivity, gpus in (
+        ("C", 1), ("A", 1), ("B", 1), ("A", 2), ("C", 2), ("A", 4), ("C", 1), ("A", 1),
+        ("B", 2), ("C", 1), ("A", 1), ("B", 4), ("A", 2), ("C", 2), ("C", 1), ("A", 1),
+    )
+)  # fmt: skip
+"""27 of 32 GPUs: everything starts at once, and which GPU a job gets is all that differs."""
+
+
+def script_of(job: DemoJob, pal: str) -> str:
+    """The batch script; `#PAL` is a comment to plain sbatch."""
+    work = f"{pal} lab work --class {job.sensitivity} --seconds {job.seconds:g} --json"
+    return f"#!/bin/sh\n#SBATCH --gres=gpu:{job.gpus} --time=5\n#PAL class={job.sensitivity}\nexec {work}\n"
+
+
+def run_phase(lab: Lab, submit: Sequence[str], jobs: Sequence[DemoJob], directory: str) -> list[Outcome]:
+    """Submit all jobs with the command `submit`, wait for the last one, read what they say.
+
+    Raises PalError when a submission fails or a job does not report.
+    """
+    env = lab.environ()
+    submitted: list[tuple[DemoJob, int, float]] = []
+    for number, job in enumerate(jobs):
+        path = os.path.join(directory, f"job-{number}.sh")
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(script_of(job, program("pal")))
+        argv = [*submit, "--parsable", "-o", os.path.join(directory, "%j.json"), "-J", f"demo-{job.sensitivity}", path]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            raise PalError(f"{os.path.basename(submit[0])} failed: {done.stderr.strip()}")
+        submitted.append((job, int(done.stdout.split(";")[0]), time.time()))
+    _wait(env, [job_id for _, job_id, _ in submitted])
+    return [_outcome(job, job_id, at_s, directory) for job, job_id, at_s in submitted]
+
+
+def _wait(env: dict[str, str], job_ids: Sequence[int], limit_s: float = 150.0) -> None:
+    """Until none of these jobs is in the queue. Raises PalError after `limit_s`."""
+    deadline_s = time.monotonic() + limit_s
+    listed = ",".join(map(str, job_ids))
+    while time.monotonic() < deadline_s:
+        argv = ["squeue", "-h", "-o", "%A", "-j", listed]
+        if not subprocess.run(argv, env=env, capture_output=True, text=True, check=False).stdout.strip():
+            return
+        time.sleep(0.5)
+    raise PalError(f"jobs {listed} are still in the queue after {limit_s:g} s")
+
+
+def _outcome(job: DemoJob, job_id: int, submitted_s: float, directory: str) -> Outcome:
+    path = os.path.join(directory, f"{job_id}.json")
+    try:
+        with open(path, encoding="utf-8") as stream:
+            said: dict[str, Any] = json.load(stream)
+    except (OSError, ValueError) as error:
+        raise PalError(f"job {job_id} left no result in {path}: {error}") from None
+    return Outcome(
+        job=job,
+        job_id=job_id,
+        where=_where(said["gpus"]),
+        slowdown=float(said["slowdown"]) * float(said["locality"]),
+        run_s=float(said["ended_s"]) - float(said["started_s"]),
+        completion_s=float(said["ended_s"]) - submitted_s,
+    )
+
+
+def _where(gpus: Sequence[dict[str, Any]]) -> str:
+    by_node: dict[str, list[str]] = {}
+    for gpu in gpus:
+        by_node.setdefault(str(gpu["node"]), []).append(str(gpu["index"]))
+    return " ".join(f"{node}:{','.join(indexes)}" for node, indexes in by_node.items())
+
+
+def program(name: str) -> str:
+    """The installed program beside this Python. Raises PalError when it is not there."""
+    path = os.path.join(os.path.dirname(sys.executable), name)
+    if not os.path.exists(path):
+        raise PalError(f"{name} is not installed beside {sys.executable}: pip install .")
+    return path
+
+
+def ratios(plain: Sequence[Outcome], placed: Sequence[Outcome]) -> dict[str, float]:
+    """Mean completion under palsub over that under sbatch, per sensitivity class and for "all"."""
+    found: dict[str, float] = {}
+    for name in [*sorted({outcome.job.sensitivity for outcome in plain}), "all"]:
+        before, after = (
+            statistics.fmean(o.completion_s for o in phase if name in ("all", o.job.sensitivity))
+            for phase in (plain, placed)
+        )
+        found[name] = after / before
+    return found
+
+
+def demonstrate(directory: str, seed: int, say: Say) -> dict[str, float]:
+    """The whole demonstration in a lab under `directory`; returns the completion ratios.
+
+    The lab is ended and its directory removed whatever happens.
+    """
+    started_s = time.monotonic()
+    say("1. A real Slurm with emulated GPUs (some secretly slow): pal lab up --nodes 8 --gpus 4")
+    with Lab.up(os.path.join(directory, "lab"), nodes=8, gpus=4, seed=seed) as lab:
+        say(f"   8 nodes x 4 GPUs after {time.monotonic() - started_s:.1f} s\n")
+        say("2. Measure every GPU, one Slurm job per node: pal-profile run --max-parallel 8")
+        _show(lab, [program("pal-profile"), "run", "--yes", "--max-parallel", "8"], say)
+        say("\n3. What is known now: pal nodes")
+        _show(lab, [program("pal"), "nodes"], say)
+        say(f"\n4. {len(WORKLOAD)} jobs with plain sbatch, then the same with palsub --pal-watch, on the empty cluster")
+        phases: list[list[Outcome]] = []
+        for name, submit in (("sbatch", ["sbatch"]), ("palsub", [program("palsub"), "--pal-watch"])):
+            begun_s = time.monotonic()
+            output = os.path.join(directory, name)
+            os.mkdir(output)
+            phases.append(run_phase(lab, submit, WORKLOAD, output))
+            say(f"   {name}: all done after {time.monotonic() - begun_s:.1f} s")
+        plain, placed = phases
+        say("")
+        for line in comparison(plain, placed):
+            say(line)
+        say("\n5. Why, for one job of each class: pal explain JOBID")
+        for name in "ABC":
+            first = next(o for o in placed if o.job.sensitivity == name)
+            _show(lab, [program("pal"), "explain", str(first.job_id)], say)
+    found = ratios(plain, placed)
+    said = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+    say(f"Mean completion, palsub / sbatch: {said}   (below 1 is faster)")
+    say(f"The lab is stopped and removed. {time.monotonic() - started_s:.0f} s in all.")
+    return found
+
+
+def comparison(plain: Sequence[Outcome], placed: Sequence[Outcome]) -> list[str]:
+    """One line per job: where it ran, true slowdown and completion, before and after."""
+    lines = ["   class GPUs | sbatch    slowdown  done after | palsub    slowdown  done after | faster by"]
+    for before, after in sorted(zip(plain, placed, strict=True), key=lambda pair: pair[0].job):
+        gain_pct = 100.0 * (1.0 - after.completion_s / before.completion_s)
+        cells = [f"{o.where:10s} {o.slowdown:7.3f} {o.completion_s:9.1f} s" for o in (before, after)]
+        lines.append(
+            f"   {before.job.sensitivity:5s} {before.job.gpus:4d} | {cells[0]} | {cells[1]} | {gain_pct:+5.1f} %"
+        )
+    return lines
+
+
+def _show(lab: Lab, argv: Sequence[str], say: Say) -> None:
+    done = subprocess.run(
+        argv, env=lab.environ(), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    if done.returncode != 0:
+        raise PalError(f"{os.path.basename(argv[0])} {argv[1]} failed: {done.stderr.strip() or done.stdout.strip()}")
+    for line in done.stdout.splitlines():
+        say("   " + line)

@@ -1,0 +1,103 @@
+"""palsub's own words: what --pal-* asks for, and which sensitivity class a job gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_pal.errors import UsageError
+from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.submit.argv import CommandLine
+
+HELP = """usage: palsub [--pal-OPTION]... [sbatch options] script [args]
+
+sbatch, on the GPUs that suit the job. Every word goes to sbatch as it is; only these,
+before `--` or the script name, are palsub's:
+
+  --pal-class A|B|C  how much the job suffers from slow GPUs: A compute-bound, B mixed,
+                     C memory-bound or insensitive (not stated: treated as A)
+  --pal-app NAME     the class of a known application, or of one under [apps] in pal.toml
+  --pal-policy NAME  another placement rule (class-fit, pal, pm-first, packed, random)
+  --pal-watch        a small process of yours takes node lists back from jobs that wait
+  --pal-explain      tell on stderr what was decided, and why
+  --pal-json         the same as JSON: on stderr, with --pal-dry-run on stdout
+  --pal-dry-run      print the exact sbatch command and the reason; submit nothing
+  --pal-off          plain sbatch (also: SLURM_PAL_OFF=1)
+  --pal-help         this text; --help is sbatch's
+
+In the script, before its first command:  #PAL class=A   or   #PAL app=resnet50
+In the environment:                       SLURM_PAL_CLASS=A
+
+examples:
+  palsub --pal-class A --gpus-per-node=4 train.sh
+  palsub --pal-dry-run --gres=gpu:2 job.sh
+  palsub --pal-watch --parsable --gpus=1 --wrap 'python3 train.py'
+"""
+
+
+class Choice(NamedTuple):
+    """The --pal-* options of one command line."""
+
+    sensitivity: str = ""
+    app: str = ""
+    policy: str = ""
+    off: bool = False
+    dry_run: bool = False
+    explain: bool = False
+    json: bool = False
+    watch: bool = False
+    help: bool = False
+
+
+def choice(line: CommandLine) -> Choice:
+    """Check our options. Raises UsageError for a value that is not allowed."""
+    values = dict(line.pal)
+    wanted = values.get("class", "")
+    if "class" in values and wanted not in SENSITIVITY_CLASSES:
+        allowed = ", ".join(SENSITIVITY_CLASSES)
+        raise UsageError(f"--pal-class {wanted!r} is not one of {allowed}; see palsub --pal-help")
+    policy = values.get("policy", "")
+    if "policy" in values:
+        from slurm_pal.placement import POLICIES
+
+        if policy not in POLICIES:
+            raise UsageError(f"--pal-policy {policy!r} is not one of {', '.join(POLICIES)}; see palsub --pal-help")
+    return Choice(
+        sensitivity=wanted, app=values.get("app", ""), policy=policy, off="off" in values,
+        dry_run="dry-run" in values, explain="explain" in values, json="json" in values, watch="watch" in values,
+        help="help" in values,
+    )  # fmt: skip
+
+
+def sensitivity(
+    chosen: Choice,
+    environment: Mapping[str, str],
+    directives: tuple[tuple[str, str], ...],
+    apps: Mapping[str, str],
+    warnings: list[str],
+) -> tuple[str, str]:
+    """(class, where it comes from). A wrong value outside the command line is warned about and passed over.
+
+    Raises UsageError for an unknown --pal-app.
+    """
+    from slurm_pal.sensitivity.catalogue import class_of
+
+    if chosen.sensitivity:
+        return chosen.sensitivity, "--pal-class"
+    if chosen.app:
+        return class_of(chosen.app, apps), f"--pal-app {chosen.app}"
+    for key, _ in directives:
+        if key not in ("class", "app"):
+            warnings.append(f"#PAL {key} is not known (class, app) and is ignored")
+    named = dict(directives)
+    for origin, value in (("$SLURM_PAL_CLASS", environment.get("SLURM_PAL_CLASS")), ("#PAL class", named.get("class"))):
+        if value in SENSITIVITY_CLASSES:
+            return value, origin
+        if value is not None:
+            warnings.append(f"{origin} = {value!r} is not one of {', '.join(SENSITIVITY_CLASSES)} and is ignored")
+    if "app" in named:
+        try:
+            return class_of(named["app"], apps), f"#PAL app={named['app']}"
+        except UsageError as error:
+            warnings.append(f"#PAL app: {error}")
+    return UNKNOWN_CLASS, "not stated, treated as A"

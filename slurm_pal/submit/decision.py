@@ -1,0 +1,196 @@
+"""The record of one decision: written at submission, told again by `pal explain`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import Any
+
+from slurm_pal.errors import DataError
+from slurm_pal.files import write_atomic
+from slurm_pal.submit import state
+
+TYPE_CHECKING = False  # typing's own constant would cost the import of decide
+if TYPE_CHECKING:
+    from slurm_pal.submit.decide import Decision, Offer
+
+SCHEMA = "pal.decision/1"
+KEEP = 1000
+_SLACK = 100  # records over KEEP before the oldest are removed: pruning reads the whole folder
+
+Record = dict[str, Any]
+
+
+def record(
+    decision: Decision,
+    *,
+    cluster: str,
+    now_s: float,
+    sensitivity: str,
+    sensitivity_from: str,
+    policy: str,
+    argv: list[str],
+    snapshot: Record | None,
+    warnings: list[str],
+) -> Record:
+    """Everything about one decision as JSON-ready data; `job_id` is filled in once it is known.
+
+    Ages are seconds at the time of the decision, null where a GPU was never measured.
+    """
+    return {
+        "schema": SCHEMA,
+        "job_id": None,
+        "cluster": cluster,
+        "made_s": now_s,
+        "action": decision.action,
+        "reason": decision.reason,
+        "sensitivity": {"class": sensitivity, "from": sensitivity_from},
+        "policy": policy,
+        "argv": argv,
+        "added": list(decision.added),
+        "chosen": _offer(decision.chosen, now_s),
+        "alternatives": [_offer(offer, now_s) for offer in decision.alternatives],
+        "plain_slurm": _offer(decision.plain, now_s),
+        "unknown": list(decision.unknown),
+        "lease": {"seconds": decision.lease_s, "until_s": now_s + decision.lease_s, "why": decision.lease_why}
+        if decision.lease_s
+        else None,
+        "snapshot": snapshot,
+        "warnings": warnings,
+    }
+
+
+def _offer(offer: Offer | None, now_s: float) -> Record | None:
+    if offer is None:
+        return None
+    gpus = [
+        {
+            "node": gpu.node,
+            "index": gpu.gpu,
+            "slowdown": None if gpu.slowdown is None else round(gpu.slowdown, 4),
+            "class": gpu.variability_class,
+            "age_s": round(max(0.0, now_s - gpu.measured_s)) if gpu.measured_s else None,
+            "flags": list(gpu.flags),
+        }
+        for gpu in offer.gpus
+    ]
+    return {
+        "gpus": gpus,
+        "slowdown": round(offer.slowdown, 4),
+        "locality": offer.locality,
+        "product": round(offer.product, 4),
+    }
+
+
+def save(made: Record) -> None:
+    """Keep the record of a submitted job, and the newest 1000 of a cluster.
+
+    Raises OSError when the state folder cannot be written.
+    """
+    folder = state.folder("decisions", made["cluster"])
+    write_atomic(os.path.join(folder, f"{int(made['job_id'])}.json"), json.dumps(made) + "\n", 0o600)
+    names = [name for name in os.listdir(folder) if name.endswith(".json")]
+    if len(names) > KEEP + _SLACK:
+        for name in _by_age(folder, names)[:-KEEP]:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
+
+
+def _by_age(folder: str, names: list[str]) -> list[str]:
+    def age(name: str) -> tuple[float, int, str]:
+        try:
+            return os.stat(os.path.join(folder, name)).st_mtime, len(name), name
+        except OSError:  # removed meanwhile by a palsub beside us
+            return 0.0, 0, name
+
+    return sorted(names, key=age)
+
+
+def load(cluster: str, job_id: int) -> Record | None:
+    """The decision about one job, None when palsub took none here.
+
+    `cluster` is a ClusterName, or "" for the cluster in force. Raises DataError when the
+    record cannot be read.
+    """
+    path = os.path.join(_folder(cluster), f"{int(job_id)}.json")
+    try:
+        with open(path, encoding="utf-8") as stream:
+            made = json.load(stream)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise DataError(f"decision record {path} cannot be read: {error}") from None
+    if not isinstance(made, dict) or made.get("schema") != SCHEMA:
+        raise DataError(f"decision record {path} is not {SCHEMA!r}: update slurm-pal")
+    return made
+
+
+def last(cluster: str) -> Record | None:
+    """The newest decision on a cluster, None when there is none. Raises DataError like `load`."""
+    folder = _folder(cluster)
+    try:
+        names = [n for n in os.listdir(folder) if n.endswith(".json") and n[:-5].isdigit()]
+    except OSError:
+        return None
+    return load(cluster, int(_by_age(folder, names)[-1][:-5])) if names else None
+
+
+def _folder(cluster: str) -> str:
+    """The records of a cluster; a ClusterName means the cluster in force where that bears the name."""
+    here, name = state.cluster_key(), cluster.lower()
+    return os.path.join(state.home(), "decisions", here if here.startswith(name) else name)
+
+
+def render(made: Record) -> list[str]:
+    """The record as lines of text."""
+    sensitivity = made["sensitivity"]
+    lines = [] if made["job_id"] is None else [f"job {made['job_id']}"]
+    lines.append(f"decision: {made['action']}: {made['reason']}")
+    lines.append(f"sensitivity class {sensitivity['class']} ({sensitivity['from']}), policy {made['policy']}")
+    if made["added"]:
+        lines.append(f"added to sbatch: {' '.join(made['added'])}")
+    if made["lease"]:
+        lines.append(f"lease: {made['lease']['why']}")
+    if made["chosen"]:
+        lines.append(f"best GPUs free then: {_summary(made['chosen'])}")
+        lines += [f"  {_gpu_line(gpu)}" for gpu in made["chosen"]["gpus"]]
+    for offer in made["alternatives"]:
+        lines.append(f"next best: {_summary(offer)}")
+    if made["plain_slurm"]:
+        lines.append(f"plain Slurm would have picked: {_summary(made['plain_slurm'])}")
+    lines += [f"unknown: {text}" for text in made["unknown"]]
+    if made["snapshot"]:
+        lines.append(f"scores: epoch {made['snapshot']['epoch']}, published {_age(made['snapshot']['age_s'])} before")
+    lines += [f"warning: {text}" for text in made["warnings"]]
+    return lines
+
+
+def _summary(offer: Record) -> str:
+    nodes: dict[str, list[str]] = {}
+    for gpu in offer["gpus"]:
+        nodes.setdefault(gpu["node"], []).append(str(gpu["index"]))
+    where = " ".join(f"{node}:{','.join(indexes)}" for node, indexes in nodes.items())
+    text = f"{where} at {offer['product']:.3f}"
+    if offer["locality"] != 1.0:
+        text += f" (slowest GPU {offer['slowdown']:.3f} x locality {offer['locality']:g})"
+    return text
+
+
+def _gpu_line(gpu: Record) -> str:
+    if gpu["slowdown"] is None:
+        return f"{gpu['node']} GPU {gpu['index']}: never measured, counted as a median GPU"
+    flags = f", {','.join(gpu['flags'])}" if gpu["flags"] else ""
+    return (
+        f"{gpu['node']} GPU {gpu['index']}: slowdown {gpu['slowdown']:.3f}, class {gpu['class']}, "
+        f"measured {_age(gpu['age_s'])} before{flags}"
+    )
+
+
+def _age(seconds: float | None) -> str:
+    if seconds is None:
+        return "an unknown time"
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,111 @@
+"""Leases: hard words on a pending job that somebody must take back.
+
+Two clearers. The **watcher** of the user reads lease files in his state folder. A
+**daemon** that says in its heartbeat that it clears leases finds them on the jobs
+themselves: palsub then adds a comment, `pal:lease=<seconds>;req=...;exc=...`, where
+`req` and `exc` are the lists the user asked for, to be put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import Any, NamedTuple
+
+from slurm_pal.files import write_atomic
+from slurm_pal.submit import state
+
+SCHEMA = "pal.lease/1"
+HEARTBEAT_SCHEMA = "pal.heartbeat/1"
+CLOCK_SKEW_S = 5.0
+"""A heartbeat may be this far in the future: login nodes and controller have clocks of their own."""
+
+
+class Lease(NamedTuple):
+    """One job whose node lists end at `until_s` (Unix seconds)."""
+
+    job_id: int
+    made_s: float
+    until_s: float
+    pass_s: float  # grace for a job that Slurm has not looked at yet
+    last_s: float  # after this it is taken back whatever the reason
+    pinned: str = ""  # our --nodelist, "" when we set none
+    excluded: str = ""  # our --exclude, "" when we set none
+    user_req: str = ""  # what the user asked for, put back
+    user_exc: str = ""
+
+
+def heartbeat_fresh(snapshot_path: str, now_s: float, max_age_s: float) -> bool:
+    """Whether a daemon lives that clears leases; a beat from the future (clock set back) does not count."""
+    try:
+        with open(snapshot_path + ".heartbeat", encoding="utf-8") as stream:
+            beat = json.load(stream)
+        if beat.get("schema") != HEARTBEAT_SCHEMA or beat.get("clears_leases") is not True:
+            return False
+        return -CLOCK_SKEW_S <= now_s - float(beat["at_s"]) <= max_age_s
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return False
+
+
+def comment(lease_s: float, user_req: str, user_exc: str) -> str:
+    """The mark by which a daemon knows a lease on a job."""
+    return f"pal:lease={lease_s:.0f};req={user_req};exc={user_exc}"
+
+
+def prepare(lease: Lease, cluster: str) -> str:
+    """Write a lease before its job exists, so that a full disk shows now; return the file's path.
+
+    Raises OSError when it cannot be written: then no node list may be used.
+    """
+    path = os.path.join(state.folder("leases", cluster), f"new-{os.getpid()}.json")
+    write_atomic(path, _encode(lease), 0o600)
+    return path
+
+
+def confirm(prepared: str, lease: Lease) -> str:
+    """The job exists: turn its prepared file into the lease. Raises OSError."""
+    path = os.path.join(os.path.dirname(prepared), f"{lease.job_id}.json")
+    write_atomic(path, _encode(lease), 0o600)
+    drop(prepared)
+    return path
+
+
+def drop(path: str) -> None:
+    """Forget a lease."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _encode(lease: Lease) -> str:
+    return json.dumps({"schema": SCHEMA, **lease._asdict()}) + "\n"
+
+
+def read_all(folder: str) -> dict[str, Lease]:
+    """path -> lease of all leases with a job; files that make no sense are removed.
+
+    Raises OSError when the folder cannot be listed.
+    """
+    found: dict[str, Lease] = {}
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if not name.endswith(".json") or not name[:-5].isdigit():
+            continue
+        try:
+            with open(path, encoding="utf-8") as stream:
+                found[path] = _decode(json.load(stream))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, TypeError, KeyError):
+            drop(path)
+    return found
+
+
+def _decode(table: dict[str, Any]) -> Lease:
+    if table.pop("schema") != SCHEMA:
+        raise ValueError("another schema")
+    numbers = {key: float(table[key]) for key in ("made_s", "until_s", "pass_s", "last_s")}
+    texts = {key: str(table[key]) for key in ("pinned", "excluded", "user_req", "user_exc")}
+    if not all(text.isprintable() and " " not in text for text in texts.values()):
+        raise ValueError("a node list holds a blank")
+    return Lease(job_id=int(table["job_id"]), **numbers, **texts)  # type: ignore[arg-type]

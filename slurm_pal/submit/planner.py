@@ -1,0 +1,215 @@
+"""From a command line and its script to a plan: the words to add, the record, the lease."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from slurm_pal.errors import DataError, SlurmError
+from slurm_pal.slurm.cli import CliClient
+from slurm_pal.submit import decision, lease, state
+from slurm_pal.submit.argv import CommandLine
+from slurm_pal.submit.choice import Choice
+from slurm_pal.submit.lease import Lease
+from slurm_pal.submit.processes import runner
+from slurm_pal.submit.request import Request, build
+from slurm_pal.submit.script import Script
+
+TYPE_CHECKING = False  # decide and snapshot are imported while Slurm answers
+if TYPE_CHECKING:
+    from slurm_pal.config import Config
+    from slurm_pal.store.snapshot import Snapshot
+    from slurm_pal.submit.decide import Decision, Settings
+
+LAST_MARGIN_S = 60.0
+"""A lease is taken back this long after submit.lease_max_s whatever keeps the job waiting."""
+
+
+class Plan:
+    """What will be submitted, and what is remembered about it."""
+
+    def __init__(self, decided: Decision, made: decision.Record, words: list[str]) -> None:
+        self.decided, self.made, self.words = decided, made, words
+        self.lease: Lease | None = None
+        self.prepared = ""  # the file of a lease whose job does not exist yet
+        self.parsable = False  # sbatch prints the bare job id
+
+
+def plan(
+    line: CommandLine, chosen: Choice, script: Script | None, config: Config, sensitivity: tuple[str, str],
+    warnings: list[str],
+) -> Plan:  # fmt: skip
+    """Decide about one submission. `warnings` gets what the user must be told, one line each.
+
+    Raises SlurmError, DataError or OSError where nothing can be decided.
+    """
+    now_s = time.time()
+    cluster = state.cluster_key()
+    request = build(line, os.environ, script)
+    clearer = _clearer(config, chosen, request, cluster, now_s, warnings)
+    policy = chosen.policy or config.text("placement", "policy")
+    snapshot, decided = _decide(request, config, policy, sensitivity[0], clearer, now_s, warnings)
+    added = list(decided.added)
+    if decided.lease_s and clearer == "daemon":
+        mark = lease.comment(decided.lease_s, ",".join(request.req_nodes), ",".join(request.exc_nodes))
+        added.append(f"--comment={mark}")
+    words = ["sbatch", *line.before, *added, *line.after]
+    made = decision.record(
+        decided._replace(added=tuple(added)),
+        cluster=cluster,
+        now_s=now_s,
+        sensitivity=sensitivity[0],
+        sensitivity_from=sensitivity[1],
+        policy=policy,
+        argv=words,
+        snapshot=None if snapshot is None else _source(config, snapshot, now_s),
+        warnings=warnings,
+    )
+    planned = Plan(decided, made, words)
+    planned.parsable = request.parsable or line.has("parsable")
+    if decided.lease_s and clearer == "watcher":
+        planned.lease = _lease(decided, request, config, now_s)
+    return planned
+
+
+def _source(config: Config, snapshot: Snapshot, now_s: float) -> decision.Record:
+    age_s = round(max(0.0, now_s - snapshot.written_s))
+    return {"path": config.snapshot_path, "epoch": snapshot.epoch, "age_s": age_s}
+
+
+def _settings(config: Config, policy: str) -> Settings:
+    from slurm_pal.submit.decide import Settings
+
+    return Settings(
+        policy=policy,
+        locality_penalty=config.number("placement", "locality_penalty"),
+        barred_slowdown=config.number("placement", "barred_slowdown"),
+        lease_max_s=config.number("submit", "lease_max_s"),
+        lease_pass_s=config.number("submit", "lease_pass_s"),
+        expected_run_share=config.number("submit", "expected_run_share"),
+        expected_run_s=config.number("submit", "expected_run_s"),
+    )
+
+
+def _clearer(
+    config: Config, chosen: Choice, request: Request, cluster: str, now_s: float, warnings: list[str]
+) -> str:
+    """Who will take a lease back: the user's watcher where wanted and possible, a daemon that says so, or nobody."""
+    if request.leave or request.shape is None or request.soft_only:
+        return ""
+    if chosen.watch or config.flag("submit", "watch"):
+        try:
+            if os.access(state.folder("leases", cluster), os.W_OK):
+                return "watcher"
+            raise PermissionError(13, "Permission denied")
+        except OSError as error:
+            warnings.append(f"no watcher, so no node list: {state.home()} cannot be written ({error.strerror})")
+    max_age_s = config.number("submit", "heartbeat_max_age_s")
+    alive = lease.heartbeat_fresh(config.snapshot_path, now_s, max_age_s)
+    # The daemon finds a lease by the job's comment, and the user's own comment is not ours to change.
+    return "daemon" if alive and not request.comment else ""
+
+
+def _decide(
+    request: Request, config: Config, policy: str, sensitivity: str, clearer: str, now_s: float,
+    warnings: list[str],
+) -> tuple[Snapshot | None, Decision]:  # fmt: skip
+    """Ask Slurm; import what decides and read the snapshot while it answers."""
+    if request.leave or request.shape is None:
+        from slurm_pal.submit.decide import Decision
+
+        return None, Decision("none", f"left to Slurm: {request.leave or 'the job asks for no GPU'}")
+    read: list[Snapshot | DataError] = []
+
+    def meanwhile() -> None:
+        import slurm_pal.submit.decide  # noqa: F401
+        from slurm_pal.store import snapshot as snapshots
+
+        try:
+            read.append(snapshots.read(config.snapshot_path))
+        except DataError as error:
+            read.append(error)
+
+    client = CliClient(runner(config.number("submit", "slurm_timeout_s"), meanwhile))
+    try:
+        overview = client.overview(reservations=bool(request.reservation))
+    except SlurmError:
+        if read and isinstance(read[0], DataError):
+            raise read[0] from None  # the nearer cause, and the one the user can mend
+        raise
+    from slurm_pal.submit.decide import Decision, decide
+
+    found = read[0]
+    if isinstance(found, DataError):
+        warnings.append(f"{found}; submitted as plain sbatch")
+        return None, Decision("none", f"left to Slurm: {found}")
+    return found, decide(request, overview, found, sensitivity, _settings(config, policy), clearer, now_s)
+
+
+def _lease(decided: Decision, request: Request, config: Config, now_s: float) -> Lease:
+    return Lease(
+        job_id=0,
+        made_s=now_s,
+        until_s=now_s + decided.lease_s,
+        pass_s=config.number("submit", "lease_pass_s"),
+        last_s=now_s + config.number("submit", "lease_max_s") + LAST_MARGIN_S,
+        pinned=",".join(decided.pinned),
+        excluded=",".join(decided.excluded),
+        user_req=",".join(request.req_nodes),
+        user_exc=",".join(request.exc_nodes),
+    )
+
+
+def prepare(planned: Plan) -> None:
+    """Write the lease before the job exists. Raises OSError when it cannot be written."""
+    if planned.lease is not None:
+        planned.prepared = lease.prepare(planned.lease, str(planned.made["cluster"]))
+
+
+def submitted(planned: Plan, job_id: int) -> list[str]:
+    """The job exists: confirm lease and record. Returns warnings; never raises for our own files."""
+    planned.made["job_id"] = job_id
+    said: list[str] = []
+    if planned.lease is not None and planned.prepared:
+        try:
+            _watch(planned, planned.lease, job_id)
+        except OSError as error:
+            said.append(_take_back(planned.lease, job_id, error))
+    try:
+        decision.save(planned.made)
+    except OSError as error:
+        planned.made["unsaved"] = error.strerror
+    return said
+
+
+def _watch(planned: Plan, made: Lease, job_id: int) -> None:
+    from slurm_pal.submit import watcher
+
+    shift_s = time.time() - made.made_s  # the lease runs from the submission
+    path = lease.confirm(
+        planned.prepared,
+        made._replace(
+            job_id=job_id, made_s=made.made_s + shift_s, until_s=made.until_s + shift_s, last_s=made.last_s + shift_s
+        ),
+    )
+    watcher.start(os.path.dirname(path))
+
+
+def _take_back(made: Lease, job_id: int, error: OSError) -> str:
+    """No watcher after all: the node list must not stay."""
+    from slurm_pal.submit import watcher
+
+    why = f"no watcher ({error.strerror})"
+    try:
+        watcher.clear(CliClient(), made._replace(job_id=job_id))
+    except SlurmError as refused:
+        mend = f"scontrol update JobId={job_id} ReqNodeList={made.user_req}"
+        return f"{why}, and the node list of job {job_id} stays ({refused}): {mend}"
+    return f"{why}: the node list of job {job_id} was taken back at once"
+
+
+def forget(planned: Plan) -> None:
+    """sbatch did not take the job: no lease."""
+    if planned.prepared:
+        lease.drop(planned.prepared)
+        planned.prepared = ""

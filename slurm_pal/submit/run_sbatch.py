@@ -1,0 +1,262 @@
+"""Run the real sbatch as if it had been called itself, listening for the job id.
+
+stdin is sbatch's own. stdout goes through a pipe, or a terminal pair where it is a
+terminal, and is forwarded byte for byte as it comes. stderr is inherited, unless words
+of ours are on the command line: then it is held until sbatch has taken the job, so that
+a refusal that we caused is not shown, and plain sbatch speaks for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import NamedTuple
+
+from slurm_pal.submit.processes import DEFAULT_SIGNALS
+
+HOLD_S = 2.0  # longer than this nobody's words are held: a site's sbatch may be asking something
+_JOB_ID = re.compile(rb"^Submitted batch job (\d+)(?: on cluster \S+)?\r?$", re.MULTILINE)
+_PARSABLE_ID = re.compile(rb"^(\d+)(?:;\S+)?\r?$", re.MULTILINE)
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+
+
+class Outcome(NamedTuple):
+    """How sbatch ended: `status` as os.waitstatus_to_exitcode gives it, negative for a signal."""
+
+    status: int
+    job_id: int | None
+    held: bytes  # stderr that was not shown
+    broken: bool  # our stdout went away, as a shell's SIGPIPE would tell sbatch
+
+
+class _Channel:
+    """One output stream of the child on its way to ours."""
+
+    def __init__(self, target: int, hold: bool) -> None:
+        self.target, self.hold = target, hold
+        self.held = b""
+        self.broken = False
+        self.tty = os.isatty(target)
+        self.read_end, self.write_end = _terminal_pair() if self.tty else os.pipe()
+
+    def take(self) -> bytes:
+        """Read what is there; b"" at the end."""
+        try:
+            block = os.read(self.read_end, 1 << 16)
+        except OSError:  # a terminal pair says EIO where a pipe says end of file
+            return b""
+        if self.hold:
+            self.held += block
+        else:
+            self._show(block)
+        return block
+
+    def release(self) -> None:
+        """Show what was held, and hold no more."""
+        self.hold = False
+        self._show(self.held)
+        self.held = b""
+
+    def _show(self, block: bytes) -> None:
+        view = memoryview(block)
+        while view and not self.broken:
+            try:
+                view = view[os.write(self.target, view) :]
+            except BlockingIOError:
+                select.select([], [self.target], [])
+            except OSError:
+                self.broken = True
+
+
+def _terminal_pair() -> tuple[int, int]:
+    import termios
+
+    master, slave = os.openpty()
+    modes = termios.tcgetattr(slave)
+    modes[1] &= ~termios.OPOST  # our own terminal does that once more
+    termios.tcsetattr(slave, termios.TCSANOW, modes)
+    return master, slave
+
+
+def run(
+    path: str,
+    argv: Sequence[str],
+    stdin: int | None = None,
+    *,
+    careful: bool = False,
+    parsable: bool = False,
+    on_job: Callable[[int], None],
+) -> Outcome:
+    """Run `path` with `argv`; call `on_job` once, as soon as the line with the job id was forwarded.
+
+    `careful`: hold stderr, and on failure give it back in `held` instead of showing it.
+    Raises OSError when sbatch cannot be started.
+    """
+    out = _Channel(1, hold=False)
+    err = _Channel(2, hold=True) if careful else None
+    channels = [out, err] if err else [out]
+    actions = [(os.POSIX_SPAWN_DUP2, c.write_end, c.target) for c in channels]
+    if stdin is not None:
+        actions.insert(0, (os.POSIX_SPAWN_DUP2, stdin, 0))
+    with _signals() as wakeup:
+        try:
+            pid = wakeup.spawn(path, argv, actions)
+        finally:
+            for channel in channels:
+                os.close(channel.write_end)
+        listener = _Listener(out, err, _PARSABLE_ID if parsable else _JOB_ID, on_job)
+        status = listener.listen(pid, wakeup.descriptor)
+    if err and status == 0:
+        err.release()
+    for channel in channels:
+        os.close(channel.read_end)
+    return Outcome(status, listener.job_id, err.held if err else b"", out.broken)
+
+
+class _Listener:
+    """Forwards the child's streams until it ends, and looks for the job id."""
+
+    def __init__(
+        self, out: _Channel, err: _Channel | None, pattern: re.Pattern[bytes], on_job: Callable[[int], None]
+    ) -> None:
+        self._out, self._err, self._pattern, self._on_job = out, err, pattern, on_job
+        self._head = b""
+        self.job_id: int | None = None
+
+    def listen(self, pid: int, wakeup: int) -> int:
+        """The child's status, when it has ended and all it wrote was forwarded."""
+        poll = select.poll()
+        channels = {c.read_end: c for c in (self._out, self._err) if c}
+        for descriptor in (*channels, wakeup):
+            poll.register(descriptor, select.POLLIN)
+        until_s = time.monotonic() + HOLD_S
+        status: int | None = None
+        while True:
+            if status is None:
+                done, raw = os.waitpid(pid, os.WNOHANG)
+                status = os.waitstatus_to_exitcode(raw) if done else None
+            holding = self._err is not None and self._err.hold
+            ready = poll.poll(0 if status is not None else 1000 * HOLD_S if holding else None)
+            for descriptor, _ in ready:
+                if descriptor == wakeup:
+                    os.read(wakeup, 256)
+                elif not self._forward(channels[descriptor]):
+                    poll.unregister(descriptor)
+            if holding and self._err and status is None and time.monotonic() > until_s:
+                self._err.release()
+            # What a child of sbatch still holds open is not waited for: sbatch has ended.
+            if status is not None and not any(descriptor != wakeup for descriptor, _ in ready):
+                return status
+
+    def _forward(self, channel: _Channel) -> bool:
+        block = channel.take()
+        if channel is self._out and self.job_id is None and len(self._head) < 1 << 16:
+            self._head += block
+            match = self._pattern.search(self._head[: self._head.rfind(b"\n") + 1])
+            if match:
+                self.job_id = int(match[1])
+                if self._err:
+                    self._err.release()
+                self._on_job(self.job_id)
+        return bool(block)
+
+
+class _Wakeup:
+    """The child that signals are forwarded to, and the descriptor that wakes the loop for each signal."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.pid = 0
+
+    def spawn(self, path: str, argv: Sequence[str], actions: list[tuple[int, int, int]]) -> int:
+        """Start the child with no moment in which a signal would be lost."""
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*_FORWARDED, *_FROM_TERMINAL])
+        try:
+            self.pid = os.posix_spawn(
+                path, list(argv), os.environ, file_actions=actions, setsigdef=DEFAULT_SIGNALS, setsigmask=mask
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return self.pid
+
+    def forward(self, number: int, frame: FrameType | None) -> None:
+        if self.pid and (number in _FORWARDED or not _in_foreground()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """A handler for SIGCHLD: it is there to wake the loop."""
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_Wakeup]:
+    """Forward signals while the block lasts."""
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    wakeup = _Wakeup(wake_read)
+    saved = {n: signal.getsignal(n) for n in (*_FORWARDED, *_FROM_TERMINAL, signal.SIGCHLD)}
+    previous = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _nothing)
+    for number in (*_FORWARDED, *_FROM_TERMINAL):
+        if saved[number] != signal.SIG_IGN:  # ignored for us is ignored for sbatch: nohup
+            signal.signal(number, wakeup.forward)
+    try:
+        yield wakeup
+    finally:
+        for number, handler in saved.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        signal.set_wakeup_fd(previous)
+        os.close(wake_read)
+        os.close(wake_write)
+
+
+def _in_foreground() -> bool:
+    """Whether our group owns the terminal: then Ctrl-C has reached sbatch already."""
+    try:
+        descriptor = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def leave(status: int) -> int:
+    """The exit code for a status; a death by signal is died by ourselves."""
+    if status >= 0:
+        return status
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core worth having is sbatch's
+    signal.signal(-status, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [-status])
+    os.kill(os.getpid(), -status)
+    return 128 - status
+
+
+def replace(path: str, argv: Sequence[str], stdin: int | None = None) -> None:
+    """Become sbatch. Raises OSError when it cannot be started."""
+    if stdin is not None:
+        os.dup2(stdin, 0)
+    for number in DEFAULT_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    os.execv(path, list(argv))
+
+
+def show_held(ended: Outcome) -> None:
+    """Show what was held of stderr after all."""
+    view = memoryview(ended.held)
+    with contextlib.suppress(OSError):
+        while view:
+            view = view[os.write(2, view) :]

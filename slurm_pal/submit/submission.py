@@ -1,0 +1,240 @@
+"""One submission from command line to sbatch. Whatever fails on our side ends in plain sbatch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from slurm_pal.errors import Exit, PalError, SlurmError, UsageError, one_line
+from slurm_pal.submit import argv as argv_module
+from slurm_pal.submit import run_sbatch
+from slurm_pal.submit.argv import CommandLine
+from slurm_pal.submit.choice import HELP, Choice, choice, sensitivity
+from slurm_pal.submit.processes import runner, which
+from slurm_pal.submit.script import Script, from_file, from_stdin
+
+TYPE_CHECKING = False  # typing's own constant costs the import of typing
+if TYPE_CHECKING:
+    from slurm_pal.submit.planner import Plan
+
+REFUSALS = (
+    b"node configuration", b"node name", b"ode count", b"eature specification", b"unrecognized option",
+    b"is ambiguous", b"partition configuration", b"CPU count", b"processors requested",
+)  # fmt: skip
+"""What sbatch says where our words may be the cause: then plain sbatch is asked. Never after a
+time-out or a lost connection, since the job may have been taken."""
+
+
+def warn(text: str) -> None:
+    """One line on stderr."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"palsub: {text}\n".encode(errors="replace"))
+
+
+def main(words: list[str]) -> int:
+    """Run palsub with the words after the program name; the exit code.
+
+    Raises KeyboardInterrupt when the user interrupts before sbatch has been started.
+    """
+    try:
+        line = argv_module.parse(words, _SiteOptions())
+        chosen = choice(line)
+    except UsageError as error:
+        warn(one_line(error))
+        return Exit.USAGE
+    if chosen.help:
+        os.write(1, HELP.encode())
+        return Exit.OK
+    path, forbidden = which("sbatch")
+    if path is None:  # as a shell says it, with a shell's codes
+        warn(f"sbatch: {'Permission denied' if forbidden else 'command not found'}")
+        return 126 if forbidden else 127
+    return Submission(path, line, chosen).run()
+
+
+class _SiteOptions:
+    """Asks `sbatch --help` once, for options that only the site's plug-ins know."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] | None = None
+
+    def __call__(self) -> dict[str, int]:
+        if self._known is None:
+            from slurm_pal.submit.options_table import from_help
+
+            try:
+                self._known = from_help(runner(5.0)(["sbatch", "--help"], "").stdout)
+            except SlurmError:
+                self._known = {}
+        return self._known
+
+
+class _NotTwice(PalError):
+    """The script can be read only once, and sbatch must be the one to read it."""
+
+
+class Submission:
+    """One command line on its way to sbatch."""
+
+    def __init__(self, path: str, line: CommandLine, chosen: Choice) -> None:
+        self._path, self._line, self._choice = path, line, chosen
+        self._stdin: int | None = None  # a copy for sbatch, where we had to read its stdin
+        self._offset: int | None = None  # where its stdin stands
+        self._plain = ["sbatch", *line.before, *line.after]
+        self._warnings: list[str] = []
+
+    def run(self) -> int:
+        """Decide and submit; the exit code."""
+        if self._nothing_to_do():
+            return self._become_sbatch()
+        try:
+            planned = self._plan()
+        except _Typo as error:
+            warn(one_line(error))
+            return Exit.USAGE
+        except _NotTwice as error:
+            return self._show_plain(str(error)) if self._choice.dry_run else self._become_sbatch()
+        except Exception as error:  # the boundary at which every failure of ours becomes plain sbatch
+            text = one_line(error) if isinstance(error, PalError) else f"{type(error).__name__}: {one_line(error)}"
+            if self._choice.dry_run:
+                return self._show_plain(text)
+            warn(f"{text}; submitted as plain sbatch")
+            return self._become_sbatch()
+        if planned is None:
+            return self._show_plain("switched off") if self._choice.dry_run else self._become_sbatch()
+        for text in self._warnings:
+            warn(text)
+        return self._dry_run(planned) if self._choice.dry_run else self._submit(planned)
+
+    def _nothing_to_do(self) -> bool:
+        if self._choice.dry_run:
+            return False
+        switched_off = self._choice.off or os.environ.get("SLURM_PAL_OFF", "0") not in ("", "0")
+        return switched_off or self._line.has("help", "usage", "version") or not _three_streams()
+
+    def _become_sbatch(self) -> int:
+        try:
+            run_sbatch.replace(self._path, self._plain, self._stdin)
+        except OSError as error:
+            warn(f"{self._path}: {error.strerror}")
+        return 126
+
+    def _plan(self) -> Plan | None:
+        """The plan, or None when the site or the user has switched us off."""
+        from slurm_pal import config as configs
+
+        config = configs.load()
+        if not config.flag("submit", "enabled") or self._choice.off:
+            return None
+        script = self._read_script()
+        try:
+            known = sensitivity(self._choice, os.environ, script.pal if script else (), config.apps, self._warnings)
+        except UsageError as error:
+            raise _Typo(str(error)) from None
+        from slurm_pal.submit.planner import plan, prepare
+
+        planned = plan(self._line, self._choice, script, config, known, self._warnings)
+        if not self._choice.dry_run:
+            prepare(planned)
+        return planned
+
+    def _read_script(self) -> Script | None:
+        """The script's directives; None with --wrap, which has none.
+
+        Raises _NotTwice when it must be left for sbatch to read.
+        """
+        if self._line.has("wrap"):
+            return None
+        if self._line.script is not None:
+            chdir = next((value for name, value in reversed(self._line.options) if name == "chdir"), None)
+            return from_file(self._line.script, chdir)
+        given = from_stdin()
+        if given is None:
+            raise _NotTwice("the script comes from a terminal or a device, which is read only once")
+        self._stdin = given.stdin
+        self._offset = os.lseek(0 if given.stdin is None else given.stdin, 0, os.SEEK_CUR)
+        return given.script
+
+    def _show_plain(self, reason: str) -> int:
+        from slurm_pal.submit import show
+
+        return show.dry_run(self._plain, [f"plain sbatch: {reason}"])
+
+    def _dry_run(self, planned: Plan) -> int:
+        from slurm_pal.submit import show
+
+        if self._choice.json:
+            return show.as_json(planned.made, 1)
+        return show.dry_run(planned.words, show.lines(planned.made))
+
+    def _submit(self, planned: Plan) -> int:
+        if self._choice.explain:
+            from slurm_pal.submit import show
+
+            for text in show.lines(planned.made):
+                warn(text)
+        careful = planned.words != self._plain
+        try:
+            ended = self._run(planned, planned.words, careful)
+        except OSError as error:
+            self._forget(planned)
+            warn(f"{self._path}: {error.strerror}")
+            return 126
+        if ended.job_id is None:
+            self._forget(planned)
+            if careful and ended.status > 0 and any(text in ended.held for text in REFUSALS):
+                return self._again(planned)
+            run_sbatch.show_held(ended)
+        return self._end(planned, ended)
+
+    def _again(self, planned: Plan) -> int:
+        """sbatch refused, perhaps because of our words: let plain sbatch speak for itself."""
+        if self._offset is not None:
+            os.lseek(0 if self._stdin is None else self._stdin, self._offset, os.SEEK_SET)
+        planned.made |= {"action": "none", "reason": "sbatch refused the words added by palsub"}
+        planned.made |= {"added": [], "argv": self._plain, "lease": None}
+        planned.lease = None
+        ended = self._run(planned, self._plain, careful=False)
+        if ended.status == 0:
+            warn("sbatch refused the words added by palsub; submitted as plain sbatch")
+        return self._end(planned, ended)
+
+    def _run(self, planned: Plan, words: list[str], careful: bool) -> run_sbatch.Outcome:
+        from slurm_pal.submit.planner import submitted
+
+        def on_job(job_id: int) -> None:
+            for text in submitted(planned, job_id):
+                warn(text)
+
+        return run_sbatch.run(
+            self._path, words, self._stdin, careful=careful, parsable=planned.parsable, on_job=on_job
+        )
+
+    def _forget(self, planned: Plan) -> None:
+        from slurm_pal.submit.planner import forget
+
+        forget(planned)
+
+    def _end(self, planned: Plan, ended: run_sbatch.Outcome) -> int:
+        if self._choice.json:
+            from slurm_pal.submit import show
+
+            show.as_json(planned.made, 2)
+        if self._choice.explain and "unsaved" in planned.made:
+            warn(f"the decision could not be kept for pal explain: {planned.made['unsaved']}")
+        return run_sbatch.leave(-signal.SIGPIPE if ended.broken and ended.status == 0 else ended.status)
+
+
+class _Typo(UsageError):
+    """A value of a --pal- option that only the configuration could tell to be wrong."""
+
+
+def _three_streams() -> bool:
+    """Whether stdin, stdout and stderr are open: else our own descriptors would take their place."""
+    try:
+        for descriptor in (0, 1, 2):
+            os.fstat(descriptor)
+    except OSError:
+        return False
+    return True

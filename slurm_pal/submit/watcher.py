@@ -1,0 +1,199 @@
+"""The user's watcher: takes leases back from jobs that have not started when waiting no longer pays.
+
+One process for each user and cluster, started detached by palsub, gone when no lease is
+left. It looks at its folder often and at Slurm seldom: one squeue when a lease is due,
+and now and then to forget the jobs that have started.
+
+    python -m slurm_pal.submit.watcher FOLDER
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from slurm_pal.errors import BusyError, SlurmError
+from slurm_pal.files import locked
+from slurm_pal.hostlist import expand
+from slurm_pal.slurm.client import SlurmClient
+from slurm_pal.submit import lease as leases
+from slurm_pal.submit.lease import Lease
+
+LOCK = "watcher.lock"
+LOOK_S = 0.5  # between looks at the folder
+TIDY_S = 30.0  # between looks at Slurm while nothing is due
+LOCK_TRIES = 10
+SLURM_GONE_S = 120.0  # patience beyond the last lease with a controller that does not answer
+
+_NOT_OURS = ("JobHeld", "Dependency", "BeginTime")
+_NEVER = ("ReqNodeNotAvail", "BadConstraints", "PartitionNodeLimit")
+
+
+def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float) -> str:
+    """What to do about one lease: "wait", "clear" or "drop". Pure.
+
+    A held job, or one that waits for another job or for a time, is left alone until the
+    lease's very end; a job that Slurm has not looked at yet gets one pass of grace.
+    """
+    state, reason = states.get(lease.job_id, ("", ""))
+    if state != "PENDING":
+        return "drop"
+    if now_s >= lease.last_s or now_s < lease.made_s - leases.CLOCK_SKEW_S:  # the end, or the clock was set back
+        return "clear"
+    if reason.lstrip("(").startswith(_NOT_OURS):
+        return "wait"
+    if reason.lstrip("(").startswith(_NEVER):
+        return "clear" if now_s >= lease.made_s + lease.pass_s else "wait"
+    grace_s = lease.pass_s if reason in ("", "None") else 0.0
+    return "clear" if now_s >= lease.until_s + grace_s else "wait"
+
+
+def clear(client: SlurmClient, lease: Lease) -> None:
+    """Put the user's own lists back, unless somebody has changed ours since.
+
+    Raises SlurmError when Slurm refuses; NumNodes is never touched.
+    """
+    job = client.job(lease.job_id)
+    if job is None or job.state != "PENDING":
+        return
+    fields: dict[str, str] = {}
+    if lease.pinned and set(job.req_nodes) == set(expand(lease.pinned)):
+        fields["ReqNodeList"] = lease.user_req
+    if lease.excluded and set(job.exc_nodes) == set(expand(lease.excluded)):
+        fields["ExcNodeList"] = lease.user_exc
+    if fields:
+        client.update_job(lease.job_id, **fields)
+
+
+class Watcher:
+    """The loop, with clock and sleep given from outside."""
+
+    def __init__(
+        self, folder: str, client: SlurmClient, clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self._folder, self._client, self._clock, self._sleep = folder, client, clock, sleep
+        self._asked_s = 0.0  # when Slurm was last asked
+        self._pause_s = 1.0  # not to be asked again sooner
+
+    def run(self) -> None:
+        """Watch until no lease is left, under the lock. Raises BusyError when another watcher does."""
+        for attempt in range(LOCK_TRIES):
+            try:
+                return self._run()
+            except BusyError:  # a palsub that looks whether a watcher lives holds the lock for a moment
+                if attempt == LOCK_TRIES - 1:
+                    raise
+                self._sleep(0.1)
+
+    def _run(self) -> None:
+        while True:
+            with locked(os.path.join(self._folder, LOCK), "a watcher"):
+                while self.step():
+                    self._sleep(LOOK_S)
+            # A palsub that saw the lock held has left its lease to us: look once more without it.
+            if not leases.read_all(self._folder):
+                return
+
+    def step(self) -> bool:
+        """One look; whether leases are left."""
+        found = leases.read_all(self._folder)
+        self._sweep_prepared()
+        if not found:
+            return bool(self._prepared())
+        now_s = self._clock()
+        if self._asked_s <= now_s < self._next_s(found):
+            return True
+        started = time.monotonic()
+        try:
+            states = self._client.job_states()
+            for path, item in found.items():
+                self._settle(path, item, states, now_s)
+        except SlurmError:
+            self._give_up(found, now_s)
+        self._asked_s = now_s
+        self._pause_s = min(TIDY_S, max(1.0, 5 * (time.monotonic() - started)))
+        return True
+
+    def _next_s(self, found: dict[str, Lease]) -> float:
+        """When to ask Slurm again: one pass after a job's submission, when a lease ends, and now and then."""
+        due = [TIDY_S + self._asked_s]
+        for item in found.values():
+            first_s = item.made_s + item.pass_s
+            due.append(first_s if self._asked_s < first_s else item.until_s)
+        return max(self._asked_s + self._pause_s, min(due))
+
+    def _settle(self, path: str, item: Lease, states: dict[int, tuple[str, str]], now_s: float) -> None:
+        verdict = judge(item, states, now_s)
+        if verdict == "clear":
+            with contextlib.suppress(SlurmError):  # it may have started just now; the next look tells
+                clear(self._client, item)
+                leases.drop(path)
+        elif verdict == "drop":
+            leases.drop(path)
+
+    def _give_up(self, found: dict[str, Lease], now_s: float) -> None:
+        """Slurm does not answer: wait for it, but not for ever."""
+        for path, item in found.items():
+            if now_s > item.last_s + SLURM_GONE_S:
+                leases.drop(path)
+
+    def _prepared(self) -> list[str]:
+        return [n for n in os.listdir(self._folder) if n.startswith("new-") and n.endswith(".json")]
+
+    def _sweep_prepared(self) -> None:
+        """Forget leases whose palsub died before its job existed."""
+        for name in self._prepared():
+            pid = name[4:-5]
+            if not pid.isdigit() or not os.path.exists(f"/proc/{pid}"):
+                leases.drop(os.path.join(self._folder, name))
+
+
+def running(folder: str) -> bool:
+    """Whether a watcher holds the folder's lock."""
+    try:
+        with locked(os.path.join(folder, LOCK), "a watcher"):
+            return False
+    except BusyError:
+        return True
+
+
+def start(folder: str) -> None:
+    """Start a watcher for a folder, detached from terminal, session and descriptors; none beside another.
+
+    Raises OSError when no process can be made.
+    """
+    if running(folder):
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                null = os.open(os.devnull, os.O_RDWR)
+                for descriptor in (0, 1, 2):
+                    os.dup2(null, descriptor)
+                os.closerange(3, 65536)
+                os.execv(sys.executable, [sys.executable, "-P", "-m", "slurm_pal.submit.watcher", folder])
+        finally:
+            os._exit(1)
+    os.waitpid(child, 0)
+
+
+def main(argv: list[str]) -> int:
+    """Run as a process."""
+    from slurm_pal.slurm.cli import CliClient
+
+    os.umask(0o077)
+    folder = os.path.abspath(argv[0])
+    os.chdir("/")
+    with contextlib.suppress(BusyError, OSError):
+        Watcher(folder, CliClient()).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

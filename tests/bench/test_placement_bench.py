@@ -1,0 +1,56 @@
+"""One placement decision at 1,000 and 10,000 GPUs: `make bench`, figures in docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from slurm_pal.cluster import Node, Partition
+from slurm_pal.jobs import GpuShape, SlurmJob
+from slurm_pal.placement import POLICIES, place
+from slurm_pal.placement.offers import build_view
+from slurm_pal.placement.view import Placement, Rule
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store import snapshot
+
+PER_NODE = 8
+
+
+def cluster(n_gpus: int, path: Path) -> tuple[Overview, snapshot.Snapshot]:
+    """Nodes of eight GPUs, half of the GPUs in use by 1- to 8-GPU jobs, all measured."""
+    draw = random.Random(7)
+    names = [f"gpu{i:04d}" for i in range(n_gpus // PER_NODE)]
+    jobs = []
+    for number, name in enumerate(names):
+        held = tuple(sorted(draw.sample(range(PER_NODE), draw.randrange(PER_NODE + 1))))
+        jobs.append(
+            SlurmJob(number, "RUNNING", "None", "u", "j", "gpu", {name: held}, (name,), (), (), 0, 0, 0, None, 0, "", 1)
+        )
+    nodes = tuple(
+        Node(name, frozenset({"MIXED"}), ("",) * PER_NODE, len(job.gpus[name]), 64, 8, 512_000, 0, frozenset(), ("gpu",))
+        for name, job in zip(names, jobs, strict=True)
+    )
+    scores = [
+        snapshot.GpuScore(name, index, f"GPU-{name}-{index}", "m", {c: draw.gauss(1, 0.02) for c in "ABC"},
+                          {c: f"v{draw.randrange(4)}" for c in "ABC"}, 1.0, 1.0, ())
+        for name in names for index in range(PER_NODE)
+    ]  # fmt: skip
+    centroids = {c: [0.97, 1.0, 1.03, 1.3] for c in "ABC"}
+    snapshot.publish(str(path / "s"), scores, cluster="bench", epoch=1, now_s=1.0, centroids=centroids)
+    return Overview(nodes, tuple(jobs), (Partition("gpu", True, True, tuple(names)),), {}), snapshot.read(str(path / "s"))
+
+
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "random"])
+@pytest.mark.parametrize("n_gpus", [1_000, 10_000])
+def test_one_decision(benchmark: BenchmarkFixture, tmp_path: Path, n_gpus: int, policy: str) -> None:
+    overview, known = cluster(n_gpus, tmp_path)
+    shape, rule = GpuShape(total=4, nodes=1, per_node=4), Rule("A", 1.7, 1.2)
+    allowed = [node.name for node in overview.nodes]
+
+    def decide() -> Placement | None:
+        return place(policy, build_view(overview, known, shape, "A", allowed), shape, rule)
+
+    assert benchmark(decide) is not None

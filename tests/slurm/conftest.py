@@ -1,0 +1,51 @@
+"""Real Slurm for tests: one small lab for all of a session, and places for labs of a test's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_pal.errors import MissingPackageError, UsageError
+from slurm_pal.lab.lab import Lab
+from slurm_pal.lab.programs import account_name, find_programs
+
+
+def _skip_without_slurm() -> None:
+    try:
+        find_programs()
+        account_name()
+    except (MissingPackageError, UsageError) as error:
+        pytest.skip(str(error))
+
+
+@contextlib.contextmanager
+def _short_directory() -> Iterator[str]:
+    """A directory with a name short enough for Slurm's sockets (tmp_path is not); its lab always ends."""
+    path = tempfile.mkdtemp(prefix="pal")
+    try:
+        yield os.path.join(path, "lab")
+    finally:
+        with contextlib.suppress(UsageError):  # no lab there any more
+            Lab(os.path.join(path, "lab")).down()
+        shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """A running lab of 4 nodes x 4 GPUs; use `lab.environ()` for the environment of subprocesses."""
+    _skip_without_slurm()
+    with _short_directory() as path, Lab.up(path, nodes=4, gpus=4, seed=1) as running:
+        yield running
+
+
+@pytest.fixture
+def lab_dir() -> Iterator[str]:
+    """A place for a lab of the test's own; whatever the test does to it, nothing stays."""
+    _skip_without_slurm()
+    with _short_directory() as path:
+        yield path

@@ -1,0 +1,389 @@
+"""The sweep's loop against a fake Slurm, with a clock of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm_pal.errors import BusyError, DataError, SlurmError, UsageError
+from slurm_pal.profiling import results, sweep_state
+from slurm_pal.profiling.backends import Setting
+from slurm_pal.profiling.benchmarks import BENCHMARKS
+from slurm_pal.profiling.devices import DeviceInfo, Static
+from slurm_pal.profiling.measurement import Place, Span, nothing, record
+from slurm_pal.profiling.plan import Chosen
+from slurm_pal.profiling.runner import Run
+from slurm_pal.profiling.sweep import Sweep, last_line, only_sweep
+from slurm_pal.profiling.sweep_job import JobOptions
+from slurm_pal.profiling.sweep_state import DONE, FAILED, PARTIAL, SKIPPED, SUBMITTED, TODO, NodeState, SweepDirectory, Terms
+from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.client import Completed
+from slurm_pal.slurm.fake import FakeNode, FakeSlurm
+
+START_S = 1_800_000_000.0
+
+
+class World:
+    """A fake Slurm with four nodes, a sweep over them, and time that passes only in sleeps."""
+
+    def __init__(self, tmp_path: Path, nodes: int = 4, **terms: object) -> None:
+        self.now_s = START_S
+        self.slurm = FakeSlurm([FakeNode(f"n{i}") for i in range(nodes)])
+        self.spool = tmp_path / "spool" / "incoming"
+        self.spool.mkdir(parents=True)
+        self.state_dir = str(tmp_path / "state")
+        self.events: list[tuple[str, str]] = []
+        self.stop = threading.Event()
+        self.on_sleep: Callable[[], None] = self.finish_all
+        self.refuse: Callable[[Sequence[str]], str] = lambda argv: ""
+        self.sleeps = 0
+        job = JobOptions("20270115-080000-00000", "fake", f"{self.state_dir}/sweeps/20270115-080000-00000",
+                         str(tmp_path / "spool"), "/bin/false", Setting("emu"))  # fmt: skip
+        base = Terms(job, START_S, 2, 60.0, tuple(Chosen(f"n{i}", 4, 0.0) for i in range(nodes)), {}, 10.0)
+        self.directory = sweep_state.create(self.state_dir, base._replace(**terms))  # type: ignore[arg-type]
+
+    def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
+        complaint = self.refuse(argv)
+        return Completed(1, "", complaint) if complaint else self.slurm(argv, stdin)
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += max(seconds, 0.001)
+        self.sleeps += 1
+        assert self.sleeps < 20_000, "the sweep does not come to an end"
+        self.on_sleep()
+
+    def write_result(self, node: str, job_id: int, valid: int = 4, reason: str = "no answer") -> None:
+        place = Place("20270115-080000-00000", "fake", node, job_id, 0, "emu")
+        lines = []
+        for i in range(4):
+            result = replace(nothing(BENCHMARKS[0], "ci"), value=1.0 if i < valid else 0.0)
+            run = Run(result, (), (), "" if i < valid else reason)
+            device = DeviceInfo(f"GPU-{node}-{i}", "emu", "m", i)
+            lines.append(record(place, device, Static("1"), BENCHMARKS[0], run, Span(START_S, START_S)).to_json())
+        (self.spool / f"{place.sweep_id}.{node}.jsonl").write_text("\n".join(lines) + "\n")
+
+    def finish_all(self, valid: int = 4) -> None:
+        """Every running job of ours ends and leaves its result."""
+        for job in list(self.slurm.jobs.values()):
+            if job.state == "RUNNING" and job.name.startswith("pal-profile:"):
+                self.write_result(next(iter(job.placed)), job.job_id, valid)
+                self.slurm.finish(job.job_id)
+
+    def sweep(self, directory: SweepDirectory | None = None) -> Sweep:
+        return Sweep(
+            CliClient(self),
+            directory or self.directory,
+            [str(self.spool)],
+            lambda node, state: self.events.append((node, state.state)),
+            self.stop,
+            lambda: self.now_s,
+            self.sleep,
+        )
+
+    def again(self) -> SweepDirectory:
+        """The sweep as another process would find it."""
+        return sweep_state.load(self.state_dir)
+
+    def states(self) -> dict[str, str]:
+        return {name: state.state for name, state in self.again().nodes.items()}
+
+    def occupy(self, node: str) -> int:
+        return CliClient(self.slurm).submit(["-N1", "-w", node, "--exclusive", "--gres=gpu:4", "-J", "user"], "#!/bin/sh\n")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_all_nodes_are_measured_never_more_at_once_than_allowed(world: World) -> None:
+    running: list[int] = []
+
+    def count() -> None:
+        own = [j for j in world.slurm.jobs.values() if j.state in ("RUNNING", "PENDING")]
+        running.append(len(own))
+        if world.sleeps % 4 == 0:
+            world.finish_all()
+
+    world.on_sleep = count
+    assert world.sweep().run()
+    assert world.states() == {f"n{i}": DONE for i in range(4)} and max(running) == 2
+    submissions = [c for c in world.slurm.calls if c[0] == "sbatch"]
+    assert [c[c.index("-w") + 1] for c in submissions] == ["n0", "n1", "n2", "n3"]
+    assert world.again().nodes["n2"].gpus == 4
+
+
+def test_watching_is_cheap(world: World) -> None:
+    world.on_sleep = lambda: world.finish_all() if world.now_s > START_S + 600 else None
+    assert world.sweep().run()
+    polls = [c for c in world.slurm.calls if c[0] == "squeue"]
+    assert len(polls) < 1000  # ten minutes with 2 jobs: about one call a second for nodes of 10 s
+    assert not [c for c in world.slurm.calls if c[:3] == ["scontrol", "show", "job"]]
+
+
+def test_partial_and_unusable_results_are_told_apart(world: World) -> None:
+    worth = {"n0": 4, "n1": 3, "n2": 0, "n3": 4}
+
+    def finish() -> None:
+        for job in list(world.slurm.jobs.values()):
+            if job.state == "RUNNING":
+                node = next(iter(job.placed))
+                world.write_result(node, job.job_id, worth[node])
+                world.slurm.finish(job.job_id)
+
+    world.on_sleep = finish
+    assert world.sweep().run()
+    nodes = world.again().nodes
+    assert [nodes[f"n{i}"].state for i in range(4)] == [DONE, PARTIAL, FAILED, DONE]
+    assert nodes["n1"].reason == "GPU 3: no answer" and nodes["n2"].reason == "GPU 0: no answer (and 3 more)"
+
+
+def test_a_node_that_is_taken_meanwhile_is_withdrawn_and_skipped(world: World) -> None:
+    user = world.occupy("n1")
+    assert world.sweep().run()
+    nodes = world.again().nodes
+    assert nodes["n1"].state == SKIPPED and "busy: pending (Resources) for 60 s" in nodes["n1"].reason
+    assert {n: s.state for n, s in nodes.items() if n != "n1"} == {"n0": DONE, "n2": DONE, "n3": DONE}
+    assert [j.state for j in world.slurm.jobs.values() if j.req == "n1"] == ["RUNNING", "CANCELLED"]
+    world.slurm.finish(user)
+    assert world.sweep(world.again()).run() and world.states()["n1"] == DONE
+
+
+def test_a_job_that_starts_while_it_is_withdrawn_is_measured(world: World) -> None:
+    user = world.occupy("n1")
+    original = world.slurm._scancel
+
+    def too_late(argv: list[str], stdin: str) -> Completed:
+        world.slurm.finish(user)
+        world.slurm.schedule()
+        return original(argv, stdin)
+
+    world.slurm._scancel = too_late  # type: ignore[method-assign]
+    assert world.sweep().run() and world.states()["n1"] == DONE
+
+
+def test_a_job_without_a_result_fails_with_its_last_words(world: World) -> None:
+    def finish() -> None:
+        for job in list(world.slurm.jobs.values()):
+            if job.state == "RUNNING" and job.req == "n2":
+                Path(job.options["output"]).write_text("starting\nn2: results not written: No space left on device\n")
+                world.slurm.finish(job.job_id, "FAILED")
+        world.finish_all()
+
+    world.on_sleep = finish
+    assert world.sweep().run()
+    node = world.again().nodes["n2"]
+    assert node.state == FAILED and node.reason == "job 3 FAILED: n2: results not written: No space left on device"
+
+
+def test_a_lost_node_is_given_up_and_its_job_cancelled(world: World) -> None:
+    def lose() -> None:
+        world.slurm.nodes["n0"].state = "DOWN"
+        for job in list(world.slurm.jobs.values()):
+            if job.state == "RUNNING" and job.req != "n0":
+                world.write_result(job.req, job.job_id)
+                world.slurm.finish(job.job_id)
+
+    world.on_sleep = lose
+    assert world.sweep().run()
+    node = world.again().nodes["n0"]
+    assert node.state == FAILED and "node is DOWN" in node.reason and world.now_s < START_S + 120
+    assert world.slurm.jobs[1].state == "CANCELLED"
+
+
+def test_a_job_that_outlives_its_limit_is_given_up(world: World) -> None:
+    world.on_sleep = lambda: None
+    assert world.sweep().run()
+    assert set(world.states().values()) == {FAILED} and "time limit" in world.again().nodes["n0"].reason
+    assert all(job.state == "CANCELLED" for job in world.slurm.jobs.values())
+
+
+def test_an_unreadable_result_file_is_a_failure_not_a_crash(world: World) -> None:
+    def finish() -> None:
+        for job in list(world.slurm.jobs.values()):
+            if job.state == "RUNNING":
+                (world.spool / f"20270115-080000-00000.{job.req}.jsonl").write_bytes(b"\xff{")
+                world.slurm.finish(job.job_id)
+
+    world.on_sleep = finish
+    assert world.sweep().run() and set(world.states().values()) == {FAILED}
+
+
+def test_an_interrupt_withdraws_what_is_pending_and_a_resume_ends_the_sweep(world: World) -> None:
+    world.occupy("n1")
+
+    def interrupt() -> None:
+        if len(world.slurm.jobs) == 3:
+            world.stop.set()
+
+    world.on_sleep = interrupt
+    assert not world.sweep().run()
+    assert world.states() == {"n0": SUBMITTED, "n1": TODO, "n2": TODO, "n3": TODO}
+    assert [j.state for j in world.slurm.jobs.values()] == ["RUNNING", "RUNNING", "CANCELLED"]
+    world.stop.clear()
+    world.on_sleep = world.finish_all
+    world.slurm.finish(1)
+    assert world.sweep(world.again()).run()
+    assert set(world.states().values()) == {DONE}
+    assert sum(1 for c in world.slurm.calls if c[0] == "sbatch") == 1 + 5  # n0 was not submitted again
+
+
+def test_a_job_whose_submission_was_not_noted_is_found_again(world: World) -> None:
+    world.on_sleep = lambda: world.stop.set() if len(world.slurm.jobs) == 1 else None
+    world.sweep().run()
+    (Path(world.directory.path) / "journal.jsonl").unlink()
+    world.stop.clear()
+    world.on_sleep = world.finish_all
+    assert world.sweep(world.again()).run()
+    assert [j.req for j in world.slurm.jobs.values()] == ["n0", "n1", "n2", "n3"]
+
+
+def test_resuming_a_finished_sweep_changes_nothing(world: World) -> None:
+    assert world.sweep().run()
+    before = world.again().nodes
+    assert world.sweep(world.again()).run() and world.again().nodes == before
+
+
+def test_a_journal_cut_off_by_a_crash_loses_one_line(world: World) -> None:
+    assert world.sweep().run()
+    journal = Path(world.directory.path) / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-20])
+    cut = world.again()
+    assert sorted(s.state for s in cut.nodes.values()) == [DONE, DONE, DONE, SUBMITTED]
+    assert world.sweep(cut).run() and set(world.states().values()) == {DONE}
+
+
+def test_a_result_of_an_earlier_attempt_does_not_count(world: World) -> None:
+    world.write_result("n0", job_id=99)
+    assert results.read([str(world.spool)], "20270115-080000-00000", "n0", 1) is None
+    assert results.read([str(world.spool)], "20270115-080000-00000", "n0", 99) == results.NodeResult(4, "")
+
+
+def test_a_result_that_was_ingested_meanwhile_is_found(world: World, tmp_path: Path) -> None:
+    ingested = tmp_path / "ingested"
+    ingested.mkdir()
+    world.write_result("n0", job_id=1)
+    os.rename(world.spool / "20270115-080000-00000.n0.jsonl", ingested / "20270115-080000-00000.n0.jsonl")
+    world.write_result("n0", job_id=2, valid=3)
+    os.rename(world.spool / "20270115-080000-00000.n0.jsonl", ingested / "20270115-080000-00000.n0.jsonl.2")
+    where = [str(world.spool), str(ingested)]
+    assert results.read(where, "20270115-080000-00000", "n0", 1) == results.NodeResult(4, "")
+    assert results.read(where, "20270115-080000-00000", "n0", 2) == results.NodeResult(3, "GPU 3: no answer")
+
+
+# -- Slurm's troubles ---------------------------------------------------------------
+
+
+def test_a_controller_that_is_away_for_a_while_loses_nothing(world: World) -> None:
+    down_s = (START_S + 1.0, START_S + 100.0)
+    away = "squeue: error: Unable to contact slurm controller (connect failure)"
+    world.refuse = lambda argv: away if down_s[0] < world.now_s < down_s[1] else ""
+    assert world.sweep().run() and set(world.states().values()) == {DONE}
+    assert sum(1 for c in world.slurm.calls if c[0] == "sbatch") == 4
+
+
+def test_a_controller_that_stays_away_ends_the_sweep_with_the_way_to_resume(world: World) -> None:
+    world.refuse = lambda argv: "Unable to contact slurm controller" if len(world.slurm.jobs) == 2 else ""
+    world.on_sleep = lambda: None
+    with pytest.raises(SlurmError, match="--resume 20270115-080000-00000"):
+        world.sweep().run()
+    assert world.now_s - START_S < 600
+    world.refuse = lambda argv: ""
+    world.on_sleep = world.finish_all
+    assert world.sweep(world.again()).run() and set(world.states().values()) == {DONE}
+
+
+def test_a_submission_that_timed_out_but_was_accepted_is_not_repeated(world: World) -> None:
+    def lost_answer(argv: Sequence[str]) -> str:
+        if argv[0] == "sbatch" and len(world.slurm.jobs) == 1:
+            world.slurm(argv, "#!/bin/sh\n")
+            return "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+        return ""
+
+    world.refuse = lost_answer
+    world.on_sleep = lambda: world.finish_all() if world.now_s > START_S + 5 else None
+    assert world.sweep().run()
+    assert [j.req for j in world.slurm.jobs.values()] == ["n0", "n1", "n2", "n3"]
+
+
+def test_a_refused_node_fails_and_the_others_go_on(world: World) -> None:
+    bad = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+    world.refuse = lambda argv: bad if argv[0] == "sbatch" and "n1" in argv else ""
+    assert world.sweep().run()
+    assert world.states() == {"n0": DONE, "n1": FAILED, "n2": DONE, "n3": DONE}
+    assert "not available" in world.again().nodes["n1"].reason
+
+
+def test_when_slurm_refuses_every_job_the_sweep_ends_at_once(world: World) -> None:
+    bad = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
+    world.refuse = lambda argv: bad if argv[0] == "sbatch" else ""
+    with pytest.raises(SlurmError, match="Slurm refuses sweep jobs: .*Invalid account"):
+        world.sweep().run()
+    assert world.now_s < START_S + 5
+
+
+# -- the directory ------------------------------------------------------------------
+
+
+def test_two_sweeps_at_once_are_refused_by_name(tmp_path: Path) -> None:
+    state_dir = str(tmp_path / "new" / "state")
+    with only_sweep(state_dir, "first"):
+        with pytest.raises(BusyError, match="sweep first is running: .*pid"), only_sweep(state_dir, "second"):
+            raise AssertionError("two sweeps at once")
+        assert json.loads(Path(state_dir, "sweep.running").read_text())["sweep"] == "first"
+    with only_sweep(state_dir, "third"):
+        pass
+    assert not os.path.exists(os.path.join(state_dir, "sweep.running"))
+
+
+def test_a_busy_error_of_the_work_itself_is_left_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(BusyError, match="^the database$"), only_sweep(str(tmp_path), "first"):
+        raise BusyError("the database")
+
+
+def test_terms_survive_the_disk(world: World) -> None:
+    assert world.again().terms == world.directory.terms
+    world.directory.set("n0", NodeState(FAILED, 7, START_S, "it's \"odd\"\nü", 2))
+    assert world.again().nodes["n0"] == NodeState(FAILED, 7, START_S, "it's \"odd\"\nü", 2)
+    assert world.again().counts()[FAILED] == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema": "pal.sweep/99"}', '{"schema": "pal.sweep/1"}', '{"schema": "pal.record/1"}']
+)
+def test_a_damaged_plan_is_one_clear_error(world: World, text: str) -> None:
+    (Path(world.directory.path) / "plan.json").write_text(text)
+    with pytest.raises(DataError, match="plan.json"):
+        world.again()
+
+
+def test_unknown_sweeps_are_named(world: World, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no sweep 'x'; the last ones are 20270115-080000-00000"):
+        sweep_state.load(world.state_dir, "x")
+    with pytest.raises(UsageError, match="no sweep in"):
+        sweep_state.load(str(tmp_path / "elsewhere"))
+
+
+def test_sweep_ids_sort_by_time() -> None:
+    ids = [sweep_state.new_id(START_S + t) for t in (0.0, 0.002, 1.0, 86400.0)]
+    assert ids == sorted(ids) and len(set(ids)) == 4
+
+
+def test_an_unwritable_state_directory_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="state directory"), only_sweep(str(tmp_path / "file" / "state"), "s"):
+        raise AssertionError("held a lock in a file")
+
+
+@pytest.mark.parametrize(
+    ("raw", "line"), [(b"", ""), (b"\n\n", ""), (b"a\nb\n", "b"), (b"x\x1b[31m\xff", "x?[31m\N{REPLACEMENT CHARACTER}")]
+)
+def test_last_words_are_printable(tmp_path: Path, raw: bytes, line: str) -> None:
+    (tmp_path / "out").write_bytes(raw)
+    assert last_line(str(tmp_path / "out")) == line and last_line(str(tmp_path / "none")) == ""

@@ -1,0 +1,243 @@
+"""Decisions on small clusters, no Slurm and no file in sight."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from slurm_pal.cluster import Node, Partition
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store.snapshot import GpuScore, Snapshot, publish, read
+from slurm_pal.submit.argv import parse
+from slurm_pal.submit.decide import QUEUES, Decision, Settings, decide
+from slurm_pal.submit.request import Request, build
+
+NOW_S = 1_700_000_000.0
+
+
+def node(name: str, **changes: object) -> Node:
+    plain = Node(name, frozenset({"IDLE"}), ("",) * 4, 0, 16, 0, 64000, 0, frozenset(), ("gpu",))
+    return plain._replace(**changes)
+
+
+def job(job_id: int, gpus: dict[str, tuple[int, ...]], **changes: object) -> SlurmJob:
+    plain = SlurmJob(
+        job_id, "RUNNING", "None", "u", "j", "gpu", gpus, tuple(gpus), (), (), 0.0, 0.0, 0.0, None, 0, "", 1
+    )
+    return plain._replace(**changes)
+
+
+def cluster(nodes: list[Node], jobs: tuple[SlurmJob, ...] = (), **changes: object) -> Overview:
+    names = tuple(n.name for n in nodes)
+    plain = Overview(tuple(nodes), jobs, (Partition("gpu", True, True, names),), {})
+    return plain._replace(**changes)
+
+
+@pytest.fixture
+def scores(tmp_path_factory: pytest.TempPathFactory) -> Scores:
+    return Scores(str(tmp_path_factory.mktemp("scores") / "snapshot"))
+
+
+class Scores:
+    """Snapshots from {node: slowdowns of its GPUs for class A}; B suffers a third, C nothing."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, table: dict[str, list[float]]) -> Snapshot:
+        gpus = [
+            GpuScore(name, k, f"{name}-{k}", "m", _by_class(a), {"A": "v0", "B": "v0", "C": "v0"}, NOW_S - 60, 0.9, ())
+            for name, values in table.items()
+            for k, a in enumerate(values)
+        ]
+        publish(self._path, gpus, cluster="c", epoch=1, now_s=NOW_S, centroids={c: [1.0] for c in "ABC"})
+        return read(self._path)
+
+
+def _by_class(a: float) -> dict[str, float]:
+    return {} if math.isnan(a) else {"A": a, "B": 1 + (a - 1) / 3, "C": 1.0}
+
+
+def request(words: str) -> Request:
+    return build(parse([*words.split(), "--wrap", "true"]), {}, None)
+
+
+def choose(
+    words: str, overview: Overview, snapshot: Snapshot, sensitivity: str = "A", clearer: str = "watcher", **settings: float
+) -> Decision:  # fmt: skip
+    return decide(request(words), overview, snapshot, sensitivity, Settings(**settings), clearer, NOW_S)
+
+
+TWO = [node("n0"), node("n1")]
+SLOW_FIRST = {"n0": [1.1] * 4, "n1": [0.95] * 4}
+
+
+def test_a_job_is_pinned_to_faster_gpus_that_are_free_now(scores: Scores) -> None:
+    made = choose("--gres=gpu:1", cluster(TWO), scores(SLOW_FIRST))
+    assert made.action == "nodelist"
+    assert made.added == ("--nodelist=n1", "--nodes=1")
+    assert made.chosen is not None and made.chosen.gpus[0].gpu == 0
+    assert made.plain is not None and made.plain.nodes == ("n0",)
+    assert made.alternatives[0].nodes == ("n0",)
+
+
+def test_the_lease_is_what_waiting_can_pay(scores: Scores) -> None:
+    snapshot = scores(SLOW_FIRST)
+    made = choose("--gres=gpu:1 -t 60", cluster(TWO), snapshot, expected_run_share=0.5)
+    assert made.lease_s == pytest.approx((1.1 - 0.95) * 1800, rel=1e-6)
+    assert choose("--gres=gpu:1 -t 60", cluster(TWO), snapshot, lease_max_s=10.0).lease_s == 10.0
+    assert choose("--gres=gpu:1 -t 1", cluster(TWO), snapshot, lease_pass_s=7.0).lease_s == 7.0
+    default = cluster(TWO, partitions=(Partition("gpu", True, True, ("n0", "n1"), None, 600),))
+    assert choose("--gres=gpu:1", default, snapshot).lease_s == pytest.approx((1.1 - 0.95) * 300, rel=1e-6)
+
+
+def test_what_plain_slurm_would_do_anyway_is_left_as_it_is(scores: Scores) -> None:
+    made = choose("--gres=gpu:1", cluster(TWO), scores({"n0": [0.9] * 4, "n1": [1.0] * 4}))
+    assert made.action == "none" and "same GPUs" in made.reason and made.added == ()
+
+
+def test_no_list_when_nothing_is_free(scores: Scores) -> None:
+    busy = (job(1, {"n0": (0, 1, 2, 3), "n1": (0, 1, 2, 3)}),)
+    full = [n._replace(gpus_used=4) for n in TWO]
+    made = choose("--gres=gpu:1", cluster(full, busy), scores(SLOW_FIRST))
+    assert made.action == "none" and made.reason == QUEUES
+
+
+def test_gpus_that_a_pinned_pending_job_will_take_are_not_free(scores: Scores) -> None:
+    claim = (job(1, {}, state="PENDING", req_nodes=("n1",), gpus_per_node=4),)
+    made = choose("--gres=gpu:1", cluster(TWO, claim), scores(SLOW_FIRST))
+    assert made.chosen is not None and made.chosen.nodes == ("n0",)
+
+
+def test_without_scores_slurm_decides(scores: Scores) -> None:
+    nothing = {"n0": [math.nan] * 4, "n1": [math.nan] * 4}
+    made = choose("--gres=gpu:1", cluster(TWO), scores(nothing))
+    assert made.action == "none" and "score" in made.reason
+
+
+def test_unknown_gpus_are_named(scores: Scores) -> None:
+    made = choose("--gres=gpu:1", cluster(TWO), scores({"n0": [1.4] * 4, "gone": [0.5] * 4}))
+    assert made.chosen is not None and made.chosen.nodes == ("n1",)
+    assert made.chosen.gpus[0].slowdown is None
+    assert any("never measured" in text and "n1:0" in text for text in made.unknown)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"), [("--gres=gpu:1 -a 1-9", "array"), ("--gres=gpu:1 -Q", "job id"), ("--gres=gpu:1", "nobody")]
+)
+def test_without_a_clearer_nothing_hard_is_used(words: str, why: str, scores: Scores) -> None:
+    clearer = "" if why == "nobody" else "watcher"
+    made = choose(words, cluster(TWO), scores(SLOW_FIRST), clearer=clearer)
+    assert made.action == "none" and why in made.reason and made.added == ()
+    marked = [n._replace(features=frozenset({f"pal_A_v{i}", "big"})) for i, n in enumerate(TWO)]
+    made = choose(words, cluster(marked), scores(SLOW_FIRST), clearer=clearer)
+    assert made.action == "prefer" and made.added == ("--prefer=pal_A_v1",) and made.lease_s == 0.0
+    made = choose(words + " -C big", cluster(marked), scores(SLOW_FIRST), clearer=clearer)
+    assert made.action == "none" and "--constraint" in made.reason
+
+
+def test_the_users_own_wishes_are_all_kept(scores: Scores) -> None:
+    four = [node(f"n{i}", features=frozenset({"new"} if i > 1 else {"old"})) for i in range(4)]
+    snapshot = scores({"n0": [0.9] * 4, "n1": [0.8] * 4, "n2": [1.1] * 4, "n3": [1.0] * 4})
+    assert choose("--gres=gpu:1 -x n1", cluster(four), snapshot).reason.startswith("as it is")  # n0 is best, and first
+    assert choose("--gres=gpu:1 -C new", cluster(four), snapshot).pinned == ("n3",)
+    assert choose("--gres=gpu:1 -N2 -w n2", cluster(four), snapshot).pinned == ("n2", "n1")
+    reserved = cluster(four, reservations={"mine": ("n2", "n3")})
+    assert choose("--gres=gpu:1 --reservation=mine", reserved, snapshot).pinned == ("n3",)
+    assert "not known" in choose("--gres=gpu:1 --reservation=other", reserved, snapshot).reason
+    assert "partition" in choose("--gres=gpu:1 -p nix", cluster(four), snapshot).reason
+    assert "constraint" in choose("--gres=gpu:1 -C [a|b]", cluster(four), snapshot).reason
+
+
+def test_several_partitions_are_compared_but_not_mixed(scores: Scores) -> None:
+    nodes = [node(f"n{i}") for i in range(4)]
+    parts = (
+        Partition("a", True, True, ("n0", "n1")),
+        Partition("b", False, True, ("n2", "n3")),
+        Partition("down", False, False, ("n0",)),
+    )
+    snapshot = scores({"n0": [1.1] * 4, "n1": [0.9] * 4, "n2": [1.0] * 4, "n3": [0.95] * 4})
+    both = choose("--gres=gpu:1 -p a,b", cluster(nodes, partitions=parts), snapshot)
+    assert both.pinned == ("n1",)
+    wide = choose("--gres=gpu:4 -N2 -p a,b", cluster(nodes, partitions=parts), snapshot)
+    assert wide.chosen is not None and set(wide.chosen.nodes) == {"n2", "n3"}
+    assert "partition" in choose("--gres=gpu:1 -p down", cluster(nodes, partitions=parts), snapshot).reason
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"states": frozenset({"IDLE", "DRAIN"})},
+        {"states": frozenset({"IDLE", "PLANNED"})},
+        {"states": frozenset({"IDLE", "RESERVED"})},
+        {"cpus_used": 14},
+        {"memory_used_mib": 60000},
+    ],
+)
+def test_nodes_that_cannot_start_the_job_now_are_passed_over(changes: dict[str, object], scores: Scores) -> None:
+    nodes = [node("n0"), node("n1", **changes), node("n2")]
+    snapshot = scores({"n0": [1.1] * 4, "n1": [0.8] * 4, "n2": [1.0] * 4})
+    made = choose("--gres=gpu:1 -c 4 --mem=8G", cluster(nodes), snapshot)
+    assert made.pinned == ("n2",)
+
+
+def test_sensitive_jobs_are_kept_off_outliers_only_while_that_can_pay(scores: Scores) -> None:
+    nodes = [node("n0"), node("n1", gpus_used=4, cpus_used=4)]
+    busy = cluster(nodes, (job(1, {"n1": (0, 1, 2, 3)}),))
+    snapshot = scores({"n0": [1.5] * 4, "n1": [1.0] * 4})
+    made = choose("--gres=gpu:1 -t 60 -x other", busy, snapshot)
+    assert made.action == "exclude"
+    assert made.added == ("--exclude=other,n0",) and made.excluded == ("other", "n0")
+    assert made.lease_s == pytest.approx(min(600.0, (1.5 - 1.0) * 1800))
+    assert choose("--gres=gpu:1", busy, snapshot, sensitivity="C").action == "none"
+    assert choose("--gres=gpu:1", busy, snapshot, clearer="").added == ()
+
+
+def test_outliers_are_taken_when_nothing_better_will_come(scores: Scores) -> None:
+    snapshot = scores({"n0": [1.5] * 4, "n1": [1.5] * 4})
+    made = choose("--gres=gpu:1", cluster(TWO), snapshot)
+    assert made.action == "none" and "no better" in made.reason
+    down = [node("n0"), node("n1", states=frozenset({"DOWN"}))]
+    made = choose("--gres=gpu:1", cluster(down), scores({"n0": [1.5] * 4, "n1": [1.0] * 4}))
+    assert made.action == "none" and "no better" in made.reason
+
+
+def test_insensitive_single_gpu_jobs_go_to_the_outliers(scores: Scores) -> None:
+    made = choose("--gres=gpu:1", cluster(TWO), scores({"n0": [1.0] * 4, "n1": [1.5] * 4}), sensitivity="C")
+    assert made.pinned == ("n1",) and made.lease_s == 3.0  # it gains nothing itself, so it waits for one pass only
+
+
+@pytest.mark.parametrize(
+    ("words", "added"),
+    [
+        ("--gpus=2", ("--nodelist=n1", "--nodes=1-2", "--use-min-nodes")),
+        ("--gpus=1", ("--nodelist=n1", "--nodes=1")),
+        ("--gpus=2 -N1", ("--nodelist=n1",)),
+        ("-n4 --gres=gpu:1", ("--nodelist=n1", "--nodes=1-4", "--use-min-nodes")),
+        ("--exclusive", ("--nodelist=n1", "--nodes=1")),
+        ("--gres=gpu:2 -N1-2", ()),  # two nodes fit, Slurm takes both
+    ],
+)
+def test_the_number_of_nodes_stays_as_open_as_it_was(words: str, added: tuple[str, ...], scores: Scores) -> None:
+    assert choose(words, cluster(TWO), scores(SLOW_FIRST)).added == added
+
+
+def test_exclusive_jobs_score_every_gpu_they_get(scores: Scores) -> None:
+    snapshot = scores({"n0": [0.9, 0.9, 0.9, 1.15], "n1": [1.0] * 4})
+    made = choose("--exclusive --gres=gpu:1", cluster(TWO), snapshot)
+    assert made.pinned == ("n1",) and made.chosen is not None and len(made.chosen.gpus) == 4
+    with_cpu_node = [*TWO, node("cpu", gpu_types=())]
+    assert "no GPU" in choose("--exclusive", cluster(with_cpu_node), snapshot).reason
+
+
+def test_a_job_over_nodes_pays_the_locality_penalty(scores: Scores) -> None:
+    made = choose("--gpus=8", cluster([node(f"n{i}") for i in range(3)]), scores({"n0": [1.1] * 4, "n1": [1.0] * 4, "n2": [1.0] * 4}))
+    assert made.chosen is not None and made.chosen.locality == 1.7
+    assert made.pinned == ("n1", "n2") and made.added[1:] == ("--nodes=1-8", "--use-min-nodes")
+
+
+def test_what_was_left_by_the_request_stays_left(scores: Scores) -> None:
+    assert "start now" in choose("--gres=gpu:1 -H", cluster(TWO), scores(SLOW_FIRST)).reason
+    assert "no GPU" in choose("-N1", cluster(TWO), scores(SLOW_FIRST)).reason

@@ -1,0 +1,410 @@
+"""palsub as a program, around an sbatch that is a shell script: nothing may differ from calling it directly."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_pal.slurm.fake import FakeNode, write_shims
+from slurm_pal.store.snapshot import GpuScore, publish
+
+PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import main; sys.exit(main())"]
+
+ECHO = r"""#!/bin/sh
+case "$1" in --help) echo "      --mycompany=WHO  site option"; exit 0;; esac
+for word; do printf '<%s>' "$word"; done > "$RECORD"
+[ -t 0 ] || cat >> "$RECORD"
+printf '%s' "$OUT"
+printf '%s' "$ERR" >&2
+[ -z "$DIE" ] || kill -"$DIE" $$
+exit "${CODE:-0}"
+"""
+
+
+class Site:
+    """A PATH with a given sbatch, and nothing of Slurm beside it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SBATCH_", "SLURM_"))}
+        self.env = kept | {
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "HOME": str(root),
+            "RECORD": str(root / "record"),
+            "XDG_STATE_HOME": str(root / "state"),
+            "SLURM_CONF": str(root / "slurm.conf"),
+            "SLURM_PAL_PATHS_SNAPSHOT": str(root / "snapshot"),
+        }
+
+    def sbatch(self, text: str = ECHO) -> None:
+        (self.bin / "sbatch").write_text(text)
+        (self.bin / "sbatch").chmod(0o755)
+
+    def run(self, argv: list[str], **options: object) -> subprocess.CompletedProcess[bytes]:
+        env = self.env | dict(options.pop("env", {}))  # type: ignore[call-overload]
+        return subprocess.run(argv, env=env, cwd=self.root, capture_output=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
+
+    def both(self, words: list[str], **options: object) -> tuple[object, object]:
+        """What sbatch does with these words, and what palsub does: code, stdout, stderr, what sbatch was given."""
+        found = []
+        for argv in (["sbatch", *words], [*PALSUB, *words]):
+            record = self.root / "record"
+            record.unlink(missing_ok=True)
+            done = self.run(argv, **options)
+            seen = record.read_bytes() if record.exists() else None
+            found.append((done.returncode, done.stdout, done.stderr, seen))
+        return found[0], found[1]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    made = Site(tmp_path)
+    made.sbatch()
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH -N1\ntrue\n")
+    return made
+
+
+HOSTILE = ["a b.sh", "a'b.sh", 'a"b.sh', "a$(touch x)b.sh", "a\nb.sh", "ä\udcff.sh", "-x.sh", "*.sh", "a;b.sh", "--pal-off"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["job.sh"],
+        ["-N1", "--time=5", "job.sh", "--pal-off", "-x", "--", "a b"],
+        ["--", "job.sh", "--pal-class=Z"],
+        ["--wrap", "echo 'a b'"],
+        ["--wrap=x", "-J", "--pal-explain"],
+        ["--bogus", "job.sh"],
+        ["--mycompany", "job.sh", "job.sh"],
+        ["-N"],
+        ["nosuch.sh"],
+        ["--array=1-3", "-Q", "job.sh"],
+        ["-N1", ":", "-N2", "job.sh"],
+        ["--help"],
+        ["-V"],
+        ["", "x"],
+        *([["--", name, "arg"] for name in HOSTILE]),
+    ],
+)
+def test_words_codes_and_streams_are_sbatchs_own(words: list[str], site: Site) -> None:
+    for name in words[1:2]:
+        if "/" not in name and name:
+            (site.root / name).write_text("#!/bin/sh\ntrue\n")
+    for environment in ({"OUT": "Submitted batch job 7\n"}, {"OUT": "partial", "ERR": "sbatch: error: no\n", "CODE": "3"}):
+        alone, ours = site.both(words, env=environment, stdin=subprocess.DEVNULL)
+        assert ours == alone
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"#!/bin/sh\ntrue\n",
+        b"",
+        b"no shebang\n",
+        b"#!/bin/sh\r\n#SBATCH -N1\r\n",
+        b"\x7fELF\0\1\2" + bytes(range(256)),
+        b"#!/bin/sh\n#SBATCH --comment='x\n",
+        b"#!/bin/sh\n" + b"# filler\n" * 120_000,
+    ],
+    ids=["plain", "empty", "no-shebang", "crlf", "binary", "bad-quote", "megabyte"],
+)
+@pytest.mark.parametrize("how", ["pipe", "file", "named"])
+def test_scripts_of_all_kinds_arrive_unchanged(body: bytes, how: str, site: Site) -> None:
+    (site.root / "given").write_bytes(body)
+    if how == "pipe":
+        alone, ours = site.both(["-N1"], input=body)
+    elif how == "named":
+        alone, ours = site.both(["given"], stdin=subprocess.DEVNULL)
+    else:
+        with open(site.root / "given", "rb") as stream:
+            alone, _ = site.both(["-N1"], stdin=stream)
+        with open(site.root / "given", "rb") as stream:
+            stream.seek(0)
+            done = site.run([*PALSUB, "-N1"], stdin=stream)
+            ours = (done.returncode, done.stdout, done.stderr, (site.root / "record").read_bytes())
+            assert os.lseek(stream.fileno(), 0, os.SEEK_CUR) == len(body)  # consumed by sbatch, as without us
+    assert ours == alone
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE])
+def test_a_death_by_signal_is_died_again(number: signal.Signals, site: Site) -> None:
+    alone, ours = site.both(["job.sh"], env={"DIE": number.name[3:]}, stdin=subprocess.DEVNULL)
+    assert ours == alone
+    assert isinstance(ours, tuple) and ours[0] == -number
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT])
+def test_signals_reach_sbatch(number: signal.Signals, site: Site) -> None:
+    site.sbatch(
+        f"#!/bin/sh\ntrap 'echo caught; exit 9' {number.name[3:]}\necho Submitted batch job 7\n"
+        "while :; do sleep 0.05; done\n"
+    )
+    child = subprocess.Popen(
+        [*PALSUB, "--wait", "job.sh"], env=site.env, cwd=site.root, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"Submitted batch job 7\n"
+    child.send_signal(number)
+    assert child.stdout.read() == b"caught\n"
+    child.stdout.close()
+    assert child.wait(30) == 9
+
+
+def test_an_ignored_hangup_stays_ignored_for_sbatch(site: Site) -> None:
+    site.sbatch("#!/bin/sh\ngrep SigIgn /proc/self/status\n")
+    words = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]
+    alone = site.run([*words, "sbatch", "job.sh"], stdin=subprocess.DEVNULL).stdout
+    assert site.run([*words, *PALSUB, "job.sh"], stdin=subprocess.DEVNULL).stdout == alone
+    assert site.run([*words, *PALSUB, "--pal-off", "job.sh"], stdin=subprocess.DEVNULL).stdout == alone
+
+
+def test_a_terminal_stays_a_terminal_and_bytes_stay_bytes(site: Site) -> None:
+    site.sbatch("#!/bin/sh\n[ -t 1 ] && printf 'tty\\tSubmitted\\nx\\r\\n'\n")
+    seen = []
+    for argv in (["sbatch", "job.sh"], [*PALSUB, "job.sh"]):
+        master, slave = pty.openpty()
+        child = subprocess.Popen(argv, env=site.env, cwd=site.root, stdin=slave, stdout=slave, stderr=slave)
+        os.close(slave)
+        text = b""
+        while select.select([master], [], [], 30)[0]:
+            try:
+                block = os.read(master, 1000)
+            except OSError:
+                break
+            text += block
+        os.close(master)
+        assert child.wait(30) == 0
+        seen.append(text)
+    assert seen[0] == seen[1] and seen[0].startswith(b"tty")
+
+
+def test_a_prompt_on_the_terminal_can_be_answered(site: Site) -> None:
+    site.sbatch('#!/bin/sh\nprintf "account? " >&2\nread answer\necho "got $answer"\n')
+    master, slave = pty.openpty()
+    child = subprocess.Popen(
+        [*PALSUB, "job.sh"], env=site.env, cwd=site.root, stdin=slave, stdout=subprocess.PIPE, stderr=slave
+    )
+    os.close(slave)
+    assert select.select([master], [], [], 30)[0]
+    assert os.read(master, 100) == b"account? "
+    os.write(master, b"abc\n")
+    assert child.stdout is not None
+    assert child.stdout.read() == b"got abc\n"
+    child.stdout.close()
+    assert child.wait(30) == 0
+    os.close(master)
+
+
+def test_output_appears_as_it_comes(site: Site) -> None:
+    site.sbatch("#!/bin/sh\necho Submitted batch job 7\nread line < go\n")
+    os.mkfifo(site.root / "go")
+    child = subprocess.Popen([*PALSUB, "--wait", "job.sh"], env=site.env, cwd=site.root, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"Submitted batch job 7\n"  # while sbatch is still there
+    records = list((site.root / "state" / "slurm-pal" / "decisions").glob("*/7.json"))
+    deadline_s = time.monotonic() + 30
+    while not records and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+        records = list((site.root / "state" / "slurm-pal" / "decisions").glob("*/7.json"))
+    assert records  # the record does not wait for the job
+    (site.root / "go").write_text("x\n")
+    assert child.wait(30) == 0
+    child.stdout.close()
+
+
+def test_a_child_that_keeps_stdout_open_is_not_waited_for(site: Site) -> None:
+    site.sbatch("#!/bin/sh\nmkfifo hold\n(exec 9<>hold; read x <&9) &\necho $! > child\necho Submitted batch job 7\n")
+    done = site.run([*PALSUB, "job.sh"], stdin=subprocess.DEVNULL)
+    assert done.stdout == b"Submitted batch job 7\n" and done.returncode == 0
+    os.kill(int((site.root / "child").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_streams_stay_closed(closed: str, site: Site) -> None:
+    site.sbatch('#!/bin/sh\nfor f in 0 1 2; do [ -e /proc/$$/fd/$f ] && echo "$f open"; done > seen\nexit 4\n')
+    seen = []
+    for argv in (["sbatch", "job.sh"], [*PALSUB, "job.sh"]):
+        done = site.run(["sh", "-c", f'exec "$@" {closed}', "sh", *argv], stdin=subprocess.DEVNULL)
+        seen.append((done.returncode, (site.root / "seen").read_text()))
+    assert seen[0] == seen[1]
+
+
+def test_a_reader_that_left_is_noticed_as_sbatch_would(site: Site) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    code = subprocess.run(
+        [*PALSUB, "job.sh"], env=site.env | {"OUT": "Submitted batch job 7\n"}, cwd=site.root,
+        stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.PIPE, timeout=60,
+    )  # fmt: skip
+    os.close(write_end)
+    assert code.returncode == -signal.SIGPIPE and code.stderr == b""
+
+
+def test_a_missing_sbatch_is_told_as_a_shell_tells_it(site: Site) -> None:
+    (site.bin / "sbatch").chmod(0o644)
+    done = site.run([*PALSUB, "job.sh"], env={"PATH": str(site.bin)}, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (126, b"")
+    (site.bin / "sbatch").unlink()
+    done = site.run([*PALSUB, "job.sh"], env={"PATH": str(site.bin)}, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stderr) == (127, b"palsub: sbatch: command not found\n")
+
+
+@pytest.mark.parametrize("how", ["option", "variable", "setting"])
+def test_switched_off_it_is_sbatch_itself(how: str, site: Site) -> None:
+    site.sbatch("#!/bin/sh\necho $$\n")
+    words = ["--pal-off"] if how == "option" else []
+    env = {"option": {}, "variable": {"SLURM_PAL_OFF": "1"}, "setting": {"SLURM_PAL_SUBMIT_ENABLED": "no"}}[how]
+    child = subprocess.Popen(
+        [*PALSUB, *words, "--gres=gpu:1", "job.sh"], env=site.env | env, cwd=site.root, stdout=subprocess.PIPE
+    )
+    assert child.communicate(timeout=60)[0] == f"{child.pid}\n".encode()
+
+
+def test_a_wrong_value_of_ours_submits_nothing(site: Site) -> None:
+    for words in (["--pal-class", "Z"], ["--pal-app", "nix"], ["--pal-klass=A"], ["--pal-policy=x"]):
+        done = site.run([*PALSUB, *words, "job.sh"], stdin=subprocess.DEVNULL)
+        assert done.returncode == 2 and done.stdout == b""
+        assert done.stderr.startswith(b"palsub: ") and done.stderr.count(b"\n") == 1
+        assert not (site.root / "record").exists()
+
+
+def test_help_shows_every_option_of_ours(site: Site) -> None:
+    done = site.run([*PALSUB, "--pal-help"])
+    assert done.returncode == 0
+    for name in ("class", "app", "policy", "watch", "explain", "json", "dry-run", "off", "help"):
+        assert f"--pal-{name}".encode() in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("env", "snapshot", "part"),
+    [
+        ({}, None, "no snapshot"),
+        ({}, b"", "empty"),
+        ({}, b"{}", "damaged"),
+        ({}, b'{"schema": "pal.snapshot/9"}\n', "newer"),
+        ({}, b'{"schema": "pal.snapshot/1", "layout": [], "bytes": 5, "crc32": 0}\n', "truncated"),
+        ({"SLURM_PAL_SUBMIT_LEASE_MAX_S": "many"}, None, "SLURM_PAL_SUBMIT_LEASE_MAX_S"),
+    ],
+)
+def test_trouble_of_ours_is_one_line_and_plain_sbatch(env: dict[str, str], snapshot: bytes | None, part: str, site: Site) -> None:
+    write_shims(str(site.bin), str(site.root / "fake.json"), [FakeNode("n0")])
+    site.sbatch()
+    if snapshot is not None:
+        (site.root / "snapshot").write_bytes(snapshot)
+    alone, ours = site.both(["--gres=gpu:1", "job.sh"], env=env | {"OUT": "Submitted batch job 7\n"}, stdin=subprocess.DEVNULL)
+    assert isinstance(alone, tuple) and isinstance(ours, tuple)
+    assert (ours[0], ours[1], ours[3]) == (alone[0], alone[1], alone[3])
+    assert ours[2].startswith(b"palsub: ") and ours[2].endswith(b"; submitted as plain sbatch\n")
+    assert ours[2].count(b"\n") == 1 and part.encode() in ours[2]
+
+
+def test_an_error_in_our_own_code_is_one_line_and_plain_sbatch(site: Site) -> None:
+    broken = "import sys, slurm_pal.submit.script as s; s.scan = None\nfrom slurm_pal.cli.palsub import main; sys.exit(main())"
+    done = site.run([sys.executable, "-P", "-c", broken, "--gres=gpu:1", "job.sh", "a b"], stdin=subprocess.DEVNULL)
+    assert done.returncode == 0 and (site.root / "record").read_bytes() == b"<--gres=gpu:1><job.sh><a b>"
+    assert done.stderr.count(b"\n") == 1 and b"submitted as plain sbatch" in done.stderr
+    gone = "import sys; sys.modules['slurm_pal.submit.submission'] = None\nfrom slurm_pal.cli.palsub import main; sys.exit(main())"
+    words = ["--pal-class", "A", "-J", "x", "--pal-explain", "job.sh", "--pal-off"]
+    done = site.run([sys.executable, "-P", "-c", gone, *words], stdin=subprocess.DEVNULL)
+    assert (site.root / "record").read_bytes() == b"<-J><x><job.sh><--pal-off>"
+    assert done.stderr.count(b"\n") == 1 and b"submitted as plain sbatch" in done.stderr
+
+
+@pytest.fixture
+def scored(site: Site) -> Site:
+    """A fake Slurm of two nodes behind the shims, the second one faster, with features to prefer."""
+    nodes = [FakeNode("n0", features="pal_A_v1"), FakeNode("n1", features="pal_A_v0")]
+    write_shims(str(site.bin), str(site.root / "fake.json"), nodes)
+    gpus = [
+        GpuScore(name, k, f"{name}{k}", "m", {"A": a}, {"A": "v0"}, time.time(), 1.0, ())
+        for name, a in (("n0", 1.1), ("n1", 0.9))
+        for k in range(4)
+    ]
+    publish(str(site.root / "snapshot"), gpus, cluster="c", epoch=5, now_s=time.time())
+    return site
+
+
+def test_a_dry_run_prints_the_command_and_submits_nothing(scored: Site) -> None:
+    words = ["--pal-dry-run", "--gres=gpu:1", "-J", "a b", "job.sh", "x y"]
+    done = scored.run([*PALSUB, *words], stdin=subprocess.DEVNULL)
+    assert done.returncode == 0 and done.stderr == b""
+    assert done.stdout.splitlines()[0] == b"sbatch --gres=gpu:1 -J 'a b' '--prefer=pal_A_v0' job.sh 'x y'".replace(b"'--prefer=pal_A_v0'", b"--prefer=pal_A_v0")
+    assert b"# decision: prefer" in done.stdout
+    table = json.loads(scored.run([*PALSUB, "--pal-json", *words], stdin=subprocess.DEVNULL).stdout)
+    assert table["schema"] == "pal.decision/1" and table["action"] == "prefer" and table["job_id"] is None
+    assert json.loads((scored.root / "fake.json").read_text())["jobs"] == []
+    assert not (scored.root / "state").exists() or not list((scored.root / "state").rglob("*.json"))
+
+
+def test_explanations_go_to_stderr_and_the_record_is_kept(scored: Site) -> None:
+    words = ["--pal-explain", "--pal-json", "--pal-class=A", "--gres=gpu:1", "job.sh"]
+    done = scored.run([*PALSUB, *words], stdin=subprocess.DEVNULL)
+    assert done.stdout == b"Submitted batch job 1\n"
+    lines = done.stderr.decode().splitlines()
+    assert lines[0].startswith("palsub: decision: prefer")
+    assert json.loads(lines[-1])["job_id"] == 1
+    (record,) = (scored.root / "state" / "slurm-pal" / "decisions").glob("*/1.json")
+    assert json.loads(record.read_text()) == json.loads(lines[-1])
+
+
+@pytest.mark.parametrize("how", ["stdin", "pipe", "file"])
+def test_words_that_sbatch_refuses_are_taken_back(how: str, scored: Site) -> None:
+    """An sbatch without --prefer (before 22.05) must not make a submission fail."""
+    scored.sbatch(
+        '#!/bin/sh\ncase "$*" in *--prefer*) cat >/dev/null; echo "sbatch: unrecognized option \'--prefer\'" >&2; exit 1;; esac\n'
+        'echo Submitted batch job 7; echo "$*"; cat\n'
+    )
+    body = b"#!/bin/sh\ntrue\n"
+    if how == "file":
+        done = scored.run([*PALSUB, "--gres=gpu:1", "job.sh"], stdin=subprocess.DEVNULL)
+        assert done.stdout == b"Submitted batch job 7\n--gres=gpu:1 job.sh\n"
+    elif how == "pipe":
+        done = scored.run([*PALSUB, "--gres=gpu:1"], input=body)
+    else:
+        (scored.root / "in").write_bytes(body)
+        with open(scored.root / "in", "rb") as stream:
+            done = scored.run([*PALSUB, "--gres=gpu:1"], stdin=stream)
+    if how != "file":
+        assert done.stdout == b"Submitted batch job 7\n--gres=gpu:1\n" + body
+    assert done.returncode == 0
+    assert done.stderr == b"palsub: sbatch refused the words added by palsub; submitted as plain sbatch\n"
+
+
+def test_a_refusal_that_is_not_about_our_words_is_shown_once_and_not_tried_again(scored: Site) -> None:
+    scored.sbatch("#!/bin/sh\necho x >> tries\necho 'sbatch: error: Socket timed out on send/recv operation' >&2\nexit 1\n")
+    done = scored.run([*PALSUB, "--gres=gpu:1", "job.sh"], stdin=subprocess.DEVNULL)
+    assert done.returncode == 1 and done.stderr == b"sbatch: error: Socket timed out on send/recv operation\n"
+    assert (scored.root / "tries").read_text() == "x\n"
+
+
+def test_an_unwritable_state_folder_means_soft_words_only(scored: Site) -> None:
+    (scored.root / "state").write_text("a file where a folder should be")
+    done = scored.run([*PALSUB, "--pal-watch", "--gres=gpu:1", "job.sh"], stdin=subprocess.DEVNULL)
+    assert done.stdout == b"Submitted batch job 1\n" and done.returncode == 0
+    assert done.stderr.count(b"\n") == 1 and b"no watcher, so no node list" in done.stderr
+    (job,) = json.loads((scored.root / "fake.json").read_text())["jobs"]
+    assert job["req"] == "" and "prefer" in job["options"]
+
+
+def test_with_a_live_daemon_the_lease_is_written_on_the_job(scored: Site) -> None:
+    beat = {"schema": "pal.heartbeat/1", "at_s": time.time(), "clears_leases": True}
+    (scored.root / "snapshot.heartbeat").write_text(json.dumps(beat))
+    done = scored.run([*PALSUB, "--gres=gpu:1", "-t60", "job.sh"], stdin=subprocess.DEVNULL)
+    assert done.stdout == b"Submitted batch job 1\n" and done.stderr == b""
+    (job,) = json.loads((scored.root / "fake.json").read_text())["jobs"]
+    assert job["req"] == "n1" and job["comment"] == "pal:lease=360;req=;exc="
+    scored.run([*PALSUB, "--gres=gpu:1", "--comment=mine", "job.sh"], stdin=subprocess.DEVNULL)
+    job = json.loads((scored.root / "fake.json").read_text())["jobs"][1]
+    assert job["req"] == "" and job["comment"] == "mine"
