@@ -128,7 +128,7 @@ def _incoming(options: argparse.Namespace) -> str:
         spool = load().spool_dir
     path = os.path.join(spool, "incoming")
     try:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, mode=0o755, exist_ok=True)
     except OSError as error:
         raise DataError(
             f"spool {path} cannot be made ({error.strerror}): set paths.spool to a directory shared with the nodes"
@@ -204,12 +204,12 @@ def measure_node(
     if gathered.intruders:
         return _foreign(team.workers, gathered, place, specs[0], now_s)
     lines = list(gathered.lines)
-    for worker in team.workers:
-        if gathered.done.get(worker.device.uuid, 0) == len(specs):
-            continue
-        notes.append(f"GPU {worker.device.slot} ({worker.device.uuid}): {worker.error or 'not measured'}")
-        if not team.stopped:  # a cancelled run is no evidence against a GPU
-            lines.append(_failed(worker, gathered, place, specs, now_s))
+    unfinished = [w for w in team.workers if gathered.done.get(w.device.uuid, 0) < len(specs)]
+    if team.stopped:  # a cancelled run is no evidence against a GPU
+        notes.append(f"stopped by {team.stopped}: {len(devices) - len(unfinished)} of {len(devices)} GPUs complete")
+    else:
+        notes += [f"GPU {w.device.slot} ({w.device.uuid}): {w.error or 'not measured'}" for w in unfinished]
+        lines += [_failed(w, gathered, place, specs, now_s) for w in unfinished]
     records = [from_json(line) for line in lines]
     notes += [
         f"GPU {r.gpu.slurm_index} {r.bench.id}: {r.reason}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import threading
 import time
@@ -65,6 +66,7 @@ class Sweep:
         report: Callable[[str, NodeState], None],
         stop: threading.Event,
         now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         self._client = client
@@ -74,14 +76,16 @@ class Sweep:
         self._spool_dirs = spool_dirs
         self._report = report
         self._stop = stop
-        self._now = now
+        self._now = now  # Unix time, for the journal
+        self._clock = clock  # for waiting: does not go backwards when somebody sets the time
         self._sleep = sleep or stop.wait
         self._gone_s: dict[str, float] = {}  # node -> when its job was first seen to have ended
+        self._pending_s: dict[str, float] = {}  # node -> when its job was first seen to wait
         self._running_s: dict[str, float] = {}  # node -> when its job was first seen to run
         self._withdrawn: dict[str, str] = {}  # node -> why
         self._refused = self._accepted = 0
         self._silent_since_s: float | None = None
-        self._nodes_seen_s = 0.0
+        self._nodes_seen_s = -math.inf
 
     # -- the loop ---------------------------------------------------------------
 
@@ -92,13 +96,13 @@ class Sweep:
         the journal cannot be written. All can be resumed.
         """
         self._recover()
-        interval_s, due_s = POLL_MIN_S, 0.0
+        interval_s, due_s = POLL_MIN_S, -math.inf
         longest_s = min(POLL_MAX_S, max(POLL_MIN_S, self._terms.node_s / 10.0))
         while not self._stop.is_set():
-            if self._now() >= due_s:
+            if self._clock() >= due_s:
                 changed = self._patiently(self._poll)
                 interval_s = POLL_MIN_S if changed else min(interval_s * 1.5, longest_s)
-                due_s = self._now() + interval_s
+                due_s = self._clock() + interval_s
             waiting = [n for n, s in self._dir.nodes.items() if s.state == TODO]
             active = sum(1 for s in self._dir.nodes.values() if s.state == SUBMITTED)
             if waiting and active < self._terms.max_parallel:
@@ -107,7 +111,7 @@ class Sweep:
             elif not waiting and not active:
                 return True
             else:
-                self._sleep(max(0.01, due_s - self._now()))
+                self._sleep(max(0.01, due_s - self._clock()))
         self._withdraw()
         return all(s.state in OVER for s in self._dir.nodes.values())
 
@@ -131,6 +135,7 @@ class Sweep:
         )
         self._dir.set(node, new)
         self._gone_s.pop(node, None)
+        self._pending_s.pop(node, None)
         self._running_s.pop(node, None)
         self._withdrawn.pop(node, None)
         self._report(node, new)
@@ -140,8 +145,9 @@ class Sweep:
         try:
             changed = action()
         except SlurmError as error:
-            self._silent_since_s = self._silent_since_s or self._now()
-            silent_s = self._now() - self._silent_since_s
+            if self._silent_since_s is None:
+                self._silent_since_s = self._clock()
+            silent_s = self._clock() - self._silent_since_s
             if silent_s > PATIENCE_S or not transient(error):
                 hint = f"running jobs go on, resume with pal-profile run --resume {self._dir.sweep_id}"
                 raise SlurmError(f"{one_line(error)}; {hint}") from None
@@ -224,7 +230,7 @@ class Sweep:
             elif state in JOB_ENDED or state in ("", "COMPLETING"):
                 changed |= self._judge_ended(node, known)
             else:
-                self._running_s.setdefault(node, self._now())
+                self._running_s.setdefault(node, self._clock())
                 self._withdrawn.pop(node, None)  # it started before it could be withdrawn
         return self._judge_running() or changed
 
@@ -240,7 +246,8 @@ class Sweep:
         return True
 
     def _judge_pending(self, node: str, known: NodeState, why: str) -> None:
-        if self._now() - known.since_s > self._terms.pending_max_s and node not in self._withdrawn:
+        waited_s = self._clock() - self._pending_s.setdefault(node, self._clock())
+        if waited_s > self._terms.pending_max_s and node not in self._withdrawn:
             self._client.cancel([known.job_id], pending_only=True)  # unless it starts this very moment
             self._withdrawn[node] = f"busy: pending ({why}) for {self._terms.pending_max_s:g} s, withdrawn"
 
@@ -249,7 +256,7 @@ class Sweep:
         if node in self._withdrawn:
             self._set(node, SKIPPED, reason=self._withdrawn[node])
             return True
-        if self._now() - self._gone_s.setdefault(node, self._now()) < GRACE_S:
+        if self._clock() - self._gone_s.setdefault(node, self._clock()) < GRACE_S:
             return False
         self._set(node, FAILED, reason=self._why_ended(node, known.job_id))
         return True
@@ -264,7 +271,7 @@ class Sweep:
 
     def _judge_running(self) -> bool:
         """Give up jobs on nodes that Slurm has lost, and jobs that outlive their limit."""
-        now = self._now()
+        now = self._clock()
         late = {n: now - s for n, s in self._running_s.items() if now - s > 1.5 * self._terms.node_s + NODE_CHECK_S}
         if not late or now - self._nodes_seen_s < NODE_CHECK_S:
             return False

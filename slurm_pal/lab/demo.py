@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     where: str  # e.g. "n3:0-1"
     slowdown: float
     run_s: float
-    completion_s: float  # from the return of the submit command to the end of the payload
+    completion_s: float  # from before the submit command to the end of the payload
 
 
 WORKLOAD = tuple(
@@ -48,7 +48,11 @@ WORKLOAD = tuple(
         ("B", 2), ("C", 1), ("A", 1), ("B", 4), ("A", 2), ("C", 2), ("C", 1), ("A", 1),
     )
 )  # fmt: skip
-"""27 of 32 GPUs: everything starts at once, and which GPU a job gets is all that differs."""
+"""27 of 32 GPUs: nothing has to wait, and which GPU a job gets is all that differs."""
+
+SPACING_S = 0.5
+"""Time between submissions, the same in both phases: jobs that start together would
+slow each other down on the one machine that plays all nodes."""
 
 
 def script_of(job: DemoJob, pal: str) -> str:
@@ -57,36 +61,60 @@ def script_of(job: DemoJob, pal: str) -> str:
     return f"#!/bin/sh\n#SBATCH --gres=gpu:{job.gpus} --time=5\n#PAL class={job.sensitivity}\nexec {work}\n"
 
 
-def run_phase(lab: Lab, submit: Sequence[str], jobs: Sequence[DemoJob], directory: str) -> list[Outcome]:
-    """Submit all jobs with the command `submit`, wait for the last one, read what they say.
+class Phase:
+    """The same jobs submitted with one command; `submit` is its argv, e.g. ["sbatch"]."""
 
-    Raises PalError when a submission fails or a job does not report.
-    """
-    env = lab.environ()
-    submitted: list[tuple[DemoJob, int, float]] = []
-    for number, job in enumerate(jobs):
-        path = os.path.join(directory, f"job-{number}.sh")
-        with open(path, "w", encoding="utf-8") as stream:
-            stream.write(script_of(job, program("pal")))
-        argv = [*submit, "--parsable", "-o", os.path.join(directory, "%j.json"), "-J", f"demo-{job.sensitivity}", path]
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-        if done.returncode != 0:
-            raise PalError(f"{os.path.basename(submit[0])} failed: {done.stderr.strip()}")
-        submitted.append((job, int(done.stdout.split(";")[0]), time.time()))
-    _wait(env, [job_id for _, job_id, _ in submitted])
-    return [_outcome(job, job_id, at_s, directory) for job, job_id, at_s in submitted]
+    def __init__(self, lab: Lab, submit: Sequence[str], directory: str) -> None:
+        self._env = lab.environ()
+        self._submit = list(submit)
+        self._directory = directory
+        self._submitted: list[tuple[DemoJob, int, float]] = []
 
+    def submit(self, jobs: Sequence[DemoJob]) -> None:
+        """Submit one job every SPACING_S seconds. Raises PalError when a submission fails."""
+        started_s = time.time()
+        for number, job in enumerate(jobs):
+            time.sleep(max(0.0, started_s + number * SPACING_S - time.time()))
+            path = os.path.join(self._directory, f"job-{number}.sh")
+            with open(path, "w", encoding="utf-8") as stream:
+                stream.write(script_of(job, program("pal")))
+            output = os.path.join(self._directory, "%j.json")
+            argv = [*self._submit, "--parsable", "-o", output, "-J", f"demo-{job.sensitivity}", path]
+            before_s = time.time()
+            done = subprocess.run(
+                argv, env=self._env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+            )
+            if done.returncode != 0:
+                raise PalError(f"{os.path.basename(self._submit[0])} failed: {done.stderr.strip()}")
+            self._submitted.append((job, int(done.stdout.split(";")[0]), before_s))
 
-def _wait(env: dict[str, str], job_ids: Sequence[int], limit_s: float = 150.0) -> None:
-    """Until none of these jobs is in the queue. Raises PalError after `limit_s`."""
-    deadline_s = time.monotonic() + limit_s
-    listed = ",".join(map(str, job_ids))
-    while time.monotonic() < deadline_s:
+    def telling(self, sensitivity: str) -> int:
+        """The id of the first job of a class that palsub steered, else of the first one."""
+        mine = [job_id for job, job_id, _ in self._submitted if job.sensitivity == sensitivity]
+        for job_id in mine:
+            argv = [program("pal"), "explain", str(job_id), "--json"]
+            done = subprocess.run(argv, env=self._env, capture_output=True, text=True, check=False)
+            decision = json.loads(done.stdout or "{}").get("decision") or {}
+            if decision.get("added"):
+                return job_id
+        return mine[0]
+
+    def outcomes(self, limit_s: float = 150.0) -> list[Outcome]:
+        """Wait until no job is left and read what they said.
+
+        Raises PalError when jobs are still there after `limit_s` or left no result.
+        """
+        deadline_s = time.monotonic() + limit_s
+        listed = ",".join(str(job_id) for _, job_id, _ in self._submitted)
+        while self._squeue(listed):
+            if time.monotonic() > deadline_s:
+                raise PalError(f"jobs {listed} are still in the queue after {limit_s:g} s")
+            time.sleep(0.5)
+        return [_outcome(job, job_id, at_s, self._directory) for job, job_id, at_s in self._submitted]
+
+    def _squeue(self, listed: str) -> str:
         argv = ["squeue", "-h", "-o", "%A", "-j", listed]
-        if not subprocess.run(argv, env=env, capture_output=True, text=True, check=False).stdout.strip():
-            return
-        time.sleep(0.5)
-    raise PalError(f"jobs {listed} are still in the queue after {limit_s:g} s")
+        return subprocess.run(argv, env=self._env, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _outcome(job: DemoJob, job_id: int, submitted_s: float, directory: str) -> Outcome:
@@ -106,11 +134,8 @@ def _outcome(job: DemoJob, job_id: int, submitted_s: float, directory: str) -> O
     )
 
 
-def _where(gpus: Sequence[dict[str, Any]]) -> str:
-    by_node: dict[str, list[str]] = {}
-    for gpu in gpus:
-        by_node.setdefault(str(gpu["node"]), []).append(str(gpu["index"]))
-    return " ".join(f"{node}:{','.join(indexes)}" for node, indexes in by_node.items())
+def _where(gpus: dict[str, list[int]]) -> str:
+    return " ".join(f"{node}:{','.join(map(str, indexes))}" for node, indexes in gpus.items())
 
 
 def program(name: str) -> str:
@@ -146,24 +171,20 @@ def demonstrate(directory: str, seed: int, say: Say) -> dict[str, float]:
         _show(lab, [program("pal-profile"), "run", "--yes", "--max-parallel", "8"], say)
         say("\n3. What is known now: pal nodes")
         _show(lab, [program("pal"), "nodes"], say)
-        say(f"\n4. {len(WORKLOAD)} jobs with plain sbatch, then the same with palsub --pal-watch, on the empty cluster")
-        phases: list[list[Outcome]] = []
-        for name, submit in (("sbatch", ["sbatch"]), ("palsub", [program("palsub"), "--pal-watch"])):
-            begun_s = time.monotonic()
-            output = os.path.join(directory, name)
-            os.mkdir(output)
-            phases.append(run_phase(lab, submit, WORKLOAD, output))
-            say(f"   {name}: all done after {time.monotonic() - begun_s:.1f} s")
-        plain, placed = phases
+        say(f"\n4. {len(WORKLOAD)} jobs on the empty cluster: first with sbatch, then with palsub --pal-watch")
+        plain = _phase(lab, ["sbatch"], directory, say).outcomes()
+        phase = _phase(lab, [program("palsub"), "--pal-watch"], directory, say)
+        told = [_output(lab, [program("pal"), "explain", str(phase.telling(name))]) for name in "ABC"]
+        placed = phase.outcomes()
         say("")
         for line in comparison(plain, placed):
             say(line)
-        say("\n5. Why, for one job of each class: pal explain JOBID")
-        for name in "ABC":
-            first = next(o for o in placed if o.job.sensitivity == name)
-            _show(lab, [program("pal"), "explain", str(first.job_id)], say)
+        say("\n5. Why, for one running job of each class: pal explain JOBID")
+        for line in "\n\n".join(told).splitlines():
+            say("   " + line)
     found = ratios(plain, placed)
     said = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+    say("")
     say(f"Mean completion, palsub / sbatch: {said}   (below 1 is faster)")
     say(f"The lab is stopped and removed. {time.monotonic() - started_s:.0f} s in all.")
     return found
@@ -181,11 +202,26 @@ def comparison(plain: Sequence[Outcome], placed: Sequence[Outcome]) -> list[str]
     return lines
 
 
+def _phase(lab: Lab, submit: Sequence[str], directory: str, say: Say) -> Phase:
+    name = os.path.basename(submit[0])
+    say(f"   {name}: one job every {SPACING_S:g} s")
+    output = os.path.join(directory, name)
+    os.mkdir(output)
+    phase = Phase(lab, submit, output)
+    phase.submit(WORKLOAD)
+    return phase
+
+
 def _show(lab: Lab, argv: Sequence[str], say: Say) -> None:
+    for line in _output(lab, argv).splitlines():
+        say("   " + line)
+
+
+def _output(lab: Lab, argv: Sequence[str]) -> str:
+    """What a command prints. Raises PalError, with its own words, when it fails."""
     done = subprocess.run(
         argv, env=lab.environ(), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
     if done.returncode != 0:
         raise PalError(f"{os.path.basename(argv[0])} {argv[1]} failed: {done.stderr.strip() or done.stdout.strip()}")
-    for line in done.stdout.splitlines():
-        say("   " + line)
+    return done.stdout.rstrip()

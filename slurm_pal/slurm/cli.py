@@ -77,8 +77,7 @@ class CliClient:
                 if parse.holds_or_claims(line):
                     jobs.append(parse.job(line))
             elif line.startswith("ReservationName="):
-                name, names = parse.reservation(line)
-                reserved[name] = names
+                reserved.update(filter(None, [parse.reservation(line)]))
         if not nodes or not partitions:
             raise SlurmError(f"scontrol shows no nodes: {_complaint(done) or 'the cluster is empty'}")
         return Overview(tuple(nodes), tuple(jobs), tuple(partitions), reserved)

@@ -32,7 +32,7 @@ class Overview(NamedTuple):
     nodes: tuple[Node, ...]  # in Slurm's order
     jobs: tuple[SlurmJob, ...]
     partitions: tuple[Partition, ...]
-    reservations: dict[str, tuple[str, ...]]  # name -> nodes
+    reservations: dict[str, tuple[str, ...]]  # name -> nodes, of those active now
 
 
 class SlurmClient(Protocol):

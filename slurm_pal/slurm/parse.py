@@ -132,9 +132,11 @@ def partition(line: str) -> Partition:
     )
 
 
-def reservation(line: str) -> tuple[str, tuple[str, ...]]:
-    """Name and nodes of one line of `scontrol show reservation -o`."""
+def reservation(line: str) -> tuple[str, tuple[str, ...]] | None:
+    """Name and nodes of one line of `scontrol show reservation -o`; None while it is not active."""
     pairs = fields(line)
+    if pairs.get("State") == "INACTIVE":
+        return None
     return pairs["ReservationName"], expand(value(pairs, "Nodes"))
 
 

@@ -29,7 +29,7 @@ QUEUES = "left to Slurm: the GPUs are not free now, so the job queues, and a nod
 
 
 class Settings(NamedTuple):
-    """The part of the configuration that decides (docs/configuration.md)."""
+    """The part of the configuration that decides (docs/settings.md)."""
 
     policy: str = "class-fit"
     locality_penalty: float = 1.7

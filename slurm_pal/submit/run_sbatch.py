@@ -27,6 +27,10 @@ _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 
 
+class NotStarted(Exception):
+    """sbatch could not be started; nothing was submitted. The text is the system's."""
+
+
 class Outcome(NamedTuple):
     """How sbatch ended: `status` as os.waitstatus_to_exitcode gives it, negative for a signal."""
 
@@ -97,7 +101,7 @@ def run(
     """Run `path` with `argv`; call `on_job` once, as soon as the line with the job id was forwarded.
 
     `careful`: hold stderr, and on failure give it back in `held` instead of showing it.
-    Raises OSError when sbatch cannot be started.
+    Raises NotStarted.
     """
     out = _Channel(1, hold=False)
     err = _Channel(2, hold=True) if careful else None
@@ -182,6 +186,8 @@ class _Wakeup:
             self.pid = os.posix_spawn(
                 path, list(argv), os.environ, file_actions=actions, setsigdef=DEFAULT_SIGNALS, setsigmask=mask
             )
+        except OSError as error:
+            raise NotStarted(error.strerror) from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return self.pid
@@ -239,7 +245,8 @@ def leave(status: int) -> int:
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core worth having is sbatch's
-    signal.signal(-status, signal.SIG_DFL)
+    with contextlib.suppress(OSError):  # KILL and STOP cannot be set
+        signal.signal(-status, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [-status])
     os.kill(os.getpid(), -status)
     return 128 - status

@@ -105,7 +105,17 @@ class Submission:
             return self._show_plain("switched off") if self._choice.dry_run else self._become_sbatch()
         for text in self._warnings:
             warn(text)
-        return self._dry_run(planned) if self._choice.dry_run else self._submit(planned)
+        if self._choice.dry_run:
+            return self._dry_run(planned)
+        try:
+            return self._submit(planned)
+        except run_sbatch.NotStarted as error:
+            self._forget(planned)
+            warn(f"{self._path}: {error}")
+            return 126
+        except Exception as error:  # sbatch has run: never submit a second time
+            warn(f"{type(error).__name__} after sbatch was started: {one_line(error)}")
+            return Exit.FAILED
 
     def _nothing_to_do(self) -> bool:
         if self._choice.dry_run:
@@ -175,12 +185,7 @@ class Submission:
             for text in show.lines(planned.made):
                 warn(text)
         careful = planned.words != self._plain
-        try:
-            ended = self._run(planned, planned.words, careful)
-        except OSError as error:
-            self._forget(planned)
-            warn(f"{self._path}: {error.strerror}")
-            return 126
+        ended = self._run(planned, planned.words, careful)
         if ended.job_id is None:
             self._forget(planned)
             if careful and ended.status > 0 and any(text in ended.held for text in REFUSALS):
@@ -204,8 +209,11 @@ class Submission:
         from slurm_pal.submit.planner import submitted
 
         def on_job(job_id: int) -> None:
-            for text in submitted(planned, job_id):
-                warn(text)
+            try:
+                for text in submitted(planned, job_id):
+                    warn(text)
+            except Exception as error:  # sbatch is to be listened to until its end
+                warn(f"job {job_id} was submitted, but not recorded: {type(error).__name__}: {one_line(error)}")
 
         return run_sbatch.run(
             self._path, words, self._stdin, careful=careful, parsable=planned.parsable, on_job=on_job

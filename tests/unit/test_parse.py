@@ -133,3 +133,9 @@ def test_every_state_name_stands_in_exactly_one_set() -> None:
     assert not states.JOB_ACTIVE & states.JOB_WAITING
     assert not (states.JOB_ACTIVE | states.JOB_WAITING) & states.JOB_ENDED
     assert states.NODE_UNUSABLE <= states.NODE_BASE | states.NODE_FLAGS
+
+
+def test_only_active_reservations_count() -> None:
+    line = "ReservationName=maint StartTime=2026-01-01T00:00:00 Nodes=n[1-2] NodeCnt=2 State={}"
+    assert parse.reservation(line.format("ACTIVE")) == ("maint", ("n1", "n2"))
+    assert parse.reservation(line.format("INACTIVE")) is None

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from slurm_pal.errors import DataError, Exit, UsageError
 from slurm_pal.lab.gpus import draw_registry, load_registry, set_fault, write_registry
 from slurm_pal.profiling import bench, measurement
 from slurm_pal.profiling.backends import BACKENDS, resolve
+from slurm_pal.profiling.benchmarks import Benchmark
 from slurm_pal.profiling.devices import DeviceInfo
+from slurm_pal.profiling.emu import EmuBackend, EmuKernel
 from slurm_pal.profiling.measurement import Place
 from slurm_pal.profiling.workers import Channel, Team, Worker
 from slurm_pal.store.ingest import ingest
@@ -29,7 +31,7 @@ TOO_LONG_S = 3600.0  # what a hung worker would sleep
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Any:
+def nothing_left_behind() -> Iterator[None]:
     """No test may leave a process or an open file."""
     before = sorted(os.listdir("/proc/self/fd"))
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
@@ -179,7 +181,9 @@ def run_bench(tmp_path: Path, registry: str, *more: str, node: str = "n0") -> tu
 def test_a_healthy_node_gives_one_record_for_each_gpu_and_benchmark(tmp_path: Path, registry: str) -> None:
     code, records = run_bench(tmp_path, registry)
     assert code == Exit.OK and len(records) == 12
-    assert {(r.gpu.slurm_index, r.bench.sensitivity_class) for r in records} == {(i, c) for i in range(4) for c in "ABC"}
+    assert {(r.gpu.slurm_index, r.bench.sensitivity_class) for r in records} == {
+        (i, c) for i in range(4) for c in "ABC"
+    }
     first = records[0]
     truth = load_registry(registry).gpu("n0", first.gpu.slurm_index)
     assert first.gpu.uuid == truth.uuid and first.gpu.vendor == "emu" and first.gpu.model == truth.model
@@ -213,7 +217,13 @@ def test_ingest_takes_every_record(tmp_path: Path, registry: str) -> None:
     ],
 )
 def test_one_sick_gpu_leaves_the_others_usable(
-    tmp_path: Path, registry: str, capsys: pytest.CaptureFixture[str], fault: str, code: Exit, valid: int, reason: str | None
+    tmp_path: Path,
+    registry: str,
+    capsys: pytest.CaptureFixture[str],
+    fault: str,
+    code: Exit,
+    valid: int,
+    reason: str | None,
 ) -> None:
     set_fault(registry, "n0", 2, fault)
     found, records = run_bench(tmp_path, registry)
@@ -252,20 +262,21 @@ def test_a_transient_fault_is_gone_in_the_next_sweep(tmp_path: Path, registry: s
 
 
 def test_a_cancelled_bench_keeps_complete_records_and_blames_no_gpu(
-    tmp_path: Path, registry: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, registry: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    original, parent = measurement.measure, os.getpid()
+    original, parent = EmuBackend.prepare, os.getpid()
 
-    def stopped_in_the_second(kernel: Any, spec: Any, *rest: Any) -> Any:
+    def stopped_in_the_second(self: EmuBackend, device: DeviceInfo, spec: Benchmark) -> EmuKernel:
         if spec.id == "tblock":
             os.kill(parent, signal.SIGTERM)
             time.sleep(TOO_LONG_S)
-        return original(kernel, spec, *rest)
+        return original(self, device, spec)
 
-    monkeypatch.setattr(measurement, "measure", stopped_in_the_second)
+    monkeypatch.setattr(EmuBackend, "prepare", stopped_in_the_second)
     code, records = run_bench(tmp_path, registry)
     assert code == Exit.PARTIAL and len(records) == 4
     assert all(r.valid and r.bench.id == "gemm_bf16" for r in records)
+    assert "n0: stopped by SIGTERM: 0 of 4 GPUs complete" in capsys.readouterr().out
 
 
 def test_a_full_disk_is_one_line_and_nothing_half_written(
@@ -285,13 +296,22 @@ def test_an_unusable_spool_is_found_before_measuring(
     tmp_path: Path, registry: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "spool").write_text("a file, no directory")
-    code = bench.main(["--node=n0", "--expected=4", f"--spool={tmp_path / 'spool'}", "--backend=emu", f"--registry={registry}"])
+    code = bench.main(
+        ["--node=n0", "--expected=4", f"--spool={tmp_path / 'spool'}", "--backend=emu", f"--registry={registry}"]
+    )
     assert code == Exit.DATA and "spool" in capsys.readouterr().err
 
 
 def test_inside_slurm_node_and_gpus_come_from_the_job(tmp_path: Path, registry: str) -> None:
     options = bench.parser().parse_args(
-        [f"--spool={tmp_path}", "--backend=emu", f"--registry={registry}", "--wall-scale=0", "--sweep=s2", "--expected=4"]
+        [
+            f"--spool={tmp_path}",
+            "--backend=emu",
+            f"--registry={registry}",
+            "--wall-scale=0",
+            "--sweep=s2",
+            "--expected=4",
+        ]
     )
     environ = {"SLURM_JOB_ID": "17", "SLURMD_NODENAME": "n1", "SLURM_JOB_GPUS": "1,3"}
     assert bench.run(options, environ) == Exit.PARTIAL  # two of the four

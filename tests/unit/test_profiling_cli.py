@@ -139,7 +139,10 @@ def test_ctrl_c_ends_with_130_and_the_way_to_resume(site: Site) -> None:
     code, out, err = site.run("run", "--max-parallel", "3", "--wall-scale", "0")
     assert code == Exit.INTERRUPTED and "stopping: pending jobs are withdrawn" in err
     sweep_id = site.json("status")["sweep"]
-    assert f"go on with: pal-profile run --resume {sweep_id}" in err and "not published: there is no measurement yet" in out
+    assert (
+        f"go on with: pal-profile run --resume {sweep_id}" in err
+        and "not published: there is no measurement yet" in out
+    )
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     site.slurm.execute = True
     site.slurm._execute(site.slurm.jobs[1])

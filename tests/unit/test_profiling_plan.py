@@ -39,8 +39,8 @@ def names(plan: Plan) -> list[str]:
 
 @pytest.mark.parametrize(
     "states",
-    ["IDLE+DRAIN", "IDLE+MAINTENANCE", "IDLE+RESERVED", "IDLE+PLANNED", "IDLE+COMPLETING", "IDLE+POWERED_DOWN", "IDLE+POWERING_UP",
-     "IDLE+NOT_RESPONDING", "IDLE+CLOUD", "MIXED", "ALLOCATED", "DOWN", "UNKNOWN", "IDLE+UNKNOWN"],
+    ["IDLE+DRAIN", "IDLE+MAINTENANCE", "IDLE+RESERVED", "IDLE+PLANNED", "IDLE+COMPLETING", "IDLE+POWERED_DOWN",
+     "IDLE+POWERING_UP", "IDLE+NOT_RESPONDING", "IDLE+CLOUD", "MIXED", "ALLOCATED", "DOWN", "UNKNOWN", "IDLE+UNKNOWN"],
 )  # fmt: skip
 def test_only_exactly_idle_nodes_are_taken(states: str) -> None:
     plan = planned([node("n0"), node("n1", states)])
@@ -68,7 +68,9 @@ def test_a_partition_restricts_the_nodes() -> None:
 
 
 def test_stalest_first_and_never_measured_before_all() -> None:
-    plan = planned([node("a"), node("b"), node("c"), node("d")], newest={"a": NOW_S - 5, "b": NOW_S - 500, "d": NOW_S - 50})
+    plan = planned(
+        [node("a"), node("b"), node("c"), node("d")], newest={"a": NOW_S - 5, "b": NOW_S - 500, "d": NOW_S - 50}
+    )
     assert names(plan) == ["c", "b", "d", "a"]
 
 
@@ -88,7 +90,9 @@ def test_limits_take_the_stalest_and_say_what_they_left() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 8), st.sampled_from(["IDLE", "MIXED", "IDLE+DRAIN"]), st.floats(0, NOW_S)), max_size=30),
+    st.lists(
+        st.tuples(st.integers(0, 8), st.sampled_from(["IDLE", "MIXED", "IDLE+DRAIN"]), st.floats(0, NOW_S)), max_size=30
+    ),
     st.floats(0, 20),
     st.integers(1, 30),
     st.sampled_from(["", "3", "40%"]),
@@ -189,9 +193,9 @@ def test_the_script_replaces_its_shell_and_passes_every_setting() -> None:
     first, second, end = script(options, "n3", 4).split("\n")
     assert (first, end) == ("#!/bin/sh", "")
     assert shlex.split(second) == [
-        "exec", "/usr/bin/python3", "-P", "-m", "slurm_pal.profiling.bench", "--sweep=s1", "--cluster=c", "--spool=/spool",
-        "--expected=4", "--backend=emu", "--seed=7", "--registry=/lab/gpus.json", "--wall-scale=0.05", "--bench=gemm_bf16",
-        "--quick", "--gpu-timeout-s=12.5",
+        "exec", "/usr/bin/python3", "-P", "-m", "slurm_pal.profiling.bench", "--sweep=s1", "--cluster=c",
+        "--spool=/spool", "--expected=4", "--backend=emu", "--seed=7", "--registry=/lab/gpus.json",
+        "--wall-scale=0.05", "--bench=gemm_bf16", "--quick", "--gpu-timeout-s=12.5",
     ]  # fmt: skip
     assert job_name("s1") == "pal-profile:s1"
 

@@ -24,7 +24,9 @@ class Scripted:
 
     work, unit = GEMM.work, GEMM.unit
 
-    def __init__(self, launch_s: Callable[[float], float], temp_c: Callable[[float], float | None] = lambda t: 65.0) -> None:
+    def __init__(
+        self, launch_s: Callable[[float], float], temp_c: Callable[[float], float | None] = lambda t: 65.0
+    ) -> None:
         self.clock_s = 0.0
         self.launches = 0
         self._launch_s, self._temp_c = launch_s, temp_c

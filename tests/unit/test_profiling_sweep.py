@@ -21,7 +21,17 @@ from slurm_pal.profiling.plan import Chosen
 from slurm_pal.profiling.runner import Run
 from slurm_pal.profiling.sweep import Sweep, last_line, only_sweep
 from slurm_pal.profiling.sweep_job import JobOptions
-from slurm_pal.profiling.sweep_state import DONE, FAILED, PARTIAL, SKIPPED, SUBMITTED, TODO, NodeState, SweepDirectory, Terms
+from slurm_pal.profiling.sweep_state import (
+    DONE,
+    FAILED,
+    PARTIAL,
+    SKIPPED,
+    SUBMITTED,
+    TODO,
+    NodeState,
+    SweepDirectory,
+    Terms,
+)
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
@@ -34,6 +44,7 @@ class World:
 
     def __init__(self, tmp_path: Path, nodes: int = 4, **terms: object) -> None:
         self.now_s = START_S
+        self.clock_error_s = 0.0
         self.slurm = FakeSlurm([FakeNode(f"n{i}") for i in range(nodes)])
         self.spool = tmp_path / "spool" / "incoming"
         self.spool.mkdir(parents=True)
@@ -82,6 +93,7 @@ class World:
             [str(self.spool)],
             lambda node, state: self.events.append((node, state.state)),
             self.stop,
+            lambda: self.now_s + self.clock_error_s,
             lambda: self.now_s,
             self.sleep,
         )
@@ -94,7 +106,9 @@ class World:
         return {name: state.state for name, state in self.again().nodes.items()}
 
     def occupy(self, node: str) -> int:
-        return CliClient(self.slurm).submit(["-N1", "-w", node, "--exclusive", "--gres=gpu:4", "-J", "user"], "#!/bin/sh\n")
+        return CliClient(self.slurm).submit(
+            ["-N1", "-w", node, "--exclusive", "--gres=gpu:4", "-J", "user"], "#!/bin/sh\n"
+        )
 
 
 @pytest.fixture
@@ -166,6 +180,18 @@ def test_a_job_that_starts_while_it_is_withdrawn_is_measured(world: World) -> No
 
     world.slurm._scancel = too_late  # type: ignore[method-assign]
     assert world.sweep().run() and world.states()["n1"] == DONE
+
+
+def test_a_clock_set_back_delays_nothing(world: World) -> None:
+    world.occupy("n1")
+
+    def set_back() -> None:
+        world.clock_error_s = -86400.0
+        world.finish_all()
+
+    world.on_sleep = set_back
+    assert world.sweep().run() and world.now_s < START_S + 120
+    assert world.states() == {"n0": DONE, "n1": SKIPPED, "n2": DONE, "n3": DONE}
 
 
 def test_a_job_without_a_result_fails_with_its_last_words(world: World) -> None:
@@ -323,7 +349,7 @@ def test_a_refused_node_fails_and_the_others_go_on(world: World) -> None:
 def test_when_slurm_refuses_every_job_the_sweep_ends_at_once(world: World) -> None:
     bad = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
     world.refuse = lambda argv: bad if argv[0] == "sbatch" else ""
-    with pytest.raises(SlurmError, match="Slurm refuses sweep jobs: .*Invalid account"):
+    with pytest.raises(SlurmError, match=r"Slurm refuses sweep jobs: .*Invalid account"):
         world.sweep().run()
     assert world.now_s < START_S + 5
 
@@ -334,7 +360,7 @@ def test_when_slurm_refuses_every_job_the_sweep_ends_at_once(world: World) -> No
 def test_two_sweeps_at_once_are_refused_by_name(tmp_path: Path) -> None:
     state_dir = str(tmp_path / "new" / "state")
     with only_sweep(state_dir, "first"):
-        with pytest.raises(BusyError, match="sweep first is running: .*pid"), only_sweep(state_dir, "second"):
+        with pytest.raises(BusyError, match=r"sweep first is running: .*pid"), only_sweep(state_dir, "second"):
             raise AssertionError("two sweeps at once")
         assert json.loads(Path(state_dir, "sweep.running").read_text())["sweep"] == "first"
     with only_sweep(state_dir, "third"):
@@ -343,14 +369,14 @@ def test_two_sweeps_at_once_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_busy_error_of_the_work_itself_is_left_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(BusyError, match="^the database$"), only_sweep(str(tmp_path), "first"):
+    with pytest.raises(BusyError, match=r"^the database$"), only_sweep(str(tmp_path), "first"):
         raise BusyError("the database")
 
 
 def test_terms_survive_the_disk(world: World) -> None:
     assert world.again().terms == world.directory.terms
-    world.directory.set("n0", NodeState(FAILED, 7, START_S, "it's \"odd\"\nü", 2))
-    assert world.again().nodes["n0"] == NodeState(FAILED, 7, START_S, "it's \"odd\"\nü", 2)
+    world.directory.set("n0", NodeState(FAILED, 7, START_S, 'it\'s "odd"\nü', 2))
+    assert world.again().nodes["n0"] == NodeState(FAILED, 7, START_S, 'it\'s "odd"\nü', 2)
     assert world.again().counts()[FAILED] == 1
 
 
@@ -359,7 +385,7 @@ def test_terms_survive_the_disk(world: World) -> None:
 )
 def test_a_damaged_plan_is_one_clear_error(world: World, text: str) -> None:
     (Path(world.directory.path) / "plan.json").write_text(text)
-    with pytest.raises(DataError, match="plan.json"):
+    with pytest.raises(DataError, match=r"plan\.json"):
         world.again()
 
 
