@@ -30,10 +30,9 @@ def explain(job_id: int | None, last: bool, as_json: bool) -> None:
     if (job_id is None) != last:
         raise UsageError("give a job id or --last: pal explain 4711, pal explain --last")
     client = CliClient()
-    cluster = _cluster(client)
-    decision = decisions.last(cluster) if last else decisions.load(cluster, job_id or 0)
+    decision = decisions.last("") if last else decisions.load("", job_id or 0)
     if last and decision is None:
-        raise DataError(f"no decision of palsub is recorded for cluster {cluster!r}: submit with palsub first")
+        raise DataError("no decision of palsub is recorded for this cluster: submit with palsub first")
     number = job_id or int(decision["job_id"] if decision else 0)
     job, trouble = _job(client, number)
     if job is None and decision is None:
@@ -60,15 +59,6 @@ def _text(
     if decision is None:
         return [*lines, "palsub took no decision for this job (plain sbatch, or submitted by another user)."]
     return [*lines, "What palsub decided:", *(f"  {line}" for line in decisions.render(decision))]
-
-
-def _cluster(client: CliClient) -> str:
-    """The cluster's name, "" when Slurm does not answer: records are kept by cluster."""
-    try:
-        return client.config().get("ClusterName", "")
-    except SlurmError as error:
-        click.echo(f"pal: {one_line(error)}", err=True)
-        return ""
 
 
 def _job(client: CliClient, number: int) -> tuple[SlurmJob | None, str]:

@@ -46,7 +46,7 @@ def _load(need_slurm: bool = False) -> tuple[snapshots.Snapshot | None, Overview
     except DataError as error:
         click.echo(f"pal: {one_line(error)}", err=True)
     try:
-        overview = CliClient().overview()
+        overview = CliClient(timeout_s=10.0).overview()
     except SlurmError as error:
         if need_slurm or snapshot is None:
             raise

@@ -43,7 +43,8 @@ def _expand_ranges(prefix: str, ranges: str, suffix: str, names: list[str]) -> b
         first, dash, last = part.partition("-")
         if not first.isdigit() or (dash and (not last.isdigit() or int(last) < int(first))):
             return False
-        if dash and len(last) != len(first) and (first[0] == "0" or last[0] == "0"):
+        padded = last[0] == "0" or (first[0] == "0" and first != "0") if dash else False
+        if padded and len(last) != len(first):
             return False
         for number in range(int(first), int(last if dash else first) + 1):
             names.append(f"{prefix}{number:0{len(first)}d}{suffix}")

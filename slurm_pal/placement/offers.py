@@ -58,6 +58,7 @@ def build_view(
     used = used_indexes(overview.jobs)
     claims = claimed_gpus(overview.jobs)
     known = known_class(sensitivity)
+    positions = {node.name: number for number, node in enumerate(overview.nodes)}
     offers: list[tuple[Node, list[int], list[int | None]]] = []
     for node in overview.nodes:
         if node.name not in allowed or not node.n_gpus:
@@ -76,6 +77,8 @@ def build_view(
         slowdown_a=[[_slowdown(snapshot, "A", row) for row in rows] for _, _, rows in offers],
         node_gpus=[node.n_gpus for node, _, _ in offers],
         weight=[node.weight for node, _, _ in offers],
+        position=[positions[node.name] for node, _, _ in offers],
+        cpus_free=[node.cpus - node.cpus_used for node, _, _ in offers],
     )
 
 

@@ -28,7 +28,10 @@ class View(NamedTuple):
     level: Sequence[Sequence[float]]
     slowdown_a: Sequence[Sequence[float]]
     node_gpus: Sequence[int]
-    weight: Sequence[int] = ()  # Slurm's node weights, for what plain Slurm would pick
+    # For what plain Slurm would pick; empty means nodes in a row, all alike.
+    weight: Sequence[int] = ()  # node weights
+    position: Sequence[int] = ()  # in Slurm's list of all nodes
+    cpus_free: Sequence[int] = ()
 
 
 class Placement(NamedTuple):

@@ -3,8 +3,8 @@
 `CliClient(FakeSlurm(...))` is the fake backend of the unit tests. Programs that start
 sbatch themselves meet it through `write_shims`, which puts sbatch, scontrol, squeue
 and scancel on PATH, all working on one state file. It keeps the rules that slurm-pal
-depends on (docs/slurm.md): first fit in node order, lowest free GPU index first, hard
-node lists, Reason=Resources for what does not fit; it knows no priorities, memory or
+depends on (docs/slurm.md): the smallest run of fitting neighbours, lowest free GPU index
+first, hard node lists, Reason=Resources for what does not fit; it knows no priorities, memory or
 time limits.
 """
 
@@ -120,7 +120,7 @@ class FakeSlurm:
         per_node, total, n_nodes = _gpu_request(job.options)
         exclusive = "exclusive" in job.options
         placed: dict[str, list[int]] = {}
-        names = sorted(self.nodes, key=lambda n: (n not in required, self.nodes[n].weight))
+        names = self._order(required, excluded, per_node, n_nodes)
         for name in names:
             node, free = self.nodes[name], self._free(self.nodes[name])
             if node.state != "IDLE" or name in excluded or (exclusive and self._busy(node)):
@@ -130,6 +130,22 @@ class FakeSlurm:
                 placed[name] = free if exclusive else free[:count]
         complete = sum(map(len, placed.values())) >= total if per_node is None else len(placed) == n_nodes
         return placed if complete and required <= set(placed) else None
+
+    def _order(self, required: set[str], excluded: set[str], per_node: int | None, n_nodes: int) -> list[str]:
+        """Nodes as Slurm tries them: required ones, the smallest run of fitting neighbours, the rest."""
+        runs: list[list[str]] = [[]]
+        for name, node in self.nodes.items():
+            if name not in excluded and node.state == "IDLE" and len(self._free(node)) >= (per_node or 1):
+                runs[-1].append(name)
+            else:
+                runs.append([])
+        enough = [run for run in runs if per_node is not None and len(run) >= n_nodes]
+        best = min(enough, key=lambda run: sum(self._cpus_free(name) for name in run), default=[])
+        return sorted(self.nodes, key=lambda n: (n not in required, self.nodes[n].weight, n not in best))
+
+    def _cpus_free(self, name: str) -> int:
+        jobs = (job for job in self.jobs.values() if job.state == "RUNNING" and name in job.placed)
+        return self.nodes[name].cpus - sum(self.nodes[name].cpus if "exclusive" in job.options else 1 for job in jobs)
 
     def _execute(self, job: FakeJob) -> None:
         node, indexes = next(iter(job.placed.items()))
@@ -256,7 +272,7 @@ class FakeSlurm:
         state = node.state if not busy or node.state != "IDLE" else "MIXED" if free else "ALLOCATED"
         features = node.features or "(null)"
         return (
-            f"NodeName={node.name} Arch=x86_64 CPUAlloc={used} CPUEfctv={node.cpus} CPUTot={node.cpus} "
+            f"NodeName={node.name} Arch=x86_64 CPUAlloc={node.cpus - self._cpus_free(node.name)} CPUEfctv={node.cpus} CPUTot={node.cpus} "
             f"AvailableFeatures={features} ActiveFeatures={features} Gres={kind}{node.gpus} GresDrain=N/A "
             f"GresUsed={kind}{used} RealMemory=64000 AllocMem={500 * used} State={state} "
             f"Weight={node.weight} Partitions=gpu\n"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import lru_cache
 
 from slurm_pal.cluster import Node, Partition
 from slurm_pal.hostlist import expand
@@ -102,21 +103,41 @@ def gpu_indexes(gres: str) -> tuple[int, ...]:
 
 
 def node(line: str) -> Node:
-    """One line of `scontrol show node -d -o`."""
-    pairs = fields(line)
+    """One line of `scontrol show node -d -o`.
+
+    The line is not split as a whole: on the submit path hundreds of them are read, and
+    none of the dozen values needed here holds a blank.
+    """
     return Node(
-        name=pairs["NodeName"],
-        states=node_states(pairs.get("State", "")),
-        gpu_types=gpu_types(value(pairs, "Gres")),
-        gpus_used=gpu_count(value(pairs, "GresUsed")),
-        cpus=whole(value(pairs, "CPUEfctv") or value(pairs, "CPUTot")),
-        cpus_used=whole(value(pairs, "CPUAlloc")),
-        memory_mib=whole(value(pairs, "RealMemory")),
-        memory_used_mib=whole(value(pairs, "AllocMem")),
-        features=frozenset(filter(None, value(pairs, "ActiveFeatures").split(","))),
-        partitions=tuple(filter(None, value(pairs, "Partitions").split(","))),
-        weight=whole(value(pairs, "Weight"), 1),
+        name=_word(line, "NodeName"),
+        states=_states_of(_word(line, "State")),
+        gpu_types=_types_of(_word(line, "Gres")),
+        gpus_used=_count_of(_word(line, "GresUsed")),
+        cpus=whole(_word(line, "CPUEfctv") or _word(line, "CPUTot")),
+        cpus_used=whole(_word(line, "CPUAlloc")),
+        memory_mib=whole(_word(line, "RealMemory")),
+        memory_used_mib=whole(_word(line, "AllocMem")),
+        features=frozenset(filter(None, _word(line, "ActiveFeatures").split(","))),
+        partitions=tuple(filter(None, _word(line, "Partitions").split(","))),
+        weight=whole(_word(line, "Weight"), 1),
     )
+
+
+# Most nodes of a cluster bear the same few texts.
+_states_of = lru_cache(256)(node_states)
+_types_of = lru_cache(256)(gpu_types)
+_count_of = lru_cache(256)(gpu_count)
+
+
+def _word(line: str, key: str) -> str:
+    """The value of the first ` key=` of a line up to the next blank, "" for Slurm's words for nothing."""
+    start = line.find(f" {key}=") + 1
+    if start == 0 and not line.startswith(f"{key}="):
+        return ""
+    start += len(key) + 1
+    end = line.find(" ", start)
+    text = line[start:] if end < 0 else line[start:end]
+    return "" if text in _NULL else text.rstrip("\n")
 
 
 def partition(line: str) -> Partition:

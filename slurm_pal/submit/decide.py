@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slurm_pal.cluster import Node
-from slurm_pal.jobs import GpuShape
+from slurm_pal.hostlist import fold
 from slurm_pal.placement import place
 from slurm_pal.placement.class_fit import INSENSITIVE
-from slurm_pal.placement.offers import build_view
 from slurm_pal.placement.plain import plain_pick
-from slurm_pal.placement.view import Placement, Rule, View
+from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import Snapshot, known_class
-from slurm_pal.submit.candidates import Field, fields, startable
+from slurm_pal.submit.candidates import fields
 from slurm_pal.submit.request import Request
+from slurm_pal.submit.scene import Scene, rows, scenes
 
 MEDIAN_SLOWDOWN = 1.0
+FOLD_ABOVE = 64
 QUEUES = "left to Slurm: the GPUs are not free now, so the job queues, and a node list could only delay it"
 
 
@@ -83,16 +83,6 @@ class Decision(NamedTuple):
     lease_why: str = ""
 
 
-class _Scene(NamedTuple):
-    """One field with the view of what is free there, and how the shape was read on it."""
-
-    field: Field
-    view: View
-    shape: GpuShape
-    fixed: tuple[str, ...]  # nodes of the user's own list, in addition to the view
-    nodes: dict[str, Node]
-
-
 def decide(
     request: Request,
     overview: Overview,
@@ -118,9 +108,9 @@ def decide(
     if not request.asks_gpus and not all(node.n_gpus for field in found for node in field.nodes):
         return Decision("none", "left to Slurm: the job asks for no GPU")
     rule = Rule(sensitivity, settings.locality_penalty, settings.barred_slowdown, int(now_s))
-    best: tuple[float, _Scene, Placement] | None = None
+    best: tuple[float, Scene, Placement] | None = None
     for field in found:
-        for scene in _scenes(request, overview, snapshot, sensitivity, field):
+        for scene in scenes(request, overview, snapshot, sensitivity, field):
             placed = place(settings.policy, scene.view, scene.shape, rule)
             if placed is not None:
                 if best is None or placed.product < best[0]:
@@ -132,51 +122,13 @@ def decide(
     return _judge(request, snapshot, settings, rule, clearer, scene, placed, alternatives)
 
 
-def _scenes(
-    request: Request, overview: Overview, snapshot: Snapshot, sensitivity: str, field: Field
-) -> list[_Scene]:
-    """The readings of the shape to try on a field, the one that Slurm tries first coming first."""
-    assert request.shape is not None
-    shape, fixed = request.shape, request.req_nodes
-    by_name = {node.name: node for node in field.nodes}
-    if fixed:
-        if not set(fixed) <= set(by_name) or shape.nodes is None or shape.per_node is None:
-            return []
-        rest = shape.nodes - len(fixed)
-        shape = shape._replace(nodes=rest, total=rest * shape.per_node)
-    readings: list[tuple[GpuShape, int]] = []  # shape, tasks on one node
-    per_node_tasks = request.tasks_per_node
-    if shape.per_node is not None:
-        count = shape.nodes or 1
-        tasks = per_node_tasks or -(-request.tasks // (count + len(fixed)))
-        if request.nodes_max is not None and request.nodes_max > request.nodes_min:
-            nodes = startable(field.nodes, request, tasks, shape.per_node)
-            view = build_view(overview, snapshot, shape, sensitivity, (node.name for node in nodes))
-            fitting = sum(len(free) >= shape.per_node for free in view.free)
-            count = max(count, min(request.nodes_max, fitting))
-            shape = shape._replace(nodes=count, total=count * shape.per_node)
-        readings.append((shape, tasks))
-    elif shape.nodes is not None and (shape.nodes > 1 or request.nodes_max == 1):
-        readings.append((shape, per_node_tasks or -(-request.tasks // shape.nodes)))
-    else:
-        open_shape = shape._replace(nodes=None)
-        readings += [(open_shape, request.tasks), (open_shape, 1)]
-    scenes = []
-    for reading, tasks in dict.fromkeys(readings):
-        gpus = reading.per_node or 1
-        nodes = [n for n in startable(field.nodes, request, tasks, gpus) if n.name not in fixed]
-        view = build_view(overview, snapshot, reading, sensitivity, (node.name for node in nodes))
-        scenes.append(_Scene(field, view, reading, fixed, by_name))
-    return scenes
-
-
 def _judge(
     request: Request,
     snapshot: Snapshot,
     settings: Settings,
     rule: Rule,
     clearer: str,
-    scene: _Scene,
+    scene: Scene,
     placed: Placement,
     alternatives: int,
 ) -> Decision:
@@ -203,12 +155,12 @@ def _judge(
     return _pin(request, settings, clearer, scene, told)
 
 
-def _pin(request: Request, settings: Settings, clearer: str, scene: _Scene, told: Decision) -> Decision:
+def _pin(request: Request, settings: Settings, clearer: str, scene: Scene, told: Decision) -> Decision:
     assert told.chosen is not None and request.shape is not None
     elsewhere = told.plain.product if told.plain else MEDIAN_SLOWDOWN
     lease_s, why = _lease(request, settings, scene, elsewhere, told.chosen.product)
     pinned = (*request.req_nodes, *(name for name in told.chosen.nodes if name not in request.req_nodes))
-    added = [f"--nodelist={','.join(pinned)}"]
+    added = [f"--nodelist={_list(pinned)}"]
     if not request.nodes_stated:
         most = request.tasks if request.shape.per_node is not None else request.shape.total
         if request.nodes_max is None and most > 1:
@@ -232,7 +184,7 @@ def _keep_off(
     settings: Settings,
     rule: Rule,
     clearer: str,
-    scene: _Scene,
+    scene: Scene,
     told: Decision,
 ) -> Decision:
     """Only barred GPUs are free: exclude their nodes for as long as waiting for others can pay."""
@@ -255,14 +207,14 @@ def _keep_off(
     return told._replace(
         action="exclude",
         reason=f"{what}: kept off {','.join(slow)} while waiting for others can pay",
-        added=(f"--exclude={','.join(excluded)}",),
+        added=(f"--exclude={_list(excluded)}",),
         excluded=excluded,
         lease_s=lease_s,
         lease_why=f"{why}, taken back by the {clearer}",
     )
 
 
-def _prefer(request: Request, rule: Rule, clearer: str, scene: _Scene, told: Decision) -> Decision:
+def _prefer(request: Request, rule: Rule, clearer: str, scene: Scene, told: Decision) -> Decision:
     """Nobody takes a node list back: ask softly, by the class features that the site publishes."""
     assert told.chosen is not None
     why = request.soft_only or "nobody would take a node list back (no daemon, no --pal-watch)"
@@ -281,7 +233,7 @@ def _prefer(request: Request, rule: Rule, clearer: str, scene: _Scene, told: Dec
     )
 
 
-def _lease(request: Request, settings: Settings, scene: _Scene, elsewhere: float, here: float) -> tuple[float, str]:
+def _lease(request: Request, settings: Settings, scene: Scene, elsewhere: float, here: float) -> tuple[float, str]:
     """Seconds that waiting can pay, and the sum in words. One scheduling pass is always granted."""
     limit = request.time_limit_s or next((p.default_time_s for p in scene.field.partitions if p.default_time_s), None)
     run_s = limit * settings.expected_run_share if limit else settings.expected_run_s
@@ -293,7 +245,7 @@ def _lease(request: Request, settings: Settings, scene: _Scene, elsewhere: float
     return lease_s, words
 
 
-def _offer(scene: _Scene, snapshot: Snapshot, rule: Rule, placed: Placement) -> Offer:
+def _offer(scene: Scene, snapshot: Snapshot, rule: Rule, placed: Placement) -> Offer:
     gpus: list[Gpu] = []
     for node, indexes in zip(placed.nodes, placed.gpus, strict=True):
         gpus += [_gpu(snapshot, rule, scene.view.names[node], index) for index in indexes]
@@ -306,12 +258,10 @@ def _gpu(snapshot: Snapshot, rule: Rule, node: str, index: int) -> Gpu:
     if row is None:
         return Gpu(node, index, None, "?", 0.0, ("unknown",))
     score, known = snapshot.gpu(row), known_class(rule.sensitivity)
-    return Gpu(
-        node, index, score.slowdown.get(known), score.variability_class[known], score.measured_s, score.flags
-    )
+    return Gpu(node, index, score.slowdown.get(known), score.variability_class[known], score.measured_s, score.flags)
 
 
-def _scored(scene: _Scene, snapshot: Snapshot, rule: Rule) -> bool:
+def _scored(scene: Scene, snapshot: Snapshot, rule: Rule) -> bool:
     """Whether any GPU that is free now has a score."""
     return any(
         _gpu(snapshot, rule, name, index).slowdown is not None
@@ -320,7 +270,7 @@ def _scored(scene: _Scene, snapshot: Snapshot, rule: Rule) -> bool:
     )
 
 
-def _may_do_better(scene: _Scene, snapshot: Snapshot, rule: Rule, name: str, count: int) -> bool:
+def _may_do_better(scene: Scene, snapshot: Snapshot, rule: Rule, name: str, count: int) -> bool:
     """Whether a node, once free, could hold `count` GPUs that are not barred."""
     node = scene.nodes[name]
     fast = [k for k in range(node.n_gpus) if (_gpu(snapshot, rule, name, k).slowdown or 1.0) <= rule.barred_slowdown]
@@ -328,7 +278,7 @@ def _may_do_better(scene: _Scene, snapshot: Snapshot, rule: Rule, name: str, cou
 
 
 def _others(
-    scene: _Scene, snapshot: Snapshot, settings: Settings, rule: Rule, placed: Placement, count: int
+    scene: Scene, snapshot: Snapshot, settings: Settings, rule: Rule, placed: Placement, count: int
 ) -> tuple[Offer, ...]:
     """The next best: what the policy takes when the nodes chosen before are not there."""
     offers: list[Offer] = []
@@ -336,7 +286,7 @@ def _others(
     names = list(range(len(scene.view.names)))
     while len(offers) < count:
         kept = [i for i in names if i not in gone]
-        view = _rows(scene.view, kept)
+        view = rows(scene.view, kept)
         again = place(settings.policy, view, scene.shape, rule)
         if again is None:
             break
@@ -345,19 +295,7 @@ def _others(
     return tuple(offers)
 
 
-def _rows(view: View, kept: Sequence[int]) -> View:
-    return View(
-        names=[view.names[i] for i in kept],
-        free=[view.free[i] for i in kept],
-        slowdown=[view.slowdown[i] for i in kept],
-        level=[view.level[i] for i in kept],
-        slowdown_a=[view.slowdown_a[i] for i in kept],
-        node_gpus=[view.node_gpus[i] for i in kept],
-        weight=[view.weight[i] for i in kept] if view.weight else (),
-    )
-
-
-def _unknown(scene: _Scene, chosen: Offer) -> tuple[str, ...]:
+def _unknown(scene: Scene, chosen: Offer) -> tuple[str, ...]:
     said: list[str] = []
     never = [f"{gpu.node}:{gpu.gpu}" for gpu in chosen.gpus if gpu.slowdown is None]
     if never:
@@ -368,6 +306,11 @@ def _unknown(scene: _Scene, chosen: Offer) -> tuple[str, ...]:
     if scene.fixed:
         said.append(f"the user's own nodes {','.join(scene.fixed)} were taken as they are")
     return tuple(said)
+
+
+def _list(names: Sequence[str]) -> str:
+    """A host list for sbatch; folded only where it is long, since that costs an import."""
+    return ",".join(names) if len(names) <= FOLD_ABOVE else fold(list(names))
 
 
 def _where(offer: Offer) -> str:
@@ -383,8 +326,3 @@ def _gain(told: Decision) -> str:
     if told.chosen.product > told.plain.product:
         return f"{there}, and this choice keeps nodes whole or fast GPUs for jobs that need them"
     return there
-
-
-def brief(offers: Sequence[Offer]) -> list[str]:
-    """One line for each offer, for explanations."""
-    return [f"{_where(offer)} at {offer.product:.3f}" for offer in offers]

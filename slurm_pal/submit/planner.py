@@ -33,6 +33,7 @@ class Plan:
         self.lease: Lease | None = None
         self.prepared = ""  # the file of a lease whose job does not exist yet
         self.parsable = False  # sbatch prints the bare job id
+        self.trouble = ""  # why nothing could be decided, where the user must be told
 
 
 def plan(
@@ -48,7 +49,7 @@ def plan(
     request = build(line, os.environ, script)
     clearer = _clearer(config, chosen, request, cluster, now_s, warnings)
     policy = chosen.policy or config.text("placement", "policy")
-    snapshot, decided = _decide(request, config, policy, sensitivity[0], clearer, now_s, warnings)
+    scores, decided = _decide(request, config, policy, sensitivity[0], clearer, now_s, warnings)
     added = list(decided.added)
     if decided.lease_s and clearer == "daemon":
         mark = lease.comment(decided.lease_s, ",".join(request.req_nodes), ",".join(request.exc_nodes))
@@ -62,17 +63,21 @@ def plan(
         sensitivity_from=sensitivity[1],
         policy=policy,
         argv=words,
-        snapshot=None if snapshot is None else _source(config, snapshot, now_s),
+        snapshot=_source(config, scores, now_s),
         warnings=warnings,
     )
     planned = Plan(decided, made, words)
+    if isinstance(scores, DataError):
+        planned.trouble = str(scores)
     planned.parsable = request.parsable or line.has("parsable")
     if decided.lease_s and clearer == "watcher":
         planned.lease = _lease(decided, request, config, now_s)
     return planned
 
 
-def _source(config: Config, snapshot: Snapshot, now_s: float) -> decision.Record:
+def _source(config: Config, snapshot: Snapshot | DataError | None, now_s: float) -> decision.Record | None:
+    if snapshot is None or isinstance(snapshot, DataError):
+        return None
     age_s = round(max(0.0, now_s - snapshot.written_s))
     return {"path": config.snapshot_path, "epoch": snapshot.epoch, "age_s": age_s}
 
@@ -91,9 +96,7 @@ def _settings(config: Config, policy: str) -> Settings:
     )
 
 
-def _clearer(
-    config: Config, chosen: Choice, request: Request, cluster: str, now_s: float, warnings: list[str]
-) -> str:
+def _clearer(config: Config, chosen: Choice, request: Request, cluster: str, now_s: float, warnings: list[str]) -> str:
     """Who will take a lease back: the user's watcher where wanted and possible, a daemon that says so, or nobody."""
     if request.leave or request.shape is None or request.soft_only:
         return ""
@@ -113,7 +116,7 @@ def _clearer(
 def _decide(
     request: Request, config: Config, policy: str, sensitivity: str, clearer: str, now_s: float,
     warnings: list[str],
-) -> tuple[Snapshot | None, Decision]:  # fmt: skip
+) -> tuple[Snapshot | DataError | None, Decision]:  # fmt: skip
     """Ask Slurm; import what decides and read the snapshot while it answers."""
     if request.leave or request.shape is None:
         from slurm_pal.submit.decide import Decision
@@ -141,8 +144,7 @@ def _decide(
 
     found = read[0]
     if isinstance(found, DataError):
-        warnings.append(f"{found}; submitted as plain sbatch")
-        return None, Decision("none", f"left to Slurm: {found}")
+        return found, Decision("none", f"left to Slurm: {found}")
     return found, decide(request, overview, found, sensitivity, _settings(config, policy), clearer, now_s)
 
 

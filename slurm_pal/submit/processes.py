@@ -15,6 +15,8 @@ from slurm_pal.slurm.client import Completed, Runner
 DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
 """Python ignores these two for itself; a child must find them as it would under a shell."""
 
+COMPLAINT_S = 0.3
+
 
 def which(command: str) -> tuple[str | None, bool]:
     """(path of the command in PATH, whether a file of that name was there but not executable).
@@ -103,16 +105,24 @@ class _Process:
             left_s = deadline_s - time.monotonic()
             ready = poll.poll(max(0.0, left_s) * 1000)
             if not ready:
-                raise SlurmError(f"{self._name} did not answer in time: see scontrol ping")
+                raise SlurmError(self._silence(b"".join(texts[self._err])))
             for descriptor, _ in ready:
                 block = os.read(descriptor, 1 << 18)
                 texts[descriptor].append(block)
+                if descriptor == self._err and block and not texts[self._out]:
+                    # It complains before it has answered anything: it would go on to do so
+                    # for each question, at a time-out each.
+                    deadline_s = min(deadline_s, time.monotonic() + COMPLAINT_S)
                 if not block:
                     poll.unregister(descriptor)
                     unread -= 1
         self._code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         out, err = (b"".join(texts[d]).decode(errors="replace") for d in (self._out, self._err))
         return Completed(self._code, out, err)
+
+    def _silence(self, said: bytes) -> str:
+        lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+        return f"Slurm does not answer: {lines[-1] if lines else f'{self._name} took too long'}; see scontrol ping"
 
     def end(self) -> None:
         os.close(self._out)

@@ -22,7 +22,7 @@ from slurm_pal.submit.processes import DEFAULT_SIGNALS
 
 HOLD_S = 2.0  # longer than this nobody's words are held: a site's sbatch may be asking something
 _JOB_ID = re.compile(rb"^Submitted batch job (\d+)(?: on cluster \S+)?\r?$", re.MULTILINE)
-_PARSABLE_ID = re.compile(rb"^(\d+)(?:;\S+)?\r?$", re.MULTILINE)
+_PARSABLE_ID = re.compile(rb"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\r?$", re.MULTILINE)
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 

@@ -27,9 +27,9 @@ class Script(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A script and the descriptor that sbatch must get as stdin (None: the one we have)."""
+    """A script's bytes, and the descriptor that sbatch must get as stdin (None: the one we have)."""
 
-    script: Script
+    body: bytes
     stdin: int | None = None
 
 
@@ -39,17 +39,13 @@ def from_file(name: str, chdir: str | None) -> Script:
     if path is None:
         return Script(doubt=f"script {name} was not found")
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        return Script(doubt=f"script {name} cannot be read: {error.strerror}")
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        # Looked at before it is opened: even opening a pipe would disturb who writes into it.
+        if not stat.S_ISREG(os.stat(path).st_mode):
             return Script(doubt=f"script {name} is not a regular file and can be read only once")
-        return scan(_pread_all(descriptor, 0))
+        with open(path, "rb") as stream:
+            return scan(stream.read(READ_LIMIT))
     except OSError as error:
         return Script(doubt=f"script {name} cannot be read: {error.strerror}")
-    finally:
-        os.close(descriptor)
 
 
 def find(name: str, chdir: str | None) -> str | None:
@@ -59,7 +55,7 @@ def find(name: str, chdir: str | None) -> str | None:
     places = [chdir or ".", *os.environ.get("PATH", "").split(":"), "."]
     for place in places:
         path = os.path.join(place or ".", name)
-        if os.path.isfile(path) and os.access(path, os.R_OK):
+        if os.path.exists(path) and not os.path.isdir(path) and os.access(path, os.R_OK):
             return path
     return None
 
@@ -68,7 +64,7 @@ def from_stdin() -> Input | None:
     """The script on stdin, left or copied so that sbatch can still read it; None when it must be left alone."""
     mode = os.fstat(0).st_mode
     if stat.S_ISREG(mode):
-        return Input(scan(_pread_all(0, os.lseek(0, 0, os.SEEK_CUR))))
+        return Input(_pread_all(0, os.lseek(0, 0, os.SEEK_CUR)))
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         return None
     copy = os.memfd_create("palsub-script")  # close-on-exec; dup2 onto 0 clears it
@@ -81,7 +77,7 @@ def from_stdin() -> Input | None:
     while view:
         view = view[os.write(copy, view) :]
     os.lseek(copy, 0, os.SEEK_SET)
-    return Input(scan(bytes(body)), copy)
+    return Input(bytes(body), copy)
 
 
 def _pread_all(descriptor: int, offset: int) -> bytes:

@@ -12,7 +12,7 @@ from slurm_pal.submit import run_sbatch
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.choice import HELP, Choice, choice, sensitivity
 from slurm_pal.submit.processes import runner, which
-from slurm_pal.submit.script import Script, from_file, from_stdin
+from slurm_pal.submit.script import Script, from_file, from_stdin, scan
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
@@ -107,12 +107,15 @@ class Submission:
             warn(text)
         if self._choice.dry_run:
             return self._dry_run(planned)
+        if planned.trouble:
+            warn(f"{planned.trouble}; submitted as plain sbatch")
         try:
             return self._submit(planned)
         except run_sbatch.NotStarted as error:
             self._forget(planned)
-            warn(f"{self._path}: {error}")
-            return 126
+            if planned.words != self._plain:  # too long for the system, perhaps
+                warn(f"{self._path}: {error}; submitted as plain sbatch")
+            return self._become_sbatch()
         except Exception as error:  # sbatch has run: never submit a second time
             warn(f"{type(error).__name__} after sbatch was started: {one_line(error)}")
             return Exit.FAILED
@@ -120,8 +123,10 @@ class Submission:
     def _nothing_to_do(self) -> bool:
         if self._choice.dry_run:
             return False
-        switched_off = self._choice.off or os.environ.get("SLURM_PAL_OFF", "0") not in ("", "0")
-        return switched_off or self._line.has("help", "usage", "version") or not _three_streams()
+        return self._switched_off() or self._line.has("help", "usage", "version") or not _three_streams()
+
+    def _switched_off(self) -> bool:
+        return self._choice.off or os.environ.get("SLURM_PAL_OFF", "0") not in ("", "0")
 
     def _become_sbatch(self) -> int:
         try:
@@ -135,7 +140,7 @@ class Submission:
         from slurm_pal import config as configs
 
         config = configs.load()
-        if not config.flag("submit", "enabled") or self._choice.off:
+        if not config.flag("submit", "enabled") or self._switched_off():
             return None
         script = self._read_script()
         try:
@@ -164,7 +169,7 @@ class Submission:
             raise _NotTwice("the script comes from a terminal or a device, which is read only once")
         self._stdin = given.stdin
         self._offset = os.lseek(0 if given.stdin is None else given.stdin, 0, os.SEEK_CUR)
-        return given.script
+        return scan(given.body)
 
     def _show_plain(self, reason: str) -> int:
         from slurm_pal.submit import show
@@ -215,9 +220,7 @@ class Submission:
             except Exception as error:  # sbatch is to be listened to until its end
                 warn(f"job {job_id} was submitted, but not recorded: {type(error).__name__}: {one_line(error)}")
 
-        return run_sbatch.run(
-            self._path, words, self._stdin, careful=careful, parsable=planned.parsable, on_job=on_job
-        )
+        return run_sbatch.run(self._path, words, self._stdin, careful=careful, parsable=planned.parsable, on_job=on_job)
 
     def _forget(self, planned: Plan) -> None:
         from slurm_pal.submit.planner import forget

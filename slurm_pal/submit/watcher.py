@@ -136,9 +136,11 @@ class Watcher:
             leases.drop(path)
 
     def _give_up(self, found: dict[str, Lease], now_s: float) -> None:
-        """Slurm does not answer: wait for it, but not for ever."""
+        """Slurm does not answer: wait for it, but not for ever, and not for a cluster that was taken away."""
+        conf = os.environ.get("SLURM_CONF", "")
+        gone = bool(conf) and not os.path.exists(conf)
         for path, item in found.items():
-            if now_s > item.last_s + SLURM_GONE_S:
+            if gone or now_s > item.last_s + SLURM_GONE_S:
                 leases.drop(path)
 
     def _prepared(self) -> list[str]:

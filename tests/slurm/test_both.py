@@ -79,8 +79,9 @@ def test_the_prediction_of_plain_slurm_and_of_its_indexes_comes_true(client: Cli
     shapes = [
         (("--gres=gpu:3",), GpuShape(3, 1, 3)),
         (("--gres=gpu:2",), GpuShape(2, 1, 2)),
-        (("-N2", "--gres=gpu:1"), GpuShape(2, 2, 1)),
+        (("--gres=gpu:4",), GpuShape(4, 1, 4)),
         (("--gres=gpu:1",), GpuShape(1, 1, 1)),
+        (("-N2", "--gres=gpu:1"), GpuShape(2, 2, 1)),
     ]
     empty = publish({})
     for argv, shape in shapes:

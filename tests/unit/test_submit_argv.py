@@ -112,7 +112,7 @@ def test_every_short_option_has_a_long_one() -> None:
 
 _word = st.one_of(
     st.sampled_from(["-N1", "-J", "name", "--gres=gpu:1", "--pal-off", "--", "--wrap", "job.sh", "--mem", "-Hx", ":"]),
-    st.text(st.characters(blacklist_categories=("Cs",)), max_size=6),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
 )
 
 

@@ -19,20 +19,20 @@ NOW_S = 1_700_000_000.0
 
 def node(name: str, **changes: object) -> Node:
     plain = Node(name, frozenset({"IDLE"}), ("",) * 4, 0, 16, 0, 64000, 0, frozenset(), ("gpu",))
-    return plain._replace(**changes)
+    return plain._replace(**changes)  # type: ignore[arg-type]
 
 
 def job(job_id: int, gpus: dict[str, tuple[int, ...]], **changes: object) -> SlurmJob:
     plain = SlurmJob(
         job_id, "RUNNING", "None", "u", "j", "gpu", gpus, tuple(gpus), (), (), 0.0, 0.0, 0.0, None, 0, "", 1
     )
-    return plain._replace(**changes)
+    return plain._replace(**changes)  # type: ignore[arg-type]
 
 
 def cluster(nodes: list[Node], jobs: tuple[SlurmJob, ...] = (), **changes: object) -> Overview:
     names = tuple(n.name for n in nodes)
     plain = Overview(tuple(nodes), jobs, (Partition("gpu", True, True, names),), {})
-    return plain._replace(**changes)
+    return plain._replace(**changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -65,9 +65,14 @@ def request(words: str) -> Request:
 
 
 def choose(
-    words: str, overview: Overview, snapshot: Snapshot, sensitivity: str = "A", clearer: str = "watcher", **settings: float
-) -> Decision:  # fmt: skip
-    return decide(request(words), overview, snapshot, sensitivity, Settings(**settings), clearer, NOW_S)
+    words: str,
+    overview: Overview,
+    snapshot: Snapshot,
+    sensitivity: str = "A",
+    clearer: str = "watcher",
+    **settings: float,
+) -> Decision:
+    return decide(request(words), overview, snapshot, sensitivity, Settings(**settings), clearer, NOW_S)  # type: ignore[arg-type]
 
 
 TWO = [node("n0"), node("n1")]
@@ -233,7 +238,8 @@ def test_exclusive_jobs_score_every_gpu_they_get(scores: Scores) -> None:
 
 
 def test_a_job_over_nodes_pays_the_locality_penalty(scores: Scores) -> None:
-    made = choose("--gpus=8", cluster([node(f"n{i}") for i in range(3)]), scores({"n0": [1.1] * 4, "n1": [1.0] * 4, "n2": [1.0] * 4}))
+    snapshot = scores({"n0": [1.1] * 4, "n1": [1.0] * 4, "n2": [1.0] * 4})
+    made = choose("--gpus=8", cluster([node(f"n{i}") for i in range(3)]), snapshot)
     assert made.chosen is not None and made.chosen.locality == 1.7
     assert made.pinned == ("n1", "n2") and made.added[1:] == ("--nodes=1-8", "--use-min-nodes")
 

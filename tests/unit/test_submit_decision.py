@@ -28,8 +28,17 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(job_id: int | None = None) -> decision.Record:
     decided = Decision(
-        "nodelist", "because", ("--nodelist=n1,n2",), ("n1", "n2"), (), OFFER, (OFFER,), OFFER, ("x is unknown",), 60.0, "60 s"
-    )  # fmt: skip
+        action="nodelist",
+        reason="because",
+        added=("--nodelist=n1,n2",),
+        pinned=("n1", "n2"),
+        chosen=OFFER,
+        alternatives=(OFFER,),
+        plain=OFFER,
+        unknown=("x is unknown",),
+        lease_s=60.0,
+        lease_why="60 s",
+    )
     found = decision.record(
         decided, cluster=state.cluster_key(), now_s=NOW_S, sensitivity="A", sensitivity_from="--pal-class",
         policy="class-fit", argv=["sbatch"], snapshot={"path": "p", "epoch": 3, "age_s": 60}, warnings=["w"],

@@ -133,10 +133,11 @@ def test_a_started_job_is_forgotten_after_the_first_pass(folder: str) -> None:
     assert clock.now_s < 1010.0 and slurm.jobs[number].req == "n1"
 
 
-def test_a_controller_that_is_away_is_waited_for_but_not_for_ever(folder: str) -> None:
+def test_a_controller_that_is_away_is_waited_for_but_not_for_ever(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm, number = busy_cluster()
     slurm.down = True
     clock = Clock()
+    monkeypatch.delenv("SLURM_CONF", raising=False)
 
     def back() -> None:
         slurm.down = False
@@ -149,6 +150,16 @@ def test_a_controller_that_is_away_is_waited_for_but_not_for_ever(folder: str) -
     write(folder, ONE._replace(job_id=number))
     watch(folder, slurm, clock)
     assert clock.now_s <= ONE.last_s + watcher.SLURM_GONE_S + watcher.TIDY_S + 1
+
+
+def test_a_cluster_that_was_taken_away_is_not_waited_for(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, number = busy_cluster()
+    slurm.down = True
+    monkeypatch.setenv("SLURM_CONF", os.path.join(folder, "no-such-slurm.conf"))
+    clock = Clock()
+    write(folder, ONE._replace(job_id=number))
+    watch(folder, slurm, clock)
+    assert clock.now_s < 1010.0
 
 
 def test_one_watcher_serves_a_folder_and_sees_leases_that_come_later(folder: str) -> None:
