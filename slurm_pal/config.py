@@ -40,7 +40,7 @@ KEYS: dict[str, dict[str, Key]] = {
             choices=("class-fit", "pal", "pm-first", "packed", "random"),
         ),
         "locality_penalty": Key(1.7, "factor on iteration time when a job spans nodes (PAL, SC'24)", minimum=1.0),
-        "barred_slowdown": Key(1.2, "sensitive jobs are kept off GPUs slower than this", minimum=1.0),
+        "barred_slowdown": Key(1.1, "sensitive jobs are kept off GPUs slower than this", minimum=1.0),
     },
     "submit": {
         "enabled": Key(True, "false: palsub hands every job to sbatch as it is"),

@@ -64,9 +64,8 @@ def _check_trust(path: str, info: os.stat_result) -> None:
         return
     powers = {0, slurm_user_uid()}
     if os.geteuid() in powers and info.st_uid not in powers:
-        raise DataError(
-            f"{path} belongs to uid {info.st_uid}, but root and SlurmUser read only files of their own: chown root {path}"
-        )
+        rule = "root and SlurmUser read only files of their own"
+        raise DataError(f"{path} belongs to uid {info.st_uid}, but {rule}: chown root {path}")
 
 
 def slurm_conf() -> str:

@@ -270,9 +270,9 @@ class FakeSlurm:
         used, busy = node.gpus - free, self._busy(node)
         kind = f"gpu:{node.gpu_type}:" if node.gpu_type else "gpu:"
         state = node.state if not busy or node.state != "IDLE" else "MIXED" if free else "ALLOCATED"
-        features = node.features or "(null)"
+        features, busy_cpus = node.features or "(null)", node.cpus - self._cpus_free(node.name)
         return (
-            f"NodeName={node.name} Arch=x86_64 CPUAlloc={node.cpus - self._cpus_free(node.name)} CPUEfctv={node.cpus} CPUTot={node.cpus} "
+            f"NodeName={node.name} Arch=x86_64 CPUAlloc={busy_cpus} CPUEfctv={node.cpus} CPUTot={node.cpus} "
             f"AvailableFeatures={features} ActiveFeatures={features} Gres={kind}{node.gpus} GresDrain=N/A "
             f"GresUsed={kind}{used} RealMemory=64000 AllocMem={500 * used} State={state} "
             f"Weight={node.weight} Partitions=gpu\n"

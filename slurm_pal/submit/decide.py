@@ -33,7 +33,7 @@ class Settings(NamedTuple):
 
     policy: str = "class-fit"
     locality_penalty: float = 1.7
-    barred_slowdown: float = 1.2
+    barred_slowdown: float = 1.1
     lease_max_s: float = 600.0
     lease_pass_s: float = 3.0
     expected_run_share: float = 0.5
@@ -148,16 +148,28 @@ def _judge(
     barred = rule.sensitivity not in INSENSITIVE and chosen.slowdown > rule.barred_slowdown
     if barred:
         return _keep_off(request, snapshot, settings, rule, clearer, scene, told)
-    if plain is not None and [g[:2] for g in plain.gpus] == [g[:2] for g in chosen.gpus]:
-        return told._replace(reason="as it is: plain Slurm would pick the same GPUs")
-    if not clearer or request.soft_only:
-        return _prefer(request, rule, clearer, scene, told)
-    return _pin(request, settings, clearer, scene, told)
+    if len(scene.view.names) == len(placed.nodes):
+        return told._replace(reason="as it is: no other GPUs that are free suit the job's request")
+    if clearer and not request.soft_only:
+        return _pin(request, settings, rule, clearer, scene, placed, told)
+    if _same_gpus(plain, chosen):
+        return told._replace(reason="as it is: plain Slurm would probably pick the same GPUs")
+    return _prefer(request, rule, clearer, scene, told)
 
 
-def _pin(request: Request, settings: Settings, clearer: str, scene: Scene, told: Decision) -> Decision:
+def _same_gpus(one: Offer | None, other: Offer) -> bool:
+    return one is not None and [gpu[:2] for gpu in one.gpus] == [gpu[:2] for gpu in other.gpus]
+
+
+def _pin(
+    request: Request, settings: Settings, rule: Rule, clearer: str, scene: Scene, placed: Placement, told: Decision
+) -> Decision:
+    """Name the chosen nodes, also where plain Slurm would probably pick them: that is only a prediction."""
     assert told.chosen is not None and request.shape is not None
-    elsewhere = told.plain.product if told.plain else MEDIAN_SLOWDOWN
+    # Should somebody else take these GPUs, plain Slurm would find the job a place among the others.
+    others = rows(scene.view, [i for i in range(len(scene.view.names)) if i not in placed.nodes])
+    there = plain_pick(others, scene.shape, rule)
+    elsewhere = there.product if there else MEDIAN_SLOWDOWN
     lease_s, why = _lease(request, settings, scene, elsewhere, told.chosen.product)
     pinned = (*request.req_nodes, *(name for name in told.chosen.nodes if name not in request.req_nodes))
     added = [f"--nodelist={_list(pinned)}"]
@@ -322,6 +334,8 @@ def _gain(told: Decision) -> str:
     here = f"predicted at {told.chosen.product:.3f} of a median GPU's time"
     if told.plain is None:
         return f"{here}; plain Slurm has no place for it now"
+    if _same_gpus(told.plain, told.chosen):
+        return f"{here}, as plain Slurm would probably pick too"
     there = f"{here}; plain Slurm would pick {_where(told.plain)} at {told.plain.product:.3f}"
     if told.chosen.product > told.plain.product:
         return f"{there}, and this choice keeps nodes whole or fast GPUs for jobs that need them"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from slurm_pal.cluster import Node
 from slurm_pal.jobs import GpuShape
@@ -13,6 +13,8 @@ from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.submit.candidates import Field, startable
 from slurm_pal.submit.request import Request
+
+T = TypeVar("T")
 
 
 class Scene(NamedTuple):
@@ -67,11 +69,17 @@ def _readings(request: Request) -> list[tuple[GpuShape, int]]:
 def rows(view: View, kept: Sequence[int]) -> View:
     """The view of some of its nodes."""
     return View(
-        names=[view.names[i] for i in kept],
-        free=[view.free[i] for i in kept],
-        slowdown=[view.slowdown[i] for i in kept],
-        level=[view.level[i] for i in kept],
-        slowdown_a=[view.slowdown_a[i] for i in kept],
-        node_gpus=[view.node_gpus[i] for i in kept],
-        weight=[view.weight[i] for i in kept] if view.weight else (),
+        names=_at(view.names, kept),
+        free=_at(view.free, kept),
+        slowdown=_at(view.slowdown, kept),
+        level=_at(view.level, kept),
+        slowdown_a=_at(view.slowdown_a, kept),
+        node_gpus=_at(view.node_gpus, kept),
+        weight=_at(view.weight, kept),
+        position=_at(view.position, kept),
+        cpus_free=_at(view.cpus_free, kept),
     )
+
+
+def _at(column: Sequence[T], kept: Sequence[int]) -> list[T]:
+    return [column[i] for i in kept] if column else []

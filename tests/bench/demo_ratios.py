@@ -33,7 +33,9 @@ def main() -> None:
     print("| seed | A | B | C | all |\n|---|---|---|---|---|")
     for seed in seeds:
         rows[seed] = ratios(seed)
-        print(f"| {seed} | " + " | ".join(f"{rows[seed][name]:.3f}" for name in ("A", "B", "C", "all")) + " |", flush=True)
+        print(
+            f"| {seed} | " + " | ".join(f"{rows[seed][name]:.3f}" for name in ("A", "B", "C", "all")) + " |", flush=True
+        )
     means = {
         name: math.exp(sum(math.log(row[name]) for row in rows.values()) / len(rows)) for name in ("A", "B", "C", "all")
     }

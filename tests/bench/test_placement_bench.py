@@ -30,7 +30,9 @@ def cluster(n_gpus: int, path: Path) -> tuple[Overview, snapshot.Snapshot]:
             SlurmJob(number, "RUNNING", "None", "u", "j", "gpu", {name: held}, (name,), (), (), 0, 0, 0, None, 0, "", 1)
         )
     nodes = tuple(
-        Node(name, frozenset({"MIXED"}), ("",) * PER_NODE, len(job.gpus[name]), 64, 8, 512_000, 0, frozenset(), ("gpu",))
+        Node(
+            name, frozenset({"MIXED"}), ("",) * PER_NODE, len(job.gpus[name]), 64, 8, 512_000, 0, frozenset(), ("gpu",)
+        )
         for name, job in zip(names, jobs, strict=True)
     )
     scores = [
@@ -40,7 +42,9 @@ def cluster(n_gpus: int, path: Path) -> tuple[Overview, snapshot.Snapshot]:
     ]  # fmt: skip
     centroids = {c: [0.97, 1.0, 1.03, 1.3] for c in "ABC"}
     snapshot.publish(str(path / "s"), scores, cluster="bench", epoch=1, now_s=1.0, centroids=centroids)
-    return Overview(nodes, tuple(jobs), (Partition("gpu", True, True, tuple(names)),), {}), snapshot.read(str(path / "s"))
+    return Overview(nodes, tuple(jobs), (Partition("gpu", True, True, tuple(names)),), {}), snapshot.read(
+        str(path / "s")
+    )
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "random"])

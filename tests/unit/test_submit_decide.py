@@ -98,9 +98,19 @@ def test_the_lease_is_what_waiting_can_pay(scores: Scores) -> None:
     assert choose("--gres=gpu:1", default, snapshot).lease_s == pytest.approx((1.1 - 0.95) * 300, rel=1e-6)
 
 
-def test_what_plain_slurm_would_do_anyway_is_left_as_it_is(scores: Scores) -> None:
-    made = choose("--gres=gpu:1", cluster(TWO), scores({"n0": [0.9] * 4, "n1": [1.0] * 4}))
-    assert made.action == "none" and "same GPUs" in made.reason and made.added == ()
+def test_what_plain_slurm_would_probably_do_anyway_is_made_sure_of(scores: Scores) -> None:
+    snapshot = scores({"n0": [0.9] * 4, "n1": [1.0] * 4})
+    made = choose("--gres=gpu:1", cluster(TWO), snapshot)
+    assert made.pinned == ("n0",) and "plain Slurm would probably pick too" in made.reason
+    # Were n0 taken by somebody else, the job would go to n1: that is what waiting is worth.
+    assert "(1.000 - 0.900)" in made.lease_why
+    without = choose("--gres=gpu:1", cluster(TWO), snapshot, clearer="")
+    assert without.action == "none" and "same GPUs" in without.reason and without.added == ()
+
+
+def test_a_job_that_only_one_node_suits_is_left_as_it_is(scores: Scores) -> None:
+    made = choose("--gres=gpu:1 -x n1", cluster(TWO), scores({"n0": [1.0] * 4, "n1": [1.0] * 4}))
+    assert made.action == "none" and "no other GPUs" in made.reason
 
 
 def test_no_list_when_nothing_is_free(scores: Scores) -> None:
@@ -146,7 +156,7 @@ def test_without_a_clearer_nothing_hard_is_used(words: str, why: str, scores: Sc
 def test_the_users_own_wishes_are_all_kept(scores: Scores) -> None:
     four = [node(f"n{i}", features=frozenset({"new"} if i > 1 else {"old"})) for i in range(4)]
     snapshot = scores({"n0": [0.9] * 4, "n1": [0.8] * 4, "n2": [1.1] * 4, "n3": [1.0] * 4})
-    assert choose("--gres=gpu:1 -x n1", cluster(four), snapshot).reason.startswith("as it is")  # n0 is best, and first
+    assert choose("--gres=gpu:1 -x n1", cluster(four), snapshot).pinned == ("n0",)
     assert choose("--gres=gpu:1 -C new", cluster(four), snapshot).pinned == ("n3",)
     assert choose("--gres=gpu:1 -N2 -w n2", cluster(four), snapshot).pinned == ("n2", "n1")
     reserved = cluster(four, reservations={"mine": ("n2", "n3")})
