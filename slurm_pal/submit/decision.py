@@ -13,7 +13,8 @@ from slurm_pal.submit import state
 
 TYPE_CHECKING = False  # typing's own constant would cost the import of decide
 if TYPE_CHECKING:
-    from slurm_pal.submit.decide import Decision, Offer
+    from slurm_pal.submit.case import Decision
+    from slurm_pal.submit.offer import Offer
 
 SCHEMA = "pal.decision/1"
 KEEP = 1000

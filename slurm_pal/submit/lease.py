@@ -13,7 +13,8 @@ import json
 import os
 from typing import Any, NamedTuple
 
-from slurm_pal.files import write_atomic
+from slurm_pal.errors import DataError
+from slurm_pal.files import read_trusted, write_atomic
 from slurm_pal.submit import state
 
 SCHEMA = "pal.lease/1"
@@ -39,12 +40,11 @@ class Lease(NamedTuple):
 def heartbeat_fresh(snapshot_path: str, now_s: float, max_age_s: float) -> bool:
     """Whether a daemon lives that clears leases; a beat from the future (clock set back) does not count."""
     try:
-        with open(snapshot_path + ".heartbeat", encoding="utf-8") as stream:
-            beat = json.load(stream)
+        beat = json.loads(read_trusted(snapshot_path + ".heartbeat"))
         if beat.get("schema") != HEARTBEAT_SCHEMA or beat.get("clears_leases") is not True:
             return False
         return -CLOCK_SKEW_S <= now_s - float(beat["at_s"]) <= max_age_s
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, DataError, ValueError, TypeError, KeyError, AttributeError):
         return False
 
 

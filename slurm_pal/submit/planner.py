@@ -19,7 +19,7 @@ TYPE_CHECKING = False  # decide and snapshot are imported while Slurm answers
 if TYPE_CHECKING:
     from slurm_pal.config import Config
     from slurm_pal.store.snapshot import Snapshot
-    from slurm_pal.submit.decide import Decision, Settings
+    from slurm_pal.submit.case import Decision, Settings
 
 LAST_MARGIN_S = 60.0
 """A lease is taken back this long after submit.lease_max_s whatever keeps the job waiting."""
@@ -83,7 +83,7 @@ def _source(config: Config, snapshot: Snapshot | DataError | None, now_s: float)
 
 
 def _settings(config: Config, policy: str) -> Settings:
-    from slurm_pal.submit.decide import Settings
+    from slurm_pal.submit.case import Settings
 
     return Settings(
         policy=policy,
@@ -119,7 +119,7 @@ def _decide(
 ) -> tuple[Snapshot | DataError | None, Decision]:  # fmt: skip
     """Ask Slurm; import what decides and read the snapshot while it answers."""
     if request.leave or request.shape is None:
-        from slurm_pal.submit.decide import Decision
+        from slurm_pal.submit.case import Decision
 
         return None, Decision("none", f"left to Slurm: {request.leave or 'the job asks for no GPU'}")
     read: list[Snapshot | DataError] = []
@@ -140,7 +140,8 @@ def _decide(
         if read and isinstance(read[0], DataError):
             raise read[0] from None  # the nearer cause, and the one the user can mend
         raise
-    from slurm_pal.submit.decide import Decision, decide
+    from slurm_pal.submit.case import Decision
+    from slurm_pal.submit.decide import decide
 
     found = read[0]
     if isinstance(found, DataError):

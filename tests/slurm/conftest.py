@@ -15,7 +15,8 @@ from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.programs import account_name, find_programs
 
 
-def _skip_without_slurm() -> None:
+def skip_without_slurm() -> None:
+    """Skip, saying what is missing, where no lab can run."""
     try:
         find_programs()
         account_name()
@@ -38,7 +39,7 @@ def _short_directory() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     """A running lab of 4 nodes x 4 GPUs; use `lab.environ()` for the environment of subprocesses."""
-    _skip_without_slurm()
+    skip_without_slurm()
     with _short_directory() as path, Lab.up(path, nodes=4, gpus=4, seed=1) as running:
         yield running
 
@@ -46,6 +47,6 @@ def lab() -> Iterator[Lab]:
 @pytest.fixture
 def lab_dir() -> Iterator[str]:
     """A place for a lab of the test's own; whatever the test does to it, nothing stays."""
-    _skip_without_slurm()
+    skip_without_slurm()
     with _short_directory() as path:
         yield path

@@ -11,7 +11,8 @@ from slurm_pal.jobs import SlurmJob
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import GpuScore, Snapshot, publish, read
 from slurm_pal.submit.argv import parse
-from slurm_pal.submit.decide import QUEUES, Decision, Settings, decide
+from slurm_pal.submit.case import Decision, Settings
+from slurm_pal.submit.decide import QUEUES, decide
 from slurm_pal.submit.request import Request, build
 
 NOW_S = 1_700_000_000.0

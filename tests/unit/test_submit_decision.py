@@ -12,8 +12,9 @@ from slurm_pal.errors import DataError, UsageError
 from slurm_pal.sensitivity.catalogue import APPLICATIONS, class_of
 from slurm_pal.submit import decision, state
 from slurm_pal.submit.argv import parse
+from slurm_pal.submit.case import Decision
 from slurm_pal.submit.choice import choice, sensitivity
-from slurm_pal.submit.decide import Decision, Gpu, Offer
+from slurm_pal.submit.offer import Gpu, Offer
 
 NOW_S = 1_700_000_000.0
 OFFER = Offer((Gpu("n1", 0, 0.98, "v0", NOW_S - 7200, ()), Gpu("n2", 3, None, "?", 0.0, ("unknown",))), 1.0, 1.7)

@@ -1,0 +1,62 @@
+"""One submission before its judgement, and the decision that comes of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from slurm_pal.placement.view import Placement, Rule
+from slurm_pal.store.snapshot import Snapshot
+from slurm_pal.submit.offer import Offer
+from slurm_pal.submit.request import Request
+from slurm_pal.submit.scene import Scene
+
+
+class Settings(NamedTuple):
+    """The part of the configuration that decides (docs/settings.md)."""
+
+    policy: str = "class-fit"
+    locality_penalty: float = 1.7
+    barred_slowdown: float = 1.1
+    lease_max_s: float = 600.0
+    lease_pass_s: float = 3.0
+    expected_run_share: float = 0.5
+    expected_run_s: float = 3600.0
+
+
+class Case(NamedTuple):
+    """A job that could start now: what it asks, where it may run, and what the rule chose."""
+
+    request: Request
+    snapshot: Snapshot
+    settings: Settings
+    rule: Rule
+    clearer: str  # who takes leases back: "daemon", "watcher", "" for nobody
+    scene: Scene
+    placed: Placement
+
+    @property
+    def may_lease(self) -> bool:
+        """Whether a node list or an exclusion may be used."""
+        return bool(self.clearer) and not self.request.soft_only
+
+    @property
+    def limit_s(self) -> int | None:
+        """The job's time limit, its own or its partition's default, s."""
+        defaults = (p.default_time_s for p in self.scene.field.partitions if p.default_time_s)
+        return self.request.time_limit_s or next(defaults, None)
+
+
+class Decision(NamedTuple):
+    """What palsub adds to the command line, and everything `pal explain` tells about it."""
+
+    action: str  # nodelist | exclude | prefer | none
+    reason: str  # one sentence
+    added: tuple[str, ...] = ()  # words for sbatch
+    pinned: tuple[str, ...] = ()  # the whole --nodelist, the user's names included
+    excluded: tuple[str, ...] = ()  # the whole --exclude, the user's names included
+    chosen: Offer | None = None
+    alternatives: tuple[Offer, ...] = ()
+    plain: Offer | None = None
+    unknown: tuple[str, ...] = ()
+    lease_s: float = 0.0
+    lease_why: str = ""
