@@ -54,7 +54,7 @@ lint: $(VENV)/installed  ## ruff, mypy, shellcheck; luacheck, clang-format and c
 	shellcheck $(SHELL_SCRIPTS)
 	$(if $(LUA),luacheck --quiet $(LUA))
 	$(if $(C),clang-format --dry-run --Werror $(C))
-	$(if $(C),cppcheck --quiet --error-exitcode=1 --enable=warning,style $(C))
+	$(if $(C),cppcheck --quiet --error-exitcode=1 --enable=warning --enable=style $(C))
 
 format: $(VENV)/installed  ## Let ruff format the tree
 	$(BIN)/ruff check --fix --quiet . || true
