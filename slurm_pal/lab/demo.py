@@ -89,15 +89,16 @@ class Phase:
             self._submitted.append((job, int(done.stdout.split(";")[0]), before_s))
 
     def telling(self, sensitivity: str) -> int:
-        """The id of the first job of a class that palsub steered, else of the first one."""
+        """The id of the first job of a class that palsub steered to other GPUs than sbatch would, else of the first."""
         mine = [job_id for job, job_id, _ in self._submitted if job.sensitivity == sensitivity]
-        for job_id in mine:
-            argv = [program("pal"), "explain", str(job_id), "--json"]
-            done = subprocess.run(argv, env=self._env, capture_output=True, text=True, check=False)
-            decision = json.loads(done.stdout or "{}").get("decision") or {}
-            if decision.get("added"):
-                return job_id
-        return mine[0]
+        return next((job_id for job_id in mine if self._steered(job_id)), mine[0])
+
+    def _steered(self, job_id: int) -> bool:
+        decision = json.loads(_output(self._env, [program("pal"), "explain", str(job_id), "--json"]))["decision"]
+        if not decision or not decision["added"] or not decision["plain_slurm"]:
+            return False
+        ours, theirs = ([(g["node"], g["index"]) for g in decision[k]["gpus"]] for k in ("chosen", "plain_slurm"))
+        return ours != theirs
 
     def outcomes(self, limit_s: float = 150.0) -> list[Outcome]:
         """Wait until no job is left and read what they said.

@@ -158,9 +158,8 @@ def test_signals_reach_sbatch(number: signal.Signals, site: Site) -> None:
     assert child.stdout is not None
     assert child.stdout.readline() == b"Submitted batch job 7\n"
     child.send_signal(number)
-    assert child.stdout.read() == b"caught\n"
-    child.stdout.close()
-    assert child.wait(30) == 9
+    assert child.communicate(timeout=30)[0] == b"caught\n"
+    assert child.returncode == 9
 
 
 def test_an_ignored_hangup_stays_ignored_for_sbatch(site: Site) -> None:
