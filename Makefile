@@ -68,6 +68,7 @@ docs: $(VENV)/installed  ## HTML and man pages into docs/_build
 bench: setup  ## The numbers of docs/benchmarks.md
 	$(BIN)/pytest -q tests/bench --benchmark-enable --benchmark-only --benchmark-columns=min,median,max
 	$(BIN)/python tests/bench/palsub_cost.py
+	$(BIN)/python tests/bench/expected_gain.py
 
 clean:  ## Remove what make made
 	rm -rf $(VENV) build *.egg-info docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -50,9 +50,10 @@ WORKLOAD = tuple(
 )  # fmt: skip
 """27 of 32 GPUs, a well-used cluster: nothing waits, and which GPU a job gets is all that differs."""
 
-SPACING_S = 0.5
+SPACING_S = 0.37
 """Time between submissions, the same in both phases: jobs that start together would
-slow each other down on the one machine that plays all nodes."""
+slow each other down on the one machine that plays all nodes. Not a simple part of a
+second, because Slurm may start a job only with its next pass, once a second."""
 
 
 def script_of(job: DemoJob, pal: str) -> str:

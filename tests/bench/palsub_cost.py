@@ -20,23 +20,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+from slurm_pal.lab.demo import program
 from slurm_pal.lab.lab import Lab
 from slurm_pal.store.snapshot import GpuScore, publish
 
 JOB = ("-o", "/dev/null", "--gres=gpu:1", "--wrap", "true")
 VARIANTS = {"palsub": (), "palsub --pal-watch": ("--pal-watch",), "palsub --pal-off": ("--pal-off",)}
-
-
-def launcher(directory: str) -> str:
-    """The installed palsub, or a script like the one that pip would install."""
-    found = shutil.which("palsub")
-    if found:
-        return found
-    path = os.path.join(directory, "palsub")
-    with open(path, "w", encoding="utf-8") as stream:
-        stream.write(f"#!{sys.executable}\nimport sys\nfrom slurm_pal.cli.palsub import main\nsys.exit(main())\n")
-    os.chmod(path, 0o755)
-    return path
 
 
 HIGH_WATER = """
@@ -55,7 +44,7 @@ def memory_mib(words: Sequence[str], environment: dict[str, str], directory: str
     What wait4 tells would count the memory of the process that started it as well.
     """
     note = os.path.join(directory, "high-water")
-    run([sys.executable, "-c", HIGH_WATER, *words, *JOB], environment | {"HIGH_WATER": note})
+    run([sys.executable, "-P", "-c", HIGH_WATER, *words, *JOB], environment | {"HIGH_WATER": note})
     with open(note, encoding="utf-8") as stream:
         return int(stream.read()) / 1024
 
@@ -144,7 +133,7 @@ def main() -> int:
             }
             environment.pop("PYTHONDONTWRITEBYTECODE", None)
             scores(os.path.join(directory, "snapshot"), nodes, asked.gpus)
-            found = measure(launcher(directory), environment, asked.pairs, directory)
+            found = measure(program("palsub"), environment, asked.pairs, directory)
             rows += [{"nodes": nodes, **row} for row in found]
         finally:
             lab.down()

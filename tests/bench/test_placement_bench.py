@@ -15,6 +15,9 @@ from slurm_pal.placement.offers import build_view
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot
+from slurm_pal.submit import argv, request
+from slurm_pal.submit.case import Decision, Settings
+from slurm_pal.submit.decide import decide
 
 PER_NODE = 8
 
@@ -58,3 +61,15 @@ def test_one_decision(benchmark: BenchmarkFixture, tmp_path: Path, n_gpus: int, 
         return place(policy, build_view(overview, known, shape, "A", allowed), shape, rule)
 
     assert benchmark(decide) is not None
+
+
+@pytest.mark.parametrize("n_gpus", [1_000, 10_000])
+def test_a_whole_decision_of_palsub(benchmark: BenchmarkFixture, tmp_path: Path, n_gpus: int) -> None:
+    """With alternatives, the prediction of plain Slurm and the lease, as `pal explain` shows them."""
+    overview, known = cluster(n_gpus, tmp_path)
+    asked = request.build(argv.parse(["--gres=gpu:4", "job.sh"], dict), {}, None)
+
+    def decided() -> Decision:
+        return decide(asked, overview, known, "A", Settings(), "watcher", 1.0)
+
+    assert benchmark(decided).action == "nodelist"
