@@ -6,10 +6,13 @@ import time
 
 import click
 
+from slurm_pal import config as settings
 from slurm_pal.cli import common
-from slurm_pal.errors import Exit
+from slurm_pal.errors import ConfigError, Exit
 from slurm_pal.report.doctor import examine
+from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.client import SlurmClient
 
 _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warn": ("WARN", "yellow"), "fail": ("FAIL", "red")}
 
@@ -24,7 +27,7 @@ def doctor(context: click.Context, as_json: bool, color: str) -> None:
 
     Exit code 0 when nothing has failed (warnings may stand), 1 otherwise.
     """
-    findings = examine(CliClient(timeout_s=15.0), time.time())
+    findings = examine(_client(), time.time())
     failed = any(finding.level == "fail" for finding in findings)
     if as_json:
         common.print_json("doctor", {"ok": not failed, "findings": [finding._asdict() for finding in findings]})
@@ -37,3 +40,11 @@ def doctor(context: click.Context, as_json: bool, color: str) -> None:
             if finding.mend:
                 click.echo(f"{'':19}-> {finding.mend}")
     context.exit(Exit.FAILED if failed else Exit.OK)
+
+
+def _client() -> SlurmClient:
+    """The site's backend, or the command line where the settings are what is wrong."""
+    try:
+        return connect(settings.load(), timeout_s=15.0)
+    except ConfigError:
+        return CliClient(timeout_s=15.0)

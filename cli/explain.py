@@ -12,7 +12,8 @@ from slurm_pal.cli import common
 from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.report import actual
-from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.backend import connect
+from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.store import snapshot as snapshots
 from slurm_pal.submit import decision as decisions
 
@@ -29,7 +30,7 @@ def explain(job_id: int | None, last: bool, as_json: bool) -> None:
     """
     if (job_id is None) != last:
         raise UsageError("give a job id or --last: pal explain 4711, pal explain --last")
-    client = CliClient()
+    client = connect(settings.load())
     decision = decisions.last("") if last else decisions.load("", job_id or 0)
     if last and decision is None:
         raise DataError("no decision of palsub is recorded for this cluster: submit with palsub first")
@@ -61,7 +62,7 @@ def _text(
     return [*lines, "What palsub decided:", *(f"  {line}" for line in decisions.render(decision))]
 
 
-def _job(client: CliClient, number: int) -> tuple[SlurmJob | None, str]:
+def _job(client: SlurmClient, number: int) -> tuple[SlurmJob | None, str]:
     try:
         return client.job(number), ""
     except SlurmError as error:

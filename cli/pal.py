@@ -16,7 +16,7 @@ from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
 from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report import inventory, table
-from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot as snapshots
 
@@ -41,12 +41,13 @@ def _load(need_slurm: bool = False) -> tuple[snapshots.Snapshot | None, Overview
     """Snapshot and Slurm's view; what is missing is said in one line on stderr."""
     snapshot: snapshots.Snapshot | None = None
     overview: Overview | None = None
+    config = settings.load()
     try:
-        snapshot = snapshots.read(settings.load().snapshot_path)
+        snapshot = snapshots.read(config.snapshot_path)
     except DataError as error:
         click.echo(f"pal: {one_line(error)}", err=True)
     try:
-        overview = CliClient(timeout_s=10.0).overview()
+        overview = connect(config, timeout_s=10.0).overview()
     except SlurmError as error:
         if need_slurm or snapshot is None:
             raise

@@ -25,7 +25,8 @@ from slurm_pal.profiling.progress import shown, stoppable
 from slurm_pal.profiling.sweep import Sweep, only_sweep
 from slurm_pal.profiling.sweep_state import FAILED, PARTIAL, SweepDirectory
 from slurm_pal.report import table
-from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.backend import connect
+from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.variability.records import Record
 
 METHODS = ("exact", "pal", "pal-artifact")
@@ -97,7 +98,7 @@ def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
     return request, wish
 
 
-def _survey(client: CliClient, config: Config, options: dict[str, Any]) -> tuple[Survey, Wish]:
+def _survey(client: SlurmClient, config: Config, options: dict[str, Any]) -> tuple[Survey, Wish]:
     request, wish = _request(options)
     newest = collect.newest_by_node(config)
     return prepare.survey(client, config, request, wish, newest, time.time(), os.environ), wish
@@ -137,7 +138,8 @@ def _plan_json(found: Survey) -> dict[str, Any]:
 @common.verbose_option
 def plan(as_json: bool, **options: Any) -> None:  # noqa: ANN401 - checked in _request
     """Print what `run` would do; submit nothing."""
-    found, _ = _survey(CliClient(), settings.load(), options)
+    config = settings.load()
+    found, _ = _survey(connect(config), config, options)
     if as_json:
         common.print_json("plan", _plan_json(found))
     else:
@@ -158,7 +160,8 @@ def run(as_json: bool, resume: str | None, yes: bool, **options: Any) -> int:  #
     Ctrl-C withdraws what is pending; running jobs finish, and --resume goes on from
     there. Nothing is asked when standard input is not a terminal.
     """
-    config, client = settings.load(), CliClient()
+    config = settings.load()
+    client = connect(config)
     if resume is not None:
         sweep = sweep_state.load(config.state_dir, "" if resume == "last" else resume)
         with only_sweep(config.state_dir, sweep.sweep_id):
@@ -177,7 +180,7 @@ def run(as_json: bool, resume: str | None, yes: bool, **options: Any) -> int:  #
         return _carry_out(client, config, sweep_state.create(config.state_dir, terms), as_json)
 
 
-def _carry_out(client: CliClient, config: Config, sweep: SweepDirectory, as_json: bool) -> int:
+def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_json: bool) -> int:
     stop = threading.Event()
     with stoppable(stop) as signals:
         try:

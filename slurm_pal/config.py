@@ -33,6 +33,9 @@ KEYS: dict[str, dict[str, Key]] = {
         "snapshot": Key("", "published snapshot, readable on every login node (default: STATE_DIR/snapshot)"),
         "spool": Key("", "where sweep jobs drop their results, shared with the nodes (default: STATE_DIR/spool)"),
     },
+    "slurm": {
+        "backend": Key("cli", "how pal and pal-profile ask Slurm; palsub always uses cli", choices=("cli", "pyslurm")),
+    },
     "placement": {
         "policy": Key(
             "class-fit",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from slurm_pal import config as settings
 from slurm_pal.config import KEYS, Config
-from slurm_pal.errors import ConfigError, DataError, SlurmError, one_line
+from slurm_pal.errors import ConfigError, DataError, MissingPackageError, SlurmError, one_line
 from slurm_pal.files import read_trusted
 from slurm_pal.hostlist import fold
 from slurm_pal.slurm.client import Overview, SlurmClient
@@ -40,17 +40,15 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
         return [*findings, Finding("fail", "settings", one_line(error), "mend the file or unset the variable")]
     snapshot, data = _snapshot(config, now_s)
     findings += data + _heartbeat(config, now_s) + _state_dir(config)
-    overview = _overview(client)
-    if snapshot is not None and overview:
+    try:
+        overview = client.overview()
+    except MissingPackageError as error:
+        return [*findings, Finding("fail", "slurm", one_line(error), 'pal.toml: [slurm] backend = "cli"')]
+    except SlurmError:
+        return findings  # said by _controller
+    if snapshot is not None:
         findings += _coverage(snapshot, overview)
     return findings
-
-
-def _overview(client: SlurmClient) -> Overview | None:
-    try:
-        return client.overview()
-    except SlurmError:
-        return None  # said by _controller
 
 
 def _programs(which: Callable[[str], str | None]) -> list[Finding]:

@@ -62,8 +62,11 @@ class CliClient:
     def overview(self, reservations: bool = False) -> Overview:
         # One interactive scontrol answers all questions: half the processes, and the
         # answers lie milliseconds apart.
-        questions = ["show node", "show partition", "show job", *(["show reservation"] if reservations else [])]
-        done = self._run(["scontrol", "-d", "-o"], "\n".join([*questions, "quit", ""]))
+        return self._ask("node", "partition", "job", *(["reservation"] if reservations else []))
+
+    def _ask(self, *kinds: str) -> Overview:
+        """What one interactive scontrol shows of these kinds. Raises SlurmError when it is nothing."""
+        done = self._run(["scontrol", "-d", "-o"], "\n".join([*(f"show {kind}" for kind in kinds), "quit", ""]))
         nodes: list[Node] = []
         partitions: list[Partition] = []
         jobs: list[SlurmJob] = []
@@ -78,7 +81,7 @@ class CliClient:
                     jobs.append(parse.job(line))
             elif line.startswith("ReservationName="):
                 reserved.update(filter(None, [parse.reservation(line)]))
-        if not nodes or not partitions:
+        if not partitions or ("node" in kinds and not nodes):
             raise SlurmError(f"scontrol shows no nodes: {_complaint(done) or 'the cluster is empty'}")
         return Overview(tuple(nodes), tuple(jobs), tuple(partitions), reserved)
 

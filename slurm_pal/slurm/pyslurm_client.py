@@ -18,14 +18,21 @@ from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.slurm import parse
 from slurm_pal.slurm.cli import CliClient
-from slurm_pal.slurm.states import job_state, node_states
+from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.states import JOB_ACTIVE, JOB_WAITING, job_state, node_states
 
 
 class PyslurmClient(CliClient):
-    """`SlurmClient` whose `nodes` and `jobs` come from pyslurm.
+    """`SlurmClient` whose nodes and jobs come from pyslurm.
 
     Raises MissingPackageError when pyslurm is not installed, SlurmError when it fails.
     """
+
+    def overview(self, reservations: bool = False) -> Overview:
+        """Nodes and jobs from pyslurm; partitions and reservations by one scontrol."""
+        told = self._ask("partition", *(["reservation"] if reservations else []))
+        jobs = (job for job in self.jobs() if job.state in JOB_ACTIVE or (job.state in JOB_WAITING and job.req_nodes))
+        return told._replace(nodes=self.nodes(), jobs=tuple(jobs))
 
     def nodes(self) -> tuple[Node, ...]:
         return tuple(_node(row) for row in self._table("nodes"))

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from slurm_pal import config
 from slurm_pal.errors import MissingPackageError, SlurmError, UsageError
 from slurm_pal.jobs import GpuShape
 from slurm_pal.placement.offers import build_view, free_indexes, used_indexes
+from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.cli import CliClient, clean_environment, subprocess_runner
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
@@ -158,6 +160,23 @@ def test_pyslurm_is_read_in_a_child_process(tmp_path: Path, monkeypatch: pytest.
     assert node.gpu_types == ("v100",) * 4 and node.gpus_used == 2 and node.states == {"MIXED", "DRAIN"}
     assert job.gpus == {"n1": (1, 2), "n2": ()} and job.nodes == ("n1", "n2") and job.time_limit_s == 3600
     assert "pyslurm" not in sys.modules
+
+
+def test_pyslurm_takes_partitions_from_scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyslurm.py").write_text(PYSLURM)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    slurm, child = FakeSlurm(), subprocess_runner()
+    client = PyslurmClient(lambda argv, stdin: (child if argv[0] == sys.executable else slurm)(argv, stdin))
+    overview = client.overview()
+    assert [node.name for node in overview.nodes] == ["n1"] and [job.job_id for job in overview.jobs] == [3]
+    assert overview.partitions[0].name == "gpu"
+
+
+def test_the_backend_is_a_setting(tmp_path: Path) -> None:
+    base = {"SLURM_PAL_CONFIG": str(tmp_path / "pal.toml"), "XDG_CONFIG_HOME": str(tmp_path)}
+    (tmp_path / "pal.toml").write_text("")
+    assert type(connect(config.load(base))) is CliClient
+    assert type(connect(config.load(base | {"SLURM_PAL_SLURM_BACKEND": "pyslurm"}))) is PyslurmClient
 
 
 def test_missing_or_dying_pyslurm_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

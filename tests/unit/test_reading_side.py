@@ -164,6 +164,14 @@ def test_doctor_on_a_dead_controller_and_without_slurm(site: Path) -> None:
     assert missing.level == "fail" and missing.mend == "apt-get install slurm-client"
 
 
+def test_a_backend_that_is_not_installed_is_named(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(site, scores(("n0", 0)))
+    monkeypatch.setenv("SLURM_PAL_SLURM_BACKEND", "pyslurm")
+    assert "pip install 'slurm-pal[pyslurm]'" in str(invoke("gpus").exception)
+    result = invoke("doctor")
+    assert result.exit_code == 1 and 'pal.toml: [slurm] backend = "cli"' in result.stdout
+
+
 def test_doctor_exits_by_what_it_found(site: Path) -> None:
     result = invoke("doctor", "--json")
     body = json.loads(result.stdout)
