@@ -65,14 +65,23 @@ def _selected(nodelist: str | None, known: set[str]) -> set[str]:
     return wanted
 
 
+def _table_options(command: common.Command) -> common.Command:
+    """What all tables of `pal` understand, by sinfo's letters."""
+    for option in (
+        common.verbose_option,
+        common.color_option,
+        common.json_option,
+        common.parsable_option,
+        common.noheader_option,
+        click.option("-f", "--flagged", is_flag=True, help="Only rows with a flag."),
+        click.option("-w", "--nodelist", metavar="HOSTLIST", help="Only these nodes."),
+    ):
+        command = option(command)
+    return command
+
+
 @pal.command()
-@click.option("-w", "--nodelist", metavar="HOSTLIST", help="Only these nodes.")
-@click.option("-f", "--flagged", is_flag=True, help="Only GPUs with a flag.")
-@common.noheader_option
-@common.parsable_option
-@common.json_option
-@common.color_option
-@common.verbose_option
+@_table_options
 def gpus(nodelist: str | None, flagged: bool, noheader: bool, parsable2: bool, as_json: bool, color: str) -> None:
     """One line for each GPU: slowdown and variability class per sensitivity class.
 
@@ -109,13 +118,7 @@ def _gpu_cells(row: inventory.GpuRow) -> list[str]:
 
 
 @pal.command()
-@click.option("-w", "--nodelist", metavar="HOSTLIST", help="Only these nodes.")
-@click.option("-f", "--flagged", is_flag=True, help="Only nodes with a flagged GPU.")
-@common.noheader_option
-@common.parsable_option
-@common.json_option
-@common.color_option
-@common.verbose_option
+@_table_options
 def nodes(nodelist: str | None, flagged: bool, noheader: bool, parsable2: bool, as_json: bool, color: str) -> None:
     """One line for each node: Slurm's state, GPUs in use, worst slowdown, classes of its GPUs."""
     snapshot, overview = _load()

@@ -37,16 +37,18 @@ def write_atomic(path: str, data: bytes | str, mode: int = 0o644) -> None:
         raise
 
 
-def open_trusted(path: str) -> int:
+def open_trusted(path: str, follow: bool = True) -> int:
     """Open `path` for reading and check that we may believe it; return the descriptor.
 
     root and SlurmUser believe only files that one of the two owns; anybody may
-    believe what he likes, but not a file that everyone can write.
+    believe what he likes, but not a file that everyone can write. With `follow` false a
+    symbolic link is an OSError (ELOOP).
 
     Raises DataError when the file is not to be trusted, OSError when it cannot be opened.
     """
     # Without O_NONBLOCK the open of a FIFO would wait for a writer for ever.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
     try:
         _check_trust(path, os.fstat(descriptor))
     except BaseException:

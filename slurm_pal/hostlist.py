@@ -16,7 +16,7 @@ _WORD = re.compile(r"([^\s,\[\]@&!^]*)(?:\[([0-9,-]+)\]([^\s,\[\]@&!^]*))?(?:,|$
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """Node names of a host list, in its order, each once.
+    """Node names of a host list, each once; in its order, or sorted where ClusterShell must read it.
 
     Raises UsageError when the list cannot be read.
     """

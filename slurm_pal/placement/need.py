@@ -25,7 +25,6 @@ def need_of(shape: GpuShape, view: View) -> Need | None:
     if shape.total < 1 or not largest:
         return None
     if shape.nodes is None:
-        # One node when it fits on one: then the counts are fixed, and cheap to compare.
         return Need(shape.total, ())
     if shape.per_node is not None:
         return Need(shape.nodes * shape.per_node, (shape.per_node,) * shape.nodes)

@@ -167,6 +167,6 @@ def _coverage(snapshot: Snapshot, overview: Overview) -> list[Finding]:
         names = fold(sorted({node for node, _ in known - slots}))
         text = f"{len(known - slots)} GPUs of the snapshot are unknown to Slurm ({names})"
         found.append(
-            Finding("warn", "data", text, "sinfo -N; they leave with the next pal-profile publish after 90 days")
+            Finding("warn", "data", text, "sinfo -N; GPUs not seen for long leave with a later pal-profile publish")
         )
     return found or [Finding("ok", "data", f"all {len(slots)} GPUs of this cluster are measured")]

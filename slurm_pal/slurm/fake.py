@@ -10,6 +10,7 @@ time limits.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from slurm_pal.errors import SlurmError, UsageError
-from slurm_pal.files import locked, write_atomic
+from slurm_pal.files import write_atomic
 from slurm_pal.hostlist import expand, fold
 from slurm_pal.slurm.client import Completed
 
@@ -76,7 +77,6 @@ class FakeSlurm:
         self.version = version
         self.down = False
         self.calls: list[list[str]] = []
-        self.clock_s = time.time()
 
     def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
         self.calls.append(list(argv))
@@ -346,8 +346,9 @@ def write_shims(directory: str, state_file: str, nodes: Sequence[FakeNode] = ())
 
 
 def shim(command: str, state_file: str) -> int:
-    """One command of the fake Slurm, on the state in a file."""
-    with locked(state_file + ".lock", "fake Slurm") if command else open(os.devnull):
+    """One command of the fake Slurm, on the state in a file; commands at the same time take turns."""
+    with open(state_file + ".lock", "w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
         slurm = load(state_file)
         takes_stdin = command == "sbatch" or len(sys.argv) < 4
         stdin = sys.stdin.read() if takes_stdin and not sys.stdin.isatty() else ""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import time
 from typing import NamedTuple
 
 from slurm_pal.errors import DataError
+from slurm_pal.files import open_trusted
 from slurm_pal.store.database import Database
 from slurm_pal.variability.records import Record, from_json
 from slurm_pal.variability.validate import check_types
@@ -59,7 +59,8 @@ def ingest(spool_dir: str, database: Database, now_s: float | None = None) -> In
     """Take in all complete result files. `database` must be open for writing.
 
     Refused without being read: links, anything that is not a plain file, files of more
-    than 64 MiB. A spool without `incoming` is an empty one.
+    than 64 MiB, and what `open_trusted` does not believe (to root: files of strangers).
+    A spool without `incoming` is an empty one.
 
     Raises DataError when the spool cannot be read or changed, when everyone may write
     to it, or when the database cannot be written; files not finished stay in `incoming`.
@@ -99,25 +100,19 @@ def _names(incoming: str) -> list[str]:
 
 
 def _read(path: str) -> bytes:
-    """The content of a plain file of sane size. Raises DataError, or FileNotFoundError."""
+    """The content of a plain file of sane size that we may believe. Raises DataError, or FileNotFoundError."""
     try:
-        # O_NONBLOCK: opening a FIFO that nobody writes to must not hang the tick.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_trusted(path, follow=False)
     except FileNotFoundError:
         raise
     except OSError as error:
         what = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be read ({error.strerror})"
         raise DataError(f"{what}; result files are plain files") from None
-    try:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode):
-            raise DataError("is not a plain file")
-        if info.st_size > MAX_BYTES:
-            raise DataError(f"has {info.st_size} bytes, more than {MAX_BYTES} allowed")
-        with os.fdopen(os.dup(descriptor), "rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    finally:
-        os.close(descriptor)
+    with os.fdopen(descriptor, "rb") as stream:
+        size = os.fstat(descriptor).st_size
+        if size > MAX_BYTES:
+            raise DataError(f"has {size} bytes, more than {MAX_BYTES} allowed")
+        raw = stream.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise DataError(f"grew beyond {MAX_BYTES} bytes while it was read")
     return raw

@@ -9,8 +9,6 @@ import stat
 import threading
 import zlib
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,8 @@ from slurm_pal.errors import DataError, one_line
 from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.store import snapshot
 from slurm_pal.store.snapshot import FLAGS, GpuScore, NewerSchemaError, encode, publish, read
+
+from .privileges import unprivileged
 
 
 def gpu(node: str = "n1", index: int = 0, **changes: object) -> GpuScore:
@@ -266,19 +266,6 @@ def test_columns_that_do_not_belong_together(tmp_path: Path, column: str) -> Non
         start += entry[2]
     path.write_bytes(sealed(header, body))
     fails(path, "damaged|lacks")
-
-
-@contextmanager
-def unprivileged() -> Iterator[None]:
-    """root reads everything: step down to nobody for the length of the block."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def test_not_readable(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from slurm_pal.errors import BusyError, DataError, one_line
 from slurm_pal.store import database as module
 from slurm_pal.store.database import Database, database_path, open_database
 
+from .privileges import unprivileged
 from .records_factory import DAY_S, NOW_S, record, sweep, truth
 
 
@@ -231,19 +232,6 @@ def test_locked_by_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with closing(sqlite3.connect(database_path(filled(tmp_path)))) as stranger:
         stranger.execute("BEGIN EXCLUSIVE")
         fails(tmp_path, "locked by another program", kind=BusyError)
-
-
-@contextmanager
-def unprivileged() -> Iterator[None]:
-    """root writes everywhere: step down to nobody for the length of the block."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def opened_up(tmp_path: Path) -> Path:

@@ -141,7 +141,7 @@ def test_links_pipes_directories_and_giants_are_refused_unread(
     report = ingest(str(spool), database, NOW_S)
     reasons = {c.file: c.reason for c in report.complaints}
     assert "symbolic link" in reasons["link.jsonl"]
-    assert "not a plain file" in reasons["pipe.jsonl"] and "not a plain file" in reasons["directory.jsonl"]
+    assert "not a regular file" in reasons["pipe.jsonl"] and "not a regular file" in reasons["directory.jsonl"]
     assert "more than 5000 allowed" in reasons["giant.jsonl"]
     assert len(database) == 0 and names(incoming) == []
     assert (spool / "secret").exists() and (spool / "rejected" / "link.jsonl").is_symlink()
@@ -209,3 +209,15 @@ def test_noise_never_raises(tmp_path_factory: pytest.TempPathFactory, lines: lis
     with open_database(str(spool / "state"), write=True) as database:
         assert ingest(str(spool), database, NOW_S).new == 0
     assert names(spool / "incoming") == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_root_does_not_take_a_strangers_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none"))
+    path = tmp_path / "spool" / "incoming" / "s.n.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}\n")
+    os.chown(path, 12345, 12345)
+    with open_database(str(tmp_path), write=True) as database:
+        (complaint,) = ingest(str(tmp_path / "spool"), database).complaints
+    assert "belongs to uid 12345" in complaint.reason
