@@ -1,17 +1,20 @@
 """Place one job: pure functions from a view of the free GPUs to a placement.
 
-Adding a rule is one module with a function `pick(view, need, rule)` and one row here.
+Adding a rule is one module and one row here. A module has `preferences(view, rule)`, what
+it wants of nodes in one or more tries, or, where it cannot be said node by node,
+`pick(view, need, rule)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
 from slurm_pal.errors import UsageError
 from slurm_pal.jobs import GpuShape
-from slurm_pal.placement.need import Picks, need_of
+from slurm_pal.placement.candidates import Candidates, Preference, Scan
+from slurm_pal.placement.need import Need, Picks, choose, need_of
 from slurm_pal.placement.view import Placement, Rule, View
 
 
@@ -26,26 +29,46 @@ POLICIES = {
     "class-fit": Policy("class_fit", "pack first; among equally packed nodes the best fit of job class and GPU"),
     "pal": Policy("pal", "the published L x V walk: best GPU class first, one node before several (PAL, SC'24)"),
     "pm-first": Policy("pm_first", "best GPUs first, wherever they are (PAL, SC'24, section on PM-First)"),
+    "threshold": Policy("threshold", "nearly the best attainable slowdown, then the fewest nodes"),
     "packed": Policy("packed", "fewest GPUs left over, scores ignored"),
     "random": Policy("shuffled", "any node that fits, by seed"),
 }
 
+Look = Callable[[int, Preference], Candidates]
+"""How the candidates of a rule's k-th preference are looked up."""
 
-def place(policy: str, view: View, shape: GpuShape, rule: Rule) -> Placement | None:
+
+def place(policy: str, view: View, shape: GpuShape, rule: Rule, look: Look | None = None) -> Placement | None:
     """The GPUs that `policy` would take for a job of `shape`, or None when it does not fit now.
 
     A sensitive job may be given a GPU beyond `rule.barred_slowdown` when nothing else is
-    free: whether to wait instead is the caller's decision, who knows what waiting costs.
-    Raises UsageError for an unknown policy.
+    free: whether to wait instead is the caller's decision (patience.py), who knows what
+    waiting costs. `look` may answer from what was kept between jobs; by default every
+    node is looked at. Raises UsageError for an unknown policy.
     """
     if policy not in POLICIES:
         raise UsageError(f"placement policy {policy!r} is not one of {', '.join(POLICIES)}")
-    need = need_of(shape, view)
+    need = need_of(shape, max(view.node_gpus, default=0))
     if need is None:
         return None
-    pick = import_module(f"slurm_pal.placement.{POLICIES[policy].module}").pick
-    picks: Picks | None = pick(_as_whole_nodes(view) if shape.whole_nodes else view, need, rule)
-    return None if picks is None else placement(view, whole(view, picks) if shape.whole_nodes else picks, rule)
+    if shape.whole_nodes:
+        picks = _picks(policy, _as_whole_nodes(view), need, rule, None)
+        return None if picks is None else placement(view, whole(view, picks), rule)
+    picks = _picks(policy, view, need, rule, look)
+    return None if picks is None else placement(view, picks, rule)
+
+
+def _picks(policy: str, view: View, need: Need, rule: Rule, look: Look | None) -> Picks | None:
+    module = import_module(f"slurm_pal.placement.{POLICIES[policy].module}")
+    if not hasattr(module, "preferences"):
+        found: Picks | None = module.pick(view, need, rule)
+        return found
+    for number, preference in enumerate(module.preferences(view, rule)):
+        candidates = look(number, preference) if look else Scan(len(view.free), preference)
+        picks = choose(candidates, need)
+        if picks is not None:
+            return picks
+    return None
 
 
 def whole(view: View, picks: Picks) -> Picks:
@@ -57,7 +80,7 @@ def _as_whole_nodes(view: View) -> View:
     """Each GPU stands for the slowest of its node, because the job will run on all of them."""
 
     def slowest(table: Sequence[Sequence[float]]) -> list[list[float]]:
-        return [[max(row)] * len(row) for row in table]
+        return [[max(row, default=1.0)] * len(row) for row in table]
 
     return view._replace(
         slowdown=slowest(view.slowdown), level=slowest(view.level), slowdown_a=slowest(view.slowdown_a)

@@ -1,12 +1,12 @@
-"""What a job's shape needs of a view: fixed counts per node, or a total to be spread."""
+"""What a job's shape needs: fixed counts per node, or a total to be spread; and how it is met."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_pal.jobs import GpuShape
-from slurm_pal.placement.view import View
+from slurm_pal.placement.candidates import Candidates
 
 Picks = list[tuple[int, int]]
 """Chosen nodes (positions in the view) and how many GPUs of each."""
@@ -19,10 +19,9 @@ class Need(NamedTuple):
     counts: tuple[int, ...]
 
 
-def need_of(shape: GpuShape, view: View) -> Need | None:
-    """The need of a shape on these nodes; None when no choice of them can ever hold it."""
-    largest = max(view.node_gpus, default=0)
-    if shape.total < 1 or not largest:
+def need_of(shape: GpuShape, largest_node: int) -> Need | None:
+    """The need of a shape where the largest node has so many GPUs; None when no choice of nodes can ever hold it."""
+    if shape.total < 1 or not largest_node:
         return None
     if shape.nodes is None:
         return Need(shape.total, ())
@@ -31,48 +30,41 @@ def need_of(shape: GpuShape, view: View) -> Need | None:
     # --gpus with a node count: Slurm fills the first nodes and leaves one for each other.
     counts: list[int] = []
     for others in range(shape.nodes - 1, -1, -1):
-        counts.append(min(largest, shape.total - sum(counts) - others))
+        counts.append(min(largest_node, shape.total - sum(counts) - others))
     return Need(shape.total, tuple(counts)) if min(counts) > 0 and sum(counts) == shape.total else None
 
 
-def pick_counts(view: View, counts: Iterable[int], key: Callable[[int, int], tuple[float, ...]]) -> Picks | None:
-    """For each count the unused node with enough free GPUs and the least `key(node, count)`."""
+def choose(candidates: Candidates, need: Need) -> Picks | None:
+    """The nodes liked best that meet a need together, or None."""
+    return _shares(candidates, need.counts) if need.counts else _spread(candidates, need.total)
+
+
+def _shares(candidates: Candidates, counts: Sequence[int]) -> Picks | None:
+    """For each count the unused node liked best."""
     picks: Picks = []
     used: set[int] = set()
-    wanted = list(counts)
-    if len(set(wanted)) == 1 and len(wanted) > 1:  # equal counts: one sort instead of a scan for each
-        count = wanted[0]
-        fitting = [i for i in range(len(view.free)) if len(view.free[i]) >= count]
-        fitting.sort(key=lambda i: key(i, count))
-        return [(i, count) for i in fitting[: len(wanted)]] if len(fitting) >= len(wanted) else None
-    for count in wanted:
-        fitting = [i for i in range(len(view.free)) if i not in used and len(view.free[i]) >= count]
-        if not fitting:
+    for count in counts:
+        node = candidates.best(count, used)
+        if node is None:
             return None
-        best = min(fitting, key=lambda i: key(i, count))
-        used.add(best)
-        picks.append((best, count))
+        used.add(node)
+        picks.append((node, count))
     return picks
 
 
-def pick_spread(view: View, total: int, key: Callable[[int, int], tuple[float, ...]]) -> Picks | None:
-    """`total` GPUs on as few nodes as can be: the fullest takes first, `key` among equals.
-
-    The last node is the one that `key` likes best for what remains.
-    """
-    remaining = total
-    unused = set(range(len(view.free)))
+def _spread(candidates: Candidates, total: int) -> Picks | None:
+    """`total` GPUs on as few nodes as can be: the fullest takes first, and the last takes what remains."""
     picks: Picks = []
-    while remaining > 0 and unused:
-        fitting = [i for i in unused if len(view.free[i]) >= remaining]
-        if fitting:
-            best = min(fitting, key=lambda i: key(i, remaining))
-            count = remaining
-        else:
-            most = max(len(view.free[i]) for i in unused)
-            best = min((i for i in unused if len(view.free[i]) == most), key=lambda i: key(i, most))
-            count = most
-        picks.append((best, count))
-        unused.discard(best)
-        remaining -= count
-    return picks if remaining == 0 else None
+    used: set[int] = set()
+    while total > 0:
+        last = candidates.best(total, used)
+        if last is not None:
+            return [*picks, (last, total)]
+        found = candidates.fullest(used)
+        if found is None:
+            return None
+        node, count = found
+        used.add(node)
+        picks.append((node, count))
+        total -= count
+    return picks

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 
 from slurm_pal.jobs import GpuShape
 from slurm_pal.placement import placement, whole
-from slurm_pal.placement.need import Picks, need_of, pick_counts
+from slurm_pal.placement.candidates import Preference, Scan
+from slurm_pal.placement.need import Need, Picks, choose, need_of
 from slurm_pal.placement.view import Placement, Rule, View
 
 
 def plain_pick(view: View, shape: GpuShape, rule: Rule) -> Placement | None:
     """The placement stock Slurm would choose now, or None when the job would wait."""
-    need = need_of(shape, view)
+    need = need_of(shape, max(view.node_gpus, default=0))
     if need is None:
         return None
     picks = _equal_shares(view, need.counts) if need.counts else _total(view, need.total)
@@ -32,7 +33,9 @@ def _equal_shares(view: View, counts: Sequence[int]) -> Picks | None:
     runs = _runs(view, min(counts))
     best = _best([run for run in runs if len(run) >= len(counts)], view)
     order = best or [node for run in sorted(runs, key=lambda run: -len(run)) for node in run]
-    return pick_counts(view, counts, lambda node, _: (order.index(node) if node in order else len(order), node))
+    ranks = {node: rank for rank, node in enumerate(order)}
+    wanted = Preference(lambda node: len(view.free[node]), lambda node, _: (ranks.get(node, len(order)), node))
+    return choose(Scan(len(view.free), wanted), Need(sum(counts), tuple(counts)))
 
 
 def _total(view: View, total: int) -> Picks | None:

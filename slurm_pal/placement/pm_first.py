@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from slurm_pal.placement.need import Need, Picks, pick_counts
+from slurm_pal.placement.candidates import Preference, Scan
+from slurm_pal.placement.need import Need, Picks, choose
 from slurm_pal.placement.view import Rule, View
 
 
@@ -13,7 +14,8 @@ def pick(view: View, need: Need, rule: Rule) -> Picks | None:
     (the published "locality"), then to Slurm's node order.
     """
     if need.counts:
-        return pick_counts(view, need.counts, lambda node, count: key(view, node, count))
+        wanted = Preference(lambda node: len(view.free[node]), lambda node, count: key(view, node, count))
+        return choose(Scan(len(view.free), wanted), need)
     return best_total(view, need.total, float("inf"))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_pal.hostlist import fold
+from slurm_pal.placement.patience import patience_s
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import known_class
@@ -99,7 +100,7 @@ def _lease(case: Case, elsewhere: float, here: float) -> tuple[float, str]:
     """Seconds that waiting can pay, and the sum in words. One scheduling pass is always granted."""
     settings, limit_s = case.settings, case.limit_s
     run_s = limit_s * settings.expected_run_share if limit_s else settings.expected_run_s
-    pays_s = max(0.0, elsewhere - here) * run_s
+    pays_s = patience_s(elsewhere, here, run_s)
     lease_s = max(settings.lease_pass_s, min(pays_s, settings.lease_max_s))
     words = f"{lease_s:.0f} s: ({elsewhere:.3f} - {here:.3f}) x {run_s:.0f} s expected run time"
     if lease_s != pays_s:

@@ -1,0 +1,219 @@
+"""Which GPUs of a cluster are free, kept up to date, and a placement of one job on them.
+
+For whoever places many jobs: the tick and the simulator. Standard library only, like all
+of placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from slurm_pal.jobs import UNKNOWN_CLASS, GpuShape
+from slurm_pal.placement import place
+from slurm_pal.placement.candidates import Candidates, Preference
+from slurm_pal.placement.class_fit import INSENSITIVE
+from slurm_pal.placement.plain import plain_pick
+from slurm_pal.placement.ranking import Ranking
+from slurm_pal.placement.view import Placement, Rule, View
+
+Table = Sequence[Sequence[float]]
+"""One value for each GPU: [node][index]."""
+Slots = Iterable[tuple[int, Sequence[int]]]
+"""GPUs: (position of the node, indexes there)."""
+
+PLAIN = "slurm"
+"""In the place of a rule's name: what stock Slurm would pick."""
+DRAWN_ANEW = frozenset({"random"})
+"""Rules whose order changes from job to job, so that nothing can be kept."""
+
+
+class Occupancy:
+    """The free GPUs of all nodes.
+
+    `slowdown[class]` and `level[class]` are tables of what is believed of each GPU (see
+    View). Within a node Slurm hands out the lowest free index; with `best_first` a site
+    hands out the GPU that suits the job's class best instead (CUDA_VISIBLE_DEVICES chosen
+    by a plug-in, or a simulation of it).
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        slowdown: Mapping[str, Table],
+        level: Mapping[str, Table],
+        partitions: Mapping[str, Sequence[int]] = {},
+        best_first: bool = False,
+    ) -> None:
+        self.names = names
+        self.node_gpus = [len(row) for row in slowdown["A"]]
+        self._slowdown, self._level = slowdown, level
+        self._partitions = {name: frozenset(nodes) for name, nodes in partitions.items()}
+        self._best_first = best_first
+        self._free = [set(range(count)) for count in self.node_gpus]
+        self._down: set[int] = set()
+        self._views: dict[str, View] = {}
+        self._orders: dict[str, list[list[int]]] = {}
+        self._rankings: dict[tuple[object, ...], Ranking] = {}
+        self._ranked: dict[str, list[Ranking]] = {}  # sensitivity -> rankings to tell of changes
+        self.free_gpus = sum(self.node_gpus)
+
+    def free(self, node: int) -> int:
+        """How many GPUs of a node are free; none while it is down."""
+        return 0 if node in self._down else len(self._free[node])
+
+    def free_indexes(self, node: int) -> frozenset[int]:
+        return frozenset() if node in self._down else frozenset(self._free[node])
+
+    def in_partition(self, partition: str, node: int) -> bool:
+        """Whether a job of this partition may use the node; "" is the whole cluster."""
+        return not partition or node in self._partitions[partition]
+
+    def take(self, slots: Slots) -> None:
+        """These GPUs are in use from now on. Raises KeyError when one already was."""
+        for node, indexes in slots:
+            for index in indexes:
+                self._free[node].remove(index)
+            self._changed(node, -len(indexes))
+
+    def give(self, slots: Slots) -> None:
+        """These GPUs are free again."""
+        for node, indexes in slots:
+            self._free[node].update(indexes)
+            self._changed(node, len(indexes))
+
+    def set_down(self, node: int, down: bool) -> None:
+        """Nobody is placed on a node that is down; its jobs must be released by the caller."""
+        if down == (node in self._down):
+            return
+        count = len(self._free[node])
+        if down:
+            self._down.add(node)
+        else:
+            self._down.discard(node)
+        self._changed(node, 0 if not count else (-count if down else count), counted_while_down=True)
+
+    def believed(self, sensitivity: str) -> Table:
+        """The slowdowns that placement goes by for one sensitivity class."""
+        return self._slowdown[_known(sensitivity)]
+
+    def place(self, policy: str, shape: GpuShape, rule: Rule, partition: str = "") -> Placement | None:
+        """The GPUs for a job of this shape now; nodes are positions in `names`. None when it does not fit.
+
+        Raises UsageError for an unknown policy, KeyError for an unknown partition.
+        """
+        view = self._view(rule.sensitivity)
+        if shape.whole_nodes or (partition and (policy == PLAIN or policy in DRAWN_ANEW or not _kept(policy))):
+            return self._place_among(self._permitted(shape, partition), view, policy, shape, rule)
+        if policy == PLAIN:
+            return plain_pick(view._replace(cpus_free=[len(row) for row in view.free]), shape, rule)
+        if policy in DRAWN_ANEW or not _kept(policy):
+            return place(policy, view, shape, rule)
+
+        def look(number: int, preference: Preference) -> Candidates:
+            return self._ranking(policy, number, preference, rule, partition)
+
+        return place(policy, view, shape, rule, look)
+
+    def _ranking(self, policy: str, number: int, preference: Preference, rule: Rule, partition: str) -> Ranking:
+        key = (policy, number, rule.sensitivity, rule.barred_slowdown, partition)
+        found = self._rankings.get(key)
+        if found is None:
+            if partition:
+                preference = preference._replace(usable=self._only(partition, preference.usable))
+            found = self._rankings[key] = Ranking(len(self.names), preference)
+            self._ranked.setdefault(_known(rule.sensitivity), []).append(found)
+        return found
+
+    def _only(self, partition: str, usable: Callable[[int], int]) -> Callable[[int], int]:
+        nodes = self._partitions[partition]
+        return lambda node: usable(node) if node in nodes else 0
+
+    def _permitted(self, shape: GpuShape, partition: str) -> list[int]:
+        return [
+            node
+            for node in range(len(self.names))
+            if self.in_partition(partition, node)
+            and (self.free(node) == self.node_gpus[node] if shape.whole_nodes else self.free(node))
+        ]
+
+    def _place_among(
+        self, nodes: Sequence[int], view: View, policy: str, shape: GpuShape, rule: Rule
+    ) -> Placement | None:
+        some = View(
+            names=[view.names[i] for i in nodes],
+            free=[view.free[i] for i in nodes],
+            slowdown=[view.slowdown[i] for i in nodes],
+            level=[view.level[i] for i in nodes],
+            slowdown_a=[view.slowdown_a[i] for i in nodes],
+            node_gpus=[view.node_gpus[i] for i in nodes],
+            weight=[1] * len(nodes),
+            position=nodes,
+            cpus_free=[len(view.free[i]) for i in nodes],
+        )
+        placed = plain_pick(some, shape, rule) if policy == PLAIN else place(policy, some, shape, rule)
+        return None if placed is None else placed._replace(nodes=tuple(nodes[i] for i in placed.nodes))
+
+    def _view(self, sensitivity: str) -> View:
+        known = _known(sensitivity)
+        found = self._views.get(known)
+        if found is None:
+            nodes = range(len(self.names))
+            self._orders[known] = [self._hand_out(known, node) for node in nodes]
+            found = self._views[known] = View(
+                names=self.names,
+                free=[[] for _ in nodes],
+                slowdown=[[] for _ in nodes],
+                level=[[] for _ in nodes],
+                slowdown_a=[[] for _ in nodes],
+                node_gpus=self.node_gpus,
+                weight=[1] * len(self.names),
+                position=nodes,
+            )
+            for node in nodes:
+                self._fill(known, found, node)
+        return found
+
+    def _hand_out(self, sensitivity: str, node: int) -> list[int]:
+        """The indexes of a node in the order in which a job of this class is given them."""
+        indexes = list(range(self.node_gpus[node]))
+        if self._best_first and sensitivity in INSENSITIVE:
+            indexes.sort(key=lambda k: -self._slowdown["A"][node][k])
+        elif self._best_first:
+            indexes.sort(key=lambda k: self._slowdown[sensitivity][node][k])
+        return indexes
+
+    def _changed(self, node: int, gpus: int, counted_while_down: bool = False) -> None:
+        if node not in self._down or counted_while_down:
+            self.free_gpus += gpus
+        for sensitivity, view in self._views.items():
+            self._fill(sensitivity, view, node)
+            for ranking in self._ranked.get(sensitivity, ()):
+                ranking.changed(node)
+
+    def _fill(self, sensitivity: str, view: View, node: int) -> None:
+        free = () if node in self._down else self._free[node]
+        indexes = [index for index in self._orders[sensitivity][node] if index in free]
+        for table, values in (
+            (view.slowdown, self._slowdown[sensitivity]),
+            (view.level, self._level[sensitivity]),
+            (view.slowdown_a, self._slowdown["A"]),
+        ):
+            row = values[node]
+            table[node] = [row[index] for index in indexes]  # type: ignore[index]
+        view.free[node] = indexes  # type: ignore[index]
+
+
+def _known(sensitivity: str) -> str:
+    """Nobody classified the job: the cautious reading."""
+    return "A" if sensitivity == UNKNOWN_CLASS else sensitivity
+
+
+def _kept(policy: str) -> bool:
+    """Whether the rule says what it wants node by node, so that rankings can be kept."""
+    from importlib import import_module
+
+    from slurm_pal.placement import POLICIES
+
+    return policy not in POLICIES or hasattr(
+        import_module(f"slurm_pal.placement.{POLICIES[policy].module}"), "preferences"
+    )

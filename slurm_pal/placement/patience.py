@@ -1,0 +1,13 @@
+"""How long waiting for better GPUs can pay."""
+
+from __future__ import annotations
+
+
+def patience_s(there: float, here: float, expected_run_s: float) -> float:
+    """Seconds that a wait for time factor `here` may last before `there`, which is free now, would have been better.
+
+    A job that runs `expected_run_s` on a median GPU of one node loses
+    (there - here) x expected_run_s by starting on the slower GPUs; a longer wait cannot
+    pay. Never negative.
+    """
+    return max(0.0, there - here) * expected_run_s

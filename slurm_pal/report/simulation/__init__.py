@@ -1,0 +1,1 @@
+"""What `pal simulate` shows: tables, files, pictures and one HTML page; read only."""

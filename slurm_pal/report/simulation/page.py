@@ -1,0 +1,164 @@
+"""One HTML page with everything in it: no script, no request, nothing to install to read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from importlib import resources
+from typing import Any, NamedTuple
+
+from slurm_pal import __version__
+from slurm_pal.errors import MissingPackageError
+from slurm_pal.report.simulation.files import JOBS, PAGE, SUMMARY, jobs_csv, save, summary_json
+from slurm_pal.report.simulation.pictures import Picture, file_names, pictures
+from slurm_pal.report.simulation.study import Comparison
+from slurm_pal.report.simulation.tables import caveats, claim, table, to_json, what_you_gain
+from slurm_pal.report.simulation.words import NOTHING, gpus_text, interval, percent, ratio_text
+from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, verdict
+
+try:
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+except ImportError as error:
+    raise MissingPackageError("the page needs Jinja2: apt-get install python3-jinja2, or pip install jinja2") from error
+
+TEMPLATE = "page.html.j2"
+BAD_ROWS = 20  # as many are shown; summary.json has more
+
+VERDICTS = {"gain": "clear gain", "loss": "clear loss", "unclear": "no clear change"}
+TILES = (
+    ("Mean completion time", "mean_jct_s"),
+    ("Slowest jobs (p99)", "p99_jct_s"),
+    ("Whole trace (makespan)", "makespan_s"),
+    ("GPU-hours used", "gpu_hours"),
+)
+GROUP_NAMES: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("class_jct_s", "class {}".format),
+    ("size_jct_s", gpus_text),
+    ("slowdown", "slowdown x locality of class {}".format),
+)
+
+
+class Tile(NamedTuple):
+    """One number at the top of the page."""
+
+    name: str
+    change: str
+    detail: str
+    verdict: str  # gain, loss or unclear
+    words: str
+
+
+def page(comparison: Comparison, drawn: Sequence[Picture]) -> str:
+    """The page as HTML. Everything from the trace and the command line is escaped."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    text = resources.files(__package__ or "").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    return environment.from_string(text).render(_content(comparison, drawn)) + "\n"
+
+
+def write_report(folder: str, comparison: Comparison) -> list[str]:
+    """The page, its pictures (SVG and PNG), jobs.csv and summary.json; returns their paths.
+
+    Raises UsageError when the folder is not ours or cannot be written.
+    """
+    drawn = pictures(comparison)
+    files: dict[str, str | bytes] = {
+        SUMMARY: summary_json(to_json(comparison)),
+        JOBS: jobs_csv(comparison.study.runs),
+        PAGE: page(comparison, drawn),
+        **{f"{picture.name}.{kind}": image for picture in drawn for kind, image in picture.images.items()},
+    }
+    return save(folder, files, replaced=file_names())
+
+
+def _content(comparison: Comparison, drawn: Sequence[Picture]) -> dict[str, Any]:
+    study, trace = comparison.study, comparison.study.trace
+    header, rows = table(comparison)
+    said = verdict(comparison.headline.ratio.get("mean_jct_s"))
+    return {
+        "study": study,
+        "version": __version__,
+        "claim": _unbroken(claim(comparison)),
+        "verdict": said,
+        "verdict_words": VERDICTS[said],
+        "tiles": [_tile(name, comparison.headline.ratio.get(metric)) for name, metric in TILES],
+        "header": header,
+        "rows": rows,
+        "lines": [_split(_unbroken(line)) for line in what_you_gain(comparison)[1:]],
+        "pictures": [(picture, inline(picture)) for picture in drawn if not picture.missing],
+        "missing": [picture for picture in drawn if picture.missing],
+        "fairness": _fairness(comparison),
+        "worst": _worst(study.worst) if study.worst else None,
+        "bad": trace.bad[:BAD_ROWS],
+        "more_bad": max(0, len(trace.bad) - BAD_ROWS),
+        "caveats": caveats(comparison),
+        "seeds": len({run.seed for run in comparison.runs}),
+    }
+
+
+def inline(picture: Picture) -> Markup:
+    """The SVG as part of a page: no prologue, comments, metadata or namespaces, ids of its own.
+
+    matplotlib numbers ids anew in every picture; two pictures of one page would share clip
+    paths. HTML knows the namespaces, so the page holds no address at all.
+    """
+    text = picture.images["svg"].decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)
+    text = re.sub(r'\sid="', rf' id="{picture.name}-', text)
+    text = re.sub(r'href="#', f'href="#{picture.name}-', text).replace("url(#", f"url(#{picture.name}-")
+    # The width is the page's; the viewBox keeps the proportions.
+    text = re.sub(r'<svg\b([^>]*?)\swidth="[^"]*"', r"<svg\1", text, count=1)
+    text = re.sub(r'<svg\b([^>]*?)\sheight="[^"]*"', r"<svg\1", text, count=1)
+    label = Markup('<svg role="img" aria-label="{}"').format(f"{picture.title}. {picture.caption}")
+    # Safe as it is: our own drawing, in which names are outlines.
+    return Markup(text.strip().replace("<svg", label, 1))
+
+
+def _tile(name: str, ratio: Ratio | None) -> Tile:
+    if ratio is None:
+        return Tile(name, NOTHING, "nothing to compare", "unclear", VERDICTS["unclear"])
+    said = verdict(ratio)
+    changed = f"{100 * (ratio.mean - 1):+.0f} %".replace("-", "\N{MINUS SIGN}")
+    return Tile(name, changed, f"ratio {ratio.mean:.2f}, 95 % interval {interval(ratio)}", said, VERDICTS[said])
+
+
+def _unbroken(text: str) -> str:
+    """The same with a number and its percent sign on one line."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def _split(line: str) -> tuple[str, str]:
+    """(bold beginning, rest) of a line `Topic: text`; no beginning where there is none."""
+    topic, colon, rest = line.partition(": ")
+    return (topic, rest) if colon and len(topic) < 30 else ("", line)
+
+
+def _fairness(comparison: Comparison) -> dict[str, Any]:
+    """Header and rows: ratios of each policy within each group, and of the worst users."""
+    rows = [row for row in comparison.rows if row.queue == comparison.queue and row.ratio]
+    lines = [
+        [name_of(member), *(ratio_text(row.ratio[f"{group}.{member}"]) for row in rows)]
+        for group, name_of in GROUP_NAMES
+        for member in comparison.members(group)
+    ]
+    for who in ("users", "accounts"):
+        found: list[WorstTenth | None] = [getattr(row, f"worst_{who}") for row in rows]
+        if any(found):
+            lines.append([f"worst tenth of {who}", *map(_tenth, found)])
+    return {"header": ["group", *(row.policy for row in rows)], "rows": lines if rows else []}
+
+
+def _tenth(found: WorstTenth | None) -> str:
+    return NOTHING if found is None else f"{found.ratio:.2f} ({found.members} of {found.of})"
+
+
+def _worst(worst: WorstGpus) -> dict[str, str]:
+    return {
+        "k": str(worst.k),
+        "total": ratio_text(worst.total),
+        "capped": ratio_text(worst.capped),
+        "share": percent(worst.share),
+    }

@@ -1,0 +1,96 @@
+"""Numbers as people read them: one unit per column, and no claim that an interval does not carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from slurm_pal.simulate.statistics import Ratio, verdict
+
+NOTHING = "-"
+
+
+class Unit(NamedTuple):
+    """A unit of time: its short name and its length in s."""
+
+    name: str
+    size_s: float
+
+    def text(self, seconds: float | None) -> str:
+        """The number alone, for a column whose header names the unit."""
+        if seconds is None:
+            return NOTHING
+        value = seconds / self.size_s
+        return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+UNITS = (Unit("d", 86400.0), Unit("h", 3600.0), Unit("min", 60.0), Unit("s", 1.0))
+MANY = 2.0  # a unit is used from so many on; days only from ten, since hours are what users know
+DAYS = 10.0
+
+
+def unit_of(values_s: Iterable[float | None]) -> Unit:
+    """One unit for all the values, by the greatest of them."""
+    most = max((v for v in values_s if v is not None), default=0.0)
+    return next((u for u in UNITS if most >= u.size_s * (DAYS if u.name == "d" else MANY)), UNITS[-1])
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    return NOTHING if share is None else f"{100 * share:.{digits}f} %"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}"
+
+
+def count(value: float | None) -> str:
+    """A mean of counts: with a decimal only while it matters."""
+    return NOTHING if value is None else f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def interval(ratio: Ratio | None) -> str:
+    """The 95 % interval of the mean ratio; `-` where there is none."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return NOTHING
+    return f"{ratio.low:.2f} to {ratio.high:.2f}"
+
+
+def ratio_text(ratio: Ratio | None) -> str:
+    """Mean ratio and interval in brackets."""
+    if ratio is None:
+        return NOTHING
+    return f"{ratio.mean:.2f} ({interval(ratio) if ratio.low is not None else 'one pair, no interval'})"
+
+
+def change(ratio: Ratio, less: str, more: str) -> str:
+    """`13 % shorter`, with the caller's words."""
+    return f"{100 * abs(1 - ratio.mean):.0f} % {less if ratio.mean <= 1 else more}"
+
+
+def unclear_because(ratio: Ratio) -> str:
+    """Why there is no claim, as a clause."""
+    if ratio.low is None or ratio.high is None or ratio.geo_low is None or ratio.geo_high is None:
+        return "one pair, no interval"
+    if ratio.low <= 1 <= ratio.high:
+        return f"95 % interval {interval(ratio)} includes 1.00"
+    return (
+        f"95 % interval {interval(ratio)}, but that of the geometric mean, "
+        f"{ratio.geo_low:.2f} to {ratio.geo_high:.2f}, is not on the same side of 1.00"
+    )
+
+
+def pairs_text(n: int) -> str:
+    return "1 pair" if n == 1 else f"{n} pairs"
+
+
+def gpus_text(size: str) -> str:
+    """`1 GPU`, `2-4 GPUs`: a size group by its name."""
+    return f"{size} GPU" if size == "1" else f"{size} GPUs"
+
+
+def judged(ratio: Ratio | None) -> str:
+    """`0.93 (0.88 to 0.98)`, and in words where nothing can be claimed."""
+    text = ratio_text(ratio)
+    if ratio is None or ratio.low is None or verdict(ratio) != "unclear":
+        return text
+    return f"{text}, no clear change"

@@ -1,0 +1,1 @@
+"""Replay a trace on a virtual cluster, with the placement code that palsub uses and a clock of its own."""

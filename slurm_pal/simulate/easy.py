@@ -1,0 +1,68 @@
+"""EASY backfill: the reservation of a blocked job, and whether another may start before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from slurm_pal.placement.need import Need
+from slurm_pal.placement.occupancy import Slots
+
+
+class Reservation:
+    """The moment at which a blocked job can start at the latest, if everybody uses his whole time limit.
+
+    `free[node]` counts the GPUs that suit the job; `ends` are the running jobs as (end of
+    limit, GPUs), in order of their ends; `suits(node, index)` says whether a GPU counts.
+    Without a moment at which it fits (nodes are down, say) `time_s` is infinite.
+    """
+
+    def __init__(
+        self,
+        need: Need,
+        free: Sequence[int],
+        ends: Iterable[tuple[float, Slots]],
+        suits: Callable[[int, int], bool],
+        now_s: float,
+    ) -> None:
+        self._free = list(free)
+        self._suits = suits
+        # With fixed counts it is met when, for each count, enough nodes hold at least so many.
+        self._wanted = {count: sum(1 for other in need.counts if other >= count) for count in set(need.counts)}
+        self._holding = {count: sum(1 for have in self._free if have >= count) for count in self._wanted}
+        self._missing = 0 if need.counts else need.total - sum(self._free)
+        self.time_s = now_s
+        for end_s, slots in ends:
+            if self._met():
+                break
+            self._add(slots, 1)
+            self.time_s = max(self.time_s, end_s)
+        if not self._met():
+            self.time_s = float("inf")
+
+    def allows(self, slots: Slots, end_s: float) -> bool:
+        """Whether a job may take these GPUs until `end_s`; if so, they are counted as taken."""
+        if end_s <= self.time_s:
+            return True
+        self._add(slots, -1)
+        if self._met():
+            return True
+        self._add(slots, 1)
+        return False
+
+    def release(self, slots: Slots, end_s: float) -> None:
+        """Take back what `allows` counted, because another reservation was in the way."""
+        if end_s > self.time_s:
+            self._add(slots, 1)
+
+    def _met(self) -> bool:
+        return self._missing <= 0 and all(self._holding[count] >= most for count, most in self._wanted.items())
+
+    def _add(self, slots: Slots, sign: int) -> None:
+        for node, indexes in slots:
+            change = sign * sum(1 for index in indexes if self._suits(node, index))
+            before = self._free[node]
+            self._free[node] = before + change
+            if not self._wanted:
+                self._missing -= change
+            for count in self._wanted:
+                self._holding[count] += (before + change >= count) - (before >= count)

@@ -1,0 +1,75 @@
+"""The traces that can be replayed, and one call that reads any of them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from slurm_pal.errors import UsageError
+from slurm_pal.simulate.inputs import own, sacct, shockwave, sia, swf
+from slurm_pal.simulate.inputs.collect import Collector, shown
+from slurm_pal.simulate.inputs.describe import describe
+from slurm_pal.simulate.inputs.lines import Numbered, numbered, opened
+from slurm_pal.simulate.inputs.options import Options
+from slurm_pal.simulate.trace import Trace
+
+__all__ = ["FORMATS", "Format", "Options", "describe", "read"]
+
+AUTO = "auto"
+
+
+class Reader(Protocol):
+    """What the module of a format offers."""
+
+    def detects(self, first: str) -> bool:
+        """Whether a file with this first line is of the format."""
+
+    def read_lines(self, lines: Iterator[Numbered], collector: Collector, options: Options) -> Trace:
+        """Read all lines. Raises UsageError when the file is not of the format at all."""
+
+
+class Format(NamedTuple):
+    """One format of `--format`."""
+
+    module: Reader
+    summary: str
+
+
+FORMATS: dict[str, Format] = {
+    "pal": Format(own, "our own CSV, as written by the generator"),
+    "sacct": Format(sacct, "export of sacct --parsable2"),
+    "sia": Format(sia, "Sia-Philly CSV: job_id,num_gpus,submit_time,duration,model"),
+    "shockwave": Format(shockwave, "Shockwave CSV: name,model_name,time,num_iters,num_replicas"),
+    "swf": Format(swf, "Standard Workload Format of the Parallel Workloads Archive"),
+}
+
+
+def read(path: str, format: str = AUTO, options: Options | None = None) -> Trace:
+    """Read a trace file, plain or gzip; `auto` tells the format by its first line.
+
+    Rows that cannot be used are in `bad`, with line and reason; rows that are not to be
+    replayed are counted in `skipped`. Raises UsageError for a file that cannot be read,
+    is empty, or is not of the format.
+    """
+    if format != AUTO and format not in FORMATS:
+        raise UsageError(f"trace format {format!r} is not one of {', '.join((AUTO, *FORMATS))}")
+    collector = Collector(os.path.basename(path))
+    with opened(path) as stream:
+        lines = numbered(stream, collector)
+        first = next(lines, None)
+        if first is None:
+            raise UsageError(f"{path}: there is no line of text in it")
+        name = _detected(path, first[1]) if format == AUTO else format
+        try:
+            return FORMATS[name].module.read_lines(itertools.chain((first,), lines), collector, options or Options())
+        except UsageError as error:
+            raise UsageError(f"{path}: as {name}: {error}") from None
+
+
+def _detected(path: str, first: str) -> str:
+    for name, known in FORMATS.items():
+        if known.module.detects(first):
+            return name
+    raise UsageError(f"{path}: the first line {shown(first)} is of no known format ({', '.join(FORMATS)}); give one")

@@ -1,0 +1,40 @@
+"""The policies that a replay can follow: adding one is one row (and one file, where it needs a new rule)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from slurm_pal.placement.occupancy import PLAIN
+
+
+class SimPolicy(NamedTuple):
+    """How jobs are placed, who backfills first, and what moves."""
+
+    placement: str  # a rule of placement.POLICIES, or "slurm" for what stock Slurm picks
+    summary: str
+    bars: bool = False  # sensitive jobs wait, as long as waiting can pay, rather than start on outliers
+    moves: str = "none"  # "paying": moves that gain more than they cost; "always": everybody by the rule, every tick
+    order: str = "queue"  # who backfills first: the queue's order, or "response"
+
+
+POLICIES = {
+    "slurm": SimPolicy(PLAIN, "stock Slurm: select/cons_tres and EASY backfill"),
+    "packed": SimPolicy("packed", "the node with fewest GPUs left over; scores ignored"),
+    "packed-ns": SimPolicy("packed", "packed, and everybody packed anew at every tick", moves="always"),
+    "random": SimPolicy("random", "any GPUs"),
+    "random-ns": SimPolicy("random", "any GPUs, drawn anew at every tick", moves="always"),
+    "pm-first": SimPolicy("pm-first", "best GPUs first, wherever they are (PAL, SC'24), at the start"),
+    "pm-first-ns": SimPolicy("pm-first", "PM-First as published: everybody placed anew at every tick", moves="always"),
+    "pal": SimPolicy("pal", "the published L x V walk, at the start (PAL, SC'24)"),
+    "pal-ns": SimPolicy("pal", "PAL as published: everybody placed anew at every tick", moves="always"),
+    "threshold": SimPolicy("threshold", "nearly the best attainable slowdown, then the fewest nodes"),
+    "class-fit": SimPolicy("class-fit", "pack first, then class fit; outliers only when nothing else is free"),
+    "class-fit-bar": SimPolicy("class-fit", "class fit, sensitive jobs wait rather than start on outliers", bars=True),
+    "pal-fit": SimPolicy(
+        "class-fit", "ours: class fit, waiting where it pays, moves that pay", bars=True, moves="paying"
+    ),
+    "pal-fit-order": SimPolicy(
+        "class-fit", "ours, and backfill by response ratio", bars=True, moves="paying", order="response"
+    ),
+    "packed-order": SimPolicy("packed", "packed, and backfill by response ratio", order="response"),
+}

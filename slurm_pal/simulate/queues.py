@@ -1,0 +1,81 @@
+"""Who is first in line: the queues as rows of a table.
+
+A key is ascending; ties fall to the earlier submission. Keys see the pending job, the
+moment and the usage so far, never the true run time of an unfinished job.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+
+class Waiting(Protocol):
+    """What a queue may know of a pending job."""
+
+    submit_s: float
+    limit_s: float
+    gpus: int
+    user: str
+    account: str
+    attained_s: float  # run time received so far, before moves and restarts
+
+
+class Usage:
+    """GPU-seconds per account, halved every `half_life_s` (Slurm's PriorityDecayHalfLife)."""
+
+    def __init__(self, half_life_s: float = 7 * 86400.0) -> None:
+        self._half_life_s = half_life_s
+        self._used: dict[str, tuple[float, float]] = {}
+        self._total = (0.0, 0.0)
+
+    def add(self, account: str, gpu_s: float, now_s: float) -> None:
+        self._used[account] = (self._decayed(self._used.get(account, (0.0, now_s)), now_s) + gpu_s, now_s)
+        self._total = (self._decayed(self._total, now_s) + gpu_s, now_s)
+
+    def share(self, account: str, now_s: float) -> float:
+        """The account's part of all decayed usage, 0..1."""
+        total = self._decayed(self._total, now_s)
+        return self._decayed(self._used.get(account, (0.0, now_s)), now_s) / total if total > 0 else 0.0
+
+    def accounts(self) -> int:
+        return len(self._used)
+
+    def _decayed(self, entry: tuple[float, float], now_s: float) -> float:
+        used, since_s = entry
+        return used * math.pow(0.5, (now_s - since_s) / self._half_life_s)
+
+
+Key = Callable[[Waiting, float, Usage], float]
+
+
+class Queue(NamedTuple):
+    """One row."""
+
+    key: Key
+    summary: str
+
+
+MAX_AGE_S = 7 * 86400.0
+"""PriorityMaxAge, Slurm's default."""
+WEIGHTS: Mapping[str, float] = {"age": 1000.0, "fairshare": 1000.0, "size": 100.0}
+
+
+def multifactor(job: Waiting, now_s: float, usage: Usage) -> float:
+    """Age, fair share and size as in Slurm's priority/multifactor (slurm.conf(5)), one level of accounts.
+
+    Fair share is 2^(-usage / share) with equal shares for all accounts.
+    """
+    age = min(1.0, (now_s - job.submit_s) / MAX_AGE_S)
+    fair = math.pow(2.0, -usage.share(job.account or job.user, now_s) * max(1, usage.accounts()))
+    size = min(1.0, job.gpus / 64.0)
+    return -(WEIGHTS["age"] * age + WEIGHTS["fairshare"] * fair + WEIGHTS["size"] * size)
+
+
+QUEUES: Mapping[str, Queue] = {
+    "fifo": Queue(lambda job, now_s, usage: job.submit_s, "first come, first served (priority/basic)"),
+    "las": Queue(lambda job, now_s, usage: job.attained_s, "least attained service first (Tiresias)"),
+    "srtf": Queue(lambda job, now_s, usage: job.limit_s - job.attained_s, "shortest remaining time limit first"),
+    "multifactor": Queue(multifactor, "age, fair share and size, as priority/multifactor"),
+}

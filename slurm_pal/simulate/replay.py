@@ -1,0 +1,327 @@
+"""Replay one trace on a virtual cluster under one policy: an event loop with a clock of its own."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_pal.errors import UsageError
+from slurm_pal.placement.need import Need, need_of
+from slurm_pal.placement.occupancy import Occupancy
+from slurm_pal.placement.view import Placement
+from slurm_pal.rebalance.moves import Movable, plan_moves, slots
+from slurm_pal.simulate.hardware import Hardware
+from slurm_pal.simulate.jobs import Job
+from slurm_pal.simulate.policies import POLICIES, SimPolicy
+from slurm_pal.simulate.queues import QUEUES, Usage
+from slurm_pal.simulate.result import Outcome, Replay, Timeline
+from slurm_pal.simulate.rounds import everybody_anew
+from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.starter import Starter
+from slurm_pal.simulate.trace import Trace, TraceJob
+
+# What happens at the same moment happens in this order.
+REPAIR, FAIL, FINISH, ARRIVE, TICK, WAKE = range(6)
+Progress = Callable[[int, int], bool]
+"""Told (reported jobs done, of how many); False stops the replay, whose result is then incomplete."""
+
+
+class Plan(NamedTuple):
+    """What to replay, and how. `background` goes on for ever and is not reported (pal.md 1.4: keeps the load up)."""
+
+    trace: Trace
+    hardware: Hardware
+    policy: str
+    queue: str = "fifo"
+    seed: int = 0  # for failures and random placement
+    settings: Settings = Settings()
+    background: Callable[[], Iterator[TraceJob]] | None = None
+
+
+def replay(plan: Plan, progress: Progress | None = None) -> Replay:
+    """Run it. Raises UsageError for an unknown policy or queue, and for a job that can never fit."""
+    for name, table, what in ((plan.policy, POLICIES, "policy"), (plan.queue, QUEUES, "queue")):
+        if name not in table:
+            raise UsageError(f"{what} {name!r} is not one of {', '.join(table)}")
+    return _Run(plan, progress).result()
+
+
+class _Run:
+    """The state of one replay."""
+
+    def __init__(self, plan: Plan, progress: Progress | None) -> None:
+        self._plan, self._progress = plan, progress
+        self._policy: SimPolicy = POLICIES[plan.policy]
+        self._settings = plan.settings
+        machine = plan.hardware
+        self._occupancy = Occupancy(
+            machine.names, machine.believed, machine.level, machine.partitions, plan.settings.best_first
+        )
+        self._starter = Starter(self._occupancy, self._policy, plan.settings, self._begin)
+        self._queue, self._usage = QUEUES[plan.queue].key, Usage()
+        self._events: list[tuple[float, int, int, int]] = []
+        self._arrivals = self._all_jobs()
+        self._coming: Job | None = None
+        self._pending: list[Job] = []
+        self._running: dict[int, Job] = {}
+        self._ends: list[tuple[float, int]] = []  # (end of limit, job number), sorted
+        self._numbers = 0
+        self._now_s = 0.0
+        self._last_pass_s = -1e18
+        self._woken_s: float | None = None
+        self._outcomes: list[Outcome] = []
+        self._gpu_s = self._move_gpu_s = 0.0
+        self._moves = 0
+        self._busy = 0
+        self._timeline: list[tuple[float, int, int]] = []
+        self._random = np.random.default_rng([plan.seed, 0xFA11])
+
+    def result(self) -> Replay:
+        total = len(self._plan.trace.jobs)
+        complete = self._loop(total) if total else True
+        columns = list(zip(*self._timeline, strict=True)) or [(), (), ()]
+        return Replay(
+            policy=self._plan.policy, queue=self._plan.queue, seed=self._plan.seed, n_gpus=self._plan.hardware.n_gpus,
+            outcomes=tuple(self._outcomes), timeline=Timeline(*columns), gpu_s=self._gpu_s, moves=self._moves,
+            move_gpu_s=self._move_gpu_s, end_s=self._outcomes[-1].finish_s if self._outcomes else 0.0,
+            complete=complete,
+        )  # fmt: skip
+
+    def _loop(self, total: int) -> bool:
+        self._next_arrival()
+        if self._policy.moves != "none":
+            heappush(self._events, (self._settings.tick_s, TICK, 0, 0))
+        self._schedule_failures()
+        while len(self._outcomes) < total:
+            if not self._events:
+                raise UsageError(f"{len(self._pending)} pending jobs can never start: every node they need is down")
+            self._now_s = self._events[0][0]
+            changed = False
+            while self._events and self._events[0][0] <= self._now_s:
+                _, kind, number, edition = heappop(self._events)
+                changed |= self._happen(kind, number, edition)
+            if changed:
+                self._schedule()
+                self._timeline.append((self._now_s, self._busy, len(self._pending)))
+            if self._progress and changed and not self._progress(len(self._outcomes), total):
+                return False
+        return True
+
+    def _happen(self, kind: int, number: int, edition: int) -> bool:
+        """Carry out one event; False when it changed nothing."""
+        if kind == ARRIVE:
+            self._arrive()
+        elif kind == FINISH:
+            job = self._running.get(number)
+            if job is None or job.edition != edition:
+                return False
+            self._finish(job)
+        elif kind == TICK:
+            self._tick()
+            heappush(self._events, (self._now_s + self._settings.tick_s, TICK, 0, 0))
+        elif kind == WAKE:
+            if self._woken_s is not None and self._now_s >= self._woken_s:
+                self._woken_s = None
+        else:
+            self._node_event(kind, number)
+        return True
+
+    # Arrivals
+
+    def _all_jobs(self) -> Iterator[Job]:
+        """Trace and background merged by submission."""
+        background = self._plan.background() if self._plan.background else iter(())
+        ahead = next(background, None)
+        for trace_job in self._plan.trace.jobs:
+            while ahead is not None and ahead.submit_s < trace_job.submit_s:
+                yield self._job(ahead, False)
+                ahead = next(background, None)
+            yield self._job(trace_job, True)
+        while ahead is not None:
+            yield self._job(ahead, False)
+            ahead = next(background, None)
+
+    def _job(self, trace_job: TraceJob, reported: bool) -> Job:
+        self._numbers += 1
+        return Job(trace_job, self._numbers, self._settings, reported)
+
+    def _next_arrival(self) -> None:
+        self._coming = next(self._arrivals, None)
+        if self._coming is not None:
+            heappush(self._events, (self._coming.submit_s, ARRIVE, self._coming.number, 0))
+
+    def _arrive(self) -> None:
+        job = self._coming
+        assert job is not None
+        self._check_fits(job)
+        self._pending.append(job)
+        self._next_arrival()
+
+    def _check_fits(self, job: Job) -> None:
+        """Raises UsageError for a job that even the empty cluster could not hold."""
+        trace, sizes = job.trace, self._occupancy.node_gpus
+        if trace.partition and trace.partition not in self._plan.hardware.partitions:
+            known = ", ".join(self._plan.hardware.partitions) or "none"
+            raise UsageError(
+                f"job {trace.job_id}: partition {trace.partition!r} is not in the cluster (it has: {known})"
+            )
+        mine = [n for node, n in enumerate(sizes) if self._occupancy.in_partition(trace.partition, node)]
+        need = need_of(trace.shape, max(mine, default=0))
+        fits = need is not None and (
+            all(
+                sum(1 for n in mine if n >= count) >= sum(1 for c in need.counts if c >= count) for count in need.counts
+            )
+            if need.counts
+            else need.total <= sum(mine)
+        )
+        if not fits:
+            where = f"partition {trace.partition}" if trace.partition else "the cluster"
+            raise UsageError(
+                f"job {trace.job_id} wants {trace.shape.total} GPUs on {trace.shape.nodes or 'any'} nodes, "
+                f"more than {where} has ({len(mine)} nodes, {sum(mine)} GPUs); leave it out or take a larger cluster"
+            )
+
+    # Starting, ending, moving
+
+    def _schedule(self) -> None:
+        """Heads at every event; backfill at most once per interval, and then again when the interval is over."""
+        if not self._pending:
+            return
+        key, now_s = self._queue, self._now_s
+        self._pending.sort(key=lambda job: (key(job, now_s, self._usage), job.number))
+        self._starter.wake_s = None
+        due_s = self._last_pass_s + self._settings.backfill_interval_s
+        if now_s >= due_s:
+            self._last_pass_s = now_s
+            self._pending = self._starter.backfill(self._pending, self._by_end, now_s)
+        else:
+            self._pending = self._starter.heads(self._pending, now_s)
+            self._wake(due_s)
+        if self._starter.wake_s is not None:
+            self._wake(self._starter.wake_s)
+
+    def _wake(self, at_s: float) -> None:
+        if self._woken_s is None or at_s < self._woken_s:
+            self._woken_s = at_s
+            heappush(self._events, (at_s, WAKE, 0, 0))
+
+    def _by_end(self) -> list[Job]:
+        return [self._running[number] for _, number in self._ends]
+
+    def _begin(self, job: Job, placed: Placement, cost_s: float = 0.0) -> None:
+        """Run a job on these GPUs from now on; `cost_s` is charged when it had run elsewhere."""
+        held = slots(placed)
+        self._occupancy.take(held)
+        slowdown = max(
+            self._plan.hardware.true[_class(job)][node][index] for node, indexes in held for index in indexes
+        )
+        locality = job.locality_penalty if len(held) > 1 else 1.0
+        job.begin(held, slowdown, locality, self._now_s, cost_s + self._settings.warmup_s)
+        self._running[job.number] = job
+        self._busy += job.gpus
+        insort(self._ends, (job.limit_end_s, job.number))
+        heappush(self._events, (job.end_s, FINISH, job.number, job.edition))
+
+    def _stop(self, job: Job) -> None:
+        """Count what it did and free its GPUs."""
+        gpu_s = job.advance(self._now_s)
+        self._gpu_s += gpu_s
+        self._usage.add(job.account or job.user, gpu_s, self._now_s)
+        self._occupancy.give(job.held)
+        del self._running[job.number]
+        self._busy -= job.gpus
+        self._ends.remove((job.limit_end_s, job.number))
+
+    def _finish(self, job: Job) -> None:
+        self._stop(job)
+        if job.reported:
+            self._outcomes.append(job.outcome(self._now_s, self._plan.hardware.names))
+
+    def _tick(self) -> None:
+        for job in self._running.values():
+            gpu_s = job.advance(self._now_s)
+            self._gpu_s += gpu_s
+            self._usage.add(job.account or job.user, gpu_s, self._now_s)
+        if self._policy.moves == "paying":
+            moves = plan_moves(
+                self._occupancy, self._policy.placement, [self._movable(job) for job in self._running.values()
+                                                          if job.trace.movable], self._settings.limits
+            )  # fmt: skip
+            self._carry_out({int(move.job_id): move.placement for move in moves})
+        else:
+            self._carry_out(everybody_anew(self._occupancy, self._policy.placement, list(self._running.values()),
+                                           self._starter.rule))  # fmt: skip
+
+    def _carry_out(self, moves: dict[int, Placement]) -> None:
+        moved = [self._running[number] for number in moves]
+        for job in moved:
+            self._stop(job)
+        for job in moved:
+            job.moves += 1
+            self._moves += 1
+            self._move_gpu_s += job.move_cost_s * job.gpus
+            self._begin(job, moves[job.number], job.move_cost_s)
+
+    def _movable(self, job: Job) -> Movable:
+        believed = self._plan.hardware.believed[_class(job)]
+        factor = max(believed[node][index] for node, indexes in job.held for index in indexes) * job.locality
+        return Movable(
+            str(job.number), job.trace.shape, self._starter.rule(job), job.trace.partition, job.held, factor,
+            self._remaining_s(job), self._now_s - job.start_s, job.move_cost_s + self._settings.warmup_s, job.moves,
+        )  # fmt: skip
+
+    def _remaining_s(self, job: Job) -> float:
+        """Expected ideal seconds still to come, from the time limit and the run time so far: nobody knows the truth."""
+        expected_s = job.limit_s * self._settings.expected_run_share
+        left_s = expected_s - job.attained_s
+        if left_s <= 0:
+            left_s = max(0.0, job.limit_end_s - self._now_s) * self._settings.expected_run_share
+        return left_s / max(job.factor, 1.0)
+
+    # Nodes that fail
+
+    def _schedule_failures(self) -> None:
+        if self._settings.failures:
+            for node in range(len(self._plan.hardware.names)):
+                self._fail_later(node)
+
+    def _fail_later(self, node: int) -> None:
+        failures = self._settings.failures
+        assert failures is not None
+        heappush(self._events, (self._now_s + float(self._random.exponential(failures.mtbf_s)), FAIL, node, 0))
+
+    def _node_event(self, kind: int, node: int) -> None:
+        failures = self._settings.failures
+        assert failures is not None
+        if kind == REPAIR:
+            self._occupancy.set_down(node, False)
+            self._fail_later(node)
+            return
+        for job in [job for job in self._running.values() if any(node == at for at, _ in job.held)]:
+            self._stop(job)
+            saved = job.done_s - job.done_s % failures.checkpoint_s
+            job.lose(saved)
+            job.restarts += 1
+            job.held = ()
+            self._pending.append(job)
+        self._occupancy.set_down(node, True)
+        heappush(self._events, (self._now_s + failures.repair_s, REPAIR, node, 0))
+
+
+def _can_hold(sizes: Sequence[int], need: Need) -> bool:
+    """Whether empty nodes of these sizes meet the need."""
+    if not need.counts:
+        return need.total <= sum(sizes)
+    return all(
+        sum(1 for size in sizes if size >= count) >= sum(1 for other in need.counts if other >= count)
+        for count in need.counts
+    )
+
+
+def _class(job: Job) -> str:
+    """The class whose slowdowns the job really feels; a job nobody classified feels those of class A."""
+    return "A" if job.trace.sensitivity == "?" else job.trace.sensitivity
