@@ -12,6 +12,8 @@ from slurm_pal.cli.demo import demo
 from slurm_pal.cli.doctor import doctor
 from slurm_pal.cli.explain import explain
 from slurm_pal.cli.lab import lab
+from slurm_pal.cli.simulate import simulate
+from slurm_pal.cli.trace import trace
 from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
 from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SENSITIVITY_CLASSES
@@ -162,6 +164,8 @@ pal.add_command(lab)
 pal.add_command(explain)
 pal.add_command(doctor)
 pal.add_command(demo)
+pal.add_command(simulate)
+pal.add_command(trace)
 
 
 def main() -> None:

@@ -8,7 +8,9 @@ it wants of nodes in one or more tries, or, where it cannot be said node by node
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple
 
 from slurm_pal.errors import UsageError
@@ -38,17 +40,20 @@ Look = Callable[[int, Preference], Candidates]
 """How the candidates of a rule's k-th preference are looked up."""
 
 
-def place(policy: str, view: View, shape: GpuShape, rule: Rule, look: Look | None = None) -> Placement | None:
+def place(
+    policy: str, view: View, shape: GpuShape, rule: Rule, look: Look | None = None, largest_node: int | None = None
+) -> Placement | None:
     """The GPUs that `policy` would take for a job of `shape`, or None when it does not fit now.
 
     A sensitive job may be given a GPU beyond `rule.barred_slowdown` when nothing else is
     free: whether to wait instead is the caller's decision (patience.py), who knows what
     waiting costs. `look` may answer from what was kept between jobs; by default every
-    node is looked at. Raises UsageError for an unknown policy.
+    node is looked at. `largest_node` is the number of GPUs of the largest node that the
+    job might ever get, by default of those in the view. Raises UsageError for an unknown policy.
     """
     if policy not in POLICIES:
         raise UsageError(f"placement policy {policy!r} is not one of {', '.join(POLICIES)}")
-    need = need_of(shape, max(view.node_gpus, default=0))
+    need = need_of(shape, max(view.node_gpus, default=0) if largest_node is None else largest_node)
     if need is None:
         return None
     if shape.whole_nodes:
@@ -59,7 +64,7 @@ def place(policy: str, view: View, shape: GpuShape, rule: Rule, look: Look | Non
 
 
 def _picks(policy: str, view: View, need: Need, rule: Rule, look: Look | None) -> Picks | None:
-    module = import_module(f"slurm_pal.placement.{POLICIES[policy].module}")
+    module = _module(policy)
     if not hasattr(module, "preferences"):
         found: Picks | None = module.pick(view, need, rule)
         return found
@@ -69,6 +74,11 @@ def _picks(policy: str, view: View, need: Need, rule: Rule, look: Look | None) -
         if picks is not None:
             return picks
     return None
+
+
+@cache
+def _module(policy: str) -> ModuleType:
+    return import_module(f"slurm_pal.placement.{POLICIES[policy].module}")
 
 
 def whole(view: View, picks: Picks) -> Picks:

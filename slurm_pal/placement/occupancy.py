@@ -7,6 +7,7 @@ of placement.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 
 from slurm_pal.jobs import UNKNOWN_CLASS, GpuShape
 from slurm_pal.placement import place
@@ -51,7 +52,9 @@ class Occupancy:
         self._best_first = best_first
         self._free = [set(range(count)) for count in self.node_gpus]
         self._down: set[int] = set()
+        self._largest: dict[str, int] = {}
         self._views: dict[str, View] = {}
+        self._late: dict[str, set[int]] = {}  # class -> nodes that changed since its view was last looked at
         self._orders: dict[str, list[list[int]]] = {}
         self._rankings: dict[tuple[object, ...], Ranking] = {}
         self._ranked: dict[str, list[Ranking]] = {}  # sensitivity -> rankings to tell of changes
@@ -64,20 +67,45 @@ class Occupancy:
     def free_indexes(self, node: int) -> frozenset[int]:
         return frozenset() if node in self._down else frozenset(self._free[node])
 
+    def free_counts(self, partition: str = "") -> list[int]:
+        """Free GPUs of each node; none where a job of this partition may not go."""
+        counts = [len(indexes) for indexes in self._free]
+        for node in self._down:
+            counts[node] = 0
+        if not partition:
+            return counts
+        return [count if self.in_partition(partition, node) else 0 for node, count in enumerate(counts)]
+
+    def largest_node(self, partition: str = "") -> int:
+        """GPUs of the largest node that a job of this partition may use, free or not."""
+        if partition not in self._largest:
+            mine = (count for node, count in enumerate(self.node_gpus) if self.in_partition(partition, node))
+            self._largest[partition] = max(mine, default=0)
+        return self._largest[partition]
+
+    def overlap(self, partition: str, other: str) -> bool:
+        """Whether jobs of two partitions may want the same nodes."""
+        if not partition or not other or partition == other:
+            return True
+        return not self._partitions[partition].isdisjoint(self._partitions[other])
+
     def in_partition(self, partition: str, node: int) -> bool:
         """Whether a job of this partition may use the node; "" is the whole cluster."""
         return not partition or node in self._partitions[partition]
 
     def take(self, slots: Slots) -> None:
-        """These GPUs are in use from now on. Raises KeyError when one already was."""
+        """These GPUs are in use from now on. Raises KeyError at the first node where one already was."""
         for node, indexes in slots:
-            for index in indexes:
-                self._free[node].remove(index)
+            if not self._free[node].issuperset(indexes):
+                raise KeyError(f"{self.names[node]}: of the GPUs {list(indexes)} one is in use already")
+            self._free[node].difference_update(indexes)
             self._changed(node, -len(indexes))
 
     def give(self, slots: Slots) -> None:
-        """These GPUs are free again."""
+        """These GPUs are free again. Raises KeyError at the first node where one already was."""
         for node, indexes in slots:
+            if not self._free[node].isdisjoint(indexes):
+                raise KeyError(f"{self.names[node]}: of the GPUs {list(indexes)} one is free already")
             self._free[node].update(indexes)
             self._changed(node, len(indexes))
 
@@ -102,17 +130,17 @@ class Occupancy:
         Raises UsageError for an unknown policy, KeyError for an unknown partition.
         """
         view = self._view(rule.sensitivity)
-        if shape.whole_nodes or (partition and (policy == PLAIN or policy in DRAWN_ANEW or not _kept(policy))):
-            return self._place_among(self._permitted(shape, partition), view, policy, shape, rule)
+        if shape.whole_nodes or (partition and (policy == PLAIN or policy in DRAWN_ANEW or not kept(policy))):
+            return self._place_among(partition, view, policy, shape, rule)
         if policy == PLAIN:
             return plain_pick(view._replace(cpus_free=[len(row) for row in view.free]), shape, rule)
-        if policy in DRAWN_ANEW or not _kept(policy):
-            return place(policy, view, shape, rule)
+        if policy in DRAWN_ANEW or not kept(policy):
+            return place(policy, view, shape, rule, None, self.largest_node())
 
         def look(number: int, preference: Preference) -> Candidates:
             return self._ranking(policy, number, preference, rule, partition)
 
-        return place(policy, view, shape, rule, look)
+        return place(policy, view, shape, rule, look, self.largest_node(partition))
 
     def _ranking(self, policy: str, number: int, preference: Preference, rule: Rule, partition: str) -> Ranking:
         key = (policy, number, rule.sensitivity, rule.barred_slowdown, partition)
@@ -136,9 +164,8 @@ class Occupancy:
             and (self.free(node) == self.node_gpus[node] if shape.whole_nodes else self.free(node))
         ]
 
-    def _place_among(
-        self, nodes: Sequence[int], view: View, policy: str, shape: GpuShape, rule: Rule
-    ) -> Placement | None:
+    def _place_among(self, partition: str, view: View, policy: str, shape: GpuShape, rule: Rule) -> Placement | None:
+        nodes = self._permitted(shape, partition)
         some = View(
             names=[view.names[i] for i in nodes],
             free=[view.free[i] for i in nodes],
@@ -150,7 +177,10 @@ class Occupancy:
             position=nodes,
             cpus_free=[len(view.free[i]) for i in nodes],
         )
-        placed = plain_pick(some, shape, rule) if policy == PLAIN else place(policy, some, shape, rule)
+        if policy == PLAIN:
+            placed = plain_pick(some, shape, rule)
+        else:
+            placed = place(policy, some, shape, rule, None, self.largest_node(partition))
         return None if placed is None else placed._replace(nodes=tuple(nodes[i] for i in placed.nodes))
 
     def _view(self, sensitivity: str) -> View:
@@ -169,8 +199,12 @@ class Occupancy:
                 weight=[1] * len(self.names),
                 position=nodes,
             )
-            for node in nodes:
-                self._fill(known, found, node)
+            self._late[known] = set(nodes)
+        for node in self._late[known]:
+            self._fill(known, found, node)
+            for ranking in self._ranked.get(known, ()):
+                ranking.changed(node)
+        self._late[known].clear()
         return found
 
     def _hand_out(self, sensitivity: str, node: int) -> list[int]:
@@ -185,10 +219,8 @@ class Occupancy:
     def _changed(self, node: int, gpus: int, counted_while_down: bool = False) -> None:
         if node not in self._down or counted_while_down:
             self.free_gpus += gpus
-        for sensitivity, view in self._views.items():
-            self._fill(sensitivity, view, node)
-            for ranking in self._ranked.get(sensitivity, ()):
-                ranking.changed(node)
+        for late in self._late.values():
+            late.add(node)
 
     def _fill(self, sensitivity: str, view: View, node: int) -> None:
         free = () if node in self._down else self._free[node]
@@ -208,7 +240,8 @@ def _known(sensitivity: str) -> str:
     return "A" if sensitivity == UNKNOWN_CLASS else sensitivity
 
 
-def _kept(policy: str) -> bool:
+@cache
+def kept(policy: str) -> bool:
     """Whether the rule says what it wants node by node, so that rankings can be kept."""
     from importlib import import_module
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from slurm_pal.jobs import GpuShape
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement, Rule
+from slurm_pal.rebalance.reach import Reach
 
 
 class Movable(NamedTuple):
@@ -54,17 +55,20 @@ def plan_moves(occupancy: Occupancy, policy: str, running: Sequence[Movable], li
     """
     moves: list[Move] = []
     undo: list[tuple[Movable, Placement]] = []
+    reach = Reach(occupancy, policy)
     ripe = [job for job in running if job.since_s >= limits.minimum_s and job.moves < limits.per_job]
     for job in sorted(ripe, key=lambda job: (-job.shape.total * job.remaining_s * job.factor, job.job_id)):
         if len(moves) >= limits.per_tick:
             break
+        if not _pays(job, reach.least_product(job.shape, job.rule, job.partition, job.slots), limits):
+            continue
         occupancy.give(job.slots)
         placed = occupancy.place(policy, job.shape, job.rule, job.partition)
-        gain_s = 0.0 if placed is None else job.remaining_s * (job.factor - placed.product)
-        if placed is not None and gain_s > limits.margin * job.cost_s:
+        if placed is not None and _pays(job, placed.product, limits):
             occupancy.take(slots(placed))
+            reach.forget()
             undo.append((job, placed))
-            moves.append(Move(job.job_id, placed, gain_s))
+            moves.append(Move(job.job_id, placed, job.remaining_s * (job.factor - placed.product)))
         else:
             occupancy.take(job.slots)
     for _, placed in undo:
@@ -72,6 +76,11 @@ def plan_moves(occupancy: Occupancy, policy: str, running: Sequence[Movable], li
     for job, _ in undo:
         occupancy.take(job.slots)
     return moves
+
+
+def _pays(job: Movable, product: float, limits: Limits) -> bool:
+    """Whether a move to GPUs with this product saves more run time than it costs, with the margin."""
+    return job.remaining_s * (job.factor - product) > limits.margin * job.cost_s
 
 
 def slots(placed: Placement) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -23,6 +23,7 @@ class Reservation:
         ends: Iterable[tuple[float, Slots]],
         suits: Callable[[int, int], bool],
         now_s: float,
+        not_before_s: float = 0.0,
     ) -> None:
         self._free = list(free)
         self._suits = suits
@@ -30,9 +31,9 @@ class Reservation:
         self._wanted = {count: sum(1 for other in need.counts if other >= count) for count in set(need.counts)}
         self._holding = {count: sum(1 for have in self._free if have >= count) for count in self._wanted}
         self._missing = 0 if need.counts else need.total - sum(self._free)
-        self.time_s = now_s
+        self.time_s = max(now_s, not_before_s)
         for end_s, slots in ends:
-            if self._met():
+            if end_s > self.time_s and self._met():
                 break
             self._add(slots, 1)
             self.time_s = max(self.time_s, end_s)

@@ -14,8 +14,8 @@ class Job:
     """State of one job. `done_s` counts ideal seconds; moments are s from the start of the trace."""
 
     __slots__ = (
-        "account", "attained_s", "done_s", "edition", "factor", "first_start_s", "gpus", "held", "ideal_s",
-        "limit_s", "locality", "locality_penalty", "move_cost_s", "moves", "number", "offered_s", "reported",
+        "account", "attained_s", "done_s", "edition", "factor", "first_start_s", "gpus", "held", "held_gpus",
+        "ideal_s", "limit_s", "locality", "locality_penalty", "move_cost_s", "moves", "number", "patient_until_s", "reported",
         "restarts", "since_s", "slowdown", "start_s", "submit_s", "trace", "user", "weighted_locality",
         "weighted_slowdown", "works_from_s",
     )  # fmt: skip
@@ -30,17 +30,19 @@ class Job:
         default_s = settings.limit_factor * self.locality_penalty * trace.ideal_s
         self.limit_s = default_s if trace.limit_s is None else trace.limit_s
         self.held: Held = ()
+        self.held_gpus = 0  # more than `gpus` when it is given whole nodes
         self.done_s = self.attained_s = 0.0
         self.start_s = self.since_s = self.works_from_s = 0.0
         self.first_start_s: float | None = None
         self.factor = self.slowdown = self.locality = 1.0
         self.weighted_slowdown = self.weighted_locality = 0.0
         self.moves = self.restarts = self.edition = 0
-        self.offered_s: float | None = None  # when an outlier was first turned down
+        self.patient_until_s: float | None = None  # how long waiting for better GPUs can pay
 
     def begin(self, held: Held, slowdown: float, locality: float, now_s: float, idle_s: float) -> None:
         """Start or go on elsewhere; for `idle_s` the GPUs are held without progress."""
         self.held, self.slowdown, self.locality, self.factor = held, slowdown, locality, slowdown * locality
+        self.held_gpus = sum(len(indexes) for _, indexes in held)
         self.start_s = self.since_s = now_s
         self.works_from_s = now_s + idle_s
         self.edition += 1
@@ -58,7 +60,7 @@ class Job:
             self.weighted_locality += done_s * self.locality
         self.attained_s += held_s
         self.since_s = now_s
-        return held_s * self.gpus
+        return held_s * self.held_gpus
 
     @property
     def end_s(self) -> float:
@@ -75,11 +77,13 @@ class Job:
         return self.ideal_s - self.done_s > 1e-6 * self.ideal_s
 
     def lose(self, kept_s: float) -> None:
-        """Go back to `kept_s` of ideal work, after a failure."""
+        """Go back to `kept_s` of ideal work, after a failure; what it waits for from now on is another wait."""
         lost = 1.0 - kept_s / self.done_s if self.done_s > 0 else 0.0
         self.weighted_slowdown *= 1.0 - lost
         self.weighted_locality *= 1.0 - lost
         self.done_s = kept_s
+        self.patient_until_s = None
+        self.held, self.held_gpus = (), 0
 
     def outcome(self, now_s: float, names: tuple[str, ...]) -> Outcome:
         work = self.done_s or 1.0

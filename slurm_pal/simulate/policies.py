@@ -12,9 +12,10 @@ class SimPolicy(NamedTuple):
 
     placement: str  # a rule of placement.POLICIES, or "slurm" for what stock Slurm picks
     summary: str
-    bars: bool = False  # sensitive jobs wait, as long as waiting can pay, rather than start on outliers
+    waits: bool = False  # a sensitive job at the head of the queue waits for better GPUs as long as that can pay
     moves: str = "none"  # "paying": moves that gain more than they cost; "always": everybody by the rule, every tick
     order: str = "queue"  # who backfills first: the queue's order, or "response"
+    alone: bool = False  # not a policy but its bound: every job runs as fast as it would alone
 
 
 POLICIES = {
@@ -29,12 +30,15 @@ POLICIES = {
     "pal-ns": SimPolicy("pal", "PAL as published: everybody placed anew at every tick", moves="always"),
     "threshold": SimPolicy("threshold", "nearly the best attainable slowdown, then the fewest nodes"),
     "class-fit": SimPolicy("class-fit", "pack first, then class fit; outliers only when nothing else is free"),
-    "class-fit-bar": SimPolicy("class-fit", "class fit, sensitive jobs wait rather than start on outliers", bars=True),
+    "class-fit-move": SimPolicy("class-fit", "class fit, and moves that pay", moves="paying"),
+    "class-fit-wait": SimPolicy("class-fit", "class fit, and waiting where it pays", waits=True),
     "pal-fit": SimPolicy(
-        "class-fit", "ours: class fit, waiting where it pays, moves that pay", bars=True, moves="paying"
+        "class-fit", "ours: class fit, waiting where it pays, moves that pay", waits=True, moves="paying"
     ),
     "pal-fit-order": SimPolicy(
-        "class-fit", "ours, and backfill by response ratio", bars=True, moves="paying", order="response"
+        "class-fit", "ours, and backfill by response ratio", waits=True, moves="paying", order="response"
     ),
     "packed-order": SimPolicy("packed", "packed, and backfill by response ratio", order="response"),
+    "bound": SimPolicy("packed", "no policy: every job as fast as alone on the cluster", alone=True),
+    "bound-order": SimPolicy("packed", "the bound, with backfill by response ratio", order="response", alone=True),
 }

@@ -14,6 +14,7 @@ from slurm_pal.placement.need import Need, need_of
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement
 from slurm_pal.rebalance.moves import Movable, plan_moves, slots
+from slurm_pal.simulate.alone import Alone
 from slurm_pal.simulate.hardware import Hardware
 from slurm_pal.simulate.jobs import Job
 from slurm_pal.simulate.policies import POLICIES, SimPolicy
@@ -62,6 +63,7 @@ class _Run:
             machine.names, machine.believed, machine.level, machine.partitions, plan.settings.best_first
         )
         self._starter = Starter(self._occupancy, self._policy, plan.settings, self._begin)
+        self._alone = Alone(machine) if self._policy.alone else None
         self._queue, self._usage = QUEUES[plan.queue].key, Usage()
         self._events: list[tuple[float, int, int, int]] = []
         self._arrivals = self._all_jobs()
@@ -193,7 +195,6 @@ class _Run:
             return
         key, now_s = self._queue, self._now_s
         self._pending.sort(key=lambda job: (key(job, now_s, self._usage), job.number))
-        self._starter.wake_s = None
         due_s = self._last_pass_s + self._settings.backfill_interval_s
         if now_s >= due_s:
             self._last_pass_s = now_s
@@ -201,8 +202,9 @@ class _Run:
         else:
             self._pending = self._starter.heads(self._pending, now_s)
             self._wake(due_s)
-        if self._starter.wake_s is not None:
-            self._wake(self._starter.wake_s)
+        impatient_s = self._starter.next_patience_end()
+        if impatient_s is not None:
+            self._wake(impatient_s)
 
     def _wake(self, at_s: float) -> None:
         if self._woken_s is None or at_s < self._woken_s:
@@ -216,10 +218,14 @@ class _Run:
         """Run a job on these GPUs from now on; `cost_s` is charged when it had run elsewhere."""
         held = slots(placed)
         self._occupancy.take(held)
-        slowdown = max(
-            self._plan.hardware.true[_class(job)][node][index] for node, indexes in held for index in indexes
-        )
-        locality = job.locality_penalty if len(held) > 1 else 1.0
+        if self._alone:
+            slowdown, locality = self._alone.factors(job, _class(job))
+        else:
+            true = self._plan.hardware.true[_class(job)]
+            slowdown = max(true[node][index] for node, indexes in held for index in indexes)
+            locality = job.locality_penalty if len(held) > 1 else 1.0
+        if job.first_start_s is not None and not cost_s:
+            cost_s = job.move_cost_s  # it failed with its node and starts again
         job.begin(held, slowdown, locality, self._now_s, cost_s + self._settings.warmup_s)
         self._running[job.number] = job
         self._busy += job.gpus

@@ -11,7 +11,7 @@ class Settings(NamedTuple):
     """Assumptions of real mode. Times in s."""
 
     locality_penalty: float = 1.7  # for applications without their own
-    barred_slowdown: float = 1.2  # sensitive jobs are kept off GPUs believed slower
+    barred_slowdown: float = 1.05  # sensitive jobs are kept off GPUs believed slower
     limit_factor: float = 1.5  # a job without a time limit gets so many times its ideal run time across nodes
     expected_run_share: float = 0.5  # expected run time as a share of the limit, all that Slurm knows
     backfill_interval_s: float = 30.0  # Slurm's bf_interval; 0: at every event

@@ -26,7 +26,12 @@ class Starter:
         self._occupancy, self._policy, self._settings, self._start = occupancy, policy, settings, start
         self._drawn = 0
         self._capable: dict[tuple[str, str], int] = {}
-        self.wake_s: float | None = None  # when a waiting job's patience ends
+        self._patience_end_s: float | None = None
+
+    def next_patience_end(self) -> float | None:
+        """When to look again, because a job that waits for better GPUs will take others then; told once."""
+        end_s, self._patience_end_s = self._patience_end_s, None
+        return end_s
 
     def heads(self, queue: Sequence[Job], now_s: float) -> list[Job]:
         """Start jobs in the queue's order until one is blocked in each partition; returns who is left."""
@@ -85,7 +90,8 @@ class Starter:
             if hopeless is not None:
                 hopeless.add(kind)
             return False
-        if self._waits(job, placed, now_s):
+        # Only a job at the head waits: its start is reserved, so that it waits no longer than that pays.
+        if not reserved and self._waits(job, placed, now_s):
             return False
         held = slots(placed)
         for position, reservation in enumerate(reserved):
@@ -97,11 +103,15 @@ class Starter:
         return True
 
     def _offer(self, job: Job, now_s: float) -> Placement | None:
-        settings, rule_name = self._settings, self._policy.placement
-        if settings.steer == "submit" and now_s > job.submit_s + settings.backfill_interval_s:
-            rule_name = PLAIN  # nobody steers a job that had to queue
+        rule_name = self._policy.placement if self._steered(job, now_s) else PLAIN
         self._drawn += 1
         return self._occupancy.place(rule_name, job.trace.shape, self.rule(job), job.trace.partition)
+
+    def _steered(self, job: Job, now_s: float) -> bool:
+        """Whether anybody places the job: without a tick only palsub does, and no job that has to queue."""
+        if self._settings.steer == "start" or now_s <= job.submit_s + self._settings.backfill_interval_s:
+            return True
+        return job.patient_until_s is not None and now_s <= job.patient_until_s
 
     def rule(self, job: Job) -> Rule:
         """The parameters of this job's placement."""
@@ -110,17 +120,17 @@ class Starter:
     def _waits(self, job: Job, placed: Placement, now_s: float) -> bool:
         """Whether a sensitive job turns down outliers: as long as waiting for others can pay, and others exist."""
         bar = self._settings.barred_slowdown
-        if not self._policy.bars or job.trace.sensitivity in INSENSITIVE or placed.slowdown <= bar:
+        if not self._policy.waits or job.trace.sensitivity in INSENSITIVE or placed.slowdown <= bar:
             return False
-        if self._suitable(job) < job.gpus:
+        if self._suitable(job) < job.gpus or not self._steered(job, now_s):
             return False
-        if job.offered_s is None:
-            job.offered_s = now_s
-        expected_s = job.limit_s * self._settings.expected_run_share
-        until_s = job.offered_s + patience_s(placed.product, placed.locality, expected_s)
+        if job.patient_until_s is None:
+            expected_s = job.limit_s * self._settings.expected_run_share
+            job.patient_until_s = now_s + patience_s(placed.product, placed.locality, expected_s)
+        until_s = job.patient_until_s
         if now_s >= until_s:
             return False
-        self.wake_s = until_s if self.wake_s is None else min(self.wake_s, until_s)
+        self._patience_end_s = until_s if self._patience_end_s is None else min(self._patience_end_s, until_s)
         return True
 
     def _suitable(self, job: Job) -> int:
@@ -137,21 +147,17 @@ class Starter:
         return self._capable[key]
 
     def _reserve(self, job: Job, running: Sequence[Job], now_s: float) -> Reservation:
-        """When the job can start at the latest; a job that waits for better GPUs counts only those."""
-        table, bar = self._occupancy.believed(job.trace.sensitivity), self._settings.barred_slowdown
-        picky = job.offered_s is not None and self._policy.bars
+        """When the job can start at the latest; one that waits for better GPUs keeps any until its patience ends.
+
+        Others whose time limit lies before that end may use the free GPUs meanwhile.
+        """
         partition = job.trace.partition
 
         def suits(node: int, index: int) -> bool:
-            return self._occupancy.in_partition(partition, node) and not (picky and table[node][index] > bar)
+            return self._occupancy.in_partition(partition, node)
 
         need = need_of(job.trace.shape, max(self._occupancy.node_gpus))
         assert need is not None, "jobs that can never fit are turned away before they queue"
-        nodes = range(len(self._occupancy.names))
-        free = [
-            sum(1 for index in self._occupancy.free_indexes(node) if suits(node, index))
-            if picky
-            else (self._occupancy.free(node) if self._occupancy.in_partition(partition, node) else 0)
-            for node in nodes
-        ]
-        return Reservation(need, free, ((other.limit_end_s, other.held) for other in running), suits, now_s)
+        free = [self._occupancy.free(node) if suits(node, 0) else 0 for node in range(len(self._occupancy.names))]
+        ends = ((other.limit_end_s, other.held) for other in running)
+        return Reservation(need, free, ends, suits, now_s, job.patient_until_s or 0.0)

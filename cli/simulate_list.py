@@ -1,0 +1,42 @@
+"""pal simulate --list: the tables of names that its options take."""
+
+from __future__ import annotations
+
+from slurm_pal.cli.trace_inputs import KEYS
+from slurm_pal.report import table
+from slurm_pal.simulate.inputs import FORMATS
+from slurm_pal.simulate.names import POLICY_ALIASES, QUEUE_ALIASES, REPLICA_ALIASES
+from slurm_pal.simulate.policies import POLICIES
+from slurm_pal.simulate.profiles import KINDS
+from slurm_pal.simulate.queues import QUEUES
+from slurm_pal.simulate.replica.policies import POLICIES as PUBLISHED
+from slurm_pal.simulate.scores import EXACT, PARTS
+
+HEADER = ("OPTION", "NAME", "SUMMARY")
+
+
+def rows() -> list[tuple[str, str, str]]:
+    found = [("--policy", name, row.summary) for name, row in POLICIES.items()]
+    found += [
+        ("--policy", alias, f"the same as {name}") for alias, name in POLICY_ALIASES.items() if alias not in POLICIES
+    ]
+    found += [("--replica", name, row.summary) for name, row in PUBLISHED.items()]
+    found += [
+        ("--replica", alias, f"the same as {name}") for alias, name in REPLICA_ALIASES.items() if name in PUBLISHED
+    ]
+    found += [("--queue", name, row.summary) for name, row in QUEUES.items()]
+    found += [("--queue", alias, f"the same as {name}") for alias, name in QUEUE_ALIASES.items() if alias not in QUEUES]
+    found += [("--format", name, row.summary) for name, row in FORMATS.items()]
+    found += [("--profile", name, row.summary) for name, row in KINDS.items()]
+    found += [
+        ("--profile", "DIR", "as medians:DIR; with --replica as runs:DIR"),
+        ("--profile", "FILE.csv", "a row per GPU, columns PerfVar_classA, B, C and where known D"),
+        ("--scores", EXACT, "belief is the truth"),
+    ]
+    found += [("--scores", name, part.summary) for name, part in PARTS.items()]
+    return found + [("--generate", f"{name}=", key.summary) for name, key in KEYS.items()]
+
+
+def lists(parsable: bool, noheader: bool) -> list[str]:
+    """The tables as lines."""
+    return (table.parsable if parsable else table.columns)(HEADER, rows(), noheader)

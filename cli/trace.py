@@ -1,0 +1,176 @@
+"""pal trace: look at traces, turn them into our format, draw some, take the names out."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slurm_pal.cli import common
+from slurm_pal.cli.simulate_options import COUNT
+from slurm_pal.errors import UsageError
+
+if TYPE_CHECKING:
+    from slurm_pal.simulate.trace import Trace
+
+DEFAULT_GPUS = 64
+KEY_BYTES = 32
+
+
+@click.group()
+def trace() -> None:
+    """Traces for pal simulate (docs/traces.md).
+
+    \b
+    Examples:
+      pal trace describe sacct.txt                 what is in it, and which rows are not usable
+      pal trace convert sacct.txt -o history.csv   any format into our own
+      pal trace generate jobs=500,load=0.9 -o t.csv
+      pal trace hash sacct.txt -o shared.txt       a sacct export without names
+    """
+
+
+def _reading(command: common.Command) -> common.Command:
+    for option in (
+        common.verbose_option,
+        click.option(
+            "--processors-per-gpu", type=COUNT, default=1, show_default=True, help="swf: processors of one GPU."
+        ),
+        click.option("--app-table", metavar="FILE", help="sia, shockwave: seconds per iteration and class of models."),
+        click.option(
+            "--app-pattern", "app_patterns", multiple=True, metavar="GLOB=APP", help="sacct: class by job name."
+        ),
+        click.option("--format", "format_", metavar="NAME", default="auto", show_default=True, help="Its format."),
+        click.argument("file", metavar="FILE"),
+    ):
+        command = option(command)
+    return command
+
+
+output_option = click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
+
+
+def _read(options: dict[str, Any]) -> Trace:
+    from slurm_pal.cli.trace_inputs import options_of
+    from slurm_pal.simulate.inputs import read
+
+    return read(options["file"], options["format_"], options_of(options))
+
+
+@trace.command()
+@_reading
+@common.json_option
+def describe(as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    """Jobs, GPU-hours, sizes, run times, classes; and the rows that cannot be replayed."""
+    from slurm_pal.cli.simulate_run import show_bad_rows
+    from slurm_pal.simulate.inputs import describe as figures_of
+
+    found = _read(options)
+    figures = figures_of(found)
+    if as_json:
+        common.print_json("trace", {**figures, "bad_rows": [row._asdict() for row in found.bad]})
+        return
+    for line in _lines("", figures):
+        click.echo(line)
+    show_bad_rows(found)
+
+
+def _lines(prefix: str, figures: dict[str, Any]) -> list[str]:
+    """`name  value`, groups on one line each."""
+    lines = []
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            text = ", ".join(f"{member} {_shown(x)}" for member, x in value.items()) or "-"
+        else:
+            text = _shown(value)
+        lines.append(f"{prefix}{name:27} {text}")
+    return lines
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    return (
+        f"{value:.4g}"
+        if isinstance(value, float) and abs(value) < 1e4
+        else f"{value:.0f}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+@trace.command()
+@_reading
+@output_option
+def convert(output: str | None, **options: Any) -> None:  # noqa: ANN401
+    """Read a trace of any format and write it as our own CSV, without loss of what was read."""
+    from slurm_pal.cli.simulate_run import show_bad_rows
+    from slurm_pal.simulate.inputs import own
+
+    found = _read(options)
+    show_bad_rows(found)
+    if not found.jobs:
+        raise UsageError(f"{options['file']}: no job in it that could be replayed; nothing is written")
+    _write(own.as_text(found), output)
+
+
+@trace.command()
+@click.argument("spec", default="")
+@output_option
+@common.verbose_option
+def generate(spec: str, output: str | None) -> None:
+    """Draw a trace: SPEC is KEY=VALUE,... as for pal simulate --generate (pal simulate --list has the keys)."""
+    from slurm_pal.cli.trace_inputs import generated
+    from slurm_pal.simulate.inputs import own
+
+    _write(own.as_text(generated(spec, DEFAULT_GPUS)), output)
+
+
+@trace.command("hash")
+@click.argument("file", metavar="FILE")
+@click.option(
+    "--key-file",
+    metavar="FILE",
+    help="16 to 64 secret bytes: the same key gives the same hashes.  [default: a key that is thrown away]",
+)
+@output_option
+@common.verbose_option
+def hash_(file: str, key_file: str | None, output: str | None) -> None:
+    """Copy a sacct export with users, accounts and job names replaced by hashes."""
+    import io
+
+    from slurm_pal.simulate.inputs.anonymise import anonymise
+    from slurm_pal.simulate.inputs.lines import opened
+
+    copy = io.StringIO()
+    with opened(file) as stream:
+        left_out = anonymise(io.TextIOWrapper(stream, "utf-8", "replace"), copy, _key(key_file))
+    for row in left_out:
+        click.echo(f"line {row.line}: left out: {row.reason}", err=True)
+    _write(copy.getvalue(), output)
+
+
+def _key(path: str | None) -> bytes:
+    if path is None:
+        return secrets.token_bytes(KEY_BYTES)
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(1025)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+
+
+def _write(text: str, path: str | None) -> None:
+    from slurm_pal.files import write_atomic
+
+    if path is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {os.path.basename(path)}: {error.strerror}; name another file with -o"
+        ) from None

@@ -1,0 +1,54 @@
+"""How good a running job's GPUs could become at the very best, without trying it out.
+
+Nearly all running jobs are where they are best off. A bound that is cheap and never
+above what a placement would give leaves out the attempts that cannot pay, and so changes
+no decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from slurm_pal.jobs import GpuShape
+from slurm_pal.placement.occupancy import Occupancy, kept
+from slurm_pal.placement.view import Placement, Rule
+
+Held = Sequence[tuple[int, Sequence[int]]]
+"""GPUs as (node, indexes)."""
+
+
+class Reach:
+    """Bounds on placements by one policy on one occupancy; `forget` must follow every change of it.
+
+    A rule that says node by node what it wants either takes the nodes it would take
+    anyway, or takes GPUs on a node that the job gives back.
+    """
+
+    def __init__(self, occupancy: Occupancy, policy: str) -> None:
+        self._occupancy, self._policy = occupancy, policy
+        self._bounded = kept(policy)
+        self._elsewhere: dict[tuple[object, ...], Placement | None] = {}
+
+    def forget(self) -> None:
+        """The occupancy has changed."""
+        self._elsewhere.clear()
+
+    def least_product(self, shape: GpuShape, rule: Rule, partition: str, held: Held) -> float:
+        """At most the product that `Occupancy.place` would find once these GPUs are given back; 0.0 where unknown."""
+        if not self._bounded or shape.whole_nodes:
+            return 0.0
+        key = (shape, rule.sensitivity, rule.locality_penalty, rule.barred_slowdown, partition)
+        if key not in self._elsewhere:
+            self._elsewhere[key] = self._occupancy.place(self._policy, shape, rule, partition)
+        elsewhere = self._elsewhere[key]
+        if elsewhere is not None and any(node in elsewhere.nodes for node, _ in held):
+            return 0.0
+        here = min(self._here(shape.total, rule, node, indexes) for node, indexes in held)
+        return here if elsewhere is None else min(here, elsewhere.product)
+
+    def _here(self, total: int, rule: Rule, node: int, indexes: Iterable[int]) -> float:
+        """A bound for placements that use this node: all of the job on its best GPUs, or one of them and others."""
+        row = self._occupancy.believed(rule.sensitivity)[node]
+        pool = sorted(row[index] for index in (*indexes, *self._occupancy.free_indexes(node)))
+        spread = pool[0] * (rule.locality_penalty if total > 1 else 1.0)
+        return min(pool[total - 1], spread) if total <= len(pool) else spread

@@ -1,0 +1,141 @@
+"""An experiment: the same trace under several policies, seed by seed, and what it takes to explain the gain.
+
+Every seed draws a profile, a background stream and moved submissions from random streams
+of their own; all policies meet the same ones, so runs of one seed are pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_pal.errors import UsageError
+from slurm_pal.simulate.background import again_and_again
+from slurm_pal.simulate.fitting import jittered
+from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware
+from slurm_pal.simulate.policies import POLICIES
+from slurm_pal.simulate.pool import Progress, Watch, run_all
+from slurm_pal.simulate.profiles import Drawn, Slow, Source, slowed, tables
+from slurm_pal.simulate.queues import QUEUES
+from slurm_pal.simulate.replay import Plan, replay
+from slurm_pal.simulate.result import Replay
+from slurm_pal.simulate.scores import Scores, believed
+from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.trace import Trace
+from slurm_pal.simulate.virtual import Cluster
+
+LOADS = (0.6, 0.8, 1.0, 1.2, 1.4)
+"""Of the load sweep, relative to the trace."""
+MOVE_COSTS_S = (0.0, 60.0, 180.0, 600.0, 1800.0)
+SWEEPS = ("load", "move-cost")
+WORST_SHARE = 0.03
+"""Beside the k worst GPUs that were asked for, so large a share of all is capped."""
+
+_BACKGROUND_STREAM = 0xBAC6
+
+
+class Experiment(NamedTuple):
+    """What is compared, and how. Only the trace (see fitting.py) and its cluster must be given."""
+
+    trace: Trace
+    cluster: Cluster
+    source: Source = Drawn()
+    slow: Slow = Slow()
+    scores: Scores = Scores()
+    policies: tuple[str, ...] = ("slurm", "packed", "pal", "pal-fit")
+    policy: str = "pal-fit"  # the one that the claim is about
+    baseline: str = "packed"
+    queue: str = "fifo"
+    seeds: tuple[int, ...] = tuple(range(1, 9))
+    settings: Settings = Settings()
+    jitter_s: float = 600.0  # submissions move by up to so much, by seed
+    background_per_h: float = 0.0  # jobs per hour after the last submission; 0: none
+    worst: int = 1
+    sweeps: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raises UsageError for a name that is not known, or a profile that the cluster cannot have."""
+        for names, table, what in (
+            ((*self.policies, self.policy, self.baseline), POLICIES, "policy"),
+            ((self.queue,), QUEUES, "queue"),
+            (self.sweeps, SWEEPS, "sweep"),
+        ):
+            for name in names:
+                if name not in table:
+                    raise UsageError(f"{what} {name!r} is not one of {', '.join(table)}")
+        if not 0 <= self.worst <= self.cluster.n_gpus:
+            raise UsageError(f"worst {self.worst}: must be in 0..{self.cluster.n_gpus}, the GPUs of the cluster")
+        self.source.draw(self.cluster, self.seeds[0])
+
+    def run(self, task: Task, progress: Progress | None = None) -> Replay:
+        """Carry out one task."""
+        return replay(self.plan(task), progress)
+
+    def plan(self, task: Task) -> Plan:
+        """The replay of one task: a pure function of the experiment and the task."""
+        trace = jittered(self.trace, self.jitter_s, task.load, task.seed)
+        settings, background = self.settings, None
+        if task.move_cost_s is not None:
+            settings = settings._replace(move_cost_s=task.move_cost_s)
+        if self.background_per_h:
+            stream = int(np.random.SeedSequence([task.seed, _BACKGROUND_STREAM]).generate_state(1)[0])
+            background = again_and_again(trace, self.background_per_h * task.load, stream)
+        return Plan(
+            trace, self.machine(task.seed, task.capped), task.policy, self.queue, task.seed, settings, background
+        )
+
+    def machine(self, seed: int, capped: int = 0) -> Hardware:
+        """The virtual cluster of one seed, with the `capped` worst GPUs replaced by median ones."""
+        true = tables(slowed(self.source.draw(self.cluster, seed), self.slow, seed), self.cluster)
+        made = hardware(true, believed(true, self.scores, seed), self.cluster.names, self.cluster.partitions)
+        return capped_worst(made, capped) if capped else made
+
+
+class Task(NamedTuple):
+    """One replay of an experiment."""
+
+    policy: str
+    seed: int
+    capped: int = 0  # so many of the worst GPUs are replaced by median ones
+    load: float = 1.0  # relative to the trace
+    move_cost_s: float | None = None  # None: as in the settings
+
+
+Results = dict[Task, Replay]
+
+
+def worst_counts(experiment: Experiment) -> tuple[int, ...]:
+    """How many of the worst GPUs are capped: as asked for, and WORST_SHARE of all; none for 0 or a single policy."""
+    if not experiment.worst or experiment.policy == experiment.baseline:
+        return ()
+    share = round(WORST_SHARE * experiment.cluster.n_gpus)
+    return tuple(k for k in dict.fromkeys((experiment.worst, share)) if k)
+
+
+def tasks(experiment: Experiment) -> list[Task]:
+    """All replays: the comparison seed by seed, so that what is complete early are pairs, then what explains it."""
+    e = experiment
+    names = dict.fromkeys((e.baseline, *e.policies, e.policy))
+    two = tuple(dict.fromkeys((e.baseline, e.policy)))
+    moving = tuple(name for name in two if POLICIES[name].moves != "none")
+    found = [Task(name, seed) for seed in e.seeds for name in names]
+    found += [Task(name, seed, capped=k) for k in worst_counts(e) for seed in e.seeds for name in two]
+    if "load" in e.sweeps:
+        found += [Task(name, seed, load=x) for x in LOADS if x != 1.0 for seed in e.seeds for name in two]
+    if "move-cost" in e.sweeps:
+        found += [Task(name, seed, move_cost_s=x) for x in MOVE_COSTS_S for seed in e.seeds for name in moving]
+    return found
+
+
+def run(
+    experiment: Experiment, workers: int = 1, watch: Watch = lambda done: None
+) -> Generator[tuple[Task, Replay], None, None]:
+    """Carry out all tasks; (task, replay) as they finish. See pool.run_all for interruptions and errors."""
+    return run_all(experiment, tasks(experiment), workers, watch)
+
+
+def in_order(experiment: Experiment, results: Results) -> Results:
+    """The results in the order of the tasks, whatever order they finished in."""
+    return {task: results[task] for task in tasks(experiment) if task in results}

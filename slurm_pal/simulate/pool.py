@@ -1,0 +1,137 @@
+"""Many runs side by side: a pool of processes, progress while they run, and an end on request."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.sharedctypes import RawArray, RawValue
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from slurm_pal.errors import PalError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+TaskIn = TypeVar("TaskIn", contravariant=True)
+ResultOut = TypeVar("ResultOut", covariant=True)
+
+Progress = Callable[[int, int], bool]
+"""Told (jobs done, of how many) inside a run; False ends the run."""
+Watch = Callable[[int], None]
+"""Told the jobs done in all runs together."""
+
+POLL_S = 0.2
+
+
+class Work(Protocol[TaskIn, ResultOut]):
+    """What does one task. It is sent to the worker processes once, so it must be picklable."""
+
+    def run(self, task: TaskIn, progress: Progress) -> ResultOut: ...
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def run_all(
+    work: Work[Task, Result], tasks: Sequence[Task], workers: int, watch: Watch = lambda done: None
+) -> Generator[tuple[Task, Result], None, None]:
+    """Yield (task, result) as they finish, by up to `workers` processes; with one worker, here and in order.
+
+    On KeyboardInterrupt, or when the caller stops iterating, runs that are under way are
+    ended and lost. Raises what a run raises; PalError when a process was killed.
+    """
+    if workers == 1 or len(tasks) < 2:
+        return _here(work, tasks, watch)
+    return _Pool(work, tasks, min(workers, len(tasks))).results(watch)
+
+
+def _here(work: Work[Task, Result], tasks: Sequence[Task], watch: Watch) -> Generator[tuple[Task, Result], None, None]:
+    done = [0] * len(tasks)
+    for number, task in enumerate(tasks):
+
+        def progress(jobs: int, of: int, number: int = number) -> bool:
+            done[number] = jobs
+            watch(sum(done))
+            return True
+
+        yield task, work.run(task, progress)
+
+
+class _Shared(NamedTuple):
+    """Memory that all processes see. No locks: one writer for each cell."""
+
+    done: Any  # jobs done, by task
+    stop: Any
+
+
+class _Pool(Generic[Task, Result]):
+    """One pool for one sequence of tasks."""
+
+    def __init__(self, work: Work[Task, Result], tasks: Sequence[Task], workers: int) -> None:
+        self._tasks = tasks
+        self._shared = _Shared(RawArray("q", len(tasks)), RawValue("b", 0))
+        # A fork of a process with threads (numpy has some) may hang: take the server's clean children.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([type(work).__module__])
+        _start_server()
+        self._executor = ProcessPoolExecutor(workers, context, _begin, (work, self._shared))
+
+    def results(self, watch: Watch) -> Generator[tuple[Task, Result], None, None]:
+        try:
+            waiting: dict[Future[Any], Task] = {
+                self._executor.submit(_work, number, task): task for number, task in enumerate(self._tasks)
+            }
+            while waiting:
+                ended, _ = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
+                watch(sum(self._shared.done))
+                for future in ended:
+                    yield waiting.pop(future), future.result()
+        except PalError as error:
+            raise error from None  # without the worker's traceback, which is its cause
+        except BrokenProcessPool:
+            raise PalError(
+                "a worker process was killed, perhaps for want of memory; try fewer at a time with --jobs"
+            ) from None
+        finally:
+            self._shared.stop.value = 1
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_server() -> None:
+    """Start the server of worker processes with SIGINT blocked: Ctrl-C during its start would print a traceback."""
+    resource_tracker.ensure_running()  # it unblocks the signal when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# -- in the worker ------------------------------------------------------------------------
+
+_work_here: Work[Any, Any] | None = None
+_shared_here: _Shared | None = None
+
+
+def _begin(work: Work[Any, Any], shared: _Shared) -> None:
+    global _work_here, _shared_here
+    # Ctrl-C reaches all processes of the terminal; the parent decides what becomes of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _work_here, _shared_here = work, shared
+
+
+def _work(number: int, task: Any) -> Any:  # noqa: ANN401  # whatever the caller's work is
+    assert _work_here is not None and _shared_here is not None
+    done, stop = _shared_here
+
+    def progress(jobs: int, of: int) -> bool:
+        done[number] = jobs
+        return not stop.value
+
+    return _work_here.run(task, progress)

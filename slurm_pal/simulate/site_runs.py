@@ -1,0 +1,100 @@
+"""Plain Slurm, palsub, and palsub with the tick, on one site's history: the replays behind `pal simulate --site`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_pal.jobs import UNKNOWN_CLASS
+from slurm_pal.simulate.fitting import jittered
+from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware
+from slurm_pal.simulate.pool import Progress
+from slurm_pal.simulate.profiles import Source, tables
+from slurm_pal.simulate.replay import Plan, replay
+from slurm_pal.simulate.result import Replay
+from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.site_history import classed
+from slurm_pal.simulate.trace import Trace
+from slurm_pal.simulate.virtual import Cluster
+
+BASELINE, SUBMIT, TICK = "slurm", "palsub", "palsub+tick"
+
+
+class Way(NamedTuple):
+    """How jobs come to their GPUs."""
+
+    policy: str  # of policies.POLICIES; "": the site's own placement.policy
+    steer: str  # of Settings
+    summary: str
+
+
+WAYS = {
+    BASELINE: Way("slurm", "start", "plain Slurm"),
+    SUBMIT: Way("", "submit", "jobs that can start at once are placed by palsub, nothing moves"),
+    TICK: Way("pal-fit", "start", "every start is placed, sensitive jobs wait where it pays, moves that pay"),
+}
+
+
+class Task(NamedTuple):
+    """One replay."""
+
+    way: str
+    seed: int
+    capped: bool = False  # GPUs slower than `Settings.barred_slowdown` are replaced by median ones
+    unknown: str = ""  # the class of jobs of unknown class; "": by `SiteRuns.mix`
+
+
+class SiteRuns(NamedTuple):
+    """What is compared. Scores are believed as they are, so belief is the truth."""
+
+    trace: Trace
+    cluster: Cluster
+    source: Source
+    settings: Settings
+    policy: str  # the site's placement.policy
+    queue: str = "fifo"
+    jitter_s: float = 600.0  # submissions move by up to so much, by seed
+    mix: Mapping[str, float] = {}  # shares of classes among jobs of unknown class; empty: they count as A
+
+    def run(self, task: Task, progress: Progress | None = None) -> Replay:
+        """Carry out one task; the replay bears the name of the way."""
+        return replay(self.plan(task), progress)._replace(policy=task.way)
+
+    def plan(self, task: Task) -> Plan:
+        """A pure function of the study and the task."""
+        way, trace = WAYS[task.way], jittered(self.trace, self.jitter_s, 1.0, task.seed)
+        mix = {task.unknown: 1.0} if task.unknown else self.mix
+        if mix:
+            trace = classed(trace, mix, task.seed)
+        machine = self.machine(task.seed)
+        if task.capped:
+            machine = capped_worst(machine, self.slow_gpus(task.seed))
+        settings = self.settings._replace(steer=way.steer)
+        return Plan(trace, machine, way.policy or self.policy, self.queue, task.seed, settings)
+
+    def machine(self, seed: int) -> Hardware:
+        """The virtual cluster of one seed."""
+        true = tables(self.source.draw(self.cluster, seed), self.cluster)
+        return hardware(true, names=self.cluster.names, partitions=self.cluster.partitions)
+
+    def slow_gpus(self, seed: int) -> int:
+        """How many GPUs are slower in class A than sensitive jobs should have."""
+        return sum(x > self.settings.barred_slowdown for x in self.source.draw(self.cluster, seed).slowdown["A"])
+
+    @property
+    def unknown(self) -> int:
+        """How many jobs have no known class."""
+        return sum(job.sensitivity == UNKNOWN_CLASS for job in self.trace.jobs)
+
+
+def main_tasks(study: SiteRuns, seeds: Sequence[int]) -> list[Task]:
+    """The comparison, seed by seed, and, where jobs of unknown class count as A, the same with them as C."""
+    found = [Task(way, seed) for seed in seeds for way in WAYS]
+    if study.unknown and not study.mix:
+        found += [Task(way, seed, unknown="C") for seed in seeds for way in WAYS]
+    return found
+
+
+def capped_tasks(study: SiteRuns, seeds: Sequence[int]) -> list[Task]:
+    """What tells how much of a gain is due to slow GPUs; nothing where there are none."""
+    return [Task(way, seed, capped=True) for seed in seeds if study.slow_gpus(seed) for way in (BASELINE, TICK)]

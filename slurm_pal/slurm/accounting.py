@@ -1,0 +1,99 @@
+"""The history of a cluster from its accounting database, row by row as sacct prints it."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, BinaryIO, cast
+
+from slurm_pal.errors import PalError, SlurmError
+from slurm_pal.slurm.cli import NOT_IN_PATH, clean_environment
+
+COLUMNS = (
+    "JobIDRaw", "User", "Account", "Partition", "Submit", "Eligible", "Start", "End", "ElapsedRaw", "TimelimitRaw",
+    "NNodes", "ReqTRES", "AllocTRES", "State", "JobName",
+)  # fmt: skip
+"""All known to 22.05. JobName stands last: sacct does not escape a `|` in it."""
+
+TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}
+"""Unix seconds: local times repeat an hour each autumn."""
+
+TIMEOUT_S = 600.0
+
+
+def argv(since: str) -> list[str]:
+    """The command for all jobs since a moment as sacct reads it (`2026-01-31`, `now-30days`)."""
+    return ["sacct", "-a", "-X", "-P", "-S", since, "-E", "now", "-o", ",".join(COLUMNS)]
+
+
+def export_command(since: str) -> str:
+    """The same as one types it, into a file."""
+    variables = " ".join(f"{name}={value}" for name, value in TIME_FORMAT.items())
+    return f"{variables} {shlex.join(argv(since))} > trace.txt"
+
+
+def environment() -> Mapping[str, str]:
+    """Without what changes sacct's output on the user's screen."""
+    return {k: v for k, v in clean_environment().items() if not k.startswith("SACCT_")} | TIME_FORMAT
+
+
+@contextlib.contextmanager
+def history(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> Iterator[BinaryIO]:
+    """What sacct prints, to be read while it runs: months of a busy site need not be in memory.
+
+    Raises SlurmError when sacct is missing, fails, or has not ended after `timeout_s`. A
+    PalError of the block is then a mere consequence, and gives way. sacct never outlives the block.
+    """
+    late = threading.Event()
+    trouble: PalError | None = None
+    with tempfile.TemporaryFile() as complaints:
+        process = _start(command, complaints)
+
+        def give_up() -> None:
+            late.set()
+            process.kill()
+
+        watchdog = threading.Timer(timeout_s, give_up)
+        watchdog.start()
+        try:
+            try:
+                with cast(BinaryIO, process.stdout) as stream:
+                    yield stream
+            except PalError as error:
+                trouble = error
+            process.wait()
+        finally:
+            watchdog.cancel()
+            process.kill()
+            process.wait()
+        if process.returncode == -signal.SIGKILL and late.is_set():
+            raise SlurmError(f"{command[0]} had not ended after {timeout_s:g} s: ask for fewer days") from None
+        if process.returncode > 0:
+            raise SlurmError(f"{command[0]} failed: {_complaint(complaints, process.returncode)}") from None
+        if trouble is not None:
+            raise trouble
+        if process.returncode:
+            raise SlurmError(f"{command[0]} was ended by signal {-process.returncode}")
+
+
+def _start(command: Sequence[str], complaints: IO[bytes]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            list(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, env=environment()
+        )
+    except FileNotFoundError:
+        raise SlurmError(f"{command[0]} is not in PATH: {NOT_IN_PATH}") from None
+    except OSError as error:
+        raise SlurmError(f"{command[0]} cannot be started: {error.strerror}") from None
+
+
+def _complaint(complaints: IO[bytes], returncode: int) -> str:
+    """The last line on stderr, which says what it came to; else the exit code."""
+    complaints.seek(0)
+    lines = [line.strip() for line in complaints.read().decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {returncode}"
