@@ -21,7 +21,7 @@ from slurm_pal.report import table as tables
 from slurm_pal.report.simulation.assemble import Found, assemble, body, job_tables
 from slurm_pal.report.simulation.files import PAGE, claim_folder
 from slurm_pal.report.simulation.study import Comparison, compare
-from slurm_pal.report.simulation.tables import caveats, claim, table
+from slurm_pal.report.simulation.tables import caveats, claim, table, what_you_gain
 from slurm_pal.report.simulation.words import percent, ratio_text
 from slurm_pal.simulate.experiment import Experiment, in_order, tasks
 from slurm_pal.simulate.inputs import describe
@@ -48,6 +48,7 @@ class Output(NamedTuple):
     noheader: bool = False
     out: str | None = None  # folder of the report
     jobs_out: str | None = None  # folder of a CSV per policy
+    gain_lines: bool = False  # say what would be gained in five lines, not in one
 
 
 def run_and_report(
@@ -154,7 +155,8 @@ def show(found: Found, output: Output, too_wide: Sequence[TraceJob] = ()) -> Non
         _echo(tables.parsable(header, rows, output.noheader))
         return
     _echo([_setting(found), "", *tables.columns(header, rows, output.noheader), ""])
-    _echo([f"Completion time: {_claimed(comparison)}", *_worst_lines(found.worst)])
+    _echo(what_you_gain(comparison) if output.gain_lines else [f"Completion time: {_claimed(comparison)}"])
+    _echo(_worst_lines(found.worst))
     _echo(["", "Charged and supposed:", *(f"  {name:16}  {value}" for name, value in found.study.charged)])
     said = caveats(comparison)
     _echo(["", "Beware:", *(f"  {line}" for line in said)] if said else [])

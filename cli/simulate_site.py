@@ -25,8 +25,10 @@ from slurm_pal.simulate.inputs import Options, read, sacct
 from slurm_pal.simulate.inputs.collect import Collector
 from slurm_pal.simulate.inputs.lines import numbered
 from slurm_pal.simulate.inputs.options import parse_patterns
+from slurm_pal.simulate.names import QUEUE_ALIASES, resolved
 from slurm_pal.simulate.pool import processors
 from slurm_pal.simulate.profiles import Drawn, Fixed, Source
+from slurm_pal.simulate.queues import QUEUES
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.settings import Settings
 from slurm_pal.simulate.site import Site, scored, site_of
@@ -40,6 +42,8 @@ from slurm_pal.store import snapshot as snapshots
 
 FROM_CONFIG = {"locality_penalty": ("placement", "locality_penalty"), "bar": ("placement", "barred_slowdown")}
 """Option -> the site's setting that stands for it when it is not given."""
+
+SACCT_TIMEOUT_S = 600.0
 
 DRAWN = "drawn"
 TYPICAL = "--profile drawn assumes a typical spread"
@@ -63,6 +67,7 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
     config = configuration.load()
     output = _output(options, command)
     mix = parse_mix(options["class_mix"]) if options["class_mix"] else {}
+    (queue,) = resolved([options["queue"]], QUEUES, QUEUE_ALIASES, "queue").values()
     claim_folders(output)
     filled = {name: config.number(*key) for name, key in FROM_CONFIG.items() if options[name] is None}
     settings = settings_of({**options, **filled})._replace(
@@ -76,7 +81,7 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
         raise UsageError(_no_jobs(fitted))
     seeds = _seeds(options)
     runs = SiteRuns(
-        fitted.trace, site.cluster, profile.source, settings, config.text("placement", "policy"), options["queue"],
+        fitted.trace, site.cluster, profile.source, settings, config.text("placement", "policy"), queue,
         _jitter_s(options, seeds), mix,
     )  # fmt: skip
     notes = (*notes, *site.notes, *profile.notes, *_changes(fitted))
@@ -163,7 +168,7 @@ def _from_sacct(days: int, reading: Options) -> Trace:
     since = f"now-{days}days"
     collector = Collector("sacct")
     try:
-        with accounting.history(accounting.argv(since)) as stream:
+        with accounting.history(accounting.argv(since), SACCT_TIMEOUT_S) as stream:
             return sacct.read_lines(numbered(stream, collector), collector, reading)
     except SlurmError as error:
         raise SlurmError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +69,7 @@ def describe(as_json: bool, **options: Any) -> None:  # noqa: ANN401
     found = _read(options)
     figures = figures_of(found)
     if as_json:
-        common.print_json("trace", {**figures, "bad_rows": [row._asdict() for row in found.bad]})
+        common.print_json("trace-figures", {**figures, "bad_rows": [row._asdict() for row in found.bad]})
         return
     for line in _lines("", figures):
         click.echo(line)
@@ -144,9 +143,9 @@ def hash_(file: str, key_file: str | None, output: str | None) -> None:
     from slurm_pal.simulate.inputs.anonymise import anonymise
     from slurm_pal.simulate.inputs.lines import opened
 
-    copy = io.StringIO()
+    copy, key = io.StringIO(), _key(key_file)
     with opened(file) as stream:
-        left_out = anonymise(io.TextIOWrapper(stream, "utf-8", "replace"), copy, _key(key_file))
+        left_out = anonymise((raw.decode("utf-8", "replace") for raw in stream), copy, key)
     for row in left_out:
         click.echo(f"line {row.line}: left out: {row.reason}", err=True)
     _write(copy.getvalue(), output)
@@ -171,6 +170,4 @@ def _write(text: str, path: str | None) -> None:
     try:
         write_atomic(path, text)
     except OSError as error:
-        raise UsageError(
-            f"cannot write {os.path.basename(path)}: {error.strerror}; name another file with -o"
-        ) from None
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another file with -o") from None

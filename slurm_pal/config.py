@@ -40,10 +40,12 @@ KEYS: dict[str, dict[str, Key]] = {
         "policy": Key(
             "class-fit",
             "which rule places a job",
-            choices=("class-fit", "pal", "pm-first", "packed", "random"),
+            choices=("class-fit", "pal", "pm-first", "threshold", "packed", "random"),
         ),
         "locality_penalty": Key(1.7, "factor on iteration time when a job spans nodes (PAL, SC'24)", minimum=1.0),
-        "barred_slowdown": Key(1.1, "sensitive jobs are kept off GPUs slower than this", minimum=1.0),
+        "barred_slowdown": Key(
+            1.05, "sensitive jobs wait, as long as that pays, rather than start on GPUs slower than this", minimum=1.0
+        ),
     },
     "submit": {
         "enabled": Key(True, "false: palsub hands every job to sbatch as it is"),

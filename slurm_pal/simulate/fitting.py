@@ -35,9 +35,11 @@ class Fitted(NamedTuple):
             where = "span all nodes, each with its own queue" if self.keep_partitions else "may use any node"
             found.append(f"Partitions that the cluster lacks {where}; jobs: {names}.")
         if self.too_wide:
-            names = ", ".join(f"{job.job_id} ({job.shape.total} GPUs)" for job in self.too_wide[:_SHOWN])
-            more = f" and {len(self.too_wide) - _SHOWN} more" if len(self.too_wide) > _SHOWN else ""
-            found.append(f"{len(self.too_wide)} jobs can never fit on the cluster and are left out: {names}{more}.")
+            names = ", ".join(f"job {job.job_id} ({job.shape.total} GPUs)" for job in self.too_wide[:_SHOWN])
+            rest = len(self.too_wide) - _SHOWN
+            more = f" and {rest} more" if rest > 0 else ""
+            count = len(self.too_wide)
+            found.append(f"{count} job{'s' * (count != 1)} too wide for the cluster left out: {names}{more}.")
         return tuple(found)
 
 

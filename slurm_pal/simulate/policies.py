@@ -39,6 +39,7 @@ POLICIES = {
         "class-fit", "ours, and backfill by response ratio", waits=True, moves="paying", order="response"
     ),
     "packed-order": SimPolicy("packed", "packed, and backfill by response ratio", order="response"),
+    "packed-wait": SimPolicy("packed", "packed, and the same waiting: what stepping aside alone does", waits=True),
     "bound": SimPolicy("packed", "no policy: every job as fast as alone on the cluster", alone=True),
     "bound-order": SimPolicy("packed", "the bound, with backfill by response ratio", order="response", alone=True),
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Generator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver, resource_tracker
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.sharedctypes import RawArray, RawValue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -79,14 +81,14 @@ class _Pool(Generic[Task, Result]):
         # A fork of a process with threads (numpy has some) may hang: take the server's clean children.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([type(work).__module__])
-        _start_server()
         self._executor = ProcessPoolExecutor(workers, context, _begin, (work, self._shared))
 
     def results(self, watch: Watch) -> Generator[tuple[Task, Result], None, None]:
         try:
-            waiting: dict[Future[Any], Task] = {
-                self._executor.submit(_work, number, task): task for number, task in enumerate(self._tasks)
-            }
+            with _interrupt_held():
+                waiting: dict[Future[Any], Task] = {
+                    self._executor.submit(_work, number, task): task for number, task in enumerate(self._tasks)
+                }
             while waiting:
                 ended, _ = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
                 watch(sum(self._shared.done))
@@ -103,14 +105,28 @@ class _Pool(Generic[Task, Result]):
             self._executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _start_server() -> None:
-    """Start the server of worker processes with SIGINT blocked: Ctrl-C during its start would print a traceback."""
+@contextmanager
+def _interrupt_held() -> Iterator[None]:
+    """Ctrl-C waits until the end of the block: half-started processes would print tracebacks.
+
+    The mask is for the processes that are started, which inherit it; this process has more
+    threads, any of which may take the signal, so it needs a handler as well. Outside the main
+    thread, where Python has no handlers, nothing is held.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
     resource_tracker.ensure_running()  # it unblocks the signal when it starts
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:
-        forkserver.ensure_running()
+        yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 # -- in the worker ------------------------------------------------------------------------

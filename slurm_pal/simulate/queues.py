@@ -55,6 +55,7 @@ class Queue(NamedTuple):
 
     key: Key
     summary: str
+    fixed: bool = True  # the key of a pending job stays as it is while it waits
 
 
 MAX_AGE_S = 7 * 86400.0
@@ -77,5 +78,5 @@ QUEUES: Mapping[str, Queue] = {
     "fifo": Queue(lambda job, now_s, usage: job.submit_s, "first come, first served (priority/basic)"),
     "las": Queue(lambda job, now_s, usage: job.attained_s, "least attained service first (Tiresias)"),
     "srtf": Queue(lambda job, now_s, usage: job.limit_s - job.attained_s, "shortest remaining time limit first"),
-    "multifactor": Queue(multifactor, "age, fair share and size, as priority/multifactor"),
+    "multifactor": Queue(multifactor, "age, fair share and size, as priority/multifactor", fixed=False),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_pal.errors import UsageError
+from slurm_pal.jobs import GpuShape
 from slurm_pal.placement.need import Need, need_of
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement
@@ -62,13 +63,14 @@ class _Run:
         self._occupancy = Occupancy(
             machine.names, machine.believed, machine.level, machine.partitions, plan.settings.best_first
         )
-        self._starter = Starter(self._occupancy, self._policy, plan.settings, self._begin)
+        self._starter = Starter(self._occupancy, self._policy, plan.settings, self._begin, plan.seed)
         self._alone = Alone(machine) if self._policy.alone else None
-        self._queue, self._usage = QUEUES[plan.queue].key, Usage()
+        self._queue, self._usage = QUEUES[plan.queue], Usage()
         self._events: list[tuple[float, int, int, int]] = []
         self._arrivals = self._all_jobs()
         self._coming: Job | None = None
-        self._pending: list[Job] = []
+        self._pending: list[Job] = []  # in the queue's order, as far as that is fixed
+        self._fitting: set[tuple[GpuShape, str, str]] = set()  # kinds of jobs that the empty cluster can hold
         self._running: dict[int, Job] = {}
         self._ends: list[tuple[float, int]] = []  # (end of limit, job number), sorted
         self._numbers = 0
@@ -85,22 +87,24 @@ class _Run:
     def result(self) -> Replay:
         total = len(self._plan.trace.jobs)
         complete = self._loop(total) if total else True
+        for job in self._running.values():
+            self._gpu_s += job.advance(self._now_s)
         columns = list(zip(*self._timeline, strict=True)) or [(), (), ()]
         return Replay(
             policy=self._plan.policy, queue=self._plan.queue, seed=self._plan.seed, n_gpus=self._plan.hardware.n_gpus,
             outcomes=tuple(self._outcomes), timeline=Timeline(*columns), gpu_s=self._gpu_s, moves=self._moves,
-            move_gpu_s=self._move_gpu_s, end_s=self._outcomes[-1].finish_s if self._outcomes else 0.0,
+            move_gpu_s=self._move_gpu_s, end_s=self._now_s,
             complete=complete,
         )  # fmt: skip
 
     def _loop(self, total: int) -> bool:
         self._next_arrival()
-        if self._policy.moves != "none":
+        if self._policy.moves != "none" or not self._queue.fixed:
             heappush(self._events, (self._settings.tick_s, TICK, 0, 0))
         self._schedule_failures()
         while len(self._outcomes) < total:
-            if not self._events:
-                raise UsageError(f"{len(self._pending)} pending jobs can never start: every node they need is down")
+            if not self._events or self._stuck():
+                raise UsageError(f"{len(self._pending)} pending jobs can never start on this cluster")
             self._now_s = self._events[0][0]
             changed = False
             while self._events and self._events[0][0] <= self._now_s:
@@ -108,10 +112,16 @@ class _Run:
                 changed |= self._happen(kind, number, edition)
             if changed:
                 self._schedule()
-                self._timeline.append((self._now_s, self._busy, len(self._pending)))
+                if not self._timeline or self._timeline[-1][1:] != (self._busy, len(self._pending)):
+                    self._timeline.append((self._now_s, self._busy, len(self._pending)))
             if self._progress and changed and not self._progress(len(self._outcomes), total):
                 return False
         return True
+
+    def _stuck(self) -> bool:
+        """Whether jobs are pending and nothing will ever happen but ticks."""
+        quiet = not self._running and self._coming is None and self._woken_s is None
+        return quiet and bool(self._pending) and self._settings.failures is None
 
     def _happen(self, kind: int, number: int, edition: int) -> bool:
         """Carry out one event; False when it changed nothing."""
@@ -160,32 +170,47 @@ class _Run:
         job = self._coming
         assert job is not None
         self._check_fits(job)
-        self._pending.append(job)
+        self._enqueue(job)
         self._next_arrival()
+
+    def _enqueue(self, job: Job) -> None:
+        if self._queue.fixed:
+            insort(self._pending, job, key=self._in_line)
+        else:
+            self._pending.append(job)
+
+    def _in_line(self, job: Job) -> tuple[float, int]:
+        return self._queue.key(job, self._now_s, self._usage), job.number
 
     def _check_fits(self, job: Job) -> None:
         """Raises UsageError for a job that even the empty cluster could not hold."""
-        trace, sizes = job.trace, self._occupancy.node_gpus
+        trace = job.trace
+        kind = (trace.shape, trace.partition, _class(job))
+        if kind in self._fitting:
+            return
+        if _class(job) not in self._plan.hardware.true:
+            known = ", ".join(self._plan.hardware.true)
+            raise UsageError(
+                f"job {trace.job_id}: nothing is known of the GPUs for class {trace.sensitivity} (only for {known})"
+            )
         if trace.partition and trace.partition not in self._plan.hardware.partitions:
             known = ", ".join(self._plan.hardware.partitions) or "none"
             raise UsageError(
                 f"job {trace.job_id}: partition {trace.partition!r} is not in the cluster (it has: {known})"
             )
-        mine = [n for node, n in enumerate(sizes) if self._occupancy.in_partition(trace.partition, node)]
+        mine = [
+            count
+            for node, count in enumerate(self._occupancy.node_gpus)
+            if self._occupancy.in_partition(trace.partition, node)
+        ]
         need = need_of(trace.shape, max(mine, default=0))
-        fits = need is not None and (
-            all(
-                sum(1 for n in mine if n >= count) >= sum(1 for c in need.counts if c >= count) for count in need.counts
-            )
-            if need.counts
-            else need.total <= sum(mine)
-        )
-        if not fits:
+        if need is None or not _can_hold(mine, need):
             where = f"partition {trace.partition}" if trace.partition else "the cluster"
             raise UsageError(
                 f"job {trace.job_id} wants {trace.shape.total} GPUs on {trace.shape.nodes or 'any'} nodes, "
                 f"more than {where} has ({len(mine)} nodes, {sum(mine)} GPUs); leave it out or take a larger cluster"
             )
+        self._fitting.add(kind)
 
     # Starting, ending, moving
 
@@ -193,8 +218,9 @@ class _Run:
         """Heads at every event; backfill at most once per interval, and then again when the interval is over."""
         if not self._pending:
             return
-        key, now_s = self._queue, self._now_s
-        self._pending.sort(key=lambda job: (key(job, now_s, self._usage), job.number))
+        now_s = self._now_s
+        if not self._queue.fixed and self._occupancy.free_gpus:
+            self._pending.sort(key=self._in_line)
         due_s = self._last_pass_s + self._settings.backfill_interval_s
         if now_s >= due_s:
             self._last_pass_s = now_s
@@ -211,8 +237,8 @@ class _Run:
             self._woken_s = at_s
             heappush(self._events, (at_s, WAKE, 0, 0))
 
-    def _by_end(self) -> list[Job]:
-        return [self._running[number] for _, number in self._ends]
+    def _by_end(self) -> Iterator[Job]:
+        return (self._running[number] for _, number in self._ends)
 
     def _begin(self, job: Job, placed: Placement, cost_s: float = 0.0) -> None:
         """Run a job on these GPUs from now on; `cost_s` is charged when it had run elsewhere."""
@@ -228,7 +254,7 @@ class _Run:
             cost_s = job.move_cost_s  # it failed with its node and starts again
         job.begin(held, slowdown, locality, self._now_s, cost_s + self._settings.warmup_s)
         self._running[job.number] = job
-        self._busy += job.gpus
+        self._busy += job.held_gpus
         insort(self._ends, (job.limit_end_s, job.number))
         heappush(self._events, (job.end_s, FINISH, job.number, job.edition))
 
@@ -239,8 +265,8 @@ class _Run:
         self._usage.add(job.account or job.user, gpu_s, self._now_s)
         self._occupancy.give(job.held)
         del self._running[job.number]
-        self._busy -= job.gpus
-        self._ends.remove((job.limit_end_s, job.number))
+        self._busy -= job.held_gpus
+        del self._ends[bisect_left(self._ends, (job.limit_end_s, job.number))]
 
     def _finish(self, job: Job) -> None:
         self._stop(job)
@@ -252,15 +278,13 @@ class _Run:
             gpu_s = job.advance(self._now_s)
             self._gpu_s += gpu_s
             self._usage.add(job.account or job.user, gpu_s, self._now_s)
+        movable = [job for job in self._running.values() if job.trace.movable]
         if self._policy.moves == "paying":
-            moves = plan_moves(
-                self._occupancy, self._policy.placement, [self._movable(job) for job in self._running.values()
-                                                          if job.trace.movable], self._settings.limits
-            )  # fmt: skip
+            ripe = [self._movable(job) for job in movable]
+            moves = plan_moves(self._occupancy, self._policy.placement, ripe, self._settings.limits)
             self._carry_out({int(move.job_id): move.placement for move in moves})
-        else:
-            self._carry_out(everybody_anew(self._occupancy, self._policy.placement, list(self._running.values()),
-                                           self._starter.rule))  # fmt: skip
+        elif self._policy.moves == "always":
+            self._carry_out(everybody_anew(self._occupancy, self._policy.placement, movable, self._starter.rule))
 
     def _carry_out(self, moves: dict[int, Placement]) -> None:
         moved = [self._running[number] for number in moves]
@@ -269,7 +293,7 @@ class _Run:
         for job in moved:
             job.moves += 1
             self._moves += 1
-            self._move_gpu_s += job.move_cost_s * job.gpus
+            self._move_gpu_s += job.move_cost_s * job.held_gpus
             self._begin(job, moves[job.number], job.move_cost_s)
 
     def _movable(self, job: Job) -> Movable:
@@ -312,8 +336,7 @@ class _Run:
             saved = job.done_s - job.done_s % failures.checkpoint_s
             job.lose(saved)
             job.restarts += 1
-            job.held = ()
-            self._pending.append(job)
+            self._enqueue(job)
         self._occupancy.set_down(node, True)
         heappush(self._events, (self._now_s + failures.repair_s, REPAIR, node, 0))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.need import need_of
-from slurm_pal.placement.occupancy import PLAIN, Occupancy
+from slurm_pal.placement.occupancy import DRAWN_ANEW, PLAIN, Occupancy
 from slurm_pal.placement.patience import patience_s
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.rebalance.moves import slots
@@ -17,14 +17,23 @@ from slurm_pal.simulate.policies import SimPolicy
 from slurm_pal.simulate.settings import Settings
 
 
+Offers = dict[tuple[object, ...], Placement | None]
+"""Placements found in one pass, by kind of job; None: nothing that is free will do, and a pass only takes."""
+
+
 class Starter:
     """Decides starts on one occupancy; `start(job, placement)` carries them out."""
 
     def __init__(
-        self, occupancy: Occupancy, policy: SimPolicy, settings: Settings, start: Callable[[Job, Placement], None]
+        self,
+        occupancy: Occupancy,
+        policy: SimPolicy,
+        settings: Settings,
+        start: Callable[[Job, Placement], None],
+        seed: int = 0,
     ) -> None:
         self._occupancy, self._policy, self._settings, self._start = occupancy, policy, settings, start
-        self._drawn = 0
+        self._drawn = seed << 32  # a seed of its own for each draw
         self._capable: dict[tuple[str, str], int] = {}
         self._patience_end_s: float | None = None
 
@@ -35,60 +44,60 @@ class Starter:
 
     def heads(self, queue: Sequence[Job], now_s: float) -> list[Job]:
         """Start jobs in the queue's order until one is blocked in each partition; returns who is left."""
+        return self._heads(queue, now_s, {})[0]
+
+    def _heads(self, queue: Sequence[Job], now_s: float, offers: Offers) -> tuple[list[Job], set[int]]:
+        """Who is left, and the numbers of those that were tried. Nobody takes nodes that a blocked job may use."""
         left: list[Job] = []
+        tried: set[int] = set()
         blocked: set[str] = set()
         for position, job in enumerate(queue):
             partition = job.trace.partition
-            if partition in blocked or "" in blocked or not self._try(job, now_s, ()):
-                blocked.add(partition)
-                left.append(job)
-                if partition == "":
-                    return left + list(queue[position + 1 :])
-        return left
+            if partition not in blocked and not any(self._occupancy.overlap(partition, other) for other in blocked):
+                if self._try(job, now_s, (), offers):
+                    continue
+                tried.add(job.number)
+            blocked.add(partition)
+            left.append(job)
+            if partition == "":
+                return left + list(queue[position + 1 :]), tried
+        return left, tried
 
-    def backfill(self, queue: Sequence[Job], running: Callable[[], Sequence[Job]], now_s: float) -> list[Job]:
-        """One pass: heads, a reservation for the first blocked job of each partition, then whoever fits around it."""
-        left = self.heads(queue, now_s)
+    def backfill(self, queue: Sequence[Job], running: Callable[[], Iterable[Job]], now_s: float) -> list[Job]:
+        """One pass: heads, a reservation for the first blocked job of each partition, then whoever fits around them."""
+        offers: Offers = {}
+        left, tried = self._heads(queue, now_s, offers)
         if not left or self._occupancy.free_gpus == 0:
             return left
         reserved: dict[str, Reservation] = {}
+        others: list[Job] = []
+        started: set[int] = set()
         for job in left[: self._settings.backfill_depth]:
-            if job.trace.partition not in reserved:
+            if job.trace.partition in reserved:
+                others.append(job)
+            elif job.number not in tried and self._try(job, now_s, tuple(reserved.values()), offers):
+                started.add(job.number)
+            else:
                 reserved[job.trace.partition] = self._reserve(job, running(), now_s)
-        rest = left[: self._settings.backfill_depth]
-        first = {id(next(job for job in rest if job.trace.partition == name)) for name in reserved}
-        others = [job for job in rest if id(job) not in first]
         if self._policy.order == "response":
             others.sort(key=lambda job: -self._ratio(job, now_s))
-        hopeless: set[tuple[object, ...]] = set()
-        started: set[int] = set()
+        around = tuple(reserved.values())
         for job in others:
             if self._occupancy.free_gpus == 0:
                 break
-            kind = (job.trace.shape, job.trace.sensitivity, job.trace.partition, job.locality_penalty)
-            if kind in hopeless:
-                continue
-            if self._try(job, now_s, tuple(reserved.values()), hopeless, kind):
-                started.add(id(job))
-        return [job for job in left if id(job) not in started]
+            if self._try(job, now_s, around, offers):
+                started.add(job.number)
+        return [job for job in left if job.number not in started] if started else left
 
     def _ratio(self, job: Job, now_s: float) -> float:
         return response_ratio(now_s - job.submit_s, job.limit_s, job.gpus)
 
-    def _try(
-        self,
-        job: Job,
-        now_s: float,
-        reserved: Sequence[Reservation],
-        hopeless: set[tuple[object, ...]] | None = None,
-        kind: tuple[object, ...] = (),
-    ) -> bool:
+    def _try(self, job: Job, now_s: float, reserved: Sequence[Reservation], offers: Offers) -> bool:
+        """Start the job if it fits, does not rather wait, and delays no reserved job."""
         if job.gpus > self._occupancy.free_gpus:
             return False
-        placed = self._offer(job, now_s)
+        placed = self._offer(job, now_s, offers)
         if placed is None:
-            if hopeless is not None:
-                hopeless.add(kind)
             return False
         # Only a job at the head waits: its start is reserved, so that it waits no longer than that pays.
         if not reserved and self._waits(job, placed, now_s):
@@ -100,12 +109,19 @@ class Starter:
                     earlier.release(held, now_s + job.limit_s)
                 return False
         self._start(job, placed)
+        for kind in [kind for kind, found in offers.items() if found is not None]:
+            del offers[kind]
         return True
 
-    def _offer(self, job: Job, now_s: float) -> Placement | None:
+    def _offer(self, job: Job, now_s: float, offers: Offers) -> Placement | None:
+        """Where the job would start; asked once per kind of job until something starts."""
         rule_name = self._policy.placement if self._steered(job, now_s) else PLAIN
-        self._drawn += 1
-        return self._occupancy.place(rule_name, job.trace.shape, self.rule(job), job.trace.partition)
+        trace = job.trace
+        kind = (rule_name, trace.shape, trace.sensitivity, trace.partition, job.locality_penalty)
+        if kind in offers and (offers[kind] is None or rule_name not in DRAWN_ANEW):
+            return offers[kind]
+        offers[kind] = self._occupancy.place(rule_name, trace.shape, self.rule(job), trace.partition)
+        return offers[kind]
 
     def _steered(self, job: Job, now_s: float) -> bool:
         """Whether anybody places the job: without a tick only palsub does, and no job that has to queue."""
@@ -114,7 +130,8 @@ class Starter:
         return job.patient_until_s is not None and now_s <= job.patient_until_s
 
     def rule(self, job: Job) -> Rule:
-        """The parameters of this job's placement."""
+        """The parameters of this job's placement; what is drawn is drawn anew each time."""
+        self._drawn += 1
         return Rule(job.trace.sensitivity, job.locality_penalty, self._settings.barred_slowdown, self._drawn)
 
     def _waits(self, job: Job, placed: Placement, now_s: float) -> bool:
@@ -146,18 +163,21 @@ class Starter:
             )
         return self._capable[key]
 
-    def _reserve(self, job: Job, running: Sequence[Job], now_s: float) -> Reservation:
+    def _reserve(self, job: Job, running: Iterable[Job], now_s: float) -> Reservation:
         """When the job can start at the latest; one that waits for better GPUs keeps any until its patience ends.
 
         Others whose time limit lies before that end may use the free GPUs meanwhile.
         """
-        partition = job.trace.partition
+        partition, sizes = job.trace.partition, self._occupancy.node_gpus
 
         def suits(node: int, index: int) -> bool:
             return self._occupancy.in_partition(partition, node)
 
-        need = need_of(job.trace.shape, max(self._occupancy.node_gpus))
+        need = need_of(job.trace.shape, self._occupancy.largest_node(partition))
         assert need is not None, "jobs that can never fit are turned away before they queue"
-        free = [self._occupancy.free(node) if suits(node, 0) else 0 for node in range(len(self._occupancy.names))]
+        free = self._occupancy.free_counts(partition)
         ends = ((other.limit_end_s, other.held) for other in running)
-        return Reservation(need, free, ends, suits, now_s, job.patient_until_s or 0.0)
+        return Reservation(
+            need, free, ends, suits if partition else None, now_s, job.patient_until_s or 0.0,
+            whole=sizes if job.trace.shape.whole_nodes else None,
+        )  # fmt: skip

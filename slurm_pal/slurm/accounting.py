@@ -23,8 +23,6 @@ COLUMNS = (
 TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}
 """Unix seconds: local times repeat an hour each autumn."""
 
-TIMEOUT_S = 600.0
-
 
 def argv(since: str) -> list[str]:
     """The command for all jobs since a moment as sacct reads it (`2026-01-31`, `now-30days`)."""
@@ -43,7 +41,7 @@ def environment() -> Mapping[str, str]:
 
 
 @contextlib.contextmanager
-def history(command: Sequence[str], timeout_s: float = TIMEOUT_S) -> Iterator[BinaryIO]:
+def history(command: Sequence[str], timeout_s: float = 600.0) -> Iterator[BinaryIO]:
     """What sacct prints, to be read while it runs: months of a busy site need not be in memory.
 
     Raises SlurmError when sacct is missing, fails, or has not ended after `timeout_s`. A

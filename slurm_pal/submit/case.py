@@ -16,7 +16,7 @@ class Settings(NamedTuple):
 
     policy: str = "class-fit"
     locality_penalty: float = 1.7
-    barred_slowdown: float = 1.1
+    barred_slowdown: float = 1.05
     lease_max_s: float = 600.0
     lease_pass_s: float = 3.0
     expected_run_share: float = 0.5

@@ -17,7 +17,8 @@ before `--` or the script name, are palsub's:
   --pal-class A|B|C  how much the job suffers from slow GPUs: A compute-bound, B mixed,
                      C memory-bound or insensitive (not stated: treated as A)
   --pal-app NAME     the class of a known application, or of one under [apps] in pal.toml
-  --pal-policy NAME  another placement rule (class-fit, pal, pm-first, packed, random)
+  --pal-policy NAME  another placement rule (class-fit, pal, pm-first, threshold, packed,
+                     random)
   --pal-watch        a small process of yours takes node lists back from jobs that wait
   --pal-explain      tell on stderr what was decided, and why
   --pal-json         the same as JSON: on stderr, with --pal-dry-run on stdout

@@ -59,9 +59,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--labs", type=int, default=200)
     labs = [draw_registry(NAMES, 4, seed, "m") for seed in range(1, parser.parse_args().labs + 1)]
-    plain = [fill(lab, plain_pick, 1.1) for lab in labs]
+    plain = [fill(lab, plain_pick, 1.05) for lab in labs]
     print("| rule | barred beyond | A | B | C | jobs without a place |\n|---|---|---|---|---|---|")
-    for policy, barred in [("class-fit", 1.1), ("class-fit", 1.2), *((name, 1.1) for name in list(POLICIES)[1:-1])]:
+    for policy, barred in [*(("class-fit", bar) for bar in (1.05, 1.1, 1.2)), *((name, 1.05) for name in list(POLICIES)[1:-1])]:
 
         def choose(view: View, shape: GpuShape, rule: Rule, policy: str = policy) -> Placement | None:
             return place(policy, view, shape, rule)

@@ -62,7 +62,7 @@ def charged(experiment: Experiment) -> tuple[tuple[str, str], ...]:
         ("locality penalty", f"x {s.locality_penalty:g} on more than one node"),
         ("move", f"{s.move_cost_s:g} s, if the gain is above {s.limits.margin:g} x that; planned every {s.tick_s:g} s"),
         ("warm-up", f"{s.warmup_s:g} s after each start"),
-        ("outliers", f"GPUs believed slower than {s.barred_slowdown:g}"),
+        ("slow GPUs", f"believed slower than {s.barred_slowdown:g}: sensitive jobs wait where that pays"),
         ("time limits", f"those of the trace, else {s.limit_factor:g} x the ideal run time across nodes"),
         ("backfill", f"EASY, every {s.backfill_interval_s:g} s" if s.backfill_depth else "none"),
         ("queue", e.queue),

@@ -58,6 +58,8 @@ WEEK: Floats = np.array(5 * WEEKDAY + 2 * WEEKEND) / np.mean(5 * WEEKDAY + 2 * W
 LIMITS_H = np.array([1, 2, 3, 4, 6, 8, 12, 24, 36, 48, 72, 96, 120, 144, 168], dtype=np.float64)
 """Time limits that people write; beyond the last, whole days."""
 LIMIT_FACTOR_MEDIAN, LIMIT_FACTOR_SIGMA, LIMIT_FACTOR_LEAST = 2.0, 0.7, 1.1
+SPREAD_FACTOR = 1.7
+"""Whoever uses several GPUs has seen the job run across nodes, and allows for so much more (PAL's locality penalty)."""
 """Limit over run time before rounding up: log-normal, never below the last."""
 
 ARRIVALS = ("poisson", "diurnal")
@@ -94,12 +96,13 @@ def generate(spec: Spec) -> Trace:
     run_s = np.round(_run_times_s(spec, run_times), 3)
     account_of = _zipf(members, spec.accounts, spec.zipf, spec.users)
     user = _zipf(users, spec.users, spec.zipf, spec.jobs)
+    gpus = np.array(list(spec.sizes))[_choice(sizes, spec.sizes.values(), spec.jobs)]
     columns = (
         np.round(_arrivals_s(spec, arrivals), 3),
-        np.array(list(spec.sizes))[_choice(sizes, spec.sizes.values(), spec.jobs)],
+        gpus,
         run_s,
         np.array(list(spec.classes))[_choice(classes, spec.classes.values(), spec.jobs)],
-        _limits_s(run_s, limits),
+        _limits_s(run_s, LIMIT_FACTOR_LEAST * np.where(gpus > 1, SPREAD_FACTOR, 1.0), limits),
         user + 1,
         account_of[user] + 1,
     )
@@ -193,9 +196,9 @@ def _run_times_s(spec: Spec, rng: np.random.Generator) -> Floats:
     return np.minimum(np.exp(rng.uniform(low, high)), spec.cap_s)
 
 
-def _limits_s(run_s: Floats, rng: np.random.Generator) -> Floats:
+def _limits_s(run_s: Floats, least: Floats, rng: np.random.Generator) -> Floats:
     factor = rng.lognormal(math.log(LIMIT_FACTOR_MEDIAN), LIMIT_FACTOR_SIGMA, len(run_s))
-    wanted_h = run_s * np.maximum(factor, LIMIT_FACTOR_LEAST) / 3600
+    wanted_h = run_s * np.maximum(factor, least) / 3600
     place = np.searchsorted(LIMITS_H, wanted_h)
     beyond = place == len(LIMITS_H)
     return 3600 * np.where(beyond, 24 * np.ceil(wanted_h / 24), LIMITS_H[np.where(beyond, 0, place)])
