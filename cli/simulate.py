@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurm_pal.cli.simulate_options import ONLY_REPLICA, REPLICA, simulate_options
+from slurm_pal.cli.simulate_site_options import check_site_options
 from slurm_pal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,11 +52,16 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
         for line in lists(options["parsable2"], options["noheader"]):
             click.echo(line)
         return
+    check_site_options(context, options["site"])
     _check_mode(context, options["replica"])
     if options["replica"]:
         from slurm_pal.cli.simulate_replica import run_replica
 
         context.exit(run_replica(options, _cluster(options), _command()))
+    if options["site"]:
+        from slurm_pal.cli.simulate_site import run_site
+
+        context.exit(run_site(options, _settings, _command()))
     from slurm_pal.cli.simulate_run import run_and_report, show_bad_rows
     from slurm_pal.simulate.fitting import fit
 

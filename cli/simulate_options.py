@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from slurm_pal.cli import common
+from slurm_pal.cli.simulate_site_options import SITE_OPTIONS
 
 
 def number(least: float = 0.0, most: float = math.inf, above: bool = False) -> dict[str, Any]:
@@ -153,7 +154,7 @@ OUTPUT = (
     common.json_option,
     common.parsable_option,
     common.noheader_option,
-    common.verbose_option,
+    click.option("-v", "--verbose", count=True, help="More detail; -vv shows tracebacks."),
     click.option("--list", "list_", is_flag=True, help="Policies, queues, formats, profiles and scores."),
     click.option("--replica", metavar="blox-pal", help="The published simulator instead, job for job."),
     click.option(
@@ -166,13 +167,13 @@ OUTPUT = (
 REPLICA = frozenset((
     "trace", "format_", "cluster", "nodes", "gpus_per_node", "profile", "policies", "queue", "seeds", "seed",
     "locality_penalty", "move_cost", "tick", "bar", "backfill", "jobs", "out", "jobs_out", "as_json", "parsable2",
-    "noheader", "list_", "replica", "replay",
+    "noheader", "list_", "replica", "replay", "verbose",
 ))  # fmt: skip
 """The options that mean something with --replica."""
 ONLY_REPLICA = frozenset(("replay",))
 
 
 def simulate_options(command: common.Command) -> common.Command:
-    for option in reversed((*INPUT, *CLUSTER, *COMPARISON, *COSTS, *OUTPUT)):
+    for option in reversed((*INPUT, *CLUSTER, *COMPARISON, *COSTS, *SITE_OPTIONS, *OUTPUT)):
         command = option(command)
     return command

@@ -67,7 +67,7 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
     config = configuration.load()
     output = _output(options, command)
     mix = parse_mix(options["class_mix"]) if options["class_mix"] else {}
-    (queue,) = resolved([options["queue"]], QUEUES, QUEUE_ALIASES, "queue").values()
+    queue = _queue(options["queue"])
     claim_folders(output)
     filled = {name: config.number(*key) for name, key in FROM_CONFIG.items() if options[name] is None}
     settings = settings_of({**options, **filled})._replace(
@@ -110,6 +110,13 @@ def _output(options: Mapping[str, Any], command: str) -> Output:
         as_json=options["as_json"], parsable=options["parsable2"], noheader=options["noheader"], out=options["out"],
         jobs_out=options["jobs_out"],
     )  # fmt: skip
+
+
+def _queue(name: str) -> str:
+    found = list(resolved([name], QUEUES, QUEUE_ALIASES, "queue").values())
+    if len(found) > 1:
+        raise UsageError(f"queue {name!r}: a site has one")
+    return found[0]
 
 
 def _seeds(options: Mapping[str, Any]) -> tuple[int, ...]:

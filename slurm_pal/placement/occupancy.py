@@ -124,6 +124,14 @@ class Occupancy:
         """The slowdowns that placement goes by for one sensitivity class."""
         return self._slowdown[_known(sensitivity)]
 
+    def handed_out(self, sensitivity: str, node: int, given: Sequence[int]) -> list[float]:
+        """Slowdowns of the free GPUs of a node in the order of handing out, if these were given back, too."""
+        known = _known(sensitivity)
+        self._view(sensitivity)
+        free = {*given} if node in self._down else self._free[node].union(given)
+        row = self._slowdown[known][node]
+        return [row[index] for index in self._orders[known][node] if index in free]
+
     def place(self, policy: str, shape: GpuShape, rule: Rule, partition: str = "") -> Placement | None:
         """The GPUs for a job of this shape now; nodes are positions in `names`. None when it does not fit.
 

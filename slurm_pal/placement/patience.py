@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+WAIT_SHARE = 0.5
+"""Whoever waits for better GPUs waits half of what waiting can pay: should none come, he has lost no more than
+half of what the slow ones would have cost, and he may still win the other half (docs/placement.md)."""
+
 
 def patience_s(there: float, here: float, expected_run_s: float) -> float:
     """Seconds that a wait for time factor `here` may last before `there`, which is free now, would have been better.

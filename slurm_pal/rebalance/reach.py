@@ -7,7 +7,7 @@ no decision.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from slurm_pal.jobs import GpuShape
 from slurm_pal.placement.occupancy import Occupancy, kept
@@ -46,9 +46,10 @@ class Reach:
         here = min(self._here(shape.total, rule, node, indexes) for node, indexes in held)
         return here if elsewhere is None else min(here, elsewhere.product)
 
-    def _here(self, total: int, rule: Rule, node: int, indexes: Iterable[int]) -> float:
-        """A bound for placements that use this node: all of the job on its best GPUs, or one of them and others."""
-        row = self._occupancy.believed(rule.sensitivity)[node]
-        pool = sorted(row[index] for index in (*indexes, *self._occupancy.free_indexes(node)))
-        spread = pool[0] * (rule.locality_penalty if total > 1 else 1.0)
-        return min(pool[total - 1], spread) if total <= len(pool) else spread
+    def _here(self, total: int, rule: Rule, node: int, indexes: Sequence[int]) -> float:
+        """A bound for placements that use this node: for the whole job, or for a part of it, the first GPU at least."""
+        offered = self._occupancy.handed_out(rule.sensitivity, node, indexes)
+        if total == 1:
+            return offered[0]
+        spread = offered[0] * rule.locality_penalty
+        return min(spread, max(offered[:total])) if total <= len(offered) else spread

@@ -1,4 +1,4 @@
-"""The bound: how fast a job would be alone on the empty cluster. No placement can do better."""
+"""How fast a job would be alone on the empty cluster: no placement can make it faster."""
 
 from __future__ import annotations
 

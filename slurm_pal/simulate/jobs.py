@@ -14,10 +14,10 @@ class Job:
     """State of one job. `done_s` counts ideal seconds; moments are s from the start of the trace."""
 
     __slots__ = (
-        "account", "attained_s", "done_s", "edition", "factor", "first_start_s", "gpus", "held", "held_gpus",
-        "ideal_s", "limit_s", "locality", "locality_penalty", "move_cost_s", "moves", "number", "patient_until_s", "reported",
-        "restarts", "since_s", "slowdown", "start_s", "submit_s", "trace", "user", "weighted_locality",
-        "weighted_slowdown", "works_from_s",
+        "account", "attained_s", "believed", "done_s", "edition", "factor", "first_start_s", "gpus", "held",
+        "held_gpus", "ideal_s", "limit_s", "locality", "locality_penalty", "move_cost_s", "moves", "number",
+        "patient_until_s", "reported", "restarts", "since_s", "slowdown", "start_s", "submit_s", "trace",
+        "user", "weighted_locality", "weighted_slowdown", "works_from_s",
     )  # fmt: skip
 
     def __init__(self, trace: TraceJob, number: int, settings: Settings, reported: bool) -> None:
@@ -35,6 +35,7 @@ class Job:
         self.start_s = self.since_s = self.works_from_s = 0.0
         self.first_start_s: float | None = None
         self.factor = self.slowdown = self.locality = 1.0
+        self.believed = 1.0  # the factor as placement sees it
         self.weighted_slowdown = self.weighted_locality = 0.0
         self.moves = self.restarts = self.edition = 0
         self.patient_until_s: float | None = None  # how long waiting for better GPUs can pay

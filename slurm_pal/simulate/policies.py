@@ -15,7 +15,7 @@ class SimPolicy(NamedTuple):
     waits: bool = False  # a sensitive job at the head of the queue waits for better GPUs as long as that can pay
     moves: str = "none"  # "paying": moves that gain more than they cost; "always": everybody by the rule, every tick
     order: str = "queue"  # who backfills first: the queue's order, or "response"
-    alone: bool = False  # not a policy but its bound: every job runs as fast as it would alone
+    alone: bool = False  # not a policy but what placement alone could reach: every job runs as fast as it would alone
 
 
 POLICIES = {
@@ -40,6 +40,6 @@ POLICIES = {
     ),
     "packed-order": SimPolicy("packed", "packed, and backfill by response ratio", order="response"),
     "packed-wait": SimPolicy("packed", "packed, and the same waiting: what stepping aside alone does", waits=True),
-    "bound": SimPolicy("packed", "no policy: every job as fast as alone on the cluster", alone=True),
-    "bound-order": SimPolicy("packed", "the bound, with backfill by response ratio", order="response", alone=True),
+    "alone": SimPolicy("packed", "no policy: every job as fast as alone on the cluster", alone=True),
+    "alone-order": SimPolicy("packed", "the same, with backfill by response ratio", order="response", alone=True),
 }

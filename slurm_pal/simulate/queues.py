@@ -76,7 +76,7 @@ def multifactor(job: Waiting, now_s: float, usage: Usage) -> float:
 
 QUEUES: Mapping[str, Queue] = {
     "fifo": Queue(lambda job, now_s, usage: job.submit_s, "first come, first served (priority/basic)"),
-    "las": Queue(lambda job, now_s, usage: job.attained_s, "least attained service first (Tiresias)"),
+    "las": Queue(lambda job, now_s, usage: job.attained_s, "least attained service first (Tiresias); nobody is preempted, so it differs from fifo for restarted jobs only"),
     "srtf": Queue(lambda job, now_s, usage: job.limit_s - job.attained_s, "shortest remaining time limit first"),
     "multifactor": Queue(multifactor, "age, fair share and size, as priority/multifactor", fixed=False),
 }

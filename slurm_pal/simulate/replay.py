@@ -253,6 +253,7 @@ class _Run:
         if job.first_start_s is not None and not cost_s:
             cost_s = job.move_cost_s  # it failed with its node and starts again
         job.begin(held, slowdown, locality, self._now_s, cost_s + self._settings.warmup_s)
+        job.believed = placed.product
         self._running[job.number] = job
         self._busy += job.held_gpus
         insort(self._ends, (job.limit_end_s, job.number))
@@ -297,10 +298,8 @@ class _Run:
             self._begin(job, moves[job.number], job.move_cost_s)
 
     def _movable(self, job: Job) -> Movable:
-        believed = self._plan.hardware.believed[_class(job)]
-        factor = max(believed[node][index] for node, indexes in job.held for index in indexes) * job.locality
         return Movable(
-            str(job.number), job.trace.shape, self._starter.rule(job), job.trace.partition, job.held, factor,
+            str(job.number), job.trace.shape, self._starter.rule(job), job.trace.partition, job.held, job.believed,
             self._remaining_s(job), self._now_s - job.start_s, job.move_cost_s + self._settings.warmup_s, job.moves,
         )  # fmt: skip
 

@@ -94,4 +94,4 @@ def _complaint(complaints: IO[bytes], returncode: int) -> str:
     """The last line on stderr, which says what it came to; else the exit code."""
     complaints.seek(0)
     lines = [line.strip() for line in complaints.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit code {returncode}"
+    return lines[-1].removeprefix("sacct: error: ") if lines else f"exit code {returncode}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_pal.hostlist import fold
-from slurm_pal.placement.patience import patience_s
+from slurm_pal.placement.patience import WAIT_SHARE, patience_s
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import known_class
@@ -66,7 +66,7 @@ def keep_off(case: Case, told: Decision, chosen: Offer) -> Decision:
     if not case.may_lease:
         why = case.request.soft_only or "nobody would take an exclusion back"
         return told._replace(reason=f"as it is: {what}, but {why}")
-    lease_s, why = _lease(case, chosen.product, MEDIAN_SLOWDOWN * chosen.locality)
+    lease_s, why = _lease(case, chosen.product, MEDIAN_SLOWDOWN * chosen.locality, WAIT_SHARE)
     excluded = (*case.request.exc_nodes, *slow)
     return told._replace(
         action="exclude",
@@ -96,13 +96,14 @@ def prefer(case: Case, told: Decision, chosen: Offer) -> Decision:
     )
 
 
-def _lease(case: Case, elsewhere: float, here: float) -> tuple[float, str]:
-    """Seconds that waiting can pay, and the sum in words. One scheduling pass is always granted."""
+def _lease(case: Case, elsewhere: float, here: float, share: float = 1.0) -> tuple[float, str]:
+    """So large a share of the seconds that waiting can pay, and the sum in words. One pass is always granted."""
     settings, limit_s = case.settings, case.limit_s
     run_s = limit_s * settings.expected_run_share if limit_s else settings.expected_run_s
-    pays_s = patience_s(elsewhere, here, run_s)
+    pays_s = share * patience_s(elsewhere, here, run_s)
     lease_s = max(settings.lease_pass_s, min(pays_s, settings.lease_max_s))
-    words = f"{lease_s:.0f} s: ({elsewhere:.3f} - {here:.3f}) x {run_s:.0f} s expected run time"
+    part = "" if share == 1.0 else f"{share:g} x "
+    words = f"{lease_s:.0f} s: {part}({elsewhere:.3f} - {here:.3f}) x {run_s:.0f} s expected run time"
     if lease_s != pays_s:
         words += ", at most submit.lease_max_s" if pays_s > lease_s else ", at least one scheduling pass"
     return lease_s, words

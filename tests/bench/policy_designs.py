@@ -30,7 +30,7 @@ TRACES = (1, 2, 3, 4, 7)
 BASELINE = "packed"
 POLICIES = (
     "slurm", "random", "pm-first", "pal", "pal-ns", "threshold", "class-fit", "class-fit-move", "class-fit-wait",
-    "pal-fit", "packed-order", "pal-fit-order", "bound",
+    "packed-wait", "pal-fit", "packed-order", "pal-fit-order", "alone",
 )  # fmt: skip
 SCENARIOS = {
     "medians of Longhorn": ("medians", ""),
@@ -97,7 +97,7 @@ def main() -> None:
         results = dict(run_all(work, tasks, arguments.jobs))
         print(f"\n### {name}: {len(TRACES)} traces x {arguments.seeds} seeds\n")
         table(results, arguments.policies, arguments.seeds)
-        groups(results, [policy for policy in arguments.policies if policy in ("pal-fit", "pal-fit-order", "bound")])
+        groups(results, [policy for policy in arguments.policies if policy in ("packed-wait", "pal-fit", "pal-fit-order", "alone")])
 
 
 def table(results: dict[tuple[int, Task], Replay], policies: list[str], seeds: int) -> None:

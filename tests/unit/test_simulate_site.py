@@ -445,7 +445,7 @@ def test_rows_come_while_sacct_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        ("echo 'sacct: error: no connection' >&2; echo 'Problem talking to the database' >&2; exit 1",
+        ("echo 'sacct: error: no connection' >&2; echo 'sacct: error: Problem talking to the database' >&2; exit 1",
          "sacct failed: Problem talking to the database"),
         ("exit 3", "sacct failed: exit code 3"),
         ("kill -9 $$", "sacct was ended by signal 9"),

@@ -206,7 +206,8 @@ def test_a_user_who_sees_only_own_jobs_is_told(
         (["--cluster", "2x2"], "--cluster means nothing with --site"),
         (["--policy", "pal"], "--policy means nothing with --site"),
         (["--trace", "no-such-file"], "no-such-file"),
-        (["--queue", "no-such-queue"], "no-such-queue"),
+        (["--queue", "no-such-queue"], "queue 'no-such-queue' is not one of"),
+        (["--queue", "fifo,multifactor"], "queue 'fifo,multifactor': a site has one"),
     ],
 )
 def test_options_that_cannot_be(site: Path, words: list[str], text: str) -> None:
