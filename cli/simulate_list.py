@@ -9,20 +9,21 @@ from slurm_pal.simulate.names import POLICY_ALIASES, QUEUE_ALIASES, REPLICA_ALIA
 from slurm_pal.simulate.policies import POLICIES
 from slurm_pal.simulate.profiles import KINDS
 from slurm_pal.simulate.queues import QUEUES
-from slurm_pal.simulate.replica.policies import POLICIES as PUBLISHED
+from slurm_pal.simulate.replica.policies import summaries as replica_policies
 from slurm_pal.simulate.scores import EXACT, PARTS
 
 HEADER = ("OPTION", "NAME", "SUMMARY")
 
 
 def rows() -> list[tuple[str, str, str]]:
+    published = replica_policies()
     found = [("--policy", name, row.summary) for name, row in POLICIES.items()]
     found += [
         ("--policy", alias, f"the same as {name}") for alias, name in POLICY_ALIASES.items() if alias not in POLICIES
     ]
-    found += [("--replica", name, row.summary) for name, row in PUBLISHED.items()]
+    found += [("--replica", name, summary) for name, summary in published.items()]
     found += [
-        ("--replica", alias, f"the same as {name}") for alias, name in REPLICA_ALIASES.items() if name in PUBLISHED
+        ("--replica", alias, f"the same as {name}") for alias, name in REPLICA_ALIASES.items() if name in published
     ]
     found += [("--queue", name, row.summary) for name, row in QUEUES.items()]
     found += [("--queue", alias, f"the same as {name}") for alias, name in QUEUE_ALIASES.items() if alias not in QUEUES]

@@ -21,7 +21,7 @@ from slurm_pal.simulate.profiles import profile_of
 from slurm_pal.simulate.replica.active import QUEUES, Settings
 from slurm_pal.simulate.replica.blox_pal import Figures, Result
 from slurm_pal.simulate.replica.comparison import Comparison, Task, trace_of
-from slurm_pal.simulate.replica.policies import POLICIES
+from slurm_pal.simulate.replica.policies import POLICIES, summaries
 from slurm_pal.simulate.replica.profile import SEED
 from slurm_pal.simulate.replica.rows import read_sia
 from slurm_pal.simulate.virtual import Cluster
@@ -58,7 +58,7 @@ def _comparison(options: Mapping[str, Any], cluster: Cluster) -> tuple[dict[str,
         raise UsageError(f"--replica reads Sia-Philly traces; format {options['format_']!r} is not sia")
     if not cluster.per_node:
         raise UsageError(f"--replica needs nodes of one size, not {cluster.text()}")
-    names = resolved(options["policies"] or POLICIES, POLICIES, REPLICA_ALIASES)
+    names = resolved(options["policies"] or POLICIES, summaries(), REPLICA_ALIASES)
     settings = Settings(
         round_s=options["tick"] or 360.0,
         locality_penalty=options["locality_penalty"] or 1.7,

@@ -127,10 +127,9 @@ class Occupancy:
     def handed_out(self, sensitivity: str, node: int, given: Sequence[int]) -> list[float]:
         """Slowdowns of the free GPUs of a node in the order of handing out, if these were given back, too."""
         known = _known(sensitivity)
-        self._view(sensitivity)
         free = {*given} if node in self._down else self._free[node].union(given)
         row = self._slowdown[known][node]
-        return [row[index] for index in self._orders[known][node] if index in free]
+        return [row[index] for index in self._order(known)[node] if index in free]
 
     def place(self, policy: str, shape: GpuShape, rule: Rule, partition: str = "") -> Placement | None:
         """The GPUs for a job of this shape now; nodes are positions in `names`. None when it does not fit.
@@ -196,7 +195,6 @@ class Occupancy:
         found = self._views.get(known)
         if found is None:
             nodes = range(len(self.names))
-            self._orders[known] = [self._hand_out(known, node) for node in nodes]
             found = self._views[known] = View(
                 names=self.names,
                 free=[[] for _ in nodes],
@@ -215,6 +213,11 @@ class Occupancy:
         self._late[known].clear()
         return found
 
+    def _order(self, known: str) -> list[list[int]]:
+        if known not in self._orders:
+            self._orders[known] = [self._hand_out(known, node) for node in range(len(self.names))]
+        return self._orders[known]
+
     def _hand_out(self, sensitivity: str, node: int) -> list[int]:
         """The indexes of a node in the order in which a job of this class is given them."""
         indexes = list(range(self.node_gpus[node]))
@@ -232,7 +235,7 @@ class Occupancy:
 
     def _fill(self, sensitivity: str, view: View, node: int) -> None:
         free = () if node in self._down else self._free[node]
-        indexes = [index for index in self._orders[sensitivity][node] if index in free]
+        indexes = [index for index in self._order(sensitivity)[node] if index in free]
         for table, values in (
             (view.slowdown, self._slowdown[sensitivity]),
             (view.level, self._level[sensitivity]),

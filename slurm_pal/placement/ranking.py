@@ -2,91 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from heapq import heapify, heappop, heappush
 
 from slurm_pal.placement.candidates import Key, Preference
 
-Entry = tuple[Key, int, int]  # key, node, the node's edition when the key was taken
+Entry = tuple[Key, int, int]
+"""Key, node, and the node's edition when the key was taken: void once the node has a newer one."""
 
 
 class Ranking:
     """Candidates over nodes whose GPUs come and go.
 
     `changed(node)` must follow every change of what the preference looks at. A change
-    costs next to nothing: a heap enters the nodes that changed when it is asked again,
-    each in O(log nodes), however often they changed. Entries of an older edition of a
-    node are dropped when they come up.
+    itself costs nothing: nodes are looked at again when something is asked, once however
+    often they changed, and are entered into the heap that was asked, in O(log nodes).
     """
 
     def __init__(self, n_nodes: int, preference: Preference) -> None:
         self._preference = preference
-        self._usable = [preference.usable(node) for node in range(n_nodes)]
+        self._usable = [0] * n_nodes
         self._edition = [0] * n_nodes
+        self._nodes_with: list[int] = [n_nodes]  # how many nodes have so many usable GPUs
+        self._late = set(range(n_nodes))  # changed since something was asked
+        self._log: list[int] = []  # nodes in the order of their new editions
         self._fitting: dict[int, _Heap] = {}  # count -> nodes with at least so many
         self._exact: dict[int, _Heap] = {}  # count -> nodes with exactly so many
-        self._late: list[set[int]] = []  # of each heap
-        self._most = max(self._usable, default=0)
 
     def changed(self, node: int) -> None:
         """Take note that the GPUs of a node, or what is known of them, are other than before."""
-        self._edition[node] += 1
-        usable = self._usable[node] = self._preference.usable(node)
-        self._most = max(self._most, usable)
-        for late in self._late:
-            late.add(node)
+        self._late.add(node)
 
     def best(self, count: int, used: Container[int]) -> int | None:
-        heap = self._heap(self._fitting, count, lambda usable: usable >= count)
-        return self._first(heap, used)
+        self._catch_up()
+        if not any(self._nodes_with[count:]):
+            return None
+        return self._first(self._fitting, count, used)
 
     def fullest(self, used: Container[int]) -> tuple[int, int] | None:
-        for count in range(self._most, 0, -1):
-            heap = self._heap(self._exact, count, lambda usable, count=count: usable == count)  # type: ignore[misc]
-            node = self._first(heap, used)
+        self._catch_up()
+        for count in range(len(self._nodes_with) - 1, 0, -1):
+            node = self._first(self._exact, count, used) if self._nodes_with[count] else None
             if node is not None:
                 return node, count
         return None
 
-    def _heap(self, heaps: dict[int, _Heap], count: int, fits: Callable[[int], bool]) -> list[Entry]:
-        """The heap for so many GPUs, with the nodes that changed since it was last asked."""
-        key, edition, usable = self._preference.key, self._edition, self._usable
+    def _catch_up(self) -> None:
+        for node in self._late:
+            usable = self._preference.usable(node)
+            if usable >= len(self._nodes_with):
+                self._nodes_with += [0] * (usable + 1 - len(self._nodes_with))
+            self._nodes_with[self._usable[node]] -= 1
+            self._nodes_with[usable] += 1
+            self._usable[node] = usable
+            self._edition[node] += 1
+            self._log.append(node)
+        self._late.clear()
+        if len(self._log) > 4 * len(self._usable) + 64:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        """Start a new log; heaps that have not read this one to its end are made anew when they are asked for."""
+        for heaps in (self._fitting, self._exact):
+            for count in [count for count, heap in heaps.items() if heap.read < len(self._log)]:
+                del heaps[count]
+            for heap in heaps.values():
+                heap.read = 0
+        self._log.clear()
+
+    def _first(self, heaps: dict[int, _Heap], count: int, used: Container[int]) -> int | None:
+        """The best node for so many GPUs outside `used`, by the heap for that number."""
+        entries = self._up_to_date(heaps, count)
+        aside: list[Entry] = []
+        found: int | None = None
+        while entries:
+            _, node, edition = entries[0]
+            if edition != self._edition[node]:
+                heappop(entries)
+            elif node in used:
+                aside.append(heappop(entries))
+            else:
+                found = node
+                break
+        for entry in aside:
+            heappush(entries, entry)
+        return found
+
+    def _up_to_date(self, heaps: dict[int, _Heap], count: int) -> list[Entry]:
+        key, usable, edition = self._preference.key, self._usable, self._edition
         heap = heaps.get(count)
         if heap is None:
-            heap = heaps[count] = _Heap()
-            heap.late.update(range(len(usable)))
-            self._late.append(heap.late)
-        for node in heap.late:
-            if fits(usable[node]):
+            heap, nodes = _Heap(), set(range(len(usable)))
+            heaps[count] = heap
+        else:
+            nodes = set(self._log[heap.read :])
+        heap.read = len(self._log)
+        most = len(self._nodes_with) if heaps is self._fitting else count
+        for node in nodes:
+            if count <= usable[node] <= most:
                 heappush(heap.entries, (key(node, count), node, edition[node]))
-        heap.late.clear()
-        if len(heap.entries) > 4 * len(usable) + 64:  # mostly stale
-            heap.entries[:] = [entry for entry in heap.entries if entry[2] == edition[entry[1]]]
+        if len(heap.entries) > 4 * len(usable) + 64:  # mostly void
+            heap.entries = [entry for entry in heap.entries if entry[2] == edition[entry[1]]]
             heapify(heap.entries)
         return heap.entries
 
-    def _first(self, heap: list[Entry], used: Container[int]) -> int | None:
-        aside: list[Entry] = []
-        found: int | None = None
-        while heap:
-            entry = heap[0]
-            if entry[2] != self._edition[entry[1]]:
-                heappop(heap)
-            elif entry[1] in used:
-                aside.append(heappop(heap))
-            else:
-                found = entry[1]
-                break
-        for entry in aside:
-            heappush(heap, entry)
-        return found
-
 
 class _Heap:
-    """Entries in heap order, and the nodes whose newest entry is not among them yet."""
+    """Entries in heap order, and how much of the log they are from."""
 
-    __slots__ = ("entries", "late")
+    __slots__ = ("entries", "read")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.late: set[int] = set()
+        self.read = 0

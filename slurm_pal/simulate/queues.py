@@ -29,18 +29,26 @@ class Usage:
         self._half_life_s = half_life_s
         self._used: dict[str, tuple[float, float]] = {}
         self._total = (0.0, 0.0)
+        self._fair: dict[str, float] = {}  # of the moment last asked about
+        self._asked_s = math.nan
 
     def add(self, account: str, gpu_s: float, now_s: float) -> None:
         self._used[account] = (self._decayed(self._used.get(account, (0.0, now_s)), now_s) + gpu_s, now_s)
         self._total = (self._decayed(self._total, now_s) + gpu_s, now_s)
+        self._asked_s = math.nan
 
     def share(self, account: str, now_s: float) -> float:
         """The account's part of all decayed usage, 0..1."""
         total = self._decayed(self._total, now_s)
         return self._decayed(self._used.get(account, (0.0, now_s)), now_s) / total if total > 0 else 0.0
 
-    def accounts(self) -> int:
-        return len(self._used)
+    def fair(self, account: str, now_s: float) -> float:
+        """2^(-usage / share) with equal shares for all accounts, 0..1."""
+        if now_s != self._asked_s:
+            self._fair, self._asked_s = {}, now_s
+        if account not in self._fair:
+            self._fair[account] = math.pow(2.0, -self.share(account, now_s) * max(1, len(self._used)))
+        return self._fair[account]
 
     def _decayed(self, entry: tuple[float, float], now_s: float) -> float:
         used, since_s = entry
@@ -64,19 +72,19 @@ WEIGHTS: Mapping[str, float] = {"age": 1000.0, "fairshare": 1000.0, "size": 100.
 
 
 def multifactor(job: Waiting, now_s: float, usage: Usage) -> float:
-    """Age, fair share and size as in Slurm's priority/multifactor (slurm.conf(5)), one level of accounts.
-
-    Fair share is 2^(-usage / share) with equal shares for all accounts.
-    """
+    """Age, fair share and size as in Slurm's priority/multifactor (slurm.conf(5)), one level of accounts."""
     age = min(1.0, (now_s - job.submit_s) / MAX_AGE_S)
-    fair = math.pow(2.0, -usage.share(job.account or job.user, now_s) * max(1, usage.accounts()))
+    fair = usage.fair(job.account or job.user, now_s)
     size = min(1.0, job.gpus / 64.0)
     return -(WEIGHTS["age"] * age + WEIGHTS["fairshare"] * fair + WEIGHTS["size"] * size)
 
 
 QUEUES: Mapping[str, Queue] = {
     "fifo": Queue(lambda job, now_s, usage: job.submit_s, "first come, first served (priority/basic)"),
-    "las": Queue(lambda job, now_s, usage: job.attained_s, "least attained service first (Tiresias); nobody is preempted, so it differs from fifo for restarted jobs only"),
+    "las": Queue(
+        lambda job, now_s, usage: job.attained_s,
+        "least attained service first (Tiresias); without preemption only restarted jobs differ from fifo",
+    ),
     "srtf": Queue(lambda job, now_s, usage: job.limit_s - job.attained_s, "shortest remaining time limit first"),
     "multifactor": Queue(multifactor, "age, fair share and size, as priority/multifactor", fixed=False),
 }

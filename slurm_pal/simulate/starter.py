@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from slurm_pal.placement.class_fit import INSENSITIVE
@@ -16,8 +17,21 @@ from slurm_pal.simulate.jobs import Job
 from slurm_pal.simulate.policies import SimPolicy
 from slurm_pal.simulate.settings import Settings
 
-Offers = dict[tuple[object, ...], Placement | None]
-"""Placements found in one pass, by kind of job; None: nothing that is free will do, and a pass only takes."""
+Kind = tuple[object, ...]
+"""All that a placement depends on, besides what is free."""
+
+
+class Pass:
+    """What one pass has found out so far, by kind of job: it asks once per kind until something starts."""
+
+    def __init__(self) -> None:
+        self.offers: dict[Kind, Placement | None] = {}  # None: nothing that is free will do, and a pass only takes
+        self.refused_s: dict[Kind, float] = {}  # the least time limit that would have delayed a reserved job
+
+    def started(self) -> None:
+        """Other GPUs are free than before."""
+        self.offers = {kind: None for kind, placed in self.offers.items() if placed is None}
+        self.refused_s.clear()
 
 
 class Starter:
@@ -43,9 +57,9 @@ class Starter:
 
     def heads(self, queue: Sequence[Job], now_s: float) -> list[Job]:
         """Start jobs in the queue's order until one is blocked in each partition; returns who is left."""
-        return self._heads(queue, now_s, {})[0]
+        return self._heads(queue, now_s, Pass())[0]
 
-    def _heads(self, queue: Sequence[Job], now_s: float, offers: Offers) -> tuple[list[Job], set[int]]:
+    def _heads(self, queue: Sequence[Job], now_s: float, found: Pass) -> tuple[list[Job], set[int]]:
         """Who is left, and the numbers of those that were tried. Nobody takes nodes that a blocked job may use."""
         left: list[Job] = []
         tried: set[int] = set()
@@ -53,7 +67,7 @@ class Starter:
         for position, job in enumerate(queue):
             partition = job.trace.partition
             if partition not in blocked and not any(self._occupancy.overlap(partition, other) for other in blocked):
-                if self._try(job, now_s, (), offers):
+                if self._try(job, now_s, (), found):
                     continue
                 tried.add(job.number)
             blocked.add(partition)
@@ -64,8 +78,8 @@ class Starter:
 
     def backfill(self, queue: Sequence[Job], running: Callable[[], Iterable[Job]], now_s: float) -> list[Job]:
         """One pass: heads, a reservation for the first blocked job of each partition, then whoever fits around them."""
-        offers: Offers = {}
-        left, tried = self._heads(queue, now_s, offers)
+        found = Pass()
+        left, tried = self._heads(queue, now_s, found)
         if not left or self._occupancy.free_gpus == 0:
             return left
         reserved: dict[str, Reservation] = {}
@@ -74,7 +88,7 @@ class Starter:
         for job in left[: self._settings.backfill_depth]:
             if job.trace.partition in reserved:
                 others.append(job)
-            elif job.number not in tried and self._try(job, now_s, tuple(reserved.values()), offers):
+            elif job.number not in tried and self._try(job, now_s, tuple(reserved.values()), found):
                 started.add(job.number)
             else:
                 reserved[job.trace.partition] = self._reserve(job, running(), now_s)
@@ -84,18 +98,22 @@ class Starter:
         for job in others:
             if self._occupancy.free_gpus == 0:
                 break
-            if self._try(job, now_s, around, offers):
+            if self._try(job, now_s, around, found):
                 started.add(job.number)
         return [job for job in left if job.number not in started] if started else left
 
     def _ratio(self, job: Job, now_s: float) -> float:
         return response_ratio(now_s - job.submit_s, job.limit_s, job.gpus)
 
-    def _try(self, job: Job, now_s: float, reserved: Sequence[Reservation], offers: Offers) -> bool:
+    def _try(self, job: Job, now_s: float, reserved: Sequence[Reservation], found: Pass) -> bool:
         """Start the job if it fits, does not rather wait, and delays no reserved job."""
         if job.gpus > self._occupancy.free_gpus:
             return False
-        placed = self._offer(job, now_s, offers)
+        rule_name = self._policy.placement if self._steered(job, now_s) else PLAIN
+        kind = (rule_name, job.trace.shape, job.trace.sensitivity, job.trace.partition, job.locality_penalty)
+        if job.limit_s >= found.refused_s.get(kind, math.inf):
+            return False
+        placed = self._offer(job, rule_name, kind, found.offers)
         if placed is None:
             return False
         # Only a job at the head waits: its start is reserved, so that it waits no longer than that pays.
@@ -106,20 +124,17 @@ class Starter:
             if not reservation.allows(held, now_s + job.limit_s):
                 for earlier in reserved[:position]:
                     earlier.release(held, now_s + job.limit_s)
+                if rule_name not in DRAWN_ANEW:
+                    found.refused_s[kind] = job.limit_s
                 return False
         self._start(job, placed)
-        for kind in [kind for kind, found in offers.items() if found is not None]:
-            del offers[kind]
+        found.started()
         return True
 
-    def _offer(self, job: Job, now_s: float, offers: Offers) -> Placement | None:
-        """Where the job would start; asked once per kind of job until something starts."""
-        rule_name = self._policy.placement if self._steered(job, now_s) else PLAIN
-        trace = job.trace
-        kind = (rule_name, trace.shape, trace.sensitivity, trace.partition, job.locality_penalty)
-        if kind in offers and (offers[kind] is None or rule_name not in DRAWN_ANEW):
-            return offers[kind]
-        offers[kind] = self._occupancy.place(rule_name, trace.shape, self.rule(job), trace.partition)
+    def _offer(self, job: Job, rule_name: str, kind: Kind, offers: dict[Kind, Placement | None]) -> Placement | None:
+        """Where the job would start now."""
+        if kind not in offers or (offers[kind] is not None and rule_name in DRAWN_ANEW):
+            offers[kind] = self._occupancy.place(rule_name, job.trace.shape, self.rule(job), job.trace.partition)
         return offers[kind]
 
     def _steered(self, job: Job, now_s: float) -> bool:

@@ -97,7 +97,10 @@ def main() -> None:
         results = dict(run_all(work, tasks, arguments.jobs))
         print(f"\n### {name}: {len(TRACES)} traces x {arguments.seeds} seeds\n")
         table(results, arguments.policies, arguments.seeds)
-        groups(results, [policy for policy in arguments.policies if policy in ("packed-wait", "pal-fit", "pal-fit-order", "alone")])
+        groups(
+            results,
+            [policy for policy in arguments.policies if policy in ("packed-wait", "pal-fit", "pal-fit-order", "alone")],
+        )
 
 
 def table(results: dict[tuple[int, Task], Replay], policies: list[str], seeds: int) -> None:

@@ -76,7 +76,7 @@ def main() -> None:
         for jobs in map(int, asked.jobs.split(","))
     ]
     if asked.alone:
-        (policy, jobs, gpus), = combinations
+        ((policy, jobs, gpus),) = combinations
         print(one(policy, asked.queue, jobs, gpus, asked.load, asked.seed), flush=True)
         return
     print(COLUMNS, flush=True)

@@ -11,8 +11,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from slurm_pal.cluster import Node, Partition
 from slurm_pal.jobs import GpuShape, SlurmJob
 from slurm_pal.placement import POLICIES, place
+from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.offers import build_view
 from slurm_pal.placement.view import Placement, Rule
+from slurm_pal.rebalance.moves import slots
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot
 from slurm_pal.submit import argv, request
@@ -73,3 +75,40 @@ def test_a_whole_decision_of_palsub(benchmark: BenchmarkFixture, tmp_path: Path,
         return decide(asked, overview, known, "A", Settings(), "watcher", 1.0)
 
     assert benchmark(decided).action == "nodelist"
+
+
+def occupancy(n_gpus: int) -> Occupancy:
+    """The same cluster as the tick and the simulator keep it: half of the GPUs in use."""
+    draw = random.Random(7)
+    nodes = range(n_gpus // PER_NODE)
+    tables = {c: [[draw.gauss(1, 0.02) for _ in range(PER_NODE)] for _ in nodes] for c in "ABC"}
+    levels = {c: [[round(x, 2) for x in row] for row in table] for c, table in tables.items()}
+    made = Occupancy([f"gpu{node}" for node in nodes], tables, levels)
+    for node in nodes:
+        made.take([(node, tuple(sorted(draw.sample(range(PER_NODE), draw.randrange(PER_NODE + 1)))))])
+    return made
+
+
+@pytest.mark.parametrize("total", [1, 4, 64])
+@pytest.mark.parametrize("n_gpus", [1_000, 10_000, 100_000])
+def test_one_job_where_the_state_is_kept(benchmark: BenchmarkFixture, n_gpus: int, total: int) -> None:
+    """A start and an end: place, take and give back, as in the simulator. The first call, which ranks all nodes, is apart."""
+    state, rule = occupancy(n_gpus), Rule("A", 1.7, 1.05)
+    state.place("class-fit", GpuShape(total), rule)
+
+    def start_and_end() -> Placement | None:
+        placed = state.place("class-fit", GpuShape(total), rule)
+        if placed is not None:
+            held = slots(placed)
+            state.take(held)
+            state.give(held)
+        return placed
+
+    assert benchmark(start_and_end) is not None
+
+
+@pytest.mark.parametrize("n_gpus", [10_000, 100_000])
+def test_one_job_with_every_node_looked_at(benchmark: BenchmarkFixture, n_gpus: int) -> None:
+    """What palsub does, its view at hand."""
+    view = occupancy(n_gpus).view("A")
+    assert benchmark(lambda: place("class-fit", view, GpuShape(4), Rule("A", 1.7, 1.05))) is not None

@@ -20,7 +20,7 @@ LIMIT_FACTOR = 1.5
 
 
 def ours(profile: Profile, by_response: bool = True) -> RoundPolicy:
-    """A fresh round policy: the head of the queue that fits, sensitive classes first, then whoever else fits.
+    """A fresh round policy: the head of the queue that fits, sensitive classes first; with backfill, who else fits.
 
     `by_response` tries the others by response ratio, otherwise in the queue's order. A
     sensitive job never takes outliers while there are GPUs enough that are none: it waits
@@ -61,7 +61,7 @@ def _in_turn(moment: Round, gpus: int, by_response: bool) -> list[ActiveJob]:
     while head < len(moment.jobs) and moment.jobs[head].size <= gpus:
         gpus -= moment.jobs[head].size
         head += 1
-    rest = list(moment.jobs[head:])
+    rest = list(moment.jobs[head:]) if moment.settings.backfill else []
     if by_response:
         limit = LIMIT_FACTOR * moment.settings.locality_penalty
         rest.sort(key=lambda job: -response_ratio(moment.now_s - job.submit_s, limit * job.row.ideal_s, job.size))

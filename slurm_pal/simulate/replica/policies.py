@@ -10,6 +10,7 @@ from slurm_pal.errors import UsageError
 from slurm_pal.simulate.replica import picks, rounds
 from slurm_pal.simulate.replica.active import RoundPolicy, Settings
 from slurm_pal.simulate.replica.free import Table
+from slurm_pal.simulate.replica.ours import ours
 from slurm_pal.simulate.replica.profile import Profile
 from slurm_pal.variability.published import as_shipped
 
@@ -40,10 +41,24 @@ POLICIES = {
 }
 
 
+OURS = {
+    "pal-fit": ("ours, with backfill in the queue's order", False),
+    "pal-fit-order": ("ours, with backfill by response ratio", True),
+}
+"""What the product does, under the published rounds: summary, and whether backfill goes by response ratio."""
+
+
+def summaries() -> dict[str, str]:
+    """All round policies by name."""
+    return {name: row.summary for name, row in POLICIES.items()} | {name: text for name, (text, _) in OURS.items()}
+
+
 def build(name: str, profile: Profile, settings: Settings) -> RoundPolicy:
     """A fresh round policy for one run. Raises UsageError for an unknown name or class to bar."""
+    if name in OURS:
+        return ours(profile, by_response=OURS[name][1])
     if name not in POLICIES:
-        raise UsageError(f"policy {name!r} is not one of {', '.join(POLICIES)}")
+        raise UsageError(f"policy {name!r} is not one of {', '.join(summaries())}")
     row = POLICIES[name]
     generator = Random()
     generator.setstate(profile.generator)

@@ -1,0 +1,60 @@
+"""Our policy against backfilled packing on the published traces and profiles, with moves charged.
+
+Ten pairs each, with seeds that the tables of docs/benchmarks.md do not single out: far from
+the precision of those, and enough to see that a change of the policy has lost the gain.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from pathlib import Path
+
+import pytest
+
+from slurm_pal.simulate.experiment import Experiment, Task
+from slurm_pal.simulate.inputs import read
+from slurm_pal.simulate.metrics import measure
+from slurm_pal.simulate.profiles import Slow, parse_slow, profile_of
+from slurm_pal.simulate.replica import blox_pal, policies
+from slurm_pal.simulate.replica.active import Settings
+from slurm_pal.simulate.replica.profile import CLASSES, draw, read_runs
+from slurm_pal.simulate.replica.rows import read_sia
+from slurm_pal.simulate.virtual import parse_cluster
+
+DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "pal"
+pytestmark = pytest.mark.skipif(
+    not (DATA / "traces").is_dir(), reason=f"no reference data in {DATA}; set PAL_REFERENCE_DATA"
+)
+TRACES = (1, 2, 3, 4, 7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "slow", "most"), [("medians", "", 0.92), ("joint", "", 0.92), ("medians", "0.03:1.5", 0.75)]
+)
+def test_real_mode(kind: str, slow: str, most: float) -> None:
+    ratios = []
+    for number in TRACES:
+        experiment = Experiment(
+            trace=read(str(DATA / "traces" / f"workload-{number}.csv")), cluster=parse_cluster("16x4"),
+            source=profile_of(f"{kind}:{DATA / 'profiles'}"), slow=parse_slow(slow) if slow else Slow(),
+            background_per_h=2.0,
+        )  # fmt: skip
+        for seed in (101, 102):
+            mine, packed = (measure(experiment.run(Task(name, seed))).mean_jct_s for name in ("pal-fit", "packed"))
+            ratios.append(mine / packed)
+    assert statistics.fmean(ratios) <= most
+
+
+def test_published_setting_with_backfill() -> None:
+    files = {"A": "resnet", "B": "bert", "C": "bert", "D": "pagerank"}
+    runs = {c: read_runs(str(DATA / "profiles" / f"{files[c]}-longhorn-agg.csv")) for c in CLASSES}
+    profile, ratios = draw(runs), []
+    for number in TRACES:
+        rows = read_sia(str(DATA / "traces" / f"workload-{number}.csv"))
+        means = []
+        for name, settings in (("pal-fit-order", Settings(backfill=True)), ("packed-s", Settings())):
+            policy = policies.build(name, profile, settings)
+            means.append(blox_pal.run(rows, policy, profile, settings).figures.avg_jct_s)
+        ratios.append(means[0] / means[1])
+    assert statistics.geometric_mean(ratios) <= 0.27
