@@ -92,7 +92,7 @@ def occupancy(n_gpus: int) -> Occupancy:
 @pytest.mark.parametrize("total", [1, 4, 64])
 @pytest.mark.parametrize("n_gpus", [1_000, 10_000, 100_000])
 def test_one_job_where_the_state_is_kept(benchmark: BenchmarkFixture, n_gpus: int, total: int) -> None:
-    """A start and an end: place, take and give back, as in the simulator. The first call, which ranks all nodes, is apart."""
+    """A start and an end, as in the simulator; the first call, which ranks all nodes, is apart."""
     state, rule = occupancy(n_gpus), Rule("A", 1.7, 1.05)
     state.place("class-fit", GpuShape(total), rule)
 
