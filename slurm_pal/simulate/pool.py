@@ -81,11 +81,12 @@ class _Pool(Generic[Task, Result]):
         # A fork of a process with threads (numpy has some) may hang: take the server's clean children.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([type(work).__module__])
-        self._executor = ProcessPoolExecutor(workers, context, _begin, (work, self._shared))
+        with _safe_path():  # its locks start a process that keeps track of them
+            self._executor = ProcessPoolExecutor(workers, context, _begin, (work, self._shared))
 
     def results(self, watch: Watch) -> Generator[tuple[Task, Result], None, None]:
         try:
-            with _interrupt_held():
+            with _safe_path(), _interrupt_held():
                 waiting: dict[Future[Any], Task] = {
                     self._executor.submit(_work, number, task): task for number, task in enumerate(self._tasks)
                 }
@@ -127,6 +128,20 @@ def _interrupt_held() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
     if came:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Processes started in the block do not import from the working directory, which is not ours to trust."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 # -- in the worker ------------------------------------------------------------------------

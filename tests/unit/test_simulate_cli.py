@@ -430,3 +430,16 @@ def test_pal_starts_without_the_simulators_packages() -> None:
     code = f"import sys, slurm_pal.cli.pal; print([name for name in {heavy} if name in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert ended.stdout.strip() == "[]"
+
+
+def test_workers_import_nothing_from_the_working_directory(tmp_path: Path) -> None:
+    script, elsewhere = tmp_path / "bin" / "pal.py", tmp_path / "elsewhere"
+    for package in (script.parent, elsewhere / "slurm_pal"):
+        package.mkdir(parents=True)
+    script.write_text('from slurm_pal.cli.pal import main\n\nif __name__ == "__main__":\n    main()\n')
+    (elsewhere / "slurm_pal" / "__init__.py").write_text('raise RuntimeError("a stranger\'s module")\n')
+    (elsewhere / "signal.py").write_text('raise RuntimeError("a stranger\'s module")\n')
+    words = ["simulate", "--generate", "jobs=5", "--cluster", "2x4", "--seeds", "2", "--jobs", "2", "--worst", "0", "-P"]
+    done = subprocess.run([sys.executable, str(script), *words], cwd=elsewhere, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "stranger" not in done.stderr and done.stdout.startswith("POLICY|")
