@@ -173,6 +173,8 @@ class Occupancy:
 
     def _place_among(self, partition: str, view: View, policy: str, shape: GpuShape, rule: Rule) -> Placement | None:
         nodes = self._permitted(shape, partition)
+        if not nodes:
+            return None
         some = View(
             names=[view.names[i] for i in nodes],
             free=[view.free[i] for i in nodes],

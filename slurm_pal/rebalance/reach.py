@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_pal.jobs import GpuShape
-from slurm_pal.placement.occupancy import Occupancy, kept
+from slurm_pal.placement.occupancy import DRAWN_ANEW, Occupancy, kept
 from slurm_pal.placement.view import Placement, Rule
 
 Held = Sequence[tuple[int, Sequence[int]]]
@@ -26,7 +26,7 @@ class Reach:
 
     def __init__(self, occupancy: Occupancy, policy: str) -> None:
         self._occupancy, self._policy = occupancy, policy
-        self._bounded = kept(policy)
+        self._bounded = kept(policy) and policy not in DRAWN_ANEW
         self._elsewhere: dict[tuple[object, ...], Placement | None] = {}
 
     def forget(self) -> None:

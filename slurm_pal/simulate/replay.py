@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
@@ -80,6 +81,7 @@ class _Run:
         self._outcomes: list[Outcome] = []
         self._gpu_s = self._move_gpu_s = 0.0
         self._moves = 0
+        self._settled_until_s = 0.0  # no move pays before, unless a job starts or ends
         self._busy = 0
         self._timeline: list[tuple[float, int, int]] = []
         self._random = np.random.default_rng([plan.seed, 0xFA11])
@@ -133,8 +135,8 @@ class _Run:
                 return False
             self._finish(job)
         elif kind == TICK:
-            self._tick()
             heappush(self._events, (self._now_s + self._settings.tick_s, TICK, 0, 0))
+            return self._tick()
         elif kind == WAKE:
             if self._woken_s is not None and self._now_s >= self._woken_s:
                 self._woken_s = None
@@ -224,13 +226,24 @@ class _Run:
         due_s = self._last_pass_s + self._settings.backfill_interval_s
         if now_s >= due_s:
             self._last_pass_s = now_s
-            self._pending = self._starter.backfill(self._pending, self._by_end, now_s)
+            self._backfill()
         else:
             self._pending = self._starter.heads(self._pending, now_s)
             self._wake(due_s)
         impatient_s = self._starter.next_patience_end()
         if impatient_s is not None:
             self._wake(impatient_s)
+
+    def _backfill(self) -> None:
+        """One pass. What it starts may help a job that waited for better GPUs, as they come within a node in turn;
+        so another pass follows, as Slurm's would, until nothing starts."""
+        before = len(self._pending)
+        self._pending = self._starter.backfill(self._pending, self._by_end, self._now_s)
+        if self._pending and len(self._pending) < before:
+            if self._settings.backfill_interval_s > 0:
+                self._wake(self._now_s + self._settings.backfill_interval_s)
+            elif self._policy.waits:
+                self._backfill()
 
     def _wake(self, at_s: float) -> None:
         if self._woken_s is None or at_s < self._woken_s:
@@ -243,6 +256,7 @@ class _Run:
     def _begin(self, job: Job, placed: Placement, cost_s: float = 0.0) -> None:
         """Run a job on these GPUs from now on; `cost_s` is charged when it had run elsewhere."""
         held = slots(placed)
+        self._settled_until_s = 0.0
         self._occupancy.take(held)
         if self._alone:
             slowdown, locality = self._alone.factors(job, _class(job))
@@ -261,6 +275,7 @@ class _Run:
 
     def _stop(self, job: Job) -> None:
         """Count what it did and free its GPUs."""
+        self._settled_until_s = 0.0
         gpu_s = job.advance(self._now_s)
         self._gpu_s += gpu_s
         self._usage.add(job.account or job.user, gpu_s, self._now_s)
@@ -274,7 +289,10 @@ class _Run:
         if job.reported:
             self._outcomes.append(job.outcome(self._now_s, self._plan.hardware.names))
 
-    def _tick(self) -> None:
+    def _tick(self) -> bool:
+        """Plan moves; False when nothing has come of it and no queue depends on the time."""
+        if self._queue.fixed and self._now_s < self._settled_until_s:
+            return False
         for job in self._running.values():
             gpu_s = job.advance(self._now_s)
             self._gpu_s += gpu_s
@@ -284,8 +302,22 @@ class _Run:
             ripe = [self._movable(job) for job in movable]
             moves = plan_moves(self._occupancy, self._policy.placement, ripe, self._settings.limits)
             self._carry_out({int(move.job_id): move.placement for move in moves})
+            if not moves:
+                self._settled_until_s = self._next_prospect_s(movable)
+            return bool(moves) or not self._queue.fixed
         elif self._policy.moves == "always":
             self._carry_out(everybody_anew(self._occupancy, self._policy.placement, movable, self._starter.rule))
+        return True
+
+    def _next_prospect_s(self, movable: Sequence[Job]) -> float:
+        """When a plan may find what it did not find now, if no job starts or ends until then.
+
+        What is left to run, and with it the gain of any move, only shrinks, but for two moments of a job:
+        when it has run long enough to be moved, and when it has outlived its expected run time.
+        """
+        moments = [job.start_s + self._settings.limits.minimum_s for job in movable]
+        moments += [self._now_s + self._expected_s(job) - job.attained_s for job in movable]
+        return min((moment for moment in moments if moment > self._now_s), default=math.inf)
 
     def _carry_out(self, moves: dict[int, Placement]) -> None:
         moved = [self._running[number] for number in moves]
@@ -305,11 +337,13 @@ class _Run:
 
     def _remaining_s(self, job: Job) -> float:
         """Expected ideal seconds still to come, from the time limit and the run time so far: nobody knows the truth."""
-        expected_s = job.limit_s * self._settings.expected_run_share
-        left_s = expected_s - job.attained_s
+        left_s = self._expected_s(job) - job.attained_s
         if left_s <= 0:
             left_s = max(0.0, job.limit_end_s - self._now_s) * self._settings.expected_run_share
         return left_s / max(job.factor, 1.0)
+
+    def _expected_s(self, job: Job) -> float:
+        return job.limit_s * self._settings.expected_run_share
 
     # Nodes that fail
 
@@ -327,6 +361,7 @@ class _Run:
         failures = self._settings.failures
         assert failures is not None
         if kind == REPAIR:
+            self._settled_until_s = 0.0
             self._occupancy.set_down(node, False)
             self._fail_later(node)
             return
