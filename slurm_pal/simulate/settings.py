@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from slurm_pal.placement.patience import WAIT_SHARE
 from slurm_pal.rebalance.moves import Limits
 
 
@@ -13,6 +14,7 @@ class Settings(NamedTuple):
     locality_penalty: float = 1.7  # for applications without their own
     barred_slowdown: float = 1.05  # sensitive jobs are kept off GPUs believed slower
     limit_factor: float = 1.5  # a job without a time limit gets so many times its ideal run time across nodes
+    wait_share: float = WAIT_SHARE  # whoever waits for better GPUs waits so much of what waiting can pay
     expected_run_share: float = 0.5  # expected run time as a share of the limit, all that Slurm knows
     backfill_interval_s: float = 30.0  # Slurm's bf_interval; 0: at every event
     backfill_depth: int = 500  # pending jobs that one pass looks at

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.need import need_of
 from slurm_pal.placement.occupancy import DRAWN_ANEW, PLAIN, Occupancy
-from slurm_pal.placement.patience import WAIT_SHARE, patience_s
+from slurm_pal.placement.patience import patience_s
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.rebalance.moves import slots
 from slurm_pal.rebalance.order import response_ratio
@@ -157,7 +157,9 @@ class Starter:
             return False
         if job.patient_until_s is None:
             expected_s = job.limit_s * self._settings.expected_run_share
-            job.patient_until_s = now_s + WAIT_SHARE * patience_s(placed.product, placed.locality, expected_s)
+            job.patient_until_s = now_s + self._settings.wait_share * patience_s(
+                placed.product, placed.locality, expected_s
+            )
         until_s = job.patient_until_s
         if now_s >= until_s:
             return False

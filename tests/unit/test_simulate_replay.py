@@ -1,0 +1,746 @@
+"""The replay against a second simulator, against what must always hold, and on cases done by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice, pairwise
+from math import inf
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_pal.errors import UsageError
+from slurm_pal.jobs import GpuShape
+from slurm_pal.placement.patience import patience_s
+from slurm_pal.rebalance.moves import Limits
+from slurm_pal.simulate.background import again_and_again
+from slurm_pal.simulate.easy import Reservation
+from slurm_pal.simulate.hardware import Hardware, hardware
+from slurm_pal.simulate.jobs import Held, Job
+from slurm_pal.simulate.policies import POLICIES
+from slurm_pal.simulate.queues import QUEUES
+from slurm_pal.simulate.replay import Plan, replay
+from slurm_pal.simulate.result import Outcome, Replay
+from slurm_pal.simulate.settings import Failures, Settings
+from slurm_pal.simulate.starter import Starter
+from slurm_pal.simulate.trace import Trace, TraceJob
+
+from .cluster_factory import CLASSES, tables
+from .easy_oracle import Wish, simulate
+
+AT_ONCE = Settings(backfill_interval_s=0.0)
+PLACED_ONCE = [name for name, policy in POLICIES.items() if policy.moves == "none" and not policy.alone]
+
+
+def machine(*rows: Sequence[float], partitions: dict[str, Sequence[int]] = {}) -> Hardware:
+    """Nodes given as the slowdowns of their GPUs, alike for all classes, truth and belief."""
+    return hardware({name: [list(row) for row in rows] for name in CLASSES}, partitions=partitions)
+
+
+def job(name: str, submit_s: float, gpus: int | GpuShape, ideal_s: float, **changes: object) -> TraceJob:
+    shape = gpus if isinstance(gpus, GpuShape) else GpuShape(gpus)
+    return TraceJob(name, submit_s, shape, ideal_s, "A")._replace(**changes)  # type: ignore[arg-type]
+
+
+def trace(*jobs: TraceJob) -> Trace:
+    return Trace("made up", jobs)
+
+
+def run(
+    cluster: Hardware, jobs: Sequence[TraceJob], policy: str = "packed", given: Settings = AT_ONCE, **plan: object
+) -> dict[str, Outcome]:
+    """Outcomes by job id."""
+    result = replay(Plan(trace(*jobs), cluster, policy, settings=given, **plan))  # type: ignore[arg-type]
+    assert result.complete
+    return {outcome.job_id: outcome for outcome in result.outcomes}
+
+
+# -- against the second simulator -----------------------------------------------------------
+
+GAPS = st.sampled_from((0.0, 0.0, 10.0, 30.0, 100.0))
+IDEAL = st.sampled_from((10.0, 25.0, 40.0, 80.0, 200.0, 500.0))
+EIGHTHS = st.sampled_from((0.875, 1.0, 1.125, 1.5))  # products are exact, so that finish times are
+
+
+@st.composite
+def wishes(draw: st.DrawFn, gpus: int) -> list[Wish]:
+    made, now_s = [], 0.0
+    for number in range(draw(st.integers(1, 25))):
+        now_s += draw(GAPS)
+        ideal_s = draw(IDEAL)
+        limit_s = ideal_s * draw(st.sampled_from((0.5, 1.0, 1.5, 2.0, 4.0)))
+        made.append(Wish(str(number), now_s, draw(st.integers(1, gpus)), ideal_s, limit_s, draw(EIGHTHS) + 0.25))
+    return made
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(EIGHTHS, min_size=1, max_size=4), min_size=1, max_size=4), st.data())
+def test_every_job_starts_and_ends_when_the_second_simulator_says(rows: list[list[float]], data: st.DataObject) -> None:
+    asked = data.draw(wishes(sum(map(len, rows))))
+    expected = simulate(rows, asked)
+    jobs = [
+        job(wish.name, wish.submit_s, wish.gpus, wish.ideal_s, limit_s=wish.limit_s, locality_penalty=wish.penalty)
+        for wish in asked
+    ]
+    found = run(machine(*rows), jobs)
+    for name, end in expected.items():
+        outcome = found[name]
+        assert (outcome.start_s, outcome.finish_s) == (end.start_s, end.finish_s), name
+        assert outcome.end == ("TIMEOUT" if end.timeout else "COMPLETED")
+        assert outcome.nodes == tuple(f"n{node}" for node in sorted({node for node, _ in end.gpus}))
+        assert outcome.slowdown == pytest.approx(max(rows[node][k] for node, k in end.gpus))
+
+
+# -- what must always hold -------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Stay:
+    """One job on one set of GPUs."""
+
+    job: Job
+    held: Held
+    start_s: float
+    idle_s: float
+    end_s: float = inf
+    lost: bool = False  # ended by the failure of a node
+
+    def gpus(self) -> set[tuple[int, int]]:
+        return {(node, k) for node, indexes in self.held for k in indexes}
+
+
+@contextmanager
+def watched() -> Iterator[list[Stay]]:
+    """All stays of all jobs, read off the calls by which the engine starts and ends them."""
+    stays: list[Stay] = []
+    last: dict[int, Stay] = {}
+    begin, lose, outcome = Job.begin, Job.lose, Job.outcome
+
+    def close(job: Job, at_s: float, lost: bool = False) -> None:
+        if job.number in last:
+            stay = last.pop(job.number)
+            stay.end_s, stay.lost = at_s, lost
+
+    def watch_begin(self: Job, held: Held, slowdown: float, locality: float, now_s: float, idle_s: float) -> None:
+        close(self, now_s)
+        last[self.number] = Stay(self, held, now_s, idle_s)
+        stays.append(last[self.number])
+        begin(self, held, slowdown, locality, now_s, idle_s)
+
+    def watch_lose(self: Job, kept_s: float) -> None:
+        close(self, self.since_s, lost=True)
+        lose(self, kept_s)
+
+    def watch_outcome(self: Job, now_s: float, names: tuple[str, ...]) -> Outcome:
+        close(self, now_s)
+        return outcome(self, now_s, names)
+
+    with (
+        patch.object(Job, "begin", watch_begin),
+        patch.object(Job, "lose", watch_lose),
+        patch.object(Job, "outcome", watch_outcome),
+    ):
+        yield stays
+
+
+SIZES = st.sampled_from(([2, 2], [4, 4, 4], [1, 1, 1], [3, 3]))
+
+
+@st.composite
+def plans(draw: st.DrawFn, policies: Sequence[str] = tuple(POLICIES), failures: bool = True) -> Plan:
+    """Any policy on a small cluster with outliers, and a queue most of the time."""
+    sizes = draw(SIZES)
+    nodes = list(range(len(sizes)))
+    cluster = hardware(
+        tables(sizes, draw(st.integers(0, 99)), outliers=0.25), partitions={"some": nodes[1:], "all": nodes}
+    )
+    shapes = [GpuShape(n) for n in range(1, sum(sizes[1:]) + 1)]
+    shapes += [GpuShape(n, nodes=1, per_node=n) for n in (1, sizes[0])]
+    shapes += [GpuShape(1, whole_nodes=True), GpuShape(sizes[0], nodes=1, per_node=sizes[0], whole_nodes=True)]
+    shapes += [GpuShape(2, nodes=2, per_node=1)] if len(sizes) > 2 else []
+    jobs, now_s = [], 0.0
+    for number in range(draw(st.integers(1, 14))):
+        now_s += draw(st.sampled_from((0.0, 50.0, 400.0)))
+        ideal_s = draw(st.sampled_from((0.0, 30.0, 400.0, 2000.0, 9000.0)))
+        jobs.append(
+            TraceJob(
+                str(number), now_s, draw(st.sampled_from(shapes)), ideal_s, draw(st.sampled_from((*CLASSES, "?"))),
+                limit_s=draw(st.sampled_from((None, 300.0, 3000.0, 40000.0))), user=draw(st.sampled_from("ab")),
+                partition=draw(st.sampled_from(("", "", "some", "all"))), movable=draw(st.booleans()),
+                move_cost_s=draw(st.sampled_from((None, 0.0, 20.0))),
+            )
+        )  # fmt: skip
+    chosen = Settings(
+        backfill_interval_s=draw(st.sampled_from((0.0, 30.0, 300.0))), backfill_depth=draw(st.sampled_from((2, 500))),
+        tick_s=100.0, warmup_s=draw(st.sampled_from((0.0, 7.0))), limits=Limits(margin=1.0, minimum_s=150.0),
+        best_first=draw(st.booleans()), steer=draw(st.sampled_from(("start", "submit"))),
+        failures=Failures(3e4, 500.0, 100.0) if failures and draw(st.booleans()) else None,
+    )  # fmt: skip
+    policy, queue = draw(st.sampled_from(list(policies))), draw(st.sampled_from(list(QUEUES)))
+    return Plan(Trace("drawn", tuple(jobs)), cluster, policy, queue, draw(st.integers(0, 3)), chosen)
+
+
+@settings(max_examples=300, deadline=None)
+@given(plans())
+def test_gpus_are_held_by_one_job_at_a_time_and_every_second_is_counted(plan: Plan) -> None:
+    with watched() as stays:
+        result = replay(plan)
+    assert all(stay.end_s < inf for stay in stays)
+    by_gpu: dict[tuple[int, int], list[Stay]] = {}
+    for stay in stays:
+        for gpu in stay.gpus():
+            by_gpu.setdefault(gpu, []).append(stay)
+    for mine in by_gpu.values():
+        mine.sort(key=lambda stay: (stay.start_s, stay.end_s))
+        assert all(one.end_s <= other.start_s for one, other in pairwise(mine))
+    assert result.gpu_s == pytest.approx(sum((stay.end_s - stay.start_s) * len(stay.gpus()) for stay in stays))
+    moved = [later for _, later in moves_of(stays)]
+    assert result.moves == len(moved)
+    assert result.move_gpu_s == pytest.approx(sum(stay.job.move_cost_s * len(stay.gpus()) for stay in moved))
+    assert all(stay.job.trace.movable for stay in moved)
+
+
+def moves_of(stays: Sequence[Stay]) -> list[tuple[Stay, Stay]]:
+    """Pairs of stays between which a job was moved."""
+    by_job: dict[int, list[Stay]] = {}
+    for stay in stays:
+        by_job.setdefault(stay.job.number, []).append(stay)
+    return [(one, other) for mine in by_job.values() for one, other in pairwise(mine) if not one.lost]
+
+
+@settings(max_examples=200, deadline=None)
+@given(plans())
+def test_a_move_goes_elsewhere_and_takes_the_place_of_the_old_one_at_once(plan: Plan) -> None:
+    with watched() as stays:
+        replay(plan)
+    for one, other in moves_of(stays):
+        assert other.start_s == one.end_s and other.gpus() != one.gpus() and len(other.gpus()) == len(one.gpus())
+
+
+@settings(max_examples=300, deadline=None)
+@given(plans())
+def test_every_job_ends_and_its_outcome_is_the_sum_of_its_stays(plan: Plan) -> None:
+    with watched() as stays:
+        result = replay(plan)
+    assert sorted(outcome.job_id for outcome in result.outcomes) == sorted(j.job_id for j in plan.trace.jobs)
+    assert result.complete and result.end_s == max(outcome.finish_s for outcome in result.outcomes)
+    assert [outcome.finish_s for outcome in result.outcomes] == sorted(o.finish_s for o in result.outcomes)
+    mine: dict[str, list[Stay]] = {}
+    for stay in stays:
+        mine.setdefault(stay.job.trace.job_id, []).append(stay)
+    for outcome in result.outcomes:
+        check_outcome(plan, outcome, mine[outcome.job_id])
+
+
+def check_outcome(plan: Plan, outcome: Outcome, stays: Sequence[Stay]) -> None:
+    first, last = stays[0], stays[-1]
+    wanted = last.job.trace
+    assert outcome.submit_s == wanted.submit_s <= outcome.start_s == first.start_s
+    assert outcome.finish_s == last.end_s
+    assert outcome.restarts == sum(stay.lost for stay in stays)
+    assert outcome.moves == len(stays) - 1 - outcome.restarts
+    assert outcome.nodes == tuple(plan.hardware.names[node] for node, _ in last.held)
+    for stay in stays:
+        assert stay.end_s - stay.start_s <= last.job.limit_s + 1e-6, "no stay is longer than the time limit"
+        if wanted.partition:
+            assert {node for node, _ in stay.held} <= set(plan.hardware.partitions[wanted.partition])
+        sizes = {node: len(plan.hardware.true["A"][node]) for node, _ in stay.held}
+        if wanted.shape.whole_nodes:
+            assert all(len(indexes) == sizes[node] for node, indexes in stay.held)
+        else:
+            assert len(stay.gpus()) == wanted.shape.total
+    assert first.idle_s == plan.settings.warmup_s
+    for stay in stays[1:]:
+        assert stay.idle_s == last.job.move_cost_s + plan.settings.warmup_s
+    if not outcome.restarts and not POLICIES[plan.policy].alone:
+        check_work(plan, outcome, stays)
+
+
+def check_work(plan: Plan, outcome: Outcome, stays: Sequence[Stay]) -> None:
+    """Work done is time on the GPUs without what is charged, over slowest GPU x locality; means weigh by work."""
+    done: list[tuple[float, float, float]] = []
+    wanted = stays[0].job.trace
+    table = plan.hardware.true["A" if wanted.sensitivity == "?" else wanted.sensitivity]
+    for stay in stays:
+        slowdown = max(table[node][k] for node, k in stay.gpus())
+        locality = stay.job.locality_penalty if len(stay.held) > 1 else 1.0
+        worked_s = max(0.0, stay.end_s - stay.start_s - stay.idle_s) / (slowdown * locality)
+        done.append((worked_s, slowdown, locality))
+    total_s = sum(worked_s for worked_s, _, _ in done)
+    if outcome.end == "COMPLETED":
+        assert total_s == pytest.approx(outcome.ideal_s, abs=1e-6)
+    else:
+        assert total_s < outcome.ideal_s
+        assert stays[-1].end_s == stays[-1].start_s + stays[-1].job.limit_s
+    if total_s > 1e-6:
+        assert outcome.slowdown == pytest.approx(sum(w * s for w, s, _ in done) / total_s)
+        assert outcome.locality == pytest.approx(sum(w * x for w, _, x in done) / total_s)
+
+
+@settings(max_examples=200, deadline=None)
+@given(plans())
+def test_the_timeline_tells_the_state_after_each_change(plan: Plan) -> None:
+    with watched() as stays:
+        result = replay(plan)
+    rows = list(zip(*result.timeline, strict=True))
+    assert all(one[0] <= other[0] and one[1:] != other[1:] for one, other in pairwise(rows))
+    assert rows[-1][0] == result.end_s
+    for (at_s, busy, _), (until_s, _, _) in pairwise(rows):
+        middle_s = (at_s + until_s) / 2
+        assert at_s == until_s or busy == sum(len(stay.gpus()) for stay in stays if stay.start_s <= middle_s < stay.end_s)
+
+
+@settings(max_examples=200, deadline=None)
+@given(plans())
+def test_the_same_plan_gives_the_same_result(plan: Plan) -> None:
+    assert replay(plan) == replay(plan)
+
+
+@contextmanager
+def reservations() -> Iterator[list[tuple[int, float]]]:
+    """(job number, reserved moment) of whoever was first in the queue when a pass reserved for it."""
+    made: list[tuple[int, float]] = []
+    reserve, backfill = Starter._reserve, Starter.backfill
+    first = False
+
+    def watch_backfill(self: Starter, *args: object) -> list[Job]:
+        nonlocal first
+        first = True
+        return backfill(self, *args)  # type: ignore[arg-type]
+
+    def watch_reserve(self: Starter, job: Job, *args: object) -> Reservation:
+        nonlocal first
+        found = reserve(self, job, *args)  # type: ignore[arg-type]
+        if first:
+            made.append((job.number, found.time_s))
+        first = False
+        return found
+
+    with patch.object(Starter, "backfill", watch_backfill), patch.object(Starter, "_reserve", watch_reserve):
+        yield made
+
+
+@settings(max_examples=300, deadline=None)
+@given(plans(PLACED_ONCE, failures=False))
+def test_nobody_delays_the_first_of_the_queue_beyond_its_reservation(plan: Plan) -> None:
+    with watched() as stays, reservations() as made:
+        replay(plan._replace(queue="fifo"))
+    started = {stay.job.number: stay for stay in reversed(stays)}
+    for number, at_s in made:
+        own_choice_s = started[number].job.patient_until_s or 0.0  # it may wait for better GPUs once it could start
+        assert at_s < inf and started[number].start_s <= max(at_s, own_choice_s)
+
+
+# -- cases done by hand ------------------------------------------------------------------------
+
+
+def test_backfill_by_hand() -> None:
+    """4 GPUs. a may hold 3 until 100; b wants all; c (until 100 at the latest) may pass, d may not. a ends early, at
+    50: e may pass then, and b starts when c ends, as reserved."""
+    jobs = [
+        job("a", 0, 3, 50, limit_s=100), job("b", 1, 4, 10, limit_s=10), job("d", 2, 1, 5, limit_s=101),
+        job("c", 3, 1, 97, limit_s=97), job("e", 4, 1, 5, limit_s=5),
+    ]  # fmt: skip
+    found = run(machine([1.0] * 4), jobs)
+    assert {name: outcome.start_s for name, outcome in found.items()} == {
+        "a": 0, "c": 3, "e": 50, "b": 100, "d": 110,
+    }  # fmt: skip
+
+
+def test_backfill_waits_for_the_interval_but_the_first_in_line_does_not() -> None:
+    """A pass at 0 (a), the next at 30 at the earliest: d may pass b only then; c starts at once when it is first."""
+    jobs = [job("a", 0, 3, 50, limit_s=50), job("b", 1, 4, 10, limit_s=10), job("d", 2, 1, 5, limit_s=5)]
+    found = run(machine([1.0] * 4), jobs, given=Settings(backfill_interval_s=30.0))
+    assert [found[name].start_s for name in "abd"] == [0, 50, 30]
+    found = run(machine([1.0] * 4), [*jobs[:1], job("c", 7, 1, 5)], given=Settings(backfill_interval_s=30.0))
+    assert found["c"].start_s == 7
+
+
+def test_a_job_is_killed_at_its_limit() -> None:
+    found = run(machine([2.0]), [job("a", 5, 1, 100, limit_s=150), job("b", 5, 1, 100, limit_s=200)])
+    assert (found["a"].finish_s, found["a"].end) == (155, "TIMEOUT")
+    assert (found["b"].start_s, found["b"].finish_s, found["b"].end) == (155, 355, "COMPLETED")
+
+
+def test_without_a_limit_a_job_gets_one_by_its_ideal_time_across_nodes() -> None:
+    given = AT_ONCE._replace(limit_factor=1.5, locality_penalty=2.0)
+    found = run(machine([2.9], [3.1]), [job("a", 0, 1, 100), job("b", 0, 1, 100)], given=given)
+    assert (found["a"].finish_s, found["a"].end) == (290, "COMPLETED")
+    assert (found["b"].finish_s, found["b"].end) == (300, "TIMEOUT")
+
+
+def test_warm_up_is_held_and_not_worked() -> None:
+    result = replay(Plan(trace(job("a", 0, 2, 100)), machine([1.0, 1.0]), "packed", settings=Settings(warmup_s=20.0)))
+    assert result.outcomes[0].finish_s == 120 and result.gpu_s == 240
+
+
+MOVING = Settings(
+    backfill_interval_s=0.0, tick_s=100.0, move_cost_s=50.0, expected_run_share=1.0, limits=Limits(1.5, 100.0)
+)
+
+
+def test_a_job_that_moved_once_by_hand() -> None:
+    """b starts on the slow node at 10; a ends at 250; the tick at 300 moves b: 290 s at factor 2 are 145 s of work.
+
+    855 s of work are left, after 50 s for the move: it ends at 300 + 50 + 855.
+    """
+    jobs = [job("a", 0, 1, 250, limit_s=300), job("b", 10, 1, 1000, limit_s=4000)]
+    with watched() as stays:
+        result = replay(Plan(trace(*jobs), machine([1.0], [2.0]), "class-fit-move", settings=MOVING))
+    found = {outcome.job_id: outcome for outcome in result.outcomes}
+    b = found["b"]
+    assert (b.start_s, b.finish_s, b.moves, b.nodes) == (10, 1205, 1, ("n0",))
+    assert b.slowdown == pytest.approx((145 * 2.0 + 855 * 1.0) / 1000) and b.locality == 1.0
+    assert (result.moves, result.move_gpu_s, result.gpu_s) == (1, 50, 250 + 1195)
+    assert [stay.idle_s for stay in stays] == [0, 0, 50]
+
+
+def test_locality_of_a_job_that_was_gathered_by_hand() -> None:
+    """Spread over two nodes at 1.5 until the tick at 200, then on one: 100 s of 400 s of work were spread."""
+    jobs = [
+        job("a", 0, 1, 150, limit_s=160, movable=False), job("c", 0, GpuShape(2, 2, 1), 150, limit_s=160, movable=False),
+        job("b", 50, 2, 400, limit_s=4000, locality_penalty=1.5),
+    ]  # fmt: skip
+    found = run(machine([1.0, 1.0], [1.0, 1.0, 1.0][:2]), jobs[1:], "class-fit-move", MOVING)
+    b = found["b"]
+    assert (b.start_s, b.moves) == (50, 1)
+    assert b.locality == pytest.approx((100 * 1.5 + 300 * 1.0) / 400)
+    assert b.finish_s == 200 + 50 + 300
+
+
+def test_a_job_that_cannot_be_moved_stays_under_every_policy() -> None:
+    jobs = [job("a", 0, 1, 250, limit_s=300), job("b", 10, 1, 1000, limit_s=4000, movable=False)]
+    for policy in ("class-fit-move", "pal-fit", "packed-ns", "pal-ns", "pm-first-ns", "random-ns"):
+        found = run(machine([1.0], [2.0]), jobs, policy, MOVING)
+        assert found["b"].moves == 0, policy
+
+
+def test_everybody_anew_moves_by_the_rule_at_every_tick() -> None:
+    """PM-First: at the tick the job on the slow GPU goes to the fast one that came free."""
+    jobs = [job("a", 0, 1, 150), job("b", 10, 1, 1000, limit_s=5000)]
+    found = run(machine([1.0], [2.0]), jobs, "pm-first-ns", MOVING)
+    assert found["b"].moves == 1 and found["b"].nodes == ("n0",)
+    assert found["b"].finish_s == 200 + 50 + (1000 - 190 / 2)
+
+
+def test_random_policies_draw_by_the_seed_and_anew_each_time() -> None:
+    jobs = [job(str(k), 1000.0 * k, 1, 500) for k in range(30)]
+    cluster = machine(*[[1.0]] * 5)
+
+    def nodes(policy: str, seed: int) -> list[tuple[str, ...]]:
+        found = run(cluster, jobs, policy, MOVING, seed=seed)
+        return [found[str(k)].nodes for k in range(30)]
+
+    assert nodes("random", 1) == nodes("random", 1) != nodes("random", 2)
+    assert set(nodes("random", 1)) == {(f"n{k}",) for k in range(5)}
+    long = [job("a", 0, 1, 5000)]
+    result = replay(Plan(trace(*long), cluster, "random-ns", settings=MOVING))
+    assert result.moves > 10, "an order drawn once would leave the job where it is"
+
+
+# -- patience ------------------------------------------------------------------------------------
+
+WAITING = Settings(backfill_interval_s=0.0, barred_slowdown=1.2, expected_run_share=0.5)
+
+
+@pytest.mark.parametrize("interval_s", [0.0, 30.0])
+@pytest.mark.parametrize("policy", ["class-fit-wait", "pal-fit"])
+def test_a_sensitive_job_starts_on_the_outlier_exactly_when_its_patience_ends(policy: str, interval_s: float) -> None:
+    """The good GPU is busy for long; starting on the outlier costs (1.6 - 1.0) x expected run time."""
+    cluster = machine([1.0], [1.6])
+    jobs = [job("a", 0, 1, 90000, limit_s=100000), job("b", 100, 1, 500, limit_s=2000)]
+    found = run(cluster, jobs, policy, WAITING._replace(backfill_interval_s=interval_s))
+    wait_s = WAITING.wait_share * patience_s(1.6, 1.0, 0.5 * 2000)
+    assert wait_s == pytest.approx(WAITING.wait_share * 600)
+    assert found["b"].start_s == 100 + wait_s and found["b"].nodes == ("n1",)
+
+
+def test_it_takes_a_good_gpu_that_frees_before() -> None:
+    jobs = [job("a", 0, 1, 150, limit_s=100000), job("b", 100, 1, 500, limit_s=2000)]
+    found = run(machine([1.0], [1.6]), jobs, "class-fit-wait", WAITING)
+    assert (found["b"].start_s, found["b"].nodes) == (150, ("n0",))
+
+
+def test_nobody_waits_for_gpus_that_do_not_exist_or_when_it_does_not_care() -> None:
+    for cluster, changes in (
+        (machine([1.6], [1.6]), {}),
+        (machine([1.0], [1.6]), {"sensitivity": "C"}),
+        (machine([1.0], [1.2]), {}),
+    ):
+        jobs = [job("a", 0, 1, 9000), job("b", 100, 1, 500, limit_s=2000, **changes)]
+        found = run(cluster, jobs, "class-fit-wait", WAITING)
+        assert found["b"].start_s == (100 if changes.get("sensitivity") != "C" else found["b"].start_s)
+    assert found["b"].start_s == 100
+
+
+def test_policies_that_do_not_wait_start_at_once() -> None:
+    jobs = [job("a", 0, 1, 9000), job("b", 100, 1, 500, limit_s=2000)]
+    for policy in ("slurm", "packed", "class-fit"):
+        assert run(machine([1.0], [1.6]), jobs, policy, WAITING)["b"].start_s == 100
+
+
+# -- failures ------------------------------------------------------------------------------------
+
+
+class Draws:
+    """A generator whose exponential draws are given; after that nothing fails any more."""
+
+    def __init__(self, *draws_s: float) -> None:
+        self._draws_s = iter(draws_s)
+
+    def exponential(self, mean_s: float) -> float:
+        return next(self._draws_s, 1e12)
+
+
+def failing(
+    jobs: Sequence[TraceJob], rows: Sequence[Sequence[float]], failures: Failures, *draws_s: float, policy: str = "packed"
+) -> Replay:
+    given = AT_ONCE._replace(failures=failures, move_cost_s=40.0)
+    with patch("slurm_pal.simulate.replay.np.random.default_rng", lambda seed: Draws(*draws_s)):
+        return replay(Plan(trace(*jobs), machine(*rows), policy, settings=given))
+
+
+def test_lost_work_goes_back_to_the_last_checkpoint() -> None:
+    """Node 0 fails at 250: 125 s of work are done at factor 2, 100 are saved. It waits for the repair at 350, pays
+    40 s for the restart, and runs the last 200 s of work."""
+    jobs = [job("a", 0, 1, 300, limit_s=5000)]
+    result = failing(jobs, [[2.0]], Failures(1e6, 100.0, checkpoint_s=50.0), 250.0)
+    (outcome,) = result.outcomes
+    assert (outcome.start_s, outcome.finish_s, outcome.restarts, outcome.moves) == (0, 350 + 40 + 400, 1, 0)
+    assert outcome.slowdown == 2.0 and outcome.end == "COMPLETED"
+    assert result.gpu_s == 250 + 440 and result.moves == 0 and result.move_gpu_s == 0
+    rows = list(zip(*result.timeline, strict=True))
+    assert rows == [(0, 1, 0), (250, 0, 1), (350, 1, 0), (790, 0, 0)]
+
+
+def test_a_job_goes_on_elsewhere_and_keeps_its_place_in_the_queue() -> None:
+    """a loses node 0 at 100; it goes before c, which came later and waits for the same node, as soon as b ends."""
+    jobs = [
+        job("a", 0, 1, 300, limit_s=900), job("b", 0, 1, 200, limit_s=900), job("c", 10, 1, 10, limit_s=900),
+    ]  # fmt: skip
+    failures = Failures(1e6, 10000.0, checkpoint_s=1000.0)
+    found = {o.job_id: o for o in failing(jobs, [[1.0], [1.0]], failures, 100.0).outcomes}
+    assert found["a"].nodes == ("n1",) and found["a"].finish_s == 200 + 40 + 300
+    assert found["c"].start_s == 540 and found["a"].start_s == 0
+
+
+def test_only_jobs_on_the_node_fail() -> None:
+    jobs = [job("wide", 0, 3, 500, limit_s=5000), job("narrow", 0, 1, 500, limit_s=5000)]
+    found = {o.job_id: o for o in failing(jobs, [[1.0] * 2] * 2, Failures(1e6, 100.0), 1e9, 100.0).outcomes}
+    assert found["wide"].restarts == 1, "it had a GPU on node 1, too"
+    assert found["narrow"].restarts == 1
+    found = {o.job_id: o for o in failing(jobs[1:], [[1.0] * 2] * 2, Failures(1e6, 100.0), 1e9, 100.0).outcomes}
+    assert found["narrow"].restarts == 0
+
+
+def test_after_a_failure_a_job_waits_for_good_gpus_afresh() -> None:
+    """Its patience of long ago is over; the wait that begins now is another."""
+    jobs = [job("x", 0, 1, 90000, limit_s=90000, sensitivity="B"), job("a", 1, 1, 800, limit_s=2000)]
+    rows = [[1.0], [1.6], [1.6]]
+    wait_s = WAITING.wait_share * 600
+    begun_s = 1 + wait_s
+    with watched() as stays:
+        failing(jobs, rows, Failures(1e6, 1e5), 1e9, begun_s + 10, policy="class-fit-wait")
+    starts = [stay.start_s for stay in stays if stay.job.trace.job_id == "a"]
+    assert starts == pytest.approx([begun_s, begun_s + 10 + wait_s])
+
+
+# -- partitions and whole nodes ------------------------------------------------------------------
+
+
+def test_a_blocked_job_of_the_whole_cluster_does_not_keep_a_partition_idle() -> None:
+    """w wants everything and waits for a; p fits into its partition and would be done by then."""
+    cluster = machine([1.0] * 2, [1.0] * 2, partitions={"p": [1]})
+    jobs = [job("a", 0, 2, 100, limit_s=100), job("w", 1, 4, 10), job("p", 2, 2, 50, limit_s=50, partition="p")]
+    found = run(cluster, jobs)
+    assert (found["p"].start_s, found["w"].start_s) == (2, 100)
+
+
+def test_jobs_that_may_go_anywhere_do_not_starve_one_of_a_partition() -> None:
+    """p wants its whole node; later small jobs would always find half of it free."""
+    cluster = machine([1.0] * 2, partitions={"p": [0]})
+    small = [job(str(k), 10.0 * k, 1, 95, limit_s=95) for k in range(40)]
+    wanted = [small[0], job("p", 5, 2, 10, limit_s=10, partition="p"), *small[1:]]
+    found = run(cluster, wanted)
+    assert found["p"].start_s == 95
+
+
+def test_partitions_that_share_no_node_do_not_wait_for_each_other() -> None:
+    cluster = machine([1.0] * 2, [1.0] * 2, partitions={"p": [0], "q": [1]})
+    jobs = [
+        job("a", 0, 2, 100, partition="p"), job("b", 1, 2, 100, partition="p"), job("c", 2, 2, 100, partition="q"),
+        job("d", 3, 2, 100, partition="q"),
+    ]  # fmt: skip
+    found = run(cluster, jobs, given=Settings(backfill_interval_s=1000.0))
+    assert [found[name].start_s for name in "abcd"] == [0, 100, 2, 102]
+
+
+def test_a_request_is_split_by_the_nodes_of_its_partition() -> None:
+    cluster = machine([1.0] * 8, [1.0] * 4, [1.0] * 4, partitions={"small": [1, 2]})
+    jobs = [job("a", 0, GpuShape(8, nodes=2), 100, partition="small"), job("b", 1, GpuShape(8, nodes=2), 10)]
+    for policy in ("packed", "pal-fit", "slurm", "pal"):
+        found = run(cluster, jobs[:1], policy)
+        assert found["a"].nodes == ("n1", "n2"), policy
+
+
+def test_whole_nodes_are_held_counted_and_reserved() -> None:
+    """x has one GPU of each node until 100 and 60; e wants one node for itself: reserved at 60 on n1, where s, which
+    would hold a GPU of it until 70, may not go."""
+    cluster = machine([1.0] * 4, [1.0] * 4)
+    jobs = [
+        job("x", 0, 1, 100, limit_s=100), job("y", 0, GpuShape(4, nodes=2), 60, limit_s=60),
+        job("e", 5, GpuShape(1, whole_nodes=True), 50, limit_s=50), job("s", 10, 4, 60, limit_s=60),
+    ]  # fmt: skip
+    result = replay(Plan(trace(*jobs), cluster, "packed", settings=AT_ONCE))
+    found = {outcome.job_id: outcome for outcome in result.outcomes}
+    assert (found["e"].start_s, found["e"].gpus) == (60, 1)
+    assert result.gpu_s == 100 + 4 * 60 + 4 * 50 + 4 * 60
+
+
+# -- what is told and what is refused --------------------------------------------------------------
+
+
+def test_background_jobs_load_the_cluster_and_are_not_reported() -> None:
+    reported = [job("a", 0, 1, 100), job("b", 1000, 1, 100)]
+    load = again_and_again(trace(*reported), 3600.0, seed=1)
+    with watched() as stays:
+        result = replay(Plan(trace(*reported), machine([1.0]), "packed", settings=AT_ONCE, background=load))
+    assert [outcome.job_id for outcome in result.outcomes] == ["a", "b"]
+    assert all(stay.job.reported == (stay.start_s < result.end_s) for stay in stays), "they queue behind the reported"
+
+    def before() -> Iterator[TraceJob]:
+        return iter([job("early", 950, 1, 500), job("late", 1050, 1, 500)])
+
+    result = replay(Plan(trace(*reported), machine([1.0], [1.0]), "packed", settings=AT_ONCE, background=before))
+    found = {outcome.job_id: outcome for outcome in result.outcomes}
+    assert set(found) == {"a", "b"} and result.end_s == 1100
+    # a 100 s, early from 950, b from 1000: the GPU time of jobs that still run counts up to the end
+    assert result.gpu_s == 100 + 150 + 100
+
+
+def test_again_and_again_repeats_the_trace_at_whole_seconds() -> None:
+    jobs = trace(job("a", 0, 1, 10), job("b", 7, 2, 20))
+    many = list(islice(again_and_again(jobs, 2.0, seed=1)(), 2001))
+    assert [one.job_id for one in many[:5]] == ["a+1", "b+1", "a+2", "b+2", "a+3"]
+    assert [one.ideal_s for one in many[:2]] == [10, 20]
+    assert all(one.submit_s == int(one.submit_s) for one in many) and many[0].submit_s > 7
+    assert all(one.submit_s <= other.submit_s for one, other in pairwise(many))
+    assert (many[-1].submit_s - 7) / len(many) == pytest.approx(1800.0, rel=0.1)
+    assert list(again_and_again(trace(), 2.0, seed=1)()) == []
+    assert many[:9] == list(islice(again_and_again(jobs, 2.0, seed=1)(), 9))
+
+
+def test_progress_may_stop_the_replay() -> None:
+    jobs = [job(str(k), 100.0 * k, 1, 50) for k in range(10)]
+    told: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> bool:
+        told.append((done, total))
+        return done < 4
+
+    result = replay(Plan(trace(*jobs), machine([1.0]), "packed"), progress)
+    assert not result.complete and [outcome.job_id for outcome in result.outcomes] == ["0", "1", "2", "3"]
+    assert told[-1] == (4, 10) and [done for done, _ in told] == sorted(done for done, _ in told)
+    assert result.gpu_s == 200 and result.end_s == 350
+    assert replay(Plan(trace(*jobs), machine([1.0]), "packed"), lambda done, total: True).complete
+
+
+def test_an_empty_trace_is_a_complete_replay() -> None:
+    result = replay(Plan(trace(), machine([1.0]), "pal-fit"))
+    assert result.complete and result.outcomes == () and result.gpu_s == 0 and result.timeline.time_s == ()
+
+
+REFUSED: list[tuple[dict[str, object], TraceJob, str]] = [
+    ({"policy": "best"}, job("1", 0, 1, 1), "policy 'best' is not one of slurm, packed,"),
+    ({"queue": "lifo"}, job("1", 0, 1, 1), "queue 'lifo' is not one of fifo, las, srtf, multifactor"),
+    ({}, job("1", 0, 1, 1, partition="q"), r"job 1: partition 'q' is not in the cluster \(it has: p\)"),
+    ({}, job("1", 0, 7, 1), r"job 1 wants 7 GPUs on any nodes, more than the cluster has \(3 nodes, 6 GPUs\)"),
+    ({}, job("1", 0, 3, 1, partition="p"), r"job 1 wants 3 GPUs .* more than partition p has \(1 nodes, 2 GPUs\)"),
+    ({}, job("1", 0, GpuShape(3, 1, 3), 1), "job 1 wants 3 GPUs on 1 nodes, more than the cluster has"),
+    ({}, job("1", 0, GpuShape(4, 4, 1), 1), "job 1 wants 4 GPUs on 4 nodes, more than the cluster has"),
+    ({}, job("1", 0, GpuShape(0), 1), "job 1 wants 0 GPUs"),
+    ({}, job("1", 0, 1, 1, sensitivity="E"), "job 1: nothing is known of the GPUs for class E"),
+]
+
+
+@pytest.mark.parametrize(("changes", "wanted", "text"), REFUSED)
+def test_what_cannot_be_replayed_is_refused_in_one_line(changes: dict[str, object], wanted: TraceJob, text: str) -> None:
+    plan = Plan(trace(wanted), machine([1.0] * 2, [1.0] * 2, [1.0] * 2, partitions={"p": [0]}), "packed")
+    with pytest.raises(UsageError, match=text) as caught:
+        replay(plan._replace(**changes))  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_a_job_for_which_no_node_is_left_ends_the_replay_instead_of_ticking_for_ever() -> None:
+    """No trace can bring this about; a rule that never places anything must not hang the replay."""
+    for policy in ("packed", "pal-fit", "pal-ns"):
+        with (
+            patch("slurm_pal.placement.occupancy.Occupancy.place", lambda *_: None),
+            pytest.raises(UsageError, match="1 pending jobs can never start"),
+        ):
+            replay(Plan(trace(job("a", 0, 1, 10)), machine([1.0]), policy))
+
+
+def test_fair_share_counts_running_jobs_under_every_policy() -> None:
+    """ann's long job still runs when bob's and her next one wait: bob goes first, although he came later."""
+    jobs = [
+        job("long", 0, 1, 9000, user="ann", limit_s=20000), job("short", 0, 1, 4000, user="eve", limit_s=20000),
+        job("hers", 3000, 1, 10, user="ann"), job("his", 3001, 1, 10, user="bob"),
+    ]  # fmt: skip
+    for policy in ("packed", "pal-fit"):
+        found = run(machine([1.0, 1.0]), jobs, policy, queue="multifactor")
+        assert found["his"].start_s == 4000 < found["hers"].start_s, policy
+
+
+# -- growth: counts of operations and of what is kept, no clock --------------------------------------
+
+
+def busy(jobs: int, gpus: int = 8) -> list[TraceJob]:
+    """A trace that keeps `gpus` busy and a handful of jobs waiting, however long it is."""
+    return [job(str(k), 25.0 * k, 1 + k % 2, 20.0 * (5 + k % 7), limit_s=600.0) for k in range(jobs)]
+
+
+@pytest.mark.parametrize("policy", ["packed", "pal-fit"])
+def test_what_is_kept_grows_in_step_with_the_jobs(policy: str) -> None:
+    for jobs in (100, 400):
+        result = replay(Plan(trace(*busy(jobs)), machine([1.0] * 4, [1.1] * 4), policy))
+        assert len(result.outcomes) == jobs
+        assert len(result.timeline.time_s) <= 3 * jobs
+
+
+def test_ticks_without_a_move_leave_no_trace() -> None:
+    """A year of one job: 100,000 ticks, two changes."""
+    jobs = [job("a", 0, 1, 365 * 86400.0, limit_s=4e7)]
+    result = replay(Plan(trace(*jobs), machine([1.0, 1.0]), "pal-fit", settings=Settings(tick_s=3600.0)))
+    assert len(result.timeline.time_s) == 2
+
+
+def placements(policy: str, jobs: Sequence[TraceJob], cluster: Hardware) -> int:
+    """How often a placement was asked for."""
+    from slurm_pal.placement.occupancy import Occupancy
+
+    place: Callable[..., object] = Occupancy.place
+    asked = 0
+
+    def counted(self: Occupancy, *args: object) -> object:
+        nonlocal asked
+        asked += 1
+        return place(self, *args)
+
+    with patch.object(Occupancy, "place", counted):
+        replay(Plan(trace(*jobs), cluster, policy))
+    return asked
+
+
+def test_work_per_job_does_not_grow_with_the_queue() -> None:
+    """Hundreds wait behind one that is blocked: a pass asks once per kind of job, not once per job."""
+    blocked = [job("a", 0, 3, 50000, limit_s=50000), job("w", 1, 4, 10, limit_s=10)]
+    for waiting in (50, 500):
+        jobs = [*blocked, *(job(str(k), 2 + k, 1, 60000, limit_s=60000) for k in range(waiting))]
+        few = placements("packed", jobs, machine([1.0] * 4))
+        # one for each start, and at each arrival and pass one for the head and one for the kind of the others
+        assert few <= 5 * (waiting + 2)
