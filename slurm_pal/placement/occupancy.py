@@ -136,7 +136,7 @@ class Occupancy:
 
         Raises UsageError for an unknown policy, KeyError for an unknown partition.
         """
-        view = self._view(rule.sensitivity)
+        view = self.view(rule.sensitivity)
         if shape.whole_nodes or (partition and (policy == PLAIN or policy in DRAWN_ANEW or not kept(policy))):
             return self._place_among(partition, view, policy, shape, rule)
         if policy == PLAIN:
@@ -192,7 +192,8 @@ class Occupancy:
             placed = place(policy, some, shape, rule, None, self.largest_node(partition))
         return None if placed is None else placed._replace(nodes=tuple(nodes[i] for i in placed.nodes))
 
-    def _view(self, sensitivity: str) -> View:
+    def view(self, sensitivity: str) -> View:
+        """What the rules see for one sensitivity class, kept up to date: not to be changed."""
         known = _known(sensitivity)
         found = self._views.get(known)
         if found is None:

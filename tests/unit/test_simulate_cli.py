@@ -439,7 +439,7 @@ def test_workers_import_nothing_from_the_working_directory(tmp_path: Path) -> No
     script.write_text('from slurm_pal.cli.pal import main\n\nif __name__ == "__main__":\n    main()\n')
     (elsewhere / "slurm_pal" / "__init__.py").write_text('raise RuntimeError("a stranger\'s module")\n')
     (elsewhere / "signal.py").write_text('raise RuntimeError("a stranger\'s module")\n')
-    words = ["simulate", "--generate", "jobs=5", "--cluster", "2x4", "--seeds", "2", "--jobs", "2", "--worst", "0", "-P"]
+    words = ["simulate", "--generate", "jobs=5", "--cluster", "2x4", "--seeds", "2", "--jobs", "2", "-P"]
     done = subprocess.run([sys.executable, str(script), *words], cwd=elsewhere, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "stranger" not in done.stderr and done.stdout.startswith("POLICY|")

@@ -36,9 +36,9 @@ AT_ONCE = Settings(backfill_interval_s=0.0)
 PLACED_ONCE = [name for name, policy in POLICIES.items() if policy.moves == "none" and not policy.alone]
 
 
-def machine(*rows: Sequence[float], partitions: dict[str, Sequence[int]] = {}) -> Hardware:
+def machine(*rows: Sequence[float], partitions: dict[str, Sequence[int]] | None = None) -> Hardware:
     """Nodes given as the slowdowns of their GPUs, alike for all classes, truth and belief."""
-    return hardware({name: [list(row) for row in rows] for name in CLASSES}, partitions=partitions)
+    return hardware({name: [list(row) for row in rows] for name in CLASSES}, partitions=partitions or {})
 
 
 def job(name: str, submit_s: float, gpus: int | GpuShape, ideal_s: float, **changes: object) -> TraceJob:
@@ -291,7 +291,9 @@ def test_the_timeline_tells_the_state_after_each_change(plan: Plan) -> None:
     assert rows[-1][0] == result.end_s
     for (at_s, busy, _), (until_s, _, _) in pairwise(rows):
         middle_s = (at_s + until_s) / 2
-        assert at_s == until_s or busy == sum(len(stay.gpus()) for stay in stays if stay.start_s <= middle_s < stay.end_s)
+        running = [stay for stay in stays if stay.start_s <= middle_s < stay.end_s]
+        # Ends that rounding has put an instant apart are one moment.
+        assert until_s - at_s < 1e-6 or busy == sum(len(stay.gpus()) for stay in running)
 
 
 @settings(max_examples=200, deadline=None)
@@ -402,7 +404,8 @@ def test_a_job_that_moved_once_by_hand() -> None:
 def test_locality_of_a_job_that_was_gathered_by_hand() -> None:
     """Spread over two nodes at 1.5 until the tick at 200, then on one: 100 s of 400 s of work were spread."""
     jobs = [
-        job("a", 0, 1, 150, limit_s=160, movable=False), job("c", 0, GpuShape(2, 2, 1), 150, limit_s=160, movable=False),
+        job("a", 0, 1, 150, limit_s=160, movable=False),
+        job("c", 0, GpuShape(2, 2, 1), 150, limit_s=160, movable=False),
         job("b", 50, 2, 400, limit_s=4000, locality_penalty=1.5),
     ]  # fmt: skip
     found = run(machine([1.0, 1.0], [1.0, 1.0, 1.0][:2]), jobs[1:], "class-fit-move", MOVING)
@@ -497,7 +500,11 @@ class Draws:
 
 
 def failing(
-    jobs: Sequence[TraceJob], rows: Sequence[Sequence[float]], failures: Failures, *draws_s: float, policy: str = "packed"
+    jobs: Sequence[TraceJob],
+    rows: Sequence[Sequence[float]],
+    failures: Failures,
+    *draws_s: float,
+    policy: str = "packed",
 ) -> Replay:
     given = AT_ONCE._replace(failures=failures, move_cost_s=40.0)
     with patch("slurm_pal.simulate.replay.np.random.default_rng", lambda seed: Draws(*draws_s)):
@@ -668,7 +675,7 @@ REFUSED: list[tuple[dict[str, object], TraceJob, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "wanted", "text"), REFUSED)
-def test_what_cannot_be_replayed_is_refused_in_one_line(changes: dict[str, object], wanted: TraceJob, text: str) -> None:
+def test_what_cannot_be_replayed_is_refused(changes: dict[str, object], wanted: TraceJob, text: str) -> None:
     plan = Plan(trace(wanted), machine([1.0] * 2, [1.0] * 2, [1.0] * 2, partitions={"p": [0]}), "packed")
     with pytest.raises(UsageError, match=text) as caught:
         replay(plan._replace(**changes))  # type: ignore[arg-type]
