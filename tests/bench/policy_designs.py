@@ -84,8 +84,14 @@ def main() -> None:
     parser.add_argument("--bar", type=float, default=Settings().barred_slowdown)
     parser.add_argument("--move-cost", type=float, default=Settings().move_cost_s)
     parser.add_argument("--wait-share", type=float, default=Settings().wait_share)
+    parser.add_argument("--steer", choices=("start", "submit"), default=Settings().steer)
     arguments = parser.parse_args()
-    settings = Settings(barred_slowdown=arguments.bar, move_cost_s=arguments.move_cost, wait_share=arguments.wait_share)
+    settings = Settings(
+        barred_slowdown=arguments.bar,
+        move_cost_s=arguments.move_cost,
+        wait_share=arguments.wait_share,
+        steer=arguments.steer,
+    )
     for number in arguments.scenarios:
         name, (kind, slow) = list(SCENARIOS.items())[number]
         work = AllTraces(arguments.data, kind, slow, settings)
