@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from slurm_pal.placement.candidates import Key, Preference
 
@@ -58,17 +58,10 @@ class Ranking:
             self._edition[node] += 1
             self._log.append(node)
         self._late.clear()
-        if len(self._log) > 4 * len(self._usable) + 64:
-            self._shorten()
-
-    def _shorten(self) -> None:
-        """Start a new log; heaps that have not read this one to its end are made anew when they are asked for."""
-        for heaps in (self._fitting, self._exact):
-            for count in [count for count, heap in heaps.items() if heap.read < len(self._log)]:
-                del heaps[count]
-            for heap in heaps.values():
-                heap.read = 0
-        self._log.clear()
+        if len(self._log) > 4 * len(self._usable) + 64:  # most entries are void: begin anew
+            self._log.clear()
+            self._fitting.clear()
+            self._exact.clear()
 
     def _first(self, heaps: dict[int, _Heap], count: int, used: Container[int]) -> int | None:
         """The best node for so many GPUs outside `used`, by the heap for that number."""
@@ -101,9 +94,6 @@ class Ranking:
         for node in nodes:
             if count <= usable[node] <= most:
                 heappush(heap.entries, (key(node, count), node, edition[node]))
-        if len(heap.entries) > 4 * len(usable) + 64:  # mostly void
-            heap.entries = [entry for entry in heap.entries if entry[2] == edition[entry[1]]]
-            heapify(heap.entries)
         return heap.entries
 
 

@@ -85,12 +85,18 @@ class _Pool(Generic[Task, Result]):
             self._executor = ProcessPoolExecutor(workers, context, _begin, (work, self._shared))
 
     def results(self, watch: Watch) -> Generator[tuple[Task, Result], None, None]:
+        with _interrupts_noted() as came:
+            yield from self._results(watch, came)
+
+    def _results(self, watch: Watch, came: list[int]) -> Generator[tuple[Task, Result], None, None]:
         try:
             with _safe_path(), _interrupt_held():
                 waiting: dict[Future[Any], Task] = {
                     self._executor.submit(_work, number, task): task for number, task in enumerate(self._tasks)
                 }
             while waiting:
+                if came:
+                    raise KeyboardInterrupt
                 ended, _ = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
                 watch(sum(self._shared.done))
                 for future in ended:
@@ -104,6 +110,26 @@ class _Pool(Generic[Task, Result]):
         finally:
             self._shared.stop.value = 1
             self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_noted() -> Iterator[list[int]]:
+    """Ctrl-C is noted in the list, and raised at the end of the block if nothing else is.
+
+    A second one in the middle of shutting the pool down would leave processes that wait for each other for ever.
+    Outside the main thread, where Python has no handlers, nothing is noted.
+    """
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 @contextmanager

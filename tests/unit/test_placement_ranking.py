@@ -105,17 +105,33 @@ def test_what_is_kept_does_not_grow_with_the_number_of_changes() -> None:
     nodes = Nodes([SIZE] * count, [0] * count)
     ranking = Ranking(count, nodes.preference)
     most = 0
-    for step in range(20_000):
+    for step in range(5_000):
         node = draw.randrange(count)
         nodes.set(node, draw.randrange(SIZE + 1), draw.randrange(3))
         ranking.changed(node)
+        used = {draw.randrange(count)}
         if step % 3:
-            ranking.best(1 + step % 4, ())
+            assert ranking.best(1 + step % 4, used) == Scan(count, nodes.preference).best(1 + step % 4, used)
         if step % 50 == 0:
-            ranking.fullest({draw.randrange(count)})
+            assert ranking.fullest(used) == Scan(count, nodes.preference).fullest(used)
         most = max(most, entries(ranking))
     heaps = 2 * SIZE
-    assert most <= heaps * (4 * count + 64) + 4 * count + 64 + 2 * count
+    log = 4 * count + 64
+    assert most <= heaps * (count + log) + log + count
+
+
+def test_a_heap_that_is_always_asked_does_not_grow_either() -> None:
+    """One node is liked best throughout, so that what becomes void never comes up to be dropped."""
+    count = 20
+    nodes = Nodes([1] * count, [0] + [1] * (count - 1))
+    ranking = Ranking(count, nodes.preference)
+    for step in range(5000):
+        node = 1 + step % (count - 1)
+        nodes.set(node, 1, 1 + step % 3)
+        ranking.changed(node)
+        assert ranking.best(1, ()) == 0
+        assert ranking.best(1, {0}) == Scan(count, nodes.preference).best(1, {0})
+        assert entries(ranking) <= count + 2 * (4 * count + 64)
 
 
 def test_a_change_is_worked_off_once_however_often_the_node_changed() -> None:

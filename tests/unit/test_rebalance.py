@@ -216,6 +216,33 @@ def test_the_bound_is_never_above_what_is_found(
         assert placed is None or bound <= placed.product
 
 
+def test_a_move_may_be_what_makes_the_next_one_pay() -> None:
+    """For class B only the GPU on n2 is good, which m leaves. p had looked for a place before, and found none."""
+    slowdown = {name: [[1.1], [1.5], [1.0], [1.5]] for name in CLASSES} | {"A": [[1.0], [1.0], [1.5], [1.0]]}
+    occupancy = Occupancy(["n0", "n1", "n2", "n3"], slowdown, slowdown)
+    b = Rule("B", 1.7, 2.0)
+    running = [
+        job(occupancy, "p", [(0, (0,))], rule=b, factor=1.1, remaining_s=9 * HOUR_S),
+        job(occupancy, "m", [(2, (0,))], factor=1.5, remaining_s=5 * HOUR_S),
+        job(occupancy, "s", [(1, (0,))], rule=b, factor=1.5),
+    ]
+    moves = plan_moves(occupancy, "class-fit", running, Limits())
+    assert [(move.job_id, move.placement.nodes) for move in moves] == [("m", (3,)), ("s", (2,))]
+
+
+def test_a_job_whose_own_node_looked_tightest_may_still_have_a_better_place() -> None:
+    """n1 with one free GPU is the tightest fit until the job gives back the other one; then n0 is as tight."""
+    occupancy = cluster([1.0, 1.0], [1.4, 1.5])
+    running = [job(occupancy, "1", [(1, (0,))])]
+    (move,) = plan_moves(occupancy, "packed", running, Limits())
+    assert move.placement.nodes == (0,)
+
+
+def test_nothing_is_known_of_a_rule_that_draws_anew() -> None:
+    occupancy = cluster([1.0, 1.0], [1.4, 1.5])
+    assert Reach(occupancy, "random").least_product(GpuShape(1), Rule("A", 1.7, 1.2), "", [(1, (0,))]) == 0.0
+
+
 def test_the_bound_spares_jobs_that_are_well_off() -> None:
     """Of many jobs on full, equal nodes nobody is tried out: one look per kind of job is all."""
     occupancy = cluster(*[[1.0] * 4] * 50, [1.1] * 4)

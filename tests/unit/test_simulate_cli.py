@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -443,3 +446,23 @@ def test_workers_import_nothing_from_the_working_directory(tmp_path: Path) -> No
     done = subprocess.run([sys.executable, str(script), *words], cwd=elsewhere, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "stranger" not in done.stderr and done.stdout.startswith("POLICY|")
+
+
+def test_an_impatient_second_interrupt_hangs_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "pal.py"
+    script.write_text('from slurm_pal.cli.pal import main\n\nif __name__ == "__main__":\n    main()\n')
+    words = ["simulate", "--generate", "jobs=5000", "--seeds", "4", "--jobs", "2", "--policy", "packed,pal-fit"]
+    with subprocess.Popen(
+        [sys.executable, str(script), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        time.sleep(2.5)
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+        try:
+            _, complaints = process.communicate(timeout=60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == Exit.INTERRUPTED, complaints
+    assert "Traceback" not in complaints

@@ -480,6 +480,16 @@ def test_nobody_waits_for_gpus_that_do_not_exist_or_when_it_does_not_care() -> N
     assert found["b"].start_s == 100
 
 
+def test_only_who_is_first_in_line_waits() -> None:
+    """w is reserved when a ends; c, behind it, takes the outlier rather than nothing."""
+    jobs = [
+        job("a", 0, 1, 900, limit_s=1000), job("w", 1, 2, 10, limit_s=10, sensitivity="C"),
+        job("c", 2, 1, 50, limit_s=100),
+    ]  # fmt: skip
+    found = run(machine([1.0], [1.6]), jobs, "class-fit-wait", WAITING)
+    assert (found["c"].start_s, found["c"].nodes, found["w"].start_s) == (2, ("n1",), 900)
+
+
 def test_policies_that_do_not_wait_start_at_once() -> None:
     jobs = [job("a", 0, 1, 9000), job("b", 100, 1, 500, limit_s=2000)]
     for policy in ("slurm", "packed", "class-fit"):
@@ -522,6 +532,16 @@ def test_lost_work_goes_back_to_the_last_checkpoint() -> None:
     assert result.gpu_s == 250 + 440 and result.moves == 0 and result.move_gpu_s == 0
     rows = list(zip(*result.timeline, strict=True))
     assert rows == [(0, 1, 0), (250, 0, 1), (350, 1, 0), (790, 0, 0)]
+
+
+def test_a_node_fails_again_after_its_repair() -> None:
+    """At 100, and 300 s after the repair at 200: of 260 s worked since then 200 are saved."""
+    result = failing(
+        [job("a", 0, 1, 500, limit_s=5000)], [[1.0]], Failures(1e6, 100.0, checkpoint_s=100.0), 100.0, 300.0
+    )
+    (outcome,) = result.outcomes
+    # 100 s saved by 100, 260 more by 500: 300 are saved; repaired at 600, and 200 s are left
+    assert outcome.restarts == 2 and outcome.finish_s == 600 + 40 + 200
 
 
 def test_a_job_goes_on_elsewhere_and_keeps_its_place_in_the_queue() -> None:
@@ -592,6 +612,43 @@ def test_a_request_is_split_by_the_nodes_of_its_partition() -> None:
     for policy in ("packed", "pal-fit", "slurm", "pal"):
         found = run(cluster, jobs[:1], policy)
         assert found["a"].nodes == ("n1", "n2"), policy
+
+
+def test_a_partition_of_small_nodes_reserves_by_their_size() -> None:
+    """8 GPUs on 2 nodes are 4 + 4 there: b waits for a, and the small jobs that come meanwhile do not put it off."""
+    cluster = machine([1.0] * 8, [1.0] * 4, [1.0] * 4, partitions={"small": [1, 2]})
+    small = [job(str(k), 2 + k, 1, 500, limit_s=500, partition="small") for k in range(9)]
+    jobs = [
+        job("a", 0, 1, 100, limit_s=100, partition="small"),
+        job("b", 1, GpuShape(8, nodes=2), 10, partition="small"), *small,
+    ]  # fmt: skip
+    assert run(cluster, jobs)["b"].start_s == 100
+
+
+def test_what_was_refused_is_looked_at_again_after_another_start() -> None:
+    """h is reserved on n0 at 100. k1 would take n0's free GPU for too long; when s has that, k2 goes to n1."""
+    cluster = machine([1.0] * 2, [1.0] * 3)
+    jobs = [
+        job("x", 0, 1, 100, limit_s=100), job("y", 0, 2, 1000, limit_s=1000), job("h", 1, GpuShape(2, 1, 2), 10),
+        job("k1", 2, 1, 500, limit_s=500), job("s", 2, 1, 50, limit_s=50, sensitivity="B"),
+        job("k2", 2, 1, 500, limit_s=500),
+    ]  # fmt: skip
+    found = run(cluster, jobs)
+    assert (found["s"].start_s, found["s"].nodes) == (2, ("n0",))
+    assert (found["k2"].start_s, found["k2"].nodes) == (2, ("n1",))
+    assert (found["h"].start_s, found["h"].nodes) == (100, ("n0",))
+
+
+def test_a_job_refused_by_one_reservation_counts_in_no_other() -> None:
+    """k on both nodes would delay only the job of q; so the GPU to spare on p's node is still there for j."""
+    cluster = machine([1.0] * 4, [1.0] * 4, partitions={"p": [0], "q": [1]})
+    jobs = [
+        job("x", 0, 2, 100, limit_s=100, partition="p"), job("y", 0, 2, 100, limit_s=100, partition="q"),
+        job("p", 1, 3, 10, partition="p"), job("q", 1, 4, 10, partition="q"),
+        job("k", 1, GpuShape(2, 2, 1), 500, limit_s=500), job("j", 1, 1, 500, limit_s=500, partition="p"),
+    ]  # fmt: skip
+    found = run(cluster, jobs)
+    assert found["j"].start_s == 1 and found["p"].start_s == found["q"].start_s == 100 and found["k"].start_s >= 100
 
 
 def test_whole_nodes_are_held_counted_and_reserved() -> None:
