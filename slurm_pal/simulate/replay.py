@@ -237,13 +237,15 @@ class _Run:
     def _backfill(self) -> None:
         """One pass. What it starts may help a job that waited for better GPUs, as they come within a node in turn;
         so another pass follows, as Slurm's would, until nothing starts."""
-        before = len(self._pending) + 1
-        while self._pending and len(self._pending) < before:
+        while True:
             before = len(self._pending)
             self._pending = self._starter.backfill(self._pending, self._by_end, self._now_s)
-            if self._pending and len(self._pending) < before and self._settings.backfill_interval_s > 0:
+            if not self._pending or len(self._pending) == before:
+                return
+            if self._settings.backfill_interval_s > 0:
                 self._wake(self._now_s + self._settings.backfill_interval_s)
-            if self._settings.backfill_interval_s > 0 or not self._policy.waits:
+                return
+            if not self._policy.waits:
                 return
 
     def _wake(self, at_s: float) -> None:
