@@ -55,5 +55,5 @@ class Replay(NamedTuple):
     gpu_s: float  # GPU-seconds held by jobs, moves included
     moves: int
     move_gpu_s: float  # of which spent on moves
-    end_s: float  # when the last reported job ended
+    end_s: float  # when the last reported job ended, or, interrupted, when the replay stopped
     complete: bool = True  # False: interrupted; outcomes hold what had finished
