@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterator
 
 from slurm_pal.errors import UsageError
-from slurm_pal.files import write_atomic
 from slurm_pal.jobs import GpuShape
 from slurm_pal.simulate.inputs import table
 from slurm_pal.simulate.inputs.collect import Collector, Unusable, choice, number, shown, whole
@@ -40,7 +39,7 @@ def detects(first: str) -> bool:
 
 
 def read_lines(lines: Iterator[Numbered], collector: Collector, options: Options) -> Trace:
-    """Read what `write_csv` wrote. Raises UsageError for another file or a newer schema."""
+    """Read what `as_text` wrote. Raises UsageError for another file or a newer schema."""
     del options
     line, text = next(lines, (1, ""))
     schema, _, name = text.removeprefix("# ").partition(" ")
@@ -85,11 +84,6 @@ def _positive(name: str, text: str) -> float:
     if value <= 0:
         raise Unusable(f"{name} = {shown(text)} must be above 0")
     return value
-
-
-def write_csv(trace: Trace, path: str) -> None:
-    """Write the jobs of a trace as `pal.trace/1`, replacing the file. Raises OSError."""
-    write_atomic(path, as_text(trace))
 
 
 def as_text(trace: Trace) -> str:
