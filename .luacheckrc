@@ -1,0 +1,7 @@
+-- Slurm's Lua plug-ins embed Lua 5.1 on the supported distributions.
+std = "lua51"
+read_globals = { "slurm" }
+files["etc/job_submit.lua"].globals = { "slurm_job_submit", "slurm_job_modify" }
+files["etc/cli_filter.lua"].globals = { "slurm_cli_setup_defaults", "slurm_cli_pre_submit", "slurm_cli_post_submit" }
+files["etc/cli_filter.lua"].ignore = { "212" }
+files["etc/job_submit.lua"].ignore = { "212" }

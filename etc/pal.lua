@@ -1,0 +1,821 @@
+-- slurm-pal: the logic of the submit filters, loaded by job_submit.lua (in slurmctld) and by
+-- cli_filter.lua (in sbatch, srun and salloc). For Lua 5.1 and later.
+--
+-- It decides nothing of its own: `pal publish` ranks the nodes by the placement rule in force and
+-- writes the table; here a request is read, the answer looked up, and what was given away since
+-- the table was written is remembered. Nothing is executed from the table, no process is started,
+-- and one line of the table is read at most once a second. docs/filter.md has the formats.
+
+local M = { table_path = "/etc/slurm/pal_table.lua", now = os.time }
+
+-- == Words ==================================================================================
+
+local NAME = "^[%w_.-]+$"
+local LONGEST_WORD = 64
+local UNSET = { [65534] = true, [65535] = true, [4294967294] = true, [4294967295] = true }
+
+-- A user's word, when it is a plain name.
+local function plain(text)
+  return type(text) == "string" and #text <= LONGEST_WORD and text:find(NAME) and text or nil
+end
+
+-- A number of Slurm's; nil for its several ways to say "not set".
+local function number(value)
+  value = tonumber(value)
+  if not value or UNSET[value] or value < 0 or value > 2 ^ 53 then return nil end
+  return math.floor(value)
+end
+
+local function filled(text)
+  return type(text) == "string" and text ~= "" and text or nil
+end
+
+local function split(text, pattern)
+  local parts = {}
+  for part in (text or ""):gmatch(pattern) do parts[#parts + 1] = part end
+  return parts
+end
+
+local function set_of(list)
+  local set = {}
+  for _, name in ipairs(list) do set[name] = true end
+  return set
+end
+
+local MOST_NAMES = 100000
+
+-- Append the names of one part of a host list, like "n[1-3,07]-ib"; false when it is not one.
+local function expand_part(text, names)
+  local head, body, tail = text:match("^([^%[%]]*)%[([%d,-]+)%](.*)$")
+  if not head then
+    names[#names + 1] = text
+    return text:find(NAME) ~= nil and #names <= MOST_NAMES
+  end
+  for range in body:gmatch("[^,]+") do
+    local low, high = range:match("^(%d+)%-(%d+)$")
+    if not low then
+      low = range:match("^%d+$")
+      high = low
+    end
+    if not low or #high > 9 or high - low > MOST_NAMES then return false end
+    for count = tonumber(low), tonumber(high) do
+      local digits = ("%0" .. #low .. "d"):format(count)
+      if not expand_part(head .. digits .. tail, names) then return false end
+    end
+  end
+  return true
+end
+
+-- The names of a host list; nil when it is written in a way that is not known here.
+local function expand(text)
+  local names, depth, start = {}, 0, 1
+  for at = 1, #text + 1 do
+    local char = text:sub(at, at)
+    if char == "[" then
+      depth = depth + 1
+    elseif char == "]" then
+      depth = depth - 1
+    elseif depth == 0 and (char == "," or char == "") then
+      if at > start and not expand_part(text:sub(start, at - 1), names) then return nil end
+      start = at + 1
+    end
+  end
+  return depth == 0 and names or nil
+end
+
+-- == The table ==============================================================================
+
+local SCHEMA = "pal.table/1"
+local HEAD_BYTES, MOST_BYTES = 512, 16 * 1024 * 1024
+local known = { trouble = "it was not read yet" }
+
+local function head_of(start)
+  local head = {}
+  local line = start:match("^return {([^\n]*),\r?\n")
+  for key, value in (line or ""):gmatch('%["([%w_]+)"%] = "([%w_./-]*)"') do head[key] = value end
+  return head
+end
+
+-- The records of a table whose first bytes are `start`; nil and the reason when it is no good.
+local function load_table(file, start)
+  local head = head_of(start)
+  if head.schema ~= SCHEMA then return nil, "it is not a table of " .. SCHEMA end
+  local size = file:seek("end")
+  if not size or size > MOST_BYTES then return nil, "it is larger than " .. MOST_BYTES .. " bytes" end
+  file:seek("set")
+  local text = file:read(size) or ""
+  local record = {}
+  for key, value in text:gmatch('\n%["([%w_.-]+)"%] = "([%w_.,:|=+@ -]*)"') do record[key] = value end
+  local t = {
+    record = record,
+    epoch = head.epoch,
+    clears = filled(head.clears),
+    written_s = tonumber(head.written_s),
+    max_age_s = tonumber(head.max_age_s),
+    settings = {},
+    nodes = {},
+    lists = {},
+  }
+  for key, value in (record.settings or ""):gmatch("([%w_]+)=([%d.]+)") do t.settings[key] = tonumber(value) end
+  if not t.epoch or record["end"] ~= t.epoch then return nil, "it is cut short" end
+  if not (t.written_s and t.max_age_s) then return nil, "its first line lacks written_s or max_age_s" end
+  return t
+end
+
+-- The table in force, read again when its first line has changed; nil and the reason without one.
+local function current(now_s)
+  if known.checked_s == now_s then return known.table, known.trouble end
+  known.checked_s = now_s
+  local file, why = io.open(M.table_path, "r")
+  local start = file and file:read(HEAD_BYTES)
+  if not start then
+    known.start, known.table, known.trouble = nil, nil, why or "it is empty or cannot be read"
+  elseif start ~= known.start or not known.table then
+    known.start = start
+    known.table, known.trouble = load_table(file, start)
+  end
+  if file then file:close() end
+  return known.table, known.trouble
+end
+
+local function parse_node(text)
+  local found = { name = text:match("^([%w_.-]+)"), slowdown = {} }
+  if not found.name then return false end
+  for key, value in text:gmatch(" (%w+)=([%w_.,:|+@-]*)") do
+    if key == "A" or key == "B" or key == "C" then
+      local row = split(value, "[^,]+")
+      for position, slowdown in ipairs(row) do row[position] = tonumber(slowdown) or 1 end
+      found.slowdown[key] = row
+    elseif key == "feat" then
+      found.features = set_of(split(value, "[^,]+"))
+    else
+      found[key] = tonumber(value)
+    end
+  end
+  return found
+end
+
+local function node_of(t, i)
+  if t.nodes[i] == nil then
+    local text = t.record["node." .. i]
+    t.nodes[i] = text and parse_node(text) or false
+  end
+  return t.nodes[i]
+end
+
+-- The ranking of one pool, class, preference and count, as nodes untouched since the table was
+-- written (`fresh`: { i, rank }, best first) and the ranks of those that have given GPUs away
+-- (`later`: entry -> rank). Empty when it was not published.
+local function ranking(t, ...)
+  local key = table.concat({ "list", ... }, ".")
+  local found = t.lists[key]
+  if found then return found end
+  found = { fresh = {}, later = {} }
+  local rank = 0
+  for digits in (t.record[key] or ""):gmatch("%d+") do
+    local entry = tonumber(digits)
+    rank = rank + 1
+    if entry % 64 == 0 then
+      found.fresh[#found.fresh + 1] = { i = math.floor(entry / 64), rank = rank }
+    else
+      found.later[entry] = rank
+    end
+  end
+  t.lists[key] = found
+  return found
+end
+
+-- Node name -> its numbers in the table (several, where a node has GPUs of several types).
+local function numbers_of(t)
+  if not t.numbers then
+    t.numbers = {}
+    for key, text in pairs(t.record) do
+      local i, name = key:match("^node%.(%d+)$"), text:match("^[%w_.-]+")
+      if i and name then
+        t.numbers[name] = t.numbers[name] or {}
+        table.insert(t.numbers[name], tonumber(i))
+      end
+    end
+  end
+  return t.numbers
+end
+
+-- == What was given away since the table was written =========================================
+
+local MOST_PROMISES = 4096
+local promises = {}
+
+-- Node name -> GPUs, CPUs and MiB promised to jobs that the table does not know of yet. A table
+-- that was written in a later second has seen the job, running or waiting with its node list.
+local function promised(t, now_s)
+  local kept, sums = {}, {}
+  for _, promise in ipairs(promises) do
+    if promise.at_s >= t.written_s and now_s - promise.at_s <= t.max_age_s then
+      kept[#kept + 1] = promise
+      local sum = sums[promise.node] or { gpus = 0, cpus = 0, mem = 0 }
+      for what in pairs(sum) do sum[what] = sum[what] + promise[what] end
+      sums[promise.node] = sum
+    end
+  end
+  promises = kept
+  return sums
+end
+
+local function promise(name, gpus, cpus, mem, now_s)
+  if #promises < MOST_PROMISES then
+    promises[#promises + 1] = { node = name, gpus = gpus, cpus = cpus, mem = mem, at_s = now_s }
+  end
+end
+
+-- == Looking up the answer ===================================================================
+
+local MOST_PREFERENCES = 8
+local NOTHING = { gpus = 0, cpus = 0, mem = 0 }
+
+-- CPUs and MiB that `gpus` GPUs of a job need on one node.
+local function share(request, gpus)
+  local cpus = math.max(request.tasks_on_node * request.cpus_per_task, request.cpus_per_gpu * gpus, request.min_cpus)
+  local mem = math.max(request.mem_per_node, request.mem_per_cpu * math.max(1, cpus), request.mem_per_gpu * gpus)
+  return cpus, mem
+end
+
+-- Whether a node of the table may take the job now.
+local function fits(view, node, gpus)
+  local request, gone = view.request, view.promised[node.name] or NOTHING
+  if not view.partition[node.name] or request.excluded[node.name] then return false end
+  if node.gpus < request.least_gpus then return false end
+  if request.constraint and not request.constraint(node.features or {}) then return false end
+  local cpus, mem = share(request, gpus)
+  return cpus <= (node.cpus or 0) - gone.cpus and mem <= (node.mem or 0) - gone.mem
+end
+
+-- The node liked best that can give `count` GPUs ("x": all of its own) and is not in `used`.
+local function best(view, preference, count, used)
+  local ranks = ranking(view.t, view.pool, view.class, preference, count)
+  local function suits(node)
+    return node and not used[node.name] and fits(view, node, count == "x" and node.gpus or count)
+  end
+  local found, rank
+  for _, entry in ipairs(ranks.fresh) do
+    local node = node_of(view.t, entry.i)
+    if node and not view.promised[node.name] and suits(node) then
+      found, rank = node, entry.rank
+      break
+    end
+  end
+  for name, gone in pairs(view.promised) do
+    for _, i in ipairs(numbers_of(view.t)[name] or {}) do
+      local place = ranks.later[i * 64 + gone.gpus]
+      if place and (not rank or place < rank) and suits(node_of(view.t, i)) then
+        found, rank = node_of(view.t, i), place
+      end
+    end
+  end
+  return found
+end
+
+-- `nodes` nodes with `count` GPUs each, and whether there were others; nil: they are not free now.
+local function choose_nodes(view, nodes)
+  local count = view.request.count
+  for preference = 1, MOST_PREFERENCES do
+    local chosen, used = {}, {}
+    for place = 1, nodes do
+      local node = best(view, preference, count, used)
+      if not node then break end
+      chosen[place] = { node = node, count = count == "x" and node.gpus or count }
+      used[node.name] = true
+    end
+    if #chosen == nodes then return chosen, best(view, preference, count, used) ~= nil end
+  end
+  return nil
+end
+
+-- Of a range of node counts Slurm takes as many as it can.
+local function choose(view)
+  for nodes = view.request.nodes_max, view.request.nodes_min, -1 do
+    local chosen, others = choose_nodes(view, nodes)
+    if chosen then return chosen, others end
+  end
+  return nil
+end
+
+-- The slowest GPU of those that Slurm will hand out, lowest free index first.
+local function slowest(view, chosen)
+  local worst = 0
+  for _, pick in ipairs(chosen) do
+    local row = pick.node.slowdown[view.class] or {}
+    local given = (view.promised[pick.node.name] or NOTHING).gpus
+    for position = given + 1, given + pick.count do worst = math.max(worst, row[position] or 1) end
+  end
+  return worst
+end
+
+-- == The decision ===========================================================================
+
+-- What each code in a mark means; `pal explain` has the same words.
+local WHY = {
+  best = "the GPUs that suit it best of those that are free",
+  slow = "only slow GPUs are free: kept off them while waiting for others can pay",
+  ["slow-all"] = "only slow GPUs are free, and no better ones will become free for this job",
+  soft = "asked softly for good GPUs, since nobody would take a node list back",
+  same = "no other GPUs that are free suit the request",
+  busy = "the GPUs are not free now, so the job queues, and a node list could only delay it",
+  off = "switched off by the user",
+  palsub = "palsub has decided",
+  het = "the parts of a heterogeneous job are placed together by Slurm",
+  array = "an array has one node list for all its tasks",
+  own = "the user named the nodes",
+  prefer = "the user's own --prefer stands",
+  immediate = "it starts at once or not at all",
+  comment = "the user's own comment stands, so there is no place for the mark of a lease",
+  stdin = "the script came through a pipe, which can be read only once",
+  later = "the job does not start now",
+  constraint = "Slurm weighs the constraint",
+  network = "Slurm weighs the network",
+  shape = "Slurm derives the number of GPUs or nodes",
+  partition = "more than one partition may take the job",
+  reservation = "the reservation names the nodes",
+  table = "there is no table of free GPUs",
+  stale = "the table of free GPUs is too old",
+  nobody = "nobody would take a node list back",
+}
+M.WHY = WHY
+
+local function text_of(chosen)
+  local names = {}
+  for _, pick in ipairs(chosen) do names[#names + 1] = pick.node.name end
+  return table.concat(names, ",")
+end
+
+-- No hard words: a soft preference where the site publishes class features, else nothing.
+local function softly(t, request, why)
+  local wanted = t and not request.constraint and t.record["prefer." .. request.class]
+  if wanted then return { act = "prefer", set = wanted, why = "soft" } end
+  return { act = "none", why = why }
+end
+
+-- How long a wait for time factor `here` can pay against `there`, which is free, s.
+local function patience_s(t, request, there, here, portion)
+  local settings = t.settings
+  local run_s = request.limit_s and request.limit_s * (settings.run_share or 0.5) or settings.run_s or 3600
+  local pays_s = portion * math.max(0, there - here) * run_s
+  return math.max(settings.pass_s or 3, math.min(pays_s, settings.lease_max_s or 600))
+end
+
+-- Only barred GPUs are free: exclude their nodes for as long as waiting for others can pay.
+local function keep_off(view, slowdown, locality)
+  local request = view.request
+  local key = ("%s.%s.%s"):format(view.pool, view.class, request.count)
+  local slow, better = view.t.record["slow." .. key], tonumber(view.t.record["better." .. key])
+  if not slow or (better or 0) < request.nodes_min then
+    return { act = "none", why = "slow-all", slow = slowdown * locality }
+  end
+  if request.soft then return softly(view.t, request, request.soft) end
+  for _, name in ipairs(split(slow, "[^,]+")) do
+    if not view.partition[name] then return { act = "none", why = "slow-all" } end
+  end
+  local portion = view.t.settings.wait_share or 0.5
+  return {
+    act = "exclude",
+    set = slow,
+    why = "slow",
+    slow = slowdown * locality,
+    lease_s = patience_s(view.t, request, slowdown * locality, locality, portion),
+  }
+end
+
+local function decide(request, t, now_s)
+  if request.leave then return { act = "none", why = request.leave } end
+  if not t then return { act = "none", why = "table" } end
+  local age_s = now_s - t.written_s
+  if age_s > t.max_age_s or age_s < -t.max_age_s then return softly(t, request, "stale") end
+  if not t.clears then return softly(t, request, "nobody") end
+  local view = { t = t, request = request, promised = promised(t, now_s), partition = request.partition_nodes }
+  view.pool = t.record[("pool.%s.%s"):format(request.partition, request.gpu_type)]
+  view.class = request.class == "?" and "A" or request.class
+  local chosen, others = nil, false
+  if view.pool then chosen, others = choose(view) end
+  if not chosen then return { act = "none", why = "busy" } end
+  local slowdown = slowest(view, chosen)
+  local locality = #chosen > 1 and (t.settings.locality or 1) or 1
+  if view.class ~= "C" and slowdown > (t.settings.barred or math.huge) then
+    return keep_off(view, slowdown, locality)
+  end
+  if not others then return { act = "none", why = "same", slow = slowdown * locality, chosen = chosen } end
+  if request.soft then return softly(t, request, request.soft) end
+  local plain_slowdown = tonumber(t.record[("plain.%s.%s.%s"):format(view.pool, view.class, request.count)]) or 1
+  return {
+    act = "nodelist",
+    set = text_of(chosen),
+    why = "best",
+    slow = slowdown * locality,
+    lease_s = patience_s(t, request, plain_slowdown * locality, slowdown * locality, 1),
+    chosen = chosen,
+  }
+end
+
+-- The GPUs of a job that will start are no longer free for the next submission.
+local function remember(request, decision, now_s)
+  for _, pick in ipairs(decision.chosen or {}) do
+    local cpus, mem = share(request, pick.count)
+    promise(pick.node.name, pick.count, cpus, mem, now_s)
+  end
+end
+
+-- == What a job asks for =====================================================================
+
+local MOST_NODES = 64
+
+-- Type ("-" for any) and number of the GPUs in a text like "gres:gpu:v100:2", "gpu:2" or, of an
+-- option that speaks of nothing but GPUs, "v100:2"; nil for what cannot be mapped.
+local function gpus_of(text, bare)
+  if not filled(text) then return "-", 0 end
+  if text:find(",") then return nil end
+  local words = split(text:gsub("^gres[:/]", ""), "[^:=]+")
+  if words[1] == "gpu" then
+    table.remove(words, 1)
+  elseif not bare then
+    return nil
+  end
+  local count = 1
+  if words[#words] and words[#words]:find("^%d+$") then count = tonumber(table.remove(words)) end
+  if #words > 1 or not plain(words[1] or "-") then return nil end
+  return words[1] or "-", count
+end
+
+-- A test of a node's features for names joined by & or by |; nil when the text says more.
+local function constraint_of(text)
+  local joint = text:match("[&|]") or "&"
+  if not text:gsub("[" .. joint .. "]", ""):find(NAME) then return nil end
+  local names = split(text, "[^" .. joint .. "]+")
+  return function(features)
+    for _, name in ipairs(names) do
+      if (features[name] ~= nil) == (joint == "|") then return joint == "|" end
+    end
+    return joint == "&"
+  end
+end
+
+-- The shape of a request: GPUs on each node and the range of nodes. nil: it asks for no GPU;
+-- false: Slurm derives it from what we do not know.
+local function shape_of(ask)
+  local kind, per_node = gpus_of(ask.gpus_per_node)
+  local kind_of_total, total = gpus_of(ask.gpus, true)
+  local kind_of_task, per_task = gpus_of(ask.gpus_per_task, true)
+  if not (kind and kind_of_total and kind_of_task) or (total > 0 and per_task > 0) then return false end
+  if per_node + total + per_task == 0 then return nil end
+  local low, high, tasks = ask.nodes_min or 1, ask.nodes_max, ask.tasks
+  if not high and tasks and ask.tasks_per_node then
+    low = math.ceil(tasks / ask.tasks_per_node)
+    high = low
+  end
+  if per_task > 0 and ask.tasks_per_node and high then
+    per_node = per_task * ask.tasks_per_node
+  elseif per_task > 0 then
+    total = per_task * (tasks or 1)
+  end
+  if per_node > 0 and total > 0 then
+    if total % per_node ~= 0 then return false end
+    low = math.floor(total / per_node)
+    high = low
+  elseif total > 0 then
+    if low > 1 or (high or 1) > 1 then return false end
+    per_node = total
+  end
+  if not high and low > 1 then return false end
+  high = high or 1
+  if low < 1 or high < low or high > MOST_NODES or per_node >= 64 then return false end
+  for _, other in ipairs({ kind_of_total, kind_of_task }) do
+    if kind == "-" then kind = other end
+    if other ~= "-" and other ~= kind then return false end
+  end
+  return { kind = kind, per_node = per_node, low = low, high = high, tasks = tasks }
+end
+
+-- The request that is decided on, from what an adapter has read (`ask`); nil when it is not for us.
+local function request_of(ask)
+  local shape = shape_of(ask)
+  if shape == nil then return nil end
+  local request = { class = "?", leave = ask.leave, soft = ask.soft, limit_s = ask.limit_s, partition = ask.partition }
+  if not shape then
+    request.leave = request.leave or "shape"
+    return request
+  end
+  request.gpu_type, request.least_gpus = shape.kind, shape.per_node
+  request.count = ask.exclusive and "x" or shape.per_node
+  request.nodes_min, request.nodes_max = shape.low, shape.high
+  request.tasks_on_node = ask.tasks_per_node or math.ceil((shape.tasks or shape.low) / shape.low)
+  request.cpus_per_task = ask.cpus_per_task or 1
+  request.cpus_per_gpu, request.min_cpus = ask.cpus_per_gpu or 0, ask.min_cpus or 0
+  request.mem_per_node = ask.mem_per_node or 0
+  request.mem_per_cpu, request.mem_per_gpu = ask.mem_per_cpu or 0, ask.mem_per_gpu or 0
+  if ask.mem_per_node == 0 and not ask.exclusive then request.leave = request.leave or "shape" end
+  if ask.constraint then
+    request.constraint = constraint_of(ask.constraint)
+    if not request.constraint then request.leave = request.leave or "constraint" end
+  end
+  local excluded = expand(ask.exclude or "")
+  if not excluded then request.leave = request.leave or "own" end
+  request.exclude, request.excluded = ask.exclude or "", set_of(excluded or {})
+  request.partition_nodes = ask.partition_nodes
+  if not plain(request.partition) then request.leave = request.leave or "partition" end
+  return request
+end
+
+-- == The sensitivity class ===================================================================
+
+local CLASSES = { A = true, B = true, C = true }
+local SCRIPT_BYTES = 65536
+
+-- key -> value of the `#PAL` lines before the first command of a script.
+local function pal_lines(script)
+  local found = {}
+  for line in (script or ""):sub(1, SCRIPT_BYTES):gmatch("[^\n]+") do
+    if line:find("^#PAL%s") then
+      for key, value in line:gmatch("(%w+)=([%w_.-]+)") do found[key] = value end
+    elseif line:find("%S") and not line:find("^%s*#") then
+      break
+    end
+  end
+  return found
+end
+
+-- Class, where it comes from, and a warning: the first source that says something counts.
+local function class_of(t, sources)
+  local warning
+  for _, source in ipairs(sources) do
+    local origin, class, app = source[1], filled(source[2]), filled(source[3])
+    if class and CLASSES[class] then return class, origin, warning end
+    local known_app = plain(app) and t and t.record["app." .. app:lower()]
+    if known_app then return known_app, origin .. ":" .. app, warning end
+    local wrong = class or app
+    if wrong then
+      warning = ("%s: %s is not %s; treated as not stated"):format(
+        origin, plain(wrong) or "the value", class and "one of A, B, C" or "an application known here"
+      )
+    end
+  end
+  return "?", "default", warning
+end
+
+-- == The mark on the job ====================================================================
+
+-- One word that tells the lease to whoever takes it back, and the decision to `pal explain`.
+local function mark_of(request, decision, origin, t)
+  local fields = {}
+  if decision.lease_s then
+    fields[#fields + 1] = ("lease=%d"):format(math.floor(decision.lease_s + 0.5))
+    fields[#fields + 1] = "req="
+    fields[#fields + 1] = "exc=" .. request.exclude
+  end
+  fields[#fields + 1] = "class=" .. request.class
+  fields[#fields + 1] = "from=" .. origin
+  fields[#fields + 1] = "act=" .. decision.act
+  if decision.set then fields[#fields + 1] = "set=" .. decision.set end
+  fields[#fields + 1] = "why=" .. decision.why
+  if decision.slow then fields[#fields + 1] = ("slow=%.3f"):format(decision.slow) end
+  fields[#fields + 1] = "epoch=" .. (t and t.epoch or "-")
+  return "pal:" .. table.concat(fields, ";")
+end
+
+local function beside(text, mark)
+  return filled(text) and text .. " " .. mark or mark
+end
+
+local function sentence(request, decision, origin)
+  local did = { nodelist = "sent to ", exclude = "kept off ", prefer = "asked softly for " }
+  local what = did[decision.act] and did[decision.act] .. decision.set or "left to Slurm"
+  local factor = decision.slow and (", predicted at %.3f of a median GPU's time"):format(decision.slow) or ""
+  local lease = decision.lease_s and ("; for %d s at most"):format(math.floor(decision.lease_s + 0.5)) or ""
+  return ("class %s (%s): %s: %s%s%s"):format(request.class, origin, what, WHY[decision.why], factor, lease)
+end
+
+-- == In slurmctld ===========================================================================
+
+local OPTION = "^_SLURM_SPANK_OPTION_pal_pal_(%w+)=?(.*)$"
+
+-- The options of our SPANK plug-in, as slurmctld shows them: { class =, app =, off =, explain = }.
+local function spank_options(job)
+  local found = {}
+  for _, pair in pairs(type(job.spank_job_env) == "table" and job.spank_job_env or {}) do
+    local name, value = tostring(pair):match(OPTION)
+    if name then found[name] = value end
+  end
+  return found
+end
+
+-- The one partition of a job, with the names of its nodes as Slurm has them now.
+local function partition_of(job, partitions)
+  local name = filled(job.partition)
+  for key, part in pairs(partitions or {}) do
+    if not name and part.flag_default == 1 then name = key end
+  end
+  local part = name and partitions and partitions[name]
+  if not part then return nil end
+  if not known.names or known.names.text ~= part.nodes or known.names.partition ~= name then
+    known.names = { partition = name, text = part.nodes, set = set_of(expand(part.nodes or "") or {}) }
+  end
+  return name, known.names.set, number(part.default_time)
+end
+
+-- Why the choice of nodes is not ours, by the fields of a submission; nil when it may be.
+local function reason_to_leave(job, now_s)
+  if (job.comment or ""):find("pal:lease=", 1, true) then return "palsub" end
+  if number(job.het_job_offset) then return "het" end
+  if (number(job.begin_time) or 0) > now_s or filled(job.dependency) then return "later" end
+  if number(job.priority) == 0 or filled(job.burst_buffer) or number(job.reboot) == 1 then return "later" end
+  if filled(job.reservation) then return "reservation" end
+  if filled(job.req_nodes) then return "own" end
+  if filled(job.prefer) then return "prefer" end
+  if (number(job.immediate) or 0) > 0 then return "immediate" end
+  if number(job.req_switch) or number(job.contiguous) == 1 then return "network" end
+  if filled(job.clusters) or filled(job.partition) and job.partition:find(",") then return "partition" end
+  if filled(job.tres_per_socket) or number(job.ntasks_per_gpu) or number(job.ntasks_per_tres) then return "shape" end
+  if (number(job.shared) or 1) > 1 or filled(job.batch_features) then return "shape" end
+  return nil
+end
+
+local function ask_of(job, partitions, now_s)
+  local name, nodes, default_min = partition_of(job, partitions)
+  local _, cpus_per_gpu = gpus_of(job.cpus_per_tres)
+  local _, mem_per_gpu = gpus_of(job.mem_per_tres)
+  local limit_min = number(job.time_limit) or default_min
+  return {
+    leave = reason_to_leave(job, now_s),
+    soft = filled(job.array_inx) and "array",
+    gpus_per_node = job.tres_per_node,
+    gpus = filled(job.tres_per_job) and job.tres_per_job:gsub("^gres[:/]gpu[:/]?", ""),
+    gpus_per_task = filled(job.tres_per_task) and job.tres_per_task:gsub("^gres[:/]gpu[:/]?", ""),
+    nodes_min = number(job.min_nodes),
+    nodes_max = number(job.max_nodes),
+    tasks = number(job.num_tasks),
+    tasks_per_node = number(job.ntasks_per_node),
+    cpus_per_task = number(job.cpus_per_task),
+    cpus_per_gpu = cpus_per_gpu,
+    min_cpus = number(job.pn_min_cpus),
+    mem_per_node = number(job.min_mem_per_node),
+    mem_per_cpu = number(job.min_mem_per_cpu),
+    mem_per_gpu = mem_per_gpu,
+    exclusive = number(job.shared) == 0,
+    limit_s = limit_min and limit_min * 60,
+    exclude = filled(job.exc_nodes),
+    constraint = filled(job.features),
+    partition = name,
+    partition_nodes = nodes,
+  }
+end
+
+-- The trouble with the table is told once, not with every submission.
+local function report(trouble)
+  if trouble and trouble ~= known.told then slurm.log_error("slurm-pal: %s: %s", M.table_path, trouble) end
+  known.told = trouble
+end
+
+-- One submission: decide, write the node lists and the mark. The caller guards against errors;
+-- what is written last is what makes the decision count, so an error before it leaves the job alone.
+function M.submit(job, partitions)
+  local now_s = M.now()
+  local t, trouble = current(now_s)
+  report(trouble)
+  local request = request_of(ask_of(job, partitions, now_s))
+  if not request then return end
+  local options, lines = spank_options(job), pal_lines(job.script)
+  -- Only a batch job has an environment here; slurmctld logs an error for others.
+  local environment = filled(job.script) and job.environment or {}
+  local class, origin, warning = class_of(t, {
+    { "--pal", options.class, options.app },
+    { "SLURM_PAL_CLASS", environment.SLURM_PAL_CLASS },
+    { "#PAL", lines.class, lines.app },
+  })
+  request.class = class
+  if options.off or environment.SLURM_PAL_OFF == "1" then request.leave = "off" end
+  local decision = decide(request, t, now_s)
+  local mark = beside(job.admin_comment, mark_of(request, decision, origin, t))
+  if warning then slurm.log_user("pal: %s", warning) end
+  if options.explain then slurm.log_user("pal: %s", sentence(request, decision, origin)) end
+  remember(request, decision, now_s)
+  job.admin_comment = mark
+  if decision.act == "nodelist" then
+    job.req_nodes = decision.set
+  elseif decision.act == "exclude" then
+    job.exc_nodes = filled(request.exclude) and request.exclude .. "," .. decision.set or decision.set
+  elseif decision.act == "prefer" then
+    job.prefer = decision.set
+  end
+end
+
+-- == In sbatch, srun and salloc ==============================================================
+
+local EVERY_NODE = setmetatable({}, { __index = function() return true end })
+
+-- Slurm's words for a time, "1-02:03:04" as the client prints them, in seconds.
+local function seconds_of(text)
+  local days, hours, minutes, seconds = (text or ""):match("^(%d-)%-?(%d+):(%d+):(%d+)$")
+  days = tonumber(days) or 0
+  if not hours or days > 36500 then return nil end
+  return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+end
+
+local UNITS = { K = 1 / 1024, M = 1, G = 1024, T = 1024 * 1024 }
+
+local function mib_of(text)
+  local count, unit = (text or ""):match("^(%d+)([KMGT]?)$")
+  return count and math.ceil(tonumber(count) * UNITS[unit ~= "" and unit or "M"])
+end
+
+local function client_reason(options, offset)
+  if (options.comment or ""):find("pal:lease=", 1, true) then return "palsub" end
+  if offset > 0 then return "het" end
+  if options.begin ~= "Unknown" and filled(options.begin) then return "later" end
+  if filled(options.dependency) or options.hold == "set" then return "later" end
+  if filled(options.reservation) then return "reservation" end
+  if filled(options.nodelist) then return "own" end
+  if filled(options.prefer) then return "prefer" end
+  if options.immediate and options.immediate ~= "unset" and options.immediate ~= "0" then return "immediate" end
+  if options.switches ~= "unset" and filled(options.switches) or options.contiguous == "set" then return "network" end
+  if filled(options.clusters) or (options.partition or ""):find(",") then return "partition" end
+  if options.exclusive ~= "unset" and options.exclusive ~= "exclusive" and options.exclusive ~= "oversubscribe" then
+    return "shape"
+  end
+  return nil
+end
+
+-- Whether the command line or the script has several components, and the script's text.
+local function command_line(options)
+  local file = io.open("/proc/self/cmdline", "rb")
+  local words = file and file:read(SCRIPT_BYTES) or ""
+  if file then file:close() end
+  local several = words:find("%z:%z") ~= nil
+  if options.type ~= "sbatch" or filled(options.wrap) then return several, "" end
+  local path = options.argv and options.argv[1]
+  local script = path and io.open(path, "rb")
+  local text = script and script:read(SCRIPT_BYTES)
+  if script then script:close() end
+  return several or (text or ""):find("\n#SBATCH[^\n]*hetjob") ~= nil, text
+end
+
+local function client_ask(t, options, offset, script)
+  local low, high = (options.nodes or ""):match("^(%d+)%-?(%d*)$")
+  if high == "" then high = low end
+  local soft
+  if filled(options.array) and options.array ~= "invalid-context" then soft = "array" end
+  if filled(options.comment) then soft = "comment" end
+  if not script then soft = "stdin" end
+  local tasks = number(options.ntasks)
+  return {
+    leave = client_reason(options, offset),
+    soft = soft,
+    gpus_per_node = filled(options.gres) or filled(options["gpus-per-node"]) and "gpu:" .. options["gpus-per-node"],
+    gpus = options.gpus,
+    gpus_per_task = options["gpus-per-task"],
+    nodes_min = high ~= "0" and number(low) or nil,
+    nodes_max = high ~= "0" and number(high) or nil,
+    tasks = tasks ~= 1 and tasks or nil,
+    tasks_per_node = number(options["ntasks-per-node"]),
+    cpus_per_task = math.max(1, number(options["cpus-per-task"]) or 1),
+    cpus_per_gpu = number(options["cpus-per-gpu"]),
+    min_cpus = number(options.mincpus),
+    mem_per_node = mib_of((options.mem or ""):gsub("%?$", "")),
+    mem_per_cpu = mib_of(options["mem-per-cpu"]),
+    mem_per_gpu = mib_of(options["mem-per-gpu"]),
+    exclusive = options.exclusive == "exclusive",
+    limit_s = seconds_of(options.time),
+    exclude = filled(options.exclude),
+    constraint = filled(options.constraint),
+    partition = filled(options.partition) or t and t.record.default,
+    partition_nodes = EVERY_NODE,
+  }
+end
+
+-- One component of a submission, in the client: the mark goes into the job's comment, since a user
+-- may not write the other one. Nothing is told unless asked for.
+function M.client(options, offset)
+  local now_s = M.now()
+  local t = current(now_s)
+  local several, script = command_line(options)
+  local request = request_of(client_ask(t, options, several and 1 or tonumber(offset) or 0, script))
+  if not request then return end
+  local ours = options.spank and options.spank.pal or {}
+  local lines = pal_lines(script)
+  local class, origin, warning = class_of(t, {
+    { "--pal", ours["pal-class"], ours["pal-app"] },
+    { "SLURM_PAL_CLASS", os.getenv("SLURM_PAL_CLASS") },
+    { "#PAL", lines.class, lines.app },
+  })
+  request.class = class
+  if ours["pal-off"] or os.getenv("SLURM_PAL_OFF") == "1" then request.leave = "off" end
+  local decision = decide(request, t, now_s)
+  if warning then slurm.log_info("pal: %s", warning) end
+  if ours["pal-explain"] then slurm.log_info("pal: %s", sentence(request, decision, origin)) end
+  if decision.act == "none" then return end
+  if not request.soft then options.comment = mark_of(request, decision, origin, t) end
+  if decision.act == "nodelist" then
+    options.nodelist = decision.set
+  elseif decision.act == "exclude" then
+    options.exclude = filled(request.exclude) and request.exclude .. "," .. decision.set or decision.set
+  else
+    options.prefer = decision.set
+  end
+end
+
+return M
