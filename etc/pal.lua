@@ -274,7 +274,7 @@ local function best(view, preference, count, used)
   return found
 end
 
--- `nodes` nodes with `count` GPUs each, and whether there were others; nil: they are not free now.
+-- The best `nodes` nodes, also as a set of names; nil: so many are not free now.
 local function choose_nodes(view, nodes)
   local count = view.request.count
   for preference = 1, MOST_PREFERENCES do
@@ -285,16 +285,24 @@ local function choose_nodes(view, nodes)
       chosen[place] = { node = node, count = count == "x" and node.gpus or count }
       used[node.name] = true
     end
-    if #chosen == nodes then return chosen, best(view, preference, count, used) ~= nil end
+    if #chosen == nodes then return chosen, used end
   end
   return nil
+end
+
+-- Whether Slurm might choose another node than those in `used`.
+local function others(view, used)
+  for preference = 1, MOST_PREFERENCES do
+    if best(view, preference, view.request.count, used) then return true end
+  end
+  return false
 end
 
 -- Of a range of node counts Slurm takes as many as it can.
 local function choose(view)
   for nodes = view.request.nodes_max, view.request.nodes_min, -1 do
-    local chosen, others = choose_nodes(view, nodes)
-    if chosen then return chosen, others end
+    local chosen, used = choose_nodes(view, nodes)
+    if chosen then return chosen, used end
   end
   return nil
 end
@@ -347,9 +355,14 @@ local function text_of(chosen)
   return table.concat(names, ",")
 end
 
+-- The class whose scores stand for the job's: one that is not known is treated as A.
+local function scores_of(request)
+  return request.class == "?" and "A" or request.class
+end
+
 -- No hard words: a soft preference where the site publishes class features, else nothing.
 local function softly(t, request, why)
-  local wanted = t and not request.constraint and t.record["prefer." .. request.class]
+  local wanted = t and not request.constraint and t.record["prefer." .. scores_of(request)]
   if wanted then return { act = "prefer", set = wanted, why = "soft" } end
   return { act = "none", why = why }
 end
@@ -392,16 +405,16 @@ local function decide(request, t, now_s)
   if not t.clears then return softly(t, request, "nobody") end
   local view = { t = t, request = request, promised = promised(t, now_s), partition = request.partition_nodes }
   view.pool = t.record[("pool.%s.%s"):format(request.partition, request.gpu_type)]
-  view.class = request.class == "?" and "A" or request.class
-  local chosen, others = nil, false
-  if view.pool then chosen, others = choose(view) end
+  view.class = scores_of(request)
+  local chosen, used
+  if view.pool then chosen, used = choose(view) end
   if not chosen then return { act = "none", why = "busy" } end
   local slowdown = slowest(view, chosen)
   local locality = #chosen > 1 and (t.settings.locality or 1) or 1
   if view.class ~= "C" and slowdown > (t.settings.barred or math.huge) then
     return keep_off(view, slowdown, locality)
   end
-  if not others then return { act = "none", why = "same", slow = slowdown * locality, chosen = chosen } end
+  if not others(view, used) then return { act = "none", why = "same", slow = slowdown * locality, chosen = chosen } end
   if request.soft then return softly(t, request, request.soft) end
   local plain_slowdown = tonumber(t.record[("plain.%s.%s.%s"):format(view.pool, view.class, request.count)]) or 1
   return {
