@@ -11,7 +11,7 @@ from slurm_pal import config as settings
 from slurm_pal.cli import common
 from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
 from slurm_pal.jobs import SlurmJob
-from slurm_pal.report import actual
+from slurm_pal.report import actual, filter_mark
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.store import snapshot as snapshots
@@ -24,9 +24,9 @@ from slurm_pal.submit import decision as decisions
 @common.json_option
 @common.verbose_option
 def explain(job_id: int | None, last: bool, as_json: bool) -> None:
-    """Why a job runs where it runs: the decision palsub took, and what Slurm did with it.
+    """Why a job runs where it runs: what palsub or the submit filter decided, and what Slurm did with it.
 
-    Also for jobs that never saw palsub: then only their GPUs and what is known of them.
+    Also for jobs that neither saw: then only their GPUs and what is known of them.
     """
     if (job_id is None) != last:
         raise UsageError("give a job id or --last: pal explain 4711, pal explain --last")
@@ -42,24 +42,30 @@ def explain(job_id: int | None, last: bool, as_json: bool) -> None:
         )
     snapshot = _snapshot()
     found = actual.actual(job, snapshot, time.time()) if job else None
+    mark = filter_mark.decision(job) if job else None
     if as_json:
-        common.print_json("explain", {"job_id": number, "decision": decision, "actual": found})
+        common.print_json("explain", {"job_id": number, "decision": decision, "filter": mark, "actual": found})
         return
-    for line in _text(number, job, found, decision, trouble):
+    for line in [*_actual_text(number, job, found, trouble), "", *_decided_text(decision, mark)]:
         click.echo(line)
 
 
-def _text(
-    number: int, job: SlurmJob | None, found: dict[str, Any] | None, decision: dict[str, Any] | None, trouble: str
-) -> list[str]:
+def _actual_text(number: int, job: SlurmJob | None, found: dict[str, Any] | None, trouble: str) -> list[str]:
     if job is not None and found is not None:
-        lines = actual.lines(job, found)
-    else:
-        lines = [f"Job {number}: {trouble or 'Slurm no longer knows it'}"]
-    lines.append("")
-    if decision is None:
-        return [*lines, "palsub took no decision for this job (plain sbatch, or submitted by another user)."]
-    return [*lines, "What palsub decided:", *(f"  {line}" for line in decisions.render(decision))]
+        return actual.lines(job, found)
+    return [f"Job {number}: {trouble or 'Slurm no longer knows it'}"]
+
+
+def _decided_text(decision: dict[str, Any] | None, mark: dict[str, Any] | None) -> list[str]:
+    if decision is None and mark is None:
+        return ["Neither palsub nor the submit filter took a decision for this job (or another user's palsub did)."]
+    text: list[str] = []
+    if decision is not None:
+        text += ["What palsub decided:", *(f"  {line}" for line in decisions.render(decision))]
+    if mark is not None:
+        where = "in slurmctld" if mark["by"] == "slurmctld" else "in the client"
+        text += [f"What the submit filter decided ({where}):", *(f"  {line}" for line in filter_mark.lines(mark))]
+    return text
 
 
 def _job(client: SlurmClient, number: int) -> tuple[SlurmJob | None, str]:

@@ -60,6 +60,9 @@ def lab() -> None:
 @click.option("--model", default=emulated.DEFAULT_MODEL, show_default=True, help="Model name of the GPUs.")
 @click.option("--cpus", default=16, show_default=True, help="CPUs per node, as Slurm sees them.")
 @click.option("--memory-mib", default=64000, show_default=True, help="Memory per node, as Slurm sees it, MiB.")
+@click.option(
+    "--filter", "submit_filter", is_flag=True, help="With the submit filter, and the SPANK plug-in if it can be built."
+)
 @click.option("--wait-s", default=60.0, show_default=True, help="Give up when not all nodes are idle by then, s.")
 @common.verbose_option
 def up(directory: str | None, wait_s: float, **size: Any) -> None:  # noqa: ANN401  # handed on, checked there
@@ -69,12 +72,24 @@ def up(directory: str | None, wait_s: float, **size: Any) -> None:  # noqa: ANN4
     click.echo(
         f"{size['nodes']} nodes x {size['gpus']} GPUs idle after {started.idle_after_s:.1f} s in {started.directory}"
     )
+    if size["submit_filter"]:
+        missing = f", without the SPANK plug-in ({started.without_plugin})" if started.without_plugin else ""
+        click.echo(f"submit filter in {started.directory('etc')}{missing}")
     click.echo(f"""Next:
   eval "$(pal lab env{words})"    # point this shell's Slurm commands at the lab
   sinfo
   pal-profile run                # measure the GPUs
-  palsub --pal-class A --gres=gpu:1 --wrap 'pal lab work --class A --seconds 20'
+{_try(size["submit_filter"], started.without_plugin)}
   pal lab down{words}""")
+
+
+def _try(submit_filter: bool, without_plugin: str) -> str:
+    """The lines that show a job on the GPUs that suit it."""
+    job = "--gres=gpu:1 --wrap 'pal lab work --class A --seconds 20'"
+    if not submit_filter:
+        return f"  palsub --pal-class A {job}"
+    wanted = "SLURM_PAL_CLASS=A sbatch" if without_plugin else "sbatch --pal-class=A --pal-explain"
+    return f"  pal publish --every 2 &        # tell the filter what is free, and take leases back\n  {wanted} {job}"
 
 
 @lab.command()

@@ -32,9 +32,15 @@ KEYS: dict[str, dict[str, Key]] = {
         "state_dir": Key("/var/lib/slurm-pal", "database, sweeps and snapshot; local disk of the controller"),
         "snapshot": Key("", "published snapshot, readable on every login node (default: STATE_DIR/snapshot)"),
         "spool": Key("", "where sweep jobs drop their results, shared with the nodes (default: STATE_DIR/spool)"),
+        "table": Key("", "standing answers for the submit filter (default: STATE_DIR/pal_table.lua)"),
+        "gpus": Key("", "scores for the plug-in on the nodes (default: STATE_DIR/gpus.txt)"),
     },
     "slurm": {
-        "backend": Key("cli", "how pal and pal-profile ask Slurm; palsub always uses cli", choices=("cli", "pyslurm")),
+        "backend": Key(
+            "cli",
+            "how pal and pal-profile ask Slurm; palsub and pal publish always use cli",
+            choices=("cli", "pyslurm"),
+        ),
     },
     "placement": {
         "policy": Key(
@@ -56,6 +62,10 @@ KEYS: dict[str, dict[str, Key]] = {
         "expected_run_s": Key(3600.0, "expected run time of a job without a time limit, s", minimum=0),
         "slurm_timeout_s": Key(5.0, "give up asking Slurm after this, s, and submit plainly", minimum=0.1),
         "heartbeat_max_age_s": Key(180.0, "a daemon silent for longer clears no leases, s", minimum=1),
+    },
+    "filter": {
+        "refresh_s": Key(5.0, "the submit filter looks for a new table this often, s", minimum=0.1),
+        "max_age_s": Key(30.0, "the submit filter does nothing hard by a table older than this, s", minimum=1),
     },
     "profile": {
         "backend": Key("auto", "devices to measure", choices=("auto", "emu")),
@@ -124,6 +134,14 @@ class Config:
     @property
     def spool_dir(self) -> str:
         return self.text("paths", "spool") or os.path.join(self.state_dir, "spool")
+
+    @property
+    def table_path(self) -> str:
+        return self.text("paths", "table") or os.path.join(self.state_dir, "pal_table.lua")
+
+    @property
+    def gpus_path(self) -> str:
+        return self.text("paths", "gpus") or os.path.join(self.state_dir, "gpus.txt")
 
 
 def _checked(name: str, key: Key, value: object, origin: str) -> Value:

@@ -32,6 +32,7 @@ class Spec(NamedTuple):
     user: str
     port: int  # slurmctld's; the slurmds have the ports after it
     version: tuple[int, int]  # of Slurm, like (22, 5)
+    submit_filter: bool = False  # job_submit.lua is in etc/
 
 
 def node_names(nodes: int) -> tuple[str, ...]:
@@ -41,6 +42,7 @@ def node_names(nodes: int) -> tuple[str, ...]:
 def slurm_conf_text(spec: Spec) -> str:
     """slurm.conf(5) for slurmctld, all slurmds and the clients."""
     d, last = spec.directory, spec.nodes - 1
+    plugins = "JobSubmitPlugins=lua\n" if spec.submit_filter else ""
     names, ports = f"n[0-{last}]", f"[{spec.port + 1}-{spec.port + spec.nodes}]"
     if spec.nodes == 1:
         names, ports = "n0", f"{spec.port + 1}"
@@ -88,6 +90,7 @@ SchedulerParameters={SCHEDULER}
 PriorityType=priority/basic
 JobCompType=jobcomp/filetxt
 JobCompLoc={d("log", "jobcomp.txt")}
+{plugins}\
 NodeName={names} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports} CPUs={spec.cpus} Sockets=1 \
 CoresPerSocket={spec.cpus} ThreadsPerCore=1 RealMemory={spec.memory_mib} Gres=gpu:{spec.gpus} State=UNKNOWN
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
@@ -115,6 +118,8 @@ def pal_toml_text(directory: LabDirectory) -> str:
     return f"""[paths]
 state_dir = "{directory("pal")}"
 spool = "{directory("pal", "spool")}"
+table = "{directory.table}"
+gpus = "{directory.gpus}"
 
 [profile]
 backend = "emu"

@@ -106,7 +106,7 @@ def start(spec: Spec, programs: dict[str, str], crew: Crew, deadline_s: float) -
         write_atomic(d("etc", name), text)
     key = d("etc", "munge.key")
     write_atomic(key, os.urandom(128), 0o400)
-    crew.spawn("munged", _munged_argv(programs["munged"], d))
+    crew.spawn("munged", munged_argv(programs["munged"], d))
     _wait_for_munge(d, crew, min(deadline_s, time.monotonic() + _MUNGE_WAIT_S))
     crew.spawn("slurmctld", [programs["slurmctld"], "-D", "-f", d.conf])
     write_pids(d.pids, crew.processes())
@@ -120,7 +120,8 @@ def start(spec: Spec, programs: dict[str, str], crew: Crew, deadline_s: float) -
     _wait_for_idle(spec, programs, crew, deadline_s)
 
 
-def _munged_argv(munged: str, d: LabDirectory) -> list[str]:
+def munged_argv(munged: str, d: LabDirectory) -> list[str]:
+    """munged(8) with everything of its own in the lab's directory."""
     # --force: the directory may lie below one that a group can write; that is the user's choice.
     names = {
         "--key-file": d("etc", "munge.key"),

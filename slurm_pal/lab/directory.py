@@ -67,6 +67,14 @@ class LabDirectory:
         return self("etc", FILE_NAME)
 
     @property
+    def table(self) -> str:
+        return self("etc", "pal_table.lua")  # where the submit filter looks for it
+
+    @property
+    def gpus(self) -> str:
+        return self("pal", "gpus.txt")
+
+    @property
     def munge_socket(self) -> str:
         return self("run", "munge.sock")
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from slurm_pal.errors import BusyError, PalError, SlurmError, UsageError
-from slurm_pal.lab import daemons, processes
+from slurm_pal.lab import daemons, filter, processes
 from slurm_pal.lab.conf import Spec, node_names
 from slurm_pal.lab.directory import MARKER, LabDirectory
 from slurm_pal.lab.gpus import DEFAULT_MODEL, Registry, draw_registry, load_registry, read_table, write_registry
@@ -66,6 +66,7 @@ class Lab:
         self.directory = LabDirectory(directory)
         self._crew = crew or daemons.Crew(self.directory)
         self.idle_after_s = 0.0  # how long `up` took until all nodes were idle
+        self.without_plugin = ""  # why `up` with a submit filter built no SPANK plug-in
 
     @classmethod
     def up(
@@ -80,8 +81,12 @@ class Lab:
         cpus: int = 16,
         memory_mib: int = 64000,
         wait_s: float = 60.0,
+        submit_filter: bool = False,
     ) -> Lab:
         """Start a lab of `nodes` nodes with `gpus` GPUs each and wait until all are idle.
+
+        `submit_filter` installs the Lua filter in its slurmctld, and the SPANK plug-in where it
+        can be built; `without_plugin` then says why there is none.
 
         Raises MissingPackageError, UsageError, DataError (GPU table), BusyError (a lab
         lives there) or SlurmError; then nothing of the lab is left.
@@ -104,8 +109,10 @@ class Lab:
         with d.claimed():
             lab._refuse_remains()
             try:
-                spec = Spec(d, nodes, gpus, cpus, memory_mib, user, 0, version)
+                spec = Spec(d, nodes, gpus, cpus, memory_mib, user, 0, version, submit_filter)
                 lab._bring_up(spec, registry, programs, started + wait_s)
+                if submit_filter:
+                    filter.first_table(d)
             except BaseException as error:
                 lab._give_up(new, error)
                 raise
@@ -128,6 +135,8 @@ class Lab:
             d.write_facts(facts | {"slurm": f"{spec.version[0]}.{spec.version[1]:02d}"})
             d.make_rooms(spec.gpus)
             write_registry(d.registry, registry)
+            if spec.submit_filter:
+                self.without_plugin = filter.install(d)
             try:
                 daemons.start(spec._replace(port=port), programs, self._crew, deadline_s)
                 return

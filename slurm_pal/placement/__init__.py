@@ -51,24 +51,23 @@ def place(
     node is looked at. `largest_node` is the number of GPUs of the largest node that the
     job might ever get, by default of those in the view. Raises UsageError for an unknown policy.
     """
-    if policy not in POLICIES:
-        raise UsageError(f"placement policy {policy!r} is not one of {', '.join(POLICIES)}")
+    _module(policy)
     need = need_of(shape, max(view.node_gpus, default=0) if largest_node is None else largest_node)
     if need is None:
         return None
     if shape.whole_nodes:
-        picks = _picks(policy, _as_whole_nodes(view), need, rule, None)
+        picks = _picks(policy, as_whole_nodes(view), need, rule, None)
         return None if picks is None else placement(view, whole(view, picks), rule)
     picks = _picks(policy, view, need, rule, look)
     return None if picks is None else placement(view, picks, rule)
 
 
 def _picks(policy: str, view: View, need: Need, rule: Rule, look: Look | None) -> Picks | None:
-    module = _module(policy)
-    if not hasattr(module, "preferences"):
-        found: Picks | None = module.pick(view, need, rule)
+    wanted = preferences(policy, view, rule)
+    if wanted is None:
+        found: Picks | None = _module(policy).pick(view, need, rule)
         return found
-    for number, preference in enumerate(module.preferences(view, rule)):
+    for number, preference in enumerate(wanted):
         candidates = look(number, preference) if look else Scan(len(view.free), preference)
         picks = choose(candidates, need)
         if picks is not None:
@@ -76,8 +75,20 @@ def _picks(policy: str, view: View, need: Need, rule: Rule, look: Look | None) -
     return None
 
 
+def preferences(policy: str, view: View, rule: Rule) -> list[Preference] | None:
+    """What a rule wants of nodes, try by try; None where it cannot be said node by node.
+
+    Raises UsageError for an unknown policy.
+    """
+    module = _module(policy)
+    wanted: list[Preference] | None = module.preferences(view, rule) if hasattr(module, "preferences") else None
+    return wanted
+
+
 @cache
 def _module(policy: str) -> ModuleType:
+    if policy not in POLICIES:
+        raise UsageError(f"placement policy {policy!r} is not one of {', '.join(POLICIES)}")
     return import_module(f"slurm_pal.placement.{POLICIES[policy].module}")
 
 
@@ -86,7 +97,7 @@ def whole(view: View, picks: Picks) -> Picks:
     return [(node, len(view.free[node])) for node, _ in picks]
 
 
-def _as_whole_nodes(view: View) -> View:
+def as_whole_nodes(view: View) -> View:
     """Each GPU stands for the slowest of its node, because the job will run on all of them."""
 
     def slowest(table: Sequence[Sequence[float]]) -> list[list[float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_pal.cluster import Node, Partition
 from slurm_pal.errors import SlurmError, UsageError
@@ -18,14 +18,14 @@ _FOREIGN = ("SQUEUE_", "SINFO_", "SBATCH_", "SCONTROL_", "SLURM_TIME_FORMAT", "S
 """Variables that change what Slurm's commands print or do; never meant for our own calls."""
 
 
-def clean_environment() -> dict[str, str]:
-    """The environment for our own Slurm calls: the user's display settings left out."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
+def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment (default: this process's) for our own Slurm calls: the user's display settings left out."""
+    kept = {k: v for k, v in (os.environ if environ is None else environ).items() if not k.startswith(_FOREIGN)}
     return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
-def subprocess_runner(timeout_s: float = 30.0) -> Runner:
-    """A runner that starts real processes and gives each `timeout_s` seconds.
+def subprocess_runner(timeout_s: float = 30.0, environ: Mapping[str, str] | None = None) -> Runner:
+    """A runner that starts real processes, in `environ` or our own environment, and gives each `timeout_s` seconds.
 
     The runner raises SlurmError when the command is missing or does not answer in time.
     """
@@ -39,7 +39,7 @@ def subprocess_runner(timeout_s: float = 30.0) -> Runner:
                 input=stdin.encode(),
                 capture_output=True,
                 timeout=timeout_s,
-                env=clean_environment(),
+                env=clean_environment(environ),
                 check=False,
             )
         except FileNotFoundError:

@@ -22,6 +22,8 @@ _KEY = re.compile(r"(?:^| )([A-Z][A-Za-z0-9_/:.]*)=")
 _LAYOUT = re.compile(r"(?:^| )Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _GRES = re.compile(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=](\d+))?(?:\(([^()]*)\))?(?:,|$)")
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+LEASE_MARK = "pal:lease="
+"""How the mark of a lease begins, in a job's comment or admin comment."""
 _NULL = frozenset({"", "(null)", "N/A", "None", "Unknown", "n/a"})
 
 
@@ -193,11 +195,11 @@ def job(line: str) -> SlurmJob:
 
 
 def holds_or_claims(line: str) -> bool:
-    """Whether a job line can matter for which GPUs are free: it runs, or is pinned to nodes.
+    """Whether a job line can matter for which GPUs are free (it runs, or is pinned to nodes), or bears a lease.
 
     Looked at before the line is parsed: a queue may hold thousands of others.
     """
     state = line.partition(" JobState=")[2].partition(" ")[0]
     if state == "PENDING":
-        return " ReqNodeList=(null) " not in line
+        return " ReqNodeList=(null) " not in line or LEASE_MARK in line
     return state in JOB_ACTIVE

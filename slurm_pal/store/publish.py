@@ -7,7 +7,7 @@ from typing import NamedTuple
 from slurm_pal.config import Config
 from slurm_pal.errors import DataError
 from slurm_pal.files import read_trusted, write_atomic
-from slurm_pal.store import snapshot
+from slurm_pal.store import gpus_text, snapshot
 from slurm_pal.store.database import Database, open_database
 from slurm_pal.store.snapshot import FLAGS, GpuScore
 from slurm_pal.variability.classify import Classification, GpuStanding, classify
@@ -44,7 +44,7 @@ def publish(
     method: str | None = None,
     cluster: str | None = None,
 ) -> PublishReport:
-    """Classify what the database holds and publish it as the snapshot.
+    """Classify what the database holds and publish it as the snapshot and as gpus.txt.
 
     The same records on the same day give the same classes, and then neither the file nor
     its epoch changes. `method` overrides `classes.method`; `cluster` is that of the newest
@@ -53,7 +53,7 @@ def publish(
 
     Raises BusyError when another writer is at work; DataError when there is nothing to publish,
     when the snapshot in place is from a newer schema, or when it cannot be written (the
-    old one then stays).
+    old one then stays); and, with the snapshot in place, when gpus.txt beside it cannot be written.
     """
     if database is None:
         with open_database(config.state_dir, write=True) as opened:
@@ -80,6 +80,7 @@ def publish(
             raise DataError(
                 f"snapshot {path} cannot be written ({error.strerror}); the old one, if any, stays"
             ) from None
+    gpus_text.write(config.gpus_path, snapshot.read(path))
     flagged = sum(1 for score in scores if score.flags)
     return PublishReport(path, changed, epoch, len(scores), found.centroids, flagged, found)
 

@@ -114,6 +114,11 @@ class Snapshot:
         return self.nodes[bisect.bisect_right(self.columns["starts"], row) - 1]
 
 
+def empty() -> Snapshot:
+    """A snapshot before anything was measured."""
+    return Snapshot({}, *_columns([]))
+
+
 def known_class(sensitivity: str) -> str:
     """The class whose scores stand for `sensitivity`: an unknown job is treated as A."""
     return sensitivity if sensitivity in SENSITIVITY_CLASSES else SENSITIVITY_CLASSES[0]

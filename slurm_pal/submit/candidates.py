@@ -11,7 +11,7 @@ from slurm_pal.slurm.states import usable
 from slurm_pal.submit.constraint import Predicate, compile_constraint
 from slurm_pal.submit.request import Request
 
-_RESERVED = frozenset({"RESERVED", "RES"})
+RESERVED = frozenset({"RESERVED", "RES"})
 _PLANNED = "PLANNED"  # backfill keeps the node for another job
 
 
@@ -66,18 +66,19 @@ def _permitted(
         for node in overview.nodes
         if node.name in inside
         and node.name not in barred
-        and (node.name in reserved if reserved is not None else not node.states & _RESERVED)
+        and (node.name in reserved if reserved is not None else not node.states & RESERVED)
         and predicate(node.features)
     )
 
 
+def may_start(node: Node) -> bool:
+    """Whether a job could start on the node now, as far as its state tells."""
+    return usable(node.states) and _PLANNED not in node.states
+
+
 def startable(nodes: Iterable[Node], request: Request, tasks_on_node: int, gpus_on_node: int) -> list[Node]:
     """Those of the nodes whose state, CPUs and memory let `tasks_on_node` tasks start now."""
-    return [
-        node
-        for node in nodes
-        if usable(node.states) and _PLANNED not in node.states and _holds(node, request, tasks_on_node, gpus_on_node)
-    ]
+    return [node for node in nodes if may_start(node) and _holds(node, request, tasks_on_node, gpus_on_node)]
 
 
 def _holds(node: Node, request: Request, tasks: int, gpus: int) -> bool:

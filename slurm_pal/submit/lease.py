@@ -2,8 +2,8 @@
 
 Two clearers. The **watcher** of the user reads lease files in his state folder. A
 **daemon** that says in its heartbeat that it clears leases finds them on the jobs
-themselves: palsub then adds a comment, `pal:lease=<seconds>;req=...;exc=...`, where
-`req` and `exc` are the lists the user asked for, to be put back.
+themselves: palsub then adds a comment, `pal:lease=<seconds>;req=...;exc=...;act=...;set=...`,
+where `req` and `exc` are the lists the user asked for, to be put back, and `set` is ours.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from typing import Any, NamedTuple
 
 from slurm_pal.errors import DataError
 from slurm_pal.files import read_trusted, write_atomic
+from slurm_pal.slurm.parse import LEASE_MARK
 from slurm_pal.submit import state
 
 SCHEMA = "pal.lease/1"
 HEARTBEAT_SCHEMA = "pal.heartbeat/1"
 CLOCK_SKEW_S = 5.0
 """A heartbeat may be this far in the future: login nodes and controller have clocks of their own."""
+
+_NOT_OURS = ("JobHeld", "job requeued in held", "launch failed requeued held", "Dependency", "BeginTime")
+_NEVER = ("ReqNodeNotAvail", "BadConstraints", "PartitionNodeLimit")
 
 
 class Lease(NamedTuple):
@@ -37,6 +41,34 @@ class Lease(NamedTuple):
     user_exc: str = ""
 
 
+def verdict(reason: str, made_s: float, until_s: float, pass_s: float, now_s: float) -> str:
+    """Whether a pending job's lease is over: "wait" or "clear". Pure.
+
+    `reason` is squeue's or scontrol's word for why the job waits. A held job, or one that
+    waits for another job or for a time, is left alone; one that its lists may keep from
+    starting for ever gets one scheduling pass of `pass_s`, and so does a job that Slurm has
+    not looked at yet.
+    """
+    reason = reason.lstrip("(").replace("_", " ")
+    if reason.startswith(_NOT_OURS):
+        return "wait"
+    if reason.startswith(_NEVER):
+        return "clear" if now_s >= made_s + pass_s else "wait"
+    grace_s = pass_s if reason in ("", "None") else 0.0
+    return "clear" if now_s >= until_s + grace_s else "wait"
+
+
+def beat(snapshot_path: str, at_s: float) -> None:
+    """Say that a daemon lives that clears leases. Raises OSError when it cannot be written."""
+    text = json.dumps({"schema": HEARTBEAT_SCHEMA, "at_s": at_s, "clears_leases": True})
+    write_atomic(snapshot_path + ".heartbeat", text + "\n", 0o644)
+
+
+def end_heartbeat(snapshot_path: str) -> None:
+    """The daemon goes: from now on nobody clears leases."""
+    drop(snapshot_path + ".heartbeat")
+
+
 def heartbeat_fresh(snapshot_path: str, now_s: float, max_age_s: float) -> bool:
     """Whether a daemon lives that clears leases; a beat from the future (clock set back) does not count."""
     try:
@@ -48,9 +80,9 @@ def heartbeat_fresh(snapshot_path: str, now_s: float, max_age_s: float) -> bool:
         return False
 
 
-def comment(lease_s: float, user_req: str, user_exc: str) -> str:
-    """The mark by which a daemon knows a lease on a job."""
-    return f"pal:lease={lease_s:.0f};req={user_req};exc={user_exc}"
+def comment(lease_s: float, user_req: str, user_exc: str, action: str, ours: str) -> str:
+    """The mark by which a daemon knows a lease on a job: the user's lists, what was done, and the list we set."""
+    return f"{LEASE_MARK}{lease_s:.0f};req={user_req};exc={user_exc};act={action};set={ours}"
 
 
 def prepare(lease: Lease, cluster: str) -> str:
@@ -72,7 +104,7 @@ def confirm(prepared: str, lease: Lease) -> str:
 
 
 def drop(path: str) -> None:
-    """Forget a lease."""
+    """Remove a file of ours; that it is not there is well."""
     with contextlib.suppress(OSError):
         os.unlink(path)
 

@@ -52,7 +52,9 @@ def plan(
     scores, decided = _decide(request, config, policy, sensitivity[0], clearer, now_s, warnings)
     added = list(decided.added)
     if decided.lease_s and clearer == "daemon":
-        mark = lease.comment(decided.lease_s, ",".join(request.req_nodes), ",".join(request.exc_nodes))
+        own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
+        ours = ",".join(decided.pinned or decided.excluded)
+        mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
         added.append(f"--comment={mark}")
     words = ["sbatch", *line.before, *added, *line.after]
     made = decision.record(

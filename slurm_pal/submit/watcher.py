@@ -28,27 +28,19 @@ TIDY_S = 30.0  # between looks at Slurm while nothing is due
 LOCK_TRIES = 10
 SLURM_GONE_S = 120.0  # patience beyond the last lease with a controller that does not answer
 
-_NOT_OURS = ("JobHeld", "Dependency", "BeginTime")
-_NEVER = ("ReqNodeNotAvail", "BadConstraints", "PartitionNodeLimit")
-
 
 def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float) -> str:
     """What to do about one lease: "wait", "clear" or "drop". Pure.
 
-    A held job, or one that waits for another job or for a time, is left alone until the
-    lease's very end; a job that Slurm has not looked at yet gets one pass of grace.
+    A job that is not ours to judge now (see `lease.verdict`) is left alone until the lease's
+    very end: later this watcher will not be there.
     """
     state, reason = states.get(lease.job_id, ("", ""))
     if state != "PENDING":
         return "drop"
     if now_s >= lease.last_s or now_s < lease.made_s - leases.CLOCK_SKEW_S:  # the end, or the clock was set back
         return "clear"
-    if reason.lstrip("(").startswith(_NOT_OURS):
-        return "wait"
-    if reason.lstrip("(").startswith(_NEVER):
-        return "clear" if now_s >= lease.made_s + lease.pass_s else "wait"
-    grace_s = lease.pass_s if reason in ("", "None") else 0.0
-    return "clear" if now_s >= lease.until_s + grace_s else "wait"
+    return leases.verdict(reason, lease.made_s, lease.until_s, lease.pass_s, now_s)
 
 
 def clear(client: SlurmClient, lease: Lease) -> None:

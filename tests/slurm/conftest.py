@@ -25,7 +25,7 @@ def skip_without_slurm() -> None:
 
 
 @contextlib.contextmanager
-def _short_directory() -> Iterator[str]:
+def short_directory() -> Iterator[str]:
     """A directory with a name short enough for Slurm's sockets (tmp_path is not); its lab always ends."""
     path = tempfile.mkdtemp(prefix="pal")
     try:
@@ -40,7 +40,7 @@ def _short_directory() -> Iterator[str]:
 def lab() -> Iterator[Lab]:
     """A running lab of 4 nodes x 4 GPUs; use `lab.environ()` for the environment of subprocesses."""
     skip_without_slurm()
-    with _short_directory() as path, Lab.up(path, nodes=4, gpus=4, seed=1) as running:
+    with short_directory() as path, Lab.up(path, nodes=4, gpus=4, seed=1) as running:
         yield running
 
 
@@ -48,5 +48,5 @@ def lab() -> Iterator[Lab]:
 def lab_dir() -> Iterator[str]:
     """A place for a lab of the test's own; whatever the test does to it, nothing stays."""
     skip_without_slurm()
-    with _short_directory() as path:
+    with short_directory() as path:
         yield path

@@ -116,7 +116,10 @@ def test_outliers_are_excluded_while_waiting_can_pay(site: Path) -> None:
         ({"tres_per_job": "gres:gpu:3"}, "n1"),
         ({"tres_per_job": "gres:gpu:2", "num_tasks": 2}, "n1"),
         ({"tres_per_task": "gres:gpu:1", "num_tasks": 3}, "n1"),
-        ({"tres_per_task": "gres/gpu:1", "num_tasks": 4, "ntasks_per_node": 2, "min_nodes": 2, "max_nodes": 2}, "n1,n0"),
+        (
+            {"tres_per_task": "gres/gpu:1", "num_tasks": 4, "ntasks_per_node": 2, "min_nodes": 2, "max_nodes": 2},
+            "n1,n0",
+        ),
         ({"tres_per_node": "gres:gpu:1", "tres_per_job": "gres:gpu:2"}, "n1,n0"),
         ({"tres_per_node": "gres:gpu:2", "min_nodes": 2, "max_nodes": 2}, "n1,n0"),
         ({"tres_per_node": "gres:gpu:2", "min_nodes": 1, "max_nodes": 2}, "n1,n0"),
@@ -324,10 +327,12 @@ def test_an_error_at_any_access_leaves_a_whole_job(site: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["syntax error (", "error('at loading')", "while true do end", "return 7", "return { submit = 5 }", ""]
-    + ["return { submit = function() while true do end end }", "return { submit = function() error({}) end }"]
-    + ["return { submit = function() while true do pcall(error) end end }"],
-)
+    [
+        "syntax error (", "error('at loading')", "while true do end", "return 7", "return { submit = 5 }", "",
+        "return { submit = function() while true do end end }", "return { submit = function() error({}) end }",
+        "return { submit = function() while true do pcall(error) end end }",
+    ],
+)  # fmt: skip
 def test_a_broken_pal_lua_does_not_matter(site: Path, text: str) -> None:
     (site / "pal.lua").write_text(text)
     loaded, seen = run(site, [job(tres_per_node="gres:gpu:2")])

@@ -168,7 +168,8 @@ def test_each_release_is_kept_from_cgroups(version: tuple[int, int], plugin: str
 
 def test_pal_toml() -> None:
     table = tomllib.loads(conf.pal_toml_text(LabDirectory("/l")))
-    assert table == {"paths": {"state_dir": "/l/pal", "spool": "/l/pal/spool"}, "profile": {"backend": "emu"}}
+    paths = {"state_dir": "/l/pal", "spool": "/l/pal/spool", "table": "/l/etc/pal_table.lua", "gpus": "/l/pal/gpus.txt"}
+    assert table == {"paths": paths, "profile": {"backend": "emu"}}
 
 
 # -- ports ------------------------------------------------------------------------------

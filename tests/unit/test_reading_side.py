@@ -192,7 +192,7 @@ def test_explain_a_job_that_never_saw_palsub(site: Path) -> None:
     body = json.loads(invoke("explain", str(number), "--json").stdout)
     assert body["decision"] is None and body["actual"]["slowdown"]["A"] == pytest.approx(1.01)
     text = invoke("explain", str(number)).stdout
-    assert "n0 GPU 1: A 1.010 (v1)" in text and "palsub took no decision" in text
+    assert "n0 GPU 1: A 1.010 (v1)" in text and "Neither palsub nor the submit filter took a decision" in text
 
 
 @pytest.mark.parametrize("words", [[], ["gpus"], ["nodes"], ["explain"], ["doctor"], ["lab"], ["lab", "up"]])

@@ -439,7 +439,7 @@ def test_with_a_live_daemon_the_lease_is_written_on_the_job(scored: Site) -> Non
     done = scored.run([*PALSUB, "--gres=gpu:1", "-t60", "job.sh"], stdin=subprocess.DEVNULL)
     assert done.stdout == b"Submitted batch job 1\n" and done.stderr == b""
     (job,) = json.loads((scored.root / "fake.json").read_text())["jobs"]
-    assert job["req"] == "n1" and job["comment"] == "pal:lease=360;req=;exc="
+    assert job["req"] == "n1" and job["comment"] == "pal:lease=360;req=;exc=;act=nodelist;set=n1"
     scored.run([*PALSUB, "--gres=gpu:1", "--comment=mine", "job.sh"], stdin=subprocess.DEVNULL)
     job = json.loads((scored.root / "fake.json").read_text())["jobs"][1]
     assert job["req"] == "" and job["comment"] == "mine"

@@ -1,0 +1,149 @@
+"""pal publish: what the submit filter and the plug-in on the nodes read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import click
+
+from slurm_pal import config as settings
+from slurm_pal.cli import common
+from slurm_pal.config import Config
+from slurm_pal.errors import DataError, PalError, UsageError, one_line
+from slurm_pal.files import locked
+from slurm_pal.rebalance.round import Publisher, Round
+from slurm_pal.slurm.cli import CliClient
+
+TIMEOUT_S = 15.0
+QUERY_SHARE = 5.0  # Slurm is asked for at most a fifth of the time
+SHORTEST_PAUSE_S = 0.1
+
+
+@click.command()
+@click.option("--every", type=float, metavar="SECONDS", help="Stay, and do it again this often; take leases back.")
+@common.json_option
+@common.verbose_option
+def publish(every: float | None, as_json: bool) -> None:
+    """Write the submit filter's table of free GPUs, and gpus.txt for the nodes.
+
+    \b
+    Examples:
+      pal publish                once, as from cron: the filter then only asks softly
+      pal publish --every 5      as a service, by SlurmUser or root
+
+    With --every it ends the leases of jobs that have waited long enough for the GPUs they
+    were promised, and only then does the filter promise any. SIGTERM and Ctrl-C end it
+    cleanly. Where the files are: paths.table and paths.gpus in pal.toml.
+    """
+    config = settings.load()
+    _check(config, every)
+    publisher = Publisher(config, CliClient(timeout_s=TIMEOUT_S), stays=every is not None)
+    with locked(config.table_path + ".lock", "a publisher"):
+        if every is None:
+            _once(config, publisher, as_json)
+        else:
+            _stay(publisher, every, as_json)
+
+
+def _check(config: Config, every: float | None) -> None:
+    limit_s = min(config.number("filter", "max_age_s"), config.number("submit", "heartbeat_max_age_s"))
+    if every is not None and not 0 < every < limit_s:
+        raise UsageError(
+            f"--every {every:g} must be above 0 and below {limit_s:g} s, since nobody believes an older table "
+            "(filter.max_age_s) or heartbeat (submit.heartbeat_max_age_s)"
+        )
+    folder = os.path.dirname(config.table_path)
+    if not os.path.isdir(folder):
+        raise DataError(f"no directory {folder} for the filter's table: mkdir {folder}, or set paths.table in pal.toml")
+
+
+def _once(config: Config, publisher: Publisher, as_json: bool) -> None:
+    done = publisher.round(time.time())
+    if done.trouble:
+        raise DataError(done.trouble[0])
+    for note in done.table.notes if done.table else ():
+        click.echo(f"pal: {note}", err=True)
+    if as_json:
+        common.print_json("publish", _json(done))
+        return
+    assert done.table is not None
+    table = done.table
+    click.echo(f"{table.path}: {table.nodes} nodes with free GPUs in {table.pools} pools, {table.size} bytes")
+    click.echo(f"{config.gpus_path}: {'written' if done.gpus_written else 'as it was'}")
+
+
+def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
+    """Round after round until a signal comes. A round that fails is told, and the next one tries again."""
+    said: set[str] = set()
+    with _until_signal() as woken:
+        query_s = 0.0
+        while True:
+            started = time.monotonic()
+            try:
+                done = publisher.round(time.time())
+                query_s = done.query_s
+                said = _warn({*done.trouble, *(done.table.notes if done.table else ())}, said)
+                _print(done, as_json)
+            except (PalError, OSError) as error:
+                said = _warn({one_line(error)}, said)
+            pause_s = max(every, QUERY_SHARE * query_s) - (time.monotonic() - started)
+            if woken(max(SHORTEST_PAUSE_S, pause_s)):
+                break
+        publisher.stop(time.time())
+
+
+def _warn(lines: set[str], said: set[str]) -> set[str]:
+    """Tell what the round before has not told; what stands told now."""
+    for line in sorted(lines - said):
+        click.echo(f"pal: {line}", err=True)
+    return lines
+
+
+def _print(done: Round, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"schema": "pal.publish/1", **_json(done)}))
+        return
+    for update in done.ended:
+        words = " ".join(f"{key}={value}" for key, value in update.fields.items())
+        click.echo(f"job {update.job_id}: its lease has ended, {words}")
+
+
+def _json(done: Round) -> dict[str, Any]:
+    table: dict[str, Any] | None = None
+    if done.table is not None:
+        header = done.table.header._asdict()
+        table = done.table._asdict() | {"header": header, "notes": list(done.table.notes)}
+    ended = [{"job_id": update.job_id, "fields": update.fields} for update in done.ended]
+    return {
+        "query_s": round(done.query_s, 4), "table": table, "gpus_written": done.gpus_written, "ended": ended,
+        "trouble": list(done.trouble),
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def _until_signal() -> Iterator[Any]:
+    """Gives `woken(seconds)`: sleep, and whether SIGTERM or SIGINT has come, also while no one slept."""
+    read_end, write_end = os.pipe()
+
+    def wake(number: int, frame: FrameType | None) -> None:
+        os.write(write_end, b".")
+
+    def woken(seconds: float) -> bool:
+        return bool(select.select([read_end], [], [], seconds)[0])
+
+    before = {number: signal.signal(number, wake) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield woken
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(read_end)
+        os.close(write_end)

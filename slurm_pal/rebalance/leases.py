@@ -1,0 +1,132 @@
+"""Leases that stand on the jobs themselves: which are over, and what puts the user's own lists back.
+
+The submit filter (in the admin comment) and palsub (in the comment) leave a mark beside a
+hard node list: `pal:lease=60;req=;exc=n3;...`. Anybody can write such a mark on a job of his
+own, so nothing in it is believed beyond that job: at worst it clears his own lists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from slurm_pal.errors import UsageError
+from slurm_pal.hostlist import expand
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.slurm.parse import LEASE_MARK, unix_s
+from slurm_pal.submit.lease import CLOCK_SKEW_S, verdict
+
+_VALUE = re.compile(r"[A-Za-z0-9_.,:+@%?\[\]|#-]*")
+_HOSTS = re.compile(r"[A-Za-z0-9_.,\[\]-]*")
+"""No `@`: a node group may run a program of the site, and must not do so on a user's word."""
+_WORD = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_BRACKET = re.compile(r"\[([^\]]*)\]")
+_SPAN = re.compile(r"(\d{1,9})-(\d{1,9})")
+MOST_NAMES = 65536  # more nodes than Slurm has
+_LISTS = {"nodelist": ("ReqNodeList",), "exclude": ("ExcNodeList",), "": ("ReqNodeList", "ExcNodeList")}
+"""Which lists a decision has set; an older palsub does not say."""
+
+
+class Mark(NamedTuple):
+    """The mark of one lease."""
+
+    lease_s: float
+    user_req: str  # the user's own lists, as he wrote them
+    user_exc: str
+    action: str  # nodelist, exclude, prefer or none; "" where an older palsub wrote the mark
+    ours: str  # the list that was set, "" where the mark does not tell
+    words: dict[str, str]  # all of it
+
+
+class Update(NamedTuple):
+    """What ends one job's lease: fields for one `scontrol update`."""
+
+    job_id: int
+    fields: dict[str, str]
+
+
+def mark_in(text: str) -> Mark | None:
+    """The mark in a comment, beside whatever else stands there; None where there is none to be read."""
+    word = next((word for word in text.split() if word.startswith(LEASE_MARK)), "")
+    pairs = dict(part.partition("=")[::2] for part in word.removeprefix("pal:").split(";")) if word else {}
+    if not word or not all(map(_VALUE.fullmatch, pairs.values())):
+        return None
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,3})?", pairs["lease"]):
+        return None
+    own = pairs.get("req", ""), pairs.get("exc", "")
+    return Mark(float(pairs["lease"]), *own, pairs.get("act", ""), pairs.get("set", ""), pairs)
+
+
+def marks(job: SlurmJob) -> list[Mark]:
+    """The marks on a job: the filter's, palsub's."""
+    found = (mark_in(job.fields.get("AdminComment", "")), mark_in(job.comment))
+    return [mark for mark in found if mark is not None]
+
+
+def expired(jobs: Iterable[SlurmJob], now_s: float, pass_s: float) -> list[Update]:
+    """The leases that are over, with what takes them back. Pure.
+
+    `pass_s` is the time of one scheduling pass, granted to a job that Slurm has not looked
+    at. A held job is left alone, and so is one that waits for another job or for a time, and
+    every list that is no longer as we set it.
+    """
+    updates: list[Update] = []
+    for job in jobs:
+        if job.state != "PENDING" or job.fields.get("Priority") == "0":
+            continue
+        fields: dict[str, str] = {}
+        for mark in marks(job):
+            if _over(job, mark, now_s, pass_s):
+                fields |= _restored(job, mark)
+        if fields:
+            updates.append(Update(job.job_id, fields))
+    return updates
+
+
+def _over(job: SlurmJob, mark: Mark, now_s: float, pass_s: float) -> bool:
+    """The lease runs from when the job may start; what was promised for a start is void after a requeue."""
+    made_s, lease_s = max(job.submit_s, unix_s(job.fields.get("EligibleTime", ""))), mark.lease_s
+    if job.restarts:
+        lease_s = 0.0
+    if now_s < job.submit_s - CLOCK_SKEW_S:  # the clock was set back: nobody knows how long it has waited
+        made_s, lease_s = now_s - pass_s, 0.0
+    return verdict(job.reason, made_s, made_s + lease_s, pass_s, now_s) == "clear"
+
+
+def _restored(job: SlurmJob, mark: Mark) -> dict[str, str]:
+    present = {"ReqNodeList": frozenset(job.req_nodes), "ExcNodeList": frozenset(job.exc_nodes)}
+    own = {"ReqNodeList": mark.user_req, "ExcNodeList": mark.user_exc}
+    keys = _LISTS.get(mark.action, ())
+    return {key: own[key] for key in keys if _still_ours(present[key], own[key], mark.ours)}
+
+
+def _still_ours(present: frozenset[str], own: str, ours: str) -> bool:
+    """Whether a job's list is still as we set it: ours, the user's own names included; else more than his own."""
+    theirs, set_by_us = _names(own), _names(ours)
+    if theirs is None or set_by_us is None or present == theirs:
+        return False
+    return present in (set_by_us, set_by_us | theirs) if ours else present > theirs
+
+
+def _names(text: str) -> frozenset[str] | None:
+    """The nodes of a list; None for one that cannot be read or is absurdly long."""
+    if not _HOSTS.fullmatch(text) or _size(text) > MOST_NAMES:
+        return None
+    try:
+        return frozenset(expand(text))
+    except UsageError:
+        return None
+
+
+def _size(text: str) -> int:
+    """At least as many names as the list stands for, without making them."""
+    total = 0
+    for word in _WORD.findall(text):
+        names = 1
+        for body in _BRACKET.findall(word):
+            spans = [part for part in body.split(",") if "-" in part]
+            ends = [found.groups() if (found := _SPAN.fullmatch(part)) else ("0", "999999999") for part in spans]
+            names *= body.count(",") + 1 + sum(max(0, int(last) - int(first)) for first, last in ends)
+        total += names
+    return total

@@ -1,0 +1,76 @@
+"""Pools: the nodes of a partition with free GPUs of one type, as a job without wishes of its own sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from slurm_pal.cluster import Node
+from slurm_pal.jobs import SENSITIVITY_CLASSES, GpuShape
+from slurm_pal.placement.offers import build_view
+from slurm_pal.placement.view import View
+from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.states import usable
+from slurm_pal.store.snapshot import Snapshot
+from slurm_pal.submit.candidates import RESERVED, may_start
+from slurm_pal.submit.scene import rows
+
+ANY_TYPE = ""
+
+
+class Pool(NamedTuple):
+    """Where a job may go: one view for each sensitivity class, all with the same rows."""
+
+    gpu_type: str  # ANY_TYPE: whatever type
+    views: dict[str, View]  # sensitivity class -> nodes that could start a job now and have free GPUs
+    idle: list[int]  # rows of the nodes on which nothing runs
+    field: tuple[Node, ...]  # every node that such a job could be given once it is free
+
+
+class Pools:
+    """Makes the pools of a cluster. What is free is worked out once for each GPU type, not for each partition."""
+
+    def __init__(self, overview: Overview, snapshot: Snapshot) -> None:
+        self._overview, self._snapshot = overview, snapshot
+        self._nodes = {node.name: node for node in overview.nodes}
+        self._open = [node.name for node in overview.nodes if may_start(node) and not node.states & RESERVED]
+        self._views: dict[str, dict[str, View]] = {}
+        self._idle: dict[str, frozenset[str]] = {}
+
+    def of_partitions(self) -> Iterator[tuple[tuple[str, str], tuple[frozenset[str], str]]]:
+        """(partition, GPU type) with what stands for its pool: pools of the same GPUs have the same words.
+
+        Only partitions that are up and have GPUs.
+        """
+        for partition in (p for p in self._overview.partitions if p.up):
+            names = frozenset(name for name in partition.nodes if name in self._nodes)
+            types = {kind for name in names for kind in self._nodes[name].gpu_types}
+            for gpu_type in (ANY_TYPE, *sorted(types - {ANY_TYPE})) if types else ():
+                yield (partition.name, gpu_type), (names, ANY_TYPE if types == {gpu_type} else gpu_type)
+
+    def pool(self, names: frozenset[str], gpu_type: str) -> Pool:
+        """The pool of these nodes, in Slurm's order."""
+        if gpu_type not in self._views:
+            self._look(gpu_type)
+        every = self._views[gpu_type]
+        inside = [row for row, name in enumerate(every["A"].names) if name in names]
+        views = {c: rows(view, inside) for c, view in every.items()}
+        idle = [row for row, name in enumerate(views["A"].names) if name in self._idle[gpu_type]]
+        field = (self._nodes[name] for name in self._nodes if name in names)
+        return Pool(gpu_type, views, idle, tuple(n for n in field if usable(n.states) and not n.states & RESERVED))
+
+    def _look(self, gpu_type: str) -> None:
+        def view(sensitivity: str, whole_nodes: bool = False) -> View:
+            shape = GpuShape(1, gpu_type=gpu_type, whole_nodes=whole_nodes)
+            return build_view(self._overview, self._snapshot, shape, sensitivity, self._open)
+
+        self._views[gpu_type] = {c: view(c) for c in SENSITIVITY_CLASSES}
+        self._idle[gpu_type] = frozenset(view("A", whole_nodes=True).names)
+
+
+def every_gpu(overview: Overview, snapshot: Snapshot, sensitivity: str) -> dict[str, list[float]]:
+    """Node -> slowdown of each of its GPUs by index, in use or not; 1.0 where unknown."""
+    empty = tuple(node._replace(gpus_used=0, cpus_used=0) for node in overview.nodes)
+    names = [node.name for node in empty]
+    view = build_view(overview._replace(nodes=empty, jobs=()), snapshot, GpuShape(1), sensitivity, names)
+    return dict(zip(view.names, map(list, view.slowdown), strict=True))

@@ -1,0 +1,188 @@
+"""The steps of one round of the publisher: ask Slurm once, take leases back, write what the filter reads.
+
+The caller has the loop, the clock and the log; each step stands alone, so that one that
+fails does not keep the others from being done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import NamedTuple
+
+from slurm_pal.config import Config
+from slurm_pal.errors import DataError, SlurmError, one_line
+from slurm_pal.files import write_atomic
+from slurm_pal.rebalance.leases import Update, expired
+from slurm_pal.rebalance.standing import standing
+from slurm_pal.rebalance.table import applications, records
+from slurm_pal.slurm.client import Overview, SlurmClient
+from slurm_pal.slurm.parse import whole
+from slurm_pal.store import gpus_text, lua_table, snapshot
+from slurm_pal.store.lua_table import Header
+from slurm_pal.store.snapshot import Snapshot
+from slurm_pal.submit import lease
+
+CLEARS = "daemon"
+"""In the table: somebody takes leases back."""
+
+
+class Site(NamedTuple):
+    """What Slurm's configuration says that matters here."""
+
+    may_clear: bool  # whether this user may change any job
+    slurm_user: str
+    soft_features: bool  # a job may prefer a feature that no node has
+
+
+class Written(NamedTuple):
+    """One table that was written."""
+
+    path: str
+    size: int  # bytes
+    header: Header
+    pools: int
+    nodes: int
+    policy: str
+    notes: tuple[str, ...]  # what somebody should know, one line each
+
+
+class Round(NamedTuple):
+    """What one round did."""
+
+    query_s: float  # how long Slurm took to answer
+    ended: tuple[Update, ...]  # leases taken back
+    table: Written | None  # None: see `trouble`
+    gpus_written: bool
+    trouble: tuple[str, ...]  # one line each
+
+
+def site(client: SlurmClient) -> Site:
+    """Ask Slurm for its configuration. Raises SlurmError."""
+    pairs = client.config()
+    name, _, number = pairs.get("SlurmUser", "").partition("(")
+    words = pairs.get("SchedulerParameters", "").split(",")
+    return Site(os.geteuid() in (0, whole(number, -1)), name, "ignore_prefer_validation" in words)
+
+
+def take_back(client: SlurmClient, overview: Overview, now_s: float, pass_s: float) -> tuple[list[Update], list[str]]:
+    """End the leases that are over; those that were ended, and what went wrong, one line each."""
+    done: list[Update] = []
+    trouble: list[str] = []
+    for update in expired(overview.jobs, now_s, pass_s):
+        try:
+            client.update_job(update.job_id, **update.fields)
+            done.append(update)
+        except SlurmError as error:  # it may have started just now; if not, the next round tries again
+            trouble.append(f"the node list of job {update.job_id} stays for now: {error}")
+    return done, trouble
+
+
+def write_table(
+    config: Config, overview: Overview, scores: Snapshot, asked_s: float, clears: str, soft_features: bool
+) -> Written:
+    """Work out the standing answers and write them. `asked_s` is when Slurm was asked, Unix seconds.
+
+    Raises DataError when the table cannot be written.
+    """
+    policy = config.text("placement", "policy")
+    penalty, barred = config.number("placement", "locality_penalty"), config.number("placement", "barred_slowdown")
+    answers = standing(overview, scores, policy, penalty, barred, soft_features)
+    notes = [f"{what} has a name that the filter cannot read, and is left out" for what in answers.left_out]
+    notes += [f"application {app!r} has a name that the filter cannot read" for app in applications(config)[1]]
+    if answers.policy != policy:
+        notes.append(f"placement.policy {policy} cannot be put into a table: {answers.policy} stands in for it")
+    path = config.table_path
+    # What Slurm was told in the second of the question may not be in its answer.
+    header = Header(_epoch(path, asked_s), int(asked_s), config.number("filter", "max_age_s"), clears)
+    data = lua_table.encode(header, records(answers, config, scores.epoch))
+    _replace(path, data)
+    pools = len(set(answers.pools.values()))
+    return Written(path, len(data), header, pools, len(answers.nodes), answers.policy, tuple(notes))
+
+
+def retire_table(config: Config, now_s: float) -> None:
+    """From now on nobody takes leases back: say so in the table, so that the filter sets no more.
+
+    Raises DataError when there is no table or it cannot be written.
+    """
+    header, kept = lua_table.read_table(config.table_path)
+    header = header._replace(epoch=max(int(now_s * 1000), header.epoch + 1), clears="")
+    _replace(config.table_path, lua_table.encode(header, kept))
+
+
+def _epoch(path: str, now_s: float) -> int:
+    """Milliseconds, but always later than the table in place."""
+    before = 0
+    with contextlib.suppress(DataError):
+        before = lua_table.read_header(path).epoch
+    return max(int(now_s * 1000), before + 1)
+
+
+def _replace(path: str, data: bytes) -> None:
+    try:
+        write_atomic(path, data, 0o644)
+    except OSError as error:
+        raise DataError(f"table {path} cannot be written ({error.strerror}); the old one, if any, ages") from None
+
+
+class Publisher:
+    """Rounds of one process. With `stays` it goes on, and so may promise to take leases back."""
+
+    SITE_S = 60.0  # how long Slurm's configuration is believed
+
+    def __init__(self, config: Config, client: SlurmClient, stays: bool) -> None:
+        self._config, self._client, self._stays = config, client, stays
+        self._site: Site | None = None
+        self._site_s = 0.0
+        self._scores_epoch: int | None = None  # of the gpus.txt in place, as far as we have looked
+
+    def round(self, now_s: float) -> Round:
+        """One round at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
+        known = self._known_site(now_s)
+        started = time.monotonic()
+        overview = self._client.overview()
+        query_s = time.monotonic() - started
+        ended: list[Update] = []
+        trouble: list[str] = []
+        clears = CLEARS if self._stays and known.may_clear else ""
+        if clears:
+            ended, trouble = take_back(self._client, overview, now_s, self._config.number("submit", "lease_pass_s"))
+            trouble += self._beat(now_s)
+        elif self._stays:
+            trouble.append(f"leases are not taken back: only SlurmUser ({known.slurm_user}) and root may do that")
+        table, gpus_written = None, False
+        try:
+            scores = snapshot.read(self._config.snapshot_path)
+            table = write_table(self._config, overview, scores, now_s, clears, known.soft_features)
+            gpus_written = self._write_gpus(scores)
+        except DataError as error:
+            trouble.append(one_line(error))
+        return Round(query_s, tuple(ended), table, gpus_written, tuple(trouble))
+
+    def stop(self, now_s: float) -> None:
+        """Leave nothing behind that promises what nobody keeps."""
+        lease.end_heartbeat(self._config.snapshot_path)
+        with contextlib.suppress(DataError):  # no table, no promise
+            retire_table(self._config, now_s)
+
+    def _known_site(self, now_s: float) -> Site:
+        if self._site is None or not 0 <= now_s - self._site_s < self.SITE_S:
+            self._site, self._site_s = site(self._client), now_s
+        return self._site
+
+    def _beat(self, now_s: float) -> list[str]:
+        try:
+            lease.beat(self._config.snapshot_path, now_s)
+        except OSError as error:
+            path = self._config.snapshot_path + ".heartbeat"
+            return [f"{path} cannot be written ({error.strerror}): palsub does not know that leases are taken back"]
+        return []
+
+    def _write_gpus(self, scores: Snapshot) -> bool:
+        if self._scores_epoch == scores.epoch:
+            return False
+        written = gpus_text.write(self._config.gpus_path, scores)
+        self._scores_epoch = scores.epoch
+        return written

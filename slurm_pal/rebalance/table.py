@@ -1,0 +1,67 @@
+"""Standing answers as records of the filter's table (store/lua_table.py has the file)."""
+
+from __future__ import annotations
+
+from slurm_pal.config import Config
+from slurm_pal.placement.patience import WAIT_SHARE
+from slurm_pal.rebalance.standing import Offered, Standing
+from slurm_pal.sensitivity.catalogue import APPLICATIONS
+from slurm_pal.store.gpus_text import decimal
+from slurm_pal.store.lua_table import NAME, name
+
+_SETTINGS = {
+    "pass_s": ("submit", "lease_pass_s"),
+    "lease_max_s": ("submit", "lease_max_s"),
+    "run_share": ("submit", "expected_run_share"),
+    "run_s": ("submit", "expected_run_s"),
+    "barred": ("placement", "barred_slowdown"),
+    "locality": ("placement", "locality_penalty"),
+}
+"""The filter's word for a setting of pal.toml."""
+ENTRY = 64  # an entry of a list is node x ENTRY + GPUs gone
+
+
+def records(answers: Standing, config: Config, scores_epoch: int) -> dict[str, str]:
+    """All records of the table, in the order in which they stand there.
+
+    Raises DataError for a name that the filter could not read.
+    """
+    found = {"scores_epoch": str(scores_epoch), "settings": _settings(config)}
+    if answers.default:
+        found["default"] = name(answers.default, "partition")
+    found |= {f"app.{name(app, 'application')}": c for app, c in applications(config)[0].items()}
+    for c, features in answers.prefer.items():
+        found[f"prefer.{c}"] = "|".join(name(feature, "feature") for feature in features)
+    for (partition, gpu_type), pool in answers.pools.items():
+        kind = name(gpu_type, "GPU type") if gpu_type else "-"
+        found[f"pool.{name(partition, 'partition')}.{kind}"] = str(pool)
+    found |= {f"node.{number}": _node(node) for number, node in enumerate(answers.nodes, 1)}
+    for (pool, c, preference, count), entries in answers.lists.items():
+        text = " ".join([str((place + 1) * ENTRY + gone) for place, gone in entries])
+        found[f"list.{pool}.{c}.{preference}.{count}"] = text
+    for (pool, c, count), slowdown in answers.plain.items():
+        found[f"plain.{pool}.{c}.{count}"] = decimal(slowdown)
+    for (pool, c, count), names in answers.slow.items():
+        found[f"slow.{pool}.{c}.{count}"] = ",".join(names)
+        found[f"better.{pool}.{c}.{count}"] = str(answers.better[pool, c, count])
+    return found
+
+
+def applications(config: Config) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Application -> class, the site's own first, and the names that the filter cannot read."""
+    every = {app: c for app, (c, _) in APPLICATIONS.items()}
+    every |= {app.lower(): c for app, c in config.apps.items()}
+    strange = tuple(app for app in every if not NAME.fullmatch(app))
+    return {app: c for app, c in every.items() if app not in strange}, strange
+
+
+def _settings(config: Config) -> str:
+    words = [f"{word}={config.number(*key):g}" for word, key in _SETTINGS.items()]
+    return " ".join([*words, f"wait_share={WAIT_SHARE:g}"])
+
+
+def _node(node: Offered) -> str:
+    free = len(node.slowdown["A"])
+    head = f"{name(node.name, 'node')} cpus={node.cpus} mem={node.memory_mib} gpus={node.gpus} free={free}"
+    scores = " ".join(f"{c}={','.join(map(decimal, row))}" for c, row in node.slowdown.items())
+    return f"{head} feat={','.join(node.features)} {scores}"

@@ -1,0 +1,254 @@
+"""The submit filter inside a real slurmctld: every way of submitting, faults of the table, leases and their end."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_pal.config import Config, load
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.lab import filter as lab_filter
+from slurm_pal.lab.lab import Lab
+from slurm_pal.rebalance.round import Publisher
+from slurm_pal.slurm.cli import CliClient, subprocess_runner
+from slurm_pal.store.snapshot import GpuScore, publish
+
+from .conftest import short_directory, skip_without_slurm
+
+pytestmark = pytest.mark.real_slurm
+PATIENCE_S = 40.0
+SLOWDOWNS = {"n0": 1.02, "n1": 0.97, "n2": 1.0, "n3": 1.4}
+BATCH = ("sbatch", "--parsable", "-o", "/dev/null")
+
+
+class Site:
+    """A lab with the filter, its scores, and a publisher that does a round when told."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab, self.env = lab, lab.environ()
+        self.table = Path(lab.directory.table)
+        self.config: Config = load(self.env)
+        self.client = CliClient(subprocess_runner(30.0, self.env))
+        gpus = [
+            GpuScore(node, k, f"{node}-{k}", "m", {"A": a, "B": a, "C": 1.0}, {"A": "v0"}, time.time(), 1.0, ())
+            for node, a in SLOWDOWNS.items()
+            for k in range(4)
+        ]
+        publish(self.config.snapshot_path, gpus, cluster="palab", epoch=1, now_s=time.time())
+        self.publisher = Publisher(self.config, self.client, stays=True)
+
+    def round(self) -> list[str]:
+        """One round of the publisher; the jobs whose leases it ended."""
+        return [str(update.job_id) for update in self.publisher.round(time.time()).ended]
+
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            argv, env=self.env, cwd="/", capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+        )
+
+    def submit(self, *words: str) -> SlurmJob:
+        done = self.run(*BATCH, *words, "--wrap", "sleep 30")
+        assert done.returncode == 0, done.stderr
+        return self.job(int(done.stdout.split(";")[0]))
+
+    def job(self, job_id: int) -> SlurmJob:
+        found = self.client.job(job_id)
+        assert found is not None
+        return found
+
+    def wait(self, job_id: int, done: Callable[[SlurmJob], bool]) -> SlurmJob:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not done(self.job(job_id)):
+            assert time.monotonic() < deadline_s, self.job(job_id)
+            time.sleep(0.05)
+        return self.job(job_id)
+
+    def slurmctld(self) -> int:
+        """The pid of the one slurmctld of this lab."""
+        return next(p.pid for p in self.lab._living() if p.name == "slurmctld")
+
+    def clear(self) -> None:
+        """End all jobs, forget what the filter gave away, and publish."""
+        self.run("scancel", "-u", str(os.geteuid()))
+        deadline_s = time.monotonic() + PATIENCE_S
+        while self.run("squeue", "-h").stdout.strip():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        time.sleep(1.1)  # the table knows of what was given away in earlier seconds only
+        self.round()
+
+
+def mark(job: SlurmJob) -> dict[str, str]:
+    text = job.fields.get("AdminComment", "")
+    return dict(pair.split("=", 1) for pair in text.removeprefix("pal:").split(";") if "=" in pair)
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Site]:
+    skip_without_slurm()
+    with short_directory() as path, Lab.up(path, nodes=4, gpus=4, submit_filter=True) as lab:
+        yield Site(lab)
+
+
+@pytest.fixture
+def site(started: Site) -> Iterator[Site]:
+    """The site, empty and with a fresh table; its slurmctld must survive each test."""
+    before = started.slurmctld()
+    started.clear()
+    yield started
+    assert started.slurmctld() == before
+
+
+def test_sbatch_runs_where_the_filter_says_and_explain_tells_why(site: Site) -> None:
+    job = site.submit("--gres=gpu:2")
+    assert job.req_nodes == ("n1",)
+    assert mark(job)["act"] == "nodelist"
+    assert site.wait(job.job_id, lambda j: j.state == "RUNNING").nodes == ("n1",)
+    explain = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "explain", str(job.job_id)]
+    told = site.run(*explain)
+    assert told.returncode == 0, told.stderr
+    assert "What the submit filter decided (in slurmctld):" in told.stdout
+    assert "sent to n1: the GPUs that suit it best" in told.stdout
+
+
+@pytest.mark.parametrize("words", [("srun", "--gpus=2"), ("salloc", "--gres=gpu:2")])
+def test_srun_and_salloc_are_placed_as_well(site: Site, words: tuple[str, ...]) -> None:
+    done = site.run(*words, "sh", "-c", "echo at $SLURM_JOB_NODELIST")
+    assert done.returncode == 0, done.stderr
+    assert "at n1" in done.stdout
+
+
+def test_arrays_and_hetjobs_are_taken_as_they_are(site: Site) -> None:
+    array = site.submit("--gres=gpu:1", "--array=1-3")
+    assert (array.req_nodes, mark(array)["why"]) == ((), "array")
+    done = site.run(*BATCH, "--gres=gpu:1", ":", "--gres=gpu:1", "--wrap", "true")
+    assert done.returncode == 0, done.stderr
+    assert mark(site.job(int(done.stdout.split(";")[0])))["why"] == "het"
+
+
+def test_a_burst_of_clients_shares_the_free_gpus_out(site: Site) -> None:
+    """Sixteen jobs in the same instant: no two are sent to the same GPU, and all start."""
+    ids: list[int] = []
+
+    def client() -> None:
+        ids.extend(site.submit("--gres=gpu:1", "--time=10").job_id for _ in range(3))
+
+    threads = [threading.Thread(target=client) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ids) == 12
+    jobs = [site.wait(job_id, lambda j: j.state == "RUNNING") for job_id in ids]
+    sent = [job for job in jobs if mark(job)["act"] == "nodelist"]
+    assert len(sent) >= 8
+    assert all(job.nodes == job.req_nodes for job in sent)
+    assert {node for job in jobs for node in job.nodes} == {"n0", "n1", "n2"}  # kept off the slow node
+
+
+def test_a_lease_ends_and_the_job_starts_elsewhere(site: Site) -> None:
+    """The GPUs that a job was sent to are taken by another before it starts: the publisher sets it free."""
+    taken = site.run(*BATCH, "-w", "n1", "--exclusive", "--wrap", "sleep 60")
+    assert taken.returncode == 0
+    site.wait(int(taken.stdout), lambda j: j.state == "RUNNING")
+    job = site.submit("--gres=gpu:2", "--time=1")  # the table is older than the job on n1
+    assert job.req_nodes == ("n1",)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while str(job.job_id) not in site.round():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.5)
+    ran = site.wait(job.job_id, lambda j: j.state == "RUNNING")
+    assert ran.req_nodes == ()
+    assert ran.nodes != ("n1",)
+
+
+def test_outliers_are_excluded_and_the_exclusion_ends(site: Site) -> None:
+    for node in ("n0", "n1", "n2"):
+        other = site.run(*BATCH, "-w", node, "--exclusive", "--wrap", "sleep 60")
+        site.wait(int(other.stdout), lambda j: j.state == "RUNNING")
+    time.sleep(1.1)
+    site.round()
+    job = site.submit("--gres=gpu:1", "--time=1")
+    assert job.exc_nodes == ("n3",)
+    assert mark(job)["why"] == "slow"
+    deadline_s = time.monotonic() + PATIENCE_S
+    while str(job.job_id) not in site.round():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.5)
+    assert site.wait(job.job_id, lambda j: j.state == "RUNNING").nodes == ("n3",)
+
+
+REFUSED = [
+    ("-C", "nothing_has_this"), ("-p", "nowhere"), ("-N", "999"), ("--dependency=bad:1",), ("--qos=none", "-A", "x"),
+]  # fmt: skip
+
+
+def test_jobs_that_slurm_refuses_after_the_filter_do_no_harm(site: Site) -> None:
+    """A filter that rewrote refused jobs was seen to crash slurmctld 22.05 (fixture: its pid must stay)."""
+    for _ in range(5):
+        for words in REFUSED:
+            site.run(*BATCH, "--gres=gpu:2", *words, "--wrap", "true")
+            site.run(*BATCH, "--gres=gpu:2", ":", "--gres=gpu:1", *words, "--wrap", "true")
+    assert site.submit("--gres=gpu:1").state in ("PENDING", "RUNNING")
+
+
+FAULTS: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda text: b"",
+    "truncated": lambda text: text[: len(text) // 2],
+    "garbage": lambda text: os.urandom(10000),
+    "code": lambda text: b"while true do end\n",
+    "another schema": lambda text: text.replace(b"pal.table/1", b"pal.table/9"),
+    "unknown nodes": lambda text: re.sub(rb'"n(\d) cpus', rb'"gone\1 cpus', text),
+    "a hundred megabytes": lambda text: text + bytes(100 << 20),
+}
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, "missing", "a folder", "unreadable"])
+def test_no_fault_of_the_table_reaches_a_job(site: Site, fault: str) -> None:
+    text = site.table.read_bytes()
+    site.table.unlink()
+    if fault == "a folder":
+        site.table.mkdir()
+    elif fault in FAULTS:
+        site.table.write_bytes(FAULTS[fault](text))
+    elif fault == "unreadable":
+        site.table.symlink_to("/proc/self/mem")
+    time.sleep(1.1)  # the filter looks at most once a second
+    try:
+        job = site.submit("--gres=gpu:2")
+        assert (job.req_nodes, job.exc_nodes) == ((), ())
+        assert site.wait(job.job_id, lambda j: j.state == "RUNNING").nodes
+        assert site.run("srun", "--gpus=1", "true").returncode == 0
+    finally:
+        if fault == "a folder":
+            site.table.rmdir()
+        else:
+            site.table.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("text", ["syntax error (", "while true do end", "error({})", "return {submit = error}"])
+def test_slurmctld_starts_and_serves_with_a_broken_pal_lua(
+    lab_dir: str, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    install = lab_filter.install
+
+    def break_it(directory: lab_filter.LabDirectory) -> str:
+        trouble = install(directory)
+        Path(directory("etc", "pal.lua")).write_text(text)
+        return trouble
+
+    monkeypatch.setattr(lab_filter, "install", break_it)
+    with Lab.up(lab_dir, nodes=1, gpus=1, submit_filter=True) as lab:
+        done = subprocess.run(
+            [*BATCH, "--gres=gpu:1", "--wrap", "true"],
+            env=lab.environ(), capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
