@@ -8,10 +8,12 @@ import click
 
 from slurm_pal import config as settings
 from slurm_pal.cli import common
+from slurm_pal.cli.admin import admin
 from slurm_pal.cli.demo import demo
 from slurm_pal.cli.doctor import doctor
 from slurm_pal.cli.explain import explain
 from slurm_pal.cli.lab import lab
+from slurm_pal.cli.publish import publish
 from slurm_pal.cli.simulate import simulate
 from slurm_pal.cli.trace import trace
 from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
@@ -160,8 +162,10 @@ def _print(lines: list[str], flags: list[tuple[str, ...]], noheader: bool, color
         click.echo(click.style(line, fg="yellow") if colored and marks else line, color=colored)
 
 
+pal.add_command(admin)
 pal.add_command(lab)
 pal.add_command(explain)
+pal.add_command(publish)
 pal.add_command(doctor)
 pal.add_command(demo)
 pal.add_command(simulate)

@@ -1,0 +1,206 @@
+"""pal admin: put the filters and the plug-in into a site's Slurm, and take them out again."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import time
+
+import click
+
+from slurm_pal import config as settings
+from slurm_pal.admin import apply, check, plan, shipped, site, status
+from slurm_pal.cli import common
+from slurm_pal.errors import Exit, PalError, SlurmError, UsageError
+from slurm_pal.slurm.cli import CliClient, subprocess_runner
+
+ASK_TIMEOUT_S = 15.0
+CHECK_TIMEOUT_S = 20.0  # Slurm itself looks for a missing include for a minute
+
+conf_option = click.option("--conf", metavar="DIR|FILE", help="The slurm.conf. Default: $SLURM_CONF, else /etc/slurm.")
+apply_option = click.option("--apply/--dry-run", "act", default=False, help="Do it. Default: only show it.")
+
+_VERBS = {
+    "mkdir": "make the folder",
+    "rmdir": "remove the folder",
+    "copy": "write",
+    "edit": "edit",
+    "link": "link",
+    "touch": "touch",
+    "remove": "remove",
+}
+_AFTER_INSTALL = """Left to do:
+  scontrol reconfigure    # slurmctld takes the new lines; running jobs go on, nothing need be restarted
+  pal publish             # writes the table that the filter looks things up in
+  pal admin status        # is all of it in force?"""
+_AFTER_SPANK = """The plug-in must be at the same path on every login and compute node, and each node must see
+the same plugstack.conf; it is read anew by every command and job step."""
+_AFTER_UNINSTALL = """Left to do:
+  scontrol reconfigure    # slurmctld lets go of the filter"""
+
+
+@click.group()
+def admin() -> None:
+    """Install slurm-pal inside Slurm: submit filter, client filter, SPANK plug-in.
+
+    \b
+    Examples:
+      pal admin install                what would be changed, line by line
+      pal admin install --apply        do it, with backups
+      pal admin status                 is all of it in force?
+      pal admin uninstall --apply      take it out again
+
+    Files are edited only in blocks that begin and end with a comment naming slurm-pal.
+    """
+
+
+@admin.command()
+@click.option("--server", "parts", flag_value=shipped.SERVER.part, multiple=True, help="The filter in slurmctld.")
+@click.option("--client", "parts", flag_value=shipped.CLIENT.part, multiple=True, help="The filter in sbatch and srun.")
+@click.option("--spank", "parts", flag_value=shipped.SPANK, multiple=True, help="The plug-in with --pal-class.")
+@click.option("--plugin", metavar="PATH", help="pal_spank.so. Default: where Slurm's plug-ins or ours are.")
+@conf_option
+@apply_option
+@common.verbose_option
+def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: bool) -> None:
+    """Show, or with --apply make, the changes that put slurm-pal in force.
+
+    Without --server, --client or --spank: the filter in slurmctld, and the plug-in where
+    pal_spank.so is found. The client filter is for sites that cannot touch slurmctld.
+    Nothing is changed when one part of it is not possible.
+    """
+    path = _use(conf)
+    running = _running()
+    found = site.read(path, settings.load(), plugin, running.get("PluginDir", ""))
+    if plugin is not None and not os.path.isfile(found.plugin):
+        raise UsageError(f"--plugin {plugin}: there is no such file; make -C spank builds it")
+    wanted = set(parts) or {shipped.SERVER.part} | ({shipped.SPANK} if found.plugin else set())
+    todo = plan.install(found, sorted(wanted))
+    dirs = site.plugin_dirs(found, running)
+    todo += plan.Plan(blockers=check.missing_plugins(wanted, dirs))
+    if not parts and not found.plugin:
+        todo += plan.Plan(notes=("pal_spank.so is not found, so no --pal-class for sbatch: make -C spank install",))
+    if _carry_out(found, todo, act):
+        click.echo(_AFTER_INSTALL)
+        if shipped.SPANK in wanted:
+            click.echo(_AFTER_SPANK)
+
+
+@admin.command()
+@conf_option
+@apply_option
+@common.verbose_option
+def uninstall(conf: str | None, act: bool) -> None:
+    """Show, or with --apply do, what takes slurm-pal out: its blocks, files and links, nothing else.
+
+    Backups and the table stay.
+    """
+    found = site.read(_use(conf), settings.load())
+    todo = plan.uninstall(found)
+    if _carry_out(found, todo, act):
+        click.echo(_AFTER_UNINSTALL)
+
+
+@admin.command(name="status")
+@conf_option
+@common.json_option
+@common.color_option
+@common.verbose_option
+@click.pass_context
+def status_command(context: click.Context, conf: str | None, as_json: bool, color: str) -> None:
+    """Show whether each installed part is in force. Exit code 0 only when all of them are."""
+    found = site.read(_use(conf), settings.load())
+    running: dict[str, str] | None = None
+    with contextlib.suppress(SlurmError):
+        running = CliClient(timeout_s=ASK_TIMEOUT_S).config()
+    now_s = time.time()
+    items = status.examine(found, running, now_s)
+    code = status.exit_code(items)
+    if as_json:
+        table = status.table_facts(found.table, now_s)
+        rows = [item._asdict() | {"code": int(item.code)} for item in items]
+        common.print_json("admin", {"ok": code == Exit.OK, "items": rows, "table": table._asdict()})
+    else:
+        _print_items(items, common.use_color(color))
+    context.exit(code)
+
+
+def _print_items(items: list[status.Item], colored: bool) -> None:
+    colours = {"ok": "green", "note": "cyan", "absent": None, "wrong": "red"}
+    for item in items:
+        mark = f"{item.state:6}"
+        shown = click.style(mark, fg=colours[item.state]) if colored else mark
+        click.echo(f"{shown}  {item.part:9}  {item.text}", color=colored)
+        if item.mend:
+            click.echo(f"{'':19}-> {item.mend}")
+
+
+def _use(conf: str | None) -> str:
+    """The slurm.conf meant; settings and Slurm's own commands follow it from now on."""
+    path = site.find_conf(conf)
+    os.environ["SLURM_CONF"] = path
+    return path
+
+
+def _running() -> dict[str, str]:
+    """slurmctld's configuration, {} when it does not answer: installing does not need it."""
+    try:
+        return CliClient(timeout_s=ASK_TIMEOUT_S).config()
+    except SlurmError:
+        return {}
+
+
+def _show(todo: plan.Plan, act: bool) -> None:
+    """The steps, files of the site as a diff; then what is to be known."""
+    for step in todo.steps:
+        target = f" -> {step.new}" if step.action == "link" else ""
+        size = f" ({len(step.new)} characters)" if step.action == "copy" else ""
+        click.echo(f"{'' if act else 'would '}{_VERBS[step.action]} {step.path}{target}{size}: {step.why}")
+        if step.action == "edit":
+            click.echo(_diff(step))
+    for note in todo.notes:
+        click.echo(f"note: {note}")
+
+
+def _diff(step: plan.Step) -> str:
+    old, new = _shown_lines(step.old or ""), _shown_lines(step.new)
+    before = step.path if step.old is not None else os.devnull
+    return "\n".join(difflib.unified_diff(old, new, before, step.path, lineterm="", n=2))
+
+
+def _shown_lines(text: str) -> list[str]:
+    """Lines for a diff: bytes that are no text as `?`, a missing last newline said as diff says it."""
+    lines = text.encode("utf-8", "replace").decode().split("\n")
+    last = lines.pop()
+    return [*lines, *([f"{last}\n\\ No newline at end of file"] if last else [])]
+
+
+def _carry_out(found: plan.Site, todo: plan.Plan, act: bool) -> bool:
+    """Show, check and, when told to, act; whether something was changed. Raises PalError when it is not possible."""
+    reasons = _against(found, todo, act)
+    _show(todo, act and not reasons)
+    for reason in reasons:
+        click.echo(f"cannot: {reason}", err=True)
+    if reasons:
+        raise PalError(f"nothing was changed, for {len(reasons)} {'reason' if len(reasons) == 1 else 'reasons'} above")
+    if not todo.steps:
+        click.echo("nothing to change")
+        return False
+    if not act:
+        click.echo("Slurm's parser takes the new files. Nothing was changed; --apply does it.")
+        return False
+    for backup in apply.carry_out(todo, time.time()):
+        click.echo(f"backup: {backup}")
+    return True
+
+
+def _against(found: plan.Site, todo: plan.Plan, act: bool) -> list[str]:
+    """What speaks against the plan; Slurm's parser is asked only about what we find right."""
+    reasons = list(todo.blockers)
+    if not todo.steps:
+        return reasons
+    reasons += site.distrust(found, todo)
+    if act and not site.may_act(found):
+        reasons.append("only root and SlurmUser install: sudo pal admin")
+    return reasons or list(check.complaints(found, todo, subprocess_runner(CHECK_TIMEOUT_S)))

@@ -1,0 +1,5 @@
+"""Installing the filters and the plug-in beside a slurm.conf: plan, apply, undo, status.
+
+The plan is made by pure functions from the texts of the files (`plan`); `site` reads
+them, `apply` writes, `check` asks Slurm's own parser about a candidate.
+"""

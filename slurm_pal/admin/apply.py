@@ -1,0 +1,154 @@
+"""Carrying out a plan: backups, atomic replacement, and all of it back when a step fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+
+from slurm_pal.admin.plan import Plan, Step
+from slurm_pal.admin.shipped import SERVER
+from slurm_pal.admin.site import as_bytes, read_text
+from slurm_pal.errors import PalError
+from slurm_pal.files import write_atomic
+
+BACKUP = ".pal-backup-"
+
+
+def carry_out(plan: Plan, now_s: float) -> list[str]:
+    """Take all steps in order; return the paths of the backups. `now_s`: Unix seconds, for their names.
+
+    Raises PalError when a file has changed since it was read, OSError as the system
+    reports it; what was done by then is undone.
+    """
+    undo: list[Callable[[], object]] = []
+    backups: list[str] = []
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
+    try:
+        for step in plan.steps:
+            if step.old is not None and step.action in ("edit", "copy", "remove"):
+                _unchanged(step)
+            if step.action == "edit" and step.old is not None:
+                backups.append(_backup(step.path, stamp))
+            undo.append(_ACTIONS[step.action](step, now_s))
+    except BaseException:
+        for back in reversed(undo):
+            with contextlib.suppress(OSError):
+                back()
+        raise
+    return backups
+
+
+def _unchanged(step: Step) -> None:
+    if read_text(step.path) != step.old:
+        raise PalError(f"{step.path} was changed by somebody else meanwhile: run it again")
+
+
+def _backup(path: str, stamp: str) -> str:
+    """A copy beside the file with its mode and owner; a second one in the same second gets a number."""
+    name, count = f"{path}{BACKUP}{stamp}", 1
+    while os.path.lexists(name):
+        count += 1
+        name = f"{path}{BACKUP}{stamp}-{count}"
+    _like(path, name, as_bytes(read_text(path)))
+    return name
+
+
+def _like(model: str, path: str, data: bytes) -> None:
+    """Write `path` with mode, owner and extended attributes of `model`; atomic."""
+    temporary = f"{path}.pal-new"
+    info = os.stat(model)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    try:
+        write_atomic(temporary, data, 0o600)
+        if (info.st_uid, info.st_gid) != (os.stat(temporary).st_uid, os.stat(temporary).st_gid):
+            os.chown(temporary, info.st_uid, info.st_gid)
+        shutil.copystat(model, temporary)
+        os.utime(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _nothing() -> None:
+    pass
+
+
+def _mkdir(step: Step, now_s: float) -> Callable[[], object]:
+    os.mkdir(step.path, 0o755)
+    os.chmod(step.path, 0o755)  # whatever the umask
+    return lambda: os.rmdir(step.path)
+
+
+def _rmdir(step: Step, now_s: float) -> Callable[[], object]:
+    with contextlib.suppress(OSError):  # something else lies in it, or it is a link
+        os.rmdir(step.path)
+        return lambda: os.mkdir(step.path, 0o755)
+    return _nothing
+
+
+def _write(step: Step, now_s: float) -> Callable[[], object]:
+    """Copy or edit. Our own files are 0644; a file of the site keeps mode and owner."""
+    if step.action == "edit" and step.old is not None:
+        _like(step.path, step.path, as_bytes(step.new))
+    else:
+        write_atomic(step.path, as_bytes(step.new))
+    if os.path.basename(step.path) == SERVER.file:
+        _later(step.path, now_s)
+    if step.old is None:
+        return lambda: os.unlink(step.path)
+    old = as_bytes(step.old)
+    return lambda: _like(step.path, step.path, old)
+
+
+def _link(step: Step, now_s: float) -> Callable[[], object]:
+    before = os.readlink(step.path) if os.path.islink(step.path) else None
+    temporary = f"{step.path}.pal-new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    os.symlink(step.new, temporary)
+    os.replace(temporary, step.path)
+    if before is None:
+        return lambda: os.unlink(step.path)
+    return lambda: _link(Step("link", step.path, "", before), now_s)
+
+
+def _touch(step: Step, now_s: float) -> Callable[[], object]:
+    _later(step.path, now_s)
+    return _nothing
+
+
+def _later(path: str, now_s: float) -> None:
+    """Give a file the next second as its time.
+
+    slurmctld reads job_submit.lua again when its time, in whole seconds, lies after the
+    second in which it read it last: with the present second it may miss the change for ever.
+    """
+    later_s = max(now_s, os.stat(path).st_mtime) + 1
+    os.utime(path, (later_s, later_s))
+
+
+def _remove(step: Step, now_s: float) -> Callable[[], object]:
+    if os.path.islink(step.path):
+        target = os.readlink(step.path)
+        os.unlink(step.path)
+        return lambda: os.symlink(target, step.path)
+    os.unlink(step.path)
+    old = as_bytes(step.old or "")
+    return lambda: write_atomic(step.path, old)
+
+
+_ACTIONS: dict[str, Callable[[Step, float], Callable[[], object]]] = {
+    "mkdir": _mkdir,
+    "rmdir": _rmdir,
+    "copy": _write,
+    "edit": _write,
+    "link": _link,
+    "touch": _touch,
+    "remove": _remove,
+}

@@ -1,0 +1,312 @@
+"""What to do to which file, decided from what a site has. Pure: the files were read by `site`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from slurm_pal.admin import blocks, conf_text, lua_text
+from slurm_pal.admin.shipped import FILTERS, FOLDER, LOGIC, SERVER, SPANK, SPANK_FILE, TABLE_LINK, Filter
+
+
+class Site(NamedTuple):
+    """What stands in and around a slurm.conf. Texts are UTF-8 with surrogate escapes, so that bytes survive."""
+
+    conf: str  # as Slurm is told: the Lua files stand in its folder
+    conf_target: str  # the file that is edited: `conf`, links followed
+    texts: dict[str, str]  # slurm.conf (under `conf`) and what it includes
+    plugstack: str
+    plugstack_text: str | None  # None: there is no such file
+    plugstack_more: dict[str, str]  # what it includes
+    files: dict[str, str]  # path -> text of Lua files in either folder, tables left out
+    table_links: dict[str, str | None]  # path of a pal_table.lua that exists -> target; None: a file
+    shipped: dict[str, str]  # name -> text
+    plugin: str  # path of pal_spank.so, "" when there is none
+    table: str
+    gpus: str
+
+    @property
+    def folder(self) -> str:
+        return os.path.dirname(self.conf)
+
+
+class Step(NamedTuple):
+    """One change. `action`: mkdir, copy, edit, link, touch, remove or rmdir."""
+
+    action: str
+    path: str
+    why: str
+    new: str = ""  # the text afterwards; of a link, its target
+    old: str | None = None  # the text before, None when there is none
+
+
+class Plan(NamedTuple):
+    """Steps in the order in which they are safe; with `blockers` none of them may be taken."""
+
+    steps: tuple[Step, ...] = ()
+    blockers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __add__(self, other: object) -> Plan:
+        assert isinstance(other, Plan)
+        return Plan(self.steps + other.steps, self.blockers + other.blockers, self.notes + other.notes)
+
+
+def installed_parts(site: Site) -> set[str]:
+    """The parts that an earlier install put into the site's files."""
+    lines = blocks.remove(site.texts[site.conf], blocks.CONF, site.conf_target).inside
+    added = {statement.key for statement in conf_text.statements("".join(lines))}
+    parts = {f.part for f in FILTERS if f.key.lower() in added or _chained(site, f)}
+    if site.plugstack_text is not None and blocks.remove(site.plugstack_text, blocks.CONF, site.plugstack).inside:
+        parts.add(SPANK)
+    return parts
+
+
+def install(site: Site, parts: Sequence[str]) -> Plan:
+    """The plan that puts `parts` (server, client, spank) in force; what is installed already stays.
+
+    Raises DataError when one of our own blocks is damaged.
+    """
+    wanted = set(parts) | installed_parts(site)
+    filters = [f for f in FILTERS if f.part in wanted]
+    plan = _folders(site, filters)
+    for each in filters:
+        plan += _bootstrap(site, each)
+    if SPANK in wanted:
+        plan += _plugstack(site)
+    plan += _slurm_conf(site, filters)
+    return plan._replace(blockers=plan.blockers + _unfit_paths(site, filters, SPANK in wanted))
+
+
+def uninstall(site: Site) -> Plan:
+    """The plan that takes out what install put in. Raises DataError when one of our blocks is damaged."""
+    base = _conf_without(site)
+    plan = _edit(site.conf_target, site.texts[site.conf], base, "our lines out, the site's back")
+    plan += _without_plugstack(site)
+    for each in FILTERS:
+        plan += _without_call(site, each)
+        plan += _still_needed(site, each, base)
+    steps = [Step("remove", path, "ours", old=site.files[path]) for path in _own_files(site)]
+    steps += [Step("remove", path, "our link") for path, target in site.table_links.items() if target is not None]
+    if any(os.path.dirname(step.path) == _own_folder(site) for step in steps):
+        steps.append(Step("rmdir", _own_folder(site), "ours, when nothing else is in it"))
+    return plan + Plan(tuple(steps))
+
+
+def _own_folder(site: Site) -> str:
+    return os.path.join(site.folder, FOLDER)
+
+
+def _foreign(site: Site, which: Filter) -> str | None:
+    """The text of the site's own filter, our block left out; None when there is none."""
+    path = os.path.join(site.folder, which.file)
+    text = site.files.get(path)
+    if text is None or lua_text.is_ours(text):
+        return None
+    return blocks.remove(text, blocks.LUA, path).text
+
+
+def _chained(site: Site, which: Filter) -> bool:
+    path = os.path.join(site.folder, which.file)
+    text = site.files.get(path, "")
+    return not lua_text.is_ours(text) and lua_text.calls(text, os.path.join(_own_folder(site), which.file)) is not None
+
+
+def _home(site: Site, which: Filter) -> str:
+    """The folder in which our file for this filter stands."""
+    return site.folder if _foreign(site, which) is None else _own_folder(site)
+
+
+def _folders(site: Site, filters: Sequence[Filter]) -> Plan:
+    """pal.lua and the table's link, in each folder that one of our filters runs in."""
+    plan = Plan()
+    for folder in sorted({_home(site, each) for each in filters}):
+        if folder == _own_folder(site) and not any(p.startswith(folder + os.sep) for p in _present(site)):
+            plan += Plan((Step("mkdir", folder, "our files; the site's own filter stays where it is"),))
+        plan += _copy(site, folder, LOGIC, "the logic of the filters")
+        plan += _link(site, os.path.join(folder, TABLE_LINK))
+    return plan
+
+
+def _present(site: Site) -> set[str]:
+    return set(site.files) | set(site.table_links)
+
+
+def _copy(site: Site, folder: str, name: str, why: str) -> Plan:
+    path, new = os.path.join(folder, name), site.shipped[name]
+    old = site.files.get(path)
+    if old == new:
+        return Plan()
+    if old is not None and not lua_text.is_ours(old):
+        return Plan(blockers=(f"{path} is not ours: move it away",))
+    return Plan((Step("copy", path, why, new, old),))
+
+
+def _link(site: Site, path: str) -> Plan:
+    if site.table == path or site.table_links.get(path) == site.table:
+        return Plan()
+    if path in site.table_links and site.table_links[path] is None:
+        return Plan(blockers=(f"{path} is a file where a link to {site.table} must stand: move it away",))
+    return Plan((Step("link", path, "the table that `pal publish` and the daemon write", site.table),))
+
+
+def _bootstrap(site: Site, which: Filter) -> Plan:
+    """The file that Slurm runs, or the call from the site's own."""
+    home = _home(site, which)
+    plan = _copy(site, home, which.file, which.why)
+    if home != site.folder:
+        plan += _call(site, which, os.path.join(home, which.file))
+    path = os.path.join(site.folder, which.file)
+    if which is SERVER and _stale(site, home, which) and all(step.path != path for step in plan.steps):
+        plan += Plan((Step("touch", path, "slurmctld looks at the time of this file only"),))
+    return plan
+
+
+def _stale(site: Site, home: str, which: Filter) -> bool:
+    """Whether a file of ours that this filter runs is there and differs from what we ship."""
+    present = ((site.files.get(os.path.join(home, name)), site.shipped[name]) for name in (LOGIC, which.file))
+    return any(text is not None and text != new for text, new in present)
+
+
+def _call(site: Site, which: Filter, ours: str) -> Plan:
+    """Our call in the site's own filter, in front of its last line."""
+    path = os.path.join(site.folder, which.file)
+    base = _foreign(site, which) or ""
+    if not runs_lua(_conf_value(site, which)):
+        dormant = f"{path} is the site's, but {which.key} has no lua, so it is not in force"
+        return Plan(blockers=(f"{dormant}: add lua to {which.key} or move the file away",))
+    if lua_text.calls(base, ours) is not None:
+        return Plan(notes=(f"{path} calls our filter by a line of its own: left as it is",))
+    new = lua_text.with_call(base, ours)
+    if new is None:
+        where = f"{path} does not end in `return slurm.SUCCESS`"
+        return Plan(blockers=(f"{where}: add this line where it returns: {lua_text.call(ours)}",))
+    return _edit(path, site.files[path], new, f"{which.why}, after the site's own filter")
+
+
+def runs_lua(value: str) -> bool:
+    """Whether the list of a filter key names Slurm's Lua plug-in."""
+    return "lua" in _plugins(value)
+
+
+def _plugins(value: str) -> list[str]:
+    """`job_submit/lua, throttle` -> lua, throttle."""
+    return [word.strip().rpartition("/")[2].lower() for word in value.split(",") if word.strip()]
+
+
+def _conf_without(site: Site) -> str:
+    return blocks.remove(site.texts[site.conf], blocks.CONF, site.conf_target).text or ""
+
+
+def _conf_value(site: Site, which: Filter) -> str:
+    return conf_text.value(site.conf, site.texts | {site.conf: _conf_without(site)}, which.key)
+
+
+def _slurm_conf(site: Site, filters: Sequence[Filter]) -> Plan:
+    """Our lines: in the place of the site's, where it has one, else at the end."""
+    text = _conf_without(site)
+    missing: list[str] = []
+    blockers: list[str] = []
+    for each in filters:
+        place = conf_text.in_force(site.conf, site.texts | {site.conf: text}, each.key)
+        if place is None:
+            missing.append(f"{each.key}=lua")
+        elif not runs_lua(place.statement.value):
+            line = f"{each.key}={place.statement.value},lua"
+            if place.path == site.conf:
+                text = blocks.insert(text, blocks.CONF, place.statement.first, place.statement.lines, [line])
+            else:
+                where = f"{place.path} line {place.statement.first + 1}"
+                blockers.append(
+                    f"{where} sets {each.key}, and included files are not edited: write there {line}, run this again, "
+                    "and only then scontrol reconfigure"
+                )
+    if missing:
+        text = blocks.append(text, blocks.CONF, missing)
+    why = ", ".join(f"{each.key} runs {each.file}" for each in filters)
+    return _edit(site.conf_target, site.texts[site.conf], text, why) + Plan(blockers=tuple(blockers))
+
+
+def spank_line(site: Site) -> str:
+    return f"optional {site.plugin} gpus={site.gpus}"
+
+
+def spank_places(site: Site) -> list[str]:
+    """Files of the plug-in stack that load our plug-in by a line of the site's own."""
+    base = "" if site.plugstack_text is None else site.plugstack_text
+    texts = {site.plugstack: blocks.remove(base, blocks.CONF, site.plugstack).text or ""} | site.plugstack_more
+    return [path for path, text in texts.items() if loaded_plugins(text)]
+
+
+def spank_paths(site: Site) -> list[str]:
+    """The pal_spank.so that the plug-in stack loads, by our line or the site's."""
+    return [
+        path for text in (site.plugstack_text or "", *site.plugstack_more.values()) for path in loaded_plugins(text)
+    ]
+
+
+def loaded_plugins(text: str) -> list[str]:
+    """The paths of pal_spank.so that a plugstack.conf names."""
+    lines = (line.partition("#")[0].split() for line in text.split("\n"))
+    return [words[1] for words in lines if len(words) > 1 and os.path.basename(words[1]) == SPANK_FILE]
+
+
+def _plugstack(site: Site) -> Plan:
+    if by_site := spank_places(site):
+        return Plan(notes=(f"{by_site[0]} loads {SPANK_FILE} by a line of its own: left as it is",))
+    if not site.plugin:
+        build = "make -C spank && make -C spank install, or --plugin PATH"
+        return Plan(blockers=(f"{SPANK_FILE} is not found: {build}",))
+    now = site.plugstack_text
+    base = None if now is None else blocks.remove(now, blocks.CONF, site.plugstack).text
+    new = blocks.append(base, blocks.CONF, [spank_line(site)])
+    return _edit(site.plugstack, now, new, "the options --pal-class, --pal-app, --pal-off, --pal-explain")
+
+
+def _edit(path: str, old: str | None, new: str, why: str) -> Plan:
+    return Plan() if old == new else Plan((Step("edit", path, why, new, old),))
+
+
+def _without_plugstack(site: Site) -> Plan:
+    if site.plugstack_text is None:
+        return Plan()
+    base = blocks.remove(site.plugstack_text, blocks.CONF, site.plugstack).text
+    if base is None:
+        return Plan((Step("remove", site.plugstack, "was made for our line", old=site.plugstack_text),))
+    return _edit(site.plugstack, site.plugstack_text, base, "our line out")
+
+
+def _own_files(site: Site) -> list[str]:
+    """Files of ours in either folder: a name that we ship, and our first line."""
+    return [p for p, text in site.files.items() if os.path.basename(p) in site.shipped and lua_text.is_ours(text)]
+
+
+def _without_call(site: Site, which: Filter) -> Plan:
+    path = os.path.join(site.folder, which.file)
+    base = _foreign(site, which)
+    if base is None:
+        return Plan()
+    plan = _edit(path, site.files[path], base, "our call out")
+    line = lua_text.calls(base, os.path.join(_own_folder(site), which.file))
+    if line is not None:
+        plan += Plan(notes=(f"{path} line {line} calls our filter by a line of the site's: take it out",))
+    return plan
+
+
+def _still_needed(site: Site, which: Filter, base: str) -> Plan:
+    """Slurm does not start when its configuration names lua and the Lua file is gone."""
+    path = os.path.join(site.folder, which.file)
+    place = conf_text.in_force(site.conf, site.texts | {site.conf: base}, which.key)
+    if place is None or not runs_lua(place.statement.value) or path not in _own_files(site):
+        return Plan()
+    where = f"{place.path} line {place.statement.first + 1}"
+    return Plan(blockers=(f"{where} still sets {which.key}={place.statement.value}: take lua out there first",))
+
+
+def _unfit_paths(site: Site, filters: Sequence[Filter], spank: bool) -> tuple[str, ...]:
+    """Names that a line of Slurm's or Lua's cannot hold."""
+    chained = any(_home(site, each) != site.folder for each in filters)
+    paths = ([site.plugin, site.gpus] if spank else []) + ([site.folder] if chained else [])
+    return tuple(f"the name {path!r} cannot stand in a file of Slurm" for path in paths if re.search(r'[\s#"\\]', path))

@@ -1,0 +1,37 @@
+"""The Lua files that slurm-pal ships, and the parts of an installation."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import NamedTuple
+
+FOLDER = "slurm-pal"
+"""Beside slurm.conf: where our files stand when the site has a filter of its own."""
+TABLE_LINK = "pal_table.lua"
+LOGIC = "pal.lua"
+SPANK_FILE = "pal_spank.so"
+PLUGSTACK = "plugstack.conf"
+
+
+class Filter(NamedTuple):
+    """One of the two filters: both are the list of a key of slurm.conf that must hold `lua`."""
+
+    part: str
+    key: str
+    file: str  # which Slurm looks for beside slurm.conf
+    plugin: str  # Slurm's own plug-in that runs it
+    why: str
+
+
+SERVER = Filter(
+    "server", "JobSubmitPlugins", "job_submit.lua", "job_submit_lua.so", "slurmctld asks us at each submission"
+)
+CLIENT = Filter("client", "CliFilterPlugins", "cli_filter.lua", "cli_filter_lua.so", "sbatch, srun and salloc ask us")
+FILTERS = (SERVER, CLIENT)
+SPANK = "spank"
+
+
+def lua_files() -> dict[str, str]:
+    """Name -> text of the Lua files of this version."""
+    folder = resources.files("slurm_pal") / "etc"
+    return {name: (folder / name).read_text("utf-8") for name in (LOGIC, *(f.file for f in FILTERS))}
