@@ -1,0 +1,119 @@
+/* The SPANK plug-in `pal`: options of sbatch, srun and salloc, and the order of the GPUs that a task sees.
+ *
+ * Here is only what Slurm calls, and in which of its programs: client.c is for sbatch, salloc and srun, task.c for
+ * slurmstepd. Nothing here fails a job: whatever goes wrong is logged, and the job runs as if there were no plug-in.
+ * The one thing refused is an option with a wrong value, on the command line. */
+
+/* Everything is hidden (-fvisibility=hidden) but what spank.h declares and what SPANK_PLUGIN defines. */
+#pragma GCC visibility push(default)
+#include <slurm/spank.h>
+
+SPANK_PLUGIN(pal, 1);
+#pragma GCC visibility pop
+
+#include "client.h"
+#include "config.h"
+#include "options.h"
+#include "task.h"
+
+static struct pal_config config;
+static bool usable; /* the arguments in plugstack.conf were understood */
+static struct pal_options options;
+
+/* Slurm calls this for an option on the command line, in the script or in Slurm's own variables, and again in
+ * slurmstepd with what the client sent; there a wrong value can only be forged, and is ignored. */
+static int take_option(int value, const char *argument, int remote) {
+    enum pal_option option = (enum pal_option) value;
+
+    if (pal_options_set(&options, option, PAL_GIVEN, argument))
+        return ESPANK_SUCCESS;
+    if (remote)
+        slurm_debug("pal: --%s ignored", pal_option_rules[option].name);
+    else
+        pal_client_refuse(option, argument);
+    return ESPANK_BAD_ARG;
+}
+
+/* Static: sbatch and srun export symbols of their own that would replace ours. */
+static struct spank_option table[] = {
+    {"pal-class", "A|B|C", "[pal] how much the job suffers from slow GPUs: A most, C least", 1, PAL_CLASS, take_option},
+    {"pal-app", "NAME", "[pal] application whose class holds for the job", 1, PAL_APP, take_option},
+    {"pal-off", NULL, "[pal] leave placement and GPU order to Slurm", 0, PAL_OFF, take_option},
+    {"pal-explain", NULL, "[pal] tell what was decided, and the GPUs at job start", 0, PAL_EXPLAIN, take_option},
+    SPANK_OPTIONS_TABLE_END,
+};
+
+static void register_options(spank_t spank) {
+    pal_options_clear(&options);
+    for (struct spank_option *option = table; option->name; option++)
+        if (spank_option_register(spank, option) != ESPANK_SUCCESS)
+            slurm_debug("pal: cannot register --%s", option->name);
+}
+
+/* A mistake of the site is told to the site: in the logs of slurmd, not to every user who submits a job. */
+static void read_arguments(int count, char *arguments[], bool is_node) {
+    char reason[256];
+    struct pal_text why = pal_text_in(reason, sizeof(reason));
+
+    usable = pal_config_parse(&config, count, arguments, &why);
+    if (usable)
+        return;
+    if (is_node)
+        slurm_error("pal: plugstack.conf: %s; the plug-in does nothing", reason);
+    else
+        slurm_debug("pal: plugstack.conf: %s; the plug-in does nothing", reason);
+}
+
+int slurm_spank_init(spank_t spank, int count, char *arguments[]) {
+    switch (spank_context()) {
+    case S_CTX_LOCAL:
+    case S_CTX_ALLOCATOR:
+        read_arguments(count, arguments, false);
+        register_options(spank);
+        break;
+    case S_CTX_REMOTE:
+        read_arguments(count, arguments, true);
+        register_options(spank);
+        break;
+    case S_CTX_SLURMD:
+        read_arguments(count, arguments, true); /* so that a mistake shows at slurmd's start */
+        break;
+    default:
+        break;
+    }
+    return ESPANK_SUCCESS;
+}
+
+int slurm_spank_init_post_opt(spank_t spank, int count, char *arguments[]) {
+    (void) count, (void) arguments;
+    switch (spank_context()) {
+    case S_CTX_LOCAL:
+    case S_CTX_ALLOCATOR:
+        if (usable)
+            pal_client_post_opt(spank, &options);
+        break;
+    default:
+        break;
+    }
+    return ESPANK_SUCCESS;
+}
+
+int slurm_spank_user_init(spank_t spank, int count, char *arguments[]) {
+    (void) spank, (void) count, (void) arguments;
+    if (usable)
+        pal_step_begin(&config);
+    return ESPANK_SUCCESS;
+}
+
+int slurm_spank_task_init(spank_t spank, int count, char *arguments[]) {
+    (void) count, (void) arguments;
+    if (usable)
+        pal_task_begin(spank, &config, &options);
+    return ESPANK_SUCCESS;
+}
+
+int slurm_spank_exit(spank_t spank, int count, char *arguments[]) {
+    (void) spank, (void) count, (void) arguments;
+    pal_step_end();
+    return ESPANK_SUCCESS;
+}

@@ -1,0 +1,19 @@
+/* slurmstepd: what a step and its tasks are told about their GPUs. */
+#ifndef PAL_TASK_H
+#define PAL_TASK_H
+
+#include <slurm/spank.h>
+
+#include "config.h"
+#include "options.h"
+
+/* Once per step and node, with the user's rights, before the tasks are forked: open the scores. The tasks share the
+ * open file, so that all of them order their GPUs by the same scores even when a new file is published meanwhile;
+ * two that differ could both take the same GPU for theirs. */
+void pal_step_begin(const struct pal_config *config);
+void pal_step_end(void);
+
+/* In each task, as the user, before it is executed. */
+void pal_task_begin(spank_t spank, const struct pal_config *config, const struct pal_options *given);
+
+#endif
