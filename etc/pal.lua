@@ -711,6 +711,8 @@ function M.submit(job, partitions)
   request.class = class
   if options.off or environment.SLURM_PAL_OFF == "1" then request.leave = "off" end
   local decision = decide(request, t, now_s)
+  -- The plug-in knows its own options; what the script says, or an application's name, it learns from us.
+  if class ~= "?" and filled(job.script) and class ~= options.class then environment.SLURM_PAL_CLASS = class end
   local mark = beside(job.admin_comment, mark_of(request, decision, origin, t))
   if warning then slurm.log_user("pal: %s", warning) end
   if options.explain then slurm.log_user("pal: %s", sentence(request, decision, origin)) end

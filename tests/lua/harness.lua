@@ -7,7 +7,7 @@ os.time = function() return clock end -- luacheck: ignore 122
 
 local function say(index, key, value) print(("%s\t%s\t%s"):format(index, key, tostring(value))) end
 
-slurm = { SUCCESS = 0, ERROR = -1, NO_VAL = 4294967294 } -- luacheck: ignore 121
+slurm = { SUCCESS = 0, ERROR = -1 }
 local index = "-"
 for _, level in ipairs({ "error", "info", "debug", "user" }) do
   slurm["log_" .. level] = function(format, ...) say(index, "log_" .. level, format:format(...)) end
@@ -46,6 +46,8 @@ for number, step in ipairs(scenario.steps) do
     local job, accesses = proxy(step.job, step.fail_at)
     say(index, "verdict", slurm_job_submit(job, scenario.partitions, 1000))
     say(index, "accesses", accesses())
+    local class = (step.job.environment or {}).SLURM_PAL_CLASS
+    if class then say(index, "env_class", class) end
   elseif step.options then
     say(index, "verdict", slurm_cli_pre_submit(proxy(step.options, step.fail_at), step.offset or 0))
   end

@@ -187,7 +187,7 @@ def test_jobs_without_gpus_are_not_touched(site: Path) -> None:
         ({"script": "#!/bin/sh\n#PAL app=stream\n"}, "C", "#PAL:stream"),
         ({"script": "#!/bin/sh\ntrue\n#PAL class=C\n"}, "?", "default"),
         ({"spank_job_env": ["_SLURM_SPANK_OPTION_pal_pal_class=B"], "script": "#PAL class=C\n"}, "B", "--pal"),
-        ({"script": "", "environment": {"SLURM_PAL_CLASS": "C"}}, "?", "default"),
+        ({"script": "", "environment": {}}, "?", "default"),
     ],
 )
 def test_the_class_and_where_it_comes_from(
@@ -195,6 +195,9 @@ def test_the_class_and_where_it_comes_from(
 ) -> None:
     _, seen = run(site, [job(tres_per_node="gres:gpu:1", **fields)])
     assert (seen.mark["class"], seen.mark["from"]) == (sensitivity, origin)
+    # The plug-in on the node learns from the job's environment what the options do not say.
+    told = origin != "--pal" and sensitivity != "?"
+    assert seen.values.get("env_class", "") == (sensitivity if told else "")
 
 
 @pytest.mark.parametrize("word", ["Z", "a b;c", '"]]--', "x" * 10000, "", "A\nB"])
