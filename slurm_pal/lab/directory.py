@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 
 from slurm_pal.errors import BusyError, DataError, UsageError
@@ -24,6 +25,8 @@ MARKER = "pal-lab.json"  # written first and removed last: what makes a director
 ROOMS = ("etc", "run", "log", "state", "spool", "dev", "pal")
 SOCKET_PATH_MAX_BYTES = 107
 _LONGEST_SOCKET = "/spool/n0000/n0000_67043328.4294967291.1"  # slurmstepd's: node, largest job id, batch step
+_LOCK_PATIENCE_S = 0.5
+"""When `up` is killed, a child of it that has not yet become a daemon holds the lock a moment longer."""
 _ALLOWED = re.compile(r"[\w@+.~/-]+")
 
 
@@ -152,12 +155,11 @@ class LabDirectory:
         """
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BusyError(
-                    f"another pal lab up or down is at work in {self.path}: try again when it is done"
-                ) from None
+            deadline_s = time.monotonic() + _LOCK_PATIENCE_S
+            while not _locked(descriptor):
+                if time.monotonic() > deadline_s:
+                    raise BusyError(f"another pal lab up or down is at work in {self.path}: try again when it is done")
+                time.sleep(0.02)
             yield
         finally:
             os.close(descriptor)
@@ -184,3 +186,11 @@ class LabDirectory:
         except OSError as error:
             raise DataError(f"cannot remove {self.path}: {error.strerror}") from None
         return others
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

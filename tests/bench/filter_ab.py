@@ -79,7 +79,10 @@ def play(jobs: list[Job], env: dict[str, str], directory: str) -> list[Ran]:
 
 def result(directory: str, job_id: int, at_s: float, mark: str) -> Ran:
     with open(os.path.join(directory, str(job_id)), encoding="utf-8") as stream:
-        said = json.loads([line for line in stream if line.startswith("{")][-1])
+        text = stream.read()
+    if not text.startswith("{"):
+        raise SystemExit(f"job {job_id} left no result: {text.strip()}")
+    said = json.loads(text)
     slowdown = said["slowdown"] * said["locality"]
     return Ran(said["started_s"] - at_s, said["ended_s"] - at_s, slowdown, mark)
 

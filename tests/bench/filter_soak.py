@@ -33,6 +33,7 @@ TABLE_GPUS = 48  # so many per node in the table, so that it is not soon empty
 YES, NO, EITHER = "yes", "no", "either"
 GIVE_UP_S = 0.4  # srun and salloc of a job that does not start are interrupted after this
 CLEAR_EVERY_S = 2.0
+LOST = re.compile("slurm_msg_sendto|slurm_receive_msg|Socket timed out")
 
 KINDS: dict[str, tuple[float, str, tuple[str, ...]]] = {
     "gres": (20, YES, ("sbatch", "--gres=gpu:{g}")),
@@ -68,7 +69,7 @@ KINDS: dict[str, tuple[float, str, tuple[str, ...]]] = {
     "bad srun": (1, NO, ("srun", "-C", "nosuch", "--gpus=1", "true")),
     "update lists": (4, EITHER, ("scontrol", "update", "JobId={j}", "ReqNodeList=", "ExcNodeList=")),
     "update list": (2, EITHER, ("scontrol", "update", "JobId={j}", "ReqNodeList={n}")),
-    "update feature": (2, NO, ("scontrol", "update", "JobId={j}", "Features=nosuch")),
+    "update feature": (2, EITHER, ("scontrol", "update", "JobId={j}", "Features=nosuch")),
     "hold": (1, EITHER, ("scontrol", "hold", "{j}")),
     "release": (2, EITHER, ("scontrol", "release", "{j}")),
     "requeue": (1, EITHER, ("scontrol", "requeue", "{j}")),
@@ -83,6 +84,7 @@ class Soak:
         self.env, self.left, self.lock = lab.environ(), count, threading.Lock()
         self.answers: collections.Counter[tuple[str, str]] = collections.Counter()
         self.odd: list[str] = []
+        self.lost = 0  # the connection broke, as it does under load without a filter too
         self.jobs = ["1"]
         self.acts: dict[str, str] = {}  # job -> what the filter did, of those seen before they were cancelled
 
@@ -126,7 +128,9 @@ class Soak:
             self.answers[kind, YES if taken else NO] += 1
             if number:
                 self.jobs.append(number[1])
-            if wanted not in (EITHER, YES if taken else NO) and len(self.odd) < 50:
+            if LOST.search(said):
+                self.lost += 1
+            elif wanted not in (EITHER, YES if taken else NO) and len(self.odd) < 50:
                 self.odd.append(f"{kind}: {said.strip()[:300]}")
 
 
@@ -195,6 +199,7 @@ def main() -> None:
         "refused": sum(n for (_, answer), n in answers.items() if answer == NO),
         "seconds": round(took_s), "slurmctld_same": same, "slurmctld_mib": [round(before_mib), round(after_mib)],
         "acts": dict(collections.Counter(soak.acts.values())),
+        "lost": soak.lost,
         "filter_errors": len(re.findall("slurm-pal: ", log)), "other_answers": len(soak.odd), "odd": soak.odd[:10],
         "by_kind": {kind: [answers[kind, YES], answers[kind, NO]] for kind in KINDS},
     }  # fmt: skip
