@@ -4,17 +4,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find slurm_pal cli profiling -name '*.py') pyproject.toml README.md
-LUA := $(wildcard etc/*.lua)
+SOURCES := $(shell find slurm_pal cli profiling -name '*.py') $(wildcard etc/*.lua etc/*.toml spank/*) pyproject.toml README.md
+LUA := $(wildcard etc/*.lua tests/lua/*.lua)
 C := $(wildcard spank/*.c)
 SHELL_SCRIPTS := .ci/run $(wildcard etc/*.sh) $(wildcard tests/*.sh)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup slurm demo test unit lint format docs bench clean
+.PHONY: help setup slurm tools demo test test-releases clean-releases unit lint format docs bench clean
 
 help:  ## Show the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: apt-get install python3"; exit 1; }
@@ -40,21 +40,30 @@ slurm:  ## Slurm and munge from Debian's packages, if missing
 demo: setup  ## A real Slurm with emulated GPUs: sweep, classes, sbatch against palsub
 	@$(BIN)/pal demo
 
-test: setup lint  ## Lint, then all tests, those on a real Slurm included
+tools:  ## Debian packages that only tests need: Lua for the filters, a compiler and valgrind for the plug-in
+	@etc/install-packages.sh lua5.1 gcc libc6-dev libslurm-dev binutils valgrind
+
+test: setup tools lint  ## Lint, then all tests, those on a real Slurm included
 	$(BIN)/pytest -q
+
+test-releases:  ## The tests under three releases of Slurm, each in a root directory made by debootstrap
+	@tests/releases.sh run
+
+clean-releases:  ## Remove those root directories
+	@tests/releases.sh clean
 
 unit: $(VENV)/installed  ## Only the tests that need no Slurm
 	$(BIN)/pytest -q tests/unit
 
-lint: $(VENV)/installed  ## ruff, mypy, shellcheck; luacheck, clang-format and cppcheck where there is Lua or C
-	@etc/install-packages.sh shellcheck $(if $(LUA),lua-check) $(if $(C),clang-format cppcheck)
+lint: $(VENV)/installed  ## ruff, mypy, shellcheck, luacheck, clang-format, cppcheck
+	@etc/install-packages.sh shellcheck lua-check clang-format cppcheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p slurm_pal
 	shellcheck $(SHELL_SCRIPTS)
-	$(if $(LUA),luacheck --quiet $(LUA))
-	$(if $(C),clang-format --dry-run --Werror $(C))
-	$(if $(C),cppcheck --quiet --error-exitcode=1 --enable=warning --enable=style $(C))
+	luacheck --quiet $(LUA)
+	clang-format --dry-run --Werror $(C) $(wildcard spank/*.h spank/tests/*.[ch])
+	cppcheck --quiet --error-exitcode=1 --enable=warning --enable=style $(C)
 
 format: $(VENV)/installed  ## Let ruff format the tree
 	$(BIN)/ruff check --fix --quiet . || true
@@ -71,5 +80,5 @@ bench: setup  ## The numbers of docs/benchmarks.md
 	$(BIN)/python tests/bench/expected_gain.py
 
 clean:  ## Remove what make made
-	rm -rf $(VENV) build *.egg-info docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build spank/build *.egg-info docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

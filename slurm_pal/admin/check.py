@@ -2,7 +2,7 @@
 
 `sbatch --version` with SLURM_CONF at a candidate asks no controller, yet it parses
 slurm.conf with its includes, loads the client filter with its Lua file and the
-plug-in stack, and prints what is wrong (seen on 22.05.8).
+plug-in stack, and prints what is wrong (seen on 22.05.8, 24.11.5 and 26.05.5).
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def _lay_out(site: Site, plan: Plan, folder: str) -> str:
     candidate = os.path.join(folder, os.path.basename(site.conf))
     stack_file = os.path.join(places[elsewhere], os.path.basename(site.plugstack))
     if any(step.path == site.plugstack for step in plan.steps) and os.path.exists(stack_file):
+        _require(site.plugin, stack_file)
         with open(candidate, "rb") as stream:
             text = stream.read()
         _write(candidate, text + f"\nPlugStackConfig={stack_file}\n".encode())
@@ -83,6 +84,13 @@ def _put(step: Step, place: str) -> None:
         _write(place, as_bytes(step.new))
     elif step.action == "remove" and os.path.lexists(place):
         os.unlink(place)
+
+
+def _require(plugin: str, stack_file: str) -> None:
+    """26.05 says nothing of an optional plug-in that cannot be loaded, so the candidate requires ours."""
+    with open(stack_file, "rb") as stream:
+        text = stream.read()
+    _write(stack_file, text.replace(f"optional {plugin} ".encode(), f"required {plugin} ".encode()))
 
 
 def _write(path: str, data: bytes) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from slurm_pal.lab.directory import LabDirectory
+from slurm_pal.slurm import releases
 
 SCHEDULER = (
     "sched_interval=1,sched_min_interval=50000,bf_interval=1,bf_continue,batch_sched_delay=0,ignore_prefer_validation"
@@ -17,7 +18,6 @@ SCHEDULER = (
 """React within about a second (sched_min_interval is in microseconds). ignore_prefer_validation:
 a feature that vanished from the nodes must not make `--prefer` fail."""
 
-CGROUP_DISABLED_SINCE = (24, 5)  # the first cgroup.conf(5) that lists CgroupPlugin=disabled
 SLURMD_TIMEOUT_S = 30  # a killed node is DOWN after this, not after Slurm's five minutes
 
 
@@ -110,7 +110,7 @@ def cgroup_conf_text(version: tuple[int, int]) -> str:
     on a machine with cgroup v2 sets up a scope through systemd and is fatal without it
     (containers, ordinary users); that of v1 does nothing until it is used.
     """
-    return f"CgroupPlugin={'disabled' if version >= CGROUP_DISABLED_SINCE else 'cgroup/v1'}\n"
+    return f"CgroupPlugin={'disabled' if releases.has(version, 'cgroup plugin disabled') else 'cgroup/v1'}\n"
 
 
 def pal_toml_text(directory: LabDirectory) -> str:

@@ -25,6 +25,7 @@ from slurm_pal.lab.gpus import DEFAULT_MODEL, Registry, draw_registry, load_regi
 from slurm_pal.lab.ports import free_blocks
 from slurm_pal.lab.processes import Process
 from slurm_pal.lab.programs import account_name, find_programs, slurm_version
+from slurm_pal.slurm import releases
 
 NODES_MAX, GPUS_MAX = 2000, 64
 _PORT_TRIES = 5
@@ -132,7 +133,7 @@ class Lab:
             if count == _PORT_TRIES:
                 break
             facts = {"nodes": spec.nodes, "gpus": spec.gpus, "seed": registry.seed, "port": port, "uid": os.geteuid()}
-            d.write_facts(facts | {"slurm": f"{spec.version[0]}.{spec.version[1]:02d}"})
+            d.write_facts(facts | {"slurm": releases.text(spec.version)})
             d.make_rooms(spec.gpus)
             write_registry(d.registry, registry)
             if spec.submit_filter:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import shutil
 import subprocess
 
 from slurm_pal.errors import MissingPackageError, SlurmError, UsageError
+from slurm_pal.slurm import releases
 
 NEEDED = ("slurmctld", "slurmd", "munged", "sinfo", "squeue", "scancel", "scontrol")
 APT_LINE = "apt-get install slurmctld slurmd slurm-client munge"
@@ -31,10 +31,9 @@ def slurm_version(slurmctld: str) -> tuple[int, int]:
         done = subprocess.run([slurmctld, "-V"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SlurmError(f"{slurmctld} -V cannot be run: {error}") from None
-    match = re.search(r"(\d+)\.(\d+)", done.stdout)
-    if done.returncode != 0 or match is None:
-        raise SlurmError(f"{slurmctld} -V printed no release: {(done.stdout or done.stderr).strip()!r}")
-    return int(match.group(1)), int(match.group(2))
+    if done.returncode != 0:
+        raise SlurmError(f"{slurmctld} -V failed: {(done.stdout or done.stderr).strip()!r}")
+    return releases.printed(done.stdout, f"{slurmctld} -V")
 
 
 def account_name() -> str:

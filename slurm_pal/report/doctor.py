@@ -13,10 +13,10 @@ from slurm_pal.config import KEYS, Config
 from slurm_pal.errors import ConfigError, DataError, MissingPackageError, SlurmError, one_line
 from slurm_pal.files import read_trusted
 from slurm_pal.hostlist import fold
+from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview, SlurmClient
 from slurm_pal.store.snapshot import Snapshot, read
 
-OLDEST, NEWEST = (22, 5), (26, 5)
 CLOCK_SLACK_S = 5.0
 
 
@@ -65,16 +65,11 @@ def _controller(client: SlurmClient) -> list[Finding]:
         text = one_line(error)
         mend = "systemctl start munge" if "unge" in text else "scontrol ping; systemctl status slurmctld"
         return [Finding("fail", "slurm", text, mend)]
-    found = [
-        Finding(
-            "ok", "slurm", f"cluster {config.get('ClusterName', '?')} answers, release {version[0]}.{version[1]:02d}"
-        )
-    ]
-    if not OLDEST <= version <= NEWEST:
-        known = f"{OLDEST[0]}.{OLDEST[1]:02d} to {NEWEST[0]}.{NEWEST[1]:02d}"
-        found.append(
-            Finding("warn", "slurm", f"release {version[0]}.{version[1]:02d} is outside {known}", "run the tests first")
-        )
+    release = releases.text(version)
+    found = [Finding("ok", "slurm", f"cluster {config.get('ClusterName', '?')} answers, release {release}")]
+    if not releases.known(version):
+        span = f"{releases.text(releases.OLDEST)} to {releases.text(releases.NEWEST)}"
+        found.append(Finding("warn", "slurm", f"release {release} is outside {span}", "run the tests first"))
     if "gpu" not in config.get("GresTypes", "gpu").split(","):
         found.append(
             Finding("fail", "slurm", "GresTypes has no gpu: Slurm does not count GPUs", "slurm.conf: GresTypes=gpu")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from slurm_pal.cluster import Node, Partition
 from slurm_pal.errors import SlurmError, UsageError
 from slurm_pal.jobs import SlurmJob
-from slurm_pal.slurm import parse
+from slurm_pal.slurm import parse, releases
 from slurm_pal.slurm.client import Completed, Overview, Runner
 from slurm_pal.slurm.states import job_state
 
@@ -62,7 +62,8 @@ class CliClient:
     def overview(self, reservations: bool = False) -> Overview:
         # One interactive scontrol answers all questions: half the processes, and the
         # answers lie milliseconds apart.
-        return self._ask("node", "partition", "job", *(["reservation"] if reservations else []))
+        # Jobs come last: their lines hold texts of users, see `_records`.
+        return self._ask("node", "partition", *(["reservation"] if reservations else []), "job")
 
     def _ask(self, *kinds: str) -> Overview:
         """What one interactive scontrol shows of these kinds. Raises SlurmError when it is nothing."""
@@ -131,11 +132,7 @@ class CliClient:
             raise SlurmError(f"scancel failed: {_complaint(done)}")
 
     def version(self) -> tuple[int, int]:
-        words = self._checked(["scontrol", "--version"]).stdout.split()
-        numbers = words[-1].split(".") if words else []
-        if len(numbers) < 2 or not numbers[0].isdigit() or not numbers[1].isdigit():
-            raise SlurmError(f"scontrol --version printed {' '.join(words)!r}, not a release")
-        return int(numbers[0]), int(numbers[1])
+        return releases.printed(self._checked(["scontrol", "--version"]).stdout, "scontrol --version")
 
     def config(self) -> dict[str, str]:
         pairs: dict[str, str] = {}
@@ -153,13 +150,24 @@ class CliClient:
 
 
 def _records(stdout: str) -> list[str]:
-    """Output lines without the prompt that an interactive scontrol may put before them."""
-    lines = []
-    for line in stdout.splitlines():
-        while line.startswith(_PROMPT):
-            line = line[len(_PROMPT) :]
-        lines.append(line)
-    return lines
+    """The records in Slurm's output: one for each line, but a job's goes on to where the next job begins.
+
+    A job's name, comment and (from 26.05 on) command line may hold line ends. What stands
+    after them is still the job's, and does not become a node or a reservation by beginning
+    like one; a blank takes the place of the line end. An interactive scontrol may put its
+    prompt before a line, and echo its input.
+    """
+    records: list[str] = []
+    for line in stdout.split("\n"):
+        text = line
+        while text.startswith(_PROMPT):
+            text = text[len(_PROMPT) :]
+        in_job = bool(records) and records[-1].startswith("JobId=")
+        if text.startswith("JobId=") or not in_job:
+            records.append(text)
+        elif text and not line.startswith(_PROMPT):
+            records[-1] += f" {line}"
+    return records
 
 
 def _complaint(done: Completed) -> str:

@@ -24,12 +24,14 @@ _GRES = re.compile(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=](\d+))?(?:\(([
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 LEASE_MARK = "pal:lease="
 """How the mark of a lease begins, in a job's comment or admin comment."""
+_SUBMIT_LINE = re.compile(r" SubmitLine=.*?(?= WorkDir=/)", re.DOTALL)
+"""The user's command line, from 26.05 on: any words, and it stands before keys that matter."""
 _NULL = frozenset({"", "(null)", "N/A", "None", "Unknown", "n/a"})
 
 
 def fields(line: str) -> dict[str, str]:
     """The key=value pairs of one `-o` line, first occurrence of a key first."""
-    line = line.rstrip("\n")
+    line = _SUBMIT_LINE.sub("", line.rstrip("\n"), count=1)
     found = list(_KEY.finditer(line))
     ends = [*(match.start() for match in found[1:]), len(line)]
     pairs: dict[str, str] = {}

@@ -197,3 +197,22 @@ def wait_for_the_watcher(client: CliClient) -> None:
     while list(leases.glob("*/*.json")):
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
+
+
+@pytest.mark.real_slurm
+@pytest.mark.parametrize("client", ["real"], indirect=True)
+def test_line_ends_in_a_users_words_hide_and_forge_nothing(client: CliClient) -> None:
+    """From 26.05 on the command line stands in the job's record, before the comments."""
+    words = ["-wn0", "--gres=gpu:1", "-J", "a\nNodeName=evil State=IDLE", "--comment", "one\ntwo"]
+    done = subprocess.run(
+        ["sbatch", "--parsable", *words, "--wrap", "sleep 60\nReservationName=evil Nodes=n0 AdminComment=no"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    number = int(done.stdout)
+    until(client, number, lambda job: job.state == "RUNNING")
+    client.update_job(number, AdminComment="pal:lease=60")
+    overview = client.overview(reservations=True)
+    assert tuple(node.name for node in overview.nodes) == NODES and not overview.reservations
+    job = next(job for job in overview.jobs if job.job_id == number)
+    assert (job.fields["AdminComment"], job.gpus_per_node, job.gpus) == ("pal:lease=60", 1, {"n0": (0,)})
+    assert job.comment.split()[:2] == ["one", "two"]

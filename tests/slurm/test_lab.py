@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import shlex
 import signal
 import socket
@@ -28,7 +29,7 @@ from slurm_pal.lab.lab import Lab
 pytestmark = pytest.mark.real_slurm
 
 PATIENCE_S = 60.0  # how long to wait for what must come; never what a test is about
-NOBODY = 65534
+USER = "daemon"  # an account without a home that every Debian has; from 26.05 on nobody may not own a Slurm
 # -P: the job's directory must not be searched for modules.
 PAL_LAB = [sys.executable, "-P", "-c", "from slurm_pal.cli.lab import lab; lab(prog_name='pal lab')"]
 
@@ -394,8 +395,8 @@ def test_nodes_that_do_not_become_idle_in_time(lab_dir: str, monkeypatch: pytest
     os.geteuid() != 0, reason="needs root to become another user; all other tests then run unprivileged"
 )
 def test_an_ordinary_user_without_a_home(lab_dir: str) -> None:
-    parent = os.path.dirname(lab_dir)
-    os.chown(parent, NOBODY, NOBODY)
+    uid, gid = pwd.getpwnam(USER)[2:4]
+    os.chown(os.path.dirname(lab_dir), uid, gid)
     words = shlex.join([*PAL_LAB, "work", "--class", "B", "--seconds", "0", "--json"])
     script = f"""
 set -e
@@ -407,11 +408,11 @@ id -un
 """
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": paths}
-    as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "env": environment, "cwd": "/"}
+    as_user = {"user": uid, "group": gid, "extra_groups": [], "env": environment, "cwd": "/"}
     reachable = ["sh", "-c", f"{shlex.join(PAL_LAB)} --help"]
-    if subprocess.run(reachable, capture_output=True, check=False, **as_nobody).returncode != 0:  # type: ignore[call-overload]
+    if subprocess.run(reachable, capture_output=True, check=False, **as_user).returncode != 0:  # type: ignore[call-overload]
         pytest.skip("this Python, or slurm_pal, cannot be read by other users")
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, **as_nobody)  # type: ignore[call-overload]
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, **as_user)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stderr
     record, name = done.stdout.splitlines()
     assert sorted(json.loads(record)["gpus"]) == ["n0", "n1"]

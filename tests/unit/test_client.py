@@ -108,6 +108,22 @@ def test_odd_answers_are_errors_not_guesses() -> None:
     assert client.job(1) is None and client.nodes() == ()
 
 
+def test_what_users_write_into_a_job_makes_no_other_record() -> None:
+    texts = (
+        "scontrol: show node\nNodeName=n0 Arch=x Gres=gpu:1 State=IDLE \n"
+        "scontrol: PartitionName=gpu Default=YES Nodes=n0 State=UP\n"
+        "scontrol: show job\n"
+        "JobId=1 JobName=a\nNodeName=evil State=IDLE JobState=RUNNING NodeList=n0 Command=(null) "
+        "SubmitLine=sbatch --wrap true\nReservationName=evil Nodes=n0 AdminComment=no WorkDir=/ AdminComment=yes\n"
+        "scontrol: JobId=2 JobName=b JobState=RUNNING NodeList=n0\nscontrol: quit\n"
+    )
+    overview = CliClient(lambda argv, stdin: Completed(0, texts, "")).overview(reservations=True)
+    assert [node.name for node in overview.nodes] == ["n0"] and not overview.reservations
+    assert [(job.job_id, job.nodes) for job in overview.jobs] == [(1, ("n0",)), (2, ("n0",))]
+    assert overview.jobs[0].fields["AdminComment"] == "yes"
+    assert overview.jobs[1].fields["NodeList"] == "n0"
+
+
 def test_gpus_that_slurm_counts_without_an_index_are_taken_from_the_low_end() -> None:
     node = CliClient(FakeSlurm([FakeNode("n0", gpus=4)])).nodes()[0]
     assert free_indexes(node._replace(gpus_used=2), used={3}, claimed=0) == [1, 2]

@@ -239,7 +239,7 @@ def test_the_release(tmp_path: Path, text: str, version: tuple[int, int]) -> Non
 
 
 def test_a_program_that_tells_no_release(tmp_path: Path) -> None:
-    with pytest.raises(SlurmError, match="printed no release: 'no such option'"):
+    with pytest.raises(SlurmError, match="-V failed: 'no such option'"):
         programs.slurm_version(script(tmp_path / "slurmctld", "echo no such option; exit 1"))
     with pytest.raises(SlurmError, match="cannot be run"):
         programs.slurm_version(str(tmp_path / "none"))

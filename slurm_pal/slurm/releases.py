@@ -1,0 +1,50 @@
+"""Slurm's releases: which are known here, and since when they differ in what we ask or write.
+
+The one place for such differences; what holds for all releases, or reads either form
+(`gres:gpu:2` and `gres/gpu:2`), needs no entry. Found by running the same tests under
+all three (make test-releases); docs/slurm.md has the differences that users see.
+"""
+
+from __future__ import annotations
+
+import re
+
+from slurm_pal.errors import SlurmError
+
+Release = tuple[int, int]
+"""Year and month, like (22, 5)."""
+
+OLDEST: Release = (22, 5)
+NEWEST: Release = (26, 5)
+
+SINCE: dict[str, Release] = {
+    # cgroup.conf(5) lists CgroupPlugin=disabled; before, cgroup/v1 does nothing until it is used.
+    "cgroup plugin disabled": (24, 5),
+}
+"""What differs -> the first release that has it."""
+
+
+def has(release: Release, difference: str) -> bool:
+    """Whether a release has what `SINCE` names."""
+    return release >= SINCE[difference]
+
+
+def known(release: Release) -> bool:
+    """Whether the tests were run under this release, or under an older and a newer one."""
+    return OLDEST <= release <= NEWEST
+
+
+def text(release: Release) -> str:
+    """As Slurm writes it: 22.05."""
+    return f"{release[0]}.{release[1]:02d}"
+
+
+def printed(stdout: str, command: str) -> Release:
+    """The release in what `command` (`-V`, `--version`) printed. Raises SlurmError where there is none.
+
+    Debian's packages print `slurm-wlm 22.05.8`, others `slurm 22.05.8`.
+    """
+    match = re.search(r"(?:^|\s)(\d+)\.(\d+)", stdout)
+    if match is None:
+        raise SlurmError(f"{command} printed {stdout.strip()!r}, not a release")
+    return int(match.group(1)), int(match.group(2))
