@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -19,12 +19,14 @@ from slurm_pal.cli import common
 from slurm_pal.config import Config
 from slurm_pal.errors import DataError, PalError, UsageError, one_line
 from slurm_pal.files import locked
+from slurm_pal.rebalance.leases import Update
 from slurm_pal.rebalance.round import Publisher, Round
 from slurm_pal.slurm.cli import CliClient
 
 TIMEOUT_S = 15.0
 QUERY_SHARE = 5.0  # Slurm is asked for at most a fifth of the time
 SHORTEST_PAUSE_S = 0.1
+FILTER_LOOKS_S = 1.1  # the filter looks for a new table once a second; until then it may still promise
 
 
 @click.command()
@@ -98,6 +100,13 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
             if woken(max(SHORTEST_PAUSE_S, pause_s)):
                 break
         publisher.stop(time.time())
+        time.sleep(FILTER_LOOKS_S)
+        try:
+            ended, trouble = publisher.take_back_all()
+        except PalError as error:
+            ended, trouble = [], [one_line(error)]
+        _warn(set(trouble), said)
+        _print_ended([] if as_json else ended)
 
 
 def _warn(lines: set[str], said: set[str]) -> set[str]:
@@ -111,7 +120,11 @@ def _print(done: Round, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"schema": "pal.publish/1", **_json(done)}))
         return
-    for update in done.ended:
+    _print_ended(done.ended)
+
+
+def _print_ended(ended: Sequence[Update]) -> None:
+    for update in ended:
         words = " ".join(f"{key}={value}" for key, value in update.fields.items())
         click.echo(f"job {update.job_id}: its lease has ended, {words}")
 

@@ -24,6 +24,7 @@ from slurm_pal.store.lua_table import Header
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.submit import lease
 
+LATEST_S = 2.0**40  # a moment after the end of every lease, Unix seconds
 CLEARS = "daemon"
 """In the table: somebody takes leases back."""
 
@@ -162,10 +163,16 @@ class Publisher:
         return Round(query_s, tuple(ended), table, gpus_written, tuple(trouble))
 
     def stop(self, now_s: float) -> None:
-        """Leave nothing behind that promises what nobody keeps."""
+        """From now on nobody promises anything; what was promised is for `take_back_all`."""
         lease.end_heartbeat(self._config.snapshot_path)
         with contextlib.suppress(DataError):  # no table, no promise
             retire_table(self._config, now_s)
+
+    def take_back_all(self) -> tuple[list[Update], list[str]]:
+        """End every lease, since nobody will be there to end it in time; as `take_back` does. Raises SlurmError."""
+        if self._site is None or not self._site.may_clear:
+            return [], []
+        return take_back(self._client, self._client.overview(), LATEST_S, self._config.number("submit", "lease_pass_s"))
 
     def _known_site(self, now_s: float) -> Site:
         if self._site is None or not 0 <= now_s - self._site_s < self.SITE_S:

@@ -103,12 +103,14 @@ def wait(done: object) -> None:
         time.sleep(0.02)
 
 
-def table(nodes: int, gpus: int) -> bytes:
-    """The table of a cluster that is idle, with made-up scores."""
+def table(nodes: int, gpus: int, busy: float = 0.0) -> bytes:
+    """The table of a cluster with made-up scores; `busy` is the share of the GPUs that are in use."""
     rng = random.Random(1)
     names = node_names(nodes)
+    used = [sum(rng.random() < busy for _ in range(gpus)) for _ in names]
     cluster = tuple(
-        Node(name, frozenset({"IDLE"}), ("",) * gpus, 0, 64, 0, 512000, 0, frozenset(), ("gpu",)) for name in names
+        Node(name, frozenset({"MIXED"}), ("",) * gpus, count, 64, count, 512000, count, frozenset(), ("gpu",))
+        for name, count in zip(names, used, strict=True)
     )
     scores = [
         snapshot.GpuScore(name, k, f"{name}-{k}", "m", {"A": a, "B": 1 + (a - 1) / 3, "C": 1.0}, {}, 0.0, 1.0, ())

@@ -55,7 +55,9 @@ def blocked(slurm: FakeSlurm) -> int:
     """A job pinned to a full node, with palsub's mark of a lease of 60 s."""
     client = CliClient(slurm)
     client.submit(["-w", "n1", "--gres=gpu:4"], "#!/bin/sh\n")
-    return client.submit(["-w", "n1", "--gres=gpu:1", f"--comment={comment(60, '', '', 'nodelist', 'n1')}"], "#!/bin/sh\n")
+    return client.submit(
+        ["-w", "n1", "--gres=gpu:1", f"--comment={comment(60, '', '', 'nodelist', 'n1')}"], "#!/bin/sh\n"
+    )
 
 
 def publisher(config: Config, slurm: FakeSlurm, stays: bool = True) -> Publisher:
@@ -80,6 +82,19 @@ def test_a_round_takes_back_and_publishes(config: Config, slurm: FakeSlurm) -> N
     made.stop(now_s + 63)
     assert read_table(config.table_path).header.clears == ""
     assert not heartbeat_fresh(config.snapshot_path, now_s + 63, MAX_AGE_S)
+
+
+@pytest.mark.usefixtures("root")
+def test_who_goes_takes_everything_back(config: Config, slurm: FakeSlurm) -> None:
+    scores(config)
+    number = blocked(slurm)
+    made = publisher(config, slurm)
+    assert made.take_back_all() == ([], [])  # it never knew that it may
+    assert made.round(time.time()).ended == ()
+    made.stop(time.time())
+    ended, trouble = made.take_back_all()
+    assert [update.job_id for update in ended] == [number] and not trouble
+    assert slurm.jobs[number].state == "RUNNING"
 
 
 @pytest.mark.usefixtures("root")
