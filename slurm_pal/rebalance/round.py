@@ -68,11 +68,18 @@ def site(client: SlurmClient) -> Site:
 
 
 def take_back(client: SlurmClient, overview: Overview, now_s: float, pass_s: float) -> tuple[list[Update], list[str]]:
-    """End the leases that are over; those that were ended, and what went wrong, one line each."""
+    """End the leases that are over; those that were ended, and what went wrong, one line each.
+
+    Each job is asked for once more by itself: a name with a line end in it can look like
+    another job's record among all of them, and a job may have changed since.
+    """
     done: list[Update] = []
     trouble: list[str] = []
     for update in expired(overview.jobs, now_s, pass_s):
         try:
+            job = client.job(update.job_id)
+            if job is None or expired([job], now_s, pass_s) != [update]:
+                continue
             client.update_job(update.job_id, **update.fields)
             done.append(update)
         except SlurmError as error:  # it may have started just now; if not, the next round tries again

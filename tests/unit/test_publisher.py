@@ -98,6 +98,26 @@ def test_who_goes_takes_everything_back(config: Config, slurm: FakeSlurm) -> Non
 
 
 @pytest.mark.usefixtures("root")
+def test_a_forged_record_frees_nobody_elses_job(
+    config: Config, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job's name may hold a line end, and what follows may look like another job's record."""
+    scores(config)
+    client = CliClient(slurm)
+    client.submit(["-w", "n1", "--gres=gpu:4"], "#!/bin/sh\n")
+    theirs = client.submit(["-w", "n1", "--gres=gpu:1"], "#!/bin/sh\n")
+    made = publisher(config, slurm)
+    made.round(time.time())
+    seen = client.overview()
+    forged = tuple(
+        job._replace(comment=comment(0, "", "", "nodelist", "n1")) if job.job_id == theirs else job for job in seen.jobs
+    )
+    monkeypatch.setattr(CliClient, "overview", lambda self: seen._replace(jobs=forged))
+    assert made.round(time.time() + 999).ended == ()
+    assert slurm.jobs[theirs].state == "PENDING"
+
+
+@pytest.mark.usefixtures("root")
 def test_epochs_rise_whatever_the_clock_does(config: Config, slurm: FakeSlurm) -> None:
     scores(config)
     made = publisher(config, slurm)
