@@ -340,6 +340,7 @@ local WHY = {
   palsub = "palsub has decided",
   het = "the parts of a heterogeneous job are placed together by Slurm",
   array = "an array has one node list for all its tasks",
+  open = "its number of nodes is open, and a node list could split it",
   own = "the user named the nodes",
   prefer = "the user's own --prefer stands",
   immediate = "it starts at once or not at all",
@@ -503,6 +504,8 @@ local function shape_of(ask)
     if low > 1 or (high or 1) > 1 then return false end
     per_node = total
   end
+  -- With a part of the GPUs on the node named, Slurm would take the others elsewhere.
+  local open = not high and total > 1
   if not high and low > 1 then return false end
   high = high or 1
   if low < 1 or high < low or high > MOST_NODES or per_node >= 64 then return false end
@@ -510,7 +513,7 @@ local function shape_of(ask)
     if kind == "-" then kind = other end
     if other ~= "-" and other ~= kind then return false end
   end
-  return { kind = kind, per_node = per_node, low = low, high = high, tasks = tasks }
+  return { kind = kind, per_node = per_node, low = low, high = high, tasks = tasks, open = open }
 end
 
 -- The request that is decided on, from what an adapter has read (`ask`); nil when it is not for us.
@@ -522,6 +525,7 @@ local function request_of(ask)
     request.leave = request.leave or "shape"
     return request
   end
+  if shape.open then request.soft = request.soft or "open" end
   request.gpu_type, request.least_gpus = shape.kind, shape.per_node
   request.count = ask.exclusive and "x" or shape.per_node
   request.nodes_min, request.nodes_max = shape.low, shape.high

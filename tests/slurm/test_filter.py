@@ -119,7 +119,7 @@ def test_sbatch_runs_where_the_filter_says_and_explain_tells_why(site: Site) -> 
     assert "sent to n1: the GPUs that suit it best" in told.stdout
 
 
-@pytest.mark.parametrize("words", [("srun", "--gpus=2"), ("salloc", "--gres=gpu:2")])
+@pytest.mark.parametrize("words", [("srun", "-N1", "--gpus=2"), ("salloc", "--gres=gpu:2")])
 def test_srun_and_salloc_are_placed_as_well(site: Site, words: tuple[str, ...]) -> None:
     done = site.run(*words, "sh", "-c", "echo at $SLURM_JOB_NODELIST")
     assert done.returncode == 0, done.stderr

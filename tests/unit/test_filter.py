@@ -113,9 +113,11 @@ def test_outliers_are_excluded_while_waiting_can_pay(site: Path) -> None:
         ({"tres_per_node": "gres/gpu:2"}, "n1"),
         ({"tres_per_node": "gres:gpu"}, "n1"),
         ({"tres_per_node": "gres:gpu:v100:2"}, "n1"),
-        ({"tres_per_job": "gres:gpu:3"}, "n1"),
-        ({"tres_per_job": "gres:gpu:2", "num_tasks": 2}, "n1"),
-        ({"tres_per_task": "gres:gpu:1", "num_tasks": 3}, "n1"),
+        ({"tres_per_job": "gres:gpu:1"}, "n1"),
+        ({"tres_per_job": "gres:gpu:3"}, ""),  # on how many nodes is open
+        ({"tres_per_job": "gres:gpu:3", "min_nodes": 1, "max_nodes": 1}, "n1"),
+        ({"tres_per_job": "gres:gpu:2", "num_tasks": 2, "min_nodes": 1, "max_nodes": 1}, "n1"),
+        ({"tres_per_task": "gres:gpu:1", "num_tasks": 3, "min_nodes": 1, "max_nodes": 1}, "n1"),
         (
             {"tres_per_task": "gres/gpu:1", "num_tasks": 4, "ntasks_per_node": 2, "min_nodes": 2, "max_nodes": 2},
             "n1,n0",
@@ -380,7 +382,7 @@ def test_the_client_filter_decides_alike(site: Path) -> None:
     got = client(site, gres="gres:gpu:2", time="0-02:00:00")
     assert got["set_nodelist"] == "n1"
     assert got["set_comment"].startswith("pal:lease=187;req=;exc=;class=?;from=default;act=nodelist;set=n1;")
-    assert client(site, gpus="3")["set_nodelist"] == "n1"
+    assert client(site, gpus="3", nodes="1")["set_nodelist"] == "n1"
     assert client(site, gpus_per_node="2", nodes="2")["set_nodelist"] == "n1,n0"
     assert client(site, gres="gres:gpu:4", time="01:00:00", exclude="n9")["set_exclude"] == "n9,n3"
     assert client(site, gres="gres:gpu:2", array="1-3") == {"set_prefer": "pal_A_v0|pal_A_v1"}
