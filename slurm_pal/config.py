@@ -64,7 +64,6 @@ KEYS: dict[str, dict[str, Key]] = {
         "heartbeat_max_age_s": Key(180.0, "a daemon silent for longer clears no leases, s", minimum=1),
     },
     "filter": {
-        "refresh_s": Key(5.0, "the submit filter looks for a new table this often, s", minimum=0.1),
         "max_age_s": Key(30.0, "the submit filter does nothing hard by a table older than this, s", minimum=1),
     },
     "profile": {
