@@ -145,13 +145,15 @@ def env(directory: str | None) -> None:
 @click.option(
     "--locality-penalty", default=LOCALITY_PENALTY, show_default=True, help="Factor when the GPUs span nodes."
 )
+@click.option("--checkpoint", metavar="FILE", default="", help="Resume from FILE; write it at SIGUSR1.")
+@click.option("--steps", type=click.IntRange(min=0), default=0, help="Tell so many steps by pal progress.")
 @common.json_option
 @common.verbose_option
-def work(sensitivity: str, seconds: float, locality_penalty: float, as_json: bool) -> None:
+def work(sensitivity: str, seconds: float, locality_penalty: float, checkpoint: str, steps: int, as_json: bool) -> None:
     """Be a job: take as long as the slowest of the GPUs that this job was given says."""
     from slurm_pal.lab import work as payload
 
-    record = payload.run(sensitivity, seconds, locality_penalty)
+    record = payload.run(sensitivity, seconds, locality_penalty, checkpoint, steps)
     click.echo(json.dumps(record) if as_json else payload.describe(record))
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from slurm_pal import config as settings
 from slurm_pal.cli import common
+from slurm_pal.cli.until_signal import until_signal
 from slurm_pal.config import Config
 from slurm_pal.errors import DataError, PalError, UsageError, one_line
 from slurm_pal.files import locked
@@ -85,7 +82,7 @@ def _once(config: Config, publisher: Publisher, as_json: bool) -> None:
 def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
     """Round after round until a signal comes. A round that fails is told, and the next one tries again."""
     said: set[str] = set()
-    with _until_signal() as woken:
+    with until_signal() as woken:
         query_s = 0.0
         while True:
             started = time.monotonic()
@@ -139,24 +136,3 @@ def _json(done: Round) -> dict[str, Any]:
         "query_s": round(done.query_s, 4), "table": table, "gpus_written": done.gpus_written, "ended": ended,
         "trouble": list(done.trouble),
     }  # fmt: skip
-
-
-@contextlib.contextmanager
-def _until_signal() -> Iterator[Any]:
-    """Gives `woken(seconds)`: sleep, and whether SIGTERM or SIGINT has come, also while no one slept."""
-    read_end, write_end = os.pipe()
-
-    def wake(number: int, frame: FrameType | None) -> None:
-        os.write(write_end, b".")
-
-    def woken(seconds: float) -> bool:
-        return bool(select.select([read_end], [], [], seconds)[0])
-
-    before = {number: signal.signal(number, wake) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield woken
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(read_end)
-        os.close(write_end)

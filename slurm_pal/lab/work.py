@@ -9,14 +9,17 @@ Started by the job itself on the node, so it imports little.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
-from slurm_pal.errors import SlurmError, UsageError
+from slurm_pal.errors import DataError, SlurmError, UsageError
+from slurm_pal.files import write_atomic
 from slurm_pal.lab.gpus import CLASSES, find_registry, load_registry
 from slurm_pal.slurm.client import Runner
 
@@ -105,18 +108,38 @@ class Terminated(SystemExit):
     """SIGTERM came; the exit code is a shell's for that."""
 
 
-def work(planned: Plan) -> dict[str, object]:
-    """Take as long as planned; the record of it. Raises Terminated (exit code 143) at SIGTERM."""
-    before = signal.signal(signal.SIGTERM, _terminate)
+class Saving(NamedTuple):
+    """How the work can be interrupted: where its checkpoint is, and who is told of its steps."""
+
+    path: str = ""  # "": it begins anew each time
+    steps: int = 0  # iterations that it consists of
+    tell: Callable[[int, int], None] | None = None  # iteration and total, every TELL_S
+    acknowledge: str = ""  # file that says that a checkpoint was written ($SLURM_PAL_ACK)
+
+
+TELL_S = 10.0
+_ANEW = Saving()
+
+
+def work(planned: Plan, saving: Saving = _ANEW) -> dict[str, object]:
+    """Take as long as planned, less what a checkpoint says is done; the record of it.
+
+    At SIGUSR1 a checkpoint is written where one is wanted. Raises Terminated (exit code 143)
+    at SIGTERM, DataError for a checkpoint that cannot be read.
+    """
+    asked: list[int] = []
+    handlers: dict[int, Callable[[int, FrameType | None], None]] = {signal.SIGTERM: _terminate}
+    if saving.path:
+        handlers[signal.SIGUSR1] = lambda number, frame: asked.append(number)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        started_s, began = time.time(), time.monotonic()
-        # Against the clock, not by one long sleep: a stopped and continued job (SIGSTOP,
-        # suspend) must not sleep its full time again, and time.sleep may end a little early.
-        while (left_s := began + planned.seconds - time.monotonic()) > 0:
-            time.sleep(min(left_s, 60.0))
+        share = _saved(saving.path)
+        started_s = time.time()
+        _spend(planned.seconds, share, saving, asked)
         ended_s = time.time()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return {
         "schema": SCHEMA,
         "job_id": planned.job_id,
@@ -125,20 +148,70 @@ def work(planned: Plan) -> dict[str, object]:
         "slowdown": round(planned.slowdown, 6),
         "locality": planned.locality,
         "seconds": round(planned.seconds, 6),
+        "resumed": round(share, 6),
         "started_s": round(started_s, 3),
         "ended_s": round(ended_s, 3),
     }
+
+
+def _spend(seconds: float, share: float, saving: Saving, asked: list[int]) -> None:
+    """Sleep for what is left of the work, writing checkpoints and telling steps on the way."""
+    began = time.monotonic() - share * seconds
+    told_s = -math.inf
+    # Against the clock, not by one long sleep: a stopped and continued job (SIGSTOP,
+    # suspend) must not sleep its full time again, and time.sleep may end a little early.
+    while (left_s := began + seconds - time.monotonic()) > 0:
+        if asked:
+            asked.clear()
+            _save(saving, 1.0 - left_s / seconds)
+        if saving.tell is not None and time.monotonic() >= told_s + TELL_S:
+            told_s = time.monotonic()
+            saving.tell(int(saving.steps * (1.0 - left_s / seconds)), saving.steps)
+        time.sleep(min(left_s, TELL_S if saving.tell else 60.0, 0.1 if saving.path else 60.0))
+
+
+def _saved(path: str) -> float:
+    """The share of the work that a checkpoint says is done; 0.0 without one."""
+    if not path:
+        return 0.0
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return min(1.0, max(0.0, float(stream.read())))
+    except FileNotFoundError:
+        return 0.0
+    except (OSError, ValueError) as error:
+        raise DataError(f"checkpoint {path} cannot be read: {error}") from None
+
+
+def _save(saving: Saving, share: float) -> None:
+    write_atomic(saving.path, f"{share:.9f}\n", 0o644)
+    if saving.acknowledge:
+        with open(saving.acknowledge, "w", encoding="utf-8"):
+            pass
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     raise Terminated(128 + number)
 
 
-def run(sensitivity: str, seconds: float, penalty: float = LOCALITY_PENALTY) -> dict[str, object]:
-    """`plan` and `work` for this process's own job."""
+def run(
+    sensitivity: str, seconds: float, penalty: float = LOCALITY_PENALTY, checkpoint: str = "", steps: int = 0
+) -> dict[str, object]:
+    """`plan` and `work` for this process's own job; `steps` are told by `pal progress`."""
     from slurm_pal.slurm.cli import subprocess_runner
 
-    return work(plan(os.environ, sensitivity, seconds, penalty, subprocess_runner()))
+    saving = Saving(checkpoint, steps, _progress if steps else None, os.environ.get("SLURM_PAL_ACK", ""))
+    return work(plan(os.environ, sensitivity, seconds, penalty, subprocess_runner()), saving)
+
+
+def _progress(iteration: int, total: int) -> None:
+    """As a user's own program would tell it."""
+    import subprocess
+    import sys
+
+    program = os.path.join(os.path.dirname(sys.executable), "pal")
+    with contextlib.suppress(OSError):
+        subprocess.run([program, "progress", f"--every={TELL_S:g}", str(iteration), str(total)], check=False)
 
 
 def describe(record: Mapping[str, object]) -> str:

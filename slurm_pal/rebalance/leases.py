@@ -11,21 +11,22 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from slurm_pal import marks as words
 from slurm_pal.errors import UsageError
 from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SlurmJob
-from slurm_pal.slurm.parse import LEASE_MARK, unix_s
+from slurm_pal.slurm.parse import unix_s
 from slurm_pal.submit.lease import CLOCK_SKEW_S, verdict
 
-_VALUE = re.compile(r"[A-Za-z0-9_.,:+@%?\[\]|#-]*")
+_KEY = "lease"
 _HOSTS = re.compile(r"[A-Za-z0-9_.,\[\]-]*")
 """No `@`: a node group may run a program of the site, and must not do so on a user's word."""
 _WORD = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 _SPAN = re.compile(r"(\d{1,9})-(\d{1,9})")
 MOST_NAMES = 65536  # more nodes than Slurm has
-_LISTS = {"nodelist": ("ReqNodeList",), "exclude": ("ExcNodeList",), "": ("ReqNodeList", "ExcNodeList")}
-"""Which lists a decision has set; an older palsub does not say."""
+_LIST = {"nodelist": "ReqNodeList", "exclude": "ExcNodeList"}
+"""Which list a decision has set."""
 
 
 class Mark(NamedTuple):
@@ -34,8 +35,8 @@ class Mark(NamedTuple):
     lease_s: float
     user_req: str  # the user's own lists, as he wrote them
     user_exc: str
-    action: str  # nodelist, exclude, prefer or none; "" where an older palsub wrote the mark
-    ours: str  # the list that was set, "" where the mark does not tell
+    action: str  # nodelist, exclude, prefer or none
+    ours: str  # what was set: for nodelist and exclude the list
     words: dict[str, str]  # all of it
 
 
@@ -48,14 +49,11 @@ class Update(NamedTuple):
 
 def mark_in(text: str) -> Mark | None:
     """The mark in a comment, beside whatever else stands there; None where there is none to be read."""
-    word = next((word for word in text.split() if word.startswith(LEASE_MARK)), "")
-    pairs = dict(part.partition("=")[::2] for part in word.removeprefix("pal:").split(";")) if word else {}
-    if not word or not all(map(_VALUE.fullmatch, pairs.values())):
-        return None
-    if not re.fullmatch(r"\d{1,9}(\.\d{1,3})?", pairs["lease"]):
+    pairs = words.read(text, _KEY)
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,3})?", pairs.get(_KEY, "")):
         return None
     own = pairs.get("req", ""), pairs.get("exc", "")
-    return Mark(float(pairs["lease"]), *own, pairs.get("act", ""), pairs.get("set", ""), pairs)
+    return Mark(float(pairs[_KEY]), *own, pairs.get("act", ""), pairs.get("set", ""), pairs)
 
 
 def marks(job: SlurmJob) -> list[Mark]:
@@ -64,12 +62,21 @@ def marks(job: SlurmJob) -> list[Mark]:
     return [mark for mark in found if mark is not None]
 
 
+def in_force(job: SlurmJob) -> dict[str, str]:
+    """The lists on a job that a mark has set and nobody has changed since, each with the user's own instead."""
+    found: dict[str, str] = {}
+    for mark in marks(job):
+        found |= _restored(job, mark)
+    return found
+
+
 def expired(jobs: Iterable[SlurmJob], now_s: float, pass_s: float) -> list[Update]:
     """The leases that are over, with what takes them back. Pure.
 
     `pass_s` is the time of one scheduling pass, granted to a job that Slurm has not looked
     at. A held job is left alone, and so is one that waits for another job or for a time, and
-    every list that is no longer as we set it.
+    every list that is no longer as we set it. Jobs on which the tick holds a lease of its own
+    (rebalance/retarget.py) are not for here: an old mark may name the same nodes.
     """
     updates: list[Update] = []
     for job in jobs:
@@ -95,18 +102,18 @@ def _over(job: SlurmJob, mark: Mark, now_s: float, pass_s: float) -> bool:
 
 
 def _restored(job: SlurmJob, mark: Mark) -> dict[str, str]:
-    present = {"ReqNodeList": frozenset(job.req_nodes), "ExcNodeList": frozenset(job.exc_nodes)}
-    own = {"ReqNodeList": mark.user_req, "ExcNodeList": mark.user_exc}
-    keys = _LISTS.get(mark.action, ())
-    return {key: own[key] for key in keys if _still_ours(present[key], own[key], mark.ours)}
+    key = _LIST.get(mark.action, "")
+    present = {"ReqNodeList": job.req_nodes, "ExcNodeList": job.exc_nodes}.get(key, ())
+    own = {"ReqNodeList": mark.user_req, "ExcNodeList": mark.user_exc}.get(key, "")
+    return {key: own} if present and _still_ours(frozenset(present), own, mark.ours) else {}
 
 
 def _still_ours(present: frozenset[str], own: str, ours: str) -> bool:
-    """Whether a job's list is still as we set it: ours, the user's own names included; else more than his own."""
+    """Whether a job's list is still as we set it, the user's own names in it, and more than his own."""
     theirs, set_by_us = _names(own), _names(ours)
-    if theirs is None or set_by_us is None or present == theirs:
+    if theirs is None or not set_by_us:
         return False
-    return present in (set_by_us, set_by_us | theirs) if ours else present > theirs
+    return present != theirs and present in (set_by_us, set_by_us | theirs)
 
 
 def _names(text: str) -> frozenset[str] | None:

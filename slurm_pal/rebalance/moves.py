@@ -7,13 +7,17 @@ makes it lose on a real one (docs/placement.md): here a move must gain more than
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from slurm_pal.jobs import GpuShape
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.rebalance.reach import Reach
+
+
+Slots = tuple[tuple[int, tuple[int, ...]], ...]
+"""GPUs as (position of the node, indexes there)."""
 
 
 class Movable(NamedTuple):
@@ -23,7 +27,7 @@ class Movable(NamedTuple):
     shape: GpuShape
     rule: Rule
     partition: str
-    slots: tuple[tuple[int, tuple[int, ...]], ...]  # (node, GPU indexes) it holds
+    slots: Slots  # it holds
     factor: float  # believed slowdown x locality where it is
     remaining_s: float  # expected run time still to come, on median GPUs of one node
     since_s: float  # since its last start or move
@@ -38,6 +42,7 @@ class Limits(NamedTuple):
     minimum_s: float = 600.0  # not before a job has run so long where it is
     per_tick: int = 16
     per_job: int = 20
+    chained: bool = True  # later moves may use the GPUs that earlier ones give up; a real Slurm would have to wait
 
 
 class Move(NamedTuple):
@@ -48,34 +53,91 @@ class Move(NamedTuple):
     gain_s: float
 
 
+class Planner:
+    """Tries moves on an occupancy and books those that are taken; `undo` leaves it as it was."""
+
+    def __init__(self, occupancy: Occupancy, policy: str, limits: Limits) -> None:
+        self._occupancy, self._policy, self._limits = occupancy, policy, limits
+        self._reach = Reach(occupancy, policy)
+        self._booked: dict[str, tuple[Movable, Placement]] = {}
+
+    def attempt(self, job: Movable, barred: Collection[int] = ()) -> Placement | None:
+        """Where the job would go, its own GPUs given back, if that pays. It may not use the nodes `barred`."""
+        least = self._reach.least_product(job.shape, job.rule, job.partition, job.slots) if not barred else 0.0
+        if not _pays(job, least, self._limits):
+            return None
+        for node in barred:
+            self._occupancy.set_down(node, True)
+        self._occupancy.give(job.slots)
+        placed = self._occupancy.place(self._policy, job.shape, job.rule, job.partition)
+        self._occupancy.take(job.slots)
+        for node in barred:
+            self._occupancy.set_down(node, False)
+        return placed if placed is not None and _pays(job, placed.product, self._limits) else None
+
+    def book(self, job: Movable, placed: Placement) -> None:
+        """The GPUs of the placement are in use from now on, and with chained moves those of the job are free."""
+        if self._limits.chained:
+            self._occupancy.give(job.slots)
+        self._occupancy.take(self._taken(job, placed))
+        self._booked[job.job_id] = job, placed
+        self._reach.forget()
+
+    def unbook(self, job_id: str) -> None:
+        """As if this move had not been booked; with chained moves no other may rest on it."""
+        job, placed = self._booked.pop(job_id)
+        self._occupancy.give(self._taken(job, placed))
+        if self._limits.chained:
+            self._occupancy.take(job.slots)
+        self._reach.forget()
+
+    def undo(self) -> None:
+        """As if nothing had been booked."""
+        for job, placed in self._booked.values():
+            self._occupancy.give(self._taken(job, placed))
+        if self._limits.chained:
+            for job, _ in self._booked.values():
+                self._occupancy.take(job.slots)
+        self._booked.clear()
+        self._reach.forget()
+
+    def _taken(self, job: Movable, placed: Placement) -> Slots:
+        """What a booked move takes besides the GPUs that the job holds anyway."""
+        if self._limits.chained:
+            return slots(placed)
+        held = dict(job.slots)
+        return tuple((node, tuple(k for k in gpus if k not in held.get(node, ()))) for node, gpus in slots(placed))
+
+
 def plan_moves(occupancy: Occupancy, policy: str, running: Sequence[Movable], limits: Limits) -> list[Move]:
     """The moves to make now, those with most GPU-time at stake first.
 
-    Each is planned with the GPUs that earlier ones give up. The occupancy is left as it was.
+    With chained moves each is planned with the GPUs that earlier ones give up. The occupancy is left as it was.
     """
     moves: list[Move] = []
-    undo: list[tuple[Movable, Placement]] = []
-    reach = Reach(occupancy, policy)
+    planner = Planner(occupancy, policy, limits)
     ripe = [job for job in running if job.since_s >= limits.minimum_s and job.moves < limits.per_job]
     for job in sorted(ripe, key=lambda job: (-job.shape.total * job.remaining_s * job.factor, job.job_id)):
         if len(moves) >= limits.per_tick:
             break
-        if not _pays(job, reach.least_product(job.shape, job.rule, job.partition, job.slots), limits):
-            continue
-        occupancy.give(job.slots)
-        placed = occupancy.place(policy, job.shape, job.rule, job.partition)
-        if placed is not None and _pays(job, placed.product, limits):
-            occupancy.take(slots(placed))
-            reach.forget()
-            undo.append((job, placed))
+        placed = planner.attempt(job)
+        if placed is not None:
+            planner.book(job, placed)
             moves.append(Move(job.job_id, placed, job.remaining_s * (job.factor - placed.product)))
-        else:
-            occupancy.take(job.slots)
-    for _, placed in undo:
-        occupancy.give(slots(placed))
-    for job, _ in undo:
-        occupancy.take(job.slots)
+    planner.undo()
     return moves
+
+
+def expected_left_s(limit_s: float, share: float, ran_s: float, left_to_limit_s: float, factor: float) -> float:
+    """Expected run time still to come on median GPUs of one node, of which nobody knows the truth.
+
+    A job is expected to run for a share of its time limit, and one that has outlived that
+    for the same share of what is left of it. `factor` is its time factor where it runs.
+    """
+    left_s = limit_s * share - ran_s
+    if left_s <= 0:
+        left_s = max(0.0, left_to_limit_s) * share
+    return left_s / max(factor, 1.0)
 
 
 def _pays(job: Movable, product: float, limits: Limits) -> bool:
@@ -83,6 +145,6 @@ def _pays(job: Movable, product: float, limits: Limits) -> bool:
     return job.remaining_s * (job.factor - product) > limits.margin * job.cost_s
 
 
-def slots(placed: Placement) -> tuple[tuple[int, tuple[int, ...]], ...]:
+def slots(placed: Placement) -> Slots:
     """The GPUs of a placement as (node, indexes)."""
     return tuple(zip(placed.nodes, placed.gpus, strict=True))

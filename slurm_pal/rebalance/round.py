@@ -35,6 +35,7 @@ class Site(NamedTuple):
     may_clear: bool  # whether this user may change any job
     slurm_user: str
     soft_features: bool  # a job may prefer a feature that no node has
+    pairs: dict[str, str]  # all of it
 
 
 class Written(NamedTuple):
@@ -64,7 +65,7 @@ def site(client: SlurmClient) -> Site:
     pairs = client.config()
     name, _, number = pairs.get("SlurmUser", "").partition("(")
     words = pairs.get("SchedulerParameters", "").split(",")
-    return Site(os.geteuid() in (0, whole(number, -1)), name, "ignore_prefer_validation" in words)
+    return Site(os.geteuid() in (0, whole(number, -1)), name, "ignore_prefer_validation" in words, pairs)
 
 
 def take_back(client: SlurmClient, overview: Overview, now_s: float, pass_s: float) -> tuple[list[Update], list[str]]:
@@ -147,11 +148,18 @@ class Publisher:
         self._scores_epoch: int | None = None  # of the gpus.txt in place, as far as we have looked
 
     def round(self, now_s: float) -> Round:
-        """One round at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
-        known = self._known_site(now_s)
+        """Ask Slurm and do one round at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
+        self.known_site(now_s)
         started = time.monotonic()
-        overview = self._client.overview()
-        query_s = time.monotonic() - started
+        overview = self._client.overview(marked=True)
+        return self.serve(overview, time.monotonic() - started, now_s)
+
+    def serve(self, overview: Overview, query_s: float, now_s: float) -> Round:
+        """One round on what Slurm answered within `query_s`: leases taken back, heartbeat, table, gpus.txt.
+
+        `now_s` is when Slurm was asked. Raises SlurmError when its configuration is not known and cannot be had.
+        """
+        known = self.known_site(now_s)
         ended: list[Update] = []
         trouble: list[str] = []
         clears = CLEARS if self._stays and known.may_clear else ""
@@ -179,9 +187,11 @@ class Publisher:
         """End every lease, since nobody will be there to end it in time; as `take_back` does. Raises SlurmError."""
         if self._site is None or not self._site.may_clear:
             return [], []
-        return take_back(self._client, self._client.overview(), LATEST_S, self._config.number("submit", "lease_pass_s"))
+        overview = self._client.overview(marked=True)
+        return take_back(self._client, overview, LATEST_S, self._config.number("submit", "lease_pass_s"))
 
-    def _known_site(self, now_s: float) -> Site:
+    def known_site(self, now_s: float) -> Site:
+        """Slurm's configuration, asked for once a minute. Raises SlurmError."""
         if self._site is None or not 0 <= now_s - self._site_s < self.SITE_S:
             self._site, self._site_s = site(self._client), now_s
         return self._site

@@ -15,7 +15,7 @@ from slurm_pal.jobs import GpuShape
 from slurm_pal.placement.need import Need, need_of
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement
-from slurm_pal.rebalance.moves import Movable, plan_moves, slots
+from slurm_pal.rebalance.moves import Movable, expected_left_s, plan_moves, slots
 from slurm_pal.simulate.alone import Alone
 from slurm_pal.simulate.hardware import Hardware
 from slurm_pal.simulate.jobs import Job
@@ -339,11 +339,9 @@ class _Run:
         )  # fmt: skip
 
     def _remaining_s(self, job: Job) -> float:
-        """Expected ideal seconds still to come, from the time limit and the run time so far: nobody knows the truth."""
-        left_s = self._expected_s(job) - job.attained_s
-        if left_s <= 0:
-            left_s = max(0.0, job.limit_end_s - self._now_s) * self._settings.expected_run_share
-        return left_s / max(job.factor, 1.0)
+        """Expected ideal seconds still to come, from the time limit and the run time so far."""
+        share, left_s = self._settings.expected_run_share, job.limit_end_s - self._now_s
+        return expected_left_s(job.limit_s, share, job.attained_s, left_s, job.factor)
 
     def _expected_s(self, job: Job) -> float:
         return job.limit_s * self._settings.expected_run_share

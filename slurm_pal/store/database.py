@@ -48,6 +48,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 SCHEMA_VERSION = len(MIGRATIONS)
 
+REPAIR = "then move SPOOL/ingested/* to SPOOL/incoming/; the next ingest rebuilds it from the result files"
+
+
+class Schema(NamedTuple):
+    """What tells one of our SQLite files from others, how its tables came to be, and the advice that goes with it."""
+
+    application_id: int
+    version: int  # user_version after all migrations
+    migrations: tuple[tuple[str, ...], ...]
+    what: str  # "a database of slurm-pal"
+    elsewhere: str  # what to do about a file that is not ours
+    renew: str  # the command that migrates it
+
 
 class Inserted(NamedTuple):
     """What became of a batch of records."""
@@ -87,7 +100,7 @@ class Database:
         """
         new = known = 0
         conflicting: list[str] = []
-        with _said(self.path), self._connection:
+        with said(self.path), self._connection:
             for record in records:
                 line = record.to_json()
                 row = (
@@ -111,28 +124,28 @@ class Database:
         Raises DataError when the file is damaged.
         """
         query = "SELECT ts, json FROM records WHERE ts >= ? ORDER BY ts, run_id"
-        with _said(self.path):
+        with said(self.path):
             return [_record(ts, line) for ts, line in self._connection.execute(query, (since_s,))]
 
     def __len__(self) -> int:
-        with _said(self.path):
+        with said(self.path):
             return int(self._connection.execute("SELECT count(*) FROM records").fetchone()[0])
 
     def last_measured(self) -> dict[str, float]:
         """Node -> Unix s of its newest valid record."""
-        with _said(self.path):
+        with said(self.path):
             return dict(self._connection.execute("SELECT node, max(ts) FROM records WHERE valid = 1 GROUP BY node"))
 
     def epoch(self) -> int:
         """The number of the last published snapshot; 0 before the first."""
-        with _said(self.path):
+        with said(self.path):
             row = self._connection.execute("SELECT value FROM counters WHERE name = 'epoch'").fetchone()
         return int(row[0]) if row else 0
 
     def next_epoch(self, at_least: int = 0) -> int:
         """Count on and return the new number, which is larger than `at_least` as well."""
         number = max(self.epoch(), at_least) + 1
-        with _said(self.path), self._connection:
+        with said(self.path), self._connection:
             self._connection.execute("INSERT OR REPLACE INTO counters VALUES ('epoch', ?)", (number,))
         return number
 
@@ -159,16 +172,16 @@ def open_database(state_dir: str, write: bool = False) -> Database:
     path = database_path(state_dir)
     with contextlib.ExitStack() as stack:
         if write:
-            _make_directory(state_dir)
-            stack.enter_context(_lock(path))
+            make_directory(state_dir, 0o755)
+            stack.enter_context(writer_lock(path, "another writer of the database"))
         elif not os.path.exists(path):
             raise DataError(f"no database at {path}: run pal-profile run")
         _check_trust(path)
-        with _said(path):
+        with said(path):
             mode = "rwc" if write else "ro"
             connection = sqlite3.connect(f"file:{quote(path)}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT_S)
             stack.callback(connection.close)
-            _migrate(connection, path, write)
+            migrate(connection, path, _schema(), write)
             if write:
                 with contextlib.suppress(PermissionError):  # not ours, yet writable: leave its mode
                     os.chmod(path, 0o644)
@@ -176,21 +189,35 @@ def open_database(state_dir: str, write: bool = False) -> Database:
     raise AssertionError("unreachable")
 
 
+def _schema() -> Schema:
+    elsewhere = "move it away or set paths.state_dir"
+    renew = "pal-profile publish"
+    return Schema(APPLICATION_ID, SCHEMA_VERSION, MIGRATIONS, "a database of slurm-pal", elsewhere, renew)
+
+
 @contextlib.contextmanager
-def _lock(path: str) -> Iterator[None]:
+def writer_lock(path: str, what: str) -> Iterator[None]:
+    """Hold PATH.lock for the length of the block; `what` names the other writer in the error.
+
+    Raises BusyError when somebody else holds it, DataError when it cannot be made.
+    """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked(f"{path}.lock", "another writer of the database"))
+            # Whoever can open a file, if only to read, can hold a lock on it and keep the writer out: 0600.
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            os.close(os.open(f"{path}.lock", flags, 0o600))
+            stack.enter_context(locked(f"{path}.lock", what))
         except OSError as error:
             raise DataError(f"{path}.lock cannot be written ({error.strerror}): run as the owner of {path}") from None
         yield
 
 
-def _make_directory(state_dir: str) -> None:
+def make_directory(path: str, mode: int) -> None:
+    """Make a state directory where it is missing. Raises DataError when it cannot be made."""
     try:
-        os.makedirs(state_dir, mode=0o755, exist_ok=True)
+        os.makedirs(path, mode=mode, exist_ok=True)
     except OSError as error:
-        raise DataError(f"state directory {state_dir} cannot be made ({error.strerror}): set paths.state_dir") from None
+        raise DataError(f"state directory {path} cannot be made ({error.strerror}): set paths.state_dir") from None
 
 
 def _check_trust(path: str) -> None:
@@ -199,45 +226,51 @@ def _check_trust(path: str) -> None:
             raise DataError(f"{path} can be written by everyone: chmod o-w {path}")
 
 
-def _migrate(connection: sqlite3.Connection, path: str, write: bool) -> None:
+def migrate(connection: sqlite3.Connection, path: str, schema: Schema, write: bool) -> None:
+    """Check that the file is ours and of a schema known here; with `write` bring an older one up to it.
+
+    Raises DataError when it is not ours, newer, or older and only to be read; sqlite3.Error.
+    """
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     owner = int(connection.execute("PRAGMA application_id").fetchone()[0])
     tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
-    if owner != APPLICATION_ID and (tables or version):
-        raise DataError(f"{path} is not a database of slurm-pal: move it away or set paths.state_dir")
-    if version > SCHEMA_VERSION:
-        raise DataError(f"{path} has schema {version}, newer than {SCHEMA_VERSION} known here: update slurm-pal")
-    if version == SCHEMA_VERSION:
+    if owner != schema.application_id and (tables or version):
+        raise DataError(f"{path} is not {schema.what}: {schema.elsewhere}")
+    if version > schema.version:
+        raise DataError(f"{path} has schema {version}, newer than {schema.version} known here: update slurm-pal")
+    if version == schema.version:
         return
     if not write:
-        raise DataError(
-            f"{path} has schema {version}, older than {SCHEMA_VERSION}: run pal-profile publish to migrate it"
-        )
+        raise DataError(f"{path} has schema {version}, older than {schema.version}: run {schema.renew} to migrate it")
     # One transaction, and the version last: a crash in between leaves the old schema.
     connection.isolation_level = None
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement in (s for step in MIGRATIONS[version:] for s in step):
+        for statement in (s for step in schema.migrations[version:] for s in step):
             connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID:d}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION:d}")
+        connection.execute(f"PRAGMA application_id = {schema.application_id:d}")
+        connection.execute(f"PRAGMA user_version = {schema.version:d}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk has ended it already
+            connection.execute("ROLLBACK")
         raise
     connection.isolation_level = "DEFERRED"
 
 
 @contextlib.contextmanager
-def _said(path: str) -> Iterator[None]:
-    """Say what SQLite's errors mean and what to do about them."""
+def said(path: str, repair: str = REPAIR) -> Iterator[None]:
+    """Say what SQLite's errors mean and what to do about them; `repair` follows the moving away of a damaged file.
+
+    Raises BusyError when another program holds SQLite's lock, else DataError.
+    """
     try:
         yield
     except sqlite3.Error as error:
-        raise _told(path, error) from None
+        raise _told(path, repair, error) from None
 
 
-def _told(path: str, error: sqlite3.Error) -> DataError | BusyError:
+def _told(path: str, repair: str, error: sqlite3.Error) -> DataError | BusyError:
     code = getattr(error, "sqlite_errorname", "")
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return BusyError(f"{path} is locked by another program: try again, or see fuser {path}")
@@ -248,8 +281,5 @@ def _told(path: str, error: sqlite3.Error) -> DataError | BusyError:
         return DataError(f"{path} cannot be opened or written ({error}): run as its owner, or chown it")
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         aside = f"{path}.damaged-{int(time.time())}"
-        return DataError(
-            f"{path} is damaged ({error}): mv {path} {aside}, then move SPOOL/ingested/* to SPOOL/incoming/; "
-            "the next ingest rebuilds it from the result files"
-        )
-    return DataError(f"{path} cannot be used ({code or type(error).__name__}: {error}): see the disk and dmesg")
+        return DataError(f"{path} is damaged ({error}): mv {path} {aside}, {repair}")
+    return DataError(f"{path} cannot be used ({code or type(error).__name__}: {error}): see disk, quota and dmesg")

@@ -81,11 +81,16 @@ def startable(nodes: Iterable[Node], request: Request, tasks_on_node: int, gpus_
     return [node for node in nodes if may_start(node) and _holds(node, request, tasks_on_node, gpus_on_node)]
 
 
-def _holds(node: Node, request: Request, tasks: int, gpus: int) -> bool:
+def share(node: Node, request: Request, tasks: int, gpus: int) -> tuple[int, int]:
+    """(CPUs, memory in MiB) that so many tasks with so many GPUs take of a node."""
     cpus = max(tasks * request.cpus_per_task, request.cpus_per_gpu * gpus, request.min_cpus)
-    if cpus > node.cpus - node.cpus_used:
-        return False
     if request.mem_per_node_mib == 0:  # sbatch(1): --mem=0 is all of the node's memory
-        return node.memory_used_mib == 0
-    wanted = max(request.mem_per_node_mib or 0, request.mem_per_cpu_mib * max(1, cpus), request.mem_per_gpu_mib * gpus)
-    return wanted <= node.memory_mib - node.memory_used_mib
+        return cpus, node.memory_mib
+    return cpus, max(
+        request.mem_per_node_mib or 0, request.mem_per_cpu_mib * max(1, cpus), request.mem_per_gpu_mib * gpus
+    )
+
+
+def _holds(node: Node, request: Request, tasks: int, gpus: int) -> bool:
+    cpus, memory_mib = share(node, request, tasks, gpus)
+    return cpus <= node.cpus - node.cpus_used and memory_mib <= node.memory_mib - node.memory_used_mib

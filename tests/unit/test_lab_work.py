@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.errors import SlurmError, UsageError
+from slurm_pal.errors import DataError, SlurmError, UsageError
 from slurm_pal.lab import gpus, work
 from slurm_pal.lab.gpus import EmuGpu, Registry
 from slurm_pal.slurm.client import Completed
@@ -143,3 +143,40 @@ def test_sigterm_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as ended:
         work.work(PLAN)
     assert ended.value.code == 143
+
+
+def test_a_checkpoint_is_written_at_its_signal_and_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, told = [0.0], list[tuple[int, int]]()
+    saving = work.Saving(
+        str(tmp_path / "saved"), 100, lambda step, total: told.append((step, total)), str(tmp_path / "ack")
+    )
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+        if 12.0 <= clock[0] < 12.0 + seconds:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        if clock[0] >= 15.0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    before = signal.getsignal(signal.SIGUSR1)
+    with pytest.raises(SystemExit):
+        work.work(PLAN, saving)
+    assert signal.getsignal(signal.SIGUSR1) is before and os.path.exists(saving.acknowledge)
+    share = float((tmp_path / "saved").read_text())
+    assert share == pytest.approx(12.0 / 25.5, abs=0.01)
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    clock[0] = 100.0
+    record = work.work(PLAN, saving)
+    assert record["resumed"] == pytest.approx(share, abs=1e-6)
+    assert clock[0] - 100.0 == pytest.approx(25.5 * (1 - share), abs=0.2)
+    assert told[0] == (0, 100) and told[1][0] > 35 and told[-1][0] > told[1][0]
+
+
+def test_a_checkpoint_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "saved").write_text("half\n")
+    with pytest.raises(DataError, match="cannot be read"):
+        work.work(PLAN, work.Saving(str(tmp_path / "saved")))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.jobs import SlurmJob
-from slurm_pal.rebalance.leases import MOST_NAMES, Update, expired, mark_in, marks
+from slurm_pal.rebalance.leases import MOST_NAMES, Update, expired, in_force, mark_in, marks
 from slurm_pal.slurm.parse import holds_or_claims
 from slurm_pal.submit.lease import comment
 
@@ -108,20 +108,12 @@ def test_what_else_decides(changed: dict[str, object], fields: dict[str, str]) -
         (job(mark(act="exclude", ours="n0"), req=("n2",), exc=("n0",)), {"ExcNodeList": ""}),
         (job(mark(act="prefer", ours="pal_A_v0"), req=("n2",), exc=("n1",)), {}),
         (job(mark(act="none", ours=""), req=("n2",), exc=("n1",)), {}),
-        (job(mark(ours=""), req=("n2",), exc=("n1",)), FREED),  # the mark does not tell the list
         (job("site text " + mark() + " more", req=("n2",)), FREED),
         (job(own=comment(60, "", "", "nodelist", "n2"), req=("n2",)), FREED),
         (job(own=comment(60, "", "", "nodelist", "n2"), req=("n3",)), {}),
-        (job(own="pal:lease=60;req=;exc=", req=("n2",)), FREED),
-        (job(own="pal:lease=60;req=n1;exc=n3", req=("n1", "n2"), exc=("n3",)), {"ReqNodeList": "n1"}),
-        (job(own="pal:lease=60;req=n1;exc=n3", req=("n1",), exc=("n3", "n4")), {"ExcNodeList": "n3"}),
-        (job(own="pal:lease=60;req=n1;exc=n3", req=("n1",), exc=("n3",)), {}),
-        (job(own="pal:lease=60;req=n1;exc=", req=("n2", "n3")), {}),  # not the user's own and more: somebody else's
-        (job(own="pal:lease=60;req=;exc=", req=("n2",), exc=("n1",)), {"ReqNodeList": "", "ExcNodeList": ""}),
-        (
-            job(mark(act="none", ours=""), "pal:lease=60;req=;exc=", req=("n2",)),
-            FREED,
-        ),  # palsub decided before the filter
+        (job(own="pal:lease=60;req=;exc=", req=("n2",), exc=("n1",)), {}),  # says neither what was done nor which list
+        (job(mark(ours=""), req=("n2",)), {}),
+        (job(mark(act="none", ours=""), comment(60, "", "", "nodelist", "n2"), req=("n2",)), FREED),  # palsub came first
     ],
 )
 def test_what_is_put_back(found: SlurmJob, fields: dict[str, str]) -> None:
@@ -165,11 +157,26 @@ def test_a_long_list_is_still_read() -> None:
     assert ended(job(mark(ours=f"n[0-{MOST_NAMES - 1}]"), req=names)) == FREED
 
 
+@pytest.mark.parametrize(
+    ("found", "lists"),
+    [
+        (job(mark(), req=("n2",), waited_s=1.0), {"ReqNodeList": ""}),  # in force, over or not
+        (job(mark(), req=("n2",), state="RUNNING"), {"ReqNodeList": ""}),  # it started with the list
+        (job(mark(), req=("n3",)), {}),
+        (job(mark(act="exclude", ours="n0", exc="n3"), exc=("n0", "n3")), {"ExcNodeList": "n3"}),
+        (job(mark(act="prefer", ours="pal_A_v0"), req=("n2",)), {}),
+        (job(req=("n2",)), {}),
+    ],
+)
+def test_which_lists_of_a_job_a_mark_has_set(found: SlurmJob, lists: dict[str, str]) -> None:
+    assert in_force(found) == lists
+
+
 NAMES = st.lists(st.sampled_from([f"n{i}" for i in range(5)]), unique=True, max_size=4).map(tuple)
 
 
 @given(
-    NAMES, NAMES, NAMES, NAMES, st.sampled_from(["nodelist", "exclude", ""]), st.floats(0, 900), st.integers(0, 2),
+    NAMES, NAMES, NAMES, NAMES, st.sampled_from(["nodelist", "exclude", "prefer", ""]), st.floats(0, 900), st.integers(0, 2),
     st.sampled_from(["Resources", "Priority", "None", "ReqNodeNotAvail", "JobHeldUser", "BeginTime", "QOSMaxJobs"]),
 )  # fmt: skip
 def test_only_our_own_lists_are_taken_back_and_the_users_are_kept(
@@ -183,8 +190,8 @@ def test_only_our_own_lists_are_taken_back_and_the_users_are_kept(
     for key, text in fields.items():
         present = {"ReqNodeList": req, "ExcNodeList": exc}[key]
         assert text == ",".join(user) and set(present) != set(user)
-        assert not ours or set(present) in (set(ours), set(ours) | set(user))
-        assert key == {"nodelist": "ReqNodeList", "exclude": "ExcNodeList"}.get(act, key)
+        assert ours and set(present) in (set(ours), set(ours) | set(user))
+        assert key == {"nodelist": "ReqNodeList", "exclude": "ExcNodeList"}[act]
     if act == "nodelist" and ours and not set(user) & set(ours) and waited_s > 64 and reason == "Resources":
         assert ended(job(text_of(ours, user), req=ours + user, waited_s=waited_s)) == {"ReqNodeList": ",".join(user)}
 

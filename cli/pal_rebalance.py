@@ -1,0 +1,237 @@
+"""pal-rebalance: retarget what waits, move what runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import time
+from typing import NamedTuple
+
+import click
+
+from slurm_pal import config as settings
+from slurm_pal.cli import common
+from slurm_pal.cli.until_signal import Woken, until_signal
+from slurm_pal.config import Config
+from slurm_pal.errors import BusyError, DataError, PalError, UsageError, one_line
+from slurm_pal.files import locked, slurm_user_uid
+from slurm_pal.rebalance.event_log import EventLog
+from slurm_pal.rebalance.journal import Journal, open_journal
+from slurm_pal.rebalance.paths import journal_path, log_path
+from slurm_pal.rebalance.role import Role, role_of
+from slurm_pal.rebalance.round import Publisher
+from slurm_pal.rebalance.tick import Outcome, Tick
+from slurm_pal.report import tick as report
+from slurm_pal.slurm.cli import CliClient, subprocess_runner
+from slurm_pal.slurm.counted import Counted
+
+TIMEOUT_S = 15.0
+QUERY_SHARE = 5.0  # Slurm is asked for at most a fifth of the time
+LOOK_S = 0.2  # between looks at moves under way
+LAST_S = 10.0  # given to moves under way when the program is to end
+
+
+class Wanted(NamedTuple):
+    """The command line."""
+
+    daemon: bool
+    act: bool
+    mine: bool
+    every: float | None
+    as_json: bool
+
+
+@click.command(context_settings={"help_option_names": ["--help"]})
+@click.option("--once", is_flag=True, help="One tick and no more, as from cron or a timer (the default).")
+@click.option("--daemon", is_flag=True, help="Stay, tick after tick, until SIGTERM.")
+@click.option("--act", is_flag=True, help='Do what is planned (mode = "act" in pal.toml), instead of advising it.')
+@click.option("--mine", is_flag=True, help="Only your own jobs, with an ordinary user's means.")
+@click.option("--every", type=float, metavar="SECONDS", help="Time between ticks (default: rebalance.interval_s).")
+@click.option("--withdraw", is_flag=True, help="Take back whatever is set on jobs and nodes, and end.")
+@common.json_option
+@common.verbose_option
+@common.version_option
+def pal_rebalance(
+    once: bool, daemon: bool, act: bool, mine: bool, every: float | None, withdraw: bool, as_json: bool
+) -> None:
+    """Ticks: ingest sweeps, publish scores, retarget pending jobs, move running ones where that pays.
+
+    \b
+    Examples:
+      pal-rebalance                  one look: the plan as a table, nothing is done
+      pal-rebalance --once --act     one tick that acts, as from cron
+      pal-rebalance --daemon --act   the service
+      pal-rebalance --mine --act     your own jobs only
+      pal-rebalance --withdraw       before it is switched off for good
+
+    Only jobs that palsub or the submit filter saw are touched, and only those marked
+    movable (palsub --pal-movable) are ever moved.
+    """
+    if daemon and (once or withdraw):
+        raise UsageError("--daemon stays: it does not go with --once or --withdraw")
+    _become_slurm_user(mine)
+    config = settings.load()
+    wanted = Wanted(daemon, act or config.text("rebalance", "mode") == "act", mine, every, as_json)
+    _check(config, wanted)
+    with contextlib.ExitStack() as stack:
+        tick = _tick(config, wanted, stack)
+        if withdraw:
+            _withdraw(tick)
+        elif daemon:
+            _stay(config, tick, wanted)
+        else:
+            _once(tick, wanted)
+
+
+def _become_slurm_user(mine: bool) -> None:
+    """root gives its powers up where SlurmUser owns our files: they are to stay SlurmUser's."""
+    if os.geteuid() != 0 or mine:
+        return
+    wanted = slurm_user_uid()
+    state_dir = settings.load().state_dir
+    with contextlib.suppress(FileNotFoundError):
+        if wanted and os.stat(state_dir).st_uid == wanted:
+            user = pwd.getpwuid(wanted)
+            os.initgroups(user.pw_name, user.pw_gid)
+            os.setgid(user.pw_gid)
+            os.setuid(wanted)
+
+
+def _check(config: Config, wanted: Wanted) -> None:
+    if wanted.every is None:
+        return
+    if not wanted.daemon:
+        raise UsageError("--every goes with --daemon; one tick has no interval")
+    limit_s = min(config.number("filter", "max_age_s"), config.number("submit", "heartbeat_max_age_s"))
+    if not 0 < wanted.every < limit_s:
+        raise UsageError(
+            f"--every {wanted.every:g} must be above 0 and below {limit_s:g} s, since nobody believes an older table "
+            "(filter.max_age_s) or heartbeat (submit.heartbeat_max_age_s)"
+        )
+
+
+def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
+    counted = Counted(subprocess_runner(TIMEOUT_S))
+    client = CliClient(counted)
+    publisher: Publisher | None = Publisher(config, client, stays=wanted.daemon and wanted.act)
+    assert publisher is not None
+    role = role_of(client, publisher.known_site(time.time()).pairs, wanted.mine)
+    own = role.name != "slurm-user"
+    journal = _journal(journal_path(config, own), wanted, stack)
+    if own:
+        publisher = None
+    elif wanted.daemon:
+        stack.enter_context(locked(config.table_path + ".lock", "a publisher"))
+    else:  # a publisher that stays publishes better than one look can
+        try:
+            stack.enter_context(locked(config.table_path + ".lock", "a publisher"))
+        except (BusyError, OSError):
+            publisher = None
+    log = EventLog(log_path(config, own), echo=wanted.daemon)
+    for line in role.cannot:
+        click.echo(f"pal-rebalance: {line}", err=True)
+    return Tick(config, client, counted, journal, role, publisher, log, act=wanted.act, stays=wanted.daemon)
+
+
+def _journal(path: str, wanted: Wanted, stack: contextlib.ExitStack) -> Journal:
+    """For writing; for advice also beside a daemon, which holds it."""
+    try:
+        return stack.enter_context(open_journal(path))
+    except BusyError:
+        if wanted.act or wanted.daemon:
+            raise
+        return stack.enter_context(open_journal(path, write=False))
+
+
+def _once(tick: Tick, wanted: Wanted) -> None:
+    seen = tick.run(time.time())
+    if wanted.as_json:
+        common.print_json("rebalance", report.as_json(seen))
+    else:
+        for line in report.lines(seen):
+            click.echo(line)
+    _warn(set(seen.trouble), set())
+    if wanted.act:
+        _see_through(tick, seen, wanted)
+
+
+def _see_through(tick: Tick, seen: Outcome, wanted: Wanted) -> None:
+    """Nobody comes after one tick: end its moves, and take back node lists that did not lead to a start."""
+    pass_end_s = time.monotonic() + tick.pass_s
+    with until_signal() as woken:
+        last_s: float | None = None
+        while tick.advance(time.time()) and (last_s is None or time.monotonic() < last_s):
+            if woken(LOOK_S) and last_s is None:
+                last_s = time.monotonic() + LAST_S
+        if any(wish.action == "nodelist" for wish in seen.wishes):
+            woken(max(0.0, pass_end_s - time.monotonic()))
+            _warn(set(tick.take_back_node_lists(time.time())), set())
+
+
+def _stay(config: Config, tick: Tick, wanted: Wanted) -> None:
+    """Tick after tick until a signal comes. One that fails is told, and the next one tries again."""
+    interval_s = wanted.every or config.number("rebalance", "interval_s")
+    said: set[str] = set()
+    with until_signal() as woken:
+        query_s = 0.0
+        while True:
+            started = time.monotonic()
+            try:
+                seen = tick.run(time.time())
+                query_s = seen.query_s
+                said = _warn(set(seen.trouble), said)
+                if wanted.as_json:
+                    click.echo(json.dumps({"schema": "pal.rebalance/1", **report.as_json(seen)}))
+            except (PalError, OSError) as error:
+                said = _warn({one_line(error)}, said)
+            if _sleep(tick, woken, started + max(interval_s, QUERY_SHARE * query_s)):
+                break
+        _leave(tick, woken)
+
+
+def _sleep(tick: Tick, woken: Woken, until_s: float) -> bool:
+    """Until the next tick (monotonic time), looking after the moves under way; whether a signal came."""
+    while True:
+        try:
+            moving = tick.advance(time.time())
+        except PalError:  # told by the next tick
+            moving = False
+        left_s = until_s - time.monotonic()
+        if woken(max(0.0, min(LOOK_S, left_s) if moving else left_s)):
+            return True
+        if time.monotonic() >= until_s:
+            return False
+
+
+def _leave(tick: Tick, woken: Woken) -> None:
+    """End cleanly: promises and lists are taken back; a move under way is finished if it soon can be."""
+    last_s = time.monotonic() + LAST_S
+    tick.stop(time.time())
+    with contextlib.suppress(PalError):
+        while tick.advance(time.time()) and time.monotonic() < last_s:
+            time.sleep(LOOK_S)
+    _warn(set(tick.take_back_lists(time.time())), set())
+
+
+def _withdraw(tick: Tick) -> None:
+    trouble = tick.withdraw(time.time())
+    last_s = time.monotonic() + 6 * LAST_S
+    while tick.advance(time.time()) and time.monotonic() < last_s:
+        time.sleep(LOOK_S)
+    if trouble:
+        raise DataError(trouble[0])
+    click.echo("all node lists, class features and weights that were ours are taken back")
+
+
+def _warn(lines: set[str], said: set[str]) -> set[str]:
+    """Tell what the tick before has not told; what stands told now."""
+    for line in sorted(lines - said):
+        click.echo(f"pal-rebalance: {line}", err=True)
+    return lines
+
+
+def main() -> None:
+    """The entry point."""
+    common.run(pal_rebalance, "pal-rebalance")

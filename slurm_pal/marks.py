@@ -1,0 +1,47 @@
+"""Words of ours in a job's comment, beside whatever the user wrote there.
+
+A word is `pal:<key>=<value>;<name>=<value>...` without blanks. The user's own text is never
+changed. Anybody can write such words on a job of his own, so nothing in them is believed
+beyond that job.
+"""
+
+from __future__ import annotations
+
+import re
+
+JOB, PROGRESS, ACK, EVENT = "job", "it", "ack", "ev"
+"""By palsub: what the job is. By `pal progress`. By the checkpoint wrapper. By the tick (admin comment)."""
+
+MOST = 1000
+"""Characters of a comment; slurmctld refuses one of more than 1024 bytes."""
+
+_VALUE = re.compile(r"[A-Za-z0-9_.,:+@%?\[\]|#-]*")
+
+
+def words(text: str, key: str) -> list[dict[str, str]]:
+    """The values of all words of one key, in order; a word with a character that is not ours is passed over."""
+    found = []
+    for word in text.split():
+        if word.startswith(f"pal:{key}="):
+            pairs = dict(part.partition("=")[::2] for part in word.removeprefix("pal:").split(";"))
+            if all(map(_VALUE.fullmatch, pairs.values())):
+                found.append(pairs)
+    return found
+
+
+def read(text: str, key: str) -> dict[str, str]:
+    """The values of the first word of one key; {} where there is none."""
+    return next(iter(words(text, key)), {})
+
+
+def word(pairs: dict[str, str]) -> str:
+    """A word from its values, the key first."""
+    return "pal:" + ";".join(f"{name}={value}" for name, value in pairs.items())
+
+
+def put(text: str, pairs: dict[str, str]) -> str | None:
+    """The comment with this word in the place of the one of the same key; None when it would become too long."""
+    key = next(iter(pairs))
+    kept = [part for part in text.split(" ") if not part.startswith(f"pal:{key}=")]
+    whole = " ".join([*filter(None, [" ".join(kept).rstrip(" ")]), word(pairs)])
+    return whole if len(whole.encode()) <= MOST else None

@@ -1,0 +1,145 @@
+"""What a tick would do: Slurm's state, the scores and the journal in, wishes and planned moves out.
+
+Nothing is done here. What is read and remembered is the pace of the jobs, see `pace`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from slurm_pal.cluster import Gpu
+from slurm_pal.config import Config
+from slurm_pal.hostlist import expand
+from slurm_pal.rebalance import learning, pace
+from slurm_pal.rebalance.facts import Terms
+from slurm_pal.rebalance.journal import Journal, Move
+from slurm_pal.rebalance.planning import MoveTerms, Passed, Plan, plan
+from slurm_pal.rebalance.retarget import Wish, retarget
+from slurm_pal.rebalance.role import Role
+from slurm_pal.rebalance.steered import Memory, Steered, steered
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store import snapshot as snapshots
+from slurm_pal.submit.case import Settings
+
+MEMORY_S = 90 * 86400.0  # how long finished moves teach
+
+
+class Decided(NamedTuple):
+    """What was found, and what would be better."""
+
+    steered: Steered | None = None  # None: nothing could be decided
+    wishes: tuple[Wish, ...] = ()
+    plan: Plan | None = None
+    exposed: tuple[tuple[Gpu, float], ...] = ()  # GPUs that became slow since they were measured, and how slow
+    calibration: float = 1.0  # observed gains over predicted ones
+
+    @property
+    def staying(self) -> tuple[Passed, ...]:
+        """Running jobs that are not moved, and why."""
+        return (*(self.steered.staying if self.steered else ()), *(self.plan.passed if self.plan else ()))
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(filter(None, (word.strip() for word in text.split(","))))
+
+
+class Decider:
+    """Decides by one configuration, for one role."""
+
+    def __init__(self, config: Config, journal: Journal, role: Role) -> None:
+        self._config, self._journal, self._role = config, journal, role
+        self.terms = Terms(
+            _names(config.text("rebalance", "movable_qos")),
+            _names(config.text("rebalance", "movable_partitions")),
+            self._number("lost_work_s"),
+        )
+
+    def decide(self, overview: Overview, now_s: float, interval_s: float) -> Decided:
+        """`interval_s` is the time since the last tick.
+
+        Raises DataError when there are no scores, or the journal cannot be used.
+        """
+        scores = snapshots.read(self._config.snapshot_path)
+        penalty = self._config.number("placement", "locality_penalty")
+        mine = [job for job in overview.jobs if not self._only_user or job.user == self._only_user]
+        paces, learnt = pace.look(mine, scores, self._journal, self.terms, penalty, now_s)
+        scores = learning.corrected(scores, learnt)
+        moves = self._journal.moves(now_s - MEMORY_S)
+        open_moves = self._journal.open_moves()
+        jobs = steered(overview, self._memory(moves, open_moves, paces), self.terms, self._only_user)
+        wishes: list[Wish] = []
+        if self._config.flag("rebalance", "retarget"):
+            depth = int(self._number("depth"))
+            leases = self._journal.leases()
+            wishes = retarget(overview, scores, jobs.waiting[:depth], leases, self.settings(), now_s, interval_s)
+        calibration = learning.calibration(moves)
+        planned = None
+        if self._config.flag("rebalance", "moves"):
+            terms = self._move_terms(moves, open_moves, calibration)
+            planned = plan(claimed(overview, wishes), scores, jobs.running, terms, now_s)
+        return Decided(jobs, tuple(wishes), planned, tuple(learnt.exposed), calibration)
+
+    def settings(self) -> Settings:
+        """The part of the configuration that decides, as palsub reads it."""
+        config = self._config
+        return Settings(
+            policy=config.text("placement", "policy"),
+            locality_penalty=config.number("placement", "locality_penalty"),
+            barred_slowdown=config.number("placement", "barred_slowdown"),
+            lease_max_s=config.number("submit", "lease_max_s"),
+            lease_pass_s=config.number("submit", "lease_pass_s"),
+            expected_run_share=config.number("submit", "expected_run_share"),
+            expected_run_s=config.number("submit", "expected_run_s"),
+        )
+
+    @property
+    def _only_user(self) -> str:
+        return self._role.user if self._role.name == "user" else ""
+
+    def _number(self, name: str) -> float:
+        return self._config.number("rebalance", name)
+
+    def _memory(self, moves: list[Move], open_moves: list[Move], paces: dict[int, pace.Pace]) -> Memory:
+        by_job: dict[int, list[Move]] = defaultdict(list)
+        for move in moves:
+            by_job[move.job_id].append(move)
+        return Memory(
+            leases=self._journal.leases(),
+            waited=self._journal.waited(),
+            left_alone=self._journal.left_alone(),
+            moves={job_id: tuple(found) for job_id, found in by_job.items()},
+            moving=frozenset(move.job_id for move in open_moves),
+            paces=paces,
+        )
+
+    def _move_terms(self, moves: list[Move], open_moves: list[Move], calibration: float) -> MoveTerms:
+        in_flight: dict[str, int] = defaultdict(int)
+        for move in open_moves:
+            in_flight[move.user] += 1
+        settings = self.settings()
+        steps = [(move, self._journal.steps_of(move.move_id)) for move in moves]
+        return MoveTerms(
+            policy=settings.policy,
+            locality_penalty=settings.locality_penalty,
+            barred_slowdown=settings.barred_slowdown,
+            margin=self._number("margin"),
+            minimum_s=self._number("minimum_s"),
+            end_guard_s=self._number("end_guard_s"),
+            per_tick=max(0, int(self._number("moves_per_tick")) - len(open_moves)),
+            per_job=int(self._number("moves_per_job")),
+            per_user=int(self._number("moves_per_user")),
+            move_cost_s=learning.move_cost_s(steps, self._number("move_cost_s")),
+            expected_run_share=settings.expected_run_share,
+            expected_run_s=settings.expected_run_s,
+            calibration=calibration,
+            in_flight=dict(in_flight),
+        )
+
+
+def claimed(overview: Overview, wishes: list[Wish]) -> Overview:
+    """The cluster as it will be once the node lists of these wishes are set: no move may go there."""
+    lists = {wish.job_id: expand(wish.fields["ReqNodeList"]) for wish in wishes if wish.action == "nodelist"}
+    jobs = tuple(job._replace(req_nodes=lists[job.job_id]) if job.job_id in lists else job for job in overview.jobs)
+    return overview._replace(jobs=jobs)
+

@@ -1,0 +1,313 @@
+"""What running jobs teach: their own pace, GPUs that became slow since they were measured, what moves brought.
+
+Pure. A time factor is (slowdown x locality), 1.0 for median GPUs of one node. The `predicted` of
+an observation is to come from the published scores, not from `corrected` ones: otherwise what was
+learnt would hide its own cause, and be unlearnt by the next tick.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, inf, isfinite, isnan, log
+from statistics import fmean, median
+from typing import NamedTuple
+
+from slurm_pal.cluster import Gpu
+from slurm_pal.jobs import SENSITIVITY_CLASSES, SlurmJob
+from slurm_pal.rebalance.journal import Move, Observation, Sample
+from slurm_pal.store.snapshot import Snapshot, known_class
+
+SHORTEST_S = 2.0
+"""Two looks must lie so far apart: jobs tell the time in whole seconds."""
+NEWEST_SHARE = 0.3  # of the newest value in a running mean
+MOST_CHANGE = 2.0  # one look counts as at most so many times the mean, or so small a part: clocks jump
+COHERENT = 0.15  # jobs of one name do the same work when half of them agree so well (difference of logarithms)
+OTHER_WORK = 2.0  # a job so many times slower or faster than the others of its name does something else
+STEP_NOISE, SLOPE_SPREAD = 0.05, 0.5  # of the logarithm of a step time; of sensitivities around 1
+MOST_SENSITIVE = 3.0
+CLEAR = 1.05  # up to here a job runs as fast as predicted, and so do its GPUs
+CLEARED_S = 86400.0  # how long that speaks for a GPU
+SLOW, SLOW_SAMPLES, SLOW_JOBS = 1.10, 3.0, 2
+MOST_CORRECTION = 3.0
+PRIOR_MOVES = 4  # so many moves weigh as much as what was assumed before any
+LEAST_CALIBRATION, MOST_CALIBRATION = 0.25, 1.5
+WORST_OBSERVED = 0.5  # a job that became twice as slow counts for the harm, one beyond that no more
+FAILED = frozenset({"elsewhere", "abandoned"})
+
+_COUNT = re.compile(r"\d{1,15}")
+_TIME = re.compile(r"\d{1,12}(\.\d{1,6})?")
+
+
+# -- the pace of one job ---------------------------------------------------------------------
+
+
+def sample(word: Mapping[str, str], job: SlurmJob) -> Sample | None:
+    """What a job's `pal:it=` word says now; None for a word that cannot be read or is of an earlier incarnation."""
+    texts = word.get("it", ""), word.get("at", ""), word.get("r", "")
+    if not (_COUNT.fullmatch(texts[0]) and _TIME.fullmatch(texts[1]) and texts[2] == str(job.restarts)):
+        return None
+    return Sample(job.job_id, job.restarts, int(texts[0]), float(texts[1]))
+
+
+def step_time(previous: Sample | None, word: Mapping[str, str], job: SlurmJob) -> float | None:
+    """Seconds per iteration between the look before and this one.
+
+    None where there is nothing to compare: no look before, another incarnation, no new
+    iteration, or a clock that did not go on. Both times are by the clock of the job's node.
+    """
+    now = sample(word, job)
+    if previous is None or now is None or previous[:2] != now[:2]:
+        return None
+    passed_s, done = now.at_s - previous.at_s, now.iteration - previous.iteration
+    return passed_s / done if done > 0 and passed_s >= SHORTEST_S else None
+
+
+def smoothed(before_s: float | None, step_s: float) -> float:
+    """The running mean of step times, s; the newest look counts for `NEWEST_SHARE`."""
+    if before_s is None or not before_s > 0:
+        return step_s
+    bounded_s = min(max(step_s, before_s / MOST_CHANGE), before_s * MOST_CHANGE)
+    return (1.0 - NEWEST_SHARE) * before_s + NEWEST_SHARE * bounded_s
+
+
+def remaining_s(word: Mapping[str, str], step_s: float) -> float | None:
+    """Seconds to go at this pace; None where the job does not say how many iterations it makes."""
+    done, total = word.get("it", ""), word.get("of", "")
+    if not (_COUNT.fullmatch(done) and _COUNT.fullmatch(total)):
+        return None
+    return max(0, int(total) - int(done)) * step_s
+
+
+# -- what jobs say of GPUs -------------------------------------------------------------------
+
+
+class Residual(NamedTuple):
+    """How much slower jobs found one GPU than it is believed to be, since it was measured."""
+
+    factor: float  # running mean of observed over predicted time; 1.0: as believed
+    samples: float  # how many looks, one that may also be due to other GPUs counting in part
+    slow_jobs: frozenset[int]  # jobs that found it slower than believed
+    sensitivity: str  # the least sensitive class among them, "" for none
+
+    @property
+    def slow(self) -> bool:
+        """Whether it became slow: not one job's word, nor one look's."""
+        enough = self.samples > SLOW_SAMPLES - 1e-9 and len(self.slow_jobs) >= SLOW_JOBS
+        return enough and self.factor > SLOW
+
+
+class Corrections(NamedTuple):
+    """What the observations add to the published scores."""
+
+    jobs: dict[int, float]  # job -> its time factor where it is by its own steps; absent: nothing to compare with
+    sensitivity: dict[str, float]  # key -> exponent on predicted factors; 0: not felt, 1: as predicted
+    base_s: dict[str, float]  # key -> step time on median GPUs of one node
+    gpus: dict[Gpu, Residual]
+
+    @property
+    def exposed(self) -> tuple[tuple[Gpu, float], ...]:
+        """GPUs that became slow since they were measured, with how much; the slowest first."""
+        found = [(gpu, min(seen.factor, MOST_CORRECTION)) for gpu, seen in self.gpus.items() if seen.slow]
+        return tuple(sorted(found, key=lambda pair: (-pair[1], pair[0])))
+
+
+def felt(predicted: float, sensitivity: float) -> float:
+    """The time factor that jobs of a key feel where `predicted` is believed."""
+    return predicted**sensitivity
+
+
+class _Group(NamedTuple):
+    """Observations of jobs that do the same work."""
+
+    seen: tuple[Observation, ...]
+    base_s: float
+    sensitivity: float
+
+    def ratio(self, one: Observation) -> float:
+        """Observed over predicted time; the prediction is as this work feels it."""
+        return one.step_s / self.base_s / felt(one.predicted, self.sensitivity)
+
+    @property
+    def coherent(self) -> bool:
+        return median(abs(log(self.ratio(one))) for one in self.seen) <= COHERENT
+
+
+def corrections(observations: Iterable[Observation], snapshot: Snapshot | None = None) -> Corrections:
+    """Learn from what jobs of one key say of each other. Pure.
+
+    With `snapshot` what was seen of a GPU before its newest measurement is left out: its score
+    knows that already.
+    """
+    sound = [one for one in observations if 0 < one.step_s < inf and 0 < one.predicted < inf]
+    by_key: dict[str, list[Observation]] = defaultdict(list)
+    for one in sorted(sound, key=lambda one: (one.at_s, one.job_id, one.restarts)):
+        by_key[one.key].append(one)
+    groups = [group for seen in by_key.values() for group in _groups(seen)]
+    jobs: dict[int, float] = {}
+    ratios: list[tuple[Observation, float]] = []
+    for group in groups:
+        for one in group.seen:
+            ratio = group.ratio(one)
+            if 1 / OTHER_WORK < ratio < OTHER_WORK:
+                jobs[one.job_id] = one.step_s / group.base_s
+                ratios.append((one, ratio))
+    whole = {group.seen[0].key: group for group in groups if len(by_key[group.seen[0].key]) == len(group.seen)}
+    ratios.sort(key=lambda pair: pair[0].at_s)
+    return Corrections(
+        jobs,
+        {key: group.sensitivity for key, group in whole.items()},
+        {key: group.base_s for key, group in whole.items()},
+        _residuals(ratios, snapshot),
+    )
+
+
+def _groups(seen: Sequence[Observation]) -> list[_Group]:
+    """The observations of one key as one group, or job by job where jobs of one name do different work.
+
+    One observation alone says nothing, and a job that is at odds with itself neither.
+    """
+    if len(seen) < 2:
+        return []
+    group = _fitted(seen)
+    if group.coherent:
+        return [group]
+    by_job: dict[int, list[Observation]] = defaultdict(list)
+    for one in seen:
+        by_job[one.job_id].append(one)
+    return [group for own in by_job.values() if 1 < len(own) < len(seen) and (group := _fitted(own)).coherent]
+
+
+def _fitted(seen: Sequence[Observation]) -> _Group:
+    """Base step time and sensitivity of these observations.
+
+    The sensitivity is the slope of log step over log predicted, a ridge regression towards 1:
+    few observations, or predictions that hardly differ, leave it there.
+    """
+    xs, ys = [log(one.predicted) for one in seen], [log(one.step_s) for one in seen]
+    x_mean, y_mean = fmean(xs), fmean(ys)
+    doubt = (STEP_NOISE / SLOPE_SPREAD) ** 2
+    together = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
+    slope = (together + doubt) / (sum((x - x_mean) ** 2 for x in xs) + doubt)
+    slope = min(max(slope, 0.0), MOST_SENSITIVE)
+    return _Group(tuple(seen), median(exp(y - slope * x) for x, y in zip(xs, ys, strict=True)), slope)
+
+
+def _residuals(ratios: Sequence[tuple[Observation, float]], snapshot: Snapshot | None) -> dict[Gpu, Residual]:
+    """What each GPU is to answer for, from (observation, observed over predicted) in the order of time.
+
+    A job of several GPUs runs at the pace of the slowest, so one that is slow accuses them all.
+    """
+    measured_s = {gpu: _measured_s(snapshot, gpu) for one, _ in ratios for gpu in one.gpus}
+    cleared: dict[Gpu, list[tuple[int, float]]] = defaultdict(list)
+    for one, ratio in ratios:
+        if ratio <= CLEAR:
+            for gpu in one.gpus:
+                cleared[gpu].append((one.job_id, one.at_s))
+    sums: dict[Gpu, tuple[float, float]] = {}
+    found: dict[Gpu, Residual] = {}
+    for one, ratio in ratios:
+        blamed = one.gpus if ratio <= CLEAR else _suspects(one, cleared)
+        weight = 1.0 if ratio <= CLEAR else 1.0 / len(blamed or one.gpus)
+        for gpu in blamed or one.gpus:
+            if one.at_s >= measured_s[gpu]:
+                share = NEWEST_SHARE * weight
+                above, below = sums.get(gpu, (0.0, 0.0))
+                sums[gpu] = (1 - share) * above + share * ratio, (1 - share) * below + share
+                before = found.get(gpu, Residual(1.0, 0.0, frozenset(), ""))
+                found[gpu] = _with(before, one, sums[gpu][0] / sums[gpu][1], weight, ratio)
+    return found
+
+
+def _suspects(one: Observation, cleared: Mapping[Gpu, Sequence[tuple[int, float]]]) -> tuple[Gpu, ...]:
+    """GPUs of a slow job for which no other job speaks; () when others speak for all of them."""
+
+    def is_cleared(gpu: Gpu) -> bool:
+        return any(job != one.job_id and at_s >= one.at_s - CLEARED_S for job, at_s in cleared.get(gpu, ()))
+
+    return tuple(gpu for gpu in one.gpus if not is_cleared(gpu))
+
+
+def _with(before: Residual, one: Observation, factor: float, weight: float, ratio: float) -> Residual:
+    if ratio <= CLEAR:
+        return before._replace(factor=factor, samples=before.samples + weight)
+    least = max(filter(None, (before.sensitivity, known_class(one.sensitivity))), key=SENSITIVITY_CLASSES.index)
+    return Residual(factor, before.samples + weight, before.slow_jobs | {one.job_id}, least)
+
+
+def _measured_s(snapshot: Snapshot | None, gpu: Gpu) -> float:
+    row = snapshot.row(*gpu) if snapshot is not None else None
+    return float(snapshot.columns["measured_s"][row]) if snapshot is not None and row is not None else 0.0
+
+
+def corrected(snapshot: Snapshot, learnt: Corrections) -> Snapshot:
+    """The scores with the GPUs that became slow made slower, in slowdown and class; the snapshot stays as it is.
+
+    What a job of class C feels, more sensitive ones feel too; not the other way round.
+    """
+    if not learnt.exposed:
+        return snapshot
+    made = copy.copy(snapshot)
+    names = [f"{kind}_{c}" for kind in ("slowdown", "class") for c in SENSITIVITY_CLASSES]
+    made.columns = {**snapshot.columns, **{name: snapshot.columns[name][:] for name in names}}
+    for gpu, factor in learnt.exposed:
+        row, least = snapshot.row(*gpu), learnt.gpus[gpu].sensitivity
+        if row is not None:
+            for c in SENSITIVITY_CLASSES[: SENSITIVITY_CLASSES.index(least) + 1]:
+                _slow_down(made, c, row, factor)
+    return made
+
+
+def _slow_down(made: Snapshot, c: str, row: int, factor: float) -> None:
+    """Multiply one slowdown (1.0 where it is unknown) and put it into the nearest class."""
+    before = float(made.columns[f"slowdown_{c}"][row])
+    slowdown = factor * (1.0 if isnan(before) else before)
+    made.columns[f"slowdown_{c}"][row] = slowdown
+    levels = made.centroids.get(c, [])
+    if levels:
+        made.columns[f"class_{c}"][row] = min(range(len(levels)), key=lambda k: abs(levels[k] - slowdown))
+
+
+# -- what moves brought ----------------------------------------------------------------------
+
+
+def observed_gain_s(move: Move) -> float | None:
+    """Run time that a move saved by the job's own steps, cost not deducted; None where they do not tell.
+
+    `gain_s` is base time to go x (before - after); the same time to go at the observed speed-up.
+    """
+    predicted = _predicted_share(move)
+    if move.observed is None or move.outcome not in ("moved", "elsewhere") or not predicted:
+        return None
+    return move.gain_s / predicted * _observed_share(move.observed)
+
+
+def calibration(moves: Iterable[Move]) -> float:
+    """How much of the predicted gain finished moves brought; predictions are to be multiplied by it.
+
+    1.0 before any; between 0.25 and 1.5. Moves that led elsewhere or were abandoned brought
+    nothing; those whose job does not tell its pace say nothing.
+    """
+    predicted, observed, count = 0.0, 0.0, 0
+    for move in moves:
+        share = _predicted_share(move)
+        known = move.observed is not None and move.outcome == "moved"
+        if share > 0 and (known or move.outcome in FAILED):
+            count += 1
+            predicted += share
+            observed += _observed_share(move.observed) if known and move.observed is not None else 0.0
+    if not count:
+        return 1.0
+    prior = PRIOR_MOVES * predicted / count
+    return min(max((observed + prior) / (predicted + prior), LEAST_CALIBRATION), MOST_CALIBRATION)
+
+
+def _predicted_share(move: Move) -> float:
+    """The part of the run time to go that a move was to save; 0.0 where none was."""
+    return max(0.0, 1.0 - move.after / move.before) if move.before > 0 else 0.0
+
+
+def _observed_share(observed: float) -> float:
+    return 1.0 - 1.0 / max(observed, WORST_OBSERVED) if isfinite(observed) else 0.0

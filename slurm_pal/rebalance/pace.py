@@ -1,0 +1,71 @@
+"""How the running jobs do, from their own words (`pal progress`) at this tick and the ones before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from slurm_pal import marks
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.rebalance import learning
+from slurm_pal.rebalance.facts import Terms, facts_of
+from slurm_pal.rebalance.journal import Journal, Observation, Sample
+from slurm_pal.rebalance.learning import Corrections
+from slurm_pal.rebalance.steered import Pace
+from slurm_pal.store.snapshot import Snapshot
+
+SINCE_S = 30 * 86400.0  # older steps say little about today's GPUs
+
+
+def believed(snapshot: Snapshot, sensitivity: str, gpus: Mapping[str, Iterable[int]], locality_penalty: float) -> float:
+    """The time factor of these GPUs: that of the slowest, times the locality penalty on several nodes."""
+    known = (snapshot.slowdown(sensitivity, node, index) for node, indexes in gpus.items() for index in indexes)
+    slowest = max((1.0 if value is None else value for value in known), default=1.0)
+    return slowest * (locality_penalty if len(gpus) > 1 else 1.0)
+
+
+def look(
+    jobs: Iterable[SlurmJob], snapshot: Snapshot, journal: Journal, terms: Terms, locality_penalty: float, now_s: float
+) -> tuple[dict[int, Pace], Corrections]:
+    """What each job says of its pace, and what that says of the GPUs; both journalled.
+
+    Raises DataError when the journal cannot be written.
+    """
+    before = journal.samples()
+    steps: dict[int, tuple[dict[str, str], float]] = {}
+    earlier = {(seen.job_id, seen.restarts): seen for seen in journal.observations(now_s - SINCE_S)}
+    with journal.batch():
+        for job in jobs:
+            said = marks.read(job.comment, marks.PROGRESS)
+            if job.state != "RUNNING" or not job.gpus or not said.get("it", "").isdigit():
+                continue
+            step_s = learning.step_time(before.get(job.job_id), said, job)
+            known = earlier.get((job.job_id, job.restarts))
+            if step_s is not None:
+                sensitivity = facts_of(job, terms).sensitivity
+                known = _observation(job, sensitivity, snapshot, locality_penalty, known, step_s, now_s)
+                earlier[job.job_id, job.restarts] = known
+                journal.observe(known)
+            sample = learning.sample(said, job)
+            if sample is not None and sample != before.get(job.job_id):
+                journal.add_sample(sample)
+            if known is not None:
+                steps[job.job_id] = said, known.step_s
+    found = learning.corrections(list(earlier.values()))
+    return {job_id: _pace(job_id, *seen, found) for job_id, seen in steps.items()}, found
+
+
+def _observation(
+    job: SlurmJob, sensitivity: str, snapshot: Snapshot, penalty: float, before: Observation | None, step_s: float,
+    now_s: float,
+) -> Observation:  # fmt: skip
+    gpus = tuple((node, index) for node, indexes in job.gpus.items() for index in indexes)
+    key = f"{job.user} {job.name} {len(gpus)} {sensitivity}"
+    smooth_s = learning.smoothed(before.step_s if before else None, step_s)
+    return Observation(
+        key, job.job_id, job.restarts, sensitivity, gpus, believed(snapshot, sensitivity, job.gpus, penalty), smooth_s,
+        now_s,
+    )  # fmt: skip
+
+
+def _pace(job_id: int, said: dict[str, str], step_s: float, found: Corrections) -> Pace:
+    return Pace(step_s, learning.remaining_s(said, step_s), found.jobs.get(job_id))

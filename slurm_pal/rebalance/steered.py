@@ -1,0 +1,99 @@
+"""The jobs that a tick may steer: those that palsub or the submit filter saw, told apart by what can be done.
+
+Pure: what Slurm shows and what the journal remembers in, nouns of the planners out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.rebalance.facts import Facts, Terms, facts_of
+from slurm_pal.rebalance.journal import Move, TickLease
+from slurm_pal.rebalance.planning import Passed, Running
+from slurm_pal.rebalance.requests import request_of
+from slurm_pal.rebalance.retarget import Waiting
+from slurm_pal.slurm.client import Overview
+
+
+class Pace(NamedTuple):
+    """How a job does, by its own word (`pal progress`)."""
+
+    step_s: float  # seconds per iteration here
+    remaining_s: float | None  # at this pace; None where it does not say how long it goes on
+    factor: float | None  # its time factor here by its own steps; None where there is nothing to compare with
+
+
+class Memory(NamedTuple):
+    """What earlier ticks left."""
+
+    leases: Mapping[int, TickLease]
+    waited: Mapping[int, float]  # job -> seconds that it could have started and was kept off by us
+    left_alone: frozenset[int]
+    moves: Mapping[int, tuple[Move, ...]]  # job -> its moves, newest last
+    moving: frozenset[int]  # jobs of moves under way
+    paces: Mapping[int, Pace]
+
+
+class Steered(NamedTuple):
+    """Who is there."""
+
+    waiting: tuple[Waiting, ...]  # by Slurm's priority, highest first
+    running: tuple[Running, ...]
+    staying: tuple[Passed, ...]  # ours and running, but not to be moved, and why
+    foreign: int  # jobs that are not ours to steer
+
+
+def steered(overview: Overview, memory: Memory, terms: Terms, only_user: str = "") -> Steered:
+    """Tell the jobs apart. With `only_user` the jobs of all others are foreign."""
+    waiting: list[tuple[tuple[int, int], Waiting]] = []
+    running: list[Running] = []
+    staying: list[Passed] = []
+    foreign = 0
+    for job in overview.jobs:
+        facts = facts_of(job, terms)
+        if not facts.ours or (only_user and job.user != only_user):
+            foreign += 1
+        elif job.job_id in memory.left_alone or job.job_id in memory.moving:
+            continue
+        elif job.state == "PENDING":
+            waiting.append((_rank(job), _waiting(job, facts, memory)))
+        elif job.state == "RUNNING" and not facts.movable:
+            staying.append(Passed(job.job_id, facts.why_not))
+        elif job.state == "RUNNING":
+            running.append(_running(job, facts, memory))
+    waiting.sort(key=lambda pair: pair[0])
+    return Steered(tuple(one for _, one in waiting), tuple(running), tuple(staying), foreign)
+
+
+def _rank(job: SlurmJob) -> tuple[int, int]:
+    priority = job.fields.get("Priority", "")
+    return -int(priority) if priority.isdigit() else 0, job.job_id
+
+
+def _waiting(job: SlurmJob, facts: Facts, memory: Memory) -> Waiting:
+    lease = memory.leases.get(job.job_id)
+    own_req = lease.own if lease is not None and lease.kind != "exclude" else None
+    own_exc = lease.own if lease is not None and lease.kind == "exclude" else None
+    request = request_of(job, own_req=own_req, own_exc=own_exc)
+    return Waiting(job, request, facts.sensitivity, memory.waited.get(job.job_id, 0.0))
+
+
+def _running(job: SlurmJob, facts: Facts, memory: Memory) -> Running:
+    lease, moves = memory.leases.get(job.job_id), memory.moves.get(job.job_id, ())
+    # A list that a lease or an earlier move left on the job is not a wish of the user.
+    own_req = lease.own if lease is not None and lease.kind != "exclude" else None
+    own_exc = lease.own if lease is not None and lease.kind == "exclude" else None
+    pace = memory.paces.get(job.job_id)
+    return Running(
+        job=job,
+        request=request_of(job, own_req=own_req, own_exc=own_exc),
+        sensitivity=facts.sensitivity,
+        checkpoint=facts.checkpoint,
+        lost_s=facts.lost_s,
+        moves=sum(move.outcome in ("moved", "elsewhere") for move in moves),
+        last_move_s=moves[-1].ended_s if moves else 0.0,
+        remaining_s=pace.remaining_s if pace else None,
+        factor=pace.factor if pace else None,
+    )

@@ -1,0 +1,238 @@
+"""The cluster as a planner of moves sees it: which GPUs are free, and where each running job may go.
+
+Built once for a tick. What a job may use is a partition of the occupancy made for it; jobs
+that may use the same nodes share one, and with it the rankings of these nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_pal.cluster import Node
+from slurm_pal.jobs import SENSITIVITY_CLASSES, GpuShape, SlurmJob
+from slurm_pal.placement.occupancy import Occupancy
+from slurm_pal.placement.offers import build_view, claimed_gpus, free_indexes, used_indexes
+from slurm_pal.rebalance.moves import Slots
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store.snapshot import Snapshot
+from slurm_pal.submit.candidates import fields, may_start, share, startable
+from slurm_pal.submit.request import Request
+
+Key = tuple[object, ...]
+Make = tuple[str, int]
+"""GPU type, and the number of the model in the snapshot or -1 where no GPU of the node was ever measured."""
+
+
+class Want(NamedTuple):
+    """One way to place a running job anew."""
+
+    job: SlurmJob
+    request: Request  # the user's own: without lists that we set
+    shape: GpuShape  # for a stated number of nodes
+
+    @property
+    def n_nodes(self) -> int:
+        return self.shape.nodes or 1
+
+    @property
+    def tasks(self) -> int:
+        """Tasks that each node must hold."""
+        return self.request.tasks_per_node or -(-self.request.tasks // self.n_nodes)
+
+    @property
+    def gpus(self) -> int:
+        """The most GPUs that it takes of one node."""
+        return self.shape.per_node or self.shape.total - self.n_nodes + 1
+
+
+class Place(NamedTuple):
+    """Where a job may go: a partition of the occupancy, or why none can be named."""
+
+    partition: str = ""
+    why: str = ""
+
+
+class Survey:
+    """The free GPUs of a cluster, and a partition for each of `wants` in `places`.
+
+    `promised` are GPUs that moves under way are going to, where Slurm does not know of it yet.
+    """
+
+    def __init__(
+        self, overview: Overview, snapshot: Snapshot, wants: Sequence[Want], promised: Mapping[str, Iterable[int]]
+    ) -> None:
+        self._overview = overview
+        self._nodes = overview.nodes
+        self.position = {node.name: number for number, node in enumerate(overview.nodes)}
+        self._holders = Counter(
+            (name, k) for job in overview.jobs for name, indexes in job.gpus.items() for k in indexes
+        )
+        self._makes = _makes(overview.nodes, snapshot)
+        self._free = _free(overview, promised)
+        self._fields: dict[Key, str | tuple[list[int], list[int]]] = {}
+        self._sets: dict[Key, frozenset[int]] = {}
+        self._names: dict[frozenset[int], str] = {}
+        self.places = [self._place(want) for want in wants]
+        self.occupancy = self._occupancy(snapshot)
+
+    def held(self, job: SlurmJob) -> Slots:
+        """The GPUs of a running job, in Slurm's order of nodes."""
+        return tuple(sorted((self.position[name], tuple(sorted(indexes))) for name, indexes in job.gpus.items()))
+
+    def cannot_hold(self, want: Want, slots: Slots, planned: Mapping[int, tuple[int, int]]) -> bool:
+        """Whether a node of these lacks CPUs or memory for the job, so much being `planned` there for others."""
+        return any(not self._holds(want, node, planned.get(node, (0, 0))) for node, _ in slots)
+
+    def short(self, want: Want, planned: Mapping[int, tuple[int, int]]) -> list[int]:
+        """Nodes that lack CPUs or memory for the job because of what is `planned` there."""
+        return [node for node, taken in planned.items() if not self._holds(want, node, taken)]
+
+    def share(self, want: Want, node: int) -> tuple[int, int]:
+        """(CPUs, memory in MiB) that the job would take of a node."""
+        return share(self._nodes[node], want.request, want.tasks, want.gpus)
+
+    def _place(self, want: Want) -> Place:
+        why = self._unclear(want)
+        if why:
+            return Place(why=why)
+        make = self._makes[next(iter(want.job.gpus))]
+        field = self._field(want, make)
+        if isinstance(field, str):
+            return Place(why=field)
+        named = want.request.req_nodes
+        if named and len(named) != want.n_nodes:
+            return Place(why=f"its user named a part of its nodes ({','.join(named)})")
+        nodes = self._kind(want, make, field)
+        own = [self.position[name] for name in want.job.gpus]
+        again = [node for node in own if node not in nodes and node in field[1] and self._holds(want, node)]
+        if again:
+            nodes = nodes.union(again)
+        return Place(self._names.setdefault(nodes, f"p{len(self._names)}"))
+
+    def _unclear(self, want: Want) -> str:
+        """Why it is not sure which GPUs the job holds and what stands in for them; "" when it is."""
+        gpus = want.job.gpus
+        held = [(name, k) for name, indexes in gpus.items() for k in indexes]
+        if not gpus or not all(gpus.values()) or set(gpus) != set(want.job.nodes):
+            return "Slurm does not tell which GPUs it has"
+        if any(self._holders[gpu] != 1 for gpu in held):
+            return "one of its GPUs is held by another job, too"
+        if any(name not in self._makes for name in gpus) or any(k >= self._count(name) for name, k in held):
+            return "it runs on a node that has GPUs of several types or is not known"
+        if any(not _alike(self._makes[name], self._makes[next(iter(gpus))]) for name in gpus):
+            return "it runs on GPUs of several types"
+        return ""
+
+    def _count(self, name: str) -> int:
+        return self._nodes[self.position[name]].n_gpus
+
+    def _field(self, want: Want, make: Make) -> str | tuple[list[int], list[int]]:
+        """Nodes with GPUs of this make that the request permits, (nothing free, something free); or why unknown."""
+        request, job = want.request, want.job
+        # An exclusion stays on the job whoever set it.
+        barred = tuple(sorted({*request.exc_nodes, *job.exc_nodes}))
+        key = (job.partition, request.constraint, request.reservation, request.req_nodes, barred, make)
+        if key not in self._fields:
+            asked = request._replace(partitions=(job.partition,), exc_nodes=barred)
+            found = fields(asked, self._overview)
+            if isinstance(found, str):
+                self._fields[key] = found
+            else:
+                names = [node.name for field in found for node in field.nodes if may_start(node)]
+                if request.req_nodes:
+                    names = [name for name in names if name in request.req_nodes]
+                alike = [name for name in names if name in self._makes and _alike(self._makes[name], make)]
+                mine = [self.position[name] for name in alike]
+                self._fields[key] = ([n for n in mine if not self._free[n]], [n for n in mine if self._free[n]])
+        return self._fields[key]
+
+    def _kind(self, want: Want, make: Make, field: tuple[list[int], list[int]]) -> frozenset[int]:
+        """The nodes for all jobs that want the same: those that hold it, and those with nothing free.
+
+        The latter make no difference but to a job that runs there, which can have its own share again.
+        """
+        request = want.request
+        key = (
+            want.job.partition, want.shape.whole_nodes, want.tasks, want.gpus, make, request.constraint,
+            request.reservation, request.req_nodes, request.exc_nodes, want.job.exc_nodes, request.cpus_per_task,
+            request.cpus_per_gpu, request.min_cpus, request.mem_per_node_mib, request.mem_per_cpu_mib,
+            request.mem_per_gpu_mib,
+        )  # fmt: skip
+        if key not in self._sets:
+            full, free = field
+            open_ones = [self._nodes[node] for node in free]
+            if want.shape.whole_nodes:
+                open_ones = [node for node in open_ones if not node.cpus_used]
+            holding = startable(open_ones, request, want.tasks, want.gpus)
+            self._sets[key] = frozenset([*full, *(self.position[node.name] for node in holding)])
+        return self._sets[key]
+
+    def _holds(self, want: Want, node: int, planned: tuple[int, int] = (0, 0)) -> bool:
+        """Whether the CPUs and memory of a node suffice, the job's own share there given back."""
+        seen, job = self._nodes[node], want.job
+        cpus, memory_mib = planned
+        if seen.name in job.gpus:
+            if want.shape.whole_nodes:
+                return True
+            # Of tasks that are spread unevenly the node has at least so many.
+            tasks = want.request.tasks_per_node or want.request.tasks // len(job.gpus)
+            own = share(seen, want.request, tasks, len(job.gpus[seen.name]))
+            cpus, memory_mib = cpus - own[0], memory_mib - own[1]
+        left = seen._replace(cpus_used=seen.cpus_used + cpus, memory_used_mib=seen.memory_used_mib + memory_mib)
+        return bool(startable([left], want.request, want.tasks, want.gpus))
+
+    def _occupancy(self, snapshot: Snapshot) -> Occupancy:
+        slowdown, level = _tables(self._overview, snapshot)
+        names = [node.name for node in self._nodes]
+        partitions = {name: tuple(nodes) for nodes, name in self._names.items()}
+        made = Occupancy(names, slowdown, level, partitions)
+        for number, node in enumerate(self._nodes):
+            taken = [k for k in range(node.n_gpus) if k not in self._free[number]]
+            if taken:
+                made.take([(number, taken)])
+            if not may_start(node):
+                made.set_down(number, True)
+        return made
+
+
+def _free(overview: Overview, promised: Mapping[str, Iterable[int]]) -> list[frozenset[int]]:
+    """For each node the indexes of GPUs that neither run a job nor are about to."""
+    used, claims = used_indexes(overview.jobs), claimed_gpus(overview.jobs)
+    found = []
+    for node in overview.nodes:
+        free = free_indexes(node, used.get(node.name, set()), claims.get(node.name, 0))
+        found.append(frozenset(free).difference(promised.get(node.name, ())))
+    return found
+
+
+def _tables(overview: Overview, snapshot: Snapshot) -> tuple[dict[str, list[list[float]]], ...]:
+    """Slowdowns and levels of all GPUs for each class, in use or not; 1.0 where unknown."""
+    names = [node.name for node in overview.nodes]
+    empty = overview._replace(nodes=tuple(n._replace(gpus_used=0, cpus_used=0) for n in overview.nodes), jobs=())
+    slowdown: dict[str, list[list[float]]] = {}
+    level: dict[str, list[list[float]]] = {}
+    for c in SENSITIVITY_CLASSES:
+        view = build_view(empty, snapshot, GpuShape(1), c, names)
+        rows = {name: row for row, name in enumerate(view.names)}
+        slowdown[c] = [list(view.slowdown[rows[name]]) if name in rows else [] for name in names]
+        level[c] = [list(view.level[rows[name]]) if name in rows else [] for name in names]
+    return slowdown, level
+
+
+def _makes(nodes: Iterable[Node], snapshot: Snapshot) -> dict[str, Make]:
+    """What GPUs the nodes have, of those whose GPUs are all alike.
+
+    Slowdowns are relative to GPUs of the same model, so a job is moved only among such.
+    """
+    found: dict[str, Make] = {}
+    for node in nodes:
+        models = {int(snapshot.columns["model"][row]) for row in snapshot.rows.get(node.name, ())}
+        if len(set(node.gpu_types)) == 1 and len(models) < 2:
+            found[node.name] = node.gpu_types[0], next(iter(models), -1)
+    return found
+
+
+def _alike(one: Make, other: Make) -> bool:
+    return one[0] == other[0] and (one[1] == other[1] or -1 in (one[1], other[1]))

@@ -1,0 +1,189 @@
+"""One tick: look once, say what would be better, and do it where that is wanted and allowed.
+
+The caller has the loop and the clock. The order is that of the price: what is free comes
+first. Every part stands alone, so that one that fails does not keep the others from being
+done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from slurm_pal import marks
+from slurm_pal.config import Config
+from slurm_pal.errors import PalError, SlurmError, one_line
+from slurm_pal.hostlist import fold
+from slurm_pal.rebalance import nodes, story
+from slurm_pal.rebalance.deciding import Decided, Decider
+from slurm_pal.rebalance.event_log import EventLog
+from slurm_pal.rebalance.intake import Intake
+from slurm_pal.rebalance.journal import Journal, Move
+from slurm_pal.rebalance.mover import Mover, StepLimits
+from slurm_pal.rebalance.planning import to_move
+from slurm_pal.rebalance.retarget import Wish, over
+from slurm_pal.rebalance.role import Role
+from slurm_pal.rebalance.round import LATEST_S, Publisher, Round
+from slurm_pal.rebalance.wishes import Hand
+from slurm_pal.slurm.client import Overview, SlurmClient
+from slurm_pal.slurm.counted import Counted
+from slurm_pal.slurm.diag import busy
+
+T = TypeVar("T")
+
+
+class Outcome(NamedTuple):
+    """What one tick saw, planned and did."""
+
+    at_s: float
+    acted: bool
+    paused: str  # why it only looked; "" where it did not
+    query_s: float  # how long Slurm took to answer the large question
+    queries: int  # asked of Slurm
+    orders: int  # given to Slurm
+    ingested: int  # new records
+    published: Round | None
+    decided: Decided
+    moving: int  # moves under way
+    trouble: tuple[str, ...]  # one line each
+
+
+class Tick:
+    """Ticks of one process: one journal, one role. Without `act` nothing is told to Slurm."""
+
+    def __init__(
+        self, config: Config, client: SlurmClient, counted: Counted, journal: Journal, role: Role,
+        publisher: Publisher | None, log: EventLog, *, act: bool,
+    ) -> None:  # fmt: skip
+        self._config, self._client, self._counted, self._journal, self._role = config, client, counted, journal, role
+        self._publisher, self._log, self._act = publisher, log, act
+        self._decider = Decider(config, journal, role)
+        self._hand = Hand(client, journal, role, log)
+        limits = StepLimits(ack_limit_s=config.number("rebalance", "ack_limit_s"), start_limit_s=self.pass_s)
+        self._mover = Mover(journal, client, limits, self._note)
+        self._intake = Intake(config) if publisher else None
+        self._trouble: list[str] = []
+        self._recovered = False
+
+    @property
+    def pass_s(self) -> float:
+        """Time of one scheduling pass."""
+        return self._config.number("submit", "lease_pass_s")
+
+    # -- a tick ------------------------------------------------------------------------------
+
+    def run(self, now_s: float) -> Outcome:
+        """One tick at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
+        self._trouble = []
+        queries, orders = self._counted.queries, self._counted.orders
+        paused = busy(self._client.statistics(), int(self._config.number("rebalance", "busy_threads")))
+        intake, publisher = self._intake, self._publisher
+        ingested = self._try(lambda: intake.take(now_s), 0) if intake else 0
+        asked_s = time.monotonic()
+        overview = self._client.overview(marked=True)
+        query_s = time.monotonic() - asked_s
+        published = self._try(lambda: publisher.serve(overview, query_s, now_s), None) if publisher else None
+        self._trouble += published.trouble if published else ()
+        if self._act:
+            self._try(lambda: self._recover(now_s), None)
+            self._try(lambda: self._end_leases(overview, now_s), None)
+        decided = self._try(lambda: self._decider.decide(overview, now_s, self._since_last(now_s)), Decided())
+        if self._act and not paused:
+            self._try(lambda: self._carry_out(decided, overview, now_s), None)
+        if self._act:
+            self._try(lambda: self._remember(decided, overview, now_s), None)
+        moving = self._try(lambda: len(self._journal.open_moves()), 0)
+        return Outcome(
+            now_s, self._act, paused, query_s, self._counted.queries - queries, self._counted.orders - orders, ingested,
+            published, decided, moving, tuple(dict.fromkeys(self._trouble)),
+        )  # fmt: skip
+
+    def advance(self, now_s: float) -> bool:
+        """One look at the moves under way; whether there are any. Raises SlurmError, DataError."""
+        return self._act and self._mover.step(now_s)
+
+    def _try(self, part: Callable[[], T], otherwise: T) -> T:
+        try:
+            return part()
+        except (PalError, OSError) as error:
+            self._trouble.append(one_line(error))
+            return otherwise
+
+    def _since_last(self, now_s: float) -> float:
+        """How long the last tick is ago; a daemon that was away for a day has kept nobody waiting meanwhile."""
+        most_s = 2 * self._config.number("rebalance", "interval_s")
+        return min(most_s, max(0.0, now_s - self._journal.last_tick_s()))
+
+    def _recover(self, now_s: float) -> None:
+        if not self._recovered:
+            self._mover.recover(now_s)
+            self._recovered = True
+
+    def _end_leases(self, overview: Overview, now_s: float) -> None:
+        wishes = over(self._journal.leases(), overview.jobs, now_s, self.pass_s)
+        self._carry_wishes(wishes, overview, now_s)
+
+    def _carry_wishes(self, wishes: list[Wish], overview: Overview, now_s: float) -> None:
+        jobs = {job.job_id: job for job in overview.jobs}
+        self._trouble += self._hand.carry_out(wishes, jobs, now_s)
+
+    def _carry_out(self, decided: Decided, overview: Overview, now_s: float) -> None:
+        self._try(lambda: nodes.apply(self._config, self._client, self._journal, self._role, overview), None)
+        self._carry_wishes(list(decided.wishes), overview, now_s)
+        jobs = {job.job_id: job for job in overview.jobs}
+        begun = []
+        for planned in decided.plan.moves if decided.plan else ():
+            job = jobs[planned.job_id]
+            lease = self._journal.leases().get(planned.job_id)
+            own_req = lease.own if lease is not None and lease.kind != "exclude" else fold(job.req_nodes)
+            begun.append(to_move(planned, now_s, own_req, marks.read(job.comment, marks.ACK).get("ack", "")))
+        self._mover.start(begun)
+
+    def _remember(self, decided: Decided, overview: Overview, now_s: float) -> None:
+        since_s = self._since_last(now_s)
+        with self._journal.batch():
+            for wish in decided.wishes:
+                if wish.could_start:
+                    self._journal.add_waited(wish.job_id, since_s)
+            self._journal.ticked(now_s)
+            self._journal.forget(frozenset(job.job_id for job in overview.jobs), now_s)
+
+    def _note(self, what: str, details: dict[str, object]) -> None:
+        """A move took a step or ended: to the log, and to the job's owner where we may write that."""
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def stop(self, now_s: float) -> None:
+        """From now on nobody promises anything."""
+        if self._publisher is not None:
+            self._publisher.stop(now_s)
+
+    def take_back_node_lists(self, now_s: float) -> list[str]:
+        """End the node lists that did not lead to a start; what went wrong, one line each."""
+        return self._take_back(now_s, "nodelist")
+
+    def take_back_lists(self, now_s: float) -> list[str]:
+        """End every lease of ours and of palsub's and the filter's, since nobody will be there to do it in time."""
+        trouble = self._take_back(now_s, "")
+        if self._publisher is not None:
+            trouble += self._try(lambda: self._publisher.take_back_all()[1], [])
+        return trouble
+
+    def withdraw(self, now_s: float) -> list[str]:
+        """Take back all that is ours on jobs and nodes; moves under way go on with `advance`."""
+        self._try(lambda: self._recover(now_s), None)
+        self.stop(now_s)
+        trouble = self.take_back_lists(now_s)
+        self._try(lambda: nodes.withdraw(self._client, self._journal, self._role), None)
+        return [*trouble, *self._trouble]
+
+    def _take_back(self, now_s: float, kind: str) -> list[str]:
+        self._trouble = []
+        leases = {job_id: lease for job_id, lease in self._journal.leases().items() if kind in ("", lease.kind)}
+        if leases:
+            overview = self._try(lambda: self._client.overview(marked=True), None)
+            if overview is not None:
+                wishes = over(leases, overview.jobs, LATEST_S, self.pass_s)
+                self._try(lambda: self._carry_wishes(wishes, overview, now_s), None)
+        return self._trouble

@@ -1,0 +1,84 @@
+"""One tick for people and for programs: what it would do or did, and why the rest stays as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_pal.rebalance.retarget import Wish
+from slurm_pal.rebalance.tick import Outcome
+from slurm_pal.report.table import columns
+
+MOST_STAYING = 20  # reasons shown before they are counted
+_DOES = {
+    "nodelist": "name nodes", "exclude": "keep off", "clear": "take back", "keep": "leave the list", "none": "leave",
+}  # fmt: skip
+
+
+def as_json(seen: Outcome) -> dict[str, Any]:
+    """The body of pal.rebalance/1."""
+    plan = seen.plan
+    jobs = seen.steered
+    return {
+        "at_s": seen.at_s,
+        "acted": seen.acted,
+        "paused": seen.paused or None,
+        "query_s": round(seen.query_s, 4),
+        "queries": seen.queries,
+        "orders": seen.orders,
+        "ingested": seen.ingested,
+        "waiting": len(jobs.waiting) if jobs else 0,
+        "running": len(jobs.running) if jobs else 0,
+        "foreign": jobs.foreign if jobs else 0,
+        "retarget": [
+            {"job_id": wish.job_id, "action": wish.action, "fields": wish.fields, "reason": wish.reason}
+            for wish in seen.wishes
+        ],
+        "moves": [_move(move._asdict()) for move in plan.moves] if plan else [],
+        "staying": [{"job_id": one.job_id, "why": one.why} for one in seen.staying],
+        "moving": seen.moving,
+        "calibration": round(seen.calibration, 3),
+        "slow_since_sweep": [{"node": node, "index": index, "factor": round(f, 3)} for (node, index), f in seen.exposed],
+        "trouble": list(seen.trouble),
+    }
+
+
+def _move(planned: dict[str, Any]) -> dict[str, Any]:
+    return planned | {"target": list(planned["target"])}
+
+
+def lines(seen: Outcome) -> list[str]:
+    """The same as text: pending jobs, running jobs, then what stays and why."""
+    text = [_head(seen)]
+    told = [wish for wish in seen.wishes if wish.action not in ("keep", "none")]
+    if told:
+        text += ["", *columns(("JOBID", "PENDING", "NODES", "WHY"), [_wish_row(wish) for wish in told])]
+    if seen.plan and seen.plan.moves:
+        rows = [
+            (str(m.job_id), f"{m.source} -> {m.target_gpus}", f"{m.before:.3f} -> {m.after:.3f}", f"{m.gain_s:.0f} s",
+             f"{m.cost_s:.0f} s", "yes" if m.checkpoint else "no")
+            for m in seen.plan.moves
+        ]  # fmt: skip
+        text += ["", *columns(("JOBID", "MOVE", "FACTOR", "GAIN", "COST", "CHECKPOINT"), rows)]
+    staying = [(one.job_id, one.why) for one in seen.staying]
+    staying += [(wish.job_id, wish.reason) for wish in seen.wishes if wish.action in ("keep", "none")]
+    if staying:
+        text += ["", *columns(("JOBID", "AS IT IS"), [(str(job), why) for job, why in staying[:MOST_STAYING]])]
+    if len(staying) > MOST_STAYING:
+        text.append(f"... and {len(staying) - MOST_STAYING} more (--json has all)")
+    text += [f"{node} GPU {index} is {f:.2f} x slower than its last measurement" for (node, index), f in seen.exposed]
+    return text
+
+
+def _wish_row(wish: Wish) -> tuple[str, str, str, str]:
+    lists = " ".join(filter(None, wish.fields.values()))
+    return str(wish.job_id), _DOES[wish.action], lists or "-", wish.reason
+
+
+def _head(seen: Outcome) -> str:
+    if seen.steered is None:
+        return f"nothing was decided: {seen.paused or 'there are no scores (pal-profile run)'}"
+    done = "Done" if seen.acted else "Advice only (--act does it)"
+    jobs = seen.steered
+    count = f"{len(jobs.waiting)} pending and {len(jobs.running)} movable running jobs looked at"
+    paused = f"; only looked: {seen.paused}" if seen.paused else ""
+    return f"{done}: {count}, {jobs.foreign} jobs are not ours to steer{paused}"

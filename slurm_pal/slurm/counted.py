@@ -1,0 +1,25 @@
+"""A runner that counts what Slurm is asked and told, since both cost slurmctld time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_pal.slurm.client import Completed, Runner
+
+_ORDERS = frozenset({"update", "requeuehold", "release", "hold"})
+
+
+class Counted:
+    """Runs through another runner; `queries` only read, `orders` change something."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.queries = 0
+        self.orders = 0
+
+    def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
+        if argv[0] in ("scancel", "sbatch") or (argv[0] == "scontrol" and _ORDERS.intersection(argv[1:2])):
+            self.orders += 1
+        else:
+            self.queries += 1
+        return self._runner(argv, stdin)
