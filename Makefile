@@ -4,10 +4,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find slurm_pal cli profiling -name '*.py') $(wildcard etc/*.lua etc/*.toml spank/*) pyproject.toml README.md
+SOURCES := $(shell find slurm_pal cli profiling -name '*.py') $(wildcard etc/*.lua etc/*.toml spank/* slurm_pal/submit/*.sh) pyproject.toml README.md
 LUA := $(wildcard etc/*.lua tests/lua/*.lua)
 C := $(wildcard spank/*.c)
-SHELL_SCRIPTS := .ci/run $(wildcard etc/*.sh) $(wildcard tests/*.sh)
+SHELL_SCRIPTS := .ci/run $(wildcard etc/*.sh slurm_pal/submit/*.sh) $(wildcard tests/*.sh)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help

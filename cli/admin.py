@@ -10,9 +10,10 @@ import time
 import click
 
 from slurm_pal import config as settings
-from slurm_pal.admin import apply, check, plan, shipped, site, status
+from slurm_pal.admin import apply, check, plan, shipped, site, status, units
 from slurm_pal.cli import common
 from slurm_pal.errors import Exit, PalError, SlurmError, UsageError
+from slurm_pal.files import slurm_user_uid, write_atomic
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 
 ASK_TIMEOUT_S = 15.0
@@ -39,10 +40,23 @@ the same plugstack.conf; it is read anew by every command and job step."""
 _AFTER_UNINSTALL = """Left to do:
   scontrol reconfigure    # slurmctld lets go of the filter"""
 
+_AFTER_UNITS = """Left to do, as root. One of these three starts the ticks:
+  install -m 644 {dir}/systemd/pal-rebalance.service /etc/systemd/system/
+  systemctl daemon-reload && systemctl enable --now pal-rebalance.service  # stays, in the place of pal publish --every
+
+  install -m 644 {dir}/systemd/pal-rebalance-once.service {dir}/systemd/pal-rebalance.timer /etc/systemd/system/
+  systemctl daemon-reload && systemctl enable --now pal-rebalance.timer    # a tick a minute
+
+  install -m 644 {dir}/cron.d/pal-rebalance /etc/cron.d/                     # the same by cron
+
+and this keeps the log short:
+  install -m 644 {dir}/logrotate.d/pal-rebalance /etc/logrotate.d/
+All of them only advise until pal.toml says [rebalance] mode = "act"."""
+
 
 @click.group()
 def admin() -> None:
-    """Install slurm-pal inside Slurm: submit filter, client filter, SPANK plug-in.
+    """Install slurm-pal inside Slurm: submit filter, client filter, SPANK plug-in; and start its ticks.
 
     \b
     Examples:
@@ -50,6 +64,7 @@ def admin() -> None:
       pal admin install --apply        do it, with backups
       pal admin status                 is all of it in force?
       pal admin uninstall --apply      take it out again
+      pal admin units --dir units      what systemd or cron need to start pal-rebalance
 
     Files are edited only in blocks that begin and end with a comment naming slurm-pal.
     """
@@ -124,6 +139,30 @@ def status_command(context: click.Context, conf: str | None, as_json: bool, colo
     else:
         _print_items(items, common.use_color(color))
     context.exit(code)
+
+
+@admin.command(name="units")
+@click.option("--dir", "folder", metavar="DIR", help="Write the files there. Default: only show them.")
+@conf_option
+@common.verbose_option
+def units_command(folder: str | None, conf: str | None) -> None:
+    """Show, or write to DIR, the systemd units, the cron line and the logrotate rule of pal-rebalance.
+
+    They have the paths and the SlurmUser of this site. Nothing is put in force: what to do
+    with them is printed.
+    """
+    _use(conf)
+    files = units.filled(units.place(settings.load(), slurm_user_uid()))
+    if folder is None:
+        for name, text in files.items():
+            click.echo(f"==> {name} <==\n{text}")
+        return
+    for name, text in files.items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, text)
+        click.echo(f"write {path}")
+    click.echo(_AFTER_UNITS.format(dir=folder.rstrip("/") or "/"))
 
 
 def _print_items(items: list[status.Item], colored: bool) -> None:

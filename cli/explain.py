@@ -9,9 +9,13 @@ import click
 
 from slurm_pal import config as settings
 from slurm_pal.cli import common
-from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
+from slurm_pal.config import Config
+from slurm_pal.errors import DataError, PalError, SlurmError, UsageError, one_line
 from slurm_pal.jobs import SlurmJob
+from slurm_pal.rebalance import paths
+from slurm_pal.rebalance.journal import open_journal
 from slurm_pal.report import actual, filter_mark
+from slurm_pal.report import story as stories
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.store import snapshot as snapshots
@@ -24,30 +28,59 @@ from slurm_pal.submit import decision as decisions
 @common.json_option
 @common.verbose_option
 def explain(job_id: int | None, last: bool, as_json: bool) -> None:
-    """Why a job runs where it runs: what palsub or the submit filter decided, and what Slurm did with it.
+    """Why a job runs where it runs: what was decided, what Slurm did with it, what the ticks did since.
 
-    Also for jobs that neither saw: then only their GPUs and what is known of them.
+    Also for jobs that neither palsub nor the submit filter saw: then only their GPUs and what is known of them.
     """
     if (job_id is None) != last:
         raise UsageError("give a job id or --last: pal explain 4711, pal explain --last")
-    client = connect(settings.load())
+    config = settings.load()
+    client = connect(config)
     decision = decisions.last("") if last else decisions.load("", job_id or 0)
     if last and decision is None:
         raise DataError("no decision of palsub is recorded for this cluster: submit with palsub first")
     number = job_id or int(decision["job_id"] if decision else 0)
     job, trouble = _job(client, number)
-    if job is None and decision is None:
+    ticks = _ticks(config, number, job)
+    if job is None and decision is None and not ticks:
         raise UsageError(
             f"job {number} is unknown: {trouble or 'Slurm has forgotten it, and palsub did not submit it'}"
         )
     snapshot = _snapshot()
     found = actual.actual(job, snapshot, time.time()) if job else None
     mark = filter_mark.decision(job) if job else None
+    told = stories.in_order([*stories.of_submission(decision, mark, job.submit_s if job else 0.0), *ticks])
     if as_json:
-        common.print_json("explain", {"job_id": number, "decision": decision, "filter": mark, "actual": found})
+        body = {"job_id": number, "decision": decision, "filter": mark, "actual": found, "story": told}
+        common.print_json("explain", body)
         return
-    for line in [*_actual_text(number, job, found, trouble), "", *_decided_text(decision, mark)]:
+    text = [*_actual_text(number, job, found, trouble), "", *_decided_text(decision, mark), *_story_text(told)]
+    for line in text:
         click.echo(line)
+
+
+def _ticks(config: Config, number: int, job: SlurmJob | None) -> list[stories.Event]:
+    """What the ticks did with a job, by the journal that this user may read and the words on a job of his own.
+
+    The site's journal has all that the words say. A user's own has only what his own ticks did.
+    """
+    found: list[stories.Event] = []
+    path = paths.readable_journal(config)
+    if path is not None:
+        try:
+            with open_journal(path, write=False) as journal:
+                found = stories.of_journal(journal, number)
+        except PalError as error:
+            click.echo(f"pal: {one_line(error)}", err=True)
+    if job is None or (paths.has_powers() and found) or not (paths.has_powers() or job.user == paths.user_name()):
+        return found
+    return [*found, *stories.of_words(job)]
+
+
+def _story_text(told: list[stories.Event]) -> list[str]:
+    if all(event["what"] == stories.SUBMITTED for event in told):
+        return []
+    return ["", "What the tick did:", *(f"  {line}" for line in stories.lines(told))]
 
 
 def _actual_text(number: int, job: SlurmJob | None, found: dict[str, Any] | None, trouble: str) -> list[str]:

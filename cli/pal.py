@@ -13,6 +13,8 @@ from slurm_pal.cli.demo import demo
 from slurm_pal.cli.doctor import doctor
 from slurm_pal.cli.explain import explain
 from slurm_pal.cli.lab import lab
+from slurm_pal.cli.moves import moves
+from slurm_pal.cli.progress import ack, progress
 from slurm_pal.cli.publish import publish
 from slurm_pal.cli.simulate import simulate
 from slurm_pal.cli.trace import trace
@@ -165,7 +167,10 @@ def _print(lines: list[str], flags: list[tuple[str, ...]], noheader: bool, color
 pal.add_command(admin)
 pal.add_command(lab)
 pal.add_command(explain)
+pal.add_command(moves)
 pal.add_command(publish)
+pal.add_command(progress)
+pal.add_command(ack)
 pal.add_command(doctor)
 pal.add_command(demo)
 pal.add_command(simulate)

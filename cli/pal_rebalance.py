@@ -20,7 +20,7 @@ from slurm_pal.files import locked, slurm_user_uid
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.journal import Journal, open_journal
 from slurm_pal.rebalance.paths import journal_path, log_path
-from slurm_pal.rebalance.role import Role, role_of
+from slurm_pal.rebalance.role import FEATURES, WEIGHTS, role_of
 from slurm_pal.rebalance.round import Publisher
 from slurm_pal.rebalance.tick import Outcome, Tick
 from slurm_pal.report import tick as report
@@ -117,7 +117,8 @@ def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
     client = CliClient(counted)
     publisher: Publisher | None = Publisher(config, client, stays=wanted.daemon and wanted.act)
     assert publisher is not None
-    role = role_of(client, publisher.known_site(time.time()).pairs, wanted.mine)
+    asked = {lever for lever in (FEATURES, WEIGHTS) if config.flag("rebalance", lever)}
+    role = role_of(client, publisher.known_site(time.time()).pairs, wanted.mine, asked)
     own = role.name != "slurm-user"
     journal = _journal(journal_path(config, own), wanted, stack)
     if own:
@@ -129,10 +130,10 @@ def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
             stack.enter_context(locked(config.table_path + ".lock", "a publisher"))
         except (BusyError, OSError):
             publisher = None
-    log = EventLog(log_path(config, own), echo=wanted.daemon)
+    log = EventLog(log_path(config, own), echo=wanted.daemon, mode=0o600 if own else 0o640)
     for line in role.cannot:
         click.echo(f"pal-rebalance: {line}", err=True)
-    return Tick(config, client, counted, journal, role, publisher, log, act=wanted.act, stays=wanted.daemon)
+    return Tick(config, client, counted, journal, role, publisher, log, act=wanted.act)
 
 
 def _journal(path: str, wanted: Wanted, stack: contextlib.ExitStack) -> Journal:
@@ -165,7 +166,7 @@ def _see_through(tick: Tick, seen: Outcome, wanted: Wanted) -> None:
         while tick.advance(time.time()) and (last_s is None or time.monotonic() < last_s):
             if woken(LOOK_S) and last_s is None:
                 last_s = time.monotonic() + LAST_S
-        if any(wish.action == "nodelist" for wish in seen.wishes):
+        if any(wish.action == "nodelist" for wish in seen.decided.wishes):
             woken(max(0.0, pass_end_s - time.monotonic()))
             _warn(set(tick.take_back_node_lists(time.time())), set())
 

@@ -33,7 +33,7 @@ def _plain(error: Exception) -> int:
             kept.append(word)
             if words and not words[0].startswith("-") and not os.path.isfile(words[0]):
                 kept.append(words.pop(0))  # an option's value; only a file can be the script
-        elif word in ("--pal-class", "--pal-app", "--pal-policy") and words:
+        elif word in ("--pal-class", "--pal-app", "--pal-policy", "--pal-checkpoint") and words:
             words.pop(0)
     sys.stderr.write(f"palsub: {type(error).__name__}: {str(error)[:200]!r}; submitted as plain sbatch\n")
     sys.stderr.flush()

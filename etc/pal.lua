@@ -552,12 +552,15 @@ end
 local CLASSES = { A = true, B = true, C = true }
 local SCRIPT_BYTES = 65536
 
--- key -> value of the `#PAL` lines before the first command of a script.
+-- key -> value of the `#PAL` lines before the first command of a script; movable alone has the value "".
+-- A checkpoint command goes on to the end of its line, and is palsub's: a filter cannot wrap a script.
 local function pal_lines(script)
   local found = {}
   for line in (script or ""):sub(1, SCRIPT_BYTES):gmatch("[^\n]+") do
     if line:find("^#PAL%s") then
-      for key, value in line:gmatch("(%w+)=([%w_.-]+)") do found[key] = value end
+      local text = line:sub(5):gsub("%scheckpoint=.*", ""):gsub("#.*", "")
+      for key, value in text:gmatch("(%w+)=([%w_.-]+)") do found[key] = value end
+      if (text .. " "):find("%smovable%s") then found.movable = "" end
     elseif line:find("%S") and not line:find("^%s*#") then
       break
     end
@@ -583,6 +586,16 @@ local function class_of(t, sources)
   return "?", "default", warning
 end
 
+local LONGEST_SECONDS = 9
+
+-- Whether the job may be moved while it runs: nil, or the seconds of work that this may cost it ("" unknown).
+local function movable_of(lines, variable, several)
+  if several or variable == "0" then return nil end
+  local lost = lines.movable
+  if lost and #lost <= LONGEST_SECONDS and not lost:find("%D") then return lost end
+  return variable == "1" and "" or nil
+end
+
 -- == The mark on the job ====================================================================
 
 -- One word that tells the lease to whoever takes it back, and the decision to `pal explain`.
@@ -595,6 +608,8 @@ local function mark_of(request, decision, origin, t)
   end
   fields[#fields + 1] = "class=" .. request.class
   fields[#fields + 1] = "from=" .. origin
+  if request.movable then fields[#fields + 1] = "mov=1" end
+  if filled(request.movable) then fields[#fields + 1] = "lost=" .. request.movable end
   fields[#fields + 1] = "act=" .. decision.act
   if decision.set then fields[#fields + 1] = "set=" .. decision.set end
   fields[#fields + 1] = "why=" .. decision.why
@@ -713,6 +728,8 @@ function M.submit(job, partitions)
     { "#PAL", lines.class, lines.app },
   })
   request.class = class
+  local several = filled(job.array_inx) or number(job.het_job_offset)
+  request.movable = movable_of(lines, environment.SLURM_PAL_MOVABLE, several)
   if options.off or environment.SLURM_PAL_OFF == "1" then request.leave = "off" end
   local decision = decide(request, t, now_s)
   -- The plug-in knows its own options; what the script says, or an application's name, it learns from us.
@@ -786,7 +803,8 @@ local function client_ask(t, options, offset, script)
   if high == "" then high = low end
   local soft
   if filled(options.array) and options.array ~= "invalid-context" then soft = "array" end
-  if filled(options.comment) then soft = "comment" end
+  -- palsub's word on the job is no obstacle: the mark stands beside it.
+  if (options.comment or ""):gsub("pal:job=%S*", ""):find("%S") then soft = "comment" end
   if not script then soft = "stdin" end
   local tasks = number(options.ntasks)
   return {
@@ -830,17 +848,19 @@ function M.client(options, offset)
     { "#PAL", lines.class, lines.app },
   })
   request.class = class
+  local variable = options.type == "sbatch" and os.getenv("SLURM_PAL_MOVABLE")
+  request.movable = movable_of(lines, variable, several or request.soft)
   if ours["pal-off"] or os.getenv("SLURM_PAL_OFF") == "1" then request.leave = "off" end
   local decision = decide(request, t, now_s)
   if warning then slurm.log_info("pal: %s", warning) end
   if ours["pal-explain"] then slurm.log_info("pal: %s", sentence(request, decision, origin)) end
-  if decision.act == "none" then return end
-  if not request.soft then options.comment = mark_of(request, decision, origin, t) end
+  if decision.act == "none" and not request.movable then return end
+  if not request.soft then options.comment = beside(options.comment, mark_of(request, decision, origin, t)) end
   if decision.act == "nodelist" then
     options.nodelist = decision.set
   elseif decision.act == "exclude" then
     options.exclude = filled(request.exclude) and request.exclude .. "," .. decision.set or decision.set
-  else
+  elseif decision.act == "prefer" then
     options.prefer = decision.set
   end
 end

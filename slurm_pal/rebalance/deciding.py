@@ -17,9 +17,10 @@ from slurm_pal.rebalance.journal import Journal, Move
 from slurm_pal.rebalance.planning import MoveTerms, Passed, Plan, plan
 from slurm_pal.rebalance.retarget import Wish, retarget
 from slurm_pal.rebalance.role import Role
-from slurm_pal.rebalance.steered import Memory, Steered, steered
+from slurm_pal.rebalance.steered import Memory, Pace, Steered, steered
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot as snapshots
+from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.submit.case import Settings
 
 MEMORY_S = 90 * 86400.0  # how long finished moves teach
@@ -29,6 +30,7 @@ class Decided(NamedTuple):
     """What was found, and what would be better."""
 
     steered: Steered | None = None  # None: nothing could be decided
+    scores: Snapshot | None = None  # as published
     wishes: tuple[Wish, ...] = ()
     plan: Plan | None = None
     exposed: tuple[tuple[Gpu, float], ...] = ()  # GPUs that became slow since they were measured, and how slow
@@ -60,11 +62,11 @@ class Decider:
 
         Raises DataError when there are no scores, or the journal cannot be used.
         """
-        scores = snapshots.read(self._config.snapshot_path)
+        published = snapshots.read(self._config.snapshot_path)
         penalty = self._config.number("placement", "locality_penalty")
         mine = [job for job in overview.jobs if not self._only_user or job.user == self._only_user]
-        paces, learnt = pace.look(mine, scores, self._journal, self.terms, penalty, now_s)
-        scores = learning.corrected(scores, learnt)
+        paces, learnt = pace.look(mine, published, self._journal, self.terms, penalty, now_s)
+        scores = learning.corrected(published, learnt)
         moves = self._journal.moves(now_s - MEMORY_S)
         open_moves = self._journal.open_moves()
         jobs = steered(overview, self._memory(moves, open_moves, paces), self.terms, self._only_user)
@@ -78,7 +80,7 @@ class Decider:
         if self._config.flag("rebalance", "moves"):
             terms = self._move_terms(moves, open_moves, calibration)
             planned = plan(claimed(overview, wishes), scores, jobs.running, terms, now_s)
-        return Decided(jobs, tuple(wishes), planned, tuple(learnt.exposed), calibration)
+        return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration)
 
     def settings(self) -> Settings:
         """The part of the configuration that decides, as palsub reads it."""
@@ -100,7 +102,7 @@ class Decider:
     def _number(self, name: str) -> float:
         return self._config.number("rebalance", name)
 
-    def _memory(self, moves: list[Move], open_moves: list[Move], paces: dict[int, pace.Pace]) -> Memory:
+    def _memory(self, moves: list[Move], open_moves: list[Move], paces: dict[int, Pace]) -> Memory:
         by_job: dict[int, list[Move]] = defaultdict(list)
         for move in moves:
             by_job[move.job_id].append(move)
@@ -142,4 +144,3 @@ def claimed(overview: Overview, wishes: list[Wish]) -> Overview:
     lists = {wish.job_id: expand(wish.fields["ReqNodeList"]) for wish in wishes if wish.action == "nodelist"}
     jobs = tuple(job._replace(req_nodes=lists[job.job_id]) if job.job_id in lists else job for job in overview.jobs)
     return overview._replace(jobs=jobs)
-

@@ -490,4 +490,6 @@ def _make_private(path: str) -> None:
         with contextlib.suppress(PermissionError):  # not ours, yet writable: leave its mode
             os.chmod(path, 0o600)
     except OSError as error:
-        raise DataError(f"{path} cannot be made ({error.strerror}): run as the owner of its directory") from None
+        raise DataError(
+            f"{path} cannot be made ({error.strerror}): see the disk, or run as the owner of its directory"
+        ) from None

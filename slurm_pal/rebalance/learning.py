@@ -33,6 +33,8 @@ CLEARED_S = 86400.0  # how long that speaks for a GPU
 SLOW, SLOW_SAMPLES, SLOW_JOBS = 1.10, 3.0, 2
 MOST_CORRECTION = 3.0
 PRIOR_MOVES = 4  # so many moves weigh as much as what was assumed before any
+ABSURD = 1e7  # no step takes so many seconds, or so small a part of one
+LONGEST = 3.0  # times the median that one move is taken for at most
 LEAST_CALIBRATION, MOST_CALIBRATION = 0.25, 1.5
 WORST_OBSERVED = 0.5  # a job that became twice as slow counts for the harm, one beyond that no more
 FAILED = frozenset({"elsewhere", "abandoned"})
@@ -85,12 +87,11 @@ def remaining_s(word: Mapping[str, str], step_s: float) -> float | None:
 
 
 class Residual(NamedTuple):
-    """How much slower jobs found one GPU than it is believed to be, since it was measured."""
+    """How much slower jobs of one sensitivity class found one GPU than it is believed to be, since it was measured."""
 
     factor: float  # running mean of observed over predicted time; 1.0: as believed
     samples: float  # how many looks, one that may also be due to other GPUs counting in part
     slow_jobs: frozenset[int]  # jobs that found it slower than believed
-    sensitivity: str  # the least sensitive class among them, "" for none
 
     @property
     def slow(self) -> bool:
@@ -105,18 +106,21 @@ class Corrections(NamedTuple):
     jobs: dict[int, float]  # job -> its time factor where it is by its own steps; absent: nothing to compare with
     sensitivity: dict[str, float]  # key -> exponent on predicted factors; 0: not felt, 1: as predicted
     base_s: dict[str, float]  # key -> step time on median GPUs of one node
-    gpus: dict[Gpu, Residual]
+    gpus: dict[tuple[Gpu, str], Residual]  # by GPU and sensitivity class
 
     @property
     def exposed(self) -> tuple[tuple[Gpu, float], ...]:
-        """GPUs that became slow since they were measured, with how much; the slowest first."""
-        found = [(gpu, min(seen.factor, MOST_CORRECTION)) for gpu, seen in self.gpus.items() if seen.slow]
-        return tuple(sorted(found, key=lambda pair: (-pair[1], pair[0])))
+        """GPUs that became slow since they were measured, worst first; the factor of the class that feels it most."""
+        most: dict[Gpu, float] = {}
+        for (gpu, _), seen in self.gpus.items():
+            if seen.slow:
+                most[gpu] = max(most.get(gpu, 0.0), min(seen.factor, MOST_CORRECTION))
+        return tuple(sorted(most.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def felt(predicted: float, sensitivity: float) -> float:
     """The time factor that jobs of a key feel where `predicted` is believed."""
-    return predicted**sensitivity
+    return float(predicted**sensitivity)
 
 
 class _Group(NamedTuple):
@@ -141,7 +145,7 @@ def corrections(observations: Iterable[Observation], snapshot: Snapshot | None =
     With `snapshot` what was seen of a GPU before its newest measurement is left out: its score
     knows that already.
     """
-    sound = [one for one in observations if 0 < one.step_s < inf and 0 < one.predicted < inf]
+    sound = [one for one in observations if 1 / ABSURD < one.step_s < ABSURD and 1 / ABSURD < one.predicted < ABSURD]
     by_key: dict[str, list[Observation]] = defaultdict(list)
     for one in sorted(sound, key=lambda one: (one.at_s, one.job_id, one.restarts)):
         by_key[one.key].append(one)
@@ -195,46 +199,59 @@ def _fitted(seen: Sequence[Observation]) -> _Group:
     return _Group(tuple(seen), median(exp(y - slope * x) for x, y in zip(xs, ys, strict=True)), slope)
 
 
-def _residuals(ratios: Sequence[tuple[Observation, float]], snapshot: Snapshot | None) -> dict[Gpu, Residual]:
+def _residuals(
+    ratios: Sequence[tuple[Observation, float]], snapshot: Snapshot | None
+) -> dict[tuple[Gpu, str], Residual]:
     """What each GPU is to answer for, from (observation, observed over predicted) in the order of time.
 
     A job of several GPUs runs at the pace of the slowest, so one that is slow accuses them all.
+    What a job of class C feels, more sensitive ones feel too; not the other way round.
     """
     measured_s = {gpu: _measured_s(snapshot, gpu) for one, _ in ratios for gpu in one.gpus}
-    cleared: dict[Gpu, list[tuple[int, float]]] = defaultdict(list)
+    cleared: dict[tuple[Gpu, str], list[tuple[int, float]]] = defaultdict(list)
     for one, ratio in ratios:
         if ratio <= CLEAR:
             for gpu in one.gpus:
-                cleared[gpu].append((one.job_id, one.at_s))
-    sums: dict[Gpu, tuple[float, float]] = {}
-    found: dict[Gpu, Residual] = {}
+                cleared[gpu, known_class(one.sensitivity)].append((one.job_id, one.at_s))
+    found: dict[tuple[Gpu, str], _Sums] = defaultdict(_Sums)
     for one, ratio in ratios:
-        blamed = one.gpus if ratio <= CLEAR else _suspects(one, cleared)
-        weight = 1.0 if ratio <= CLEAR else 1.0 / len(blamed or one.gpus)
-        for gpu in blamed or one.gpus:
+        c = known_class(one.sensitivity)
+        slow = ratio > CLEAR
+        answerable = (_suspects(one, cleared) or one.gpus) if slow else one.gpus
+        weight = 1.0 / len(answerable) if slow else 1.0
+        for gpu in answerable:
             if one.at_s >= measured_s[gpu]:
-                share = NEWEST_SHARE * weight
-                above, below = sums.get(gpu, (0.0, 0.0))
-                sums[gpu] = (1 - share) * above + share * ratio, (1 - share) * below + share
-                before = found.get(gpu, Residual(1.0, 0.0, frozenset(), ""))
-                found[gpu] = _with(before, one, sums[gpu][0] / sums[gpu][1], weight, ratio)
-    return found
+                for felt_by in SENSITIVITY_CLASSES[: SENSITIVITY_CLASSES.index(c) + 1] if slow else (c,):
+                    found[gpu, felt_by].add(ratio, weight, one.job_id if slow else None)
+    return {key: sums.residual() for key, sums in found.items()}
 
 
-def _suspects(one: Observation, cleared: Mapping[Gpu, Sequence[tuple[int, float]]]) -> tuple[Gpu, ...]:
-    """GPUs of a slow job for which no other job speaks; () when others speak for all of them."""
+class _Sums:
+    """The running mean of one residual; without a value to begin with, so that the first ones are not held down."""
+
+    def __init__(self) -> None:
+        self._above = self._below = self._samples = 0.0
+        self._slow_jobs: set[int] = set()
+
+    def add(self, ratio: float, weight: float, slow_job: int | None) -> None:
+        share = NEWEST_SHARE * weight
+        self._above = (1 - share) * self._above + share * ratio
+        self._below = (1 - share) * self._below + share
+        self._samples += weight
+        self._slow_jobs |= set() if slow_job is None else {slow_job}
+
+    def residual(self) -> Residual:
+        return Residual(self._above / self._below, self._samples, frozenset(self._slow_jobs))
+
+
+def _suspects(one: Observation, cleared: Mapping[tuple[Gpu, str], Sequence[tuple[int, float]]]) -> tuple[Gpu, ...]:
+    """GPUs of a slow job for which no other job of its class speaks; () when others speak for all of them."""
+    c = known_class(one.sensitivity)
 
     def is_cleared(gpu: Gpu) -> bool:
-        return any(job != one.job_id and at_s >= one.at_s - CLEARED_S for job, at_s in cleared.get(gpu, ()))
+        return any(job != one.job_id and at_s >= one.at_s - CLEARED_S for job, at_s in cleared.get((gpu, c), ()))
 
     return tuple(gpu for gpu in one.gpus if not is_cleared(gpu))
-
-
-def _with(before: Residual, one: Observation, factor: float, weight: float, ratio: float) -> Residual:
-    if ratio <= CLEAR:
-        return before._replace(factor=factor, samples=before.samples + weight)
-    least = max(filter(None, (before.sensitivity, known_class(one.sensitivity))), key=SENSITIVITY_CLASSES.index)
-    return Residual(factor, before.samples + weight, before.slow_jobs | {one.job_id}, least)
 
 
 def _measured_s(snapshot: Snapshot | None, gpu: Gpu) -> float:
@@ -243,20 +260,17 @@ def _measured_s(snapshot: Snapshot | None, gpu: Gpu) -> float:
 
 
 def corrected(snapshot: Snapshot, learnt: Corrections) -> Snapshot:
-    """The scores with the GPUs that became slow made slower, in slowdown and class; the snapshot stays as it is.
-
-    What a job of class C feels, more sensitive ones feel too; not the other way round.
-    """
-    if not learnt.exposed:
+    """The scores with the GPUs that became slow made slower, in slowdown and class; the snapshot stays as it is."""
+    slow = [(key, min(seen.factor, MOST_CORRECTION)) for key, seen in learnt.gpus.items() if seen.slow]
+    if not slow:
         return snapshot
     made = copy.copy(snapshot)
     names = [f"{kind}_{c}" for kind in ("slowdown", "class") for c in SENSITIVITY_CLASSES]
     made.columns = {**snapshot.columns, **{name: snapshot.columns[name][:] for name in names}}
-    for gpu, factor in learnt.exposed:
-        row, least = snapshot.row(*gpu), learnt.gpus[gpu].sensitivity
+    for (gpu, c), factor in slow:
+        row = snapshot.row(*gpu)
         if row is not None:
-            for c in SENSITIVITY_CLASSES[: SENSITIVITY_CLASSES.index(least) + 1]:
-                _slow_down(made, c, row, factor)
+            _slow_down(made, c, row, factor)
     return made
 
 
@@ -311,3 +325,15 @@ def _predicted_share(move: Move) -> float:
 
 def _observed_share(observed: float) -> float:
     return 1.0 - 1.0 / max(observed, WORST_OBSERVED) if isfinite(observed) else 0.0
+
+
+def move_cost_s(moves: Iterable[tuple[Move, Sequence[tuple[str, float]]]], default_s: float) -> float:
+    """What a move costs, checkpoint and Slurm's gap, s: the mean from its first step until the job runs again.
+
+    `moves` come with their steps (Journal.steps_of). `default_s` weighs as much as four moves. A move
+    that took far longer than most (a tick was killed in the middle of it) counts in part.
+    """
+    told = ((move, steps) for move, steps in moves if move.outcome == "moved" and steps)
+    costs = [took for move, steps in told if 0 <= (took := move.ended_s - steps[0][1]) < inf]
+    most_s = LONGEST * median(costs) if costs else 0.0
+    return (sum(min(cost, most_s) for cost in costs) + PRIOR_MOVES * default_s) / (len(costs) + PRIOR_MOVES)

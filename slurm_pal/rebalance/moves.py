@@ -15,7 +15,6 @@ from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.rebalance.reach import Reach
 
-
 Slots = tuple[tuple[int, tuple[int, ...]], ...]
 """GPUs as (position of the node, indexes there)."""
 
@@ -66,13 +65,14 @@ class Planner:
         least = self._reach.least_product(job.shape, job.rule, job.partition, job.slots) if not barred else 0.0
         if not _pays(job, least, self._limits):
             return None
-        for node in barred:
-            self._occupancy.set_down(node, True)
         self._occupancy.give(job.slots)
+        closed = [node for node in barred if self._occupancy.free(node)]  # not those that are down anyway
+        for node in closed:
+            self._occupancy.set_down(node, True)
         placed = self._occupancy.place(self._policy, job.shape, job.rule, job.partition)
-        self._occupancy.take(job.slots)
-        for node in barred:
+        for node in closed:
             self._occupancy.set_down(node, False)
+        self._occupancy.take(job.slots)
         return placed if placed is not None and _pays(job, placed.product, self._limits) else None
 
     def book(self, job: Movable, placed: Placement) -> None:

@@ -8,12 +8,13 @@ from slurm_pal import marks
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import learning
 from slurm_pal.rebalance.facts import Terms, facts_of
-from slurm_pal.rebalance.journal import Journal, Observation, Sample
+from slurm_pal.rebalance.journal import Journal, Observation
 from slurm_pal.rebalance.learning import Corrections
 from slurm_pal.rebalance.steered import Pace
 from slurm_pal.store.snapshot import Snapshot
 
 SINCE_S = 30 * 86400.0  # older steps say little about today's GPUs
+NEWS = 0.02  # a change of what a move brought that is worth a write
 
 
 def believed(snapshot: Snapshot, sensitivity: str, gpus: Mapping[str, Iterable[int]], locality_penalty: float) -> float:
@@ -33,7 +34,7 @@ def look(
     before = journal.samples()
     steps: dict[int, tuple[dict[str, str], float]] = {}
     earlier = {(seen.job_id, seen.restarts): seen for seen in journal.observations(now_s - SINCE_S)}
-    with journal.batch():
+    with journal.together():
         for job in jobs:
             said = marks.read(job.comment, marks.PROGRESS)
             if job.state != "RUNNING" or not job.gpus or not said.get("it", "").isdigit():
@@ -50,7 +51,8 @@ def look(
                 journal.add_sample(sample)
             if known is not None:
                 steps[job.job_id] = said, known.step_s
-    found = learning.corrections(list(earlier.values()))
+        _observe_moves(journal, earlier, now_s)
+    found = learning.corrections(earlier.values(), snapshot)
     return {job_id: _pace(job_id, *seen, found) for job_id, seen in steps.items()}, found
 
 
@@ -65,6 +67,16 @@ def _observation(
         key, job.job_id, job.restarts, sensitivity, gpus, believed(snapshot, sensitivity, job.gpus, penalty), smooth_s,
         now_s,
     )  # fmt: skip
+
+
+def _observe_moves(journal: Journal, seen: Mapping[tuple[int, int], Observation], now_s: float) -> None:
+    """What finished moves brought: the step time before over that after, once both are known."""
+    for move in journal.moves(now_s - SINCE_S):
+        before, after = (seen.get((move.job_id, restarts)) for restarts in (move.restarts, move.restarts + 1))
+        if move.outcome in ("moved", "elsewhere") and before is not None and after is not None:
+            ratio = before.step_s / after.step_s
+            if move.observed is None or abs(ratio - move.observed) > NEWS * move.observed:
+                journal.set_observed(move.move_id, ratio)
 
 
 def _pace(job_id: int, said: dict[str, str], step_s: float, found: Corrections) -> Pace:

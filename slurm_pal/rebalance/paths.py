@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 
 from slurm_pal.config import Config
 from slurm_pal.files import slurm_user_uid
@@ -45,6 +46,14 @@ def readable_journal(config: Config) -> str | None:
 def has_powers() -> bool:
     """Whether this is root or SlurmUser, who may know of everybody's jobs."""
     return os.geteuid() in {0, slurm_user_uid()}
+
+
+def user_name() -> str:
+    """The name of the user that this process is, whatever the environment says."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _folder() -> str:

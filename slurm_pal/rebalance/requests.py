@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from math import ceil
+from typing import NamedTuple
 
 from slurm_pal.hostlist import fold
 from slurm_pal.jobs import SlurmJob
@@ -24,14 +25,13 @@ _SAME = {
     "Partition": "partition", "TimeLimit": "time", "Reservation": "reservation", "Features": "constraint",
     "TresPerNode": "gres", "TresPerSocket": "gpus-per-socket", "NtasksPerTRES": "ntasks-per-gpu",
     "Switches": "switches", "BurstBuffer": "bb", "ClusterFeatures": "cluster-constraint", "BatchFeatures": "batch",
-    "Extra": "extra", "Dependency": "dependency", "NumTasks": "ntasks", "MinCPUsNode": "mincpus",
+    "Extra": "extra", "Dependency": "dependency", "SegmentSize": "segment", "MinCPUsNode": "mincpus",
 }  # fmt: skip
 """scontrol's key -> sbatch's option that takes the same value."""
 _NUMBERED = {"Contiguous": "contiguous", "Reboot": "reboot", "MinTmpDiskNode": "tmp"}
 """The same, where 0 stands for an option not given."""
-_SHARED = {"OK": "", "YES": "", "NO": "", "EXCLUSIVE": "", "USER": "user", "MCS": "mcs", "TOPO": "topo"}
-"""Words of OverSubscribe: whole nodes where they are in _WHOLE."""
-_WHOLE = frozenset({"NO", "EXCLUSIVE", "USER", "MCS", "TOPO"})
+_WHOLE_NODES = {"OK": None, "YES": None, "NO": "", "EXCLUSIVE": "", "USER": "user", "MCS": "mcs", "TOPO": "topo"}
+"""OverSubscribe's word -> the value of --exclusive, None without. 26.05 says NO of any job, and more in Exclusive."""
 _GPUS = re.compile(r"(?:gres[:/])?gpu[:/=](.+)")
 _SIZE = re.compile(r"([\d.]+)([KMGTP]?)")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
@@ -67,7 +67,8 @@ def _options(job: SlurmJob) -> dict[str, str]:
     preferred = [name for name in re.split(r"[|&]", value(pairs, "Prefer")) if not name.startswith(OURS_SOFT)]
     if any(preferred):
         options["prefer"] = value(pairs, "Prefer")
-    return options | _exclusive(pairs) | _tasks(pairs) | _memory(pairs) | _gpus(pairs) | _nodes(job)
+    options |= _exclusive(pairs) | _tasks(pairs) | _memory(pairs) | _gpus(pairs)
+    return options | _nodes(job, options)
 
 
 def _check(job: SlurmJob) -> None:
@@ -94,29 +95,34 @@ def stands_for_array(job: SlurmJob) -> bool:
 
 
 def _exclusive(pairs: dict[str, str]) -> dict[str, str]:
-    shared = pairs.get("OverSubscribe", "OK")
-    if shared not in _SHARED:
-        raise Conflict(f"OverSubscribe={shared}: what this means for the job's nodes is not known here")
-    return {"exclusive": _SHARED[shared]} if shared in _WHOLE else {}
+    key = "Exclusive" if "Exclusive" in pairs else "OverSubscribe"
+    word = pairs.get(key, "OK")
+    if key == "Exclusive" and word == "NO":
+        return {}
+    if key == "Exclusive" or word not in _WHOLE_NODES:
+        raise Conflict(f"{key}={word}: what this means for the job's nodes is not known here")
+    exclusive = _WHOLE_NODES[word]
+    return {} if exclusive is None else {"exclusive": exclusive}
 
 
 def _tasks(pairs: dict[str, str]) -> dict[str, str]:
     tasks, cpus = whole(pairs.get("NumTasks", ""), 1), whole(pairs.get("CPUs/Task", ""), 1)
     per_node = whole(pairs.get("NtasksPerN:B:S:C", ""))
-    options = {"cpus-per-task": str(cpus)}
-    # Of a range of nodes 22.05 shows tasks for all of them beside CPUs for the fewest.
-    if 0 < whole(pairs.get("NumCPUs", "")) < tasks * cpus and tasks > _nodes_wanted(pairs)[1]:
+    options = {"ntasks": str(tasks), "cpus-per-task": str(cpus)}
+    # Of a range of nodes 22.05 shows tasks for more of them than it shows CPUs for.
+    if 0 < whole(pairs.get("NumCPUs", "")) < cpus * tasks and tasks > _count(pairs).high:
         options["overcommit"] = ""
     if per_node:
         options["ntasks-per-node"] = str(per_node)
-    if count := _of_gpus(value(pairs, "CpusPerTres"), "CpusPerTres"):
+    if count := _of_gpus(pairs, "CpusPerTres"):
         options["cpus-per-gpu"] = count
     return options
 
 
 def _memory(pairs: dict[str, str]) -> dict[str, str]:
-    """One of the three; without any memory limit on the cluster MinMemoryNode=0 asks for what nobody counts."""
-    if count := _of_gpus(value(pairs, "MemPerTres"), "MemPerTres"):
+    """The one of the three that is in force. MinMemoryNode=0 stands for all of a node's, which nobody counts
+    where Slurm does not keep account of memory."""
+    if count := _of_gpus(pairs, "MemPerTres"):
         return {"mem-per-gpu": _mib(count)}
     for key, name in (("MinMemoryCPU", "mem-per-cpu"), ("MinMemoryNode", "mem")):
         if text := value(pairs, key):
@@ -131,8 +137,10 @@ def _mib(text: str) -> str:
     return str(ceil(float(match[1]) * _MIB[match[2]]))
 
 
-def _of_gpus(text: str, key: str) -> str:
-    """The words after `gres:gpu:` of a text that may name nothing but GPUs; "" where there is none."""
+def _of_gpus(pairs: dict[str, str], key: str) -> str:
+    """What stands after `gres:gpu:` in a value that names nothing but GPUs; "" where there is none."""
+    # From 23.11 on TresPerTask tells the CPUs too.
+    text = ",".join(part for part in value(pairs, key).split(",") if not part.startswith("cpu"))
     match = _GPUS.fullmatch(text)
     if text and (not match or "," in text):
         raise Conflict(f"{key}={text}: not only GPUs are asked for")
@@ -140,50 +148,52 @@ def _of_gpus(text: str, key: str) -> str:
 
 
 def _gpus(pairs: dict[str, str]) -> dict[str, str]:
-    per_task = [part for part in value(pairs, "TresPerTask").split(",") if not part.startswith("cpu")]
-    found = {
-        "gpus": _of_gpus(value(pairs, "TresPerJob"), "TresPerJob"),
-        "gpus-per-task": _of_gpus(",".join(per_task), "TresPerTask"),
-    }
+    found = {"gpus": _of_gpus(pairs, "TresPerJob"), "gpus-per-task": _of_gpus(pairs, "TresPerTask")}
     return {name: text for name, text in found.items() if text}
 
 
-def _nodes(job: SlurmJob) -> dict[str, str]:
-    """The number of nodes where it is stated, or known since the job runs.
+def _nodes(job: SlurmJob, options: dict[str, str]) -> dict[str, str]:
+    """--nodes, where it is stated, or known since the job runs.
 
-    Open for a number of GPUs as a whole, it cannot be kept by a node list: the job may be
-    spread when the list is gone.
+    GPUs asked for as a whole on an open number of nodes are left to Slurm: it may spread
+    the job otherwise than we expect.
     """
-    low, high, stated = _nodes_wanted(job.fields)
-    if job.state not in ("PENDING", "REQUEUED") or stated:
-        if job.state != "PENDING" and low > 1 and _total(job.fields) > 1:
-            raise Conflict("how many nodes its GPUs may be spread over is not known while it runs")
-        return {"nodes": f"{low}-{high}"}
-    if job.restarts and high > 1:
-        raise Conflict("how many nodes it may have is not known after a restart")
-    if _total(job.fields) > 1:
-        raise Conflict("a number of GPUs on an open number of nodes")
-    return {}
+    count, waits = _count(job.fields), job.state == "PENDING"
+    open_total = "ntasks-per-node" not in options and _total(options) > 1
+    if waits and not count.stated:
+        if job.restarts and count.high > 1:
+            raise Conflict("how many nodes it may have is not known after a restart")
+        if open_total:
+            raise Conflict("a number of GPUs on an open number of nodes")
+        return {}
+    if not waits and count.high > 1 and open_total:
+        raise Conflict("how many nodes its GPUs may be spread over is not known while it runs")
+    return {"nodes": f"{count.low}-{count.high}"}
 
 
-def _total(pairs: dict[str, str]) -> int:
-    """GPUs of a job that tells their number as a whole or by tasks; 0 of others."""
-    tasks = whole(pairs.get("NumTasks", ""), 1) if "gpu" in value(pairs, "TresPerTask") else 0
-    text = value(pairs, "TresPerJob") or value(pairs, "TresPerTask")
-    count = re.search(r"gpu\D*?(?:[:=/][^,:=]*?)??[:=](\d+)", text)
-    return (int(count[1]) if count else 1) * (tasks or 1) if "gpu" in text else 0
+def _total(options: dict[str, str]) -> int:
+    """GPUs of a request that tells their number as a whole or by tasks; 0 of another."""
+    text = options.get("gpus") or options.get("gpus-per-task", "")
+    last = text.rpartition(":")[2]
+    gpus = int(last) if last.isdigit() else int(bool(text))
+    return gpus if "gpus" in options else gpus * int(options["ntasks"])
 
 
-def _nodes_wanted(pairs: dict[str, str]) -> tuple[int, int, bool]:
-    """Fewest and most nodes, and whether they are stated.
+class _Count(NamedTuple):
+    """How many nodes a job wants."""
 
-    `NumNodes=2` is Slurm's estimate for a pending job and the count of a running one,
-    `NumNodes=1-3` is a range; 22.05 to 26.05 print `3-3` for a range up to 3 too, whose
-    fewest nodes then stand in the TRES.
+    low: int
+    high: int
+    stated: bool  # by the user; else Slurm's estimate, or what it has
+
+
+def _count(pairs: dict[str, str]) -> _Count:
+    """Of `NumNodes=2` (open, or running), `NumNodes=1-3`, or `NumNodes=3-3`.
+
+    The last is printed for a range up to 3, too: its fewest nodes stand in the TRES.
     """
-    first, dash, last = pairs.get("NumNodes", "1").partition("-")
-    low, high = whole(first, 1), whole(last or first, 1)
+    first, dash, last = pairs.get("NumNodes", "").partition("-")
+    low = whole(first, 1)
+    high = whole(last, low)
     asked = re.search(r"(?:^|,)node=(\d+)", pairs.get("ReqTRES") or pairs.get("TRES", ""))
-    if dash and asked and 1 <= int(asked[1]) < low:
-        low = int(asked[1])
-    return low, high, bool(dash)
+    return _Count(max(1, min(low, int(asked[1]))) if dash and asked else low, high, bool(dash))

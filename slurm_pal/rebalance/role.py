@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from slurm_pal.errors import SlurmError, UsageError
 from slurm_pal.slurm.cli import subprocess_runner
-from slurm_pal.slurm.client import Runner
+from slurm_pal.slurm.client import Runner, SlurmClient
 from slurm_pal.slurm.parse import whole
 
 OWN, OTHERS, COMMENT, FEATURES, WEIGHTS = "own", "others", "admin-comment", "features", "weights"
@@ -39,28 +39,33 @@ class Role(NamedTuple):
 
 
 def role_of(
-    pairs: Mapping[str, str], mine: bool, asked: Collection[str] = (), run: Runner | None = None, uid: int | None = None
+    client: SlurmClient,
+    pairs: Mapping[str, str],
+    mine: bool,
+    asked: Collection[str] = (),
+    run: Runner | None = None,
+    uid: int | None = None,
 ) -> Role:
     """The role of this process (or of `uid`) on a cluster with this configuration (`scontrol show config`).
 
-    `asked` are the node levers that the settings ask for (FEATURES, WEIGHTS), `run` starts
-    sacctmgr. With `mine` even SlurmUser cares for his own jobs only, as an ordinary user.
+    Where `pairs` is empty Slurm is asked for them. `asked` are the node levers that the
+    settings ask for (FEATURES, WEIGHTS); `run` starts sacctmgr. With `mine` even SlurmUser cares
+    for his own jobs only, as an ordinary user. A Slurm administrator counts as an operator.
 
-    Raises UsageError for an ordinary user without `mine`.
+    Raises UsageError for an ordinary user without `mine`, SlurmError when Slurm does not answer.
     """
+    pairs = pairs or client.config()
     uid = os.geteuid() if uid is None else uid
     user = _user_name(uid)
-    owner, _, number = pairs.get("SlurmUser", "").partition("(")
+    owner, _, number = pairs.get("SlurmUser", "unknown").partition("(")
     name = "user" if mine else "slurm-user" if uid in (0, whole(number, -1)) else _by_accounting(pairs, user, run)
     if name == "user" and not mine:
         raise UsageError(
-            f"{user} is neither SlurmUser ({owner or 'unknown'}), root nor a Slurm operator, and may steer only jobs "
-            "of his own: pal-rebalance --mine"
+            f"{user} is neither SlurmUser ({owner}), root nor a Slurm operator, and may steer only jobs of his own: "
+            "pal-rebalance --mine"
         )
-    may = _MAY[name]
-    lines = (line.format(owner=owner or "unknown") for what, line in _NOT_DONE.items() if what in asked)
-    refused = [what for what in _NOT_DONE if what in asked and what not in may]
-    return Role(name, user, may, tuple(line for what, line in zip(refused, lines, strict=False)) if refused else ())
+    refused = (line for what, line in _NOT_DONE.items() if what in asked and what not in _MAY[name])
+    return Role(name, user, _MAY[name], tuple(line.format(owner=owner) for line in refused))
 
 
 def _user_name(uid: int) -> str:
@@ -71,7 +76,7 @@ def _user_name(uid: int) -> str:
 
 
 def _by_accounting(pairs: Mapping[str, str], user: str, run: Runner | None) -> str:
-    """"operator" where the accounting database says so; "user" where it does not, is away or is not in use.
+    """ "operator" where the accounting database says so; "user" where it does not, is away or is not in use.
 
     slurmdbd alone knows administration levels (sacctmgr(1), AdminLevel).
     """

@@ -81,17 +81,16 @@ class Survey:
         """The GPUs of a running job, in Slurm's order of nodes."""
         return tuple(sorted((self.position[name], tuple(sorted(indexes))) for name, indexes in job.gpus.items()))
 
-    def cannot_hold(self, want: Want, slots: Slots, planned: Mapping[int, tuple[int, int]]) -> bool:
-        """Whether a node of these lacks CPUs or memory for the job, so much being `planned` there for others."""
-        return any(not self._holds(want, node, planned.get(node, (0, 0))) for node, _ in slots)
+    def holds(self, want: Want, node: int, planned: Mapping[int, tuple[int, int]]) -> bool:
+        """Whether CPUs and memory of a node suffice, its own share there given back and `planned` gone to others."""
+        return self._holds(want, node, planned.get(node, (0, 0)))
 
-    def short(self, want: Want, planned: Mapping[int, tuple[int, int]]) -> list[int]:
-        """Nodes that lack CPUs or memory for the job because of what is `planned` there."""
-        return [node for node, taken in planned.items() if not self._holds(want, node, taken)]
-
-    def share(self, want: Want, node: int) -> tuple[int, int]:
-        """(CPUs, memory in MiB) that the job would take of a node."""
-        return share(self._nodes[node], want.request, want.tasks, want.gpus)
+    def more(self, want: Want, node: int) -> tuple[int, int]:
+        """(CPUs, memory in MiB) that the job would take of a node besides what it has there."""
+        seen = self._nodes[node]
+        cpus, memory_mib = share(seen, want.request, want.tasks, want.gpus)
+        own = self._own_share(want, seen)
+        return max(0, cpus - own[0]), max(0, memory_mib - own[1])
 
     def _place(self, want: Want) -> Place:
         why = self._unclear(want)
@@ -170,18 +169,21 @@ class Survey:
         return self._sets[key]
 
     def _holds(self, want: Want, node: int, planned: tuple[int, int] = (0, 0)) -> bool:
-        """Whether the CPUs and memory of a node suffice, the job's own share there given back."""
-        seen, job = self._nodes[node], want.job
-        cpus, memory_mib = planned
-        if seen.name in job.gpus:
-            if want.shape.whole_nodes:
-                return True
-            # Of tasks that are spread unevenly the node has at least so many.
-            tasks = want.request.tasks_per_node or want.request.tasks // len(job.gpus)
-            own = share(seen, want.request, tasks, len(job.gpus[seen.name]))
-            cpus, memory_mib = cpus - own[0], memory_mib - own[1]
-        left = seen._replace(cpus_used=seen.cpus_used + cpus, memory_used_mib=seen.memory_used_mib + memory_mib)
+        seen = self._nodes[node]
+        if want.shape.whole_nodes and seen.name in want.job.gpus:
+            return True
+        own = self._own_share(want, seen)
+        cpus_used, memory_used_mib = seen.cpus_used + planned[0] - own[0], seen.memory_used_mib + planned[1] - own[1]
+        left = seen._replace(cpus_used=cpus_used, memory_used_mib=memory_used_mib)
         return bool(startable([left], want.request, want.tasks, want.gpus))
+
+    def _own_share(self, want: Want, node: Node) -> tuple[int, int]:
+        """(CPUs, memory in MiB) that the job has on a node, at least: its tasks may be spread unevenly."""
+        gpus = want.job.gpus
+        if node.name not in gpus:
+            return 0, 0
+        tasks = want.request.tasks_per_node or want.request.tasks // len(gpus)
+        return share(node, want.request, tasks, len(gpus[node.name]))
 
     def _occupancy(self, snapshot: Snapshot) -> Occupancy:
         slowdown, level = _tables(self._overview, snapshot)

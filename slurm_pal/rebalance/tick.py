@@ -8,22 +8,24 @@ done.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from slurm_pal import marks
 from slurm_pal.config import Config
-from slurm_pal.errors import PalError, SlurmError, one_line
+from slurm_pal.errors import PalError, one_line
 from slurm_pal.hostlist import fold
-from slurm_pal.rebalance import nodes, story
+from slurm_pal.rebalance import levers, metrics
 from slurm_pal.rebalance.deciding import Decided, Decider
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.intake import Intake
-from slurm_pal.rebalance.journal import Journal, Move
+from slurm_pal.rebalance.journal import Journal
+from slurm_pal.rebalance.metrics import TickNumbers
 from slurm_pal.rebalance.mover import Mover, StepLimits
 from slurm_pal.rebalance.planning import to_move
 from slurm_pal.rebalance.retarget import Wish, over
-from slurm_pal.rebalance.role import Role
+from slurm_pal.rebalance.role import FEATURES, WEIGHTS, Role
 from slurm_pal.rebalance.round import LATEST_S, Publisher, Round
 from slurm_pal.rebalance.wishes import Hand
 from slurm_pal.slurm.client import Overview, SlurmClient
@@ -75,7 +77,7 @@ class Tick:
 
     def run(self, now_s: float) -> Outcome:
         """One tick at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
-        self._trouble = []
+        self._trouble, started = [], time.monotonic()
         queries, orders = self._counted.queries, self._counted.orders
         paused = busy(self._client.statistics(), int(self._config.number("rebalance", "busy_threads")))
         intake, publisher = self._intake, self._publisher
@@ -87,17 +89,23 @@ class Tick:
         self._trouble += published.trouble if published else ()
         if self._act:
             self._try(lambda: self._recover(now_s), None)
-            self._try(lambda: self._end_leases(overview, now_s), None)
         decided = self._try(lambda: self._decider.decide(overview, now_s, self._since_last(now_s)), Decided())
+        if self._act:
+            self._try(lambda: self._end_leases(overview, () if paused else decided.wishes, now_s), None)
         if self._act and not paused:
-            self._try(lambda: self._carry_out(decided, overview, now_s), None)
+            self._try(lambda: self._change_nodes(decided, overview), None)
+            self._try(lambda: self._carry_wishes(decided.wishes, overview, now_s), None)
+            self._try(lambda: self._begin_moves(decided, overview, now_s), None)
         if self._act:
             self._try(lambda: self._remember(decided, overview, now_s), None)
         moving = self._try(lambda: len(self._journal.open_moves()), 0)
-        return Outcome(
+        seen = Outcome(
             now_s, self._act, paused, query_s, self._counted.queries - queries, self._counted.orders - orders, ingested,
             published, decided, moving, tuple(dict.fromkeys(self._trouble)),
         )  # fmt: skip
+        if self._act:
+            self._try(lambda: self._measure(seen, time.monotonic() - started), None)
+        return seen._replace(trouble=tuple(dict.fromkeys(self._trouble)))
 
     def advance(self, now_s: float) -> bool:
         """One look at the moves under way; whether there are any. Raises SlurmError, DataError."""
@@ -120,34 +128,64 @@ class Tick:
             self._mover.recover(now_s)
             self._recovered = True
 
-    def _end_leases(self, overview: Overview, now_s: float) -> None:
-        wishes = over(self._journal.leases(), overview.jobs, now_s, self.pass_s)
-        self._carry_wishes(wishes, overview, now_s)
+    def _end_leases(self, overview: Overview, wishes: Sequence[Wish], now_s: float) -> None:
+        """Those that are over and have no wish of this tick, and those of jobs that have left the queue."""
+        wished, living = {wish.job_id for wish in wishes}, {job.job_id for job in overview.jobs}
+        leases = self._journal.leases()
+        with self._journal.together():
+            for job_id in leases.keys() - living:
+                self._journal.end_lease(job_id, "the job has left the queue", now_s)
+        others = [job for job in overview.jobs if job.job_id not in wished]
+        self._carry_wishes(over(leases, others, now_s, self.pass_s), overview, now_s)
 
-    def _carry_wishes(self, wishes: list[Wish], overview: Overview, now_s: float) -> None:
+    def _carry_wishes(self, wishes: Sequence[Wish], overview: Overview, now_s: float) -> None:
         jobs = {job.job_id: job for job in overview.jobs}
         self._trouble += self._hand.carry_out(wishes, jobs, now_s)
 
-    def _carry_out(self, decided: Decided, overview: Overview, now_s: float) -> None:
-        self._try(lambda: nodes.apply(self._config, self._client, self._journal, self._role, overview), None)
-        self._carry_wishes(list(decided.wishes), overview, now_s)
+    def _change_nodes(self, decided: Decided, overview: Overview) -> None:
+        """Class features and weights, where they are asked for, allowed, and not as they should be."""
+        config, scores = self._config, decided.scores
+        if scores is None:
+            return
+        if config.flag("rebalance", "features") and FEATURES in self._role.may:
+            wanted = levers.wanted_features(overview.nodes, scores)
+            self._trouble += levers.left_alone(overview.nodes, wanted)
+            levers.set_features(self._client, levers.feature_updates(overview.nodes, wanted))
+        if config.flag("rebalance", "weights") and WEIGHTS in self._role.may:
+            barred = config.number("placement", "barred_slowdown")
+            bases = self._journal.weights()
+            updates = levers.weight_updates(overview.nodes, scores, barred, bases)
+            levers.set_weights(self._client, self._journal, updates)
+
+    def _begin_moves(self, decided: Decided, overview: Overview, now_s: float) -> None:
         jobs = {job.job_id: job for job in overview.jobs}
+        leases = self._journal.leases()
         begun = []
         for planned in decided.plan.moves if decided.plan else ():
-            job = jobs[planned.job_id]
-            lease = self._journal.leases().get(planned.job_id)
+            job, lease = jobs[planned.job_id], leases.get(planned.job_id)
             own_req = lease.own if lease is not None and lease.kind != "exclude" else fold(job.req_nodes)
             begun.append(to_move(planned, now_s, own_req, marks.read(job.comment, marks.ACK).get("ack", "")))
         self._mover.start(begun)
 
     def _remember(self, decided: Decided, overview: Overview, now_s: float) -> None:
         since_s = self._since_last(now_s)
-        with self._journal.batch():
+        with self._journal.together():
             for wish in decided.wishes:
                 if wish.could_start:
                     self._journal.add_waited(wish.job_id, since_s)
             self._journal.ticked(now_s)
             self._journal.forget(frozenset(job.job_id for job in overview.jobs), now_s)
+
+    def _measure(self, seen: Outcome, tick_s: float) -> None:
+        path, scores = self._config.text("rebalance", "metrics"), seen.decided.scores
+        if not path or scores is None or self._role.name != "slurm-user":
+            return
+        kinds = Counter(lease.kind for lease in self._journal.leases().values())
+        numbers = TickNumbers(
+            seen.at_s, tick_s, seen.queries, seen.query_s, scores, kinds, self._journal.moves(),
+            seen.decided.calibration, bool(seen.paused),
+        )  # fmt: skip
+        metrics.write(path, numbers)
 
     def _note(self, what: str, details: dict[str, object]) -> None:
         """A move took a step or ended: to the log, and to the job's owner where we may write that."""
@@ -166,8 +204,9 @@ class Tick:
     def take_back_lists(self, now_s: float) -> list[str]:
         """End every lease of ours and of palsub's and the filter's, since nobody will be there to do it in time."""
         trouble = self._take_back(now_s, "")
-        if self._publisher is not None:
-            trouble += self._try(lambda: self._publisher.take_back_all()[1], [])
+        publisher = self._publisher
+        if publisher is not None:
+            trouble += self._try(lambda: publisher.take_back_all()[1], [])
         return trouble
 
     def withdraw(self, now_s: float) -> list[str]:
@@ -175,8 +214,15 @@ class Tick:
         self._try(lambda: self._recover(now_s), None)
         self.stop(now_s)
         trouble = self.take_back_lists(now_s)
-        self._try(lambda: nodes.withdraw(self._client, self._journal, self._role), None)
+        self._try(self._withdraw_nodes, None)
         return [*trouble, *self._trouble]
+
+    def _withdraw_nodes(self) -> None:
+        if FEATURES not in self._role.may:
+            return
+        nodes = self._client.nodes()
+        levers.set_features(self._client, levers.feature_updates(nodes, {}))
+        levers.set_weights(self._client, self._journal, levers.withdrawn_weights(nodes, self._journal.weights()))
 
     def _take_back(self, now_s: float, kind: str) -> list[str]:
         self._trouble = []

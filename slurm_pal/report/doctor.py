@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,14 +11,27 @@ from typing import NamedTuple
 
 from slurm_pal import config as settings
 from slurm_pal.config import KEYS, Config
-from slurm_pal.errors import ConfigError, DataError, MissingPackageError, SlurmError, one_line
+from slurm_pal.errors import (
+    ConfigError,
+    DataError,
+    MissingPackageError,
+    PalError,
+    SlurmError,
+    UsageError,
+    one_line,
+)
 from slurm_pal.files import read_trusted
 from slurm_pal.hostlist import fold
+from slurm_pal.rebalance import paths
+from slurm_pal.rebalance.journal import Journal, open_journal
+from slurm_pal.rebalance.role import role_of
+from slurm_pal.report.table import age
 from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview, SlurmClient
 from slurm_pal.store.snapshot import Snapshot, read
 
 CLOCK_SLACK_S = 5.0
+_RESTART = "systemctl restart pal-rebalance.service"
 
 
 class Finding(NamedTuple):
@@ -39,7 +53,7 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
     except ConfigError as error:
         return [*findings, Finding("fail", "settings", one_line(error), "mend the file or unset the variable")]
     snapshot, data = _snapshot(config, now_s)
-    findings += data + _heartbeat(config, now_s) + _state_dir(config)
+    findings += data + _heartbeat(config, now_s) + _tick(config, client, now_s) + _state_dir(config)
     try:
         overview = client.overview()
     except MissingPackageError as error:
@@ -124,10 +138,51 @@ def _heartbeat(config: Config, now_s: float) -> list[Finding]:
     except (OSError, DataError, ValueError, KeyError, TypeError) as error:
         return [Finding("warn", "leases", f"heartbeat {path} cannot be read: {one_line(error)}", f"rm {path}")]
     if not -CLOCK_SLACK_S <= age_s <= config.number("submit", "heartbeat_max_age_s"):
-        return [
-            Finding("warn", "leases", f"the daemon was last seen {age_s:.0f} s ago; {nobody}", "pal-rebalance --once")
-        ]
+        return [Finding("warn", "leases", f"the daemon was last seen {age_s:.0f} s ago; {nobody}", _RESTART)]
     return [Finding("ok", "leases", f"a daemon clears them, last seen {age_s:.0f} s ago")]
+
+
+def _tick(config: Config, client: SlurmClient, now_s: float) -> list[Finding]:
+    """Mode, role and last tick, and whether something of ours is left without anybody who looks after it."""
+    if config.text("rebalance", "mode") == "act":
+        found = [Finding("ok", "tick", 'mode "act": pal-rebalance does what it plans')]
+    else:
+        text, mend = 'mode "advise": pal-rebalance plans and does nothing', 'pal.toml: [rebalance] mode = "act"'
+        found = [Finding("note", "tick", text, mend)]
+    with contextlib.suppress(SlurmError):  # said by _controller
+        found.append(_role(client))
+    path = paths.readable_journal(config)
+    if path is None:
+        return [*found, Finding("note", "tick", "no tick that acts was ever made here", _tick_command(""))]
+    try:
+        with open_journal(path, write=False) as journal:
+            return [*found, *_last_tick(journal, config.number("submit", "heartbeat_max_age_s"), now_s)]
+    except PalError as error:
+        return [*found, Finding("warn", "tick", one_line(error))]
+
+
+def _role(client: SlurmClient) -> Finding:
+    try:
+        role = role_of(client, {}, mine=False)
+    except UsageError:
+        return Finding("ok", "tick", "you may steer jobs of your own: pal-rebalance --mine")
+    return Finding("ok", "tick", f"you may steer all jobs, as {role.name}")
+
+
+def _last_tick(journal: Journal, max_age_s: float, now_s: float) -> list[Finding]:
+    age_s, moves, lists = now_s - journal.last_tick_s(), len(journal.open_moves()), len(journal.leases())
+    text = f"the last tick was {age(age_s)} ago; moves under way: {moves}, node lists of ours: {lists}"
+    if -CLOCK_SLACK_S <= age_s <= max_age_s:
+        return [Finding("ok", "tick", text)]
+    if age_s < 0:
+        return [Finding("warn", "tick", f"the last tick was {-age_s:.0f} s in the future", "timedatectl set-ntp true")]
+    if moves or lists:
+        return [Finding("warn", "tick", f"{text}; nobody looks after them", _tick_command(" --act"))]
+    return [Finding("note", "tick", text, _tick_command(""))]
+
+
+def _tick_command(more: str) -> str:
+    return f"pal-rebalance {'' if paths.has_powers() else '--mine '}--once{more}"
 
 
 def _state_dir(config: Config) -> list[Finding]:

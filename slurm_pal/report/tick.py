@@ -16,8 +16,8 @@ _DOES = {
 
 def as_json(seen: Outcome) -> dict[str, Any]:
     """The body of pal.rebalance/1."""
-    plan = seen.plan
-    jobs = seen.steered
+    plan = seen.decided.plan
+    jobs = seen.decided.steered
     return {
         "at_s": seen.at_s,
         "acted": seen.acted,
@@ -31,13 +31,15 @@ def as_json(seen: Outcome) -> dict[str, Any]:
         "foreign": jobs.foreign if jobs else 0,
         "retarget": [
             {"job_id": wish.job_id, "action": wish.action, "fields": wish.fields, "reason": wish.reason}
-            for wish in seen.wishes
+            for wish in seen.decided.wishes
         ],
         "moves": [_move(move._asdict()) for move in plan.moves] if plan else [],
-        "staying": [{"job_id": one.job_id, "why": one.why} for one in seen.staying],
+        "staying": [{"job_id": one.job_id, "why": one.why} for one in seen.decided.staying],
         "moving": seen.moving,
-        "calibration": round(seen.calibration, 3),
-        "slow_since_sweep": [{"node": node, "index": index, "factor": round(f, 3)} for (node, index), f in seen.exposed],
+        "calibration": round(seen.decided.calibration, 3),
+        "slow_since_sweep": [
+            {"node": node, "index": index, "factor": round(f, 3)} for (node, index), f in seen.decided.exposed
+        ],
         "trouble": list(seen.trouble),
     }
 
@@ -49,23 +51,25 @@ def _move(planned: dict[str, Any]) -> dict[str, Any]:
 def lines(seen: Outcome) -> list[str]:
     """The same as text: pending jobs, running jobs, then what stays and why."""
     text = [_head(seen)]
-    told = [wish for wish in seen.wishes if wish.action not in ("keep", "none")]
+    told = [wish for wish in seen.decided.wishes if wish.action not in ("keep", "none")]
     if told:
         text += ["", *columns(("JOBID", "PENDING", "NODES", "WHY"), [_wish_row(wish) for wish in told])]
-    if seen.plan and seen.plan.moves:
+    if seen.decided.plan and seen.decided.plan.moves:
         rows = [
             (str(m.job_id), f"{m.source} -> {m.target_gpus}", f"{m.before:.3f} -> {m.after:.3f}", f"{m.gain_s:.0f} s",
              f"{m.cost_s:.0f} s", "yes" if m.checkpoint else "no")
-            for m in seen.plan.moves
+            for m in seen.decided.plan.moves
         ]  # fmt: skip
         text += ["", *columns(("JOBID", "MOVE", "FACTOR", "GAIN", "COST", "CHECKPOINT"), rows)]
-    staying = [(one.job_id, one.why) for one in seen.staying]
-    staying += [(wish.job_id, wish.reason) for wish in seen.wishes if wish.action in ("keep", "none")]
+    staying = [(one.job_id, one.why) for one in seen.decided.staying]
+    staying += [(wish.job_id, wish.reason) for wish in seen.decided.wishes if wish.action in ("keep", "none")]
     if staying:
         text += ["", *columns(("JOBID", "AS IT IS"), [(str(job), why) for job, why in staying[:MOST_STAYING]])]
     if len(staying) > MOST_STAYING:
         text.append(f"... and {len(staying) - MOST_STAYING} more (--json has all)")
-    text += [f"{node} GPU {index} is {f:.2f} x slower than its last measurement" for (node, index), f in seen.exposed]
+    text += [
+        f"{node} GPU {index} is {f:.2f} x slower than its last measurement" for (node, index), f in seen.decided.exposed
+    ]
     return text
 
 
@@ -75,10 +79,10 @@ def _wish_row(wish: Wish) -> tuple[str, str, str, str]:
 
 
 def _head(seen: Outcome) -> str:
-    if seen.steered is None:
+    if seen.decided.steered is None:
         return f"nothing was decided: {seen.paused or 'there are no scores (pal-profile run)'}"
     done = "Done" if seen.acted else "Advice only (--act does it)"
-    jobs = seen.steered
+    jobs = seen.decided.steered
     count = f"{len(jobs.waiting)} pending and {len(jobs.running)} movable running jobs looked at"
     paused = f"; only looked: {seen.paused}" if seen.paused else ""
     return f"{done}: {count}, {jobs.foreign} jobs are not ours to steer{paused}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_pal.cluster import Node, Partition
 from slurm_pal.errors import SlurmError, UsageError
+from slurm_pal.hostlist import fold
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.slurm import parse, releases
 from slurm_pal.slurm.client import Completed, Overview, Runner
@@ -59,15 +60,15 @@ class CliClient:
     def __init__(self, runner: Runner | None = None, timeout_s: float = 30.0) -> None:
         self._run = runner or subprocess_runner(timeout_s)
 
-    def overview(self, reservations: bool = False) -> Overview:
+    def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
         # One interactive scontrol answers all questions: half the processes, and the
         # answers lie milliseconds apart.
         # Jobs come last: their lines hold texts of users, see `_records`.
-        return self._ask("node", "partition", *(["reservation"] if reservations else []), "job")
+        return self._ask("node", "partition", *(["reservation"] if reservations else []), "job", marked=marked)
 
-    def _ask(self, *kinds: str) -> Overview:
+    def _ask(self, *kinds: str, marked: bool = False) -> Overview:
         """What one interactive scontrol shows of these kinds. Raises SlurmError when it is nothing."""
-        done = self._run(["scontrol", "-d", "-o"], "\n".join([*(f"show {kind}" for kind in kinds), "quit", ""]))
+        done = self._show(kinds)
         nodes: list[Node] = []
         partitions: list[Partition] = []
         jobs: list[SlurmJob] = []
@@ -78,7 +79,7 @@ class CliClient:
             elif line.startswith("PartitionName="):
                 partitions.append(parse.partition(line))
             elif line.startswith("JobId="):
-                if parse.holds_or_claims(line):
+                if parse.holds_or_claims(line, marked):
                     jobs.append(parse.job(line))
             elif line.startswith("ReservationName="):
                 reserved.update(filter(None, [parse.reservation(line)]))
@@ -101,6 +102,24 @@ class CliClient:
             raise SlurmError(f"scontrol show job {job_id} failed: {_complaint(done)}")
         return found[0] if found else None
 
+    def jobs_of(self, job_ids: Sequence[int]) -> dict[int, SlurmJob]:
+        if not job_ids:
+            return {}
+        done = self._show([f"job {int(job_id)}" for job_id in job_ids])
+        complaints = [line for line in done.stderr.splitlines() if line.strip() and "Invalid job id" not in line]
+        if complaints or (done.returncode != 0 and not done.stderr):
+            raise SlurmError(f"scontrol show job failed: {_complaint(done._replace(stderr=''.join(complaints[:1])))}")
+        found: dict[int, SlurmJob] = {}
+        twice: set[int] = set()
+        for job in (parse.job(line) for line in _records(done.stdout) if line.startswith("JobId=")):
+            if job.job_id in found:
+                twice.add(job.job_id)
+            found[job.job_id] = job
+        # A job's name may hold a line end and what looks like another job's record: such a
+        # job is asked for by itself, where its own record comes first.
+        alone = {job_id: self.job(job_id) for job_id in twice.intersection(job_ids)}
+        return {k: job for k in job_ids if (job := alone.get(k, found.get(k))) is not None}
+
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
         argv = ["squeue", "-h", "-a", "-t", "all", "-o", "%A|%T|%r|%j", *(["-u", user] if user else [])]
         states: dict[int, tuple[str, str]] = {}
@@ -118,10 +137,7 @@ class CliClient:
         return int(job_id)
 
     def update_job(self, job_id: int, **fields: str) -> None:
-        for key, text in fields.items():
-            if not text.isprintable():
-                raise UsageError(f"{key}={text!r} holds a control character")
-        self._checked(["scontrol", "update", f"JobId={int(job_id)}", *(f"{k}={v}" for k, v in fields.items())])
+        self._checked(["scontrol", "update", f"JobId={int(job_id)}", *_assignments(fields)])
 
     def cancel(self, job_ids: Sequence[int], pending_only: bool = False) -> None:
         if not job_ids:
@@ -130,6 +146,27 @@ class CliClient:
         done = self._run(argv, "")
         if done.returncode != 0 and "Invalid job id" not in done.stderr and "already completing" not in done.stderr:
             raise SlurmError(f"scancel failed: {_complaint(done)}")
+
+    def signal_batch(self, job_id: int, name: str) -> None:
+        self._checked(["scancel", "-b", "-s", name, str(int(job_id))])
+
+    def requeue_hold(self, job_id: int) -> None:
+        self._checked(["scontrol", "requeuehold", str(int(job_id))])
+
+    def release(self, job_id: int) -> None:
+        self._checked(["scontrol", "release", str(int(job_id))])
+
+    def update_nodes(self, names: Sequence[str], **fields: str) -> None:
+        if names:
+            self._checked(["scontrol", "update", f"NodeName={fold(list(names))}", *_assignments(fields)])
+
+    def statistics(self) -> dict[str, str]:
+        pairs: dict[str, str] = {}
+        for line in self._checked(["sdiag"]).stdout.splitlines():
+            key, colon, text = line.partition(":")
+            if colon and text.strip():
+                pairs.setdefault(key.strip(), text.strip())
+        return pairs
 
     def version(self) -> tuple[int, int]:
         return releases.printed(self._checked(["scontrol", "--version"]).stdout, "scontrol --version")
@@ -142,11 +179,23 @@ class CliClient:
                 pairs.setdefault(key.strip(), text.strip())
         return pairs
 
+    def _show(self, what: Sequence[str]) -> Completed:
+        """One interactive scontrol that shows all of this, one line for each record."""
+        return self._run(["scontrol", "-d", "-o"], "\n".join([*(f"show {kind}" for kind in what), "quit", ""]))
+
     def _checked(self, argv: Sequence[str], stdin: str = "") -> Completed:
         done = self._run(argv, stdin)
         if done.returncode != 0:
             raise SlurmError(f"{argv[0]} failed: {_complaint(done)}")
         return done
+
+
+def _assignments(fields: Mapping[str, str]) -> list[str]:
+    """Words for `scontrol update`. Raises UsageError for a control character, which could be read as another word."""
+    for key, text in fields.items():
+        if not text.isprintable():
+            raise UsageError(f"{key}={text!r} holds a control character")
+    return [f"{key}={text}" for key, text in fields.items()]
 
 
 def _records(stdout: str) -> list[str]:

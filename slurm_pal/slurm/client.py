@@ -38,8 +38,12 @@ class Overview(NamedTuple):
 class SlurmClient(Protocol):
     """Every method raises SlurmError, with Slurm's own words, when Slurm does not answer."""
 
-    def overview(self, reservations: bool = False) -> Overview:
-        """Nodes, jobs and partitions in one process (three or four RPCs)."""
+    def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
+        """Nodes, jobs and partitions in one process (three or four RPCs).
+
+        Of the pending jobs those with a required node list; with `marked` also those that
+        bear words of ours or a list of excluded nodes.
+        """
         ...
 
     def nodes(self) -> tuple[Node, ...]:
@@ -52,6 +56,10 @@ class SlurmClient(Protocol):
 
     def job(self, job_id: int) -> SlurmJob | None:
         """One job, or None when slurmctld no longer knows it."""
+        ...
+
+    def jobs_of(self, job_ids: Sequence[int]) -> dict[int, SlurmJob]:
+        """Those of these jobs that slurmctld still knows, in one process (one small RPC each)."""
         ...
 
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
@@ -68,6 +76,26 @@ class SlurmClient(Protocol):
 
     def cancel(self, job_ids: Sequence[int], pending_only: bool = False) -> None:
         """Cancel these jobs; those that have ended already do not matter."""
+        ...
+
+    def signal_batch(self, job_id: int, name: str) -> None:
+        """Send a signal (`USR1`) to the batch shell of a running job, and to nothing else of it."""
+        ...
+
+    def requeue_hold(self, job_id: int) -> None:
+        """Stop a job's run and put it back into the queue, held."""
+        ...
+
+    def release(self, job_id: int) -> None:
+        """Take the hold off a pending job."""
+        ...
+
+    def update_nodes(self, names: Sequence[str], **fields: str) -> None:
+        """scontrol update NodeName=... key=value ... in one command; nothing for no names."""
+        ...
+
+    def statistics(self) -> dict[str, str]:
+        """What sdiag tells, e.g. "Server thread count" -> "3"; of a name that comes twice, the first."""
         ...
 
     def version(self) -> tuple[int, int]:

@@ -22,6 +22,7 @@ _KEY = re.compile(r"(?:^| )([A-Z][A-Za-z0-9_/:.]*)=")
 _LAYOUT = re.compile(r"(?:^| )Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _GRES = re.compile(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=](\d+))?(?:\(([^()]*)\))?(?:,|$)")
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+_MARKED = re.compile(r"[ =]pal:")
 LEASE_MARK = "pal:lease="
 """How the mark of a lease begins, in a job's comment or admin comment."""
 _SUBMIT_LINE = re.compile(r" SubmitLine=.*?(?= WorkDir=/)", re.DOTALL)
@@ -124,6 +125,7 @@ def node(line: str) -> Node:
         features=frozenset(filter(None, _word(line, "ActiveFeatures").split(","))),
         partitions=tuple(filter(None, _word(line, "Partitions").split(","))),
         weight=whole(_word(line, "Weight"), 1),
+        available=_features_of(_word(line, "AvailableFeatures")),
     )
 
 
@@ -131,6 +133,11 @@ def node(line: str) -> Node:
 _states_of = lru_cache(256)(node_states)
 _types_of = lru_cache(256)(gpu_types)
 _count_of = lru_cache(256)(gpu_count)
+
+
+@lru_cache(256)
+def _features_of(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
 
 
 def _word(line: str, key: str) -> str:
@@ -196,12 +203,14 @@ def job(line: str) -> SlurmJob:
     )
 
 
-def holds_or_claims(line: str) -> bool:
-    """Whether a job line can matter for which GPUs are free (it runs, or is pinned to nodes), or bears a lease.
+def holds_or_claims(line: str, marked: bool = False) -> bool:
+    """Whether a job line can matter for which GPUs are free: it runs, or is pinned to nodes.
 
+    With `marked` also a pending job that bears words of ours (`pal:...`) or is kept off nodes.
     Looked at before the line is parsed: a queue may hold thousands of others.
     """
     state = line.partition(" JobState=")[2].partition(" ")[0]
     if state == "PENDING":
-        return " ReqNodeList=(null) " not in line or LEASE_MARK in line
+        pinned = " ReqNodeList=(null) " not in line
+        return pinned or (marked and (" ExcNodeList=(null) " not in line or _MARKED.search(line) is not None))
     return state in JOB_ACTIVE

@@ -28,10 +28,12 @@ class PyslurmClient(CliClient):
     Raises MissingPackageError when pyslurm is not installed, SlurmError when it fails.
     """
 
-    def overview(self, reservations: bool = False) -> Overview:
+    def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
         """Nodes and jobs from pyslurm; partitions and reservations by one scontrol."""
         told = self._ask("partition", *(["reservation"] if reservations else []))
-        jobs = (job for job in self.jobs() if job.state in JOB_ACTIVE or (job.state in JOB_WAITING and job.req_nodes))
+        jobs = (
+            job for job in self.jobs() if job.state in JOB_ACTIVE or (job.state in JOB_WAITING and _counts(job, marked))
+        )
         return told._replace(nodes=self.nodes(), jobs=tuple(jobs))
 
     def nodes(self) -> tuple[Node, ...]:
@@ -50,6 +52,11 @@ class PyslurmClient(CliClient):
         except ValueError:
             raise SlurmError(f"pyslurm gave no answer: {text}") from None
         return [row for row in rows if isinstance(row, dict)]
+
+
+def _counts(job: SlurmJob, marked: bool) -> bool:
+    """Whether a pending job belongs into the overview, as `parse.holds_or_claims` judges."""
+    return bool(job.req_nodes) or (marked and (bool(job.exc_nodes) or "pal:" in job.comment))
 
 
 def _node(row: dict[str, Any]) -> Node:

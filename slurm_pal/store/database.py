@@ -208,7 +208,9 @@ def writer_lock(path: str, what: str) -> Iterator[None]:
             os.close(os.open(f"{path}.lock", flags, 0o600))
             stack.enter_context(locked(f"{path}.lock", what))
         except OSError as error:
-            raise DataError(f"{path}.lock cannot be written ({error.strerror}): run as the owner of {path}") from None
+            raise DataError(
+                f"{path}.lock cannot be written ({error.strerror}): see the disk, or run as the owner of {path}"
+            ) from None
         yield
 
 

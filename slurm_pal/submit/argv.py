@@ -12,7 +12,8 @@ from typing import NamedTuple
 from slurm_pal.errors import UsageError
 from slurm_pal.submit.options_table import LONG, NONE, REQUIRED, SHORT
 
-PAL_VALUES = ("class", "app", "policy")
+PAL_VALUES = ("class", "app", "policy", "checkpoint")
+PAL_OPTIONAL = ("movable",)
 PAL_FLAGS = ("off", "dry-run", "explain", "json", "watch", "help")
 
 Option = tuple[str, str]
@@ -158,14 +159,31 @@ def _bundle(words: Sequence[str], position: int, site: SiteOptions) -> tuple[lis
     return found, position + 1, ""
 
 
+def without(words: Sequence[str], name: str, site: SiteOptions = no_site_options) -> tuple[str, ...]:
+    """sbatch's words with one option, and its value, left out."""
+    kept: list[str] = []
+    position = 0
+    while position < len(words):
+        read = read_options(words, site, position, one=True)
+        end = max(read.end, position + 1)
+        if not any(found == name for found, _ in read.found):
+            kept += words[position:end]
+        position = end
+    return tuple(kept)
+
+
 def _pal_option(words: Sequence[str], position: int) -> tuple[Option, int]:
     name, sign, value = words[position][len("--pal-") :].partition("=")
     if name in PAL_FLAGS:
         if sign:
             raise UsageError(f"--pal-{name} takes no value, but {value!r} was given")
         return (name, ""), position + 1
+    if name in PAL_OPTIONAL:
+        if sign and not value:
+            raise UsageError(f"--pal-{name}= lacks its value: give one, or leave the = out")
+        return (name, value), position + 1
     if name not in PAL_VALUES:
-        known = ", ".join(f"--pal-{n}" for n in sorted(PAL_VALUES + PAL_FLAGS))
+        known = ", ".join(f"--pal-{n}" for n in sorted(PAL_VALUES + PAL_OPTIONAL + PAL_FLAGS))
         raise UsageError(f"unknown option --pal-{name}; known are {known}")
     if sign:
         return (name, value), position + 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_pal.errors import UsageError
 from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 from slurm_pal.submit.argv import CommandLine
+from slurm_pal.submit.movable import Moving
 
 HELP = """usage: palsub [--pal-OPTION]... [sbatch options] script [args]
 
@@ -20,6 +22,10 @@ before `--` or the script name, are palsub's:
   --pal-policy NAME  another placement rule (class-fit, pal, pm-first, threshold, packed,
                      random)
   --pal-watch        a small process of yours takes node lists back from jobs that wait
+  --pal-movable[=S]  the job may be moved to better GPUs while it runs: it is requeued, and
+                     starts anew; S: at most so many seconds of work are lost by that
+  --pal-checkpoint CMD   movable, and CMD writes a checkpoint first: a shell command, or the
+                     name of a signal that the program takes
   --pal-explain      tell on stderr what was decided, and why
   --pal-json         the same as JSON: on stderr, with --pal-dry-run on stdout
   --pal-dry-run      print the exact sbatch command and the reason; submit nothing
@@ -27,13 +33,17 @@ before `--` or the script name, are palsub's:
   --pal-help         this text; --help is sbatch's
 
 In the script, before its first command:  #PAL class=A   or   #PAL app=resnet50
-In the environment:                       SLURM_PAL_CLASS=A
+                                          #PAL movable=600
+                                          #PAL checkpoint=touch save; sleep 5
+In the environment:  SLURM_PAL_CLASS=A  SLURM_PAL_MOVABLE=1  SLURM_PAL_CHECKPOINT=USR1
 
 examples:
   palsub --pal-class A --gpus-per-node=4 train.sh
   palsub --pal-dry-run --gres=gpu:2 job.sh
   palsub --pal-watch --parsable --gpus=1 --wrap 'python3 train.py'
 """
+
+_SECONDS = re.compile(r"\d{1,9}")
 
 
 class Choice(NamedTuple):
@@ -42,6 +52,8 @@ class Choice(NamedTuple):
     sensitivity: str = ""
     app: str = ""
     policy: str = ""
+    movable: str | None = None  # seconds of work, "" where none are stated; None: not asked for
+    checkpoint: str = ""
     off: bool = False
     dry_run: bool = False
     explain: bool = False
@@ -63,8 +75,14 @@ def choice(line: CommandLine) -> Choice:
 
         if policy not in POLICIES:
             raise UsageError(f"--pal-policy {policy!r} is not one of {', '.join(POLICIES)}; see palsub --pal-help")
+    lost_s = values.get("movable")
+    if lost_s and not _SECONDS.fullmatch(lost_s):
+        raise UsageError(f"--pal-movable={lost_s!r} is not a whole number of seconds, such as --pal-movable=600")
+    if "checkpoint" in values and not values["checkpoint"].strip():
+        raise UsageError("--pal-checkpoint needs a shell command or the name of a signal, such as USR1")
     return Choice(
-        sensitivity=wanted, app=values.get("app", ""), policy=policy, off="off" in values,
+        sensitivity=wanted, app=values.get("app", ""), policy=policy, movable=lost_s,
+        checkpoint=values.get("checkpoint", "").strip(), off="off" in values,
         dry_run="dry-run" in values, explain="explain" in values, json="json" in values, watch="watch" in values,
         help="help" in values,
     )  # fmt: skip
@@ -88,8 +106,8 @@ def sensitivity(
     if chosen.app:
         return class_of(chosen.app, apps), f"--pal-app {chosen.app}"
     for key, _ in directives:
-        if key not in ("class", "app"):
-            warnings.append(f"#PAL {key} is not known (class, app) and is ignored")
+        if key not in ("class", "app", "movable", "checkpoint"):
+            warnings.append(f"#PAL {key} is not known (class, app, movable, checkpoint) and is ignored")
     named = dict(directives)
     for origin, value in (("$SLURM_PAL_CLASS", environment.get("SLURM_PAL_CLASS")), ("#PAL class", named.get("class"))):
         if value in SENSITIVITY_CLASSES:
@@ -102,3 +120,30 @@ def sensitivity(
         except UsageError as error:
             warnings.append(f"#PAL app: {error}")
     return UNKNOWN_CLASS, "not stated, treated as A"
+
+
+def moving(
+    chosen: Choice, environment: Mapping[str, str], directives: tuple[tuple[str, str], ...], warnings: list[str]
+) -> Moving:
+    """Whether the job may be moved, by command line, environment and script.
+
+    A wrong value outside the command line is warned about and passed over. SLURM_PAL_MOVABLE=0
+    takes back what the script says.
+    """
+    named = dict(directives)
+    variable = environment.get("SLURM_PAL_MOVABLE", "")
+    if variable not in ("", "0", "1"):
+        warnings.append(f"$SLURM_PAL_MOVABLE = {variable!r} is neither 0 nor 1 and is ignored")
+    by_option = chosen.movable is not None or chosen.checkpoint
+    if variable == "0" and not by_option:
+        return Moving()
+    in_script = named.get("movable")
+    if in_script and not _SECONDS.fullmatch(in_script):
+        warnings.append(f"#PAL movable = {in_script!r} is not a whole number of seconds and is ignored")
+        in_script = None
+    if named.get("checkpoint") == "":
+        warnings.append("#PAL checkpoint= lacks its command and is ignored")
+    in_environment = environment.get("SLURM_PAL_CHECKPOINT", "").strip()
+    checkpoint = chosen.checkpoint or in_environment or named.get("checkpoint", "")
+    movable = bool(by_option or checkpoint or variable == "1" or in_script is not None)
+    return Moving(movable, checkpoint, chosen.movable or in_script or "")

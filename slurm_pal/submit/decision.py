@@ -151,6 +151,8 @@ def render(made: Record) -> list[str]:
     lines.append(f"sensitivity class {sensitivity['class']} ({sensitivity['from']}), policy {made['policy']}")
     if made["added"]:
         lines.append(f"added to sbatch: {' '.join(made['added'])}")
+    if made.get("movable"):
+        lines.append(_movable(made["movable"]))
     if made["lease"]:
         lines.append(f"lease: {made['lease']['why']}")
     if made["chosen"]:
@@ -165,6 +167,12 @@ def render(made: Record) -> list[str]:
         lines.append(f"scores: epoch {made['snapshot']['epoch']}, published {_age(made['snapshot']['age_s'])} before")
     lines += [f"warning: {text}" for text in made["warnings"]]
     return lines
+
+
+def _movable(moving: Record) -> str:
+    lost = f", at most {moving['lost_s']} s of work lost" if moving["lost_s"] else ""
+    how = f"after a checkpoint by {moving['checkpoint']!r}" if moving["checkpoint"] else "by a requeue"
+    return f"movable while it runs: {how}{lost}"
 
 
 def _summary(offer: Record) -> str:

@@ -6,11 +6,13 @@ import os
 import time
 
 from slurm_pal.errors import DataError, SlurmError
+from slurm_pal.jobs import UNKNOWN_CLASS
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.submit import decision, lease, state
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.choice import Choice
 from slurm_pal.submit.lease import Lease
+from slurm_pal.submit.movable import Moving, comment, job_word, terms
 from slurm_pal.submit.processes import runner
 from slurm_pal.submit.request import Request, build
 from slurm_pal.submit.script import Script
@@ -38,25 +40,28 @@ class Plan:
 
 def plan(
     line: CommandLine, chosen: Choice, script: Script | None, config: Config, sensitivity: tuple[str, str],
-    warnings: list[str],
+    warnings: list[str], moving: Moving, sent: CommandLine,
 ) -> Plan:  # fmt: skip
     """Decide about one submission. `warnings` gets what the user must be told, one line each.
 
+    `sent` is the command line as sbatch shall get it: `line`, or that with the script wrapped.
     Raises SlurmError, DataError or OSError where nothing can be decided.
     """
     now_s = time.time()
     cluster = state.cluster_key()
     request = build(line, os.environ, script)
-    clearer = _clearer(config, chosen, request, cluster, now_s, warnings)
+    alive = lease.heartbeat_fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
+    clearer = _clearer(config, chosen, request, cluster, alive, warnings)
     policy = chosen.policy or config.text("placement", "policy")
     scores, decided = _decide(request, config, policy, sensitivity[0], clearer, now_s, warnings)
-    added = list(decided.added)
+    added, mark = list(decided.added), ""
     if decided.lease_s and clearer == "daemon":
         own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
         ours = ",".join(decided.pinned or decided.excluded)
         mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
-        added.append(f"--comment={mark}")
-    words = ["sbatch", *line.before, *added, *line.after]
+    word = job_word(*sensitivity, moving) if moving.movable or (alive and sensitivity[0] != UNKNOWN_CLASS) else None
+    added += _comment(line, script, moving.movable, mark, word, warnings)
+    words = ["sbatch", *sent.before, *added, *sent.after]
     made = decision.record(
         decided._replace(added=tuple(added)),
         cluster=cluster,
@@ -67,7 +72,7 @@ def plan(
         argv=words,
         snapshot=_source(config, scores, now_s),
         warnings=warnings,
-    )
+    ) | {"movable": moving._asdict() if moving.movable else None}
     planned = Plan(decided, made, words)
     if isinstance(scores, DataError):
         planned.trouble = str(scores)
@@ -75,6 +80,25 @@ def plan(
     if decided.lease_s and clearer == "watcher":
         planned.lease = _lease(decided, request, config, now_s)
     return planned
+
+
+def _comment(
+    line: CommandLine, script: Script | None, asked: bool, mark: str, word: dict[str, str] | None, warnings: list[str]
+) -> list[str]:
+    """The --comment that sbatch gets for the mark of a lease and the word on the job; [] for none.
+
+    A comment of the user's own is added to only where he asked for that, by making the job movable.
+    """
+    known = terms(line, os.environ, script)
+    if word is not None and (not known.readable or (known.comment and not asked)):
+        word = None
+    if not mark and word is None:
+        return []
+    text = comment(known.comment, mark, word)
+    if text is None:
+        warnings.append("the job's comment is too long for the word that makes the job movable, so it is not")
+        text = mark
+    return [f"--comment={text}"] if text else []
 
 
 def _source(config: Config, snapshot: Snapshot | DataError | None, now_s: float) -> decision.Record | None:
@@ -98,7 +122,7 @@ def _settings(config: Config, policy: str) -> Settings:
     )
 
 
-def _clearer(config: Config, chosen: Choice, request: Request, cluster: str, now_s: float, warnings: list[str]) -> str:
+def _clearer(config: Config, chosen: Choice, request: Request, cluster: str, alive: bool, warnings: list[str]) -> str:
     """Who will take a lease back: the user's watcher where wanted and possible, a daemon that says so, or nobody."""
     if request.leave or request.shape is None or request.soft_only:
         return ""
@@ -109,8 +133,6 @@ def _clearer(config: Config, chosen: Choice, request: Request, cluster: str, now
             raise PermissionError(13, "Permission denied")
         except OSError as error:
             warnings.append(f"no watcher, so no node list: {state.home()} cannot be written ({error.strerror})")
-    max_age_s = config.number("submit", "heartbeat_max_age_s")
-    alive = lease.heartbeat_fresh(config.snapshot_path, now_s, max_age_s)
     # The daemon finds a lease by the job's comment, and the user's own comment is not ours to change.
     return "daemon" if alive and not request.comment else ""
 

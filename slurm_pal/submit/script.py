@@ -9,11 +9,14 @@ the line, even in the middle of a word.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from typing import NamedTuple
 
 READ_LIMIT = 64 << 20
 """Bytes taken from a pipe. slurmctld refuses far smaller scripts (max_script_size, 4 MiB)."""
+
+_CHECKPOINT = re.compile(r"\s(checkpoint=)")
 
 
 class Script(NamedTuple):
@@ -24,6 +27,7 @@ class Script(NamedTuple):
     hetjob: bool = False
     foreign: bool = False  # has #PBS or #BSUB lines, which sbatch translates
     doubt: str = ""  # why the directives are not known; "" when they are
+    body: bytes = b""  # all of it, where it was read from a file or from stdin
 
 
 class Input(NamedTuple):
@@ -43,7 +47,8 @@ def from_file(name: str, chdir: str | None) -> Script:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return Script(doubt=f"script {name} is not a regular file and can be read only once")
         with open(path, "rb") as stream:
-            return scan(stream.read(READ_LIMIT))
+            body = stream.read(READ_LIMIT)
+        return scan(body)._replace(body=body)
     except OSError as error:
         return Script(doubt=f"script {name} cannot be read: {error.strerror}")
 
@@ -154,9 +159,13 @@ def split_words(text: str) -> list[str] | None:
 
 
 def _pal_words(text: str) -> list[tuple[str, str]]:
-    """`#PAL class=A app=name`: split like #SBATCH lines; a key alone has the value ""."""
+    """`#PAL class=A movable`: split like #SBATCH lines; a key alone has the value "".
+
+    A checkpoint command goes on to the end of the line, since a shell shall split it.
+    """
+    text, found, command = (*_CHECKPOINT.split(text, 1), "", "")[:3]
     pairs = []
     for word in split_words(text) or []:
         key, _, value = word.partition("=")
         pairs.append((key, value))
-    return pairs
+    return [*pairs, ("checkpoint", command.strip())] if found else pairs

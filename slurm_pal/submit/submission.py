@@ -10,7 +10,8 @@ from slurm_pal.errors import Exit, PalError, SlurmError, UsageError, one_line
 from slurm_pal.submit import argv as argv_module
 from slurm_pal.submit import run_sbatch
 from slurm_pal.submit.argv import CommandLine
-from slurm_pal.submit.choice import HELP, Choice, choice, sensitivity
+from slurm_pal.submit.choice import HELP, Choice, choice, moving, sensitivity
+from slurm_pal.submit.movable import Moving, terms
 from slurm_pal.submit.processes import runner, which
 from slurm_pal.submit.script import Script, from_file, from_stdin, scan
 
@@ -83,9 +84,16 @@ class Submission:
         self._offset: int | None = None  # where its stdin stands
         self._plain = ["sbatch", *line.before, *line.after]
         self._warnings: list[str] = []
+        self._wrapper = ""  # the file that sbatch gets instead of the script
 
     def run(self) -> int:
         """Decide and submit; the exit code."""
+        try:
+            return self._run_checked()
+        finally:
+            self._unwrap()
+
+    def _run_checked(self) -> int:
         if self._nothing_to_do():
             return self._become_sbatch()
         try:
@@ -129,6 +137,7 @@ class Submission:
         return self._choice.off or os.environ.get("SLURM_PAL_OFF", "0") not in ("", "0")
 
     def _become_sbatch(self) -> int:
+        self._unwrap()
         try:
             run_sbatch.replace(self._path, self._plain, self._stdin)
         except OSError as error:
@@ -147,9 +156,11 @@ class Submission:
             known = sensitivity(self._choice, os.environ, script.pal if script else (), config.apps, self._warnings)
         except UsageError as error:
             raise _Typo(str(error)) from None
+        moves = self._moving(script)
+        moves, sent = self._wrap(moves, script) if moves.checkpoint else (moves, self._line)
         from slurm_pal.submit.planner import plan, prepare
 
-        planned = plan(self._line, self._choice, script, config, known, self._warnings)
+        planned = plan(self._line, self._choice, script, config, known, self._warnings, moves, sent)
         if not self._choice.dry_run:
             prepare(planned)
         return planned
@@ -169,7 +180,41 @@ class Submission:
             raise _NotTwice("the script comes from a terminal or a device, which is read only once")
         self._stdin = given.stdin
         self._offset = os.lseek(0 if given.stdin is None else given.stdin, 0, os.SEEK_CUR)
-        return scan(given.body)
+        return scan(given.body)._replace(body=given.body)
+
+    def _moving(self, script: Script | None) -> Moving:
+        """Whether the job may be moved, as far as it is an ordinary batch job."""
+        asked = moving(self._choice, os.environ, script.pal if script else (), self._warnings)
+        obstacle = terms(self._line, os.environ, script).obstacle if asked.movable else ""
+        if obstacle:
+            self._warnings.append(f"the job cannot be moved because {obstacle}: submitted as one that stays")
+            return Moving()
+        return asked
+
+    def _wrap(self, moves: Moving, script: Script | None) -> tuple[Moving, CommandLine]:
+        """Put the script into the wrapper that makes checkpoints; the command line with it.
+
+        What fails costs the checkpoint, not the job.
+        """
+        from slurm_pal.submit import checkpoint
+
+        try:
+            path, text, sent = checkpoint.wrapped(self._line, script, moves.checkpoint, _SiteOptions())
+            if not self._choice.dry_run:
+                self._wrapper = path
+                checkpoint.write(path, text)
+        except (PalError, OSError) as error:
+            self._warnings.append(f"no checkpoint for this job: {one_line(error)}; movable without one")
+            return moves._replace(checkpoint=""), self._line
+        return moves, sent
+
+    def _unwrap(self) -> None:
+        """sbatch has read the wrapper, or never will."""
+        if self._wrapper:
+            from slurm_pal.submit.checkpoint import remove
+
+            remove(self._wrapper)
+            self._wrapper = ""
 
     def _show_plain(self, reason: str) -> int:
         from slurm_pal.submit import show
@@ -203,7 +248,7 @@ class Submission:
         if self._offset is not None:
             os.lseek(0 if self._stdin is None else self._stdin, self._offset, os.SEEK_SET)
         planned.made |= {"action": "none", "reason": "sbatch refused the words added by palsub"}
-        planned.made |= {"added": [], "argv": self._plain, "lease": None}
+        planned.made |= {"added": [], "argv": self._plain, "lease": None, "movable": None}
         planned.lease = None
         ended = self._run(planned, self._plain, careful=False)
         if ended.status == 0:
@@ -214,6 +259,7 @@ class Submission:
         from slurm_pal.submit.planner import submitted
 
         def on_job(job_id: int) -> None:
+            self._unwrap()
             try:
                 for text in submitted(planned, job_id):
                     warn(text)

@@ -202,6 +202,33 @@ def test_the_class_and_where_it_comes_from(
     assert seen.values.get("env_class", "") == (sensitivity if told else "")
 
 
+@pytest.mark.parametrize(
+    ("fields", "marked"),
+    [
+        ({"script": "#!/bin/sh\n#PAL movable\n"}, ("1", None)),
+        ({"script": "#!/bin/sh\n#PAL movable=600 class=B\n"}, ("1", "600")),
+        ({"script": "#!/bin/sh\n#PAL class=B movable # for now\n"}, ("1", None)),
+        ({"script": "#!/bin/sh\n#PAL movable checkpoint=x class=C %s movable=9 lost=5\n"}, ("1", None)),
+        ({"script": "#!/bin/sh\n#PAL checkpoint=./save movable=9 class=C\n"}, (None, None)),
+        ({"script": "#!/bin/sh\n#PAL class=B # movable\n"}, (None, None)),
+        ({"script": "#!/bin/sh\n#PAL immovable movables\n"}, (None, None)),
+        ({"script": "#!/bin/sh\n#PAL movable=soon\n"}, (None, None)),
+        ({"script": "#!/bin/sh\n#PAL movable=9999999999\n"}, (None, None)),
+        ({"script": "#!/bin/sh\ntrue\n#PAL movable\n"}, (None, None)),
+        ({"script": "#!/bin/sh\n#PAL movable\n", "array_inx": "1-3"}, (None, None)),
+        ({"script": "#!/bin/sh\n#PAL movable\n", "het_job_offset": 0}, (None, None)),
+        ({"script": "#!/bin/sh\n#PAL movable\n", "environment": {"SLURM_PAL_MOVABLE": "0"}}, (None, None)),
+        ({"environment": {"SLURM_PAL_MOVABLE": "1"}}, ("1", None)),
+        ({"script": "", "environment": {"SLURM_PAL_MOVABLE": "1"}}, (None, None)),
+    ],
+)
+def test_a_movable_job_is_marked(site: Path, fields: dict[str, object], marked: tuple[str | None, str | None]) -> None:
+    _, seen = run(site, [job(tres_per_node="gres:gpu:2", **fields)])
+    assert seen.values["verdict"] == "0" and not seen.logs
+    assert (seen.mark.get("mov"), seen.mark.get("lost")) == marked
+    assert seen.mark["class"] == ("B" if "class=B" in str(fields.get("script")) else "?")
+
+
 @pytest.mark.parametrize("word", ["Z", "a b;c", '"]]--', "x" * 10000, "", "A\nB"])
 def test_a_wrong_class_is_told_and_harmless(site: Path, word: str) -> None:
     env = [f"_SLURM_SPANK_OPTION_pal_pal_class={word}"]
@@ -386,6 +413,17 @@ def test_the_client_filter_decides_alike(site: Path) -> None:
     assert client(site, gpus_per_node="2", nodes="2")["set_nodelist"] == "n1,n0"
     assert client(site, gres="gres:gpu:4", time="01:00:00", exclude="n9")["set_exclude"] == "n9,n3"
     assert client(site, gres="gres:gpu:2", array="1-3") == {"set_prefer": "pal_A_v0|pal_A_v1"}
+
+
+def test_the_client_filter_marks_a_movable_job_and_keeps_palsubs_word(site: Path) -> None:
+    (site / "job.sh").write_text("#!/bin/sh\n#PAL movable=30 checkpoint=a b\n")
+    asked = {"wrap": "", "argv": {1: str(site / "job.sh")}}
+    assert ";from=default;mov=1;lost=30;act=nodelist;" in client(site, gres="gres:gpu:2", **asked)["set_comment"]
+    left = client(site, gres="gres:gpu:2", nodelist="n0", **asked)
+    assert set(left) == {"set_comment"} and ";mov=1;lost=30;act=none;" in left["set_comment"]
+    assert client(site, gres="gres:gpu:2", nodelist="n0", comment="mine", **asked) == {}
+    word = "pal:job=A;from=--pal-class;mov=1"
+    assert client(site, gres="gres:gpu:2", comment=word)["set_comment"].startswith(f"{word} pal:lease=")
 
 
 @pytest.mark.parametrize(

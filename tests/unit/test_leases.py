@@ -113,7 +113,10 @@ def test_what_else_decides(changed: dict[str, object], fields: dict[str, str]) -
         (job(own=comment(60, "", "", "nodelist", "n2"), req=("n3",)), {}),
         (job(own="pal:lease=60;req=;exc=", req=("n2",), exc=("n1",)), {}),  # says neither what was done nor which list
         (job(mark(ours=""), req=("n2",)), {}),
-        (job(mark(act="none", ours=""), comment(60, "", "", "nodelist", "n2"), req=("n2",)), FREED),  # palsub came first
+        (
+            job(mark(act="none", ours=""), comment(60, "", "", "nodelist", "n2"), req=("n2",)),
+            FREED,
+        ),  # palsub came first
     ],
 )
 def test_what_is_put_back(found: SlurmJob, fields: dict[str, str]) -> None:
@@ -176,7 +179,8 @@ NAMES = st.lists(st.sampled_from([f"n{i}" for i in range(5)]), unique=True, max_
 
 
 @given(
-    NAMES, NAMES, NAMES, NAMES, st.sampled_from(["nodelist", "exclude", "prefer", ""]), st.floats(0, 900), st.integers(0, 2),
+    NAMES, NAMES, NAMES, NAMES, st.sampled_from(["nodelist", "exclude", "prefer", ""]), st.floats(0, 900),
+    st.integers(0, 2),
     st.sampled_from(["Resources", "Priority", "None", "ReqNodeNotAvail", "JobHeldUser", "BeginTime", "QOSMaxJobs"]),
 )  # fmt: skip
 def test_only_our_own_lists_are_taken_back_and_the_users_are_kept(
@@ -202,8 +206,10 @@ def text_of(ours: tuple[str, ...], user: tuple[str, ...]) -> str:
 
 @pytest.mark.parametrize("key", ["Comment", "AdminComment"])
 def test_the_bulk_query_keeps_a_pending_job_with_a_mark(key: str) -> None:
-    line = "JobId=7 JobName=j JobState=PENDING Reason=Resources ReqNodeList=(null) ExcNodeList=n1 WorkDir=/ "
-    assert not holds_or_claims(line) and holds_or_claims(f"{line}{key}={mark(act='exclude', ours='n1')} ")
+    line = "JobId=7 JobName=j JobState=PENDING Reason=Resources ReqNodeList=(null) ExcNodeList=(null) WorkDir=/ "
+    marked = f"{line}{key}={mark(act='exclude', ours='n1')} "
+    assert holds_or_claims(marked, marked=True)
+    assert not holds_or_claims(line, marked=True) and not holds_or_claims(marked)
 
 
 def test_each_job_has_its_own_update() -> None:

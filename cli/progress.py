@@ -1,0 +1,79 @@
+"""pal progress and pal ack: what a job says of itself while it runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import click
+
+from slurm_pal.errors import PalError, one_line
+from slurm_pal.submit import inside
+
+TIMEOUT_S = 10.0
+LEAST_S = 10.0
+MOST = 10**15
+
+_CLASH = "pal: ITER {} is beyond TOTAL {}: reported without the total"
+
+
+def _put(job: int, word: Callable[[str], dict[str, str]]) -> None:
+    from slurm_pal.submit.processes import runner
+
+    run = runner(TIMEOUT_S)
+    comment = inside.comment_of(run, job)
+    inside.put(run, job, comment, word(comment))
+
+
+@click.command()
+@click.argument("iteration", type=click.IntRange(0, MOST), metavar="ITER")
+@click.argument("total", type=click.IntRange(1, MOST), metavar="[TOTAL]", required=False)
+@click.option(
+    "--every", type=click.FloatRange(min=LEAST_S), default=60.0, metavar="SECONDS",
+    help="Tell Slurm at most this often (default 60, at least 10); in between nothing is done.",
+)  # fmt: skip
+def progress(iteration: int, total: int | None, every: float) -> None:
+    """Inside a job: say that ITER iterations (steps, epochs) of TOTAL are done.
+
+    The number is put into the job's own comment, beside your text. From it follows the time of
+    a step, hence whether the job's GPUs are as slow as thought and whether a move has helped.
+
+    \b
+    Examples:
+      pal progress 1200           1200 done
+      pal progress 1200 5000      1200 of 5000 done
+
+    Call it as often as is convenient. Of the tasks of a step only the first speaks. When Slurm does
+    not answer, that is one line on stderr and exit code 0: a job never fails because of this.
+    """
+    job = inside.job_id(os.environ)
+    if not inside.speaks(os.environ):
+        return
+    if total is not None and iteration > total:
+        click.echo(_CLASH.format(iteration, total), err=True)
+        total = None
+    now_s, restart = time.time(), inside.restarts(os.environ)
+    try:
+        if inside.due(job, restart, every, now_s, os.environ):
+            _put(job, lambda _: inside.progress_word(iteration, total, now_s, restart))
+    except (PalError, OSError) as error:
+        click.echo(f"pal: progress not reported: {one_line(error)}", err=True)
+
+
+@click.command()
+@click.option("--failed", is_flag=True, help="There is no checkpoint: the move is given up.")
+def ack(failed: bool) -> None:
+    """Inside a job: say that the checkpoint is written that was asked for.
+
+    Under `palsub --pal-checkpoint` with a signal, the program calls it (or creates the file $SLURM_PAL_ACK).
+    A script that takes SIGUSR1 by itself calls it too. Of the tasks of a step only the first speaks. When
+    Slurm does not answer, that is one line on stderr and exit code 0: a job never fails because of this.
+    """
+    job = inside.job_id(os.environ)
+    if not inside.speaks(os.environ) or (not failed and inside.touch_ack(os.environ)):
+        return
+    try:
+        _put(job, lambda comment: inside.ack_word(comment, inside.restarts(os.environ), failed))
+    except (PalError, OSError) as error:
+        click.echo(f"pal: checkpoint not acknowledged: {one_line(error)}", err=True)

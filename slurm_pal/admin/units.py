@@ -1,0 +1,138 @@
+"""The files by which systemd or cron start the tick, filled in for a site."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib import resources
+from typing import NamedTuple
+
+from slurm_pal.config import Config
+from slurm_pal.errors import UsageError
+
+PROGRAM = "pal-rebalance"
+SERVICE, ONCE, TIMER = (
+    "systemd/pal-rebalance.service",
+    "systemd/pal-rebalance-once.service",
+    "systemd/pal-rebalance.timer",
+)
+CRON, LOGROTATE = "cron.d/pal-rebalance", "logrotate.d/pal-rebalance"
+NAMES = (SERVICE, ONCE, TIMER, CRON, LOGROTATE)
+
+_PROGRAM, _STATE_DIR, _USER, _GROUP = "/usr/bin/pal-rebalance", "/var/lib/slurm-pal", "slurm", "slurm"
+"""What the shipped files say, to be replaced."""
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_PLAIN = re.compile(r"[A-Za-z0-9_./+@=,-]+")
+_PASSED_ON = ("SLURM_CONF", "SLURM_PAL_CONFIG")
+_HIDDEN = {
+    "ProtectHome=true": ("ProtectHome=read-only", ("/home/", "/root/", "/run/user/")),
+    "PrivateTmp=true": ("PrivateTmp=false", ("/tmp/", "/var/tmp/")),
+}
+"""What hides folders from a service, and what takes its place where something lies there that it needs."""
+
+
+class Place(NamedTuple):
+    """Where things are on this site."""
+
+    program: str
+    user: str  # SlurmUser
+    group: str
+    state_dir: str
+    log: str
+    write_dirs: tuple[str, ...]  # other folders that a tick writes into
+    variables: dict[str, str]  # what the programs need to be told
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All paths that a service must see."""
+        return (self.program, self.state_dir, self.log, *self.write_dirs, *self.variables.values())
+
+
+def place(config: Config, uid: int, environ: Mapping[str, str] | None = None, program: str | None = None) -> Place:
+    """What the files need to know. `uid` is SlurmUser's, `program` the path of pal-rebalance.
+
+    Raises UsageError when the program is not found, or a path cannot stand in such a file.
+    """
+    env = os.environ if environ is None else environ
+    user, group = _names(uid)
+    state_dir = os.path.abspath(config.state_dir)
+    log = os.path.abspath(config.text("rebalance", "log") or os.path.join(state_dir, "rebalance.log"))
+    metrics = config.text("rebalance", "metrics")
+    files = [config.snapshot_path, config.table_path, config.gpus_path, log, *([metrics] if metrics else [])]
+    folders = {os.path.dirname(os.path.abspath(path)) for path in files} | {os.path.abspath(config.spool_dir)}
+    more = sorted(folder for folder in folders if not f"{folder}/".startswith(f"{state_dir}/"))
+    variables = {
+        name: env[name] for name in _PASSED_ON if env.get(name, "/etc/slurm/slurm.conf") != "/etc/slurm/slurm.conf"
+    }
+    scontrol = os.path.dirname(shutil.which("scontrol", path=env.get("PATH")) or "")
+    if scontrol and scontrol not in _PATH.split(":"):
+        variables["PATH"] = f"{scontrol}:{_PATH}"
+    found = Place(program or find(env.get("PATH")), user, group, state_dir, log, tuple(more), variables)
+    for path in found.paths:
+        if not all(map(_PLAIN.fullmatch, path.split(":"))):
+            raise UsageError(f"{path!r} cannot stand in a unit file: only letters, digits and _./+@=,- are allowed")
+    return found
+
+
+def find(path: str | None = None) -> str:
+    """pal-rebalance beside the Python that runs, else in PATH. Raises UsageError when it is in neither."""
+    beside = os.path.join(os.path.dirname(sys.executable), PROGRAM)
+    found = beside if os.access(beside, os.X_OK) else shutil.which(PROGRAM, path=path)
+    if not found:
+        raise UsageError(f"{PROGRAM} is neither beside {sys.executable} nor in PATH: install slurm-pal first")
+    return os.path.abspath(found)
+
+
+def _names(uid: int) -> tuple[str, str]:
+    import grp
+
+    try:
+        entry = pwd.getpwuid(uid)
+        return entry.pw_name, grp.getgrgid(entry.pw_gid).gr_name
+    except KeyError:
+        raise UsageError(f"SlurmUser (uid {uid}) is no user of this machine: run this where slurmctld runs") from None
+
+
+def filled(where: Place) -> dict[str, str]:
+    """Name (of `NAMES`) -> text, for this site."""
+    folder = resources.files("slurm_pal") / "etc"
+    shipped = {name: folder.joinpath(*name.split("/")).read_text("utf-8") for name in NAMES}
+    return {
+        SERVICE: _service(shipped[SERVICE], where),
+        ONCE: _service(shipped[ONCE], where),
+        TIMER: shipped[TIMER],
+        CRON: _cron(shipped[CRON], where),
+        LOGROTATE: _logrotate(shipped[LOGROTATE], where),
+    }
+
+
+def _service(text: str, where: Place) -> str:
+    lines = [f"Environment={name}={value}" for name, value in where.variables.items()]
+    under = where.state_dir.removeprefix("/var/lib/")
+    if under == where.state_dir:
+        lines.append(f"ReadWritePaths={where.state_dir}")
+        text = re.sub(r"StateDirectory.*\n", "", text)
+    else:
+        text = text.replace("StateDirectory=slurm-pal\n", f"StateDirectory={under}\n")
+    lines += [f"ReadWritePaths=-{folder}" for folder in where.write_dirs]
+    text = text.replace(f"ExecStart={_PROGRAM} ", f"ExecStart={where.program} ")
+    text = text.replace(f"User={_USER}\nGroup={_GROUP}\n", f"User={where.user}\nGroup={where.group}\n")
+    for hides, (shows, folders) in _HIDDEN.items():
+        if any(path.startswith(folders) for path in where.paths):
+            text = text.replace(hides, shows)
+    return text.replace("UMask=0022\n", "".join(f"{line}\n" for line in [*lines, "UMask=0022"]))
+
+
+def _cron(text: str, where: Place) -> str:
+    variables = {"PATH": _PATH} | where.variables
+    text = text.replace(f"PATH={_PATH}\n", "".join(f"{name}={value}\n" for name, value in variables.items()))
+    return text.replace(f"{_USER} {_PROGRAM} ", f"{where.user} {where.program} ")
+
+
+def _logrotate(text: str, where: Place) -> str:
+    text = text.replace(f"{_STATE_DIR}/rebalance.log {{", f"{where.log} {{")
+    return text.replace(f"su {_USER} {_GROUP}", f"su {where.user} {where.group}")

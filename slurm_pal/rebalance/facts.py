@@ -1,0 +1,90 @@
+"""What is known of a job beyond Slurm's own fields: whether it is ours to steer, its class, whether it may be moved.
+
+It stands in words on the job itself: palsub's `pal:job=` in the comment, the submit
+filter's mark in the admin comment (in the comment where sbatch's client filter wrote it).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from slurm_pal import marks
+from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS, SlurmJob
+from slurm_pal.rebalance.requests import stands_for_array
+from slurm_pal.slurm.parse import value
+
+_FILTER_KEYS = ("lease", "class")
+"""The filter's mark begins with its lease, where it set one, or with the class."""
+_OFF = "off"
+
+
+class Terms(NamedTuple):
+    """What pal.toml says of moving jobs ([rebalance])."""
+
+    movable_qos: frozenset[str] = frozenset()
+    movable_partitions: frozenset[str] = frozenset()
+    lost_work_s: float = 600.0  # of a job that does not tell
+
+
+class Facts(NamedTuple):
+    """One job. `why_not` says why it may not be moved, "" where it may."""
+
+    ours: bool
+    sensitivity: str  # A, B, C or ?
+    origin: str  # where the class comes from
+    movable: bool
+    why_not: str
+    checkpoint: bool  # the batch shell makes a checkpoint on USR1 and acknowledges it
+    lost_s: float  # at most so much work is lost by a requeue without a checkpoint
+
+
+def is_ours(job: SlurmJob) -> bool:
+    """Whether palsub or the submit filter saw the job and its user did not opt out. Any other is never touched."""
+    seen = _filter_marks(job)
+    if any(mark.get("why") == _OFF for mark in seen):
+        return False
+    return bool(seen or marks.read(job.comment, marks.JOB))
+
+
+def facts_of(job: SlurmJob, terms: Terms) -> Facts:
+    """The facts of one job, running or pending. Pure; what cannot be read counts as not said."""
+    own, seen = marks.read(job.comment, marks.JOB), _filter_marks(job)
+    said = {"class": own[marks.JOB], "from": own.get("from", "")} if own else next(iter(seen), {})
+    sensitivity = said.get("class", "")
+    known = sensitivity in SENSITIVITY_CLASSES
+    marked = any(words.get("mov") == "1" for words in (own, *seen))
+    why_not = "" if is_ours(job) else "neither palsub nor the submit filter saw it, or its user opted out"
+    why_not = why_not or _unmovable(job, marked, terms)
+    lost = own.get("lost", "")
+    return Facts(
+        ours=is_ours(job),
+        sensitivity=sensitivity if known else UNKNOWN_CLASS,
+        origin=said.get("from", ""),
+        movable=not why_not,
+        why_not=why_not,
+        checkpoint=own.get("ck") == "1",
+        lost_s=float(lost) if lost.isascii() and lost.isdigit() and len(lost) < 10 else terms.lost_work_s,
+    )
+
+
+def _filter_marks(job: SlurmJob) -> list[dict[str, str]]:
+    """The filter's marks; palsub's lease has no class, and is none."""
+    texts = (job.fields.get("AdminComment", ""), job.comment)
+    return [mark for text in texts for key in _FILTER_KEYS for mark in marks.words(text, key) if "class" in mark]
+
+
+def _unmovable(job: SlurmJob, marked: bool, terms: Terms) -> str:
+    """Why a job of ours may not be moved, one short sentence; "" where it may."""
+    fields = job.fields
+    if not marked and fields.get("QOS") not in terms.movable_qos and job.partition not in terms.movable_partitions:
+        return "it is not marked movable, nor is its QOS or its partition"
+    for reason, holds in (
+        ("only batch jobs can be requeued", fields.get("BatchFlag") != "1"),
+        ("it must not be requeued (--no-requeue)", fields.get("Requeue") != "1"),
+        ("it is a part of a heterogeneous job", bool(value(fields, "HetJobId"))),
+        ("its job id stands for a whole array", stands_for_array(job)),
+        ("it is suspended", job.state in ("SUSPENDED", "STOPPED")),
+    ):
+        if holds:
+            return reason
+    return ""

@@ -1,0 +1,113 @@
+"""Moves of running jobs, for people and programs: predicted against observed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.rebalance import learning, story
+from slurm_pal.rebalance.journal import Move
+
+HEADER = (
+    "WHEN", "JOBID", "USER", "FROM", "TO", "FACTOR", "PREDICTED_S", "OBSERVED_S", "COST_S", "OUTCOME", "WHY",
+)  # fmt: skip
+ENDS = ("moved", "elsewhere", "abandoned", "ended", "waiting")
+"""How a move can end; the last word of a job's story about it."""
+CARRIED_OUT = ("moved", "elsewhere")
+
+
+class Row(NamedTuple):
+    """One move. What a job's own words do not tell is None or ""."""
+
+    made_s: float  # Unix s
+    job_id: int
+    user: str
+    source: str  # GPUs, "n3:0,1 n4:2"
+    target: str
+    before: float | None  # believed time factor (slowdown x locality)
+    after: float | None
+    gain_s: float | None  # predicted, cost not deducted
+    observed_gain_s: float | None
+    cost_s: float | None  # predicted
+    outcome: str  # "" while it is under way
+    step: str  # the last step taken
+    why: str
+
+
+def of_journal(moves: Iterable[Move]) -> list[Row]:
+    """Rows of the moves of a journal, in its order."""
+    return [
+        Row(
+            move.made_s, move.job_id, move.user, move.source, move.target_gpus or ",".join(move.target), move.before,
+            move.after, move.gain_s, learning.observed_gain_s(move), move.cost_s, move.outcome, move.step, move.detail,
+        )
+        for move in moves
+    ]  # fmt: skip
+
+
+def of_words(job: SlurmJob) -> list[Row]:
+    """Rows of the moves that a job's admin comment tells of; the word of its end completes the one of its begin."""
+    rows: list[Row] = []
+    for event in story.events(job.fields.get("AdminComment", "")):
+        ended = event["what"] if event["what"] in ENDS else ""
+        if not ended and event["what"] != "move":
+            continue
+        if ended and rows and not rows[-1].outcome:
+            before = rows.pop()
+            told = {"source": event.get("from"), "target": event.get("to"), "gain_s": event.get("gain_s")}
+            rows.append(before._replace(outcome=ended, **{key: value for key, value in told.items() if value}))
+            continue
+        rows.append(
+            Row(
+                event["at_s"], job.job_id, job.user, event.get("from", ""), event.get("to", ""), None, None,
+                event.get("gain_s"), None, None, ended, "", "",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def cells(row: Row) -> list[str]:
+    """The cells of a row under `HEADER`."""
+    factor = "-" if row.before is None or row.after is None else f"{row.before:.3f} -> {row.after:.3f}"
+    numbers = ["-" if value is None else f"{value:.0f}" for value in (row.gain_s, row.observed_gain_s, row.cost_s)]
+    outcome = row.outcome or (f"under way ({row.step})" if row.step else "under way")
+    where = [row.source or "-", row.target or "-"]
+    return [stamp(row.made_s), str(row.job_id), row.user, *where, factor, *numbers, outcome, row.why or "-"]
+
+
+def totals(rows: Sequence[Row], calibration: float | None) -> dict[str, Any]:
+    """Sums over rows. `gain_s` counts the moves that were carried out, `told_gain_s` those of them
+    whose job told its pace, and `observed_gain_s` what these brought. `calibration` multiplies the predictions
+    of the ticks to come; None where no journal tells it.
+    """
+    done = [row for row in rows if row.outcome in CARRIED_OUT]
+    told = [row for row in done if row.observed_gain_s is not None]
+    return {
+        "moves": len(rows),
+        "moved": sum(row.outcome == "moved" for row in rows),
+        "gain_s": round(sum(row.gain_s or 0.0 for row in done), 1),
+        "told": len(told),
+        "told_gain_s": round(sum(row.gain_s or 0.0 for row in told), 1),
+        "observed_gain_s": round(sum(row.observed_gain_s or 0.0 for row in told), 1),
+        "calibration": None if calibration is None else round(calibration, 3),
+    }
+
+
+def summary(sums: dict[str, Any]) -> str:
+    """The last line of the table."""
+    count = f"{sums['moves']} {'move' if sums['moves'] == 1 else 'moves'}"
+    text = f"{count}, {sums['moved']} to where they were to go; gain predicted {sums['gain_s']:.0f} s"
+    if sums["told"]:
+        share = f" ({sums['observed_gain_s'] / sums['told_gain_s']:.2f})" if sums["told_gain_s"] > 0 else ""
+        text += f"; observed {sums['observed_gain_s']:.0f} of {sums['told_gain_s']:.0f} s{share} on {sums['told']}"
+        text += " whose jobs tell their pace"
+    if sums["calibration"] is not None:
+        text += f"; predictions now count {sums['calibration']:.2f}"
+    return text
+
+
+def stamp(at_s: float) -> str:
+    """Local time as Slurm writes it, 2026-11-21T07:39:03."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s))

@@ -1,0 +1,120 @@
+"""The story of one job: what was decided when it was submitted, and each lease and move since."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.rebalance import learning
+from slurm_pal.rebalance import story as words
+from slurm_pal.rebalance.journal import Journal, Move, TickLease
+from slurm_pal.report.moves import stamp
+
+Event = dict[str, Any]
+"""`at_s` (Unix s), `what`, `text` for people, and what else there is to know."""
+
+SUBMITTED = "submitted"
+_SET = {
+    "nodelist": "named {set}, whose GPUs were free",
+    "exclude": "kept it off {set}",
+    "clear": "took its node list back",
+}
+"""What was done with a node list; `{set}` is ours."""
+_LEFT = "left {set} as its node list after a move"
+_MOVED = {
+    "": "is moving it from {from} to {to}",
+    "move": "began to move it from {from} to {to}",
+    "moved": "moved it from {from} to {to}",
+    "elsewhere": "took it off {from} for {to}, but it started elsewhere",
+    "abandoned": "gave up moving it from {from} to {to}",
+    "ended": "was moving it from {from} to {to} when it ended",
+    "waiting": "took it off {from} for {to}, and it waits in the queue",
+}
+_BLANKS = {"set": "some nodes", "from": "its GPUs", "to": "others"}
+
+
+def of_submission(decision: dict[str, Any] | None, mark: dict[str, Any] | None, submit_s: float) -> list[Event]:
+    """What palsub (`decision`) and the submit filter (`mark`) decided."""
+    found: list[Event] = []
+    if decision is not None:
+        text = f"palsub decided: {decision['action']}: {decision['reason']}"
+        found.append({"at_s": float(decision["made_s"]), "what": SUBMITTED, "by": "palsub", "text": text})
+    if mark is not None:
+        text = f"the submit filter decided: {mark['act']}: {mark['reason']}"
+        found.append({"at_s": submit_s, "what": SUBMITTED, "by": mark["by"], "text": text})
+    return found
+
+
+def of_journal(journal: Journal, job_id: int) -> list[Event]:
+    """Each lease and move of a job in a journal. Raises DataError when it cannot be read."""
+    present = journal.leases().get(job_id)
+    found = [_set(present)] if present is not None else []
+    for lease, why, ended_s in journal.ended_leases(job_id):
+        found += [_set(lease), _cleared(lease, why, ended_s)]
+    return found + [_move(move, journal.steps_of(move.move_id)) for move in journal.moves(job_id=job_id)]
+
+
+def of_words(job: SlurmJob) -> list[Event]:
+    """What the admin comment of a job tells."""
+    return [_told(event) for event in words.events(job.fields.get("AdminComment", ""))]
+
+
+def in_order(events: list[Event]) -> list[Event]:
+    """By time; what happened at one time stays as it came."""
+    return sorted(events, key=lambda event: float(event["at_s"]))
+
+
+def lines(events: list[Event]) -> list[str]:
+    """A line for each event; the steps of a move stand in one more below it."""
+    text: list[str] = []
+    for event in events:
+        text.append(f"{stamp(event['at_s'])}  {event['text']}")
+        if event.get("steps"):
+            steps = ", ".join(f"{step['step']} +{step['at_s'] - event['at_s']:.1f} s" for step in event["steps"])
+            text.append(f"{'':21}steps: {steps}")
+    return text
+
+
+def _set(lease: TickLease) -> Event:
+    what, text = ("nodelist", _LEFT) if lease.kind == "move" else (lease.kind, _SET.get(lease.kind, lease.kind))
+    return {
+        "at_s": lease.made_s, "what": what, "set": lease.ours, "until_s": lease.until_s, "reason": lease.reason,
+        "text": f"{text.format(set=lease.ours)}: {lease.reason}",
+    }  # fmt: skip
+
+
+def _cleared(lease: TickLease, why: str, ended_s: float) -> Event:
+    return {
+        "at_s": ended_s, "what": "clear", "set": lease.ours, "own": lease.own, "reason": why,
+        "text": f"{_SET['clear']} ({lease.ours}): {why}",
+    }  # fmt: skip
+
+
+def _move(move: Move, steps: list[tuple[str, float]]) -> Event:
+    target = move.target_gpus or ",".join(move.target)
+    observed_s = learning.observed_gain_s(move)
+    text = f"{_moved_text(move.outcome, move.source, target)}: time factor {move.before:.3f} -> {move.after:.3f}"
+    text += f", gain predicted {move.gain_s:.0f} s at a cost of {move.cost_s:.0f} s"
+    if move.outcome in ("moved", "elsewhere"):
+        text += ", observed " + ("unknown (pal progress tells it)" if observed_s is None else f"{observed_s:.0f} s")
+    return {
+        "at_s": move.made_s, "what": "move", "from": move.source, "to": target, "before": move.before,
+        "after": move.after, "gain_s": move.gain_s, "observed_gain_s": observed_s, "cost_s": move.cost_s,
+        "checkpoint": move.checkpoint, "steps": [{"step": step, "at_s": at_s} for step, at_s in steps],
+        "outcome": move.outcome, "detail": move.detail, "ended_s": move.ended_s if move.outcome else None,
+        "text": text + (f"; {move.detail}" if move.detail else ""),
+    }  # fmt: skip
+
+
+def _moved_text(outcome: str, source: str, target: str) -> str:
+    places = {"from": source or _BLANKS["from"], "to": target or _BLANKS["to"]}
+    return _MOVED.get(outcome, f"{outcome}: from {{from}} to {{to}}").format(**places)
+
+
+def _told(event: dict[str, Any]) -> Event:
+    what = event["what"]
+    if what in _SET:
+        text = _SET[what].format(set=event.get("set", _BLANKS["set"]))
+    else:
+        text = _moved_text(what, event.get("from", ""), event.get("to", ""))
+    return {**event, "text": text + (f", gain predicted {event['gain_s']:.0f} s" if "gain_s" in event else "")}

@@ -1,0 +1,21 @@
+"""Whether slurmctld is too busy to be bothered, by sdiag(1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MOST_AGENT_MESSAGES = 100
+"""Messages to the nodes that wait to be sent: beyond this starts and ends of jobs lag behind."""
+
+
+def busy(statistics: Mapping[str, str], busy_threads: int) -> str:
+    """Why the tick should only look, or "". Pure; what sdiag does not tell does not count.
+
+    `busy_threads` is the setting rebalance.busy_threads; slurmctld has at most 256 (slurm.conf(5), max_rpc_cnt).
+    """
+    limits = {"Server thread count": busy_threads, "Agent queue size": MOST_AGENT_MESSAGES}
+    for name, limit in limits.items():
+        text = statistics.get(name, "")
+        if text.isdecimal() and int(text) >= limit:
+            return f"slurmctld is busy: {name.lower()} {text}, and from {limit} on the tick only looks"
+    return ""

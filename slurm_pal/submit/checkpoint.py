@@ -1,0 +1,138 @@
+"""A checkpoint on demand: the job's script goes to sbatch inside `wrapper.sh`, which takes SIGUSR1.
+
+The wrapper begins with the script's own directives, so that sbatch reads the same options,
+and ends with the script itself, byte for byte, so that `scontrol write batch_script` still
+shows it. What it does in the job is told in its comments and in docs/palsub.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+
+from slurm_pal.errors import PalError
+from slurm_pal.submit.argv import CommandLine, SiteOptions, without
+from slurm_pal.submit.script import READ_LIMIT, Script
+
+SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM")
+"""A checkpoint command that is one of these names, with or without SIG, is that signal."""
+
+WRAP = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
+"""What sbatch puts before the words of --wrap (seen on 22.05)."""
+
+_PLACE = re.compile(rb"#@HEADER@|@(?:INTERPRETER|COMMAND|SIGNAL|FIRST)@")
+
+
+class CannotWrap(PalError):
+    """The script must go to sbatch as it is; the text says why."""
+
+
+def signal_in(command: str) -> str:
+    """The name of the signal that a checkpoint command stands for, "" where it is a shell command."""
+    name = command.strip().removeprefix("SIG")
+    return name if name in SIGNALS else ""
+
+
+def wrapped(
+    line: CommandLine, script: Script | None, command: str, site: SiteOptions
+) -> tuple[str, bytes, CommandLine]:
+    """Path and text of a wrapper for this submission, and the command line that sends it. Writes nothing.
+
+    The file bears the name that sbatch would give the job: the script's, "wrap", or "sbatch" for a
+    script on stdin. Raises CannotWrap or OSError.
+    """
+    words = dict(line.options).get("wrap")
+    if words is not None:
+        if line.script is not None:
+            raise CannotWrap("sbatch takes no script beside --wrap")
+        path = _place("wrap")
+        text = render(WRAP + os.fsencode(words) + b"\n", command, directives=False)
+        return path, text, line._replace(before=without(line.before, "wrap", site), after=(path,))
+    body = script.body if script else b""
+    if len(body) >= READ_LIMIT:
+        raise CannotWrap(f"the script is longer than {READ_LIMIT >> 20} MiB")
+    text = render(body, command)
+    if line.script is None:
+        path = _place("sbatch")
+        return path, text, line._replace(after=(*line.after, path))
+    path = _place(line.script)
+    dashes = line.after[:1] if line.after[0] == "--" else ()
+    return path, text, line._replace(after=(*dashes, path, *line.after[len(dashes) + 1 :]))
+
+
+def render(body: bytes, command: str, directives: bool = True) -> bytes:
+    """The wrapper around the script `body`, which makes checkpoints by `command`.
+
+    `directives` is false for a script of --wrap, in which sbatch reads none. Raises
+    CannotWrap for a script that sbatch itself refuses, and OSError when wrapper.sh cannot be read.
+    """
+    if not body.startswith(b"#!"):
+        raise CannotWrap("the script does not begin with #!")
+    if b"\0" in body or b"\r\n" in body:
+        raise CannotWrap("the script is binary or has DOS line breaks, which sbatch refuses")
+    with open(os.path.join(os.path.dirname(__file__), "wrapper.sh"), "rb") as stream:
+        template = stream.read()
+    header = _header(body) if directives else b"#"
+    number = signal_in(command)
+    lines = template.count(b"\n") + header.count(b"\n")
+    filled = {
+        b"#@HEADER@": header,
+        b"@INTERPRETER@": b" ".join(_quoted(word) for word in _interpreter(body)),
+        b"@COMMAND@": _quoted(b"" if number else os.fsencode(command)),
+        b"@SIGNAL@": number.encode() or b"''",
+    }
+    filled[b"@FIRST@"] = str(lines + filled[b"@COMMAND@"].count(b"\n") + 1).encode()
+    return _PLACE.sub(lambda place: filled[place.group()], template) + body
+
+
+def _header(body: bytes) -> bytes:
+    """The comments before the first command, where directives stand; sbatch passes over blank lines."""
+    kept = []
+    for line in body.split(b"\n")[1:]:
+        if line.lstrip(b" \t").startswith(b"#"):
+            kept.append(line)
+        elif line.strip():
+            break
+    return b"\n".join(kept) or b"#"
+
+
+def _interpreter(body: bytes) -> list[bytes]:
+    """The words of `#!` as the kernel takes them: a program and at most one argument, which may hold blanks.
+
+    Raises CannotWrap where there is none.
+    """
+    words = body[2:].partition(b"\n")[0].strip(b" \t").split(None, 1)
+    if not words:
+        raise CannotWrap("the script names no interpreter after #!")
+    return words
+
+
+def _quoted(word: bytes) -> bytes:
+    return b"'" + word.replace(b"'", b"'\\''") + b"'"
+
+
+def _place(name: str) -> str:
+    """A path for the wrapper of the script `name`, in a directory not made yet. sbatch names the job after it."""
+    folder = f"palsub.{os.getpid()}.{os.urandom(6).hex()}"
+    return os.path.join(os.environ.get("TMPDIR") or "/tmp", folder, os.path.basename(name))
+
+
+def write(path: str, text: bytes) -> None:
+    """Write the wrapper where only its user can read it, for sbatch. Raises OSError; then nothing is left."""
+    os.mkdir(os.path.dirname(path), 0o700)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as stream:
+            stream.write(text)
+    except BaseException:
+        remove(path)
+        raise
+
+
+def remove(path: str) -> None:
+    """Remove the wrapper and its directory; that they are not there is well."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(path))

@@ -1,0 +1,105 @@
+"""What a running job says of itself in its own comment: how far it is, and that a checkpoint is written.
+
+Whoever submitted a job may change its comment while it runs (scontrol(1), update). Each
+change costs the controller two requests and a state save, hence the limit on how often.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+
+from slurm_pal import marks
+from slurm_pal.errors import DataError, SlurmError, UsageError
+from slurm_pal.slurm.client import Completed, Runner
+
+
+def job_id(environment: Mapping[str, str]) -> int:
+    """The job that this process belongs to. Raises UsageError outside of one."""
+    text = environment.get("SLURM_JOB_ID", "")
+    if not text.isdigit():
+        raise UsageError("not inside a Slurm job (no SLURM_JOB_ID): call it from the job's script or program")
+    return int(text)
+
+
+def speaks(environment: Mapping[str, str]) -> bool:
+    """Whether this process speaks for the job: of the tasks of a step only the first does."""
+    return environment.get("SLURM_PROCID", "0") == "0"
+
+
+def restarts(environment: Mapping[str, str]) -> int:
+    """How often Slurm has requeued the job; it sets the variable from the first time on."""
+    text = environment.get("SLURM_RESTART_COUNT", "")
+    return int(text) if text.isdigit() else 0
+
+
+def progress_word(iteration: int, total: int | None, now_s: float, restart: int) -> dict[str, str]:
+    """The values of the word `pal:it=`."""
+    of = {} if total is None else {"of": str(total)}
+    return {marks.PROGRESS: str(iteration), **of, "at": f"{now_s:.0f}", "r": str(restart)}
+
+
+def ack_word(comment: str, restart: int, failed: bool) -> dict[str, str]:
+    """The values of the next word `pal:ack=`: numbers count from 1 in each run of the job."""
+    run, _, number = marks.read(comment, marks.ACK).get(marks.ACK, "").partition(".")
+    last = int(number) if run == str(restart) and number.isdigit() else 0
+    return {marks.ACK: f"{restart}.{last + 1}"} | ({"failed": "1"} if failed else {})
+
+
+def comment_of(run: Runner, job: int) -> str:
+    """A job's comment as it is, blanks and line ends included. Raises SlurmError.
+
+    squeue is the only command that prints it with nothing around it.
+    """
+    text = _checked(run, ["squeue", "-h", "-j", str(job), "-o", "%k"]).stdout.removesuffix("\n")
+    return "" if text == "(null)" else text
+
+
+def put(run: Runner, job: int, comment: str, pairs: dict[str, str]) -> None:
+    """Put a word into a job's comment, and keep all else. Raises SlurmError, or DataError when it gets too long."""
+    text = marks.put(comment, pairs)
+    if text is None:
+        raise DataError(f"the comment of job {job} has no room for {marks.word(pairs)}: shorten --comment")
+    _checked(run, ["scontrol", "update", f"JobId={job}", f"Comment={text}"])
+
+
+def _checked(run: Runner, argv: list[str]) -> Completed:
+    done = run(argv, "")
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise SlurmError(f"{argv[0]} failed: {said[0].strip() if said else f'exit code {done.returncode}'}")
+    return done
+
+
+def due(job: int, restart: int, every_s: float, now_s: float, environment: Mapping[str, str]) -> bool:
+    """Whether so many seconds have passed since the last word; if so, this moment is remembered.
+
+    The memory is a small file of the user's own beside the job, in $TMPDIR or /tmp. Raises
+    OSError or DataError when it cannot be kept: then nothing is said, lest it be said too often.
+    """
+    path = os.path.join(environment.get("TMPDIR") or "/tmp", f"slurm-pal-{os.geteuid()}-{job}")
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    with open(os.open(path, flags, 0o600), "r+b") as stream:
+        info = os.fstat(stream.fileno())
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
+            raise DataError(f"{path} is not a file of yours: set TMPDIR to a directory of your own")
+        last_s, _, run = stream.read(64).decode("ascii", "replace").partition(" ")
+        if last_s.isdigit() and run == str(restart) and 0 <= now_s - int(last_s) < every_s:
+            return False
+        stream.seek(0)
+        stream.truncate()
+        stream.write(f"{now_s:.0f} {restart}".encode())
+    return True
+
+
+def touch_ack(environment: Mapping[str, str]) -> bool:
+    """Tell the checkpoint wrapper on this node by its file; False where there is none."""
+    path = environment.get("SLURM_PAL_ACK", "")
+    if not path:
+        return False
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except OSError:  # another node of the job, or its wrapper has ended
+        return False
+    return True

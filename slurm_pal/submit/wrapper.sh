@@ -1,0 +1,220 @@
+#!/bin/bash
+#@HEADER@
+# shellcheck disable=SC2317 # traps call what seems to be called by nobody
+# == palsub --pal-checkpoint: this part keeps the job movable; the job's own script stands below ==
+# It runs that script, makes a checkpoint when the batch shell gets SIGUSR1, and then says so in the
+# job's comment: pal:ack=<restart>.<number>, with ;failed=1 where there is no checkpoint.
+pal_interpreter=(@INTERPRETER@) # of the job's own script
+pal_command=@COMMAND@           # a shell command that writes a checkpoint; or, where there is none,
+pal_signal=@SIGNAL@             # the signal by which the job's processes write one
+pal_first=@FIRST@               # the line at which the job's own script begins
+pal_limit_s=110                 # for a checkpoint; whoever asked for one waits a little longer
+pal_requeue_s=60                # how long after a checkpoint a requeue may follow
+
+pal_say() { echo "palsub: $1" >&2; }
+
+# The job's own script in a private directory. Its interpreter is called by name: /tmp may be noexec.
+pal_unpack() {
+  local base
+  for base in "${SLURM_TMPDIR:-${TMPDIR:-/tmp}}" /tmp /dev/shm; do
+    pal_dir=$(mktemp -d "$base/pal.$SLURM_JOB_ID.XXXXXX" 2>/dev/null) || continue
+    tail -n "+$pal_first" "$0" > "$pal_dir/slurm_script" 2>/dev/null && return 0
+    rm -rf -- "$pal_dir"
+  done
+  return 1
+}
+
+# A process that stands where the script stands. How far a signal reaches depends on ProctrackType:
+# when it has killed this one too, then the script has got it already.
+pal_stand_witness() {
+  (trap - INT QUIT; exec sleep 2147483647) < /dev/null > /dev/null 2>&1 &
+  pal_witness=$!
+  disown
+}
+
+# A signal for the batch shell is for the script: it would be the batch shell.
+pal_forward() {
+  pal_woken=1
+  [ "$1" != TERM ] || pal_ending=1
+  [ -n "$pal_script" ] || return
+  sleep 0.1
+  if kill -0 "$pal_witness" 2>/dev/null; then
+    kill -s "$1" "$pal_script" 2>/dev/null
+  else
+    pal_stand_witness
+  fi
+}
+
+# By squeue, since of all commands it alone prints a comment without anything around it.
+pal_comment() {
+  local text
+  text=$(squeue -h -j "$SLURM_JOB_ID" -o %k) || return 1
+  [ "$text" = "(null)" ] || printf '%s' "$text"
+}
+
+pal_ack_in() { [[ $1 =~ (^|[[:space:]])pal:ack=([0-9]+\.[0-9]+) ]] && echo "${BASH_REMATCH[2]}"; }
+
+# The comment $1 without a word pal:ack, and with the word $2 at its end.
+pal_put() {
+  local rest="$1 " kept="" part
+  while [ -n "$rest" ]; do
+    part=${rest%%" "*}
+    rest=${rest#*" "}
+    [[ $part == pal:ack=* ]] || kept+="$part "
+  done
+  kept=${kept%"${kept##*[! ]}"}
+  printf '%s' "${kept:+$kept }$2"
+}
+
+# Write the acknowledgement; $1 is "" or ";failed=1", $2 the one that stood there before the checkpoint.
+# It is looked at again, since a `pal progress` at the same time writes the same comment.
+pal_acknowledge() {
+  local restart=${SLURM_RESTART_COUNT:-0} comment present text number=1 try LC_ALL=C
+  [[ $2 != "$restart".* ]] || number=$((${2#*.} + 1))
+  local word="pal:ack=$restart.$number$1"
+  for try in 1 2 3 4; do
+    [ "$try" = 1 ] || sleep 1
+    comment=$(pal_comment) || continue
+    present=$(pal_ack_in "$comment")
+    [ "$present" != "$restart.$number" ] || return 0 # ours, or the script's own by `pal ack`
+    text=$(pal_put "$comment" "$word")
+    [ "${#text}" -le 1000 ] || break
+    scontrol update "JobId=$SLURM_JOB_ID" "Comment=$text"
+  done
+  pal_say "the checkpoint cannot be acknowledged in the comment of job $SLURM_JOB_ID"
+  return 1
+}
+
+# Whether process $1 handles signal number $2, or blocks it to wait for it as srun does.
+pal_takes() {
+  local key value number=$2
+  while read -r key value; do
+    case $key in SigBlk: | SigCgt:) (((0x${value: -8} >> (number - 1)) & 1)) && return 0 ;; esac
+  done 2>/dev/null < "/proc/$1/status"
+  return 1
+}
+
+# A shell with a trap on EXIT handles every deadly signal, only to die of it: SIGVTALRM shows that.
+pal_may_die() {
+  local name=
+  read -r name 2>/dev/null < "/proc/$1/comm"
+  [[ $name =~ ^(ba|da|k|z|mk)?sh$ ]] && pal_takes "$1" "$(kill -l VTALRM)"
+}
+
+# Send the signal to process $1 if it takes it, else to those below that do. One that does not would die of it.
+pal_tell() {
+  local number line pid rest told=1
+  number=$(kill -l "$pal_signal")
+  if ! pal_may_die "$1" && pal_takes "$1" "$number"; then kill -s "$pal_signal" "$1" && return 0; fi
+  for line in /proc/[0-9]*/stat; do
+    { read -r rest < "$line"; } 2>/dev/null || continue
+    pid=${rest%% *}
+    rest=${rest##*) }
+    read -r _ rest _ <<< "$rest"
+    [ "$rest" != "$1" ] || ! pal_tell "$pid" || told=0
+  done
+  [ "$told" = 0 ] || { pal_takes "$1" "$number" && kill -s "$pal_signal" "$1"; }
+}
+
+# Have a checkpoint written: true once it is there.
+pal_write_checkpoint() {
+  local until_s=$((SECONDS + pal_limit_s))
+  if [ -n "$pal_command" ]; then
+    PAL_PAYLOAD_PID=$pal_script timeout -k 5 "$pal_limit_s" bash -c "$pal_command"
+    return $? # without a number it would be the status of what the trap interrupted
+  fi
+  pal_tell "$pal_script" || { pal_say "no process of the job handles SIG$pal_signal: no checkpoint"; return 1; }
+  while [ "$SECONDS" -lt "$until_s" ] && [ ! -e "$SLURM_PAL_ACK" ] && kill -0 "$pal_script" 2>/dev/null; do
+    sleep 0.2
+  done
+  [ -e "$SLURM_PAL_ACK" ]
+}
+
+# SIGUSR1: in the background, so that the batch shell goes on to hear signals.
+pal_checkpoint() {
+  trap - INT QUIT
+  unset "${!SQUEUE_@}" "${!SCONTROL_@}" SLURM_CLUSTERS # they change what Slurm's commands do
+  local before
+  before=$(pal_ack_in "$(pal_comment)")
+  rm -f -- "$SLURM_PAL_ACK"
+  if pal_write_checkpoint; then
+    pal_acknowledge "" "$before" && printf '%(%s)T\n' -1 > "$pal_dir/acknowledged"
+  else
+    pal_acknowledge ";failed=1" "$before"
+  fi
+}
+
+pal_usr1() {
+  pal_woken=1
+  [ -n "$pal_script" ] || return
+  [ -z "$pal_writer" ] || ! kill -0 "$pal_writer" 2>/dev/null || return
+  pal_checkpoint < /dev/null &
+  pal_writer=$!
+}
+
+# Run the script once; its exit status is left in pal_status. A trap ends `wait` before the script has
+# ended, hence the loop; a second `wait` still knows the status when both came together.
+pal_run() {
+  local again
+  (trap - INT QUIT; exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@") <&3 3<&- &
+  pal_script=$!
+  while :; do
+    pal_woken=
+    wait "$pal_script" 2>/dev/null
+    pal_status=$?
+    [ -n "$pal_woken" ] || break
+    kill -0 "$pal_script" 2>/dev/null && continue
+    wait "$pal_script" 2>/dev/null
+    again=$?
+    [ "$again" = 127 ] || pal_status=$again
+    break
+  done
+  pal_script=
+}
+
+# Whether the script must run once more. Some programs write their checkpoint and exit 0, since they expect the
+# requeue that follows. Were the job to end now, the rest of its work would be lost. When no requeue has come in
+# time the move was given up, and the script goes on from its checkpoint, as it would after the requeue.
+pal_to_be_continued() {
+  local now_s at_s
+  [ "$pal_status" = 0 ] && [ -n "$pal_writer" ] && [ -z "$pal_ending" ] || return 1
+  while kill -0 "$pal_writer" 2>/dev/null; do sleep 0.2; done
+  read -r at_s 2>/dev/null < "$pal_dir/acknowledged" || return 1
+  rm -f -- "$pal_dir/acknowledged"
+  printf -v now_s '%(%s)T' -1
+  [ $((now_s - at_s)) -le "$pal_requeue_s" ] || return 1
+  while [ $((now_s - at_s)) -le "$pal_requeue_s" ]; do
+    sleep 1
+    [ -z "$pal_ending" ] || exit 143
+    printf -v now_s '%(%s)T' -1
+  done
+  pal_say "no requeue after the checkpoint: the job's script is run again"
+}
+
+pal_clean() {
+  kill "$pal_witness" 2>/dev/null
+  [ -z "$pal_writer" ] || { kill "$pal_writer" && wait "$pal_writer"; } 2>/dev/null
+  rm -rf -- "$pal_dir"
+}
+
+pal_main() {
+  local name
+  pal_script="" pal_writer="" pal_ending=""
+  pal_unpack || { pal_say "no room for the job's script in ${SLURM_TMPDIR:-${TMPDIR:-/tmp}}, /tmp or /dev/shm"; exit 1; }
+  export SLURM_PAL_ACK=$pal_dir/ack
+  exec 3<&0
+  pal_stand_witness
+  trap pal_clean EXIT
+  trap pal_usr1 USR1
+  # shellcheck disable=SC2064 # the name is to be expanded now
+  for name in HUP INT QUIT USR2 ALRM TERM; do trap "pal_forward $name" "$name"; done
+  pal_run "$@"
+  while pal_to_be_continued; do
+    pal_writer=""
+    pal_run "$@"
+  done
+  exit "$pal_status"
+}
+
+pal_main "$@"
+# == the job's own script ==

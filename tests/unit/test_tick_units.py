@@ -1,0 +1,187 @@
+"""The files by which systemd, cron and logrotate serve the tick: as shipped, and filled in for a site."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from slurm_pal.admin import units
+from slurm_pal.cli.admin import admin
+from slurm_pal.cli.pal_rebalance import pal_rebalance
+from slurm_pal.config import Config
+from slurm_pal.errors import Exit, UsageError
+
+PLAIN = {"PATH": "/usr/bin:/bin"}
+ETC = Path(__file__).parents[2] / "etc"
+ASSIGNMENT = re.compile(r"[A-Z][A-Za-z]+=.*")
+
+
+def config(**paths: str) -> Config:
+    made = Config()
+    for name, path in paths.items():
+        section = "rebalance" if name in ("log", "metrics") else "paths"
+        made.set(section, name, path, "test")
+    return made
+
+
+def place(made: Config | None = None, program: str = "/usr/bin/pal-rebalance", **env: str) -> units.Place:
+    found = units.place(made or config(), 0, PLAIN | env, program)
+    return found._replace(user="slurm", group="slurm")
+
+
+def keys(text: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if ASSIGNMENT.fullmatch(line):
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+        else:
+            assert not line or line.startswith(("#", "[")), line
+    return found
+
+
+def options(command_line: str) -> list[str]:
+    return [word for word in command_line.split() if word.startswith("--")]
+
+
+def test_at_the_usual_places_the_files_are_as_shipped() -> None:
+    found = units.filled(place())
+    assert set(found) == set(units.NAMES)
+    for name, text in found.items():
+        assert text == (ETC / name).read_text(), name
+
+
+@pytest.mark.parametrize("name", [units.SERVICE, units.ONCE])
+def test_a_service_is_shut_in_and_can_do_its_work(name: str) -> None:
+    found = keys((ETC / name).read_text())
+    assert found["User"] == ["slurm"] and found["StateDirectory"] == ["slurm-pal"]
+    assert found["CapabilityBoundingSet"] == [""] and found["NoNewPrivileges"] == ["true"]
+    assert found["ProtectSystem"] == ["strict"] and found["SystemCallFilter"] == ["@system-service"]
+    assert found["KillMode"] == ["mixed"]  # else SIGTERM would hit the scontrol in hand too
+    assert "RemoveIPC" not in found  # slurmctld is the same user
+    assert set(found["RestrictAddressFamilies"][0].split()) == {"AF_UNIX", "AF_INET", "AF_INET6"}
+    known = {option for parameter in pal_rebalance.params for option in parameter.opts}
+    (line,) = found["ExecStart"]
+    assert options(line) and set(options(line)) <= known
+
+
+def test_what_a_program_that_has_no_luck_exits_with_is_known_to_systemd() -> None:
+    stays, once = (keys((ETC / name).read_text()) for name in (units.SERVICE, units.ONCE))
+    assert stays["RestartPreventExitStatus"] == [f"{int(Exit.USAGE)} {int(Exit.CONFIG)}"]
+    assert once["SuccessExitStatus"] == [str(int(Exit.BUSY))]
+    assert keys((ETC / units.TIMER).read_text())["Unit"] == [os.path.basename(units.ONCE)]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
+    for name, text in units.filled(place(program="/bin/true")).items():
+        if name.startswith("systemd/"):
+            (tmp_path / os.path.basename(name)).write_text(text)
+    names = sorted(str(path) for path in tmp_path.iterdir())
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *names], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not shutil.which("logrotate", path="/usr/sbin:/usr/bin"), reason="logrotate is not installed")
+def test_logrotate_takes_its_rule(tmp_path: Path) -> None:
+    rule = tmp_path / "pal-rebalance"
+    where = units.place(config(state_dir=str(tmp_path / "state")), os.geteuid(), PLAIN, "/bin/true")
+    rule.write_text(units.filled(where)[units.LOGROTATE])
+    rule.chmod(0o644)
+    program = shutil.which("logrotate", path="/usr/sbin:/usr/bin") or ""
+    argv = [program, "-d", "-s", str(tmp_path / "status"), str(rule)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0 and "error" not in done.stderr
+    assert f"{tmp_path}/state/rebalance.log" in done.stderr
+
+
+def cron_command(text: str) -> str:
+    (line,) = [line for line in text.splitlines() if line.startswith("*")]
+    *when, user, command = line.split(None, 6)
+    assert when == ["*"] * 5 and user == "slurm" and "%" not in command
+    return command
+
+
+@pytest.mark.parametrize(("code", "complaint"), [(0, ""), (9, "is already at work"), (6, "no slurmctld")])
+def test_cron_never_mails(tmp_path: Path, code: int, complaint: str) -> None:
+    """What the command prints would be mailed; the trouble is to be in syslog."""
+    program = tmp_path / "pal-rebalance"
+    program.write_text(f"#!/bin/sh\necho the plan\n[ -z '{complaint}' ] || echo '{complaint}' >&2\nexit {code}\n")
+    logger = tmp_path / "logger"
+    logger.write_text(f"#!/bin/sh\n[ \"$*\" = '-t pal-rebalance' ] && cat > {tmp_path}/syslog\n")
+    for path in (program, logger):
+        path.chmod(0o755)
+    text = units.filled(place(program=str(program)))[units.CRON]
+    assert text.endswith("\n") and re.fullmatch(r"[A-Za-z0-9_-]+", os.path.basename(units.CRON))  # else cron skips it
+    done = subprocess.run(
+        ["/bin/sh", "-c", cron_command(text)], capture_output=True, text=True, check=False, timeout=60,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("", "")
+    assert (tmp_path / "syslog").read_text().strip() == complaint
+
+
+def test_a_site_with_other_places() -> None:
+    made = config(
+        state_dir="/srv/pal", table="/shared/slurm/pal_table.lua", log="/var/log/slurm/pal.log",
+        metrics="/var/lib/node_exporter/pal.prom",
+    )  # fmt: skip
+    where = place(made, "/home/anna/venv/bin/pal-rebalance", SLURM_CONF="/opt/slurm/etc/slurm.conf")
+    found = units.filled(where._replace(user="root", group="root"))
+    service = keys(found[units.SERVICE])
+    assert service["ExecStart"] == ["/home/anna/venv/bin/pal-rebalance --daemon"] and service["User"] == ["root"]
+    assert service["Environment"] == ["SLURM_CONF=/opt/slurm/etc/slurm.conf"]
+    assert "StateDirectory" not in service and "StateDirectoryMode" not in service
+    assert service["ReadWritePaths"] == ["/srv/pal", "-/shared/slurm", "-/var/lib/node_exporter", "-/var/log/slurm"]
+    assert service["ProtectHome"] == ["read-only"] and service["PrivateTmp"] == ["true"]
+    assert "\nSLURM_CONF=/opt/slurm/etc/slurm.conf\n" in found[units.CRON]
+    assert " root /home/anna/venv/bin/pal-rebalance --once " in found[units.CRON]
+    assert "\n/var/log/slurm/pal.log {\n    su root root\n" in found[units.LOGROTATE]
+
+
+def test_a_state_folder_elsewhere_below_var_lib_stays_systemds() -> None:
+    service = keys(units.filled(place(config(state_dir="/var/lib/slurm/pal")))[units.SERVICE])
+    assert service["StateDirectory"] == ["slurm/pal"] and "ReadWritePaths" not in service
+
+
+def test_a_slurm_beside_the_usual_path_is_found(tmp_path: Path) -> None:
+    (tmp_path / "scontrol").write_text("#!/bin/sh\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    where = place(PATH=f"{tmp_path}:/usr/bin")
+    assert where.variables["PATH"].split(":")[0] == str(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["/srv/my pal", "/srv/100%", "/srv/a;b", "/srv/$HOME"])
+def test_a_path_that_a_unit_file_would_read_otherwise_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match="cannot stand in a unit file"):
+        place(config(state_dir=path))
+
+
+def test_pal_admin_units_writes_and_tells_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slurm.conf").write_text("ClusterName=c\nSlurmUser=root\n")
+    (tmp_path / "pal.toml").write_text('[paths]\nstate_dir = "/var/lib/slurm-pal"\n')
+    monkeypatch.setattr(units, "find", lambda path=None: "/opt/pal/bin/pal-rebalance")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shown = CliRunner().invoke(admin, ["units"])
+    assert shown.exit_code == 0 and "ExecStart=/opt/pal/bin/pal-rebalance --daemon" in shown.stdout
+    written = CliRunner().invoke(admin, ["units", "--dir", str(tmp_path / "new" / "units")])
+    assert written.exit_code == 0, written.output
+    for name in units.NAMES:
+        assert f"==> {name} <==\n{(tmp_path / 'new' / 'units' / name).read_text()}" in shown.stdout
+        assert f"/units/{name}" in written.stdout.partition("Left to do")[2]
+    assert "PrivateTmp=false" in shown.stdout or not str(tmp_path).startswith(("/tmp/", "/var/tmp/"))
+
+
+def test_without_the_program_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python3"))
+    with pytest.raises(UsageError, match="install slurm-pal first"):
+        units.find(str(tmp_path))
