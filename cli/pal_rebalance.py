@@ -123,7 +123,7 @@ def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
     journal = _journal(journal_path(config, own), wanted, stack)
     if own:
         publisher = None
-    elif wanted.daemon:
+    elif wanted.daemon and wanted.act:
         stack.enter_context(locked(config.table_path + ".lock", "a publisher"))
     else:  # a publisher that stays publishes better than one look can
         try:

@@ -65,7 +65,9 @@ class Decider:
         published = snapshots.read(self._config.snapshot_path)
         penalty = self._config.number("placement", "locality_penalty")
         mine = [job for job in overview.jobs if not self._only_user or job.user == self._only_user]
-        paces, learnt = pace.look(mine, published, self._journal, self.terms, penalty, now_s)
+        paces, learnt = pace.look(
+            mine, published, self._journal, self.terms, penalty, now_s, 1 if self._only_user else 2
+        )
         scores = learning.corrected(published, learnt)
         moves = self._journal.moves(now_s - MEMORY_S)
         open_moves = self._journal.open_moves()

@@ -30,7 +30,7 @@ STEP_NOISE, SLOPE_SPREAD = 0.05, 0.5  # of the logarithm of a step time; of sens
 MOST_SENSITIVE = 3.0
 CLEAR = 1.05  # up to here a job runs as fast as predicted, and so do its GPUs
 CLEARED_S = 86400.0  # how long that speaks for a GPU
-SLOW, SLOW_SAMPLES, SLOW_JOBS = 1.10, 3.0, 2
+SLOW, SLOW_SAMPLES, SLOW_JOBS, SLOW_USERS = 1.10, 3.0, 2, 2
 MOST_CORRECTION = 3.0
 PRIOR_MOVES = 4  # so many moves weigh as much as what was assumed before any
 ABSURD = 1e7  # no step takes so many seconds, or so small a part of one
@@ -92,12 +92,7 @@ class Residual(NamedTuple):
     factor: float  # running mean of observed over predicted time; 1.0: as believed
     samples: float  # how many looks, one that may also be due to other GPUs counting in part
     slow_jobs: frozenset[int]  # jobs that found it slower than believed
-
-    @property
-    def slow(self) -> bool:
-        """Whether it became slow: not one job's word, nor one look's."""
-        enough = self.samples > SLOW_SAMPLES - 1e-9 and len(self.slow_jobs) >= SLOW_JOBS
-        return enough and self.factor > SLOW
+    slow: bool  # whether it became slow: not one look's word, nor one job's, nor one user's
 
 
 class Corrections(NamedTuple):
@@ -139,11 +134,15 @@ class _Group(NamedTuple):
         return median(abs(log(self.ratio(one))) for one in self.seen) <= COHERENT
 
 
-def corrections(observations: Iterable[Observation], snapshot: Snapshot | None = None) -> Corrections:
+def corrections(
+    observations: Iterable[Observation], snapshot: Snapshot | None = None, users: int = SLOW_USERS
+) -> Corrections:
     """Learn from what jobs of one key say of each other. Pure.
 
     With `snapshot` what was seen of a GPU before its newest measurement is left out: its score
-    knows that already.
+    knows that already. A GPU became slow only when jobs of so many `users` (first word of the
+    key) found so: jobs may say what they like, and nobody is to keep others off a good GPU. 1
+    is for a user who steers only his own jobs.
     """
     sound = [one for one in observations if 1 / ABSURD < one.step_s < ABSURD and 1 / ABSURD < one.predicted < ABSURD]
     by_key: dict[str, list[Observation]] = defaultdict(list)
@@ -164,7 +163,7 @@ def corrections(observations: Iterable[Observation], snapshot: Snapshot | None =
         jobs,
         {key: group.sensitivity for key, group in whole.items()},
         {key: group.base_s for key, group in whole.items()},
-        _residuals(ratios, snapshot),
+        _residuals(ratios, snapshot, users),
     )
 
 
@@ -200,7 +199,7 @@ def _fitted(seen: Sequence[Observation]) -> _Group:
 
 
 def _residuals(
-    ratios: Sequence[tuple[Observation, float]], snapshot: Snapshot | None
+    ratios: Sequence[tuple[Observation, float]], snapshot: Snapshot | None, users: int
 ) -> dict[tuple[Gpu, str], Residual]:
     """What each GPU is to answer for, from (observation, observed over predicted) in the order of time.
 
@@ -222,8 +221,8 @@ def _residuals(
         for gpu in answerable:
             if one.at_s >= measured_s[gpu]:
                 for felt_by in SENSITIVITY_CLASSES[: SENSITIVITY_CLASSES.index(c) + 1] if slow else (c,):
-                    found[gpu, felt_by].add(ratio, weight, one.job_id if slow else None)
-    return {key: sums.residual() for key, sums in found.items()}
+                    found[gpu, felt_by].add(ratio, weight, one if slow else None)
+    return {key: sums.residual(users) for key, sums in found.items()}
 
 
 class _Sums:
@@ -232,16 +231,22 @@ class _Sums:
     def __init__(self) -> None:
         self._above = self._below = self._samples = 0.0
         self._slow_jobs: set[int] = set()
+        self._slow_users: set[str] = set()
 
-    def add(self, ratio: float, weight: float, slow_job: int | None) -> None:
+    def add(self, ratio: float, weight: float, accuser: Observation | None) -> None:
         share = NEWEST_SHARE * weight
         self._above = (1 - share) * self._above + share * ratio
         self._below = (1 - share) * self._below + share
         self._samples += weight
-        self._slow_jobs |= set() if slow_job is None else {slow_job}
+        if accuser is not None:
+            self._slow_jobs.add(accuser.job_id)
+            self._slow_users.add(accuser.key.partition(" ")[0])
 
-    def residual(self) -> Residual:
-        return Residual(self._above / self._below, self._samples, frozenset(self._slow_jobs))
+    def residual(self, users: int) -> Residual:
+        factor = self._above / self._below
+        enough = self._samples > SLOW_SAMPLES - 1e-9 and len(self._slow_jobs) >= SLOW_JOBS
+        slow = enough and len(self._slow_users) >= users and factor > SLOW
+        return Residual(factor, self._samples, frozenset(self._slow_jobs), slow)
 
 
 def _suspects(one: Observation, cleared: Mapping[tuple[Gpu, str], Sequence[tuple[int, float]]]) -> tuple[Gpu, ...]:

@@ -25,14 +25,22 @@ def believed(snapshot: Snapshot, sensitivity: str, gpus: Mapping[str, Iterable[i
 
 
 def look(
-    jobs: Iterable[SlurmJob], snapshot: Snapshot, journal: Journal, terms: Terms, locality_penalty: float, now_s: float
+    jobs: Iterable[SlurmJob],
+    snapshot: Snapshot,
+    journal: Journal,
+    terms: Terms,
+    locality_penalty: float,
+    now_s: float,
+    users: int = 2,
 ) -> tuple[dict[int, Pace], Corrections]:
     """What each job says of its pace, and what that says of the GPUs; both journalled.
+
+    A GPU is believed slower than measured once jobs of `users` users found it so.
 
     Raises DataError when the journal cannot be written.
     """
     before = journal.samples()
-    steps: dict[int, tuple[dict[str, str], float]] = {}
+    steps: dict[int, tuple[dict[str, str], Observation]] = {}
     earlier = {(seen.job_id, seen.restarts): seen for seen in journal.observations(now_s - SINCE_S)}
     with journal.together():
         for job in jobs:
@@ -50,9 +58,9 @@ def look(
             if sample is not None and sample != before.get(job.job_id):
                 journal.add_sample(sample)
             if known is not None:
-                steps[job.job_id] = said, known.step_s
+                steps[job.job_id] = said, known
         _observe_moves(journal, earlier, now_s)
-    found = learning.corrections(earlier.values(), snapshot)
+    found = learning.corrections(earlier.values(), snapshot, users)
     return {job_id: _pace(job_id, *seen, found) for job_id, seen in steps.items()}, found
 
 
@@ -79,5 +87,6 @@ def _observe_moves(journal: Journal, seen: Mapping[tuple[int, int], Observation]
                 journal.set_observed(move.move_id, ratio)
 
 
-def _pace(job_id: int, said: dict[str, str], step_s: float, found: Corrections) -> Pace:
-    return Pace(step_s, learning.remaining_s(said, step_s), found.jobs.get(job_id))
+def _pace(job_id: int, said: dict[str, str], seen: Observation, found: Corrections) -> Pace:
+    remaining_s = learning.remaining_s(said, seen.step_s)
+    return Pace(seen.step_s, remaining_s, found.jobs.get(job_id), found.sensitivity.get(seen.key, 1.0))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Collection
 from typing import NamedTuple
 
 from slurm_pal.config import Config
@@ -154,17 +155,19 @@ class Publisher:
         overview = self._client.overview(marked=True)
         return self.serve(overview, time.monotonic() - started, now_s)
 
-    def serve(self, overview: Overview, query_s: float, now_s: float) -> Round:
+    def serve(self, overview: Overview, query_s: float, now_s: float, others: Collection[int] = frozenset()) -> Round:
         """One round on what Slurm answered within `query_s`: leases taken back, heartbeat, table, gpus.txt.
 
-        `now_s` is when Slurm was asked. Raises SlurmError when its configuration is not known and cannot be had.
+        `now_s` is when Slurm was asked; the lists of the jobs `others` are looked after by
+        somebody else. Raises SlurmError when its configuration is not known and cannot be had.
         """
         known = self.known_site(now_s)
         ended: list[Update] = []
         trouble: list[str] = []
         clears = CLEARS if self._stays and known.may_clear else ""
         if clears:
-            ended, trouble = take_back(self._client, overview, now_s, self._config.number("submit", "lease_pass_s"))
+            mine = overview._replace(jobs=tuple(job for job in overview.jobs if job.job_id not in others))
+            ended, trouble = take_back(self._client, mine, now_s, self._config.number("submit", "lease_pass_s"))
             trouble += self._beat(now_s)
         elif self._stays:
             trouble.append(f"leases are not taken back: only SlurmUser ({known.slurm_user}) and root may do that")

@@ -16,6 +16,9 @@ from slurm_pal.rebalance.requests import request_of
 from slurm_pal.rebalance.retarget import Waiting
 from slurm_pal.slurm.client import Overview
 
+FELT_AT_LEAST = 0.3
+"""Work that feels less than this of what its class does is not moved for it."""
+
 
 class Pace(NamedTuple):
     """How a job does, by its own word (`pal progress`)."""
@@ -23,6 +26,7 @@ class Pace(NamedTuple):
     step_s: float  # seconds per iteration here
     remaining_s: float | None  # at this pace; None where it does not say how long it goes on
     factor: float | None  # its time factor here by its own steps; None where there is nothing to compare with
+    felt: float = 1.0  # exponent on believed factors: how much of them this work feels
 
 
 class Memory(NamedTuple):
@@ -85,15 +89,33 @@ def _running(job: SlurmJob, facts: Facts, memory: Memory) -> Running:
     # A list that a lease or an earlier move left on the job is not a wish of the user.
     own_req = lease.own if lease is not None and lease.kind != "exclude" else None
     own_exc = lease.own if lease is not None and lease.kind == "exclude" else None
-    pace = memory.paces.get(job.job_id)
+    sensitivity, remaining_s, factor = _by_its_pace(facts.sensitivity, memory.paces.get(job.job_id))
     return Running(
         job=job,
         request=request_of(job, own_req=own_req, own_exc=own_exc),
-        sensitivity=facts.sensitivity,
+        sensitivity=sensitivity,
         checkpoint=facts.checkpoint,
         lost_s=facts.lost_s,
         moves=sum(move.outcome in ("moved", "elsewhere") for move in moves),
         last_move_s=moves[-1].ended_s if moves else 0.0,
-        remaining_s=pace.remaining_s if pace else None,
-        factor=pace.factor if pace else None,
+        remaining_s=remaining_s,
+        factor=factor,
     )
+
+
+def _by_its_pace(sensitivity: str, pace: Pace | None) -> tuple[str, float | None, float | None]:
+    """Class, remaining time and time factor as the planner is to take them.
+
+    The planner weighs believed factors at their full size. Work that feels only a part of
+    them (`felt`) is told to it with its factor at full size and as much less of time to go,
+    which makes the gains come out right; work that feels hardly anything counts as class C.
+    """
+    if pace is None:
+        return sensitivity, None, None
+    if pace.felt < FELT_AT_LEAST:
+        return "C", pace.remaining_s, None
+    if pace.factor is None:
+        return sensitivity, pace.remaining_s, None
+    full = pace.factor ** (1.0 / pace.felt)
+    remaining_s = None if pace.remaining_s is None else pace.remaining_s * pace.felt * full / pace.factor
+    return sensitivity, remaining_s, full

@@ -7,6 +7,7 @@ done.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,9 +15,9 @@ from typing import NamedTuple, TypeVar
 
 from slurm_pal import marks
 from slurm_pal.config import Config
-from slurm_pal.errors import PalError, one_line
+from slurm_pal.errors import PalError, SlurmError, one_line
 from slurm_pal.hostlist import fold
-from slurm_pal.rebalance import levers, metrics
+from slurm_pal.rebalance import levers, metrics, story
 from slurm_pal.rebalance.deciding import Decided, Decider
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.intake import Intake
@@ -25,7 +26,7 @@ from slurm_pal.rebalance.metrics import TickNumbers
 from slurm_pal.rebalance.mover import Mover, StepLimits
 from slurm_pal.rebalance.planning import to_move
 from slurm_pal.rebalance.retarget import Wish, over
-from slurm_pal.rebalance.role import FEATURES, WEIGHTS, Role
+from slurm_pal.rebalance.role import COMMENT, FEATURES, WEIGHTS, Role
 from slurm_pal.rebalance.round import LATEST_S, Publisher, Round
 from slurm_pal.rebalance.wishes import Hand
 from slurm_pal.slurm.client import Overview, SlurmClient
@@ -85,7 +86,8 @@ class Tick:
         asked_s = time.monotonic()
         overview = self._client.overview(marked=True)
         query_s = time.monotonic() - asked_s
-        published = self._try(lambda: publisher.serve(overview, query_s, now_s), None) if publisher else None
+        ours: frozenset[int] = self._try(self._looked_after, frozenset())
+        published = self._try(lambda: publisher.serve(overview, query_s, now_s, ours), None) if publisher else None
         self._trouble += published.trouble if published else ()
         if self._act:
             self._try(lambda: self._recover(now_s), None)
@@ -119,9 +121,13 @@ class Tick:
             return otherwise
 
     def _since_last(self, now_s: float) -> float:
-        """How long the last tick is ago; a daemon that was away for a day has kept nobody waiting meanwhile."""
-        most_s = 2 * self._config.number("rebalance", "interval_s")
-        return min(most_s, max(0.0, now_s - self._journal.last_tick_s()))
+        """How long the last tick is ago: by that much jobs may have waited because of us."""
+        last_s = self._journal.last_tick_s()
+        return now_s - last_s if 0 < last_s <= now_s else self._config.number("rebalance", "interval_s")
+
+    def _looked_after(self) -> frozenset[int]:
+        """Jobs with a lease or a move of the tick itself."""
+        return frozenset((*self._journal.leases(), *(move.job_id for move in self._journal.open_moves())))
 
     def _recover(self, now_s: float) -> None:
         if not self._recovered:
@@ -130,10 +136,11 @@ class Tick:
 
     def _end_leases(self, overview: Overview, wishes: Sequence[Wish], now_s: float) -> None:
         """Those that are over and have no wish of this tick, and those of jobs that have left the queue."""
-        wished, living = {wish.job_id for wish in wishes}, {job.job_id for job in overview.jobs}
+        moving = {move.job_id for move in self._journal.open_moves()}
+        wished, living = {wish.job_id for wish in wishes} | moving, {job.job_id for job in overview.jobs}
         leases = self._journal.leases()
         with self._journal.together():
-            for job_id in leases.keys() - living:
+            for job_id in leases.keys() - living - moving:
                 self._journal.end_lease(job_id, "the job has left the queue", now_s)
         others = [job for job in overview.jobs if job.job_id not in wished]
         self._carry_wishes(over(leases, others, now_s, self.pass_s), overview, now_s)
@@ -189,6 +196,18 @@ class Tick:
 
     def _note(self, what: str, details: dict[str, object]) -> None:
         """A move took a step or ended: to the log, and to the job's owner where we may write that."""
+        at_s = float(str(details.pop("at_s")))
+        self._log.write(at_s, what, **details)
+        job_id = int(str(details["job_id"]))
+        if what in ("step", "refused") or COMMENT not in self._role.may:
+            return
+        with contextlib.suppress(SlurmError):  # the move itself does not depend on it
+            job = self._client.job(job_id)
+            words = {"ev": f"{at_s:.0f}", "what": what, "gain": f"{float(str(details['gain_s'])):.0f}"}
+            words |= {"from": str(details["from"]), "to": str(details["to"])}
+            text = story.added(job.fields.get("AdminComment", ""), words) if job is not None else None
+            if text is not None:
+                self._client.update_job(job_id, AdminComment=text)
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -226,7 +245,12 @@ class Tick:
 
     def _take_back(self, now_s: float, kind: str) -> list[str]:
         self._trouble = []
-        leases = {job_id: lease for job_id, lease in self._journal.leases().items() if kind in ("", lease.kind)}
+        moving = {move.job_id for move in self._journal.open_moves()}
+        leases = {
+            job_id: lease
+            for job_id, lease in self._journal.leases().items()
+            if kind in ("", lease.kind) and job_id not in moving
+        }
         if leases:
             overview = self._try(lambda: self._client.overview(marked=True), None)
             if overview is not None:

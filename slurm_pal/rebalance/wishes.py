@@ -26,26 +26,24 @@ class Hand:
         return [line for line in trouble if line]
 
     def _one(self, wish: Wish, job: SlurmJob | None, now_s: float) -> str:
-        if wish.action == "none" and wish.lease is None and wish.job_id in self._journal.leases():
-            self._journal.hands_off(wish.job_id, wish.reason, now_s)
-            self._journal.end_lease(wish.job_id, wish.reason, now_s)
-            return ""
-        if not wish.fields:
-            return ""
         before = self._journal.leases().get(wish.job_id)
+        if wish.action == "none" and wish.lease is None and before is not None:
+            self._journal.hands_off(wish.job_id, wish.reason, now_s)
         if wish.lease is not None:  # before it is set: what is not remembered could not be taken back
             self._journal.lease(wish.lease)
         try:
-            self._client.update_job(wish.job_id, **wish.fields, **self._told(wish, job, now_s))
+            if wish.fields:
+                self._client.update_job(wish.job_id, **wish.fields, **self._told(wish, job, now_s))
         except SlurmError as error:  # it may have started, ended or been changed just now
             if wish.lease is not None and before is not None:
                 self._journal.lease(before)
             elif wish.lease is not None:
                 self._journal.end_lease(wish.job_id, f"Slurm refused: {error}", now_s)
             return f"the node list of job {wish.job_id} stays as it is: {error}"
-        if wish.lease is None:
+        if wish.lease is None and before is not None:
             self._journal.end_lease(wish.job_id, wish.reason, now_s)
-        self._log.write(now_s, wish.action, job_id=wish.job_id, fields=wish.fields, reason=wish.reason)
+        if wish.fields:
+            self._log.write(now_s, wish.action, job_id=wish.job_id, fields=wish.fields, reason=wish.reason)
         return ""
 
     def _told(self, wish: Wish, job: SlurmJob | None, now_s: float) -> dict[str, str]:

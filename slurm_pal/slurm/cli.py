@@ -118,7 +118,8 @@ class CliClient:
         # A job's name may hold a line end and what looks like another job's record: such a
         # job is asked for by itself, where its own record comes first.
         alone = {job_id: self.job(job_id) for job_id in twice.intersection(job_ids)}
-        return {k: job for k in job_ids if (job := alone.get(k, found.get(k))) is not None}
+        known = {job_id: alone.get(job_id, found.get(job_id)) for job_id in job_ids}
+        return {job_id: job for job_id, job in known.items() if job is not None}
 
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
         argv = ["squeue", "-h", "-a", "-t", "all", "-o", "%A|%T|%r|%j", *(["-u", user] if user else [])]
@@ -150,11 +151,9 @@ class CliClient:
     def signal_batch(self, job_id: int, name: str) -> None:
         self._checked(["scancel", "-b", "-s", name, str(int(job_id))])
 
-    def requeue_hold(self, job_id: int) -> None:
-        self._checked(["scontrol", "requeuehold", str(int(job_id))])
-
-    def release(self, job_id: int) -> None:
-        self._checked(["scontrol", "release", str(int(job_id))])
+    def requeue(self, job_id: int) -> None:
+        # Without "Incomplete" a job that has just ended would come back and run twice.
+        self._checked(["scontrol", "requeue", "Incomplete", str(int(job_id))])
 
     def update_nodes(self, names: Sequence[str], **fields: str) -> None:
         if names:

@@ -82,12 +82,12 @@ class SlurmClient(Protocol):
         """Send a signal (`USR1`) to the batch shell of a running job, and to nothing else of it."""
         ...
 
-    def requeue_hold(self, job_id: int) -> None:
-        """Stop a job's run and put it back into the queue, held."""
-        ...
+    def requeue(self, job_id: int) -> None:
+        """Stop a job's run and put it back into the queue; nothing for a job that does not run (any more).
 
-    def release(self, job_id: int) -> None:
-        """Take the hold off a pending job."""
+        It keeps its place in the queue, and Slurm starts it again by itself, after a delay
+        (cred_expire + 1 s, see slurm.conf(5), AuthInfo) that `StartTime=now` ends.
+        """
         ...
 
     def update_nodes(self, names: Sequence[str], **fields: str) -> None:

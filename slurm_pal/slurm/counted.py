@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from slurm_pal.slurm.client import Completed, Runner
 
-_ORDERS = frozenset({"update", "requeuehold", "release", "hold"})
+_ORDERS = frozenset({"update", "requeue"})
 
 
 class Counted:

@@ -1,11 +1,12 @@
 """A small Slurm in memory that speaks through Slurm's own commands and text forms.
 
 `CliClient(FakeSlurm(...))` is the fake backend of the unit tests. Programs that start
-sbatch themselves meet it through `write_shims`, which puts sbatch, scontrol, squeue
-and scancel on PATH, all working on one state file. It keeps the rules that slurm-pal
+sbatch themselves meet it through `write_shims`, which puts sbatch, scontrol, squeue,
+scancel and sdiag on PATH, all working on one state file. It keeps the rules that slurm-pal
 depends on (docs/slurm.md): the smallest run of fitting neighbours, lowest free GPU index
-first, hard node lists, Reason=Resources for what does not fit; it knows no priorities, memory or
-time limits.
+first, hard node lists that stay as they are while a job runs, Reason=Resources for what does not
+fit, requeued jobs that complete first and then wait out a delay; it knows no priorities, memory
+or time limits.
 """
 
 from __future__ import annotations
@@ -16,17 +17,24 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from slurm_pal.errors import SlurmError, UsageError
 from slurm_pal.files import write_atomic
 from slurm_pal.hostlist import expand, fold
 from slurm_pal.slurm.client import Completed
+from slurm_pal.slurm.parse import unix_s
 
+_ON_NODES = ("RUNNING", "COMPLETING")
+_REQUEUED_HELD = "job_requeued_in_held_state"
+_HOLDS = {"hold": "JobHeldAdmin", "uhold": "JobHeldUser", "release": ""}
+"""What leaves which reason on a job; for SlurmUser, whose plain hold is an administrator's."""
 _LONG = {"w": "nodelist", "x": "exclude", "N": "nodes", "G": "gpus", "J": "job-name", "o": "output", "p": "partition",
-         "t": "time", "n": "ntasks", "Q": "quiet", "c": "cpus-per-task", "C": "constraint"}  # fmt: skip
-_BARE = {"parsable", "exclusive", "no-requeue", "quiet", "test-only", "wait"}
+         "t": "time", "n": "ntasks", "Q": "quiet", "c": "cpus-per-task", "C": "constraint", "H": "hold"}  # fmt: skip
+_BARE = {"parsable", "exclusive", "no-requeue", "quiet", "test-only", "wait", "hold"}
+REQUEUE_DELAY_S = 121.0
+"""A requeued job waits so long, unless StartTime=now: Slurm's default cred_expire and a second."""
 
 
 @dataclass
@@ -59,7 +67,12 @@ class FakeJob:
     req: str = ""
     exc: str = ""
     comment: str = ""
+    admin_comment: str = ""
     restarts: int = 0
+    begin_s: float = 0.0  # it does not start before, Unix s
+    completing: int = 0  # so many more commands until its run has ended
+    then: str = ""  # its state after that
+    signals: list[str] = field(default_factory=list)  # that its batch shell got
 
 
 class FakeSlurm:
@@ -67,53 +80,74 @@ class FakeSlurm:
 
     With `execute`, the script of a job that starts is run at once, to its end, in a
     child process that sees the variables a real job sees. Otherwise jobs run until
-    `finish`. `down` makes every command fail the way a dead controller does.
+    `finish`. `down` makes every command fail the way a dead controller does. A requeued job
+    is COMPLETING for as many commands as `completing` says.
     """
 
-    def __init__(self, nodes: Sequence[FakeNode] = (), execute: bool = False, version: str = "22.05.8") -> None:
+    def __init__(
+        self, nodes: Sequence[FakeNode] = (), execute: bool = False, version: str = "22.05.8",
+        clock: Callable[[], float] = time.time, completing: int = 0,
+    ) -> None:  # fmt: skip
         self.nodes = {node.name: node for node in nodes or [FakeNode(f"n{i}") for i in range(4)]}
         self.jobs: dict[int, FakeJob] = {}
         self.execute = execute
         self.version = version
+        self.clock, self.completing = clock, completing
         self.down = False
         self.calls: list[list[str]] = []
 
     def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
         self.calls.append(list(argv))
         command = os.path.basename(argv[0])
-        handler = {"sbatch": self._sbatch, "scontrol": self._scontrol, "squeue": self._squeue, "scancel": self._scancel}
+        handler = {"sbatch": self._sbatch, "scontrol": self._scontrol, "squeue": self._squeue,
+                   "scancel": self._scancel, "sdiag": self._sdiag}  # fmt: skip
         if command not in handler:
             raise SlurmError(f"{command} is not in PATH: apt-get install slurm-client, or load your site's Slurm")
         if self.down:
             return Completed(1, "", f"{command}: error: Unable to contact slurm controller (connect failure)\n")
         done = handler[command](list(argv[1:]), stdin)
+        self._complete()
         self.schedule()
         return done
 
     def finish(self, job_id: int, state: str = "COMPLETED") -> None:
         """End a running job and let the next ones start."""
         job = self.jobs[job_id]
-        job.state, job.reason, job.end_s = state, "None", time.time()
+        job.state, job.reason, job.end_s = state, "None", self.clock()
         self.schedule()
+
+    def _complete(self) -> None:
+        """Runs that were stopped come nearer to their end."""
+        for job in self.jobs.values():
+            if job.state == "COMPLETING":
+                job.completing -= 1
+                if job.completing < 0:
+                    job.state, job.placed = job.then, {}
 
     def schedule(self) -> None:
         """Start what fits, in order of submission."""
         for job in sorted(self.jobs.values(), key=lambda j: j.job_id):
-            if job.state == "PENDING" and not job.reason.startswith(("JobHeld", "Dependency", "BeginTime")):
+            if job.state == "PENDING" and self._eligible(job):
                 placed = self._fit(job)
                 if placed is None:
                     job.reason = "Resources"
                 else:
-                    job.placed, job.state, job.reason, job.start_s = placed, "RUNNING", "None", time.time()
+                    job.placed, job.state, job.reason, job.start_s = placed, "RUNNING", "None", self.clock()
                     if self.execute:
                         self._execute(job)
 
+    def _eligible(self, job: FakeJob) -> bool:
+        if job.begin_s and not _held(job):
+            job.reason = "BeginTime" if self.clock() < job.begin_s else "None"
+            job.begin_s = job.begin_s if job.reason == "BeginTime" else 0.0
+        return not _held(job) and not job.reason.startswith(("Dependency", "BeginTime"))
+
     def _free(self, node: FakeNode) -> list[int]:
-        used = {k for job in self.jobs.values() if job.state == "RUNNING" for k in job.placed.get(node.name, [])}
+        used = {k for job in self.jobs.values() if job.state in _ON_NODES for k in job.placed.get(node.name, [])}
         return [k for k in range(node.gpus) if k not in used]
 
     def _busy(self, node: FakeNode) -> bool:
-        return any(job.state == "RUNNING" and node.name in job.placed for job in self.jobs.values())
+        return any(job.state in _ON_NODES and node.name in job.placed for job in self.jobs.values())
 
     def _fit(self, job: FakeJob) -> dict[str, list[int]] | None:
         required, excluded = set(expand(job.req)), set(expand(job.exc))
@@ -144,7 +178,7 @@ class FakeSlurm:
         return sorted(self.nodes, key=lambda n: (n not in required, self.nodes[n].weight, n not in best))
 
     def _cpus_free(self, name: str) -> int:
-        jobs = (job for job in self.jobs.values() if job.state == "RUNNING" and name in job.placed)
+        jobs = (job for job in self.jobs.values() if job.state in _ON_NODES and name in job.placed)
         return self.nodes[name].cpus - sum(self.nodes[name].cpus if "exclusive" in job.options else 1 for job in jobs)
 
     def _execute(self, job: FakeJob) -> None:
@@ -160,7 +194,7 @@ class FakeSlurm:
         output = job.options.get("output")
         if output:
             write_atomic(output.replace("%j", str(job.job_id)), done.stdout + done.stderr, 0o644)
-        job.state, job.end_s = ("COMPLETED" if done.returncode == 0 else "FAILED"), time.time()
+        job.state, job.end_s = ("COMPLETED" if done.returncode == 0 else "FAILED"), self.clock()
 
     def _sbatch(self, argv: list[str], stdin: str) -> Completed:
         options, rest = _options(argv)
@@ -191,7 +225,8 @@ class FakeSlurm:
             req=options.get("nodelist", ""),
             exc=options.get("exclude", ""),
             comment=options.get("comment", ""),
-            submit_s=time.time(),
+            reason="JobHeldUser" if "hold" in options else "None",
+            submit_s=self.clock(),
         )
         if "quiet" in options:
             return Completed(0, "", "")
@@ -199,18 +234,32 @@ class FakeSlurm:
 
     def _scancel(self, argv: list[str], stdin: str) -> Completed:
         pending_only = "--state=PENDING" in argv
+        if "-s" in argv:
+            return self._signal(int(argv[-1]), argv[argv.index("-s") + 1])
         for word in argv:
             job = self.jobs.get(int(word)) if word.isdigit() else None
             if job and job.state in ("PENDING", *([] if pending_only else ["RUNNING"])):
-                job.state, job.end_s = "CANCELLED", time.time()
+                job.state, job.end_s = "CANCELLED", self.clock()
+            elif job and job.state == "COMPLETING" and not pending_only:
+                job.then = "CANCELLED"
         return Completed(0, "", "")
+
+    def _signal(self, job_id: int, name: str) -> Completed:
+        job = self.jobs.get(job_id)
+        if job is None or job.state != "RUNNING":
+            return Completed(1, "", f"scancel: error: Kill job error on job id {job_id}: Invalid job id specified\n")
+        job.signals.append(name)
+        return Completed(0, "", "")
+
+    def _sdiag(self, argv: list[str], stdin: str) -> Completed:
+        return Completed(0, "Server thread count:  3\nAgent queue size:     0\nJobs pending:   0\n", "")
 
     def _squeue(self, argv: list[str], stdin: str) -> Completed:
         form = argv[argv.index("-o") + 1] if "-o" in argv else "%A %T"
         ids = argv[argv.index("-j") + 1].split(",") if "-j" in argv else None
         lines = []
         for job in self.jobs.values():
-            if (ids is None or str(job.job_id) in ids) and ("all" in argv or job.state in ("PENDING", "RUNNING")):
+            if (ids is None or str(job.job_id) in ids) and ("all" in argv or job.state in ("PENDING", *_ON_NODES)):
                 values = {
                     "%A": str(job.job_id),
                     "%i": str(job.job_id),
@@ -234,18 +283,64 @@ class FakeSlurm:
         if words == ["--version"]:
             return Completed(0, f"slurm {self.version}\n", "")
         if words[0] == "update":
-            return self._update(dict(w.split("=", 1) for w in words[1:]))
+            pairs = dict(w.split("=", 1) for w in words[1:])
+            return self._update_nodes(pairs) if "NodeName" in pairs else self._update(pairs)
+        if words[0] in ("requeue", "requeuehold"):
+            return self._requeue(int(words[-1]), "Incomplete" in words, words[0] == "requeuehold")
+        if words[0] in ("hold", "uhold", "release"):
+            return self._hold(int(words[-1]), _HOLDS[words[0]])
         if words[0] == "ping":
             return Completed(0, "Slurmctld(primary) at fake is UP\n", "")
         return self._show(words[1:])
 
     def _update(self, pairs: dict[str, str]) -> Completed:
         job = self.jobs.get(int(pairs.get("JobId", "0")))
-        if job is None or job.state not in ("PENDING", "RUNNING"):
+        if job is None or job.state not in ("PENDING", *_ON_NODES):
             return Completed(1, "", "slurm_update error: Invalid job id specified\n")
-        job.req = pairs.get("ReqNodeList", job.req)
-        job.exc = pairs.get("ExcNodeList", job.exc)
+        req, exc = pairs.get("ReqNodeList", job.req), pairs.get("ExcNodeList", job.exc)
+        changed = set(expand(req)) != set(expand(job.req)) or "ExcNodeList" in pairs
+        if not set(expand(req)) <= set(self.nodes) or (changed and job.state == "RUNNING"):
+            return Completed(1, "", f"Invalid node name specified for job {job.job_id}\n")
+        job.req, job.exc = req, exc
         job.comment = pairs.get("Comment", job.comment)
+        job.admin_comment = pairs.get("AdminComment", job.admin_comment)
+        if "StartTime" in pairs and job.state == "PENDING":
+            job.begin_s = 1.0 if pairs["StartTime"] == "now" else unix_s(pairs["StartTime"])
+        return Completed(0, "", "")
+
+    def _update_nodes(self, pairs: dict[str, str]) -> Completed:
+        names = expand(pairs["NodeName"])
+        if not set(names) <= set(self.nodes):
+            return Completed(1, "", "slurm_update error: Invalid node name specified\n")
+        for node in (self.nodes[name] for name in names):
+            node.features = pairs.get("ActiveFeatures", pairs.get("AvailableFeatures", node.features))
+            node.weight = int(pairs.get("Weight", node.weight))
+            node.state = {"RESUME": "IDLE"}.get(state := pairs.get("State", node.state), state)
+        return Completed(0, "", "")
+
+    def _requeue(self, job_id: int, incomplete: bool, hold: bool) -> Completed:
+        """As scontrol(1) says: without Incomplete, also a job that has ended runs again."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            return Completed(1, "", f"Invalid job id specified for job {job_id}\n")
+        if "no-requeue" in job.options:
+            return Completed(1, "", f"Requested operation is presently disabled for job {job_id}\n")
+        if incomplete and job.state != "RUNNING":
+            return Completed(0, "", "")
+        if job.state == "PENDING" or job.then == "PENDING":
+            return Completed(1, "", f"Job is pending execution for job {job_id}\n")
+        job.completing = self.completing if job.state == "RUNNING" else 0
+        job.state, job.then, job.reason = "COMPLETING", "PENDING", _REQUEUED_HELD if hold else "None"
+        job.restarts += 1
+        job.begin_s = self.clock() + REQUEUE_DELAY_S
+        return Completed(0, "", "")
+
+    def _hold(self, job_id: int, reason: str) -> Completed:
+        job = self.jobs.get(job_id)
+        if job is None or job.state not in ("PENDING", "COMPLETING"):
+            return Completed(1, "", f"Job is no longer pending execution for job {job_id}\n")
+        if not reason or not _held(job):
+            job.reason = reason or "None"
         return Completed(0, "", "")
 
     def _show(self, words: list[str]) -> Completed:
@@ -291,12 +386,18 @@ class FakeSlurm:
         user = f"{os.environ.get('USER', 'user')}({os.getuid()})"
         return (
             f"JobId={job.job_id} JobName={job.name} UserId={user} GroupId=g(0) "
-            f"JobState={job.state} Reason={job.reason} Requeue=1 Restarts={job.restarts} TimeLimit=UNLIMITED "
+            f"Priority={0 if _held(job) else 1000} JobState={job.state} Reason={job.reason} "
+            f"Requeue={int('no-requeue' not in job.options)} Restarts={job.restarts} BatchFlag=1 TimeLimit=UNLIMITED "
             f"SubmitTime={stamp(job.submit_s)} StartTime={stamp(job.start_s)} EndTime={stamp(job.end_s)} Partition=gpu "
             f"ReqNodeList={job.req or '(null)'} ExcNodeList={job.exc or '(null)'} "
             f"NodeList={fold(list(job.placed)) or '(null)'}{layout} Features=(null) Command=x WorkDir=/"
+            f"{' AdminComment=' + job.admin_comment if job.admin_comment else ''}"
             f"{' Comment=' + job.comment if job.comment else ''}{request}\n"
         )
+
+
+def _held(job: FakeJob) -> bool:
+    return job.reason.startswith(("JobHeld", _REQUEUED_HELD))
 
 
 def _options(argv: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -329,12 +430,12 @@ def _gpu_request(options: dict[str, str]) -> tuple[int | None, int, int]:
 
 
 def write_shims(directory: str, state_file: str, nodes: Sequence[FakeNode] = ()) -> None:
-    """Put sbatch, scontrol, squeue and scancel into `directory`, working on `state_file`.
+    """Put sbatch, scontrol, squeue, scancel and sdiag into `directory`, working on `state_file`.
 
     Raises OSError when a file cannot be written.
     """
     _save(FakeSlurm(nodes), state_file)
-    for command in ("sbatch", "scontrol", "squeue", "scancel"):
+    for command in ("sbatch", "scontrol", "squeue", "scancel", "sdiag"):
         path = os.path.join(directory, command)
         lines = [
             "#!" + sys.executable,
@@ -350,7 +451,7 @@ def shim(command: str, state_file: str) -> int:
     with open(state_file + ".lock", "w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         slurm = load(state_file)
-        takes_stdin = command == "sbatch" or len(sys.argv) < 4
+        takes_stdin = command == "sbatch" or (command == "scontrol" and len(sys.argv) < 4)
         stdin = sys.stdin.read() if takes_stdin and not sys.stdin.isatty() else ""
         done = slurm([command, *sys.argv[1:]], stdin)
         _save(slurm, state_file)

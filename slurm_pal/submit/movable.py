@@ -34,15 +34,15 @@ class Terms(NamedTuple):
 def terms(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> Terms:
     """Read what bears on moving the job from command line, environment and script. Never raises."""
     try:
+        if line.hetjob or (script and script.hetjob):
+            raise Conflict("it is heterogeneous")
         if line.unsure or (script and script.doubt):
             raise Conflict(line.unsure or (script.doubt if script else ""))
         merged = merge(line, environment, script)
     except Conflict as reason:
         return Terms("", str(reason), False)
     obstacle = ""
-    if line.hetjob or (script and script.hetjob):
-        obstacle = "it is heterogeneous"
-    elif "array" in merged:
+    if "array" in merged:
         obstacle = "it is an array"
     elif _never_requeued(line, environment, script):
         obstacle = "of --no-requeue"

@@ -11,14 +11,15 @@ pal_first=@FIRST@               # the line at which the job's own script begins
 pal_limit_s=110                 # for a checkpoint; whoever asked for one waits a little longer
 pal_requeue_s=60                # how long after a checkpoint a requeue may follow
 
-pal_say() { echo "palsub: $1" >&2; }
+# stderr is fd 5, since bash itself tells on fd 2 of children that were killed; stdin is fd 3.
+pal_say() { echo "palsub: $1" >&5; }
 
 # The job's own script in a private directory. Its interpreter is called by name: /tmp may be noexec.
 pal_unpack() {
   local base
   for base in "${SLURM_TMPDIR:-${TMPDIR:-/tmp}}" /tmp /dev/shm; do
-    pal_dir=$(mktemp -d "$base/pal.$SLURM_JOB_ID.XXXXXX" 2>/dev/null) || continue
-    tail -n "+$pal_first" "$0" > "$pal_dir/slurm_script" 2>/dev/null && return 0
+    pal_dir=$(mktemp -d "$base/pal.$SLURM_JOB_ID.XXXXXX") || continue
+    tail -n "+$pal_first" "$0" > "$pal_dir/slurm_script" && return 0
     rm -rf -- "$pal_dir"
   done
   return 1
@@ -27,22 +28,14 @@ pal_unpack() {
 # A process that stands where the script stands. How far a signal reaches depends on ProctrackType:
 # when it has killed this one too, then the script has got it already.
 pal_stand_witness() {
-  (trap - INT QUIT; exec sleep 2147483647) < /dev/null > /dev/null 2>&1 &
+  (trap - INT QUIT; exec sleep 2147483647) < /dev/null > /dev/null 3<&- 5>&- &
   pal_witness=$!
-  disown
 }
 
 # A signal for the batch shell is for the script: it would be the batch shell.
 pal_forward() {
-  pal_woken=1
-  [ "$1" != TERM ] || pal_ending=1
-  [ -n "$pal_script" ] || return
   sleep 0.1
-  if kill -0 "$pal_witness" 2>/dev/null; then
-    kill -s "$1" "$pal_script" 2>/dev/null
-  else
-    pal_stand_witness
-  fi
+  if kill -0 "$pal_witness"; then kill -s "$1" "$pal_script"; else pal_stand_witness; fi
 }
 
 # By squeue, since of all commands it alone prints a comment without anything around it.
@@ -90,14 +83,14 @@ pal_takes() {
   local key value number=$2
   while read -r key value; do
     case $key in SigBlk: | SigCgt:) (((0x${value: -8} >> (number - 1)) & 1)) && return 0 ;; esac
-  done 2>/dev/null < "/proc/$1/status"
+  done < "/proc/$1/status"
   return 1
 }
 
 # A shell with a trap on EXIT handles every deadly signal, only to die of it: SIGVTALRM shows that.
 pal_may_die() {
   local name=
-  read -r name 2>/dev/null < "/proc/$1/comm"
+  read -r name < "/proc/$1/comm"
   [[ $name =~ ^(ba|da|k|z|mk)?sh$ ]] && pal_takes "$1" "$(kill -l VTALRM)"
 }
 
@@ -107,7 +100,7 @@ pal_tell() {
   number=$(kill -l "$pal_signal")
   if ! pal_may_die "$1" && pal_takes "$1" "$number"; then kill -s "$pal_signal" "$1" && return 0; fi
   for line in /proc/[0-9]*/stat; do
-    { read -r rest < "$line"; } 2>/dev/null || continue
+    { read -r rest < "$line"; } || continue
     pid=${rest%% *}
     rest=${rest##*) }
     read -r _ rest _ <<< "$rest"
@@ -120,11 +113,11 @@ pal_tell() {
 pal_write_checkpoint() {
   local until_s=$((SECONDS + pal_limit_s))
   if [ -n "$pal_command" ]; then
-    PAL_PAYLOAD_PID=$pal_script timeout -k 5 "$pal_limit_s" bash -c "$pal_command"
+    PAL_PAYLOAD_PID=$pal_script timeout -k 5 "$pal_limit_s" bash -c "$pal_command" 2>&5 5>&-
     return $? # without a number it would be the status of what the trap interrupted
   fi
   pal_tell "$pal_script" || { pal_say "no process of the job handles SIG$pal_signal: no checkpoint"; return 1; }
-  while [ "$SECONDS" -lt "$until_s" ] && [ ! -e "$SLURM_PAL_ACK" ] && kill -0 "$pal_script" 2>/dev/null; do
+  while [ "$SECONDS" -lt "$until_s" ] && [ ! -e "$SLURM_PAL_ACK" ] && kill -0 "$pal_script"; do
     sleep 0.2
   done
   [ -e "$SLURM_PAL_ACK" ]
@@ -145,31 +138,31 @@ pal_checkpoint() {
 }
 
 pal_usr1() {
-  pal_woken=1
-  [ -n "$pal_script" ] || return
-  [ -z "$pal_writer" ] || ! kill -0 "$pal_writer" 2>/dev/null || return
-  pal_checkpoint < /dev/null &
+  [ -z "$pal_writer" ] || ! kill -0 "$pal_writer" || return
+  pal_checkpoint < /dev/null 3<&- &
   pal_writer=$!
 }
 
-# Run the script once; its exit status is left in pal_status. A trap ends `wait` before the script has
-# ended, hence the loop; a second `wait` still knows the status when both came together.
+# Run the script once; its exit status is left in pal_status. Traps only take signals down, and end `wait`:
+# what is started in a trap that has interrupted `wait`, bash (5.2) loses track of. A second `wait` still
+# knows the status when script and signal came together.
 pal_run() {
-  local again
-  (trap - INT QUIT; exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@") <&3 3<&- &
+  local name got
+  (trap - INT QUIT; exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@") <&3 3<&- 2>&5 5>&- &
   pal_script=$!
   while :; do
-    pal_woken=
-    wait "$pal_script" 2>/dev/null
-    pal_status=$?
-    [ -n "$pal_woken" ] || break
-    kill -0 "$pal_script" 2>/dev/null && continue
-    wait "$pal_script" 2>/dev/null
-    again=$?
-    [ "$again" = 127 ] || pal_status=$again
-    break
+    if [ -z "$pal_got" ]; then
+      wait "$pal_script"
+      pal_status=$?
+      [ -n "$pal_got" ] || return
+    fi
+    got=$pal_got
+    pal_got=""
+    for name in $got; do
+      if [ "$name" = USR1 ]; then pal_usr1; else pal_forward "$name"; fi
+      [ "$name" != TERM ] || pal_ending=1
+    done
   done
-  pal_script=
 }
 
 # Whether the script must run once more. Some programs write their checkpoint and exit 0, since they expect the
@@ -178,36 +171,34 @@ pal_run() {
 pal_to_be_continued() {
   local now_s at_s
   [ "$pal_status" = 0 ] && [ -n "$pal_writer" ] && [ -z "$pal_ending" ] || return 1
-  while kill -0 "$pal_writer" 2>/dev/null; do sleep 0.2; done
-  read -r at_s 2>/dev/null < "$pal_dir/acknowledged" || return 1
+  while kill -0 "$pal_writer"; do sleep 0.2; done
+  read -r at_s < "$pal_dir/acknowledged" || return 1
   rm -f -- "$pal_dir/acknowledged"
   printf -v now_s '%(%s)T' -1
   [ $((now_s - at_s)) -le "$pal_requeue_s" ] || return 1
   while [ $((now_s - at_s)) -le "$pal_requeue_s" ]; do
     sleep 1
-    [ -z "$pal_ending" ] || exit 143
+    [[ $pal_got != *TERM* ]] || exit 143
     printf -v now_s '%(%s)T' -1
   done
   pal_say "no requeue after the checkpoint: the job's script is run again"
 }
 
 pal_clean() {
-  kill "$pal_witness" 2>/dev/null
-  [ -z "$pal_writer" ] || { kill "$pal_writer" && wait "$pal_writer"; } 2>/dev/null
+  kill "$pal_witness" $pal_writer
   rm -rf -- "$pal_dir"
 }
 
 pal_main() {
   local name
-  pal_script="" pal_writer="" pal_ending=""
+  pal_writer="" pal_ending="" pal_got=""
+  exec 3<&0 5>&2 2> /dev/null
   pal_unpack || { pal_say "no room for the job's script in ${SLURM_TMPDIR:-${TMPDIR:-/tmp}}, /tmp or /dev/shm"; exit 1; }
   export SLURM_PAL_ACK=$pal_dir/ack
-  exec 3<&0
   pal_stand_witness
   trap pal_clean EXIT
-  trap pal_usr1 USR1
   # shellcheck disable=SC2064 # the name is to be expanded now
-  for name in HUP INT QUIT USR2 ALRM TERM; do trap "pal_forward $name" "$name"; done
+  for name in HUP INT QUIT USR1 USR2 ALRM TERM; do trap "pal_got+=' $name'" "$name"; done
   pal_run "$@"
   while pal_to_be_continued; do
     pal_writer=""

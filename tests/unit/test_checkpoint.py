@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -75,7 +75,7 @@ class Job:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[object]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
     def begin(body: str, command: str, *arguments: str, requeue_s: int = 60) -> Job:
@@ -87,7 +87,7 @@ def start(tmp_path: Path) -> Iterator[object]:
         job.kill()
 
 
-Start = type(lambda: None)
+Start = Callable[..., Job]
 LOOP = "#!/bin/bash\ntouch begun\nuntil [ -e stop ]; do sleep 0.05; done\nexit 4\n"
 
 

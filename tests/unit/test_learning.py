@@ -17,7 +17,6 @@ from slurm_pal.rebalance.learning import (
     Corrections,
     calibration,
     corrected,
-    corrections,
     felt,
     move_cost_s,
     observed_gain_s,
@@ -26,6 +25,7 @@ from slurm_pal.rebalance.learning import (
     smoothed,
     step_time,
 )  # fmt: skip
+from slurm_pal.rebalance.learning import corrections as learn
 from slurm_pal.store.snapshot import GpuScore, Snapshot, _columns
 
 # -- the pace of one job -----------------------------------------------------------------------
@@ -68,6 +68,11 @@ def test_step_time_is_what_passed_over_what_was_done() -> None:
 def test_nothing_is_learnt_from_what_cannot_be_compared(now: dict[str, str], restarts: int) -> None:
     assert step_time(Sample(7, 0, 100, 1000.0), now, job(restarts)) is None
     assert step_time(None, now, job(restarts)) is None
+
+
+def test_words_of_an_earlier_incarnation_are_not_this_ones() -> None:
+    assert sample(word(100, 1000, restarts=0), job(1)) is None
+    assert sample(word(100, 1000.5, restarts=1), job(1)) == Sample(7, 1, 100, 1000.5)
 
 
 def test_a_job_id_that_was_given_again_is_another_job() -> None:
@@ -113,6 +118,11 @@ def seen(
 ) -> Observation:
     at_s = 1000.0 + number if at_s is None else at_s
     return Observation(key, number, restarts, sensitivity, gpus or (("n9", number),), predicted, step_s, at_s)
+
+
+def corrections(rows: Iterable[Observation], scores: Snapshot | None = None) -> Corrections:
+    """As of one user who steers his own jobs."""
+    return learn(rows, scores, users=1)
 
 
 X, Y, Z = ("n1", 0), ("n1", 1), ("n1", 2)
@@ -197,6 +207,16 @@ def test_a_gpu_is_not_accused_lightly(rows: list[Observation]) -> None:
     assert corrections([*many(1.0, 12), *rows]).exposed == ()
 
 
+def test_nobody_alone_keeps_others_off_a_gpu() -> None:
+    liar = [*many(1.0, 20), *slow_on(X, 1.9, jobs=range(1, 9))]
+    found = learn(liar)
+    assert found.exposed == () and found.jobs[1] == pytest.approx(1.9, rel=0.05), "his own jobs may believe him"
+    other = [*many(1.0, first=300, key="v eval 1 A"), *slow_on(X, 1.4, jobs=(20,), key="v eval 1 A")]
+    assert [gpu for gpu, _ in learn([*liar, *other]).exposed] == [X]
+    same = [one._replace(key=one.key.replace("v eval", "u eval")) for one in other]
+    assert learn([*liar, *same]).exposed == ()
+
+
 def test_what_was_predicted_is_no_news() -> None:
     assert corrections([*many(1.0, 12), *[seen(k, 1.4, X, predicted=1.4) for k in (1, 2, 3, 4)]]).exposed == ()
 
@@ -220,19 +240,20 @@ def test_a_wide_job_accuses_all_its_gpus_a_little() -> None:
     assert {gpu for gpu, _ in corrections([*base, *wide, *twice]).exposed} == {X, Y}
 
 
-def test_yesterdays_word_does_not_clear_a_gpu() -> None:
-    day_s = 86400.0
-    rows = [*many(1.0), *many(1.0, first=200, **WIDE), seen(50, 1.0, X), seen(51, 1.0, Y)]
-    late = [seen(k, 1.4, X, Y, at_s=3 * day_s, **WIDE) for k in (1, 2, 3)]  # type: ignore[arg-type]
-    found = corrections([*rows, *late])
-    assert found.gpus[X, "A"].slow_jobs == found.gpus[Y, "A"].slow_jobs == {1, 2, 3}
+@pytest.mark.parametrize(("age_s", "blamed"), [(3600.0, {Y}), (2 * 86400.0, {X, Y})])
+def test_yesterdays_word_does_not_clear_a_gpu(age_s: float, blamed: set[Gpu]) -> None:
+    now_s = 1e6
+    rows = [*many(1.0), *many(1.0, first=200, **WIDE), seen(50, 1.0, X, at_s=now_s - age_s)]
+    found = corrections([*rows, seen(1, 1.4, X, Y, at_s=now_s, **WIDE)])  # type: ignore[arg-type]
+    assert {gpu for (gpu, _), residual in found.gpus.items() if residual.slow_jobs} == blamed
 
 
-def test_a_job_does_not_clear_its_own_gpus() -> None:
-    wide = [seen(k, step_s, X, Y, restarts=r, at_s=2000.0 + r, **WIDE)  # type: ignore[arg-type]
-            for k in (1, 2) for r, step_s in enumerate((1.0, 1.4))]  # fmt: skip
-    one = corrections([*many(1.0, 12, first=200, **WIDE), *wide[:2]])
-    assert one.gpus[X, "A"].slow_jobs == one.gpus[Y, "A"].slow_jobs == {1} and one.gpus[X, "A"].samples == 1.5
+@pytest.mark.parametrize(("speaker", "blamed"), [(1, {X, Y}), (2, {Y})])
+def test_a_job_does_not_clear_its_own_gpus(speaker: int, blamed: set[Gpu]) -> None:
+    fast = seen(speaker, 1.0, X, Z, at_s=2000.0, **WIDE)  # type: ignore[arg-type]
+    slow = seen(1, 1.4, X, Y, at_s=2001.0, restarts=1, **WIDE)  # type: ignore[arg-type]
+    found = corrections([*many(1.0, 12, first=200, **WIDE), fast, slow])
+    assert {gpu for (gpu, _), residual in found.gpus.items() if residual.slow_jobs} == blamed
 
 
 def scores(measured_s: float = 500.0, slowdown: float = 1.0, gpus: Sequence[Gpu] = (X, Y, Z)) -> Snapshot:
@@ -343,6 +364,10 @@ def test_moves_that_failed_count_as_no_gain_and_silent_ones_not_at_all() -> None
     assert calibration([move(None, "elsewhere"), move(1.3, "abandoned")]) == pytest.approx(4 / 6)
     assert calibration([move(None), move(None, ""), move(1.0, "ended"), move(1.0, "waiting")]) == 1.0
     assert calibration([move(1.0, before=1.0, after=1.0), move(1.0, before=0.0)]) == 1.0
+
+
+def test_one_job_that_stood_still_does_not_end_all_moves() -> None:
+    assert calibration([*[move(1.3)] * 20, move(1e-6)]) == pytest.approx(1.0 - (1.0 + 0.3 / 1.3) / (25 * 0.3 / 1.3))
 
 
 @given(st.lists(st.builds(

@@ -86,6 +86,9 @@ def test_ours_that_are_available_but_not_active_are_set_again() -> None:
     assert feature_updates([node("n0", "ib,pal_A_v0", active="ib")], {"n0": frozenset({"pal_A_v0"})}) == [
         FeatureUpdate(("n0",), "ib,pal_A_v0")
     ]
+    assert feature_updates([node("n0", "pal_A_v0,pal_A_v1", active="pal_A_v0")], {"n0": frozenset({"pal_A_v0"})}) == [
+        FeatureUpdate(("n0",), "pal_A_v0")
+    ]
 
 
 def test_where_the_available_features_are_not_told_nothing_is_written() -> None:
@@ -153,6 +156,8 @@ def test_a_weight_of_ours_is_known_by_its_base() -> None:
 def test_a_node_that_is_fast_again_gets_its_weight_back_and_is_forgotten() -> None:
     assert weight_updates([node("n0", weight=25)], SCORES, BARRED, {"n0": 5}) == [WeightUpdate(("n0",), 5, 5)]
     assert weight_updates([node("n3", weight=25)], SCORES, BARRED, {"n3": 5}) == [WeightUpdate(("n3",), 5, 5)]
+    # Killed after Slurm was told, or reconfigured: it is still to be forgotten.
+    assert weight_updates([node("n0", weight=5)], SCORES, BARRED, {"n0": 5}) == [WeightUpdate(("n0",), 5, 5)]
 
 
 def test_withdrawal_gives_back_only_what_is_ours() -> None:

@@ -105,11 +105,12 @@ def test_a_large_cluster_is_told_by_its_worst_and_the_file_stays_small(
     data = text(tick(snapshot=snapshot(nodes, gpus, prefix)))
     assert len(data) < 2e6
     found = read(data)
-    ages = [key for key in found if key[0] == "pal_gpu_score_age_seconds"]
+    ages = {key: value for key, value in found.items() if key[0] == "pal_gpu_score_age_seconds"}
     slow = {key: value for key, value in found.items() if key[0] == "pal_gpu_slowdown" and ("class", "A") in key[1]}
     assert len(slow) == series and len(ages) <= series
     worst = (("class", "A"), *((name, value.format(prefix)) for name, value in labels))
     assert slow["pal_gpu_slowdown", worst] == pytest.approx(1.0 + (nodes - 1) / 10 + (gpus - 1) / 100, abs=1e-3)
+    assert ages["pal_gpu_score_age_seconds", worst[1:]] == 3600 * gpus
 
 
 def test_the_file_is_replaced_and_readable_by_the_exporter(tmp_path: Path) -> None:

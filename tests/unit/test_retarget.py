@@ -472,6 +472,7 @@ class Queue:
             if may:
                 self.held[number] = {may[0]: tuple(free[may[0]][: one.gpus_per_node])}
                 self.jobs[number] = one._replace(state="RUNNING")
+                self.in_a_row[number] = 0
             elif number not in self.leases or number in self.left_alone:
                 self.in_a_row[number] = 0
             elif any(name not in self.own_exc[number] for name in free):

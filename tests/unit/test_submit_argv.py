@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.errors import UsageError
-from slurm_pal.submit.argv import parse, read_options
+from slurm_pal.submit.argv import parse, read_options, without
 from slurm_pal.submit.options_table import LONG, NONE, OPTIONAL, REQUIRED, SHORT, from_help
 
 
@@ -53,7 +53,28 @@ def test_after_two_dashes_everything_is_the_scripts() -> None:
     assert line.script == "--pal-off" and not line.pal
 
 
-@pytest.mark.parametrize("words", [["--pal-clas=A"], ["--pal-off=1"], ["--pal-class"], ["--pal-"]])
+def test_a_word_of_ours_may_have_a_value_or_none() -> None:
+    line = parse(["--pal-checkpoint", "a b", "--pal-movable", "600", "--pal-movable=600"])
+    assert line.pal == (("checkpoint", "a b"), ("movable", "")) and line.script == "600"
+    assert parse(["--pal-movable=600", "job.sh"]).pal == (("movable", "600"),)
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (["-N1", "--wrap", "a b", "-J", "--wrap"], ("-N1", "-J", "--wrap")),
+        (["--wrap=x", "--wra", "y", "-Hn", "4"], ("-Hn", "4")),
+        (["-N1"], ("-N1",)),
+        (["--wrap"], ("--wrap",)),  # lacks its value: sbatch will say so
+    ],
+)
+def test_one_option_can_be_left_out(words: list[str], kept: tuple[str, ...]) -> None:
+    assert without(words, "wrap") == kept
+
+
+@pytest.mark.parametrize(
+    "words", [["--pal-clas=A"], ["--pal-off=1"], ["--pal-class"], ["--pal-"], ["--pal-movable="], ["--pal-checkpoint"]]
+)
 def test_a_wrong_word_of_ours_is_refused(words: list[str]) -> None:
     with pytest.raises(UsageError, match="--pal-"):
         parse(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -279,7 +280,10 @@ def test_switched_off_it_is_sbatch_itself(how: str, site: Site) -> None:
 
 
 def test_a_wrong_value_of_ours_submits_nothing(site: Site) -> None:
-    for words in (["--pal-class", "Z"], ["--pal-app", "nix"], ["--pal-klass=A"], ["--pal-policy=x"]):
+    for words in (
+        ["--pal-class", "Z"], ["--pal-app", "nix"], ["--pal-klass=A"], ["--pal-policy=x"],
+        ["--pal-movable=soon"], ["--pal-movable=-1"], ["--pal-checkpoint", " "],
+    ):  # fmt: skip
         done = site.run([*PALSUB, *words, "job.sh"], stdin=subprocess.DEVNULL)
         assert done.returncode == 2 and done.stdout == b""
         assert done.stderr.startswith(b"palsub: ") and done.stderr.count(b"\n") == 1
@@ -289,7 +293,19 @@ def test_a_wrong_value_of_ours_submits_nothing(site: Site) -> None:
 def test_help_shows_every_option_of_ours(site: Site) -> None:
     done = site.run([*PALSUB, "--pal-help"])
     assert done.returncode == 0
-    for name in ("class", "app", "policy", "watch", "explain", "json", "dry-run", "off", "help"):
+    for name in (
+        "class",
+        "app",
+        "policy",
+        "watch",
+        "explain",
+        "json",
+        "dry-run",
+        "off",
+        "help",
+        "movable",
+        "checkpoint",
+    ):
         assert f"--pal-{name}".encode() in done.stdout
 
 
@@ -443,3 +459,157 @@ def test_with_a_live_daemon_the_lease_is_written_on_the_job(scored: Site) -> Non
     scored.run([*PALSUB, "--gres=gpu:1", "--comment=mine", "job.sh"], stdin=subprocess.DEVNULL)
     job = json.loads((scored.root / "fake.json").read_text())["jobs"][1]
     assert job["req"] == "" and job["comment"] == "mine"
+
+
+COPY = """#!/bin/sh
+for word; do printf '<%s>' "$word"; done > "$RECORD"
+for path; do [ ! -f "$path" ] || { cp "$path" copy; stat -c %a "$(dirname "$path")" > mode; }; done
+echo Submitted batch job 7
+"""
+
+
+def movable(site: Site, *words: str, **options: object) -> tuple[str, str]:
+    """The comment that sbatch got and what palsub said, beside "no snapshot" or nothing: the job asks for no GPU."""
+    if "input" not in options:
+        options.setdefault("stdin", subprocess.DEVNULL)
+    done = site.run([*PALSUB, *words], **options)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"<--comment=([^>]*)>", (site.root / "record").read_text())
+    return (found or [""])[-1], done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "line", "comment"),
+    [
+        (["--pal-movable"], {}, "", "pal:job=?;from=default;mov=1"),
+        (["--pal-movable=60", "--pal-class=B"], {}, "", "pal:job=B;from=--pal-class;mov=1;lost=60"),
+        (["--pal-movable", "--pal-app", "resnet50"], {}, "", "pal:job=A;from=--pal-app:resnet50;mov=1"),
+        ([], {"SLURM_PAL_MOVABLE": "1", "SLURM_PAL_CLASS": "C"}, "", "pal:job=C;from=SLURM_PAL_CLASS;mov=1"),
+        ([], {}, "#PAL movable=600 class=A", "pal:job=A;from=#PAL:class;mov=1;lost=600"),
+        (["--pal-movable=5"], {}, "#PAL movable=600", "pal:job=?;from=default;mov=1;lost=5"),
+        ([], {"SLURM_PAL_MOVABLE": "0"}, "#PAL movable checkpoint=x", ""),
+        (["--comment", "it's  b=c"], {}, "#PAL movable", "it's  b=c pal:job=?;from=default;mov=1"),
+        (["--pal-movable"], {}, "#SBATCH --comment='of the script'", "of the script pal:job=?;from=default;mov=1"),
+        (["--pal-class=A"], {}, "", ""),  # no tick that would read it
+    ],
+)
+def test_a_movable_job_bears_a_word(words: list[str], env: dict[str, str], line: str, comment: str, site: Site) -> None:
+    (site.root / "job.sh").write_text(f"#!/bin/sh\n{line}\ntrue\n")
+    site.sbatch(COPY)
+    assert movable(site, *words, "job.sh", env=env) == (comment, "")
+
+
+@pytest.mark.parametrize(
+    ("env", "line", "said"),
+    [
+        ({"SLURM_PAL_MOVABLE": "yes"}, "", "SLURM_PAL_MOVABLE"),
+        ({}, "#PAL movable=soon", "whole number"),
+        ({}, "#PAL checkpoint=", "lacks its command"),
+    ],
+)
+def test_a_wrong_value_elsewhere_is_warned_about(env: dict[str, str], line: str, said: str, site: Site) -> None:
+    (site.root / "job.sh").write_text(f"#!/bin/sh\n{line}\ntrue\n")
+    comment, warning = movable(site, "job.sh", env=env)
+    assert comment == "" and said in warning and warning.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "line", "why"),
+    [
+        (["-a1-2"], {}, "#PAL movable", "array"),
+        (["--no-requeue"], {}, "", "--no-requeue"),
+        ([], {"SBATCH_NO_REQUEUE": ""}, "", "--no-requeue"),
+        ([], {}, "#SBATCH --no-requeue", "--no-requeue"),
+        ([], {}, "#SBATCH hetjob", "heterogeneous"),
+        ([], {}, "#SBATCH --comment='open", "quote"),
+    ],
+)
+def test_a_job_that_cannot_be_moved_is_submitted_as_it_is(
+    words: list[str], env: dict[str, str], line: str, why: str, site: Site
+) -> None:
+    (site.root / "job.sh").write_text(f"#!/bin/sh\n{line}\ntrue\n")
+    comment, said = movable(site, *words, "--pal-checkpoint", "true", "job.sh", env=env)
+    assert comment == "" and said.count("\n") == 1 and why in said
+    assert (site.root / "record").read_text().endswith("<job.sh>")
+
+
+def test_requeue_said_later_counts(site: Site) -> None:
+    (site.root / "job.sh").write_text("#!/bin/sh\n#SBATCH --no-requeue\ntrue\n")
+    assert movable(site, "--requeue", "--pal-movable", "job.sh")[0].endswith(";mov=1")
+
+
+SAVING = b"#!/bin/sh\n#SBATCH -N1\n#PAL checkpoint=save 'a  b'\ntrue"
+
+
+def arrives(site: Site, name: str, words: list[str], end: bytes = SAVING, **options: object) -> None:
+    """Submit and check that sbatch got a private wrapper of this name, and that it is gone."""
+    site.sbatch(COPY)
+    (site.root / "tmp").mkdir()
+    said = movable(site, *words, env={"TMPDIR": str(site.root / "tmp")}, **options)
+    assert said == ("pal:job=?;from=default;mov=1;ck=1", "")
+    rest = "<x y>" if "x y" in words else ""
+    pattern = rf"<-N1><--comment=[^>]*><{site.root}/tmp/palsub\.[^/>]*/{name}>{rest}"
+    assert re.fullmatch(pattern, (site.root / "record").read_text())
+    text = (site.root / "copy").read_bytes()
+    assert text.endswith(end) and rb"pal_command='save '\''a  b'\'''" in text
+    assert (site.root / "mode").read_text() == "700\n" and os.listdir(site.root / "tmp") == []
+
+
+def test_a_script_with_a_checkpoint_goes_in_a_wrapper(site: Site) -> None:
+    (site.root / "job.sh").write_bytes(SAVING)
+    arrives(site, "job.sh", ["-N1", "job.sh", "x y"])
+
+
+def test_so_do_the_words_of_wrap(site: Site) -> None:
+    arrives(site, "wrap", ["--pal-checkpoint=save 'a  b'", "-N1", "--wrap", "true"], b"\n\ntrue\n")
+
+
+def test_so_does_a_script_from_a_pipe(site: Site) -> None:
+    arrives(site, "sbatch", ["-N1"], input=SAVING)
+
+
+def test_so_does_a_script_on_stdin(site: Site) -> None:
+    (site.root / "job.sh").write_bytes(SAVING)
+    with open(site.root / "job.sh", "rb") as stream:
+        arrives(site, "sbatch", ["-N1"], stdin=stream)
+
+
+def test_a_wrapper_that_cannot_be_written_costs_the_checkpoint_only(site: Site) -> None:
+    comment, said = movable(site, "--pal-checkpoint", "true", "job.sh", env={"TMPDIR": str(site.root / "none")})
+    assert comment == "pal:job=?;from=default;mov=1" and said.count("\n") == 1 and "No such file" in said
+    assert (site.root / "record").read_text().endswith("<job.sh>")
+
+
+def test_refused_words_take_the_wrapper_with_them(site: Site) -> None:
+    site.sbatch(
+        '#!/bin/sh\ncase "$*" in *--comment*) echo "sbatch: unrecognized option" >&2; exit 1;; esac\n'
+        'echo Submitted batch job 7; echo "$*"\n'
+    )
+    done = site.run([*PALSUB, "--pal-checkpoint", "true", "job.sh"], stdin=subprocess.DEVNULL)
+    assert done.stdout == b"Submitted batch job 7\njob.sh\n" and done.stderr.count(b"\n") == 1
+
+
+def test_a_dry_run_shows_the_wrapper_and_writes_none(site: Site) -> None:
+    words = ["--pal-dry-run", "--pal-checkpoint", "save it", "--pal-movable=9", "job.sh"]
+    done = site.run([*PALSUB, *words], stdin=subprocess.DEVNULL, env={"TMPDIR": str(site.root)})
+    first = done.stdout.decode().splitlines()[0]
+    assert re.fullmatch(rf"sbatch '--comment=[^']*' {site.root}/palsub\.\S+/job.sh", first)
+    assert b"# movable while it runs: after a checkpoint by 'save it', at most 9 s of work lost\n" in done.stdout
+    assert not list(site.root.glob("palsub.*"))
+
+
+def test_with_a_live_daemon_a_stated_class_is_written_on_the_job(scored: Site) -> None:
+    beat = {"schema": "pal.heartbeat/1", "at_s": time.time(), "clears_leases": True}
+    (scored.root / "snapshot.heartbeat").write_text(json.dumps(beat))
+    for words in (["--pal-class=A"], ["--pal-class=A", "--comment=mine"], ["--pal-class=A", "-N1", "--begin=now+60"]):
+        done = scored.run([*PALSUB, "--gres=gpu:1", "-t60", *words, "job.sh"], stdin=subprocess.DEVNULL)
+        assert done.returncode == 0 and done.stderr == b""
+    first, second, third = (job["comment"] for job in json.loads((scored.root / "fake.json").read_text())["jobs"])
+    word = "pal:job=A;from=--pal-class"
+    assert first == f"pal:lease=360;req=;exc=;act=nodelist;set=n1 {word}" and second == "mine" and third == word
+
+
+def test_a_comment_without_room_keeps_its_text(site: Site) -> None:
+    long = "x" * 990
+    comment, said = movable(site, "--pal-movable", f"--comment={long}", "job.sh")
+    assert comment == long and "too long" in said

@@ -40,6 +40,24 @@ def test_directives_stand_before_the_first_command() -> None:
     assert scan(body) == Script(("-N1", "-n1"), (("class", "B"), ("app", "x")))
 
 
+@pytest.mark.parametrize(
+    ("line", "pairs"),
+    [
+        ("movable", [("movable", "")]),
+        ("class=A movable=600 # x", [("class", "A"), ("movable", "600")]),
+        ("checkpoint=USR1", [("checkpoint", "USR1")]),
+        (
+            "movable checkpoint=a 'b  c' \\# \"d; class=C ",
+            [("movable", ""), ("checkpoint", "a 'b  c' \\# \"d; class=C")],
+        ),
+        ("checkpoint=", [("checkpoint", "")]),
+        ("nocheckpoint=x", [("nocheckpoint", "x")]),
+    ],
+)
+def test_a_checkpoint_command_is_the_rest_of_its_line(line: str, pairs: list[tuple[str, str]]) -> None:
+    assert scan(f"#!/bin/sh\n#PAL {line}\ntrue\n".encode()).pal == tuple(pairs)
+
+
 def test_pal_lines_after_the_first_command_do_not_count() -> None:
     assert scan(b"#!/bin/sh\ntrue\n#PAL class=A\n").pal == ()
     assert scan(b"#!/bin/sh\n#PALETTE class=A\n").pal == ()
