@@ -30,7 +30,10 @@ from slurm_pal.slurm.counted import Counted
 TIMEOUT_S = 15.0
 QUERY_SHARE = 5.0  # Slurm is asked for at most a fifth of the time
 LOOK_S = 0.2  # between looks at moves under way
+RETRY_S = 2.0  # the same after one that failed
 LAST_S = 10.0  # given to moves under way when the program is to end
+ONCE_S = 600.0  # given to those that one tick began; where Slurm answers they end sooner
+FILTER_LOOKS_S = 1.1  # the filter looks for a new table once a second; until then it may still promise
 
 
 class Wanted(NamedTuple):
@@ -71,9 +74,12 @@ def pal_rebalance(
     """
     if daemon and (once or withdraw):
         raise UsageError("--daemon stays: it does not go with --once or --withdraw")
+    if withdraw and as_json:
+        raise UsageError("--withdraw has no plan to show: it does not go with --json")
     _become_slurm_user(mine)
     config = settings.load()
-    wanted = Wanted(daemon, act or config.text("rebalance", "mode") == "act", mine, every, as_json)
+    acts = act or withdraw or config.text("rebalance", "mode") == "act"
+    wanted = Wanted(daemon, acts, mine, every, as_json)
     _check(config, wanted)
     with contextlib.ExitStack() as stack:
         tick = _tick(config, wanted, stack)
@@ -121,19 +127,31 @@ def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
     role = role_of(client, publisher.known_site(time.time()).pairs, wanted.mine, asked)
     own = role.name != "slurm-user"
     journal = _journal(journal_path(config, own), wanted, stack)
-    if own:
+    if own or not _may_publish(config, wanted, stack):
         publisher = None
-    elif wanted.daemon and wanted.act:
-        stack.enter_context(locked(config.table_path + ".lock", "a publisher"))
-    else:  # a publisher that stays publishes better than one look can
-        try:
-            stack.enter_context(locked(config.table_path + ".lock", "a publisher"))
-        except (BusyError, OSError):
-            publisher = None
     log = EventLog(log_path(config, own), echo=wanted.daemon, mode=0o600 if own else 0o640)
     for line in role.cannot:
         click.echo(f"pal-rebalance: {line}", err=True)
     return Tick(config, client, counted, journal, role, publisher, log, act=wanted.act)
+
+
+def _may_publish(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> bool:
+    """Whether the filter's table is ours to write. Raises BusyError, DataError for a daemon that acts."""
+    promises = wanted.daemon and wanted.act
+    try:
+        stack.enter_context(locked(config.table_path + ".lock", "a publisher"))
+    except BusyError:
+        if promises:
+            raise
+        return False  # a publisher that stays publishes better than one look can
+    except OSError as error:
+        folder = os.path.dirname(config.table_path)
+        line = f"no table can be written in {folder} ({error.strerror}): mkdir it, or set paths.table in pal.toml"
+        if promises:
+            raise DataError(line) from None
+        click.echo(f"pal-rebalance: nothing is published: {line}", err=True)
+        return False
+    return True
 
 
 def _journal(path: str, wanted: Wanted, stack: contextlib.ExitStack) -> Journal:
@@ -162,13 +180,27 @@ def _see_through(tick: Tick, seen: Outcome, wanted: Wanted) -> None:
     """Nobody comes after one tick: end its moves, and take back node lists that did not lead to a start."""
     pass_end_s = time.monotonic() + tick.pass_s
     with until_signal() as woken:
-        last_s: float | None = None
-        while tick.advance(time.time()) and (last_s is None or time.monotonic() < last_s):
-            if woken(LOOK_S) and last_s is None:
-                last_s = time.monotonic() + LAST_S
-        if any(wish.action == "nodelist" for wish in seen.decided.wishes):
+        _finish_moves(tick, woken, ONCE_S)
+        if any(wish.lease is not None and wish.lease.kind == "nodelist" for wish in seen.decided.wishes):
             woken(max(0.0, pass_end_s - time.monotonic()))
             _warn(set(tick.take_back_node_lists(time.time())), set())
+
+
+def _finish_moves(tick: Tick, woken: Woken, most_s: float) -> None:
+    """Until no move is under way, for `most_s` at most, and for LAST_S after a signal. What fails is tried again."""
+    until_s, ending, said = time.monotonic() + most_s, False, set[str]()
+    while True:
+        try:
+            moving, pause_s, trouble = tick.advance(time.time()), LOOK_S, set[str]()
+        except PalError as error:
+            moving, pause_s, trouble = True, RETRY_S, {one_line(error)}
+        said = _warn(trouble, said)
+        if not moving or time.monotonic() >= until_s:
+            return
+        if ending:
+            time.sleep(pause_s)
+        elif woken(pause_s):
+            until_s, ending = min(until_s, time.monotonic() + LAST_S), True
 
 
 def _stay(config: Config, tick: Tick, wanted: Wanted) -> None:
@@ -195,12 +227,12 @@ def _stay(config: Config, tick: Tick, wanted: Wanted) -> None:
 def _sleep(tick: Tick, woken: Woken, until_s: float) -> bool:
     """Until the next tick (monotonic time), looking after the moves under way; whether a signal came."""
     while True:
-        try:
-            moving = tick.advance(time.time())
-        except PalError:  # told by the next tick
-            moving = False
         left_s = until_s - time.monotonic()
-        if woken(max(0.0, min(LOOK_S, left_s) if moving else left_s)):
+        try:
+            pause_s = LOOK_S if tick.advance(time.time()) else left_s
+        except PalError:  # told by the next tick
+            pause_s = RETRY_S
+        if woken(max(0.0, min(pause_s, until_s - time.monotonic()))):
             return True
         if time.monotonic() >= until_s:
             return False
@@ -208,22 +240,27 @@ def _sleep(tick: Tick, woken: Woken, until_s: float) -> bool:
 
 def _leave(tick: Tick, woken: Woken) -> None:
     """End cleanly: promises and lists are taken back; a move under way is finished if it soon can be."""
-    last_s = time.monotonic() + LAST_S
+    ended_s = time.monotonic()
     tick.stop(time.time())
-    with contextlib.suppress(PalError):
-        while tick.advance(time.time()) and time.monotonic() < last_s:
-            time.sleep(LOOK_S)
+    _finish_moves(tick, woken, LAST_S)
+    time.sleep(max(0.0, ended_s + FILTER_LOOKS_S - time.monotonic()))
     _warn(set(tick.take_back_lists(time.time())), set())
 
 
 def _withdraw(tick: Tick) -> None:
+    with until_signal() as woken:
+        tick.stop(time.time())
+        _finish_moves(tick, woken, 6 * LAST_S)
+    time.sleep(FILTER_LOOKS_S)
     trouble = tick.withdraw(time.time())
-    last_s = time.monotonic() + 6 * LAST_S
-    while tick.advance(time.time()) and time.monotonic() < last_s:
-        time.sleep(LOOK_S)
+    moving, lists = tick.left()
+    if moving:
+        trouble.append(f"{moving} moves are still under way: run it again, or see pal moves")
     if trouble:
-        raise DataError(trouble[0])
+        raise PalError("; ".join(trouble))
     click.echo("all node lists, class features and weights that were ours are taken back")
+    if lists:
+        click.echo(f"{lists} running jobs keep a node list: Slurm changes none while they run; see pal moves")
 
 
 def _warn(lines: set[str], said: set[str]) -> set[str]:

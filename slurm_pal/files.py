@@ -104,14 +104,17 @@ def locked(path: str, what: str) -> Iterator[None]:
     """Hold an exclusive lock on `path` (flock) for the length of the block.
 
     `what` names the work in the error. The lock dies with its process, so a crash
-    leaves nothing to clean up; the file itself stays.
+    leaves nothing to clean up; the file itself stays, mode 0600: whoever can open it, if only
+    to read, can hold the lock and keep us out.
 
     Raises BusyError when somebody else holds it.
     """
     import fcntl
 
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
+        with contextlib.suppress(PermissionError):  # not ours, yet writable: leave its mode
+            os.fchmod(descriptor, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -20,9 +20,10 @@ _VALUE = re.compile(r"[A-Za-z0-9_.,:+@%?\[\]|#-]*")
 
 def words(text: str, key: str) -> list[dict[str, str]]:
     """The values of all words of one key, in order; a word with a character that is not ours is passed over."""
-    found = []
-    for word in text.split():
-        if word.startswith(f"pal:{key}="):
+    found: list[dict[str, str]] = []
+    head = f"pal:{key}="
+    for word in text.split() if head in text else ():
+        if word.startswith(head):
             pairs = dict(part.partition("=")[::2] for part in word.removeprefix("pal:").split(";"))
             if all(map(_VALUE.fullmatch, pairs.values())):
                 found.append(pairs)

@@ -67,13 +67,23 @@ class Bookings:
         return max(found, key=lambda one: one.worth, default=None)
 
     def in_the_way(self, found: Found) -> list[int]:
-        """Nodes that it goes to and others leave, or that it leaves and others go to."""
-        leaving, arriving = set(self._traffic.leaving), set(self._traffic.arriving)
-        for other in self.moves.values():
-            leaving.update(node for node, _ in other.way.movable.slots)
-            arriving.update(other.placed.nodes)
-        here = {node for node, _ in found.way.movable.slots}
-        return sorted(leaving.intersection(found.placed.nodes) | arriving.intersection(here))
+        """Nodes where it matters to a move who comes or goes first: it had better wait for the next tick."""
+        leaving = {node for other in self.moves.values() for node, _ in other.way.movable.slots}
+        arriving = {node for other in self.moves.values() for node in other.placed.nodes}
+        traffic, here, there = self._traffic, {node for node, _ in found.way.movable.slots}, set(found.placed.nodes)
+        nodes = (leaving | traffic.leaving | traffic.arriving) & there | (arriving | traffic.arriving) & here
+        return sorted(nodes.union(node for node in arriving & there if self._order_matters(found, node)))
+
+    def _order_matters(self, found: Found, node: int) -> bool:
+        """Whether one of the jobs that come to a node would be no better off with the GPUs that others expect."""
+        coming = [found, *(other for other in self.moves.values() if node in other.placed.nodes)]
+        gpus = [k for one in coming for k in dict(slots(one.placed))[node]]
+        for one in coming:
+            movable, row = one.way.movable, self._survey.occupancy.believed(one.way.movable.rule.sensitivity)[node]
+            worst = max(one.placed.slowdown, *(row[k] for k in gpus)) * one.placed.locality
+            if movable.remaining_s * (movable.factor - worst) <= self._margin * movable.cost_s:
+                return True
+        return False
 
     def book(self, found: Found) -> None:
         """Count on this move."""
@@ -113,12 +123,16 @@ class Bookings:
         """The job on the GPUs that the other one does not take, where they may be exchanged and that pays."""
         mine, its = way.movable, lost.way.movable
         alike = (mine.shape, mine.rule, mine.partition) == (its.shape, its.rule, its.partition)
-        # Of a node where it runs it would be handed other indexes.
-        if not alike or {node for node, _ in mine.slots}.intersection(lost.placed.nodes):
+        # Of a node where it runs it would be handed other indexes, and where the other one stays its GPUs are not free.
+        if not alike or {node for node, _ in (*mine.slots, *its.slots)}.intersection(lost.placed.nodes):
             return None
-        planned, found = self._planned(), Found(way, lost.placed)
-        held = all(self._survey.holds(way.want, node, planned) for node in lost.placed.nodes)
-        return found if held and found.gain_s > self._margin * mine.cost_s else None
+        found = Found(way, lost.placed)
+        lowest = all(self._lowest(node, gpus) for node, gpus in slots(lost.placed))
+        return found if lowest and found.gain_s > self._margin * mine.cost_s else None
+
+    def _lowest(self, node: int, gpus: Sequence[int]) -> bool:
+        """Whether these are the GPUs that Slurm would hand out now."""
+        return sorted(self._survey.occupancy.free_indexes(node))[: len(gpus)] == list(gpus)
 
     def _planned(self) -> dict[int, tuple[int, int]]:
         """Node -> CPUs and memory that booked moves take there; what they leave elsewhere is not free yet."""
@@ -142,6 +156,7 @@ def product(occupancy: Occupancy, want: Want, held: Slots, rule: Rule) -> float:
 def thin_out(bookings: Bookings) -> dict[int, tuple[Found, int]]:
     """Drop every move without which the others save no less: jobs shall not change places for nothing.
 
+    Only a job of the same user makes up for it: nobody's gain is taken to be given to somebody else.
     Returns dropped job -> (its move, the job that makes up for it).
     """
     dropped: dict[int, tuple[Found, int]] = {}
@@ -159,12 +174,19 @@ def thin_out(bookings: Bookings) -> dict[int, tuple[Found, int]]:
 def _drop(bookings: Bookings, job_id: int) -> int | None:
     """Let this job stay if another one makes up for it; which, or None where all is as before."""
     lost = bookings.unbook(job_id)
-    for other_id in list(bookings.moves):
+    user = lost.way.want.job.user
+    for other_id in [found.job_id for found in bookings.moves.values() if found.way.want.job.user == user]:
         old = bookings.unbook(other_id)
-        new = bookings.instead(old, lost)
+        new = None if _beside(bookings, old, lost) else bookings.instead(old, lost)
         if new is not None and new.worth >= old.worth + lost.worth:
             bookings.book(new)
             return other_id
         bookings.book(old)
     bookings.book(lost)
     return None
+
+
+def _beside(bookings: Bookings, *gone: Found) -> bool:
+    """Whether others go to a node of these moves: without them they would be handed lower indexes than expected."""
+    nodes = {node for found in gone for node in found.placed.nodes}
+    return any(nodes.intersection(found.placed.nodes) for found in bookings.moves.values())

@@ -71,12 +71,12 @@ class Decider:
         scores = learning.corrected(published, learnt)
         moves = self._journal.moves(now_s - MEMORY_S)
         open_moves = self._journal.open_moves()
-        jobs = steered(overview, self._memory(moves, open_moves, paces), self.terms, self._only_user)
+        depth = int(self._number("depth"))
+        jobs = steered(overview, self._memory(moves, open_moves, paces), self.terms, self._only_user, depth)
         wishes: list[Wish] = []
         if self._config.flag("rebalance", "retarget"):
-            depth = int(self._number("depth"))
             leases = self._journal.leases()
-            wishes = retarget(overview, scores, jobs.waiting[:depth], leases, self.settings(), now_s, interval_s)
+            wishes = retarget(overview, scores, jobs.waiting, leases, self.settings(), now_s, interval_s)
         calibration = learning.calibration(moves)
         planned = None
         if self._config.flag("rebalance", "moves"):
@@ -138,6 +138,7 @@ class Decider:
             expected_run_s=settings.expected_run_s,
             calibration=calibration,
             in_flight=dict(in_flight),
+            open_moves=tuple(open_moves),
         )
 
 

@@ -40,10 +40,11 @@ class Facts(NamedTuple):
 
 def is_ours(job: SlurmJob) -> bool:
     """Whether palsub or the submit filter saw the job and its user did not opt out. Any other is never touched."""
-    seen = _filter_marks(job)
-    if any(mark.get("why") == _OFF for mark in seen):
-        return False
-    return bool(seen or marks.read(job.comment, marks.JOB))
+    return _is_ours(marks.read(job.comment, marks.JOB), _filter_marks(job))
+
+
+def _is_ours(own: dict[str, str], seen: list[dict[str, str]]) -> bool:
+    return bool(seen or own) and all(mark.get("why") != _OFF for mark in seen)
 
 
 def facts_of(job: SlurmJob, terms: Terms) -> Facts:
@@ -53,11 +54,12 @@ def facts_of(job: SlurmJob, terms: Terms) -> Facts:
     sensitivity = said.get("class", "")
     known = sensitivity in SENSITIVITY_CLASSES
     marked = any(words.get("mov") == "1" for words in (own, *seen))
-    why_not = "" if is_ours(job) else "neither palsub nor the submit filter saw it, or its user opted out"
+    ours = _is_ours(own, seen)
+    why_not = "" if ours else "neither palsub nor the submit filter saw it, or its user opted out"
     why_not = why_not or _unmovable(job, marked, terms)
     lost = own.get("lost", "")
     return Facts(
-        ours=is_ours(job),
+        ours=ours,
         sensitivity=sensitivity if known else UNKNOWN_CLASS,
         origin=said.get("from", ""),
         movable=not why_not,

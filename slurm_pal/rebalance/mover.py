@@ -83,10 +83,11 @@ class Mover:
                 return self._finish(move, job, lease, act, now_s)
             if act.step:
                 move = self._moves[move.job_id] = self._journal.enter(move, act.step, now_s)
-                self._tell("step", move, now_s, step=move.step)
         except PalError:
             self._let_go(move, job, lease, now_s)
             raise
+        if act.step:
+            self._tell("step", move, now_s, step=move.step)
         self._order(move, act, now_s)
 
     def _checked(self, move: Move, act: Act) -> Act:
@@ -119,7 +120,7 @@ class Mover:
     def _finish(self, move: Move, job: SlurmJob | None, lease: TickLease | None, act: Act, now_s: float) -> None:
         error = self._refused.get(move.job_id, (0.0, ""))[1]
         well = act.outcome in ("moved", "ended")
-        detail = act.detail if well or not error else f"{act.detail}: {error}"
+        detail = act.detail if well or not error else f"{act.detail}; Slurm refused an order: {error}"
         if act.outcome != "abandoned":  # before a requeue we have not touched its lists
             left = steps.lease_after(move, job, lease, now_s)
             if left is None and lease is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 
 from slurm_pal import marks
+from slurm_pal.errors import BusyError, DataError
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import learning
 from slurm_pal.rebalance.facts import Terms, facts_of
-from slurm_pal.rebalance.journal import Journal, Observation
+from slurm_pal.rebalance.journal import Journal, Observation, Sample
 from slurm_pal.rebalance.learning import Corrections
 from slurm_pal.rebalance.steered import Pace
 from slurm_pal.store.snapshot import Snapshot
@@ -33,33 +35,34 @@ def look(
     now_s: float,
     users: int = 2,
 ) -> tuple[dict[int, Pace], Corrections]:
-    """What each job says of its pace, and what that says of the GPUs; both journalled.
+    """What each job says of its pace, and what that says of the GPUs; both journalled where that can be.
 
     A GPU is believed slower than measured once jobs of `users` users found it so.
 
-    Raises DataError when the journal cannot be written.
+    Raises DataError when the journal cannot be read.
     """
     before = journal.samples()
     steps: dict[int, tuple[dict[str, str], Observation]] = {}
     earlier = {(seen.job_id, seen.restarts): seen for seen in journal.observations(now_s - SINCE_S)}
-    with journal.together():
-        for job in jobs:
-            said = marks.read(job.comment, marks.PROGRESS)
-            if job.state != "RUNNING" or not job.gpus or not said.get("it", "").isdigit():
-                continue
-            step_s = learning.step_time(before.get(job.job_id), said, job)
-            known = earlier.get((job.job_id, job.restarts))
-            if step_s is not None:
-                sensitivity = facts_of(job, terms).sensitivity
-                known = _observation(job, sensitivity, snapshot, locality_penalty, known, step_s, now_s)
-                earlier[job.job_id, job.restarts] = known
-                journal.observe(known)
-            sample = learning.sample(said, job)
-            if sample is not None and sample != before.get(job.job_id):
-                journal.add_sample(sample)
-            if known is not None:
-                steps[job.job_id] = said, known
-        _observe_moves(journal, earlier, now_s)
+    fresh: list[Observation] = []
+    samples: list[Sample] = []
+    for job in jobs:
+        said = marks.read(job.comment, marks.PROGRESS)
+        if job.state != "RUNNING" or not job.gpus or not said.get("it", "").isdigit():
+            continue
+        step_s = learning.step_time(before.get(job.job_id), said, job)
+        known = earlier.get((job.job_id, job.restarts))
+        if step_s is not None:
+            sensitivity = facts_of(job, terms).sensitivity
+            known = _observation(job, sensitivity, snapshot, locality_penalty, known, step_s, now_s)
+            earlier[job.job_id, job.restarts] = known
+            fresh.append(known)
+        sample = learning.sample(said, job)
+        if sample is not None and sample != before.get(job.job_id):
+            samples.append(sample)
+        if known is not None:
+            steps[job.job_id] = said, known
+    _remember(journal, fresh, samples, _brought(journal, earlier, now_s))
     found = learning.corrections(earlier.values(), snapshot, users)
     return {job_id: _pace(job_id, *seen, found) for job_id, seen in steps.items()}, found
 
@@ -77,14 +80,29 @@ def _observation(
     )  # fmt: skip
 
 
-def _observe_moves(journal: Journal, seen: Mapping[tuple[int, int], Observation], now_s: float) -> None:
-    """What finished moves brought: the step time before over that after, once both are known."""
+def _remember(
+    journal: Journal, fresh: Iterable[Observation], samples: Iterable[Sample], brought: Mapping[int, float]
+) -> None:
+    """For the next tick. Advice beside a daemon may only read, and a full disk must not keep us from deciding."""
+    with contextlib.suppress(DataError, BusyError), journal.together():
+        for seen in fresh:
+            journal.observe(seen)
+        for sample in samples:
+            journal.add_sample(sample)
+        for move_id, ratio in brought.items():
+            journal.set_observed(move_id, ratio)
+
+
+def _brought(journal: Journal, seen: Mapping[tuple[int, int], Observation], now_s: float) -> dict[int, float]:
+    """What finished moves brought, where that is news: move -> step time before over that after."""
+    found: dict[int, float] = {}
     for move in journal.moves(now_s - SINCE_S):
         before, after = (seen.get((move.job_id, restarts)) for restarts in (move.restarts, move.restarts + 1))
         if move.outcome in ("moved", "elsewhere") and before is not None and after is not None:
             ratio = before.step_s / after.step_s
             if move.observed is None or abs(ratio - move.observed) > NEWS * move.observed:
-                journal.set_observed(move.move_id, ratio)
+                found[move.move_id] = ratio
+    return found
 
 
 def _pace(job_id: int, said: dict[str, str], seen: Observation, found: Corrections) -> Pace:

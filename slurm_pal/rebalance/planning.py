@@ -20,7 +20,6 @@ from slurm_pal.rebalance.booking import Bookings, Found, Traffic, Way, product, 
 from slurm_pal.rebalance.moves import Limits, Movable, Slots, expected_left_s, slots
 from slurm_pal.rebalance.survey import Survey, Want
 from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.states import JOB_WAITING
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.submit.request import Request
 
@@ -125,7 +124,7 @@ class _Planning:
         self._new = 0
         largest = max((node.n_gpus for node in overview.nodes), default=0)
         wants = [want for one in running for want in self._wants(one, largest)]
-        self._survey = Survey(overview, snapshot, wants, _promised(overview, terms.open_moves))
+        self._survey = Survey(overview, snapshot, wants)
         self._ways: dict[int, list[Way]] = defaultdict(list)
         for want, place in zip(wants, self._survey.places, strict=True):
             if place.why:
@@ -312,17 +311,6 @@ def gpus_of(text: str) -> dict[str, tuple[int, ...]]:
     """GPUs as the journal writes them: "n3:0,1 n4:2"."""
     pairs = (word.rpartition(":")[::2] for word in text.split())
     return {name: tuple(map(int, indexes.split(","))) for name, indexes in pairs}
-
-
-def _promised(overview: Overview, open_moves: Iterable[journal.Move]) -> dict[str, set[int]]:
-    """GPUs that moves under way go to, as far as no job in Slurm tells so yet."""
-    told = {job.job_id for job in overview.jobs if job.state in JOB_WAITING and job.req_nodes}
-    promised: dict[str, set[int]] = defaultdict(set)
-    for move in open_moves:
-        if move.job_id not in told:
-            for name, indexes in gpus_of(move.target_gpus).items():
-                promised[name].update(indexes)
-    return promised
 
 
 def _gain(found: Found) -> str:

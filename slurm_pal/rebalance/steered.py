@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_pal.jobs import SlurmJob
-from slurm_pal.rebalance.facts import Facts, Terms, facts_of
+from slurm_pal.rebalance.facts import Facts, Terms, facts_of, is_ours
 from slurm_pal.rebalance.journal import Move, TickLease
 from slurm_pal.rebalance.planning import Passed, Running
 from slurm_pal.rebalance.requests import request_of
@@ -47,28 +47,37 @@ class Steered(NamedTuple):
     running: tuple[Running, ...]
     staying: tuple[Passed, ...]  # ours and running, but not to be moved, and why
     foreign: int  # jobs that are not ours to steer
+    behind: int = 0  # pending jobs that come after those of `waiting`
 
 
-def steered(overview: Overview, memory: Memory, terms: Terms, only_user: str = "") -> Steered:
-    """Tell the jobs apart. With `only_user` the jobs of all others are foreign."""
-    waiting: list[tuple[tuple[int, int], Waiting]] = []
+def steered(
+    overview: Overview, memory: Memory, terms: Terms, only_user: str = "", depth: int | None = None
+) -> Steered:
+    """Tell the jobs apart. With `only_user` the jobs of all others are foreign.
+
+    Of the pending jobs the first `depth` by priority are looked at (None: all): to read what
+    each of thousands asks for would take most of a tick.
+    """
+    pending: list[SlurmJob] = []
     running: list[Running] = []
     staying: list[Passed] = []
     foreign = 0
     for job in overview.jobs:
-        facts = facts_of(job, terms)
-        if not facts.ours or (only_user and job.user != only_user):
+        if (only_user and job.user != only_user) or not is_ours(job):
             foreign += 1
         elif job.job_id in memory.left_alone or job.job_id in memory.moving:
             continue
         elif job.state == "PENDING":
-            waiting.append((_rank(job), _waiting(job, facts, memory)))
-        elif job.state == "RUNNING" and not facts.movable:
-            staying.append(Passed(job.job_id, facts.why_not))
+            pending.append(job)
         elif job.state == "RUNNING":
-            running.append(_running(job, facts, memory))
-    waiting.sort(key=lambda pair: pair[0])
-    return Steered(tuple(one for _, one in waiting), tuple(running), tuple(staying), foreign)
+            facts = facts_of(job, terms)
+            if facts.movable:
+                running.append(_running(job, facts, memory))
+            else:
+                staying.append(Passed(job.job_id, facts.why_not))
+    pending.sort(key=_rank)
+    waiting = tuple(_waiting(job, facts_of(job, terms), memory) for job in pending[:depth])
+    return Steered(waiting, tuple(running), tuple(staying), foreign, len(pending) - len(waiting))
 
 
 def _rank(job: SlurmJob) -> tuple[int, int]:

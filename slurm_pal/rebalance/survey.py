@@ -55,14 +55,9 @@ class Place(NamedTuple):
 
 
 class Survey:
-    """The free GPUs of a cluster, and a partition for each of `wants` in `places`.
+    """The free GPUs of a cluster, and a partition for each of `wants` in `places`."""
 
-    `promised` are GPUs that moves under way are going to, where Slurm does not know of it yet.
-    """
-
-    def __init__(
-        self, overview: Overview, snapshot: Snapshot, wants: Sequence[Want], promised: Mapping[str, Iterable[int]]
-    ) -> None:
+    def __init__(self, overview: Overview, snapshot: Snapshot, wants: Sequence[Want]) -> None:
         self._overview = overview
         self._nodes = overview.nodes
         self.position = {node.name: number for number, node in enumerate(overview.nodes)}
@@ -70,7 +65,7 @@ class Survey:
             (name, k) for job in overview.jobs for name, indexes in job.gpus.items() for k in indexes
         )
         self._makes = _makes(overview.nodes, snapshot)
-        self._free = _free(overview, promised)
+        self._free = _free(overview)
         self._fields: dict[Key, str | tuple[list[int], list[int]]] = {}
         self._sets: dict[Key, frozenset[int]] = {}
         self._names: dict[frozenset[int], str] = {}
@@ -199,14 +194,12 @@ class Survey:
         return made
 
 
-def _free(overview: Overview, promised: Mapping[str, Iterable[int]]) -> list[frozenset[int]]:
+def _free(overview: Overview) -> list[frozenset[int]]:
     """For each node the indexes of GPUs that neither run a job nor are about to."""
     used, claims = used_indexes(overview.jobs), claimed_gpus(overview.jobs)
-    found = []
-    for node in overview.nodes:
-        free = free_indexes(node, used.get(node.name, set()), claims.get(node.name, 0))
-        found.append(frozenset(free).difference(promised.get(node.name, ())))
-    return found
+    return [
+        frozenset(free_indexes(node, used.get(node.name, set()), claims.get(node.name, 0))) for node in overview.nodes
+    ]
 
 
 def _tables(overview: Overview, snapshot: Snapshot) -> tuple[dict[str, list[list[float]]], ...]:

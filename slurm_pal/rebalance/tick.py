@@ -17,11 +17,13 @@ from slurm_pal import marks
 from slurm_pal.config import Config
 from slurm_pal.errors import PalError, SlurmError, one_line
 from slurm_pal.hostlist import fold
+from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import levers, metrics, story
 from slurm_pal.rebalance.deciding import Decided, Decider
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.intake import Intake
 from slurm_pal.rebalance.journal import Journal
+from slurm_pal.rebalance.leases import in_force
 from slurm_pal.rebalance.metrics import TickNumbers
 from slurm_pal.rebalance.mover import Mover, StepLimits
 from slurm_pal.rebalance.planning import to_move
@@ -68,6 +70,7 @@ class Tick:
         self._intake = Intake(config) if publisher else None
         self._trouble: list[str] = []
         self._recovered = False
+        self._beginning: dict[int, SlurmJob] = {}  # jobs whose moves begin just now
 
     @property
     def pass_s(self) -> float:
@@ -86,20 +89,18 @@ class Tick:
         asked_s = time.monotonic()
         overview = self._client.overview(marked=True)
         query_s = time.monotonic() - asked_s
+        since_s = self._try(lambda: self._since_last(now_s), self._config.number("rebalance", "interval_s"))
+        if self._act:  # first of all: what cannot be remembered must not be begun
+            paused = self._try(lambda: self._ticked(now_s), "the journal cannot be written") or paused
         ours: frozenset[int] = self._try(self._looked_after, frozenset())
         published = self._try(lambda: publisher.serve(overview, query_s, now_s, ours), None) if publisher else None
         self._trouble += published.trouble if published else ()
         if self._act:
             self._try(lambda: self._recover(now_s), None)
-        decided = self._try(lambda: self._decider.decide(overview, now_s, self._since_last(now_s)), Decided())
+        decided = self._try(lambda: self._decider.decide(overview, now_s, since_s), Decided())
         if self._act:
-            self._try(lambda: self._end_leases(overview, () if paused else decided.wishes, now_s), None)
-        if self._act and not paused:
-            self._try(lambda: self._change_nodes(decided, overview), None)
-            self._try(lambda: self._carry_wishes(decided.wishes, overview, now_s), None)
-            self._try(lambda: self._begin_moves(decided, overview, now_s), None)
-        if self._act:
-            self._try(lambda: self._remember(decided, overview, now_s), None)
+            self._do(decided, overview, paused, now_s)
+            self._try(lambda: self._remember(decided, overview, now_s, since_s), None)
         moving = self._try(lambda: len(self._journal.open_moves()), 0)
         seen = Outcome(
             now_s, self._act, paused, query_s, self._counted.queries - queries, self._counted.orders - orders, ingested,
@@ -109,9 +110,19 @@ class Tick:
             self._try(lambda: self._measure(seen, time.monotonic() - started), None)
         return seen._replace(trouble=tuple(dict.fromkeys(self._trouble)))
 
+    def _do(self, decided: Decided, overview: Overview, paused: str, now_s: float) -> None:
+        self._try(lambda: self._end_leases(overview, () if paused else decided.wishes, now_s), None)
+        if not paused:
+            self._try(lambda: self._change_nodes(decided, overview), None)
+            self._try(lambda: self._carry_wishes(decided.wishes, overview, now_s), None)
+            self._try(lambda: self._begin_moves(decided, overview, now_s), None)
+
     def advance(self, now_s: float) -> bool:
         """One look at the moves under way; whether there are any. Raises SlurmError, DataError."""
-        return self._act and self._mover.step(now_s)
+        if not self._act:
+            return False
+        self._recover(now_s)
+        return self._mover.step(now_s)
 
     def _try(self, part: Callable[[], T], otherwise: T) -> T:
         try:
@@ -124,6 +135,10 @@ class Tick:
         """How long the last tick is ago: by that much jobs may have waited because of us."""
         last_s = self._journal.last_tick_s()
         return now_s - last_s if 0 < last_s <= now_s else self._config.number("rebalance", "interval_s")
+
+    def _ticked(self, now_s: float) -> str:
+        self._journal.ticked(now_s)
+        return ""
 
     def _looked_after(self) -> frozenset[int]:
         """Jobs with a lease or a move of the tick itself."""
@@ -139,11 +154,13 @@ class Tick:
         moving = {move.job_id for move in self._journal.open_moves()}
         wished, living = {wish.job_id for wish in wishes} | moving, {job.job_id for job in overview.jobs}
         leases = self._journal.leases()
-        with self._journal.together():
-            for job_id in leases.keys() - living - moving:
-                self._journal.end_lease(job_id, "the job has left the queue", now_s)
         others = [job for job in overview.jobs if job.job_id not in wished]
         self._carry_wishes(over(leases, others, now_s, self.pass_s), overview, now_s)
+        gone = leases.keys() - living - moving
+        if gone:
+            with self._journal.together():
+                for job_id in gone:
+                    self._journal.end_lease(job_id, "the job has left the queue", now_s)
 
     def _carry_wishes(self, wishes: Sequence[Wish], overview: Overview, now_s: float) -> None:
         jobs = {job.job_id: job for job in overview.jobs}
@@ -170,17 +187,21 @@ class Tick:
         begun = []
         for planned in decided.plan.moves if decided.plan else ():
             job, lease = jobs[planned.job_id], leases.get(planned.job_id)
-            own_req = lease.own if lease is not None and lease.kind != "exclude" else fold(job.req_nodes)
+            own_req = in_force(job).get("ReqNodeList", fold(job.req_nodes))
+            if lease is not None and lease.kind != "exclude":
+                own_req = lease.own
             begun.append(to_move(planned, now_s, own_req, marks.read(job.comment, marks.ACK).get("ack", "")))
-        self._mover.start(begun)
+        self._beginning = jobs
+        try:
+            self._mover.start(begun)
+        finally:
+            self._beginning = {}
 
-    def _remember(self, decided: Decided, overview: Overview, now_s: float) -> None:
-        since_s = self._since_last(now_s)
+    def _remember(self, decided: Decided, overview: Overview, now_s: float, since_s: float) -> None:
         with self._journal.together():
             for wish in decided.wishes:
                 if wish.could_start:
                     self._journal.add_waited(wish.job_id, since_s)
-            self._journal.ticked(now_s)
             self._journal.forget(frozenset(job.job_id for job in overview.jobs), now_s)
 
     def _measure(self, seen: Outcome, tick_s: float) -> None:
@@ -202,7 +223,7 @@ class Tick:
         if what in ("step", "refused") or COMMENT not in self._role.may:
             return
         with contextlib.suppress(SlurmError):  # the move itself does not depend on it
-            job = self._client.job(job_id)
+            job = self._beginning.get(job_id) or self._client.job(job_id)
             words = {"ev": f"{at_s:.0f}", "what": what, "gain": f"{float(str(details['gain_s'])):.0f}"}
             words |= {"from": str(details["from"]), "to": str(details["to"])}
             text = story.added(job.fields.get("AdminComment", ""), words) if job is not None else None
@@ -218,23 +239,28 @@ class Tick:
 
     def take_back_node_lists(self, now_s: float) -> list[str]:
         """End the node lists that did not lead to a start; what went wrong, one line each."""
-        return self._take_back(now_s, "nodelist")
+        self._trouble = []
+        self._try(lambda: self._take_back(now_s, "nodelist"), None)
+        return self._trouble
 
     def take_back_lists(self, now_s: float) -> list[str]:
         """End every lease of ours and of palsub's and the filter's, since nobody will be there to do it in time."""
-        trouble = self._take_back(now_s, "")
+        self._trouble = []
+        self._try(lambda: self._take_back(now_s, ""), None)
         publisher = self._publisher
         if publisher is not None:
-            trouble += self._try(lambda: publisher.take_back_all()[1], [])
-        return trouble
+            self._trouble += self._try(lambda: publisher.take_back_all()[1], [])
+        return self._trouble
 
     def withdraw(self, now_s: float) -> list[str]:
-        """Take back all that is ours on jobs and nodes; moves under way go on with `advance`."""
-        self._try(lambda: self._recover(now_s), None)
-        self.stop(now_s)
-        trouble = self.take_back_lists(now_s)
+        """Take back all that is ours on jobs and nodes, after `stop` and once no move is under way."""
+        self.take_back_lists(now_s)
         self._try(self._withdraw_nodes, None)
-        return [*trouble, *self._trouble]
+        return self._trouble
+
+    def left(self) -> tuple[int, int]:
+        """What cannot be taken back now: moves under way, and lists of ours on jobs, which run or Slurm refused it."""
+        return len(self._journal.open_moves()), len(self._journal.leases())
 
     def _withdraw_nodes(self) -> None:
         if FEATURES not in self._role.may:
@@ -243,8 +269,7 @@ class Tick:
         levers.set_features(self._client, levers.feature_updates(nodes, {}))
         levers.set_weights(self._client, self._journal, levers.withdrawn_weights(nodes, self._journal.weights()))
 
-    def _take_back(self, now_s: float, kind: str) -> list[str]:
-        self._trouble = []
+    def _take_back(self, now_s: float, kind: str) -> None:
         moving = {move.job_id for move in self._journal.open_moves()}
         leases = {
             job_id: lease
@@ -256,4 +281,3 @@ class Tick:
             if overview is not None:
                 wishes = over(leases, overview.jobs, LATEST_S, self.pass_s)
                 self._try(lambda: self._carry_wishes(wishes, overview, now_s), None)
-        return self._trouble

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from slurm_pal.errors import SlurmError
+from slurm_pal.errors import BusyError, DataError, SlurmError
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import story
 from slurm_pal.rebalance.event_log import EventLog
@@ -21,9 +21,17 @@ class Hand:
         self._client, self._journal, self._role, self._log = client, journal, role, log
 
     def carry_out(self, wishes: Iterable[Wish], jobs: Mapping[int, SlurmJob], now_s: float) -> list[str]:
-        """Do what is wished; what went wrong, one line each. Raises DataError when the journal cannot be written."""
-        trouble = [self._one(wish, jobs.get(wish.job_id), now_s) for wish in wishes]
-        return [line for line in trouble if line]
+        """Do what is wished; what went wrong, one line each.
+
+        While the journal cannot be written no list is set, and the others are still taken back.
+        """
+        trouble: list[str] = []
+        for wish in wishes:
+            try:
+                trouble.append(self._one(wish, jobs.get(wish.job_id), now_s))
+            except (DataError, BusyError) as error:
+                trouble.append(str(error))
+        return [line for line in dict.fromkeys(trouble) if line]
 
     def _one(self, wish: Wish, job: SlurmJob | None, now_s: float) -> str:
         before = self._journal.leases().get(wish.job_id)

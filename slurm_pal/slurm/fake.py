@@ -122,7 +122,7 @@ class FakeSlurm:
             if job.state == "COMPLETING":
                 job.completing -= 1
                 if job.completing < 0:
-                    job.state, job.placed = job.then, {}
+                    job.state, job.then, job.placed = job.then, "", {}
 
     def schedule(self) -> None:
         """Start what fits, in order of submission."""

@@ -56,7 +56,7 @@ class PyslurmClient(CliClient):
 
 def _counts(job: SlurmJob, marked: bool) -> bool:
     """Whether a pending job belongs into the overview, as `parse.holds_or_claims` judges."""
-    return bool(job.req_nodes) or (marked and (bool(job.exc_nodes) or "pal:" in job.comment))
+    return bool(job.req_nodes) or (marked and (bool(job.exc_nodes) or " pal:" in f" {job.comment}"))
 
 
 def _node(row: dict[str, Any]) -> Node:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from slurm_pal.errors import UsageError
 from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 from slurm_pal.submit.argv import CommandLine
-from slurm_pal.submit.movable import Moving
 
 HELP = """usage: palsub [--pal-OPTION]... [sbatch options] script [args]
 
@@ -60,6 +59,14 @@ class Choice(NamedTuple):
     json: bool = False
     watch: bool = False
     help: bool = False
+
+
+class Moving(NamedTuple):
+    """Whether and how a job may be moved."""
+
+    movable: bool = False
+    checkpoint: str = ""  # a shell command, or the name of a signal; "" none
+    lost_s: str = ""  # at most so many seconds of work are lost by a requeue; "" not stated
 
 
 def choice(line: CommandLine) -> Choice:

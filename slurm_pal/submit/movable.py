@@ -9,18 +9,11 @@ from typing import NamedTuple
 from slurm_pal import marks
 from slurm_pal.jobs import UNKNOWN_CLASS
 from slurm_pal.submit.argv import CommandLine, Option, read_options
+from slurm_pal.submit.choice import Moving
 from slurm_pal.submit.request import Conflict, merge
 from slurm_pal.submit.script import Script
 
 LONGEST_ORIGIN = 60
-
-
-class Moving(NamedTuple):
-    """Whether and how a job may be moved."""
-
-    movable: bool = False
-    checkpoint: str = ""  # a shell command, or the name of a signal; "" none
-    lost_s: str = ""  # at most so many seconds of work are lost by a requeue; "" not stated
 
 
 class Terms(NamedTuple):

@@ -10,9 +10,9 @@ from slurm_pal.jobs import UNKNOWN_CLASS
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.submit import decision, lease, state
 from slurm_pal.submit.argv import CommandLine
-from slurm_pal.submit.choice import Choice
+from slurm_pal.submit.choice import Choice, Moving
 from slurm_pal.submit.lease import Lease
-from slurm_pal.submit.movable import Moving, comment, job_word, terms
+from slurm_pal.submit.movable import comment, job_word, terms
 from slurm_pal.submit.processes import runner
 from slurm_pal.submit.request import Request, build
 from slurm_pal.submit.script import Script

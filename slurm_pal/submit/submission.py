@@ -10,8 +10,7 @@ from slurm_pal.errors import Exit, PalError, SlurmError, UsageError, one_line
 from slurm_pal.submit import argv as argv_module
 from slurm_pal.submit import run_sbatch
 from slurm_pal.submit.argv import CommandLine
-from slurm_pal.submit.choice import HELP, Choice, choice, moving, sensitivity
-from slurm_pal.submit.movable import Moving, terms
+from slurm_pal.submit.choice import HELP, Choice, Moving, choice, moving, sensitivity
 from slurm_pal.submit.processes import runner, which
 from slurm_pal.submit.script import Script, from_file, from_stdin, scan
 
@@ -185,7 +184,11 @@ class Submission:
     def _moving(self, script: Script | None) -> Moving:
         """Whether the job may be moved, as far as it is an ordinary batch job."""
         asked = moving(self._choice, os.environ, script.pal if script else (), self._warnings)
-        obstacle = terms(self._line, os.environ, script).obstacle if asked.movable else ""
+        if not asked.movable:
+            return asked
+        from slurm_pal.submit.movable import terms
+
+        obstacle = terms(self._line, os.environ, script).obstacle
         if obstacle:
             self._warnings.append(f"the job cannot be moved because {obstacle}: submitted as one that stays")
             return Moving()

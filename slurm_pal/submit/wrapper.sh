@@ -144,14 +144,15 @@ pal_usr1() {
 }
 
 # Run the script once; its exit status is left in pal_status. Traps only take signals down, and end `wait`:
-# what is started in a trap that has interrupted `wait`, bash (5.2) loses track of. A second `wait` still
-# knows the status when script and signal came together.
+# what is started in a trap that has interrupted `wait`, bash (5.2) loses track of. When the script ends in the
+# moment of a signal, a second `wait` knows its status, unless bash has missed the end: then it would wait for ever.
 pal_run() {
   local name got
   (trap - INT QUIT; exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@") <&3 3<&- 2>&5 5>&- &
   pal_script=$!
   while :; do
     if [ -z "$pal_got" ]; then
+      if ! kill -0 "$pal_script" && [[ $'\n'$(jobs -rp)$'\n' == *$'\n'"$pal_script"$'\n'* ]]; then return; fi
       wait "$pal_script"
       pal_status=$?
       [ -n "$pal_got" ] || return
@@ -185,13 +186,13 @@ pal_to_be_continued() {
 }
 
 pal_clean() {
-  kill "$pal_witness" $pal_writer
+  kill "$pal_witness" "$pal_writer"
   rm -rf -- "$pal_dir"
 }
 
 pal_main() {
   local name
-  pal_writer="" pal_ending="" pal_got=""
+  pal_writer="" pal_ending="" pal_got="" pal_status=1
   exec 3<&0 5>&2 2> /dev/null
   pal_unpack || { pal_say "no room for the job's script in ${SLURM_TMPDIR:-${TMPDIR:-/tmp}}, /tmp or /dev/shm"; exit 1; }
   export SLURM_PAL_ACK=$pal_dir/ack
@@ -201,7 +202,7 @@ pal_main() {
   for name in HUP INT QUIT USR1 USR2 ALRM TERM; do trap "pal_got+=' $name'" "$name"; done
   pal_run "$@"
   while pal_to_be_continued; do
-    pal_writer=""
+    pal_writer="" pal_got=""
     pal_run "$@"
   done
   exit "$pal_status"

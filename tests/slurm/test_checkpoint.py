@@ -63,9 +63,10 @@ class User:
         return self.run("squeue", "-h", "-t", "all", "-j", str(job), "-o", "%k").removesuffix("\n")
 
     def move(self, job: int) -> None:
-        """As the tick moves a job."""
+        """As the tick moves a job; slurmd refuses a credential made in the second in which the job was killed."""
         self.run("scontrol", "requeuehold", str(job))
         self.until(lambda: self.state(job) == "PENDING")
+        time.sleep(1.1)
         self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
         self.run("scontrol", "release", str(job))
 

@@ -124,6 +124,92 @@ def test_what_users_write_into_a_job_makes_no_other_record() -> None:
     assert overview.jobs[1].fields["NodeList"] == "n0"
 
 
+def test_some_jobs_at_once() -> None:
+    slurm = FakeSlurm()
+    client = CliClient(slurm)
+    first, second = client.submit(["-G1"], SCRIPT), client.submit(["-G1"], SCRIPT)
+    calls = len(slurm.calls)
+    assert client.jobs_of([]) == {} and len(slurm.calls) == calls
+    found = client.jobs_of([second, 99])
+    assert list(found) == [second] and found[second].state == "RUNNING" and len(slurm.calls) == calls + 1
+    assert list(client.jobs_of([first, second])) == [first, second]
+    slurm.down = True
+    with pytest.raises(SlurmError, match="Unable to contact slurm controller"):
+        client.jobs_of([first])
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_a_name_cannot_stand_for_another_job(order: tuple[int, int]) -> None:
+    """A job's name may hold a line end, and what follows may look like another job's record."""
+    lines = {
+        1: "JobId=1 JobName=evil\nJobId=2 JobName=x JobState=COMPLETED Reason=None Restarts=0 \n",
+        2: "JobId=2 JobName=train JobState=RUNNING Reason=None Restarts=0 \n",
+    }
+
+    def runner(argv: Sequence[str], stdin: str) -> Completed:
+        asked = [int(word) for word in stdin.split() if word.isdigit()] or [int(argv[-1])]
+        return Completed(0, "".join(f"scontrol: show job {k}\n{lines[k]}" for k in asked), "")
+
+    found = CliClient(runner).jobs_of(order)
+    assert (found[2].name, found[2].state) == ("train", "RUNNING") and set(found) == {1, 2}
+
+
+def test_a_requeue_stops_only_what_runs() -> None:
+    slurm = FakeSlurm([FakeNode("n0", gpus=1)], completing=2)
+    client = CliClient(slurm)
+    running, waiting = client.submit(["-G1"], SCRIPT), client.submit(["-G1"], SCRIPT)
+    client.requeue(running)
+    client.requeue(waiting)
+    assert [slurm.jobs[k].restarts for k in (running, waiting)] == [1, 0]
+    assert client.jobs_of([running])[running].state == "COMPLETING"
+    job = client.jobs_of([running])[running]
+    assert (job.state, job.reason, client.jobs_of([waiting])[waiting].state) == ("PENDING", "BeginTime", "RUNNING")
+    slurm.finish(waiting)
+    client.requeue(waiting)
+    assert slurm.jobs[waiting].state == "COMPLETED"
+    client.update_job(running, StartTime="now")
+    assert client.jobs_of([running])[running].state == "RUNNING"
+
+
+def test_a_signal_reaches_the_batch_shell() -> None:
+    slurm = FakeSlurm()
+    client = CliClient(slurm)
+    number = client.submit(["-G1"], SCRIPT)
+    client.signal_batch(number, "USR1")
+    assert slurm.jobs[number].signals == ["USR1"] and slurm.calls[-1][1:4] == ["-b", "-s", "USR1"]
+    with pytest.raises(SlurmError, match="Invalid job id"):
+        client.signal_batch(99, "USR1")
+
+
+def test_nodes_are_changed_together() -> None:
+    slurm = FakeSlurm()
+    client = CliClient(slurm)
+    client.update_nodes(["n0", "n1", "n3"], Weight="7", AvailableFeatures="a,b", ActiveFeatures="b")
+    assert slurm.calls[-1][2] == "NodeName=n[0-1,3]"
+    assert [(node.weight, node.features) for node in client.nodes()][1:3] == [(7, {"b"}), (1, frozenset())]
+    calls = len(slurm.calls)
+    client.update_nodes([], Weight="7")
+    assert len(slurm.calls) == calls
+    with pytest.raises(UsageError, match="control character"):
+        client.update_nodes(["n0"], Comment="a\nb")
+
+
+def test_statistics() -> None:
+    text = "Server thread count:  3\nAgent queue size:    0\n\nMain schedule statistics\n\tCycles:   7\n\tCycles: 9\n"
+    found = CliClient(lambda argv, stdin: Completed(0, text, "")).statistics()
+    assert found == {"Server thread count": "3", "Agent queue size": "0", "Cycles": "7"}
+    assert CliClient(FakeSlurm()).statistics()["Agent queue size"] == "0"
+
+
+def test_marked_jobs_are_asked_for() -> None:
+    client = CliClient(FakeSlurm([FakeNode("n0", gpus=1)]))
+    running, pinned = client.submit(["-G1"], SCRIPT), client.submit(["-w", "n0", "-G1"], SCRIPT)
+    kept_off, said = client.submit(["-x", "n0", "-G1"], SCRIPT), client.submit(["-G1", "--comment=pal:job=A"], SCRIPT)
+    client.submit(["-G1", "--comment=nepal:x"], SCRIPT)
+    assert {job.job_id for job in client.overview().jobs} == {running, pinned}
+    assert {job.job_id for job in client.overview(marked=True).jobs} == {running, pinned, kept_off, said}
+
+
 def test_gpus_that_slurm_counts_without_an_index_are_taken_from_the_low_end() -> None:
     node = CliClient(FakeSlurm([FakeNode("n0", gpus=4)])).nodes()[0]
     assert free_indexes(node._replace(gpus_used=2), used={3}, claimed=0) == [1, 2]

@@ -75,6 +75,20 @@ def test_a_lock_names_its_holder_and_ends_with_the_block(tmp_path: Path) -> None
         pass
 
 
+@pytest.mark.parametrize("mode", [None, 0o644, 0o666])
+def test_nobody_else_can_take_a_lock(tmp_path: Path, mode: int | None) -> None:
+    path = tmp_path / "lock"
+    if mode is not None:
+        path.touch()
+        path.chmod(mode)
+    before = os.umask(0)
+    try:
+        with files.locked(str(path), "sweep"):
+            assert path.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
+
+
 def test_causes_are_flattened_to_one_line_without_control_characters() -> None:
     error = PalError("cannot sweep\n n1")
     error.__cause__ = OSError(28, "No space left on device\x1b[31m")

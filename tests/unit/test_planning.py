@@ -12,7 +12,7 @@ from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.rebalance import planning
 from slurm_pal.rebalance.booking import Bookings
 from slurm_pal.rebalance.journal import Move
-from slurm_pal.rebalance.moves import Limits, expected_left_s, plan_moves
+from slurm_pal.rebalance.moves import Limits, Planner, expected_left_s, plan_moves
 from slurm_pal.rebalance.planning import MoveTerms, Plan, PlannedMove, Running, gpus_of, plan, to_move
 from slurm_pal.rebalance.survey import Survey
 from slurm_pal.slurm.client import Overview
@@ -238,27 +238,27 @@ def open_move(job_id: int, source: str, target_gpus: str) -> Move:
     return to_move(at, NOW_S, "", "")
 
 
-def test_moves_under_way_keep_their_targets() -> None:
-    """Job 8 still makes its checkpoint on n2, so Slurm does not know that it will go to n1."""
-    table = {"n0": [1.5], "n1": [1.0, 1.2], "n2": [1.5, 1.5, 1.0]}
-    one, going = running(job(1, {"n0": (0,)})), running(job(8, {"n2": (0,)}), moves=9)
-    assert where(planned(table, [one, going])) == {1: "n1:0"}
-    terms = TERMS._replace(open_moves=(open_move(8, "n2:0", "n1:0"),), barred_slowdown=1.3)
-    assert where(planned(table, [one, going], terms)) == {1: "n1:1"}
-    elsewhere = TERMS._replace(open_moves=(open_move(8, "n1:1 gone:0", "n2:0"),))
-    assert "comes or goes at n1" in why(planned(table, [one], elsewhere), 1)
-    coming = TERMS._replace(open_moves=(open_move(8, "n2:0", "n0:0"),))
-    assert "comes or goes at n0" in why(planned(table, [one], coming), 1)
-
-
-def test_a_move_that_slurm_knows_of_is_counted_once() -> None:
-    """Job 8 is pending with its node list: that alone claims one GPU of n1, and the second one is free."""
+@pytest.mark.parametrize(("source", "target"), [("n2:0", "n1:0"), ("n1:1 gone:0", "n2:0"), ("n2:0", "n0:1")])
+def test_a_node_of_a_move_under_way_is_left_alone(source: str, target: str) -> None:
+    """Job 8 may still make its checkpoint: who comes or goes first on n0 or n1 is open."""
+    table = {"n0": [1.5], "n1": [1.0, 1.2], "n2": [1.5, 1.5]}
     one = running(job(1, {"n0": (0,)}))
-    pinned = job(8, {}, state="PENDING", nodes=(), req_nodes=("n1",), gpus_per_node=1)
-    table = {"n0": [1.5], "n1": [1.1, 1.0]}
-    seen = overview([node("n0", 1), node("n1", 2)], [one.job, pinned])
-    terms = TERMS._replace(open_moves=(open_move(8, "n9:0", "n1:1"),))
-    assert where(plan(seen, scores(table), [one], terms, NOW_S)) == {1: "n1:1"}
+    assert where(planned(table, [one])) == {1: "n1:0"}
+    found = planned(table, [one], TERMS._replace(open_moves=(open_move(8, source, target),)))
+    assert not found.moves
+    assert why(found, 1).endswith(f"but another move comes or goes at {'n0' if 'n0' in target else 'n1'}")
+
+
+@pytest.mark.parametrize(("last", "moved"), [(1.2, {1, 2}), (1.45, {1})])
+def test_two_jobs_go_to_one_node_only_if_either_may_come_first(last: float, moved: set[int]) -> None:
+    """1, whose turn it is, is to have n1:0. Should 2 come first, 1 gets the last GPU, and that must pay, too."""
+    table = {"n0": [1.5, 1.6], "n1": [1.0, last]}
+    first = running(job(1, {"n0": (0,)}, user="v"), remaining_s=900.0)
+    second = running(job(2, {"n0": (1,)}), remaining_s=9 * HOUR_S)
+    found = planned(table, [first, second], TERMS._replace(in_flight={"u": 1}, barred_slowdown=1.46))
+    assert set(where(found)) == moved
+    if 2 not in moved:
+        assert why(found, 2).endswith("but another move comes or goes at n1")
 
 
 def test_on_its_own_node_a_job_gets_the_lowest_indexes() -> None:
@@ -328,11 +328,11 @@ def test_two_moves_do_not_overfill_the_cpus_of_a_node() -> None:
 # -- as few moves as can be ------------------------------------------------------------------
 
 
-def chain(move_cost_s: float, **changes: object) -> Plan:
+def chain(move_cost_s: float, user: str = "u", **changes: object) -> Plan:
     """The rule packs 1 onto n3 (1.20) and sends 2 to n2 (1.00): 1872 s. Or 1 goes to n2, and 2 stays: 1800 s."""
     table = {"n0": [1.5], "n1": [1.22], "n2": [1.0, 1.0], "n3": [1.2]}
     first = running(job(1, {"n0": (0,)}), remaining_s=1.5 * HOUR_S)
-    second = running(job(2, {"n1": (0,)}), remaining_s=1.22 * HOUR_S, **changes)
+    second = running(job(2, {"n1": (0,)}, user=user), remaining_s=1.22 * HOUR_S, **changes)
     return planned(table, [first, second], TERMS._replace(move_cost_s=move_cost_s, barred_slowdown=1.21))
 
 
@@ -352,57 +352,65 @@ def test_jobs_of_different_classes_do_not_stand_in_for_each_other() -> None:
     assert where(chain(90.0, sensitivity="?")) == {1: "n3:0", 2: "n2:0"}
 
 
-def test_a_job_stands_in_only_where_its_cpus_suffice() -> None:
-    """3 goes to n2, too. With 12 CPUs beside its 5 there, 1 cannot make up for the move of 2."""
-    table = {"n0": [1.5], "n1": [1.22], "n2": [1.0, 1.0, 1.0], "n3": [1.2], "n4": [1.5]}
-    terms = TERMS._replace(move_cost_s=90.0, barred_slowdown=1.21, per_user=9)
-    for cpus, ids in ((11, {1, 3}), (12, {1, 2, 3})):
-        first = running(job(1, {"n0": (0,)}), f"--gpus=1 --cpus-per-task={cpus}", remaining_s=1.5 * HOUR_S)
-        second = running(job(2, {"n1": (0,)}), "--gpus=1 --cpus-per-task=5", remaining_s=1.22 * HOUR_S)
-        third = running(job(3, {"n4": (0,)}), "--gpus=1 --cpus-per-task=5 --exclude=n3", remaining_s=9 * HOUR_S)
-        assert set(where(planned(table, [first, second, third], terms))) == ids
+def test_nobody_stands_in_on_a_node_where_the_other_job_stays() -> None:
+    """2 is gathered on n1, beside the GPU that it has there; 1, which is spread, too, goes elsewhere."""
+    table = {"n0": [1.0], "n1": [1.0, 1.0], "n2": [1.0], "n3": [1.0], "n4": [1.0, 1.0, 1.0]}
+    first = running(job(1, {"n0": (0,), "n3": (0,)}), "--gpus=2", remaining_s=9 * HOUR_S)
+    second = running(job(2, {"n1": (1,), "n2": (0,)}), "--gpus=2", remaining_s=600.0)
+    found = planned(table, [first, second], TERMS._replace(margin=1.0, move_cost_s=200.0))
+    assert where(found) == {1: "n4:0,1", 2: "n1:0,1"}
 
 
-def test_leaving_a_node_that_is_down_does_not_open_it() -> None:
-    """1 found its GPU slow and cannot have n0 again, nor can 2."""
-    jobs = [running(job(1, {"n0": (0,)}), factor=1.3), running(job(2, {"n1": (0,)}), remaining_s=HOUR_S)]
-    nodes = [node("n0", 2, states=frozenset({"DRAIN"})), node("n1", 1)]
-    found = plan(overview(nodes, [one.job for one in jobs]), scores({"n1": [1.5]}), jobs, TERMS, NOW_S)
-    assert not found.moves
+def test_nobodys_gain_is_given_to_another_user() -> None:
+    assert where(chain(90.0, user="v")) == {1: "n3:0", 2: "n2:0"}
+
+
+def test_keeping_a_job_off_a_node_that_is_down_does_not_open_it() -> None:
+    occupancy = cluster([1.0, 1.0], [1.0])
+    one = movable(occupancy, "1", [(0, (0,))], factor=1.5)
+    occupancy.set_down(0, True)
+    placed = Planner(occupancy, "class-fit", Limits()).attempt(one, {0})
+    assert placed is not None and placed.nodes == (1,)
+    assert (occupancy.free(0), occupancy.free_gpus) == (0, 1)
 
 
 # -- whatever comes --------------------------------------------------------------------------
 
-SLOWDOWNS = st.sampled_from((0.9, 1.0, 1.0, 1.1, 1.4, 1.6))
-STATES = st.sampled_from(("MIXED", "MIXED", "MIXED", "MIXED", "DRAIN", "PLANNED"))
+SLOW, FAST = st.sampled_from((1.1, 1.3, 1.4, 1.6)), st.sampled_from((0.9, 1.0, 1.1))
+STATES = st.sampled_from(("MIXED",) * 9 + ("DRAIN", "PLANNED"))
 Case = tuple[Overview, Snapshot, list[Running], MoveTerms]
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Up to 6 nodes with jobs of one or two nodes on them, some GPUs free, some nodes out of use, CPUs tight."""
-    sizes = draw(st.lists(st.integers(1, 4), min_size=2, max_size=6))
-    table = {f"n{i}": draw(st.lists(SLOWDOWNS, min_size=size, max_size=size)) for i, size in enumerate(sizes)}
-    owners = {
-        name: draw(st.lists(st.integers(0, 9), min_size=len(row), max_size=len(row))) for name, row in table.items()
-    }
+    """Slow nodes with jobs of one or two nodes, fast ones with few jobs; some nodes out of use, CPUs tight."""
+    table, owners = {}, {}
+    for i in range(draw(st.integers(3, 8), label="nodes")):
+        slow, size = i % 2 == 0, draw(st.integers(1, 4))
+        table[f"n{i}"] = draw(st.lists(SLOW if slow else FAST, min_size=size, max_size=size))
+        whose = st.sampled_from((1, 2, 3, 4, 5, 6, 0) if slow else (0, 0, 0, 1, 2, 7))
+        owners[f"n{i}"] = draw(st.lists(whose, min_size=size, max_size=size))
+    cpus = st.sampled_from(draw(st.sampled_from(((1,), (1, 6), (4, 5))), label="CPUs of a task"))
     jobs = []
-    for number in range(1, 7):
-        gpus = {n: [k for k, owner in enumerate(row) if owner == number] for n, row in owners.items() if number in row}
-        gpus = dict(list(gpus.items())[:2])
+    for number in range(1, 8):
+        held = [(n, [k for k, owner in enumerate(row) if owner == number]) for n, row in owners.items()]
+        gpus = dict([pair for pair in held if pair[1]][:2])
         if gpus:
-            one = job(number, gpus, user=f"u{number % 2}", start_s=NOW_S - draw(st.sampled_from((60.0, 7200.0))))
+            one = job(
+                number, gpus, user=f"u{number % 2}", start_s=NOW_S - draw(st.sampled_from((7200.0,) * 5 + (60.0,)))
+            )
             jobs.append(running(
-                one, f"--gpus={sum(map(len, gpus.values()))} --cpus-per-task={draw(st.sampled_from((1, 6)))}",
-                sensitivity=draw(st.sampled_from("AABC?")), checkpoint=draw(st.booleans()),
-                moves=draw(st.sampled_from((0, 0, 5))), factor=draw(st.sampled_from((None, None, 1.0, 1.3))),
-                remaining_s=draw(st.sampled_from((None, 300.0, 5e3, 5e4))),
+                one, f"--gpus={sum(map(len, gpus.values()))} --cpus-per-task={draw(cpus)}",
+                sensitivity=draw(st.sampled_from("AAAABC?")), checkpoint=draw(st.booleans()),
+                moves=draw(st.sampled_from((0,) * 5 + (5,))), factor=draw(st.sampled_from((None,) * 4 + (1.0, 1.3))),
+                remaining_s=draw(st.sampled_from((None, 5e3, 5e4, 6e4))),
             ))  # fmt: skip
     nodes = [node(name, len(row), states=frozenset({draw(STATES)})) for name, row in table.items()]
     terms = TERMS._replace(
-        policy=draw(st.sampled_from(("class-fit", "class-fit", "packed", "pal"))), barred_slowdown=1.15,
-        per_tick=draw(st.integers(1, 4)), per_user=draw(st.integers(1, 3)), in_flight={"u0": draw(st.integers(0, 1))},
-        calibration=draw(st.sampled_from((0.5, 1.0))),
+        policy=draw(st.sampled_from(("class-fit", "class-fit", "packed", "pal"))),
+        barred_slowdown=draw(st.sampled_from((1.05, 1.35))), per_tick=draw(st.integers(1, 6)),
+        per_user=draw(st.integers(1, 4)), in_flight={"u0": draw(st.integers(0, 1))},
+        calibration=draw(st.sampled_from((0.5, 1.0))), move_cost_s=draw(st.sampled_from((60.0, 600.0))),
     )  # fmt: skip
     return overview(nodes, [one.job for one in jobs]), scores(table), jobs, terms
 
@@ -432,11 +440,28 @@ def test_a_plan_keeps_to_its_limits_and_to_what_is_free(case: Case) -> None:
         taken |= target
         for name in move.target:
             assert usable(nodes[name].states) and "PLANNED" not in nodes[name].states
-            mine = {k for at, k in target if at == name}
-            others = {k for at, k in taken - target - source if at == name}
-            assert mine == set([k for k in range(nodes[name].n_gpus) if k not in others][: len(mine)]), "lowest first"
         for other in found.moves:
             assert other is move or not set(move.target) & set(gpus_of(other.source)), "nobody leaves a target"
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases())
+def test_those_that_come_to_a_node_expect_its_lowest_indexes_and_whichever_each_gets_pays(case: Case) -> None:
+    seen, snapshot, jobs, terms = case
+    moves = plan(seen, snapshot, jobs, terms, NOW_S).moves
+    by_id = {one.job.job_id: one for one in jobs}
+    for one in seen.nodes:
+        coming = [move for move in moves if one.name in move.target]
+        expected = sorted(k for move in coming for name, k in slots(move.target_gpus) if name == one.name)
+        held = {k for other in seen.jobs for k in other.gpus.get(one.name, ())}
+        held -= {k for move in coming for name, k in slots(move.source) if name == one.name}
+        assert expected == [k for k in range(one.n_gpus) if k not in held][: len(expected)]
+        for move in coming if len(coming) > 1 else ():
+            c = by_id[move.job_id].sensitivity.replace("?", "A")
+            worst = max(snapshot.slowdown(c, one.name, k) or 1.0 for k in expected)
+            locality = terms.locality_penalty if len(move.target) > 1 else 1.0
+            left_s = move.gain_s / (move.before - move.after)
+            assert left_s * (move.before - max(move.after, worst * locality)) > terms.margin * move.cost_s - 1e-6
 
 
 @settings(max_examples=150, deadline=None)
@@ -458,11 +483,12 @@ def test_no_job_could_make_up_for_another_ones_move(case: Case) -> None:
     """Of two planned jobs that may be exchanged, neither does as well alone, going where the other goes."""
     seen, snapshot, jobs, terms = case
     moves = plan(seen, snapshot, jobs, terms, NOW_S).moves
-    kind = {one.job.job_id: (one.request, one.sensitivity, len(one.job.gpus)) for one in jobs}
+    kind = {one.job.job_id: (one.job.user, one.request, one.sensitivity, len(one.job.gpus)) for one in jobs}
     for one in moves:
         for other in moves:
             alike = kind[one.job_id] == kind[other.job_id] and len(one.target) == len(other.target)
-            if one is other or not alike or set(gpus_of(other.source)) & set(one.target):
+            mixed = set(one.target) & {*gpus_of(one.source), *gpus_of(other.source)}
+            if one is other or not alike or mixed:
                 continue
             left_s = other.gain_s / (other.before - other.after)
             alone_s = left_s * (other.before - one.after) - other.cost_s

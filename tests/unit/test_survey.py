@@ -32,19 +32,19 @@ def names(survey: Survey, number: int = 0) -> list[str]:
 
 
 def survey(seen: Overview, *wants: Want) -> Survey:
-    return Survey(seen, scores({}), wants, {})
+    return Survey(seen, scores({}), wants)
 
 
 # -- free GPUs -------------------------------------------------------------------------------
 
 
-def test_gpus_in_use_claimed_promised_and_untold_are_not_free() -> None:
+def test_gpus_in_use_claimed_and_untold_are_not_free() -> None:
     pinned = job(9, {}, state="PENDING", req_nodes=("n2",), gpus_per_node=2, nodes=())
     nodes = [node("n0"), node("n1", gpus_used=2), node("n2"), node("n3"), node("n4", gpus=0)]
     seen = overview(nodes, [job(1, {"n0": (1, 2)}), job(2, {"n1": (1,)}), pinned])
-    occupancy = Survey(seen, scores({}), (), {"n3": (1, 3), "gone": (0,)}).occupancy
+    occupancy = Survey(seen, scores({}), ()).occupancy
     free = [sorted(occupancy.free_indexes(i)) for i in range(5)]
-    assert free == [[0, 3], [3], [2, 3], [0, 2], []]
+    assert free == [[0, 3], [3], [2, 3], [0, 1, 2, 3], []]
     for i in range(3):
         used = {k for one in seen.jobs for k in one.gpus.get(f"n{i}", ())}
         assert free[i] == free_indexes(seen.nodes[i], used, 2 if i == 2 else 0)
@@ -52,7 +52,7 @@ def test_gpus_in_use_claimed_promised_and_untold_are_not_free() -> None:
 
 def test_what_is_believed_is_the_snapshot_and_the_median_where_it_says_nothing() -> None:
     snapshot = scores({"n0": [1.5, math.nan], "n2": [0.9]})
-    occupancy = Survey(overview([node("n0", 2), node("n1", 2), node("n2", 1)]), snapshot, (), {}).occupancy
+    occupancy = Survey(overview([node("n0", 2), node("n1", 2), node("n2", 1)]), snapshot, ()).occupancy
     for sensitivity, factor in (("A", 1.5), ("?", 1.5), ("B", 1 + 0.5 / 3), ("C", 1.0)):
         assert occupancy.believed(sensitivity)[0] == pytest.approx([factor, 1.0])
         assert occupancy.believed(sensitivity)[1] == [1.0, 1.0]
@@ -141,9 +141,11 @@ def test_a_job_stays_among_gpus_of_its_type_and_model() -> None:
     one = job(1, {"n0": (0,)})
     seen = overview([node(name, gpu_types=kinds) for name, kinds in types.items()], [one])
     assert names(survey(seen, want(one))) == ["n0", "same"]
+    two = job(2, {"b": (0,)})
+    assert names(survey(seen._replace(jobs=(one, two)), want(one), want(two)), 1) == ["b"]
     untyped = overview([node(name, 2) for name in ("n0", "n1", "n2", "n3", "n4")], [one])
     table = {"n0": [1.0, 1.0], "n1": [1.0, 1.0], "n2": [0.9, 0.9]}
-    found = Survey(untyped, scores(table, {"n2": "other"}), [want(one)], {})
+    found = Survey(untyped, scores(table, {"n2": "other"}), [want(one)])
     assert names(found) == ["n0", "n1", "n3", "n4"]
 
 

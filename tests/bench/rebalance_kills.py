@@ -1,0 +1,500 @@
+"""pal-rebalance killed with SIGKILL over and over while it moves jobs on a real Slurm: nothing may be lost.
+
+    python tests/bench/rebalance_kills.py [--kills 1000] [--nodes 8] [--seed 1] [--numbers 60] [--dir DIR]
+
+A lab of emulated GPUs. Jobs come and go: movable ones with a checkpoint on USR1, movable ones
+that save their state themselves, and others that must not be touched. Scores are drawn anew
+every few seconds, so that there is always something to move. The daemon is killed, half of the
+times at a random moment, else just after it has logged a chosen step, and started again. Now and
+then somebody takes the target of a move. In the end it runs undisturbed and gets a SIGTERM.
+
+A payload counts: each number is a line of its output, with the restart that wrote it. Prints one JSON
+object; `violations` must be 0, and the exit status tells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from slurm_pal.jobs import SENSITIVITY_CLASSES, SlurmJob
+from slurm_pal.lab.lab import Lab
+from slurm_pal.rebalance.journal import Move, TickLease, open_journal
+from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.states import JOB_ENDED
+from slurm_pal.store import snapshot
+from slurm_pal.store.snapshot import GpuScore
+
+GPUS_PER_NODE = 4
+TUNED = {
+    "MINIMUM_S": "2", "END_GUARD_S": "1", "MOVE_COST_S": "0.5", "LOST_WORK_S": "0", "MARGIN": "1",
+    "MOVES_PER_JOB": "100", "MOVES_PER_USER": "16", "MOVES_PER_TICK": "16", "ACK_LIMIT_S": "10",
+}  # fmt: skip
+"""[rebalance]: a move whenever one is possible."""
+DRAW_S = 5.0  # between two draws of all scores
+BEAT_S = 0.4  # a payload's time for one number
+LOADS, LOAD_S = (0.7, 1.1), 12.0  # GPUs asked for, over those there are, for so long each
+PATIENCE_S = 300.0  # for the last jobs; a wrapper alone may wait a minute for a requeue
+HELD_S = 3.0  # no job may be seen held for longer
+AIM_S = 2.5  # for a chosen step to come, else the kill is a random one
+AIMS = {
+    "planned": 3, "signalling": 4, "requeueing": 6, "targeting": 6, "clearing": 4, "freeing": 2, "moved": 3,
+    "elsewhere": 1, "abandoned": 1, "nodelist": 2, "exclude": 1, "clear": 2,
+}  # fmt: skip
+"""Steps, outcomes and wishes, as the log calls them, and how often a kill is aimed at each."""
+PAYLOAD = """#!/bin/bash
+#SBATCH --time=10 --open-mode=append
+file={file}
+restart=${{SLURM_RESTART_COUNT:-0}}
+exec 9> "$file.lock"
+flock -n 9 || echo "twice 0 $restart" >> "$file"
+n=0
+[ ! -e "$file.saved" ] || read -r n < "$file.saved"
+save() {{
+  echo "saving $n $restart" >> "$file"
+  echo "$n" > "$file.part" && mv "$file.part" "$file.saved" && echo "saved $n $restart" >> "$file"
+}}
+if [ -e "$file" ] && grep -q "^done" "$file"; then echo "again 0 $restart" >> "$file"; exit 0; fi
+echo "start $n $restart" >> "$file"
+{trap}
+while [ "$n" -lt {numbers} ]; do
+  echo "n $((n + 1)) $restart" >> "$file"
+  n=$((n + 1))
+  {each}
+  sleep {beat} 9>&-
+done
+echo "done $n $restart" >> "$file"
+"""
+
+
+def program(module: str) -> list[str]:
+    """argv of one of our programs with this Python, wherever the package lies."""
+    return [sys.executable, "-P", "-c", f"from slurm_pal.cli.{module} import main; main()"]
+
+
+class Kind(NamedTuple):
+    """A sort of job."""
+
+    name: str
+    words: tuple[str, ...]  # of palsub; () for sbatch
+    share: int
+    movable: bool = False
+    trap: str = ""
+    each: str = ":"
+    beats: float = 1.0  # numbers, relative to what was asked for
+
+
+KINDS = (
+    Kind("checkpoint", ("--pal-class=A", "--pal-checkpoint=USR1"), 4, True,
+         trap="""trap 'save && : > "$SLURM_PAL_ACK"' USR1"""),
+    Kind("movable", ("--pal-class=A", "--pal-movable"), 2, True, each='[ $((n % 5)) != 0 ] || save'),
+    Kind("ours", ("--pal-class=B",), 1, beats=0.4),
+    Kind("plain", (), 4, beats=0.2),
+)  # fmt: skip
+
+
+class Job(NamedTuple):
+    """One submitted job."""
+
+    job_id: int
+    kind: Kind
+    file: str
+    numbers: int
+    gpus: int
+    req: tuple[str, ...]  # its user's own lists
+    exc: tuple[str, ...]
+
+
+class Findings:
+    """What went wrong, told as it is found; safe for threads."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._lock = threading.Lock()
+
+    def add(self, line: str) -> None:
+        with self._lock:
+            if line not in self.lines:
+                self.lines.append(line)
+                print(f"VIOLATION {line}", file=sys.stderr, flush=True)
+
+
+class Site:
+    """The lab, where its files are, and the scores that the tick believes."""
+
+    def __init__(self, lab: Lab, nodes: int, seed: int) -> None:
+        self.nodes, self.random = nodes, random.Random(seed)
+        self.pal = lab.directory("pal")
+        self.work = os.path.join(lab.directory.path, "work")
+        os.mkdir(self.work)
+        self.epoch = 0
+        self.draw_scores()
+
+    def draw_scores(self) -> None:
+        """As if a sweep had found it."""
+        self.epoch += 1
+        now_s = time.time()
+        scores = [
+            GpuScore(
+                f"n{node}", k, f"{node}-{k}", "m", {c: self.random.uniform(0.8, 1.6) for c in SENSITIVITY_CLASSES},
+                dict.fromkeys(SENSITIVITY_CLASSES, "v0"), now_s, 1.0, (),
+            )
+            for node in range(self.nodes)
+            for k in range(GPUS_PER_NODE)
+        ]  # fmt: skip
+        path = os.path.join(self.pal, "snapshot")
+        snapshot.publish(path, scores, cluster="kills", epoch=self.epoch, now_s=now_s)
+
+    def journal(self) -> tuple[list[Move], dict[int, TickLease]]:
+        """What the journal holds; only while no daemon lives."""
+        path = os.path.join(self.pal, "rebalance.db")
+        if not os.path.exists(path):
+            return [], {}
+        with open_journal(path, write=False) as journal:
+            return journal.moves(), journal.leases()
+
+
+class Crowd:
+    """Users: they submit what is missing to the load that is wanted, and remember what they did."""
+
+    def __init__(self, site: Site, numbers: int, seed: int) -> None:
+        self._site, self._numbers, self._random = site, numbers, random.Random(seed + 1)
+        self.jobs: dict[int, Job] = {}
+        self._number = 0
+        self._began_s = time.monotonic()
+
+    def feed(self, living: frozenset[int]) -> None:
+        """Submit a job if too few GPUs are asked for. `living` are those that are not known to have ended."""
+        load = LOADS[int((time.monotonic() - self._began_s) / LOAD_S) % len(LOADS)]
+        asked = sum(self.jobs[job_id].gpus for job_id in living)
+        if asked < load * self._site.nodes * GPUS_PER_NODE:
+            self.submit(self._random.choices(KINDS, [kind.share for kind in KINDS])[0])
+
+    def submit(self, kind: Kind, node: str = "") -> None:
+        """One job, on `node` if named."""
+        self._number += 1
+        gpus = self._random.choice((1, 1, 1, 2))
+        numbers = max(3, int(self._numbers * kind.beats * self._random.uniform(0.5, 1.5)))
+        file = os.path.join(self._site.work, str(self._number))
+        last = f"n{self._site.nodes - 1}"
+        exc = () if node or self._random.random() > 0.2 else (last,)
+        words = ["--parsable", "-o", f"{file}.out", "-N1", f"--gres=gpu:{gpus}", *(f"--exclude={name}" for name in exc)]
+        words += [f"--nodelist={node}"] if node else []
+        text = PAYLOAD.format(file=file, trap=kind.trap, each=kind.each, numbers=numbers, beat=BEAT_S)
+        command = [*program("palsub"), *kind.words] if kind.words else ["sbatch"]
+        done = subprocess.run([*command, *words], input=text, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"{command[0]} failed: {done.stderr}")
+        job_id = int(done.stdout.split(";")[0])
+        self.jobs[job_id] = Job(job_id, kind, file, numbers, gpus, (node,) if node else (), exc)
+
+
+class Watch:
+    """Looks at the queue all the time."""
+
+    def __init__(self, crowd: Crowd, findings: Findings) -> None:
+        self._crowd, self._findings, self._client = crowd, findings, CliClient()
+        self.ended: dict[int, str] = {}  # job -> how
+        self.restarts: Counter[int] = Counter()
+        self._held_s: dict[int, float] = {}
+
+    @property
+    def living(self) -> frozenset[int]:
+        return frozenset(self._crowd.jobs.keys() - self.ended.keys())
+
+    def look(self) -> dict[int, SlurmJob]:
+        """Ask for all jobs that have not ended, and check them."""
+        asked = self.living
+        found = self._client.jobs_of(sorted(asked))
+        now_s = time.monotonic()
+        for job_id in asked:
+            if job_id not in found:
+                self._findings.add(f"job {job_id} has vanished")
+                self.ended[job_id] = "vanished"
+        for job_id, job in found.items():
+            self._check(job, now_s)
+            if job.state in JOB_ENDED:
+                self.ended[job_id] = job.state
+        return found
+
+    def _check(self, job: SlurmJob, now_s: float) -> None:
+        seen, mine = self._findings, self._crowd.jobs[job.job_id]
+        if job.restarts < self.restarts[job.job_id]:
+            seen.add(f"job {job.job_id} has forgotten restarts")
+        self.restarts[job.job_id] = job.restarts
+        if job.restarts and not mine.kind.movable:
+            seen.add(f"job {job.job_id} ({mine.kind.name}) was requeued")
+        held = job.state == "PENDING" and (job.fields.get("Priority") == "0" or "held" in job.reason.lower())
+        since_s = self._held_s.setdefault(job.job_id, now_s) if held else self._held_s.pop(job.job_id, now_s)
+        if now_s - since_s > HELD_S:
+            seen.add(f"job {job.job_id} is held: {job.reason}")
+
+    def check_lists(self, jobs: Sequence[SlurmJob]) -> int:
+        """After the daemon's end: pending jobs bear the lists of their users and no others. How many are pending."""
+        pending = [job for job in jobs if job.state == "PENDING"]
+        for job in pending:
+            mine = self._crowd.jobs[job.job_id]
+            if (set(job.req_nodes), set(job.exc_nodes)) != (set(mine.req), set(mine.exc)):
+                lists = f"{job.req_nodes} {job.exc_nodes}"
+                self._findings.add(f"job {job.job_id} ({mine.kind.name}) is pending with the lists {lists}")
+        return len(pending)
+
+
+class Log:
+    """The log of the tick, as it grows."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._offset = path, 0
+
+    def news(self) -> list[dict[str, object]]:
+        """The whole lines that came since the last call."""
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as stream:
+            stream.seek(self._offset)
+            text = stream.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._offset += len(whole)
+            return [json.loads(line) for line in whole.splitlines() if line.startswith(b"{")]
+        return []
+
+
+def called(event: dict[str, object]) -> str:
+    """The name of an event among the AIMS."""
+    names = {"step": str(event.get("step", "")), "move": "planned"}
+    return names.get(str(event["what"]), str(event["what"]))
+
+
+class Daemon:
+    """pal-rebalance, started again and again."""
+
+    def __init__(self, site: Site) -> None:
+        self._env = os.environ | {f"SLURM_PAL_REBALANCE_{name}": value for name, value in TUNED.items()}
+        self._said = os.path.join(site.work, "daemon.err")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = Log(os.path.join(site.pal, "rebalance.log"))
+
+    def start(self) -> None:
+        with open(self._said, "ab") as said:
+            command = [*program("pal_rebalance"), "--daemon", "--act", "--every=1"]
+            self._process = subprocess.Popen(command, env=self._env, stderr=said, stdout=said)
+
+    def end(self, number: int) -> int:
+        """Send the signal and wait for the end; its exit status."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._process.wait()
+
+    def dead(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+    def last_words(self) -> str:
+        with open(self._said, encoding="utf-8", errors="replace") as stream:
+            return " | ".join(stream.read().splitlines()[-3:])
+
+
+class Killer:
+    """Kills the daemon, at random and on sight."""
+
+    def __init__(self, site: Site, daemon: Daemon, crowd: Crowd, findings: Findings, seed: int) -> None:
+        self._site, self._daemon, self._crowd, self._findings = site, daemon, crowd, findings
+        self._random = random.Random(seed + 2)
+        self.aimed: Counter[str] = Counter()
+        self.at: Counter[str] = Counter()  # step of an open move that a kill has interrupted -> kills
+
+    def kill(self) -> None:
+        """One kill: of a daemon that runs already."""
+        aim = self._random.choices([*AIMS], [*AIMS.values()])[0] if self._random.random() < 0.5 else ""
+        self.aimed[self._wait(aim)] += 1
+        if self._daemon.dead():
+            self._findings.add(f"the daemon ended by itself: {self._daemon.last_words()}")
+        self._daemon.end(signal.SIGKILL)
+        moves, _ = self._site.journal()
+        self.at.update({move.step for move in moves if not move.outcome} or {"none"})
+
+    def _wait(self, aim: str) -> str:
+        """Until the moment has come; the aim, where it has been met."""
+        limit_s = AIM_S if aim else self._random.uniform(0.1, 3.0)
+        until_s = time.monotonic() + limit_s
+        self._daemon.log.news()
+        while time.monotonic() < until_s and not self._daemon.dead():
+            news = self._daemon.log.news()
+            self._take_target(news)
+            if aim and any(called(event) == aim for event in news):
+                time.sleep(self._random.choice((0.0, self._random.uniform(0, 0.03), self._random.uniform(0, 0.3))))
+                return aim
+            time.sleep(0.003)
+        return "random"
+
+    def _take_target(self, news: Sequence[dict[str, object]]) -> None:
+        """Now and then somebody else gets there first."""
+        for event in news:
+            if called(event) == "requeueing" and self._random.random() < 0.1:
+                self._crowd.submit(KINDS[-1], str(event["to"]).partition(":")[0])
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[], object], pause_s: float) -> Iterator[None]:
+    """Do the work again and again in a thread while the block runs."""
+    over = threading.Event()
+    trouble: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            while not over.wait(pause_s):
+                work()
+        except BaseException as error:
+            trouble.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    if trouble:
+        raise trouble[0]
+
+
+def check_output(job: Job, findings: Findings) -> int:
+    """No gap, nothing repeated but what came after the checkpoint, one end; how many numbers were written again."""
+    with contextlib.suppress(FileNotFoundError), open(job.file, encoding="utf-8") as stream:
+        lines = [line.split() for line in stream]
+        return _check_lines(job, lines, findings)
+    findings.add(f"job {job.job_id} has written nothing")
+    return 0
+
+
+def _check_lines(job: Job, lines: Sequence[Sequence[str]], findings: Findings) -> int:
+    at, last, wrong = 0, -1, []  # the number reached, the newest incarnation
+    again, ends = 0, 0
+    may_be = [0]  # a save is cut short before or after it counts
+    for what, number, restart in ((line[0], int(line[1]), int(line[2])) for line in lines):
+        if restart < last or (what == "start" and restart == last):
+            wrong.append(f"incarnation {restart} writes {what} {number} beside {last}")
+        last = max(last, restart)
+        if what == "start":
+            if number not in may_be:
+                wrong.append(f"starts at {number}, not where it was saved {may_be}")
+            at, again = number, again + at - number
+        elif what == "n":
+            if number != at + 1:
+                wrong.append(f"{number} comes after {at}")
+            at = number
+        elif what == "saving":
+            may_be.append(number)
+        elif what == "saved":
+            may_be = [number]
+        elif what == "done":
+            ends += 1
+        elif what == "twice":
+            wrong.append(f"incarnation {restart} starts beside another one")
+    if ends != 1 or at != job.numbers:
+        wrong.append(f"{ends} ends at {at} of {job.numbers}")
+    for line in wrong:
+        findings.add(f"job {job.job_id} ({job.kind.name}): {line}")
+    return again
+
+
+def check_moves(moves: Sequence[Move], restarts: Counter[int], site: Site, findings: Findings) -> None:
+    """Each move has an outcome, and no job was requeued but by a move, once for each."""
+    ordered: Counter[int] = Counter()
+    path = os.path.join(site.pal, "rebalance.db")
+    with open_journal(path, write=False) as journal:
+        for move in moves:
+            if not move.outcome:
+                findings.add(f"move {move.move_id} of job {move.job_id} is open in step {move.step}")
+            ordered[move.job_id] += any(step == "requeueing" for step, _ in journal.steps_of(move.move_id))
+    for job_id, count in restarts.items():
+        if count > ordered[job_id]:
+            findings.add(f"job {job_id} was requeued {count} times by {ordered[job_id]} moves")
+
+
+def finish(daemon: Daemon, watch: Watch, findings: Findings) -> int:
+    """The daemon runs in peace and is stopped; how many jobs were pending then. Waits for all jobs."""
+    daemon.start()
+    time.sleep(6.0)
+    if daemon.dead() or daemon.end(signal.SIGTERM) != 0:
+        findings.add(f"the daemon did not end well: {daemon.last_words()}")
+    pending = watch.check_lists([*watch.look().values()])
+    until_s = time.monotonic() + PATIENCE_S
+    while watch.living:
+        if time.monotonic() > until_s:
+            findings.add(f"jobs that do not end: {sorted(watch.living)}")
+            break
+        time.sleep(0.5)
+        watch.check_lists([*watch.look().values()])
+    return pending
+
+
+def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
+    """All of it; what was counted."""
+    site, findings = Site(lab, args.nodes, args.seed), Findings()
+    crowd, daemon = Crowd(site, args.numbers, args.seed), Daemon(site)
+    watch, killer = Watch(crowd, findings), Killer(site, daemon, crowd, findings, args.seed)
+    rng, began_s = random.Random(args.seed + 3), time.monotonic()
+    with contextlib.ExitStack() as looks:
+        looks.enter_context(beside(watch.look, 0.5))
+        with beside(lambda: crowd.feed(watch.living), 0.05), beside(site.draw_scores, DRAW_S):
+            for count in range(args.kills):
+                daemon.start()
+                killer.kill()
+                if rng.random() < 0.03:  # long enough for requeued jobs to start without us
+                    time.sleep(rng.uniform(0.0, 8.0))
+                if count % 50 == 49:
+                    print(f"{count + 1} kills, {len(crowd.jobs)} jobs", file=sys.stderr, flush=True)
+    pending = finish(daemon, watch, findings)
+    again = sum(check_output(job, findings) for job in crowd.jobs.values())
+    moves, _ = site.journal()
+    check_moves(moves, watch.restarts, site, findings)
+    for job_id, how in watch.ended.items():
+        if how != "COMPLETED":
+            findings.add(f"job {job_id} ({crowd.jobs[job_id].kind.name}) ended as {how}")
+    return {
+        "schema": "pal.bench.kills/1", "kills": args.kills, "aimed": dict(killer.aimed.most_common()),
+        "kills_in_step": dict(killer.at.most_common()), "jobs": len(crowd.jobs),
+        "jobs_by_kind": dict(Counter(job.kind.name for job in crowd.jobs.values())),
+        "restarts": sum(watch.restarts.values()), "moves": dict(Counter(move.outcome for move in moves)),
+        "numbers": sum(job.numbers for job in crowd.jobs.values()), "numbers_again": again,
+        "pending_at_end": pending, "wall_s": round(time.monotonic() - began_s),
+        "violations": len(findings.lines), "found": findings.lines[:20],
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--numbers", type=int, default=60, help="that a job counts to, on average")
+    parser.add_argument("--keep", action="store_true", help="leave the lab's files")
+    args = parser.parse_args()
+    root = tempfile.mkdtemp(prefix="pal")
+    lab = Lab.up(os.path.join(root, "lab"), nodes=args.nodes, gpus=GPUS_PER_NODE, seed=args.seed)
+    try:
+        os.environ.update(lab.environ())
+        found = play(lab, args)
+    finally:
+        lab.down(keep=args.keep)
+        if args.keep:
+            print(f"kept in {root}", file=sys.stderr)
+        else:
+            shutil.rmtree(root)
+    print(json.dumps(found))
+    sys.exit(bool(found["violations"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,417 @@
+"""One tick on a fake Slurm: what it does, what it leaves alone, and what it does when something is amiss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from slurm_pal.config import Config
+from slurm_pal.errors import DataError, SlurmError
+from slurm_pal.rebalance import story
+from slurm_pal.rebalance.event_log import EventLog
+from slurm_pal.rebalance.journal import open_journal
+from slurm_pal.rebalance.role import Role
+from slurm_pal.rebalance.round import Publisher
+from slurm_pal.rebalance.tick import Outcome, Tick
+from slurm_pal.report import tick as report
+from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.client import Completed
+from slurm_pal.slurm.counted import Counted
+from slurm_pal.slurm.fake import FakeJob, FakeNode, FakeSlurm
+from slurm_pal.store import snapshot
+from slurm_pal.store.snapshot import GpuScore
+from slurm_pal.submit import lease as leases
+
+START_S = 1_700_000_000.0
+INTERVAL_S = 15.0
+HOUR_S = 3600.0
+MOVABLE = "pal:job=A;from=x;mov=1"
+ALL = Role("slurm-user", "slurm", frozenset({"own", "others", "admin-comment", "features", "weights"}), ())
+
+
+class Site:
+    """A fake cluster of one slow node (n0) and fast ones, its clock, and ticks of one process."""
+
+    def __init__(self, folder: Path, role: Role = ALL, act: bool = True, fast: int = 1) -> None:
+        self.folder, self.now_s = folder, START_S
+        names = [f"n{i}" for i in range(fast + 1)]
+        self.slurm = FakeSlurm([FakeNode(name) for name in names], clock=lambda: self.now_s)
+        self.config = Config()
+        self.set("paths", state_dir=str(folder), spool_dir=str(folder / "spool"))
+        self.set("rebalance", minimum_s=0.0)
+        self.write_scores({name: 1.5 if name == "n0" else 1.0 for name in names})
+        self.counted = Counted(self._run)
+        self.client = CliClient(self.counted)
+        self.busy = ""
+        self.journal = open_journal(str(folder / "rebalance.db"))
+        self.log = EventLog(str(folder / "log"), echo=False)
+        self.role, self.act = role, act
+        self.tick = self.new_tick()
+
+    def _run(self, argv: Sequence[str], stdin: str) -> Completed:
+        if argv[0] == "sdiag" and self.busy:
+            return Completed(0, self.busy, "")
+        return self.slurm(argv, stdin)
+
+    def set(self, section: str, **values: object) -> None:
+        for name, value in values.items():
+            self.config.set(section, name, value, "test")
+
+    def write_scores(self, slowdown: dict[str, float]) -> None:
+        gpus = [
+            GpuScore(name, k, f"{name}-{k}", "m", {"A": a, "B": 1.0, "C": 1.0},
+                     {"A": "v0" if a == 1.0 else "v1", "B": "v0", "C": "v0"}, START_S - 60, 0.9, ())
+            for name, a in slowdown.items() for k in range(4)
+        ]  # fmt: skip
+        levels = {"A": [1.0, 1.5], "B": [1.0], "C": [1.0]}
+        path = self.config.snapshot_path
+        snapshot.publish(path, gpus, cluster="c", epoch=1, now_s=START_S, centroids=levels)
+
+    def new_tick(self) -> Tick:
+        """As a process that has just started."""
+        publisher = Publisher(self.config, self.client, stays=self.act) if self.role is ALL else None
+        if publisher is not None:
+            publisher.known_site(self.now_s)
+        return Tick(
+            self.config, self.client, self.counted, self.journal, self.role, publisher, self.log, act=self.act
+        )
+
+    def submit(self, *words: str) -> int:
+        return self.client.submit(words, "#!/bin/sh\n")
+
+    def fill(self, *names: str) -> list[int]:
+        """Jobs of somebody else on all GPUs of these nodes."""
+        return [self.submit("-w", name, "--gres=gpu:4") for name in names]
+
+    def job(self, number: int) -> FakeJob:
+        return self.slurm.jobs[number]
+
+    def run(self, after_s: float = INTERVAL_S) -> Outcome:
+        self.now_s += after_s
+        return self.tick.run(self.now_s)
+
+    def see_through(self) -> None:
+        for _ in range(200):
+            self.now_s += 0.2
+            if not self.tick.advance(self.now_s):
+                return
+        raise AssertionError(self.journal.open_moves())
+
+    def waiting(self) -> int:
+        """A class A job that waits while all is full: it is kept off n0 beforehand."""
+        self.fill(*self.slurm.nodes)
+        return self.submit("--gres=gpu:1", "--comment=mine pal:job=A;from=x")
+
+
+    def waiting_beside(self) -> int:
+        """The same, but on a cluster with room: for GPUs that are not free together."""
+        self.fill(*list(self.slurm.nodes)[:0])
+        return self.submit("--gres=gpu:4", "--exclusive", "--comment=pal:job=A")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.journal.close()
+    made.log.close()
+
+
+def orders(slurm: FakeSlurm) -> list[list[str]]:
+    return [argv for argv in slurm.calls if argv[0] == "scancel" or argv[1:2] in (["update"], ["requeue"])]
+
+
+# -- advice ----------------------------------------------------------------------------------
+
+
+def test_advice_plans_and_tells_slurm_nothing(tmp_path: Path) -> None:
+    site = Site(tmp_path, act=False)
+    number = site.submit("--gres=gpu:1", f"--comment={MOVABLE}")
+    seen = site.run()
+    assert seen.decided.plan is not None and [move.job_id for move in seen.decided.plan.moves] == [number]
+    assert not seen.acted and seen.trouble == () and orders(site.slurm) == [] and seen.orders == 0
+    assert not site.tick.advance(site.now_s) and site.journal.last_tick_s() == 0.0
+    text = "\n".join(report.lines(seen))
+    assert "Advice only" in text and "n0:0 -> n1:0" in text and "1.500 -> 1.000" in text
+    assert not (tmp_path / "snapshot.heartbeat").exists()
+    site.journal.close()
+
+
+def test_advice_on_a_journal_that_somebody_else_writes(site: Site) -> None:
+    number = site.submit("--gres=gpu:1", f"--comment={MOVABLE} pal:it=5;of=100;at={START_S:.0f};r=0")
+    with open_journal(site.journal.path, write=False) as journal:
+        tick = Tick(site.config, site.client, site.counted, journal, ALL, None, site.log, act=False)
+        seen = tick.run(site.now_s)
+    assert seen.trouble == () and seen.decided.plan is not None
+    assert [move.job_id for move in seen.decided.plan.moves] == [number]
+
+
+# -- moves -----------------------------------------------------------------------------------
+
+
+def test_a_job_is_moved_and_the_story_told(site: Site) -> None:
+    number = site.submit("--gres=gpu:1", f"--comment={MOVABLE}")
+    others = [site.submit("--gres=gpu:1", "--comment=pal:job=A"), site.submit("--gres=gpu:1")]
+    seen = site.run()
+    assert seen.trouble == () and seen.moving == 1 and seen.decided.steered is not None
+    assert [one.job_id for one in seen.decided.staying] == [others[0]] and seen.decided.steered.foreign == 1
+    site.see_through()
+    job = site.job(number)
+    assert (job.state, job.placed, job.restarts) == ("RUNNING", {"n1": [0]}, 1)
+    assert [list(site.job(one).placed) for one in others] == [["n0"], ["n0"]]
+    (move,) = site.journal.moves()
+    assert (move.outcome, move.before, move.after) == ("moved", 1.5, 1.0)
+    assert [event["what"] for event in story.events(job.admin_comment)] == ["move", "moved"]
+    assert site.run().decided.plan == ((), site.run().decided.plan.passed)  # type: ignore[union-attr]
+
+
+def test_a_list_that_palsub_set_is_not_taken_for_its_users(site: Site) -> None:
+    """It started on the nodes of a lease: those are not to be asked for beside the target."""
+    site.fill("n1")
+    mark = leases.comment(60, "", "", "nodelist", "n0")
+    number = site.submit("--gres=gpu:1", "-w", "n0", f"--comment={MOVABLE} {mark}")
+    site.slurm.finish(1)
+    site.run()
+    (move,) = site.journal.open_moves()
+    assert (move.own_req, move.target) == ("", ("n1",))
+    site.see_through()
+    assert site.job(number).placed == {"n1": [0]} and site.journal.moves()[0].outcome == "moved"
+
+
+def test_a_move_under_way_is_known_to_the_next_plan(site: Site) -> None:
+    """Two jobs, room for one: as long as the first is under way nobody else is sent there."""
+    site.slurm.completing = 1000
+    site.submit("-w", "n1", "--gres=gpu:3")
+    site.submit("--gres=gpu:1", f"--comment={MOVABLE}")
+    site.submit("--gres=gpu:1", f"--comment={MOVABLE}")
+    site.run()
+    site.tick.advance(site.now_s)
+    assert len(site.journal.open_moves()) == 1
+    for _ in range(3):
+        site.run(1.0)
+    assert len(site.journal.moves()) == 1
+
+
+def test_a_new_process_takes_up_what_the_last_one_left(site: Site) -> None:
+    number = site.submit("--gres=gpu:1", f"--comment={MOVABLE}")
+    site.run()
+    site.tick.advance(site.now_s)
+    site.tick = site.new_tick()
+    site.see_through()
+    assert site.job(number).placed == {"n1": [0]} and site.journal.moves()[0].outcome == "moved"
+
+
+# -- leases ----------------------------------------------------------------------------------
+
+
+def test_a_waiting_job_is_kept_off_slow_gpus_until_that_no_longer_pays(site: Site) -> None:
+    number = site.waiting()
+    seen = site.run()
+    assert [wish.action for wish in seen.decided.wishes] == ["exclude"] and site.job(number).exc == "n0"
+    assert site.job(number).comment == "mine pal:job=A;from=x"
+    site.slurm.finish(1)
+    ticks = 0
+    while site.job(number).exc:
+        assert site.job(number).state == "PENDING" and ticks < 200
+        site.run()
+        ticks += 1
+    assert ticks > 2 and (site.job(number).state, list(site.job(number).placed)) == ("RUNNING", ["n0"])
+    assert site.journal.leases() == {}
+    assert [event["what"] for event in story.events(site.job(number).admin_comment)] == ["exclude", "clear"]
+
+
+def test_its_users_own_exclusion_survives(site: Site) -> None:
+    site.set("rebalance", depth=5)
+    fast = FakeNode("n2")
+    site.slurm.nodes["n2"] = fast
+    site.write_scores({"n0": 1.5, "n1": 1.0, "n2": 1.0})
+    site.fill("n0", "n1", "n2")
+    number = site.submit("--gres=gpu:1", "-x", "n2", "--comment=pal:job=A")
+    site.run()
+    assert site.job(number).exc == "n[0,2]" and site.journal.leases()[number].own == "n2"
+    assert site.tick.take_back_lists(site.now_s) == []
+    assert site.job(number).exc == "n2" and site.journal.leases() == {}
+
+
+def test_hands_off_a_list_that_somebody_has_changed(site: Site) -> None:
+    number = site.waiting()
+    site.run()
+    site.client.update_job(number, ExcNodeList="n1")
+    asked = len(orders(site.slurm))
+    for _ in range(3):
+        assert site.run().trouble == ()
+    assert site.job(number).exc == "n1" and len(orders(site.slurm)) == asked
+    assert site.journal.leases() == {} and site.journal.left_alone() == {number}
+
+
+def test_the_lease_of_a_job_that_is_gone_ends(site: Site) -> None:
+    number = site.waiting()
+    site.run()
+    assert number in site.journal.leases()
+    site.client.cancel([number])
+    del site.slurm.jobs[number]
+    assert site.run().trouble == () and site.journal.leases() == {}
+    assert [why for _, why, _ in site.journal.ended_leases(number)] == ["the job has left the queue"]
+
+
+def test_withdraw_takes_back_lists_features_and_weights(site: Site) -> None:
+    site.set("rebalance", features=True, weights=True)
+    site.slurm.nodes["n0"].features = "theirs"
+    number = site.waiting()
+    assert site.run().trouble == ()
+    nodes = site.slurm.nodes
+    assert nodes["n0"].features == "theirs,pal_A_v1,pal_B_v0,pal_C_v0" and nodes["n0"].weight == 11
+    assert site.job(number).exc == "n0" and (site.folder / "snapshot.heartbeat").exists()
+    site.tick.stop(site.now_s)
+    assert site.tick.withdraw(site.now_s) == [] and site.tick.left() == (0, 0)
+    assert (nodes["n0"].features, nodes["n0"].weight, nodes["n1"].features) == ("theirs", 1, "")
+    assert site.job(number).exc == "" and not (site.folder / "snapshot.heartbeat").exists()
+
+
+# -- trouble ---------------------------------------------------------------------------------
+
+
+def test_without_scores_it_only_looks_and_still_ends_leases(site: Site) -> None:
+    number = site.waiting()
+    site.run()
+    Path(site.config.snapshot_path).unlink()
+    seen = site.run()
+    assert seen.decided.steered is None and site.job(number).exc == "n0" and len(seen.trouble) == 1
+    assert "there are no scores" in report.lines(seen)[0]
+    site.run(24 * HOUR_S)
+    assert site.job(number).exc == "" and site.journal.leases() == {}
+
+
+@pytest.mark.parametrize("words", ["Server thread count:  64\n", "Agent queue size: 100\n"])
+def test_a_busy_slurmctld_is_left_in_peace(site: Site, words: str) -> None:
+    number, lists = site.submit("--gres=gpu:1", f"--comment={MOVABLE}"), site.waiting_beside()
+    site.run()
+    site.see_through()
+    site.busy = words
+    asked = len(orders(site.slurm))
+    seen = site.run()
+    assert "busy" in seen.paused and len(orders(site.slurm)) == asked and "only looked" in report.lines(seen)[0]
+    site.run(24 * HOUR_S)
+    assert site.job(lists).exc == "" and site.journal.leases().keys() <= {number}
+
+
+def test_slurmctld_away_is_an_error_and_the_next_tick_goes_on(site: Site) -> None:
+    number = site.waiting()
+    site.slurm.down = True
+    for _ in range(2):
+        with pytest.raises(SlurmError):
+            site.run()
+    site.slurm.down = False
+    assert site.run().trouble == () and site.job(number).exc == "n0"
+
+
+def no_writes(site: Site, wanted: bool = True) -> None:
+    site.journal._connection.execute(f"PRAGMA query_only = {'ON' if wanted else 'OFF'}")
+
+
+def test_a_journal_that_cannot_be_written_lets_nothing_begin(site: Site) -> None:
+    site.submit("--gres=gpu:1", f"--comment={MOVABLE}")
+    lists = site.waiting_beside()
+    no_writes(site)
+    seen = site.run()
+    assert [order for order in orders(site.slurm) if "ReqNodeList" in str(order) or "Exc" in str(order)] == []
+    assert seen.moving == 0 and site.job(lists).exc == "" and len(seen.trouble) == 1 and seen.paused
+    no_writes(site, False)
+    assert site.run().paused == "" and site.job(lists).exc == "n0" and len(site.journal.moves()) == 1
+
+
+def test_leases_end_while_the_journal_cannot_be_written(site: Site) -> None:
+    first = site.waiting()
+    second = site.submit("--gres=gpu:1", "--comment=pal:job=A")
+    gone = site.submit("--gres=gpu:1", "--comment=pal:job=A")
+    site.run()
+    assert [site.job(one).exc for one in (first, second)] == ["n0", "n0"]
+    del site.slurm.jobs[gone]
+    site.slurm.finish(1)
+    no_writes(site)
+    ticks = 0
+    while site.job(first).exc or site.job(second).exc:
+        site.run(600.0)
+        ticks += 1
+        assert ticks < 50
+    assert site.journal.leases().keys() == {first, second, gone}
+    no_writes(site, False)
+    assert site.run().trouble == () and not {first, second, gone} & site.journal.leases().keys()
+
+
+def test_a_journal_that_is_damaged_is_told_and_nothing_is_done(site: Site) -> None:
+    site.submit("--gres=gpu:1", f"--comment={MOVABLE}")
+    site.run(0.0)
+    asked = len(orders(site.slurm))
+    Path(site.journal.path).write_bytes(b"no database" * 4000)
+    seen = site.run()
+    assert seen.moving == 0 and all("damaged" in line for line in seen.trouble) and seen.trouble
+    assert len(orders(site.slurm)) == asked
+    assert len(site.tick.take_back_lists(site.now_s)) == 1
+    with pytest.raises(DataError):
+        site.tick.left()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(jumps=st.lists(st.sampled_from([1.0, 15.0, 3 * HOUR_S, -2 * HOUR_S, -30.0]), min_size=1, max_size=8))
+def test_a_clock_that_jumps_leaves_nothing_behind(
+    tmp_path_factory: pytest.TempPathFactory, jumps: list[float]
+) -> None:
+    site = Site(tmp_path_factory.mktemp("site"))
+    try:
+        moved, waits = site.submit("--gres=gpu:1", f"--comment={MOVABLE}"), site.waiting_beside()
+        for jump in jumps:
+            assert site.run(jump).trouble == ()
+            site.tick.advance(site.now_s)
+        site.see_through()
+        assert site.job(moved).state == "RUNNING" and site.job(waits).state in ("PENDING", "RUNNING")
+        site.tick.stop(site.now_s)
+        assert site.tick.take_back_lists(site.now_s) == []
+        assert site.job(waits).exc == "" and site.job(waits).req == ""
+    finally:
+        site.journal.close()
+
+
+# -- cost and numbers ------------------------------------------------------------------------
+
+
+def test_a_tick_asks_four_times_at_most(site: Site) -> None:
+    site.set("rebalance", features=True, weights=True, moves_per_user=4)
+    for _ in range(3):
+        site.submit("--gres=gpu:1", f"--comment={MOVABLE}")
+    for after_s in (INTERVAL_S, INTERVAL_S, 61.0):
+        seen = site.run(after_s)
+        assert 0 < seen.queries <= 4 and seen.trouble == ()
+        site.see_through()
+    assert len(site.journal.moves()) == 3
+
+
+def test_metrics_can_be_read(site: Site) -> None:
+    path = site.folder / "pal.prom"
+    site.set("rebalance", metrics=str(path))
+    site.waiting()
+    site.run()
+    families = {family.name: family for family in text_string_to_metric_families(path.read_text())}
+    kinds = {sample.labels["kind"]: sample.value for sample in families["pal_leases"].samples}
+    assert kinds == {"nodelist": 0, "exclude": 1, "move": 0}
+    assert families["pal_tick_timestamp_seconds"].samples[0].value == site.now_s
+    assert families["pal_paused"].samples[0].value == 0
+
+
+def test_a_metrics_file_that_cannot_be_written_stops_nothing(site: Site) -> None:
+    site.set("rebalance", metrics=str(site.folder / "none" / "pal.prom"))
+    number = site.waiting()
+    (line,) = site.run().trouble
+    assert "metrics" in line and site.job(number).exc == "n0"
+
+
+def test_json_has_what_the_table_has(site: Site) -> None:
+    number = site.submit("--gres=gpu:1", f"--comment={MOVABLE}")
+    body = report.as_json(site.run())
+    assert [move["job_id"] for move in body["moves"]] == [number] and body["moves"][0]["target"] == ["n1"]
+    assert body["acted"] and body["paused"] is None and body["moving"] == 1 and body["trouble"] == []
