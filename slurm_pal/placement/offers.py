@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import isnan
 
 from slurm_pal.cluster import Node
@@ -10,10 +11,12 @@ from slurm_pal.jobs import GpuShape, SlurmJob
 from slurm_pal.placement.view import View
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import JOB_WAITING
-from slurm_pal.store.snapshot import NO_CLASS, Snapshot, known_class
+from slurm_pal.store.snapshot import NO_CLASS, Column, Snapshot, known_class
 
 UNKNOWN_SLOWDOWN = 1.0
 """An unmeasured GPU counts as a median one: never best, never barred."""
+Table = tuple[Sequence[float], Sequence[float], Sequence[float]]
+"""Slowdowns, levels and class-A slowdowns of some GPUs of one node."""
 
 
 def used_indexes(jobs: Iterable[SlurmJob]) -> dict[str, set[int]]:
@@ -57,39 +60,62 @@ def build_view(
     allowed = set(allowed_nodes)
     used = used_indexes(overview.jobs)
     claims = claimed_gpus(overview.jobs)
-    known = known_class(sensitivity)
-    positions = {node.name: number for number, node in enumerate(overview.nodes)}
-    offers: list[tuple[Node, list[int], list[int | None]]] = []
-    for node in overview.nodes:
+    scores = _scores(snapshot, known_class(sensitivity))
+    offers: list[tuple[int, Node, list[int], Table]] = []
+    for position, node in enumerate(overview.nodes):
         if node.name not in allowed or not node.n_gpus:
             continue
         if shape.whole_nodes and (node.cpus_used or used.get(node.name) or claims.get(node.name)):
             continue
         free = free_indexes(node, used.get(node.name, set()), claims.get(node.name, 0), shape.gpu_type)
         if free:
-            rows = {int(snapshot.columns["index"][row]): row for row in snapshot.rows.get(node.name, ())}
-            offers.append((node, free, [rows.get(k) for k in free]))
+            offers.append((position, node, free, scores.of(node.name, free)))
     return View(
-        names=[node.name for node, _, _ in offers],
-        free=[free for _, free, _ in offers],
-        slowdown=[[_slowdown(snapshot, known, row) for row in rows] for _, _, rows in offers],
-        level=[[_level(snapshot, known, row) for row in rows] for _, _, rows in offers],
-        slowdown_a=[[_slowdown(snapshot, "A", row) for row in rows] for _, _, rows in offers],
-        node_gpus=[node.n_gpus for node, _, _ in offers],
-        weight=[node.weight for node, _, _ in offers],
-        position=[positions[node.name] for node, _, _ in offers],
-        cpus_free=[node.cpus - node.cpus_used for node, _, _ in offers],
+        names=[node.name for _, node, _, _ in offers],
+        free=[free for _, _, free, _ in offers],
+        slowdown=[table[0] for _, _, _, table in offers],
+        level=[table[1] for _, _, _, table in offers],
+        slowdown_a=[table[2] for _, _, _, table in offers],
+        node_gpus=[node.n_gpus for _, node, _, _ in offers],
+        weight=[node.weight for _, node, _, _ in offers],
+        position=[position for position, _, _, _ in offers],
+        cpus_free=[node.cpus - node.cpus_used for _, node, _, _ in offers],
     )
 
 
-def _slowdown(snapshot: Snapshot, sensitivity: str, row: int | None) -> float:
-    value = UNKNOWN_SLOWDOWN if row is None else float(snapshot.columns[f"slowdown_{sensitivity}"][row])
+class _Scores:
+    """What a snapshot says of GPUs to jobs of one class; kept, since a tick asks for the same ones again and again."""
+
+    def __init__(self, snapshot: Snapshot, sensitivity: str) -> None:
+        columns = snapshot.columns
+        self._rows, self._index = snapshot.rows, columns["index"]
+        self._slowdown, self._slowdown_a = columns[f"slowdown_{sensitivity}"], columns["slowdown_A"]
+        self._bins, self._centroids = columns[f"class_{sensitivity}"], snapshot.centroids.get(sensitivity, [])
+        self._known: dict[tuple[str, tuple[int, ...]], Table] = {}
+
+    def of(self, node: str, indexes: list[int]) -> Table:
+        """Slowdowns, levels and class-A slowdowns of these GPUs of a node."""
+        key = node, tuple(indexes)
+        if key not in self._known:
+            rows = {self._index[row]: row for row in self._rows.get(node, ())}
+            found = [rows.get(k) for k in indexes]
+            self._known[key] = (
+                [_slowdown(self._slowdown, row) for row in found],
+                [self._level(row) for row in found],
+                [_slowdown(self._slowdown_a, row) for row in found],
+            )
+        return self._known[key]
+
+    def _level(self, row: int | None) -> float:
+        number = NO_CLASS if row is None else self._bins[row]
+        return self._centroids[number] if number != NO_CLASS and number < len(self._centroids) else UNKNOWN_SLOWDOWN
+
+
+@lru_cache(8)  # classes of the published and of the corrected scores
+def _scores(snapshot: Snapshot, sensitivity: str) -> _Scores:
+    return _Scores(snapshot, sensitivity)
+
+
+def _slowdown(column: Column, row: int | None) -> float:
+    value = UNKNOWN_SLOWDOWN if row is None else float(column[row])
     return UNKNOWN_SLOWDOWN if isnan(value) else value
-
-
-def _level(snapshot: Snapshot, sensitivity: str, row: int | None) -> float:
-    if row is None:
-        return UNKNOWN_SLOWDOWN
-    bin_number = int(snapshot.columns[f"class_{sensitivity}"][row])
-    centroids = snapshot.centroids.get(sensitivity, [])
-    return centroids[bin_number] if bin_number != NO_CLASS and bin_number < len(centroids) else UNKNOWN_SLOWDOWN

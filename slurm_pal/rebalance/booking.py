@@ -123,10 +123,10 @@ class Bookings:
         """The job on the GPUs that the other one does not take, where they may be exchanged and that pays."""
         mine, its = way.movable, lost.way.movable
         alike = (mine.shape, mine.rule, mine.partition) == (its.shape, its.rule, its.partition)
-        # Of a node where it runs it would be handed other indexes, and where the other one stays its GPUs are not free.
-        if not alike or {node for node, _ in (*mine.slots, *its.slots)}.intersection(lost.placed.nodes):
+        if not alike:
             return None
         found = Found(way, lost.placed)
+        # Not those that the other one holds and has not left.
         lowest = all(self._lowest(node, gpus) for node, gpus in slots(lost.placed))
         return found if lowest and found.gain_s > self._margin * mine.cost_s else None
 

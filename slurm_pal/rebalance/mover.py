@@ -114,6 +114,7 @@ class Mover:
     def _let_go(self, move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float) -> None:
         """The journal cannot be written: no step is taken, but a job that waits because of us is freed of our list."""
         fields = steps.back(move, job, lease, now_s)
+        fields.pop("StartTime", None)  # Slurm's own delay then ends the wait
         if fields:
             self._order(move, Act(action="update", fields=fields), now_s)
 
@@ -134,4 +135,4 @@ class Mover:
 
     def _tell(self, what: str, move: Move, at_s: float, **more: object) -> None:
         whole = {"move_id": move.move_id, "job_id": move.job_id, "user": move.user, "from": move.source}
-        self._note(what, {**whole, "to": move.target_gpus, "gain_s": move.gain_s, "at_s": at_s, **more})
+        self._note(what, {**whole, "to": move.target_gpus, "gain_s": round(move.gain_s, 1), "at_s": at_s, **more})

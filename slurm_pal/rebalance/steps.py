@@ -3,9 +3,9 @@
     planned -> [signalling] -> requeueing -> targeting -> [clearing | freeing] -> over
 
 The job is requeued, not held: Slurm itself starts it again after a delay (cred_expire + 1 s),
-whatever becomes of us. In that delay it is given its nodes and `StartTime=now`. So no job can be
-left held by us, a hold that we see is always somebody else's, and the job keeps its place in
-the queue, which a released one would lose.
+whatever becomes of us. In that delay it is given its nodes and `StartTime=now`, on a node that
+it held not before `SETTLED_S`. So no job can be left held by us, a hold that we see is always
+somebody else's, and the job keeps its place in the queue, which a released one would lose.
 
 Each step is journalled before it is taken and can be taken twice without harm: after a crash the
 same function finishes or undoes the move.
@@ -30,6 +30,10 @@ from slurm_pal.submit.lease import CLOCK_SKEW_S
 PLANNED, SIGNALLING, REQUEUEING, TARGETING = "planned", "signalling", "requeueing", "targeting"
 CLEARING, FREEING = "clearing", "freeing"
 """The list is taken back; the delay after the requeue is ended, too."""
+SETTLED_S = 1.2
+"""So long after its end a job does not start again on a node that it held. slurmd compares the moment of the
+kill with that of the new credential in whole seconds; a start within the same second is refused there ("Job
+credential revoked"), and slurmctld then ends the job for good (seen on 22.05)."""
 _STARTED = JOB_ACTIVE - {"COMPLETING"}
 
 
@@ -162,34 +166,48 @@ def _held(seen: _Seen) -> Act:
 
 def _aim(seen: _Seen) -> Act:
     """It is pending, in its delay: give it its nodes."""
-    return _cleared(seen) if seen.whose == "other" else Act(TARGETING, "update", _aimed(seen))
+    return _cleared(seen) if seen.whose == "other" else Act(TARGETING, "update", _aimed(seen, 0.0))
 
 
-def _aimed(seen: _Seen) -> dict[str, str]:
-    fields = {"ReqNodeList": _ours(seen.move), "StartTime": "now"}
+def _aimed(seen: _Seen, age_s: float) -> dict[str, str]:
+    """The update that sends it there; `age_s` after it was seen to have ended."""
+    fields = {"ReqNodeList": _ours(seen.move)}
+    if age_s >= _settled_s(seen.move):
+        fields["StartTime"] = "now"
     own = in_force(seen.job).get("ExcNodeList")
     if seen.lease is not None and _still_excluded(seen.job, seen.lease):
         own = seen.lease.own
     return fields if own is None else fields | {"ExcNodeList": own}
 
 
+def _settled_s(move: Move) -> float:
+    """How long the job must not start on its target yet."""
+    held = {word.partition(":")[0] for word in move.source.split()}
+    return SETTLED_S if held.intersection(expand(_ours(move))) else 0.0
+
+
 def _targeted(seen: _Seen) -> Act:
-    if seen.age_s > seen.limits.start_limit_s or seen.whose == "other":
+    settled_s = _settled_s(seen.move)
+    if seen.age_s > seen.limits.start_limit_s + settled_s or seen.whose == "other":
         return _cleared(seen)
     # The update may not have been given, or slurmctld was away or busy with the job.
     nothing_to_see = _names(seen.move.own_req) == _names(_ours(seen.move)) and not _delayed(seen.job, seen.now_s)
-    return Act() if seen.whose == "ours" or nothing_to_see else Act(action="update", fields=_aimed(seen))
+    started = not settled_s or seen.age_s < settled_s or not _delayed(seen.job, seen.now_s)
+    if nothing_to_see or (seen.whose == "ours" and started):
+        return Act()
+    return Act(action="update", fields=_aimed(seen, seen.age_s))
 
 
 def _cleared(seen: _Seen) -> Act:
-    fields = seen.back
-    return Act(FREEING if "StartTime" in fields else CLEARING, "update" if fields else "", fields)
+    fields = dict(seen.back)
+    step = FREEING if fields.pop("StartTime", "") else CLEARING  # where it starts is open now: see SETTLED_S
+    return Act(step, "update" if fields else "", fields)
 
 
 def _clearing(seen: _Seen) -> Act:
     fields = dict(seen.back)
-    if seen.move.step != FREEING or seen.age_s > seen.limits.retry_s:
-        fields.pop("StartTime", None)  # a time that its user has set since
+    if seen.move.step != FREEING or not SETTLED_S <= seen.age_s <= SETTLED_S + seen.limits.retry_s:
+        fields.pop("StartTime", None)  # too early, or a time that its user has set since
     if seen.age_s > seen.limits.settle_limit_s:
         detail = "its node list could not be taken back yet" if fields else f"it waits: {seen.job.reason}"
         return Act(outcome="waiting", detail=detail)

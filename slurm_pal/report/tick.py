@@ -26,7 +26,7 @@ def as_json(seen: Outcome) -> dict[str, Any]:
         "queries": seen.queries,
         "orders": seen.orders,
         "ingested": seen.ingested,
-        "waiting": len(jobs.waiting) if jobs else 0,
+        "waiting": len(jobs.waiting) + jobs.behind if jobs else 0,
         "running": len(jobs.running) if jobs else 0,
         "foreign": jobs.foreign if jobs else 0,
         "retarget": [

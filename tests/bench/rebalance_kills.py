@@ -46,7 +46,7 @@ TUNED = {
 """[rebalance]: a move whenever one is possible."""
 DRAW_S = 5.0  # between two draws of all scores
 BEAT_S = 0.4  # a payload's time for one number
-LOADS, LOAD_S = (0.7, 1.1), 12.0  # GPUs asked for, over those there are, for so long each
+LOADS, LOAD_S, FINAL_LOAD = (0.7, 1.1), 12.0, 1.3  # GPUs asked for, over those there are, for so long each
 PATIENCE_S = 300.0  # for the last jobs; a wrapper alone may wait a minute for a requeue
 HELD_S = 3.0  # no job may be seen held for longer
 AIM_S = 2.5  # for a chosen step to come, else the kill is a random one
@@ -179,9 +179,20 @@ class Crowd:
     def feed(self, living: frozenset[int]) -> None:
         """Submit a job if too few GPUs are asked for. `living` are those that are not known to have ended."""
         load = LOADS[int((time.monotonic() - self._began_s) / LOAD_S) % len(LOADS)]
+        if self._missing(living, load) > 0:
+            self.submit(self._any())
+
+    def fill(self, living: frozenset[int], load: float) -> None:
+        """Submit all that is missing to a load."""
+        for _ in range(self._missing(living, load)):
+            self.submit(self._any())
+
+    def _missing(self, living: frozenset[int], load: float) -> int:
         asked = sum(self.jobs[job_id].gpus for job_id in living)
-        if asked < load * self._site.nodes * GPUS_PER_NODE:
-            self.submit(self._random.choices(KINDS, [kind.share for kind in KINDS])[0])
+        return round(load * self._site.nodes * GPUS_PER_NODE) - asked
+
+    def _any(self) -> Kind:
+        return self._random.choices(KINDS, [kind.share for kind in KINDS])[0]
 
     def submit(self, kind: Kind, node: str = "") -> None:
         """One job, on `node` if named."""
@@ -335,7 +346,7 @@ class Killer:
                 time.sleep(self._random.choice((0.0, self._random.uniform(0, 0.03), self._random.uniform(0, 0.3))))
                 return aim
             time.sleep(0.003)
-        return "random"
+        return f"{aim} (missed)" if aim else "random"
 
     def _take_target(self, news: Sequence[dict[str, object]]) -> None:
         """Now and then somebody else gets there first."""
@@ -422,9 +433,22 @@ def check_moves(moves: Sequence[Move], restarts: Counter[int], site: Site, findi
             findings.add(f"job {job_id} was requeued {count} times by {ordered[job_id]} moves")
 
 
-def finish(daemon: Daemon, watch: Watch, findings: Findings) -> int:
+def check_ends(site: Site, watch: Watch, findings: Findings) -> None:
+    """By Slurm's own record of ends (JobComp): one run to the end, and one that is pending again for each requeue."""
+    runs: dict[int, Counter[str]] = {job_id: Counter() for job_id in watch.ended}
+    with open(os.path.join(os.path.dirname(site.pal), "log", "jobcomp.txt"), encoding="utf-8") as stream:
+        for line in stream:
+            said = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            runs[int(said["JobId"])][said["JobState"]] += 1
+    for job_id, found in runs.items():
+        if +found != +Counter({"COMPLETED": 1, "PENDING": watch.restarts[job_id]}):
+            findings.add(f"job {job_id} was restarted {watch.restarts[job_id]} times, its runs ended as {dict(found)}")
+
+
+def finish(daemon: Daemon, crowd: Crowd, watch: Watch, findings: Findings) -> int:
     """The daemon runs in peace and is stopped; how many jobs were pending then. Waits for all jobs."""
     daemon.start()
+    crowd.fill(watch.living, FINAL_LOAD)
     time.sleep(6.0)
     if daemon.dead() or daemon.end(signal.SIGTERM) != 0:
         findings.add(f"the daemon did not end well: {daemon.last_words()}")
@@ -455,10 +479,11 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
                     time.sleep(rng.uniform(0.0, 8.0))
                 if count % 50 == 49:
                     print(f"{count + 1} kills, {len(crowd.jobs)} jobs", file=sys.stderr, flush=True)
-    pending = finish(daemon, watch, findings)
+    pending = finish(daemon, crowd, watch, findings)
     again = sum(check_output(job, findings) for job in crowd.jobs.values())
     moves, _ = site.journal()
     check_moves(moves, watch.restarts, site, findings)
+    check_ends(site, watch, findings)
     for job_id, how in watch.ended.items():
         if how != "COMPLETED":
             findings.add(f"job {job_id} ({crowd.jobs[job_id].kind.name}) ended as {how}")

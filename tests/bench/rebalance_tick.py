@@ -284,7 +284,7 @@ class Controller:
 def _in_the_cloud(text: str, port: int) -> str:
     """A node that is powered down is given to a job at once, and nobody ever powers it up."""
     text = re.sub(r"Port=\[.*?\]", f"Port={port + 1}", text).replace("State=UNKNOWN", "State=CLOUD")
-    power = "SuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=36000\nResumeTimeout=36000\nResumeRate=0\n"
+    power = "PrivateData=cloud\nSuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=36000\nResumeTimeout=36000\nResumeRate=0\n"
     return re.sub(r"(?m)^NodeName=", f"{power}NodeName=", text)
 
 

@@ -134,6 +134,16 @@ def test_a_job_of_two_nodes_keeps_its_own(site: Site) -> None:
     assert done.outcome == "moved" and site.running(number).nodes == ("n0", "n3")
 
 
+def test_jobs_that_start_again_where_they_were_are_not_ended(site: Site) -> None:
+    """Without a second in between slurmd refuses some of them: "Job credential revoked"."""
+    numbers = [site.submit("-w", f"n{k % 4}", "--gres=gpu:1") for k in range(12)]
+    nodes = [site.running(number).nodes[0] for number in numbers]
+    moves = [site.move(number, node)._replace(target=(node,)) for number, node in zip(numbers, nodes, strict=True)]
+    assert {move.outcome for move in site.carry_out(*moves)} == {"moved"}
+    time.sleep(1.5)  # a refusal takes a moment to become the job's end
+    assert [site.running(number).restarts for number in numbers] == [1] * len(numbers)
+
+
 def test_the_checkpoint_is_waited_for(site: Site) -> None:
     script = (
         "#!/bin/bash\ntrap 'scontrol update JobId=$SLURM_JOB_ID Comment=\"mine pal:ack=${SLURM_RESTART_COUNT:-0}.1\"' "

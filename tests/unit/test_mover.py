@@ -172,12 +172,12 @@ AIMED = {"ReqNodeList": "n1", "StartTime": "now"}
         ("requeueing", JOB._replace(state="UNKNOWN", restarts=1), 3, Act()),
         ("targeting", JOB._replace(state="UNKNOWN", restarts=1), LATE_S, Act(outcome="waiting")),
         ("requeueing", PENDING, 3, Act("targeting", "update", AIMED)),
-        ("requeueing", PENDING._replace(req_nodes=("n2",)), 3, Act("freeing", "update", NOW)),  # his own, since
+        ("requeueing", PENDING._replace(req_nodes=("n2",)), 3, Act("freeing")),  # his own, since
         ("requeueing", HELD, 3, Act(outcome="waiting")),
         ("requeueing", JOB._replace(restarts=1), 3, Act(outcome="elsewhere")),
         ("requeueing", JOB._replace(state="CANCELLED", restarts=1), 3, Act(outcome="ended")),
         ("targeting", PENDING, 1, Act(action="update", fields=AIMED)),
-        ("targeting", PENDING, 4, Act("freeing", "update", NOW)),
+        ("targeting", PENDING, 4, Act("freeing")),
         ("targeting", OURS, 1, Act()),
         ("targeting", OURS, 4, Act("clearing", "update", FREED)),
         ("targeting", OURS._replace(reason="BeginTime"), 4, Act("clearing", "update", FREED)),  # a time of his own
@@ -188,8 +188,9 @@ AIMED = {"ReqNodeList": "n1", "StartTime": "now"}
         ("clearing", OURS, 1, Act(action="update", fields=FREED)),
         ("clearing", OURS._replace(req_nodes=()), 1, Act()),
         ("clearing", PENDING, 1, Act()),
-        ("freeing", PENDING, 1, Act(action="update", fields=NOW)),
-        ("freeing", PENDING, 3, Act()),
+        ("freeing", PENDING, 1, Act()),  # it might start where it has just ended
+        ("freeing", PENDING, 2, Act(action="update", fields=NOW)),
+        ("freeing", PENDING, 4, Act()),
         ("clearing", OURS, 61, Act(outcome="waiting")),
         ("clearing", OURS._replace(req_nodes=()), 61, Act(outcome="waiting")),
         ("clearing", JOB._replace(restarts=1), 1, Act(outcome="elsewhere")),
@@ -201,6 +202,19 @@ def test_what_comes_next(step: str, job: SlurmJob | None, age_s: float, wanted: 
     move = MOVE._replace(step=step, ack="0.0")
     found = act(move, job, START_S + age_s, LIMITS)
     assert found._replace(detail="") == wanted and bool(found.detail) >= (wanted.outcome == "abandoned")
+
+
+def test_no_start_within_a_second_on_a_node_that_it_held() -> None:
+    """slurmd refuses a credential as old as the kill, and slurmctld then ends the job for good."""
+    move = MOVE._replace(source="n0:0 n1:0", target=("n1", "n2"), step="requeueing")
+    listed = {"ReqNodeList": "n[1-2]"}
+    assert act(move, PENDING, START_S + 1, LIMITS) == Act("targeting", "update", listed)
+    move = move._replace(step="targeting")
+    ours = PENDING._replace(req_nodes=("n1", "n2"))
+    for age_s, fields in ((0.5, {}), (1.3, listed | NOW), (4.0, listed | NOW)):
+        assert act(move, ours, START_S + age_s, LIMITS).fields == fields
+    assert act(move, ours._replace(reason="Resources"), START_S + 2, LIMITS) == Act()
+    assert act(move, ours, START_S + 4.5, LIMITS).step == "clearing"
 
 
 def test_a_checkpoint_comes_first() -> None:
@@ -219,7 +233,7 @@ def test_a_checkpoint_comes_first() -> None:
     ],
 )  # fmt: skip
 def test_lists_of_ours_from_before_make_way(job: SlurmJob, lease: TickLease | None, fields: dict[str, str]) -> None:
-    move = MOVE._replace(step="requeueing", own_req="n0")
+    move = MOVE._replace(source="n9:0", step="requeueing", own_req="n0")
     wanted = {"ReqNodeList": "n[0-1]", "StartTime": "now"} | fields
     assert act(move, job, START_S, LIMITS, lease) == Act("targeting", "update", wanted)
     old = job.req_nodes == ("n2",)

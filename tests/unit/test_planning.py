@@ -353,12 +353,31 @@ def test_jobs_of_different_classes_do_not_stand_in_for_each_other() -> None:
 
 
 def test_nobody_stands_in_on_a_node_where_the_other_job_stays() -> None:
-    """2 is gathered on n1, beside the GPU that it has there; 1, which is spread, too, goes elsewhere."""
-    table = {"n0": [1.0], "n1": [1.0, 1.0], "n2": [1.0], "n3": [1.0], "n4": [1.0, 1.0, 1.0]}
+    """2 is gathered on n1, beside the GPU that it has there. To 1 both would be worth more, were they free."""
+    table = {"n0": [1.0], "n1": [1.0, 1.0], "n2": [1.0], "n3": [1.0], "n4": [1.1, 1.1, 1.0]}
     first = running(job(1, {"n0": (0,), "n3": (0,)}), "--gpus=2", remaining_s=9 * HOUR_S)
     second = running(job(2, {"n1": (1,), "n2": (0,)}), "--gpus=2", remaining_s=600.0)
-    found = planned(table, [first, second], TERMS._replace(margin=1.0, move_cost_s=200.0))
-    assert where(found) == {1: "n4:0,1", 2: "n1:0,1"}
+    terms = TERMS._replace(margin=1.0, move_cost_s=200.0, barred_slowdown=1.2)
+    assert where(planned(table, [first, second], terms)) == {1: "n4:0,1", 2: "n1:0,1"}
+
+
+def test_nobody_stands_in_on_gpus_that_slurm_would_not_hand_out() -> None:
+    """Without 2 on n2:1, which is better, 1 would still be given n2:0."""
+    table = {"n0": [1.5], "n1": [1.5], "n2": [1.2, 1.0]}
+    first = running(job(1, {"n0": (0,)}), remaining_s=9 * HOUR_S)
+    second = running(job(2, {"n1": (0,)}), remaining_s=1200.0)
+    found = planned(table, [first, second], TERMS._replace(barred_slowdown=1.3))
+    assert where(found) == {1: "n2:0", 2: "n2:1"}
+
+
+def test_nobody_stands_in_and_upsets_what_a_third_job_expects() -> None:
+    """As in the chain 1 could go to n2 instead of 2. But then 3 would be given n3:0, not n3:1."""
+    table = {"n0": [1.5], "n1": [1.22], "n2": [1.0] * 4, "n3": [1.2, 1.2], "n4": [1.5]}
+    first = running(job(1, {"n0": (0,)}), remaining_s=1.5 * HOUR_S)
+    second = running(job(2, {"n1": (0,)}), remaining_s=1.22 * HOUR_S)
+    third = running(job(3, {"n4": (0,)}, user="v"), remaining_s=1.4 * HOUR_S)
+    found = planned(table, [first, second, third], TERMS._replace(move_cost_s=90.0, barred_slowdown=1.21))
+    assert where(found) == {1: "n3:0", 2: "n2:0", 3: "n3:1"}
 
 
 def test_nobodys_gain_is_given_to_another_user() -> None:

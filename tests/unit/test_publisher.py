@@ -112,7 +112,7 @@ def test_a_forged_record_frees_nobody_elses_job(
     forged = tuple(
         job._replace(comment=comment(0, "", "", "nodelist", "n1")) if job.job_id == theirs else job for job in seen.jobs
     )
-    monkeypatch.setattr(CliClient, "overview", lambda self: seen._replace(jobs=forged))
+    monkeypatch.setattr(CliClient, "overview", lambda self, **_: seen._replace(jobs=forged))
     assert made.round(time.time() + 999).ended == ()
     assert slurm.jobs[theirs].state == "PENDING"
 

@@ -152,7 +152,9 @@ def test_a_job_stays_among_gpus_of_its_type_and_model() -> None:
 def test_a_job_with_nodes_of_its_own_goes_only_where_nothing_else_runs() -> None:
     one = job(1, {"n0": (0, 1, 2, 3)})
     seen = overview([*FOUR[:2], node("n2", cpus_used=1)], [one])
-    assert names(survey(seen, want(one, "--gpus-per-node=4 --nodes=1 --exclusive"))) == ["n0", "n1"]
+    words = "--gpus-per-node=4 --nodes=1"
+    found = survey(seen, want(one, words), want(one, f"{words} --exclusive"))
+    assert (names(found), names(found, 1)) == (["n0", "n1", "n2"], ["n0", "n1"])
 
 
 def broken(change: str) -> tuple[list[Node], list[SlurmJob]]:
