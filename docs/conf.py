@@ -12,6 +12,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
+smartquotes = False  # "--act" is an option, not a dash
 man_pages = [
     ("palsub", "palsub", "submit a batch job to Slurm, placed by GPU variability", author, 1),
     ("man/pal", "pal", "look at GPU variability and at what was done for a job", author, 1),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from functools import lru_cache
 from math import isnan
+from typing import Any
 
 from slurm_pal.cluster import Node
 from slurm_pal.jobs import GpuShape, SlurmJob
@@ -15,6 +16,7 @@ from slurm_pal.store.snapshot import NO_CLASS, Column, Snapshot, known_class
 
 UNKNOWN_SLOWDOWN = 1.0
 """An unmeasured GPU counts as a median one: never best, never barred."""
+_NONE: frozenset[int] = frozenset()
 Table = tuple[Sequence[float], Sequence[float], Sequence[float]]
 """Slowdowns, levels and class-A slowdowns of some GPUs of one node."""
 
@@ -38,7 +40,7 @@ def claimed_gpus(jobs: Iterable[SlurmJob]) -> dict[str, int]:
     return claims
 
 
-def free_indexes(node: Node, used: set[int], claimed: int, gpu_type: str = "") -> list[int]:
+def free_indexes(node: Node, used: Set[int], claimed: int, gpu_type: str = "") -> list[int]:
     """The GPU indexes of a node that Slurm would hand out next, in its order (lowest first).
 
     GPUs that Slurm counts as used without telling their indexes, and those that pinned
@@ -61,26 +63,18 @@ def build_view(
     used = used_indexes(overview.jobs)
     claims = claimed_gpus(overview.jobs)
     scores = _scores(snapshot, known_class(sensitivity))
-    offers: list[tuple[int, Node, list[int], Table]] = []
+    rows: list[tuple[Any, ...]] = []  # the fields of a view, node by node
     for position, node in enumerate(overview.nodes):
         if node.name not in allowed or not node.n_gpus:
             continue
         if shape.whole_nodes and (node.cpus_used or used.get(node.name) or claims.get(node.name)):
             continue
-        free = free_indexes(node, used.get(node.name, set()), claims.get(node.name, 0), shape.gpu_type)
+        free = free_indexes(node, used.get(node.name, _NONE), claims.get(node.name, 0), shape.gpu_type)
         if free:
-            offers.append((position, node, free, scores.of(node.name, free)))
-    return View(
-        names=[node.name for _, node, _, _ in offers],
-        free=[free for _, _, free, _ in offers],
-        slowdown=[table[0] for _, _, _, table in offers],
-        level=[table[1] for _, _, _, table in offers],
-        slowdown_a=[table[2] for _, _, _, table in offers],
-        node_gpus=[node.n_gpus for _, node, _, _ in offers],
-        weight=[node.weight for _, node, _, _ in offers],
-        position=[position for position, _, _, _ in offers],
-        cpus_free=[node.cpus - node.cpus_used for _, node, _, _ in offers],
-    )
+            cpus_free = node.cpus - node.cpus_used
+            table = scores.of(node.name, free)
+            rows.append((node.name, free, *table, node.n_gpus, node.weight, position, cpus_free))
+    return View(*(map(list, zip(*rows, strict=True)) if rows else ([] for _ in View._fields)))
 
 
 class _Scores:
@@ -111,7 +105,7 @@ class _Scores:
         return self._centroids[number] if number != NO_CLASS and number < len(self._centroids) else UNKNOWN_SLOWDOWN
 
 
-@lru_cache(8)  # classes of the published and of the corrected scores
+@lru_cache(6)  # all classes of the published and of the corrected scores
 def _scores(snapshot: Snapshot, sensitivity: str) -> _Scores:
     return _Scores(snapshot, sensitivity)
 

@@ -18,13 +18,12 @@ from slurm_pal.placement.view import Rule
 from slurm_pal.rebalance import journal
 from slurm_pal.rebalance.booking import Bookings, Found, Traffic, Way, product, thin_out
 from slurm_pal.rebalance.moves import Limits, Movable, Slots, expected_left_s, slots
+from slurm_pal.rebalance.steps import PLANNED
 from slurm_pal.rebalance.survey import Survey, Want
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.submit.request import Request
 
-FIRST_STEP = "planned"
-"""Step of a move in the journal before anything was done."""
 LOST_SHARE = 0.5
 """A job without a checkpoint of ours loses on average half of what it may lose at most."""
 
@@ -107,7 +106,7 @@ def to_move(planned: PlannedMove, now_s: float, own_req: str, ack: str) -> journ
         move_id=0, job_id=planned.job_id, user=planned.user, made_s=now_s, restarts=planned.restarts,
         source=planned.source, target=planned.target, target_gpus=planned.target_gpus, own_req=own_req,
         before=planned.before, after=planned.after, gain_s=planned.gain_s, cost_s=planned.cost_s,
-        checkpoint=planned.checkpoint, ack=ack, step=FIRST_STEP, step_s=now_s,
+        checkpoint=planned.checkpoint, ack=ack, step=PLANNED, step_s=now_s,
     )  # fmt: skip
 
 

@@ -210,9 +210,8 @@ class _Round:
         own = self._free.claims(one.job.job_id)
         if key not in self._decided or own:
             overview = self._free.overview(one.job.job_id)
-            found = decide(
-                one.request, overview, self._snapshot, one.sensitivity, self._settings, "daemon", self._now_s
-            )
+            settings, now_s = self._settings, self._now_s
+            found = decide(one.request, overview, self._snapshot, one.sensitivity, settings, "daemon", now_s, 0)
             if own:
                 return found
             self._decided[key] = found

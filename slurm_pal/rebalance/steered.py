@@ -50,9 +50,7 @@ class Steered(NamedTuple):
     behind: int = 0  # pending jobs that come after those of `waiting`
 
 
-def steered(
-    overview: Overview, memory: Memory, terms: Terms, only_user: str = "", depth: int | None = None
-) -> Steered:
+def steered(overview: Overview, memory: Memory, terms: Terms, only_user: str = "", depth: int | None = None) -> Steered:
     """Tell the jobs apart. With `only_user` the jobs of all others are foreign.
 
     Of the pending jobs the first `depth` by priority are looked at (None: all): to read what

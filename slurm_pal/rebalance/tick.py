@@ -97,6 +97,7 @@ class Tick:
         self._trouble += published.trouble if published else ()
         if self._act:
             self._try(lambda: self._recover(now_s), None)
+            self._try(lambda: self._settle(overview), None)
         decided = self._try(lambda: self._decider.decide(overview, now_s, since_s), Decided())
         if self._act:
             self._do(decided, overview, paused, now_s)
@@ -148,6 +149,11 @@ class Tick:
         if not self._recovered:
             self._mover.recover(now_s)
             self._recovered = True
+
+    def _settle(self, overview: Overview) -> None:
+        """Not for jobs of moves under way: what stands there is for the mover to say."""
+        moving = {move.job_id for move in self._journal.open_moves()}
+        self._hand.settle(job for job in overview.jobs if job.job_id not in moving)
 
     def _end_leases(self, overview: Overview, wishes: Sequence[Wish], now_s: float) -> None:
         """Those that are over and have no wish of this tick, and those of jobs that have left the queue."""
@@ -270,14 +276,14 @@ class Tick:
         levers.set_weights(self._client, self._journal, levers.withdrawn_weights(nodes, self._journal.weights()))
 
     def _take_back(self, now_s: float, kind: str) -> None:
+        if not self._journal.leases() and not self._hand.in_doubt:
+            return
+        overview = self._client.overview(marked=True)
+        self._settle(overview)
         moving = {move.job_id for move in self._journal.open_moves()}
         leases = {
             job_id: lease
             for job_id, lease in self._journal.leases().items()
             if kind in ("", lease.kind) and job_id not in moving
         }
-        if leases:
-            overview = self._try(lambda: self._client.overview(marked=True), None)
-            if overview is not None:
-                wishes = over(leases, overview.jobs, LATEST_S, self.pass_s)
-                self._try(lambda: self._carry_wishes(wishes, overview, now_s), None)
+        self._carry_wishes(over(leases, overview.jobs, LATEST_S, self.pass_s), overview, now_s)

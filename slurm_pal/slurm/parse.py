@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import time
 from functools import lru_cache
+from sys import intern
 
 from slurm_pal.cluster import Node, Partition
 from slurm_pal.hostlist import expand
@@ -32,9 +33,9 @@ _NULL = frozenset({"", "(null)", "N/A", "None", "Unknown", "n/a"})
 
 def fields(line: str) -> dict[str, str]:
     """The key=value pairs of one `-o` line, first occurrence of a key first."""
-    # One split and one dict: thousands of jobs are read in each tick.
+    # Thousands of jobs are read in each tick: one split and one dict each, and all share their keys.
     _, *parts = _KEY.split(_SUBMIT_LINE.sub("", line.rstrip("\n"), count=1))
-    keys, values = parts[::2], [text.strip() for text in parts[1::2]]
+    keys, values = [*map(intern, parts[::2])], [text.strip() for text in parts[1::2]]
     pairs = dict(zip(keys, values, strict=True))
     if len(pairs) < len(keys):
         pairs |= zip(reversed(keys), reversed(values), strict=True)

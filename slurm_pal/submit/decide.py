@@ -27,10 +27,12 @@ def decide(
     settings: Settings,
     clearer: str,
     now_s: float,
+    alternatives: int = ALTERNATIVES,
 ) -> Decision:
     """Choose for one request.
 
-    `clearer` says who will take leases back ("daemon", "watcher", "" for nobody).
+    `clearer` says who will take leases back ("daemon", "watcher", "" for nobody). So many
+    `alternatives` are told; they have no part in the choice.
     Raises UsageError for an unknown policy.
     """
     if request.leave:
@@ -53,16 +55,17 @@ def decide(
                 break
     if best is None:
         return Decision("none", QUEUES)
-    return _judge(Case(request, snapshot, settings, rule, clearer, best[1], best[2]))
+    return _judge(Case(request, snapshot, settings, rule, clearer, best[1], best[2]), alternatives)
 
 
-def _judge(case: Case) -> Decision:
+def _judge(case: Case, alternatives: int) -> Decision:
     """Which means, if any, brings the job to the GPUs chosen for it."""
     scene, rule = case.scene, case.rule
     chosen = offer_of(scene, case.snapshot, rule, case.placed)
     plain_placed = plain_pick(scene.view, scene.shape, rule)
     plain = offer_of(scene, case.snapshot, rule, plain_placed) if plain_placed else None
-    told = Decision("none", "", chosen=chosen, plain=plain, alternatives=_others(case), unknown=doubts(scene, chosen))
+    others = _others(case, alternatives)
+    told = Decision("none", "", chosen=chosen, plain=plain, alternatives=others, unknown=doubts(scene, chosen))
     if not _scored(case):
         return told._replace(reason="left to Slurm: no GPU that is free now has a score")
     if rule.sensitivity not in INSENSITIVE and chosen.slowdown > rule.barred_slowdown:
@@ -86,11 +89,11 @@ def _scored(case: Case) -> bool:
     )
 
 
-def _others(case: Case) -> tuple[Offer, ...]:
+def _others(case: Case, count: int) -> tuple[Offer, ...]:
     """The next best: what the policy takes when the nodes chosen before are not there."""
     offers: list[Offer] = []
     gone = set(case.placed.nodes)
-    while len(offers) < ALTERNATIVES:
+    while len(offers) < count:
         kept = [i for i in range(len(case.scene.view.names)) if i not in gone]
         scene = case.scene._replace(view=rows(case.scene.view, kept))
         again = place(case.settings.policy, scene.view, scene.shape, case.rule)

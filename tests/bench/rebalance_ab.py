@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from slurm_pal.jobs import SENSITIVITY_CLASSES, GpuShape
 from slurm_pal.lab.demo import program
+from slurm_pal.lab.gpus import Registry
 from slurm_pal.lab.lab import Lab
 from slurm_pal.rebalance.moves import Limits
 from slurm_pal.simulate.hardware import hardware
@@ -58,10 +59,13 @@ class Job(NamedTuple):
 
 
 class Ran(NamedTuple):
+    job_id: int
     waited_s: float
     completion_s: float
     ended_s: float  # since the first submission
-    resumed: float
+    resumed: float  # share of the work that was done when it was last moved
+    slowdown: float  # where it ended
+    gap_s: float  # from its last checkpoint until it ran again; 0.0 for a job that was not moved
 
 
 def draw(seed: int, count: int, nodes: int, load: float) -> list[Job]:
@@ -96,24 +100,27 @@ def play(jobs: Sequence[Job], arm: str, env: dict[str, str], directory: str) -> 
     began, submitted = time.time(), []
     for number, job in enumerate(jobs):
         time.sleep(max(0.0, began + job.at_s - time.time()))
-        submitted.append(time.time())
-        submit(job, number, arm, directory, env)
+        at_s = time.time()
+        submitted.append((submit(job, number, arm, directory, env), at_s))
     while subprocess.run(["squeue", "-h"], env=env, capture_output=True, text=True, check=True).stdout.strip():
         time.sleep(0.5)
-    return [result(os.path.join(directory, f"out-{k}"), at_s, began) for k, at_s in enumerate(submitted)]
+    return [result(directory, number, *one, began) for number, one in enumerate(submitted)]
 
 
-def result(path: str, at_s: float, began: float) -> Ran:
+def result(directory: str, number: int, job_id: int, at_s: float, began: float) -> Ran:
+    path, saved = (os.path.join(directory, f"{kind}-{number}") for kind in ("out", "saved"))
     with open(path, encoding="utf-8") as stream:
         said = [json.loads(line) for line in stream if line.startswith("{")]
     if len(said) != 1:
         raise SystemExit(f"{path}: {len(said)} results instead of one")
     start_s, end_s = said[0]["started_s"], said[0]["ended_s"]
-    return Ran(start_s - at_s, end_s - at_s, end_s - began, said[0]["resumed"])
+    gap_s = start_s - os.stat(saved).st_mtime if said[0]["resumed"] else 0.0
+    return Ran(job_id, start_s - at_s, end_s - at_s, end_s - began, said[0]["resumed"], said[0]["slowdown"], gap_s)
 
 
-def arm_of(arm: str, jobs: Sequence[Job], env: dict[str, str], root: str) -> dict[str, object]:
+def arm_of(arm: str, jobs: Sequence[Job], lab: Lab, root: str) -> dict[str, object]:
     """One arm, with its tick where it has one."""
+    env = lab.environ()
     directory = os.path.join(root, arm)
     if arm in ("plain", "palsub"):
         ran = play(jobs, arm, env, directory)
@@ -128,7 +135,7 @@ def arm_of(arm: str, jobs: Sequence[Job], env: dict[str, str], root: str) -> dic
         finally:
             tick.terminate()
             tick.wait()
-    return summary(jobs, ran) | moves(tuned)
+    return summary(jobs, ran) | moves(jobs, ran, lab.registry(), tuned)
 
 
 def summary(jobs: Sequence[Job], ran: Sequence[Ran]) -> dict[str, object]:
@@ -140,14 +147,32 @@ def summary(jobs: Sequence[Job], ran: Sequence[Ran]) -> dict[str, object]:
     return found
 
 
-def moves(env: dict[str, str]) -> dict[str, object]:
-    """What the tick itself tells of its moves."""
+def moves(jobs: Sequence[Job], ran: Sequence[Ran], registry: Registry, env: dict[str, str]) -> dict[str, object]:
+    """What the tick predicted of its moves, and what they brought by the GPUs' true slowdowns and the clock.
+
+    Of a job that was moved more than once only the last move can be seen from outside.
+    """
     shown = subprocess.run([program("pal"), "moves", "--json"], env=env, capture_output=True, text=True, check=True)
     told = json.loads(shown.stdout)["moves"]
+    last = {move["job_id"]: move for move in told if move["outcome"] == "moved"}
+    predicted_s = true_s = gaps_s = 0.0
+    for job, one in zip(jobs, ran, strict=True):
+        if one.job_id in last and one.resumed:
+            held = [place.partition(":") for place in last[one.job_id]["source"].split()]
+            before = max(
+                registry.gpu(node, int(k)).true_slowdown(job.sensitivity)
+                for node, _, indexes in held
+                for k in indexes.split(",")
+            )
+            predicted_s += last[one.job_id]["gain_s"]
+            true_s += (1 - one.resumed) * job.seconds * (before - one.slowdown)
+            gaps_s += one.gap_s
     return {
         "moves": len(told),
         "outcomes": {what: sum(m["outcome"] == what for m in told) for what in sorted({m["outcome"] for m in told})},
-        "gain_predicted_s": round(sum(m["gain_s"] for m in told if m["outcome"] == "moved"), 1),
+        "gain_predicted_s": round(predicted_s, 1),
+        "gain_true_s": round(true_s, 1),
+        "gap_s": round(gaps_s / max(1, len(last)), 2),
     }
 
 
@@ -171,12 +196,15 @@ def simulated(jobs: Sequence[Job], scores: snapshot.Snapshot, arms: Sequence[str
         )
         for k, job in enumerate(jobs)
     ]
-    settings = Settings(
-        backfill_interval_s=PASS_S, tick_s=TICK_S, move_cost_s=cost_s,
-        limits=Limits(minimum_s=MINIMUM_S, per_tick=16, chained=False),
-    )  # fmt: skip
     found = {}
     for arm in arms:
+        settings = Settings(
+            steer="submit" if arm == "palsub" else "start",
+            backfill_interval_s=PASS_S,
+            tick_s=TICK_S,
+            move_cost_s=cost_s,
+            limits=Limits(minimum_s=MINIMUM_S, per_tick=16, chained=False),
+        )
         done = replay(Plan(Trace("bench", tuple(rows)), hardware(tables), POLICIES[arm], settings=settings))
         found[arm] = round(statistics.fmean(o.finish_s - o.submit_s for o in done.outcomes), 2)
     return found
@@ -203,7 +231,7 @@ def main() -> None:
             scores = snapshot.read(os.path.join(state_dir, "snapshot"))
             predicted = simulated(jobs, scores, arms, COST_S)
             for arm in arms:
-                found = {"arm": arm, **arm_of(arm, jobs, env, root), "simulated_s": predicted[arm]}
+                found = {"arm": arm, **arm_of(arm, jobs, lab, root), "simulated_s": predicted[arm]}
                 print(json.dumps(found), flush=True)
     finally:
         if args.keep:

@@ -1,11 +1,11 @@
 """pal-rebalance killed with SIGKILL over and over while it moves jobs on a real Slurm: nothing may be lost.
 
-    python tests/bench/rebalance_kills.py [--kills 1000] [--nodes 8] [--seed 1] [--numbers 60] [--dir DIR]
+    python tests/bench/rebalance_kills.py [--kills 1000] [--nodes 8] [--seed 1] [--numbers 80] [--kinds a,b] [--dir DIR]
 
 A lab of emulated GPUs. Jobs come and go: movable ones with a checkpoint on USR1, movable ones
 that save their state themselves, and others that must not be touched. Scores are drawn anew
 every few seconds, so that there is always something to move. The daemon is killed, half of the
-times at a random moment, else just after it has logged a chosen step, and started again. Now and
+times at a random moment, else just after it has written its journal or logged a chosen step, and started again. Now and
 then somebody takes the target of a move. In the end it runs undisturbed and gets a SIGTERM.
 
 A payload counts: each number is a line of its output, with the restart that wrote it. Prints one JSON
@@ -44,15 +44,16 @@ TUNED = {
     "MOVES_PER_JOB": "100", "MOVES_PER_USER": "16", "MOVES_PER_TICK": "16", "ACK_LIMIT_S": "10",
 }  # fmt: skip
 """[rebalance]: a move whenever one is possible."""
-DRAW_S = 5.0  # between two draws of all scores
+DRAW_S = 4.0  # between two draws of all scores
 BEAT_S = 0.4  # a payload's time for one number
-LOADS, LOAD_S, FINAL_LOAD = (0.7, 1.1), 12.0, 1.3  # GPUs asked for, over those there are, for so long each
+LOADS, LOAD_S, FINAL_LOAD = (0.55, 1.25), 12.0, 1.4  # GPUs asked for, over those there are, for so long each
 PATIENCE_S = 300.0  # for the last jobs; a wrapper alone may wait a minute for a requeue
 HELD_S = 3.0  # no job may be seen held for longer
-AIM_S = 2.5  # for a chosen step to come, else the kill is a random one
+AIM_S = 2.0  # for a chosen step to come, else the kill is a random one
+COMMIT = "commit"  # any write of the journal
 AIMS = {
-    "planned": 3, "signalling": 4, "requeueing": 6, "targeting": 6, "clearing": 4, "freeing": 2, "moved": 3,
-    "elsewhere": 1, "abandoned": 1, "nodelist": 2, "exclude": 1, "clear": 2,
+    "planned": 3, "signalling": 4, "requeueing": 6, "targeting": 6, "clearing": 2, "freeing": 1, "moved": 3,
+    "elsewhere": 1, "abandoned": 1, "nodelist": 1, "exclude": 1, "clear": 1, COMMIT: 12,
 }  # fmt: skip
 """Steps, outcomes and wishes, as the log calls them, and how often a kill is aimed at each."""
 PAYLOAD = """#!/bin/bash
@@ -88,7 +89,6 @@ def program(module: str) -> list[str]:
 class Kind(NamedTuple):
     """A sort of job."""
 
-    name: str
     words: tuple[str, ...]  # of palsub; () for sbatch
     share: int
     movable: bool = False
@@ -97,20 +97,20 @@ class Kind(NamedTuple):
     beats: float = 1.0  # numbers, relative to what was asked for
 
 
-KINDS = (
-    Kind("checkpoint", ("--pal-class=A", "--pal-checkpoint=USR1"), 4, True,
+KINDS = {
+    "checkpoint": Kind(("--pal-class=A", "--pal-checkpoint=USR1"), 4, True,
          trap="""trap 'save && : > "$SLURM_PAL_ACK"' USR1"""),
-    Kind("movable", ("--pal-class=A", "--pal-movable"), 2, True, each='[ $((n % 5)) != 0 ] || save'),
-    Kind("ours", ("--pal-class=B",), 1, beats=0.4),
-    Kind("plain", (), 4, beats=0.2),
-)  # fmt: skip
+    "movable": Kind(("--pal-class=A", "--pal-movable"), 2, True, each='[ $((n % 5)) != 0 ] || save'),
+    "ours": Kind(("--pal-class=B",), 3, beats=0.4),
+    "plain": Kind((), 4, beats=0.2),
+}  # fmt: skip
 
 
 class Job(NamedTuple):
     """One submitted job."""
 
     job_id: int
-    kind: Kind
+    kind: str
     file: str
     numbers: int
     gpus: int
@@ -170,10 +170,10 @@ class Site:
 class Crowd:
     """Users: they submit what is missing to the load that is wanted, and remember what they did."""
 
-    def __init__(self, site: Site, numbers: int, seed: int) -> None:
-        self._site, self._numbers, self._random = site, numbers, random.Random(seed + 1)
+    def __init__(self, site: Site, numbers: int, kinds: Sequence[str], seed: int) -> None:
+        self._site, self._numbers, self._kinds, self._random = site, numbers, kinds, random.Random(seed + 1)
         self.jobs: dict[int, Job] = {}
-        self._number = 0
+        self._number, self._lock = 0, threading.Lock()
         self._began_s = time.monotonic()
 
     def feed(self, living: frozenset[int]) -> None:
@@ -191,18 +191,21 @@ class Crowd:
         asked = sum(self.jobs[job_id].gpus for job_id in living)
         return round(load * self._site.nodes * GPUS_PER_NODE) - asked
 
-    def _any(self) -> Kind:
-        return self._random.choices(KINDS, [kind.share for kind in KINDS])[0]
+    def _any(self) -> str:
+        return self._random.choices(self._kinds, [KINDS[name].share for name in self._kinds])[0]
 
-    def submit(self, kind: Kind, node: str = "") -> None:
-        """One job, on `node` if named."""
-        self._number += 1
+    def submit(self, name: str, node: str = "") -> None:
+        """One job of a kind, on `node` if that is named."""
+        kind = KINDS[name]
+        with self._lock:
+            self._number += 1
+            number = self._number
         gpus = self._random.choice((1, 1, 1, 2))
         numbers = max(3, int(self._numbers * kind.beats * self._random.uniform(0.5, 1.5)))
-        file = os.path.join(self._site.work, str(self._number))
+        file = os.path.join(self._site.work, str(number))
         last = f"n{self._site.nodes - 1}"
         exc = () if node or self._random.random() > 0.2 else (last,)
-        words = ["--parsable", "-o", f"{file}.out", "-N1", f"--gres=gpu:{gpus}", *(f"--exclude={name}" for name in exc)]
+        words = ["--parsable", "-o", f"{file}.out", "-N1", f"--gres=gpu:{gpus}", *(f"--exclude={one}" for one in exc)]
         words += [f"--nodelist={node}"] if node else []
         text = PAYLOAD.format(file=file, trap=kind.trap, each=kind.each, numbers=numbers, beat=BEAT_S)
         command = [*program("palsub"), *kind.words] if kind.words else ["sbatch"]
@@ -210,7 +213,7 @@ class Crowd:
         if done.returncode != 0:
             raise SystemExit(f"{command[0]} failed: {done.stderr}")
         job_id = int(done.stdout.split(";")[0])
-        self.jobs[job_id] = Job(job_id, kind, file, numbers, gpus, (node,) if node else (), exc)
+        self.jobs[job_id] = Job(job_id, name, file, numbers, gpus, (node,) if node else (), exc)
 
 
 class Watch:
@@ -246,8 +249,8 @@ class Watch:
         if job.restarts < self.restarts[job.job_id]:
             seen.add(f"job {job.job_id} has forgotten restarts")
         self.restarts[job.job_id] = job.restarts
-        if job.restarts and not mine.kind.movable:
-            seen.add(f"job {job.job_id} ({mine.kind.name}) was requeued")
+        if job.restarts and not KINDS[mine.kind].movable:
+            seen.add(f"job {job.job_id} ({mine.kind}) was requeued")
         held = job.state == "PENDING" and (job.fields.get("Priority") == "0" or "held" in job.reason.lower())
         since_s = self._held_s.setdefault(job.job_id, now_s) if held else self._held_s.pop(job.job_id, now_s)
         if now_s - since_s > HELD_S:
@@ -260,7 +263,7 @@ class Watch:
             mine = self._crowd.jobs[job.job_id]
             if (set(job.req_nodes), set(job.exc_nodes)) != (set(mine.req), set(mine.exc)):
                 lists = f"{job.req_nodes} {job.exc_nodes}"
-                self._findings.add(f"job {job.job_id} ({mine.kind.name}) is pending with the lists {lists}")
+                self._findings.add(f"job {job.job_id} ({mine.kind}) is pending with the lists {lists}")
         return len(pending)
 
 
@@ -336,9 +339,11 @@ class Killer:
 
     def _wait(self, aim: str) -> str:
         """Until the moment has come; the aim, where it has been met."""
-        limit_s = AIM_S if aim else self._random.uniform(0.1, 3.0)
+        limit_s = AIM_S if aim else self._random.uniform(0.1, 2.0)
         until_s = time.monotonic() + limit_s
         self._daemon.log.news()
+        if aim == COMMIT:
+            return aim if self._commit(self._random.randint(1, 12), until_s) else f"{aim} (missed)"
         while time.monotonic() < until_s and not self._daemon.dead():
             news = self._daemon.log.news()
             self._take_target(news)
@@ -348,11 +353,21 @@ class Killer:
             time.sleep(0.003)
         return f"{aim} (missed)" if aim else "random"
 
+    def _commit(self, count: int, until_s: float) -> bool:
+        """Until the journal has been written so many times: its rollback file comes and goes."""
+        path = os.path.join(self._site.pal, "rebalance.db-journal")
+        there = False
+        while count and time.monotonic() < until_s and not self._daemon.dead():
+            before, there = there, os.path.exists(path)
+            count -= before and not there
+            time.sleep(0.0002)
+        return not count
+
     def _take_target(self, news: Sequence[dict[str, object]]) -> None:
         """Now and then somebody else gets there first."""
         for event in news:
             if called(event) == "requeueing" and self._random.random() < 0.1:
-                self._crowd.submit(KINDS[-1], str(event["to"]).partition(":")[0])
+                self._crowd.submit("plain", str(event["to"]).partition(":")[0])
 
 
 @contextlib.contextmanager
@@ -415,7 +430,7 @@ def _check_lines(job: Job, lines: Sequence[Sequence[str]], findings: Findings) -
     if ends != 1 or at != job.numbers:
         wrong.append(f"{ends} ends at {at} of {job.numbers}")
     for line in wrong:
-        findings.add(f"job {job.job_id} ({job.kind.name}): {line}")
+        findings.add(f"job {job.job_id} ({job.kind}): {line}")
     return again
 
 
@@ -466,7 +481,7 @@ def finish(daemon: Daemon, crowd: Crowd, watch: Watch, findings: Findings) -> in
 def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
     """All of it; what was counted."""
     site, findings = Site(lab, args.nodes, args.seed), Findings()
-    crowd, daemon = Crowd(site, args.numbers, args.seed), Daemon(site)
+    crowd, daemon = Crowd(site, args.numbers, args.kinds.split(","), args.seed), Daemon(site)
     watch, killer = Watch(crowd, findings), Killer(site, daemon, crowd, findings, args.seed)
     rng, began_s = random.Random(args.seed + 3), time.monotonic()
     with contextlib.ExitStack() as looks:
@@ -486,11 +501,11 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
     check_ends(site, watch, findings)
     for job_id, how in watch.ended.items():
         if how != "COMPLETED":
-            findings.add(f"job {job_id} ({crowd.jobs[job_id].kind.name}) ended as {how}")
+            findings.add(f"job {job_id} ({crowd.jobs[job_id].kind}) ended as {how}")
     return {
         "schema": "pal.bench.kills/1", "kills": args.kills, "aimed": dict(killer.aimed.most_common()),
         "kills_in_step": dict(killer.at.most_common()), "jobs": len(crowd.jobs),
-        "jobs_by_kind": dict(Counter(job.kind.name for job in crowd.jobs.values())),
+        "jobs_by_kind": dict(Counter(job.kind for job in crowd.jobs.values())),
         "restarts": sum(watch.restarts.values()), "moves": dict(Counter(move.outcome for move in moves)),
         "numbers": sum(job.numbers for job in crowd.jobs.values()), "numbers_again": again,
         "pending_at_end": pending, "wall_s": round(time.monotonic() - began_s),
@@ -503,20 +518,23 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--numbers", type=int, default=60, help="that a job counts to, on average")
-    parser.add_argument("--keep", action="store_true", help="leave the lab's files")
+    parser.add_argument("--numbers", type=int, default=80, help="that a job counts to, on average")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of jobs; without `checkpoint` all end soon")
+    parser.add_argument("--dir", help="of the lab; it is left with all logs where something went wrong")
     args = parser.parse_args()
-    root = tempfile.mkdtemp(prefix="pal")
-    lab = Lab.up(os.path.join(root, "lab"), nodes=args.nodes, gpus=GPUS_PER_NODE, seed=args.seed)
+    path = args.dir or os.path.join(tempfile.mkdtemp(prefix="pal"), "lab")
+    lab, found = Lab.up(path, nodes=args.nodes, gpus=GPUS_PER_NODE, seed=args.seed), {"violations": 1}
     try:
         os.environ.update(lab.environ())
         found = play(lab, args)
     finally:
-        lab.down(keep=args.keep)
-        if args.keep:
-            print(f"kept in {root}", file=sys.stderr)
+        lab.down(keep=True)
+        if found["violations"]:
+            print(f"see {path}", file=sys.stderr)
         else:
-            shutil.rmtree(root)
+            shutil.rmtree(path)
+            if not args.dir:
+                os.rmdir(os.path.dirname(path))
     print(json.dumps(found))
     sys.exit(bool(found["violations"]))
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 import argparse
 import cProfile
 import json
+import math
 import os
-import pwd
 import random
 import re
 import resource
@@ -33,7 +33,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from slurm_pal import config as settings
 from slurm_pal.hostlist import fold
@@ -43,7 +43,7 @@ from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.ports import free_blocks, is_listening
 from slurm_pal.lab.processes import stop
 from slurm_pal.lab.programs import account_name, find_programs, slurm_version
-from slurm_pal.rebalance import deciding, pace, round, tick
+from slurm_pal.rebalance import deciding, pace, tick
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.intake import Intake
 from slurm_pal.rebalance.journal import open_journal
@@ -57,6 +57,7 @@ from slurm_pal.slurm.client import Completed, Runner
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.store import snapshot
 
+P, R = ParamSpec("P"), TypeVar("R")
 FREE = {"full": 0.01, "busy": 0.20, "free": 0.90}
 """Share of the GPUs that no job has."""
 INTERVAL_S = 15.0
@@ -130,12 +131,13 @@ class MadeUp:
         self._jobs = list(self._running(rng, free))
         first = len(self._jobs) + 1
         self._jobs += [self._job(rng, first + k, {}, *_shape(rng, gpus)) for k in range(pending)]
+        self._answer = b""
 
     def _running(self, rng: random.Random, free: float) -> Iterator[Job]:
         """Jobs on nodes in a random order, until no more than the free share is left."""
         left = {name: list(range(self._gpus)) for name in self._names}
         order = rng.sample(self._names, len(self._names))
-        to_take = round_up((1 - free) * len(order) * self._gpus)
+        to_take = math.ceil((1 - free) * len(order) * self._gpus)
         job_id = 0
         while to_take > 0:
             count, gpus = _shape(rng, self._gpus)
@@ -169,8 +171,13 @@ class MadeUp:
             pairs = dict(word.partition("=")[::2] for word in argv[2:])
             self._changed[int(pairs.pop("JobId"))].update(pairs)
         elif list(argv) == ["scontrol", "-d", "-o"]:
-            text = "".join(line + "\n" for line in self._lines())
+            text = self._answer.decode(errors="replace")  # as subprocess_runner does it
         return Completed(0, text, "")
+
+    def prepare(self, now_s: float) -> None:
+        """Make the answer to the large question beforehand, as the jobs are at `now_s`."""
+        self.now_s = now_s
+        self._answer = "".join(line + "\n" for line in self._lines()).encode()
 
     def _lines(self) -> Iterator[str]:
         used: dict[str, list[int]] = defaultdict(list)
@@ -202,15 +209,15 @@ class MadeUp:
             done = int((self.now_s - job.submit_s) / job.step_s)
             comment += f" pal:it={done};of={2 * done};at={self.now_s:.0f};r=0"
         held = list(job.held)
+        started, ends = (stamp(job.submit_s + s) if runs else "Unknown" for s in (60, 86460))
         return _JOB.format(
             job_id=job.job_id, name=job.name, user=job.user, priority=4294901759 - job.job_id,
             state="RUNNING" if runs else "PENDING", reason="None" if runs else "Priority", submit=stamp(job.submit_s),
-            start=stamp(job.submit_s + 60) if runs else "Unknown", end=stamp(job.submit_s + 86460) if runs else "Unknown",
-            req=changed.get("ReqNodeList") or "(null)", exc=changed.get("ExcNodeList") or "(null)",
-            nodes=fold(held) if runs else "", batch=f"BatchHost={held[0]} " if runs else "",
-            count=job.nodes if runs else f"{job.nodes}-{job.nodes}", cpus=4 * tasks, tasks=tasks,
-            memory=16000 * job.nodes, layout=layout if runs else "", admin=changed.get("AdminComment") or "(null)",
-            comment=comment, gpus=job.gpus,
+            start=started, end=ends, req=changed.get("ReqNodeList") or "(null)",
+            exc=changed.get("ExcNodeList") or "(null)", nodes=fold(held) if runs else "",
+            batch=f"BatchHost={held[0]} " if runs else "", count=job.nodes if runs else f"{job.nodes}-{job.nodes}",
+            cpus=4 * tasks, tasks=tasks, memory=16000 * job.nodes, layout=layout if runs else "",
+            admin=changed.get("AdminComment") or "(null)", comment=comment, gpus=job.gpus,
         )  # fmt: skip
 
 
@@ -218,10 +225,6 @@ def _shape(rng: random.Random, gpus: int) -> tuple[int, int]:
     """(nodes, GPUs on each): most jobs are small."""
     total = rng.choices([1, 2, 4, 8, 16], [40, 20, 25, 10, 5])[0]
     return max(1, total // gpus), min(total, gpus)
-
-
-def round_up(number: float) -> int:
-    return -int(-number // 1)
 
 
 def stamp(at_s: float) -> str:
@@ -269,11 +272,6 @@ class Controller:
         argv = ("sbatch", "-o", "/dev/null", "--time=600", f"--comment={comment}", *words, "--wrap=true")
         self.run(*argv)
 
-    def rpcs(self) -> Counter[str]:
-        """RPCs of each kind since the start."""
-        found = re.findall(r"^\s+(\w+)\s+\(\s*\d+\)\s+count:(\d+)", self.run("sdiag"), re.MULTILINE)
-        return Counter({name: int(count) for name, count in found})
-
     def run(self, *argv: str) -> str:
         return subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=True).stdout
 
@@ -284,7 +282,10 @@ class Controller:
 def _in_the_cloud(text: str, port: int) -> str:
     """A node that is powered down is given to a job at once, and nobody ever powers it up."""
     text = re.sub(r"Port=\[.*?\]", f"Port={port + 1}", text).replace("State=UNKNOWN", "State=CLOUD")
-    power = "PrivateData=cloud\nSuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=36000\nResumeTimeout=36000\nResumeRate=0\n"
+    power = (
+        "PrivateData=cloud\nSuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=36000\n"
+        "ResumeTimeout=36000\nResumeRate=0\n"
+    )
     return re.sub(r"(?m)^NodeName=", f"{power}NodeName=", text)
 
 
@@ -308,15 +309,21 @@ class Watch:
             for owner, name in places:
                 setattr(owner, name, self._timed(part, getattr(owner, name)))
 
-    def _timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **words: Any) -> Any:
-            started = time.process_time()
+    def _timed(self, part: str, function: Callable[P, R]) -> Callable[P, R]:
+        def timed(*args: P.args, **words: P.kwargs) -> R:
+            started = time.perf_counter()
             try:
                 return function(*args, **words)
             finally:
-                self.seconds[part] += time.process_time() - started
+                self.seconds[part] += time.perf_counter() - started
 
         return timed
+
+
+def rpcs(runner: Runner) -> Counter[str]:
+    """RPCs of each kind that slurmctld has answered."""
+    found = re.findall(r"^\s+([A-Z_]+)\s+\(\s*\d+\)\s+count:(\d+)", runner(["sdiag"], "").stdout, re.MULTILINE)
+    return Counter({name: int(count) for name, count in found})
 
 
 def publish_scores(path: str, slowdown: dict[tuple[str, int], float], now_s: float) -> None:
@@ -356,7 +363,9 @@ def child(args: argparse.Namespace) -> None:
         profile = cProfile.Profile() if args.profile else None
         before_mib = peak_mib()
         for number in range(args.ticks):
-            at_s = made.now_s = now_s + number * INTERVAL_S
+            at_s = now_s + number * INTERVAL_S
+            made.prepare(at_s)
+            before = rpcs(runner)
             watch.seconds.clear()
             seen.clear()
             wall, cpu = time.perf_counter(), time.process_time()
@@ -366,7 +375,9 @@ def child(args: argparse.Namespace) -> None:
             if profile:
                 profile.disable()
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            print(json.dumps(told_of(outcome, number, wall, cpu, watch, max(seen), before_mib)))
+            line = told_of(outcome, number, wall, cpu, watch, max(seen), before_mib)
+            asked = rpcs(runner) - before - Counter({"REQUEST_STATS_INFO": 1})  # our own look
+            print(json.dumps(line | {"rpcs": dict(asked)}))
         if profile:
             profile.dump_stats(args.profile)
 
@@ -428,12 +439,9 @@ def real(args: argparse.Namespace) -> Iterator[dict[str, object]]:
     controller = Controller(root, args.nodes, args.gpus)
     try:
         controller.fill(args.nodes, args.gpus, args.pending)
-        runs, rpcs = [], []
-        for _ in range(args.repeats):
-            before = controller.rpcs()
-            runs.append(measured("slurm", argparse.Namespace(**vars(args) | {"ticks": 1}), controller.environment))
-            rpcs.append(controller.rpcs() - before)
-        yield median_line("slurm", [run[0] for run in runs]) | {"rpcs": dict(rpcs[0])}
+        runs = [measured("slurm", args, controller.environment) for _ in range(args.repeats)]
+        for number in range(args.ticks):
+            yield median_line("slurm", [run[number] for run in runs])
     finally:
         controller.end()
         shutil.rmtree(root)

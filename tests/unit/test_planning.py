@@ -14,6 +14,7 @@ from slurm_pal.rebalance.booking import Bookings
 from slurm_pal.rebalance.journal import Move
 from slurm_pal.rebalance.moves import Limits, Planner, expected_left_s, plan_moves
 from slurm_pal.rebalance.planning import MoveTerms, Plan, PlannedMove, Running, gpus_of, plan, to_move
+from slurm_pal.rebalance.steps import PLANNED
 from slurm_pal.rebalance.survey import Survey
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
@@ -60,7 +61,7 @@ def test_a_move_and_its_words() -> None:
     assert (row.move_id, row.job_id, row.user, row.restarts, row.made_s) == (0, 7, "u", 3, NOW_S)
     assert (row.own_req, row.ack, row.checkpoint, row.outcome) == ("n9", "0.2", True, "")
     assert (row.source, row.target, row.target_gpus, row.gain_s) == (move.source, ("n1",), "n1:0,1", move.gain_s)
-    assert (row.step, row.step_s) == (planning.FIRST_STEP, NOW_S)
+    assert (row.step, row.step_s) == (PLANNED, NOW_S)
 
 
 def test_without_progress_the_time_limit_tells_what_is_left() -> None:

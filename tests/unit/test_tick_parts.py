@@ -65,6 +65,8 @@ def test_jobs_are_told_apart() -> None:
     assert (moves.job.job_id, moves.checkpoint, moves.remaining_s, moves.factor) == (1, True, 100.0, 1.3)
     assert [one.job_id for one in found.staying] == [2] and "not marked movable" in found.staying[0].why
     assert found.foreign == 2  # 3, which nobody saw, and 7, which is somebody else's
+    first = steered(overview([node("n0"), node("n1")], jobs), memory, Terms(), "u", depth=2)
+    assert first == found._replace(waiting=found.waiting[:2], behind=1)
 
 
 @pytest.mark.parametrize("kind", ["nodelist", "move", "exclude"])
