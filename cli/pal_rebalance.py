@@ -206,6 +206,10 @@ def _finish_moves(tick: Tick, woken: Woken, most_s: float) -> None:
 def _stay(config: Config, tick: Tick, wanted: Wanted) -> None:
     """Tick after tick until a signal comes. One that fails is told, and the next one tries again."""
     interval_s = wanted.every or config.number("rebalance", "interval_s")
+    if not wanted.act and not wanted.as_json:
+        click.echo(
+            'pal-rebalance: advice only, which --json tells; --act or mode = "act" in pal.toml does it', err=True
+        )
     said: set[str] = set()
     with until_signal() as woken:
         query_s = 0.0
@@ -264,9 +268,10 @@ def _withdraw(tick: Tick) -> None:
 
 
 def _warn(lines: set[str], said: set[str]) -> set[str]:
-    """Tell what the tick before has not told; what stands told now."""
-    for line in sorted(lines - said):
-        click.echo(f"pal-rebalance: {line}", err=True)
+    """Tell what the tick before has not told; what stands told now. That stderr is on a full disk stops nothing."""
+    with contextlib.suppress(OSError):
+        for line in sorted(lines - said):
+            click.echo(f"pal-rebalance: {line}", err=True)
     return lines
 
 

@@ -8,6 +8,7 @@ that a job is understood alike when it is submitted and while it waits. Forms se
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -53,7 +54,12 @@ def request_of(job: SlurmJob, own_req: str | None = None, own_exc: str | None = 
         options = _options(job) | {name: text for name, text in lists.items() if text}
     except Conflict as reason:
         return Request(leave=str(reason))
-    return build(CommandLine(tuple(options.items()), (), (), (), None, False, ""), {}, None)
+    return _built(tuple(options.items()))
+
+
+@lru_cache(1024)  # of thousands of jobs most ask for the same few things
+def _built(options: tuple[tuple[str, str], ...]) -> Request:
+    return build(CommandLine(options, (), (), (), None, False, ""), {}, None)
 
 
 def _options(job: SlurmJob) -> dict[str, str]:

@@ -72,14 +72,19 @@ def site(client: SlurmClient) -> Site:
 def take_back(client: SlurmClient, overview: Overview, now_s: float, pass_s: float) -> tuple[list[Update], list[str]]:
     """End the leases that are over; those that were ended, and what went wrong, one line each.
 
-    Each job is asked for once more by itself: a name with a line end in it can look like
-    another job's record among all of them, and a job may have changed since.
+    These jobs are asked for once more: a name with a line end in it can look like another
+    job's record, and a job may have changed since.
     """
     done: list[Update] = []
     trouble: list[str] = []
-    for update in expired(overview.jobs, now_s, pass_s):
+    wanted = expired(overview.jobs, now_s, pass_s)
+    try:
+        jobs = client.jobs_of([update.job_id for update in wanted])
+    except SlurmError as error:
+        return [], [f"node lists of {len(wanted)} jobs stay for now: {error}"]
+    for update in wanted:
         try:
-            job = client.job(update.job_id)
+            job = jobs.get(update.job_id)
             if job is None or expired([job], now_s, pass_s) != [update]:
                 continue
             client.update_job(update.job_id, **update.fields)

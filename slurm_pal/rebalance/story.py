@@ -24,12 +24,14 @@ _LONGEST_FIRST = ("set", "from", "to")
 
 
 def added(admin_comment: str, event: Mapping[str, str]) -> str | None:
-    """The comment with one more event; None when it has no room beside what is not ours.
+    """The comment with one more event; None when it has no room beside what is not ours, or cannot be said again.
 
     `event` has `ev` (Unix seconds) and `what`, and what there is of `set`, `gain`, `from` and
     `to`. A value that a word cannot hold is left out. The oldest events make way first, then
     the long values of this one.
     """
+    if not admin_comment.isprintable():  # an update may not hold a control character, and what is not ours stays
+        return None
     pairs = {marks.EVENT: event[marks.EVENT], **{name: value.replace(" ", "+") for name, value in event.items()}}
     pairs = {name: value for name, value in pairs.items() if name == marks.EVENT or _holds(name, value)}
     ours = [part for part in admin_comment.split(" ") if part.startswith(_PREFIX)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from slurm_pal import marks
@@ -36,6 +36,9 @@ from slurm_pal.slurm.counted import Counted
 from slurm_pal.slurm.diag import busy
 
 T = TypeVar("T")
+
+LONGEST_INTERVAL_S = 900.0
+"""A longer time without a tick was a pause, and says nothing of when the next one comes."""
 
 
 class Outcome(NamedTuple):
@@ -98,10 +101,12 @@ class Tick:
         if self._act:
             self._try(lambda: self._recover(now_s), None)
             self._try(lambda: self._settle(overview), None)
-        decided = self._try(lambda: self._decider.decide(overview, now_s, since_s), Decided())
+        decided = self._try(lambda: self._decider.decide(overview, now_s, self._interval(since_s)), Decided())
         if self._act:
             self._do(decided, overview, paused, now_s)
-            self._try(lambda: self._remember(decided, overview, now_s, since_s), None)
+            kept_off = [wish.job_id for wish in decided.wishes if wish.could_start]
+            waits = {job_id: since_s if job_id in ours else self._interval(since_s) for job_id in kept_off}
+            self._try(lambda: self._remember(waits, overview, now_s), None)
         moving = self._try(lambda: len(self._journal.open_moves()), 0)
         seen = Outcome(
             now_s, self._act, paused, query_s, self._counted.queries - queries, self._counted.orders - orders, ingested,
@@ -144,6 +149,10 @@ class Tick:
     def _looked_after(self) -> frozenset[int]:
         """Jobs with a lease or a move of the tick itself."""
         return frozenset((*self._journal.leases(), *(move.job_id for move in self._journal.open_moves())))
+
+    def _interval(self, since_s: float) -> float:
+        """How soon the next tick is to be expected, by how long the last one is ago."""
+        return since_s if since_s <= LONGEST_INTERVAL_S else self._config.number("rebalance", "interval_s")
 
     def _recover(self, now_s: float) -> None:
         if not self._recovered:
@@ -203,11 +212,11 @@ class Tick:
         finally:
             self._beginning = {}
 
-    def _remember(self, decided: Decided, overview: Overview, now_s: float, since_s: float) -> None:
+    def _remember(self, waits: Mapping[int, float], overview: Overview, now_s: float) -> None:
+        """`waits`: by so many seconds a job has waited longer because of us."""
         with self._journal.together():
-            for wish in decided.wishes:
-                if wish.could_start:
-                    self._journal.add_waited(wish.job_id, since_s)
+            for job_id, seconds in waits.items():
+                self._journal.add_waited(job_id, seconds)
             self._journal.forget(frozenset(job.job_id for job in overview.jobs), now_s)
 
     def _measure(self, seen: Outcome, tick_s: float) -> None:
@@ -261,25 +270,27 @@ class Tick:
     def withdraw(self, now_s: float) -> list[str]:
         """Take back all that is ours on jobs and nodes, after `stop` and once no move is under way."""
         self.take_back_lists(now_s)
-        self._try(self._withdraw_nodes, None)
+        if FEATURES in self._role.may:
+            self._try(self._withdraw_features, None)
+            self._try(self._withdraw_weights, None)
         return self._trouble
 
     def left(self) -> tuple[int, int]:
         """What cannot be taken back now: moves under way, and lists of ours on jobs, which run or Slurm refused it."""
         return len(self._journal.open_moves()), len(self._journal.leases())
 
-    def _withdraw_nodes(self) -> None:
-        if FEATURES not in self._role.may:
-            return
-        nodes = self._client.nodes()
-        levers.set_features(self._client, levers.feature_updates(nodes, {}))
-        levers.set_weights(self._client, self._journal, levers.withdrawn_weights(nodes, self._journal.weights()))
+    def _withdraw_features(self) -> None:
+        levers.set_features(self._client, levers.feature_updates(self._client.nodes(), {}))
+
+    def _withdraw_weights(self) -> None:
+        updates = levers.withdrawn_weights(self._client.nodes(), self._journal.weights())
+        levers.set_weights(self._client, self._journal, updates)
 
     def _take_back(self, now_s: float, kind: str) -> None:
         if not self._journal.leases() and not self._hand.in_doubt:
             return
         overview = self._client.overview(marked=True)
-        self._settle(overview)
+        self._try(lambda: self._settle(overview), None)
         moving = {move.job_id for move in self._journal.open_moves()}
         leases = {
             job_id: lease

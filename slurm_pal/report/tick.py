@@ -80,7 +80,7 @@ def _wish_row(wish: Wish) -> tuple[str, str, str, str]:
 
 def _head(seen: Outcome) -> str:
     if seen.decided.steered is None:
-        return f"nothing was decided: {seen.paused or 'there are no scores (pal-profile run)'}"
+        return f"nothing was decided: {'; '.join(seen.trouble) or seen.paused}"
     done = "Done" if seen.acted else "Advice only (--act does it)"
     jobs = seen.decided.steered
     count = f"{len(jobs.waiting)} pending and {len(jobs.running)} movable running jobs looked at"

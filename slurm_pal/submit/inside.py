@@ -89,7 +89,7 @@ def due(job: int, restart: int, every_s: float, now_s: float, environment: Mappi
             return False
         stream.seek(0)
         stream.truncate()
-        stream.write(f"{now_s:.0f} {restart}".encode())
+        stream.write(f"{int(now_s)} {restart}".encode())  # never rounded up: that would be a moment yet to come
     return True
 
 

@@ -21,6 +21,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from slurm_pal.errors import SlurmError
 from slurm_pal.jobs import SENSITIVITY_CLASSES, SlurmJob
 from slurm_pal.lab.lab import Lab
 from slurm_pal.rebalance.journal import Move, TickLease, open_journal
@@ -49,11 +51,11 @@ BEAT_S = 0.4  # a payload's time for one number
 LOADS, LOAD_S, FINAL_LOAD = (0.55, 1.25), 12.0, 1.4  # GPUs asked for, over those there are, for so long each
 PATIENCE_S = 300.0  # for the last jobs; a wrapper alone may wait a minute for a requeue
 HELD_S = 3.0  # no job may be seen held for longer
-AIM_S = 2.0  # for a chosen step to come, else the kill is a random one
+AIM_S = 2.5  # for a chosen step to come, else the kill is a random one
 COMMIT = "commit"  # any write of the journal
+RARE = ("clearing", "freeing", "elsewhere", "abandoned", "nodelist", "exclude", "clear")
 AIMS = {
-    "planned": 3, "signalling": 4, "requeueing": 6, "targeting": 6, "clearing": 2, "freeing": 1, "moved": 3,
-    "elsewhere": 1, "abandoned": 1, "nodelist": 1, "exclude": 1, "clear": 1, COMMIT: 12,
+    ("planned",): 2, ("signalling",): 3, ("requeueing",): 5, ("targeting",): 5, ("moved",): 2, RARE: 6, (COMMIT,): 10,
 }  # fmt: skip
 """Steps, outcomes and wishes, as the log calls them, and how often a kill is aimed at each."""
 PAYLOAD = """#!/bin/bash
@@ -158,13 +160,13 @@ class Site:
         path = os.path.join(self.pal, "snapshot")
         snapshot.publish(path, scores, cluster="kills", epoch=self.epoch, now_s=now_s)
 
-    def journal(self) -> tuple[list[Move], dict[int, TickLease]]:
-        """What the journal holds; only while no daemon lives."""
+    def journal(self) -> tuple[list[Move], list[TickLease]]:
+        """Its moves and the leases that have ended; only while no daemon lives."""
         path = os.path.join(self.pal, "rebalance.db")
         if not os.path.exists(path):
-            return [], {}
+            return [], []
         with open_journal(path, write=False) as journal:
-            return journal.moves(), journal.leases()
+            return journal.moves(), [lease for lease, _, _ in journal.ended_leases()]
 
 
 class Crowd:
@@ -243,6 +245,11 @@ class Watch:
             if job.state in JOB_ENDED:
                 self.ended[job_id] = job.state
         return found
+
+    def glance(self) -> None:
+        """A look that may fail."""
+        with contextlib.suppress(SlurmError):
+            self.look()
 
     def _check(self, job: SlurmJob, now_s: float) -> None:
         seen, mine = self._findings, self._crowd.jobs[job.job_id]
@@ -329,7 +336,7 @@ class Killer:
 
     def kill(self) -> None:
         """One kill: of a daemon that runs already."""
-        aim = self._random.choices([*AIMS], [*AIMS.values()])[0] if self._random.random() < 0.5 else ""
+        aim = self._random.choices([*AIMS], [*AIMS.values()])[0] if self._random.random() < 0.5 else ()
         self.aimed[self._wait(aim)] += 1
         if self._daemon.dead():
             self._findings.add(f"the daemon ended by itself: {self._daemon.last_words()}")
@@ -337,21 +344,22 @@ class Killer:
         moves, _ = self._site.journal()
         self.at.update({move.step for move in moves if not move.outcome} or {"none"})
 
-    def _wait(self, aim: str) -> str:
-        """Until the moment has come; the aim, where it has been met."""
+    def _wait(self, aim: Sequence[str]) -> str:
+        """Until the moment has come, that of the first of these events; what it was."""
         limit_s = AIM_S if aim else self._random.uniform(0.1, 2.0)
         until_s = time.monotonic() + limit_s
         self._daemon.log.news()
-        if aim == COMMIT:
-            return aim if self._commit(self._random.randint(1, 12), until_s) else f"{aim} (missed)"
+        if COMMIT in aim and self._commit(self._random.randint(1, 12), until_s):
+            return COMMIT
         while time.monotonic() < until_s and not self._daemon.dead():
             news = self._daemon.log.news()
             self._take_target(news)
-            if aim and any(called(event) == aim for event in news):
+            met = [called(event) for event in news if called(event) in aim]
+            if met:
                 time.sleep(self._random.choice((0.0, self._random.uniform(0, 0.03), self._random.uniform(0, 0.3))))
-                return aim
+                return met[0]
             time.sleep(0.003)
-        return f"{aim} (missed)" if aim else "random"
+        return "missed" if aim else "random"
 
     def _commit(self, count: int, until_s: float) -> bool:
         """Until the journal has been written so many times: its rollback file comes and goes."""
@@ -371,8 +379,8 @@ class Killer:
 
 
 @contextlib.contextmanager
-def beside(work: Callable[[], object], pause_s: float) -> Iterator[None]:
-    """Do the work again and again in a thread while the block runs."""
+def beside(work: Callable[[], object], pause_s: float) -> Iterator[list[BaseException]]:
+    """Do the work again and again in a thread while the block runs; what stopped it, which is raised in the end."""
     over = threading.Event()
     trouble: list[BaseException] = []
 
@@ -386,7 +394,7 @@ def beside(work: Callable[[], object], pause_s: float) -> Iterator[None]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        yield
+        yield trouble
     finally:
         over.set()
         thread.join()
@@ -438,6 +446,10 @@ def check_moves(moves: Sequence[Move], restarts: Counter[int], site: Site, findi
     """Each move has an outcome, and no job was requeued but by a move, once for each."""
     ordered: Counter[int] = Counter()
     path = os.path.join(site.pal, "rebalance.db")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        state = connection.execute("PRAGMA integrity_check").fetchone()[0]
+    if state != "ok":
+        findings.add(f"the journal is damaged: {state}")
     with open_journal(path, write=False) as journal:
         for move in moves:
             if not move.outcome:
@@ -485,9 +497,11 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
     watch, killer = Watch(crowd, findings), Killer(site, daemon, crowd, findings, args.seed)
     rng, began_s = random.Random(args.seed + 3), time.monotonic()
     with contextlib.ExitStack() as looks:
-        looks.enter_context(beside(watch.look, 0.5))
-        with beside(lambda: crowd.feed(watch.living), 0.05), beside(site.draw_scores, DRAW_S):
+        looking = looks.enter_context(beside(watch.glance, 0.5))
+        with beside(lambda: crowd.feed(watch.living), 0.05) as feeding, beside(site.draw_scores, DRAW_S):
             for count in range(args.kills):
+                if looking or feeding:
+                    break
                 daemon.start()
                 killer.kill()
                 if rng.random() < 0.03:  # long enough for requeued jobs to start without us
@@ -496,7 +510,7 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
                     print(f"{count + 1} kills, {len(crowd.jobs)} jobs", file=sys.stderr, flush=True)
     pending = finish(daemon, crowd, watch, findings)
     again = sum(check_output(job, findings) for job in crowd.jobs.values())
-    moves, _ = site.journal()
+    moves, leases = site.journal()
     check_moves(moves, watch.restarts, site, findings)
     check_ends(site, watch, findings)
     for job_id, how in watch.ended.items():
@@ -507,6 +521,7 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
         "kills_in_step": dict(killer.at.most_common()), "jobs": len(crowd.jobs),
         "jobs_by_kind": dict(Counter(job.kind for job in crowd.jobs.values())),
         "restarts": sum(watch.restarts.values()), "moves": dict(Counter(move.outcome for move in moves)),
+        "leases": dict(Counter(lease.kind for lease in leases)),
         "numbers": sum(job.numbers for job in crowd.jobs.values()), "numbers_again": again,
         "pending_at_end": pending, "wall_s": round(time.monotonic() - began_s),
         "violations": len(findings.lines), "found": findings.lines[:20],
@@ -523,7 +538,8 @@ def main() -> None:
     parser.add_argument("--dir", help="of the lab; it is left with all logs where something went wrong")
     args = parser.parse_args()
     path = args.dir or os.path.join(tempfile.mkdtemp(prefix="pal"), "lab")
-    lab, found = Lab.up(path, nodes=args.nodes, gpus=GPUS_PER_NODE, seed=args.seed), {"violations": 1}
+    lab = Lab.up(path, nodes=args.nodes, gpus=GPUS_PER_NODE, seed=args.seed)
+    found: dict[str, object] = {"violations": 1}
     try:
         os.environ.update(lab.environ())
         found = play(lab, args)

@@ -8,7 +8,8 @@ made-up answers of Slurm, as text: of the GPUs 1, 20 and 90 in a hundred are fre
 jobs are palsub's and wait for GPUs, all running ones may be moved and tell their progress.
 Orders are obeyed at once; the tick after the first finds its node lists on the jobs.
 `slurm` is a real slurmctld of nodes that never come up (State=CLOUD), filled with jobs that
-wait for them for ever: it answers for a full cluster, and its sdiag tells the RPCs.
+wait for them for ever: a full cluster, whose sdiag tells the RPCs. Its last line has what
+one order takes.
 
 Each line: tick_s (wall) and cpu_s of the tick, parts_s, most_mib (peak of the process),
 queries and orders (processes started), answer_mib, and what was decided.
@@ -61,6 +62,7 @@ P, R = ParamSpec("P"), TypeVar("R")
 FREE = {"full": 0.01, "busy": 0.20, "free": 0.90}
 """Share of the GPUs that no job has."""
 INTERVAL_S = 15.0
+ORDERS = 100
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "statistics": ((CliClient, "statistics"),),
     "overview": ((CliClient, "overview"),),
@@ -272,6 +274,15 @@ class Controller:
         argv = ("sbatch", "-o", "/dev/null", "--time=600", f"--comment={comment}", *words, "--wrap=true")
         self.run(*argv)
 
+    def order_s(self, count: int) -> float:
+        """What one node list for one job takes, as the tick sets it: the median over so many jobs."""
+        client, took = CliClient(subprocess_runner(15.0, self.environment)), []
+        for job_id in self.run("squeue", "-h", "-t", "PENDING", "-o", "%A").split()[:count]:
+            started = time.perf_counter()
+            client.update_job(int(job_id), ExcNodeList="n0", AdminComment="pal:ev=1700000000;what=exclude;set=n0")
+            took.append(time.perf_counter() - started)
+        return float(f"{statistics.median(took):.4g}")
+
     def run(self, *argv: str) -> str:
         return subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=True).stdout
 
@@ -442,6 +453,7 @@ def real(args: argparse.Namespace) -> Iterator[dict[str, object]]:
         runs = [measured("slurm", args, controller.environment) for _ in range(args.repeats)]
         for number in range(args.ticks):
             yield median_line("slurm", [run[number] for run in runs])
+        yield {"scene": "slurm", "orders": ORDERS, "order_s": controller.order_s(ORDERS)}
     finally:
         controller.end()
         shutil.rmtree(root)

@@ -70,6 +70,13 @@ def test_progress_is_put_beside_the_users_text_and_not_too_often(job: Job) -> No
     assert state.stat().st_mode & 0o777 == 0o600
 
 
+def test_how_often_is_counted_from_the_last_word(tmp_path: Path) -> None:
+    environment = {"TMPDIR": str(tmp_path)}
+    said = [inside.due(7, 0, 60.0, 1000.0 + after_s, environment) for after_s in (0.7, 0.8, 59.0, 61.0, 61.5)]
+    assert said == [True, False, False, True, False]
+    assert inside.due(7, 0, 60.0, 500.0, environment)  # the clock was set back
+
+
 def test_only_the_first_task_speaks(job: Job) -> None:
     assert job.pal("progress", "1", SLURM_PROCID="3") == (0, "") and job.pal("ack", SLURM_PROCID="3") == (0, "")
     assert job.updates == 0 and not list(job.root.glob("slurm-pal-*"))

@@ -321,6 +321,15 @@ def test_withdraw_says_what_it_could_not_do(site: Site, monkeypatch: pytest.Monk
     assert run("--withdraw").exit_code == 0 and site.job(number).exc == ""
 
 
+def test_a_daemon_that_only_advises_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_sleep", lambda *_: True)
+    site.submit("--gres=gpu:1", f"--comment={MOVABLE}")
+    result = run("--daemon")
+    assert result.exit_code == 0 and "advice only" in result.stderr and len(result.stderr.splitlines()) == 1
+    result = run("--daemon", "--json")
+    assert result.stderr == "" and len(json.loads(result.stdout)["moves"]) == 1 and site.orders() == []
+
+
 # -- the daemon ------------------------------------------------------------------------------
 
 
