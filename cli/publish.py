@@ -89,7 +89,7 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
             try:
                 done = publisher.round(time.time())
                 query_s = done.query_s
-                said = _warn({*done.trouble, *(done.table.notes if done.table else ())}, said)
+                said = _warn(set(done.told), said)
                 _print(done, as_json)
             except (PalError, OSError) as error:
                 said = _warn({one_line(error)}, said)

@@ -57,7 +57,7 @@ def facts_of(job: SlurmJob, terms: Terms) -> Facts:
     ours = _is_ours(own, seen)
     why_not = "" if ours else "neither palsub nor the submit filter saw it, or its user opted out"
     why_not = why_not or _unmovable(job, marked, terms)
-    lost = own.get("lost", "")
+    lost = next((words["lost"] for words in (own, *seen) if "lost" in words), "")
     return Facts(
         ours=ours,
         sensitivity=sensitivity if known else UNKNOWN_CLASS,

@@ -60,6 +60,11 @@ class Round(NamedTuple):
     gpus_written: bool
     trouble: tuple[str, ...]  # one line each
 
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What somebody should know of it, one line each."""
+        return (*self.trouble, *(self.table.notes if self.table else ()))
+
 
 def site(client: SlurmClient) -> Site:
     """Ask Slurm for its configuration. Raises SlurmError."""

@@ -2,7 +2,7 @@
 
 One word for each, beside whatever else stands there:
 `pal:ev=<unix s>;what=<...>;set=<hostlist>;gain=<s>;from=<n3:0,1>;to=<n5:0,1>`. Only SlurmUser
-and operators can write an admin comment. GPUs on several nodes, `n3:0,1 n4:2`, are written
+and root can write an admin comment. GPUs on several nodes, `n3:0,1 n4:2`, are written
 with a plus, since a word holds no blank.
 """
 

@@ -97,7 +97,7 @@ class Tick:
             paused = self._try(lambda: self._ticked(now_s), "the journal cannot be written") or paused
         ours: frozenset[int] = self._try(self._looked_after, frozenset())
         published = self._try(lambda: publisher.serve(overview, query_s, now_s, ours), None) if publisher else None
-        self._trouble += published.trouble if published else ()
+        self._trouble += published.told if published else ()
         if self._act:
             self._try(lambda: self._recover(now_s), None)
             self._try(lambda: self._settle(overview), None)

@@ -232,7 +232,7 @@ MOVABLE = "Comment=pal:job=A;from=x;mov=1;ck=1;lost=90"
 
 def test_a_job_marked_movable() -> None:
     assert facts_of(job(MOVABLE), Terms()) == Facts(True, "A", "x", True, "", True, 90.0)
-    assert facts_of(job(f"AdminComment={FILTER};mov=1"), Terms()).movable
+    assert facts_of(job(f"AdminComment={FILTER};mov=1;lost=40"), Terms())[3:] == (True, "", False, 40.0)
     assert facts_of(job("Comment=pal:job=A;from=x"), Terms(lost_work_s=7.0)).lost_s == 7.0
     assert facts_of(job("Comment=pal:job=A;lost=-1"), Terms(lost_work_s=7.0)).lost_s == 7.0
 
