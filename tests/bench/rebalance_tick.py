@@ -291,8 +291,12 @@ class Controller:
 
 
 def _in_the_cloud(text: str, port: int) -> str:
-    """A node that is powered down is given to a job at once, and nobody ever powers it up."""
+    """A node that is powered down is given to a job at once, and nobody ever powers it up.
+
+    slurmctld schedules as often as by default: every second, as in a lab, it would do nothing else.
+    """
     text = re.sub(r"Port=\[.*?\]", f"Port={port + 1}", text).replace("State=UNKNOWN", "State=CLOUD")
+    text = re.sub(r"(?m)^SchedulerParameters=.*\n", "", text)
     power = (
         "PrivateData=cloud\nSuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTime=36000\n"
         "ResumeTimeout=36000\nResumeRate=0\n"
