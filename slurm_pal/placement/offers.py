@@ -11,11 +11,16 @@ from slurm_pal.cluster import Node
 from slurm_pal.jobs import GpuShape, SlurmJob
 from slurm_pal.placement.view import View
 from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.parse import unix_s
 from slurm_pal.slurm.states import JOB_WAITING
 from slurm_pal.store.snapshot import NO_CLASS, Column, Snapshot, known_class
 
 UNKNOWN_SLOWDOWN = 1.0
 """An unmeasured GPU counts as a median one: never best, never barred."""
+FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job")
+"""How reasons begin that leave a job waiting for nodes; a limit, a license or a hold is another matter."""
+LONGEST_DELAY_S = 300.0
+"""After a requeue Slurm waits for cred_expire, 120 s by default; a job that begins later was told to by its user."""
 _NONE: frozenset[int] = frozenset()
 Table = tuple[Sequence[float], Sequence[float], Sequence[float]]
 """Slowdowns, levels and class-A slowdowns of some GPUs of one node."""
@@ -30,14 +35,27 @@ def used_indexes(jobs: Iterable[SlurmJob]) -> dict[str, set[int]]:
     return used
 
 
+def claims(job: SlurmJob) -> bool:
+    """Whether a job pinned to nodes is about to take GPUs there, since it waits for nothing else.
+
+    One that is held, begins next week or waits for another job would keep all others off them.
+    """
+    reason = job.reason.lstrip("(").replace(" ", "_")
+    if job.state not in JOB_WAITING or not job.req_nodes or job.fields.get("Priority") == "0":
+        return False
+    if reason.startswith("BeginTime"):
+        return unix_s(job.fields.get("EligibleTime", "")) <= job.submit_s + LONGEST_DELAY_S
+    return not reason or reason.startswith(FOR_NODES)
+
+
 def claimed_gpus(jobs: Iterable[SlurmJob]) -> dict[str, int]:
     """Node -> GPUs that pending jobs pinned to that node are about to take."""
-    claims: dict[str, int] = {}
+    claimed: dict[str, int] = {}
     for job in jobs:
-        if job.state in JOB_WAITING:
+        if claims(job):
             for node in job.req_nodes:
-                claims[node] = claims.get(node, 0) + max(1, job.gpus_per_node)
-    return claims
+                claimed[node] = claimed.get(node, 0) + max(1, job.gpus_per_node)
+    return claimed
 
 
 def free_indexes(node: Node, used: Set[int], claimed: int, gpu_type: str = "") -> list[int]:
@@ -61,15 +79,15 @@ def build_view(
     """
     allowed = set(allowed_nodes)
     used = used_indexes(overview.jobs)
-    claims = claimed_gpus(overview.jobs)
+    claimed = claimed_gpus(overview.jobs)
     scores = _scores(snapshot, known_class(sensitivity))
     rows: list[tuple[Any, ...]] = []  # the fields of a view, node by node
     for position, node in enumerate(overview.nodes):
         if node.name not in allowed or not node.n_gpus:
             continue
-        if shape.whole_nodes and (node.cpus_used or used.get(node.name) or claims.get(node.name)):
+        if shape.whole_nodes and (node.cpus_used or used.get(node.name) or claimed.get(node.name)):
             continue
-        free = free_indexes(node, used.get(node.name, _NONE), claims.get(node.name, 0), shape.gpu_type)
+        free = free_indexes(node, used.get(node.name, _NONE), claimed.get(node.name, 0), shape.gpu_type)
         if free:
             cpus_free = node.cpus - node.cpus_used
             table = scores.of(node.name, free)

@@ -307,19 +307,25 @@ def calibration(moves: Iterable[Move]) -> float:
     """How much of the predicted gain finished moves brought; predictions are to be multiplied by it.
 
     1.0 before any; between 0.25 and 1.5. Moves that led elsewhere or were abandoned brought
-    nothing; those whose job does not tell its pace say nothing.
+    nothing; those whose job does not tell its pace say nothing. The median over users: what
+    one of them says of his own jobs, or lets fail, is not to change the moves of all.
     """
-    predicted, observed, count = 0.0, 0.0, 0
+    by_user: dict[str, list[Move]] = defaultdict(list)
     for move in moves:
-        share = _predicted_share(move)
-        known = move.observed is not None and move.outcome == "moved"
-        if share > 0 and (known or move.outcome in FAILED):
-            count += 1
-            predicted += share
-            observed += _observed_share(move.observed) if known and move.observed is not None else 0.0
-    if not count:
-        return 1.0
-    prior = PRIOR_MOVES * predicted / count
+        if _predicted_share(move) > 0 and (_is_observed(move) or move.outcome in FAILED):
+            by_user[move.user].append(move)
+    return median(map(_calibration, by_user.values())) if by_user else 1.0
+
+
+def _is_observed(move: Move) -> bool:
+    return move.observed is not None and move.outcome == "moved"
+
+
+def _calibration(moves: Sequence[Move]) -> float:
+    """The same for the moves of one user, of which there are some."""
+    predicted = sum(map(_predicted_share, moves))
+    observed = sum(_observed_share(m.observed) for m in moves if m.observed is not None and m.outcome == "moved")
+    prior = PRIOR_MOVES * predicted / len(moves)
     return min(max((observed + prior) / (predicted + prior), LEAST_CALIBRATION), MOST_CALIBRATION)
 
 
@@ -336,9 +342,16 @@ def move_cost_s(moves: Iterable[tuple[Move, Sequence[tuple[str, float]]]], defau
     """What a move costs, checkpoint and Slurm's gap, s: the mean from its first step until the job runs again.
 
     `moves` come with their steps (Journal.steps_of). `default_s` weighs as much as four moves. A move
-    that took far longer than most (a tick was killed in the middle of it) counts in part.
+    that took far longer than most (a tick was killed in the middle of it) counts in part. The
+    median over users, as in `calibration`.
     """
-    told = ((move, steps) for move, steps in moves if move.outcome == "moved" and steps)
-    costs = [took for move, steps in told if 0 <= (took := move.ended_s - steps[0][1]) < inf]
-    most_s = LONGEST * median(costs) if costs else 0.0
-    return (sum(min(cost, most_s) for cost in costs) + PRIOR_MOVES * default_s) / (len(costs) + PRIOR_MOVES)
+    by_user: dict[str, list[float]] = defaultdict(list)
+    for move, steps in moves:
+        if move.outcome == "moved" and steps and 0 <= (took := move.ended_s - steps[0][1]) < inf:
+            by_user[move.user].append(took)
+    means = []
+    for costs in by_user.values():
+        most_s = LONGEST * median(costs)
+        total = sum(min(cost, most_s) for cost in costs) + PRIOR_MOVES * default_s
+        means.append(total / (len(costs) + PRIOR_MOVES))
+    return median(means) if means else default_s

@@ -18,7 +18,7 @@ from slurm_pal.cluster import Node
 from slurm_pal.hostlist import expand, fold
 from slurm_pal.jobs import GpuShape, SlurmJob
 from slurm_pal.placement.class_fit import INSENSITIVE
-from slurm_pal.placement.offers import used_indexes
+from slurm_pal.placement.offers import FOR_NODES, claims, used_indexes
 from slurm_pal.placement.patience import WAIT_SHARE, patience_s
 from slurm_pal.rebalance.facts import is_ours
 from slurm_pal.rebalance.journal import TickLease
@@ -26,7 +26,6 @@ from slurm_pal.rebalance.leases import in_force
 from slurm_pal.rebalance.pools import every_gpu
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.parse import whole
-from slurm_pal.slurm.states import JOB_WAITING
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.submit.candidates import Field, fields, share, startable
 from slurm_pal.submit.case import Decision, Settings
@@ -37,8 +36,6 @@ from slurm_pal.submit.request import Request
 
 _KEY = {"nodelist": "ReqNodeList", "move": "ReqNodeList", "exclude": "ExcNodeList"}
 """Which list a lease of this kind has set."""
-_FOR_GPUS = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job")
-"""How reasons begin that leave a job waiting for nodes; a limit, a license or a hold is another matter."""
 LEAST_INTERVALS = 2.0
 """A job is kept off slow GPUs beforehand only where waiting can pay for more intervals than these."""
 TOO_LONG = "waiting for better GPUs no longer pays"
@@ -274,7 +271,7 @@ def _not_now(one: Waiting) -> str:
     reason = job.reason.lstrip("(").replace(" ", "_")
     if not is_ours(job):
         return "not ours to steer"
-    if job.fields.get("Priority") == "0" or (reason and not reason.startswith(_FOR_GPUS)):
+    if job.fields.get("Priority") == "0" or (reason and not reason.startswith(FOR_NODES)):
         return f"it does not wait for GPUs ({job.reason})"
     if one.request.req_nodes:
         return "left to Slurm: its user names nodes"
@@ -292,9 +289,7 @@ class _Free:
         held = {name: tuple(sorted(indexes)) for name, indexes in used_indexes(overview.jobs).items()}
         self._held = tuple(job._replace(state="RUNNING", gpus=held) for job in overview.jobs[:1])
         self._claims: dict[int, tuple[SlurmJob, ...]] = {
-            job.job_id: (job,)
-            for job in overview.jobs
-            if job.state in JOB_WAITING and job.req_nodes and job.job_id not in unclaimed
+            job.job_id: (job,) for job in overview.jobs if claims(job) and job.job_id not in unclaimed
         }
 
     def claims(self, job_id: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 from slurm_pal.cluster import Node, Partition
@@ -15,6 +16,7 @@ from slurm_pal.slurm.states import job_state
 
 NOT_IN_PATH = "apt-get install slurm-client, or load your site's Slurm"
 _PROMPT = "scontrol: "
+_TASK = re.compile(r"JobId=\d+ ArrayJobId=")
 _FOREIGN = ("SQUEUE_", "SINFO_", "SBATCH_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
 """Variables that change what Slurm's commands print or do; never meant for our own calls."""
 
@@ -73,14 +75,15 @@ class CliClient:
         partitions: list[Partition] = []
         jobs: list[SlurmJob] = []
         reserved: dict[str, tuple[str, ...]] = {}
-        for line in _records(done.stdout):
+        records = _records(done.stdout)
+        for line in self._own_records(records):
+            if parse.holds_or_claims(line, marked):
+                jobs.append(parse.job(line))
+        for line in records:
             if line.startswith("NodeName="):
                 nodes.append(parse.node(line))
             elif line.startswith("PartitionName="):
                 partitions.append(parse.partition(line))
-            elif line.startswith("JobId="):
-                if parse.holds_or_claims(line, marked):
-                    jobs.append(parse.job(line))
             elif line.startswith("ReservationName="):
                 reserved.update(filter(None, [parse.reservation(line)]))
         if not partitions or ("node" in kinds and not nodes):
@@ -93,7 +96,7 @@ class CliClient:
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         done = self._checked(["scontrol", "show", "job", "-d", "-o"])
-        return tuple(parse.job(line) for line in _records(done.stdout) if line.startswith("JobId="))
+        return tuple(parse.job(line) for line in self._own_records(_records(done.stdout)))
 
     def job(self, job_id: int) -> SlurmJob | None:
         done = self._run(["scontrol", "show", "job", "-d", "-o", str(int(job_id))], "")
@@ -105,24 +108,51 @@ class CliClient:
     def jobs_of(self, job_ids: Sequence[int]) -> dict[int, SlurmJob]:
         if not job_ids:
             return {}
-        done = self._show([f"job {int(job_id)}" for job_id in job_ids])
+        return {job_id: parse.job(line) for job_id, line in self._records_of(job_ids).items()}
+
+    def _own_records(self, records: Sequence[str]) -> list[str]:
+        """Of the records those of jobs, each job's own. Raises SlurmError.
+
+        A job's name may hold a line end and what looks like another job's record: where an id
+        comes twice, that job is asked for by itself.
+        """
+        found: dict[int, str] = {}
+        twice: set[int] = set()
+        for job_id, line in _jobs(records):
+            if job_id in found:
+                twice.add(job_id)
+            found[job_id] = line
+        if twice:
+            own = self._records_of(sorted(twice))
+            found = {job_id: line for job_id, line in found.items() if job_id not in twice} | own
+        return list(found.values())
+
+    def _records_of(self, job_ids: Sequence[int]) -> dict[int, str]:
+        """The own records of these jobs, as far as slurmctld knows them, in one process. Raises SlurmError.
+
+        A word that nobody can guess parts the answers. What stands behind the job's own record
+        is a text of its user, or another task of an array.
+        """
+        mark = f"pal{os.urandom(8).hex()}"
+        done = self._show([what for job_id in job_ids for what in (f"job {int(job_id)}", f"hostnames {mark}")])
         complaints = [line for line in done.stderr.splitlines() if line.strip() and "Invalid job id" not in line]
         if complaints or (done.returncode != 0 and not done.stderr):
             raise SlurmError(f"scontrol show job failed: {_complaint(done._replace(stderr=''.join(complaints[:1])))}")
-        found: dict[int, SlurmJob] = {}
-        twice: set[int] = set()
-        for job in (parse.job(line) for line in _records(done.stdout) if line.startswith("JobId=")):
-            if job.job_id in found:
-                twice.add(job.job_id)
-            found[job.job_id] = job
-        # A job's name may hold a line end and what looks like another job's record: such a
-        # job is asked for by itself, where its own record comes first.
-        alone = {job_id: self.job(job_id) for job_id in twice.intersection(job_ids)}
-        known = {job_id: alone.get(job_id, found.get(job_id)) for job_id in job_ids}
-        return {job_id: job for job_id, job in known.items() if job is not None}
+        answers = re.split(rf"^(?:{re.escape(_PROMPT)})*{mark}\n", done.stdout, flags=re.MULTILINE)
+        found: dict[int, str] = {}
+        for job_id, answer in zip(job_ids, answers, strict=False):
+            lines = _jobs(_records(answer))
+            mine = [line for number, line in lines if number == job_id][:1]
+            if mine and not _TASK.match(mine[0]):
+                mine = [line for _, line in lines]
+            if mine:
+                found[job_id] = " ".join(mine)
+        return found
 
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
-        argv = ["squeue", "-h", "-a", "-t", "all", "-o", "%A|%T|%r|%j", *(["-u", user] if user else [])]
+        # A name may hold a line end and what looks like another job's line: only one's own are asked for theirs.
+        form = ["%A|%T|%r|%j", "--me"] if name_prefix else ["%A|%T|%r"]
+        argv = ["squeue", "-h", "-a", "-t", "all", "-o", *form, *(["-u", user] if user else [])]
         states: dict[int, tuple[str, str]] = {}
         for line in self._checked(argv).stdout.splitlines():
             job_id, state, reason, name = (*line.split("|", 3), "", "", "")[:4]
@@ -216,6 +246,11 @@ def _records(stdout: str) -> list[str]:
         elif text and not line.startswith(_PROMPT):
             records[-1] += f" {line}"
     return records
+
+
+def _jobs(records: Sequence[str]) -> list[tuple[int, str]]:
+    """Those of jobs, each with its id as it will be read."""
+    return [(parse.whole(line[len("JobId=") :]), line) for line in records if line.startswith("JobId=")]
 
 
 def _complaint(done: Completed) -> str:

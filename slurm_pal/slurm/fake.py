@@ -356,6 +356,8 @@ class FakeSlurm:
             nodes = fold(list(self.nodes))
             line = f"PartitionName=gpu Default=YES DefaultTime=NONE MaxTime=UNLIMITED Nodes={nodes} State=UP"
             return Completed(0, line + "\n", "")
+        if kind == "hostnames":
+            return Completed(0, words[1] + "\n", "")
         if kind == "config":
             return Completed(0, "ClusterName             = fake\nSlurmUser               = root(0)\n", "")
         return Completed(0, "No reservations in the system\n", "")

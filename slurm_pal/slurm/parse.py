@@ -4,7 +4,8 @@ The text form is the cheapest that every release from 22.05 on prints, and the o
 which GPU indexes stand. Checked against real outputs of three releases in
 tests/data. Values may hold spaces, so a value ends where the next ` Key=` begins;
 the first occurrence of a key wins, since all keys that matter stand before the
-free text of a user (Comment, Command, WorkDir).
+free text of a user (Comment, Command, WorkDir); a job's name, which stands before
+them, is taken out first.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _LAYOUT = re.compile(r"(?:^| )Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _GRES = re.compile(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=](\d+))?(?:\(([^()]*)\))?(?:,|$)")
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 _MARKED = re.compile(r"[ =]pal:")
+_NAME = re.compile(r"^(JobId=\d+ .*?\bJobName=)(.*?)(?= (?:SLUID=\S* )?UserId=)", re.DOTALL)
+_ONCE = (" UserId=", " JobState=")
 LEASE_MARK = "pal:lease="
 """How the mark of a lease begins, in a job's comment or admin comment."""
 _SUBMIT_LINE = re.compile(r" SubmitLine=.*?(?= WorkDir=/)", re.DOTALL)
@@ -173,11 +176,25 @@ def reservation(line: str) -> tuple[str, tuple[str, ...]] | None:
     return pairs["ReservationName"], expand(value(pairs, "Nodes"))
 
 
+def unclear(line: str) -> bool:
+    """Whether a text of the user on a job looks like keys of Slurm's, so that nobody can say which are.
+
+    It is not known then where the job's name ends.
+    """
+    return any(line.count(key) > 1 for key in _ONCE)
+
+
 def job(line: str) -> SlurmJob:
-    """One line of `scontrol show job -d -o`."""
-    pairs = fields(line)
+    """One line of `scontrol show job -d -o`. A job whose line is unclear is nobody's, and bears no words."""
+    doubt = unclear(line)
+    named = _NAME.match(line)
+    pairs = fields(line[: named.end(1)] + line[named.end() :] if named else line)
+    if named:
+        pairs["JobName"] = named[2]
+    if doubt:
+        pairs |= {"UserId": "", "Comment": "", "AdminComment": ""}
     gpus: dict[str, tuple[int, ...]] = {}
-    for nodes, gres in _LAYOUT.findall(line) if " CPU_IDs=" in line else ():  # a pending job has none
+    for nodes, gres in () if doubt else _layout(line):
         for name in expand(nodes):
             gpus[name] = gpu_indexes(gres)
     array_id = value(pairs, "ArrayJobId")
@@ -204,12 +221,22 @@ def job(line: str) -> SlurmJob:
     )
 
 
+def _layout(line: str) -> list[tuple[str, str]]:
+    """(nodes, GRES there) of a clear job line, which stand behind the job's state and before texts of its user."""
+    if " CPU_IDs=" not in line:  # a pending job has none
+        return []
+    return _LAYOUT.findall(line.partition(" JobState=")[2].partition(" MinCPUsNode=")[0])
+
+
 def holds_or_claims(line: str, marked: bool = False) -> bool:
     """Whether a job line can matter for which GPUs are free: it runs, or is pinned to nodes.
 
     With `marked` also a pending job that bears words of ours (`pal:...`) or is kept off nodes.
-    Looked at before the line is parsed: a queue may hold thousands of others.
+    Looked at before the line is parsed: a queue may hold thousands of others. A job whose
+    line is unclear may hold something.
     """
+    if unclear(line):
+        return True
     state = line.partition(" JobState=")[2].partition(" ")[0]
     if state == "PENDING":
         pinned = " ReqNodeList=(null) " not in line

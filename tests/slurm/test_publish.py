@@ -114,7 +114,8 @@ def test_a_lease_ends_and_nothing_else_is_touched(site: Site, daemon: subprocess
     words = ["-w", "n2", "--gres=gpu:1"]
     freed = site.submit(*words)
     site.mark(freed, "site pal:lease=3;req=;exc=;class=A;from=--pal;act=nodelist;set=n2;why=best;slow=0.9;epoch=1")
-    kept_off = site.submit("-x", "n[0-1,3]", "--gres=gpu:1", "--comment=pal:lease=3;req=;exc=n3")
+    kept = "--comment=pal:lease=3;req=;exc=n3;act=exclude;set=n[0-1,3]"
+    kept_off = site.submit("-x", "n[0-1,3]", "--gres=gpu:1", kept)
     held = site.submit("-H", *words, "--comment=pal:lease=0;req=;exc=")
     own = site.submit(*words)
     changed = site.submit(*words)

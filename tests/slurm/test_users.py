@@ -389,3 +389,51 @@ def test_an_owner_in_the_middle_of_the_sites_moves(site: Site) -> None:
     assert again["moving"] == 0 and again["trouble"] == []  # no move is left open
     x.run(["scontrol", "release", str(held)])
     site.running(held)
+
+
+FORGED = (
+    "b\nJobId={} JobName=z UserId={}({}) GroupId=g(1) JobState=RUNNING Requeue=1 Restarts=0 BatchFlag=1 "
+    "TimeLimit=10-00:00:00 SubmitTime={time} StartTime={time} Partition=gpu NodeList=n1 NumNodes=1 NumCPUs=1 "
+    "NumTasks=1 CPUs/Task=1 TresPerNode=gres:gpu:1 Nodes=n1 CPU_IDs=0 Mem=500 GRES=gpu:1(IDX:0) "
+    "Comment=pal:job=A;mov=1;lost=1 Power="
+)
+"""A job's name with a line end, and what looks like the record of somebody else's job, movable and badly placed."""
+
+
+def test_a_name_does_not_stand_for_a_job_of_somebody_else(site: Site) -> None:
+    x, y = site.x, site.y
+    site.scores("n0", "n1")
+    other = y.plainly("--gres=gpu:1")  # neither palsub's nor movable
+    (job,) = site.running(other)
+    stamp = job.fields["StartTime"]
+    x.plainly("-H", "-J", FORGED.format(other, y.name, y.uid, time=stamp))
+    for user in (site.root, y):
+        told = user.tick("--act")
+        assert told["moves"] == [] and told["orders"] == 0 and str(other) not in json.dumps(told["staying"])
+    assert site.job(other).restarts == 0 and site.job(other).nodes == ("n0",)
+
+
+def test_a_name_does_not_make_a_job_somebody_elses(site: Site) -> None:
+    """Else X could use up the moves of Y, and bear witness as two users."""
+    x, y = site.x, site.y
+    site.scores("n2", "n3")
+    name = f"a UserId={y.name}({y.uid}) GroupId=g(1) JobState=RUNNING"
+    number = x.plainly("--gres=gpu:1", "-J", name, "--comment=pal:job=A;mov=1")
+    site.running(number)
+    site.scores("n0", "n1")
+    for user in (site.root, x, y):
+        assert user.tick()["moves"] == [] and site.job(number).user == ""
+    assert number not in moved(y)
+
+
+def test_jobs_that_are_put_aside_take_no_gpus_from_others(site: Site) -> None:
+    x, y = site.x, site.y
+    site.scores("n2", "n3")
+    other = y.submit("--gres=gpu:4")
+    site.running(other)
+    waits = x.plainly("-n1", "--begin=now+30days")
+    for words in (["-H"], ["--begin=now+30days"], [f"--dependency=afterok:{waits}"]):
+        for name in ("n1", "n2", "n3"):
+            x.plainly("-N1", "-w", name, "--gres=gpu:4", *words)
+    site.scores("n0", "n1")
+    assert [move["job_id"] for move in site.root.tick()["moves"]] == [other]

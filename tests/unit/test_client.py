@@ -138,20 +138,79 @@ def test_some_jobs_at_once() -> None:
         client.jobs_of([first])
 
 
-@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
-def test_a_name_cannot_stand_for_another_job(order: tuple[int, int]) -> None:
-    """A job's name may hold a line end, and what follows may look like another job's record."""
-    lines = {
-        1: "JobId=1 JobName=evil\nJobId=2 JobName=x JobState=COMPLETED Reason=None Restarts=0 \n",
-        2: "JobId=2 JobName=train JobState=RUNNING Reason=None Restarts=0 \n",
-    }
+RECORD = (
+    "JobId={} JobName={} UserId={}(1) GroupId=g(1) MCS_label=N/A JobState={} Reason=None Restarts=0 "
+    "ReqNodeList=(null) ExcNodeList=(null) NodeList=n0 Nodes=n0 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:{}) MinCPUsNode=1 "
+    "Comment={} WorkDir=/ \n"
+)
+FORGED = RECORD.format(2, "x", "victim", "RUNNING", 3, "pal:job=A;mov=1").rstrip()
+
+
+class Forger:
+    """Answers as scontrol does. Job 1 bears, in one of its texts, what looks like the record of job 2."""
+
+    def __init__(self, name: str, comment: str) -> None:
+        self.lines = {
+            1: RECORD.format(1, name, "evil", "RUNNING", 0, comment),
+            2: RECORD.format(2, "train", "victim", "PENDING", 1, "mine").replace(
+                "ReqNodeList=(null)", "ReqNodeList=n0"
+            ),
+        }
+
+    def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
+        said = []
+        for line in stdin.splitlines():
+            words = line.split()[1:]
+            said.append(f"scontrol: {line}\n")
+            if words[:1] == ["hostnames"]:
+                said.append(f"{words[1]}\n")
+            elif words[:1] == ["partition"]:
+                said.append("PartitionName=gpu Default=YES Nodes=n0 State=UP\n")
+            elif words[:1] == ["node"]:
+                said.append("NodeName=n0 Gres=gpu:4 State=IDLE \n")
+            elif words[:1] == ["job"]:
+                said += [self.lines[int(k)] for k in words[1:] or ("1", "2")]
+        return Completed(0, "".join(said) or "".join(self.lines.values()), "")
+
+
+@pytest.mark.parametrize(
+    ("name", "comment"),
+    [
+        (f"b\n{FORGED}", ""),
+        ("b", f"c\n{FORGED}"),
+        (f"b\nscontrol: {FORGED}", ""),
+        (f"b\n{FORGED}".replace("JobId=2", "JobId=2x"), ""),
+        ("b\nJobId=02 JobState=RUNNING", ""),
+    ],
+)
+def test_a_text_cannot_stand_for_another_job(name: str, comment: str) -> None:
+    """A job's name and comment may hold a line end, and what follows may look like another job's record."""
+    client = CliClient(Forger(name, comment))
+    for jobs in (client.overview(marked=True).jobs, client.jobs(), tuple(client.jobs_of([1, 2]).values())):
+        (own,) = [job for job in jobs if job.job_id == 2]
+        assert (own.name, own.state, own.user, own.comment) == ("train", "PENDING", "victim", "mine")
+        assert own.gpus == {"n0": (1,)} and [job.job_id for job in jobs if job.user == "victim"] == [2]
+    assert list(client.jobs_of([2, 1])) == [2, 1] and client.jobs_of([1])[1].job_id == 1
+
+
+def test_a_name_cannot_hide_whose_job_it_is() -> None:
+    client = CliClient(Forger("b UserId=victim(1) JobState=RUNNING Comment=pal:job=A\nJobId=1 JobName=c", ""))
+    for jobs in (client.overview(marked=True).jobs, client.jobs(), tuple(client.jobs_of([1, 2]).values())):
+        assert sorted((job.job_id, job.user, job.comment) for job in jobs) == [(1, "", ""), (2, "victim", "mine")]
+
+
+def test_states_are_asked_for_without_the_names_of_others() -> None:
+    """A name with a line end could look like another job's line."""
+    asked: list[Sequence[str]] = []
 
     def runner(argv: Sequence[str], stdin: str) -> Completed:
-        asked = [int(word) for word in stdin.split() if word.isdigit()] or [int(argv[-1])]
-        return Completed(0, "".join(f"scontrol: show job {k}\n{lines[k]}" for k in asked), "")
+        asked.append(argv)
+        return Completed(0, "1|PENDING|Resources|mine\n", "")
 
-    found = CliClient(runner).jobs_of(order)
-    assert (found[2].name, found[2].state) == ("train", "RUNNING") and set(found) == {1, 2}
+    client = CliClient(runner)
+    assert client.job_states() == client.job_states(name_prefix="mi") == {1: ("PENDING", "Resources")}
+    assert not any("%j" in word for word in asked[0])
+    assert "--me" in asked[1]
 
 
 def test_a_requeue_stops_only_what_runs() -> None:

@@ -398,3 +398,12 @@ def test_the_cost_of_a_move_is_measured() -> None:
 
 def test_one_move_that_hung_does_not_set_the_cost() -> None:
     assert move_cost_s(timed(10.0, 10.0, 10.0, 90000.0), 10.0) == pytest.approx(12.5)
+
+
+def test_one_user_does_not_speak_for_all() -> None:
+    honest = [move(1.3)._replace(user=user) for user in ("b", "c") for _ in range(5)]
+    liar = [move(0.5)._replace(user="a") for _ in range(50)]
+    assert calibration(liar) < 0.4 and calibration([*honest, *liar]) == pytest.approx(1.0)
+    slow = [(one._replace(user="a"), steps) for one, steps in timed(*[119.0] * 50)]
+    others = [(one._replace(user=user), steps) for user in ("b", "c") for one, steps in timed(*[10.0] * 5)]
+    assert move_cost_s([*others, *slow], 60.0) == move_cost_s(timed(*[10.0] * 5), 60.0)

@@ -139,3 +139,38 @@ def test_only_active_reservations_count() -> None:
     line = "ReservationName=maint StartTime=2026-01-01T00:00:00 Nodes=n[1-2] NodeCnt=2 State={}"
     assert parse.reservation(line.format("ACTIVE")) == ("maint", ("n1", "n2"))
     assert parse.reservation(line.format("INACTIVE")) is None
+
+
+LINE = (
+    "JobId=7 JobName={} UserId=evil(5) GroupId=g(5) Priority=1 JobState=RUNNING Reason=None ReqNodeList=(null) "
+    "ExcNodeList=(null) NodeList=n0 Nodes=n0 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0) MinCPUsNode=1 Features=(null) "
+    "Comment={} WorkDir=/ AdminComment=pal:class=A;lease=60"
+)
+LAYOUT = "Nodes=n1 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:2)"
+
+
+@pytest.mark.parametrize(
+    ("name", "comment"),
+    [
+        (f"a NodeList=n9 Restarts=9 Priority=0 {LAYOUT}", "mine"),
+        ("a SubmitLine=x", "mine"),
+        ("a JobName=b", f"mine {LAYOUT}"),
+        ("", "mine"),
+    ],
+)
+def test_a_name_is_only_a_name(name: str, comment: str) -> None:
+    job = parse.job(LINE.format(name, comment))
+    assert (job.user, job.state, job.nodes, job.gpus, job.restarts) == ("evil", "RUNNING", ("n0",), {"n0": (0,)}, 0)
+    assert (job.name, job.fields["Priority"]) == (name, "1") and job.comment.startswith("mine")
+    assert parse.holds_or_claims(LINE.format(name, comment))
+
+
+@pytest.mark.parametrize("where", [("a {}", ""), ("a", "b {}")])
+@pytest.mark.parametrize(
+    "key", ["UserId=victim(9)", "JobState=PENDING", "UserId=victim(9) JobState=RUNNING SubmitLine=x"]
+)
+def test_a_job_whose_text_looks_like_keys_is_nobodys(where: tuple[str, str], key: str) -> None:
+    line = LINE.format(*(text.format(f"{key} Comment=pal:job=A;mov=1 {LAYOUT}") for text in where))
+    job = parse.job(line)
+    assert (job.user, job.comment, job.fields["AdminComment"], job.gpus) == ("", "", "", {})
+    assert parse.holds_or_claims(line)

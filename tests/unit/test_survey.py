@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 
@@ -12,7 +13,7 @@ from slurm_pal.placement.offers import free_indexes
 from slurm_pal.rebalance.survey import Survey, Want
 from slurm_pal.slurm.client import Overview
 
-from .running_factory import job, node, overview, request, scores
+from .running_factory import NOW_S, job, node, overview, request, scores
 
 FOUR = [node(f"n{i}") for i in range(4)]
 
@@ -48,6 +49,31 @@ def test_gpus_in_use_claimed_and_untold_are_not_free() -> None:
     for i in range(3):
         used = {k for one in seen.jobs for k in one.gpus.get(f"n{i}", ())}
         assert free[i] == free_indexes(seen.nodes[i], used, 2 if i == 2 else 0)
+
+
+def stamp(at_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s))
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields", "claimed"),
+    [
+        ("Resources", {}, True),
+        ("Priority", {"Priority": "7"}, True),
+        ("", {}, True),
+        ("(Nodes required for job are DOWN)", {}, True),
+        ("BeginTime", {"EligibleTime": stamp(NOW_S - 3 * 3600 + 121)}, True),  # the delay after a requeue
+        ("BeginTime", {"EligibleTime": stamp(NOW_S)}, False),
+        ("JobHeldUser", {}, False),
+        ("None", {"Priority": "0"}, False),
+        ("Dependency", {}, False),
+        ("AssocGrpGRES", {}, False),
+    ],
+)
+def test_a_job_that_waits_for_something_else_claims_nothing(reason: str, fields: dict[str, str], claimed: bool) -> None:
+    pinned = job(9, {}, state="PENDING", req_nodes=("n0",), gpus_per_node=2, nodes=(), reason=reason, fields=fields)
+    free = Survey(overview([node("n0")], [pinned]), scores({}), ()).occupancy.free_indexes(0)
+    assert sorted(free) == ([2, 3] if claimed else [0, 1, 2, 3])
 
 
 def test_what_is_believed_is_the_snapshot_and_the_median_where_it_says_nothing() -> None:
