@@ -189,6 +189,8 @@ class _Round:
         return made._replace(could_start=made.could_start or lost)
 
     def _judge(self, one: Waiting, lease: TickLease | None, decided: Decision) -> Wish:
+        if decided.action == "nodelist" and not _fixed(one.request, len(decided.pinned)):
+            return self._leave(one, lease, "on how many nodes it will start is open")
         if decided.action == "nodelist":
             return self._name(one, lease, decided)
         never = self._field.never_well(one.request, one.sensitivity)
@@ -263,6 +265,18 @@ class _Round:
         """Our own list goes, and with it what it claims; a list of the user's stays."""
         if job.job_id in self._leases and self._free.give_up(job.job_id):
             self._decided.clear()
+
+
+def _fixed(request: Request, n_nodes: int) -> bool:
+    """Whether the job can only ever start on so many nodes.
+
+    It may have started by the time it is told, and on a running job a list of fewer nodes
+    than it has makes Slurm give the others up (seen on 22.05; scontrol(1), NodeList).
+    """
+    shape = request.shape
+    if request.nodes_max is not None or shape is None:
+        return request.nodes_min == request.nodes_max == n_nodes
+    return shape.total == 1 or (shape.per_node is not None and request.tasks == n_nodes == 1)
 
 
 def _not_now(one: Waiting) -> str:

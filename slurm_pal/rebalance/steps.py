@@ -166,7 +166,17 @@ def _held(seen: _Seen) -> Act:
 
 def _aim(seen: _Seen) -> Act:
     """It is pending, in its delay: give it its nodes."""
-    return _cleared(seen) if seen.whose == "other" else Act(TARGETING, "update", _aimed(seen, 0.0))
+    return _cleared(seen) if seen.whose == "other" or _may_start(seen) else Act(TARGETING, "update", _aimed(seen, 0.0))
+
+
+def _may_start(seen: _Seen) -> bool:
+    """Whether it could be running by the time it is told: perhaps on more nodes than the target has.
+
+    A list of fewer nodes than a running job has makes Slurm give the others up (seen on
+    22.05; scontrol(1), NodeList).
+    """
+    one_gpu = seen.move.source.partition(":")[2].isdigit()
+    return not one_gpu and not _delayed(seen.job, seen.now_s)
 
 
 def _aimed(seen: _Seen, age_s: float) -> dict[str, str]:
@@ -193,7 +203,7 @@ def _targeted(seen: _Seen) -> Act:
     # The update may not have been given, or slurmctld was away or busy with the job.
     nothing_to_see = _names(seen.move.own_req) == _names(_ours(seen.move)) and not _delayed(seen.job, seen.now_s)
     started = not settled_s or seen.age_s < settled_s or not _delayed(seen.job, seen.now_s)
-    if nothing_to_see or (seen.whose == "ours" and started):
+    if nothing_to_see or (seen.whose == "ours" and started) or (seen.whose != "ours" and _may_start(seen)):
         return Act()
     return Act(action="update", fields=_aimed(seen, seen.age_s))
 

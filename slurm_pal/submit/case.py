@@ -40,6 +40,15 @@ class Case(NamedTuple):
         return bool(self.clearer) and not self.request.soft_only
 
     @property
+    def may_name(self) -> bool:
+        """Whether nodes may be named: not beside some that the user names.
+
+        His list would have to be put back, and on a job that has started meanwhile a shorter
+        ReqNodeList makes Slurm give the other nodes up (scontrol(1), NodeList; docs/slurm.md).
+        """
+        return self.may_lease and not self.request.req_nodes
+
+    @property
     def limit_s(self) -> int | None:
         """The job's time limit, its own or its partition's default, s."""
         defaults = (p.default_time_s for p in self.scene.field.partitions if p.default_time_s)

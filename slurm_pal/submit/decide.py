@@ -72,8 +72,10 @@ def _judge(case: Case, alternatives: int) -> Decision:
         return means.keep_off(case, told, chosen)
     if len(scene.view.names) == len(case.placed.nodes):
         return told._replace(reason="as it is: no other GPUs that are free suit the job's request")
-    if case.may_lease:
+    if case.may_name:
         return means.pin(case, told, chosen)
+    if case.request.req_nodes:
+        return told._replace(reason="as it is: the user's own --nodelist names some of the nodes")
     if plain is not None and plain.slots == chosen.slots:
         return told._replace(reason="as it is: plain Slurm would probably pick the same GPUs")
     return means.prefer(case, told, chosen)

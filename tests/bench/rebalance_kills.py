@@ -460,16 +460,22 @@ def check_moves(moves: Sequence[Move], restarts: Counter[int], site: Site, findi
             findings.add(f"job {job_id} was requeued {count} times by {ordered[job_id]} moves")
 
 
-def check_ends(site: Site, watch: Watch, findings: Findings) -> None:
-    """By Slurm's own record of ends (JobComp): one run to the end, and one that is pending again for each requeue."""
+def check_ends(site: Site, watch: Watch, findings: Findings) -> int:
+    """By Slurm's own record of ends (JobComp): one run to the end, and one that is pending again for each requeue.
+
+    Returns how many updates of ReqNodeList met a job that had just started: Slurm takes such a one for a new
+    size, which means nothing to these jobs of one node.
+    """
     runs: dict[int, Counter[str]] = {job_id: Counter() for job_id in watch.ended}
     with open(os.path.join(os.path.dirname(site.pal), "log", "jobcomp.txt"), encoding="utf-8") as stream:
         for line in stream:
             said = dict(word.split("=", 1) for word in line.split() if "=" in word)
             runs[int(said["JobId"])][said["JobState"]] += 1
+    resized = sum(found.pop("RESIZING", 0) for found in runs.values())
     for job_id, found in runs.items():
         if +found != +Counter({"COMPLETED": 1, "PENDING": watch.restarts[job_id]}):
             findings.add(f"job {job_id} was restarted {watch.restarts[job_id]} times, its runs ended as {dict(found)}")
+    return resized
 
 
 def finish(daemon: Daemon, crowd: Crowd, watch: Watch, findings: Findings) -> int:
@@ -512,7 +518,7 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
     again = sum(check_output(job, findings) for job in crowd.jobs.values())
     moves, leases = site.journal()
     check_moves(moves, watch.restarts, site, findings)
-    check_ends(site, watch, findings)
+    resized = check_ends(site, watch, findings)
     for job_id, how in watch.ended.items():
         if how != "COMPLETED":
             findings.add(f"job {job_id} ({crowd.jobs[job_id].kind}) ended as {how}")
@@ -523,7 +529,7 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
         "restarts": sum(watch.restarts.values()), "moves": dict(Counter(move.outcome for move in moves)),
         "leases": dict(Counter(lease.kind for lease in leases)),
         "numbers": sum(job.numbers for job in crowd.jobs.values()), "numbers_again": again,
-        "pending_at_end": pending, "wall_s": round(time.monotonic() - began_s),
+        "pending_at_end": pending, "resized": resized, "wall_s": round(time.monotonic() - began_s),
         "violations": len(findings.lines), "found": findings.lines[:20],
     }  # fmt: skip
 

@@ -204,6 +204,14 @@ def test_what_comes_next(step: str, job: SlurmJob | None, age_s: float, wanted: 
     assert found._replace(detail="") == wanted and bool(found.detail) >= (wanted.outcome == "abandoned")
 
 
+def test_a_job_that_may_be_running_by_now_is_told_no_nodes() -> None:
+    """Slurm would take the list for a resize if it had started on more nodes."""
+    move = MOVE._replace(source="n0:0,1", step="requeueing")
+    assert act(move, PENDING, START_S + 1, LIMITS).step == "targeting"
+    assert act(move, PENDING._replace(reason="Resources"), START_S + 1, LIMITS) == Act("clearing")
+    assert act(move._replace(step="targeting"), PENDING._replace(reason="None"), START_S + 1, LIMITS) == Act()
+
+
 def test_no_start_within_a_second_on_a_node_that_it_held() -> None:
     """slurmd refuses a credential as old as the kill, and slurmctld then ends the job for good."""
     move = MOVE._replace(source="n0:0 n1:0", target=("n1", "n2"), step="requeueing")

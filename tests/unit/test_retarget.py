@@ -117,6 +117,17 @@ def test_nodes_of_free_gpus_are_named_until_the_next_tick(scores: Scores) -> Non
     assert slow_pass.lease is not None and slow_pass.lease.until_s == NOW_S + 60.0
 
 
+@pytest.mark.parametrize(
+    "changes", [{"NumNodes": "1-2"}, {"NumTasks": "4", "NumCPUs": "4"}, {"NumNodes": "1-3", "NumTasks": "2"}]
+)
+def test_no_nodes_are_named_where_their_number_is_open(scores: Scores, changes: dict[str, str]) -> None:
+    """On a job that has just started on more nodes Slurm takes a list for a resize, and gives the others up."""
+    snapshot, there = scores({"n0": [1.0, 1.0], "n1": [0.9, 0.9]}), [node("n0"), node("n1")]
+    for open_number, action in ((changes, "none"), ({}, "nodelist")):
+        made = wish(cluster(there), snapshot, job(gpus=2, **open_number))
+        assert made.action == action and ("ReqNodeList" in made.fields) == (action == "nodelist")
+
+
 def test_the_same_nodes_are_never_named_twice_in_a_row(scores: Scores) -> None:
     pinned = job(req_nodes=("n2",))
     found = wish(cluster(NODES), scores(MIXED), pinned, lease_of("nodelist", "n2"))
