@@ -25,7 +25,7 @@ _LAYOUT = re.compile(r"(?:^| )Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _GRES = re.compile(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=](\d+))?(?:\(([^()]*)\))?(?:,|$)")
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 _MARKED = re.compile(r"[ =]pal:")
-_NAME = re.compile(r"^(JobId=\d+ .*?\bJobName=)(.*?)(?= (?:HetJobIdSet=\S* )?(?:SLUID=\S* )?UserId=)", re.DOTALL)
+_NAME = re.compile(r"^(JobId=\d+ .*?\bJobName=)(.*?)(?= (?:(?:SLUID|HetJobIdSet)=\S* )*UserId=)", re.DOTALL)
 _ONCE = (" UserId=", " JobState=")
 LEASE_MARK = "pal:lease="
 """How the mark of a lease begins, in a job's comment or admin comment."""
