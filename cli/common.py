@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -36,6 +37,7 @@ def run(command: click.Command, program: str) -> None:
     A PalError becomes one line on stderr. Anything else that escapes is a defect of
     ours: one line too, with the way to the traceback (-vv).
     """
+    atexit.register(_drop_unsaid)
     verbose = any(word.startswith("-vv") or word == "--verbose" for word in sys.argv[1:])
     try:
         sys.exit(command.main(prog_name=program, standalone_mode=False) or 0)
@@ -60,6 +62,14 @@ def run(command: click.Command, program: str) -> None:
         if not known and not verbose:
             print(f"{program}: run it again with -vv to see where, and please report it", file=sys.stderr)
         sys.exit(error.exit_code if isinstance(error, PalError) else Exit.FAILED)
+
+
+def _drop_unsaid() -> None:
+    """What stderr could not take (a full disk) is no failure of the command; Python would exit with 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def print_json(thing: str, body: dict[str, Any]) -> None:
