@@ -408,7 +408,8 @@ def test_a_daemon_acts_survives_an_absent_slurmctld_and_ends_cleanly(site: Site)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0 and out == ""
-    assert sum("Unable to contact slurm controller" in line for line in err.splitlines()) == 1, err
+    told = [line for line in err.splitlines() if "Unable to contact slurm controller" in line]
+    assert 1 <= len(told) == len(set(told)) <= 2, err  # two where it went between the two questions of a tick
     assert read_header(load().table_path).clears == "" and not os.path.exists(load().snapshot_path + ".heartbeat")
     assert daemon.job(waits).exc == "n[0-1]", "somebody else's list"
     with site.journal() as journal:
