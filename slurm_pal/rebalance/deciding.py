@@ -21,7 +21,7 @@ from slurm_pal.rebalance.steered import Memory, Pace, Steered, steered
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot as snapshots
 from slurm_pal.store.snapshot import Snapshot
-from slurm_pal.submit.case import Settings
+from slurm_pal.submit.case import settings_of
 
 MEMORY_S = 90 * 86400.0  # how long finished moves teach
 
@@ -76,26 +76,13 @@ class Decider:
         wishes: list[Wish] = []
         if self._config.flag("rebalance", "retarget"):
             leases = self._journal.leases()
-            wishes = retarget(overview, scores, jobs.waiting, leases, self.settings(), now_s, interval_s)
+            wishes = retarget(overview, scores, jobs.waiting, leases, settings_of(self._config), now_s, interval_s)
         calibration = learning.calibration(moves)
         planned = None
         if self._config.flag("rebalance", "moves"):
             terms = self._move_terms(moves, open_moves, calibration)
             planned = plan(claimed(overview, wishes), scores, jobs.running, terms, now_s)
         return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration)
-
-    def settings(self) -> Settings:
-        """The part of the configuration that decides, as palsub reads it."""
-        config = self._config
-        return Settings(
-            policy=config.text("placement", "policy"),
-            locality_penalty=config.number("placement", "locality_penalty"),
-            barred_slowdown=config.number("placement", "barred_slowdown"),
-            lease_max_s=config.number("submit", "lease_max_s"),
-            lease_pass_s=config.number("submit", "lease_pass_s"),
-            expected_run_share=config.number("submit", "expected_run_share"),
-            expected_run_s=config.number("submit", "expected_run_s"),
-        )
 
     @property
     def _only_user(self) -> str:
@@ -121,7 +108,7 @@ class Decider:
         in_flight: dict[str, int] = defaultdict(int)
         for move in open_moves:
             in_flight[move.user] += 1
-        settings = self.settings()
+        settings = settings_of(self._config)
         steps = [(move, self._journal.steps_of(move.move_id)) for move in moves]
         return MoveTerms(
             policy=settings.policy,

@@ -35,6 +35,7 @@ class Mover:
         self._journal, self._client, self._limits, self._note = journal, client, limits, note
         self._moves: dict[int, Move] = {}  # job -> its open move
         self._looked_s = 0.0  # when Slurm was last asked
+        self._unsure: set[int] = set()  # jobs that an earlier process may not have signalled any more
         self._refused: dict[int, tuple[float, str]] = {}  # job -> when Slurm refused an order last, and its words
 
     def start(self, moves: Sequence[Move]) -> None:
@@ -47,6 +48,7 @@ class Mover:
     def recover(self, now_s: float) -> None:
         """Take up what an earlier process left, with a first look at it. Raises as `step` does."""
         self._moves = {move.job_id: move for move in self._journal.open_moves()}
+        self._unsure = {job_id for job_id, move in self._moves.items() if move.step == steps.SIGNALLING}
         self.step(now_s)
 
     def step(self, now_s: float) -> bool:
@@ -75,6 +77,9 @@ class Mover:
 
     def _advance(self, move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float) -> None:
         act = self._checked(move, steps.act(move, job, now_s, self._limits, lease))
+        if move.job_id in self._unsure and act == Act():  # a second checkpoint does no harm
+            act = Act(action="signal")
+        self._unsure.discard(move.job_id)
         refused_s = self._refused.get(move.job_id, (-PAUSE_S, ""))[0]
         if not act.step and not act.outcome and 0 <= now_s - refused_s < PAUSE_S:
             return

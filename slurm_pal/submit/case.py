@@ -10,6 +10,10 @@ from slurm_pal.submit.offer import Offer
 from slurm_pal.submit.request import Request
 from slurm_pal.submit.scene import Scene
 
+TYPE_CHECKING = False  # typing's own constant costs the import of typing
+if TYPE_CHECKING:
+    from slurm_pal.config import Config
+
 
 class Settings(NamedTuple):
     """The part of the configuration that decides (docs/settings.md)."""
@@ -21,6 +25,19 @@ class Settings(NamedTuple):
     lease_pass_s: float = 3.0
     expected_run_share: float = 0.5
     expected_run_s: float = 3600.0
+
+
+def settings_of(config: Config, policy: str = "") -> Settings:
+    """What the configuration says; with `policy` another rule than its own."""
+    return Settings(
+        policy=policy or config.text("placement", "policy"),
+        locality_penalty=config.number("placement", "locality_penalty"),
+        barred_slowdown=config.number("placement", "barred_slowdown"),
+        lease_max_s=config.number("submit", "lease_max_s"),
+        lease_pass_s=config.number("submit", "lease_pass_s"),
+        expected_run_share=config.number("submit", "expected_run_share"),
+        expected_run_s=config.number("submit", "expected_run_s"),
+    )
 
 
 class Case(NamedTuple):

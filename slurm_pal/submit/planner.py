@@ -21,7 +21,7 @@ TYPE_CHECKING = False  # decide and snapshot are imported while Slurm answers
 if TYPE_CHECKING:
     from slurm_pal.config import Config
     from slurm_pal.store.snapshot import Snapshot
-    from slurm_pal.submit.case import Decision, Settings
+    from slurm_pal.submit.case import Decision
 
 LAST_MARGIN_S = 60.0
 """A lease is taken back this long after submit.lease_max_s whatever keeps the job waiting."""
@@ -89,6 +89,8 @@ def _comment(
 
     A comment of the user's own is added to only where he asked for that, by making the job movable.
     """
+    if not mark and word is None:
+        return []
     known = terms(line, os.environ, script)
     if word is not None and (not known.readable or (known.comment and not asked)):
         word = None
@@ -106,20 +108,6 @@ def _source(config: Config, snapshot: Snapshot | DataError | None, now_s: float)
         return None
     age_s = round(max(0.0, now_s - snapshot.written_s))
     return {"path": config.snapshot_path, "epoch": snapshot.epoch, "age_s": age_s}
-
-
-def _settings(config: Config, policy: str) -> Settings:
-    from slurm_pal.submit.case import Settings
-
-    return Settings(
-        policy=policy,
-        locality_penalty=config.number("placement", "locality_penalty"),
-        barred_slowdown=config.number("placement", "barred_slowdown"),
-        lease_max_s=config.number("submit", "lease_max_s"),
-        lease_pass_s=config.number("submit", "lease_pass_s"),
-        expected_run_share=config.number("submit", "expected_run_share"),
-        expected_run_s=config.number("submit", "expected_run_s"),
-    )
 
 
 def _clearer(config: Config, chosen: Choice, request: Request, cluster: str, alive: bool, warnings: list[str]) -> str:
@@ -164,13 +152,13 @@ def _decide(
         if read and isinstance(read[0], DataError):
             raise read[0] from None  # the nearer cause, and the one the user can mend
         raise
-    from slurm_pal.submit.case import Decision
+    from slurm_pal.submit.case import Decision, settings_of
     from slurm_pal.submit.decide import decide
 
     found = read[0]
     if isinstance(found, DataError):
         return found, Decision("none", f"left to Slurm: {found}")
-    return found, decide(request, overview, found, sensitivity, _settings(config, policy), clearer, now_s)
+    return found, decide(request, overview, found, sensitivity, settings_of(config, policy), clearer, now_s)
 
 
 def _lease(decided: Decision, request: Request, config: Config, now_s: float) -> Lease:

@@ -123,10 +123,13 @@ pal_write_checkpoint() {
   [ -e "$SLURM_PAL_ACK" ]
 }
 
+# For a subshell: these change what Slurm's commands do.
+pal_plain_slurm() { unset "${!SQUEUE_@}" "${!SCONTROL_@}" SLURM_CLUSTERS; }
+
 # SIGUSR1: in the background, so that the batch shell goes on to hear signals.
 pal_checkpoint() {
   trap - INT QUIT
-  unset "${!SQUEUE_@}" "${!SCONTROL_@}" SLURM_CLUSTERS # they change what Slurm's commands do
+  pal_plain_slurm
   local before
   before=$(pal_ack_in "$(pal_comment)")
   rm -f -- "$SLURM_PAL_ACK"
@@ -180,6 +183,10 @@ pal_to_be_continued() {
   while [ $((now_s - at_s)) -le "$pal_requeue_s" ]; do
     sleep 1
     [[ $pal_got != *TERM* ]] || exit 143
+    if [[ $pal_got == *USR1* ]]; then # asked again: the checkpoint that is there will do
+      pal_got=""
+      (pal_plain_slurm; pal_acknowledge "" "$(pal_ack_in "$(pal_comment)")") && printf -v at_s '%(%s)T' -1
+    fi
     printf -v now_s '%(%s)T' -1
   done
   pal_say "no requeue after the checkpoint: the job's script is run again"

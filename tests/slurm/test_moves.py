@@ -19,6 +19,8 @@ from slurm_pal.rebalance.journal import Move, open_journal
 from slurm_pal.rebalance.mover import Mover, StepLimits
 from slurm_pal.slurm.cli import CliClient
 
+from . import queue_of
+
 pytestmark = pytest.mark.real_slurm
 
 PATIENCE_S = 40.0
@@ -58,13 +60,7 @@ class Site:
         return self.client.submit(["-o", "/dev/null", *words], script)
 
     def until(self, number: int, wanted: Callable[[SlurmJob], bool]) -> SlurmJob:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
-            job = self.client.jobs_of([number])[number]
-            if wanted(job):
-                return job
-            assert time.monotonic() < deadline_s, job
-            time.sleep(0.05)
+        return queue_of.until(self.client, number, wanted)
 
     def running(self, number: int) -> SlurmJob:
         return self.until(number, lambda job: job.state == "RUNNING")
@@ -109,12 +105,7 @@ def site(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         monkeypatch.setenv(name, value)
     made = Site(tmp_path)
     yield made
-    client = made.client
-    client.cancel([n for n, (state, _) in client.job_states().items() if state in ("PENDING", "RUNNING")])
-    deadline_s = time.monotonic() + PATIENCE_S
-    while any(state in ("PENDING", "RUNNING", "COMPLETING") for state, _ in client.job_states().values()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    queue_of.emptied(made.client)
 
 
 def test_a_move(site: Site) -> None:

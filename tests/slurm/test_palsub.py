@@ -19,6 +19,8 @@ from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.store.snapshot import GpuScore, publish
 
+from . import queue_of
+
 pytestmark = pytest.mark.real_slurm
 
 PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import main; sys.exit(main())"]
@@ -60,14 +62,7 @@ class User:
         return int(done.stdout)
 
     def until(self, number: int, wanted: Callable[[SlurmJob], bool]) -> SlurmJob:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
-            job = self.client.job(number)
-            assert job is not None
-            if wanted(job):
-                return job
-            assert time.monotonic() < deadline_s, job
-            time.sleep(0.1)
+        return queue_of.until(self.client, number, wanted)
 
     def started(self, number: int) -> SlurmJob:
         return self.until(number, lambda job: job.state not in ("PENDING", "CONFIGURING"))
@@ -95,14 +90,9 @@ def user(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         monkeypatch.setenv(name, value)
     somebody = User(lab, tmp_path)
     yield somebody
-    client = somebody.client
-    client.cancel([n for n, (state, _) in client.job_states().items() if state in ("PENDING", "RUNNING")])
     for pid in somebody.watchers():
         os.kill(pid, signal.SIGKILL)
-    deadline_s = time.monotonic() + PATIENCE_S
-    while any(state in ("PENDING", "RUNNING", "COMPLETING") for state, _ in client.job_states().values()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    queue_of.emptied(somebody.client)
 
 
 def test_a_pinned_job_starts_where_it_was_promised_with_its_list_untouched(user: User) -> None:

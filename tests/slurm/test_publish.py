@@ -20,6 +20,8 @@ from slurm_pal.store.lua_table import read_table
 from slurm_pal.store.snapshot import GpuScore
 from slurm_pal.submit.lease import heartbeat_fresh
 
+from . import queue_of
+
 pytestmark = pytest.mark.real_slurm
 
 PUBLISH = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "publish"]
@@ -51,14 +53,7 @@ class Site:
         self.client.update_job(job_id, AdminComment=text)
 
     def until(self, number: int, wanted: Callable[[SlurmJob], bool]) -> SlurmJob:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
-            job = self.client.job(number)
-            assert job is not None
-            if wanted(job):
-                return job
-            assert time.monotonic() < deadline_s, job
-            time.sleep(0.1)
+        return queue_of.until(self.client, number, wanted)
 
     def running(self, number: int) -> SlurmJob:
         return self.until(number, lambda job: job.state == "RUNNING")
@@ -70,12 +65,7 @@ def site(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         monkeypatch.setenv(name, value)
     made = Site(lab, tmp_path)
     yield made
-    client = made.client
-    client.cancel([n for n, (state, _) in client.job_states().items() if state in ("PENDING", "RUNNING")])
-    deadline_s = time.monotonic() + PATIENCE_S
-    while any(state in ("PENDING", "RUNNING", "COMPLETING") for state, _ in client.job_states().values()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    queue_of.emptied(made.client)
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from slurm_pal.store import snapshot
 from slurm_pal.store.lua_table import read_header
 from slurm_pal.store.snapshot import GpuScore
 
+from . import queue_of
 from .conftest import short_directory, skip_without_slurm
 
 pytestmark = pytest.mark.real_slurm
@@ -90,14 +91,7 @@ class Site:
         return made
 
     def until(self, number: int, wanted: Callable[[SlurmJob], bool]) -> SlurmJob:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
-            job = self.client.job(number)
-            assert job is not None
-            if wanted(job):
-                return job
-            assert time.monotonic() < deadline_s, f"{job} {self.ticks()[-1:]}"
-            time.sleep(0.1)
+        return queue_of.until(self.client, number, wanted, lambda: self.ticks()[-1:])
 
     def running(self, number: int, restarts: int = 0) -> SlurmJob:
         return self.until(number, lambda job: job.state == "RUNNING" and job.restarts == restarts)
@@ -182,8 +176,7 @@ def site(started: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     yield made
     (tmp_path / "end").touch()
     client = made.client
-    client.cancel([n for n, (state, _) in client.job_states().items() if state in ("PENDING", "RUNNING")])
-    made.wait(lambda: not {"PENDING", "RUNNING", "COMPLETING"} & {state for state, _ in client.job_states().values()})
+    queue_of.emptied(client)
     for node in client.nodes():
         if node.states & {"DRAIN", "DOWN"}:
             client.update_nodes([node.name], State="RESUME")

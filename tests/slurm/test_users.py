@@ -24,6 +24,8 @@ from slurm_pal.slurm.states import EXACTLY_IDLE
 from slurm_pal.store import snapshot
 from slurm_pal.store.snapshot import GpuScore
 
+from . import queue_of
+
 pytestmark = [
     pytest.mark.real_slurm,
     pytest.mark.skipif(
@@ -162,12 +164,7 @@ def site(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
             pytest.skip("this Python, or slurm_pal, cannot be read by other users")
         made.until_idle()
         yield made
-        client = made.client
-        client.cancel([n for n, (state, _) in client.job_states().items() if state in ("PENDING", "RUNNING")])
-        deadline_s = time.monotonic() + PATIENCE_S
-        while any(state in ("PENDING", "RUNNING", "COMPLETING") for state, _ in client.job_states().values()):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
+        queue_of.emptied(made.client)
     finally:
         os.chmod(parent, mode)
         shutil.rmtree(path)

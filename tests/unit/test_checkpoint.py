@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -206,7 +207,8 @@ def test_a_requeue_that_reaches_all_processes_at_once_ends_quietly(start: Start)
         job = start(LOOP, "true")
         job.until("begun")
         for pid in reversed(job.processes()):
-            os.kill(pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # a sleep of the script that has just ended
+                os.kill(pid, signal.SIGTERM)
         status, _, err = job.end()
         assert status == 143 and err.replace(b"Terminated\n", b"") == b""
 
@@ -233,6 +235,16 @@ def test_the_end_of_the_job_is_not_waited_for_when_a_requeue_comes(start: Start)
     job.until("begun")
     job.checkpoint("0.1")
     time.sleep(1.5)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end()[:2] == (143, b"run\n")
+
+
+def test_a_script_that_ended_after_its_checkpoint_need_not_write_another(start: Start) -> None:
+    job = start(ONCE.replace("run $(cat state)", "run"), "USR1")
+    job.until("begun")
+    for number in ("0.1", "0.2"):
+        job.checkpoint(number)
+        time.sleep(1.5)
     job.process.send_signal(signal.SIGTERM)
     assert job.end()[:2] == (143, b"run\n")
 

@@ -331,6 +331,21 @@ def test_the_checkpoint_is_waited_for(site: Site) -> None:
     assert site.outcome(number) == "moved" and job.signals == ["USR1"]
 
 
+def test_a_signal_that_may_not_have_been_sent_is_sent_by_the_next_process(site: Site) -> None:
+    """Else the job would be waited for until the limit, and stay where it is."""
+    number = site.submit("--gres=gpu:1")
+    job = site.slurm.jobs[number]
+    site.start(number, checkpoint=True)
+    site.crash_at, site.crash_after = site.count + 2, False  # after the journal's entry, before the signal
+    with site.surviving():
+        site.run()
+    assert job.signals == ["USR1"]
+    job.comment = marks.put(job.comment, {"ack": "0.1"}) or ""
+    site.restart()
+    site.run()
+    assert site.outcome(number) == "moved" and job.signals == ["USR1"]
+
+
 def test_a_target_that_was_taken_during_the_checkpoint_costs_no_restart(site: Site) -> None:
     number = site.submit("--gres=gpu:1")
     site.start(number, checkpoint=True)

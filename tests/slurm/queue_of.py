@@ -1,0 +1,34 @@
+"""A real Slurm's queue, for tests: until a job is as it should be, and until all is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.slurm.client import SlurmClient
+
+PATIENCE_S = 60.0
+
+
+def until(
+    client: SlurmClient, number: int, wanted: Callable[[SlurmJob], bool], told: Callable[[], object] = lambda: ""
+) -> SlurmJob:
+    """The job, once it is as wanted; `told` is shown beside it where it never is."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        job = client.job(number)
+        assert job is not None
+        if wanted(job):
+            return job
+        assert time.monotonic() < deadline_s, f"{job} {told()}"
+        time.sleep(0.05)
+
+
+def emptied(client: SlurmClient) -> None:
+    """Cancel every job and wait until none holds anything."""
+    client.cancel([n for n, (state, _) in client.job_states().items() if state in ("PENDING", "RUNNING")])
+    deadline_s = time.monotonic() + PATIENCE_S
+    while any(state in ("PENDING", "RUNNING", "COMPLETING") for state, _ in client.job_states().values()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
