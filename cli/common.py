@@ -8,12 +8,15 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurm_pal import __version__
-from slurm_pal.errors import Exit, PalError, one_line
+from slurm_pal.errors import Exit, PalError, UsageError, one_line
+
+if TYPE_CHECKING:
+    from slurm_pal.config import Config  # `pal progress` does without
 
 Command = Callable[..., Any]
 
@@ -62,6 +65,16 @@ def run(command: click.Command, program: str) -> None:
         if not known and not verbose:
             print(f"{program}: run it again with -vv to see where, and please report it", file=sys.stderr)
         sys.exit(error.exit_code if isinstance(error, PalError) else Exit.FAILED)
+
+
+def check_every(config: Config, every: float) -> None:
+    """Raise UsageError for an interval so long that what is published would not be believed until the next time."""
+    limit_s = min(config.number("filter", "max_age_s"), config.number("submit", "heartbeat_max_age_s"))
+    if not 0 < every < limit_s:
+        raise UsageError(
+            f"--every {every:g} must be above 0 and below {limit_s:g} s, since nobody believes an older table "
+            "(filter.max_age_s) or heartbeat (submit.heartbeat_max_age_s)"
+        )
 
 
 def _drop_unsaid() -> None:

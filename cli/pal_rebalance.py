@@ -110,12 +110,7 @@ def _check(config: Config, wanted: Wanted) -> None:
         return
     if not wanted.daemon:
         raise UsageError("--every goes with --daemon; one tick has no interval")
-    limit_s = min(config.number("filter", "max_age_s"), config.number("submit", "heartbeat_max_age_s"))
-    if not 0 < wanted.every < limit_s:
-        raise UsageError(
-            f"--every {wanted.every:g} must be above 0 and below {limit_s:g} s, since nobody believes an older table "
-            "(filter.max_age_s) or heartbeat (submit.heartbeat_max_age_s)"
-        )
+    common.check_every(config, wanted.every)
 
 
 def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:

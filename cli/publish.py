@@ -14,7 +14,7 @@ from slurm_pal import config as settings
 from slurm_pal.cli import common
 from slurm_pal.cli.until_signal import until_signal
 from slurm_pal.config import Config
-from slurm_pal.errors import DataError, PalError, UsageError, one_line
+from slurm_pal.errors import DataError, PalError, one_line
 from slurm_pal.files import locked
 from slurm_pal.rebalance.leases import Update
 from slurm_pal.rebalance.round import Publisher, Round
@@ -53,12 +53,8 @@ def publish(every: float | None, as_json: bool) -> None:
 
 
 def _check(config: Config, every: float | None) -> None:
-    limit_s = min(config.number("filter", "max_age_s"), config.number("submit", "heartbeat_max_age_s"))
-    if every is not None and not 0 < every < limit_s:
-        raise UsageError(
-            f"--every {every:g} must be above 0 and below {limit_s:g} s, since nobody believes an older table "
-            "(filter.max_age_s) or heartbeat (submit.heartbeat_max_age_s)"
-        )
+    if every is not None:
+        common.check_every(config, every)
     folder = os.path.dirname(config.table_path)
     if not os.path.isdir(folder):
         raise DataError(f"no directory {folder} for the filter's table: mkdir {folder}, or set paths.table in pal.toml")

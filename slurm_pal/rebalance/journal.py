@@ -13,13 +13,12 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from slurm_pal.errors import DataError
 from slurm_pal.files import slurm_user_uid
-from slurm_pal.store.database import BUSY_TIMEOUT_S, Schema, make_directory, migrate, said, writer_lock
+from slurm_pal.store.database import BUSY_TIMEOUT_S, Opened, Schema, make_directory, migrate, said, writer_lock
 
 APPLICATION_ID = 0x70616C32  # "pal2"
 KEPT_S = 90 * 86400.0
@@ -198,30 +197,13 @@ _AGEING = (
 )
 
 
-class Journal:
-    """An open journal. Use `open_journal`; a context manager closes it and gives the lock back.
+class Journal(Opened):
+    """An open journal. Use `open_journal`.
 
     Each method that writes has its change on disk when it returns, whole or not at all. All
     methods raise DataError when the file is damaged, the disk is full or the journal was opened
     for reading, and BusyError when another program keeps the file locked for five seconds.
     """
-
-    def __init__(self, path: str, connection: sqlite3.Connection, cleanup: contextlib.ExitStack) -> None:
-        self.path = path
-        self._connection = connection
-        self._cleanup = cleanup
-
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file and give the writer's lock back."""
-        self._cleanup.close()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from urllib.parse import quote
 
 from slurm_pal.errors import BusyError, DataError
@@ -70,15 +70,15 @@ class Inserted(NamedTuple):
     conflicting: tuple[str, ...]  # run_ids known with another content; the older one is kept
 
 
-class Database:
-    """An open database. Use `open_database`; a context manager closes it and gives the lock back."""
+class Opened:
+    """An open SQLite file with its writer's lock; a context manager closes it and gives the lock back."""
 
     def __init__(self, path: str, connection: sqlite3.Connection, cleanup: contextlib.ExitStack) -> None:
         self.path = path
         self._connection = connection
         self._cleanup = cleanup
 
-    def __enter__(self) -> Database:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -89,6 +89,10 @@ class Database:
     def close(self) -> None:
         """Close the file and give the writer's lock back."""
         self._cleanup.close()
+
+
+class Database(Opened):
+    """An open database. Use `open_database`."""
 
     def insert(self, records: Iterable[Record], now_s: float) -> Inserted:
         """Add records, all or none; those already known are left as they are.
