@@ -9,6 +9,7 @@ pal_command=@COMMAND@           # a shell command that writes a checkpoint; or, 
 pal_signal=@SIGNAL@             # the signal by which the job's processes write one
 pal_first=@FIRST@               # the line at which the job's own script begins
 pal_limit_s=110                 # for a checkpoint; whoever asked for one waits a little longer
+pal_exit_s=10                   # a program that ends because of its checkpoint has done so by then
 pal_requeue_s=60                # how long after a checkpoint a requeue may follow
 
 # stderr is fd 5, since bash itself tells on fd 2 of children that were killed; stdin is fd 3.
@@ -171,7 +172,8 @@ pal_run() {
 
 # Whether the script must run once more. Some programs write their checkpoint and exit 0, since they expect the
 # requeue that follows. Were the job to end now, the rest of its work would be lost. When no requeue has come in
-# time the move was given up, and the script goes on from its checkpoint, as it would after the requeue.
+# time the move was given up, and the script goes on from its checkpoint, as it would after the requeue. One that ran
+# on after its checkpoint has simply come to its end.
 pal_to_be_continued() {
   local now_s at_s
   [ "$pal_status" = 0 ] && [ -n "$pal_writer" ] && [ -z "$pal_ending" ] || return 1
@@ -179,7 +181,7 @@ pal_to_be_continued() {
   read -r at_s < "$pal_dir/acknowledged" || return 1
   rm -f -- "$pal_dir/acknowledged"
   printf -v now_s '%(%s)T' -1
-  [ $((now_s - at_s)) -le "$pal_requeue_s" ] || return 1
+  [ $((now_s - at_s)) -le "$pal_exit_s" ] || return 1
   while [ $((now_s - at_s)) -le "$pal_requeue_s" ]; do
     sleep 1
     [[ $pal_got != *TERM* ]] || exit 143

@@ -66,6 +66,7 @@ class Ran(NamedTuple):
     resumed: float  # share of the work that was done when it was last moved
     slowdown: float  # where it ended
     gap_s: float  # from its last checkpoint until it ran again; 0.0 for a job that was not moved
+    repeated: int  # ends of its work before the last one
 
 
 def draw(seed: int, count: int, nodes: int, load: float) -> list[Job]:
@@ -111,11 +112,13 @@ def result(directory: str, number: int, job_id: int, at_s: float, began: float) 
     path, saved = (os.path.join(directory, f"{kind}-{number}") for kind in ("out", "saved"))
     with open(path, encoding="utf-8") as stream:
         said = [json.loads(line) for line in stream if line.startswith("{")]
-    if len(said) != 1:
-        raise SystemExit(f"{path}: {len(said)} results instead of one")
-    start_s, end_s = said[0]["started_s"], said[0]["ended_s"]
-    gap_s = start_s - os.stat(saved).st_mtime if said[0]["resumed"] else 0.0
-    return Ran(job_id, start_s - at_s, end_s - at_s, end_s - began, said[0]["resumed"], said[0]["slowdown"], gap_s)
+    if not said:
+        raise SystemExit(f"{path}: no result")
+    # A job that ends by itself between its acknowledgement and the requeue runs once more from its checkpoint.
+    start_s, end_s, resumed = said[-1]["started_s"], said[-1]["ended_s"], said[-1]["resumed"]
+    gap_s = start_s - os.stat(saved).st_mtime if resumed else 0.0
+    slowdown = said[-1]["slowdown"]
+    return Ran(job_id, start_s - at_s, end_s - at_s, end_s - began, resumed, slowdown, gap_s, len(said) - 1)
 
 
 def arm_of(arm: str, jobs: Sequence[Job], lab: Lab, root: str) -> dict[str, object]:
@@ -143,7 +146,7 @@ def summary(jobs: Sequence[Job], ran: Sequence[Ran]) -> dict[str, object]:
     for name in (*SENSITIVITY_CLASSES, "all"):
         mine = [one for job, one in zip(jobs, ran, strict=True) if name in ("all", job.sensitivity)]
         found[f"completion_{name}_s"] = round(statistics.fmean(one.completion_s for one in mine), 2)
-    found["resumed"] = sum(one.resumed > 0 for one in ran)
+    found |= {"resumed": sum(one.resumed > 0 for one in ran), "repeated": sum(one.repeated for one in ran)}
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -31,7 +32,7 @@ OWN = 'it\'s "mine"  a=b $HOME\nsecond'
 class Job:
     """A wrapped script as slurmstepd would start it, beside a Slurm that only knows a comment."""
 
-    def __init__(self, root: Path, body: bytes, command: str, *arguments: str, requeue_s: int = 60) -> None:
+    def __init__(self, root: Path, body: bytes, command: str, *arguments: str, **limits: int) -> None:
         self.root, self.comment = root, root / "comment"
         for name in ("bin", "tmp"):
             (root / name).mkdir(exist_ok=True)
@@ -40,7 +41,10 @@ class Job:
             (root / "bin" / name).write_text(text)
             (root / "bin" / name).chmod(0o755)
         self.comment.write_text(OWN)
-        text = render(body, command).replace(b"pal_requeue_s=60", b"pal_requeue_s=%d" % requeue_s)
+        text = render(body, command)
+        for name, seconds in limits.items():
+            text, count = re.subn(rb"\npal_%s=\d+" % name.encode(), b"\npal_%s=%d" % (name.encode(), seconds), text)
+            assert count == 1
         (root / "slurm_script").write_bytes(text)
         env = {
             "PATH": f"{root}/bin:{os.environ['PATH']}", "TMPDIR": str(root / "tmp"), "SLURM_JOB_ID": "77",
@@ -85,8 +89,8 @@ class Job:
 def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
-    def begin(body: str, command: str, *arguments: str, requeue_s: int = 60) -> Job:
-        jobs.append(Job(tmp_path, body.encode(), command, *arguments, requeue_s=requeue_s))
+    def begin(body: str, command: str, *arguments: str, **limits: int) -> Job:
+        jobs.append(Job(tmp_path, body.encode(), command, *arguments, **limits))
         return jobs[-1]
 
     yield begin
@@ -250,7 +254,7 @@ def test_a_script_that_ended_after_its_checkpoint_need_not_write_another(start: 
 
 
 def test_a_job_that_ends_long_after_a_checkpoint_has_ended(start: Start) -> None:
-    job = start(LOOP.replace("exit 4", "exit 0"), "true", requeue_s=0)
+    job = start(LOOP.replace("exit 4", "exit 0"), "true", exit_s=1)
     job.until("begun")
     job.checkpoint("0.1")
     time.sleep(2.5)
