@@ -17,6 +17,7 @@ from slurm_pal.cli.moves import moves
 from slurm_pal.cli.progress import ack, progress
 from slurm_pal.cli.publish import publish
 from slurm_pal.cli.simulate import simulate
+from slurm_pal.cli.throughputs import throughputs
 from slurm_pal.cli.trace import trace
 from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
 from slurm_pal.hostlist import expand
@@ -174,6 +175,7 @@ pal.add_command(ack)
 pal.add_command(doctor)
 pal.add_command(demo)
 pal.add_command(simulate)
+pal.add_command(throughputs)
 pal.add_command(trace)
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from slurm_pal.errors import UsageError
-from slurm_pal.simulate.inputs import own, sacct, shockwave, sia, swf
+from slurm_pal.simulate.inputs import gavel, own, sacct, shockwave, sia, swf
 from slurm_pal.simulate.inputs.collect import Collector, shown
 from slurm_pal.simulate.inputs.describe import describe
 from slurm_pal.simulate.inputs.lines import Numbered, numbered, opened
 from slurm_pal.simulate.inputs.options import Options
 from slurm_pal.simulate.trace import Trace
 
-__all__ = ["FORMATS", "Format", "Options", "describe", "read"]
+__all__ = ["AUTO", "FORMATS", "Format", "Options", "describe", "read"]
 
 AUTO = "auto"
 
@@ -42,6 +42,7 @@ FORMATS: dict[str, Format] = {
     "sacct": Format(sacct, "export of sacct --parsable2"),
     "sia": Format(sia, "Sia-Philly CSV: job_id,num_gpus,submit_time,duration,model"),
     "shockwave": Format(shockwave, "Shockwave CSV: name,model_name,time,num_iters,num_replicas"),
+    "gavel": Format(gavel, "Gavel trace: ten tab-separated columns, work in steps; needs a throughput table"),
     "swf": Format(swf, "Standard Workload Format of the Parallel Workloads Archive"),
 }
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from slurm_pal.errors import UsageError
 from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.simulate.throughput_file import Throughputs
 
 CLASSES = (*SENSITIVITY_CLASSES, "D", UNKNOWN_CLASS)
 """What a job of a trace may have; D (memory-bound) is a class of its own in the published traces."""
@@ -32,6 +33,7 @@ class Options(NamedTuple):
     site_apps: Mapping[str, str] = {}  # sacct: [apps] of pal.toml
     patterns: tuple[tuple[str, str], ...] = ()  # sacct: (glob over job names, application or class)
     processors_per_gpu: int = 1  # swf
+    throughputs: Throughputs | None = None  # gavel: steps/s by model and GPU type
 
 
 def app_of(model: str, own: Mapping[str, App], built_in: Mapping[str, App]) -> App:

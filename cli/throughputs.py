@@ -1,0 +1,91 @@
+"""pal throughputs: how fast each application is on each type of GPUs, by what is known today."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_pal import config as settings
+from slurm_pal.cli import common
+from slurm_pal.cluster import Node
+from slurm_pal.config import Config
+from slurm_pal.errors import SlurmError, one_line
+from slurm_pal.rebalance import paths
+from slurm_pal.rebalance.journal import open_journal
+from slurm_pal.report import table
+from slurm_pal.sensitivity.catalogue import APPLICATIONS
+from slurm_pal.slurm.backend import connect
+
+if TYPE_CHECKING:  # these bring numpy, which the other commands start without
+    from slurm_pal.allocation.throughputs import Entry, Key
+
+ASK_TIMEOUT_S = 10.0
+NOTHING = "no throughputs: no table is given, and no past run has told its steps (pal progress)"
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(dir_okay=False))
+@click.option("-o", "--output", metavar="FILE", help="Write what is known (no estimates) as a table, CSV or .json.")
+@common.noheader_option
+@common.parsable_option
+@common.json_option
+@common.verbose_option
+def throughputs(file: str | None, output: str | None, noheader: bool, parsable2: bool, as_json: bool) -> None:
+    """Throughputs by application, GPUs and type of GPUs: steps/s of the job, error, runs, age and source.
+
+    \b
+    table      from FILE, the site's own table (CSV or .json)
+    progress   from past runs whose jobs called `pal progress`
+    estimated  completed from other types, applications and numbers of GPUs
+    prior      speeds of the types for an application that nobody knows
+
+    root and SlurmUser see all runs, anybody else those that his own pal-rebalance --mine saw. A
+    number after ~ is no steps/s: only ratios between types mean something.
+    """
+    from slurm_pal.allocation.throughputs import merge
+    from slurm_pal.rebalance.history import types_of
+    from slurm_pal.report import throughputs as report
+    from slurm_pal.store import throughputs as store
+
+    now_s = time.time()
+    stated = store.read(file, now_s) if file else {}
+    config = settings.load()
+    types = types_of(_nodes(config))
+    known = merge([stated, _past(config, types, stated, now_s)])
+    if output:
+        store.write(output, known, now_s)
+    rows = report.rows(known, types.values())
+    if as_json:
+        common.print_json("throughputs", {"throughputs": [row._asdict() for row in rows]})
+    elif not rows and not parsable2:
+        click.echo(NOTHING)
+    else:
+        form = table.parsable if parsable2 else table.columns
+        click.echo("\n".join(form(report.HEADER, list(map(report.cells, rows)), noheader)))
+
+
+def _nodes(config: Config) -> tuple[Node, ...]:
+    try:
+        return connect(config, timeout_s=ASK_TIMEOUT_S).nodes()
+    except SlurmError as error:
+        click.echo(f"pal: past runs are not shown, since the types of nodes are unknown: {one_line(error)}", err=True)
+        return ()
+
+
+def _past(config: Config, types: Mapping[str, str], stated: Mapping[Key, Entry], now_s: float) -> dict[Key, Entry]:
+    """What past runs tell; those left out are said on stderr. Raises DataError when the journal cannot be read."""
+    from slurm_pal.rebalance import history
+
+    path = paths.readable_journal(config)
+    if path is None or not types:
+        return {}
+    with open_journal(path, write=False) as journal:
+        seen = journal.observations(0.0)
+    names = history.spellings([*(key.application for key in stated), *config.apps, *APPLICATIONS])
+    found = history.history(seen, types, names, now_s)
+    for why, count in sorted(found.unused.items()):
+        click.echo(f"pal: {count} past {'run is' if count == 1 else 'runs are'} left out: {why}", err=True)
+    return found.entries

@@ -1,0 +1,110 @@
+"""What all exact policies share: which shares are variables, the rows that bound them, and shares from a solution."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_pal.allocation.grouping import Groups
+from slurm_pal.allocation.linear import INFINITE, Rows
+from slurm_pal.allocation.problem import Allocation, Matrix, Problem, Vector, proportional_throughput
+
+
+class Cells(NamedTuple):
+    """The shares that can be above 0, as the variables 0..v-1 of a program, ordered by group, then column."""
+
+    group: NDArray[np.int64]  # (v,)
+    column: NDArray[np.int64]  # (v,)
+    throughput: Vector  # (v,) steps/s
+    best: Vector  # (g,) largest throughput of a group over its cells, steps/s; 0 where it has none
+
+    @property
+    def size(self) -> int:
+        return len(self.group)
+
+
+def fitting(problem: Problem) -> Matrix:
+    """(m, n) throughput where a job can run, steps/s: 0 where its gang is larger than a capacity it would draw on."""
+    taken = problem.uses > 0
+    room = np.where(taken, problem.capacity[:, None] / np.where(taken, problem.uses, 1.0), np.inf)
+    return np.where(problem.scale[:, None] <= room.min(axis=0, initial=np.inf), problem.throughput, 0.0)
+
+
+def cells(problem: Problem, found: Groups) -> Cells:
+    """The variables of a program with one row of shares for each group."""
+    throughput = fitting(problem)[found.first]
+    group, column = np.nonzero(throughput)
+    return Cells(group, column, throughput[group, column], throughput.max(axis=1, initial=0.0))
+
+
+def base_rows(problem: Problem, found: Groups, variables: Cells) -> Rows:
+    """The conditions B of gavel.md 1 over the cells: one time row for each group, then the capacity rows.
+
+    Row i <= 1 is the time of a member of group i. Row g + k is the use of capacity k by all members.
+    """
+    g, k = len(found.first), len(problem.capacity)
+    demand = (problem.scale[found.first] * found.count)[variables.group]
+    each = [np.flatnonzero(problem.uses[row, variables.column]) for row in range(k)]
+    return Rows(
+        np.concatenate([variables.group, *(np.full(len(cell), g + row) for row, cell in enumerate(each))]),
+        np.concatenate([np.arange(variables.size), *each]),
+        np.concatenate(
+            [np.ones(variables.size), *(demand[c] * problem.uses[r, variables.column[c]] for r, c in enumerate(each))]
+        ),
+        np.full(g + k, -INFINITE),
+        np.concatenate([np.ones(g), problem.capacity]),
+    )
+
+
+def shares_of(problem: Problem, found: Groups, variables: Cells, x: Vector) -> Matrix:
+    """(m, n) the shares of a solution, given to every member of each group."""
+    shares = np.zeros((len(found.first), problem.n_columns))
+    shares[variables.group, variables.column] = x[: variables.size]
+    return within_limits(problem, found, shares)[found.member]
+
+
+def within_limits(problem: Problem, found: Groups, shares: Matrix) -> Matrix:
+    """(g, n) shares of groups, scaled down where they are over a limit.
+
+    A solver keeps its rows to a tolerance. Afterwards no limit is broken by more than rounding.
+    """
+    shares = np.clip(shares, 0.0, 1.0)
+    shares /= np.maximum(1.0, shares.sum(axis=1, keepdims=True))
+    use = (problem.scale[found.first] * found.count) @ shares
+    for uses, capacity in zip(problem.uses, problem.capacity, strict=True):
+        wanted = float(uses @ use)
+        if wanted > capacity:
+            factor = np.where(uses > 0, capacity / wanted, 1.0)
+            shares, use = shares * factor, use * factor
+    return shares
+
+
+def reference_throughput(problem: Problem) -> Vector:
+    """(m,) steps/s that throughput is measured against: at proportional shares, as published (Tbar of gavel.md 1).
+
+    A job that runs only where the reference has no GPUs is measured against its best throughput.
+    """
+    best = problem.throughput.max(axis=1, initial=0.0)
+    mean = proportional_throughput(problem) if problem.gpus.sum() > 0 else best
+    return np.where(mean > 0, mean, best)
+
+
+def running(problem: Problem) -> NDArray[np.bool_]:
+    """(m,) jobs that can run somewhere."""
+    return np.asarray(fitting(problem).any(axis=1), dtype=np.bool_)
+
+
+def left_out(runs: NDArray[np.bool_]) -> tuple[str, ...]:
+    """A note about jobs that can run nowhere; `runs` is (m,)."""
+    rows = np.flatnonzero(~runs)
+    if not rows.size:
+        return ()
+    some = ", ".join(str(row) for row in rows[:5]) + (", ..." if rows.size > 5 else "")
+    return (f"{rows.size} of {runs.size} jobs fit no column and get no share (rows {some})",)
+
+
+def nothing(problem: Problem, objective: float = float("nan"), notes: tuple[str, ...] = ()) -> Allocation:
+    """No share for anybody."""
+    return Allocation(np.zeros((problem.n_jobs, problem.n_columns)), objective, notes=notes)

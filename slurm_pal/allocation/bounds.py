@@ -1,0 +1,149 @@
+"""What no schedule can beat: lower bounds on the makespan and on completion times, with free moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_pal.allocation.base import fitting
+from slurm_pal.allocation.grouping import Groups, groups
+from slurm_pal.allocation.linear import INFINITE, Program, Rows, together
+from slurm_pal.allocation.problem import Problem, Vector
+
+SUFFIXES = 24  # release times that `makespan_bound_s` looks at, at most
+
+
+def drain_s(problem: Problem) -> float:
+    """Time that the remaining work takes at the very least, s; 0 where nothing can run. Cheap, for each tick.
+
+    The longest job on its fastest column, or what the capacity takes with the jobs of a kind taken together
+    (same throughput and scale). Work that can run nowhere is left out.
+    """
+    return _least_s(problem, groups(problem))
+
+
+def makespan_bound_s(problem: Problem, release_s: Vector) -> float:
+    """Time at which the last job ends at the very earliest, s; job i comes at release_s[i].
+
+    For some release times a: a, and the makespan LP (gavel.md 10.2) of all jobs from a on,
+    with the rows for whole gangs that `drain_s` has too. For jobs that are all there at 0 it is that LP.
+    """
+    times = np.unique(release_s)
+    picked = times[np.unique(np.linspace(0, times.size - 1, SUFFIXES).astype(int))] if times.size else times
+    best = fitting(problem).max(axis=1, initial=0.0)
+    alone_s = np.divide(problem.remaining, best, out=np.zeros(best.size), where=best > 0)
+    ends_s = [float((release_s + alone_s).max(initial=0.0))]
+    for start_s in picked:
+        later = release_s >= start_s
+        part = _rows_of(problem, later)
+        ends_s.append(float(start_s) + _least_s(part, groups(part, part.remaining)))
+    return max(ends_s)
+
+
+def completion_bound_s(problem: Problem, release_s: Vector, edges_s: Vector) -> float:
+    """A lower bound on the mean of (end - release), s, of jobs that can all run somewhere.
+
+    The fluid LP over the intervals between `edges_s`, from 0 to a time by which all can be done. A job ends no sooner
+    than alone on its fastest column, p after its release, and no sooner than p/2 after the mean time of its work,
+    since it never works faster than there. Work counts at the start of its interval, so finer edges bound better.
+    """
+    speed = fitting(problem)
+    shortest_s = problem.remaining / speed.max(axis=1)
+    job, column, span = np.nonzero((speed > 0)[:, :, None] & (edges_s[1:] > release_s[:, None])[:, None, :])
+    m, entries = problem.n_jobs, np.arange(job.size)
+    part = speed[job, column] / problem.remaining[job]  # of the job's work, per second
+    since_s = np.maximum(edges_s[span] - release_s[job], 0.0)
+    work = Rows(job, entries, part, np.ones(m), np.full(m, INFINITE))
+    # Variable job.size + i: by how much job i ends after release + p.
+    mean = Rows(
+        np.concatenate((np.arange(m), job)),
+        np.concatenate((job.size + np.arange(m), entries)),
+        np.concatenate((np.ones(m), -part * since_s)),
+        -shortest_s / 2,
+        np.full(m, INFINITE),
+    )
+    n_spans = edges_s.size - 1
+    own = job * n_spans + span
+    free_s = np.clip(edges_s[None, 1:] - np.maximum(edges_s[None, :-1], release_s[:, None]), 0.0, None).ravel()
+    time = Rows(own, entries, np.ones(job.size), np.full(free_s.size, -INFINITE), free_s)
+    room = [
+        Rows(span[e], e, use[e], np.full(n_spans, -INFINITE), capacity * np.diff(edges_s))
+        for use, capacity in _gangs(problem, problem.scale[job], column)
+        for e in [np.flatnonzero(use)]
+    ]
+    cost = np.concatenate((np.zeros(job.size), np.ones(m)))
+    found = Program(cost, together(work, mean, time, *room), maximise=False).solve()
+    return float((found.objective + shortest_s.sum()) / m)
+
+
+def _least_s(problem: Problem, found: Groups) -> float:
+    """The least M such that the work of all groups fits into M seconds, by time rows, capacity and whole gangs."""
+    speed = fitting(problem)[found.first]
+    best = speed.max(axis=1, initial=0.0)
+    work = np.bincount(found.member, weights=problem.remaining, minlength=best.size)
+    longest = np.zeros(best.size)
+    np.maximum.at(longest, found.member, problem.remaining)
+    alone_s = np.divide(longest, best, out=np.zeros(best.size), where=best > 0)
+    unit_s = float(alone_s.max(initial=0.0))
+    if unit_s == 0.0:
+        return 0.0
+    group, column = np.nonzero((speed > 0) & (alone_s > 0)[:, None])
+    n = group.size
+    needed = np.where(
+        alone_s > 0, work / np.where(best > 0, best, 1.0) / unit_s, 0.0
+    )  # in units, on the fastest column
+    rate = speed[group, column] / best[group]
+    parts = [
+        Rows(group, np.arange(n), rate, needed, np.full(best.size, INFINITE)),
+        _at_most(group, np.ones(n), found.count, n),
+    ]
+    for use, capacity in _gangs(problem, problem.scale[found.first][group], column):
+        parts.append(_at_most(np.zeros(n, dtype=np.int64), use, np.array([capacity]), n))
+    cost = np.zeros(n + 1)
+    cost[n] = 1.0
+    least = Program(cost, together(*parts), maximise=False).solve().objective
+    return unit_s * max(1.0, least)
+
+
+def _at_most(row: NDArray[np.int64], use: Vector, limit: Vector, makespan: int) -> Rows:
+    """Rows use . time <= limit * M, where `makespan` is the variable M."""
+    rows = np.arange(limit.size)
+    return Rows(
+        np.concatenate((row, rows)),
+        np.concatenate((np.arange(row.size), np.full(limit.size, makespan))),
+        np.concatenate((use, -limit)),
+        np.full(limit.size, -INFINITE),
+        np.zeros(limit.size),
+    )
+
+
+def _gangs(problem: Problem, scale: Vector, column: NDArray[np.int64]) -> Iterator[tuple[Vector, float]]:
+    """(use of each entry, capacity) in GPUs, then in gangs of q GPUs, for each capacity row.
+
+    Jobs that run at the same moment need no more than c GPUs together, so neither more than c // q
+    times q GPUs, if of each job only whole multiples of q are counted.
+    """
+    for uses, capacity in zip(problem.uses, problem.capacity, strict=True):
+        need = uses[column] * scale
+        yield need, float(capacity)
+        for gang in np.unique(need[need > 1]):
+            yield np.floor(need / gang), float(np.floor(capacity / gang))
+
+
+def _rows_of(problem: Problem, kept: NDArray[np.bool_]) -> Problem:
+    """The problem of some of the jobs."""
+    per_job = (
+        "throughput",
+        "scale",
+        "weight",
+        "remaining",
+        "age_s",
+        "earned_s",
+        "held",
+        "deadline_s",
+        "entity",
+        "kind",
+    )
+    return problem._replace(**{name: getattr(problem, name)[kept] for name in per_job})

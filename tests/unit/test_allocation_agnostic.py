@@ -1,0 +1,41 @@
+"""The agnostic twin of a problem."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from slurm_pal.allocation.agnostic import flattened
+from slurm_pal.allocation.problem import problem
+from slurm_pal.errors import UsageError
+
+SPEEDS = [[4.0, 2.0, 1.0], [9.0, 3.0, 0.0]]
+
+
+def test_one_speed_for_all_columns_but_those_where_it_cannot_run() -> None:
+    twin = flattened(problem(SPEEDS, [1, 2], [1, 1, 1]))
+    assert twin.throughput.tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+def test_a_float_is_a_speed_and_an_int_a_column() -> None:
+    given = problem(SPEEDS, [1, 2], [1, 1, 1])
+    assert flattened(given, 2.0).throughput.tolist() == [[2, 2, 2], [2, 2, 0]]
+    assert flattened(given, 1).throughput.tolist() == [[2, 2, 2], [3, 3, 0]]
+
+
+def test_as_published_every_column_looks_fit() -> None:
+    assert flattened(problem(SPEEDS, [1, 2], [1, 1, 1]), 0, as_published=True).throughput.tolist() == [[4] * 3, [9] * 3]
+
+
+def test_pairs_are_left_out_and_the_rest_stays() -> None:
+    given = problem(SPEEDS, [1, 2], [1, 1, 1], kind=[0, 1], pairs=np.ones((2, 2, 3)), weight=[1, 5])
+    twin = flattened(given)
+    assert twin.pairs.shape == (0, 0, 3)
+    assert twin.kind.tolist() == [0, 1]
+    assert twin.weight.tolist() == [1, 5]
+
+
+@pytest.mark.parametrize("column", [-1, 3])
+def test_unknown_column(column: int) -> None:
+    with pytest.raises(UsageError, match=rf"column {column} does not exist; the problem has columns 0 to 2"):
+        flattened(problem(SPEEDS, [1, 2], [1, 1, 1]), column)

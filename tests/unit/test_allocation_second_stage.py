@@ -1,0 +1,263 @@
+"""The second stage: floors kept, what is left spent on throughput, moves priced, and jobs that may not move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from slurm_pal.allocation import second_stage as s
+from slurm_pal.allocation.finish_time import finish_time_fairness
+from slurm_pal.allocation.grouping import alone
+from slurm_pal.allocation.linear import InfeasibleError
+from slurm_pal.allocation.makespan import makespan
+from slurm_pal.allocation.max_min import max_min
+from slurm_pal.allocation.problem import (
+    Allocation,
+    Matrix,
+    PairShare,
+    Problem,
+    Vector,
+    effective,
+    isolated_throughput,
+    problem,
+    proportional_throughput,
+    violation,
+)
+from slurm_pal.errors import DataError, PalError
+
+
+def drawn(seed: int, m: int = 8, n: int = 3, kinds: int = 4, **given: NDArray[Any]) -> Problem:
+    """A tight problem: `kinds` different rows, jobs of 1 to 4 GPUs, nested rows over the first two columns."""
+    random = np.random.default_rng(seed)
+    kind = random.integers(0, kinds, m)
+    speeds = random.uniform(0.5, 8, (kinds, n))[kind]
+    speeds[random.random((m, n)) < 0.1] = 0
+    speeds[:, 0] = np.maximum(speeds[:, 0], 0.5)
+    scale = random.choice([1.0, 2.0, 4.0], kinds)[kind]
+    uses = np.eye(n)
+    uses[1, 0] = 1
+    return problem(speeds, scale, np.full(n, 4.0), uses=uses, capacity=[4.0, 8.0, *[4.0] * (n - 2)], **given)
+
+
+def normalised(made: Problem, shares: Matrix) -> Vector:
+    return effective(made, shares) / proportional_throughput(made)
+
+
+def oracle(made: Problem, floor: Vector, previous: Matrix, penalty: Vector, slack: float) -> float:
+    """The optimum of the program as the specification writes it: X and d as variables, one row per job."""
+    m, n = made.throughput.shape
+    gain = made.throughput / proportional_throughput(made)[:, None]
+    cost = np.concatenate([-gain.ravel(), np.repeat(penalty, n)])
+    eye = np.eye(m * n)
+    per_job = np.kron(np.eye(m), np.ones((1, n)))
+    speed = np.kron(np.eye(m), np.ones((1, n))) * made.throughput.ravel()
+    capacity = np.hstack([made.uses * scale for scale in made.scale])
+
+    def with_d(rows: Matrix) -> Matrix:
+        return np.hstack([rows, np.zeros((len(rows), m * n))])
+
+    left = np.vstack([np.hstack([eye, -eye]), np.hstack([-eye, -eye]), *map(with_d, (per_job, -speed, capacity))])
+    right = np.concatenate([previous.ravel(), -previous.ravel(), np.ones(m), -(1 - slack) * floor, made.capacity])
+    found = linprog(cost, A_ub=left, b_ub=right)
+    assert found.status == 0
+    return -found.fun
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.05, 0.5]), st.sampled_from([1e-4, 1e-2]))
+def test_it_is_the_optimum_of_the_program_as_specified(seed: int, price: float, slack: float) -> None:
+    random = np.random.default_rng(seed + 1)
+    made = drawn(seed)
+    floor = s.level_floor(made, max_min(made).objective)
+    previous = max_min(drawn(seed, weight=random.uniform(0.5, 2, made.n_jobs))).shares
+    previous[random.integers(0, made.n_jobs)] = 0
+    penalty = np.where(previous.sum(axis=1) > 0, price, 0.0)
+    found = s.second_stage(made, floor, previous=previous, penalty=np.full(made.n_jobs, price), slack=slack)
+    assert violation(made, found) <= 1e-9
+    assert (effective(made, found.shares) >= (1 - slack) * floor - 1e-7).all()
+    assert found.objective == pytest.approx(oracle(made, floor, previous, penalty, slack), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_groups_change_neither_optimum_nor_limits(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = drawn(seed, m=200, kinds=6, held=np.random.default_rng(seed).integers(-1, 3, 200))
+    made = made._replace(capacity=made.capacity * 20)
+    floor = s.level_floor(made, max_min(made).objective)
+    penalty = np.full(200, 0.05)
+    grouped = s.second_stage(made, floor, penalty=penalty)
+    monkeypatch.setattr(s, "groups", lambda problem, *_: alone(problem))
+    single = s.second_stage(made, floor, penalty=penalty)
+    assert grouped.objective == pytest.approx(single.objective, rel=1e-7)
+    assert max(violation(made, grouped), violation(made, single)) <= 1e-9
+
+
+def test_leftover_capacity_is_spent() -> None:
+    """Max-min is bound by job 0, which runs on one column only; the other column is left to whim."""
+    made = problem([[1, 0], [2, 4], [2, 4]], [1, 1, 1], [1, 2])
+    first = max_min(made)
+    floor = s.level_floor(made, first.objective)
+    found = s.second_stage(made, floor)
+    assert normalised(made, found.shares).sum() >= normalised(made, first.shares).sum() - 1e-9
+    assert found.shares[1:, 1] == pytest.approx([1, 1])
+
+
+def test_floors_of_all_three_first_stages_are_met_and_tight() -> None:
+    random = np.random.default_rng(3)
+    made = drawn(5, m=12, remaining=random.uniform(1e3, 1e5, 12), age_s=random.uniform(0, 1e4, 12))
+    isolated = isolated_throughput(made)
+    fair, span, rho = max_min(made), makespan(made), finish_time_fairness(made)
+    ends_s = made.remaining / effective(made, rho.shares)
+    ratio = (made.age_s + ends_s) / (made.earned_s + made.remaining / isolated)
+    assert ratio.max() == pytest.approx(rho.objective, rel=1e-6)
+    for floor, first in (
+        (s.level_floor(made, fair.objective), fair),
+        (s.makespan_floor(made, span.objective), span),
+        (s.finish_time_floor(made, rho.objective), rho),
+    ):
+        margin = effective(made, first.shares) / floor
+        assert margin.min() == pytest.approx(1, rel=1e-5)
+        found = s.second_stage(made, floor)
+        assert (effective(made, found.shares) >= (1 - s.SLACK) * floor * (1 - 1e-6)).all()
+
+
+def test_a_job_past_its_bound_has_no_floor() -> None:
+    made = problem([[1.0], [1.0]], [1, 1], [2], remaining=[10, 10], age_s=[1e6, 0])
+    assert s.finish_time_floor(made, 2.0) == pytest.approx([0, 0.5])
+
+
+def test_jobs_stay_unless_the_gain_pays() -> None:
+    """The two jobs would gain a tenth each by changing places: worth it at .04 a share, not at .06."""
+    made = problem([[1.1, 1.0], [1.0, 1.1]], [1, 1], [1, 1], held=[1, 0])
+    moved = {
+        price: np.abs(s.second_stage(made, np.zeros(2), penalty=np.full(2, price)).shares - s.held_shares(made)).sum()
+        for price in (0.04, 0.06)
+    }
+    assert moved[0.04] == pytest.approx(4)
+    assert moved[0.06] == pytest.approx(0)
+
+
+def test_waiting_jobs_start_free_of_charge() -> None:
+    made = problem([[1.0, 2.0]], [1], [1, 1])
+    assert s.second_stage(made, np.zeros(1), penalty=np.full(1, 50.0)).shares == pytest.approx(np.array([[0, 1]]))
+
+
+def test_the_floor_goes_before_the_penalty() -> None:
+    made = problem([[1.0, 3.0]], [1], [1, 1], held=[0])
+    found = s.second_stage(made, np.array([3.0]), penalty=np.full(1, 50.0), slack=0.0)
+    assert found.shares == pytest.approx(np.array([[0, 1]]))
+
+
+def test_value_says_who_gets_the_rest() -> None:
+    made = problem([[1.0], [1.0]], [1, 1], [1])
+    found = s.second_stage(made, np.array([0.2, 0.2]), value=np.array([1.0, 2.0]), slack=0.0)
+    assert found.shares[:, 0] == pytest.approx([0.2, 0.8])
+
+
+def test_previous_shares_in_a_column_that_closed_are_given_up() -> None:
+    made = problem([[0.0, 1.0]], [1], [1, 1], held=[0])
+    assert s.second_stage(made, np.zeros(1), penalty=np.ones(1) * 0.1).shares == pytest.approx(np.array([[0, 1]]))
+
+
+def test_jobs_that_fit_nowhere_are_told() -> None:
+    made = problem([[1.0], [1.0]], [1, 4], [2])
+    found = s.second_stage(made, s.level_floor(made, max_min(made).objective))
+    assert found.shares[:, 0] == pytest.approx([1, 0])
+    assert found.notes
+
+
+def test_no_job_at_all() -> None:
+    made = problem(np.zeros((0, 2)), [], [1, 1])
+    assert s.second_stage(made, np.zeros(0)).shares.shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda made: s.second_stage(made, np.zeros(3)), DataError, "floor must be"),
+        (lambda made: s.second_stage(made, np.full(2, np.nan)), DataError, "floor must be"),
+        (lambda made: s.second_stage(made, np.zeros(2), penalty=np.full(2, -1.0)), DataError, "penalty must be"),
+        (lambda made: s.second_stage(made, np.full(2, 1.0)), InfeasibleError, "floor"),
+        (lambda made: s.move_penalty(np.ones(2), 0.0), DataError, "above 0 s"),
+    ],
+)
+def test_bad_input_is_one_clear_line(call: Callable[[Problem], object], error: type[PalError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call(problem([[1.0], [1.0]], [1, 1], [1]))
+
+
+def test_move_penalty_is_time_lost_over_time_between_solves() -> None:
+    assert s.move_penalty(np.array([180.0, 0.0]), 3600.0) == pytest.approx([0.05, 0])
+
+
+# -- jobs that may not move ------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000))
+def test_pinned_jobs_stay_and_the_rest_is_shared_as_with_fixed_rows(seed: int) -> None:
+    """Against one program in which the rows of pinned jobs are fixed to 1 in their column."""
+    held = np.full(8, -1)
+    held[:3] = (0, 1, 2)
+    whole = drawn(seed, held=held, weight=np.random.default_rng(seed).uniform(0.5, 2, 8))
+    whole = whole._replace(scale=np.minimum(whole.scale, 2))
+    may_move = np.array([False, True, False, False, True, True, True, True])
+    pinned = s.pin(whole, may_move)
+    assert pinned.rows.tolist() == [1, 3, 4, 5, 6, 7]
+    assert proportional_throughput(pinned.problem) == pytest.approx(proportional_throughput(whole)[pinned.rows])
+    assert isolated_throughput(pinned.problem) == pytest.approx(isolated_throughput(whole)[pinned.rows])
+    first = max_min(pinned.problem)
+    second = s.second_stage(pinned.problem, s.level_floor(pinned.problem, first.objective))
+    for found in (pinned.merge(first), pinned.merge(second)):
+        assert violation(whole, found) <= 1e-9
+        assert found.shares[0].tolist() == [1, 0, 0]
+        assert found.shares[2].tolist() == [0, 0, 1]
+    assert first.objective == pytest.approx(level_with_fixed_rows(whole, (0, 2)), rel=1e-6)
+
+
+def level_with_fixed_rows(made: Problem, fixed: tuple[int, ...]) -> float:
+    """The max-min level over the other jobs, where the rows of `fixed` are 1 in the column held."""
+    m, n = made.throughput.shape
+    free = [row for row in range(m) if row not in fixed]
+    unit = made.weight * proportional_throughput(made) / made.scale
+    level = np.zeros((len(free), m * n + 1))
+    for at, row in enumerate(free):
+        level[at, row * n : (row + 1) * n] = -made.throughput[row] / unit[row]
+        level[at, -1] = 1
+    time = np.hstack([np.kron(np.eye(m), np.ones((1, n))), np.zeros((m, 1))])
+    capacity = np.hstack([*(made.uses * scale for scale in made.scale), np.zeros((len(made.capacity), 1))])
+    bounds = [(0.0, 1.0)] * (m * n) + [(0.0, None)]
+    for row in fixed:
+        bounds[row * n + int(made.held[row])] = (1.0, 1.0)
+    cost = np.zeros(m * n + 1)
+    cost[-1] = -1
+    found = linprog(
+        cost,
+        A_ub=np.vstack([level, time, capacity]),
+        b_ub=np.concatenate([np.zeros(len(free)), np.ones(m), made.capacity]),
+        bounds=bounds,
+    )
+    assert found.status == 0
+    return -found.fun
+
+
+def test_pairs_and_notes_are_merged_by_row() -> None:
+    whole = problem([[1.0], [1.0], [1.0]], [1, 1, 1], [2], held=[0, -1, -1])
+    pinned = s.pin(whole, np.zeros(3, dtype=bool))
+    free = Allocation(np.zeros((2, 1)), 1.5, (PairShare(0, 1, np.array([1.0])),), ("a note",))
+    found = pinned.merge(free)
+    assert (found.pairs[0].first, found.pairs[0].second, found.objective, found.notes) == (1, 2, 1.5, ("a note",))
+    assert violation(whole, found) == 0
+
+
+def test_pinned_jobs_on_lost_gpus_leave_nothing_and_say_so() -> None:
+    whole = problem([[1.0], [1.0]], [4, 1], [3], held=[0, -1])
+    pinned = s.pin(whole, np.array([False, True]))
+    assert pinned.problem.capacity.tolist() == [0]
+    assert pinned.merge(max_min(pinned.problem)).notes[-1].startswith("jobs that may not move hold 4 GPUs")
