@@ -257,9 +257,9 @@ def _withdraw(tick: Tick) -> None:
         trouble.append(f"{moving} moves are still under way: run it again, or see pal moves")
     if trouble:
         raise PalError("; ".join(trouble))
-    click.echo("all node lists, class features and weights that were ours are taken back")
+    click.echo("all lists on jobs, class features and weights that were ours are taken back")
     if lists:
-        click.echo(f"{lists} running jobs keep a node list: Slurm changes none while they run; see pal moves")
+        click.echo(f"{lists} running jobs keep a list of ours: Slurm changes none while they run; see pal moves")
 
 
 def _warn(lines: set[str], said: set[str]) -> set[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_pal.cli.simulate_options import ONLY_REPLICA, REPLICA, simulate_options
+from slurm_pal.cli.simulate_options import NOT_PLAIN, REPLICAS, UNEQUAL, simulate_options
 from slurm_pal.cli.simulate_site_options import check_site_options
 from slurm_pal.errors import UsageError
 
@@ -41,8 +41,14 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
           a made-up trace on 16 x 4 made-up GPUs: table, pictures, one HTML page
       pal simulate --trace sacct.txt --cluster 20x8 --profile snapshot
           this site's history (docs/traces.md) on nodes like this site's
+      pal simulate --trace sacct.txt --throughputs table.csv --cluster h100:32,a100:64
+          --policy slurm,pal-share,gavel:max-min
+          the same on GPUs of several types, the fastest first: which job belongs on which
       pal simulate --replica blox-pal --trace workload-7.csv --profile DIR
-          the published simulator, job for job, its six policies
+          the simulator published with PAL, job for job, its six policies
+      pal simulate --replica gavel --trace T.trace --throughputs TABLE.json
+          --cluster v100:12,p100:12,k80:12 --policy gavel:max-min,gavel:fifo-perf
+          the simulator published with Gavel, on unequal GPUs
 
     Ctrl-C prints what is complete. Traces can be looked at and converted with pal trace.
     """
@@ -53,11 +59,19 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
             click.echo(line)
         return
     check_site_options(context, options["site"])
-    _check_mode(context, options["replica"])
+    _check_mode(context, options["replica"], unequal=_unequal(options))
+    if options["replica"] == "gavel":
+        from slurm_pal.cli.simulate_gavel import run_gavel
+
+        context.exit(run_gavel(options, _command()))
     if options["replica"]:
         from slurm_pal.cli.simulate_replica import run_replica
 
         context.exit(run_replica(options, _cluster(options), _command()))
+    if _unequal(options):
+        from slurm_pal.cli.simulate_unequal import run_unequal
+
+        context.exit(run_unequal(options, _command()))
     if options["site"]:
         from slurm_pal.cli.simulate_site import run_site
 
@@ -74,16 +88,26 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
     context.exit(run_and_report(experiment, _output(options, names), fitted.notes(), fitted.too_wide))
 
 
-def _check_mode(context: click.Context, replica: str | None) -> None:
+def _unequal(options: dict[str, Any]) -> bool:
+    """Whether the cluster is given as TYPE:GPUS,... ."""
+    return ":" in (options["cluster"] or "")
+
+
+def _check_mode(context: click.Context, replica: str | None, *, unequal: bool) -> None:
     """Options that would be ignored are refused."""
-    if replica not in (None, "blox-pal"):
-        raise UsageError(f"replica {replica!r} is not one of blox-pal")
+    if replica is not None and replica not in REPLICAS:
+        raise UsageError(f"replica {replica!r} is not one of {', '.join(REPLICAS)}")
+    allowed = REPLICAS[replica] if replica else UNEQUAL if unequal else None
+    where = f"with --replica {replica}" if replica else "with --cluster TYPE:GPUS,..."
     for parameter in context.command.params:
         name = parameter.name or ""
-        given = context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
-        if given and (name not in REPLICA if replica else name in ONLY_REPLICA):
-            words = "/".join((*parameter.opts, *parameter.secondary_opts))
-            raise UsageError(f"{words} means nothing {'with' if replica else 'without'} --replica")
+        if context.get_parameter_source(name) != click.core.ParameterSource.COMMANDLINE:
+            continue
+        words = "/".join((*parameter.opts, *parameter.secondary_opts))
+        if allowed is None and name in NOT_PLAIN:
+            raise UsageError(f"{words} means nothing without {NOT_PLAIN[name]}")
+        if allowed is not None and name not in allowed:
+            raise UsageError(f"{words} means nothing {where}")
 
 
 def _command() -> str:
@@ -102,12 +126,13 @@ def _cluster(options: dict[str, Any]) -> Cluster:
 def _trace(options: dict[str, Any], cluster: Cluster) -> Trace:
     if (options["trace"] is None) == (options["generate"] is None):
         raise UsageError("give a trace with --trace FILE, or --generate SPEC (--generate '' takes the defaults)")
-    from slurm_pal.cli.trace_inputs import generated, options_of
+    from slurm_pal.cli.trace_inputs import generated, options_of, with_throughputs
     from slurm_pal.simulate.inputs import read
 
     if options["generate"] is not None:
         return generated(options["generate"], cluster.n_gpus)
-    return read(options["trace"], options["format_"], options_of(options))
+    reading = with_throughputs(options_of(options), options["throughputs"])
+    return read(options["trace"], options["format_"], reading)
 
 
 def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
@@ -121,6 +146,7 @@ def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
     from slurm_pal.simulate.trace import Trace
     from slurm_pal.simulate.virtual import parse_cluster
 
+    _check_types(options["policies"])
     names = resolved(options["policies"] or DEFAULT_POLICIES, POLICIES, POLICY_ALIASES)
     policies = tuple(dict.fromkeys(names.values()))
     baseline = next(iter(resolved([options["baseline"] or ("packed" if "packed" in policies else policies[0])],
@@ -146,6 +172,16 @@ def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
         worst=options["worst"],
         sweeps=tuple(dict.fromkeys(name for name in options["sweeps"] if name != "none")),
     )
+
+
+def _check_types(policies: tuple[str, ...]) -> None:
+    """Raises UsageError for an allocation policy, which needs GPUs of several types."""
+    for name in ",".join(policies).split(","):
+        if name.strip().startswith(("gavel:", "pal-share")):
+            raise UsageError(
+                f"policy {name.strip()!r} is for GPUs of several types: give --cluster TYPE:GPUS,..., "
+                "like v100:12,p100:12,k80:12, and --throughputs FILE"
+            )
 
 
 FIELDS = {

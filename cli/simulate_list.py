@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from slurm_pal.allocation.policies import PACKING, policy
+from slurm_pal.allocation.policies import names as allocation_policies
 from slurm_pal.cli.trace_inputs import KEYS
 from slurm_pal.report import table
 from slurm_pal.simulate.inputs import FORMATS
@@ -11,7 +13,12 @@ from slurm_pal.simulate.profiles import KINDS
 from slurm_pal.simulate.queues import QUEUES
 from slurm_pal.simulate.replica.policies import summaries as replica_policies
 from slurm_pal.simulate.scores import EXACT, PARTS
+from slurm_pal.simulate.unequal_policies import POLICIES as UNEQUAL
 
+REPLICAS = {
+    "blox-pal": "the simulator published with PAL; its policies are those below",
+    "gavel": "the simulator published with Gavel; its policies are those with gavel:",
+}
 HEADER = ("OPTION", "NAME", "SUMMARY")
 
 
@@ -21,7 +28,9 @@ def rows() -> list[tuple[str, str, str]]:
     found += [
         ("--policy", alias, f"the same as {name}") for alias, name in POLICY_ALIASES.items() if alias not in POLICIES
     ]
-    found += [("--replica", name, summary) for name, summary in published.items()]
+    found += _allocation()
+    found += [("--replica", name, summary) for name, summary in REPLICAS.items()]
+    found += [("--replica", name, f"blox-pal: {summary}") for name, summary in published.items()]
     found += [
         ("--replica", alias, f"the same as {name}") for alias, name in REPLICA_ALIASES.items() if name in published
     ]
@@ -36,6 +45,18 @@ def rows() -> list[tuple[str, str, str]]:
     ]
     found += [("--scores", name, part.summary) for name, part in PARTS.items()]
     return found + [("--generate", f"{name}=", key.summary) for name, key in KEYS.items()]
+
+
+def _allocation() -> list[tuple[str, str, str]]:
+    """The policies for GPUs of several types; some only where moves are free and GPUs are shared."""
+    found = [
+        ("--policy", name, f"unequal GPUs: {row.summary}") for name, row in UNEQUAL.items() if name not in POLICIES
+    ]
+    for name in allocation_policies():
+        if name not in UNEQUAL:
+            said = f"{policy(name).summary}{', two jobs on the same GPUs' * name.endswith(PACKING)}"
+            found.append(("--policy", name, f"replica gavel: {said}"))
+    return found
 
 
 def lists(parsable: bool, noheader: bool) -> list[str]:

@@ -33,10 +33,19 @@ INPUT = (
     click.option("--app-pattern", "app_patterns", multiple=True, metavar="GLOB=APP", help="sacct: class by job name."),
     click.option("--app-table", metavar="FILE", help="sia, shockwave: seconds per iteration and class of models."),
     click.option("--processors-per-gpu", type=COUNT, default=1, show_default=True, help="swf: processors of one GPU."),
+    click.option(
+        "--throughputs",
+        metavar="FILE",
+        help="Steps/s by application and GPU type, JSON or CSV (docs/traces.md); for TYPE:GPUS,... and format gavel.",
+    ),
     click.option("--generate", metavar="SPEC", help="Draw a trace instead: 'jobs=1000,load=0.8,seed=1', or ''."),
 )
 CLUSTER = (
-    click.option("--cluster", metavar="NxG", help="Nodes x GPUs, or partitions NAME=NxG,...  [default: 16x4]"),
+    click.option(
+        "--cluster",
+        metavar="NxG",
+        help="Nodes x GPUs, or partitions NAME=NxG,..., or TYPE:GPUS,... for unequal GPUs.  [default: 16x4]",
+    ),
     click.option("--nodes", type=COUNT, help="The same, in two options."),
     click.option("--gpus-per-node", type=COUNT, help="GPUs of each node.  [default: 4]"),
     click.option(
@@ -70,11 +79,11 @@ COMPARISON = (
         "policies",
         multiple=True,
         metavar="NAME,...",
-        help="What to compare.  [default: slurm,packed,pal,pal-fit]",
+        help="What to compare.  [default: slurm,packed,pal,pal-fit; TYPE:GPUS: slurm,gavel:max-min,pal-share]",
     ),
     click.option("--baseline", metavar="NAME", help="Compared with.  [default: packed where compared, else the first]"),
     click.option("--queue", default="fifo", show_default=True, metavar="NAME", help="Who is first in line."),
-    click.option("--seeds", type=COUNT, metavar="N", help="Paired runs of each policy.  [default: 8]"),
+    click.option("--seeds", type=COUNT, metavar="N", help="Paired runs of each policy.  [default: 8; TYPE:GPUS: 1]"),
     click.option("--seed", type=click.IntRange(min=0), metavar="S", help="The first seed.  [default: 1]"),
     click.option(
         "--jitter",
@@ -156,7 +165,8 @@ OUTPUT = (
     common.noheader_option,
     click.option("-v", "--verbose", count=True, help="More detail; -vv shows tracebacks."),
     click.option("--list", "list_", is_flag=True, help="Policies, queues, formats, profiles and scores."),
-    click.option("--replica", metavar="blox-pal", help="The published simulator instead, job for job."),
+    click.option("--replica", metavar="blox-pal|gavel", help="A published simulator instead, job for job."),
+    click.option("--window", metavar="FIRST:END", help="TYPE:GPUS and replica gavel: report these jobs, from 0."),
     click.option(
         "--replay/--no-replay",
         default=None,
@@ -164,13 +174,24 @@ OUTPUT = (
     ),
 )
 
-REPLICA = frozenset((
-    "trace", "format_", "cluster", "nodes", "gpus_per_node", "profile", "policies", "queue", "seeds", "seed",
-    "locality_penalty", "move_cost", "tick", "bar", "backfill", "jobs", "out", "jobs_out", "as_json", "parsable2",
-    "noheader", "list_", "replica", "replay", "verbose",
+_REPORTED = ("trace", "format_", "cluster", "policies", "seed", "tick", "jobs", "jobs_out", "as_json", "parsable2",
+             "noheader", "list_", "replica", "verbose")  # fmt: skip
+REPLICAS = {
+    "blox-pal": frozenset((
+        *_REPORTED, "nodes", "gpus_per_node", "profile", "queue", "seeds", "locality_penalty", "move_cost", "bar",
+        "backfill", "out", "replay",
+    )),
+    "gavel": frozenset((*_REPORTED, "throughputs", "window")),
+}  # fmt: skip
+"""The published simulators, and the options that mean something with each."""
+UNEQUAL = frozenset((
+    "trace", "format_", "app_patterns", "app_table", "processors_per_gpu", "throughputs", "generate", "cluster",
+    "policies", "seeds", "seed", "jitter", "move_cost", "limit_factor", "jobs", "as_json", "parsable2", "noheader",
+    "list_", "verbose", "window",
 ))  # fmt: skip
-"""The options that mean something with --replica."""
-ONLY_REPLICA = frozenset(("replay",))
+"""The options that mean something with --cluster TYPE:GPUS,... ."""
+NOT_PLAIN = {"replay": "--replica", "window": "--replica gavel or --cluster TYPE:GPUS,..."}
+"""Options that mean nothing on a cluster of nodes, and what they need."""
 
 
 def simulate_options(command: common.Command) -> common.Command:

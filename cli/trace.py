@@ -26,6 +26,7 @@ def trace() -> None:
     Examples:
       pal trace describe sacct.txt                 what is in it, and which rows are not usable
       pal trace convert sacct.txt -o history.csv   any format into our own
+      pal trace describe T.trace --throughputs TABLE.json    Gavel's, whose jobs count steps
       pal trace generate jobs=500,load=0.9 -o t.csv
       pal trace hash sacct.txt -o shared.txt       a sacct export without names
     """
@@ -37,6 +38,7 @@ def _reading(command: common.Command) -> common.Command:
         click.option(
             "--processors-per-gpu", type=COUNT, default=1, show_default=True, help="swf: processors of one GPU."
         ),
+        click.option("--throughputs", metavar="FILE", help="gavel: steps/s by application and GPU type, JSON or CSV."),
         click.option("--app-table", metavar="FILE", help="sia, shockwave: seconds per iteration and class of models."),
         click.option(
             "--app-pattern", "app_patterns", multiple=True, metavar="GLOB=APP", help="sacct: class by job name."
@@ -52,10 +54,11 @@ output_option = click.option("-o", "--output", metavar="FILE", help="Write there
 
 
 def _read(options: dict[str, Any]) -> Trace:
-    from slurm_pal.cli.trace_inputs import options_of
+    from slurm_pal.cli.trace_inputs import options_of, with_throughputs
     from slurm_pal.simulate.inputs import read
 
-    return read(options["file"], options["format_"], options_of(options))
+    reading = with_throughputs(options_of(options), options["throughputs"])
+    return read(options["file"], options["format_"], reading)
 
 
 @trace.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -58,6 +59,15 @@ def generated(text: str, n_gpus: int) -> Trace:
         raise UsageError(f"{text!r} has a value that is not a number")
     fitting = {size: share for size, share in SIZES.items() if size <= max(1, values["cluster_gpus"])}
     return generate(Spec(**values, sizes=fitting))
+
+
+def with_throughputs(reading: Options, path: str | None) -> Options:
+    """The same with the throughput table at `path`, of either kind, for formats that count steps. Raises DataError."""
+    if path is None:
+        return reading
+    from slurm_pal.simulate.known_throughputs import as_gavels, read_known
+
+    return reading._replace(throughputs=as_gavels(read_known(path, time.time())))
 
 
 def options_of(options: Mapping[str, Any]) -> Options:

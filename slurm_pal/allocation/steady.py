@@ -1,8 +1,10 @@
 """Policies for a scheduler that stops no job: where each job belongs, as shares of time. A row is a policy.
 
 The LP policies are followed by the second stage, since what they leave open would change from
-one tick to the next. Where a job belongs by `pal-share` is told by prices: the columns in
-which what its steps are worth exceeds most what its GPUs would earn with others.
+one tick to the next. `pal-share` is here that of least makespan and then most throughput: no job
+belongs where it would hold up the end of all work, and apart from that each column goes to the
+jobs that gain most by it. Its prices with moves have no use where no job can be moved on later, and
+most throughput alone leaves long jobs on slow GPUs (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ from collections.abc import Callable
 import numpy as np
 
 from slurm_pal.allocation import second_stage
+from slurm_pal.allocation.base import fitting
 from slurm_pal.allocation.finish_time import finish_time_fairness
 from slurm_pal.allocation.makespan import makespan
 from slurm_pal.allocation.max_min import max_min
-from slurm_pal.allocation.pal_share import Settings, standing, values
 from slurm_pal.allocation.problem import Allocation, Problem, Vector
 from slurm_pal.allocation.throughput_sum import max_sum
 from slurm_pal.allocation.water_filling import hierarchical
 from slurm_pal.errors import PalError
 
-NEARLY = 0.02
-"""Columns whose surplus is so much (of the job's own value) below the best one's are as good."""
+ALL_LEVELS = 150
+"""Jobs up to which every level of water filling is solved: .2 s for jobs that are all different."""
 
 
 def _then(
@@ -42,23 +44,28 @@ def _then(
     return policy
 
 
-def by_price(problem: Problem) -> Allocation:
-    """Each job wholly in the columns where it is worth most, at the prices of the best sharing among all (worth.py)."""
-    found = values(problem, standing(problem.n_jobs), Settings())
-    earned = found.worth.step[:, None] * found.usable
-    surplus = np.where(found.usable > 0, earned - problem.scale[:, None] * found.worth.price, -np.inf)
-    best = surplus.max(axis=1, initial=-np.inf, keepdims=True)
-    near = surplus >= best - NEARLY * earned.max(axis=1, initial=0.0, keepdims=True)
-    belongs = near & (found.usable > 0)
-    return Allocation(belongs / np.maximum(1, belongs.sum(axis=1, keepdims=True)))
+def by_entity(problem: Problem) -> Allocation:
+    """Fairness between entities, and within each between its jobs.
+
+    Water filling takes a program for each level: seconds for several hundred jobs that are all
+    different. Beyond ALL_LEVELS jobs only the lowest level is fair, and the rest is spent on throughput.
+    """
+    if problem.n_jobs <= ALL_LEVELS:
+        return hierarchical(problem)
+    weight = np.where(fitting(problem).any(axis=1), problem.weight, 0.0)
+    total = np.bincount(problem.entity, weight, minlength=problem.entity_weight.size)[problem.entity]
+    part = np.divide(weight, total, out=np.zeros(problem.n_jobs), where=total > 0)
+    return fair(problem._replace(weight=problem.entity_weight[problem.entity] * part))
 
 
+fair = _then(max_min, second_stage.level_floor)
+soon = _then(makespan, second_stage.makespan_floor)
 STEADY: dict[str, Callable[[Problem], Allocation]] = {
-    "pal-share": by_price,
-    "gavel:max-min": _then(max_min, second_stage.level_floor),
+    "pal-share": soon,
+    "gavel:max-min": fair,
     "gavel:ftf": _then(finish_time_fairness, second_stage.finish_time_floor),
-    "gavel:makespan": _then(makespan, second_stage.makespan_floor),
+    "gavel:makespan": soon,
     "gavel:max-sum": max_sum,
-    "gavel:hierarchical": hierarchical,
+    "gavel:hierarchical": by_entity,
 }
 """Name in `rebalance.allocation` -> policy."""

@@ -16,7 +16,8 @@ class Way(NamedTuple):
 
     want: Want
     movable: Movable
-    kept_off: tuple[int, ...]  # nodes that it shall leave, since its GPUs there turned out to be slow
+    kept_off: tuple[int, ...]  # nodes that it shall leave: its GPUs there are slow, or it is to change its partition
+    speed: float = 1.0  # its throughput on median GPUs there over that on median ones of its own partition
 
 
 class Found(NamedTuple):

@@ -10,13 +10,15 @@ from typing import NamedTuple
 
 from slurm_pal.cluster import Gpu
 from slurm_pal.config import Config
+from slurm_pal.errors import PalError, one_line
 from slurm_pal.hostlist import expand
-from slurm_pal.rebalance import learning, pace
+from slurm_pal.rebalance import learning, pace, sharing
 from slurm_pal.rebalance.facts import Terms
-from slurm_pal.rebalance.journal import Journal, Move
-from slurm_pal.rebalance.planning import MoveTerms, Passed, Plan, plan
+from slurm_pal.rebalance.journal import PARTITION, Journal, Move
+from slurm_pal.rebalance.planning import MoveTerms, Passed, Plan, Running, plan
 from slurm_pal.rebalance.retarget import Wish, retarget
 from slurm_pal.rebalance.role import Role
+from slurm_pal.rebalance.sharing import Shared
 from slurm_pal.rebalance.steered import Memory, Pace, Steered, steered
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot as snapshots
@@ -35,6 +37,7 @@ class Decided(NamedTuple):
     plan: Plan | None = None
     exposed: tuple[tuple[Gpu, float], ...] = ()  # GPUs that became slow since they were measured, and how slow
     calibration: float = 1.0  # observed gains over predicted ones
+    trouble: str = ""  # why partitions could not be shared out
 
     @property
     def staying(self) -> tuple[Passed, ...]:
@@ -56,6 +59,11 @@ class Decider:
             _names(config.text("rebalance", "movable_partitions")),
             self._number("lost_work_s"),
         )
+        self._partitions = None
+        if config.text("rebalance", "allocation"):
+            from slurm_pal.rebalance.partitions import Partitions  # brings numpy and the solver
+
+            self._partitions = Partitions(config, journal)
 
     def decide(self, overview: Overview, now_s: float, interval_s: float) -> Decided:
         """`interval_s` is the time since the last tick.
@@ -73,16 +81,41 @@ class Decider:
         open_moves = self._journal.open_moves()
         depth = int(self._number("depth"))
         jobs = steered(overview, self._memory(moves, open_moves, paces), self.terms, self._only_user, depth)
-        wishes: list[Wish] = []
+        shared, running, trouble = self._shared(overview, scores, jobs, moves, now_s, interval_s)
+        wishes, waiting, overview = list(shared.wishes), shared.waiting, shared.overview
         if self._config.flag("rebalance", "retarget"):
             leases = self._journal.leases()
-            wishes = retarget(overview, scores, jobs.waiting, leases, settings_of(self._config), now_s, interval_s)
+            wishes += retarget(overview, scores, waiting, leases, settings_of(self._config), now_s, interval_s)
         calibration = learning.calibration(moves)
         planned = None
         if self._config.flag("rebalance", "moves"):
             terms = self._move_terms(moves, open_moves, calibration)
-            planned = plan(claimed(overview, wishes), scores, jobs.running, terms, now_s)
-        return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration)
+            planned = plan(claimed(overview, wishes), scores, running, terms, now_s)
+        return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration, trouble)
+
+    def _shared(
+        self, overview: Overview, scores: Snapshot, jobs: Steered, moves: list[Move], now_s: float, interval_s: float
+    ) -> tuple[Shared, tuple[Running, ...], str]:
+        """Wishes about partitions and the jobs as they will be with them; running jobs; why none could be decided."""
+        trouble = ""
+        moving = frozenset(move.job_id for move in moves if not move.outcome)
+        if self._partitions is not None:
+            from slurm_pal.rebalance.partitions import Jobs
+
+            to_go = jobs.running if self._config.flag("rebalance", "moves") else ()
+            try:
+                found = self._partitions.share(
+                    overview, scores, Jobs(jobs.waiting, to_go, moving, moves), now_s, interval_s
+                )
+                return found.shared, found.running or jobs.running, ""
+            except (PalError, ArithmeticError, ValueError) as error:  # the rest of the tick does not depend on it
+                trouble = f"no partitions are shared out: {one_line(error)}"
+        left = [job for job in overview.jobs if job.job_id not in moving]
+        leases = self._journal.leases(PARTITION)
+        wishes = sharing.over(leases, left, sharing.up(overview), "partitions are not shared out now")
+        given_back = {wish.job_id for wish in wishes if wish.fields}  # no nodes are named as if they were not
+        waiting = tuple(one for one in jobs.waiting if one.job.job_id not in given_back)
+        return Shared(tuple(wishes), waiting, overview), jobs.running, trouble
 
     @property
     def _only_user(self) -> str:

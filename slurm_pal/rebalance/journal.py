@@ -104,8 +104,26 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE weights (node TEXT PRIMARY KEY, base INTEGER NOT NULL) WITHOUT ROWID",
         "CREATE TABLE ticks (id INTEGER PRIMARY KEY CHECK (id = 1), at_s REAL NOT NULL)",
     ),
+    (
+        """CREATE TABLE partitions (
+            job_id INTEGER PRIMARY KEY,
+            kind TEXT NOT NULL,
+            ours TEXT NOT NULL,
+            own TEXT NOT NULL,
+            made_s REAL NOT NULL,
+            until_s REAL NOT NULL,
+            restarts INTEGER NOT NULL,
+            reason TEXT NOT NULL
+        )""",
+        "ALTER TABLE moves ADD COLUMN partition TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE moves ADD COLUMN own_partitions TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE moves ADD COLUMN old_partitions TEXT NOT NULL DEFAULT ''",
+    ),
 )
 """Statements that lead from one schema version to the next; the version is their number. Append only."""
+
+PARTITION = "partition"
+"""The kind of a lease on partitions."""
 
 REPAIR = (
     "the next tick begins a new one; jobs that the old one left held or pinned: squeue -t PD -O JobID,Reason,ReqNodes"
@@ -125,7 +143,7 @@ class Move(NamedTuple):
     target_gpus: str  # GPUs expected there, same form as source
     own_req: str  # the user's own ReqNodeList at planning, as a hostlist ("" none)
     before: float  # believed time factor (slowdown x locality) where it was
-    after: float  # and where it goes
+    after: float  # and where it goes, by the same measure
     gain_s: float  # predicted, cost not deducted
     cost_s: float  # predicted
     checkpoint: bool  # signal the batch shell and wait for the acknowledgement
@@ -136,14 +154,17 @@ class Move(NamedTuple):
     detail: str = ""
     ended_s: float = 0.0
     observed: float | None = None  # step time before / after, from pal progress; None unknown
+    partition: str = ""  # it is sent to; "" where its partitions stay as they are
+    own_partitions: str = ""  # the user's own list, where it is sent to a partition
+    old_partitions: str = ""  # ours from before the move, that may stand in its place ("" none)
 
 
 class TickLease(NamedTuple):
-    """A node list that the tick set on a pending job."""
+    """A list of nodes or of partitions that the tick set on a pending job; it may have one of each."""
 
     job_id: int
-    kind: str  # "nodelist", "exclude" or "move" (ReqNodeList left on a job by a move)
-    ours: str  # hostlist as set (with the user's own names)
+    kind: str  # "nodelist", "exclude", "move" (ReqNodeList left on a job by a move) or PARTITION
+    ours: str  # hostlist as set (with the user's own names), or partitions with commas
     own: str  # the user's own list, put back
     made_s: float
     until_s: float
@@ -178,12 +199,15 @@ def _insert(table: str, fields: Iterable[str], verb: str = "INSERT") -> str:
     return f"{verb} INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
 
 
+def _table(kind: str) -> str:
+    return "partitions" if kind == PARTITION else "leases"
+
+
 _MOVE_COLUMNS = ", ".join(Move._fields)
 _NEW_MOVE = _insert("moves", Move._fields[1:])
 _NEW_STEP = _insert("steps", ("move_id", "step", "at_s"))
 _LEASE_COLUMNS = ", ".join(TickLease._fields)
-_SET_LEASE = _insert("leases", TickLease._fields, "REPLACE")
-_END_LEASE = f"INSERT INTO ended_leases ({_LEASE_COLUMNS}, why, ended_s) SELECT {_LEASE_COLUMNS}, ?, ? FROM leases"
+_END_LEASE = f"INSERT INTO ended_leases ({_LEASE_COLUMNS}, why, ended_s) SELECT {_LEASE_COLUMNS}, ?, ? FROM"
 _SET_SAMPLE = _insert("samples", Sample._fields, "REPLACE")
 _OBSERVATION_COLUMNS = ", ".join(Observation._fields)
 _SET_OBSERVATION = _insert("observations", Observation._fields, "REPLACE")
@@ -304,20 +328,21 @@ class Journal(Opened):
             connection.execute("UPDATE moves SET observed = ? WHERE move_id = ?", (observed, move_id))
 
     def lease(self, lease: TickLease) -> None:
-        """Store the lease of a job; it replaces the one it had, which is not counted as ended."""
+        """Store the lease of a job; it replaces the one it had of that sort, which is not counted as ended."""
         with self._writing() as connection:
-            connection.execute(_SET_LEASE, lease)
+            connection.execute(_insert(_table(lease.kind), TickLease._fields, "REPLACE"), lease)
 
-    def leases(self) -> dict[int, TickLease]:
-        """Job -> its lease."""
-        rows = self._rows(f"SELECT {_LEASE_COLUMNS} FROM leases ORDER BY job_id")
+    def leases(self, kind: str = "") -> dict[int, TickLease]:
+        """Job -> its lease of nodes; or, of the kind PARTITION, of partitions."""
+        rows = self._rows(f"SELECT {_LEASE_COLUMNS} FROM {_table(kind)} ORDER BY job_id")
         return {row[0]: TickLease(*row) for row in rows}
 
-    def end_lease(self, job_id: int, why: str, now_s: float) -> None:
-        """The lease of a job is over; that it has none is well."""
+    def end_lease(self, job_id: int, why: str, now_s: float, kind: str = "") -> None:
+        """The lease of a job is over, of nodes or of the kind PARTITION; that it has none is well."""
+        table = _table(kind)
         with self._writing() as connection:
-            connection.execute(f"{_END_LEASE} WHERE job_id = ?", (why, now_s, job_id))
-            connection.execute("DELETE FROM leases WHERE job_id = ?", (job_id,))
+            connection.execute(f"{_END_LEASE} {table} WHERE job_id = ?", (why, now_s, job_id))
+            connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))
 
     def ended_leases(self, job_id: int | None = None, since_s: float = 0.0) -> list[tuple[TickLease, str, float]]:
         """(lease, why it ended, when) of one job or of all, ended at `since_s` or later; the last to end is last."""

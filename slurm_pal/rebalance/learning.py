@@ -137,7 +137,7 @@ class _Group(NamedTuple):
 def corrections(
     observations: Iterable[Observation], snapshot: Snapshot | None = None, users: int = SLOW_USERS
 ) -> Corrections:
-    """Learn from what jobs of one key say of each other. Pure.
+    """Learn from what jobs of one key say of each other on GPUs of one model. Pure.
 
     With `snapshot` what was seen of a GPU before its newest measurement is left out: its score
     knows that already. A GPU became slow only when jobs of so many `users` (first word of the
@@ -145,10 +145,13 @@ def corrections(
     is for a user who steers only his own jobs.
     """
     sound = [one for one in observations if 1 / ABSURD < one.step_s < ABSURD and 1 / ABSURD < one.predicted < ABSURD]
+    several = snapshot is not None and len(set(snapshot.columns["model"])) > 1
     by_key: dict[str, list[Observation]] = defaultdict(list)
+    alike: dict[tuple[str, frozenset[int]], list[Observation]] = defaultdict(list)
     for one in sorted(sound, key=lambda one: (one.at_s, one.job_id, one.restarts)):
         by_key[one.key].append(one)
-    groups = [group for seen in by_key.values() for group in _groups(seen)]
+        alike[one.key, _models(one, snapshot) if several else frozenset()].append(one)
+    groups = [group for seen in alike.values() for group in _groups(seen)]
     jobs: dict[int, float] = {}
     ratios: list[tuple[Observation, float]] = []
     for group in groups:
@@ -165,6 +168,12 @@ def corrections(
         {key: group.base_s for key, group in whole.items()},
         _residuals(ratios, snapshot, users),
     )
+
+
+def _models(one: Observation, snapshot: Snapshot | None) -> frozenset[int]:
+    """The models of its GPUs: predictions are relative to one, so step times on another tell nothing of GPUs."""
+    rows = [snapshot.row(node, k) for node, k in one.gpus] if snapshot is not None else []
+    return frozenset(int(snapshot.columns["model"][row]) for row in rows if row is not None and snapshot is not None)
 
 
 def _groups(seen: Sequence[Observation]) -> list[_Group]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_SERIES = 2000
 """GPUs, or nodes, that are told one by one: at seven lines each the file stays below 2 MB."""
 OUTCOMES = ("moved", "elsewhere", "abandoned", "ended", "waiting")
-LEASES = ("nodelist", "exclude", "move")
+LEASES = ("nodelist", "exclude", "move", "partition")
 
 
 class TickNumbers(NamedTuple):
@@ -31,7 +31,7 @@ class TickNumbers(NamedTuple):
     queries: int  # asked of Slurm
     query_s: float  # how long Slurm took for the large one
     snapshot: Snapshot  # as published, not corrected
-    leases: Mapping[str, int]  # kind -> node lists of ours in force
+    leases: Mapping[str, int]  # kind -> lists of ours in force
     moves: Sequence[Move]  # all rows of the journal, so that totals survive a restart
     calibration: float
     paused: bool

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from slurm_pal.errors import PalError, SlurmError
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import steps
-from slurm_pal.rebalance.journal import Journal, Move, TickLease
+from slurm_pal.rebalance.journal import PARTITION, Journal, Move, TickLease
 from slurm_pal.rebalance.steps import Act, StepLimits
 from slurm_pal.slurm.client import SlurmClient
 
@@ -129,14 +129,24 @@ class Mover:
         detail = act.detail if well or not error else f"{act.detail}; Slurm refused an order: {error}"
         if act.outcome != "abandoned":  # before a requeue we have not touched its lists
             left = steps.lease_after(move, job, lease, now_s)
-            if left is None and lease is not None:
-                self._journal.end_lease(move.job_id, f"the job was moved: {act.outcome}", now_s)
-            elif left is not None and left != lease:
-                self._journal.lease(left)
+            self._leave(move, lease, left, act.outcome, now_s)
+            if move.partition:
+                before = self._journal.leases(PARTITION).get(move.job_id)
+                left = steps.partitions_after(move, job, before, now_s)
+                self._leave(move, before, left, act.outcome, now_s, PARTITION)
         ended = self._journal.finish(move, act.outcome, detail, now_s)
         self._moves.pop(move.job_id)
         self._refused.pop(move.job_id, None)
         self._tell(act.outcome, ended, now_s, detail=detail)
+
+    def _leave(
+        self, move: Move, before: TickLease | None, left: TickLease | None, outcome: str, now_s: float, kind: str = ""
+    ) -> None:
+        """The journal shall hold this lease from now on."""
+        if left is None and before is not None:
+            self._journal.end_lease(move.job_id, f"the job was moved: {outcome}", now_s, kind)
+        elif left is not None and left != before:
+            self._journal.lease(left)
 
     def _tell(self, what: str, move: Move, at_s: float, **more: object) -> None:
         whole = {"move_id": move.move_id, "job_id": move.job_id, "user": move.user, "from": move.source}

@@ -28,6 +28,13 @@ LOST_SHARE = 0.5
 """A job without a checkpoint of ours loses on average half of what it may lose at most."""
 
 
+class Elsewhere(NamedTuple):
+    """Another of its user's partitions, where a running job might go."""
+
+    partition: str
+    speed: float  # its throughput there over that where it runs, on median GPUs, as far as that is sure
+
+
 class Running(NamedTuple):
     """A movable job that runs."""
 
@@ -40,6 +47,10 @@ class Running(NamedTuple):
     last_move_s: float  # Unix s, 0.0: never
     remaining_s: float | None  # still to come on these GPUs, by its own word; None unknown
     factor: float | None  # time factor measured on these GPUs; None: the believed one counts
+    told_s: float | None = None  # `remaining_s` as it was told, not made to fit a measured factor
+    own_partitions: tuple[str, ...] = ()  # its user's list, where it is known
+    elsewhere: tuple[Elsewhere, ...] = ()
+    slowest: float = 1.0  # its throughput in the slowest of them, for which its time limit is, over that here
 
 
 class MoveTerms(NamedTuple):
@@ -72,11 +83,13 @@ class PlannedMove(NamedTuple):
     target: tuple[str, ...]
     target_gpus: str  # expected there
     before: float  # time factor where it is: measured by the job itself, else believed
-    after: float  # believed where it goes
+    after: float  # believed where it goes; in another partition, too, relative to median GPUs of its own
     gain_s: float  # cost not deducted
     cost_s: float
     checkpoint: bool
     why: str  # one sentence
+    partition: str = ""  # it is sent to; "" where it stays in its own
+    own_partitions: str = ""  # its user's list then
 
 
 class Passed(NamedTuple):
@@ -100,13 +113,16 @@ def plan(
     return _Planning(overview, snapshot, running, terms, now_s).plan()
 
 
-def to_move(planned: PlannedMove, now_s: float, own_req: str, ack: str) -> journal.Move:
-    """The row that a planned move begins with in the journal (`own_req`, `ack`: see journal.Move)."""
+def to_move(
+    planned: PlannedMove, now_s: float, own_req: str, ack: str, old_partitions: str = ""
+) -> journal.Move:  # fmt: skip
+    """The row that a planned move begins with in the journal (for the texts see journal.Move)."""
     return journal.Move(
         move_id=0, job_id=planned.job_id, user=planned.user, made_s=now_s, restarts=planned.restarts,
         source=planned.source, target=planned.target, target_gpus=planned.target_gpus, own_req=own_req,
         before=planned.before, after=planned.after, gain_s=planned.gain_s, cost_s=planned.cost_s,
-        checkpoint=planned.checkpoint, ack=ack, step=PLANNED, step_s=now_s,
+        checkpoint=planned.checkpoint, ack=ack, step=PLANNED, step_s=now_s, partition=planned.partition,
+        own_partitions=planned.own_partitions, old_partitions=old_partitions if planned.partition else "",
     )  # fmt: skip
 
 
@@ -127,9 +143,10 @@ class _Planning:
         self._ways: dict[int, list[Way]] = defaultdict(list)
         for want, place in zip(wants, self._survey.places, strict=True):
             if place.why:
-                self._why[want.job.job_id] = place.why
+                self._why.setdefault(want.job.job_id, place.why)
             else:
-                self._ways[want.job.job_id].append(self._way(want, place.partition))
+                make = self._way_across if want.partition else self._way
+                self._ways[want.job.job_id].append(make(want, place.partition))
         limits = Limits(terms.margin, terms.minimum_s, terms.per_tick, terms.per_job)
         self._bookings = Bookings(self._survey, terms.policy, limits, self._traffic())
 
@@ -151,7 +168,8 @@ class _Planning:
         shapes = [] if why else _shapes(one, largest)
         if not shapes:
             self._why[one.job.job_id] = why or "it does not hold the GPUs that its request asks for"
-        return [Want(one.job, one.request, shape) for shape in shapes]
+        wants = [Want(one.job, one.request, shape) for shape in shapes]
+        return wants + [Want(one.job, one.request, shapes[0], other.partition) for other in one.elsewhere if shapes]
 
     def _stays(self, one: Running) -> str:
         terms, job = self._terms, one.job
@@ -187,8 +205,8 @@ class _Planning:
 
     # What a job is to the planner
 
-    def _way(self, want: Want, partition: str) -> Way:
-        one, held = self._running[want.job.job_id], self._survey.held(want.job)
+    def _way(self, want: Want, partition: str, as_if: Running | None = None) -> Way:
+        one, held = as_if or self._running[want.job.job_id], self._survey.held(want.job)
         rule = Rule(one.sensitivity, self._terms.locality_penalty, self._terms.barred_slowdown)
         believed = product(self._survey.occupancy, want, held, rule)
         factor = one.factor or believed
@@ -201,6 +219,20 @@ class _Planning:
             cost_s=self._cost_s(one), moves=one.moves,
         )  # fmt: skip
         return Way(want, movable, tuple(node for node, _ in held) if slow else ())
+
+    def _way_across(self, want: Want, partition: str) -> Way:
+        """The same into another partition: all in terms of its median GPUs, on which the job is so much faster.
+
+        Of its factors the believed ones count, since a measured one and what the job tells of its time to
+        go may be fitted to each other (see steered.py), and not to GPUs of another type.
+        """
+        one = self._running[want.job.job_id]
+        speed = next(other.speed for other in one.elsewhere if other.partition == want.partition)
+        plain = one._replace(factor=None, remaining_s=one.told_s)
+        way = self._way(want, partition, plain)
+        here = way.movable
+        there = here._replace(factor=here.factor * speed, remaining_s=here.remaining_s / speed)
+        return way._replace(movable=there, kept_off=tuple(node for node, _ in here.slots), speed=speed)
 
     def _traffic(self) -> Traffic:
         position = self._survey.position
@@ -221,8 +253,8 @@ class _Planning:
         if one.remaining_s is not None:
             return min(one.remaining_s, to_limit_s) / factor
         if job.time_limit_s is None:
-            return max(0.0, terms.expected_run_s - ran_s) / max(factor, 1.0)
-        return expected_left_s(job.time_limit_s, terms.expected_run_share, ran_s, to_limit_s, factor)
+            return max(0.0, terms.expected_run_s * one.slowest - ran_s) / max(factor, 1.0)
+        return expected_left_s(job.time_limit_s * one.slowest, terms.expected_run_share, ran_s, to_limit_s, factor)
 
     def _cost_s(self, one: Running) -> float:
         if one.checkpoint:
@@ -290,15 +322,18 @@ class _Planning:
 
     def _planned(self, found: Found) -> PlannedMove:
         movable, job, target = found.way.movable, found.way.want.job, slots(found.placed)
-        one = self._running[job.job_id]
+        one, way = self._running[job.job_id], found.way
         source, goal = self._text(movable.slots), self._text(target)
-        left_s = self._remaining_s(one, movable.factor) * movable.factor
-        why = f"{source} at {movable.factor:.2f} -> {goal} at {found.placed.product:.2f}: {_gain(found)}"
+        before, after = movable.factor / way.speed, found.placed.product / way.speed
+        left_s = movable.remaining_s * movable.factor / self._terms.calibration
+        where = [f" in {name}" if way.want.partition else "" for name in (job.partition, way.want.partition)]
+        why = f"{source} at {before:.2f}{where[0]} -> {goal} at {after:.2f}{where[1]}: {_gain(found)}"
         return PlannedMove(
             job_id=job.job_id, user=job.user, restarts=job.restarts, source=source,
             target=tuple(self._survey.occupancy.names[node] for node, _ in target), target_gpus=goal,
-            before=movable.factor, after=found.placed.product, gain_s=found.gain_s, cost_s=movable.cost_s,
+            before=before, after=after, gain_s=found.gain_s, cost_s=movable.cost_s,
             checkpoint=one.checkpoint, why=f"{why} of {left_s:.0f} s left, for {movable.cost_s:.0f} s",
+            partition=way.want.partition, own_partitions=",".join(one.own_partitions) if way.want.partition else "",
         )  # fmt: skip
 
     def _text(self, held: Slots) -> str:

@@ -62,11 +62,12 @@ class Wish(NamedTuple):
     """What should be done about one job."""
 
     job_id: int
-    action: str  # nodelist | exclude | clear | keep | none
+    action: str  # nodelist | exclude | clear | keep | none; of partitions: partition | partition-clear | keep | none
     fields: dict[str, str]  # for one scontrol update; {} where Slurm has nothing to change
     lease: TickLease | None  # what the journal shall hold afterwards; None: no lease
     could_start: bool  # one more interval counts as waited: it could start now, or could have, but for our list
     reason: str
+    kind: str = ""  # PARTITION where it is about the job's partitions, and not its nodes
 
 
 def retarget(

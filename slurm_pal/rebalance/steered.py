@@ -96,7 +96,8 @@ def _running(job: SlurmJob, facts: Facts, memory: Memory) -> Running:
     # A list that a lease or an earlier move left on the job is not a wish of the user.
     own_req = lease.own if lease is not None and lease.kind != "exclude" else None
     own_exc = lease.own if lease is not None and lease.kind == "exclude" else None
-    sensitivity, remaining_s, factor = _by_its_pace(facts.sensitivity, memory.paces.get(job.job_id))
+    pace = memory.paces.get(job.job_id)
+    sensitivity, remaining_s, factor = _by_its_pace(facts.sensitivity, pace)
     return Running(
         job=job,
         request=request_of(job, own_req=own_req, own_exc=own_exc),
@@ -107,6 +108,7 @@ def _running(job: SlurmJob, facts: Facts, memory: Memory) -> Running:
         last_move_s=moves[-1].ended_s if moves else 0.0,
         remaining_s=remaining_s,
         factor=factor,
+        told_s=pace.remaining_s if pace is not None else None,
     )
 
 

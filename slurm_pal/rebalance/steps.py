@@ -3,9 +3,10 @@
     planned -> [signalling] -> requeueing -> targeting -> [clearing | freeing] -> over
 
 The job is requeued, not held: Slurm itself starts it again after a delay (cred_expire + 1 s),
-whatever becomes of us. In that delay it is given its nodes and `StartTime=now`, on a node that
-it held not before `SETTLED_S`. So no job can be left held by us, a hold that we see is always
-somebody else's, and the job keeps its place in the queue, which a released one would lose.
+whatever becomes of us. In that delay it is given its nodes, its partition where that is to be
+another one, and `StartTime=now`, on a node that it held not before `SETTLED_S`. So no job can be
+left held by us, a hold that we see is always somebody else's, and the job keeps its place in the
+queue, which a released one would lose.
 
 Each step is journalled before it is taken and can be taken twice without harm: after a crash the
 same function finishes or undoes the move.
@@ -20,7 +21,7 @@ from slurm_pal import marks
 from slurm_pal.hostlist import expand, fold
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.placement.offers import used_indexes
-from slurm_pal.rebalance.journal import Move, TickLease
+from slurm_pal.rebalance.journal import PARTITION, Move, TickLease
 from slurm_pal.rebalance.leases import in_force
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.parse import unix_s
@@ -182,6 +183,8 @@ def _may_start(seen: _Seen) -> bool:
 def _aimed(seen: _Seen, age_s: float) -> dict[str, str]:
     """The update that sends it there; `age_s` after it was seen to have ended."""
     fields = {"ReqNodeList": _ours(seen.move)}
+    if seen.move.partition:
+        fields["Partition"] = seen.move.partition
     if age_s >= _settled_s(seen.move):
         fields["StartTime"] = "now"
     own = in_force(seen.job).get("ExcNodeList")
@@ -201,7 +204,8 @@ def _targeted(seen: _Seen) -> Act:
     if seen.age_s > seen.limits.start_limit_s + settled_s or seen.whose == "other":
         return _cleared(seen)
     # The update may not have been given, or slurmctld was away or busy with the job.
-    nothing_to_see = _names(seen.move.own_req) == _names(_ours(seen.move)) and not _delayed(seen.job, seen.now_s)
+    same = not seen.move.partition and _names(seen.move.own_req) == _names(_ours(seen.move))
+    nothing_to_see = same and not _delayed(seen.job, seen.now_s)
     started = not settled_s or seen.age_s < settled_s or not _delayed(seen.job, seen.now_s)
     if nothing_to_see or (seen.whose == "ours" and started) or (seen.whose != "ours" and _may_start(seen)):
         return Act()
@@ -219,7 +223,7 @@ def _clearing(seen: _Seen) -> Act:
     if seen.move.step != FREEING or not SETTLED_S <= seen.age_s <= SETTLED_S + seen.limits.retry_s:
         fields.pop("StartTime", None)  # too early, or a time that its user has set since
     if seen.age_s > seen.limits.settle_limit_s:
-        detail = "its node list could not be taken back yet" if fields else f"it waits: {seen.job.reason}"
+        detail = "its own lists could not be put back yet" if fields else f"it waits: {seen.job.reason}"
         return Act(outcome="waiting", detail=detail)
     return Act(action="update" if fields else "", fields=fields)
 
@@ -238,14 +242,15 @@ _WAITING: dict[str, Callable[[_Seen], Act]] = {REQUEUEING: _aim, TARGETING: _tar
 def back(move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float) -> dict[str, str]:
     """What frees a requeued, pending job of what the move did to it: for one update; {} when there is nothing.
 
-    The user's own list comes back, also in the place of one that we set before the move, and
-    the delay after the requeue ends. A list that somebody else has set since stays.
+    The user's own lists, of nodes and of partitions, come back, also in the place of those that we set
+    before the move, and the delay after the requeue ends. A list that somebody else has set since stays.
     """
     if job is None or not _waits(job) or job.restarts <= move.restarts:
         return {}
-    whose = _whose(move, job, lease)
-    fields = {"ReqNodeList": move.own_req} if whose in ("ours", "old") else {}
-    if whose != "ours" and _delayed(job, now_s):  # our list came with StartTime=now: a delay there is not ours
+    whose = {"ReqNodeList": _whose_nodes(move, job, lease), "Partition": _whose_partitions(move, job)}
+    own = {"ReqNodeList": move.own_req, "Partition": move.own_partitions}
+    fields = {key: own[key] for key, whom in whose.items() if whom in ("ours", "old")}
+    if "ours" not in whose.values() and _delayed(job, now_s):  # ours came with StartTime=now: a delay is not ours
         fields["StartTime"] = "now"
     return fields
 
@@ -258,7 +263,7 @@ def lease_after(move: Move, job: SlurmJob | None, lease: TickLease | None, now_s
     """
     if job is None or job.state in JOB_ENDED:
         return None
-    whose = _whose(move, job, lease)
+    whose = _whose_nodes(move, job, lease)
     if whose == "ours":
         reason = f"it was moved to {fold(move.target)}"
         return TickLease(job.job_id, "move", _ours(move), move.own_req, now_s, now_s, job.restarts, reason)
@@ -267,12 +272,51 @@ def lease_after(move: Move, job: SlurmJob | None, lease: TickLease | None, now_s
     return None
 
 
+def partitions_after(move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float) -> TickLease | None:
+    """The same of a list of partitions; `lease` is what the journal holds of it now.
+
+    A running job shows the partition where it runs, and not its list. In doubt ours is remembered: when the
+    job is pending again it is seen whose its list is.
+    """
+    if not move.partition:
+        return lease
+    if job is None or job.state in JOB_ENDED:
+        return None
+    if _whose_partitions(move, job) == "ours":
+        reason, ours = f"it was moved to {move.partition}", move.partition
+        return TickLease(job.job_id, PARTITION, ours, move.own_partitions, now_s, now_s, job.restarts, reason)
+    return lease if not _waits(job) or _whose_partitions(move, job) == "old" else None
+
+
 def _ours(move: Move) -> str:
     """The list that is set: the target, and what the user himself requires."""
     return fold(tuple(dict.fromkeys((*expand(move.own_req), *move.target))))
 
 
 def _whose(move: Move, job: SlurmJob, lease: TickLease | None) -> str:
+    """Whose the lists of a pending job are together: "ours" only where all that the move sets is in force.
+
+    Slurm takes all of an update or nothing, so nodes of ours without our partition are somebody's doing.
+    """
+    nodes, partitions = _whose_nodes(move, job, lease), _whose_partitions(move, job)
+    if not move.partition or nodes == "other":
+        return nodes
+    if partitions == "ours":
+        return "ours" if _names(move.own_req) == _names(_ours(move)) else nodes
+    return "other" if "other" in (nodes, partitions) or nodes == "ours" else nodes
+
+
+def _whose_partitions(move: Move, job: SlurmJob) -> str:
+    """The same of the partitions of a pending job; "own" where the move leaves them as they are."""
+    present = frozenset(job.partition.split(","))
+    if not move.partition or present == frozenset(move.own_partitions.split(",")):
+        return "own"
+    if present == {move.partition}:
+        return "ours"
+    return "old" if present == frozenset(move.old_partitions.split(",")) else "other"
+
+
+def _whose_nodes(move: Move, job: SlurmJob, lease: TickLease | None) -> str:
     """Whose the required nodes of a job are: "own" of its user, "ours", "old" (ours from before) or an "other"'s."""
     present = frozenset(job.req_nodes)
     if present == _names(move.own_req):
@@ -310,6 +354,8 @@ def _delayed(job: SlurmJob, now_s: float) -> bool:
 
 def unwilling(move: Move, overview: Overview) -> str:
     """Why the target cannot take the job any more, "" if it can: a look just before the requeue. Pure."""
+    if move.partition and not any(p.name == move.partition and p.up for p in overview.partitions):
+        return f"partition {move.partition} takes no jobs now"
     nodes = {node.name: node for node in overview.nodes}
     for name in move.target:
         if name not in nodes or not usable(nodes[name].states):

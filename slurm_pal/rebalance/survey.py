@@ -31,6 +31,7 @@ class Want(NamedTuple):
     job: SlurmJob
     request: Request  # the user's own: without lists that we set
     shape: GpuShape  # for a stated number of nodes
+    partition: str = ""  # another one than it runs in; "" that one
 
     @property
     def n_nodes(self) -> int:
@@ -91,7 +92,9 @@ class Survey:
         why = self._unclear(want)
         if why:
             return Place(why=why)
-        make = self._makes[next(iter(want.job.gpus))]
+        make = self._make(want)
+        if isinstance(make, str):
+            return Place(why=make)
         field = self._field(want, make)
         if isinstance(field, str):
             return Place(why=field)
@@ -119,6 +122,19 @@ class Survey:
             return "it runs on GPUs of several types"
         return ""
 
+    def _make(self, want: Want) -> Make | str:
+        """The GPUs that it is placed on: like those that it has, or in another partition those of all its nodes."""
+        if not want.partition:
+            return self._makes[next(iter(want.job.gpus))]
+        names = next((p.nodes for p in self._overview.partitions if p.name == want.partition), ())
+        makes = [self._makes.get(name) for name in names if name in self.position and self._count(name)]
+        first = next((make for make in makes if make is not None), None)
+        if first is None or not all(make is not None and _alike(make, first) for make in makes):
+            return f"partition {want.partition} has GPUs of several types, or of none that is known"
+        if want.shape.gpu_type not in ("", first[0]):
+            return f"partition {want.partition} has no GPUs of type {want.shape.gpu_type}"
+        return first
+
     def _count(self, name: str) -> int:
         return self._nodes[self.position[name]].n_gpus
 
@@ -127,9 +143,10 @@ class Survey:
         request, job = want.request, want.job
         # An exclusion stays on the job whoever set it.
         barred = tuple(sorted({*request.exc_nodes, *job.exc_nodes}))
-        key = (job.partition, request.constraint, request.reservation, request.req_nodes, barred, make)
+        partition = want.partition or job.partition
+        key = (partition, request.constraint, request.reservation, request.req_nodes, barred, make)
         if key not in self._fields:
-            asked = request._replace(partitions=(job.partition,), exc_nodes=barred)
+            asked = request._replace(partitions=(partition,), exc_nodes=barred)
             found = fields(asked, self._overview)
             if isinstance(found, str):
                 self._fields[key] = found
@@ -149,10 +166,10 @@ class Survey:
         """
         request = want.request
         key = (
-            want.job.partition, want.shape.whole_nodes, want.tasks, want.gpus, make, request.constraint,
-            request.reservation, request.req_nodes, request.exc_nodes, want.job.exc_nodes, request.cpus_per_task,
-            request.cpus_per_gpu, request.min_cpus, request.mem_per_node_mib, request.mem_per_cpu_mib,
-            request.mem_per_gpu_mib,
+            want.partition or want.job.partition, want.shape.whole_nodes, want.tasks, want.gpus, make,
+            request.constraint, request.reservation, request.req_nodes, request.exc_nodes, want.job.exc_nodes,
+            request.cpus_per_task, request.cpus_per_gpu, request.min_cpus, request.mem_per_node_mib,
+            request.mem_per_cpu_mib, request.mem_per_gpu_mib,
         )  # fmt: skip
         if key not in self._sets:
             full, free = field

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeVar
 
 from slurm_pal import marks
@@ -18,11 +18,11 @@ from slurm_pal.config import Config
 from slurm_pal.errors import PalError, SlurmError, one_line
 from slurm_pal.hostlist import fold
 from slurm_pal.jobs import SlurmJob
-from slurm_pal.rebalance import levers, metrics, story
+from slurm_pal.rebalance import levers, metrics, sharing, story
 from slurm_pal.rebalance.deciding import Decided, Decider
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.intake import Intake
-from slurm_pal.rebalance.journal import Journal
+from slurm_pal.rebalance.journal import PARTITION, Journal
 from slurm_pal.rebalance.leases import in_force
 from slurm_pal.rebalance.metrics import TickNumbers
 from slurm_pal.rebalance.mover import Mover, StepLimits
@@ -96,16 +96,19 @@ class Tick:
         if self._act:  # first of all: what cannot be remembered must not be begun
             paused = self._try(lambda: self._ticked(now_s), "the journal cannot be written") or paused
         ours: frozenset[int] = self._try(self._looked_after, frozenset())
+        shared: frozenset[int] = self._try(lambda: frozenset(self._journal.leases(PARTITION)), frozenset())
         published = self._try(lambda: publisher.serve(overview, query_s, now_s, ours), None) if publisher else None
         self._trouble += published.told if published else ()
         if self._act:
             self._try(lambda: self._recover(now_s), None)
             self._try(lambda: self._settle(overview), None)
         decided = self._try(lambda: self._decider.decide(overview, now_s, self._interval(since_s)), Decided())
+        self._trouble += filter(None, (decided.trouble,))
         if self._act:
             self._do(decided, overview, paused, now_s)
             kept_off = [wish.job_id for wish in decided.wishes if wish.could_start]
-            waits = {job_id: since_s if job_id in ours else self._interval(since_s) for job_id in kept_off}
+            held = ours | shared
+            waits = {job_id: since_s if job_id in held else self._interval(since_s) for job_id in kept_off}
             self._try(lambda: self._remember(waits, overview, now_s), None)
         moving = self._try(lambda: len(self._journal.open_moves()), 0)
         seen = Outcome(
@@ -167,7 +170,8 @@ class Tick:
     def _end_leases(self, overview: Overview, wishes: Sequence[Wish], now_s: float) -> None:
         """Those that are over and have no wish of this tick, and those of jobs that have left the queue."""
         moving = {move.job_id for move in self._journal.open_moves()}
-        wished, living = {wish.job_id for wish in wishes} | moving, {job.job_id for job in overview.jobs}
+        wished = {wish.job_id for wish in wishes if wish.kind != PARTITION} | moving
+        living = {job.job_id for job in overview.jobs}
         leases = self._journal.leases()
         others = [job for job in overview.jobs if job.job_id not in wished]
         self._carry_wishes(over(leases, others, now_s, self.pass_s), overview, now_s)
@@ -176,6 +180,22 @@ class Tick:
             with self._journal.together():
                 for job_id in gone:
                     self._journal.end_lease(job_id, "the job has left the queue", now_s)
+        self._end_partitions(overview, wishes, moving, now_s)
+
+    def _end_partitions(self, overview: Overview, wishes: Sequence[Wish], moving: Set[int], now_s: float) -> None:
+        """The same for lists of partitions, where the tick could decide nothing about them, or only looks."""
+        leases, wished = self._journal.leases(PARTITION), {wish.job_id for wish in wishes if wish.kind == PARTITION}
+        late = {
+            job_id: lease
+            for job_id, lease in leases.items()
+            if job_id not in wished | moving and now_s >= lease.until_s + self.pass_s
+        }
+        self._carry_wishes(sharing.over(late, overview.jobs, sharing.up(overview), "its time is over"), overview, now_s)
+        gone = leases.keys() - {job.job_id for job in overview.jobs} - moving
+        if gone:
+            with self._journal.together():
+                for job_id in gone:
+                    self._journal.end_lease(job_id, "the job has left the queue", now_s, PARTITION)
 
     def _carry_wishes(self, wishes: Sequence[Wish], overview: Overview, now_s: float) -> None:
         jobs = {job.job_id: job for job in overview.jobs}
@@ -198,14 +218,16 @@ class Tick:
 
     def _begin_moves(self, decided: Decided, overview: Overview, now_s: float) -> None:
         jobs = {job.job_id: job for job in overview.jobs}
-        leases = self._journal.leases()
+        leases, partitions = self._journal.leases(), self._journal.leases(PARTITION)
         begun = []
         for planned in decided.plan.moves if decided.plan else ():
             job, lease = jobs[planned.job_id], leases.get(planned.job_id)
             own_req = in_force(job).get("ReqNodeList", fold(job.req_nodes))
             if lease is not None and lease.kind != "exclude":
                 own_req = lease.own
-            begun.append(to_move(planned, now_s, own_req, marks.read(job.comment, marks.ACK).get("ack", "")))
+            ack = marks.read(job.comment, marks.ACK).get("ack", "")
+            old = partitions[job.job_id].ours if job.job_id in partitions else ""
+            begun.append(to_move(planned, now_s, own_req, ack, old))
         self._beginning = jobs
         try:
             self._mover.start(begun)
@@ -223,7 +245,8 @@ class Tick:
         path, scores = self._config.text("rebalance", "metrics"), seen.decided.scores
         if not path or scores is None or self._role.name != "slurm-user":
             return
-        kinds = Counter(lease.kind for lease in self._journal.leases().values())
+        leases = [lease for kind in ("", PARTITION) for lease in self._journal.leases(kind).values()]
+        kinds = Counter(lease.kind for lease in leases)
         numbers = TickNumbers(
             seen.at_s, tick_s, seen.queries, seen.query_s, scores, kinds, self._journal.moves(),
             seen.decided.calibration, bool(seen.paused),
@@ -276,8 +299,8 @@ class Tick:
         return self._trouble
 
     def left(self) -> tuple[int, int]:
-        """What cannot be taken back now: moves under way, and lists of ours on jobs, which run or Slurm refused it."""
-        return len(self._journal.open_moves()), len(self._journal.leases())
+        """What cannot be taken back now: moves under way, and jobs with lists of ours: running, or Slurm refused it."""
+        return len(self._journal.open_moves()), len({*self._journal.leases(), *self._journal.leases(PARTITION)})
 
     def _withdraw_features(self) -> None:
         levers.set_features(self._client, levers.feature_updates(self._client.nodes(), {}))
@@ -287,14 +310,18 @@ class Tick:
         levers.set_weights(self._client, self._journal, updates)
 
     def _take_back(self, now_s: float, kind: str) -> None:
-        if not self._journal.leases() and not self._hand.in_doubt:
+        if not (self._journal.leases() or self._journal.leases(PARTITION) or self._hand.in_doubt):
             return
         overview = self._client.overview(marked=True)
         self._try(lambda: self._settle(overview), None)
         moving = {move.job_id for move in self._journal.open_moves()}
+        partitions = {} if kind else self._journal.leases(PARTITION)
         leases = {
             job_id: lease
             for job_id, lease in self._journal.leases().items()
             if kind in ("", lease.kind) and job_id not in moving
         }
+        partitions = {job_id: lease for job_id, lease in partitions.items() if job_id not in moving}
+        own = sharing.over(partitions, overview.jobs, sharing.up(overview), "nobody shares out partitions")
+        self._carry_wishes(own, overview, now_s)
         self._carry_wishes(over(leases, overview.jobs, LATEST_S, self.pass_s), overview, now_s)

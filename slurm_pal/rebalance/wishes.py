@@ -9,12 +9,15 @@ from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import story
 from slurm_pal.rebalance.event_log import EventLog
-from slurm_pal.rebalance.journal import Journal, TickLease
+from slurm_pal.rebalance.journal import PARTITION, Journal, TickLease
 from slurm_pal.rebalance.retarget import Wish
 from slurm_pal.rebalance.role import Role
 from slurm_pal.slurm.client import SlurmClient
 
-_REPLACED, _REFUSED = "another list takes its place", "Slurm refused: "
+_REPLACED, REFUSED = "another list takes its place", "Slurm refused: "
+"""How the ends of lists are explained whose update may not have come through, or may have nevertheless."""
+DOUBT_S = 900.0
+"""A tick takes no longer, so what was in doubt at the last one is no older than that."""
 
 
 class Hand:
@@ -23,6 +26,7 @@ class Hand:
     def __init__(self, client: SlurmClient, journal: Journal, role: Role, log: EventLog) -> None:
         self._client, self._journal, self._role, self._log = client, journal, role, log
         self._doubtful: set[int] | None = None  # jobs whose list may not be as journalled; None: all
+        self._since_s = journal.last_tick_s() - DOUBT_S
 
     @property
     def in_doubt(self) -> bool:
@@ -36,17 +40,37 @@ class Hand:
         An update that Slurm did not confirm may have come through: then it bears the new one. Without
         this both would pass for a list of somebody else, and stay. Raises DataError, BusyError.
         """
-        leases = self._journal.leases()
-        for job in jobs if self.in_doubt else ():
-            lease = leases.get(job.job_id)
-            if self._doubtful is not None and job.job_id not in self._doubtful:
-                continue
-            if not (job.req_nodes or job.exc_nodes) or (lease is not None and _bears(job, lease)):
-                continue
-            for other, why, _ in self._journal.ended_leases(job.job_id)[-1:]:
-                if why.startswith((_REPLACED, _REFUSED)) and _bears(job, other):
-                    self._journal.lease(other)
-        self._doubtful = set()
+        if not self.in_doubt:
+            return
+        doubtful = [job for job in jobs if self._doubtful is None or job.job_id in self._doubtful]
+        nodes, partitions = self._journal.leases(), self._journal.leases(PARTITION)
+        last = self._last_ended()
+        for job in doubtful:
+            if job.req_nodes or job.exc_nodes:
+                self._settle(job, nodes.get(job.job_id), last.get((job.job_id, False)))
+            if job.state == "PENDING":
+                self._settle(job, partitions.get(job.job_id), last.get((job.job_id, True)))
+        # A running job shows one partition, and its list again when it is requeued.
+        running = {job.job_id for job in doubtful if job.state != "PENDING"}
+        self._doubtful = running & self._doubtful if self._doubtful else set()
+
+    def _last_ended(self) -> dict[tuple[int, bool], tuple[TickLease, str]]:
+        """(job, whether of partitions) -> its lease of that sort that ended last, and why.
+
+        What an earlier process left in doubt is from its last tick: a list of days ago is somebody's own by now.
+        """
+        if self._doubtful is None:
+            ended = self._journal.ended_leases(since_s=self._since_s)
+        else:
+            ended = [row for job_id in sorted(self._doubtful) for row in self._journal.ended_leases(job_id)]
+        return {(lease.job_id, lease.kind == PARTITION): (lease, why) for lease, why, _ in ended}
+
+    def _settle(self, job: SlurmJob, lease: TickLease | None, last: tuple[TickLease, str] | None) -> None:
+        if last is None or (lease is not None and _bears(job, lease)):
+            return
+        other, why = last
+        if why.startswith((_REPLACED, REFUSED)) and _bears(job, other):
+            self._journal.lease(other)
 
     def carry_out(self, wishes: Iterable[Wish], jobs: Mapping[int, SlurmJob], now_s: float) -> list[str]:
         """Do what is wished; what went wrong, one line each.
@@ -54,28 +78,37 @@ class Hand:
         While the journal cannot be written no list is set, and the others are still taken back.
         """
         trouble: list[str] = []
+        comments: dict[int, str] = {}  # a job may be given two lists, and its comment is to tell both
         for wish in wishes:
+            job = jobs.get(wish.job_id)
+            if job is not None and wish.job_id in comments:
+                job = job._replace(fields=job.fields | {"AdminComment": comments[wish.job_id]})
+            told = self._told(wish, job, now_s) if wish.fields else {}
             try:
-                trouble.append(self._one(wish, jobs.get(wish.job_id), now_s))
+                said = self._one(wish, told, now_s)
             except (DataError, BusyError) as error:
-                trouble.append(str(error))
+                said = str(error)
+            trouble.append(said)
+            if told and not said:
+                comments[wish.job_id] = told["AdminComment"]
         return [line for line in dict.fromkeys(trouble) if line]
 
-    def _one(self, wish: Wish, job: SlurmJob | None, now_s: float) -> str:
-        before = self._journal.leases().get(wish.job_id)
+    def _one(self, wish: Wish, told: Mapping[str, str], now_s: float) -> str:
+        before = self._journal.leases(wish.kind).get(wish.job_id)
         if wish.action == "none" and wish.lease is None and before is not None:
             self._journal.hands_off(wish.job_id, wish.reason, now_s)
         if wish.lease is not None:  # before it is set: what is not remembered could not be taken back
             self._keep(wish.lease, before, now_s)
         try:
             if wish.fields:
-                self._client.update_job(wish.job_id, **wish.fields, **self._told(wish, job, now_s))
+                self._client.update_job(wish.job_id, **wish.fields, **told)
         except SlurmError as error:  # it may have started, ended or been changed just now
             if wish.lease is not None:
-                self._give_up(wish.job_id, before, error, now_s)
-            return f"the node list of job {wish.job_id} stays as it is: {error}"
+                self._give_up(wish, before, error, now_s)
+            what = "the partition" if wish.kind == PARTITION else "the node list"
+            return f"{what} of job {wish.job_id} stays as it is: {error}"
         if wish.lease is None and before is not None:
-            self._journal.end_lease(wish.job_id, wish.reason, now_s)
+            self._journal.end_lease(wish.job_id, wish.reason, now_s, wish.kind)
         if wish.fields:
             self._log.write(now_s, wish.action, job_id=wish.job_id, fields=wish.fields, reason=wish.reason)
         return ""
@@ -84,14 +117,14 @@ class Hand:
         """Journal a lease; one with another list, which the job may still bear, is not forgotten."""
         with self._journal.together():
             if before is not None and (before.kind, before.ours) != (lease.kind, lease.ours):
-                self._journal.end_lease(lease.job_id, _REPLACED, now_s)
+                self._journal.end_lease(lease.job_id, _REPLACED, now_s, lease.kind)
             self._journal.lease(lease)
 
-    def _give_up(self, job_id: int, before: TickLease | None, error: SlurmError, now_s: float) -> None:
+    def _give_up(self, wish: Wish, before: TickLease | None, error: SlurmError, now_s: float) -> None:
         if self._doubtful is not None:
-            self._doubtful.add(job_id)
+            self._doubtful.add(wish.job_id)
         with self._journal.together():
-            self._journal.end_lease(job_id, f"{_REFUSED}{error}", now_s)
+            self._journal.end_lease(wish.job_id, f"{REFUSED}{error}", now_s, wish.kind)
             if before is not None:
                 self._journal.lease(before)
 
@@ -107,5 +140,7 @@ class Hand:
 
 def _bears(job: SlurmJob, lease: TickLease) -> bool:
     """Whether the list of this lease is in force."""
+    if lease.kind == PARTITION:
+        return frozenset(job.partition.split(",")) == frozenset(lease.ours.split(","))
     present = job.exc_nodes if lease.kind == "exclude" else job.req_nodes
     return bool(present) and frozenset(present) == frozenset(expand(lease.ours))

@@ -23,7 +23,7 @@ from slurm_pal.errors import (
 from slurm_pal.files import read_trusted
 from slurm_pal.hostlist import fold
 from slurm_pal.rebalance import paths
-from slurm_pal.rebalance.journal import Journal, open_journal
+from slurm_pal.rebalance.journal import PARTITION, Journal, open_journal
 from slurm_pal.rebalance.role import role_of
 from slurm_pal.report.table import age
 from slurm_pal.slurm import releases
@@ -170,8 +170,9 @@ def _role(client: SlurmClient) -> Finding:
 
 
 def _last_tick(journal: Journal, max_age_s: float, now_s: float) -> list[Finding]:
-    age_s, moves, lists = now_s - journal.last_tick_s(), len(journal.open_moves()), len(journal.leases())
-    text = f"the last tick was {age(age_s)} ago; moves under way: {moves}, node lists of ours: {lists}"
+    age_s, moves = now_s - journal.last_tick_s(), len(journal.open_moves())
+    lists = len(journal.leases()) + len(journal.leases(PARTITION))
+    text = f"the last tick was {age(age_s)} ago; moves under way: {moves}, lists of ours on jobs: {lists}"
     if -CLOCK_SLACK_S <= age_s <= max_age_s:
         return [Finding("ok", "tick", text)]
     if age_s < 0:

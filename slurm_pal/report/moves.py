@@ -34,6 +34,7 @@ class Row(NamedTuple):
     outcome: str  # "" while it is under way
     step: str  # the last step taken
     why: str
+    partition: str = ""  # it is sent to, where that is not its own
 
 
 def of_journal(moves: Iterable[Move]) -> list[Row]:
@@ -42,6 +43,7 @@ def of_journal(moves: Iterable[Move]) -> list[Row]:
         Row(
             move.made_s, move.job_id, move.user, move.source, move.target_gpus or ",".join(move.target), move.before,
             move.after, move.gain_s, learning.observed_gain_s(move), move.cost_s, move.outcome, move.step, move.detail,
+            move.partition,
         )
         for move in moves
     ]  # fmt: skip
@@ -73,7 +75,7 @@ def cells(row: Row) -> list[str]:
     factor = "-" if row.before is None or row.after is None else f"{row.before:.3f} -> {row.after:.3f}"
     numbers = ["-" if value is None else f"{value:.0f}" for value in (row.gain_s, row.observed_gain_s, row.cost_s)]
     outcome = row.outcome or (f"under way ({row.step})" if row.step else "under way")
-    where = [row.source or "-", row.target or "-"]
+    where = [row.source or "-", (row.target or "-") + (f" in {row.partition}" if row.partition else "")]
     return [stamp(row.made_s), str(row.job_id), row.user, *where, factor, *numbers, outcome, row.why or "-"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import learning
 from slurm_pal.rebalance import story as words
-from slurm_pal.rebalance.journal import Journal, Move, TickLease
+from slurm_pal.rebalance.journal import PARTITION, Journal, Move, TickLease
 from slurm_pal.report.moves import stamp
 
 Event = dict[str, Any]
@@ -18,8 +18,10 @@ _SET = {
     "nodelist": "named {set}, whose GPUs were free",
     "exclude": "kept it off {set}",
     "clear": "took its node list back",
+    "partition": "chose {set} of its partitions",
+    "partition-clear": "gave it all its partitions back",
 }
-"""What was done with a node list; `{set}` is ours."""
+"""What was done with a list of nodes or partitions; `{set}` is ours."""
 _LEFT = "left {set} as its node list after a move"
 _MOVED = {
     "": "is moving it from {from} to {to}",
@@ -47,8 +49,8 @@ def of_submission(decision: dict[str, Any] | None, mark: dict[str, Any] | None, 
 
 def of_journal(journal: Journal, job_id: int) -> list[Event]:
     """Each lease and move of a job in a journal. Raises DataError when it cannot be read."""
-    present = journal.leases().get(job_id)
-    found = [_set(present)] if present is not None else []
+    present = [journal.leases(kind).get(job_id) for kind in ("", PARTITION)]
+    found = [_set(lease) for lease in present if lease is not None]
     for lease, why, ended_s in journal.ended_leases(job_id):
         found += [_set(lease), _cleared(lease, why, ended_s)]
     return found + [_move(move, journal.steps_of(move.move_id)) for move in journal.moves(job_id=job_id)]
@@ -84,21 +86,24 @@ def _set(lease: TickLease) -> Event:
 
 
 def _cleared(lease: TickLease, why: str, ended_s: float) -> Event:
+    what = "partition-clear" if lease.kind == PARTITION else "clear"
     return {
-        "at_s": ended_s, "what": "clear", "set": lease.ours, "own": lease.own, "reason": why,
-        "text": f"{_SET['clear']} ({lease.ours}): {why}",
+        "at_s": ended_s, "what": what, "set": lease.ours, "own": lease.own, "reason": why,
+        "text": f"{_SET[what]} ({lease.ours}): {why}",
     }  # fmt: skip
 
 
 def _move(move: Move, steps: list[tuple[str, float]]) -> Event:
     target = move.target_gpus or ",".join(move.target)
+    place = f"{target} in {move.partition}" if move.partition else target
     observed_s = learning.observed_gain_s(move)
-    text = f"{_moved_text(move.outcome, move.source, target)}: time factor {move.before:.3f} -> {move.after:.3f}"
+    text = f"{_moved_text(move.outcome, move.source, place)}: time factor {move.before:.3f} -> {move.after:.3f}"
     text += f", gain predicted {move.gain_s:.0f} s at a cost of {move.cost_s:.0f} s"
     if move.outcome in ("moved", "elsewhere"):
         text += ", observed " + ("unknown (pal progress tells it)" if observed_s is None else f"{observed_s:.0f} s")
     return {
-        "at_s": move.made_s, "what": "move", "from": move.source, "to": target, "before": move.before,
+        "at_s": move.made_s, "what": "move", "from": move.source, "to": target, "partition": move.partition,
+        "before": move.before,
         "after": move.after, "gain_s": move.gain_s, "observed_gain_s": observed_s, "cost_s": move.cost_s,
         "checkpoint": move.checkpoint, "steps": [{"step": step, "at_s": at_s} for step, at_s in steps],
         "outcome": move.outcome, "detail": move.detail, "ended_s": move.ended_s if move.outcome else None,
@@ -114,7 +119,7 @@ def _moved_text(outcome: str, source: str, target: str) -> str:
 def _told(event: dict[str, Any]) -> Event:
     what = event["what"]
     if what in _SET:
-        text = _SET[what].format(set=event.get("set", _BLANKS["set"]))
+        text = _SET[what].format(set=event.get("set") or ("some" if what == PARTITION else _BLANKS["set"]))
     else:
         text = _moved_text(what, event.get("from", ""), event.get("to", ""))
     return {**event, "text": text + (f", gain predicted {event['gain_s']:.0f} s" if "gain_s" in event else "")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from slurm_pal.rebalance.planning import PlannedMove
 from slurm_pal.rebalance.retarget import Wish
 from slurm_pal.rebalance.tick import Outcome
 from slurm_pal.report.table import columns
@@ -11,6 +12,7 @@ from slurm_pal.report.table import columns
 MOST_STAYING = 20  # reasons shown before they are counted
 _DOES = {
     "nodelist": "name nodes", "exclude": "keep off", "clear": "take back", "keep": "leave the list", "none": "leave",
+    "partition": "choose partition", "partition-clear": "all its partitions",
 }  # fmt: skip
 
 
@@ -44,6 +46,10 @@ def as_json(seen: Outcome) -> dict[str, Any]:
     }
 
 
+def _target(planned: PlannedMove) -> str:
+    return planned.target_gpus + (f" in {planned.partition}" if planned.partition else "")
+
+
 def _move(planned: dict[str, Any]) -> dict[str, Any]:
     return planned | {"target": list(planned["target"])}
 
@@ -53,10 +59,10 @@ def lines(seen: Outcome) -> list[str]:
     text = [_head(seen)]
     told = [wish for wish in seen.decided.wishes if wish.action not in ("keep", "none")]
     if told:
-        text += ["", *columns(("JOBID", "PENDING", "NODES", "WHY"), [_wish_row(wish) for wish in told])]
+        text += ["", *columns(("JOBID", "PENDING", "LIST", "WHY"), [_wish_row(wish) for wish in told])]
     if seen.decided.plan and seen.decided.plan.moves:
         rows = [
-            (str(m.job_id), f"{m.source} -> {m.target_gpus}", f"{m.before:.3f} -> {m.after:.3f}", f"{m.gain_s:.0f} s",
+            (str(m.job_id), f"{m.source} -> {_target(m)}", f"{m.before:.3f} -> {m.after:.3f}", f"{m.gain_s:.0f} s",
              f"{m.cost_s:.0f} s", "yes" if m.checkpoint else "no")
             for m in seen.decided.plan.moves
         ]  # fmt: skip

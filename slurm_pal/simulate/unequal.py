@@ -85,14 +85,13 @@ def simulate(
     return run.result()
 
 
-def pal_share_policy(settings: pal_share.Settings | None = None, *, may_move: bool = True) -> Policy:
-    """The policy of `pal-share`, with the promises it makes as its memory. `may_move` false: no job is ever stopped."""
+def pal_share_policy(settings: pal_share.Settings | None = None) -> Policy:
+    """The policy of `pal-share`, with the promises it makes as its memory."""
     promised: dict[int, float] = {}
 
     def policy(moment: Moment) -> NDArray[np.int64]:
         until_s = np.array([promised.get(int(number), math.nan) for number in moment.job])
-        given = {"move_cost_s": moment.move_cost_s, "promised_s": until_s - moment.now_s}
-        now = standing(len(moment.job), may_move=may_move, **given)
+        now = standing(len(moment.job), move_cost_s=moment.move_cost_s, promised_s=until_s - moment.now_s)
         found = pal_share.decide(moment.problem, now, settings)
         promised.update(zip(moment.job.tolist(), (found.promised_s + moment.now_s).tolist(), strict=True))
         return found.column

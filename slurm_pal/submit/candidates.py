@@ -8,6 +8,7 @@ from typing import NamedTuple
 from slurm_pal.cluster import Node, Partition
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
+from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.submit.constraint import Predicate, compile_constraint
 from slurm_pal.submit.request import Request
 
@@ -69,6 +70,31 @@ def _permitted(
         and (node.name in reserved if reserved is not None else not node.states & RESERVED)
         and predicate(node.features)
     )
+
+
+def several_models(found: Iterable[Field], snapshot: Snapshot, gpu_type: str) -> str:
+    """Which GPUs of different models or types the request permits, "" where they are all alike.
+
+    Slowdowns are relative to the same model, so scores do not tell which of several models is
+    faster. What was never measured counts as whatever else there is.
+    """
+    types: set[str] = set()
+    models: set[int] = set()
+    model, index = snapshot.columns["model"], snapshot.columns["index"]
+    for node in {node.name: node for field in found for node in field.nodes}.values():
+        named = {kind for kind in node.gpu_types if not gpu_type or kind == gpu_type}
+        if not named:
+            continue
+        types |= named
+        rows = snapshot.rows.get(node.name, range(0))
+        if len(set(node.gpu_types)) == 1:
+            models.update(model[rows.start : rows.stop])
+        else:
+            kinds = node.gpu_types
+            models.update(model[row] for row in rows if index[row] < len(kinds) and kinds[index[row]] in named)
+    if len(types) > 1:
+        return ", ".join(sorted(name or "(no type)" for name in types))
+    return f"{len(models)} models" if len(models) > 1 else ""
 
 
 def may_start(node: Node) -> bool:

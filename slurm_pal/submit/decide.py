@@ -9,7 +9,7 @@ from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.submit import means
-from slurm_pal.submit.candidates import fields
+from slurm_pal.submit.candidates import fields, several_models
 from slurm_pal.submit.case import Case, Decision, Settings
 from slurm_pal.submit.offer import Offer, doubts, gpu_of, offer_of
 from slurm_pal.submit.request import Request
@@ -44,6 +44,8 @@ def decide(
         return Decision("none", f"left to Slurm: {found}")
     if not request.asks_gpus and not all(node.n_gpus for field in found for node in field.nodes):
         return Decision("none", "left to Slurm: the job asks for no GPU")
+    if kinds := several_models(found, snapshot, request.shape.gpu_type):
+        return Decision("none", f"left to Slurm: scores do not compare the kinds of GPUs that it may get ({kinds})")
     rule = Rule(sensitivity, settings.locality_penalty, settings.barred_slowdown, int(now_s))
     best: tuple[float, Scene, Placement] | None = None
     for field in found:

@@ -1,12 +1,13 @@
 """CPU time of the exact allocation policies against the same programs in cvxpy, solved by ECOS.
 
-Usage: allocation_solvers.py [--data DIR] [--policies ...] [--sizes ...] [--packed-up-to M] [--repeats N] [--json]
+Usage: allocation_solvers.py [--data DIR] [--policies ...] [--sizes ...] [--packed-up-to M] [--json | --wide]
 DIR holds the reference data of Gavel (default: $PAL_REFERENCE_DATA/gavel, or ../shared/data/gavel beside the
 checkout); the instances are described in its README. "ours" is arrays in, Allocation out. "cvxpy" is model
 building and solving, in the form that the published code has: makespan by bisection to 5 %, finish-time fairness
 with one expression for each job ("vectors": the same with one for all, faster to build), packing with one row for
 each pair of jobs. Best of several, one process, process time. "difference" is the relative difference of the
-objectives: above 0 where ours is larger; the published makespan is not the least one.
+objectives: above 0 where ours is larger; the published makespan is not the least one. --wide takes no data: ours
+alone on up to 10,000 made-up jobs, no two alike, and 12 columns, with the memory that the solve needs at its peak.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import csv
 import json
 import os
 import time
+import tracemalloc
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -264,6 +266,36 @@ def measure(args: argparse.Namespace, policy: str, m: int) -> Timing:
     return Timing(policy, multi, m, ours_s, cvxpy_s, cvxpy_s / ours_s, found.objective / objective - 1, broken)
 
 
+WIDE = ("max_min", "makespan", "ftf", "cost")
+COLUMNS = 12
+
+
+def wide(seed: int, m: int) -> Problem:
+    """Jobs of 1 to 8 GPUs, twice as many as there is room for; speeds of columns and applications differ freely."""
+    random = np.random.default_rng(seed)
+    speed = random.uniform(1, 6, COLUMNS) * random.lognormal(0, 0.4, (m, COLUMNS))
+    scale = random.choice([1.0, 2.0, 4.0, 8.0], m, p=[0.7, 0.1, 0.15, 0.05])
+    gpus = np.full(COLUMNS, np.ceil(scale.sum() / 2 / COLUMNS))
+    remaining = random.lognormal(9, 1.5, m)
+    return problem(speed, scale, gpus, price=random.uniform(0.1, 1, COLUMNS), remaining=remaining,
+                   age_s=random.uniform(0, 1e5, m), earned_s=random.uniform(0, 1e5, m))  # fmt: skip
+
+
+def print_wide(seeds: int = 3) -> None:
+    print(f"{'policy':10} {'jobs':>6} {'CPU s, worst of seeds':>22} {'peak MiB':>9} {'violation':>10}")
+    for policy in WIDE:
+        for m in (1_000, 3_000, 10_000):
+            worst_s = most = broken = 0.0
+            for seed in range(seeds):
+                given = wide(seed, m)
+                worst_s = max(worst_s, cpu_s(lambda: CASES[policy].ours(given), 1)[0])  # noqa: B023
+                tracemalloc.start()
+                broken = max(broken, violation(given, CASES[policy].ours(given)))
+                most = max(most, tracemalloc.get_traced_memory()[1] / 2**20)
+                tracemalloc.stop()
+            print(f"{policy:10} {m:6} {worst_s:22.2f} {most:9.0f} {broken:10.0e}", flush=True)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     beside = os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data"
@@ -274,11 +306,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--multi", action="store_true", help="jobs of 1 to 8 GPUs")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--wide", action="store_true", help="10,000 jobs on 12 columns instead")
     return parser.parse_args()
 
 
 def main() -> None:
     args = arguments()
+    if args.wide:
+        print_wide()
+        return
     heads = (
         f"{'policy':18} {'jobs':>5} {'ours ms':>9} {'cvxpy ms':>10} {'ratio':>8} {'difference':>11} {'violation':>10}"
     )

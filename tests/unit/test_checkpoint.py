@@ -254,7 +254,7 @@ def test_a_script_that_ended_after_its_checkpoint_need_not_write_another(start: 
 
 
 def test_a_job_that_ends_long_after_a_checkpoint_has_ended(start: Start) -> None:
-    job = start(LOOP.replace("exit 4", "exit 0"), "true", exit_s=1)
+    job = start(LOOP.replace("exit 4", "exit 0"), "true", exit_s=0)
     job.until("begun")
     job.checkpoint("0.1")
     time.sleep(2.5)

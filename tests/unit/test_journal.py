@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -26,6 +27,7 @@ from .privileges import unprivileged
 
 NOW_S = 1_763_712_345.0
 DAY_S = 86400.0
+SCHEMA = len(module.MIGRATIONS)
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
 
@@ -476,17 +478,33 @@ def test_a_newer_schema_is_refused_and_left_alone(path: str) -> None:
         connection.execute("PRAGMA user_version = 99")
     before = Path(path).read_bytes()
     for write in (False, True):
-        fails(path, "schema 99, newer than 1 known here: update slurm-pal", write)
+        fails(path, f"schema 99, newer than {SCHEMA} known here: update slurm-pal", write)
     assert Path(path).read_bytes() == before
 
 
 def test_an_older_schema_is_migrated_by_the_writer_only(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun_journal(path)
     monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, ("ALTER TABLE moves ADD COLUMN note TEXT",)))
-    fails(path, "older than 2: run pal-rebalance --once to migrate it", write=False)
+    fails(path, f"older than {SCHEMA + 1}: run pal-rebalance --once to migrate it", write=False)
     for write in (True, False):
         with open_journal(path, write) as journal:
             assert len(journal.moves()) == 50
+
+
+def test_moves_of_the_first_schema_stay_in_their_partitions(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as first:
+        first.setattr(module, "MIGRATIONS", module.MIGRATIONS[:1])
+        open_journal(path).close()
+    old = move(7)[1:-3]
+    row = [json.dumps(value) if isinstance(value, tuple) else value for value in old]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        names = ", ".join(Move._fields[1:-3])
+        connection.execute(f"INSERT INTO moves ({names}) VALUES ({', '.join('?' * len(row))})", row)
+    with open_journal(path) as journal:
+        (found,) = journal.moves()
+        assert found[1:] == (*old, "", "", "")
+        other = journal.begin(move(99)._replace(partition="fast", own_partitions="slow,fast"))
+        assert journal.moves(job_id=99) == [other] and other.partition == "fast"
 
 
 @pytest.mark.parametrize("statement", ["CREATE TABLE music (title TEXT)", "PRAGMA user_version = 1"])
@@ -528,7 +546,7 @@ def test_truncated(path: str) -> None:
 
 def test_an_empty_file_is_completed_by_the_writer_only(path: str) -> None:
     Path(path).touch()
-    fails(path, "older than 1", write=False)
+    fails(path, f"older than {SCHEMA}", write=False)
     with open_journal(path) as journal:
         assert journal.moves() == []
 

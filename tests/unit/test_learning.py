@@ -271,6 +271,19 @@ def test_a_new_measurement_knows_already() -> None:
     assert corrections(rows, scores(5000.0)).exposed == ()
 
 
+def test_step_times_on_another_model_accuse_no_gpu() -> None:
+    fast = [seen(k, 1.0, ("f", k)) for k in range(6)]
+    slow = [seen(10 + k, 1.5, ("s", k)) for k in range(6)]
+    rows = [
+        GpuScore(node, k, "", node, {"A": 1.0, "B": 1.0}, {"A": "v0", "B": "v0", "C": "?"}, 500.0, 1.0, ())
+        for node in "fs" for k in range(6)
+    ]  # fmt: skip
+    known = Snapshot({"centroids": {"A": [1.0], "B": [1.0]}, "epoch": 4}, *_columns(rows))
+    found = learn([*fast, *slow], known, users=1)
+    assert found.exposed == () and all(factor == pytest.approx(1.0) for factor in found.jobs.values())
+    assert "u train 1 A" not in found.base_s  # it has one on each model
+
+
 def test_corrected_scores_are_a_copy_with_slower_gpus() -> None:
     before = scores()
     learnt = corrections([*many(1.0), *slow_on(X)])

@@ -283,7 +283,7 @@ def test_doctor_tells_mode_role_and_last_tick(site: Path, monkeypatch: pytest.Mo
     with journal() as book:
         book.ticked(NOW_S - 12)
     assert tick_findings(site)[2][:2] == (
-        "ok", "the last tick was 12s ago; moves under way: 0, node lists of ours: 0",
+        "ok", "the last tick was 12s ago; moves under way: 0, lists of ours on jobs: 0",
     )  # fmt: skip
 
 

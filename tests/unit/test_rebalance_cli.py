@@ -305,7 +305,7 @@ def test_withdraw_ends_a_move_that_a_killed_one_left(site: Site) -> None:
     site.slurm.completing = 0
     result = run("--withdraw")
     assert result.exit_code == 0, result.output
-    assert site.job(number).state == "RUNNING" and "1 running jobs keep a node list" in result.stdout
+    assert site.job(number).state == "RUNNING" and "1 running jobs keep a list of ours" in result.stdout
     with site.journal() as journal:
         assert journal.open_moves() == [] and len(journal.moves()) == 1
 

@@ -231,7 +231,7 @@ def test_ctrl_c_before_anything_is_complete(pal: Pal, monkeypatch: pytest.Monkey
         (("--nodes", "3"), "not both"),
         (("--worst", "9"), "worst 9"),
         (("--trace", "x.csv"), "--trace FILE, or --generate"),
-        (("--replica", "gavel"), "replica 'gavel' is not one of blox-pal"),
+        (("--replica", "sia"), "replica 'sia' is not one of blox-pal, gavel"),
         (("--no-replay",), "means nothing without --replica"),
         (("--move-cost", "nan"), "must be a number at least 0"),
         (("--locality", "0.5"), "must be a number at least 1"),

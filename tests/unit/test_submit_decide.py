@@ -47,9 +47,10 @@ class Scores:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def __call__(self, table: dict[str, list[float]]) -> Snapshot:
+    def __call__(self, table: dict[str, list[float]], models: dict[str, str] | None = None) -> Snapshot:
+        kinds, bins = models or {}, {"A": "v0", "B": "v0", "C": "v0"}
         gpus = [
-            GpuScore(name, k, f"{name}-{k}", "m", _by_class(a), {"A": "v0", "B": "v0", "C": "v0"}, NOW_S - 60, 0.9, ())
+            GpuScore(name, k, f"{name}-{k}", kinds.get(name, "m"), _by_class(a), bins, NOW_S - 60, 0.9, ())
             for name, values in table.items()
             for k, a in enumerate(values)
         ]
@@ -182,6 +183,19 @@ def test_several_partitions_are_compared_but_not_mixed(scores: Scores) -> None:
     wide = choose("--gres=gpu:4 -N2 -p a,b", cluster(nodes, partitions=parts), snapshot)
     assert wide.chosen is not None and set(wide.chosen.nodes) == {"n2", "n3"}
     assert "partition" in choose("--gres=gpu:1 -p down", cluster(nodes, partitions=parts), snapshot).reason
+
+
+def test_gpus_of_different_kinds_are_not_compared(scores: Scores) -> None:
+    """A slowdown is relative to the same model: the better V100 is still the slower GPU."""
+    parts = (Partition("old", False, True, ("n0",)), Partition("new", True, True, ("n1",)))
+    snapshot = scores({"n0": [0.9] * 4, "n1": [1.0] * 4}, {"n0": "V100", "n1": "H100"})
+    known = choose("-p old,new -N1 --gres=gpu:1", cluster(TWO, partitions=parts), snapshot)
+    assert known.action == "none" and "2 models" in known.reason
+    assert choose("-p old,new -N1 --gres=gpu:1 -x n1", cluster(TWO, partitions=parts), snapshot).chosen is not None
+    typed = [node("n0", gpu_types=("v100",) * 4), node("n1", gpu_types=("v100", "h100", "h100", "h100"))]
+    mixed = choose("--gres=gpu:1", cluster(typed), scores(SLOW_FIRST))
+    assert mixed.action == "none" and "h100, v100" in mixed.reason
+    assert choose("--gres=gpu:h100:1", cluster(typed), scores(SLOW_FIRST)).chosen is not None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,239 @@
+"""Who takes part in sharing out partitions: jobs as Slurm shows them, with their throughputs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_pal.allocation import throughputs
+from slurm_pal.cluster import Node
+from slurm_pal.jobs import GpuShape, SlurmJob
+from slurm_pal.placement.offers import FOR_NODES
+from slurm_pal.rebalance.belonging import Sharer
+from slurm_pal.rebalance.facts import Terms, facts_of
+from slurm_pal.rebalance.history import application, types_of
+from slurm_pal.rebalance.journal import TickLease
+from slurm_pal.rebalance.planning import Running
+from slurm_pal.rebalance.requests import request_of
+from slurm_pal.rebalance.retarget import Waiting
+from slurm_pal.rebalance.sharing import LIMITS, Claimant
+from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.states import usable
+from slurm_pal.submit.candidates import RESERVED, startable
+from slurm_pal.submit.constraint import compile_constraint
+from slurm_pal.submit.request import Request
+
+
+class Known(NamedTuple):
+    """What is known of throughputs, and under which names."""
+
+    model: throughputs.Model  # its types are those of `type_of`
+    type_of: Mapping[str, str]  # partition -> type of GPUs
+    names: Mapping[str, str]  # see history.spellings
+
+
+class Leases(NamedTuple):
+    """Ours in force: job -> lease."""
+
+    partitions: Mapping[int, TickLease]
+    nodes: Mapping[int, TickLease]
+
+
+class Expected(NamedTuple):
+    """How long a job is expected to run, of which nobody knows the truth."""
+
+    share: float  # of its time limit
+    run_s: float  # without a time limit
+
+    def of(self, job: SlurmJob) -> float:
+        return self.share * job.time_limit_s if job.time_limit_s else self.run_s
+
+
+def partition_types(overview: Overview, named: Iterable[str]) -> dict[str, str]:
+    """Partition -> type of GPUs: its own name where the table of throughputs has that, else its nodes' GRES type."""
+    known, nodes = frozenset(named), types_of(overview.nodes)
+    found: dict[str, str] = {}
+    for partition in overview.partitions:
+        kinds = {nodes[name] for name in partition.nodes if name in nodes}
+        found[partition.name] = kinds.pop() if len(kinds) == 1 and partition.name not in known else partition.name
+    return found
+
+
+def claimants(
+    overview: Overview, waiting: Sequence[Waiting], leases: Leases, barred: Collection[int], known: Known,
+    expected: Expected,
+) -> list[Claimant]:  # fmt: skip
+    """The pending jobs that wait for nothing but GPUs, in the order given, also those with one partition only.
+
+    Left to Slurm are jobs with nodes of their user's own or in a reservation, those that `request_of` leaves to it,
+    and those of several partitions that are `barred`, or of which one takes no jobs now: to put their users' lists
+    back would lose it.
+    """
+    site = Site(overview)
+    found = (_claimant(one, leases, site, known, expected) for one in waiting)
+    return [
+        one
+        for one in found
+        if one is not None
+        and (len(one.own) == 1 or one.job.job_id in leases.partitions or _may_begin(one, site, barred))
+    ]
+
+
+def _may_begin(one: Claimant, site: Site, barred: Collection[int]) -> bool:
+    return one.job.job_id not in barred and site.up.issuperset(one.own)
+
+
+def _claimant(one: Waiting, leases: Leases, site: Site, known: Known, expected: Expected) -> Claimant | None:
+    job, lease = one.job, leases.partitions.get(one.job.job_id)
+    own = tuple((lease.own if lease is not None else job.partition).split(","))
+    reason = job.reason.lstrip("(").replace(" ", "_")
+    waits = not reason or reason.startswith(FOR_NODES) or (lease is not None and reason.startswith(LIMITS))
+    if job.state != "PENDING" or job.fields.get("Priority") == "0" or not waits:
+        return None
+    request = one.request if "," not in job.partition else in_partition(job, own[0], leases.nodes.get(job.job_id))
+    if request.leave or request.shape is None or request.req_nodes or request.reservation:
+        return None
+    limit_s = math.inf if job.fields.get("TimeLimit") == "UNLIMITED" else job.time_limit_s
+    places = {name: site.place(name, request, limit_s) for name in own}
+    could = {name: place for name, place in places.items() if place is not None}
+    speed, error = speeds(job, request.shape.total, [*could], known)
+    return Claimant(job, own, _open_shape(request), speed, error, could, expected.of(job), one.waited_s)
+
+
+def _open_shape(request: Request) -> GpuShape:
+    """The shape for a range of nodes; that of the request is for the fewest."""
+    assert request.shape is not None
+    open_total = request.shape.per_node is None and request.nodes_max != request.nodes_min
+    return request.shape._replace(nodes=None) if open_total else request.shape
+
+
+def in_partition(job: SlurmJob, name: str, lease: TickLease | None) -> Request:
+    """The request of a job as if it had this partition only; the list of `lease`, ours on its nodes, is not its own."""
+    own_req = lease.own if lease is not None and lease.kind != "exclude" else None
+    own_exc = lease.own if lease is not None and lease.kind == "exclude" else None
+    return request_of(job._replace(partition=name, fields=job.fields | {"Partition": name}), own_req, own_exc)
+
+
+def open_partitions(site: Site, one: Running, own: Sequence[str]) -> list[str]:
+    """The partitions of its user's list `own` where a running job could ever run, the one where it does included.
+
+    Slurm has given it a time limit, if need be that of its partition; without one it fits in no partition that has one.
+    While one of the list takes no jobs the job stays: to put the list back would lose that one.
+    """
+    job, request = one.job, one.request
+    if request.leave or request.req_nodes or request.reservation or request.shape is None or job.partition not in own:
+        return []
+    if not site.up.issuperset(own):
+        return []
+    limit_s = math.inf if job.time_limit_s is None else job.time_limit_s
+    return [name for name in own if name == job.partition or site.place(name, request, limit_s) is not None]
+
+
+class Site:
+    """Partitions with their nodes that can run jobs."""
+
+    def __init__(self, overview: Overview) -> None:
+        nodes = {
+            node.name: node
+            for node in overview.nodes
+            if node.n_gpus and usable(node.states) and not node.states & RESERVED
+        }
+        self.up = frozenset(p.name for p in overview.partitions if p.up)
+        self._limit_s = {p.name: p.max_time_s or math.inf for p in overview.partitions}
+        self._nodes = {p.name: [nodes[n] for n in p.nodes if n in nodes] for p in overview.partitions}
+        self._made = {name: _make(node) for name, node in nodes.items()}
+        self._known: dict[tuple[str, Request], tuple[str, ...] | None] = {}  # of thousands of jobs most ask alike
+
+    def place(self, name: str, request: Request, limit_s: float | None) -> tuple[str, ...] | None:
+        """The nodes of a partition with what a job needs beside GPUs free now; None where it could never run.
+
+        It could where the partition is up, its time limit allows it, and enough nodes could hold it when empty.
+        slurmctld sets the priority of a job to 0 that waits in a partition without such nodes (BadConstraints).
+        """
+        if name not in self.up or (limit_s or 0.0) > self._limit_s[name]:
+            return None
+        key = name, request._replace(partitions=(), time_limit_s=None)
+        if key not in self._known:
+            self._known[key] = self._place(*key)
+        return self._known[key]
+
+    def _place(self, name: str, request: Request) -> tuple[str, ...] | None:
+        predicate = compile_constraint(request.constraint) if request.constraint else lambda features: True
+        shape = request.shape
+        if predicate is None or shape is None:
+            return None
+        fixed = request.nodes_max == 1 or shape.per_node is not None
+        count = (shape.per_node or shape.total) if fixed else 1
+        tasks = request.tasks_per_node or (-(-request.tasks // (shape.nodes or 1)) if fixed else 1)
+        alike: dict[Node, list[Node]] = defaultdict(list)
+        for node in self._nodes[name]:
+            if node.name not in request.exc_nodes:
+                alike[self._made[node.name]].append(node)
+        fitting = [one for one in alike if _gpus(one, shape.gpu_type) >= count and predicate(one.features)]
+        holding = {one: len(alike[one]) for one in startable(fitting, request, tasks, count)}
+        gpus = sum(_gpus(one, shape.gpu_type) * nodes for one, nodes in holding.items())
+        if sum(holding.values()) < (shape.nodes or 1) or gpus < shape.total:
+            return None
+        some_free = [node for one in holding for node in alike[one] if node.gpus_used < node.n_gpus]
+        return tuple(node.name for node in startable(some_free, request, tasks, count))
+
+
+def _gpus(node: Node, kind: str) -> int:
+    return node.gpu_types.count(kind) if kind else node.n_gpus
+
+
+def _make(node: Node) -> Node:
+    """The node as it is when nothing runs on it; many are alike."""
+    return Node("", frozenset(), node.gpu_types, 0, node.cpus, 0, node.memory_mib, 0, node.features, ())
+
+
+def speeds(job: SlurmJob, gpus: int, names: Sequence[str], known: Known) -> tuple[dict[str, float], dict[str, float]]:
+    """Throughput and its error by partition."""
+    app = application(job.user, job.name, known.names)
+    found = throughputs.matrix(known.model, [(app, gpus)])
+    place = {kind: k for k, kind in enumerate(known.model.types)}
+    at = {name: place[known.type_of[name]] for name in names if known.type_of.get(name) in place}
+    speed = {name: float(found.throughput[0, k]) for name, k in at.items()}
+    return speed, {name: float(found.relative_error[0, k]) for name, k in at.items()}
+
+
+def in_partitions(overview: Overview, names: Sequence[str]) -> list[SlurmJob]:
+    """The jobs that hold GPUs of these partitions, each in its own one, or as if it were in one that has all its nodes.
+
+    A job may have come by another partition with the same nodes.
+    """
+    nodes = {p.name: frozenset(p.nodes) for p in overview.partitions if p.name in names}
+    found = []
+    for job in overview.jobs:
+        if job.state != "RUNNING" or not job.gpus:
+            continue
+        inside = next((n for n in (job.partition, *nodes) if n in nodes and nodes[n].issuperset(job.gpus)), "")
+        if inside:
+            found.append(job._replace(partition=inside))
+    return found
+
+
+def sharers(
+    waiting: Sequence[Claimant], sensitivity: Mapping[int, str], running: Iterable[SlurmJob], names: Sequence[str],
+    elsewhere: Mapping[int, Mapping[str, float]], known: Known, expected: Expected, now_s: float,
+) -> list[Sharer]:  # fmt: skip
+    """All jobs that take part: the pending ones first, in their order, then the running ones (`in_partitions`).
+
+    A running job counts in all partitions of these names, also where it cannot be moved: what it holds comes free
+    one day, and shares are who it then belongs to, not what is done at once. Of a job that may be moved
+    `elsewhere` has the throughputs in its user's own partitions. It takes part as long as it runs.
+    """
+    found = [
+        Sharer(one.job, one.speed, one.shape.total, sensitivity.get(one.job.job_id, "A"), one.run_s) for one in waiting
+    ]
+    for job in running:
+        gpus = sum(map(len, job.gpus.values()))
+        speed = dict(elsewhere.get(job.job_id, {})) or (speeds(job, gpus, names, known)[0] if gpus else {})
+        here = speed.get(job.partition, 0.0)
+        if here > 0:
+            left_s = max(0.0, expected.of(job) - max(0.0, now_s - job.start_s))
+            left_s *= here / min((value for value in speed.values() if value > 0), default=1.0)
+            found.append(Sharer(job, speed, gpus, facts_of(job, Terms()).sensitivity, left_s))
+    return found

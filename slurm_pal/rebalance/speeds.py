@@ -1,0 +1,55 @@
+"""What the tick knows of throughputs: the site's table and past runs, kept while both stay as they are."""
+
+from __future__ import annotations
+
+import os
+
+from slurm_pal.allocation import throughputs
+from slurm_pal.config import Config
+from slurm_pal.rebalance.claimants import Known, partition_types
+from slurm_pal.rebalance.history import history, spellings, types_of
+from slurm_pal.rebalance.journal import Journal
+from slurm_pal.sensitivity.catalogue import APPLICATIONS
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store import throughputs as store
+
+KEPT_S = 600.0
+"""Past runs are looked at again so often: the completion of a large table takes a good part of a second."""
+
+
+class Speeds:
+    """Throughputs for one configuration."""
+
+    def __init__(self, config: Config, journal: Journal) -> None:
+        self._path, self._apps, self._journal = config.text("rebalance", "throughputs"), config.apps, journal
+        self._seen: tuple[object, ...] = ()
+        self._made_s = 0.0
+        self._known: Known | None = None
+
+    def known(self, overview: Overview, now_s: float) -> Known:
+        """What is known now. Raises DataError for a table that cannot be read or a journal that cannot be used."""
+        nodes = types_of(overview.nodes)
+        seen = (_stamp(self._path), nodes, tuple(partition.name for partition in overview.partitions))
+        if self._known is None or seen != self._seen or not 0 <= now_s - self._made_s < KEPT_S:
+            self._known, self._seen, self._made_s = self._look(overview, nodes, now_s), seen, now_s
+        return self._known
+
+    def _look(self, overview: Overview, nodes: dict[str, str], now_s: float) -> Known:
+        stated = store.read(self._path, now_s) if self._path else {}
+        names = spellings([*(key.application for key in stated), *self._apps, *APPLICATIONS])
+        past = history(self._journal.observations(0.0), nodes, names, now_s)
+        table = throughputs.merge([stated, past.entries])
+        type_of = partition_types(overview, (key.type for key in table))
+        types = sorted(set(type_of.values()))
+        return Known(throughputs.model(table, types), type_of, names)
+
+
+def _stamp(path: str) -> tuple[float, int] | None:
+    """What changes when the table is replaced; None where there is none to read."""
+    if not path:
+        return None
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_mtime, info.st_ino

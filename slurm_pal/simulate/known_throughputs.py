@@ -1,0 +1,55 @@
+"""Any file that --throughputs takes, in one form: throughputs by application, GPUs and type of GPUs.
+
+Two kinds: the site's own table (store/throughputs.py) and a table as Gavel has it (throughput_file.py),
+whose models are the applications. Of the latter only stand-alone, packed throughputs are taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from slurm_pal.allocation.throughputs import Entry, Key
+from slurm_pal.simulate.throughput_file import Throughputs, read_throughputs
+from slurm_pal.store import throughputs as site_table
+
+_SITE_NAMES = ("schema", "throughputs")
+"""One of these at the top makes a JSON file the site's own; Gavel's has types of GPUs there."""
+_GAVEL_COLUMN = "model"
+"""The first column of Gavel's CSV; the site's own must not have it."""
+
+
+def read_known(path: str, now_s: float) -> dict[Key, Entry]:
+    """The table at `path`, of either kind; ages count from `now_s` (Unix s).
+
+    Raises DataError as the reader of its kind does; a file that cannot be read at all is told as the site's own.
+    """
+    return _entries(read_throughputs(path)) if _is_gavels(path) else site_table.read(path, now_s)
+
+
+def as_gavels(known: Mapping[Key, Entry]) -> Throughputs:
+    """The same as Gavel's reader has it: 0 for what is not in the table, relative speeds left out."""
+    types = tuple(dict.fromkeys(key.type for key in known))
+    rates = {key: entry.steps_per_s for key, entry in known.items() if not entry.relative}
+    rows = dict.fromkeys((key.application, key.gpus) for key in rates)
+    packed = {row: tuple(rates.get(Key(*row, name), 0.0) for name in types) for row in rows}
+    return Throughputs(types, packed, packed)
+
+
+def _is_gavels(path: str) -> bool:
+    try:
+        with open(path, encoding="utf-8-sig") as stream:
+            if path.endswith(".json"):
+                body = json.load(stream)
+                return isinstance(body, dict) and not any(name in body for name in _SITE_NAMES)
+            return stream.readline(1 << 16).split(",")[0].strip() == _GAVEL_COLUMN
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def _entries(table: Throughputs) -> dict[Key, Entry]:
+    return {
+        Key(model, gpus, name): Entry(rate, site_table.STATED_ERROR)
+        for (model, gpus), rates in table.packed.items()
+        for name, rate in zip(table.types, rates, strict=True)
+    }
