@@ -18,7 +18,7 @@ from slurm_pal.rebalance.claimants import Known, Site, open_partitions, speeds
 from slurm_pal.rebalance.journal import Move
 from slurm_pal.rebalance.planning import Elsewhere, Running
 from slurm_pal.rebalance.retarget import Wish
-from slurm_pal.rebalance.sharing import LEAST_SHARE
+from slurm_pal.rebalance.sharing import LEAST_SHARE, sure
 from slurm_pal.slurm.client import Overview
 
 
@@ -64,15 +64,10 @@ def elsewhere(cross: Crosser, belongs: Mapping[str, float], closed: Collection[s
         if name == here or name in closed or belongs.get(name, 0.0) <= LEAST_SHARE or cross.speed[name] <= 0:
             continue
         doubt = cross.error.get(here, 0.0) ** 2 + cross.error.get(name, 0.0) ** 2
-        speed = math.exp(_sure(math.log(cross.speed[name] / cross.speed[here]), doubt))
+        speed = math.exp(sure(math.log(cross.speed[name] / cross.speed[here]), doubt))
         if speed > 1.0:
             found.append(Elsewhere(name, speed))
     return tuple(sorted(found, key=lambda other: (-other.speed, other.partition)))
-
-
-def _sure(ratio: float, doubt: float) -> float:
-    """What counts of the logarithm of a ratio of throughputs, by the variance of its error: it is shrunk towards 0."""
-    return ratio**3 / (ratio**2 + doubt) if ratio else 0.0
 
 
 def wanted(overview: Overview, wishes: Sequence[Wish], moving: Collection[int]) -> frozenset[str]:

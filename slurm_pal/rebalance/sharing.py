@@ -230,8 +230,12 @@ def patience_s(one: Claimant, names: Sequence[str], others: Sequence[str]) -> fl
 def _gain_s(one: Claimant, name: str, other: str, slowest: float) -> float:
     ratio = math.log(one.speed[name] / one.speed[other])
     doubt = one.error.get(name, 0.0) ** 2 + one.error.get(other, 0.0) ** 2
-    sure = ratio**3 / (ratio**2 + doubt) if ratio else 0.0
-    return one.run_s * slowest / one.speed[name] * math.expm1(sure)
+    return one.run_s * slowest / one.speed[name] * math.expm1(sure(ratio, doubt))
+
+
+def sure(ratio: float, doubt: float) -> float:
+    """What counts of the logarithm of a ratio of throughputs, by the variance of its error: it is shrunk towards 0."""
+    return ratio**3 / (ratio**2 + doubt) if ratio else 0.0
 
 
 def whose(job: SlurmJob, lease: TickLease | None) -> str:

@@ -18,8 +18,8 @@ from slurm_pal.jobs import SlurmJob
 from slurm_pal.lab.lab import Lab
 from slurm_pal.rebalance.journal import PARTITION, Move, TickLease, open_journal
 
-from . import queue_of, test_moves
-from .conftest import short_directory, skip_without_slurm
+from . import test_moves
+from .parted import lab_of, site_of
 from .test_moves import DRIVER
 from .test_rebalance import PAL, REBALANCE, Site, stop, work
 
@@ -31,25 +31,14 @@ TABLE = "application,gpus,type,relative_speed\napp,1,slow,1\napp,1,fast,4\neven,
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Lab]:
-    """2 nodes with 2 GPUs each, a partition for each."""
-    skip_without_slurm()
-    with short_directory() as path, Lab.up(path, nodes=2, gpus=2, seed=1) as lab:
-        for name, node in (("slow", "n0"), ("fast", "n1")):
-            argv = ["scontrol", "create", f"PartitionName={name}", f"Nodes={node}", "State=UP"]
-            subprocess.run(argv, env=lab.environ(), check=True)
+    with lab_of({"slow": "Nodes=n0", "fast": "Nodes=n1"}) as lab:
         yield lab
 
 
 @pytest.fixture
 def site(started: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    for name, value in started.variables().items():
-        monkeypatch.setenv(name, value)
-    made = Site(started, tmp_path)
-    table = tmp_path / "throughputs.csv"
-    table.write_text(TABLE)
-    made.env |= {"SLURM_PAL_REBALANCE_ALLOCATION": "gavel:max-sum", "SLURM_PAL_REBALANCE_THROUGHPUTS": str(table)}
-    yield made
-    queue_of.emptied(made.client)
+    with site_of(started, tmp_path, monkeypatch, TABLE) as made:
+        yield made
 
 
 def lists(site: Site) -> dict[int, TickLease]:

@@ -13,8 +13,7 @@ import pytest
 from slurm_pal.lab.lab import Lab
 from slurm_pal.rebalance.journal import PARTITION, TickLease, open_journal
 
-from . import queue_of
-from .conftest import short_directory, skip_without_slurm
+from .parted import lab_of, site_of
 from .test_rebalance import PAL, REBALANCE, Site, stop
 
 pytestmark = pytest.mark.real_slurm
@@ -31,25 +30,14 @@ even,1,fast,1
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Lab]:
-    """2 nodes with 2 GPUs each, a partition for each."""
-    skip_without_slurm()
-    with short_directory() as path, Lab.up(path, nodes=2, gpus=2, seed=1) as lab:
-        for name, words in PARTITIONS.items():
-            argv = ["scontrol", "create", f"PartitionName={name}", *words.split(), "State=UP"]
-            subprocess.run(argv, env=lab.environ(), check=True)
+    with lab_of(PARTITIONS) as lab:
         yield lab
 
 
 @pytest.fixture
 def site(started: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    for name, value in started.variables().items():
-        monkeypatch.setenv(name, value)
-    made = Site(started, tmp_path)
-    table = tmp_path / "throughputs.csv"
-    table.write_text(TABLE)
-    made.env |= {"SLURM_PAL_REBALANCE_ALLOCATION": "gavel:max-sum", "SLURM_PAL_REBALANCE_THROUGHPUTS": str(table)}
-    yield made
-    queue_of.emptied(made.client)
+    with site_of(started, tmp_path, monkeypatch, TABLE) as made:
+        yield made
 
 
 def submitted(site: Site, name: str = "app", partitions: str = "slow,fast", *words: str) -> int:

@@ -57,12 +57,12 @@ def test_prices_prove_the_level(seed: int, m: int, n: int, equal: int) -> None:
     site = hard(seed, m, n, equal)
     found = levels.highest(site)
     need = site.need(found.level)[0]
-    assert ((site.throughput * found.shares).sum(axis=1) >= need * (1 - 1e-8)).all()
+    assert ((site.throughput * found.shares).sum(axis=1) >= need * (1 - 1e-6)).all()
     assert (found.shares.sum(axis=1) <= 1 + 1e-9).all()
-    assert site.load(found.shares) <= 1 + 1e-8
+    assert site.load(found.shares) <= 1 + 1e-6  # within_limits takes away what is over
     if found.level < site.bound():  # above that level, no shares could be paid at these prices
         at_level = cheapest(site.throughput, site.prices(found.price), need).cost.sum()
-        assert at_level >= 1 - 1e-7
+        assert at_level >= 1 - 1e-6
         assert found.price @ site.capacity == pytest.approx(1.0)
 
 
