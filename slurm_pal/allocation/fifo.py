@@ -62,13 +62,9 @@ def fifo(problem: Problem, draws: random.Random) -> Allocation:
     return alone(problem, columns)
 
 
-def fifo_perf(problem: Problem, *, as_published: bool = False) -> Allocation:
-    """Anew each time: in order, each to its fastest column with room; stops at the first job that fits nowhere.
-
-    `as_published`: a job for which only columns are left that cannot run it gets one of
-    these, and the jobs behind it go on. By default it waits, and they with it.
-    """
-    return alone(problem, _fastest(problem, range(problem.n_jobs), stops=True, least=-1.0 if as_published else 0.0))
+def fifo_perf(problem: Problem) -> Allocation:
+    """Anew each time: in order, each to its fastest column with room; stops at the first job that fits nowhere."""
+    return alone(problem, _fastest(problem, range(problem.n_jobs), stops=True))
 
 
 def sjf(problem: Problem) -> Allocation:
@@ -78,7 +74,7 @@ def sjf(problem: Problem) -> Allocation:
     """
     best = problem.throughput.max(axis=1, initial=0.0)
     left_s = np.divide(problem.remaining, best, out=np.full(problem.n_jobs, np.inf), where=best > 0)
-    return alone(problem, _fastest(problem, np.argsort(left_s, kind="stable"), stops=False, least=0.0))
+    return alone(problem, _fastest(problem, np.argsort(left_s, kind="stable"), stops=False))
 
 
 def fifo_packing(problem: Problem, threshold: float = 1.5) -> Allocation:
@@ -86,7 +82,7 @@ def fifo_packing(problem: Problem, threshold: float = 1.5) -> Allocation:
 
     It pays if the speeds of the two, each relative to the job alone, add up to more than `threshold`.
     """
-    columns = _fastest(problem, range(problem.n_jobs), stops=True, least=0.0)
+    columns = _fastest(problem, range(problem.n_jobs), stops=True)
     single = [int(job) for job in np.flatnonzero(columns >= 0)]
     pairs = []
     for job in map(int, np.flatnonzero(columns < 0)):
@@ -99,11 +95,11 @@ def fifo_packing(problem: Problem, threshold: float = 1.5) -> Allocation:
     return alone(problem, columns)._replace(pairs=tuple(pairs))
 
 
-def _fastest(problem: Problem, order: Iterable[int], *, stops: bool, least: float) -> Columns:
+def _fastest(problem: Problem, order: Iterable[int], *, stops: bool) -> Columns:
     columns, room = np.full(problem.n_jobs, -1), Room(problem)
     for job in order:
         options = room.columns(job)
-        options = options[problem.throughput[job, options] > least]
+        options = options[problem.throughput[job, options] > 0]
         if options.size:
             columns[job] = options[problem.throughput[job, options].argmax()]
             room.take(job, columns[job])

@@ -51,10 +51,8 @@ def test_fifo_perf_stops_at_the_first_job_that_fits_nowhere() -> None:
     assert _columns(fifo_perf(problem(np.ones((3, 1)), [1, 4, 1], [4]))) == [0, -1, -1]
 
 
-def test_fifo_perf_as_published_also_takes_columns_that_cannot_run_the_job() -> None:
-    given_ = problem([[2, 0], [2, 0], [0, 1]], [1, 1, 1], [1, 2])
-    assert _columns(fifo_perf(given_)) == [0, -1, -1]
-    assert _columns(fifo_perf(given_, as_published=True)) == [0, 1, 1]
+def test_fifo_perf_takes_no_column_that_cannot_run_the_job() -> None:
+    assert _columns(fifo_perf(problem([[2, 0], [2, 0], [0, 1]], [1, 1, 1], [1, 2]))) == [0, -1, -1]
 
 
 def test_sjf_orders_by_time_left_at_the_best_speed_and_passes_over() -> None:

@@ -19,7 +19,7 @@ from slurm_pal.rebalance.steps import Act, act
 
 from . import test_mover
 from .fake_partitions import PartedSlurm
-from .test_mover import FAULTS, LIMITS, MOVE, ORDERS, PENDING, SCRIPT, START_S, Crash, interfere
+from .test_mover import FAULTS, LIMITS, MOVE, ORDERS, PENDING, SCRIPT, START_S, interfere
 
 OWN, OLD = "slow,fast,other", "slow,other"
 PARTS = {"slow": ["n0"], "fast": ["n1"], "other": ["n2"]}
@@ -155,17 +155,8 @@ WRITES = 8  # in a plain move: begin, enter, requeue, enter, update, a lease of 
 @pytest.mark.parametrize("away_s", [0.1, 30.0, 4000.0])
 def test_killed_at_every_point(site: Site, at: int, after: bool, away_s: float) -> None:
     number = site.submit("--gres=gpu:1", f"--partition={OWN}")
-    site.crash_at, site.crash_after = at, after
-    with pytest.raises(Crash):
-        site.start(number)
-        site.run()
-    site.now_s += away_s
-    site.restart()
-    site.run()
+    test_mover.killed(site, number, at, after, away_s)
     check(site, number, set())
-    assert site.slurm.jobs[number].state == "RUNNING"
-    if away_s < 1 and (at, after) != (1, False):
-        assert site.outcome(number) == "moved" and site.slurm.jobs[number].restarts == 1
 
 
 def check(site: Site, number: int, done: set[str]) -> None:

@@ -482,6 +482,12 @@ WRITES = 7  # of the journal and to Slurm in a plain move: begin, enter, requeue
 @pytest.mark.parametrize("away_s", [0.1, 30.0, 4000.0])
 def test_killed_at_every_point(site: Site, at: int, after: bool, away_s: float) -> None:
     number = site.submit("--gres=gpu:1")
+    killed(site, number, at, after, away_s)
+    check(site, number, set())
+
+
+def killed(site: Site, number: int, at: int, after: bool, away_s: float) -> None:
+    """The mover dies at its `at`-th write, before or after it, and another takes over `away_s` later: the job runs."""
     site.crash_at, site.crash_after = at, after
     with pytest.raises(Crash):
         site.start(number)
@@ -489,7 +495,6 @@ def test_killed_at_every_point(site: Site, at: int, after: bool, away_s: float) 
     site.now_s += away_s
     site.restart()
     site.run()
-    check(site, number, set())
     assert site.slurm.jobs[number].state == "RUNNING"
     if away_s < 1 and (at, after) != (1, False):
         assert site.outcome(number) == "moved" and site.slurm.jobs[number].restarts == 1
