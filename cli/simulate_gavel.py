@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,12 +17,12 @@ from slurm_pal.errors import Exit, UsageError
 from slurm_pal.files import write_atomic
 from slurm_pal.report import table as tables
 from slurm_pal.simulate.inputs.gavel import read_rows
+from slurm_pal.simulate.known_throughputs import read_gavels
 from slurm_pal.simulate.names import resolved
 from slurm_pal.simulate.pool import processors
 from slurm_pal.simulate.replica.gavel import Result, Settings
 from slurm_pal.simulate.replica.gavel_comparison import Comparison
 from slurm_pal.simulate.replica.gavel_jobs import parse_types, workload
-from slurm_pal.simulate.throughput_file import read_throughputs
 
 DEFAULT_POLICIES = ("gavel:fifo-perf", "gavel:max-min", "gavel:ftf", "gavel:makespan")
 HEADER = ("POLICY", "AVG JCT(h)", "P99(h)", "MAKESPAN(h)", "UTIL", "KEPT", "PREEMPTED", "SOLVES", "DROPPED", "RATIO")
@@ -62,9 +63,8 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]
     settings = Settings(
         round_s=options["tick"] or Settings().round_s, seed=options["seed"] or 0, window=window_of(options["window"])
     )
-    work = workload(
-        read_rows(options["trace"]), parse_types(options["cluster"]), read_throughputs(options["throughputs"])
-    )
+    cluster, table = parse_types(options["cluster"]), read_gavels(options["throughputs"], time.time())
+    work = workload(read_rows(options["trace"]), cluster, table)
     found = Comparison(work, tuple(dict.fromkeys(names.values())), settings)
     found.check()
     return names, found
@@ -113,12 +113,17 @@ def _rows(done: Mapping[str, Result], output: Output) -> list[Sequence[str]]:
     return [
         [
             asked,
-            *(format(getattr(found.figures, field) / unit, form) for field, unit, form in FORMS),
-            f"{found.figures.avg_jct_s / first:.3f}",
+            *(_number(getattr(found.figures, field) / unit, form) for field, unit, form in FORMS),
+            _number(found.figures.avg_jct_s / first, ".3f"),
         ]
         for asked, name in output.names.items()
         if (found := done.get(name))
     ]
+
+
+def _number(value: float, form: str) -> str:
+    """A dash where there is none: all jobs were dropped, or no lease came to its end."""
+    return format(value, form) if math.isfinite(value) else "-"
 
 
 def _write_jobs(folder: str, done: Mapping[str, Result], names: Mapping[str, str]) -> None:

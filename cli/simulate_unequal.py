@@ -22,9 +22,10 @@ from slurm_pal.simulate.inputs.collect import Collector
 from slurm_pal.simulate.inputs.lines import numbered, opened
 from slurm_pal.simulate.known_throughputs import read_known
 from slurm_pal.simulate.pool import processors
-from slurm_pal.simulate.replica.gavel_jobs import parse_types
+from slurm_pal.simulate.replica.gavel_jobs import Cluster, parse_types
 from slurm_pal.simulate.settings import Settings
 from slurm_pal.simulate.statistics import Ratio, summary
+from slurm_pal.simulate.trace import Trace
 from slurm_pal.simulate.unequal_comparison import Comparison, Figures, Task, mean
 from slurm_pal.simulate.unequal_jobs import Workload, of_rows, of_trace
 from slurm_pal.simulate.unequal_policies import OURS, SLURM
@@ -95,8 +96,7 @@ def _workload(options: Mapping[str, Any]) -> Workload:
     known = read_known(options["throughputs"], time.time())
     limit_factor = options["limit_factor"] or Settings().limit_factor
     if path is None:
-        made = generated(options["generate"], sum(cluster.gpus))
-        return of_trace(made, cluster, known, limit_factor)
+        return of_trace(_made_up(options["generate"], cluster), cluster, known, limit_factor)
     if _counts_steps(path, options["format_"]):
         return of_rows(os.path.basename(path), gavel.read_rows(path), cluster, known, limit_factor)
     reading = options_of(options)
@@ -105,6 +105,18 @@ def _workload(options: Mapping[str, Any]) -> Workload:
     trace = read(path, options["format_"], reading._replace(site_apps=apps))
     show_bad_rows(trace)
     return of_trace(trace, cluster, known, limit_factor)
+
+
+def _made_up(text: str, cluster: Cluster) -> Trace:
+    """Jobs for all GPUs together. Raises UsageError for jobs that are wider than every type."""
+    made, most = generated(text, sum(cluster.gpus)), max(cluster.gpus)
+    widest = max((job.shape.total for job in made.jobs), default=0)
+    if widest > most:
+        raise UsageError(
+            f"--generate {text!r} draws jobs of up to {widest} GPUs, and no type of {cluster.text()} has more than "
+            f"{most}; draw narrower ones, like --generate gpus={most},load={0.8 * sum(cluster.gpus) / most:.3g}"
+        )
+    return made
 
 
 def _counts_steps(path: str, format_: str) -> bool:
@@ -189,14 +201,18 @@ def _body(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> 
     }
 
 
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def _notes(comparison: Comparison) -> Sequence[str]:
     """What was replayed, charged and supposed."""
     work, window = comparison.work, comparison.window
-    seeds = f"{len(comparison.seeds)} seed{'s' * (len(comparison.seeds) != 1)}"
+    jobs, seeds = _several(len(work.jobs), "job"), _several(len(comparison.seeds), "seed")
     counted = "" if window is None else f", completion times of jobs {window[0]} to {window[1] - 1}"
     moved = f", submissions moved by up to {comparison.jitter_s:g} s" if comparison.jitter_s else ""
     return [
-        f"{work.name}: {len(work.jobs)} jobs on {work.cluster.text()}{counted}; {seeds}{moved}",
+        f"{work.name}: {jobs} on {work.cluster.text()}{counted}; {seeds}{moved}",
         f"Each move costs {comparison.move_cost_s:g} s on the new GPUs. gavel: in rounds of {ROUND_S:g} s; "
         "+steady: no running job is stopped.",
         "BOUND: no schedule ends all jobs sooner, even with free moves. RATIO: of mean JCT, to the first policy.",

@@ -55,8 +55,9 @@ def throughputs(file: str | None, output: str | None, noheader: bool, parsable2:
     config = settings.load()
     types = types_of(_nodes(config))
     known = merge([stated, _past(config, types, stated, now_s)])
-    if output:
-        store.write(output, known, now_s)
+    unnamed = store.write(output, known, now_s) if output else 0
+    if unnamed:
+        click.echo(f"pal: {unnamed} not written to {output}: the job name is too long or not printable", err=True)
     rows = report.rows(known, types.values())
     if as_json:
         common.print_json("throughputs", {"throughputs": [row._asdict() for row in rows]})

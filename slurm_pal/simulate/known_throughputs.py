@@ -1,11 +1,12 @@
 """Any file that --throughputs takes, in one form: throughputs by application, GPUs and type of GPUs.
 
 Two kinds: the site's own table (store/throughputs.py) and a table as Gavel has it (throughput_file.py),
-whose models are the applications. Of the latter only stand-alone, packed throughputs are taken.
+whose models are the applications.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping
 
@@ -20,11 +21,16 @@ _GAVEL_COLUMN = "model"
 
 
 def read_known(path: str, now_s: float) -> dict[Key, Entry]:
-    """The table at `path`, of either kind; ages count from `now_s` (Unix s).
+    """The table at `path`, of either kind, without pairs of jobs; ages count from `now_s` (Unix s).
 
     Raises DataError as the reader of its kind does; a file that cannot be read at all is told as the site's own.
     """
     return _entries(read_throughputs(path)) if _is_gavels(path) else site_table.read(path, now_s)
+
+
+def read_gavels(path: str, now_s: float) -> Throughputs:
+    """The same in the form of Gavel's reader, with pairs if the table has them. Raises DataError as `read_known`."""
+    return read_throughputs(path) if _is_gavels(path) else as_gavels(site_table.read(path, now_s))
 
 
 def as_gavels(known: Mapping[Key, Entry]) -> Throughputs:
@@ -32,8 +38,7 @@ def as_gavels(known: Mapping[Key, Entry]) -> Throughputs:
     types = tuple(dict.fromkeys(key.type for key in known))
     rates = {key: entry.steps_per_s for key, entry in known.items() if not entry.relative}
     rows = dict.fromkeys((key.application, key.gpus) for key in rates)
-    packed = {row: tuple(rates.get(Key(*row, name), 0.0) for name in types) for row in rows}
-    return Throughputs(types, packed, packed)
+    return Throughputs(types, {row: tuple(rates.get(Key(*row, name), 0.0) for name in types) for row in rows})
 
 
 def _is_gavels(path: str) -> bool:
@@ -42,8 +47,9 @@ def _is_gavels(path: str) -> bool:
             if path.endswith(".json"):
                 body = json.load(stream)
                 return isinstance(body, dict) and not any(name in body for name in _SITE_NAMES)
-            return stream.readline(1 << 16).split(",")[0].strip() == _GAVEL_COLUMN
-    except (OSError, ValueError, RecursionError):
+            header = next(csv.reader([stream.readline(1 << 16)]), [])
+            return bool(header) and header[0].strip() == _GAVEL_COLUMN
+    except (OSError, csv.Error, ValueError, RecursionError):
         return False
 
 

@@ -2,18 +2,18 @@
 
 Two forms: the JSON of its simulator, with pairs of jobs that share GPUs, and a flat CSV
 `model,scale_factor,TYPE,...`. A type that ends in `_unconsolidated` is the same type
-spread over servers.
+spread over servers; no simulation here knows servers, so it is not read.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from slurm_pal.allocation.throughputs import MOST_RATE
 from slurm_pal.errors import DataError
 
 SPREAD = "_unconsolidated"
@@ -27,15 +27,14 @@ Rates = tuple[float, ...]
 
 
 class Throughputs(NamedTuple):
-    """One table. Every key of `packed` is in `spread` too; pairs hold the rate of the first beside the second."""
+    """One table. Pairs hold the rate of the first beside the second."""
 
     types: tuple[str, ...]  # GPU types in the order of the file
-    packed: Mapping[Key, Rates]  # on as few servers as possible
-    spread: Mapping[Key, Rates]
+    packed: Mapping[Key, Rates]  # of a job alone, on as few servers as possible
     pairs: Mapping[tuple[Key, Key], Rates] = {}  # (this, other) on the same GPUs, by type
 
     def rates(self, model: str, gpus: int, types: Sequence[str]) -> Rates:
-        """Steps/s of a job on each of `types`, packed. Raises DataError for a model, number or type not in it."""
+        """Steps/s of a job on each of `types`. Raises DataError for a model, number or type not in it."""
         found = self.packed.get((model, gpus))
         if found is None:
             sizes = sorted(size for name, size in self.packed if name == model)
@@ -54,8 +53,8 @@ class Throughputs(NamedTuple):
 def read_throughputs(path: str) -> Throughputs:
     """Read a table: JSON where the name ends so, else CSV.
 
-    Raises DataError: a file that cannot be read or has another form, a rate that is no number of
-    at least 0, a key that is not ('MODEL', GPUS), a model that comes twice, or no GPU type or row at all.
+    Raises DataError: a file that cannot be read or has another form, a rate that is not allowed, a key that is
+    not ('MODEL', GPUS), a model that comes twice in a CSV, or no GPU type or row at all.
     """
     try:
         with open(path, newline="", encoding="utf-8-sig") as stream:
@@ -76,18 +75,17 @@ def _from_json(path: str, found: object) -> Throughputs:
     types = _types(path, tables)
     alone: dict[str, dict[Key, float]] = {}
     pairs: dict[tuple[Key, Key], dict[str, float]] = {}
-    for name, table in tables.items():
+    for name in types:
         alone[name] = {}
-        for text, row in _mapping(f"{path}: {name}", table, "('MODEL', GPUS) keys").items():
+        for text, row in _mapping(f"{path}: {name}", tables[name], "('MODEL', GPUS) keys").items():
             where = f"{path}: {name}: {text}"
             key, rates = _key(where, text), _mapping(where, row, "rates")
             if "null" not in rates:
                 raise DataError(f'{where}: no "null", the rate of the job alone')
             alone[name][key] = _rate(where, rates["null"])
-            if name in types:
-                for other, both in rates.items():
-                    if other != "null":
-                        pairs.setdefault((key, _key(where, other)), {})[name] = _first_rate(f"{where}: {other}", both)
+            for other, both in rates.items():
+                if other != "null":
+                    pairs.setdefault((key, _key(where, other)), {})[name] = _first_rate(f"{where}: {other}", both)
     by_type = {both: tuple(rates.get(name, 0.0) for name in types) for both, rates in pairs.items()}
     return _table(path, types, alone, by_type)
 
@@ -114,8 +112,14 @@ def _first_rate(where: str, both: object) -> float:
 
 
 def _rate(where: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise DataError(f"{where}: rate {value!r:.60} must be steps/s, a number of at least 0")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not (value == 0 or 1 / MOST_RATE <= value <= MOST_RATE)
+    ):
+        raise DataError(
+            f"{where}: rate {value!r:.60} must be steps/s: 0 (cannot run there), or {1 / MOST_RATE:g} to {MOST_RATE:g}"
+        )
     return float(value)
 
 
@@ -124,7 +128,7 @@ def _rate(where: str, value: object) -> float:
 
 def _from_csv(path: str, lines: Sequence[Sequence[str]]) -> Throughputs:
     header = [name.strip() for name in lines[0]] if lines else []
-    if tuple(header[:2]) != _COLUMNS or len(set(header)) < len(header):
+    if tuple(header[:2]) != _COLUMNS or len(set(header)) < len(header) or "" in header:
         raise DataError(f"{path} line 1: {','.join(header)!r:.80} must be model,scale_factor,TYPE,... with own names")
     names = header[2:]
     alone: dict[str, dict[Key, float]] = {name: {} for name in names}
@@ -178,6 +182,4 @@ def _table(
     keys = list(dict.fromkeys(key for name in types for key in alone[name]))
     if not keys:
         raise DataError(f"{path}: there is no row in it")
-    packed = {key: tuple(alone[name].get(key, 0.0) for name in types) for key in keys}
-    spread = {key: tuple(alone.get(name + SPREAD, alone[name]).get(key, 0.0) for name in types) for key in keys}
-    return Throughputs(types, packed, spread, pairs)
+    return Throughputs(types, {key: tuple(alone[name].get(key, 0.0) for name in types) for key in keys}, pairs)

@@ -23,6 +23,10 @@ from slurm_pal.errors import PalError, UsageError
 TOUCH_S = 1e-6  # events closer together than this are one
 UNDERRATED = 0.1  # a job that outlives the belief about it is taken to have this part of its work so far left
 PATIENCE = 4
+ADMITTED_S = 3600.0
+"""A policy may let a job wait so long for nothing but its next look: Gavel's rounds take up to 1920 s and a round."""
+LATEST_S = 1e10
+"""A job that runs at once must end by then, wherever it runs: 300 years. Later the clock's rounding exceeds TOUCH_S."""
 
 
 class StarvedError(PalError):
@@ -61,7 +65,6 @@ class Result(NamedTuple):
     makespan_s: float  # from 0 to the last end
     utilisation: float  # held GPU time over all GPU time up to the makespan
     lost_gpu_h: float  # GPU time that moves cost
-    decisions: int
 
     def mean_jct_s(self, first: int = 0, end: int | None = None) -> float:
         return float(self.jct_s[first:end].mean())
@@ -76,7 +79,7 @@ def simulate(
     """Run all jobs to the end; `gpus` are those of each column.
 
     Raises UsageError for jobs that fit nowhere and for wrong answers of the policy, StarvedError when jobs
-    have not ended after PATIENCE times what all would take one by one in their slowest column.
+    have not ended after PATIENCE times what all would take one by one in their slowest column, ADMITTED_S apart.
     """
     _check(jobs, gpus, move_cost_s, review_s)
     run = _Run(jobs, gpus, policy, move_cost_s, review_s)
@@ -123,9 +126,9 @@ class _Run:
         self.queue = np.argsort(self.arrival_s, kind="stable").tolist()[::-1]
         self.present: list[int] = []
         self.now_s = self.held_gpu_s = self.lost_gpu_s = 0.0
-        self.decisions = 0
         slowest = np.where(self.speed > 0, self.speed, np.inf).min(axis=1)
-        self.give_up_s = PATIENCE * (self.arrival_s.max() + float((self.steps / slowest).sum()) + n * move_cost_s)
+        one_by_one_s = float((self.steps / slowest).sum()) + n * (move_cost_s + ADMITTED_S)
+        self.give_up_s = PATIENCE * (float(self.arrival_s.max()) + one_by_one_s)
 
     def step(self) -> bool:
         """One event and the decision after it; False when all jobs have ended."""
@@ -155,7 +158,6 @@ class _Run:
             held=self.column[jobs],
         )
         found = np.asarray(self.policy(Moment(self.now_s, made, jobs, self.started[jobs], self.move_cost_s)))
-        self.decisions += 1
         self._check_answer(jobs, found)
         changed = found != self.column[jobs]
         starts = jobs[changed & (found >= 0)]
@@ -208,7 +210,6 @@ class _Run:
             makespan_s=makespan_s,
             utilisation=self.held_gpu_s / (makespan_s * float(self.gpus.sum())),
             lost_gpu_h=self.lost_gpu_s / 3600.0,
-            decisions=self.decisions,
         )
 
 
@@ -225,7 +226,13 @@ def _check(jobs: Sequence[Job], gpus: Sequence[float], move_cost_s: float, revie
                 f"job {job.id}: {job.steps} steps on {job.scale} GPUs from {job.arrival_s} s; "
                 "steps and GPUs must be above 0, the arrival at least 0"
             )
-        if not any(speed > 0 and job.scale <= free for speed, free in zip(job.throughput, gpus, strict=True)):
+        speeds = [speed for speed, free in zip(job.throughput, gpus, strict=True) if speed > 0 and job.scale <= free]
+        if not speeds:
             raise UsageError(
                 f"job {job.id} wants {job.scale} GPUs of one column; none has them and a throughput for it"
+            )
+        if not job.arrival_s + job.steps / min(speeds) <= LATEST_S:
+            raise UsageError(
+                f"job {job.id} comes at {job.arrival_s:g} s and takes up to {job.steps / min(speeds):g} s; "
+                f"it must end by {LATEST_S:g} s (300 years)"
             )

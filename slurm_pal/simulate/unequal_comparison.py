@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation.bounds import makespan_bound_s
 from slurm_pal.allocation.problem import Vector, problem
-from slurm_pal.errors import PalError, UsageError
+from slurm_pal.errors import UsageError
 from slurm_pal.simulate.pool import Progress
+from slurm_pal.simulate.replica.gavel import StoppedError
 from slurm_pal.simulate.unequal import Moment, Policy, Result, StarvedError, simulate
 from slurm_pal.simulate.unequal_jobs import Workload
 from slurm_pal.simulate.unequal_policies import POLICIES, check
@@ -34,10 +35,6 @@ class Figures(NamedTuple):
     utilisation: float
     moves: float
     lost_gpu_h: float
-
-
-class StoppedError(PalError):
-    """The run was ended from outside."""
 
 
 class Comparison(NamedTuple):

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.allocation.policies import Policy
-from slurm_pal.allocation.problem import Matrix, Problem, Vector, isolated_throughput
+from slurm_pal.allocation.problem import Matrix, Problem, Vector
 from slurm_pal.allocation.rounds import Account, Chosen, Queue, select
+from slurm_pal.simulate.replica.gavel_published import Earned
 from slurm_pal.simulate.unequal import Moment
 
 ROUND_S, RESET_S = 360.0, 1920.0
@@ -39,7 +40,7 @@ class Rounds:
         self._shares: Matrix = np.zeros((0, n))
         self._stale = False
         self._round, self._round_s, self._reset_s = -1, 0.0, -math.inf
-        self._earned = _Earned(weight.size)
+        self._earned = Earned(weight.size)
 
     def __call__(self, moment: Moment) -> NDArray[np.int64]:
         number = int(moment.now_s / ROUND_S)
@@ -92,17 +93,3 @@ class Rounds:
         for each in select(queue, self._shares, self._account, gpus, turn, entitled_only=entitled_only):
             found[each.row] = each.column
         return found
-
-
-class _Earned:
-    """The isolated time that each job has earned (finish-time fairness): steps done over isolated steps/s then."""
-
-    def __init__(self, n_jobs: int) -> None:
-        self._earned_s, self._left, self._speed = np.zeros(n_jobs), np.full(n_jobs, np.nan), np.ones(n_jobs)
-
-    def until_now(self, seen: Problem, job: NDArray[np.int64]) -> Vector:
-        """(m,) s, of the jobs with these numbers."""
-        done = np.where(np.isnan(self._left[job]), 0.0, self._left[job] - seen.remaining)
-        self._earned_s[job] += np.maximum(0.0, done) / self._speed[job]
-        self._left[job], self._speed[job] = seen.remaining, isolated_throughput(seen)
-        return np.asarray(self._earned_s[job])

@@ -6,8 +6,8 @@
     {"schema": "pal.throughput-table/1", "throughputs": [{"application": "resnet50", "gpus": 1, ...}]}
 
 `relative_speed` in the place of `steps_per_s` gives speeds of types without a unit; a table may have
-both columns, and each row one of the two. The last three columns may be missing or empty. 0 says
-that the application cannot run there. The application `*` gives the speeds of the types for
+both columns, and each row one of the two. The last three columns may be missing or empty. 0, in either
+column, says that the application cannot run there. The application `*` gives the speeds of the types for
 applications that nobody knows.
 """
 
@@ -71,10 +71,10 @@ def _said(key: Key) -> str:
 
 
 def _check_units(path: str, found: Mapping[Key, Entry]) -> None:
-    """A row of the completed table has one unit."""
+    """A row of the completed table has one unit; 0 has none."""
     units: dict[tuple[str, int], bool] = {}
     for key, entry in found.items():
-        if units.setdefault(key[:2], entry.relative) != entry.relative:
+        if entry.steps_per_s > 0 and units.setdefault(key[:2], entry.relative) != entry.relative:
             raise DataError(f"{path}: {_said(key)} and its other types differ: give all in {RATE} or all in {SPEED}")
 
 
@@ -136,7 +136,7 @@ def _entry(row: Row, now_s: float) -> tuple[Key, Entry]:
         raise _BadRowError("relative_error = 0 must be above 0, like 0.05 for 5 %")
     count = int(_number(row, "count", 0, MOST_COUNT, 0, whole=True))
     age_s = max(0.0, now_s - _when_s(row["measured"])) if "measured" in row else 0.0
-    return key, Entry(rate, error, count, age_s, TABLE, unit == SPEED)
+    return key, Entry(rate, error, count, age_s, TABLE, rate > 0 and unit == SPEED)
 
 
 def _name(row: Row, column: str) -> str:
@@ -178,10 +178,10 @@ def _when_s(text: object) -> float:
 # -- writing ------------------------------------------------------------------------------
 
 
-def write(path: str, entries: Mapping[Key, Entry], now_s: float) -> None:
+def write(path: str, entries: Mapping[Key, Entry], now_s: float) -> int:
     """Write entries as a table that `read` takes, mode 0644; those with a name that it would refuse are left out.
 
-    Raises DataError when the file cannot be written.
+    Returns how many those are. Raises DataError when the file cannot be written.
     """
     form: Callable[[Iterable[dict[str, Any]]], str] = _as_json if path.endswith(".json") else _as_csv
     named = sorted((key, entry) for key, entry in entries.items() if _is_name(key.application) and _is_name(key.type))
@@ -190,6 +190,7 @@ def write(path: str, entries: Mapping[Key, Entry], now_s: float) -> None:
         write_atomic(path, form(rows))
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
+    return len(entries) - len(named)
 
 
 def _row(key: Key, entry: Entry, now_s: float) -> dict[str, Any]:

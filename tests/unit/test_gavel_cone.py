@@ -19,7 +19,7 @@ from slurm_pal.allocation.problem import (
     proportional_throughput,
     violation,
 )
-from slurm_pal.allocation.throughput_sum import max_sum_raw
+from slurm_pal.allocation.throughput_sum import cost
 from slurm_pal.simulate.replica import gavel_cone
 from slurm_pal.simulate.replica.gavel_published import PROGRAMS, searched
 
@@ -50,7 +50,7 @@ def test_levels_are_the_exact_ones(seed: int, m: int) -> None:
     least = (effective(given, shares("gavel:max-min", given)) / unit).min()
     assert least == pytest.approx(max_min(given).objective, rel=1e-6)
     total = effective(given, shares("gavel:max-sum", given)).sum()
-    assert total == pytest.approx(max_sum_raw(given).objective, rel=1e-6)
+    assert total == pytest.approx(cost(given).objective, rel=1e-6)  # at a price of 1 for all
     alone_s = given.earned_s + given.remaining / isolated_throughput(given)
     ends_s = given.age_s + given.remaining / effective(given, shares("gavel:ftf", given))
     assert (ends_s / alone_s).max() == pytest.approx(finish_time_fairness(given).objective, rel=1e-4)

@@ -43,7 +43,6 @@ def table(tmp_path: Path) -> Throughputs:
 def test_json_table(table: Throughputs) -> None:
     assert table.types == ("k80", "v100")
     assert table.packed == {A: (2.0, 8.0), B: (0.0, 3.0)}
-    assert table.spread == {A: (2.0, 8.0), B: (0.0, 1.0)}
     assert table.pairs == {(A, A): (1.5, 0.0)}  # who starves its partner does not share
     assert table.rates(*A, ("v100", "k80")) == (8.0, 2.0)
 
@@ -52,7 +51,6 @@ def test_csv_table(tmp_path: Path) -> None:
     text = "model,scale_factor,k80,v100,v100_unconsolidated\nA (batch size 1),1,2,8,8\n\nB,2,,3.0,1\n"
     found = read_throughputs(written(tmp_path / "t.csv", text))
     assert found.packed == {A: (2.0, 8.0), B: (0.0, 3.0)}
-    assert found.spread == {A: (2.0, 8.0), B: (0.0, 1.0)}
     assert found.pairs == {}
 
 
@@ -66,6 +64,9 @@ def test_csv_table(tmp_path: Path) -> None:
         ({"v100": {"('A', 1)": {}}}, 'no "null"'),
         ({"v100": {"('A', 1)": {"null": -1}}}, "rate -1 must be steps/s"),
         ({"v100": {"('A', 1)": {"null": True}}}, "rate True must be"),
+        ({"v100": {"('A', 1)": {"null": 10**400}}}, "must be steps/s: 0 (cannot run there), or 1e-09 to 1e+09"),
+        ({"v100": {"('A', 1)": {"null": 1e308}}}, "rate 1e+308 must be"),
+        ({"v100": {"('A', 1)": {"null": 1e-12}}}, "rate 1e-12 must be"),
         ({"v100": {"('A', 1)": {"null": 1, "('A', 1)": [1]}}}, "[1] must be the rates of two jobs"),
         ({"v100_unconsolidated": {"('A', 1)": {"null": 1}}}, "no GPU type in it"),
         ({"v100": {}}, "there is no row in it"),
@@ -85,6 +86,7 @@ def test_bad_json(tmp_path: Path, given: object, words: str) -> None:
         ("", "line 1: '' must be model,scale_factor"),
         ("model,gpus,v100\n", "line 1: 'model,gpus,v100' must be"),
         ("model,scale_factor,v100,v100\n", "with own names"),
+        ("model,scale_factor,v100,\nA,1,2,3\n", "with own names"),
         ("model,scale_factor,v100\nA,1\n", "line 2: 2 columns, but the header has 3"),
         ("model,scale_factor,v100\nA,zero,1\n", "line 2: model 'A', scale_factor 'zero'"),
         ("model,scale_factor,v100\nA,1,fast\n", "line 2: v100: rate 'fast'"),
@@ -143,7 +145,8 @@ def test_steps_without_a_throughput_table(tmp_path: Path) -> None:
     [
         ("", "holds no job"),
         (LINE.replace("800", "0"), "line 1: total_steps = '0' must be a whole number from 1"),
-        (LINE.replace("\t1\t1\t-1", "\t1\t0\t-1"), "line 1: priority_weight = 0 must be above 0"),
+        (LINE.replace("\t1\t1\t-1", "\t1\t0\t-1"), "line 1: priority_weight = 0 must be from 1e-06 to 1e+06"),
+        (LINE.replace("\t1\t1\t-1", "\t1\t1e300\t-1"), "line 1: priority_weight = 1e+300 must be from 1e-06"),
         (LINE.replace("-1.000000", "-2"), "line 1: SLO = -2 must be above 0, or -1 for none"),
         (LINE.replace("\t0.000000", "\t-5"), "line 1: arrival_time = '-5' must be a number of at least 0"),
         (LINE.replace("A (batch size 1)", " "), "line 1: job_type is empty"),

@@ -15,7 +15,18 @@ from slurm_pal.allocation.problem import Allocation
 from slurm_pal.cli.pal import main
 from slurm_pal.errors import DataError, Exit, UsageError
 from slurm_pal.simulate.inputs.gavel import Row
-from slurm_pal.simulate.replica.gavel import Decide, Figures, Moment, Result, Rules, Settings, StuckError, run
+from slurm_pal.simulate.replica.gavel import (
+    Decide,
+    Figures,
+    Moment,
+    Result,
+    Rules,
+    Settings,
+    StoppedError,
+    StuckError,
+    run,
+)
+from slurm_pal.simulate.replica.gavel_comparison import Comparison
 from slurm_pal.simulate.replica.gavel_jobs import Workload, parse_types, workload
 from slurm_pal.simulate.replica.gavel_published import rules_of
 from slurm_pal.simulate.throughput_file import Throughputs
@@ -23,9 +34,8 @@ from slurm_pal.simulate.throughput_file import Throughputs
 MODEL = ("M", 1)
 TABLE = Throughputs(
     ("slow", "fast"),
-    {MODEL: (1.0, 2.0), ("M", 2): (1.5, 3.0), ("only-fast", 1): (0.0, 1.0)},
-    {},
-    {(MODEL, MODEL): (0.8, 1.6)},
+    {MODEL: (1.0, 2.0), ("M", 2): (1.5, 3.0), ("only-fast", 1): (0.0, 1.0), ("only-slow", 1): (1.0, 0.0)},
+    {(MODEL, MODEL): (0.8, 1.6), (("M", 2), ("M", 2)): (1.4, 2.8)},
 )
 
 
@@ -122,8 +132,31 @@ def test_a_pair_shares_its_gpu_and_ends_together() -> None:
 
 def test_nobody_runs_for_ever() -> None:
     nothing = Rules(lambda moment: Allocation(np.zeros((1, 2))), entitled_only=True)
-    with pytest.raises(StuckError, match="1 jobs wait and none runs"):
+    with pytest.raises(StuckError, match="1 jobs are left and none makes progress"):
         simulated(work(row(10)), nothing)
+
+
+def test_a_pair_of_gangs_with_fewer_steps_than_gpus_is_not_tried_for_ever() -> None:
+    jobs = work(row(2801, gpus=2), row(2801, gpus=2), cluster="fast:2")  # after two rounds of 1400 steps one is left
+    with pytest.raises(StuckError, match=r"2 jobs are left and none makes progress: .* leave that policy out"):
+        simulated(jobs, "gavel:max-min+packing", round_s=500.001)
+
+
+@pytest.mark.parametrize("name", ["gavel:ftf-agnostic", "gavel:makespan-agnostic"])
+def test_a_job_that_cannot_run_on_the_reference_type(name: str) -> None:
+    found = simulated(work(row(9000, model="only-slow"), row(9000), row(900, arrival_s=3000.0)), name)
+    first, second, third = finishes(found)
+    assert first >= 9000 and second >= 4500 and third >= 3450
+    assert found.figures.makespan_s < 2 * 9000
+
+
+def test_a_run_can_be_stopped() -> None:
+    told: list[tuple[int, int]] = []
+    compared = Comparison(work(row(1000), row(10), row(10, arrival_s=5000.0)), ("gavel:max-min",))
+    compared.run("gavel:max-min", lambda done, of: told.append((done, of)) or True)
+    assert told[0] == (0, 3) and told[-1] == (3, 3) and told == sorted(told)
+    with pytest.raises(StoppedError, match="stopped"):
+        compared.run("gavel:max-min", lambda done, of: False)
 
 
 @pytest.mark.parametrize("name", names())
@@ -142,7 +175,7 @@ def test_every_policy_ends_every_job(name: str) -> None:
 def test_the_same_seed_is_the_same_run() -> None:
     jobs = work(*(row(2000 + 100 * k) for k in range(6)), cluster="fast:2,slow:2")
     figures: list[Figures] = [simulated(jobs, "gavel:isolated", seed=seed).figures for seed in (3, 3, 4)]
-    assert figures[0] == figures[1]
+    assert figures[0] == figures[1] != figures[2]
 
 
 def test_priority_of_policies_and_suffixes() -> None:
@@ -213,6 +246,20 @@ def test_table_json_and_jobs(
     assert body["policies"]["gavel:fifo-perf"]["avg_jct_s"] == pytest.approx(sum(jct_s) / 2, abs=1e-3)
     _, lines, _ = pal(monkeypatch, capsys, tmp_path, *argv, "-P", "-h")
     assert [len(line.split("|")) for line in lines.splitlines()] == [10, 10]
+
+
+def test_a_sites_own_table_and_figures_that_do_not_exist(
+    files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table = tmp_path / "site.csv"
+    table.write_text("application,gpus,type,steps_per_s\nM,1,slow,1\nM,1,fast,2\n", encoding="utf-8")
+    argv = ["--replica", "gavel", *files, "--policy", "gavel:max-min", "-P", "-h"]
+    first = pal(monkeypatch, capsys, tmp_path, *argv)
+    assert pal(monkeypatch, capsys, tmp_path, *argv, "--throughputs", str(table)) == first
+    one = tmp_path / "one.trace"
+    one.write_text("M\tc\td\t-n\t0\t100\t1\t1\t-1\t0\n", encoding="utf-8")
+    _, line, _ = pal(monkeypatch, capsys, tmp_path, *argv, "--trace", str(one))
+    assert line.split("|")[5] == "-", "no lease has come to its end"
 
 
 @pytest.mark.parametrize(

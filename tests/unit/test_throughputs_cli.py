@@ -133,6 +133,27 @@ def test_what_is_known_can_be_written_as_a_table(site: Path) -> None:
     assert written[Key("anna/mine", 1, "v100")].age_s == pytest.approx(DAY_S, abs=1)
 
 
+def test_a_job_name_that_cannot_stand_in_a_table_is_told(site: Path) -> None:
+    observe(("mine", "n2", 0.5, DAY_S), ("x\x1b[31m", "n1", 0.1, 0.0))
+    result = invoke("-o", str(site / "known.csv"))
+    assert result.stderr == f"pal: 1 not written to {site}/known.csv: the job name is too long or not printable\n"
+    assert set(store.read(str(site / "known.csv"), NOW_S)) == {Key("anna/mine", 1, "v100")}
+
+
+def test_what_cannot_run_has_no_unit(site: Path) -> None:
+    """A table of relative speeds with a 0, beside a past run in steps/s, is written as a table that can be read."""
+    observe(("bert", "n1", 0.1, 0.0))
+    head = "application,gpus,type,relative_speed\n"
+    path = table_at(site, head + "bert,1,a100,2\nbert,1,v100,1\nbert,1,k80,0\n")
+    assert invoke(path, "-o", str(site / "known.csv")).exit_code == 0
+    found = store.read(str(site / "known.csv"), NOW_S)
+    assert [(key.type, entry.steps_per_s > 0, entry.relative) for key, entry in sorted(found.items())] == [
+        ("a100", True, False), ("k80", False, False), ("v100", True, False),
+    ]  # fmt: skip
+    rows = [line.split("|") for line in invoke(str(site / "known.csv"), "-P", "-h").stdout.splitlines()]
+    assert [row[3].startswith("~") for row in rows[:3]] == [False] * 3
+
+
 def test_a_bad_table_is_one_line_and_an_exit_code(site: Path) -> None:
     result = invoke(table_at(site, HEAD + "bert,0,a100,8,,,\n"))
     assert isinstance(result.exception, DataError) and result.exception.exit_code == Exit.DATA

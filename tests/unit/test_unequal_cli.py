@@ -28,6 +28,7 @@ SITE_ROWS = [
 ]
 TABLES = {
     "gavel.csv": GAVEL_CSV,
+    "quoted.csv": GAVEL_CSV.replace("model", '"model"'),
     "gavel.json": json.dumps(GAVEL_JSON),
     "site.csv": SITE_CSV,
     "site.json": json.dumps({"schema": "pal.throughput-table/1", "throughputs": SITE_ROWS}),
@@ -169,6 +170,14 @@ def test_our_own_csv_and_a_made_up_trace(pal: Pal) -> None:
     made = pal.write("made.csv", pal.run("trace", "generate", "jobs=12,gpus=4")[1])
     argv = ("--throughputs", table, "--cluster", "fast:8,slow:8", "--policy", "pal-share")
     assert pal.told("--trace", made, *argv)["jobs"] == pal.told("--generate", "jobs=12", *argv)["jobs"] == 12
+
+
+def test_made_up_jobs_are_no_wider_than_a_type(pal: Pal) -> None:
+    argv = ("--throughputs", pal.write("site.csv", SITE_CSV), "--cluster", "fast:4,slow:4", "--policy", "slurm")
+    code, _, err = pal.run("simulate", *argv, "--generate", "jobs=50")
+    assert code == Exit.USAGE and "no type of fast:4,slow:4 has more than 4" in err
+    assert "--generate gpus=4,load=1.6" in err
+    assert pal.told(*argv, "--generate", "jobs=50,gpus=4,load=1.6")["jobs"] == 50
 
 
 def test_bad_rows_are_told(pal: Pal) -> None:

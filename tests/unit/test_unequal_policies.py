@@ -262,6 +262,27 @@ def test_who_comes_within_a_round_waits_for_the_next_and_gpus_idle() -> None:
     assert ran(work, "gavel:sjf").finish_s.tolist() == [100.0, pytest.approx(460.0, abs=60)]
 
 
+@pytest.mark.parametrize("name", ["gavel:fifo", "gavel:fifo-perf", "gavel:sjf", "gavel:max-min"])
+def test_jobs_far_shorter_than_a_round_are_not_taken_to_starve(name: str) -> None:
+    found = ran(gavels(row(10, model="flat"), row(10, 10.0, model="flat")), name)
+    assert found.finish_s[0] == 10.0 and 360.0 <= found.finish_s[1] <= 2400.0
+
+
+def test_a_job_that_cannot_run_on_the_reference_type_counts_as_on_its_best() -> None:
+    seen: list[Problem] = []
+
+    def allocate(problem: Problem, draws: Random) -> Allocation:
+        seen.append(problem)
+        return Allocation(np.full(problem.throughput.shape, 0.5))
+
+    work = gavels(row(20000, model="fast-only"), row(9000), row(9000, 2000.0), cluster="k80:1,v100:1")
+    agnostic = AllocationPolicy(allocate, "agnostic", flat="reference")
+    rounds = Rounds(agnostic, np.ones(3), np.full(3, np.inf), np.zeros(3, np.int64), np.ones(2), 1)
+    simulate(work.jobs, [1, 1], rounds, move_cost_s=0.0, review_s=60.0)
+    assert seen[1].throughput.tolist() == [[0.0, 4.0], [1.0, 1.0], [1.0, 1.0]]
+    assert np.isfinite(seen[1].earned_s).all() and seen[1].earned_s[0] > 0
+
+
 def test_a_policy_is_told_the_isolated_time_that_jobs_have_earned() -> None:
     seen: list[Problem] = []
 

@@ -88,6 +88,9 @@ def test_wrong_answers(answer: list[int], word: str) -> None:
         ([LONG._replace(throughput=(0.0, 0.0))], "none has them"),
         ([LONG._replace(throughput=(1.0,))], "1 throughputs"),
         ([LONG._replace(steps=0.0)], "above 0"),
+        ([LONG._replace(arrival_s=1e20)], r"job a comes at 1e\+20 s .* must end by 1e\+10 s"),
+        ([LONG._replace(steps=1e15, throughput=(1.0, 1e-9))], r"takes up to 1e\+24 s; it must end by"),
+        ([LONG._replace(steps=float("inf"))], "takes up to inf s"),
     ],
 )
 def test_jobs_that_cannot_be_simulated(jobs: list[Job], word: str) -> None:

@@ -21,10 +21,11 @@ COLUMNS = (
     "priority_weight", "SLO", "arrival_time",
 )  # fmt: skip
 NO_DEADLINE = -1.0
+LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6  # wider ratios are beyond the tolerance of a linear program
 
 
 class Row(NamedTuple):
-    """One line of a trace. A job's number is its line, counted from 0."""
+    """One line of a trace. A job's number is its place among the lines that are not empty, from 0."""
 
     job_type: str  # model, as in the throughput table
     command: str
@@ -98,8 +99,8 @@ def parse(text: str) -> Row:
     if not found["job_type"].strip():
         raise Unusable("job_type is empty; it names the model")
     weight, slo = number("priority_weight", found["priority_weight"]), number("SLO", found["SLO"])
-    if weight <= 0:
-        raise Unusable(f"priority_weight = {weight:g} must be above 0")
+    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise Unusable(f"priority_weight = {weight:g} must be from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}")
     if slo <= 0 and slo != NO_DEADLINE:
         raise Unusable(f"SLO = {slo:g} must be above 0, or -1 for none")
     return Row(

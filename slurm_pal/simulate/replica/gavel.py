@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from slurm_pal.allocation.problem import Allocation, Matrix, Problem, problem
 from slurm_pal.allocation.rounds import Account, Chosen, Lease, Queue, RowId, lease, select
 from slurm_pal.errors import PalError, UsageError
+from slurm_pal.simulate.pool import Progress
 from slurm_pal.simulate.replica.gavel_jobs import Job, Workload
 
 FAILURES = 5
 STUCK_ROUNDS = 100
-"""Rounds without a running job after which a run is given up; the published loop would go on for ever."""
+"""Rounds without progress after which a run is given up; the published loop would go on for ever."""
 
 
 class Moment(NamedTuple):
@@ -61,7 +62,9 @@ class Settings(NamedTuple):
     def check(self, n_jobs: int) -> None:
         """Raises UsageError for a value that means nothing."""
         if not (0 < self.round_s < math.inf and 0 <= self.reset_s < math.inf):
-            raise UsageError(f"rounds of {self.round_s:g} s, resets after {self.reset_s:g} s: must be above 0")
+            raise UsageError(
+                f"rounds of {self.round_s:g} s, resets after {self.reset_s:g} s: above 0 and at least 0, and finite"
+            )
         if self.window is not None and not 0 <= self.window[0] < self.window[1] <= n_jobs:
             raise UsageError(
                 f"window {self.window[0]}:{self.window[1]} must be FIRST:END of job numbers within 0:{n_jobs}"
@@ -104,13 +107,23 @@ class Result(NamedTuple):
 
 
 class StuckError(PalError):
-    """No job runs, and nothing is to come that could change it."""
+    """No job makes progress, and nothing is to come that could change it."""
 
 
-def run(work: Workload, name: str, rules: Rules, settings: Settings) -> Result:
-    """Simulate. Raises UsageError for settings that mean nothing, StuckError when no job runs for ever."""
+class StoppedError(PalError):
+    """The run was ended from outside."""
+
+
+def run(
+    work: Workload, name: str, rules: Rules, settings: Settings, progress: Progress = lambda done, of: True
+) -> Result:
+    """Simulate; `progress` is told of each round.
+
+    Raises UsageError for settings that mean nothing, StuckError when no job makes progress any more,
+    StoppedError on request of `progress`.
+    """
     settings.check(len(work.jobs))
-    return _Simulation(work, rules, settings).result(name)
+    return _Simulation(work, rules, settings).result(name, progress)
 
 
 class _Task(NamedTuple):
@@ -158,8 +171,8 @@ class _Simulation:
 
     # -- the loop -------------------------------------------------------------------------
 
-    def result(self, name: str) -> Result:
-        idle = 0
+    def result(self, name: str, progress: Progress) -> Result:
+        stalled, total = 0, len(self._work.jobs)
         while self._open:
             self._advance()
             self._complete()
@@ -167,10 +180,26 @@ class _Simulation:
             if self._due():
                 self._allocate()
             self._begin_round()
-            idle = 0 if self._running or self._waiting or not self._open else idle + 1
-            if idle > STUCK_ROUNDS:
-                raise StuckError(f"{name}: {len(self._active)} jobs wait and none runs; it gives them no share")
+            stalled = stalled + 1 if self._stalls() else 0
+            if stalled > STUCK_ROUNDS:
+                raise StuckError(
+                    f"{name}: {len(self._active)} jobs are left and none makes progress: they get no share, or only in "
+                    "pairs with fewer steps in a round than GPUs; leave that policy out"
+                )
+            if not progress(total - len(self._waiting) - len(self._active), total):
+                raise StoppedError("the run was stopped")
         return Result(name, self._figures(), tuple(sorted(self._outcomes)))
+
+    def _stalls(self) -> bool:
+        """Whether the round that began changes nothing: nobody runs, or only pairs without progress, and nobody comes.
+
+        A job that makes none on its own is dropped before long.
+        """
+        for task in self._running:
+            if task.id[1] < 0 or min(task.steps) >= self._queue.scale[task.place.row]:
+                return False
+        nearer = not self._running or max(task.finish_s for task in self._running) > self._now_s
+        return bool(self._open) and not (self._waiting and nearer)
 
     def _advance(self) -> None:
         """To the end of the round, or to the next arrival where nothing runs."""

@@ -24,7 +24,5 @@ class Comparison(NamedTuple):
             rules_of(name, self.work, self.settings.seed)
 
     def run(self, task: str, progress: Progress) -> Result:
-        """One policy. Raises StuckError as gavel.run."""
-        found = run(self.work, task, rules_of(task, self.work, self.settings.seed), self.settings)
-        progress(len(self.work.jobs), len(self.work.jobs))
-        return found
+        """One policy. Raises StuckError and StoppedError as gavel.run."""
+        return run(self.work, task, rules_of(task, self.work, self.settings.seed), self.settings, progress)

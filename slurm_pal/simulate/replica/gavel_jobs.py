@@ -33,7 +33,10 @@ def parse_types(text: str) -> Cluster:
     found = [(part["type"], int(part["gpus"])) for part in parts if part is not None]
     types = tuple(name for name, _ in found)
     if len(found) < len(parts) or len(set(types)) < len(types):
-        raise UsageError(f"cluster {text!r} must be TYPE:GPUS,... with own names, like v100:12,p100:12,k80:12")
+        raise UsageError(
+            f"cluster {text!r} must be TYPE:GPUS,... with own names and 1 to 999999 GPUs each, "
+            "like v100:12,p100:12,k80:12"
+        )
     return Cluster(types, tuple(count for _, count in found))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm_pal.allocation import gandiva
 from slurm_pal.allocation.makespan import makespan
@@ -55,37 +56,42 @@ def prices_of(work: Workload) -> Vector:
     return np.array([PRICES[name] for name in work.columns])
 
 
+class Earned:
+    """The isolated time that each job has earned (finish-time fairness).
+
+    Steps done from one time to the next, over what the job alone on its part made a second at the first of the two.
+    """
+
+    def __init__(self, n_jobs: int) -> None:
+        self._earned_s, self._left, self._speed = np.zeros(n_jobs), np.full(n_jobs, np.nan), np.ones(n_jobs)
+
+    def until_now(self, seen: Problem, job: NDArray[np.int64]) -> Vector:
+        """(m,) s, of the jobs with these numbers; `seen` is the problem now."""
+        done = np.where(np.isnan(self._left[job]), 0.0, self._left[job] - seen.remaining)
+        self._earned_s[job] += np.maximum(0.0, done) / self._speed[job]
+        self._left[job], self._speed[job] = seen.remaining, isolated_throughput(seen)
+        return np.asarray(self._earned_s[job])
+
+
 class _Decide:
-    """A policy with what the published ones remember: the isolated time that each job has earned."""
+    """A policy with what the published ones remember."""
 
     def __init__(self, name: str, found: Policy, work: Workload, seed: int) -> None:
         self._policy, self._draws = found, Random(seed)
         self._program = PROGRAMS.get(name)
         self._reference = work.turn[0]
         self._prices = prices_of(work) if found.priced else np.ones(len(work.columns))
-        self._earned_s: dict[int, float] = {}
-        self._before: dict[int, tuple[float, float]] = {}  # remaining steps, and isolated steps/s
+        self._earned = Earned(len(work.jobs))
 
     def __call__(self, moment: Moment) -> Allocation:
         seen = self._policy.seen(moment.problem._replace(price=self._prices), self._reference, as_published=True)
-        seen = self._with_earned(seen, moment.numbers)
+        seen = seen._replace(earned_s=self._earned.until_now(seen, np.array(moment.numbers)))
         if self._program is not None:
             try:
                 return Allocation(self._program(seen))
             except gavel_cone.UnsolvedError:
                 pass  # published: isolated shares or none; ours are at least optimal
         return self._policy.allocate(seen, self._draws)
-
-    def _with_earned(self, seen: Problem, numbers: tuple[int, ...]) -> Problem:
-        """What the steps since the last time would have taken a job alone on its part, added to what it had."""
-        isolated = isolated_throughput(seen)
-        for number, left in zip(numbers, seen.remaining, strict=True):
-            was, speed = self._before.get(number, (left, 1.0))
-            self._earned_s[number] = self._earned_s.get(number, 0.0) + (was - left) / speed
-        self._before = {
-            number: (left, speed) for number, left, speed in zip(numbers, seen.remaining, isolated, strict=True)
-        }
-        return seen._replace(earned_s=np.array([self._earned_s[number] for number in numbers]))
 
 
 class _Gandiva:
