@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation.grouping import Groups
 from slurm_pal.allocation.linear import INFINITE, Rows
-from slurm_pal.allocation.problem import Allocation, Matrix, Problem, Vector, proportional_throughput
+from slurm_pal.allocation.problem import (
+    Allocation,
+    Matrix,
+    Problem,
+    Vector,
+    isolated_throughput,
+    proportional_throughput,
+)
 
 
 class Cells(NamedTuple):
@@ -86,9 +93,18 @@ def reference_throughput(problem: Problem) -> Vector:
 
     A job that runs only where the reference has no GPUs is measured against its best throughput.
     """
-    best = problem.throughput.max(axis=1, initial=0.0)
-    mean = proportional_throughput(problem) if problem.gpus.sum() > 0 else best
-    return np.where(mean > 0, mean, best)
+    mean = proportional_throughput(problem)
+    return np.where(mean > 0, mean, problem.throughput.max(axis=1, initial=0.0))
+
+
+def isolated_s(problem: Problem) -> Vector:
+    """(m,) time of a job from its arrival to its end on its own part of the cluster, s: earned so far and still to go.
+
+    A job that runs only where that part has no GPUs is measured against 1/m of its reference throughput.
+    """
+    speed = isolated_throughput(problem)
+    speed = np.where(speed > 0, speed, reference_throughput(problem) / max(1, problem.n_jobs))
+    return np.asarray(problem.earned_s + problem.remaining / np.where(speed > 0, speed, 1.0))
 
 
 def running(problem: Problem) -> NDArray[np.bool_]:

@@ -43,7 +43,7 @@ def makespan_bound_s(problem: Problem, release_s: Vector) -> float:
 
 
 def completion_bound_s(problem: Problem, release_s: Vector, edges_s: Vector) -> float:
-    """A lower bound on the mean of (end - release), s, of jobs that can all run somewhere.
+    """A lower bound on the mean of (end - release), s, of jobs (at least one) with work left that can run somewhere.
 
     The fluid LP over the intervals between `edges_s`, from 0 to a time by which all can be done. A job ends no sooner
     than alone on its fastest column, p after its release, and no sooner than p/2 after the mean time of its work,
@@ -64,12 +64,11 @@ def completion_bound_s(problem: Problem, release_s: Vector, edges_s: Vector) -> 
         -shortest_s / 2,
         np.full(m, INFINITE),
     )
-    n_spans = edges_s.size - 1
-    own = job * n_spans + span
+    own = job * (edges_s.size - 1) + span
     free_s = np.clip(edges_s[None, 1:] - np.maximum(edges_s[None, :-1], release_s[:, None]), 0.0, None).ravel()
-    time = Rows(own, entries, np.ones(job.size), np.full(free_s.size, -INFINITE), free_s)
+    time = _upto(own, entries, np.ones(job.size), free_s)
     room = [
-        Rows(span[e], e, use[e], np.full(n_spans, -INFINITE), capacity * np.diff(edges_s))
+        _upto(span[e], e, use[e], capacity * np.diff(edges_s))
         for use, capacity in _gangs(problem, problem.scale[job], column)
         for e in [np.flatnonzero(use)]
     ]
@@ -91,9 +90,8 @@ def _least_s(problem: Problem, found: Groups) -> float:
         return 0.0
     group, column = np.nonzero((speed > 0) & (alone_s > 0)[:, None])
     n = group.size
-    needed = np.where(
-        alone_s > 0, work / np.where(best > 0, best, 1.0) / unit_s, 0.0
-    )  # in units, on the fastest column
+    # In units, on the fastest column.
+    needed = np.divide(work, best * unit_s, out=np.zeros(best.size), where=alone_s > 0)
     rate = speed[group, column] / best[group]
     parts = [
         Rows(group, np.arange(n), rate, needed, np.full(best.size, INFINITE)),
@@ -110,13 +108,17 @@ def _least_s(problem: Problem, found: Groups) -> float:
 def _at_most(row: NDArray[np.int64], use: Vector, limit: Vector, makespan: int) -> Rows:
     """Rows use . time <= limit * M, where `makespan` is the variable M."""
     rows = np.arange(limit.size)
-    return Rows(
+    return _upto(
         np.concatenate((row, rows)),
         np.concatenate((np.arange(row.size), np.full(limit.size, makespan))),
         np.concatenate((use, -limit)),
-        np.full(limit.size, -INFINITE),
         np.zeros(limit.size),
     )
+
+
+def _upto(row: NDArray[np.int64], column: NDArray[np.int64], value: Vector, upper: Vector) -> Rows:
+    """Rows with upper limits only."""
+    return Rows(row, column, value, np.full(upper.size, -INFINITE), upper)
 
 
 def _gangs(problem: Problem, scale: Vector, column: NDArray[np.int64]) -> Iterator[tuple[Vector, float]]:
@@ -135,15 +137,6 @@ def _gangs(problem: Problem, scale: Vector, column: NDArray[np.int64]) -> Iterat
 def _rows_of(problem: Problem, kept: NDArray[np.bool_]) -> Problem:
     """The problem of some of the jobs."""
     per_job = (
-        "throughput",
-        "scale",
-        "weight",
-        "remaining",
-        "age_s",
-        "earned_s",
-        "held",
-        "deadline_s",
-        "entity",
-        "kind",
-    )
+        "throughput", "scale", "weight", "remaining", "age_s", "earned_s", "held", "deadline_s", "entity", "kind",
+    )  # fmt: skip
     return problem._replace(**{name: getattr(problem, name)[kept] for name in per_job})

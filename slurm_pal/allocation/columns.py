@@ -12,8 +12,7 @@ Packed means on the fewest nodes. Where one node holds the gang it runs at full 
 Where none does, the gang spans nodes and runs at its spread ratio, in the packed column too:
 its spread column would say the same and is closed. The other spread columns are for good
 GPUs that lie in several nodes. The rows do not bound how many gangs find a node: two nodes
-with 6 GPUs of class 0 each have the GPU time for three packed gangs of 4 there, but hold
-two. So what a job really had is to be counted in the column that `booked` gives.
+with 6 GPUs of class 0 each have the GPU time for three packed gangs of 4 there, but hold two.
 """
 
 from __future__ import annotations
@@ -27,9 +26,6 @@ from numpy.typing import NDArray
 from slurm_pal.allocation import problem as problems
 from slurm_pal.allocation.problem import Matrix, Problem, Vector
 from slurm_pal.errors import DataError
-
-LEAST_SHARE = 1e-9
-"""Shares up to this are rounding of the solver, and no place for a job."""
 
 
 class Partition(NamedTuple):
@@ -57,15 +53,6 @@ class Column(NamedTuple):
     level: int  # the worst variability class that a gang in this column may use
 
 
-class Place(NamedTuple):
-    """Where a job is to run for a share of its time."""
-
-    partition: str
-    spread: bool  # False: all its GPUs in one node
-    level: int  # on GPUs of the variability classes 0 to `level`
-    share: float  # of wall time
-
-
 class Room(NamedTuple):
     """What the V classes of a partition hold."""
 
@@ -89,7 +76,9 @@ class Columns(NamedTuple):
 
 
 def columns(partitions: Sequence[Partition]) -> Columns:
-    """The columns of these partitions. Raises DataError for tables that do not fit together."""
+    """The columns of these partitions. Raises DataError for none, and for tables that do not fit together."""
+    if not partitions:
+        raise DataError("a site needs at least one partition with GPUs")
     rooms = tuple(_room(partition) for partition in partitions)
     names = tuple(
         Column(partition.name, spread, level)
@@ -104,12 +93,18 @@ def columns(partitions: Sequence[Partition]) -> Columns:
 
 
 def _room(partition: Partition) -> Room:
-    widths = {len(node) for node in partition.nodes}
-    if len(widths) != 1 or not min(widths):
-        raise DataError(f"partition {partition.name} needs nodes with a count for each variability class, not {widths}")
+    widths = sorted({len(node) for node in partition.nodes})
+    if len(widths) != 1 or not widths[0]:
+        raise DataError(
+            f"partition {partition.name} needs nodes, each with a count for every variability class; they have "
+            f"{' or '.join(map(str, widths)) or 'no'} counts"
+        )
     counts = np.array(partition.nodes, dtype=np.float64)
-    if counts.min() < 0 or not counts.sum():
-        raise DataError(f"partition {partition.name} needs counts of at least 0 and one GPU, not {counts.min():g}")
+    if not counts.min() >= 0 or not counts.sum():
+        raise DataError(
+            f"partition {partition.name} needs counts of at least 0 and one GPU; the least count is {counts.min():g} "
+            f"and there are {counts.sum():g} GPUs"
+        )
     for name, levels in partition.slowdown.items():
         if len(levels) != counts.shape[1] or not all(0 < level < np.inf for level in levels):
             raise DataError(
@@ -183,31 +178,3 @@ def nested_rows(site: Columns) -> tuple[Matrix, Vector]:
     owner = np.repeat(np.arange(len(site.rooms)), [2 * room.levels for room in site.rooms])
     uses = [(owner == k) & (level <= v) for k, room in enumerate(site.rooms) for v in range(room.levels)]
     return np.array(uses, dtype=np.float64), np.concatenate([room.upto for room in site.rooms])
-
-
-def places(site: Columns, made: Problem, shares: Matrix) -> list[tuple[Place, ...]]:
-    """Where each job is to run, largest share first; empty for a job without a share."""
-    found: list[list[Place]] = [[] for _ in range(made.n_jobs)]
-    in_node = np.concatenate([np.tile(room.in_node, 2) for room in site.rooms])
-    rows, cols = np.nonzero(shares > LEAST_SHARE)
-    for row, col in zip(rows.tolist(), cols.tolist(), strict=True):
-        name = site.names[col]
-        spread = name.spread or bool(made.scale[row] > in_node[col])
-        found[row].append(Place(name.partition, spread, name.level, float(shares[row, col])))
-    return [tuple(sorted(each, key=lambda place: -place.share)) for each in found]
-
-
-def booked(site: Columns, partition: str, scale: float, nodes: int, level: int) -> int:
-    """The column that a gang of `scale` GPUs on so many nodes has, its slowest GPU being of class `level`.
-
-    It is what its time is counted as, and its `held` in the next problem.
-    Raises DataError for a partition or class that the site does not have.
-    """
-    for at, room, owner in zip(site.first, site.rooms, site.partitions, strict=True):
-        if owner.name == partition and 0 <= level < room.levels:
-            spread = nodes > 1 and scale <= room.in_node[level]
-            return at + spread * room.levels + level
-    known = ", ".join(
-        f"{owner.name} (0 to {room.levels - 1})" for owner, room in zip(site.partitions, site.rooms, strict=True)
-    )
-    raise DataError(f"no column for partition {partition!r}, variability class {level}; the site has {known}")

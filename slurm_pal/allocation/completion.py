@@ -44,7 +44,6 @@ class Completion(NamedTuple):
     relative: Vector  # (n,) speed of a column, over all rows; the mean of the seen columns is 0
     relative_error: Vector  # (n,) how far a row is from that
     rank: int
-    hidden_error: float  # median size of the error at hidden entries; nan where none could be hidden
 
 
 class _Data(NamedTuple):
@@ -85,19 +84,16 @@ def complete(seen: Matrix, error: Matrix | None = None, group: Sequence[Hashable
     data, errors = _checked(seen, error, group)
     trials = [_hide(data, rank) for rank in range(_most_rank(data) + 1)]
     rank = _best(trials)
-    hidden = trials[rank]
-    fit = _fit(data, rank)
-    fitted = fit.value
+    fitted = _fit(data, rank).value
     rows = [_row(data, fitted, i) for i in range(len(data.seen))]
     value = np.array([row[0] for row in rows]).reshape(data.seen.shape)
     doubt = np.array([row[1] for row in rows]).reshape(data.seen.shape)
-    spread = np.sqrt(doubt) * _scale(data, hidden)
+    spread = np.sqrt(doubt) * _scale(data, trials[rank])
     spread[:, ~data.known.any(axis=0)] = np.hypot(spread, UNSEEN_ERROR)[:, ~data.known.any(axis=0)]
     relative, relative_error = _relative(data)
     return Completion(
-        np.where(data.known, data.seen, value), np.where(data.known, errors, spread), relative, relative_error, rank,
-        float(np.median(np.abs(hidden.residual))) if hidden.residual.size else float("nan"),
-    )  # fmt: skip
+        np.where(data.known, data.seen, value), np.where(data.known, errors, spread), relative, relative_error, rank
+    )
 
 
 def _checked(seen: Matrix, error: Matrix | None, group: Sequence[Hashable] | None) -> tuple[_Data, Matrix]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_pal.allocation.base import left_out, running
 from slurm_pal.allocation.problem import Allocation, PairShare, Problem
 
 Columns = NDArray[np.int64]
@@ -38,12 +39,17 @@ def keep_held(problem: Problem) -> tuple[Columns, Room]:
     return problem.held.copy(), room
 
 
+def waiting(problem: Problem, columns: Columns) -> list[int]:
+    """Jobs without a column, in order. One that can run nowhere is none of them: it would stop those behind it."""
+    return [int(job) for job in np.flatnonzero(running(problem) & (columns < 0))]
+
+
 def alone(problem: Problem, columns: Columns) -> Allocation:
     """Each job all of its time in its column."""
     shares = np.zeros((problem.n_jobs, problem.n_columns))
     jobs = np.flatnonzero(columns >= 0)
     shares[jobs, columns[jobs]] = 1.0
-    return Allocation(shares)
+    return Allocation(shares, notes=left_out(running(problem)))
 
 
 def fifo(problem: Problem, draws: random.Random) -> Allocation:
@@ -53,7 +59,7 @@ def fifo(problem: Problem, draws: random.Random) -> Allocation:
     This is the agnostic policy as its authors meant it, not the shipped one (gavel.md 9, defect 1).
     """
     columns, room = keep_held(problem)
-    for job in map(int, np.flatnonzero(columns < 0)):
+    for job in waiting(problem, columns):
         options = [int(j) for j in room.columns(job) if problem.throughput[job, j] > 0]
         if not options:
             break
@@ -63,14 +69,14 @@ def fifo(problem: Problem, draws: random.Random) -> Allocation:
 
 
 def fifo_perf(problem: Problem) -> Allocation:
-    """Anew each time: in order, each to its fastest column with room; stops at the first job that fits nowhere."""
-    return alone(problem, _fastest(problem, range(problem.n_jobs), stops=True))
+    """Anew each time: in order, each to its fastest column with room; stops at the first that finds no room."""
+    return alone(problem, _in_order(problem))
 
 
 def sjf(problem: Problem) -> Allocation:
     """Anew each time: the shortest job first (remaining steps / its best throughput), to its fastest column with room.
 
-    A job that fits nowhere is passed over: the ones before it are shorter, so it loses nothing by it.
+    A job that finds no room is passed over: the ones before it are shorter, so it loses nothing by it.
     """
     best = problem.throughput.max(axis=1, initial=0.0)
     left_s = np.divide(problem.remaining, best, out=np.full(problem.n_jobs, np.inf), where=best > 0)
@@ -82,10 +88,10 @@ def fifo_packing(problem: Problem, threshold: float = 1.5) -> Allocation:
 
     It pays if the speeds of the two, each relative to the job alone, add up to more than `threshold`.
     """
-    columns = _fastest(problem, range(problem.n_jobs), stops=True)
+    columns = _in_order(problem)
     single = [int(job) for job in np.flatnonzero(columns >= 0)]
     pairs = []
-    for job in map(int, np.flatnonzero(columns < 0)):
+    for job in waiting(problem, columns):
         gains = [_gain(problem, other, job, int(columns[other])) for other in single]
         if not gains or max(gains) <= threshold:
             break
@@ -93,6 +99,10 @@ def fifo_packing(problem: Problem, threshold: float = 1.5) -> Allocation:
         pairs.append(PairShare(min(other, job), max(other, job), np.eye(problem.n_columns)[columns[other]]))
         columns[other] = -1
     return alone(problem, columns)._replace(pairs=tuple(pairs))
+
+
+def _in_order(problem: Problem) -> Columns:
+    return _fastest(problem, waiting(problem, np.full(problem.n_jobs, -1)), stops=True)
 
 
 def _fastest(problem: Problem, order: Iterable[int], *, stops: bool) -> Columns:

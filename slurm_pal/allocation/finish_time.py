@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from slurm_pal.allocation import base, levels
 from slurm_pal.allocation.grouping import groups
-from slurm_pal.allocation.problem import Allocation, Problem, effective, isolated_throughput
+from slurm_pal.allocation.problem import Allocation, Problem, effective
 
 
 def finish_time_fairness(problem: Problem) -> Allocation:
@@ -18,11 +16,8 @@ def finish_time_fairness(problem: Problem) -> Allocation:
     At 1 / rho = L a job needs the throughput remaining * L / (D - age * L) with D the isolated
     time above, so this is the highest level of `levels`.
     """
-    isolated = isolated_throughput(problem)
-    isolated = np.where(isolated > 0, isolated, base.reference_throughput(problem) / max(1, problem.n_jobs))
-    runs = base.running(problem)
+    runs, span_s = base.running(problem), base.isolated_s(problem)
     asks = runs & (problem.remaining > 0)
-    span_s = problem.earned_s + problem.remaining / np.where(isolated > 0, isolated, 1.0)
     found = groups(problem, problem.remaining, span_s, problem.age_s)
     first = found.first
     shares = levels.highest_shares(problem, found, problem.remaining[first], span_s[first], problem.age_s[first])

@@ -7,7 +7,8 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.allocation.problem import Allocation, PairShare, Problem
+from slurm_pal.allocation.problem import Allocation, PairShare, Problem, isolated_shares
+from slurm_pal.allocation.references import within_capacity
 
 Partners = NDArray[np.int64]
 """(m,) the row of the job's partner, -1 for none."""
@@ -59,8 +60,7 @@ def split(problem: Problem, partner: Partners) -> Allocation:
     together = np.full(problem.n_jobs, -1) if fits(problem) else partner
     rows = np.arange(problem.n_jobs)
     owners = (together < 0) | (rows < together)
-    shares = np.outer(1.0 / problem.scale, problem.gpus / max(1, owners.sum()))
-    shares /= np.maximum(1.0, shares.sum(axis=1, keepdims=True))
+    shares = within_capacity(problem, np.where(owners[:, None], isolated_shares(problem, int(owners.sum())), 0.0))
     pairs = tuple(PairShare(int(a), int(together[a]), shares[a]) for a in rows[owners & (together >= 0)])
     return Allocation(np.where((together < 0)[:, None], shares, 0.0), pairs=pairs)
 

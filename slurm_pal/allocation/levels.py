@@ -55,7 +55,8 @@ class Site(NamedTuple):
 
     def need(self, level: float) -> tuple[Vector, Vector]:
         """(g,) steps/s needed at a level up to `bound`, and their increase by the level."""
-        rest = self.span - self.age * level
+        # Of a job that is old and nearly done rounding leaves nothing of the difference; at `bound` it is this much.
+        rest = np.maximum(self.span - self.age * level, self.work * level / self.best())
         return np.minimum(self.work * level / rest, self.best()), self.work * self.span / rest**2
 
     def prices(self, price: Vector) -> Matrix:

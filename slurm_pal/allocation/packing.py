@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from slurm_pal.allocation import base
 from slurm_pal.allocation.grouping import Groups
 from slurm_pal.allocation.linear import INFINITE, Program, Rows, together
-from slurm_pal.allocation.pairs import LEAST, Mix, checked_groups, effective_packed, listed, shared
-from slurm_pal.allocation.problem import Allocation, PairShare, Problem, Vector, isolated_throughput
+from slurm_pal.allocation.pairs import LEAST, Mix, cut, effective_packed, kind_groups, listed, shared
+from slurm_pal.allocation.problem import Allocation, PairShare, Problem, Vector
 
 Ints = NDArray[np.int64]
 
 CLOSE = 1e-9  # of the level, where the search for it ends
+ROUNDING = 1e-13  # part of a difference of numbers that says nothing
 
 
 class _Needs(NamedTuple):
@@ -33,7 +34,7 @@ class _Needs(NamedTuple):
     age: Vector  # (g,)
 
     def at(self, level: float) -> Vector:
-        return np.asarray(self.work * level / (self.span - self.age * level))
+        return np.asarray(self.work * level / self._rest(level))
 
     def reached(self, throughput: Vector) -> float:
         """The level that these throughputs, steps/s, are enough for."""
@@ -43,7 +44,11 @@ class _Needs(NamedTuple):
 
     def relative_slope(self, level: float) -> Vector:
         """Increase of the need by the level, over the need."""
-        return np.asarray(self.span / (level * (self.span - self.age * level)))
+        return np.asarray(self.span / (level * self._rest(level)))
+
+    def _rest(self, level: float) -> Vector:
+        """Of a job that is old and nearly done rounding leaves nothing of the difference: it keeps a little."""
+        return np.maximum(self.span - self.age * level, ROUNDING * self.span)
 
 
 class _Sides(NamedTuple):
@@ -78,10 +83,7 @@ def makespan_packing(problem: Problem) -> Allocation:
 
 def finish_time_fairness_packing(problem: Problem) -> Allocation:
     """`finish_time_fairness` where jobs may share GPUs: the objective is the least largest rho. Exact."""
-    isolated = isolated_throughput(problem)
-    isolated = np.where(isolated > 0, isolated, base.reference_throughput(problem) / max(1, problem.n_jobs))
-    alone_s = problem.earned_s + problem.remaining / np.where(isolated > 0, isolated, 1.0)
-    return _highest(problem, alone_s, problem.age_s)
+    return _highest(problem, base.isolated_s(problem), problem.age_s)
 
 
 def _highest(problem: Problem, span: Vector, age: Vector) -> Allocation:
@@ -91,16 +93,16 @@ def _highest(problem: Problem, span: Vector, age: Vector) -> Allocation:
     if not asks.any():
         return base.nothing(problem, float("nan") if problem.remaining.any() else 0.0, notes)
     busy = problem._replace(throughput=np.where(asks[:, None], problem.throughput, 0.0))
-    found = checked_groups(busy, problem.remaining, span, age)
+    found = kind_groups(busy, problem.remaining, span, age)
     sides, work = _sides(busy, found), np.where(asks, problem.remaining, 0.0)[found.first]
     needs = _Needs(work, np.where(work > 0, span[found.first], 1.0), np.where(work > 0, age[found.first], 0.0))
-    made = _dealt(busy, found, sides, _within(busy, found, sides, _solved(busy, found, sides, needs)))
+    made = _dealt(busy, found, sides, cut(_solved(busy, found, sides, needs), _limits(busy, found, sides)))
     end = age[asks] + problem.remaining[asks] / effective_packed(problem, made)[asks]
     return made._replace(objective=float((end / span[asks]).max()), notes=notes)
 
 
 def _sides(problem: Problem, found: Groups) -> _Sides:
-    alone, kinds = base.cells(problem, found), checked_groups(problem)
+    alone, kinds = base.cells(problem, found), kind_groups(problem)
     links = shared(problem, kinds)
     kind = kinds.member[found.first]
     order = np.argsort(kind, kind="stable")
@@ -175,7 +177,8 @@ def _solved(problem: Problem, found: Groups, sides: _Sides, needs: _Needs) -> Ve
     program = _program(sides, limits, best, asks, each * needs.at(level)[asks])
     while True:
         solution = program.solve()
-        x = solution.x[:height]
+        want = min(1.0, float(solution.x[height])) * needs.at(level)
+        x = _filled(found, sides, _evened(sides, solution.x[:height]), want)
         reached = needs.reached(np.bincount(sides.group, sides.speed * x, len(best)) / found.count)
         price = np.abs(solution.dual[rows]) * each * needs.at(level)[asks]
         slope = float(price @ needs.relative_slope(level)[asks] / price.sum())
@@ -200,13 +203,11 @@ def _program(sides: _Sides, limits: Rows, best: Vector, asks: Ints, scaled: Vect
     cost[height] = 1.0
     program = Program(cost, together(limits, throughput))
     program.option("solver", "ipm")
-    for name in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
-        program.option(name, 1e-9)
     return program
 
 
-def _within(problem: Problem, found: Groups, sides: _Sides, x: Vector) -> Vector:
-    """The solution cut to its limits, which a solver keeps to a tolerance only."""
+def _evened(sides: _Sides, x: Vector) -> Vector:
+    """The solution with no more time on one side of a link than on the other; a solver keeps to a tolerance only."""
     time = np.where(x > LEAST, x, 0.0)
     count = len(sides.twins)
     one, other = (np.bincount(sides.link[side], time[side], count) for side in (sides.sign > 0, sides.sign < 0))
@@ -214,10 +215,24 @@ def _within(problem: Problem, found: Groups, sides: _Sides, x: Vector) -> Vector
     for total, side in ((one, sides.sign > 0), (other, sides.sign < 0)):
         part = np.divide(least, total, out=np.zeros(count), where=total > 0)
         time[side] *= part[sides.link[side]]
-    rows = _limits(problem, found, sides)
-    used = np.bincount(rows.row, rows.value * time[rows.column], minlength=len(rows.upper))
-    over = used > rows.upper
-    return np.asarray(time * (rows.upper[over] / used[over]).min(initial=1.0))
+    return time
+
+
+def _filled(found: Groups, sides: _Sides, time: Vector, want: Vector) -> Vector:
+    """The times with what groups lack of `want`, (g,) steps/s, added in their fastest columns.
+
+    That is the solver's tolerance at most, but all that a job needs that is nearly done beside long ones.
+    What such a job has in pairs does not count: in parts so small it would be lost.
+    """
+    alone = np.flatnonzero(sides.link < 0)
+    alone = alone[np.lexsort((-sides.speed[alone], sides.group[alone]))]
+    group, first = np.unique(sides.group[alone], return_index=True)
+    cell = alone[first]
+    got = np.bincount(sides.group, sides.speed * time, len(want))[group] / found.count[group]
+    lacks = want[group] - np.where(want[group] <= CLOSE * sides.speed[cell], 0.0, got)
+    filled = time.copy()
+    filled[cell] += np.maximum(lacks, 0.0) * found.count[group] / sides.speed[cell]
+    return filled
 
 
 def _dealt(problem: Problem, found: Groups, sides: _Sides, time: Vector) -> Allocation:

@@ -17,7 +17,7 @@ from slurm_pal.allocation import base
 from slurm_pal.allocation.grouping import Groups, groups
 from slurm_pal.allocation.linear import INFINITE, Program, Rows, together
 from slurm_pal.allocation.problem import Allocation, Matrix, PairShare, Problem, Vector, effective
-from slurm_pal.errors import DataError
+from slurm_pal.allocation.throughput_sum import checked_prices
 
 Ints = NDArray[np.int64]
 
@@ -53,7 +53,7 @@ def max_min_packing(problem: Problem) -> Allocation:
     Two jobs share a column only if both have a pair throughput there. Exact: equal to the
     program with one row per pair of jobs.
     """
-    found = checked_groups(problem, problem.weight)
+    found = kind_groups(problem, problem.weight)
     mix = _mix(problem, found)
     unit = (problem.weight * base.reference_throughput(problem) / problem.scale)[found.first]
     if not mix.size:
@@ -63,22 +63,21 @@ def max_min_packing(problem: Problem) -> Allocation:
 
 def max_sum_packing(problem: Problem) -> Allocation:
     """`max_sum` where jobs may share GPUs: the largest sum of throughput / reference. Exact."""
-    found = checked_groups(problem)
+    found = kind_groups(problem)
     mix = _mix(problem, found)
     reference = base.reference_throughput(problem)[found.first]
-    return _sum(problem, found, mix, mix.speed / reference[mix.first] + mix.other_speed / reference[mix.second])
+    other = np.where(mix.second < 0, 1.0, reference[mix.second])  # the reference of nobody may be 0
+    return _sum(problem, found, mix, mix.speed / reference[mix.first] + mix.other_speed / other)
 
 
 def cost_packing(problem: Problem) -> Allocation:
     """`cost` where jobs may share GPUs: the largest sum of throughput / price of the column. Exact.
 
-    A pair pays for its GPUs once. Raises DataError for a price of 0.
+    A pair pays for its GPUs once. Raises DataError for a price that is not above 0.
     """
-    if not problem.price.min(initial=1.0) > 0:
-        raise DataError(f"the price of a GPU must be above 0 here; it is {problem.price.min():g}: set prices")
-    found = checked_groups(problem)
+    price, found = checked_prices(problem), kind_groups(problem)
     mix = _mix(problem, found)
-    return _sum(problem, found, mix, (mix.speed + mix.other_speed) / problem.price[mix.column])
+    return _sum(problem, found, mix, (mix.speed + mix.other_speed) / price[mix.column])
 
 
 def effective_packed(problem: Problem, found: Allocation) -> Vector:
@@ -93,14 +92,9 @@ def effective_packed(problem: Problem, found: Allocation) -> Vector:
     return total
 
 
-def checked_groups(problem: Problem, *columns: NDArray[np.float64]) -> Groups:
-    """Groups of jobs of one kind that are equal in `columns` too. Raises DataError for a kind without pairs."""
-    known = problem.pairs.shape[0]
-    wrong = (problem.kind < 0) | (problem.kind >= known)
-    if known and wrong.any():
-        job = int(wrong.argmax())
-        raise DataError(f"job {job} is of kind {problem.kind[job]}; there are pairs for kinds 0 to {known - 1}")
-    return groups(problem, problem.kind, *columns) if known else groups(problem, *columns)
+def kind_groups(problem: Problem, *columns: NDArray[np.float64]) -> Groups:
+    """Groups of jobs of one kind that are equal in `columns` too; without pairs kinds make no difference."""
+    return groups(problem, problem.kind, *columns) if problem.pairs.size else groups(problem, *columns)
 
 
 def _mix(problem: Problem, found: Groups) -> Mix:
@@ -169,14 +163,14 @@ def _level(problem: Problem, found: Groups, mix: Mix, unit: Vector) -> Vector:
         np.full(len(best), INFINITE),
     )
     program = Program(np.append(np.zeros(mix.size), 1.0), together(_limits(problem, found, mix), rows))
-    return solved(program)[: mix.size]
+    return program.solve().x[: mix.size]
 
 
 def _sum(problem: Problem, found: Groups, mix: Mix, value: Vector) -> Allocation:
     """The largest sum of value * time."""
     if not mix.size:
         return base.nothing(problem, notes=_left_out(found, mix))
-    time = _within(problem, found, mix, solved(Program(value, _limits(problem, found, mix))))
+    time = _within(problem, found, mix, Program(value, _limits(problem, found, mix)).solve().x)
     shares, pairs = _dealt(problem, found, mix, time)
     return Allocation(shares, float(value @ time), pairs, _left_out(found, mix))
 
@@ -187,19 +181,13 @@ def _best(found: Groups, mix: Mix) -> Vector:
     return best
 
 
-def solved(program: Program) -> Vector:
-    for name in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
-        program.option(name, 1e-9)
-    return program.solve().x
-
-
 def _made(problem: Problem, found: Groups, mix: Mix, x: Vector, unit: Vector) -> Allocation:
     """The allocation of a solution; its objective is the least throughput / unit that it gives."""
     time = _within(problem, found, mix, x)
     parts = _parts(mix)
     total = np.bincount(parts.group, parts.speed * time[parts.variable], minlength=len(found.first))
     runs = _best(found, mix) > 0
-    objective = float((total / found.count / unit)[runs].min())
+    objective = float((total[runs] / found.count[runs] / unit[runs]).min())
     shares, pairs = _dealt(problem, found, mix, time)
     return Allocation(shares, objective, pairs, _left_out(found, mix))
 
@@ -210,8 +198,11 @@ def _left_out(found: Groups, mix: Mix) -> tuple[str, ...]:
 
 def _within(problem: Problem, found: Groups, mix: Mix, x: Vector) -> Vector:
     """The solution cut to its limits, which a solver keeps to a tolerance only."""
-    time = np.where(x > LEAST, x, 0.0)
-    rows = _limits(problem, found, mix)
+    return cut(np.where(x > LEAST, x, 0.0), _limits(problem, found, mix))
+
+
+def cut(time: Vector, rows: Rows) -> Vector:
+    """All times made shorter by one factor, so that none of the upper limits is broken."""
     used = np.bincount(rows.row, rows.value * time[rows.column], minlength=len(rows.upper))
     over = used > rows.upper
     return np.asarray(time * (rows.upper[over] / used[over]).min(initial=1.0))

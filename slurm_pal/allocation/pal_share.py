@@ -65,7 +65,7 @@ REASONS = {
 def standing(n_jobs: int, **given: Any) -> Standing:  # noqa: ANN401  # anything like an array
     """A checked standing. By default all jobs may move at no cost, and nothing was promised.
 
-    Raises DataError for shapes that do not fit and for a negative cost.
+    Raises DataError for shapes that do not fit, and for a cost that is negative or not finite.
     """
     defaults = {"may_move": True, "move_cost_s": 0.0, "promised_s": np.nan}
     values = {**defaults, **given}
@@ -78,8 +78,9 @@ def standing(n_jobs: int, **given: Any) -> Standing:  # noqa: ANN401  # anything
         if name not in arrays:
             raise DataError(f"{name} has the shape {np.shape(values[name])}; with {n_jobs} jobs it must be {(n_jobs,)}")
     made = Standing(**arrays)
-    if not (made.move_cost_s >= 0).all():
-        raise DataError(f"move_cost_s must be at least 0; it holds {made.move_cost_s.min()} s")
+    wrong = made.move_cost_s[~(np.isfinite(made.move_cost_s) & (made.move_cost_s >= 0))]
+    if wrong.size:
+        raise DataError(f"move_cost_s must hold finite numbers of at least 0; it holds {wrong[0]} s")
     return made
 
 

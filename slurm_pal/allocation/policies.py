@@ -38,10 +38,8 @@ class Policy(NamedTuple):
     flat: str = ""  # agnostic: "ones", or "reference", the column whose throughput stands for all
     shuffled: bool = False  # the published rounds draw the order of types
     entitled_only: bool = False  # the published rounds give nothing to a job without a share
-    keeps: bool = False  # a job that holds a column (`Problem.held`) keeps it until it ends
     one_gpu: bool = False  # for jobs of 1 GPU only
     priced: bool = False  # looks at prices
-    late: bool = False  # looks at deadlines
 
     def seen(self, problem: Problem, reference: int = 0, *, as_published: bool = False) -> Problem:
         """The problem as the policy sees it; `reference` is the column that stands for all where one does.
@@ -50,7 +48,7 @@ class Policy(NamedTuple):
         """
         if not self.flat:
             return problem
-        return flattened(problem, 1.0 if self.flat == "ones" else reference, as_published=as_published)
+        return flattened(problem, None if self.flat == "ones" else reference, as_published=as_published)
 
 
 def _plain(function: Plain) -> Allocate:
@@ -59,7 +57,7 @@ def _plain(function: Plain) -> Allocate:
 
 POLICIES: dict[str, Policy] = {
     "gavel:fifo": Policy(
-        fifo, "in order, to any type with room; agnostic", shuffled=True, entitled_only=True, keeps=True
+        fifo, "in order, to any type with room; agnostic", shuffled=True, entitled_only=True
     ),
     "gavel:fifo-perf": Policy(_plain(fifo_perf), "in order, to the fastest type with room", fifo_packing,
                               entitled_only=True),
@@ -76,11 +74,9 @@ POLICIES: dict[str, Policy] = {
     ),
     "gavel:max-sum": Policy(_plain(max_sum), "largest sum of normalised throughput", max_sum_packing),
     "gavel:cost": Policy(_plain(cost), "largest sum of throughput per price", cost_packing, priced=True),
-    "gavel:cost-slo": Policy(_plain(cost_slo), "the same among shares that miss deadlines least", priced=True,
-                             late=True),
+    "gavel:cost-slo": Policy(_plain(cost_slo), "the same among shares that miss deadlines least", priced=True),
     "gavel:hierarchical": Policy(_plain(hierarchical), "max-min fairness level by level, by entity"),
-    "gavel:allox": Policy(_plain(allox), "least mean completion time of waiting jobs (AlloX)", keeps=True,
-                          one_gpu=True),
+    "gavel:allox": Policy(_plain(allox), "least mean completion time of waiting jobs (AlloX)", one_gpu=True),
     "gavel:gandiva": Policy(gandiva, "equal time, for random pairs where the cluster is too small", pairs=True),
     "gavel:isolated": Policy(_plain(isolated), "each job its own equal part of every type", shuffled=True),
     "gavel:proportional": Policy(_plain(proportional), "equal time, spread over types by their GPUs", shuffled=True),

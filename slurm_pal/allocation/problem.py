@@ -67,8 +67,9 @@ def problem(throughput: Any, scale: Any, gpus: Any, **given: Any) -> Problem:  #
     """A checked problem. `given` are further fields of Problem.
 
     By default each column has its own capacity row, weights are 1, nothing is left to do,
-    earned or held, there is no deadline, every job has one entity and no pairs exist.
-    Raises DataError for shapes that do not fit, and for values that are negative or no number.
+    earned or held, there is no deadline, all jobs are of one entity and no pairs exist.
+    Raises DataError for shapes that do not fit, for values that are negative or no number, and for a
+    column, entity or kind that does not exist.
     """
     speeds = np.array(throughput, dtype=np.float64, ndmin=2)
     m, n = speeds.shape
@@ -87,30 +88,56 @@ def problem(throughput: Any, scale: Any, gpus: Any, **given: Any) -> Problem:  #
         name: np.asarray(values[name], dtype=np.int64 if name in whole else np.float64) for name in Problem._fields
     }
     made = Problem(**arrays)
-    _check(made, m, n)
+    _check_shapes(made)
+    _check_values(made)
+    _check_indexes(made)
     return made
 
 
-def _check(made: Problem, m: int, n: int) -> None:
-    rows = made.capacity.size
+def _check_shapes(made: Problem) -> None:
+    m, n, rows = made.n_jobs, made.n_columns, made.capacity.size
+    if not n:
+        raise DataError(f"an allocation problem needs at least one column; its throughput has the shape {(m, n)}")
     kinds = made.pairs.shape[0]
     shapes = {
         "scale": (m,), "gpus": (n,), "uses": (rows, n), "capacity": (rows,), "weight": (m,), "remaining": (m,),
-        "age_s": (m,), "earned_s": (m,), "held": (m,), "price": (n,), "deadline_s": (m,), "entity": (m,), "kind": (m,),
-        "pairs": (kinds, kinds, n),
+        "age_s": (m,), "earned_s": (m,), "held": (m,), "price": (n,), "deadline_s": (m,), "entity": (m,),
+        "entity_weight": (made.entity_weight.size,), "kind": (m,), "pairs": (kinds, kinds, n),
     }  # fmt: skip
     for name, shape in shapes.items():
         found = getattr(made, name)
         if found.shape != shape:
             raise DataError(f"{name} has the shape {found.shape}; with {m} jobs and {n} columns it must be {shape}")
+
+
+def _check_values(made: Problem) -> None:
     for name in ("throughput", "gpus", "uses", "capacity", "remaining", "age_s", "earned_s", "price", "pairs"):
         found = getattr(made, name)
-        if found.size and not (np.isfinite(found).all() and found.min() >= 0):
-            raise DataError(f"{name} must hold finite numbers of at least 0; it holds {found.min()}")
-    for name in ("scale", "weight"):
+        wrong = found[~(np.isfinite(found) & (found >= 0))]
+        if wrong.size:
+            raise DataError(f"{name} must hold finite numbers of at least 0; it holds {wrong[0]}")
+    for name in ("scale", "weight", "entity_weight"):
         found = getattr(made, name)
-        if found.size and not (np.isfinite(found).all() and found.min() > 0):
-            raise DataError(f"{name} must hold finite numbers above 0; it holds {found.min()}")
+        wrong = found[~(np.isfinite(found) & (found > 0))]
+        if wrong.size:
+            raise DataError(f"{name} must hold finite numbers above 0; it holds {wrong[0]}")
+    unclear = np.flatnonzero(np.isnan(made.deadline_s))
+    if unclear.size:
+        raise DataError(f"job {unclear[0]} has the deadline nan; inf says that it has none")
+
+
+def _check_indexes(made: Problem) -> None:
+    checks = [
+        ("holds column", made.held, -1, made.n_columns, "-1 says that it waits, and there are columns"),
+        ("is of entity", made.entity, 0, made.entity_weight.size, "there are weights for entities"),
+    ]
+    if made.pairs.size:
+        checks.append(("is of kind", made.kind, 0, made.pairs.shape[0], "there are pairs for kinds"))
+    for what, found, first, count, there in checks:
+        wrong = (found < first) | (found >= count)
+        if wrong.any():
+            job = int(wrong.argmax())
+            raise DataError(f"job {job} {what} {found[job]}; {there} 0 to {count - 1}")
 
 
 def effective(made: Problem, shares: Matrix) -> Vector:
@@ -119,8 +146,8 @@ def effective(made: Problem, shares: Matrix) -> Vector:
 
 
 def proportional_shares(made: Problem) -> Vector:
-    """(n,) the time of a job that is always running and spread over the columns by their GPUs."""
-    return np.asarray(made.gpus / made.gpus.sum())
+    """(n,) the time of a job that is always running and spread over the columns by their GPUs; 0 where none has any."""
+    return np.asarray(made.gpus / (made.gpus.sum() or 1.0))
 
 
 def proportional_throughput(made: Problem) -> Vector:
@@ -128,9 +155,9 @@ def proportional_throughput(made: Problem) -> Vector:
     return np.asarray(made.throughput @ proportional_shares(made))
 
 
-def isolated_shares(made: Problem) -> Matrix:
-    """(m, n) what a job had on its own 1/m of every column."""
-    shares = np.outer(1.0 / made.scale, made.gpus / max(1, made.n_jobs))
+def isolated_shares(made: Problem, parts: int | None = None) -> Matrix:
+    """(m, n) what a job had on its own part of every column, of as many parts as there are jobs (or `parts`)."""
+    shares = np.outer(1.0 / made.scale, made.gpus / max(1, made.n_jobs if parts is None else parts))
     return np.asarray(shares / np.maximum(1.0, shares.sum(axis=1, keepdims=True)))
 
 

@@ -9,7 +9,7 @@ from slurm_pal.allocation.problem import Allocation, Matrix, Problem, isolated_s
 
 def isolated(problem: Problem) -> Allocation:
     """Every job has its own 1/m of every column: equal GPU time."""
-    return Allocation(_within(problem, isolated_shares(problem)))
+    return Allocation(within_capacity(problem, isolated_shares(problem)))
 
 
 def proportional(problem: Problem) -> Allocation:
@@ -18,10 +18,10 @@ def proportional(problem: Problem) -> Allocation:
     The published one gives all of its time to every job, for use as a normaliser only
     (`proportional_shares`). Here the time is cut so that all of it can be had at once.
     """
-    return Allocation(_within(problem, np.tile(proportional_shares(problem), (problem.n_jobs, 1))))
+    return Allocation(within_capacity(problem, np.tile(proportional_shares(problem), (problem.n_jobs, 1))))
 
 
-def _within(problem: Problem, shares: Matrix) -> Matrix:
+def within_capacity(problem: Problem, shares: Matrix) -> Matrix:
     """The shares, all cut alike where columns that draw on the same GPUs ask for more than there are."""
     use = problem.uses @ (problem.scale @ shares)
     asked = use > problem.capacity

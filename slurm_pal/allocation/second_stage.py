@@ -9,8 +9,6 @@ The share of a cell is split into what is kept, at most the previous share, and 
 then |X - previous| is linear without rows of its own, and the program stays as small as the
 first stage's. Jobs are grouped where they agree in everything that enters it, previous shares
 included: by symmetry and convexity that is exact.
-
-`pin` takes jobs that may not move out of both stages.
 """
 
 from __future__ import annotations
@@ -22,14 +20,12 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation import base
 from slurm_pal.allocation.grouping import Groups, groups
-from slurm_pal.allocation.linear import INFINITE, InfeasibleError, Program, Rows, together
-from slurm_pal.allocation.problem import Allocation, Matrix, PairShare, Problem, Vector, effective, isolated_throughput
+from slurm_pal.allocation.linear import INFINITE, PRIMAL, InfeasibleError, Program, Rows, together
+from slurm_pal.allocation.problem import Allocation, Matrix, Problem, Vector, effective
 from slurm_pal.errors import DataError
 
 SLACK = 1e-3
 """How much of the floor the second stage may give up: between 1e-4 and 1e-2 (gavel.md 15.1)."""
-PRIMAL = 4
-"""HiGHS' primal simplex: on these programs 2 to 6 times as fast as its dual one (1,500 to 3,000 jobs)."""
 FLOOR_RANGE = 1e3
 """Largest coefficient of a floor row: beyond it the program would be badly scaled."""
 
@@ -52,9 +48,7 @@ def finish_time_floor(problem: Problem, rho: float) -> Vector:
 
     A job whose age alone is over that bound has no floor: no throughput would keep it.
     """
-    alone = isolated_throughput(problem)
-    time_s = np.divide(problem.remaining, alone, out=np.zeros_like(alone), where=alone > 0)
-    left_s = rho * (problem.earned_s + time_s) - problem.age_s
+    left_s = rho * base.isolated_s(problem) - problem.age_s
     return np.divide(problem.remaining, left_s, out=np.zeros_like(left_s), where=left_s > 0)
 
 
@@ -162,7 +156,7 @@ def _program(
     upper[variables.size :] = task.previous[job[variables.size :], twice.column[variables.size :]]
     rows = together(base.base_rows(problem, found, twice), _floor_rows(found, twice, (1.0 - slack) * task.floor))
     program = Program(cost, rows, upper=upper)
-    program.option("simplex_strategy", PRIMAL)
+    program.option("simplex_strategy", PRIMAL)  # 2 to 6 times as fast as the dual one (1,500 to 3,000 jobs)
     try:
         x = program.solve().x
     except InfeasibleError as error:
@@ -186,51 +180,3 @@ def _floor_rows(found: Groups, variables: base.Cells, floor: Vector) -> Rows:
     group = variables.group[cells]
     lower = (least / np.where(asks, unit, 1.0))[asks]
     return Rows(row[group], cells, variables.throughput[cells] / unit[group], lower, np.full(len(lower), INFINITE))
-
-
-# -- jobs that may not move ----------------------------------------------------------------
-
-
-class Pinned(NamedTuple):
-    """A problem without the jobs that stay where they are."""
-
-    problem: Problem  # the free jobs, and what the others leave of the capacity
-    rows: NDArray[np.int64]  # row of each of its jobs in the whole problem
-    stay: Matrix  # (m, n) of the whole problem: 1 in the column of a pinned job
-    notes: tuple[str, ...]
-
-    def merge(self, free: Allocation) -> Allocation:
-        """The allocation of the whole problem, from that of the free jobs."""
-        shares = self.stay.copy()
-        shares[self.rows] = free.shares
-        pairs = tuple(
-            PairShare(int(self.rows[pair.first]), int(self.rows[pair.second]), pair.shares) for pair in free.pairs
-        )
-        return Allocation(shares, free.objective, pairs, (*free.notes, *self.notes))
-
-
-PER_JOB = ("throughput", "scale", "weight", "remaining", "age_s", "earned_s", "held", "deadline_s", "entity", "kind")
-"""Fields of a Problem with a row for each job."""
-
-
-def pin(problem: Problem, may_move: NDArray[np.bool_]) -> Pinned:
-    """Fix running jobs that may not move (`may_move` (m,) false) to the column that they hold, for both stages.
-
-    A job that waits is free in any case. References stay those of the whole problem: the
-    proportional ones depend on the ratios of `gpus` alone, and 1/m of the GPUs stays 1/m,
-    because `gpus` shrinks with the number of jobs. Where pinned jobs hold more than there is
-    (a GPU was lost or changed its class), nothing is left there and a note says so.
-    """
-    pinned = ~np.asarray(may_move, dtype=bool) & (problem.held >= 0)
-    stay = np.where(pinned[:, None], held_shares(problem), 0.0)
-    left = problem.capacity - problem.uses @ (problem.scale @ stay)
-    rows = np.flatnonzero(~pinned)
-    fields = {name: getattr(problem, name)[rows] for name in PER_JOB}
-    gpus = problem.gpus * (len(rows) / max(1, problem.n_jobs))
-    smaller = problem._replace(**fields, gpus=gpus, capacity=np.maximum(left, 0.0))
-    notes = tuple(
-        f"jobs that may not move hold {problem.capacity[k] - left[k]:g} GPUs of capacity row {k}, which has "
-        f"{problem.capacity[k]:g}"
-        for k in np.flatnonzero(left < 0)
-    )
-    return Pinned(smaller, rows, stay, notes)

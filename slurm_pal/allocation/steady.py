@@ -16,12 +16,12 @@ import numpy as np
 from slurm_pal.allocation import second_stage
 from slurm_pal.allocation.base import fitting
 from slurm_pal.allocation.finish_time import finish_time_fairness
+from slurm_pal.allocation.linear import InfeasibleError, UnsolvedError
 from slurm_pal.allocation.makespan import makespan
 from slurm_pal.allocation.max_min import max_min
 from slurm_pal.allocation.problem import Allocation, Problem, Vector
 from slurm_pal.allocation.throughput_sum import max_sum
 from slurm_pal.allocation.water_filling import hierarchical
-from slurm_pal.errors import PalError
 
 ALL_LEVELS = 150
 """Jobs up to which every level of water filling is solved: .2 s for jobs that are all different."""
@@ -38,8 +38,8 @@ def _then(
             return found
         try:
             return second_stage.second_stage(problem, floor(problem, found.objective))._replace(notes=found.notes)
-        except PalError:  # the floor is at the edge of what there is: the first stage's own shares are as good
-            return found
+        except (InfeasibleError, UnsolvedError):
+            return found  # the floor is at the edge of what there is: the first stage's own shares are as good
 
     return policy
 

@@ -22,17 +22,12 @@ def max_sum(problem: Problem) -> Allocation:
     return _largest_sum(problem, problem.throughput / _positive(base.reference_throughput(problem))[:, None])
 
 
-def max_sum_raw(problem: Problem) -> Allocation:
-    """The sum of steps/s, as published: jobs with many small steps come first."""
-    return _largest_sum(problem, problem.throughput)
-
-
 def cost(problem: Problem) -> Allocation:
     """The largest sum of throughput_ij / price_j * X_ij, (steps/s) / (money/h); the objective is that sum.
 
     Raises DataError for a price that is not above 0.
     """
-    return _largest_sum(problem, problem.throughput / _prices(problem))
+    return _largest_sum(problem, problem.throughput / checked_prices(problem))
 
 
 def cost_slo(problem: Problem) -> Allocation:
@@ -50,7 +45,7 @@ def cost_slo(problem: Problem) -> Allocation:
     due = np.flatnonzero((need[found.first] > 0) & (variables.best > 0))
     if not due.size:
         return cost(problem)
-    value = (problem.throughput / _prices(problem))[found.first]
+    value = (problem.throughput / checked_prices(problem))[found.first]
     shares = base.shares_of(problem, found, variables, _with_deadlines(problem, found, variables, need, value, due))
     notes = (*base.left_out((variables.best > 0)[found.member]), *_late(problem, shares))
     return Allocation(shares, float((value[found.member] * shares).sum()), notes=notes)
@@ -60,8 +55,9 @@ def _positive(values: Vector) -> Vector:
     return np.where(values > 0, values, 1.0)
 
 
-def _prices(problem: Problem) -> Vector:
-    if problem.price.min(initial=np.inf) <= 0:
+def checked_prices(problem: Problem) -> Vector:
+    """(n,) the prices. Raises DataError for one that is not above 0."""
+    if problem.price.min() <= 0:
         raise DataError(f"a price is {problem.price.min()}; the cost policies divide by prices, so all must be above 0")
     return problem.price
 

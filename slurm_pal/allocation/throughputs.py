@@ -144,7 +144,8 @@ def _scale(speeds: Mapping[str, Entry], measured: Mapping[str, Entry]) -> tuple[
     if not both:
         return None
     ratios = [
-        Entry(measured[t].steps_per_s / speeds[t].steps_per_s, _both_errors(speeds[t], measured[t])) for t in both
+        Entry(measured[t].steps_per_s / speeds[t].steps_per_s, _both_errors(speeds[t], measured[t]))
+        for t in sorted(both)
     ]
     scale = _combined(ratios)
     return scale.steps_per_s, scale.relative_error
@@ -238,7 +239,12 @@ def matrix(made: Model, jobs: Sequence[tuple[str, int]]) -> Estimates:
         throughput[i] = [entry.steps_per_s for entry in answers[job]]
         error[i] = [entry.relative_error for entry in answers[job]]
     sources = tuple(tuple(entry.source for entry in answers[job]) for job in jobs)
-    return Estimates(throughput, error, sources, tuple(not any(e.relative for e in answers[job]) for job in jobs))
+    return Estimates(throughput, error, sources, tuple(_absolute(answers[job]) for job in jobs))
+
+
+def _absolute(answer: Iterable[Entry]) -> bool:
+    """Whether a row is steps/s; 0 is 0 in any unit."""
+    return not any(entry.relative for entry in answer if entry.steps_per_s > 0)
 
 
 def _answer(made: Model, application: str, gpus: int) -> list[Entry]:

@@ -18,7 +18,6 @@ from slurm_pal.allocation import base
 from slurm_pal.allocation.grouping import Groups, groups
 from slurm_pal.allocation.linear import INFINITE, Program, Rows, together
 from slurm_pal.allocation.problem import Allocation, Problem, Vector
-from slurm_pal.errors import DataError
 
 Flags = NDArray[np.bool_]
 
@@ -27,31 +26,13 @@ STUCK = 1e-6  # less than this to gain, of its best throughput: it can rise no m
 GAIN = 1e-2  # as far as the search for stuck groups looks
 
 
-def water_filling(problem: Problem) -> Allocation:
-    """Max-min fairness by weight at every level: lexicographically largest s * throughput / (w * reference).
-
-    The objective is the lowest level, that of `max_min`. Exact, by groups.
-    """
-    found = groups(problem, problem.weight)
-    weight = problem.weight[found.first]
-    return _fill(problem, found, lambda frozen: np.where(frozen, 0.0, weight))
-
-
 def hierarchical(problem: Problem, in_order: Collection[int] = ()) -> Allocation:
-    """Water filling between entities by `entity_weight`, and within each by the weights of its jobs.
+    """Water filling between entities by `entity_weight`, and within each by the weights of its jobs. Exact, by groups.
 
     A job that is frozen leaves its weight to its entity. The jobs of the entities `in_order`
     are served one after the other in row order, each until it is frozen. The objective is the
     height at which the first jobs are frozen: s * throughput / (share of the entity's weight * reference).
-    Raises DataError for an entity without a weight.
     """
-    known = problem.entity_weight.size
-    wrong = (problem.entity < 0) | (problem.entity >= known)
-    if wrong.any():
-        job = int(wrong.argmax())
-        raise DataError(
-            f"job {job} is of entity {problem.entity[job]}; there are weights for entities 0 to {known - 1}"
-        )
     queued = np.isin(problem.entity, np.array([*in_order], dtype=np.int64))
     found = groups(problem, problem.weight, problem.entity, np.where(queued, np.arange(problem.n_jobs), -1))
     return _fill(problem, found, _Entities(problem, found, queued[found.first]).weights)
@@ -173,7 +154,4 @@ class _Water:
             np.maximum(self._level - SLACK, 0.0),
             np.full(len(self._level), INFINITE),
         )
-        program = Program(cost, together(self._base, throughput), upper=upper)
-        for name in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
-            program.option(name, 1e-9)
-        return program
+        return Program(cost, together(self._base, throughput), upper=upper)

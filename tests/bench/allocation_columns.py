@@ -364,8 +364,6 @@ def one(m: int, noise: float) -> dict[str, float]:
     found["stage 2, held"] = lap()
     second_stage(problem, floor, previous=first.shares, penalty=penalty)
     found["stage 2, shares"] = lap()
-    columns.places(made, problem, first.shares)
-    found["places"] = lap()
     found["MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - empty
     return found
 

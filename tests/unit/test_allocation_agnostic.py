@@ -17,10 +17,14 @@ def test_one_speed_for_all_columns_but_those_where_it_cannot_run() -> None:
     assert twin.throughput.tolist() == [[1, 1, 1], [1, 1, 0]]
 
 
-def test_a_float_is_a_speed_and_an_int_a_column() -> None:
+def test_the_speed_in_one_column_stands_for_all() -> None:
     given = problem(SPEEDS, [1, 2], [1, 1, 1])
-    assert flattened(given, 2.0).throughput.tolist() == [[2, 2, 2], [2, 2, 0]]
     assert flattened(given, 1).throughput.tolist() == [[2, 2, 2], [3, 3, 0]]
+    assert flattened(given, np.array([1]).argmax()).throughput.tolist() == [[4, 4, 4], [9, 9, 0]]
+
+
+def test_a_job_that_cannot_run_in_the_reference_column_keeps_the_others() -> None:
+    assert flattened(problem(SPEEDS, [1, 2], [1, 1, 1]), 2).throughput.tolist() == [[1, 1, 1], [9, 9, 0]]
 
 
 def test_as_published_every_column_looks_fit() -> None:

@@ -55,6 +55,15 @@ def test_fifo_perf_takes_no_column_that_cannot_run_the_job() -> None:
     assert _columns(fifo_perf(problem([[2, 0], [2, 0], [0, 1]], [1, 1, 1], [1, 2]))) == [0, -1, -1]
 
 
+@pytest.mark.parametrize("job", [([0, 0], 1), ([1, 1], 5)])
+def test_a_job_that_can_run_nowhere_stops_nobody(job: tuple[list[int], int]) -> None:
+    """Neither the one that no column runs nor the one that is wider than all of them."""
+    given_ = problem([job[0], [1, 2], [1, 2]], [job[1], 1, 1], [1, 1], kind=[0, 0, 0], pairs=np.ones((1, 1, 2)))
+    for found in (fifo(given_, _First()), fifo_perf(given_), fifo_packing(given_), sjf(given_)):
+        assert sorted(_columns(found)) == [-1, 0, 1] and _columns(found)[0] == -1
+        assert found.notes == ("1 of 3 jobs fit no column and get no share (rows 0)",)
+
+
 def test_sjf_orders_by_time_left_at_the_best_speed_and_passes_over() -> None:
     given_ = problem([[1, 2], [1, 8], [1, 1], [0, 0]], [1, 1, 3, 1], [1, 1], remaining=[6, 16, 1, 1])
     assert _columns(sjf(given_)) == [0, 1, -1, -1]  # 3 s, 2 s, 1 s but too large, cannot run

@@ -50,6 +50,17 @@ def test_who_waited_longer_gets_more() -> None:
     assert shares.sum() == pytest.approx(1.0)
 
 
+def test_a_job_that_is_old_and_nearly_done() -> None:
+    """What it may still take is lost in the rounding of its age."""
+    given_ = problem(
+        np.ones((3, 2)), [1, 1, 1], [1, 1], remaining=[1e6, 1e-6, 1e-9], age_s=[1e3, 1e9, 1e9], earned_s=[0, 1e3, 1e3]
+    )
+    found = finish_time_fairness(given_)
+    assert violation(given_, found) <= 1e-9
+    assert found.objective == pytest.approx(1e9 / 1e3, rel=1e-6)
+    assert effective(given_, found.shares).min() > 0
+
+
 def test_a_job_with_nothing_left() -> None:
     given_ = problem([[2.0], [2.0], [0.0]], [1, 1, 1], [1], remaining=[0, 10, 5])
     found = finish_time_fairness(given_)

@@ -78,10 +78,13 @@ def test_a_pair_rests_while_all_fit() -> None:
 
 
 @given(
-    st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=20), st.lists(st.integers(1, 6), min_size=1, max_size=3)
+    st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=20),
+    st.lists(st.integers(1, 6), min_size=1, max_size=3),
+    st.booleans(),
 )
-def test_everybody_is_served_within_the_cluster(scale: list[int], gpus: list[int]) -> None:
-    given_ = _problem(scale, gpus)
+def test_everybody_is_served_within_the_cluster(scale: list[int], gpus: list[int], shared: bool) -> None:
+    few = {"uses": np.ones((1, len(gpus))), "capacity": [max(gpus)]} if shared else {}  # columns on the same GPUs
+    given_ = _problem(scale, gpus, **few)
     found = gandiva(given_, random.Random(1))
     assert violation(given_, found) <= 1e-9
     served = {pair.first for pair in found.pairs} | {pair.second for pair in found.pairs}

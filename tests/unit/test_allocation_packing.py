@@ -82,6 +82,31 @@ def test_jobs_with_nothing_left_get_no_share_and_are_nobodys_partner() -> None:
     assert found.objective == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize("least", [1e-3, 1e-9])
+@pytest.mark.parametrize(("pair", "makespan_s"), [(0.0, 1.5e9), (0.8, 1.125e9)])  # 1.6 steps/s while two last
+def test_a_job_nearly_done_gets_what_it_needs_beside_long_ones(least: float, pair: float, makespan_s: float) -> None:
+    """Its part of the time is below what a solver tells from nothing."""
+    given_ = problem(
+        np.ones((3, 1)), np.ones(3), [1], remaining=[1e9, least, 5e8], kind=np.zeros(3), pairs=np.full((1, 1, 1), pair)
+    )
+    found = makespan_packing(given_)
+    assert violation(given_, found) <= 1e-9
+    assert found.objective == pytest.approx(makespan_s, rel=1e-6)
+    assert (given_.remaining / effective_packed(given_, found)).max() == pytest.approx(found.objective, rel=1e-12)
+
+
+def test_a_job_that_is_old_and_nearly_done() -> None:
+    """What it may still take is lost in the rounding of its age."""
+    given_ = problem(
+        np.ones((2, 1)), np.ones(2), [1], remaining=[1e6, 1e-8], age_s=[0, 1e9], earned_s=[0, 1e9], kind=[0, 0],
+        pairs=np.full((1, 1, 1), 0.8),
+    )  # fmt: skip
+    found = finish_time_fairness_packing(given_)
+    assert violation(given_, found) <= 1e-9
+    assert found.objective == pytest.approx(1.0, rel=1e-9)
+    assert effective_packed(given_, found).min() > 0
+
+
 def test_without_pairs_it_is_the_plain_policy() -> None:
     given_ = problem(np.ones((2, 1)), [1, 1], [1], remaining=[1, 3])
     assert makespan_packing(given_).objective == pytest.approx(4)

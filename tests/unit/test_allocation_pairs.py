@@ -115,8 +115,15 @@ def test_nobody_to_serve(policy: Callable[[Problem], Allocation], m: int) -> Non
     assert not found.shares.any()
 
 
-def test_bad_input() -> None:
-    with pytest.raises(DataError, match=r"job 1 is of kind 3; there are pairs for kinds 0 to 0"):
-        max_min_packing(problem(np.ones((2, 1)), [1, 1], [1], kind=[0, 3], pairs=np.ones((1, 1, 1))))
-    with pytest.raises(DataError, match=r"the price of a GPU must be above 0 here; it is 0"):
+def test_a_price_of_nothing() -> None:
+    with pytest.raises(DataError, match=r"a price is 0\.0; .* must be above 0"):
         cost_packing(problem(np.ones((2, 1)), [1, 1], [1], price=[0]))
+
+
+@pytest.mark.parametrize("policy", [max_min_packing, max_sum_packing, cost_packing])
+def test_a_job_without_any_throughput_disturbs_nobody(policy: Callable[[Problem], Allocation]) -> None:
+    """The last one, and of a kind with pairs: its reference throughput is 0."""
+    found = policy(problem([[1, 2], [0, 0]], [1, 1], [1, 1], kind=[0, 1], pairs=np.ones((2, 2, 2))))
+    assert found.shares.tolist() == [[0, 1], [0, 0]] and not found.pairs
+    assert np.isfinite(found.objective)
+    assert found.notes == ("1 of 2 jobs fit no column and get no share (rows 1)",)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.allocation.problem import problem, violation
+from slurm_pal.allocation.problem import Allocation, Problem, problem, violation
 from slurm_pal.allocation.references import isolated, proportional
 
 
@@ -22,6 +24,13 @@ def test_proportional_gives_equal_time_and_cuts_it_to_what_there_is() -> None:
     assert found.shares == pytest.approx(np.array([[0.75, 0.25]] * 2))
     found = proportional(problem(np.ones((3, 2)), [2, 2, 4], [3, 1]))
     assert found.shares == pytest.approx(np.array([[0.375, 0.125]] * 3))
+
+
+@pytest.mark.parametrize("policy", [isolated, proportional])
+@pytest.mark.parametrize("m", [0, 2])
+def test_no_gpus_and_no_jobs(policy: Callable[[Problem], Allocation], m: int) -> None:
+    found = policy(problem(np.ones((m, 2)), np.ones(m), [0, 0]))
+    assert found.shares.tolist() == [[0, 0]] * m
 
 
 @given(

@@ -1,4 +1,4 @@
-"""The second stage: floors kept, what is left spent on throughput, moves priced, and jobs that may not move."""
+"""The second stage: floors kept, what is left spent on throughput, moves priced."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from slurm_pal.allocation.linear import InfeasibleError
 from slurm_pal.allocation.makespan import makespan
 from slurm_pal.allocation.max_min import max_min
 from slurm_pal.allocation.problem import (
-    Allocation,
     Matrix,
-    PairShare,
     Problem,
     Vector,
     effective,
@@ -132,6 +130,13 @@ def test_a_job_past_its_bound_has_no_floor() -> None:
     assert s.finish_time_floor(made, 2.0) == pytest.approx([0, 0.5])
 
 
+def test_the_finish_time_floor_counts_isolated_time_as_the_policy_does() -> None:
+    """The first column has no GPUs of its own, so the second job's part of the cluster is 1/2 of its best."""
+    made = problem([[2.0, 0.0], [0.0, 6.0]], [1, 1], [1, 0], uses=[[1, 1]], capacity=[1], remaining=[10, 10])
+    first = finish_time_fairness(made)
+    assert s.finish_time_floor(made, first.objective) == pytest.approx(effective(made, first.shares), rel=1e-6)
+
+
 def test_jobs_stay_unless_the_gain_pays() -> None:
     """The two jobs would gain a tenth each by changing places: worth it at .04 a share, not at .06."""
     made = problem([[1.1, 1.0], [1.0, 1.1]], [1, 1], [1, 1], held=[1, 0])
@@ -194,70 +199,3 @@ def test_bad_input_is_one_clear_line(call: Callable[[Problem], object], error: t
 
 def test_move_penalty_is_time_lost_over_time_between_solves() -> None:
     assert s.move_penalty(np.array([180.0, 0.0]), 3600.0) == pytest.approx([0.05, 0])
-
-
-# -- jobs that may not move ------------------------------------------------------------------
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10_000))
-def test_pinned_jobs_stay_and_the_rest_is_shared_as_with_fixed_rows(seed: int) -> None:
-    """Against one program in which the rows of pinned jobs are fixed to 1 in their column."""
-    held = np.full(8, -1)
-    held[:3] = (0, 1, 2)
-    whole = drawn(seed, held=held, weight=np.random.default_rng(seed).uniform(0.5, 2, 8))
-    whole = whole._replace(scale=np.minimum(whole.scale, 2))
-    may_move = np.array([False, True, False, False, True, True, True, True])
-    pinned = s.pin(whole, may_move)
-    assert pinned.rows.tolist() == [1, 3, 4, 5, 6, 7]
-    assert proportional_throughput(pinned.problem) == pytest.approx(proportional_throughput(whole)[pinned.rows])
-    assert isolated_throughput(pinned.problem) == pytest.approx(isolated_throughput(whole)[pinned.rows])
-    first = max_min(pinned.problem)
-    second = s.second_stage(pinned.problem, s.level_floor(pinned.problem, first.objective))
-    for found in (pinned.merge(first), pinned.merge(second)):
-        assert violation(whole, found) <= 1e-9
-        assert found.shares[0].tolist() == [1, 0, 0]
-        assert found.shares[2].tolist() == [0, 0, 1]
-    assert first.objective == pytest.approx(level_with_fixed_rows(whole, (0, 2)), rel=1e-6)
-
-
-def level_with_fixed_rows(made: Problem, fixed: tuple[int, ...]) -> float:
-    """The max-min level over the other jobs, where the rows of `fixed` are 1 in the column held."""
-    m, n = made.throughput.shape
-    free = [row for row in range(m) if row not in fixed]
-    unit = made.weight * proportional_throughput(made) / made.scale
-    level = np.zeros((len(free), m * n + 1))
-    for at, row in enumerate(free):
-        level[at, row * n : (row + 1) * n] = -made.throughput[row] / unit[row]
-        level[at, -1] = 1
-    time = np.hstack([np.kron(np.eye(m), np.ones((1, n))), np.zeros((m, 1))])
-    capacity = np.hstack([*(made.uses * scale for scale in made.scale), np.zeros((len(made.capacity), 1))])
-    bounds = [(0.0, 1.0)] * (m * n) + [(0.0, None)]
-    for row in fixed:
-        bounds[row * n + int(made.held[row])] = (1.0, 1.0)
-    cost = np.zeros(m * n + 1)
-    cost[-1] = -1
-    found = linprog(
-        cost,
-        A_ub=np.vstack([level, time, capacity]),
-        b_ub=np.concatenate([np.zeros(len(free)), np.ones(m), made.capacity]),
-        bounds=bounds,
-    )
-    assert found.status == 0
-    return -found.fun
-
-
-def test_pairs_and_notes_are_merged_by_row() -> None:
-    whole = problem([[1.0], [1.0], [1.0]], [1, 1, 1], [2], held=[0, -1, -1])
-    pinned = s.pin(whole, np.zeros(3, dtype=bool))
-    free = Allocation(np.zeros((2, 1)), 1.5, (PairShare(0, 1, np.array([1.0])),), ("a note",))
-    found = pinned.merge(free)
-    assert (found.pairs[0].first, found.pairs[0].second, found.objective, found.notes) == (1, 2, 1.5, ("a note",))
-    assert violation(whole, found) == 0
-
-
-def test_pinned_jobs_on_lost_gpus_leave_nothing_and_say_so() -> None:
-    whole = problem([[1.0], [1.0]], [4, 1], [3], held=[0, -1])
-    pinned = s.pin(whole, np.array([False, True]))
-    assert pinned.problem.capacity.tolist() == [0]
-    assert pinned.merge(max_min(pinned.problem)).notes[-1].startswith("jobs that may not move hold 4 GPUs")

@@ -170,6 +170,12 @@ def test_a_zero_holds_for_this_very_number_of_gpus_only() -> None:
     assert (np.delete(found.throughput.ravel(), 1) > 0).all()
 
 
+def test_a_zero_among_relative_speeds_does_not_take_the_unit_from_measured_ones() -> None:
+    known = merge([speeds(0.0, 1.0, 2.0, relative=True), speeds(-1, 7.0, source=PROGRESS)])
+    found = matrix(model(known, TYPES), [("bert", 1)])
+    assert found.throughput[0] == pytest.approx([0, 7, 14], rel=1e-2) and found.absolute == (True,)
+
+
 def test_another_number_of_gpus_is_scaled_with_a_wide_error() -> None:
     found = matrix(model(speeds(4.0, 8.0), TYPES[:2]), [("bert", 1), ("bert", 2), ("bert", 8)])
     assert found.source[1] == found.source[2] == (ESTIMATED, ESTIMATED)
