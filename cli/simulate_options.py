@@ -38,6 +38,7 @@ INPUT = (
         metavar="FILE",
         help="Steps/s by application and GPU type, JSON or CSV (docs/traces.md); for TYPE:GPUS,... and format gavel.",
     ),
+    click.option("--prices", metavar="TYPE=PRICE,...", help="Of a GPU for an hour, for gavel:cost and gavel:cost-slo."),
     click.option("--generate", metavar="SPEC", help="Draw a trace instead: 'jobs=1000,load=0.8,seed=1', or ''."),
 )
 CLUSTER = (
@@ -185,12 +186,16 @@ REPLICAS = {
 }  # fmt: skip
 """The published simulators, and the options that mean something with each."""
 UNEQUAL = frozenset((
-    "trace", "format_", "app_patterns", "app_table", "processors_per_gpu", "throughputs", "generate", "cluster",
-    "policies", "seeds", "seed", "jitter", "move_cost", "limit_factor", "jobs", "as_json", "parsable2", "noheader",
-    "list_", "verbose", "window",
+    "trace", "format_", "app_patterns", "app_table", "processors_per_gpu", "throughputs", "prices", "generate",
+    "cluster", "policies", "seeds", "seed", "jitter", "move_cost", "limit_factor", "jobs", "as_json", "parsable2",
+    "noheader", "list_", "verbose", "window",
 ))  # fmt: skip
 """The options that mean something with --cluster TYPE:GPUS,... ."""
-NOT_PLAIN = {"replay": "--replica", "window": "--replica gavel or --cluster TYPE:GPUS,..."}
+NOT_PLAIN = {
+    "replay": "--replica",
+    "prices": "--cluster TYPE:GPUS,...",
+    "window": "--replica gavel or --cluster TYPE:GPUS,...",
+}
 """Options that mean nothing on a cluster of nodes, and what they need."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import click
+import numpy as np
 
 from slurm_pal.cli import common
 from slurm_pal.cli.simulate_gavel import window_of
@@ -26,7 +28,7 @@ from slurm_pal.simulate.replica.gavel_jobs import Cluster, parse_types
 from slurm_pal.simulate.settings import Settings
 from slurm_pal.simulate.statistics import Ratio, summary
 from slurm_pal.simulate.trace import Trace
-from slurm_pal.simulate.unequal_comparison import Comparison, Figures, Task, mean
+from slurm_pal.simulate.unequal_comparison import Comparison, Ran, Task, mean
 from slurm_pal.simulate.unequal_jobs import Workload, of_rows, of_trace
 from slurm_pal.simulate.unequal_policies import OURS, SLURM
 from slurm_pal.simulate.unequal_rounds import ROUND_S
@@ -38,6 +40,7 @@ FORMS = (
     ("makespan_bound_s", 3600, ".1f"), ("utilisation", 1, ".3f"), ("moves", 1, ".0f"), ("lost_gpu_h", 1, ".1f"),
 )  # fmt: skip
 """The figures of a line, their unit in that of the column, and how they are written."""
+SHOWN_LATE = 5  # jobs that are named; --json names all
 
 
 class Line(NamedTuple):
@@ -46,6 +49,7 @@ class Line(NamedTuple):
     figures: Mapping[str, float]  # fields of Figures, and makespan_bound_s
     ratio: Ratio | None  # of mean completion times to the first policy, over pairs
     runs: int
+    late_s: Mapping[str, float]  # of the first seed: job id -> s after its deadline
 
 
 def run_unequal(options: Mapping[str, Any], command: str) -> Exit:
@@ -76,7 +80,7 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]
     first, count = 1 if options["seed"] is None else options["seed"], options["seeds"] or 1
     jitter_s = (600.0 if count > 1 else 0.0) if options["jitter"] is None else options["jitter"]
     found = Comparison(
-        work=_workload(options),
+        work=_priced(_workload(options), options["prices"]),
         policies=tuple(dict.fromkeys(words)),
         move_cost_s=Settings().move_cost_s if options["move_cost"] is None else options["move_cost"],
         seeds=tuple(range(first, first + count)),
@@ -85,6 +89,25 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]
     )
     found.check()
     return {name: name for name in found.policies}, found
+
+
+def _priced(work: Workload, text: str | None) -> Workload:
+    """The same with the prices of --prices added to those that are known. Raises UsageError."""
+    if text is None:
+        return work
+    given: dict[str, float] = {}
+    for word in text.split(","):
+        kind, _, value = word.strip().partition("=")
+        try:
+            given[kind] = float(value)
+        except ValueError:
+            given[kind] = 0.0
+        if kind not in work.cluster.types or not 0 < given[kind] < math.inf:
+            raise UsageError(
+                f"--prices {word.strip()!r} must be TYPE=PRICE with a type of {work.cluster.text()} and a price "
+                f"above 0, like {work.cluster.types[0]}=1.5"
+            )
+    return work._replace(price={**work.price, **given})
 
 
 def _workload(options: Mapping[str, Any]) -> Workload:
@@ -131,7 +154,7 @@ def _counts_steps(path: str, format_: str) -> bool:
 # -- what is found ------------------------------------------------------------------------
 
 
-def _lines(comparison: Comparison, results: Mapping[Task, Figures]) -> dict[str, Line]:
+def _lines(comparison: Comparison, results: Mapping[Task, Ran]) -> dict[str, Line]:
     """Policy -> its line, of those that have a run."""
     first = comparison.policies[0]
     bounds_s = {seed: comparison.bound_s(seed) for seed in {task.seed for task in results}}
@@ -139,12 +162,15 @@ def _lines(comparison: Comparison, results: Mapping[Task, Figures]) -> dict[str,
     for name in comparison.policies:
         runs = {seed: results[Task(name, seed)] for seed in comparison.seeds if Task(name, seed) in results}
         pairs = [
-            runs[seed].avg_jct_s / results[Task(first, seed)].avg_jct_s for seed in runs if Task(first, seed) in results
+            runs[seed].figures.avg_jct_s / results[Task(first, seed)].figures.avg_jct_s
+            for seed in runs
+            if Task(first, seed) in results
         ]
         if runs:
             bound_s = fmean(bounds_s[seed] for seed in runs)
-            figures = {**mean(list(runs.values()))._asdict(), "makespan_bound_s": bound_s}
-            found[name] = Line(figures, summary(pairs) if pairs else None, len(runs))
+            figures = {**mean([run.figures for run in runs.values()])._asdict(), "makespan_bound_s": bound_s}
+            late_s = next(iter(runs.values())).late_s
+            found[name] = Line(figures, summary(pairs) if pairs else None, len(runs), late_s)
     return found
 
 
@@ -160,7 +186,7 @@ def _show(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> 
         click.echo(text)
     if not output.parsable:
         click.echo("")
-        for text in _notes(comparison):
+        for text in (*_notes(comparison), *_missed(comparison, lines)):
             click.echo(text)
 
 
@@ -185,6 +211,7 @@ def _body(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> 
                 "ratio_to_first": line.ratio and line.ratio.mean,
                 "ratio_interval": _interval(line.ratio),
                 "runs": line.runs,
+                "late_s": line.late_s,
             }
             for name, line in lines.items()
         },
@@ -199,6 +226,20 @@ def _body(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> 
         "jitter_s": comparison.jitter_s,
         "command": output.command,
     }
+
+
+def _missed(comparison: Comparison, lines: Mapping[str, Line]) -> list[str]:
+    """A line for each policy that lets jobs miss their deadlines; none where no job has one."""
+    due = int(np.isfinite(comparison.work.deadline_s).sum())
+    if not due:
+        return []
+    found = []
+    for name, line in lines.items():
+        worst = [f"job {job} by {late_s / 3600:.2f} h" for job, late_s in list(line.late_s.items())[:SHOWN_LATE]]
+        more = ", ..." if len(line.late_s) > SHOWN_LATE else ""
+        told = f": {', '.join(worst)}{more}" if worst else ""
+        found.append(f"{name}: {line.figures['missed']:.4g} of {_several(due, 'deadline')} missed{told}")
+    return found
 
 
 def _several(count: int, what: str) -> str:

@@ -35,6 +35,14 @@ class Figures(NamedTuple):
     utilisation: float
     moves: float
     lost_gpu_h: float
+    missed: float  # jobs that ended after their deadline
+
+
+class Ran(NamedTuple):
+    """One run: its figures, and which jobs ended how much after their deadlines."""
+
+    figures: Figures
+    late_s: dict[str, float]  # job id -> s, the latest first
 
 
 class Comparison(NamedTuple):
@@ -67,7 +75,7 @@ class Comparison(NamedTuple):
         moved_s = np.random.default_rng([seed, _STREAM]).uniform(-self.jitter_s, self.jitter_s, given.size)
         return np.asarray(np.maximum(0.0, given + moved_s))
 
-    def run(self, task: Task, progress: Progress) -> Figures:
+    def run(self, task: Task, progress: Progress) -> Ran:
         """One policy on one seed. Raises StarvedError when it lets jobs starve, StoppedError on request."""
         work, arrival_s = self.work, self.arrival_s(task.seed)
         row = POLICIES[task.policy]
@@ -79,9 +87,10 @@ class Comparison(NamedTuple):
             raise StarvedError(f"{task.policy}: {error}; leave that policy out") from None
         return self._figures(found)
 
-    def _figures(self, found: Result) -> Figures:
+    def _figures(self, found: Result) -> Ran:
         first, end = self.window or (0, len(self.work.jobs))
-        return Figures(
+        late_s = self._late_s(found)
+        figures = Figures(
             avg_jct_s=found.mean_jct_s(first, end),
             p50_jct_s=found.percentile_jct_s(50, first, end),
             p99_jct_s=found.percentile_jct_s(99, first, end),
@@ -89,7 +98,14 @@ class Comparison(NamedTuple):
             utilisation=found.utilisation,
             moves=int(found.moves.sum()),
             lost_gpu_h=found.lost_gpu_h,
+            missed=len(late_s),
         )
+        return Ran(figures, late_s)
+
+    def _late_s(self, found: Result) -> dict[str, float]:
+        over_s = found.jct_s - self.work.deadline_s
+        order = [k for k in np.argsort(-over_s, kind="stable").tolist() if over_s[k] > 0]
+        return {self.work.jobs[k].id: round(float(over_s[k]), 3) for k in order}
 
     def bound_s(self, seed: int) -> float:
         """A lower bound on the makespan of any schedule, moves free."""

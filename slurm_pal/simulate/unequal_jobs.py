@@ -18,6 +18,7 @@ from slurm_pal.allocation.throughputs import ESTIMATED, PRIOR, Entry, Estimates,
 from slurm_pal.errors import DataError, UsageError
 from slurm_pal.simulate.inputs.gavel import NO_DEADLINE, Row
 from slurm_pal.simulate.replica.gavel_jobs import Cluster
+from slurm_pal.simulate.replica.gavel_published import PRICES
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.simulate.unequal import Job
 
@@ -37,6 +38,16 @@ class Workload(NamedTuple):
     limit_s: Vector  # time limit for backfill, long enough for the slowest type that the job fits on
     guessed: int = 0  # jobs with an estimated throughput
     from_run_times: bool = False  # steps are run time x throughput on a reference type
+    price: Mapping[str, float] = PRICES  # of a GPU for an hour, by type; a type may have none
+
+    def check_prices(self) -> None:
+        """Raises UsageError for a type of the cluster that has none."""
+        without = [kind for kind in self.cluster.types if kind not in self.price]
+        if without:
+            raise UsageError(
+                f"no price of GPU type {without[0]!r}; those that have one are {', '.join(self.price)}: "
+                f"give it with --prices {without[0]}=1.5, or leave policies out that need prices"
+            )
 
 
 class _Given(NamedTuple):

@@ -19,7 +19,6 @@ from slurm_pal.allocation import policies as allocation
 from slurm_pal.allocation.problem import Vector
 from slurm_pal.allocation.steady import STEADY
 from slurm_pal.errors import UsageError
-from slurm_pal.simulate.replica.gavel_published import PRICES
 from slurm_pal.simulate.unequal import Moment, Policy, pal_share_policy
 from slurm_pal.simulate.unequal_jobs import Workload
 from slurm_pal.simulate.unequal_queue import Belonging, Listed
@@ -69,7 +68,7 @@ def _steady(work: Workload, arrival_s: Vector, seed: int, *, name: str) -> Polic
 
 def _rounds(work: Workload, arrival_s: Vector, seed: int, *, name: str) -> Policy:
     row = allocation.policy(name)
-    price = np.array([PRICES.get(kind, 1.0) for kind in work.cluster.types])
+    price = np.array([work.price.get(kind, 1.0) for kind in work.cluster.types])
     return Rounds(row, work.weight, arrival_s + work.deadline_s, work.entity, price, seed)
 
 
@@ -98,9 +97,5 @@ def check(name: str, work: Workload) -> None:
     wide = next((job for job in work.jobs if job.scale > 1), None)
     if row.one_gpu and wide is not None:
         raise UsageError(f"{name} is for jobs of 1 GPU; job {wide.id} has {wide.scale}: leave that policy out")
-    priceless = [kind for kind in work.cluster.types if kind not in PRICES]
-    if row.priced and priceless:
-        raise UsageError(
-            f"{name} needs prices, and GPU type {priceless[0]!r} has none; those that have are {', '.join(PRICES)}: "
-            "leave that policy out"
-        )
+    if row.priced:
+        work.check_prices()

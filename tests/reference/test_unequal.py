@@ -33,7 +33,7 @@ def compared(trace: str, table: str = "throughputs_null.csv", move_cost_s: float
 
 
 def figures(what: Comparison, policy: str) -> Figures:
-    return what.run(Task(policy, 1), lambda done, of: True)
+    return what.run(Task(policy, 1), lambda done, of: True).figures
 
 
 def published(policy: str, trace: str) -> tuple[float, float]:

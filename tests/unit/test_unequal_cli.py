@@ -38,8 +38,8 @@ SACCT = (
 )
 
 
-def line(steps: int, gpus: int = 1, at_s: float = 0.0) -> str:
-    return f"M\tpython3\tdir\t-n\t0\t{steps}\t{gpus}\t1\t-1\t{at_s}"
+def line(steps: int, gpus: int = 1, at_s: float = 0.0, slo: float = -1) -> str:
+    return f"M\tpython3\tdir\t-n\t0\t{steps}\t{gpus}\t1\t{slo}\t{at_s}"
 
 
 class Pal:
@@ -229,7 +229,7 @@ def test_the_lists(pal: Pal) -> None:
         (("--policy", "best"), "policy 'best' is not one of slurm, pal-share"),
         (("--policy", "pal-fit"), "policy 'pal-fit' is not one of slurm, pal-share"),
         (("--policy", "gavel:max-min+packing"), "simulated with --replica gavel only"),
-        (("--policy", "gavel:cost"), "GPU type 'fast' has none; those that have are v100, p100, k80"),
+        (("--policy", "gavel:cost"), "no price of GPU type 'fast'; those that have one are v100, p100, k80"),
         (("--window", "1:9"), "within 0:2"),
         (("--window", "all"), "must be FIRST:END"),
         (("--out", "report"), "--out means nothing with --cluster TYPE:GPUS"),
@@ -291,3 +291,34 @@ def test_describe_and_convert_a_gavel_trace(pal: Pal, base: list[str], name: str
 def test_a_gavel_trace_without_a_table(pal: Pal, base: list[str]) -> None:
     code, _, err = pal.run("trace", "describe", base[1])
     assert code == Exit.USAGE and "with --throughputs FILE" in err
+
+
+def test_missed_deadlines_are_told_by_job(pal: Pal) -> None:
+    trace = pal.write("slo.trace", f"{line(1000, slo=2)}\n{line(3000, slo=1.2)}\n")
+    asked = ["simulate", "--format", "gavel", "--trace", trace, "--throughputs", pal.write("gavel.csv", GAVEL_CSV)]
+    asked += ["--cluster", "fast:1,slow:1", "--policy", "slurm,gavel:cost-slo", "--prices", "fast=2,slow=1"]
+    code, out, _ = pal.run(*asked, "--json")
+    told = json.loads(out)["policies"]
+    # 3,000 steps on the slow GPU take 3,000 s; 1.2 times the time on the fast one is 1,800 s.
+    assert (code, told["slurm"]["missed"], told["slurm"]["late_s"]) == (0, 1, {"1": 1200})
+    text = pal.run(*asked)[1]
+    assert "slurm: 1 of 2 deadlines missed: job 1 by 0.33 h" in text.splitlines()
+    assert any(row.startswith("gavel:cost-slo: ") and "of 2 deadlines missed" in row for row in text.splitlines())
+
+
+def test_no_word_of_deadlines_where_there_are_none(pal: Pal) -> None:
+    trace = pal.write("plain.trace", f"{line(1000)}\n")
+    table = pal.write("gavel.csv", GAVEL_CSV)
+    asked = ["simulate", "--trace", trace, "--throughputs", table, "--cluster", "fast:1", "--policy", "slurm"]
+    assert "deadline" not in pal.run(*asked)[1]
+
+
+@pytest.mark.parametrize("prices", ["fast=2,new=1", "fast", "fast=0", "fast=inf", "=1"])
+def test_prices_that_mean_nothing(pal: Pal, base: list[str], prices: str) -> None:
+    code, _, err = pal.run("simulate", *base, "--policy", "gavel:cost", "--prices", prices)
+    assert code == Exit.USAGE and "must be TYPE=PRICE with a type of fast:1,slow:1" in err
+
+
+def test_a_policy_without_its_prices(pal: Pal, base: list[str]) -> None:
+    code, _, err = pal.run("simulate", *base, "--policy", "gavel:cost", "--prices", "fast=2")
+    assert code == Exit.USAGE and "no price of GPU type 'slow'" in err and "--prices slow=1.5" in err

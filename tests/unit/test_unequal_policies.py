@@ -341,7 +341,7 @@ def test_all_jobs_end_and_no_bound_is_broken(name: str) -> None:
     compared = Comparison(work, (name,), move_cost_s=30.0)
     compared.check()
     told: list[tuple[int, int]] = []
-    found: Figures = compared.run(Task(name, 1), lambda done, of: told.append((done, of)) or True)
+    found: Figures = compared.run(Task(name, 1), lambda done, of: told.append((done, of)) or True).figures
     assert found.makespan_s >= compared.bound_s(1) * (1 - 1e-9)
     assert found.p50_jct_s <= found.p99_jct_s and found.utilisation <= 1
     assert found.lost_gpu_h * 3600 <= 30.0 * 2 * found.moves + 1e-6
@@ -352,7 +352,7 @@ def test_all_jobs_end_and_no_bound_is_broken(name: str) -> None:
 
 def test_ours_is_not_behind_stock_slurm_here() -> None:
     compared = Comparison(made_up(gangs=True), (OURS, SLURM), move_cost_s=30.0)
-    ours, slurm = (compared.run(Task(name, 1), lambda done, of: True) for name in (OURS, SLURM))
+    ours, slurm = (compared.run(Task(name, 1), lambda done, of: True).figures for name in (OURS, SLURM))
     assert ours.avg_jct_s < slurm.avg_jct_s and ours.makespan_s <= 1.03 * slurm.makespan_s
 
 
@@ -365,7 +365,7 @@ def test_ours_is_not_behind_stock_slurm_here() -> None:
         ("pal-share+packing", "is not one of"),
         ("gavel:sjf+packing", "is not one of"),
         ("gavel:allox", r"for jobs of 1 GPU; job 1 has 2"),
-        ("gavel:cost", "GPU type 'h100' has none"),
+        ("gavel:cost", "no price of GPU type 'h100'"),
     ],
 )
 def test_policies_that_cannot_be_run(name: str, words: str) -> None:
