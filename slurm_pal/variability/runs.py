@@ -16,7 +16,7 @@ from slurm_pal.variability.records import Record
 
 INVALIDATING = frozenset({"foreign_process", "ecc", "xid"})
 RUN_FLAGS = INVALIDATING | {
-    "degraded", "thermal_limited", "config_differs", "host_noise", "unsteady", "noisy", "clock_skew",
+    "degraded", "thermal_limited", "config_differs", "host_noise", "unsteady", "noisy", "clock_skew", "pcie_link",
 }  # fmt: skip
 """Flags that a run may carry; those that follow from comparing GPUs are only set here in the room."""
 
@@ -160,7 +160,8 @@ def run_flags(record: Record, now_s: float, params: Params) -> frozenset[str]:
         found.add("thermal_limited")
     if not record.result.steady and record.valid:
         found.add("unsteady")
-    if record.result.cv_pct > params.noisy_cv_pct:
+    # Health checks say whether a link works; transfers and launches jitter on a healthy node, too.
+    if record.bench.sensitivity_class and record.result.cv_pct > params.noisy_cv_pct:
         found.add("noisy")
     if record.ts_end > now_s + params.future_tolerance_s:
         found.add("clock_skew")

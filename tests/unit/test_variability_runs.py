@@ -55,6 +55,11 @@ def test_flags_that_only_comparison_can_tell_are_not_taken_from_a_record() -> No
     assert run_flags(record(flags=["quarantined", "outlier", "noisy"]), NOW_S, P) == {"noisy"}
 
 
+def test_health_checks_may_jitter() -> None:
+    assert run_flags(record(cv_pct=5.0), NOW_S, P) == {"noisy"}
+    assert run_flags(record(cv_pct=5.0, sensitivity=""), NOW_S, P) == frozenset()
+
+
 @pytest.mark.parametrize("value", [None, True, "x", float("nan"), {}, []])
 def test_telemetry_that_is_no_number(value: object) -> None:
     assert number({"power_w": {"p50": value}}, "power_w", "p50") is None
