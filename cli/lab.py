@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import textwrap
 from typing import Any
 
 import click
@@ -192,7 +193,20 @@ def _faults(gpu: emulated.EmuGpu) -> str:
     return ",".join(shown) or "-"
 
 
-@lab.command()
+def _fault_lines() -> str:
+    """The faults as help lines."""
+    flags = [f"  {name}: {what}" for name, what in emulated.FLAGS.items()]
+    return "\n".join([*flags, *(f"  {name} FACTOR: {what}" for name, what in emulated.FACTORS.items())])
+
+
+@lab.command(
+    help=f"""Give a GPU a fault, or take it away with VALUE "off".
+
+    \b
+    NAME is one of
+{textwrap.indent(_fault_lines(), "    ")}
+    """
+)
 @shell_directory_option
 @click.argument("node")
 @click.argument("index", type=int)
@@ -200,12 +214,7 @@ def _faults(gpu: emulated.EmuGpu) -> str:
 @click.argument("value", required=False)
 @common.verbose_option
 def fault(directory: str | None, node: str, index: int, name: str, value: str | None) -> None:
-    """Give a GPU a fault, or take it away with VALUE "off".
-
-    \b
-    NAME: hang, foreign_process, ecc, missing, error, noisy,
-          drift FACTOR (slower from now on), transient FACTOR (its first measurement only)
-    """
+    """Give a GPU a fault, or take it away."""
     gpu = emulated.set_fault(_registry_path(directory), node, index, name, _fault_value(value))
     click.echo(f"{node}:{index} {gpu.uuid} faults: {_faults(gpu)}")
 

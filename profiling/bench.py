@@ -1,4 +1,4 @@
-"""What a sweep job runs on its node: measure all GPUs at once and drop one result file.
+"""What a sweep job runs on its node: measure its GPUs and drop one result file.
 
 Run as `python -m slurm_pal.profiling.bench` inside the job, or as `pal-profile bench`.
 Exit codes: 0 all measured, 3 some not, 4 another process was on the GPUs (nothing is
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 from slurm_pal.errors import DataError, Exit, PalError, UsageError, one_line
 from slurm_pal.files import write_atomic
 from slurm_pal.profiling.backends import Setting, open_backend, resolve
-from slurm_pal.profiling.benchmarks import Benchmark, select
+from slurm_pal.profiling.benchmarks import BENCHMARKS, Benchmark, by_id, fitted, select
 from slurm_pal.profiling.devices import Backend, DeviceInfo, Static
-from slurm_pal.profiling.measurement import Place, Span, measure_gpu, nothing, record
-from slurm_pal.profiling.runner import Run
+from slurm_pal.profiling.measurement import MODES, Order, Place, Span, measure_gpu, record
+from slurm_pal.profiling.runner import Run, nothing
 from slurm_pal.profiling.workers import Channel, Team, Worker
-from slurm_pal.variability.records import from_json
+from slurm_pal.variability.records import Record, from_json
 
 
 class Outcome(NamedTuple):
@@ -40,8 +40,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--node", help="node name, for a trial outside Slurm (inside it comes from SLURMD_NODENAME)")
     p.add_argument("--gpu", default="", help="only these Slurm indexes, e.g. 0,2-3 (default: those of the job)")
     p.add_argument("--expected", type=int, default=0, help="how many GPUs the node has; fewer is a partial result")
-    p.add_argument("--bench", default="", help="only these benchmarks, comma-separated")
-    p.add_argument("--quick", action="store_true", help="shorter warm-up for all but the first benchmark")
+    p.add_argument("--list", action="store_true", help="name the benchmarks and the backends, and measure nothing")
+    p.add_argument("--json", action="store_true", help="with --list: machine-readable output, versioned by its schema")
+    p.add_argument("--bench", default="", help="only these benchmarks, comma-separated (default: profile.benchmarks)")
+    p.add_argument("--quick", action="store_true", help="of the default set only gemm, tblock and hbm_triad")
+    p.add_argument(
+        "--mode", choices=MODES, default=MODES[0], help="all GPUs at once (the default), or one after the other"
+    )
+    p.add_argument("--mig", action="store_true", help="measure partitions of GPUs in MIG mode, which are else refused")
     p.add_argument("--sweep", default="", help="sweep id (default: a new one)")
     p.add_argument("--cluster", default="", help="cluster name to write into the records")
     p.add_argument("--spool", default="", help="spool directory (default: paths.spool)")
@@ -59,6 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run with an argv list (default: sys.argv); the exit code."""
     options = parser().parse_args(argv)
     try:
+        if options.list:
+            from slurm_pal.profiling.catalogue import show
+
+            return show(options.json)
         return int(run(options, os.environ))
     except PalError as error:
         print(f"pal-profile bench: {one_line(error)}", file=sys.stderr, flush=True)
@@ -69,13 +79,13 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> Exit:
     """Measure, write the result file, print a line per trouble. Raises PalError."""
     node, job_id = _where(options, environ)
     indexes = _indexes(options, environ)
-    specs = select(options.bench)
+    order = Order(select(_wanted(options), options.quick), options.mode, options.mig)
     incoming = _incoming(options)
     backend = open_backend(_setting(options, environ))
     sweep = options.sweep or time.strftime("manual-%Y%m%d-%H%M%S", time.gmtime())
     place = Place(sweep, options.cluster, node, job_id, options.seed, backend.name)
     timeout_s = options.gpu_timeout_s if options.gpu_timeout_s is not None else 10.0 + 150.0 * backend.wall_scale
-    outcome = measure_node(backend, place, indexes, options.expected, specs, options.quick, timeout_s)
+    outcome = measure_node(backend, place, indexes, options.expected, order, timeout_s, environ)
     for note in outcome.notes:
         print(f"{node}: {note}", flush=True)
     if outcome.lines:
@@ -83,6 +93,15 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> Exit:
         _drop(path, outcome.lines)
         print(f"{node}: {len(outcome.lines)} records in {path}", flush=True)
     return outcome.exit_code
+
+
+def _wanted(options: argparse.Namespace) -> str:
+    """The benchmarks asked for; a sweep says its own, since settings on the nodes may differ."""
+    if options.bench or options.sweep or options.quick:
+        return str(options.bench)
+    from slurm_pal.config import load
+
+    return load().text("profile", "benchmarks")
 
 
 def _where(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[str, int]:
@@ -164,21 +183,31 @@ class _Collector:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.done: dict[str, int] = {}  # uuid -> benchmarks finished
+        self.finished: set[str] = set()
         self.static: dict[str, Static] = {}
         self.intruders: dict[str, str] = {}  # uuid -> who
+        self.remarks: dict[str, list[int]] = {}  # what is not measured and why -> slots
 
     def hear(self, worker: Worker, message: dict[str, Any]) -> str:
         uuid = worker.device.uuid
         if "static" in message:
             self.static[uuid] = Static(**message["static"])
+            worker.error = message["refused"]
             if message["others"]:
                 self.intruders[uuid] = "; ".join(message["others"])
                 return "foreign_process"
         elif "record" in message:
             self.lines.append(message["record"])
-            self.done[uuid] = self.done.get(uuid, 0) + 1
+        elif "remarks" in message:
+            for name, why in message["remarks"].items():
+                self.remarks.setdefault(f"{name}: {why}", []).append(worker.device.slot)
+        elif "finished" in message:
+            self.finished.add(uuid)
         return ""
+
+    def said(self) -> list[str]:
+        """One line for each benchmark that was left out or replaced."""
+        return [f"{text} (GPU {', '.join(map(str, sorted(slots)))})" for text, slots in self.remarks.items()]
 
 
 def measure_node(
@@ -186,37 +215,52 @@ def measure_node(
     place: Place,
     indexes: Sequence[int],
     expected: int,
-    specs: tuple[Benchmark, ...],
-    quick: bool,
+    order: Order,
     timeout_s: float,
+    environ: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Measure these GPUs at once; what is complete is kept, whatever happens to the others."""
+    """Measure these GPUs, at once or in turns; what is complete is kept, whatever happens to the others."""
     devices = backend.devices(place.node, indexes)
     notes = _missing(devices, indexes, expected)
+    if order.mig:
+        devices = partitions(devices, environ or {})
 
     def work(device: DeviceInfo, channel: Channel) -> None:
-        measure_gpu(device, channel, backend, place, specs, quick)
+        peers = () if device.parent else tuple(d for d in devices if d.slot != device.slot and not d.parent)
+        measure_gpu(device, peers, channel, backend, place, order)
 
     gathered = _Collector()
     team = Team(devices, work, timeout_s)
     team.run(gathered.hear)
     now_s = time.time()
     if gathered.intruders:
-        return _foreign(team.workers, gathered, place, specs[0], now_s)
-    lines = list(gathered.lines)
-    unfinished = [w for w in team.workers if gathered.done.get(w.device.uuid, 0) < len(specs)]
+        return _foreign(team.workers, gathered, place, order.specs[0], now_s)
+    records = [from_json(line) for line in gathered.lines]
+    unfinished = [w for w in team.workers if w.device.uuid not in gathered.finished]
     if team.stopped:  # a cancelled run is no evidence against a GPU
         notes.append(f"stopped by {team.stopped}: {len(devices) - len(unfinished)} of {len(devices)} GPUs complete")
-    else:
-        notes += [f"GPU {w.device.slot} ({w.device.uuid}): {w.error or 'not measured'}" for w in unfinished]
-        lines += [_failed(w, gathered, place, specs, now_s) for w in unfinished]
-    records = [from_json(line) for line in lines]
-    notes += [
-        f"GPU {r.gpu.slurm_index} {r.bench.id}: {r.reason}"
-        for r in records
-        if not r.valid and r.result.stop_reason != "timeout"
-    ]
-    return Outcome(tuple(lines), tuple(dict.fromkeys(notes)), _exit_code([set(r.flags) for r in records], bool(notes)))
+        unfinished = []
+    notes += [f"GPU {w.device.slot} ({w.device.uuid}): {w.error or 'not measured'}" for w in unfinished]
+    notes += [f"GPU {r.gpu.slurm_index} {r.bench.id}: {r.reason}" for r in records if not r.valid]
+    records += [_failed(w, gathered, place, order, now_s) for w in unfinished]
+    if not records and not notes:
+        notes.append(f"nothing to measure on {len(devices)} GPUs")
+    said = (*dict.fromkeys(notes), *gathered.said())
+    lines = tuple(r.to_json() for r in records)
+    return Outcome(lines, said, _exit_code([set(r.flags) for r in records], bool(notes)))
+
+
+def partitions(devices: Sequence[DeviceInfo], environ: Mapping[str, str]) -> tuple[DeviceInfo, ...]:
+    """The devices with a GPU in MIG mode replaced by its partitions that this job was given.
+
+    Slurm names those in CUDA_VISIBLE_DEVICES. Which GPU one belongs to is known only where
+    the job has a single GPU; a backend that lists partitions itself is left alone.
+    """
+    uuids = [word for word in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.startswith("MIG-")]
+    if not uuids or len(devices) != 1 or devices[0].parent:
+        return tuple(devices)
+    (whole,) = devices
+    return tuple(whole._replace(uuid=uuid, parent=whole.uuid) for uuid in uuids)
 
 
 def _exit_code(flags: list[set[str]], trouble: bool) -> Exit:
@@ -235,13 +279,19 @@ def _missing(devices: Sequence[DeviceInfo], indexes: Sequence[int], expected: in
     return notes
 
 
-def _failed(worker: Worker, gathered: _Collector, place: Place, specs: tuple[Benchmark, ...], now_s: float) -> str:
+def _static(worker: Worker, gathered: _Collector) -> Static:
+    return gathered.static.get(worker.device.uuid, Static("unknown"))
+
+
+def _failed(worker: Worker, gathered: _Collector, place: Place, order: Order, now_s: float) -> Record:
     """An invalid record for the phase in which a GPU was given up."""
-    spec = next((s for s in specs if s.id == worker.phase), specs[0])
+    names = {b.id for b in BENCHMARKS}
+    spec = by_id(worker.phase) if worker.phase in names else order.specs[0]
+    spec = fitted(spec, worker.device.mem_bytes)
     stop = "timeout" if worker.error.startswith("no answer") else "error"
-    run = Run(nothing(spec, stop), (), (), worker.error or "the worker ended early")
-    static = gathered.static.get(worker.device.uuid, Static("unknown"))
-    return record(place, worker.device, static, spec, run, Span(now_s, now_s)).to_json()
+    flags = (worker.flag,) if worker.flag else ()
+    run = Run(nothing(spec, stop), (), flags, worker.error or "the worker ended early")
+    return record(place, worker.device, _static(worker, gathered), spec, run, Span(now_s, now_s))
 
 
 def _foreign(workers: Sequence[Worker], gathered: _Collector, place: Place, spec: Benchmark, now_s: float) -> Outcome:
@@ -249,7 +299,7 @@ def _foreign(workers: Sequence[Worker], gathered: _Collector, place: Place, spec
     lines, notes = [], []
     for worker in sorted(workers, key=lambda w: w.device.uuid not in gathered.intruders):
         uuid = worker.device.uuid
-        static = gathered.static.get(uuid, Static("unknown"))
+        static = _static(worker, gathered)
         own = gathered.intruders.get(uuid)
         run = Run(
             nothing(spec, "error"),

@@ -1,24 +1,27 @@
 """Warm-up, measurement and stop rules: the same on every device.
 
-The runner sees a kernel (`run_block(n) -> seconds of device time`) and a way to read
-the sensors, nothing else. All times here are device time, so that an emulated device
+The runner sees a kernel (`run_block(n) -> seconds of device time`) and a watch over the
+sensors, nothing else. All times here are device time, so that an emulated device
 with a virtual clock is measured by exactly this code.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from slurm_pal.errors import one_line
 from slurm_pal.profiling.benchmarks import Benchmark
-from slurm_pal.profiling.devices import DeviceError, Kernel, Sample
+from slurm_pal.profiling.devices import DeviceError, Kernel, Sample, Watch
 from slurm_pal.variability.records import Result
 
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 MEDIAN_TO_MEAN = 1.2533  # sqrt(pi / 2): standard error of a median over that of a mean
+
+
+MIN_JUDGED = 3  # blocks: fewer have no spread worth the name
 
 
 class Rules(NamedTuple):
@@ -38,8 +41,30 @@ class Rules(NamedTuple):
     cv_pct: float = 0.5  # above this a run is noisy
 
 
-QUICK = Rules(warmup_min_s=8.0, measure_min_s=7.5)
-"""For benchmarks that find the device hot already: the same tests, earlier allowed to pass."""
+DRIFT_PCT = 0.2
+"""A run that passes the test for standing still drifts by less than this while it is measured."""
+
+
+def rules_for(spec: Benchmark, hot: bool) -> Rules:
+    """The rules of one run.
+
+    The first benchmark of a GPU heats it up and has the long warm-up. On a hot device the
+    tests are the same, in shorter blocks: ten of them to warm up and ten to measure are
+    what `spec.seconds` stands for, and each half may take three times as long. Health
+    checks look neither for heat nor for a narrow interval.
+    """
+    s = spec.seconds
+    if spec.is_health:
+        return Rules(
+            block_s=s / 40, warmup_min_s=s / 4, warmup_max_s=s / 4, slope_pct_per_s=math.inf, rise_c=math.inf,
+            min_blocks=5, measure_min_s=s / 2, measure_max_s=s * 0.75, cv_pct=math.inf,
+        )  # fmt: skip
+    if not hot:
+        return Rules()
+    return Rules(
+        block_s=s / 20, warmup_min_s=s / 2, warmup_max_s=s * 1.5, slope_pct_per_s=DRIFT_PCT / (s / 2),
+        measure_min_s=s / 2, measure_max_s=s * 1.5,
+    )  # fmt: skip
 
 
 class Run(NamedTuple):
@@ -51,19 +76,33 @@ class Run(NamedTuple):
     reason: str = ""  # why it failed, "" when it did not
 
 
-def measure(kernel: Kernel, spec: Benchmark, sample: Callable[[], Sample], rules: Rules | None = None) -> Run:
-    """Warm up, measure, judge. A device error becomes a result with stop_reason `error`."""
+def measure(kernel: Kernel, spec: Benchmark, watch: Watch, rules: Rules | None = None) -> Run:
+    """Warm up, measure, judge. A device error becomes a result with stop_reason `error`.
+
+    The kernel stays open; its owner closes it.
+    """
     rules = rules or Rules()
+    spec = spec._replace(work=kernel.work)  # a kernel may have had to round its array
     try:
         n, spent_s = _block_size(kernel, rules)
-        warmup_s, steady = _warm_up(kernel, sample, rules, n, spent_s)
-        times, sensors, stop_reason = _blocks(kernel, sample, rules, n)
+        warmup_s, steady = _warm_up(kernel, watch, rules, n, spent_s)
+        watch.take()  # looks at the warm-up tell nothing of the measurement
+        times, stop_reason = _blocks(kernel, rules, n)
     except DeviceError as error:
-        empty = Result(0.0, spec.unit, 0, 0.0, 0.0, 0.0, 0.0, 0.0, False, "error")
-        return Run(empty, (), (error.flag,) if error.flag else (), one_line(error))
+        return failed(spec, error)
     result = summarise(times, n, spec, warmup_s, steady, stop_reason)
     flags = [*([] if steady else ["unsteady"]), *(["noisy"] if result.cv_pct > rules.cv_pct else [])]
-    return Run(result, tuple(sensors), tuple(flags))
+    return Run(result, watch.take(), tuple(flags))
+
+
+def nothing(spec: Benchmark, stop_reason: str) -> Result:
+    """The result of a run that gave no value."""
+    return Result(0.0, spec.unit, 0, 0.0, 0.0, 0.0, 0.0, 0.0, False, stop_reason)
+
+
+def failed(spec: Benchmark, error: DeviceError) -> Run:
+    """A run that ended in an error of the device."""
+    return Run(nothing(spec, "error"), (), (error.flag,) if error.flag else (), one_line(error))
 
 
 def _timed(kernel: Kernel, n: int) -> float:
@@ -84,7 +123,7 @@ def _block_size(kernel: Kernel, rules: Rules) -> tuple[int, float]:
         n *= 4
 
 
-def _warm_up(kernel: Kernel, sample: Callable[[], Sample], rules: Rules, n: int, spent_s: float) -> tuple[float, bool]:
+def _warm_up(kernel: Kernel, watch: Watch, rules: Rules, n: int, spent_s: float) -> tuple[float, bool]:
     """Run until block time and temperature stand still; (device seconds, whether they did)."""
     clock_s, times, ends = spent_s, list[float](), list[float]()
     heat: list[tuple[float, float]] = []  # (s, degC)
@@ -92,7 +131,7 @@ def _warm_up(kernel: Kernel, sample: Callable[[], Sample], rules: Rules, n: int,
         times.append(_timed(kernel, n))
         clock_s += times[-1]
         ends.append(clock_s)
-        temperature = sample().temp_c
+        temperature = watch.sample().temp_c
         if temperature is not None:
             heat.append((clock_s, temperature))
         if (
@@ -106,6 +145,8 @@ def _warm_up(kernel: Kernel, sample: Callable[[], Sample], rules: Rules, n: int,
 
 
 def _flat(ends: Sequence[float], times: Sequence[float], rules: Rules) -> bool:
+    if math.isinf(rules.slope_pct_per_s):
+        return True
     if len(times) < rules.slope_blocks:
         return False
     return abs(slope_pct_per_s(ends[-rules.slope_blocks :], times[-rules.slope_blocks :])) < rules.slope_pct_per_s
@@ -128,20 +169,16 @@ def _rise_c(heat: Sequence[tuple[float, float]], window_s: float) -> float:
     return now_c - (before[-1] if before else heat[0][1])
 
 
-def _blocks(
-    kernel: Kernel, sample: Callable[[], Sample], rules: Rules, n: int
-) -> tuple[list[float], list[Sample], str]:
+def _blocks(kernel: Kernel, rules: Rules, n: int) -> tuple[list[float], str]:
     times: list[float] = []
-    sensors: list[Sample] = []
     clock_s = 0.0
     while True:
         times.append(_timed(kernel, n))
         clock_s += times[-1]
-        sensors.append(sample())
         if len(times) >= rules.min_blocks and clock_s >= rules.measure_min_s and half_width_pct(times) <= rules.ci_pct:
-            return times, sensors, "ci"
-        if clock_s >= rules.measure_max_s:
-            return times, sensors, "max_time"
+            return times, "ci"
+        if clock_s >= rules.measure_max_s and len(times) >= MIN_JUDGED:
+            return times, "max_time"
 
 
 def median(values: Sequence[float]) -> float:

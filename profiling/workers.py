@@ -1,4 +1,4 @@
-"""One process per GPU, a barrier before each phase, and a watchdog over all of them.
+"""One process per GPU, a barrier or turns before each phase, and a watchdog over all of them.
 
 The parent only forks, waits and kills; all device calls happen in the workers, so a
 driver that hangs takes its worker along and nothing else. Barrier and results go over
@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_pal.errors import one_line
 from slurm_pal.profiling.devices import DeviceInfo
@@ -23,8 +23,16 @@ from slurm_pal.profiling.devices import DeviceInfo
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+class Turn(NamedTuple):
+    """What a worker hears when it may go on."""
+
+    others: int  # living workers besides it
+    peers: tuple[int, ...]  # slots of those whose GPU may be used as a peer: alive and not suspected
+    first: bool  # nobody has had a turn in this phase before
+
+
 class Channel:
-    """The worker's end: messages to the parent, and the barrier."""
+    """The worker's end: messages to the parent, the barrier, and turns."""
 
     def __init__(self, out: int, back: int) -> None:
         self._out = out
@@ -37,15 +45,28 @@ class Channel:
             raw = raw[os.write(self._out, raw) :]
 
     def barrier(self, phase: str) -> int:
-        """Wait until every living worker has come this far; how many others there are.
+        """Wait until every living worker has come this far; how many others there are."""
+        return self._wait(phase, alone=False).others
 
-        Ends the worker when the parent is gone.
+    def turn(self, phase: str) -> Turn:
+        """The same, but then go on one after the other: until this worker's next wait, or its end."""
+        return self._wait(phase, alone=True)
+
+    def enter(self, phase: str, peer: int | None = None) -> None:
+        """Say what comes next without waiting: the watchdog counts anew.
+
+        `peer` is the slot of another GPU without which it cannot be done.
         """
-        self.send({"phase": phase})
+        self.send({"phase": phase, "peer": peer})
+
+    def _wait(self, phase: str, alone: bool) -> Turn:
+        """Ends the worker when the parent is gone."""
+        self.send({"phase": phase, "wait": True, "alone": alone})
         answer = self._back.readline()
         if not answer:
             os._exit(0)
-        return int(answer)
+        others, peers, first = json.loads(answer)
+        return Turn(others, tuple(peers), first)
 
 
 Work = Callable[[DeviceInfo, Channel], None]
@@ -57,9 +78,13 @@ class Worker:
     def __init__(self, device: DeviceInfo, work: Work, others: list[Worker]) -> None:
         self.device = device
         self.phase = "start"
+        self.peer: int | None = None  # slot of the GPU that the phase needs besides
         self.waiting = False
+        self.alone = False  # what it waits for is a turn
+        self.waits = 0  # how many times it has waited: workers of one node wait in the same order
         self.since_s = time.monotonic()  # of the present phase
         self.error = ""
+        self.flag = ""  # of a device error: the record's flag for it
         self.buffer = b""
         inward, out = os.pipe()
         back, outward = os.pipe()
@@ -75,6 +100,13 @@ class Worker:
         os.close(out)
         os.close(back)
         os.set_blocking(inward, False)
+
+    def enter(self, message: dict[str, Any]) -> None:
+        """Note the phase that the worker announced."""
+        self.phase, self.peer = message["phase"], message.get("peer")
+        self.waiting, self.alone = message.get("wait", False), message.get("alone", False)
+        self.waits += self.waiting
+        self.since_s = time.monotonic()
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """What has arrived; closes the pipe at its end."""
@@ -140,7 +172,7 @@ def _child(device: DeviceInfo, work: Work, channel: Channel) -> None:
     except BaseException as error:
         code = 1
         with contextlib.suppress(OSError):
-            channel.send({"error": one_line(error)})
+            channel.send({"error": one_line(error), "flag": getattr(error, "flag", "")})
     finally:
         os._exit(code)
 
@@ -150,6 +182,8 @@ class Team:
 
     def __init__(self, devices: tuple[DeviceInfo, ...], work: Work, timeout_s: float) -> None:
         self._timeout_s = timeout_s
+        self._suspects: set[int] = set()  # slots whose GPU hung somebody else's worker
+        self._served = 0  # the wait that the last turn was given for
         self.stopped = ""  # the signal that ended us, if one did
         self._wake_r, self._wake_w = os.pipe()
         for end in (self._wake_r, self._wake_w):
@@ -175,7 +209,7 @@ class Team:
         """
         try:
             while living := [w for w in self.workers if w.inward >= 0]:
-                self._open_barrier(living)
+                self._open(living)
                 self._wait(living)
                 if self.stopped:
                     self.end_all(f"stopped by {self.stopped}")
@@ -189,13 +223,23 @@ class Team:
         finally:
             self.close()
 
-    def _open_barrier(self, living: list[Worker]) -> None:
-        if all(w.waiting for w in living):
-            for worker in living:
-                worker.waiting = False
-                worker.since_s = time.monotonic()
-                with contextlib.suppress(BrokenPipeError):
-                    os.write(worker.outward, b"%d\n" % (len(living) - 1))
+    def _open(self, living: list[Worker]) -> None:
+        """Let all go on once all wait; where turns are asked for, the first of those that are behind."""
+        if not all(w.waiting for w in living):
+            return
+        behind = min(w.waits for w in living)
+        due = [w for w in living if w.waits == behind]
+        if due[0].alone:
+            due = due[:1]
+        first = self._served != behind
+        self._served = behind
+        for worker in due:
+            peers = [w.device.slot for w in living if w is not worker and w.device.slot not in self._suspects]
+            answer = json.dumps([len(living) - 1, peers, first]).encode() + b"\n"
+            worker.waiting = False
+            worker.since_s = time.monotonic()
+            with contextlib.suppress(BrokenPipeError):
+                os.write(worker.outward, answer)
 
     def _wait(self, living: list[Worker]) -> None:
         now = time.monotonic()
@@ -209,9 +253,9 @@ class Team:
     def _hear(self, worker: Worker, on_message: Callable[[Worker, dict[str, Any]], str]) -> str:
         for message in worker.messages():
             if "phase" in message:
-                worker.phase, worker.waiting = message["phase"], True
+                worker.enter(message)
             elif "error" in message:
-                worker.error = message["error"]
+                worker.error, worker.flag = message["error"], message["flag"]
             elif reason := on_message(worker, message):
                 return reason
         if worker.inward < 0:
@@ -222,8 +266,12 @@ class Team:
         now = time.monotonic()
         for worker in living:
             if worker.inward >= 0 and not worker.waiting and now - worker.since_s >= self._timeout_s:
-                worker.kill(f"no answer within {self._timeout_s:g} s in {worker.phase}")
+                beside = "" if worker.peer is None else f" with GPU {worker.peer}"
+                worker.kill(f"no answer within {self._timeout_s:g} s in {worker.phase}{beside}")
                 worker.reap()
+                # Which of the two hangs is not known: spare the others both. A suspect accuses nobody.
+                if worker.peer is not None and worker.device.slot not in self._suspects:
+                    self._suspects.add(worker.peer)
 
     def end_all(self, reason: str) -> None:
         """Kill whoever still lives."""

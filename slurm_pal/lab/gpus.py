@@ -13,10 +13,9 @@ less for memory-bound, a few outliers):
 * B: 1 + 0.35 (A - 1) + N(0, 0.5 %): mixed work feels a third of it;
 * C: 1 + 0.01 (A - 1) + N(0, 0.05 %): to memory-bound work outliers hardly matter.
 
-Faults are what the emulated device plays: the flags of `FLAGS`, and with a factor
-`drift` (the GPU is slower by this factor from now on, class A in full, B and C by
-the shares above) and `transient` (only its first measurement is). Imported by bench
-workers and job payloads: standard library only.
+Faults are what the emulated device plays (`FLAGS`, and with a factor `FACTORS`). Those in
+`SLOWING` make the GPU slower for jobs and measurements alike, class A in full, B and C by
+the shares above. Imported by bench workers and job payloads: standard library only.
 """
 
 from __future__ import annotations
@@ -38,8 +37,27 @@ SCHEMA = "pal.emu/1"
 FILE_NAME = "emu_gpus.json"  # beside slurm.conf
 DEFAULT_MODEL = "PAL Emulated GPU"
 CLASSES = ("A", "B", "C")
-FLAGS = ("hang", "foreign_process", "ecc", "missing", "error", "noisy")
-FACTORS = ("drift", "transient")
+FLAGS = {
+    "hang": "its first compute-bound kernel never ends",
+    "foreign_process": "somebody else's process is on it",
+    "ecc": "uncorrectable memory errors while it runs",
+    "missing": "the driver does not list it",
+    "error": "falls off the bus (Xid 79)",
+    "noisy": "thirty times the usual noise",
+    "mig": "is in MIG mode",
+}
+SLOWING = {
+    "drift": "slower from now on, telling nothing",
+    "throttle": "slower, held back by its board (HwSlowdown)",
+    "thermal": "slower, held back by heat (SwThermal), below its power cap",
+    "power_brake": "slower, held back by its power supply (PowerBrake)",
+}
+FACTORS = SLOWING | {
+    "ageing": "every measurement makes its drift worse by this factor",
+    "transient": "slower in its first measurement only",
+    "pcie": "its PCIe link has so many times fewer lanes",
+    "host": "its whole node is busy: launches and class B slower by this factor",
+}
 SHARE = {"A": 1.0, "B": 0.35, "C": 0.01}
 """How much of a compute slowdown work of each class feels."""
 
@@ -60,12 +78,16 @@ class EmuGpu(NamedTuple):
     uuid: str
     model: str
     slowdown: dict[str, float]  # per sensitivity class, 1.0 = median; without faults
-    faults: dict[str, float | bool]  # flag -> True, or "drift"/"transient" -> factor
+    faults: dict[str, float | bool]  # of FLAGS -> True, of FACTORS -> factor
+
+    def factor(self, name: str) -> float:
+        """The factor of a fault, 1.0 without it."""
+        return float(self.faults.get(name, 1.0))
 
     def true_slowdown(self, sensitivity: str) -> float:
-        """What work of this class really feels here now: the slowdown with its drift."""
-        drift = float(self.faults.get("drift", 1.0))
-        return self.slowdown[sensitivity] * (1.0 + SHARE[sensitivity] * (drift - 1.0))
+        """What work of this class really feels here now: the slowdown with the faults in `SLOWING`."""
+        slower = math.prod(self.factor(name) for name in SLOWING)
+        return self.slowdown[sensitivity] * (1.0 + SHARE[sensitivity] * (slower - 1.0))
 
 
 class Registry:
@@ -282,7 +304,7 @@ def check_fault(name: str, value: object) -> float | bool:
             raise UsageError(f"fault {name} takes no value, not {value!r}")
         return True
     if name not in FACTORS:
-        raise UsageError(f"fault {name!r} is not one of {', '.join(FLAGS + FACTORS)}")
+        raise UsageError(f"fault {name!r} is not one of {', '.join((*FLAGS, *FACTORS))}")
     if isinstance(value, bool) or not isinstance(value, int | float) or not _ALLOWED[0] <= value <= _ALLOWED[1]:
         raise UsageError(f"fault {name} needs a factor in {_ALLOWED[0]:g}..{_ALLOWED[1]:g}, like 1.3, not {value!r}")
     return float(value)
@@ -298,14 +320,33 @@ def set_fault(path: str, node: str, index: int, name: str, value: float | bool |
         gpu = registry.gpu(node, index)
         faults = {known: held for known, held in gpu.faults.items() if known != name}
         if value is None:
-            if name not in FLAGS + FACTORS:
-                raise UsageError(f"fault {name!r} is not one of {', '.join(FLAGS + FACTORS)}")
+            if name not in FLAGS and name not in FACTORS:
+                raise UsageError(f"fault {name!r} is not one of {', '.join((*FLAGS, *FACTORS))}")
         else:
             faults[name] = check_fault(name, value)
         changed = gpu._replace(faults=faults)
         registry.put(changed)
         write_registry(path, registry)
     return changed
+
+
+def wear(path: str, node: str, index: int) -> EmuGpu:
+    """What a measurement does to a GPU: `transient` is spent, `ageing` adds to the drift.
+
+    Returns the GPU as it is now. Raises UsageError for an unknown slot, DataError for an
+    unusable file, BusyError while somebody else changes it.
+    """
+    with locked(f"{path}.lock", "a change of the emulated GPUs"):
+        registry = load_registry(path)
+        gpu = registry.gpu(node, index)
+        faults = {name: held for name, held in gpu.faults.items() if name != "transient"}
+        if "ageing" in faults:
+            worse = gpu.factor("drift") * gpu.factor("ageing")
+            faults["drift"] = round(min(max(worse, _ALLOWED[0]), _ALLOWED[1]), 9)
+        worn = gpu._replace(faults=faults)
+        registry.put(worn)
+        write_registry(path, registry)
+    return worn
 
 
 def swap_gpus(path: str, one: tuple[str, int], other: tuple[str, int]) -> None:

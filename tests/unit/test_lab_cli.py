@@ -109,6 +109,12 @@ def test_gpus_reveals_the_truth(stopped: LabDirectory, monkeypatch: pytest.Monke
     assert invoke("gpus").output.splitlines() == lines
 
 
+def test_help_names_every_fault() -> None:
+    said = invoke("fault", "--help").output
+    assert all(f"    {name}: " in said for name in gpus.FLAGS)
+    assert all(f"    {name} FACTOR: " in said for name in gpus.FACTORS)
+
+
 def test_faults_and_swaps(stopped: LabDirectory) -> None:
     where = ["--dir", stopped.path]
     assert invoke("fault", "n0", "1", "ecc", *where).output.endswith(" faults: ecc\n")

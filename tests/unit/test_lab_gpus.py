@@ -91,8 +91,8 @@ def test_a_model_must_be_a_name(model: str) -> None:
 
 # -- the file -----------------------------------------------------------------------
 
-faults = st.dictionaries(st.sampled_from(gpus.FLAGS), st.just(True)) | st.dictionaries(
-    st.sampled_from(gpus.FACTORS), st.floats(0.1, 100.0)
+faults = st.dictionaries(st.sampled_from(sorted(gpus.FLAGS)), st.just(True)) | st.dictionaries(
+    st.sampled_from(sorted(gpus.FACTORS)), st.floats(0.1, 100.0)
 )
 
 
@@ -249,6 +249,26 @@ def test_faults_come_and_go(path: str) -> None:
     assert gpu.true_slowdown("C") == pytest.approx(1.005 * gpu.slowdown["C"])
     gpus.set_fault(path, "n1", 2, "ecc", None)
     assert gpus.load_registry(path).gpu("n1", 2).faults == {"drift": 1.5}
+
+
+@pytest.mark.parametrize("name", gpus.SLOWING)
+def test_what_slows_a_gpu_slows_each_class_by_its_share(path: str, name: str) -> None:
+    gpu = gpus.set_fault(path, "n0", 0, name, 1.2)
+    for sensitivity, share in gpus.SHARE.items():
+        assert gpu.true_slowdown(sensitivity) == pytest.approx(gpu.slowdown[sensitivity] * (1 + 0.2 * share))
+
+
+def test_measuring_wears_a_gpu_that_ages_and_heals_a_transient_one(path: str) -> None:
+    gpus.set_fault(path, "n0", 0, "ageing", 1.1)
+    gpus.set_fault(path, "n0", 0, "transient", 2.8)
+    gpus.set_fault(path, "n0", 0, "noisy")
+    assert gpus.wear(path, "n0", 0).faults == {"ageing": 1.1, "noisy": True, "drift": 1.1}
+    assert gpus.wear(path, "n0", 0).faults["drift"] == pytest.approx(1.21)
+    before = gpus.load_registry(path).gpu("n0", 1)
+    assert gpus.wear(path, "n0", 1) == before
+    for _ in range(60):
+        worn = gpus.wear(path, "n0", 0)
+    assert worn.faults["drift"] == 100.0 and gpus.load_registry(path).gpu("n0", 0) == worn
 
 
 @pytest.mark.parametrize(

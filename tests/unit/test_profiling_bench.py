@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from slurm_pal.errors import DataError, Exit, UsageError
+from slurm_pal.errors import DataError, Exit, MissingPackageError, SlurmError, UsageError
 from slurm_pal.lab.gpus import draw_registry, load_registry, set_fault, write_registry
-from slurm_pal.profiling import bench, measurement
-from slurm_pal.profiling.backends import BACKENDS, resolve
+from slurm_pal.profiling import backends, bench, measurement
+from slurm_pal.profiling.backends import BACKENDS, Choice, Setting, open_backend, resolve
 from slurm_pal.profiling.benchmarks import Benchmark
 from slurm_pal.profiling.devices import DeviceInfo
 from slurm_pal.profiling.emu import EmuBackend, EmuKernel
@@ -167,6 +167,73 @@ def test_workers_end_when_their_parent_is_gone() -> None:
         assert stream.read() == b""  # ends only when the last process with a copy has ended
 
 
+def in_turns(channel: Channel, device: DeviceInfo, phase: str) -> None:
+    turn = channel.turn(phase)
+    channel.send({"begin": phase, "peers": turn.peers, "first": turn.first, "at": time.monotonic()})
+    time.sleep(0.02)
+    channel.send({"end_s": time.monotonic()})
+
+
+def test_turns_do_not_overlap_and_only_one_is_first() -> None:
+    def work(device: DeviceInfo, channel: Channel) -> None:
+        channel.barrier("together")
+        for phase in ("one", "two"):
+            in_turns(channel, device, phase)
+        channel.send({"others": channel.barrier("again")})
+
+    team, heard = run_team(work)
+    begins = [(m["begin"], m["at"], slot, m["first"], m["peers"]) for slot, m in heard if "begin" in m]
+    ends = [m["end_s"] for _, m in heard if "end_s" in m]
+    assert [(phase, slot) for phase, _, slot, _, _ in begins] == [(p, i) for p in ("one", "two") for i in range(4)]
+    assert [first for *_, first, _ in begins] == [True, False, False, False] * 2
+    assert all(end <= at for end, (_, at, *_) in zip(ends, begins[1:], strict=False))
+    assert begins[2][-1] == [0, 1, 3]
+    assert [m["others"] for _, m in heard if "others" in m] == [3] * 4 and not any(w.error for w in team.workers)
+
+
+def test_one_that_hangs_in_its_turn_is_given_up_and_the_next_has_its_turn() -> None:
+    def work(device: DeviceInfo, channel: Channel) -> None:
+        turn = channel.turn("solo")
+        if device.slot == 1:
+            time.sleep(TOO_LONG_S)
+        channel.send({"peers": turn.peers})
+
+    team, heard = run_team(work, timeout_s=2.5)
+    assert [(slot, m["peers"]) for slot, m in heard] == [(0, [1, 2, 3]), (2, [3]), (3, [])]
+    assert [w.error for w in team.workers] == ["", "no answer within 2.5 s in solo", "", ""]
+
+
+def test_a_gpu_that_hangs_its_partner_is_no_partner_any_more() -> None:
+    """Worker 0 hangs in a copy to GPU 2: nobody knows whose fault it is, so nobody else tries either."""
+
+    def work(device: DeviceInfo, channel: Channel) -> None:
+        turn = channel.turn("p2p")
+        for peer in turn.peers:
+            channel.enter("p2p", peer)
+            if 2 in (peer, device.slot):
+                time.sleep(TOO_LONG_S)
+        channel.send({"peers": turn.peers})
+        channel.barrier("next")
+
+    team, heard = run_team(work, timeout_s=2.5)
+    assert [(slot, m["peers"]) for slot, m in heard] == [(1, [3]), (3, [1])]
+    assert [w.error.removeprefix("no answer within 2.5 s in ") for w in team.workers] == [
+        "p2p with GPU 2", "", "p2p with GPU 1", "",
+    ]  # fmt: skip
+
+
+def test_the_watchdog_counts_each_phase_anew() -> None:
+    def work(device: DeviceInfo, channel: Channel) -> None:
+        channel.turn("solo")
+        for i in range(4):
+            channel.enter(f"part {i}")
+            time.sleep(0.8)
+        channel.send({"done": True})
+
+    team, heard = run_team(work, timeout_s=2.5, devices=DEVICES[:1])
+    assert heard == [(0, {"done": True})] and team.workers[0].error == ""
+
+
 # -- the program ------------------------------------------------------------------
 
 
@@ -177,8 +244,12 @@ def registry(tmp_path: Path) -> str:
     return path
 
 
-def run_bench(tmp_path: Path, registry: str, *more: str, node: str = "n0") -> tuple[int, list[Record]]:
+def run_bench(
+    tmp_path: Path, registry: str, *more: str, node: str = "n0", quick: bool = True
+) -> tuple[int, list[Record]]:
+    """Exit code and records of a node; with three benchmarks, of all eleven where not `quick`."""
     spool = tmp_path / "spool"
+    more = ("--quick", *more) if quick else more
     argv = ["--node", node, "--expected=4", f"--spool={spool}", "--backend=emu", f"--registry={registry}"]
     code = bench.main([*argv, "--wall-scale=0", "--sweep=s1", "--cluster=c", "--seed=3", *more])
     path = spool / "incoming" / f"s1.{node}.jsonl"
@@ -274,7 +345,9 @@ def test_a_cancelled_bench_keeps_complete_records_and_blames_no_gpu(
 ) -> None:
     original, parent = EmuBackend.prepare, os.getpid()
 
-    def stopped_in_the_second(self: EmuBackend, device: DeviceInfo, spec: Benchmark) -> EmuKernel:
+    def stopped_in_the_second(
+        self: EmuBackend, device: DeviceInfo, spec: Benchmark, peers: Sequence[DeviceInfo] = ()
+    ) -> EmuKernel:
         if spec.id == "tblock":
             os.kill(parent, signal.SIGTERM)
             time.sleep(TOO_LONG_S)
@@ -332,6 +405,13 @@ def test_a_single_gpu_is_measured_solo(tmp_path: Path, registry: str) -> None:
     assert code == Exit.OK and [(r.gpu.slurm_index, r.bench.mode) for r in records] == [(2, "solo")]
 
 
+def test_mode_and_mig_are_options(tmp_path: Path, registry: str) -> None:
+    set_fault(registry, "n0", 3, "mig")
+    code, records = run_bench(tmp_path, registry, "--mode=solo", "--mig", "--bench=hbm_copy")
+    assert code == Exit.OK and [r.bench.mode for r in records] == ["solo"] * 4
+    assert [r.gpu.uuid.endswith("/3g.8gb") for r in records] == [False, False, False, True]
+
+
 @pytest.mark.parametrize(
     ("argv", "environ"),
     [
@@ -359,17 +439,48 @@ def test_index_lists(text: str, found: tuple[int, ...]) -> None:
     assert bench.parse_indexes(text) == found
 
 
-def test_auto_finds_a_lab_or_says_that_there_is_nothing(tmp_path: Path, registry: str) -> None:
-    conf = tmp_path / "slurm.conf"
+def test_auto_takes_a_lab_and_else_leaves_it_to_the_node(
+    tmp_path: Path, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
     assert resolve("emu", {}, registry).registry == registry
-    with pytest.raises(Exception, match="pal lab up") as caught:
-        resolve("auto", {"SLURM_CONF": str(conf)})
-    assert getattr(caught.value, "exit_code", None) == Exit.MISSING
-    with pytest.raises(Exception, match="finds no devices"):
+    assert resolve("auto", conf) == resolve("auto", {}) == Setting("auto")
+    with pytest.raises(SlurmError, match="pal lab up"):
         resolve("emu", {})
+    with pytest.raises(UsageError, match="--registry"):
+        resolve("replay", {})
+    with pytest.raises(UsageError, match="there are: auto, emu, torch, driver, cupy, replay"):
+        resolve("nope", {})
     os.rename(registry, tmp_path / "emu_gpus.json")
-    assert resolve("auto", {"SLURM_CONF": str(conf)}) == resolve("emu", {"SLURM_CONF": str(conf)})
-    assert set(BACKENDS) == {"emu"}
+    assert resolve("auto", conf) == resolve("emu", conf) == Setting("emu", str(tmp_path / "emu_gpus.json"))
+    assert resolve("torch", conf) == Setting("torch")
+
+
+def test_auto_on_a_node_tries_the_backends_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def row(name: str, reason: str) -> Choice:
+        def available(environ: object) -> str:
+            tried.append(name)
+            return reason
+
+        return Choice(name, available, lambda setting: EmuBackend(draw_registry(["n0"], 1, 1), setting.seed, 0.0))
+
+    monkeypatch.setitem(BACKENDS, "torch", row("torch", "PyTorch is not installed"))
+    monkeypatch.setitem(BACKENDS, "driver", row("driver", ""))
+    monkeypatch.setitem(BACKENDS, "cupy", row("cupy", ""))
+    assert open_backend(Setting("auto", seed=3)).name == "emu" and tried == ["torch", "driver"]
+    for name in ("driver", "cupy"):
+        monkeypatch.setitem(BACKENDS, name, row(name, f"no {name}"))
+    with pytest.raises(MissingPackageError, match="torch: PyTorch is not installed; driver: no driver; cupy: no cupy"):
+        open_backend(Setting("auto"))
+
+
+def test_a_package_that_is_not_there_is_a_reason_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    available, opened = backends._module("slurm_pal.profiling.no_such_backend")
+    assert "no_such_backend" in available({})
+    with pytest.raises(MissingPackageError, match="backend strange cannot be used here: cannot be imported"):
+        opened(Setting("strange"))
 
 
 def test_a_damaged_registry_is_told(tmp_path: Path, registry: str) -> None:
@@ -379,8 +490,6 @@ def test_a_damaged_registry_is_told(tmp_path: Path, registry: str) -> None:
 
 
 def resolve_and_open(registry: str) -> None:
-    from slurm_pal.profiling.backends import open_backend
-
     open_backend(resolve("emu", {}, registry))
 
 

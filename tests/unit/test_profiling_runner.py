@@ -10,17 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.profiling import devices, runner, telemetry
-from slurm_pal.profiling.benchmarks import BENCHMARKS, method_hash, select
-from slurm_pal.profiling.devices import Counters, DeviceError, Sample, Static
-from slurm_pal.profiling.runner import QUICK, Rules, measure
+from slurm_pal.profiling import runner, telemetry
+from slurm_pal.profiling.benchmarks import (
+    BENCHMARKS,
+    GIB,
+    by_id,
+    fitted,
+    method_hash,
+    node_device_s,
+    on_the_bus,
+    select,
+)
+from slurm_pal.profiling.devices import DeviceError, Sample, Static
+from slurm_pal.profiling.runner import Rules, measure, rules_for
 
 GEMM = BENCHMARKS[0]
 LAUNCH_S = 0.005
 
 
 class Scripted:
-    """A kernel whose launch time is a function of the device time so far."""
+    """A kernel whose launch time is a function of the device time so far, and its sensors."""
 
     work, unit = GEMM.work, GEMM.unit
 
@@ -30,15 +39,24 @@ class Scripted:
         self.clock_s = 0.0
         self.launches = 0
         self._launch_s, self._temp_c = launch_s, temp_c
+        self._looks: list[Sample] = []
 
     def run_block(self, n: int) -> float:
         seconds = n * self._launch_s(self.clock_s)
         self.clock_s += seconds
         self.launches += n
+        self._looks.append(self.sample())
         return seconds
 
     def sample(self) -> Sample:
         return Sample(self.clock_s, temp_c=self._temp_c(self.clock_s))
+
+    def take(self) -> tuple[Sample, ...]:
+        taken, self._looks = tuple(self._looks), []
+        return taken
+
+    def close(self) -> None:
+        pass
 
 
 def wobble(size: float) -> Callable[[float], float]:
@@ -49,7 +67,7 @@ def wobble(size: float) -> Callable[[float], float]:
 
 def test_a_steady_device_stops_at_the_minimum_times() -> None:
     kernel = Scripted(wobble(0.0003))
-    found = measure(kernel, GEMM, kernel.sample)
+    found = measure(kernel, GEMM, kernel)
     result = found.result
     assert result.stop_reason == "ci" and result.steady and found.flags == ()
     assert 15.0 <= result.warmup_s < 17.0
@@ -62,28 +80,28 @@ def test_a_steady_device_stops_at_the_minimum_times() -> None:
 def test_warm_up_waits_for_the_block_time_to_stand_still() -> None:
     # Speed approaches its end with tau = 10 s: slope falls below 0.02 %/s at ln(0.03/10/0.0002)*10 = 27 s.
     kernel = Scripted(lambda t: LAUNCH_S * (1 - 0.03 * math.exp(-t / 10.0)))
-    result = measure(kernel, GEMM, kernel.sample).result
+    result = measure(kernel, GEMM, kernel).result
     assert result.steady and 27.0 < result.warmup_s < 36.0
 
 
 def test_warm_up_waits_for_the_temperature_alone() -> None:
     kernel = Scripted(wobble(0.0001), lambda t: 40.0 + min(t, 40.0))
-    result = measure(kernel, GEMM, kernel.sample).result
+    result = measure(kernel, GEMM, kernel).result
     assert result.steady and 48.0 <= result.warmup_s < 51.0  # ramp ends at 40 s, then at most 1 degC in 10 s
     kernel = Scripted(wobble(0.0001), lambda t: None)
-    assert measure(kernel, GEMM, kernel.sample).result.warmup_s < 17.0
+    assert measure(kernel, GEMM, kernel).result.warmup_s < 17.0
 
 
 def test_a_device_that_never_settles_is_kept_and_flagged() -> None:
     kernel = Scripted(lambda t: LAUNCH_S * (1 + 0.001 * t))
-    found = measure(kernel, GEMM, kernel.sample)
+    found = measure(kernel, GEMM, kernel)
     assert not found.result.steady and "unsteady" in found.flags
     assert 60.0 <= found.result.warmup_s < 61.5 and found.result.value > 0
 
 
 def test_a_noisy_device_is_measured_for_the_longest_time() -> None:
     kernel = Scripted(wobble(0.05))
-    found = measure(kernel, GEMM, kernel.sample)
+    found = measure(kernel, GEMM, kernel)
     assert found.result.stop_reason == "max_time" and "noisy" in found.flags
     assert found.result.cv_pct > 0.5 and found.result.ci95_pct > 0.1
     assert 30.0 <= found.result.n_blocks * found.result.block_s < 33.0
@@ -92,22 +110,49 @@ def test_a_noisy_device_is_measured_for_the_longest_time() -> None:
 def test_power_capped_samples_are_not_discarded() -> None:
     # Halfway through, the clock falls by 30 %: the median is that of all blocks.
     kernel = Scripted(lambda t: LAUNCH_S if t < 20.0 else LAUNCH_S / 0.7)
-    result = measure(kernel, GEMM, kernel.sample).result
+    result = measure(kernel, GEMM, kernel).result
     assert min(result.samples) == pytest.approx(0.7 * max(result.samples), rel=1e-3)
 
 
-def test_quick_rules_are_the_same_tests_allowed_to_pass_earlier() -> None:
+def test_looks_of_the_warm_up_do_not_count() -> None:
     kernel = Scripted(wobble(0.0003))
-    result = measure(kernel, GEMM, kernel.sample, QUICK).result
-    assert 8.0 <= result.warmup_s < 12.0 and result.n_blocks >= 10
-    loose = {"warmup_min_s", "measure_min_s"}
-    assert {f for f in Rules._fields if getattr(QUICK, f) != getattr(Rules(), f)} == loose
+    found = measure(kernel, GEMM, kernel)
+    assert min(look.t_s for look in found.samples) > found.result.warmup_s
+
+
+def test_a_hot_device_takes_what_the_table_says() -> None:
+    for spec in select(""):
+        if spec.is_health:
+            continue
+        kernel = Scripted(wobble(0.0003))
+        result = measure(kernel, spec, kernel, rules_for(spec, hot=True)).result
+        assert result.steady and result.n_blocks >= 10
+        assert spec.seconds <= kernel.clock_s < 1.6 * spec.seconds, spec.id
+        assert rules_for(spec, hot=False) == Rules()
+
+
+def test_a_hot_run_that_drifts_is_unsteady_as_a_long_one_is() -> None:
+    spec = by_id("hbm_triad")
+    for slope, steady in ((0.0005, True), (0.005, False)):  # of the launch time, per s; 0.2 % in 2 s is the limit
+        kernel = Scripted(lambda t, slope=slope: LAUNCH_S * (1 + slope * t))  # type: ignore[misc]
+        found = measure(kernel, spec, kernel, rules_for(spec, hot=True))
+        assert found.result.steady is steady and ("unsteady" in found.flags) is not steady
+
+
+@pytest.mark.parametrize("launch_s", [3e-6, 0.01, 0.02])
+def test_health_checks_are_short_and_neither_noisy_nor_unsteady(launch_s: float) -> None:
+    draw = np.random.default_rng(2)
+    for spec in (b for b in BENCHMARKS if b.is_health):
+        kernel = Scripted(lambda t: launch_s * (1 + 0.02 * draw.standard_normal()), lambda t: 40.0 + t)
+        found = measure(kernel, spec, kernel, rules_for(spec, hot=True))
+        assert found.flags == () and found.result.value > 0, spec.id
+        assert kernel.clock_s < 1.5 * spec.seconds + 3 * launch_s, spec.id
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_an_impossible_time_is_an_error_not_a_result(bad: float) -> None:
     kernel = Scripted(lambda t: bad)
-    found = measure(kernel, GEMM, kernel.sample)
+    found = measure(kernel, GEMM, kernel)
     assert found.result.stop_reason == "error" and found.result.value == 0 and "device time" in found.reason
 
 
@@ -118,14 +163,14 @@ def test_a_device_error_in_the_middle_keeps_its_flag() -> None:
         return LAUNCH_S
 
     kernel = Scripted(launch)
-    found = measure(kernel, GEMM, kernel.sample)
+    found = measure(kernel, GEMM, kernel)
     assert found.result.stop_reason == "error" and found.flags == ("xid",) and found.reason == "gone with a line break"
 
 
 @pytest.mark.parametrize("launch_s", [1e-6, 0.003, 0.4, 5.0])
 def test_blocks_last_half_a_second_to_one_whatever_a_launch_takes(launch_s: float) -> None:
     kernel = Scripted(lambda t: launch_s)
-    block_s = measure(kernel, GEMM, kernel.sample).result.block_s
+    block_s = measure(kernel, GEMM, kernel).result.block_s
     assert 0.5 <= block_s <= 1.0 or block_s == pytest.approx(launch_s)
 
 
@@ -163,44 +208,6 @@ def test_neighbours_that_resemble_each_other_widen_the_interval() -> None:
     assert runner.half_width_pct(walk) > 2 * runner.half_width_pct(shuffled)
 
 
-def test_telemetry_summary_has_quantiles_and_duty() -> None:
-    masks = [devices.SW_POWER_CAP] * 9 + [devices.SW_POWER_CAP | devices.SW_THERMAL]
-    samples = [Sample(0.5 * i, 1300.0 + i, None, 300.0, 60.0 + i, None, mask) for i, mask in enumerate(masks)]
-    table = telemetry.summary(samples, Counters(100.0), Counters(1600.0))
-    assert table["hz"] == 2.0 and table["energy_j"] == 1500.0
-    assert table["sm_clk_mhz"] == {"p5": 1300.45, "p50": 1304.5, "p95": 1308.55}
-    assert table["temp_c"] == {"start": 60.0, "p50": 64.5, "end": 69.0}
-    duty = table["duty"]
-    assert isinstance(duty, dict) and duty["power_cap"] == 1.0 and duty["sw_thermal"] == 0.1 and duty["idle"] == 0.0
-    assert "mem_clk_mhz" not in table
-    assert telemetry.summary([Sample(0.0)], Counters(), Counters()) == {}
-    assert telemetry.summary([], Counters(), Counters()) == {}
-
-
-@pytest.mark.parametrize(
-    ("mask", "after", "static", "flag"),
-    [
-        (devices.HW_SLOWDOWN, Counters(), Static("1"), "degraded"),
-        (devices.HW_THERMAL, Counters(), Static("1"), "degraded"),
-        (devices.POWER_BRAKE, Counters(), Static("1"), "degraded"),
-        (devices.SW_THERMAL, Counters(), Static("1"), "thermal_limited"),
-        (0, Counters(ecc_uncorrected=1), Static("1"), "ecc"),
-        (0, Counters(others=("pid 7",)), Static("1"), "foreign_process"),
-        (0, Counters(), Static("1", power_limit_w=250, default_power_limit_w=300), "config_differs"),
-        (0, Counters(), Static("1", app_clocks_mhz=1200), "config_differs"),
-    ],
-)
-def test_each_flag_has_its_cause(mask: int, after: Counters, static: Static, flag: str) -> None:
-    samples = [Sample(float(i), reasons=mask) for i in range(20)]
-    assert telemetry.flags(samples, static, Counters(), after) == (flag,)
-    assert telemetry.flags([Sample(0.0, reasons=devices.SW_POWER_CAP)], Static("1"), Counters(), Counters()) == ()
-
-
-def test_a_short_thermal_event_is_below_its_threshold() -> None:
-    samples = [Sample(float(i), reasons=devices.SW_THERMAL if i == 0 else 0) for i in range(30)]
-    assert telemetry.flags(samples, Static("1"), Counters(), Counters()) == ()
-
-
 def test_method_hash_tells_methods_apart() -> None:
     base = method_hash(GEMM, "emu", Static("550.1", power_limit_w=300.0).comparable())
     assert base == method_hash(GEMM, "emu", Static("550.9", power_limit_w=300.0).comparable())  # same driver major
@@ -216,8 +223,47 @@ def test_method_hash_tells_methods_apart() -> None:
     assert method_hash(GEMM._replace(nominal=1.0), "emu", Static("550.1", power_limit_w=300.0).comparable()) == base
 
 
-def test_benchmarks_cover_the_classes_and_are_chosen_by_id() -> None:
-    assert [b.sensitivity_class for b in select("")] == ["A", "B", "C"]
-    assert [b.id for b in select("hbm_triad, gemm_bf16")] == ["gemm_bf16", "hbm_triad"]
+def test_benchmarks_are_chosen_by_id_and_come_in_the_order_of_the_table() -> None:
+    default = select("")
+    assert [b.sensitivity_class for b in default if not b.is_health] == ["A", "A", "A", "B", "C", "C"]
+    assert default[0].id == "gemm_bf16" and "gemm_fp64" not in {b.id for b in default}
+    assert [b.id for b in select("", quick=True)] == ["gemm_bf16", "tblock", "hbm_triad"]
+    assert [b.id for b in select("hbm_triad, gemm_bf16", quick=True)] == ["gemm_bf16", "hbm_triad"]
     with pytest.raises(Exception, match="unknown benchmark 'nope'; there are: gemm_bf16"):
         select("gemm_bf16,nope")
+
+
+def test_the_budget_of_a_node() -> None:
+    assert 100.0 <= node_device_s(select(""), 8) <= 110.0
+    assert 55.0 <= node_device_s(select("", quick=True), 8) <= 70.0
+    assert node_device_s(select("p2p"), 8) - node_device_s((), 8) == pytest.approx(56 * by_id("p2p").seconds)
+    assert node_device_s(select("p2p,allreduce"), 1) == node_device_s((), 1)
+    gemm, setup_s = select("gemm_bf16"), node_device_s((), 4)
+    assert node_device_s(gemm, 4, solo=True) - setup_s == pytest.approx(4 * (node_device_s(gemm, 4) - setup_s))
+
+
+def test_shapes_follow_the_device() -> None:
+    gemm, triad = by_id("gemm_fp32"), by_id("hbm_triad")
+    small, large = fitted(gemm, 40 * 10**9), fitted(gemm, 80 * GIB)
+    assert (small.shape, small.work) == ("8192x8192x8192", 2.0 * 8192**3)
+    assert (large.shape, large.work) == ("16384x16384x16384", 8 * small.work)
+    assert large.value(1, 8.0) == pytest.approx(small.value(1, 1.0))
+    assert fitted(triad, 80 * GIB) == triad and triad.work == 3.0 * GIB
+    assert fitted(triad, 80 * GIB, l2_bytes=300 * 2**20).shape == "3x2GiB"
+    assert fitted(triad, 80 * GIB, l2_bytes=300 * 2**20).work == 6.0 * GIB
+    assert on_the_bus(by_id("allreduce"), 4).work == pytest.approx(1.5 * GIB)
+    assert by_id("launch_latency").value(1000, 0.003) == pytest.approx(3.0)
+
+
+def test_shape_and_work_of_every_row_agree() -> None:
+    """Backends read the shape, values come from the work."""
+    from slurm_pal.profiling.inputs import array_bytes, matrix
+
+    for row in BENCHMARKS:
+        spec = fitted(row, 100 * GIB)
+        if spec.id.startswith("gemm_"):
+            m, n, k = matrix(spec.shape)
+            assert spec.work == 2.0 * m * n * k
+        elif spec.unit == "GB/s":
+            arrays = {"hbm_triad": 3, "hbm_copy": 2}.get(spec.id, 1)
+            assert spec.work == arrays * array_bytes(spec.shape), spec.id
