@@ -1,12 +1,15 @@
 """pal-rebalance killed with SIGKILL over and over while it moves jobs on a real Slurm: nothing may be lost.
 
-    python tests/bench/rebalance_kills.py [--kills 1000] [--nodes 8] [--seed 1] [--numbers 80] [--kinds a,b] [--dir DIR]
+    python tests/bench/rebalance_kills.py [--kills 1000] [--nodes 8] [--seed 1] [--numbers 80] [--kinds a,b]
+        [--partitions] [--dir DIR]
 
 A lab of emulated GPUs. Jobs come and go: movable ones with a checkpoint on USR1, movable ones
 that save their state themselves, and others that must not be touched. Scores are drawn anew
 every few seconds, so that there is always something to move. The daemon is killed, half of the
 times at a random moment, else just after it has written its journal or logged a chosen step, and started again. Now and
-then somebody takes the target of a move. In the end it runs undisturbed and gets a SIGTERM.
+then somebody takes the target of a move. In the end it runs undisturbed and gets a SIGTERM. With --partitions the
+nodes are those of two partitions that all jobs name; which one is faster for whom is drawn anew as well, and the tick
+shares them out.
 
 A payload counts: each number is a line of its output, with the restart that wrote it. Prints one JSON
 object; `violations` must be 0, and the exit status tells.
@@ -32,6 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from slurm_pal.errors import SlurmError
+from slurm_pal.files import write_atomic
 from slurm_pal.jobs import SENSITIVITY_CLASSES, SlurmJob
 from slurm_pal.lab.lab import Lab
 from slurm_pal.rebalance.journal import Move, TickLease, open_journal
@@ -88,6 +92,11 @@ def program(module: str) -> list[str]:
     return [sys.executable, "-P", "-c", f"from slurm_pal.cli.{module} import main; main()"]
 
 
+HALVES = ("left", "right")
+SHARING = {"ALLOCATION": "gavel:max-sum", "PARTITION_WAIT_S": "3"}
+APPS = ("one", "two", "three")
+
+
 class Kind(NamedTuple):
     """A sort of job."""
 
@@ -118,6 +127,7 @@ class Job(NamedTuple):
     gpus: int
     req: tuple[str, ...]  # its user's own lists
     exc: tuple[str, ...]
+    partition: str  # as submitted; "" for the default
 
 
 class Findings:
@@ -137,13 +147,39 @@ class Findings:
 class Site:
     """The lab, where its files are, and the scores that the tick believes."""
 
-    def __init__(self, lab: Lab, nodes: int, seed: int) -> None:
-        self.nodes, self.random = nodes, random.Random(seed)
+    def __init__(self, lab: Lab, nodes: int, seed: int, halved: bool) -> None:
+        self.nodes, self.random, self.halved = nodes, random.Random(seed), halved
         self.pal = lab.directory("pal")
         self.work = os.path.join(lab.directory.path, "work")
         os.mkdir(self.work)
         self.epoch = 0
+        self.throughputs = os.path.join(self.work, "throughputs.csv")
+        if halved:
+            self._halve()
+        self.draw()
+
+    def _halve(self) -> None:
+        for k, name in enumerate(HALVES):
+            nodes = ",".join(f"n{node}" for node in range(k, self.nodes, 2))
+            subprocess.run(["scontrol", "create", f"PartitionName={name}", f"Nodes={nodes}", "State=UP"], check=True)
+
+    def half_of(self, node: str) -> str:
+        """The partition of a node; "" where there is only one."""
+        return HALVES[int(node[1:]) % 2] if self.halved else ""
+
+    def draw(self) -> None:
+        """New scores, and new throughputs where there are two partitions."""
         self.draw_scores()
+        if self.halved:
+            self.draw_throughputs()
+
+    def draw_throughputs(self) -> None:
+        """Which half is faster, and how much, for each application."""
+        lines = ["application,gpus,type,relative_speed"]
+        for app in APPS:
+            speeds = (1.0, self.random.choice((0.25, 4.0)))
+            lines += [f"{app},{gpus},{h},{v:g}" for gpus in (1, 2) for h, v in zip(HALVES, speeds, strict=True)]
+        write_atomic(self.throughputs, "\n".join(lines) + "\n")
 
     def draw_scores(self) -> None:
         """As if a sweep had found it."""
@@ -209,13 +245,21 @@ class Crowd:
         exc = () if node or self._random.random() > 0.2 else (last,)
         words = ["--parsable", "-o", f"{file}.out", "-N1", f"--gres=gpu:{gpus}", *(f"--exclude={one}" for one in exc)]
         words += [f"--nodelist={node}"] if node else []
+        partition = self._partition(node)
+        words += ["-p", partition, "-J", self._random.choice(APPS)] if partition else []
         text = PAYLOAD.format(file=file, trap=kind.trap, each=kind.each, numbers=numbers, beat=BEAT_S)
         command = [*program("palsub"), *kind.words] if kind.words else ["sbatch"]
         done = subprocess.run([*command, *words], input=text, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"{command[0]} failed: {done.stderr}")
         job_id = int(done.stdout.split(";")[0])
-        self.jobs[job_id] = Job(job_id, name, file, numbers, gpus, (node,) if node else (), exc)
+        self.jobs[job_id] = Job(job_id, name, file, numbers, gpus, (node,) if node else (), exc, partition)
+
+    def _partition(self, node: str) -> str:
+        """All for most jobs, so that the tick has something to choose."""
+        if node or not self._site.halved:
+            return self._site.half_of(node) if node else ""
+        return ",".join(HALVES) if self._random.random() < 0.9 else self._random.choice(HALVES)
 
 
 class Watch:
@@ -271,6 +315,10 @@ class Watch:
             if (set(job.req_nodes), set(job.exc_nodes)) != (set(mine.req), set(mine.exc)):
                 lists = f"{job.req_nodes} {job.exc_nodes}"
                 self._findings.add(f"job {job.job_id} ({mine.kind}) is pending with the lists {lists}")
+            if mine.partition and set(job.partition.split(",")) != set(mine.partition.split(",")):
+                self._findings.add(
+                    f"job {job.job_id} ({mine.kind}) is pending in {job.partition}, not {mine.partition}"
+                )
         return len(pending)
 
 
@@ -301,7 +349,8 @@ class Daemon:
     """pal-rebalance, started again and again."""
 
     def __init__(self, site: Site) -> None:
-        self._env = os.environ | {f"SLURM_PAL_REBALANCE_{name}": value for name, value in TUNED.items()}
+        tuned = TUNED | (SHARING | {"THROUGHPUTS": site.throughputs} if site.halved else {})
+        self._env = os.environ | {f"SLURM_PAL_REBALANCE_{name}": value for name, value in tuned.items()}
         self._said = os.path.join(site.work, "daemon.err")
         self._process: subprocess.Popen[bytes] | None = None
         self.log = Log(os.path.join(site.pal, "rebalance.log"))
@@ -498,13 +547,13 @@ def finish(daemon: Daemon, crowd: Crowd, watch: Watch, findings: Findings) -> in
 
 def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
     """All of it; what was counted."""
-    site, findings = Site(lab, args.nodes, args.seed), Findings()
+    site, findings = Site(lab, args.nodes, args.seed, args.partitions), Findings()
     crowd, daemon = Crowd(site, args.numbers, args.kinds.split(","), args.seed), Daemon(site)
     watch, killer = Watch(crowd, findings), Killer(site, daemon, crowd, findings, args.seed)
     rng, began_s = random.Random(args.seed + 3), time.monotonic()
     with contextlib.ExitStack() as looks:
         looking = looks.enter_context(beside(watch.glance, 0.5))
-        with beside(lambda: crowd.feed(watch.living), 0.05) as feeding, beside(site.draw_scores, DRAW_S):
+        with beside(lambda: crowd.feed(watch.living), 0.05) as feeding, beside(site.draw, DRAW_S):
             for count in range(args.kills):
                 if looking or feeding:
                     break
@@ -527,6 +576,7 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
         "kills_in_step": dict(killer.at.most_common()), "jobs": len(crowd.jobs),
         "jobs_by_kind": dict(Counter(job.kind for job in crowd.jobs.values())),
         "restarts": sum(watch.restarts.values()), "moves": dict(Counter(move.outcome for move in moves)),
+        "into_another_partition": dict(Counter(move.outcome for move in moves if move.partition)),
         "leases": dict(Counter(lease.kind for lease in leases)),
         "numbers": sum(job.numbers for job in crowd.jobs.values()), "numbers_again": again,
         "pending_at_end": pending, "resized": resized, "wall_s": round(time.monotonic() - began_s),
@@ -541,6 +591,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--numbers", type=int, default=80, help="that a job counts to, on average")
     parser.add_argument("--kinds", default=",".join(KINDS), help="of jobs; without `checkpoint` all end soon")
+    parser.add_argument("--partitions", action="store_true", help="two of them, shared out by the tick")
     parser.add_argument("--dir", help="of the lab; it is left with all logs where something went wrong")
     args = parser.parse_args()
     path = args.dir or os.path.join(tempfile.mkdtemp(prefix="pal"), "lab")
