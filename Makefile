@@ -4,9 +4,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find slurm_pal cli profiling -name '*.py') $(wildcard etc/*.lua etc/*.toml spank/* slurm_pal/submit/*.sh) pyproject.toml README.md
+SOURCES := $(shell find slurm_pal cli profiling -name '*.py') $(wildcard etc/*.lua etc/*.toml spank/* slurm_pal/submit/*.sh profiling/driver/*) pyproject.toml README.md
 LUA := $(wildcard etc/*.lua tests/lua/*.lua)
 C := $(wildcard spank/*.c)
+KERNELS := $(wildcard profiling/driver/*.cu profiling/driver/*.h)
 SHELL_SCRIPTS := .ci/run $(wildcard etc/*.sh slurm_pal/submit/*.sh) $(wildcard tests/*.sh)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -40,8 +41,8 @@ slurm:  ## Slurm and munge from Debian's packages, if missing
 demo: setup  ## A real Slurm with emulated GPUs: sweep, classes, sbatch against palsub
 	@$(BIN)/pal demo
 
-tools:  ## Debian packages that only tests need: Lua for the filters, a compiler and valgrind for the plug-in
-	@etc/install-packages.sh lua5.1 gcc libc6-dev libslurm-dev binutils valgrind
+tools:  ## Debian packages that only tests need: Lua for the filters, a compiler and valgrind for the plug-in, a browser for the pages
+	@etc/install-packages.sh lua5.1 gcc libc6-dev libslurm-dev binutils valgrind chromium
 
 # Tests on a real Slurm mostly wait for it: they run beside the others, three files at a time, in a place of their own,
 # and are shown after them.
@@ -67,7 +68,7 @@ lint: $(VENV)/installed  ## ruff, mypy, shellcheck, luacheck, clang-format, cppc
 	$(BIN)/mypy -p slurm_pal
 	shellcheck $(SHELL_SCRIPTS)
 	luacheck --quiet $(LUA)
-	clang-format --dry-run --Werror $(C) $(wildcard spank/*.h spank/tests/*.[ch])
+	clang-format --dry-run --Werror $(C) $(KERNELS) $(wildcard spank/*.h spank/tests/*.[ch] tests/unit/*.c tests/unit/driver_double/*.[ch])
 	cppcheck --quiet --error-exitcode=1 --enable=warning --enable=style $(C)
 
 format: $(VENV)/installed  ## Let ruff format the tree

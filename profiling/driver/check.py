@@ -1,0 +1,179 @@
+"""Compare every kernel with a reference: python -m slurm_pal.profiling.driver.check [GPU].
+
+Small sizes, the same code as a measurement's; the tests run it on a double of the driver. GPU is
+Slurm's index, 0 unless given. Prints one line per quantity; exit code 0 when all agree, 5 when the
+device gave something else or broke, 10 where there is no driver or no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_pal.errors import Exit, PalError
+from slurm_pal.profiling import inputs
+from slurm_pal.profiling.backends import Setting
+from slurm_pal.profiling.benchmarks import Benchmark, by_id
+from slurm_pal.profiling.devices import DeviceError, DeviceInfo
+from slurm_pal.profiling.driver import reference
+from slurm_pal.profiling.driver.backend import DriverBackend, DriverKernel, open_backend
+from slurm_pal.profiling.driver.block import EPSILON
+from slurm_pal.profiling.driver.reference import Real
+from slurm_pal.profiling.driver.traffic import SCALE
+
+
+class Finding(NamedTuple):
+    """How far one quantity is from its reference."""
+
+    what: str
+    error: float  # of the worst number, relative to the largest of the reference
+    limit: float
+
+    @property
+    def good(self) -> bool:
+        """A number that is none is no agreement."""
+        return self.error <= self.limit
+
+
+SHAPES = {
+    "gemm_bf16": "256x384x160", "gemm_fp16": "256x384x160", "gemm_tf32": "256x384x160",
+    "gemm_fp32": "256x384x160", "gemm_fp64": "256x384x160", "tblock": "d256-seq128-batch2",
+    "hbm_triad": "3x512MiB", "hbm_copy": "2x512MiB", "pcie_h2d": "1MiB-pinned", "pcie_d2h": "1MiB-pinned",
+    "launch_latency": "empty-kernel", "p2p": "1MiB", "allreduce": "1MiB-ring",
+}  # fmt: skip
+"""Sizes at which numpy keeps up; the arrays of hbm must still be four times a cache."""
+
+# Half the last bit of the result, or what sums of rounded products lose, with room for a few of them.
+_LIMITS = {"bf16": 4e-3, "fp16": 6e-4, "tf32": 1e-5, "fp32": 2e-6, "fp64": 1e-14}
+_BLOCK_LIMIT = 0.03  # a dozen roundings to bf16 in a row
+_MOST_READ = 2**22  # numbers of an array that are compared
+
+
+def distance(found: Real, wanted: Real) -> float:
+    """Largest difference relative to the largest number wanted; infinite for what is no number."""
+    worst = float(np.max(np.abs(found - wanted)))
+    return worst / float(np.max(np.abs(wanted))) if math.isfinite(worst) else math.inf
+
+
+def _read(kernel: DriverKernel, name: str) -> Real:
+    """The whole of an array, or its end when it is large."""
+    array = kernel.arrays[name]
+    skipped = math.prod(array.shape) - _MOST_READ
+    if skipped > 0:
+        address = array.address + skipped * array.format.size
+        array = array._replace(address=address, shape=(_MOST_READ,))
+    return reference.numbers(kernel.read(array), array.format, array.shape)
+
+
+def _gemm(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
+    m, n, k = inputs.matrix(spec.shape)
+    a, b, c = (_read(kernel, name) for name in "abc")
+    wanted = (a if a.shape == (m, k) else a.T) @ (b.T if b.shape == (n, k) else b)
+    yield Finding("product", distance(c, wanted), _LIMITS[spec.dtype])
+    for name, drawn in (("a", a), ("b", b)):
+        yield from _normal(name, drawn)
+
+
+def _normal(name: str, drawn: Real) -> Iterator[Finding]:
+    """Mean, variance and fourth moment against 0, 1 and 3: within five standard errors."""
+    root = math.sqrt(drawn.size)
+    yield Finding(f"mean of {name}", abs(float(drawn.mean())), 5 / root)
+    yield Finding(f"variance of {name}", abs(float(drawn.var()) - 1), 5 * math.sqrt(2) / root)
+    yield Finding(f"fourth moment of {name}", abs(float((drawn**4).mean()) - 3), 5 * math.sqrt(96) / root)
+
+
+def _triad(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
+    a, b, c = (_read(kernel, name) for name in "abc")
+    yield Finding("b + s c", distance(a, b + SCALE * c), 1e-6)
+
+
+def _same(one: str, other: str) -> Callable[[DriverKernel, Benchmark], Iterator[Finding]]:
+    def check(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
+        yield Finding(f"{one} as {other}", distance(_read(kernel, one), _read(kernel, other)), 0.0)
+
+    return check
+
+
+def _block(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
+    shape = inputs.block(spec.shape)
+    size = (shape.batch, shape.seq, shape.width)
+    weights = {name: _read(kernel, name) for name in ("w_qkv", "w_out", "w_up", "w_down")}
+    x, above = (_read(kernel, name).reshape(size) for name in ("x", "above"))
+    wanted = reference.block(x, above, weights, shape.heads, EPSILON)
+    for name, value in wanted.items():
+        yield Finding(name, distance(_read(kernel, name).reshape(value.shape), value), _BLOCK_LIMIT)
+
+
+def _runs(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
+    """It was launched, and no error came of it."""
+    yield Finding("launched", 0.0, 0.0)
+
+
+CHECKS: dict[str, Callable[[DriverKernel, Benchmark], Iterator[Finding]]] = {
+    **{f"gemm_{dtype}": _gemm for dtype in _LIMITS},
+    "tblock": _block,
+    "hbm_triad": _triad,
+    "hbm_copy": _same("a", "b"),
+    "pcie_h2d": _same("target", "source"),
+    "pcie_d2h": _runs,
+    "launch_latency": _runs,
+}
+
+
+def check(backend: DriverBackend, device: DeviceInfo, spec: Benchmark) -> list[Finding]:
+    """Run two blocks of one benchmark and compare what they leave. Raises DeviceError."""
+    kernel = backend.prepare(device, spec)
+    try:
+        kernel.run_block(1)
+        return list(CHECKS[spec.id](kernel, spec))
+    finally:
+        kernel.close()
+
+
+def run(backend: DriverBackend, device: DeviceInfo) -> bool:
+    """All checks on one device, printed; whether all agree."""
+    good = True
+    for name in CHECKS:
+        spec = by_id(name)._replace(shape=SHAPES[name])
+        lack = backend.lacks(device, spec)
+        if lack:
+            print(f"{name:15} not here: {lack}")
+            continue
+        try:
+            findings = check(backend, device, spec)
+        except DeviceError as error:
+            print(f"{name:15} FAILED: {error}")
+            good = False
+            continue
+        for finding in findings:
+            verdict = "ok" if finding.good else "WRONG"
+            print(f"{name:15} {finding.what:24} error {finding.error:.2e}  limit {finding.limit:.0e}  {verdict}")
+            good = good and finding.good
+    return good
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m slurm_pal.profiling.driver.check", description="Check the kernels."
+    )
+    parser.add_argument("gpu", nargs="?", type=int, default=0, help="Slurm's index of the GPU")
+    index = parser.parse_args().gpu
+    try:
+        backend = open_backend(Setting("driver"))
+        devices = backend.devices("", (index,))
+        if not devices:
+            raise DeviceError(f"there is no GPU {index} here")
+        print(f"{devices[0].model} {devices[0].uuid}, kernels {backend.version}")
+        raise SystemExit(Exit.OK if run(backend, devices[0]) else Exit.HARDWARE)
+    except PalError as error:
+        print(f"check: {error}")
+        raise SystemExit(error.exit_code) from None
+
+
+if __name__ == "__main__":
+    main()

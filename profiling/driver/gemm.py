@@ -1,0 +1,91 @@
+"""Matrix products: which kernel serves which number format and device, and how it is launched."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+from slurm_pal.profiling import inputs
+from slurm_pal.profiling.devices import DeviceError
+from slurm_pal.profiling.driver.arguments import Format, Gemm, Operand
+from slurm_pal.profiling.driver.gpu import Gpu
+from slurm_pal.profiling.driver.site import Array, Body, Site
+
+OUTPUTS = 3  # matrices that are written in turn
+TILE, DEPTH = 128, 32  # m and n are multiples of the one, k of the other
+
+
+class Choice(NamedTuple):
+    """A kernel for one number format."""
+
+    kernel: str
+    form: Format
+    along_k: bool  # factors are a[m][k], b[n][k]; otherwise a[k][m], b[k][n]
+    least: int = 0  # compute capability, major * 10 + minor
+    below: int = 1000
+
+
+CHOICES: dict[str, tuple[Choice, ...]] = {
+    "bf16": (Choice("gemm_bf16_nt", Format.BF16, True, least=80),),
+    "fp16": (
+        Choice("gemm_fp16_nt", Format.FP16, True, least=80),
+        Choice("gemm_fp16_wmma", Format.FP16, True, least=70, below=80),
+    ),
+    "tf32": (Choice("gemm_tf32_nt", Format.TF32, True, least=80),),
+    "fp32": (Choice("gemm_fp32", Format.FP32, False),),
+    "fp64": (
+        Choice("gemm_fp64", Format.FP64, False, least=80),
+        Choice("gemm_fp64_scalar", Format.FP64, False, least=70, below=80),
+    ),
+}
+
+
+def choose(dtype: str, capability: int) -> Choice | None:
+    """The kernel for a number format on a device; None where it has none."""
+    return next((c for c in CHOICES.get(dtype, ()) if c.least <= capability < c.below), None)
+
+
+class Batch(NamedTuple):
+    """How many products of one shape, and how many of them share the outer step."""
+
+    products: int = 1
+    inner: int = 1
+
+
+def product(
+    gpu: Gpu,
+    kernel: str,
+    factors: tuple[Operand, Operand, Operand],
+    sizes: tuple[int, int, int],
+    alpha: float = 1.0,
+    add: int = 0,
+    batch: Batch = Batch(),  # noqa: B008
+) -> Callable[[], None]:
+    """A launch of c = alpha a b (+ add) for factors a, b, c and sizes m, n, k. Raises DeviceError."""
+    m, n, k = sizes
+    if m % TILE or n % TILE or k % DEPTH:
+        raise DeviceError(
+            f"{kernel}: a product of {m}x{n}x{k}; wanted multiples of {TILE} for rows and columns, of {DEPTH} between"
+        )
+    argument = Gemm(*factors, add, m, n, k, batch.inner, alpha, 0)
+    return gpu.launch(kernel, (m // TILE * (n // TILE), batch.products), argument)
+
+
+def build(site: Site) -> Body:
+    """The benchmark: one product after the other into a ring of outputs. Raises DeviceError."""
+    spec = site.spec
+    choice = choose(spec.dtype, site.gpu.limits.capability)
+    if choice is None:
+        raise DeviceError(f"{spec.id}: no kernel for {spec.dtype} on this device")
+    m, n, k = inputs.matrix(spec.shape)
+    site.load([choice.kernel])
+    a, b = (site.normal(choice.form, *((size, k) if choice.along_k else (k, size))) for size in (m, n))
+    outputs = [site.empty(choice.form, m, n) for _ in range(OUTPUTS)]
+    launches = [product(site.gpu, choice.kernel, (_whole(a), _whole(b), _whole(out)), (m, n, k)) for out in outputs]
+    turn = itertools.cycle(launches)
+    return Body(lambda: next(turn)(), 2.0 * m * n * k, {"a": a, "b": b, "c": outputs[0]})
+
+
+def _whole(array: Array) -> Operand:
+    return Operand(array.address, array.shape[-1], 0, 0)

@@ -1,0 +1,191 @@
+/* What the kernels need of a GPU, under names that say what it does.
+ *
+ * The kernels are plain C over these few functions. Tests compile the same
+ * kernels for the host against another header with the same names
+ * (tests/unit/driver_double/host_platform.h), so the layout of every fragment
+ * below is stated here and is part of the contract.
+ *
+ * Fragments of a 16 x 8 product, `lane` being 0..31, g = lane / 4, t = lane % 4
+ * (PTX ISA, "Matrix Fragments for mma.m16n8k16" and ".m16n8k8"); a register
+ * holds 4 bytes, so two 16-bit numbers or one tf32: a[0..3]  bytes 4t of row g,
+ * of row g + 8, bytes 16 + 4t of row g, of row g + 8   (32 bytes of k per row)
+ *   b0, b1   bytes 4t and 16 + 4t of column g
+ *   d[0..3]  row g columns 2t, 2t + 1, then row g + 8 columns 2t, 2t + 1
+ */
+#ifndef PLATFORM_H
+#define PLATFORM_H
+
+#include <stdint.h>
+
+#ifndef __CUDA_ARCH__
+#define TARGET 0 /* nvcc's pass over host code: no kernel body is wanted */
+#else
+#define TARGET (__CUDA_ARCH__ / 10)
+#endif
+#define FOR_AMPERE (TARGET >= 80) /* bf16, tf32, fp64 on tensor cores, asynchronous copies */
+#define FOR_VOLTA (TARGET > 0 && TARGET < 80)
+
+#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define DEVICE static __device__ __forceinline__
+#define SHARED __shared__ __align__(128)
+#define UNROLL _Pragma("unroll")
+
+DEVICE void sync_block(void) {
+    __syncthreads();
+}
+DEVICE void sync_warp(void) {
+    __syncwarp();
+}
+DEVICE float from_lane_xor(float value, int mask) {
+    return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+DEVICE uint32_t shared_address(const void *pointer) {
+    return (uint32_t) __cvta_generic_to_shared(pointer);
+}
+
+/* Copy 16 bytes into shared memory. They are there after copies_commit(),
+ * copies_wait(n) and sync_block(). */
+DEVICE void copy16(void *to, const void *from) {
+#if FOR_AMPERE
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+#else
+    *(uint4 *) to = *(const uint4 *) from;
+#endif
+}
+
+/* End a group of copies. */
+DEVICE void copies_commit(void) {
+#if FOR_AMPERE
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+/* Wait until at most `n` groups are under way; `n` is a literal. */
+#if FOR_AMPERE
+#define copies_wait(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+#else
+#define copies_wait(n) ((void) (n))
+#endif
+
+/* sin and cos of `turn` full turns. */
+DEVICE void sine_cosine(float turn, float *s, float *c) {
+    sincospif(2.0f * turn, s, c);
+}
+DEVICE void sine_cosine_double(double turn, double *s, double *c) {
+    sincospi(2.0 * turn, s, c);
+}
+
+DEVICE uint16_t half_of(float value) {
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+#if FOR_AMPERE
+/* Two floats as the nearest bf16, ties to even, in one word. */
+DEVICE uint32_t pair_bf16(float low, float high) {
+    uint32_t word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+
+/* Four 8 x 16-byte matrices: lane 8 i + r gives the address of row r of matrix
+ * i. Register i of a lane is then bytes 4t of row g of matrix i. */
+DEVICE void load_matrices(uint32_t r[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+/* The same with each 8 x 8 matrix of 16-bit numbers transposed: rows 2t, 2t + 1
+ * of column g. */
+DEVICE void load_matrices_transposed(uint32_t r[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+#define MMA(shape, types)                                                                                              \
+    asm volatile("mma.sync.aligned." shape ".row.col." types                                                           \
+                 " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "                                                            \
+                 "{%0,%1,%2,%3};"                                                                                      \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                      \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+
+/* d += a b for a 16 x 8 piece, k = 16 (bf16, fp16) or 8 (tf32). */
+DEVICE void mma_bf16(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    MMA("m16n8k16", "f32.bf16.bf16.f32");
+}
+DEVICE void mma_fp16(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    MMA("m16n8k16", "f32.f16.f16.f32");
+}
+DEVICE void mma_tf32(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    MMA("m16n8k8", "f32.tf32.tf32.f32");
+}
+
+/* d += a b for an 8 x 8 piece, k = 4: a is row g, k = t; b is column g, k = t;
+ * d is row g, columns 2t, 2t + 1. */
+DEVICE void mma_fp64(double d[2], double a, double b) {
+    asm volatile(
+        "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, "
+        "{%3}, {%0,%1};"
+        : "+d"(d[0]), "+d"(d[1])
+        : "d"(a), "d"(b));
+}
+#endif
+
+#if FOR_VOLTA
+/* 16 x 16 fragments of the first tensor cores; which lane holds what is not
+ * defined. `stride` is in elements and a multiple of 8 (fp16) or 4 (fp32). */
+typedef struct {
+    uint32_t r[8];
+} HalfFragment;
+typedef struct {
+    float r[8];
+} FloatFragment;
+
+#define WMMA_LOAD(operand, layout)                                                                                     \
+    asm volatile("wmma.load." operand ".sync.aligned." layout                                                          \
+                 ".m16n16k16.shared.f16 "                                                                              \
+                 "{%0,%1,%2,%3,%4,%5,%6,%7}, [%8], %9;"                                                                \
+                 : "=r"(f->r[0]), "=r"(f->r[1]), "=r"(f->r[2]), "=r"(f->r[3]), "=r"(f->r[4]), "=r"(f->r[5]),           \
+                   "=r"(f->r[6]), "=r"(f->r[7])                                                                        \
+                 : "r"(shared_address(from)), "r"(stride)                                                              \
+                 : "memory")
+
+/* a[row][k] and b[column][k], k running along memory. */
+DEVICE void wmma_load_a(HalfFragment *f, const uint16_t *from, int stride) {
+    WMMA_LOAD("a", "row");
+}
+DEVICE void wmma_load_b(HalfFragment *f, const uint16_t *from, int stride) {
+    WMMA_LOAD("b", "col");
+}
+
+DEVICE void wmma(FloatFragment *d, const HalfFragment *a, const HalfFragment *b) {
+    asm volatile(
+        "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7}, "
+        "{%8,%9,%10,%11,%12,%13,%14,%15}, "
+        "{%16,%17,%18,%19,%20,%21,%22,%23}, {%0,%1,%2,%3,%4,%5,%6,%7};"
+        : "+f"(d->r[0]), "+f"(d->r[1]), "+f"(d->r[2]), "+f"(d->r[3]), "+f"(d->r[4]), "+f"(d->r[5]), "+f"(d->r[6]),
+          "+f"(d->r[7])
+        : "r"(a->r[0]), "r"(a->r[1]), "r"(a->r[2]), "r"(a->r[3]), "r"(a->r[4]), "r"(a->r[5]), "r"(a->r[6]),
+          "r"(a->r[7]), "r"(b->r[0]), "r"(b->r[1]), "r"(b->r[2]), "r"(b->r[3]), "r"(b->r[4]), "r"(b->r[5]),
+          "r"(b->r[6]), "r"(b->r[7]));
+}
+
+/* To shared memory, row by row. */
+DEVICE void wmma_store(float *to, const FloatFragment *d, int stride) {
+    asm volatile(
+        "wmma.store.d.sync.aligned.row.m16n16k16.shared.f32 [%0], "
+        "{%1,%2,%3,%4,%5,%6,%7,%8}, %9;" ::"r"(shared_address(to)),
+        "f"(d->r[0]), "f"(d->r[1]), "f"(d->r[2]), "f"(d->r[3]), "f"(d->r[4]), "f"(d->r[5]), "f"(d->r[6]), "f"(d->r[7]),
+        "r"(stride)
+        : "memory");
+}
+#endif
+
+#endif

@@ -1,0 +1,98 @@
+"""Memory, host link and launch: the benchmarks that move bytes or do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from slurm_pal.profiling.devices import DeviceError
+from slurm_pal.profiling.driver.arguments import Format, Stream
+from slurm_pal.profiling.driver.site import Array, Body, Site
+
+SCALE = 0.4  # s of a = b + s * c
+VECTOR = 16  # bytes
+BLOCK_VECTORS = 1024  # that one block of threads moves
+L2_MULTIPLE = 4  # an array that is not much larger than the cache measures the cache
+
+
+def _arrays(site: Site, count: int) -> list[Array]:
+    size = site.array_bytes(VECTOR * BLOCK_VECTORS)
+    cache = site.gpu.limits.l2_bytes
+    if size < L2_MULTIPLE * cache:
+        raise DeviceError(
+            f"{site.spec.id}: arrays of {size} bytes for a cache of {cache}; "
+            f"wanted {L2_MULTIPLE} times the cache or more"
+        )
+    return [site.normal(Format.FP32, size // 4) for _ in range(count)]
+
+
+def triad(site: Site) -> Body:
+    """a = b + s * c. Raises DeviceError."""
+    site.load(["hbm_triad"])
+    a, b, c = _arrays(site, 3)
+    vectors = a.size // VECTOR
+    argument = Stream(a.address, b.address, c.address, vectors, SCALE, 0)
+    launch = site.gpu.launch("hbm_triad", (vectors // BLOCK_VECTORS, 1), argument)
+    return Body(launch, 3.0 * a.size, {"a": a, "b": b, "c": c})
+
+
+def copy(site: Site) -> Body:
+    """a = b. Raises DeviceError."""
+    site.load(["hbm_copy"])
+    a, b = _arrays(site, 2)
+    vectors = a.size // VECTOR
+    argument = Stream(a.address, b.address, 0, vectors, 0.0, 0)
+    launch = site.gpu.launch("hbm_copy", (vectors // BLOCK_VECTORS, 1), argument)
+    return Body(launch, 2.0 * a.size, {"a": a, "b": b})
+
+
+def _over_the_bus(name: str, to_device: bool) -> Callable[[Site], Body]:
+    def build(site: Site) -> Body:
+        gpu = site.gpu
+        site.load([])
+        size = site.array_bytes(VECTOR)
+        source = site.normal(Format.FP32, size // 4)
+        target = site.empty(Format.FP32, size // 4)
+        host = gpu.pinned(size)
+        # The host's memory is touched, and holds noise rather than zeros, before anything is timed.
+        gpu.library.call("cuMemcpyDtoHAsync_v2", host, source.address, size, gpu.stream)
+        gpu.wait()
+        check, function = gpu.library.check, gpu.library.function(name)
+        arguments = (target.address, host, size) if to_device else (host, source.address, size)
+
+        def launch() -> None:
+            check(name, function(*arguments, gpu.stream))
+
+        return Body(launch, float(size), {"source": source, "target": target})
+
+    return build
+
+
+pcie_h2d = _over_the_bus("cuMemcpyHtoDAsync_v2", True)
+pcie_d2h = _over_the_bus("cuMemcpyDtoHAsync_v2", False)
+
+
+def launch_latency(site: Site) -> Body:
+    """A kernel that does nothing, one after the other: what is timed is how fast they can be started."""
+    site.gpu.load(["empty"])
+    return Body(site.gpu.launch("empty", (1, 1)), 1.0)
+
+
+def p2p(site: Site) -> Body:
+    """Copies to the memory of one other device. Raises DeviceError."""
+    if len(site.gpus) != 2:
+        raise DeviceError(f"{site.spec.id} needs one peer and got {len(site.gpus) - 1}")
+    gpu, peer = site.gpus
+    site.load([])
+    size = site.array_bytes(VECTOR)
+    source = site.normal(Format.FP32, size // 4)
+    target = Array(peer.allocate(size), Format.FP32, source.shape)
+    gpu.reach(peer)
+    peer.reach(gpu)
+    gpu.use()
+    check, function = gpu.library.check, gpu.library.function("cuMemcpyPeerAsync")
+    arguments = (target.address, peer.context, source.address, gpu.context, size, gpu.stream)
+
+    def launch() -> None:
+        check("cuMemcpyPeerAsync", function(*arguments))
+
+    return Body(launch, float(size), {"source": source, "target": target})

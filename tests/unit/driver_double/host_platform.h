@@ -1,0 +1,224 @@
+/* The functions of profiling/driver/platform.h for the host: the same names,
+ * the same layout of fragments, plain C. Included by kernels.cu in place of
+ * that header when the kernels are compiled for the double.
+ *
+ * The threads of a block are fibers (fibers.h); what one warp does together
+ * passes through `exchange`. */
+#ifndef HOST_PLATFORM_H
+#define HOST_PLATFORM_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "fibers.h"
+
+#define FOR_AMPERE 1 /* the double has the kernels of all architectures */
+#define FOR_VOLTA 1
+
+#define KERNEL(threads) void
+#define DEVICE static inline __attribute__((always_inline, unused))
+#define SHARED static _Alignas(128)
+#define UNROLL
+
+DEVICE void sync_block(void) {
+    fiber_sync_block();
+}
+DEVICE void sync_warp(void) {
+    fiber_sync_warp();
+}
+
+/* What each lane of this warp hands in, seen by all: two buffers in turn, so
+ * that one barrier is enough. */
+DEVICE const char *exchange(const void *mine, size_t size) {
+    char *buffer = fiber_exchange_buffer();
+    memcpy(buffer + (threadIdx.x % 32) * FIBER_EXCHANGE_BYTES, mine, size);
+    fiber_sync_warp();
+    return buffer;
+}
+#define FROM_LANE(buffer, lane, type) ((const type *) ((buffer) + (lane) *FIBER_EXCHANGE_BYTES))
+
+DEVICE float from_lane_xor(float value, int mask) {
+    const char *all = exchange(&value, sizeof value);
+    return *FROM_LANE(all, (threadIdx.x % 32) ^ mask, float);
+}
+
+DEVICE void copy16(void *to, const void *from) {
+    fiber_copy16(to, from);
+}
+DEVICE void copies_commit(void) {
+    fiber_copies_commit();
+}
+DEVICE void copies_wait(int n) {
+    fiber_copies_wait(n);
+}
+
+DEVICE void sine_cosine(float turn, float *s, float *c) {
+    *s = (float) sin(6.283185307179586 * (double) turn);
+    *c = (float) cos(6.283185307179586 * (double) turn);
+}
+DEVICE void sine_cosine_double(double turn, double *s, double *c) {
+    *s = sin(6.283185307179586 * turn);
+    *c = cos(6.283185307179586 * turn);
+}
+
+DEVICE uint32_t raw(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+
+DEVICE float number(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+/* IEEE binary16, nearest, ties to even. */
+DEVICE uint16_t half_of(float value) {
+    int exponent;
+    uint16_t sign = (uint16_t) (raw(value) >> 16 & 0x8000u);
+    double size = fabs((double) value);
+    if (size >= 65520.0)
+        return sign | 0x7c00u;
+    if (size == 0.0)
+        return sign;
+    frexp(size, &exponent);
+    if (exponent < -13)
+        exponent = -13;                                           /* subnormal */
+    uint16_t steps = (uint16_t) rint(ldexp(size, 11 - exponent)); /* 1024 .. 2048, or less when subnormal */
+    return (uint16_t) (sign | (((exponent + 13) << 10) + steps));
+}
+
+DEVICE float from_half(uint16_t bits) {
+    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    double size = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
+    return (float) (bits & 0x8000 ? -size : size);
+}
+
+DEVICE uint32_t pair_bf16(float low, float high) {
+    uint32_t l = raw(low), h = raw(high);
+    l = (l + 0x7fffu + (l >> 16 & 1u)) >> 16;
+    h = (h + 0x7fffu + (h >> 16 & 1u)) >> 16;
+    return l | h << 16;
+}
+
+/* ---- matrices of 8 rows of 16 bytes */
+
+/* The 8 lines of each matrix should lie in different banks: 16 bytes each of
+ * 128. */
+DEVICE void note_conflicts(const char *all) {
+    if (threadIdx.x % 32)
+        return;
+    for (int i = 0; i < 4; i++) {
+        unsigned banks = 0;
+        for (int line = 0; line < 8; line++)
+            banks |= 1u << ((uintptr_t) *FROM_LANE(all, 8 * i + line, const char *) / 16 % 8);
+        fibers_conflicts += banks != 255;
+    }
+}
+
+DEVICE void load_matrices(uint32_t r[4], const void *row) {
+    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const char *all = exchange(&row, sizeof row);
+    note_conflicts(all);
+    for (int i = 0; i < 4; i++)
+        memcpy(&r[i], *FROM_LANE(all, 8 * i + g, const char *) + 4 * t, 4);
+}
+
+DEVICE void load_matrices_transposed(uint32_t r[4], const void *row) {
+    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const char *all = exchange(&row, sizeof row);
+    note_conflicts(all);
+    for (int i = 0; i < 4; i++)
+        for (int e = 0; e < 2; e++)
+            memcpy((char *) &r[i] + 2 * e, *FROM_LANE(all, 8 * i + 2 * t + e, const char *) + 2 * g, 2);
+}
+
+typedef struct {
+    uint32_t a[4], b[2];
+} Factors;
+
+/* Row `row` of a is bytes 0..31 of k: lane 4 (row % 8) + t has bytes 4t and 16
+ * + 4t. */
+DEVICE uint32_t word_of_a(const char *all, int row, int word) {
+    return FROM_LANE(all, row % 8 * 4 + word % 4, Factors)->a[row / 8 + word / 4 * 2];
+}
+DEVICE uint32_t word_of_b(const char *all, int column, int word) {
+    return FROM_LANE(all, column * 4 + word % 4, Factors)->b[word / 4];
+}
+
+DEVICE float low_product(uint32_t a, uint32_t b, int format) {
+    if (format == 0) /* bf16 */
+        return number(a << 16) * number(b << 16) + number(a & 0xffff0000u) * number(b & 0xffff0000u);
+    if (format == 1) /* fp16 */
+        return from_half((uint16_t) a) * from_half((uint16_t) b) +
+               from_half((uint16_t) (a >> 16)) * from_half((uint16_t) (b >> 16));
+    return (a | b) & 0x1fffu ? NAN : number(a) * number(b); /* tf32 has 10 bits of mantissa, others
+                                                               are undefined */
+}
+
+DEVICE void mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int format) {
+    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    Factors mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    const char *all = exchange(&mine, sizeof mine);
+    for (int i = 0; i < 4; i++)
+        for (int word = 0; word < 8; word++)
+            d[i] += low_product(word_of_a(all, g + i / 2 * 8, word), word_of_b(all, 2 * t + i % 2, word), format);
+}
+DEVICE void mma_bf16(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    mma(d, a, b0, b1, 0);
+}
+DEVICE void mma_fp16(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    mma(d, a, b0, b1, 1);
+}
+DEVICE void mma_tf32(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    mma(d, a, b0, b1, 2);
+}
+
+DEVICE void mma_fp64(double d[2], double a, double b) {
+    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    double mine[2] = {a, b};
+    const char *all = exchange(mine, sizeof mine);
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 4; k++)
+            d[i] += FROM_LANE(all, 4 * g + k, double)[0] * FROM_LANE(all, 4 * (2 * t + i) + k, double)[1];
+}
+
+/* ---- 16 x 16 fragments: lane l holds the numbers 8 l .. 8 l + 7, row by row
+ * (a layout of our own: the real one is undefined, and no kernel may depend on
+ * it) */
+
+typedef struct {
+    uint32_t r[8];
+} HalfFragment; /* one number in each */
+typedef struct {
+    float r[8];
+} FloatFragment;
+
+DEVICE void wmma_load_a(HalfFragment *f, const uint16_t *from, int stride) {
+    int lane = threadIdx.x % 32;
+    for (int i = 0; i < 8; i++)
+        f->r[i] = from[lane / 2 * stride + lane % 2 * 8 + i];
+}
+DEVICE void wmma_load_b(HalfFragment *f, const uint16_t *from, int stride) {
+    wmma_load_a(f, from, stride);
+}
+
+DEVICE void wmma(FloatFragment *d, const HalfFragment *a, const HalfFragment *b) {
+    int row = threadIdx.x % 32 / 2, column = threadIdx.x % 2 * 8;
+    HalfFragment mine[2] = {*a, *b};
+    const char *all = exchange(mine, sizeof mine);
+    for (int i = 0; i < 8; i++)
+        for (int k = 0; k < 16; k++)
+            d->r[i] += from_half((uint16_t) FROM_LANE(all, 2 * row + k / 8, HalfFragment)[0].r[k % 8]) *
+                       from_half((uint16_t) FROM_LANE(all, 2 * (column + i) + k / 8, HalfFragment)[1].r[k % 8]);
+}
+
+DEVICE void wmma_store(float *to, const FloatFragment *d, int stride) {
+    int lane = threadIdx.x % 32;
+    for (int i = 0; i < 8; i++)
+        to[lane / 2 * stride + lane % 2 * 8 + i] = d->r[i];
+}
+
+#endif
