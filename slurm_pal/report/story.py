@@ -103,9 +103,9 @@ def _move(move: Move, steps: list[tuple[str, float]]) -> Event:
         text += ", observed " + ("unknown (pal progress tells it)" if observed_s is None else f"{observed_s:.0f} s")
     return {
         "at_s": move.made_s, "what": "move", "from": move.source, "to": target, "partition": move.partition,
-        "before": move.before,
-        "after": move.after, "gain_s": move.gain_s, "observed_gain_s": observed_s, "cost_s": move.cost_s,
-        "checkpoint": move.checkpoint, "steps": [{"step": step, "at_s": at_s} for step, at_s in steps],
+        "before": move.before, "after": move.after, "gain_s": move.gain_s, "observed_gain_s": observed_s,
+        "cost_s": move.cost_s, "checkpoint": move.checkpoint,
+        "steps": [{"step": step, "at_s": at_s} for step, at_s in steps],
         "outcome": move.outcome, "detail": move.detail, "ended_s": move.ended_s if move.outcome else None,
         "text": text + (f"; {move.detail}" if move.detail else ""),
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 
@@ -28,3 +29,18 @@ def age(seconds: float | None) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"
     return f"{max(0.0, seconds):.0f}s"
+
+
+def unbroken(text: str) -> str:
+    """The same with a number and its percent sign on one line."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def counted(n: int, noun: str) -> str:
+    """`1 GPU`, `1,000 GPUs`."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def day(ts: float) -> str:
+    """A date, UTC."""
+    return time.strftime("%Y-%m-%d", time.gmtime(ts))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
 import struct
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -23,8 +21,9 @@ from slurm_pal.simulate.trace import Trace
 matplotlib = pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 pytest.importorskip("jinja2", reason="the page needs Jinja2")
 
+from slurm_pal.report.html import inline  # noqa: E402
 from slurm_pal.report.simulation.files import JOBS, PAGE, SUMMARY  # noqa: E402
-from slurm_pal.report.simulation.page import inline, page, write_report  # noqa: E402
+from slurm_pal.report.simulation.page import page, write_report  # noqa: E402
 from slurm_pal.report.simulation.pictures import (  # noqa: E402
     BASELINE_COLOUR,
     PLANS,
@@ -35,12 +34,8 @@ from slurm_pal.report.simulation.pictures import (  # noqa: E402
 )
 from slurm_pal.report.simulation.study import Comparison, Study, Sweep, compare  # noqa: E402
 
+from .html_reader import HOSTILE, Reader, dumped_dom  # noqa: E402
 from .replay_factory import drawn, outcome, replay, trace_of  # noqa: E402
-
-HOSTILE = (
-    '"><script src="http://evil.example/x.js">alert(1)</script><img src=x onerror=y> {{ 7*7 }} $\\alpha & <!-- -->'
-)
-VOID = {"meta", "br"}
 
 
 def study(**changes: object) -> Study:
@@ -68,36 +63,6 @@ def study(**changes: object) -> Study:
 def full() -> tuple[Comparison, str]:
     comparison = compare(study())
     return comparison, page(comparison, pictures(comparison, ("svg",)))
-
-
-class Reader(HTMLParser):
-    """Tags, attributes and text of a page; a tag closed out of order is an error."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str, str]] = []
-        self.text: list[str] = []
-        self.open: list[str] = []
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
 
 
 def test_the_page_says_what_was_found(full: tuple[Comparison, str]) -> None:
@@ -242,14 +207,9 @@ def test_a_written_report(tmp_path: Path) -> None:
 
 
 def test_a_browser_shows_the_page(full: tuple[Comparison, str], tmp_path: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no chromium on PATH")
     path = tmp_path / PAGE
     path.write_text(full[1], encoding="utf-8")
-    argv = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--dump-dom"]
-    done = subprocess.run([*argv, path.as_uri()], capture_output=True, text=True, timeout=120, check=True)
-    reader = Reader(done.stdout)
+    reader = Reader(dumped_dom(path))
     assert reader.tags.count("svg") == len(PLANS)
     assert "class-fit takes" in " ".join(reader.text)
 

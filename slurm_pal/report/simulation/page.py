@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from importlib import resources
 from typing import Any, NamedTuple
 
 from slurm_pal import __version__
-from slurm_pal.errors import MissingPackageError
+from slurm_pal.report.drawing import Picture
+from slurm_pal.report.html import inline, rendered
 from slurm_pal.report.simulation.files import JOBS, PAGE, SUMMARY, jobs_csv, save, summary_json
-from slurm_pal.report.simulation.pictures import Picture, file_names, pictures
+from slurm_pal.report.simulation.pictures import file_names, pictures
 from slurm_pal.report.simulation.study import Comparison
 from slurm_pal.report.simulation.tables import caveats, claim, table, to_json, what_you_gain
 from slurm_pal.report.simulation.words import NOTHING, gpus_text, interval, percent, ratio_text
+from slurm_pal.report.table import unbroken
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, verdict
-
-try:
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-except ImportError as error:
-    raise MissingPackageError("the page needs Jinja2: apt-get install python3-jinja2, or pip install jinja2") from error
 
 TEMPLATE = "page.html.j2"
 BAD_ROWS = 20  # as many are shown; summary.json has more
@@ -51,9 +45,7 @@ class Tile(NamedTuple):
 
 def page(comparison: Comparison, drawn: Sequence[Picture]) -> str:
     """The page as HTML. Everything from the trace and the command line is escaped."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    text = resources.files(__package__ or "").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    return environment.from_string(text).render(_content(comparison, drawn)) + "\n"
+    return rendered(__package__ or "", TEMPLATE, _content(comparison, drawn))
 
 
 def write_report(folder: str, comparison: Comparison) -> list[str]:
@@ -78,13 +70,13 @@ def _content(comparison: Comparison, drawn: Sequence[Picture]) -> dict[str, Any]
     return {
         "study": study,
         "version": __version__,
-        "claim": _unbroken(claim(comparison)),
+        "claim": unbroken(claim(comparison)),
         "verdict": said,
         "verdict_words": VERDICTS[said],
         "tiles": [_tile(name, comparison.headline.ratio.get(metric)) for name, metric in TILES],
         "header": header,
         "rows": rows,
-        "lines": [_split(_unbroken(line)) for line in what_you_gain(comparison)[1:]],
+        "lines": [_split(unbroken(line)) for line in what_you_gain(comparison)[1:]],
         "pictures": [(picture, inline(picture)) for picture in drawn if not picture.missing],
         "missing": [picture for picture in drawn if picture.missing],
         "fairness": _fairness(comparison),
@@ -96,38 +88,12 @@ def _content(comparison: Comparison, drawn: Sequence[Picture]) -> dict[str, Any]
     }
 
 
-def inline(picture: Picture) -> Markup:
-    """The SVG as part of a page: no prologue, comments, metadata or namespaces, ids of its own.
-
-    matplotlib numbers ids anew in every picture; two pictures of one page would share clip
-    paths. HTML knows the namespaces, so the page holds no address at all.
-    """
-    text = picture.images["svg"].decode()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)
-    text = re.sub(r'\sid="', rf' id="{picture.name}-', text)
-    text = re.sub(r'href="#', f'href="#{picture.name}-', text).replace("url(#", f"url(#{picture.name}-")
-    # The width is the page's; the viewBox keeps the proportions.
-    text = re.sub(r'<svg\b([^>]*?)\swidth="[^"]*"', r"<svg\1", text, count=1)
-    text = re.sub(r'<svg\b([^>]*?)\sheight="[^"]*"', r"<svg\1", text, count=1)
-    label = Markup('<svg role="img" aria-label="{}"').format(f"{picture.title}. {picture.caption}")
-    # Safe as it is: our own drawing, in which names are outlines.
-    return Markup(text.strip().replace("<svg", label, 1))
-
-
 def _tile(name: str, ratio: Ratio | None) -> Tile:
     if ratio is None:
         return Tile(name, NOTHING, "nothing to compare", "unclear", VERDICTS["unclear"])
     said = verdict(ratio)
     changed = f"{100 * (ratio.mean - 1):+.0f} %".replace("-", "\N{MINUS SIGN}")
     return Tile(name, changed, f"ratio {ratio.mean:.2f}, 95 % interval {interval(ratio)}", said, VERDICTS[said])
-
-
-def _unbroken(text: str) -> str:
-    """The same with a number and its percent sign on one line."""
-    return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _split(line: str) -> tuple[str, str]:

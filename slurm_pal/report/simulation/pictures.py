@@ -1,78 +1,41 @@
-"""The pictures of a report, drawn with matplotlib's objects: no window, no global figure.
-
-The same study gives the same bytes on one machine: no dates, ids from a fixed salt, and
-settings of the user's matplotlibrc have no say.
-"""
+"""The pictures of a replay's report."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.errors import MissingPackageError
+from slurm_pal.report import drawing
+from slurm_pal.report.drawing import (
+    COLOURS,
+    INK,
+    NO_DATE,
+    PAPER,
+    SOFT,
+    Axes,
+    Figure,
+    Kind,
+    Picture,
+    legend_above,
+    ticker,
+)
 from slurm_pal.report.simulation.study import Comparison, Sweep
 from slurm_pal.report.simulation.words import gpus_text, unit_of
 from slurm_pal.simulate.metrics import Metrics
 from slurm_pal.simulate.result import Replay, Timeline
 from slurm_pal.simulate.statistics import Ratio, mean_interval, ratios
 
-try:
-    import matplotlib
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-except ImportError as error:
-    raise MissingPackageError(
-        "pictures need matplotlib: apt-get install python3-matplotlib, or pip install matplotlib"
-    ) from error
-
-Kind = Literal["svg", "png"]
 Floats = NDArray[np.float64]
 
-BASELINE_COLOUR = "#4d4d4d"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Okabe and Ito's palette: told apart with any common colour blindness."""
+BASELINE_COLOUR = SOFT
 DASHES = ("-", "--", "-.", ":")
 MARKS = ("o", "s", "^", "D", "v", "P")
 
-WIDTH_IN, DPI = 10.0, 100  # 1000 px
 CDF_POINTS = 250
 TIME_BINS = 240
-SETTINGS = {
-    "svg.hashsalt": "slurm-pal",
-    "svg.fonttype": "path",  # the reader's fonts have other widths
-    "text.parse_math": False,  # a $ in a name is a $
-    "font.size": 12,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#888888",
-    "axes.labelcolor": "#222222",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e3e3e3",
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "lines.linewidth": 2.0,
-}
-NO_DATE: dict[Kind, dict[str, None]] = {
-    "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
-    "png": {"Software": None},
-}
-
-
-class Picture(NamedTuple):
-    """A picture, or why there is none (`missing`)."""
-
-    name: str  # file name without its ending
-    title: str
-    caption: str
-    images: dict[Kind, bytes]
-    missing: str = ""
 
 
 class Plan(NamedTuple):
@@ -96,25 +59,9 @@ def file_names() -> list[str]:
 
 
 def _picture(plan: Plan, comparison: Comparison, kinds: Sequence[Kind]) -> Picture:
-    images: dict[Kind, bytes] = {}
-    with _settings():
-        figure = Figure(figsize=(WIDTH_IN, plan.height_in), dpi=DPI, layout="constrained")
-        missing = plan.draw(comparison, figure)
-        for kind in kinds if not missing else ():
-            stream = io.BytesIO()
-            figure.savefig(stream, format=kind, metadata=NO_DATE[kind])
-            images[kind] = stream.getvalue()
     caption = plan.caption.format(baseline=comparison.study.baseline, policy=comparison.study.policy)
     title = plan.title.format(baseline=comparison.study.baseline)
-    return Picture(plan.name, title, caption, images, missing)
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(SETTINGS)  # type: ignore[arg-type, unused-ignore]
-        yield
+    return drawing.draw(plan.name, title, caption, lambda figure: plan.draw(comparison, figure), kinds, plan.height_in)
 
 
 class Style(NamedTuple):
@@ -153,7 +100,7 @@ def _ratios(comparison: Comparison, figure: Figure) -> str:
         axes.scatter(single, place + offsets, s=16, color=look.colour, alpha=0.35, linewidths=0)
         _whisker(axes, ratio, place, look, across=True)
         text = f"{ratio.mean:.2f}" + ("" if ratio.low is None else f"   [{ratio.low:.2f}, {ratio.high:.2f}]")
-        shade = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.9}
+        shade = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0, "alpha": 0.9}
         axes.annotate(text, (ratio.mean, place), (0, 11), textcoords="offset points", ha="center", bbox=shade)
     axes.set_yticks(range(len(rows)), [row.policy for row, _ in rows])
     axes.set_ylim(len(rows) - 0.35, -0.55)
@@ -197,7 +144,7 @@ def _jct_cdf(comparison: Comparison, figure: Figure) -> str:
     axes.set_xlabel("job completion time (log scale)")
     axes.set_ylabel("jobs completed within, %")
     axes.set_ylim(0, 101)
-    _legend(axes)
+    legend_above(axes)
     return ""
 
 
@@ -223,9 +170,9 @@ def _time_ticks(axes: Axes, low_s: float, high_s: float) -> None:
     names = {float(x): name for x, name in TIME_TICKS if low_s * 0.9 <= x <= high_s * 1.1}
     if not names:  # all within one step
         names = {high_s: f"{high_s:.0f} s"}
-    axes.xaxis.set_major_locator(FixedLocator(list(names)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: names.get(float(x), "")))
-    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_locator(ticker.FixedLocator(list(names)))
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: names.get(float(x), "")))
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
 def _over_time(comparison: Comparison, figure: Figure) -> str:
@@ -252,7 +199,7 @@ def _over_time(comparison: Comparison, figure: Figure) -> str:
     lower.set_ylim(0, 103)
     lower.set_xlabel(f"time since the start of the trace, {unit.name}")
     lower.set_xlim(0, end_s / unit.size_s)
-    _legend(upper)
+    legend_above(upper)
     return ""
 
 
@@ -299,7 +246,7 @@ def _sweep(comparison: Comparison, figure: Figure, sweep: Sweep | None, what: st
     axes.axhline(1.0, color=BASELINE_COLOUR, linestyle="--", linewidth=1.5, label=comparison.study.baseline)
     axes.set_xlabel(sweep.label)
     axes.set_ylabel(f"mean JCT / {comparison.study.baseline}'s")
-    _legend(axes)
+    legend_above(axes)
     return ""
 
 
@@ -321,7 +268,7 @@ def _class_slowdown(comparison: Comparison, figure: Figure) -> str:
             mean, low, high = mean_interval(values)
             label = policy if policy not in axes.get_legend_handles_labels()[1] else None
             axes.bar(x, mean - 1, width * 0.9, bottom=1.0, color=look.colour, label=label)
-            axes.errorbar(x, mean, [[mean - low], [high - mean]], color="#222222", linewidth=1, capsize=3)
+            axes.errorbar(x, mean, [[mean - low], [high - mean]], color=INK, linewidth=1, capsize=3)
             at, side = (high, 1) if mean >= 1 else (low, -1)
             below = "bottom" if side > 0 else "top"
             text = f"{mean:.3f}" if len(known) <= 4 else f"{mean:.2f}"
@@ -331,7 +278,7 @@ def _class_slowdown(comparison: Comparison, figure: Figure) -> str:
     axes.grid(axis="x", visible=False)
     axes.margins(y=0.15)
     axes.set_ylabel("slowdown x locality (1.0: ideal)")
-    _legend(axes)
+    legend_above(axes)
     return ""
 
 
@@ -361,14 +308,8 @@ def _size_jct(comparison: Comparison, figure: Figure) -> str:
     axes.set_xlim(-0.5, len(sizes) - 0.5)
     axes.grid(axis="x", visible=False)
     axes.set_ylabel(f"mean JCT / {comparison.study.baseline}'s")
-    _legend(axes)
+    legend_above(axes)
     return ""
-
-
-def _legend(axes: Axes) -> None:
-    """Policies above the picture, never on the data."""
-    columns = min(5, len(axes.get_legend_handles_labels()[1]))
-    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, borderaxespad=0.2)
 
 
 PLANS = (

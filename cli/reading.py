@@ -1,0 +1,55 @@
+"""What the commands that only look at the site read: the snapshot, Slurm's view, the choice of nodes."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from slurm_pal import config as settings
+from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
+from slurm_pal.hostlist import expand
+from slurm_pal.report import inventory
+from slurm_pal.slurm.backend import connect
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store import snapshot as snapshots
+
+
+def load() -> tuple[snapshots.Snapshot | None, Overview | None]:
+    """Snapshot and Slurm's view; what is missing is said in one line on stderr.
+
+    Raises SlurmError when both are missing.
+    """
+    snapshot: snapshots.Snapshot | None = None
+    overview: Overview | None = None
+    config = settings.load()
+    try:
+        snapshot = snapshots.read(config.snapshot_path)
+    except DataError as error:
+        click.echo(f"pal: {one_line(error)}", err=True)
+    try:
+        overview = connect(config, timeout_s=10.0).overview()
+    except SlurmError as error:
+        if snapshot is None:
+            raise
+        click.echo(f"pal: showing the snapshot only: {one_line(error)}", err=True)
+    return snapshot, overview
+
+
+def selected(nodelist: str | None, known: set[str]) -> set[str]:
+    """The nodes of a host list; all where there is none. Raises UsageError for an unknown one."""
+    if nodelist is None:
+        return known
+    wanted = set(expand(nodelist))
+    unknown = sorted(wanted - known)
+    if unknown:
+        raise UsageError(f"no such node: {', '.join(unknown)}; sinfo -N lists the nodes")
+    return wanted
+
+
+def gpu_rows(nodelist: str | None) -> list[inventory.GpuRow]:
+    """The GPUs of the chosen nodes, as of now."""
+    snapshot, overview = load()
+    rows = inventory.gpu_rows(snapshot, overview, time.time())
+    chosen = selected(nodelist, {row.node for row in rows})
+    return [row for row in rows if row.node in chosen]

@@ -1,0 +1,155 @@
+"""pal heatmap and pal report: the site's GPUs in one picture and on one page."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_pal import config as settings
+from slurm_pal.cli import common, reading
+from slurm_pal.errors import DataError, UsageError, one_line
+from slurm_pal.files import write_atomic
+from slurm_pal.hostlist import fold
+from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.variability.params import DAY_S
+
+if TYPE_CHECKING:
+    from slurm_pal.report.drawing import Kind
+    from slurm_pal.report.gpus.site import Site
+    from slurm_pal.variability.records import Record
+
+# rich, matplotlib, Jinja2 and the classification are imported where they are used: `pal gpus` shares this start.
+
+KINDS: dict[str, Kind] = {".svg": "svg", ".png": "png"}
+MIN_WIDTH, MAX_WIDTH = 80, 120  # of paragraphs, characters
+
+nodes_option = click.option("-w", "--nodelist", metavar="HOSTLIST", help="Only these nodes.")
+
+
+@click.command()
+@nodes_option
+@click.option(
+    "--class",
+    "sensitivity",
+    type=click.Choice(SENSITIVITY_CLASSES),
+    default=SENSITIVITY_CLASSES[0],
+    show_default=True,
+    help="Sensitivity class: A compute-bound, B mixed, C memory-bound.",
+)
+@click.option("-o", "--output", metavar="FILE", help="Write a picture instead: FILE.svg or FILE.png.")
+@common.color_option
+@common.verbose_option
+def heatmap(nodelist: str | None, sensitivity: str, output: str | None, color: str) -> None:
+    """Nodes x GPUs, coloured by slowdown: blue is fast, orange slow, ! marks a flag.
+
+    Each GPU shows a digit as well, so that the map is readable without colour. Neighbouring nodes that look
+    the same share a line; a map longer than the terminal goes through the pager.
+    """
+    kind = _kind(output) if output else None
+    _check_place(output)
+    rows = reading.gpu_rows(nodelist)
+    if not rows:
+        raise DataError("neither Slurm nor the snapshot knows a GPU: see pal doctor")
+    if output and kind:
+        from slurm_pal.report.gpus.pictures import single_map
+
+        picture = single_map(rows, sensitivity, (kind,))
+        if picture.missing:
+            raise DataError(f"nothing to draw: {picture.missing}; run pal-profile run")
+        _write(output, picture.images[kind])
+        return
+    from slurm_pal.report.gpus.heatmap import printed, render
+
+    size = shutil.get_terminal_size()
+    colored = common.use_color(color)
+    lines = printed(render(rows, sensitivity, size.columns), colored)
+    if sys.stdout.isatty() and len(lines) >= size.lines:
+        click.echo_via_pager("\n".join(lines) + "\n", color=colored)
+    else:
+        click.echo("\n".join(lines), color=colored)
+
+
+@click.command()
+@nodes_option
+@click.option("--gpu", "uuid", metavar="UUID", help="Only this GPU: its place, flags and history.")
+@click.option("--html", "path", metavar="FILE", help="One page with pictures that opens offline, instead of text.")
+@common.json_option
+@common.verbose_option
+def report(nodelist: str | None, uuid: str | None, path: str | None, as_json: bool) -> None:
+    """What the GPUs of this site are worth: spread, cost, slowest and flagged ones, changes, coverage.
+
+    \b
+    Examples:
+      pal report                          a page of text
+      pal report --html gpus.html         a page to show, pictures included
+      pal report --gpu UUID --html g.html the history of one GPU
+    """
+    if path and as_json:
+        raise UsageError("--html and --json exclude each other: run pal report twice")
+    _check_place(path)
+    found = _site(nodelist)
+    if as_json:
+        from slurm_pal.report.gpus.as_json import to_json
+
+        common.print_json("report", to_json(found, uuid or ""))
+    elif path:
+        from slurm_pal.report.gpus.page import gpu_page, page
+
+        _write(path, gpu_page(found, uuid) if uuid else page(found))
+    else:
+        from slurm_pal.report.gpus.text import gpu_text, text
+
+        width = max(MIN_WIDTH, min(MAX_WIDTH, shutil.get_terminal_size().columns))
+        click.echo("\n".join(gpu_text(found, uuid, width) if uuid else text(found, width)))
+
+
+def _site(nodelist: str | None) -> Site:
+    from slurm_pal.report.gpus.site import site
+    from slurm_pal.store.publish import params_of
+
+    config, now_s = settings.load(), time.time()
+    params = params_of(config)
+    rows = reading.gpu_rows(nodelist)
+    records = _records(config.state_dir, now_s - params.retention_d * DAY_S)
+    nodes = fold(sorted({row.node for row in rows})) if nodelist is not None else ""
+    return site(rows, records, now_s, params, records[-1].cluster if records else "", nodes)
+
+
+def _records(state_dir: str, since_s: float) -> list[Record]:
+    """All records; none, and a line on stderr, where the database is not here (it is on the controller)."""
+    from slurm_pal.store.database import open_database
+
+    try:
+        with open_database(state_dir) as database:
+            return database.records(since_s)
+    except DataError as error:
+        click.echo(f"pal: without records: {one_line(error)}", err=True)
+        return []
+
+
+def _kind(path: str) -> Kind:
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in KINDS:
+        raise UsageError(f"-o {path}: the ending says the kind of picture, .svg or .png")
+    return KINDS[ending]
+
+
+def _check_place(path: str | None) -> None:
+    """Say at once, not after a minute of work, that a file cannot be written there."""
+    folder = os.path.dirname(path or "") or "."
+    if path and (os.path.isdir(path) or not os.access(folder, os.W_OK)):
+        why = "it is a directory" if os.path.isdir(path) else f"no directory {folder} that you may write"
+        raise UsageError(f"cannot write {path}: {why}; name another file")
+
+
+def _write(path: str, content: str | bytes) -> None:
+    try:
+        write_atomic(path, content)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another file") from None
+    click.echo(f"written: {path} ({len(content.encode() if isinstance(content, str) else content):,} bytes)", err=True)

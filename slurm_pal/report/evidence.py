@@ -1,0 +1,275 @@
+"""The bundle that a vendor asks for when a GPU goes back: what was measured, and how its peers do.
+
+Everything is made from records alone. No user, no job and no other GPU is named in it: peers are
+numbered in the order of their values, and what a foreign process was called is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any, NamedTuple
+
+from slurm_pal.variability import drift
+from slurm_pal.variability.params import TIME_UNITS, Params
+from slurm_pal.variability.records import Record
+from slurm_pal.variability.runs import Group, group_of, number, weight_of
+
+FIELDS = (
+    "sm_clk_mhz.p5", "sm_clk_mhz.p50", "sm_clk_mhz.p95", "mem_clk_mhz.p50", "power_w.p50", "temp_c.p50",
+    "mem_temp_c.p50", "duty.power_cap", "duty.sw_thermal", "duty.hw_thermal", "duty.hw_slowdown", "duty.power_brake",
+    "ecc_corrected", "ecc_uncorrected", "remap_failed", "pcie_replays", "pcie.gen", "pcie.width",
+)  # fmt: skip
+"""Sensors and counters of telemetry.csv, as the record names them; `xids` stands behind them."""
+
+
+class Standing(NamedTuple):
+    """One GPU among its peers in one benchmark."""
+
+    group: Group
+    value: float  # median over its valid runs
+    runs: int
+    last_s: float  # Unix s of the newest of them
+    peers: tuple[float, ...]  # value of each other GPU, rising
+    slowdown: float  # time relative to the median of all
+
+    @property
+    def slower_than(self) -> int:
+        """How many peers are faster."""
+        is_time = self.group.unit in TIME_UNITS
+        return sum(1 for p in self.peers if (p < self.value if is_time else p > self.value))
+
+
+def bundle(own: Sequence[Record], others: Sequence[Record], flags: Sequence[str], now_s: float) -> dict[str, str]:
+    """File name -> text of everything but the picture.
+
+    `own`: all records of the GPU by time, at least one; `others`: those of its peers (and of
+    anything else, which is left out); `flags`: as published.
+    """
+    found = standings(own, others)
+    events = drift.of_records(own, now_s, Params(retention_d=math.inf))
+    return {
+        "summary.txt": summary(own, found, events, flags, now_s),
+        "runs.jsonl": "".join(scrubbed(record).to_json() + "\n" for record in own),
+        "peers.csv": peers_csv(found),
+        "telemetry.csv": telemetry_csv(own),
+        "environment.json": json.dumps(environment(own), indent=2) + "\n",
+    }
+
+
+def standings(own: Sequence[Record], others: Sequence[Record]) -> list[Standing]:
+    """The GPU among its peers, in each group that it has valid runs in."""
+    params = Params()
+    values: dict[Group, dict[str, list[float]]] = {}
+    uuid = own[-1].gpu.uuid
+    for record in (*own, *others):
+        if weight_of(record, frozenset(record.flags), params) > 0.0:
+            values.setdefault(group_of(record), {}).setdefault(record.gpu.uuid, []).append(record.result.value)
+    found = []
+    for group, by_gpu in sorted(values.items()):
+        if uuid not in by_gpu:
+            continue
+        mine = median(by_gpu[uuid])
+        peers = sorted(median(runs) for other, runs in by_gpu.items() if other != uuid)
+        middle = median([mine, *peers])
+        slowdown = mine / middle if group.unit in TIME_UNITS else middle / mine
+        last_s = max(r.ts_end for r in own if group_of(r) == group)
+        found.append(Standing(group, mine, len(by_gpu[uuid]), last_s, tuple(peers), slowdown))
+    return found
+
+
+def scrubbed(record: Record) -> Record:
+    """The record without what tells of people: names of foreign processes, the host's own name, job numbers."""
+    table = {k: v for k, v in record.telemetry.items() if k not in ("gpus", "p2p_gb_s")}  # these name other GPUs
+    spoiled = "foreign_process" in record.flags or "in use by" in record.reason
+    reason = "another process was on the GPU" if spoiled else record.reason
+    return replace(record, slurm_job_id=0, host="", telemetry=table, reason=reason)
+
+
+def summary(
+    own: Sequence[Record],
+    found: Sequence[Standing],
+    events: Sequence[drift.Finding],
+    flags: Sequence[str],
+    now_s: float,
+) -> str:
+    """What people read first."""
+    last = own[-1]
+    lines = [
+        f"GPU {last.gpu.uuid}",
+        f"model       {last.gpu.vendor} {last.gpu.model}, {last.gpu.mem_bytes / 2**30:.0f} GiB",
+        f"serial      {last.gpu.serial or 'not told'}",
+        f"VBIOS       {last.gpu.vbios or 'not told'}",
+        f"driver      {last.env.driver}",
+        f"flags       {', '.join(flags) or 'none'}",
+        f"written     {_day(now_s)}, {len(own)} runs from {_day(own[0].ts_end)} to {_day(last.ts_end)}",
+        "",
+        "Where it was",
+        *(f"  {first} to {until}  {place}" for place, first, until in stays(own)),
+        "",
+        "Against its peers (same model, memory, settings and method; slowdown 1 is their median, above 1 slower)",
+        *(_standing_line(s) for s in found),
+        "",
+        "What happened",
+        *([f"  {_event_line(e)}" for e in events] or ["  no step, drift or transient in its history"]),
+        "",
+        "Hardware errors and throttling",
+        *([f"  {line}" for line in troubles(own)] or ["  none reported"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _standing_line(s: Standing) -> str:
+    runs = f"{s.runs} run{'s' * (s.runs > 1)} up to {_day(s.last_s)}"
+    head = f"  {s.group.benchmark:14} {s.value:.5g} {s.group.unit}, {runs}"
+    if not s.peers:
+        return f"{head}; no peer was measured by the same method"
+    return (
+        f"{head}; {len(s.peers)} peers {s.peers[0]:.5g} to {s.peers[-1]:.5g}, median {median(s.peers):.5g}; "
+        f"slowdown {s.slowdown:.4f}, slower than {s.slower_than} of {len(s.peers)}"
+    )
+
+
+def _event_line(event: drift.Finding) -> str:
+    sure = {
+        drift.STEP: f"confirmed on {_day(event.seen_s)}",
+        drift.DRIFT: f"until {_day(event.seen_s)}",
+        drift.TRANSIENT: f"not confirmed on {_day(event.seen_s)}",
+        drift.UNCONFIRMED: "not measured again yet",
+    }[event.kind]
+    return (
+        f"{_day(event.since_s)}  {event.kind} in {event.benchmark}: {100 * event.change:+.2f} % time "
+        f"({event.sigmas:.0f} sigma), {sure}"
+    )
+
+
+def troubles(own: Sequence[Record]) -> list[str]:
+    """A line for each run with an error or throttling by hardware or heat."""
+    lines = []
+    for record in own:
+        words = [f"{name} {value:g}" for name in FIELDS if (value := _trouble(record, name))]
+        words += [f"Xid {', '.join(map(str, xids))}"] if (xids := record.telemetry.get("xids")) else []
+        words += [f"invalid: {scrubbed(record).reason}"] if not record.valid else []
+        if words:
+            lines.append(f"{_time(record.ts_end)}  {record.bench.id}: {'; '.join(words)}")
+    return lines
+
+
+_TROUBLES = {
+    "duty.sw_thermal", "duty.hw_thermal", "duty.hw_slowdown", "duty.power_brake", "ecc_corrected", "ecc_uncorrected",
+    "remap_failed", "pcie_replays",
+}  # fmt: skip
+
+
+def _trouble(record: Record, name: str) -> float:
+    return (_number(record.telemetry, name) or 0.0) if name in _TROUBLES else 0.0
+
+
+def _number(table: Mapping[str, object], name: str) -> float | None:
+    value: object = table
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, bool) else number(table, *name.split("."))
+
+
+def stays(own: Sequence[Record]) -> list[tuple[str, str, str]]:
+    """(node:slot, first day, last day) of each stay, oldest first."""
+    found: list[tuple[str, str, str]] = []
+    for record in own:
+        place, day = f"{record.node_name}:{record.gpu.slurm_index}", _day(record.ts_end)
+        if found and found[-1][0] == place:
+            found[-1] = (place, found[-1][1], day)
+        else:
+            found.append((place, day, day))
+    return found
+
+
+def peers_csv(found: Sequence[Standing]) -> str:
+    """Values of the GPU and of its peers, who have no names; slowest first."""
+    rows: list[Sequence[object]] = [("benchmark", "class", "unit", "method", "who", "value")]
+    for s in found:
+        slowest_first = s.peers if s.group.unit not in TIME_UNITS else s.peers[::-1]
+        head = (s.group.benchmark, s.group.sensitivity, s.group.unit, s.group.method_hash)
+        rows.append((*head, "this GPU", f"{s.value:.7g}"))
+        rows += [(*head, f"peer {i}", f"{value:.7g}") for i, value in enumerate(slowest_first, start=1)]
+    return _csv(rows)
+
+
+def telemetry_csv(own: Sequence[Record]) -> str:
+    """Sensors and error counters of every run; empty where the device does not tell."""
+    rows: list[Sequence[object]] = [("time", "benchmark", "valid", *FIELDS, "xids", "flags")]
+    for record in own:
+        cells = ["" if (v := _number(record.telemetry, name)) is None else f"{v:g}" for name in FIELDS]
+        xids = record.telemetry.get("xids") or ()
+        words = " ".join(map(str, xids)) if isinstance(xids, list | tuple) else ""
+        rows.append((_time(record.ts_end), record.bench.id, int(record.valid), *cells, words, " ".join(record.flags)))
+    return _csv(rows)
+
+
+def environment(own: Sequence[Record]) -> list[dict[str, Any]]:
+    """The settings that the GPU was measured in, with the first and last day of each."""
+    found: list[dict[str, Any]] = []
+    for record in own:
+        env, gpu = record.env, record.gpu
+        table: dict[str, Any] = {
+            "driver": env.driver, "vbios": gpu.vbios, "backend": env.backend, "runtime": env.runtime, "libs": env.libs,
+            "tool_version": env.tool_version, "power_limit_w": env.power_limit_w,
+            "default_power_limit_w": env.default_power_limit_w, "app_clocks_mhz": env.app_clocks_mhz,
+            "config_group": env.config_group, "ecc_mode": gpu.ecc_mode, "mig_mode": gpu.mig_mode,
+            "pci_bus_id": gpu.pci_bus_id,
+        }  # fmt: skip
+        day = _day(record.ts_end)
+        if found and {k: found[-1][k] for k in table} == table:
+            found[-1]["last"] = day
+        else:
+            found.append({"first": day, "last": day, **table})
+    return found
+
+
+def _csv(rows: Sequence[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _day(ts: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(ts))
+
+
+def _time(ts: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ts))
+
+
+def picture(own: Sequence[Record], found: Sequence[Standing]) -> str:
+    """The history of slowdowns against today's peers as SVG; "" without matplotlib or without peers."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return ""
+    shown = [s for s in found if s.peers and s.group.sensitivity]
+    if not shown:
+        return ""
+    figure = Figure(figsize=(8.0, 1.0 + 2.0 * len(shown)), layout="constrained")
+    panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
+    for panel, s in zip(panels, shown, strict=True):
+        runs = [r for r in own if group_of(r) == s.group and r.valid]
+        is_time = s.group.unit in TIME_UNITS
+        middle = median([s.value, *s.peers])
+        ratios = [r.result.value / middle if is_time else middle / r.result.value for r in runs]
+        days = [(r.ts_end - own[-1].ts_end) / 86400.0 for r in runs]
+        band = sorted(p / middle if is_time else middle / p for p in s.peers)
+        panel.axhspan(band[len(band) // 20], band[-1 - len(band) // 20], color="0.88", label="90 % of its peers")
+        panel.plot(days, ratios, "o-", ms=3, lw=0.8, label="this GPU")
+        panel.axhline(1.0, lw=0.6, color="0.5")
+        panel.set_ylabel(f"{s.group.benchmark}\nslowdown")
+        panel.legend(fontsize=7, loc="best")
+    panels[-1].set_xlabel(f"days before {_day(own[-1].ts_end)}")
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()

@@ -1,0 +1,83 @@
+"""The report as the body of schema pal.report/1. A number that does not exist is null."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from slurm_pal.report.gpus import words
+from slurm_pal.report.gpus.cost import ASSUMPTION
+from slurm_pal.report.gpus.course import Step
+from slurm_pal.report.gpus.figures import GroupFigures
+from slurm_pal.report.gpus.reasons import meaning
+from slurm_pal.report.gpus.single import known, rank, run_json, runs
+from slurm_pal.report.gpus.site import Site
+
+SHOWN = 100  # slowest and flagged GPUs; pal gpus --json has all
+
+
+def to_json(site: Site, uuid: str = "") -> dict[str, Any]:
+    """The keys, as docs/report.md describes them.
+
+    `cluster`, `now_s`, `nodes`, `emulated`; `claims`, `caveats` (sentences); `coverage`; `groups`: per group of
+    comparable GPUs its spread; `costs`: per sensitivity class, shares and GPU-hours a day, with
+    `cost_assumption`; `slowest`; `flags` {flag: {meaning, gpus}}; `sweeps`: the newest, oldest first, with the GPUs
+    `compared` and `changed` per class; `refused` {reason: runs} of the newest sweep; `methods`; for one GPU `gpu`.
+    """
+    body: dict[str, Any] = {
+        "cluster": site.cluster,
+        "now_s": site.now_s,
+        "nodes": site.nodes,
+        "emulated": site.emulated,
+        "claims": words.claims(site),
+        "coverage": {**site.coverage._asdict(), "scored": site.coverage.scored},
+        "groups": [_group(g) for g in site.groups],
+        "costs": [
+            {**c._asdict(), "behind_gpu_h_per_day": c.behind_gpu_h, "waiting_gpu_h_per_day": c.waiting_gpu_h}
+            for c in site.costs
+        ],
+        "cost_assumption": ASSUMPTION,
+        "slowest": [row.to_json() for row in site.slowest[:SHOWN]],
+        "flags": {
+            flag: {"meaning": meaning(flag), "gpus": [f"{r.node}:{r.gpu_index}" for r in gpus]}
+            for flag, gpus in site.flags.items()
+        },
+        "sweeps": [_step(step) for step in site.steps],
+        "refused": site.refused,
+        "methods": [m._asdict() for m in site.methods],
+        "caveats": words.caveats(site),
+    }
+    if uuid:
+        row = known(site, uuid)
+        places = {c: rank(site, row, c) for c in row.slowdown}
+        ranks = {c: {"place": p[0], "of": p[1]} for c, p in places.items() if p}
+        body["gpu"] = {**row.to_json(), "rank": ranks, "runs": [run_json(r) for r in runs(site, uuid)]}
+    return body
+
+
+def _group(g: GroupFigures) -> dict[str, Any]:
+    spread = {k: (v if math.isfinite(v) else None) for k, v in g.spread._asdict().items()}
+    return {**g.group._asdict(), **spread, "median_value": g.median_value}
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "sweep": step.sweep_id,
+        "ts": step.ts,
+        "gpus": step.gpus,
+        "classes": step.levels,
+        "compared": step.compared,
+        "changed": step.changed,
+        "new": list(step.new),
+        "gone": list(step.gone),
+        "slowdown_changed": [
+            {
+                "node": m.node,
+                "index": m.gpu_index,
+                "uuid": m.uuid,
+                "slowdown": {c: list(v) for c, v in m.slowdown.items()},
+            }
+            for m in step.moves
+            if m.slowdown
+        ],
+    }

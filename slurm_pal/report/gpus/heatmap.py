@@ -1,0 +1,172 @@
+"""Nodes x GPUs in the terminal: a digit and a colour for each GPU.
+
+Neighbouring nodes that look the same share a line, and as many columns of nodes stand side
+by side as the terminal is wide: a thousand nodes are a few screens. The digits say the same as the
+colours, so that nothing is lost in a pipe or on paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from slurm_pal.hostlist import fold
+from slurm_pal.report.gpus.scale import FLAGGED, STEPS, UNKNOWN, counts, step_of
+from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
+from slurm_pal.report.table import counted
+
+GAP = "   "
+MAX_NAME = 24  # a longer name is cut: the map needs the width
+UNMARKED = frozenset({NEVER_MEASURED, "unknown", "stale", "small_group"})
+"""Flags that say little of the GPU itself; in the map only the others are marked."""
+
+
+class Cell(NamedTuple):
+    """One GPU: None where the node has no GPU at this index, or where nothing is known of it."""
+
+    slowdown: float | None
+    flagged: bool
+    present: bool = True
+
+
+class Line(NamedTuple):
+    """One or several neighbouring nodes with the same picture."""
+
+    nodes: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+    @property
+    def name(self) -> str:
+        """The nodes as a host list."""
+        return fold(self.nodes) if len(self.nodes) > 1 else self.nodes[0]
+
+
+def marked(row: GpuRow) -> bool:
+    """Whether a GPU has a flag that tells of the GPU, not only of its measurement's age."""
+    return bool(set(row.flags) - UNMARKED)
+
+
+def cell(row: GpuRow, sensitivity: str) -> Cell:
+    """What the map shows of a GPU for one sensitivity class; a forgotten score is no score."""
+    known = None if {"unknown", NEVER_MEASURED} & set(row.flags) else row.slowdown.get(sensitivity)
+    return Cell(known, marked(row))
+
+
+def by_node(rows: Iterable[GpuRow], sensitivity: str) -> list[Line]:
+    """One line for each node, in the order of the rows."""
+    found: dict[str, dict[int, Cell]] = {}
+    for row in rows:
+        found.setdefault(row.node, {})[row.gpu_index] = cell(row, sensitivity)
+    return [Line((node,), _filled(cells)) for node, cells in found.items()]
+
+
+def lines(rows: Iterable[GpuRow], sensitivity: str) -> list[Line]:
+    """One line for each run of neighbouring nodes that look the same, in the order of the rows."""
+    found = []
+    for _, run in groupby(by_node(rows, sensitivity), key=lambda line: tuple(map(_look, line.cells))):
+        same = list(run)
+        found.append(Line(tuple(line.nodes[0] for line in same), same[0].cells))
+    return found
+
+
+def _filled(cells: dict[int, Cell]) -> tuple[Cell, ...]:
+    absent = Cell(None, False, present=False)
+    return tuple(cells.get(i, absent) for i in range(max(cells) + 1))
+
+
+def _look(cell: Cell) -> str:
+    """The two characters of a GPU."""
+    if not cell.present:
+        return "  "
+    digit = UNKNOWN if cell.slowdown is None else step_of(cell.slowdown).digit
+    return digit + (FLAGGED if cell.flagged else " ")
+
+
+def render(rows: Sequence[GpuRow], sensitivity: str, width: int) -> list[Text]:
+    """The whole map with its legend, no line wider than `width` unless a single node is.
+
+    Colours are styles of the text: printed without them the digits remain.
+    """
+    found = lines(rows, sensitivity)
+    name_width = min(MAX_NAME, max((len(line.name) for line in found), default=0))
+    cell_width = 2 * max((len(line.cells) for line in found), default=0)
+    columns = max(1, (width + len(GAP)) // (name_width + 1 + cell_width + len(GAP)))
+    height = -(-len(found) // columns)
+    body = []
+    for i in range(height):
+        text = Text()
+        for line in found[i::height]:
+            if text:
+                text.append(GAP)
+            text.append(_cut(line.name, name_width).ljust(name_width) + " ")
+            for one in line.cells:
+                text.append(_shown(one))
+            text.append(" " * (cell_width - 2 * len(line.cells)))
+        text.rstrip()
+        body.append(text)
+    return [*_head(rows, sensitivity), *body, *_legend(rows, sensitivity, width)]
+
+
+def printed(lines: Iterable[Text], colored: bool) -> list[str]:
+    """The lines as a terminal takes them: with its colours, or as plain characters."""
+    if not colored:
+        return [line.plain.rstrip() for line in lines]
+    # Whoever asks for colour into a file or a pager gets all of them; a terminal what it can show.
+    detected = Console().color_system
+    systems: dict[str, Literal["standard", "256", "truecolor"]] = {"standard": "standard", "256": "256"}
+    console = Console(color_system=systems.get(detected or "", "truecolor"), force_terminal=True, soft_wrap=True)
+    found = []
+    for line in lines:
+        with console.capture() as capture:
+            console.print(line, end="")
+        found.append(capture.get())
+    return found
+
+
+def _cut(name: str, width: int) -> str:
+    return name if len(name) <= width else name[: width - 2] + ".."
+
+
+def _shown(cell: Cell) -> Text:
+    look = _look(cell)
+    if not cell.present:
+        return Text(look)
+    if cell.slowdown is None:
+        return Text(look, Style(dim=True, reverse=cell.flagged))
+    step = step_of(cell.slowdown)
+    return Text(look, Style(color=step.ink, bgcolor=step.colour, bold=cell.flagged))
+
+
+def _head(rows: Sequence[GpuRow], sensitivity: str) -> list[Text]:
+    nodes = len({row.node for row in rows})
+    what = f"class {sensitivity}: slowdown against the model's median GPU; "
+    return [Text(f"{what}{counted(len(rows), 'GPU')} of {counted(nodes, 'node')}", "bold")]
+
+
+def _legend(rows: Sequence[GpuRow], sensitivity: str, width: int) -> list[Text]:
+    """What the digits mean and how many GPUs have each."""
+    cells = [cell(row, sensitivity) for row in rows]
+    known = counts([c.slowdown for c in cells if c.slowdown is not None])
+    words = [Text(f"{s.digit} ", Style(color=s.ink, bgcolor=s.colour)).append(f" {s.text}", "none") for s in STEPS]
+    numbers = [str(n) for n in known]
+    words.append(Text(f"{UNKNOWN} ", "dim").append(" unknown", "none"))
+    words.append(Text(f"{FLAGGED} ", "bold").append(" flag", "none"))
+    numbers += [str(len(cells) - sum(known)), str(sum(c.flagged for c in cells))]
+    wide = max(len(word) for word in words) + 2 + max(len(n) for n in numbers) + 2
+    per_line = max(1, min(len(words), width // wide))
+    parts = []
+    for word, number in zip(words, numbers, strict=True):
+        plain = Text().append_text(word)
+        plain.append(" " * (wide - 4 - len(word) - len(number) + 2) + number + "  ", "dim")
+        parts.append(plain)
+    found = [Text()]
+    for i in range(0, len(parts), per_line):
+        text = Text().join(parts[i : i + per_line])
+        text.rstrip()
+        found.append(text)
+    return [*found, Text("digit, slowdown, number of GPUs; lower digits are faster, 4 is about the median", "dim")]

@@ -1,0 +1,215 @@
+"""The pictures of a site's GPUs, each a function from data to a figure that answers why not when data is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.report import drawing
+from slurm_pal.report.drawing import COLOURS, SOFT, Axes, Figure, Kind, Line2D, Picture, legend_above, ticker
+from slurm_pal.report.gpus.figures import GroupFigures, Point
+from slurm_pal.report.gpus.map_picture import heat_map
+from slurm_pal.report.gpus.site import Site
+from slurm_pal.report.inventory import GpuRow
+from slurm_pal.report.table import day
+
+CLASS_COLOURS = dict(zip(SENSITIVITY_CLASSES, COLOURS, strict=False))
+RASTER_FROM = 400  # points from which a scatter is drawn as pixels: an outline each would be megabytes
+SENSOR_NAMES = {"power_w": "power, W", "temp_c": "temperature, \u00b0C", "sm_clk_mhz": "SM clock, MHz"}
+MIN_FOR_CORRELATION = 8
+
+
+class Plan(NamedTuple):
+    """How one picture is made."""
+
+    name: str
+    title: str
+    caption: str
+    paint: Callable[[Site, Figure], str]
+    height_in: float = 4.8
+
+
+def pictures(site: Site, kinds: Sequence[Kind] = ("svg",)) -> list[Picture]:
+    """All pictures of the site, in the order of the page."""
+    return [_drawn(plan, partial(plan.paint, site), kinds) for plan in PLANS]
+
+
+def _drawn(plan: Plan, paint: Callable[[Figure], str], kinds: Sequence[Kind]) -> Picture:
+    return drawing.draw(plan.name, plan.title, plan.caption, paint, kinds, plan.height_in)
+
+
+def single_map(rows: Sequence[GpuRow], sensitivity: str, kinds: Sequence[Kind]) -> Picture:
+    """The heat map alone."""
+    plan = next(plan for plan in PLANS if plan.name == f"map-{sensitivity}")
+    return _drawn(plan, partial(heat_map, rows, sensitivity), kinds)
+
+
+def map_of(sensitivity: str) -> Callable[[Site, Figure], str]:
+    """The heat map of one sensitivity class."""
+    return lambda site, figure: heat_map(site.rows, sensitivity, figure, alike_is_enough=True)
+
+
+def distribution(site: Site, figure: Figure) -> str:
+    """One panel per sensitivity class: share of the GPUs up to a slowdown, a line for each model."""
+    by_class = {c: [g for g in site.groups if g.group.sensitivity == c and g.compared] for c in SENSITIVITY_CLASSES}
+    known = {c: groups for c, groups in by_class.items() if groups}
+    if not known:
+        return "fewer than two GPUs of one model were measured"
+    colours = _model_colours(known)
+    panels = figure.subplots(1, len(known), squeeze=False, sharey=True)[0]
+    for axes, (c, groups) in zip(panels, known.items(), strict=True):
+        for group in groups:
+            _ecdf(axes, group, colours[group.group.model])
+        _boundaries(axes, site, c, groups)
+        axes.set_title(f"class {c}", loc="left", fontsize=12, fontweight="bold")
+        axes.axvline(1.0, color=SOFT, linestyle="--", linewidth=1)
+        axes.set_xlabel("slowdown")
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
+        axes.ticklabel_format(axis="x", useOffset=False)
+    lines = [Line2D([], [], color=colour, label=_short(model)) for model, colour in colours.items()]
+    figure.legend(handles=lines, loc="outside upper left", ncols=3, fontsize=10)
+    panels[0].set_ylabel("share of the GPUs, %")
+    panels[0].set_ylim(0, 101)
+    return ""
+
+
+def _model_colours(known: Mapping[str, Sequence[GroupFigures]]) -> dict[str, str]:
+    """One colour for each model in all panels; the palette begins anew when there are more."""
+    models = dict.fromkeys(group.group.model for groups in known.values() for group in groups)
+    return {model: COLOURS[i % len(COLOURS)] for i, model in enumerate(models)}
+
+
+def _ecdf(axes: Axes, group: GroupFigures, colour: str) -> None:
+    values = np.sort(np.fromiter(group.slowdown.values(), dtype=np.float64))
+    shares = np.quantile(values, np.linspace(0, 1, min(len(values), 400)))
+    axes.step(shares, np.linspace(0, 100, len(shares)), where="post", color=colour, linewidth=1.8)
+    axes.plot(values[-1:], [100.0], marker="o", color=colour, markersize=5)
+
+
+def _boundaries(axes: Axes, site: Site, sensitivity: str, groups: Sequence[GroupFigures]) -> None:
+    """Where one variability class ends and the next begins, by the GPUs as published; of the largest group only."""
+    mine = groups[0].slowdown
+    classes: dict[str, list[float]] = {}
+    for row in site.rows:
+        if row.uuid in mine:
+            classes.setdefault(row.variability_class.get(sensitivity, "?"), []).append(mine[row.uuid])
+    ranges = sorted((min(v), max(v)) for name, v in classes.items() if name != "?" and len(v) > 1)
+    for (_, end), (start, _) in pairwise(ranges):
+        axes.axvline((end + start) / 2, color=SOFT, linestyle=":", linewidth=1)
+
+
+def causes(site: Site, figure: Figure) -> str:
+    """Slowdown against power, temperature and clock; each sensitivity class has its row."""
+    found = {c: _points(site, c) for c in SENSITIVITY_CLASSES}
+    known = {c: points for c, points in found.items() if points}
+    if not known:
+        return "no run brought power, temperature or clock"
+    figure.set_figheight(0.6 + 2.7 * len(known))
+    grid = figure.subplots(len(known), len(SENSOR_NAMES), squeeze=False)
+    for row, (c, points) in zip(grid, known.items(), strict=True):
+        for axes, (sensor, name) in zip(row, SENSOR_NAMES.items(), strict=True):
+            _scatter(axes, points, sensor, CLASS_COLOURS[c])
+            axes.set_xlabel(name)
+        row[0].set_ylabel(f"class {c}: slowdown")
+    return ""
+
+
+def _points(site: Site, sensitivity: str) -> list[Point]:
+    """Of the largest group only: other models have other clocks and powers."""
+    groups = [g for g in site.groups if g.group.sensitivity == sensitivity and g.compared]
+    return [p for p in groups[0].points if p.sensors] if groups else []
+
+
+def _scatter(axes: Axes, points: Sequence[Point], sensor: str, colour: str) -> None:
+    known = [(p.sensors[sensor], p.slowdown) for p in points if sensor in p.sensors]
+    if not known:
+        axes.text(0.5, 0.5, "not told", transform=axes.transAxes, ha="center", color=SOFT)
+        axes.set_xticks([])
+        return
+    x, y = np.array(known).T
+    size = 14.0 if len(known) <= RASTER_FROM else 5.0
+    axes.scatter(x, y, s=size, color=colour, alpha=0.5, linewidths=0, rasterized=len(known) > RASTER_FROM)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
+    r = correlation(x, y)
+    text = "all alike" if r is None else f"rank correlation {r:+.2f}".replace("-", "\N{MINUS SIGN}")
+    axes.set_title(text if len(known) >= MIN_FOR_CORRELATION else "", loc="right", fontsize=10, color=SOFT)
+
+
+def correlation(x: Iterable[float], y: Iterable[float]) -> float | None:
+    """Spearman's rank correlation; None where one of the two does not vary."""
+    stats = import_module("scipy.stats")  # here: it takes long, and few pictures need it
+    a, b = (stats.rankdata(np.asarray(list(v), dtype=np.float64)) for v in (x, y))
+    if len(a) < 2 or not a.std() or not b.std():
+        return None
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def churn(site: Site, figure: Figure) -> str:
+    """Share of the GPUs that changed class with each sweep."""
+    shown = [step for step in site.steps if any(step.churn(c) is not None for c in SENSITIVITY_CLASSES)]
+    if not shown:
+        return "needs two sweeps of the same GPUs"
+    axes = figure.subplots()
+    width = 0.8 / len(SENSITIVITY_CLASSES)
+    for number, c in enumerate(SENSITIVITY_CLASSES):
+        x = np.arange(len(shown)) - 0.4 + width * (number + 0.5)
+        heights = [100 * (step.churn(c) or 0.0) for step in shown]
+        axes.bar(x, heights, width * 0.9, color=CLASS_COLOURS[c], label=f"class {c}")
+        for at, height, step in zip(x, heights, shown, strict=True):
+            text = str(step.changed.get(c, 0))
+            axes.annotate(text, (at, height), (0, 2), textcoords="offset points", ha="center", fontsize=9)
+    axes.set_xticks(range(len(shown)), [f"{day(step.ts)}\n{step.gpus} GPUs" for step in shown])
+    axes.tick_params(axis="x", labelsize=10)
+    axes.set_ylabel("GPUs that changed class, %")
+    axes.set_ylim(bottom=0, top=max(1.0, axes.get_ylim()[1]))
+    axes.set_xlim(-0.6, max(len(shown), 3) - 0.4)
+    axes.grid(axis="x", visible=False)
+    legend_above(axes)
+    return ""
+
+
+def _short(text: str, length: int = 30) -> str:
+    return text if len(text) <= length else text[: length - 2] + ".."
+
+
+PLANS = (
+    *(
+        Plan(
+            f"map-{c}",
+            f"Every GPU, class {c}" + (" (compute-bound, suffers most)" if c == "A" else ""),
+            "One square for each GPU: nodes from left to right, GPU indexes from top to bottom. Blue is faster than "
+            "the median GPU of the model, orange and brown slower; hatched: unknown; a ring marks a GPU with a flag.",
+            map_of(c),
+        )
+        for c in SENSITIVITY_CLASSES
+    ),
+    Plan(
+        "distribution",
+        "How far apart the GPUs are",
+        "Share of the GPUs of a model that are at most so slow; the steeper, the more alike. The dot is the slowest "
+        "GPU, dotted lines are the boundaries of the variability classes of the most frequent model.",
+        distribution,
+        4.4,
+    ),
+    Plan(
+        "causes",
+        "Slowdown against power, temperature and clock",
+        "One dot for each GPU of the most frequent model, from its newest usable run. A rank correlation near +1 or "
+        "\N{MINUS SIGN}1 means that the two go together; it does not say which is the cause.",
+        causes,
+    ),
+    Plan(
+        "churn",
+        "How stable the classes are",
+        "Share of the GPUs whose variability class changed with a sweep; the number above a bar counts them. Classes "
+        "that change often are not worth relying on.",
+        churn,
+        4.0,
+    ),
+)

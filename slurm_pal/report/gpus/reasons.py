@@ -1,0 +1,52 @@
+"""What each flag means, in a line for people, and how much it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from slurm_pal.report.inventory import NEVER_MEASURED, NOT_IN_SLURM
+
+FAULT, NOTICE, AGE = "fault", "notice", "age"
+
+MEANINGS: dict[str, tuple[str, str]] = {
+    "xid": (FAULT, "the driver reported an error of the device (Xid)"),
+    "ecc": (FAULT, "memory errors that could not be corrected"),
+    "suspect_hw": (FAULT, "slow and below its peers' power: a fault rather than variability"),
+    "degraded": (FAULT, "slowed down by the hardware (heat, power brake) while it was measured"),
+    "quarantined": (FAULT, "a slow outlier in 2 of its last 4 sweeps: kept from class A jobs"),
+    "outlier": (NOTICE, "far from the others of its model"),
+    "step": (NOTICE, "its speed changed at once, and a second run confirmed it"),
+    "drift": (NOTICE, "its speed changes slowly from sweep to sweep"),
+    "unconfirmed": (NOTICE, "one run says so; the next sweep tells"),
+    "thermal_limited": (NOTICE, "slowed down by the driver because of heat"),
+    "config_differs": (NOTICE, "power limit, clocks or ECC differ from its peers"),
+    "node_coupled": (NOTICE, "the whole node is slow in what depends on the host"),
+    "pcie_link": (NOTICE, "the PCIe link is narrower or slower than it could be"),
+    "foreign_process": (NOTICE, "somebody else's process was on the GPU: the run does not count"),
+    "host_noise": (NOTICE, "the host was busy with other work"),
+    "noisy": (NOTICE, "its blocks scatter more than 0.5 %"),
+    "unsteady": (NOTICE, "did not come to a steady state"),
+    "clock_skew": (NOTICE, "the clock of the node was ahead"),
+    NOT_IN_SLURM: (NOTICE, "measured, but Slurm does not know it"),
+    "small_group": (AGE, "too few GPUs of its kind to compare with: score 1.0"),
+    "stale": (AGE, "measured more than 30 days ago: its score counts less every day"),
+    "unknown": (AGE, "no run that counts: none was good, or too long ago, or driver or settings changed since"),
+    NEVER_MEASURED: (AGE, "never measured"),
+}
+"""Flag -> (kind, meaning), the gravest first."""
+
+
+def meaning(flag: str) -> str:
+    """In words; the flag itself where a newer release wrote one that is not known here."""
+    return MEANINGS[flag][1] if flag in MEANINGS else flag
+
+
+def kind(flag: str) -> str:
+    """`fault`: look at the hardware; `notice`: know of it; `age`: measure again."""
+    return MEANINGS[flag][0] if flag in MEANINGS else NOTICE
+
+
+def by_gravity(flags: Iterable[str]) -> list[str]:
+    """The flags, the gravest first, unknown ones last."""
+    order = list(MEANINGS)
+    return sorted(set(flags), key=lambda f: (order.index(f) if f in MEANINGS else len(order), f))

@@ -1,0 +1,97 @@
+"""One GPU: where it stands, what its flags mean, its runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_pal.errors import UsageError
+from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.report.gpus.reasons import by_gravity, meaning
+from slurm_pal.report.gpus.site import Site
+from slurm_pal.report.gpus.words import NOTHING, Section, when
+from slurm_pal.report.inventory import GpuRow
+from slurm_pal.report.table import age
+from slurm_pal.variability.records import Record
+from slurm_pal.variability.runs import number
+
+RUNS = 30  # newest ones shown
+
+
+def known(site: Site, uuid: str) -> GpuRow:
+    """The GPU. Raises UsageError when it is not among those shown."""
+    row = site.gpu(uuid)
+    if row is None:
+        raise UsageError(f"no GPU with UUID {uuid!r} here: pal gpus --json lists them")
+    return row
+
+
+def gpu_title(site: Site, uuid: str) -> str:
+    row = known(site, uuid)
+    return f"{row.node}:{row.gpu_index} {row.model or NOTHING} {uuid}"
+
+
+def rank(site: Site, row: GpuRow, sensitivity: str) -> tuple[int, int] | None:
+    """(place counted from the fastest, number of GPUs of its model); None without a score or where all are alike."""
+    if sensitivity not in row.slowdown:
+        return None
+    peers = [r.slowdown[sensitivity] for r in site.rows if r.model == row.model and sensitivity in r.slowdown]
+    return (1 + sum(1 for s in peers if s < row.slowdown[sensitivity]), len(peers)) if len(set(peers)) > 1 else None
+
+
+def gpu_sections(site: Site, uuid: str) -> list[Section]:
+    """Its scores, flags and newest runs."""
+    row = known(site, uuid)
+    scores = []
+    for c in SENSITIVITY_CLASSES:
+        place = rank(site, row, c)
+        if c in row.slowdown:
+            at = f"{place[0]} of {place[1]}" if place else "all alike"
+            scores.append((c, f"{row.slowdown[c]:.3f}", row.variability_class.get(c, "?"), at, age(row.age_s)))
+    flags = [(flag, meaning(flag)) for flag in by_gravity(row.flags)]
+    own = runs(site, uuid)
+    cells = [_run_cells(r) for r in own[:RUNS]]
+    header = ("TIME", "SWEEP", "BENCH", "VALUE", "CI95", "MHZ", "W", "C", "NOTE")
+    more = f"And {len(own) - RUNS} older ones: pal-profile show {uuid}" if len(own) > RUNS else ""
+    return [
+        Section("Scores", ("CLASS", "SLOWDOWN", "VARIABILITY", "FROM FASTEST", "AGE"), scores),
+        Section("Flags", ("FLAG", "MEANING"), flags),
+        Section("Runs, newest first", header, cells, more),
+    ]
+
+
+def runs(site: Site, uuid: str) -> list[Record]:
+    """Its records, newest first."""
+    return [r for r in reversed(site.records) if r.gpu.uuid == uuid]
+
+
+def _run_cells(run: Record) -> tuple[str, ...]:
+    r = run.result
+    sensors = (number(run.telemetry, name, "p50") for name in ("sm_clk_mhz", "power_w", "temp_c"))
+    note = [*run.flags, *([] if run.valid else [f"does not count: {run.reason or 'not valid'}"])]
+    return (
+        when(run.ts_end),
+        run.sweep_id,
+        run.bench.id,
+        f"{r.value:.5g} {r.unit}",
+        f"{r.ci95_pct:.3f} %",
+        *(NOTHING if x is None else f"{x:.0f}" for x in sensors),
+        ", ".join(note) or NOTHING,
+    )
+
+
+def run_json(run: Record) -> dict[str, Any]:
+    """One run for `--json`, without its samples."""
+    return {
+        "run_id": run.run_id,
+        "sweep": run.sweep_id,
+        "ts": run.ts_end,
+        "bench": run.bench.id,
+        "class": run.bench.sensitivity_class,
+        "value": run.result.value,
+        "unit": run.result.unit,
+        "ci95_pct": run.result.ci95_pct,
+        "driver": run.env.driver,
+        "valid": run.valid,
+        "reason": run.reason,
+        "flags": list(run.flags),
+    }

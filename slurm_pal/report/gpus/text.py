@@ -1,0 +1,62 @@
+"""The report as a page of text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from slurm_pal.report.gpus import words
+from slurm_pal.report.gpus.single import gpu_sections, gpu_title
+from slurm_pal.report.gpus.site import Site
+from slurm_pal.report.gpus.words import Section
+from slurm_pal.report.table import columns, unbroken
+
+SLOWEST, FLAGGED = 10, 10
+
+
+def text(site: Site, width: int = 80) -> list[str]:
+    """Lines of the report; paragraphs fit `width`, tables are as wide as their cells."""
+    lines = [words.heading(site), f"as of {words.when(site.now_s)}", ""]
+    lines += _paragraphs(words.claims(site), width)
+    lines += _paragraphs([words.coverage_line(site.coverage)], width)
+    for section in (
+        words.spread_table(site),
+        words.cost_table(site),
+        words.slowest_table(site, SLOWEST),
+        words.flag_table(site),
+        words.flagged_table(site, FLAGGED),
+    ):
+        lines += table(section, width)
+    lines += ["", "SINCE THE SWEEP BEFORE", *_paragraphs(words.changes(site), width)]
+    lines += table(words.method_table(site), width)
+    return [*lines, "", "CAVEATS", *_bullets(words.caveats(site), width)]
+
+
+def gpu_text(site: Site, uuid: str, width: int = 80) -> list[str]:
+    """The same for one GPU: where it stands, its flags, its runs."""
+    lines = [gpu_title(site, uuid), f"as of {words.when(site.now_s)}"]
+    for section in gpu_sections(site, uuid):
+        lines += table(section, width)
+    return lines
+
+
+def table(section: Section, width: int) -> list[str]:
+    """Heading, columns and note; nothing where there are no rows."""
+    if not section.rows:
+        return []
+    note = _paragraphs([section.note], width) if section.note else []
+    return ["", section.title.upper(), *columns(section.header, section.rows), *note]
+
+
+def _paragraphs(texts: Sequence[str], width: int) -> list[str]:
+    return [line for text in texts for line in wrapped(text, width)]
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    """Lines of at most `width`; a number and its percent sign stay together."""
+    lines = textwrap.wrap(unbroken(text), width, initial_indent=first, subsequent_indent=rest)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def _bullets(texts: Sequence[str], width: int) -> list[str]:
+    return [line for text in texts for line in wrapped(text, width, "- ", "  ")]

@@ -1,0 +1,289 @@
+"""What the figures say, in sentences; text and page say the same."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from slurm_pal.hostlist import fold
+from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.report.gpus.cost import ASSUMPTION, Cost
+from slurm_pal.report.gpus.course import Step
+from slurm_pal.report.gpus.figures import GroupFigures
+from slurm_pal.report.gpus.reasons import AGE, FAULT, kind, meaning
+from slurm_pal.report.gpus.site import Coverage, Site, flagged
+from slurm_pal.report.inventory import GpuRow
+from slurm_pal.report.table import age, counted
+
+NOTHING = "-"
+WORK = {"A": "compute-bound work", "B": "mixed work", "C": "memory-bound work"}
+PLACES = 6  # names of GPUs in one line
+
+
+class Section(NamedTuple):
+    """A table with its heading."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    note: str = ""
+
+
+def percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def figure(value: float, digits: int = 3) -> str:
+    """A number, or `-` where it is undefined."""
+    return f"{value:.{digits}f}" if math.isfinite(value) else NOTHING
+
+
+def when(ts: float) -> str:
+    """Date and time, UTC."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ts))
+
+
+def hours(gpu_h: float) -> str:
+    """GPU-hours with the digits that matter."""
+    return f"{gpu_h:,.0f}" if gpu_h >= 100 else f"{gpu_h:.1f}"
+
+
+def heading(site: Site) -> str:
+    """What was looked at."""
+    c = site.coverage
+    name = f"{site.cluster}: " if site.cluster else ""
+    where = f" ({site.nodes})" if site.nodes else ""
+    return f"{name}{counted(c.gpus, 'GPU')} of {counted(c.nodes, 'node')}{where}"
+
+
+def claims(site: Site) -> list[str]:
+    """The sentences at the top: how far the GPUs differ, and what that costs."""
+    if not site.coverage.scored:
+        return ["Nothing usable has been measured yet: run pal-profile run."]
+    group = site.worst_group
+    found = [_spread_claim(group, slowest_published(site, group)) if group else _snapshot_claim(site)]
+    cost = waiting(site)
+    if cost is not None:
+        found.append(
+            f"At full load with {WORK[cost.sensitivity]}, jobs that fill nodes lose {percent(cost.waiting_share)} of "
+            f"the GPUs' time waiting for a slower neighbour: {hours(cost.waiting_gpu_h)} GPU-hours a day."
+        )
+    return found
+
+
+def slowest_published(site: Site, group: GroupFigures) -> float:
+    """Of the GPUs of a group, by the scores that count now; by all runs where the classes are one."""
+    c = group.group.sensitivity
+    now = max((row.slowdown.get(c, 0.0) for row in site.rows if row.uuid in group.slowdown), default=0.0)
+    return now if now > 1.0 else group.spread.slowest
+
+
+def _snapshot_claim(site: Site) -> str:
+    """From the published scores alone."""
+    models = Counter(row.model for row in site.rows if row.slowdown.get("A"))
+    if max(models.values(), default=0) < 2:
+        return "No two GPUs of one model were measured: there is nothing to compare."
+    slowest = max(row.slowdown.get("A", 0.0) for row in site.rows)
+    return (
+        f"In {WORK['A']} the slowest of {counted(models.total(), 'GPU')} takes {slowest:.2f} times as long as the "
+        "median GPU of its model."
+    )
+
+
+def _spread_claim(group: GroupFigures, slowest: float) -> str:
+    s, g = group.spread, group.group
+    return (
+        f"In {WORK[g.sensitivity]} the {s.gpus:,} GPUs of model {g.model} differ by {percent(s.whisker)}, outliers "
+        f"aside; the slowest takes {slowest:.2f} times as long as the median GPU."
+    )
+
+
+def waiting(site: Site) -> Cost | None:
+    """The estimate that is told first: class A, where several GPUs of a node can wait for each other."""
+    return next((c for c in site.costs if c.sensitivity == "A" and c.waiting_share > 0), None)
+
+
+def coverage_line(c: Coverage) -> str:
+    parts = [f"Scores: {c.scored:,} of {counted(c.gpus, 'GPU')}"]
+    parts += [
+        f"{n:,} {word}"
+        for n, word in ((c.stale, "stale"), (c.forgotten, "forgotten"), (c.never, "without a usable run"))
+        if n
+    ]
+    if c.median_age_s is not None:
+        parts.append(f"measured {age(c.median_age_s)} ago in the median, the oldest {age(c.oldest_age_s)}")
+    return "; ".join(parts)
+
+
+def changes(site: Site) -> list[str]:
+    """What the newest sweep changed."""
+    if not site.steps:
+        return ["No sweep has been taken in."]
+    step = site.steps[-1]
+    found = [f"Sweep {step.sweep_id} of {when(step.ts)} measured {counted(step.gpus, 'GPU')}."]
+    if not step.compared:
+        return [*found, "It is the first one: there is nothing to compare with."]
+    for c in SENSITIVITY_CLASSES:
+        churn = step.churn(c)
+        if churn is not None:
+            n, of = step.changed[c], step.compared[c]
+            found.append(f"Class {c}: {n:,} of {of:,} GPUs changed class ({percent(churn)}).")
+    return [*found, *_moves(step)]
+
+
+def _moves(step: Step) -> list[str]:
+    found = []
+    far = [m for m in step.moves if m.slowdown]
+    if far:
+        shown = [
+            f"{m.node}:{m.gpu_index} {c} {a:.3f} to {b:.3f}" for m in far[:PLACES] for c, (a, b) in m.slowdown.items()
+        ]
+        found.append(f"Slowdown changed by 1 % or more: {counted(len(far), 'GPU')} ({_cut(shown, len(far))}).")
+    for word, flags in (("New", "new_flags"), ("No longer", "gone_flags")):
+        counts = Counter(flag for m in step.moves for flag in getattr(m, flags))
+        if counts:
+            found.append(
+                f"{word}: " + ", ".join(f"{flag} on {counted(n, 'GPU')}" for flag, n in sorted(counts.items()))
+            )
+    found += [f"{counted(len(step.new), 'GPU')} seen for the first time."] if step.new else []
+    found += [f"{counted(len(step.gone), 'GPU')} no longer seen."] if step.gone else []
+    return found
+
+
+def _cut(texts: Sequence[str], of: int) -> str:
+    return ", ".join(texts[:PLACES]) + (", ..." if of > PLACES else "")
+
+
+def spread_table(site: Site) -> Section:
+    header = ("CLASS", "MODEL", "BENCHMARK", "GPUS", "MEDIAN", "WHISKER", "P1", "P99", "MAX", "SD", "REPEATS", "ICC")
+    rows = [
+        (
+            g.group.sensitivity,
+            g.group.model,
+            g.group.benchmark,
+            str(g.spread.gpus),
+            f"{g.median_value:.4g} {g.group.unit}",
+            percent(g.spread.whisker),
+            figure(g.spread.p1),
+            figure(g.spread.p99),
+            figure(g.spread.slowest),
+            f"{g.spread.between_sd_pct:.2f} %",
+            f"{g.spread.within_cv_pct:.2f} %" if math.isfinite(g.spread.within_cv_pct) else NOTHING,
+            figure(g.spread.icc, 2),
+        )
+        for g in site.groups
+    ]
+    note = (
+        "By the median of each GPU's runs; newer runs count more in its score. P1, P99, MAX: slowdown. WHISKER: "
+        "slowest minus fastest GPU without outliers (Tukey). SD: between GPUs. REPEATS: standard deviation of one "
+        "GPU's runs, median over the GPUs. ICC: share of all variance that lies between GPUs; near 1 the benchmark "
+        "tells GPUs apart."
+    )
+    return Section("How far apart the GPUs are", header, rows, note)
+
+
+def cost_table(site: Site) -> Section:
+    header = ("CLASS", "GPUS", "BEHIND", "GPU-H/DAY", "WAITING", "GPU-H/DAY")
+    rows = [
+        (
+            c.sensitivity,
+            str(c.gpus),
+            percent(c.behind_share, 2),
+            hours(c.behind_gpu_h),
+            percent(c.waiting_share, 2),
+            hours(c.waiting_gpu_h),
+        )
+        for c in site.costs
+    ]
+    return Section("What that costs at full load (estimate)", header, rows, ASSUMPTION)
+
+
+def gpu_table(title: str, rows: Sequence[GpuRow], limit: int) -> Section:
+    """GPUs with slowdown and class, their flags in words."""
+    header = ("GPU", "MODEL", *SENSITIVITY_CLASSES, "AGE", "FLAGS")
+    cells = [
+        (
+            f"{row.node}:{row.gpu_index}",
+            row.model or NOTHING,
+            *(
+                f"{row.slowdown[c]:.3f} {row.variability_class.get(c, '?')}" if c in row.slowdown else "?"
+                for c in SENSITIVITY_CLASSES
+            ),
+            age(row.age_s),
+            ", ".join(row.flags) or NOTHING,
+        )
+        for row in rows[:limit]
+    ]
+    more = len(rows) - limit
+    return Section(title, header, cells, f"And {more:,} more: pal gpus" if more > 0 else "")
+
+
+def slowest_table(site: Site, limit: int) -> Section:
+    return gpu_table("Slowest GPUs", site.slowest, limit)
+
+
+def flagged_table(site: Site, limit: int) -> Section:
+    return gpu_table("Flagged GPUs", flagged(site.rows), limit)
+
+
+def flag_table(site: Site) -> Section:
+    """Each flag once: what it means, on how many GPUs, and where."""
+    rows = [(f, str(len(gpus)), meaning(f), places(gpus)) for f, gpus in site.flags.items()]
+    note = "A slow GPU is not a broken one: flags never drain a node." if rows else ""
+    return Section("Flags", ("FLAG", "GPUS", "MEANING", "NODES"), rows, note)
+
+
+def places(gpus: Iterable[GpuRow], limit: int = 60) -> str:
+    """The nodes as a host list, cut where it is long."""
+    text = fold(sorted({row.node for row in gpus}))
+    return text if len(text) <= limit else text[: text.rfind(",", 0, limit) + 1] + "..."
+
+
+def method_table(site: Site) -> Section:
+    header = ("BENCHMARK", "CLASS", "DTYPE", "SHAPE", "BACKEND", "DRIVER", "RUNS")
+    rows = [
+        (m.benchmark, m.sensitivity or "health", m.dtype, m.shape, m.backend, m.driver, str(m.runs))
+        for m in site.methods
+    ]
+    return Section("How it was measured", header, rows)
+
+
+def faults(site: Site) -> list[GpuRow]:
+    """GPUs whose hardware somebody should look at."""
+    return [row for row in site.rows if any(kind(f) == FAULT for f in row.flags)]
+
+
+def noticed(site: Site) -> list[GpuRow]:
+    """GPUs with any flag that tells of the GPU itself."""
+    return [row for row in site.rows if any(kind(f) != AGE for f in row.flags)]
+
+
+def caveats(site: Site) -> list[str]:
+    """What the reader must know before he believes it."""
+    found = []
+    c = site.coverage
+    if site.emulated:
+        found.append("These GPUs are emulated: the figures are made up and say nothing of real hardware.")
+    if c.gpus > c.scored:
+        n = c.gpus - c.scored
+        text = "has no score that counts and is treated" if n == 1 else "have no score that counts and are treated"
+        found.append(f"{counted(n, 'GPU')} {text} as a median GPU.")
+    if c.stale:
+        found.append(f"{counted(c.stale, 'GPU')} measured more than 30 days ago count less every day.")
+    if not site.records and c.scored:
+        found.append(
+            "Only the published snapshot was at hand: spread, history and changes need the controller's records."
+        )
+    once = [g for g in site.groups if g.spread.runs_per_gpu < 2]
+    if once:
+        found.append("Where REPEATS is missing, GPUs were measured once: how well a run repeats is not known there.")
+    small = [g for g in site.groups if g.spread.gpus < 4]
+    if small:
+        found.append("Groups of fewer than four GPUs have no median worth the name: their slowdowns are 1.0.")
+    for reason, n in list(site.refused.items())[:PLACES]:
+        found.append(f"{counted(n, 'run')} of the newest sweep {'does' if n == 1 else 'do'} not count: {reason}.")
+    found.append("A benchmark is not an application: how much a job suffers depends on its sensitivity class.")
+    return found
