@@ -15,21 +15,24 @@ import click
 from slurm_pal import config as settings
 from slurm_pal.cli import common
 from slurm_pal.config import Config
-from slurm_pal.errors import Exit, PalError, UsageError
+from slurm_pal.errors import Exit, PalError, UsageError, one_line
 from slurm_pal.hostlist import expand, fold
 from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.profiling import collect, history, prepare, sweep_state
 from slurm_pal.profiling.plan import Plan, Request, duration_s, sample_size
 from slurm_pal.profiling.prepare import Survey, Wish
-from slurm_pal.profiling.progress import shown, stoppable
-from slurm_pal.profiling.sweep import Sweep, only_sweep
-from slurm_pal.profiling.sweep_state import FAILED, PARTIAL, SweepDirectory
+from slurm_pal.profiling.progress import describe_pause, shown, stoppable
+from slurm_pal.profiling.sweep import Sweep, Told, only_sweep
+from slurm_pal.profiling.sweep_state import FAILED, OVER, PARTIAL, SweepDirectory
 from slurm_pal.report import table
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
+from slurm_pal.variability.drift import Finding
 from slurm_pal.variability.records import Record
 
 METHODS = ("exact", "pal", "pal-artifact")
+MAX_FIRST = 6
+MAX_FINDINGS = 20
 
 
 @click.group(context_settings={"help_option_names": ["--help"]})
@@ -59,9 +62,27 @@ def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--budget", metavar="GPU-HOURS", type=click.FloatRange(min=0), help="At most so many GPU-hours."
             ),
+            click.option(
+                "--budget-per-day",
+                metavar="GPU-HOURS",
+                type=click.FloatRange(min=0),
+                help="At most so many GPU-hours in 24 h, of all sweeps (default: profile.budget_gpu_h_per_day).",
+            ),
+            click.option(
+                "--window",
+                metavar="HH:MM-HH:MM",
+                help="Submit only in these hours, local time, e.g. 20:00-06:00 (default: profile.window).",
+            ),
             click.option("--max-parallel", type=click.IntRange(min=1), help="Nodes at once (default: 5 %, 1 to 16)."),
             click.option("--bench", metavar="ID,...", default="", help="Only these benchmarks."),
             click.option("--quick", is_flag=True, help="Shorter warm-up for all but the first benchmark."),
+            click.option(
+                "--mode",
+                type=click.Choice(["concurrent", "solo"]),
+                default="concurrent",
+                help="All GPUs of a node at once (the default), or one after the other.",
+            ),
+            click.option("--mig", is_flag=True, help="Measure partitions of GPUs in MIG mode, which are else refused."),
             click.option("--seed", type=int, help="Seed of the sample and of emulated noise."),
             click.option("--gpu-timeout-s", type=click.FloatRange(min=0.1), help="Give up a GPU silent for longer, s."),
             click.option(
@@ -94,14 +115,18 @@ def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
         seed=options["seed"],
         wall_scale=options["wall_scale"],
         gpu_timeout_s=options["gpu_timeout_s"],
+        mode=options["mode"],
+        mig=options["mig"],
+        window=options["window"],
+        budget_gpu_h_per_day=options["budget_per_day"],
     )
     return request, wish
 
 
 def _survey(client: SlurmClient, config: Config, options: dict[str, Any]) -> tuple[Survey, Wish]:
     request, wish = _request(options)
-    newest = collect.newest_by_node(config)
-    return prepare.survey(client, config, request, wish, newest, time.time(), os.environ), wish
+    newest, urgent = collect.newest_by_node(config), collect.urgent_nodes(config)
+    return prepare.survey(client, config, request, wish, newest, urgent, time.time(), os.environ), wish
 
 
 def _plan_lines(found: Survey) -> list[str]:
@@ -112,6 +137,14 @@ def _plan_lines(found: Survey) -> list[str]:
     ]
     if plan.chosen:
         lines.append(f"  {fold([c.node for c in plan.chosen])}")
+    first = [f"{c.node} ({c.why})" for c in plan.chosen if c.why]
+    if first:
+        more = f" and {len(first) - MAX_FIRST} more" if len(first) > MAX_FIRST else ""
+        lines.append(f"first: {', '.join(first[:MAX_FIRST])}{more}")
+    limits = [f"window {found.window}"] if found.window else []
+    limits += [f"{found.budget_gpu_h_per_day:g} GPU-hours in 24 h"] if found.budget_gpu_h_per_day else []
+    if limits:
+        lines.append(f"within {', '.join(limits)}")
     reasons: dict[str, list[str]] = {}
     for node, reason in plan.skipped.items():
         reasons.setdefault(reason, []).append(node)
@@ -128,6 +161,8 @@ def _plan_json(found: Survey) -> dict[str, Any]:
         "node_s": plan.node_s,
         "gpu_hours": plan.gpu_hours,
         "max_parallel": found.max_parallel,
+        "window": found.window,
+        "budget_gpu_h_per_day": found.budget_gpu_h_per_day,
         "backend": found.setting.name,
     }
 
@@ -184,8 +219,9 @@ def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_js
     stop = threading.Event()
     with stoppable(stop) as signals:
         try:
-            with shown(sweep, quiet=as_json) as report:
-                ended = Sweep(client, sweep, collect.result_directories(config), report, stop).run()
+            with shown(sweep, quiet=as_json) as display:
+                told = Told(display.node, display.pause, lambda: display.note(_publish_part(config, sweep)))
+                ended = Sweep(client, sweep, collect.result_directories(config), told, stop).run()
         except PalError:
             with contextlib.suppress(PalError):
                 collect.collect(config, sweep, time.time())  # what was measured is worth having at once
@@ -196,6 +232,17 @@ def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_js
         click.echo(f"go on with: pal-profile run --resume {sweep.sweep_id}", err=True)
         return 128 + signals[0] if signals else Exit.FAILED
     return Exit.FAILED if any(s.state in (FAILED, PARTIAL) for s in sweep.nodes.values()) else Exit.OK
+
+
+def _publish_part(config: Config, sweep: SweepDirectory) -> str:
+    """Publish what a running sweep has so far, and say so. What is in the way of that does not end the sweep."""
+    try:
+        summary = collect.collect(config, sweep, time.time())
+    except PalError as error:
+        return f"not published yet: {one_line(error)}"
+    if summary.trouble:
+        return f"not published yet: {summary.trouble}"
+    return f"published {summary.published_gpus} GPUs, {summary.gpus} of them by this sweep"
 
 
 def _print_summary(summary: collect.Summary, as_json: bool) -> None:
@@ -211,19 +258,28 @@ def _print_summary(summary: collect.Summary, as_json: bool) -> None:
 @common.verbose_option
 def status(sweep: str, as_json: bool) -> None:
     """Where each node of a sweep stands (default: the last sweep)."""
-    found = sweep_state.load(settings.load().state_dir, sweep)
+    state_dir = settings.load().state_dir
+    found = sweep_state.load(state_dir, sweep)
     counts = {state: n for state, n in found.counts().items() if n}
+    doing = _doing(found, sweep_state.at_work(state_dir))
     if as_json:
         nodes = [{"node": node, **state._asdict()} for node, state in found.nodes.items()]
-        common.print_json(
-            "sweep_status", {"sweep": found.sweep_id, "counts": counts, "nodes": nodes, "skipped": found.terms.skipped}
-        )
+        pause = found.pause._asdict() if found.pause and doing.startswith("paused") else None
+        head = {"sweep": found.sweep_id, "state": doing.partition(" ")[0], "pause": pause, "counts": counts}
+        common.print_json("sweep_status", {**head, "nodes": nodes, "skipped": found.terms.skipped})
         return
-    click.echo(f"sweep {found.sweep_id}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
+    click.echo(f"sweep {found.sweep_id} {doing}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
     width = max((len(node) for node in found.nodes), default=4)
     for node, state in found.nodes.items():
         job = str(state.job_id or "-")
         click.echo(f"{node:{width}}  {state.state:9}  job {job:8}  {state.gpus:2} GPUs  {state.reason}".rstrip())
+
+
+def _doing(sweep: SweepDirectory, at_work: str) -> str:
+    """What a sweep is doing: running, paused (why), ended, or stopped with nodes left."""
+    if at_work == sweep.sweep_id:
+        return describe_pause(sweep.pause) if sweep.pause else "running"
+    return "ended" if all(s.state in OVER for s in sweep.nodes.values()) else "stopped"
 
 
 @pal_profile.command(
@@ -262,6 +318,10 @@ def show(name: str, runs: int, as_json: bool) -> None:
         return
     header = ["NODE", "GPU", "UUID", *SENSITIVITY_CLASSES, "FLAGS"]
     click.echo("\n".join(table.columns(header, [_score_cells(gpu) for gpu in found])))
+    happened = [[_when(f.seen_s), f"{g.node}:{g.slot}", *_finding_cells(f)] for g in found for f in g.findings]
+    if happened:
+        header = ["SEEN", "GPU", "BENCH", "WHAT", "CHANGE", "SINCE", "SIGMAS"]
+        click.echo("\n" + "\n".join(table.columns(header, happened if name else happened[-MAX_FINDINGS:])))
     if name and runs:
         header = ["TIME", "GPU", "SWEEP", "BENCH", "VALUE", "UNIT", "CV%", "CI95%", "NOTE"]
         rows = [_run_cells(run) for gpu in found for run in gpu.runs[:runs]]
@@ -277,13 +337,21 @@ def _score_cells(gpu: history.GpuHistory) -> list[str]:
     return [gpu.node, str(gpu.slot), gpu.uuid, *cells, ",".join(score.flags if score else ()) or "-"]
 
 
+def _finding_cells(finding: Finding) -> list[str]:
+    change = f"{100 * finding.change:+.2f} %"
+    return [finding.benchmark, finding.kind, change, _when(finding.since_s), f"{finding.sigmas:.1f}"]
+
+
+def _when(ts: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(ts))
+
+
 def _run_cells(run: Record) -> list[str]:
     r = run.result
     note = [*run.flags, *([] if run.valid else [f"invalid: {run.reason}"])]
-    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(run.ts_end))
     place = f"{run.node_name}:{run.gpu.slurm_index}"
     figures = [f"{r.value:.5g}", r.unit, f"{r.cv_pct:.3f}", f"{r.ci95_pct:.3f}"]
-    return [when, place, run.sweep_id, run.bench.id, *figures, ", ".join(note) or "-"]
+    return [_when(run.ts_end), place, run.sweep_id, run.bench.id, *figures, ", ".join(note) or "-"]
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ from slurm_pal.errors import DataError, UsageError
 from slurm_pal.store import snapshot
 from slurm_pal.store.database import open_database
 from slurm_pal.store.snapshot import GpuScore
+from slurm_pal.variability import drift
+from slurm_pal.variability.drift import Finding
 from slurm_pal.variability.records import Record
 
 
@@ -22,6 +25,7 @@ class GpuHistory(NamedTuple):
     model: str
     score: GpuScore | None
     runs: tuple[Record, ...]
+    findings: tuple[Finding, ...] = ()  # steps, drifts, transients, jumps not confirmed yet; by time
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`; runs without their samples."""
@@ -33,6 +37,7 @@ class GpuHistory(NamedTuple):
             "slowdown": self.score.slowdown if self.score else {},
             "class": self.score.variability_class if self.score else {},
             "flags": list(self.score.flags) if self.score else [],
+            "findings": [f._asdict() | {"change": round(f.change, 5)} for f in self.findings],
             "runs": [_run_json(run) for run in self.runs],
         }
 
@@ -69,13 +74,13 @@ def read(config: Config, name: str) -> tuple[GpuHistory, ...]:
         scores = {score.uuid: score for score in map(published.gpu, range(len(published)))}
     except DataError:
         scores = {}  # the history is worth showing without a snapshot
-    found = select(records, scores, name)
+    found = select(records, scores, name, time.time())
     if not found:
         raise UsageError(f"nothing was measured on a node or GPU {name!r}: see pal-profile show, and pal nodes")
     return found
 
 
-def select(records: Iterable[Record], scores: dict[str, GpuScore], name: str) -> tuple[GpuHistory, ...]:
+def select(records: Iterable[Record], scores: dict[str, GpuScore], name: str, now_s: float) -> tuple[GpuHistory, ...]:
     """The same from data in memory; records by time, oldest first."""
     runs: dict[str, list[Record]] = {}
     for record in records:
@@ -85,5 +90,6 @@ def select(records: Iterable[Record], scores: dict[str, GpuScore], name: str) ->
         last = own[-1]
         if name in ("", uuid, last.node_name):
             place = (last.node_name, last.gpu.slurm_index)
-            found.append(GpuHistory(uuid, *place, last.gpu.model, scores.get(uuid), tuple(reversed(own))))
+            events = tuple(drift.of_records(own, now_s))
+            found.append(GpuHistory(uuid, *place, last.gpu.model, scores.get(uuid), tuple(reversed(own)), events))
     return tuple(sorted(found, key=lambda h: (h.node, h.slot)))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_pal.cluster import Node
 from slurm_pal.errors import UsageError
-from slurm_pal.profiling.benchmarks import Benchmark
+from slurm_pal.profiling.benchmarks import Benchmark, node_device_s
+from slurm_pal.profiling.urgency import CONFIRM, Urgency
 from slurm_pal.slurm.states import EXACTLY_IDLE
 
-NODE_OVERHEAD_S = 11.0  # preflight 3 s and set-up 8 s (budget in docs/measuring.md)
+CONFIRM_AFTER_S = 12 * 3600.0
+"""How long after a doubtful run `--since` no longer holds its node back; a run an hour later would repeat its heat."""
 
 
 class Request(NamedTuple):
@@ -27,6 +29,7 @@ class Request(NamedTuple):
     partition: str = ""
     reservation: str = ""
     seed: int = 0
+    budget_gpu_h_per_day: float = 0.0  # 0: no limit
 
 
 class Chosen(NamedTuple):
@@ -35,6 +38,10 @@ class Chosen(NamedTuple):
     node: str
     gpus: int
     measured_s: float  # Unix time of its newest measurement, 0.0: never
+    seconds: float = 0.0  # expected time, s
+    why: str = ""  # what brought it to the front
+    partitions: tuple[str, ...] = ()
+    gpu_types: tuple[str, ...] = ()  # each once, without ""
 
 
 class Plan(NamedTuple):
@@ -42,7 +49,7 @@ class Plan(NamedTuple):
 
     chosen: tuple[Chosen, ...]
     skipped: dict[str, str]
-    node_s: float  # expected time per node, s
+    node_s: float  # expected time of the largest node, s
 
     @property
     def gpus(self) -> int:
@@ -51,12 +58,12 @@ class Plan(NamedTuple):
     @property
     def gpu_hours(self) -> float:
         """Expected GPU-hours of the whole sweep."""
-        return self.gpus * self.node_s / 3600.0
+        return sum(c.gpus * c.seconds for c in self.chosen) / 3600.0
 
 
-def node_seconds(benchmarks: Sequence[Benchmark], wall_scale: float) -> float:
-    """How long a node is expected to be occupied, s."""
-    return (NODE_OVERHEAD_S + 25.0 + sum(b.seconds for b in benchmarks)) * wall_scale + 1.0
+def node_seconds(benchmarks: Sequence[Benchmark], wall_scale: float, gpus: int, solo: bool = False) -> float:
+    """How long a node of so many GPUs is expected to be occupied, s."""
+    return node_device_s(benchmarks, gpus, solo) * wall_scale + 1.0
 
 
 def choose(
@@ -65,28 +72,36 @@ def choose(
     reserved: Mapping[str, Sequence[str]],
     request: Request,
     now_s: float,
-    node_s: float,
+    seconds: Callable[[int], float],
+    urgent: Mapping[str, Urgency] | None = None,
 ) -> Plan:
-    """Choose nodes, stalest first.
+    """Choose nodes: urgent ones, then those never measured, then stalest first.
 
     `newest`: node -> Unix time of its newest measurement; `reserved`: active
-    reservation -> nodes; `node_s`: expected seconds per node.
+    reservation -> nodes; `seconds(n)`: expected seconds of a node of n GPUs;
+    `urgent`: node -> why it is to be measured before its turn.
 
     Raises UsageError for a node that Slurm does not know or a limit that cannot be read.
     """
     skipped: dict[str, str] = {}
     owner = {name: reservation for reservation, names in reserved.items() for name in names}
     candidates: list[Chosen] = []
+    urgent = urgent or {}
     for node in _wanted(nodes, request.nodes):
-        reason = _obstacle(node, owner.get(node.name, ""), newest.get(node.name, 0.0), request, now_s)
+        measured_s, cause = newest.get(node.name, 0.0), urgent.get(node.name)
+        reason = _obstacle(node, owner.get(node.name, ""), measured_s, request, now_s, cause)
         if reason:
             skipped[node.name] = reason
-        else:
-            candidates.append(Chosen(node.name, node.n_gpus, newest.get(node.name, 0.0)))
+            continue
+        types = tuple(sorted(set(node.gpu_types) - {""}))
+        why = cause.why if cause else ""
+        candidates.append(Chosen(node.name, node.n_gpus, measured_s, seconds(node.n_gpus), why, node.partitions, types))
     candidates = _sample(candidates, request, skipped)
-    candidates.sort(key=lambda c: c.measured_s)  # stable: Slurm's order among equals
-    chosen = _within(candidates, request, node_s, skipped)
-    return Plan(tuple(chosen), skipped, node_s)
+    last = max((u.rank for u in urgent.values()), default=0) + 1
+    # Stable: Slurm's order among equals. Those never measured have time 0.
+    candidates.sort(key=lambda c: (urgent[c.node].rank if c.node in urgent else last, c.measured_s))
+    chosen = _within(candidates, request, skipped)
+    return Plan(tuple(chosen), skipped, max((c.seconds for c in chosen), default=seconds(0)))
 
 
 def _wanted(nodes: Sequence[Node], names: tuple[str, ...] | None) -> list[Node]:
@@ -101,7 +116,9 @@ def _wanted(nodes: Sequence[Node], names: tuple[str, ...] | None) -> list[Node]:
     return [known[name] for name in dict.fromkeys(names)]
 
 
-def _obstacle(node: Node, reservation: str, measured_s: float, request: Request, now_s: float) -> str:
+def _obstacle(
+    node: Node, reservation: str, measured_s: float, request: Request, now_s: float, cause: Urgency | None
+) -> str:
     """Why this node cannot or need not be measured now; "" when it can."""
     if node.n_gpus == 0:
         return "has no GPU"
@@ -117,7 +134,8 @@ def _obstacle(node: Node, reservation: str, measured_s: float, request: Request,
         return f"not idle ({'+'.join(sorted(node.states))})"
     if node.gpus_used or node.cpus_used:
         return "in use"
-    if request.since_s is not None and measured_s > now_s - request.since_s:
+    doubtful = cause is not None and cause.rank <= CONFIRM and measured_s < now_s - CONFIRM_AFTER_S
+    if request.since_s is not None and measured_s > now_s - request.since_s and not doubtful:
         return f"measured less than {age(request.since_s)} ago"
     return ""
 
@@ -126,7 +144,7 @@ def _sample(candidates: list[Chosen], request: Request, skipped: dict[str, str])
     if not request.sample:
         return candidates
     count = sample_size(request.sample, len(candidates))
-    drawn = random.Random(request.seed).sample(sorted(c.node for c in candidates), count)
+    drawn = set(random.Random(request.seed).sample(sorted(c.node for c in candidates), count))
     for candidate in candidates:
         if candidate.node not in drawn:
             skipped[candidate.node] = "not in the sample"
@@ -145,15 +163,17 @@ def sample_size(text: str, total: int) -> int:
     return min(wanted, total)
 
 
-def _within(candidates: list[Chosen], request: Request, node_s: float, skipped: dict[str, str]) -> list[Chosen]:
+def _within(candidates: list[Chosen], request: Request, skipped: dict[str, str]) -> list[Chosen]:
     chosen: list[Chosen] = []
     spent_h = 0.0
     for candidate in candidates:
-        cost_h = candidate.gpus * node_s / 3600.0
+        cost_h = candidate.gpus * candidate.seconds / 3600.0
         if request.max_nodes is not None and len(chosen) >= request.max_nodes:
             skipped[candidate.node] = f"over --max-nodes {request.max_nodes}"
         elif request.budget_gpu_h is not None and spent_h + cost_h > request.budget_gpu_h:
             skipped[candidate.node] = f"over the budget of {request.budget_gpu_h:g} GPU-hours"
+        elif 0 < request.budget_gpu_h_per_day < cost_h:
+            skipped[candidate.node] = f"dearer than the {request.budget_gpu_h_per_day:g} GPU-hours of a day"
         else:
             chosen.append(candidate)
             spent_h += cost_h

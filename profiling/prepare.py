@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_pal.config import Config
+from slurm_pal.errors import ConfigError, UsageError, one_line
 from slurm_pal.profiling import plan as planning
+from slurm_pal.profiling import window as windows
 from slurm_pal.profiling.backends import BACKENDS, Setting, resolve
 from slurm_pal.profiling.benchmarks import select
 from slurm_pal.profiling.plan import Plan, Request
 from slurm_pal.profiling.sweep_job import JobOptions
 from slurm_pal.profiling.sweep_state import Terms
+from slurm_pal.profiling.urgency import Urgency
 from slurm_pal.slurm.client import SlurmClient
 
 
@@ -27,6 +31,10 @@ class Wish(NamedTuple):
     seed: int | None = None
     wall_scale: float | None = None
     gpu_timeout_s: float | None = None
+    mode: str = ""  # "solo": one GPU after the other
+    mig: bool = False
+    window: str | None = None  # hours of the day; None: profile.window
+    budget_gpu_h_per_day: float | None = None  # None: profile.budget_gpu_h_per_day
 
 
 class Survey(NamedTuple):
@@ -35,6 +43,8 @@ class Survey(NamedTuple):
     plan: Plan
     max_parallel: int
     setting: Setting
+    window: str  # "": all day
+    budget_gpu_h_per_day: float  # 0: no limit
 
 
 def survey(
@@ -43,21 +53,55 @@ def survey(
     request: Request,
     wish: Wish,
     newest: Mapping[str, float],
+    urgent: Mapping[str, Urgency],
     now_s: float,
     environ: Mapping[str, str],
 ) -> Survey:
-    """Ask Slurm once and choose nodes. Raises SlurmError, UsageError, MissingPackageError."""
+    """Ask Slurm once and choose nodes. Raises SlurmError, UsageError, ConfigError, MissingPackageError."""
+    window = _window(config, wish)
+    budget_gpu_h = wish.budget_gpu_h_per_day
+    if budget_gpu_h is None:
+        budget_gpu_h = config.number("profile", "budget_gpu_h_per_day")
     setting = resolve(config.text("profile", "backend"), environ)._replace(wall_scale=wish.wall_scale)
     scale = BACKENDS[setting.name].wall_scale if wish.wall_scale is None else wish.wall_scale
-    node_s = planning.node_seconds(select(wish.benchmarks), scale)
+    specs = select(benchmarks_of(config, wish), wish.quick)
     request = request._replace(
-        partition=config.text("profile", "partition"), reservation=config.text("profile", "reservation")
+        partition=config.text("profile", "partition"),
+        reservation=config.text("profile", "reservation"),
+        budget_gpu_h_per_day=budget_gpu_h,
     )
     seen = client.overview(reservations=True)
-    plan = planning.choose(seen.nodes, newest, seen.reservations, request, now_s, node_s)
+    solo = wish.mode == "solo"
+    plan = planning.choose(
+        seen.nodes,
+        newest,
+        seen.reservations,
+        request,
+        now_s,
+        lambda gpus: planning.node_seconds(specs, scale, gpus, solo),
+        urgent,
+    )
     total = sum(1 for node in seen.nodes if node.n_gpus)
     parallel = wish.max_parallel or int(config.number("profile", "max_parallel")) or planning.default_parallel(total)
-    return Survey(plan, parallel, setting)
+    return Survey(plan, parallel, setting, window, budget_gpu_h)
+
+
+def _window(config: Config, wish: Wish) -> str:
+    """The window asked for, checked."""
+    text = config.text("profile", "window") if wish.window is None else wish.window
+    try:
+        if text:
+            windows.parse(text)
+    except UsageError as error:
+        if wish.window is not None:
+            raise
+        raise ConfigError(f"{config.origin('profile', 'window')}: profile.{one_line(error)}") from None
+    return text
+
+
+def benchmarks_of(config: Config, wish: Wish) -> str:
+    """The benchmarks asked for: the option, with --quick the short set, else the setting."""
+    return wish.benchmarks or ("" if wish.quick else config.text("profile", "benchmarks"))
 
 
 def terms(client: SlurmClient, config: Config, found: Survey, wish: Wish, sweep_id: str, now_s: float) -> Terms:
@@ -70,15 +114,17 @@ def terms(client: SlurmClient, config: Config, found: Survey, wish: Wish, sweep_
         spool=os.path.abspath(config.spool_dir),
         python=config.text("profile", "python") or sys.executable,
         setting=found.setting._replace(seed=seed),
-        time_limit_s=int(config.number("profile", "time_limit_s")),
+        time_limit_s=_time_limit_s(config, found),
         nice=int(config.number("profile", "nice")),
         partition=config.text("profile", "partition"),
         account=config.text("profile", "account"),
         qos=config.text("profile", "qos"),
         reservation=config.text("profile", "reservation"),
-        benchmarks=wish.benchmarks,
+        benchmarks=benchmarks_of(config, wish),
         quick=wish.quick,
         gpu_timeout_s=wish.gpu_timeout_s,
+        mode=wish.mode if wish.mode == "solo" else "",
+        mig=wish.mig,
     )
     return Terms(
         job=job,
@@ -88,7 +134,16 @@ def terms(client: SlurmClient, config: Config, found: Survey, wish: Wish, sweep_
         chosen=found.plan.chosen,
         skipped=found.plan.skipped,
         node_s=found.plan.node_s,
+        window=found.window,
+        budget_gpu_h_per_day=found.budget_gpu_h_per_day,
+        yield_to_users=config.flag("profile", "yield_to_users"),
+        publish_every_s=config.number("profile", "publish_every_s"),
     )
+
+
+def _time_limit_s(config: Config, found: Survey) -> int:
+    """The setting; longer where the plan needs more, as `--mode solo` on nodes of many GPUs does."""
+    return max(int(config.number("profile", "time_limit_s")), math.ceil(2.0 * found.plan.node_s))
 
 
 def sweep_seed(sweep_id: str) -> int:

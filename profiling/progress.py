@@ -6,12 +6,20 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import NamedTuple
 
-from slurm_pal.profiling.sweep_state import DONE, OVER, SUBMITTED, NodeState, SweepDirectory
+from slurm_pal.profiling.sweep_state import DONE, OVER, SUBMITTED, NodeState, Pause, SweepDirectory
 
-Report = Callable[[str, NodeState], None]
+
+class Display(NamedTuple):
+    """What a sweep tells of itself."""
+
+    node: Callable[[str, NodeState], None]
+    pause: Callable[[Pause | None], None]
+    note: Callable[[str], None]
 
 
 def describe(node: str, state: NodeState) -> str:
@@ -22,16 +30,30 @@ def describe(node: str, state: NodeState) -> str:
     return f"{node} {state.state}{job}{gpus}{why}"
 
 
+def describe_pause(pause: Pause | None) -> str:
+    """One line about a pause, or about its end."""
+    if pause is None:
+        return "going on"
+    until = f", until {time.strftime('%Y-%m-%d %H:%M', time.localtime(pause.until_s))}" if pause.until_s else ""
+    return f"paused ({pause.why}{until})"
+
+
 @contextlib.contextmanager
-def shown(sweep: SweepDirectory, quiet: bool = False) -> Iterator[Report]:
-    """The `report` function of a sweep, for the length of the block. Writes to stderr."""
+def shown(sweep: SweepDirectory, quiet: bool = False) -> Iterator[Display]:
+    """How a sweep is shown for the length of the block. Writes to stderr."""
     if quiet:
-        yield lambda node, state: None
+        yield Display(lambda node, state: None, lambda pause: None, lambda text: None)
     elif _on_terminal():
-        with _bar(sweep) as report:
-            yield report
+        with _bar(sweep) as display:
+            yield display
     else:
-        yield lambda node, state: print(describe(node, state), file=sys.stderr, flush=True)
+        yield Display(
+            lambda node, state: _line(describe(node, state)), lambda pause: _line(describe_pause(pause)), _line
+        )
+
+
+def _line(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _on_terminal() -> bool:
@@ -39,7 +61,7 @@ def _on_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def _bar(sweep: SweepDirectory) -> Iterator[Report]:
+def _bar(sweep: SweepDirectory) -> Iterator[Display]:
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -61,7 +83,10 @@ def _bar(sweep: SweepDirectory) -> Iterator[Report]:
             if state.state in OVER and state.state != DONE:
                 progress.console.print(escape(describe(node, state)), highlight=False)
 
-        yield report
+        def pause(pause: Pause | None) -> None:
+            progress.update(task, description=escape(describe_pause(pause)) if pause else "measuring")
+
+        yield Display(report, pause, lambda text: progress.console.print(escape(text), highlight=False))
 
 
 @contextlib.contextmanager

@@ -7,17 +7,21 @@ these forget. A sweep that dies at any point is therefore resumed by looking aga
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from slurm_pal.errors import BusyError, DataError, SlurmError, one_line
 from slurm_pal.files import locked, write_atomic
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.profiling import results, sweep_job
+from slurm_pal.profiling.gate import LOOK_S, Gate
+from slurm_pal.profiling.spending import DAY_S, Expense, Spending
 from slurm_pal.profiling.sweep_state import (
     DONE,
     FAILED,
@@ -28,7 +32,9 @@ from slurm_pal.profiling.sweep_state import (
     SUBMITTED,
     TODO,
     NodeState,
+    Pause,
     SweepDirectory,
+    expenses,
 )
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.slurm.states import JOB_ENDED, JOB_WAITING, NODE_UNUSABLE
@@ -39,6 +45,7 @@ POLL_MAX_S = 5.0
 GRACE_S = 5.0  # for a result file to appear on a shared file system after its job has ended
 NODE_CHECK_S = 10.0
 PATIENCE_S = 300.0  # with a controller that does not answer
+PUBLISH_SHARE = 20.0  # publishing takes at most a twentieth of the time
 BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 TRANSIENT = (
@@ -55,15 +62,23 @@ def transient(error: SlurmError) -> bool:
     return any(part in text for part in TRANSIENT)
 
 
+class Told(NamedTuple):
+    """Who hears of a sweep: a node's change, a pause (None: it has ended), and that results are worth publishing."""
+
+    node: Callable[[str, NodeState], None]
+    pause: Callable[[Pause | None], None] = lambda pause: None
+    publish: Callable[[], None] = lambda: None
+
+
 class Sweep:
-    """The running sweep. `stop.set()` ends it early; `report(node, state)` hears every change."""
+    """The running sweep. `stop.set()` ends it early."""
 
     def __init__(
         self,
         client: SlurmClient,
         directory: SweepDirectory,
         spool_dirs: Sequence[str],
-        report: Callable[[str, NodeState], None],
+        told: Told,
         stop: threading.Event,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -72,9 +87,10 @@ class Sweep:
         self._client = client
         self._dir = directory
         self._terms = directory.terms
-        self._gpus = {c.node: c.gpus for c in self._terms.chosen}
+        self._chosen = {c.node: c for c in self._terms.chosen}
+        self._gpu_hours = self._terms.gpu_hours
         self._spool_dirs = spool_dirs
-        self._report = report
+        self._told = told
         self._stop = stop
         self._now = now  # Unix time, for the journal
         self._clock = clock  # for waiting: does not go backwards when somebody sets the time
@@ -82,7 +98,13 @@ class Sweep:
         self._gone_s: dict[str, float] = {}  # node -> when its job was first seen to have ended
         self._pending_s: dict[str, float] = {}  # node -> when its job was first seen to wait
         self._running_s: dict[str, float] = {}  # node -> when its job was first seen to run
-        self._withdrawn: dict[str, str] = {}  # node -> why
+        self._withdrawn: dict[str, tuple[str, str]] = {}  # node -> what it becomes, why
+        limit_gpu_h = self._terms.budget_gpu_h_per_day
+        known = expenses(os.path.dirname(os.path.dirname(directory.path)), now() - DAY_S) if limit_gpu_h else []
+        self._spending = Spending(limit_gpu_h, known)
+        self._gate = Gate(client, self._terms, self._spending, now, clock)
+        self._news = False  # results that are not published yet
+        self._publish_s = clock() + self._terms.publish_every_s
         self._refused = self._accepted = 0
         self._silent_since_s: float | None = None
         self._nodes_seen_s = -math.inf
@@ -100,20 +122,68 @@ class Sweep:
         longest_s = min(POLL_MAX_S, max(POLL_MIN_S, self._terms.node_s / 10.0))
         while not self._stop.is_set():
             if self._clock() >= due_s:
-                changed = self._patiently(self._poll)
+                at_work = any(s.state == SUBMITTED for s in self._dir.nodes.values())
+                changed = at_work and self._patiently(self._poll)
                 interval_s = POLL_MIN_S if changed else min(interval_s * 1.5, longest_s)
                 due_s = self._clock() + interval_s
             waiting = [n for n, s in self._dir.nodes.items() if s.state == TODO]
             active = sum(1 for s in self._dir.nodes.values() if s.state == SUBMITTED)
-            if waiting and active < self._terms.max_parallel:
-                self._submit(waiting[0])
-                self._sleep(SUBMIT_INTERVAL_S)
-            elif not waiting and not active:
+            if not waiting and not active:
+                self._note(None)
                 return True
+            self._publish()
+            node = self._ask_gate(waiting)
+            if node and active < self._terms.max_parallel:
+                self._submit(node)
+                self._sleep(SUBMIT_INTERVAL_S)
             else:
-                self._sleep(max(0.01, due_s - self._clock()))
+                self._sleep(max(0.01, due_s - self._clock()) if active else self._nap_s())
         self._withdraw()
+        self._note(None)
         return all(s.state in OVER for s in self._dir.nodes.values())
+
+    def _publish(self) -> None:
+        """Let what has been measured be published when it is time."""
+        every_s, started_s = self._terms.publish_every_s, self._clock()
+        if not every_s or not self._news or started_s < self._publish_s:
+            return
+        self._told.publish()
+        self._news = False
+        self._publish_s = self._clock() + max(every_s, PUBLISH_SHARE * (self._clock() - started_s))
+
+    # -- pausing ----------------------------------------------------------------
+
+    def _ask_gate(self, waiting: Sequence[str]) -> str:
+        """The node to submit to now, "" for none; while nothing may be submitted, pending jobs are taken back."""
+        open_nodes = [*waiting, *self._pending_s]
+        if open_nodes and self._gate.look_due():
+            self._patiently(lambda: self._gate.look([self._chosen[n] for n in open_nodes]))
+        node = next((n for n in waiting if n in self._gate.idle), waiting[0] if waiting else "")
+        pause = self._gate.obstacle(self._gpu_hours.get(node, 0.0))
+        self._note(pause if open_nodes else None)
+        if pause is not None and pause.withdraw:
+            self._patiently(lambda: self._take_back(pause.why))
+        return "" if pause else node
+
+    def _nap_s(self) -> float:
+        """How long to sleep while paused with no job at work: nothing can happen before the next look."""
+        pause = self._dir.pause
+        left_s = pause.until_s - self._now() if pause and pause.until_s else LOOK_S
+        return min(LOOK_S, max(0.01, left_s))
+
+    def _note(self, pause: Pause | None) -> None:
+        known = self._dir.pause
+        if _kind(pause) != _kind(known):
+            self._dir.set_pause(pause)
+            self._told.pause(pause)
+
+    def _take_back(self, why: str) -> bool:
+        pending = [n for n in self._pending_s if n not in self._withdrawn]
+        self._client.cancel([self._dir.nodes[n].job_id for n in pending], pending_only=True)
+        self._withdrawn |= {n: (TODO, f"withdrawn: {why}") for n in pending}
+        return bool(pending)
+
+    # -- bookkeeping ------------------------------------------------------------
 
     def _set(
         self,
@@ -138,7 +208,12 @@ class Sweep:
         self._pending_s.pop(node, None)
         self._running_s.pop(node, None)
         self._withdrawn.pop(node, None)
-        self._report(node, new)
+        job = f"{self._dir.sweep_id}:{new.job_id}"
+        if state == SUBMITTED:
+            self._spending.add(Expense(job, new.since_s, self._gpu_hours[node]))
+        elif known.state == SUBMITTED and state in (TODO, SKIPPED):
+            self._spending.take_back(job)
+        self._told.node(node, new)
 
     def _patiently(self, action: Callable[[], bool]) -> bool:
         """Let a silent controller come back; SlurmError after `PATIENCE_S`."""
@@ -181,9 +256,9 @@ class Sweep:
 
     def _submit(self, node: str) -> None:
         known = self._dir.nodes[node]
-        argv = sweep_job.submit_argv(self._terms.job, node, self._gpus[node])
-        text = sweep_job.script(self._terms.job, node, self._gpus[node])
-        for pause_s in (*BACKOFF_S, None):
+        argv = sweep_job.submit_argv(self._terms.job, node, self._chosen[node].gpus)
+        text = sweep_job.script(self._terms.job, node, self._chosen[node].gpus)
+        for pause_s in (*_pauses(), None):
             try:
                 job_id = self._client.submit(argv, text)
                 break
@@ -217,8 +292,6 @@ class Sweep:
     def _poll(self) -> bool:
         """Look once at queue and spool; whether a node changed."""
         active = {n: s for n, s in self._dir.nodes.items() if s.state == SUBMITTED}
-        if not active:
-            return False
         states = self._client.job_states(name_prefix=sweep_job.job_name(self._dir.sweep_id))
         changed = False
         for node, known in active.items():
@@ -231,6 +304,7 @@ class Sweep:
                 changed |= self._judge_ended(node, known)
             else:
                 self._running_s.setdefault(node, self._clock())
+                self._pending_s.pop(node, None)
                 self._withdrawn.pop(node, None)  # it started before it could be withdrawn
         return self._judge_running() or changed
 
@@ -239,22 +313,25 @@ class Sweep:
         found = results.read(self._spool_dirs, self._dir.sweep_id, node, known.job_id)
         if found is None:
             return False
-        expected = self._gpus[node]
+        expected = self._chosen[node].gpus
         state = DONE if found.gpus >= expected else PARTIAL if found.gpus else FAILED
         missing = f"{found.gpus} of {expected} GPUs measured" if state == PARTIAL and not found.reason else ""
         self._set(node, state, reason=found.reason or missing, gpus=found.gpus)
+        self._news = True
         return True
 
     def _judge_pending(self, node: str, known: NodeState, why: str) -> None:
         waited_s = self._clock() - self._pending_s.setdefault(node, self._clock())
         if waited_s > self._terms.pending_max_s and node not in self._withdrawn:
             self._client.cancel([known.job_id], pending_only=True)  # unless it starts this very moment
-            self._withdrawn[node] = f"busy: pending ({why}) for {self._terms.pending_max_s:g} s, withdrawn"
+            reason = f"busy: pending ({why}) for {self._terms.pending_max_s:g} s, withdrawn"
+            self._withdrawn[node] = (SKIPPED, reason)
 
     def _judge_ended(self, node: str, known: NodeState) -> bool:
         """A job that has ended without a result: wait a little for the file, then say why."""
         if node in self._withdrawn:
-            self._set(node, SKIPPED, reason=self._withdrawn[node])
+            state, reason = self._withdrawn[node]
+            self._set(node, state, reason=reason)
             return True
         if self._clock() - self._gone_s.setdefault(node, self._clock()) < GRACE_S:
             return False
@@ -304,6 +381,21 @@ class Sweep:
                 continue
             if node in pending and node not in own:
                 self._set(node, TODO, reason="withdrawn")
+
+
+def _kind(pause: Pause | None) -> str:
+    """What a pause is about, without whose job or how much: that changes from look to look."""
+    return pause.why.partition(":")[0] if pause else ""
+
+
+def _pauses() -> Iterator[float]:
+    """How long to wait before each new try, until `PATIENCE_S` have gone by."""
+    total_s = 0.0
+    for pause_s in itertools.chain(BACKOFF_S, itertools.repeat(BACKOFF_S[-1])):
+        total_s += pause_s
+        if total_s > PATIENCE_S:
+            return
+        yield pause_s
 
 
 def last_line(path: str) -> str:

@@ -32,6 +32,8 @@ class JobOptions(NamedTuple):
     benchmarks: str = ""
     quick: bool = False
     gpu_timeout_s: float | None = None
+    mode: str = ""  # "solo": one GPU after the other
+    mig: bool = False
 
 
 def job_name(sweep_id: str) -> str:
@@ -110,6 +112,10 @@ def script(options: JobOptions, node: str, gpus: int) -> str:
         words.append(f"--bench={options.benchmarks}")
     if options.quick:
         words.append("--quick")
+    if options.mode:
+        words.append(f"--mode={options.mode}")
+    if options.mig:
+        words.append("--mig")
     if options.gpu_timeout_s is not None:
         words.append(f"--gpu-timeout-s={options.gpu_timeout_s:g}")
     return "#!/bin/sh\nexec " + shlex.join(words) + "\n"

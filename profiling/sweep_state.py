@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 from slurm_pal.errors import DataError, UsageError
 from slurm_pal.files import write_atomic
+from slurm_pal.profiling import spending
 from slurm_pal.profiling.backends import Setting
 from slurm_pal.profiling.plan import Chosen, Plan
+from slurm_pal.profiling.spending import Expense
 from slurm_pal.profiling.sweep_job import JobOptions
 from slurm_pal.variability.records import check_schema
 
@@ -50,6 +52,15 @@ class NodeState(NamedTuple):
     gpus: int = 0  # GPUs measured
 
 
+class Pause(NamedTuple):
+    """Why a sweep submits nothing now."""
+
+    why: str
+    since_s: float  # Unix s
+    until_s: float = 0.0  # Unix s; 0.0: not known
+    withdraw: bool = True  # pending jobs are taken back as well
+
+
 class Terms(NamedTuple):
     """What was agreed when the sweep was planned."""
 
@@ -60,10 +71,19 @@ class Terms(NamedTuple):
     chosen: tuple[Chosen, ...]
     skipped: dict[str, str]
     node_s: float
+    window: str = ""  # hours of the day, see window.py; "": all day
+    budget_gpu_h_per_day: float = 0.0  # 0: no limit
+    yield_to_users: bool = False
+    publish_every_s: float = 0.0  # 0: only at the end
 
     @property
     def plan(self) -> Plan:
         return Plan(self.chosen, self.skipped, self.node_s)
+
+    @property
+    def gpu_hours(self) -> dict[str, float]:
+        """Node -> expected GPU-hours."""
+        return {c.node: c.gpus * (c.seconds or self.node_s) / 3600.0 for c in self.chosen}
 
 
 def new_id(now_s: float) -> str:
@@ -84,10 +104,13 @@ class SweepDirectory:
         self.terms = terms
         self.fresh = fresh
         self._torn = True  # whether the journal may end in half a line
+        self.pause: Pause | None = None
         self.nodes: dict[str, NodeState] = {c.node: NodeState() for c in terms.chosen}
         for change in _journal(os.path.join(path, "journal.jsonl")):
             node = change.pop("node", "")
-            if node in self.nodes and set(change) <= set(NodeState._fields):
+            if "pause" in change:
+                self.pause = _pause(change["pause"])
+            elif node in self.nodes and set(change) <= set(NodeState._fields):
                 self.nodes[node] = NodeState(**change)
 
     @property
@@ -96,7 +119,16 @@ class SweepDirectory:
 
     def set(self, node: str, state: NodeState) -> None:
         """Note a change, in the journal first."""
-        line = json.dumps({"node": node, **state._asdict()}, separators=(",", ":")) + "\n"
+        self._write({"node": node, **state._asdict()})
+        self.nodes[node] = state
+
+    def set_pause(self, pause: Pause | None) -> None:
+        """Note that nothing is submitted any more, or (None) again."""
+        self._write({"pause": pause._asdict() if pause else None})
+        self.pause = pause
+
+    def _write(self, change: dict[str, Any]) -> None:
+        line = json.dumps(change, separators=(",", ":")) + "\n"
         try:
             _append(os.path.join(self.path, "journal.jsonl"), "\n" + line if self._torn else line)
         except OSError as error:
@@ -105,7 +137,6 @@ class SweepDirectory:
                 "running jobs go on, mend it and then pal-profile run --resume"
             ) from None
         self._torn = False
-        self.nodes[node] = state
 
     def counts(self) -> dict[str, int]:
         """How many nodes are in each state."""
@@ -151,7 +182,7 @@ def load(state_dir: str, sweep_id: str = "") -> SweepDirectory:
         check_schema(table.pop("schema", None), SCHEMA)
         job = table.pop("job")
         setting = Setting(**job.pop("setting"))
-        chosen = tuple(Chosen(*row) for row in table.pop("chosen"))
+        chosen = tuple(map(_chosen, table.pop("chosen")))
         return SweepDirectory(path, Terms(job=JobOptions(**job, setting=setting), chosen=chosen, **table))
     except DataError as error:
         raise DataError(f"{plan}: {error}") from None
@@ -181,5 +212,49 @@ def _journal(path: str) -> Iterator[dict[str, Any]]:
             change = json.loads(line)
         except ValueError:
             continue  # cut off by a crash
-        if isinstance(change, dict) and change.get("state") in STATES:
+        if isinstance(change, dict) and (change.get("state") in STATES or "pause" in change):
             yield change
+
+
+def _chosen(row: list[Any]) -> Chosen:
+    found = Chosen(*row)  # rows of an older release are shorter
+    return found._replace(partitions=tuple(found.partitions), gpu_types=tuple(found.gpu_types))
+
+
+def _pause(found: object) -> Pause | None:
+    """A pause as the journal tells it; None where it has ended, or cannot be read."""
+    try:
+        return Pause(**found) if isinstance(found, dict) else None
+    except TypeError:
+        return None
+
+
+def expenses(state_dir: str, since_s: float) -> list[Expense]:
+    """Jobs that any sweep has submitted after `since_s` (Unix s), with what they were expected to cost.
+
+    Sweeps that cannot be read are left out.
+    """
+    found: list[Expense] = []
+    for sweep_id in ids(state_dir):
+        path = os.path.join(sweeps_dir(state_dir), sweep_id, "journal.jsonl")
+        try:
+            if os.stat(path).st_mtime <= since_s:
+                continue
+            terms = load(state_dir, sweep_id).terms
+        except (OSError, DataError):
+            continue
+        found += spending.expenses(sweep_id, _journal(path), terms.gpu_hours, since_s)
+    return found
+
+
+def at_work(state_dir: str) -> str:
+    """The id of the sweep that a living process carries out; "" where there is none."""
+    try:
+        with open(os.path.join(state_dir, "sweep.running"), encoding="utf-8") as stream:
+            holder = json.load(stream)
+        os.kill(int(holder["pid"]), 0)
+    except PermissionError:
+        return str(holder["sweep"])  # it lives, and belongs to somebody else
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return str(holder["sweep"])

@@ -62,6 +62,28 @@ class Schema(NamedTuple):
     renew: str  # the command that migrates it
 
 
+class SweepSpan(NamedTuple):
+    """One sweep as its records tell it."""
+
+    sweep_id: str
+    first_s: float  # Unix s of its oldest record
+    last_s: float
+    records: int
+    gpus: int
+
+
+class Condition(NamedTuple):
+    """The environment of one GPU at one time; "" for what was not told."""
+
+    uuid: str
+    node: str
+    slot: int  # Slurm's GPU index
+    ts: float  # Unix s
+    driver: str
+    vbios: str
+    power_limit_w: str
+
+
 class Inserted(NamedTuple):
     """What became of a batch of records."""
 
@@ -130,6 +152,49 @@ class Database(Opened):
         query = "SELECT ts, json FROM records WHERE ts >= ? ORDER BY ts, run_id"
         with said(self.path):
             return [_record(ts, line) for ts, line in self._connection.execute(query, (since_s,))]
+
+    def records_of(self, uuid: str) -> list[Record]:
+        """All records of one GPU, by time."""
+        query = "SELECT ts, json FROM records WHERE uuid = ? ORDER BY ts, run_id"
+        with said(self.path):
+            return [_record(ts, line) for ts, line in self._connection.execute(query, (uuid,))]
+
+    def uuids(self, prefix: str) -> list[str]:
+        """The GPUs whose UUID begins so, in order."""
+        query = "SELECT DISTINCT uuid FROM records WHERE substr(uuid, 1, ?) = ? ORDER BY uuid"
+        with said(self.path):
+            return [row[0] for row in self._connection.execute(query, (len(prefix), prefix))]
+
+    def sweeps(self) -> list[SweepSpan]:
+        """All sweeps of which there is a record, by their newest record."""
+        query = (
+            "SELECT json_extract(json, '$.sweep_id') AS sweep, min(ts), max(ts), count(*), count(DISTINCT uuid) "
+            "FROM records GROUP BY sweep ORDER BY max(ts), sweep"
+        )
+        with said(self.path):
+            return [SweepSpan(*row) for row in self._connection.execute(query)]
+
+    def records_in(self, span: SweepSpan) -> list[Record]:
+        """The records of one sweep, by time."""
+        query = (
+            "SELECT ts, json FROM records WHERE ts BETWEEN ? AND ? AND json_extract(json, '$.sweep_id') = ? "
+            "ORDER BY ts, run_id"
+        )
+        with said(self.path):
+            rows = self._connection.execute(query, (span.first_s, span.last_s, span.sweep_id))
+            return [_record(ts, line) for ts, line in rows]
+
+    def conditions(self, valid: bool) -> list[Condition]:
+        """In which environment each GPU was last measured (`valid`), or last seen by a run of any worth."""
+        query = (
+            "SELECT uuid, node, slot, max(ts), json_extract(json, '$.env.driver'), json_extract(json, '$.gpu.vbios'), "
+            f"json_extract(json, '$.env.power_limit_w') FROM records {'WHERE valid = 1' if valid else ''} GROUP BY uuid"
+        )
+        with said(self.path):
+            return [
+                Condition(uuid, node, slot, ts, driver or "", vbios or "", "" if limit is None else f"{limit:g}")
+                for uuid, node, slot, ts, driver, vbios, limit in self._connection.execute(query)
+            ]
 
     def __len__(self) -> int:
         with said(self.path):

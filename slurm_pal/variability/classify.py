@@ -8,14 +8,16 @@ reading the result files again.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from slurm_pal.jobs import SENSITIVITY_CLASSES
-from slurm_pal.variability import classes, flags, levels, published
+from slurm_pal.variability import classes, drift, flags, levels, published
 from slurm_pal.variability.classes import Held
+from slurm_pal.variability.drift import Course, Finding
 from slurm_pal.variability.history import Track, observe
 from slurm_pal.variability.params import Params, preference
 from slurm_pal.variability.records import Record
@@ -56,6 +58,7 @@ class Classification(NamedTuple):
     gpus: tuple[GpuStanding, ...]
     centroids: dict[str, list[float]]  # sensitivity class -> level of v0, v1, ..., rising
     groups: tuple[GroupSummary, ...]
+    findings: tuple[Finding, ...] = ()  # what happened to single GPUs, by time
 
 
 def classify(records: Iterable[Record], now_s: float, params: Params | None = None) -> Classification:
@@ -65,6 +68,19 @@ def classify(records: Iterable[Record], now_s: float, params: Params | None = No
     for sweep in sweeps(records, now_s, params):
         fold.take(sweep)
     return fold.finish(now_s)
+
+
+def classify_each(
+    records: Iterable[Record], now_s: float, params: Params | None = None, newest: int = 8
+) -> Iterator[tuple[Sweep, Classification]]:
+    """The `newest` sweeps, oldest first, each with what the records told once it was in, as of its own time."""
+    params = params or Params()
+    fold = _Fold(params)
+    known = sweeps(records, now_s, params)
+    for position, sweep in enumerate(known):
+        fold.take(sweep)
+        if position >= len(known) - newest:
+            yield sweep, fold.fork().finish(sweep.ts)
 
 
 class _Chosen(NamedTuple):
@@ -88,6 +104,13 @@ class _Fold:
         self.held: dict[Group, Held] = {}
         self.coupled: frozenset[str] = frozenset()
         self.faulty: dict[Group, frozenset[str]] = {}
+        self.courses: dict[Group, dict[str, Course]] = {}
+
+    def fork(self) -> _Fold:
+        """A copy that can be finished while this one goes on; it must not take in another sweep."""
+        twin = copy.copy(self)
+        twin.standings, twin.held, twin.faulty = dict(self.standings), dict(self.held), dict(self.faulty)
+        return twin
 
     def take(self, sweep: Sweep) -> None:
         """Take in one sweep; sweeps come in time order."""
@@ -95,7 +118,10 @@ class _Fold:
         touched: dict[Group, None] = {}
         for seen in sweep.observations:
             series = self.tracks.setdefault(seen.group, {})
-            series[seen.uuid] = observe(series.get(seen.uuid), seen, self.params)
+            before = series.get(seen.uuid)
+            series[seen.uuid] = observe(before, seen, self.params)
+            course = self.courses.setdefault(seen.group, {}).setdefault(seen.uuid, Course())
+            course.follow(before, series[seen.uuid], seen, self.params)
             touched[seen.group] = None
         self._evaluate(sorted(touched), sweep.ts)
 
@@ -151,12 +177,26 @@ class _Fold:
         centroids: dict[str, list[float]] = {}
         for c in SENSITIVITY_CLASSES:
             numbers[c], centroids[c] = self._number(chosen[c], now_s)
+        findings = self._findings()
+        changed: dict[str, set[str]] = {}
+        for finding in findings:
+            if drift.flagged(finding, now_s):
+                changed.setdefault(finding.uuid, set()).add(finding.kind)
         gpus = []
         for sighting in present:
             picks = {c: chosen[c][sighting.uuid] for c in SENSITIVITY_CLASSES if sighting.uuid in chosen[c]}
             mine = {c: numbers[c][sighting.uuid] for c in picks if sighting.uuid in numbers[c]}
-            gpus.append(self._gpu(sighting, picks, mine, sighting.uuid in differs, now_s))
-        return Classification(tuple(gpus), {c: v for c, v in centroids.items() if v}, tuple(self._summaries()))
+            gpu = self._gpu(sighting, picks, mine, sighting.uuid in differs, now_s)
+            gpus.append(gpu._replace(flags=gpu.flags | changed.get(sighting.uuid, set())))
+        levels_of = {c: v for c, v in centroids.items() if v}
+        return Classification(tuple(gpus), levels_of, tuple(self._summaries()), findings)
+
+    def _findings(self) -> tuple[Finding, ...]:
+        found: list[Finding] = []
+        for group, courses in sorted(self.courses.items()):
+            repeatability = self.standings[group].repeatability
+            found += drift.of_group(group, self.tracks[group], courses, repeatability, self.params)
+        return tuple(sorted(found, key=lambda f: (f.seen_s, f.uuid, f.benchmark)))
 
     def _choose(self, sensitivity: str, present: list[Sighting], now_s: float) -> dict[str, _Chosen]:
         """For each GPU the track to use: one that still counts, of the preferred benchmark, the newest."""

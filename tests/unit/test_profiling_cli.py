@@ -188,14 +188,16 @@ def test_bad_requests_are_one_clear_line(site: Site, argv: list[str], code: Exit
     assert err.splitlines()[-1].count(text) == 1 and not site.slurm.jobs
 
 
-def test_without_a_lab_it_says_that_nothing_can_be_measured(site: Site) -> None:
+def test_without_a_lab_the_nodes_choose_the_backend(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     os.unlink(site.registry)
+    assert site.json("plan")["backend"] == "auto"
+    monkeypatch.setenv("SLURM_PAL_PROFILE_BACKEND", "emu")
     code, _, err = site.run("plan")
-    assert code == Exit.MISSING and "pal lab up" in err and err.count("\n") == 1
+    assert code == Exit.SLURM and "pal lab up" in err and err.count("\n") == 1
 
 
 def test_bench_is_the_same_program(site: Site) -> None:
-    code, out, err = site.run("bench", "--node", "n0", "--expected", "4", "--wall-scale", "0")
+    code, out, err = site.run("bench", "--node", "n0", "--expected", "4", "--quick", "--wall-scale", "0")
     assert code == 0 and "n0: 12 records in " in out, err
     assert site.json("publish")["new_records"] == 12
 
@@ -221,3 +223,63 @@ def test_the_bar_counts_nodes(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(progress, "_on_terminal", lambda: True)
     _, _, err = site.run("run", "--max-parallel", "3", "--wall-scale", "0")
     assert "3/3 nodes" in " ".join(err.split()) and "n2 partial, 3 GPUs" in err
+
+
+def test_a_sweep_in_progress_says_whether_it_pauses(site: Site) -> None:
+    assert site.run("run", "--max-parallel", "3", "--wall-scale", "0")[0] == 0
+    table = site.json("status")
+    assert (table["state"], table["pause"]) == ("ended", None)
+    from slurm_pal.profiling import sweep_state
+
+    state_dir = str(site.path / "state")
+    directory = sweep_state.load(state_dir)
+    directory.set("n1", sweep_state.NodeState())
+    directory.set_pause(sweep_state.Pause("users wait: job 7 (Resources) in gpu", 1_800_000_000.0))
+    assert site.json("status")["state"] == "stopped"  # no process carries it out
+    with sweep.only_sweep(state_dir, directory.sweep_id):
+        table = site.json("status")
+        assert table["state"] == "paused" and table["pause"]["why"].startswith("users wait: job 7")
+        code, out, _ = site.run("status")
+        assert code == 0 and "paused (users wait: job 7 (Resources) in gpu): 1 todo, 2 done" in out
+        directory.set_pause(None)
+        assert site.json("status")["state"] == "running"
+
+
+def test_limits_of_the_day_are_shown_and_checked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = site.run("plan", "--window", "20:00-06:00", "--budget-per-day", "1.5")
+    assert code == 0 and "within window 20:00-06:00, 1.5 GPU-hours in 24 h" in out
+    code, _, err = site.run("plan", "--window", "20-6")
+    assert code == Exit.USAGE and "window '20-6' must be two local times" in err
+    monkeypatch.setenv("SLURM_PAL_PROFILE_WINDOW", "later")
+    code, _, err = site.run("plan")
+    assert code == Exit.CONFIG and "$SLURM_PAL_PROFILE_WINDOW: profile.window 'later'" in err
+
+
+def test_a_changed_gpu_is_told_after_the_sweep_and_measured_first_in_the_next(site: Site) -> None:
+    argv = ("run", "--max-parallel", "3", "--wall-scale", "0")
+    for _ in range(2):
+        assert site.run(*argv)[0] == 0
+    set_fault(site.registry, "n2", 1, "drift", 1.2)
+    code, out, _ = site.run(*argv)
+    assert code == 0 and "1 GPU may have changed: n2:1 gemm_" in out and "(unconfirmed)" in out
+    code, out, _ = site.run("plan")
+    assert "first: n2 (GPU 1 unconfirmed)" in out
+    assert site.json("plan")["nodes"][0]["node"] == "n2"
+    code, out, _ = site.run(*argv)
+    assert code == 0 and "1 GPU changed: n2:1 gemm_" in out
+    shown = site.json("show", "n2")["gpus"][1]
+    assert "step" in shown["flags"] and {f["kind"] for f in shown["findings"]} == {"step"}
+    code, out, _ = site.run("show", "n2")
+    assert "step" in out and "SIGMAS" in out
+
+
+def test_solo_reaches_the_nodes_and_the_time_limit_grows_with_it(site: Site) -> None:
+    code, out, err = site.run("run", "-w", "n0", "--mode", "solo", "--wall-scale", "0")
+    assert code == 0 and "4 GPUs measured" in out, err
+    (path,) = (site.path / "state" / "spool" / "ingested").iterdir()
+    gemm = [r for r in map(json.loads, path.read_text().splitlines()) if r["bench"]["id"] == "gemm_bf16"]
+    assert [r["bench"]["mode"] for r in gemm] == ["solo"] * 4
+    found = site.json("plan", "--mode", "solo", "--wall-scale", "10")
+    assert found["node_s"] > 2000  # which the job's limit of 600 s would cut short
+    both = site.json("plan", "--wall-scale", "10")
+    assert found["node_s"] > 2.5 * both["node_s"]

@@ -14,9 +14,10 @@ from slurm_pal.cluster import Node
 from slurm_pal.errors import UsageError
 from slurm_pal.profiling import plan as planning
 from slurm_pal.profiling.backends import Setting
-from slurm_pal.profiling.benchmarks import BENCHMARKS
+from slurm_pal.profiling.benchmarks import select
 from slurm_pal.profiling.plan import Plan, Request, choose, default_parallel, duration_s, sample_size
 from slurm_pal.profiling.sweep_job import JobOptions, job_name, output_path, script, submit_argv
+from slurm_pal.profiling.urgency import Urgency
 
 NOW_S = 1_800_000_000.0
 DAY_S = 86400.0
@@ -29,8 +30,9 @@ def node(name: str, states: str = "IDLE", gpus: int = 4, gpus_used: int = 0, cpu
 
 
 def planned(nodes: list[Node], request: Request | None = None, newest: dict[str, float] | None = None,
-            reserved: dict[str, tuple[str, ...]] | None = None, node_s: float = 900.0) -> Plan:  # fmt: skip
-    return choose(nodes, newest or {}, reserved or {}, request or Request(), NOW_S, node_s)
+            reserved: dict[str, tuple[str, ...]] | None = None, node_s: float = 900.0,
+            urgent: dict[str, Urgency] | None = None) -> Plan:  # fmt: skip
+    return choose(nodes, newest or {}, reserved or {}, request or Request(), NOW_S, lambda gpus: node_s, urgent)
 
 
 def names(plan: Plan) -> list[str]:
@@ -149,7 +151,8 @@ def test_default_parallel(nodes: int, parallel: int) -> None:
 
 
 def test_the_estimate_is_near_two_minutes_on_real_devices() -> None:
-    assert 90.0 < planning.node_seconds(BENCHMARKS, 1.0) < 150.0
+    assert 90.0 < planning.node_seconds(select(""), 1.0, 8) < 150.0
+    assert planning.node_seconds(select(""), 1.0, 8, solo=True) > 4 * planning.node_seconds(select(""), 1.0, 8)
 
 
 # -- the job ----------------------------------------------------------------------
@@ -209,3 +212,41 @@ def test_hostile_paths_reach_the_program_as_they_are(name: str, tmp_path: Path) 
     done = subprocess.run(["/bin/sh"], input=script(options, "n0", 4), capture_output=True, text=True, check=True)
     words = done.stdout.split("\0")
     assert f"--spool=/spool/{name}" in words and f"--cluster={name}" in words
+
+
+# -- what goes first, and at scale ----------------------------------------------------
+
+
+def test_urgent_nodes_come_before_the_stalest() -> None:
+    newest = {"a": NOW_S - 30 * DAY_S, "b": NOW_S - DAY_S, "c": NOW_S - 2 * DAY_S}
+    causes = {"b": Urgency(0, "GPU 1 unconfirmed"), "c": Urgency(2, "GPU 0 driver 550 is now 560")}
+    plan = planned([node("a"), node("b"), node("c"), node("d")], newest=newest, urgent=causes)
+    assert names(plan) == ["b", "c", "d", "a"] and plan.chosen[0].why == "GPU 1 unconfirmed"
+
+
+def test_a_doubtful_run_is_repeated_in_spite_of_since_but_not_at_once() -> None:
+    causes = {"a": Urgency(0, "x"), "b": Urgency(0, "x"), "c": Urgency(1, "step")}
+    newest = {"a": NOW_S - 20 * 3600, "b": NOW_S - 3600, "c": NOW_S - 20 * 3600}
+    plan = planned([node("a"), node("b"), node("c")], Request(since_s=14 * DAY_S), newest, urgent=causes)
+    assert names(plan) == ["a"] and plan.skipped["c"] == "measured less than 14 d ago"
+
+
+def test_a_node_dearer_than_a_days_budget_is_left_out_and_said() -> None:
+    plan = planned([node("a", gpus=8), node("b")], Request(budget_gpu_h_per_day=1.0))  # 900 s x 4 GPUs = 1 GPU-hour
+    assert names(plan) == ["b"] and plan.skipped == {"a": "dearer than the 1 GPU-hours of a day"}
+
+
+def test_solo_and_mig_reach_the_job() -> None:
+    text = script(OPTIONS._replace(mode="solo", mig=True), "n3", 4)
+    assert "--mode=solo" in text and "--mig" in text
+    assert "--mode" not in script(OPTIONS, "n3", 4) and "--mig" not in script(OPTIONS, "n3", 4)
+
+
+def test_five_thousand_nodes_are_planned_in_order_without_losing_one() -> None:
+    nodes = [node(f"n{i:04d}", "IDLE" if i % 10 else "MIXED", 8) for i in range(5000)]
+    newest = {f"n{i:04d}": NOW_S - (i * 7919 % 5000) * 3600.0 for i in range(5000)}
+    causes = {f"n{i:04d}": Urgency(i % 3, "x") for i in range(1, 5000, 50)}
+    plan = planned(nodes, Request(sample="50%", seed=1), newest, urgent=causes)
+    assert len(plan.chosen) == 2250 and len(plan.chosen) + len(plan.skipped) == 5000
+    order = [(causes[c.node].rank if c.node in causes else 3, c.measured_s) for c in plan.chosen]
+    assert order == sorted(order)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +18,10 @@ from slurm_pal.profiling import results, sweep_state
 from slurm_pal.profiling.backends import Setting
 from slurm_pal.profiling.benchmarks import BENCHMARKS
 from slurm_pal.profiling.devices import DeviceInfo, Static
-from slurm_pal.profiling.measurement import Place, Span, nothing, record
+from slurm_pal.profiling.measurement import Place, Span, record
 from slurm_pal.profiling.plan import Chosen
-from slurm_pal.profiling.runner import Run
-from slurm_pal.profiling.sweep import Sweep, last_line, only_sweep
+from slurm_pal.profiling.runner import Run, nothing
+from slurm_pal.profiling.sweep import Sweep, Told, last_line, only_sweep
 from slurm_pal.profiling.sweep_job import JobOptions
 from slurm_pal.profiling.sweep_state import (
     DONE,
@@ -50,6 +52,8 @@ class World:
         self.spool.mkdir(parents=True)
         self.state_dir = str(tmp_path / "state")
         self.events: list[tuple[str, str]] = []
+        self.pauses: list[str] = []
+        self.published: list[float] = []
         self.stop = threading.Event()
         self.on_sleep: Callable[[], None] = self.finish_all
         self.refuse: Callable[[Sequence[str]], str] = lambda argv: ""
@@ -91,7 +95,11 @@ class World:
             CliClient(self),
             directory or self.directory,
             [str(self.spool)],
-            lambda node, state: self.events.append((node, state.state)),
+            Told(
+                lambda node, state: self.events.append((node, state.state)),
+                lambda pause: self.pauses.append(pause.why if pause else ""),
+                lambda: self.published.append(self.now_s),
+            ),
             self.stop,
             lambda: self.now_s + self.clock_error_s,
             lambda: self.now_s,
@@ -413,3 +421,157 @@ def test_an_unwritable_state_directory_is_one_clear_error(tmp_path: Path) -> Non
 def test_last_words_are_printable(tmp_path: Path, raw: bytes, line: str) -> None:
     (tmp_path / "out").write_bytes(raw)
     assert last_line(str(tmp_path / "out")) == line and last_line(str(tmp_path / "none")) == ""
+
+
+# -- pauses -------------------------------------------------------------------------
+
+
+def local_s(hour: int, minute: int = 0) -> float:
+    return time.mktime((2027, 1, 15, hour, minute, 0, 0, 0, -1))
+
+
+def submissions(world: World) -> int:
+    return sum(1 for c in world.slurm.calls if c[0] == "sbatch")
+
+
+def test_outside_its_window_a_sweep_submits_nothing_and_asks_slurm_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, window="20:00-06:00", yield_to_users=True)
+    world.now_s = local_s(19, 59)
+    world.on_sleep = lambda: world.finish_all() if world.now_s >= local_s(20) else None
+    calls: list[int] = []
+    paused = world.directory.set_pause
+    world.directory.set_pause = lambda pause: (calls.append(len(world.slurm.calls)), paused(pause))[1]  # type: ignore
+    assert world.sweep().run() and set(world.states().values()) == {DONE}
+    assert world.pauses == ["outside the window, opens 20:00", ""] and calls == [0, 2]  # then it looks who waits
+    assert world.again().pause is None and world.now_s < local_s(20, 5)
+
+
+def test_when_the_window_closes_pending_jobs_are_withdrawn_and_running_ones_end(tmp_path: Path) -> None:
+    world = World(tmp_path, window="20:00-06:00", max_parallel=3, pending_max_s=1e6)
+    world.now_s = local_s(5, 59)
+    user = world.occupy("n1")
+    world.on_sleep = lambda: world.finish_all() if world.now_s > local_s(6, 1) else None
+    states: list[str] = []
+
+    def stop_at_noon() -> None:
+        if world.now_s > local_s(12):
+            states.append(world.again().pause.why if world.again().pause else "")  # type: ignore[union-attr]
+            world.stop.set()
+        elif world.now_s > local_s(6, 1):
+            world.finish_all()
+
+    world.on_sleep = stop_at_noon
+    assert not world.sweep().run()
+    assert states[0] == "outside the window, opens 20:00"
+    assert world.states() == {"n0": DONE, "n1": TODO, "n2": DONE, "n3": TODO}
+    assert "outside the window" in world.again().nodes["n1"].reason
+    world.slurm.finish(user)
+    world.stop.clear()
+    world.now_s = local_s(20, 1)
+    world.on_sleep = world.finish_all
+    assert world.sweep(world.again()).run() and set(world.states().values()) == {DONE}
+
+
+def test_while_a_user_waits_nothing_is_submitted_and_pending_jobs_are_withdrawn(tmp_path: Path) -> None:
+    world = World(tmp_path, nodes=6, yield_to_users=True, max_parallel=2, pending_max_s=1e6)
+    users = [world.occupy(f"n{i}") for i in range(3)]  # the sweep's job on n0 would wait for ever
+    waits: list[int] = []
+
+    def step() -> None:
+        if world.now_s > START_S + 30 and not waits:
+            waits.append(world.occupy("n0"))  # pending (Resources)
+        if waits and START_S + 60 < world.now_s < START_S + 300:
+            own = [j for j in world.slurm.jobs.values() if j.name.startswith("pal-profile:")]
+            assert not [j for j in own if j.state == "PENDING"]
+            assert world.again().pause is not None
+        if world.now_s > START_S + 300:
+            for one in (*users, *waits):
+                if world.slurm.jobs[one].state == "RUNNING":
+                    world.slurm.finish(one)
+        world.finish_all()
+
+    world.on_sleep = step
+    assert world.sweep().run() and set(world.states().values()) == {DONE}
+    assert world.pauses[0].startswith(f"users wait: job {waits[0]} (Resources)") and world.pauses[-1] == ""
+    assert world.again().pause is None
+
+
+def test_idle_nodes_are_taken_before_busy_ones(tmp_path: Path) -> None:
+    world = World(tmp_path, yield_to_users=True, max_parallel=1)
+    world.occupy("n0")
+    assert world.sweep().run()
+    ours = [j.req for j in world.slurm.jobs.values() if j.name.startswith("pal-profile:")]
+    assert ours == ["n1", "n2", "n3", "n0"] and world.states()["n0"] == SKIPPED
+
+
+def test_the_budget_of_a_day_counts_all_sweeps_and_the_sweep_goes_on_when_it_is_free(tmp_path: Path) -> None:
+    world = World(tmp_path, budget_gpu_h_per_day=2 * 4 * 10.0 / 3600.0)  # two nodes a day
+    assert world.sweep().run() and set(world.states().values()) == {DONE}
+    times = sorted(s.since_s for s in world.again().nodes.values())
+    assert times[1] < START_S + 60 and times[2] > START_S + 86400 - 60 and times[3] < START_S + 86400 + 60
+    assert [p.partition(":")[0] for p in world.pauses] == ["budget", ""]
+    os.utime(Path(world.directory.path) / "journal.jsonl", (world.now_s, world.now_s))
+    found = sweep_state.expenses(world.state_dir, START_S + 3600)
+    assert len(found) == 2 and all(e.gpu_h == pytest.approx(40 / 3600) for e in found)
+
+
+def test_what_a_running_sweep_has_is_published_now_and_then(tmp_path: Path) -> None:
+    world = World(tmp_path, nodes=40, publish_every_s=2.0)
+    assert world.sweep().run()
+    assert len(world.published) >= 3
+    assert all(b - a >= 2.0 for a, b in zip(world.published, world.published[1:], strict=False))
+    world = World(tmp_path / "off", nodes=40)
+    assert world.sweep().run() and world.published == []
+
+
+def test_a_restart_of_the_controller_while_paused_loses_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, yield_to_users=True)
+    away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    world.refuse = lambda argv: away if world.now_s < START_S + 120 else ""
+    assert world.sweep().run() and set(world.states().values()) == {DONE} and submissions(world) == 4
+
+
+def test_a_submission_waits_as_long_for_the_controller_as_everything_else(world: World) -> None:
+    world.refuse = lambda argv: (
+        "Unable to contact slurm controller" if argv[0] == "sbatch" and world.now_s < START_S + 200 else ""
+    )
+    assert world.sweep().run() and set(world.states().values()) == {DONE}
+
+
+def test_a_sweep_is_at_work_only_while_its_process_lives(world: World) -> None:
+    assert sweep_state.at_work(world.state_dir) == ""
+    with only_sweep(world.state_dir, "s1"):
+        assert sweep_state.at_work(world.state_dir) == "s1"
+    dead = subprocess.Popen(["/bin/true"])
+    dead.wait()
+    Path(world.state_dir, "sweep.running").write_text(json.dumps({"sweep": "s1", "pid": dead.pid}))
+    assert sweep_state.at_work(world.state_dir) == ""
+
+
+def test_terms_of_an_older_release_can_be_resumed(world: World) -> None:
+    plan = Path(world.directory.path) / "plan.json"
+    table = json.loads(plan.read_text())
+    for key in ("window", "budget_gpu_h_per_day", "yield_to_users", "publish_every_s"):
+        del table[key]
+    table["chosen"] = [row[:3] for row in table["chosen"]]
+    for key in ("mode", "mig"):
+        del table["job"][key]
+    plan.write_text(json.dumps(table))
+    assert world.sweep(world.again()).run() and set(world.states().values()) == {DONE}
+
+
+def test_a_job_that_has_started_is_not_taken_back_by_a_pause(tmp_path: Path) -> None:
+    world = World(tmp_path, nodes=1, window="20:00-06:00", pending_max_s=1e6, node_s=100.0)
+    world.now_s = local_s(5, 58)
+    user = world.occupy("n0")
+
+    def step() -> None:
+        if world.now_s > local_s(5, 59) and world.slurm.jobs[user].state == "RUNNING":
+            world.slurm.finish(user)
+        if world.now_s > local_s(6, 1) and world.slurm.jobs[2].state == "RUNNING":
+            world.slurm.finish(2, "FAILED")  # without a result
+
+    world.on_sleep = step
+    assert world.sweep().run()
+    assert world.states() == {"n0": FAILED} and "job 2 FAILED" in world.again().nodes["n0"].reason
+    assert not [c for c in world.slurm.calls if c[0] == "scancel"]

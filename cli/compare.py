@@ -1,0 +1,147 @@
+"""pal compare: two sweeps against each other."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slurm_pal import config as settings
+from slurm_pal.cli import common
+from slurm_pal.errors import UsageError
+from slurm_pal.report import table
+from slurm_pal.store.database import SweepSpan, open_database
+
+if TYPE_CHECKING:
+    from slurm_pal.variability.compare import Comparison, Place, Row
+
+_LAST = re.compile(r"last(?:-(\d+))?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+MAX_SHOWN = 10
+
+
+@click.command()
+@click.argument("before", metavar="SWEEP")
+@click.argument("after", metavar="SWEEP")
+@common.json_option
+@common.verbose_option
+def compare(before: str, after: str, as_json: bool) -> None:
+    """What changed between two sweeps: GPU by GPU, beyond noise or not.
+
+    SWEEP is a sweep's id, `last`, `last-1` (the one before it), or a date like 2026-11-20 (the last
+    sweep of that day). RATIO is of times, the second sweep to the first: above 1 is slower.
+
+    \b
+    Examples:
+      pal compare last-1 last            before and after a maintenance
+      pal compare 2026-11-01 last        since that day
+    """
+    from slurm_pal.store.publish import params_of  # numpy and scipy are for this command alone
+    from slurm_pal.variability.compare import compare as compared
+
+    config = settings.load()
+    with open_database(config.state_dir) as database:
+        known = database.sweeps()
+        spans = resolve(before, known), resolve(after, known)
+        if spans[0].sweep_id == spans[1].sweep_id:
+            raise UsageError(f"{before!r} and {after!r} are the same sweep, {spans[0].sweep_id}: name two")
+        old, new = (database.records_in(span) for span in spans)
+        found = compared(old, new, params_of(config))
+    if as_json:
+        common.print_json("compare", _json(spans, found))
+    else:
+        click.echo("\n".join(_lines(spans, found)))
+
+
+def resolve(name: str, known: Sequence[SweepSpan]) -> SweepSpan:
+    """The sweep that a name means; `known` by time. Raises UsageError."""
+    if not known:
+        raise UsageError("no sweep has been measured yet: see pal-profile run")
+    newest = ", ".join(span.sweep_id for span in known[-3:])
+    match = _LAST.fullmatch(name)
+    if match:
+        back = int(match[1] or 0)
+        if back < len(known):
+            return known[-1 - back]
+        raise UsageError(f"{name!r}: there are only {len(known)} sweeps; the last ones are {newest}")
+    day = [s for s in known if time.strftime("%Y-%m-%d", time.localtime(s.last_s)) == name]
+    found = [s for s in known if s.sweep_id == name] or (day if _DATE.fullmatch(name) else [])
+    if found:
+        return found[-1]
+    raise UsageError(f"no sweep {name!r}; give an id, last, last-1 or a date like 2026-11-20; the last are {newest}")
+
+
+def _json(spans: Sequence[SweepSpan], found: Comparison) -> dict[str, Any]:
+    places = {name: [p._asdict() for p in getattr(found, name)] for name in ("moved", "appeared", "vanished")}
+    return {
+        "before": spans[0]._asdict(),
+        "after": spans[1]._asdict(),
+        "rows": [row.to_json() for row in found.rows],
+        **places,
+        "only_before": found.only_before,
+        "only_after": found.only_after,
+        "environment": found.environment,
+    }
+
+
+def _lines(spans: Sequence[SweepSpan], found: Comparison) -> list[str]:
+    lines = [f"{what:6} {_span(span)}" for what, span in zip(("before", "after"), spans, strict=True)]
+    lines += [f"{name}: {_counts(counts)}" for name, counts in found.environment.items()]
+    header = ["BENCH", "CLASS", "MODEL", "GPUS", "RATIO", "95%", "P", "CHANGED", "CLOCK", "POWER", "TEMP"]
+    lines += ["", *table.columns(header, [_cells(row) for row in found.rows])]
+    for row in found.rows:
+        if row.relative:
+            lines.append(
+                f"* {row.benchmark}: {', '.join(row.differs)}; each GPU relative to its sweep's median, "
+                f"numbers themselves {row.raw_ratio:.4f}"
+            )
+    lines += [line for row in found.rows if row.sensitivity for line in _changed(row)]
+    for what, places in (("moved", found.moved), ("appeared", found.appeared), ("vanished", found.vanished)):
+        if places:
+            more = f" and {len(places) - MAX_SHOWN} more: --json" if len(places) > MAX_SHOWN else ""
+            lines.append(f"{what} {len(places)}: {', '.join(map(_place, places[:MAX_SHOWN]))}{more}")
+    if found.only_before or found.only_after:
+        lines.append(
+            f"not compared: {found.only_before} GPUs of nodes in the first sweep only, {found.only_after} in the second"
+        )
+    return lines
+
+
+def _span(span: SweepSpan) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(span.last_s))
+    return f"{span.sweep_id}  {when}  {span.gpus} GPUs"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{what} ({n} GPU{'s' * (n > 1)})" for what, n in counts.items())
+
+
+def _cells(row: Row) -> list[str]:
+    interval = "-" if row.low is None or row.high is None else f"{row.low:.4f}..{row.high:.4f}"
+    p_value = "-" if row.p_value is None else f"{row.p_value:.2g}"
+    sensors = [_sensor(row.sensors.get(name)) for name in ("clock_mhz", "power_w", "temp_c")]
+    name = row.benchmark + ("*" if row.relative else "")
+    slower = sum(1 for g in row.changed if g.ratio > 1.0)
+    changed = f"{len(row.changed)} (+{slower} -{len(row.changed) - slower})" if row.changed else "0"
+    count = str(len(row.gpus))
+    return [name, row.sensitivity or "-", row.model, count, f"{row.ratio:.4f}", interval, p_value, changed, *sensors]
+
+
+def _sensor(pair: tuple[float, float] | None) -> str:
+    return "-" if pair is None else f"{pair[0]:.0f} {pair[1] - pair[0]:+.1f}"
+
+
+def _changed(row: Row) -> list[str]:
+    if not row.changed:
+        return []
+    shown = [f"{g.node}:{g.slot} {100 * (g.ratio - 1.0):+.1f} %" for g in row.changed[:MAX_SHOWN]]
+    more = f" and {len(row.changed) - MAX_SHOWN} more: --json" if len(row.changed) > MAX_SHOWN else ""
+    return [f"{row.benchmark} changed: {', '.join(shown)}{more}"]
+
+
+def _place(place: Place) -> str:
+    before, after = (f"{p[0]}:{p[1]}" if p else "" for p in (place.before, place.after))
+    return f"{place.uuid} {before} -> {after}" if before and after else f"{place.uuid} {before or after}"

@@ -1,0 +1,114 @@
+"""pal evidence: the bundle that a vendor asks for when a GPU goes back."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Mapping
+
+import click
+
+from slurm_pal import config as settings
+from slurm_pal.cli import common
+from slurm_pal.config import Config
+from slurm_pal.errors import DataError, UsageError
+from slurm_pal.files import write_atomic
+from slurm_pal.store import snapshot
+from slurm_pal.store.database import Database, open_database
+
+
+@click.command()
+@click.argument("uuid")
+@click.option("-o", "--output", metavar="FILE", help="Where to write it (default: evidence-UUID.tar.gz here).")
+@click.option("--dir", "as_directory", is_flag=True, help="Write a directory instead of a .tar.gz.")
+@common.verbose_option
+def evidence(uuid: str, output: str | None, as_directory: bool) -> None:
+    """Write down what is known of one GPU, for its vendor.
+
+    UUID may be a beginning that only one GPU has; `pal gpus --json` and `pal-profile show` tell UUIDs. The
+    bundle holds a summary with the GPU's serial number, its values against those of its peers (who are not
+    named), all its records, error counters and throttling, and the settings it was measured in. No user and no
+    job is named in it.
+    """
+    config = settings.load()
+    with open_database(config.state_dir) as database:
+        name = whole_uuid(database, uuid)
+        files = _files(config, database, name)
+    stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in f"evidence-{name}")
+    path = output or (stem if as_directory else f"{stem}.tar.gz")
+    (_write_directory if as_directory else _write_archive)(path, stem, files)
+    click.echo(f"{path}: {', '.join(sorted(files))}")
+
+
+def whole_uuid(database: Database, beginning: str) -> str:
+    """The one UUID that begins so. Raises UsageError."""
+    found = database.uuids(beginning) if beginning else []
+    if beginning in found:
+        return beginning
+    if len(found) == 1:
+        return found[0]
+    if found:
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        raise UsageError(f"{len(found)} GPUs begin with {beginning!r}: {', '.join(found[:5])}{more}; write more of it")
+    raise UsageError(f"no GPU {beginning!r} was ever measured here: see pal-profile show for the UUIDs")
+
+
+def _files(config: Config, database: Database, uuid: str) -> dict[str, bytes]:
+    from slurm_pal.report import evidence as report  # numpy is for this command alone
+
+    own = database.records_of(uuid)
+    benchmarks = {(r.gpu.model, r.bench.method_hash) for r in own}
+    others = [r for r in database.records() if (r.gpu.model, r.bench.method_hash) in benchmarks and r.gpu.uuid != uuid]
+    now_s = time.time()
+    texts = report.bundle(own, others, _flags(config, uuid), now_s)
+    drawn = report.picture(own, report.standings(own, others))
+    if drawn:
+        texts["history.svg"] = drawn
+    return {name: text.encode() for name, text in texts.items()}
+
+
+def _flags(config: Config, uuid: str) -> tuple[str, ...]:
+    """The published flags of a GPU; () where nothing is published."""
+    try:
+        published = snapshot.read(config.snapshot_path)
+    except DataError:
+        return ()
+    return next((s.flags for s in map(published.gpu, range(len(published))) if s.uuid == uuid), ())
+
+
+def _write_archive(path: str, stem: str, files: Mapping[str, bytes]) -> None:
+    raw = io.BytesIO()
+    with gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(f"{stem}/{name}")  # of nobody: no owner's name goes to the vendor
+            entry.size, entry.mode, entry.mtime = len(content), 0o644, int(time.time())
+            archive.addfile(entry, io.BytesIO(content))
+    try:
+        write_atomic(path, raw.getvalue(), 0o644)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror}): choose another place with -o") from None
+
+
+def _write_directory(path: str, stem: str, files: Mapping[str, bytes]) -> None:
+    if os.path.lexists(path):
+        raise DataError(f"{path} exists already: remove it, or choose another place with -o")
+    parent = os.path.dirname(os.path.abspath(path))
+    try:
+        temporary = tempfile.mkdtemp(prefix=f".{stem}.", dir=parent)
+        try:
+            for name, content in files.items():
+                write_atomic(os.path.join(temporary, name), content, 0o644)
+            os.chmod(temporary, 0o755)
+            os.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(temporary)
+            raise
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror}): choose another place with -o") from None

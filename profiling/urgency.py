@@ -1,0 +1,79 @@
+"""Which nodes are to be measured before their turn, and why. Pure.
+
+A run that departs from a GPU's other runs is not believed before a second one agrees, so its
+node comes first. Then those whose GPUs stand with numbers of another environment, and
+those of which nothing is known any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from slurm_pal.store.database import Condition
+from slurm_pal.store.snapshot import GpuScore
+
+CONFIRM, CHANGED, ENVIRONMENT, UNKNOWN = range(4)
+
+_FLAGS = {
+    "unconfirmed": CONFIRM,  # one run says so
+    "step": CHANGED,
+    "drift": CHANGED,
+    "unknown": UNKNOWN,
+}
+
+
+class Urgency(NamedTuple):
+    """Why a node is urgent; smaller ranks first."""
+
+    rank: int
+    why: str
+
+
+def urgent(scores: Iterable[GpuScore], measured: Iterable[Condition], seen: Iterable[Condition]) -> dict[str, Urgency]:
+    """Node -> the most urgent cause.
+
+    `scores`: as published; `measured`: of each GPU the condition of its newest valid run;
+    `seen`: of its newest run of any worth, which may tell of a new driver though nothing was measured.
+    """
+    found: dict[str, Urgency] = {}
+    for score in scores:
+        for flag in score.flags:
+            if flag in _FLAGS:
+                _keep(found, score.node, Urgency(_FLAGS[flag], f"GPU {score.index} {flag}"))
+    for node, cause in _changed(measured, seen):
+        _keep(found, node, cause)
+    return found
+
+
+def _keep(found: dict[str, Urgency], node: str, cause: Urgency) -> None:
+    if node not in found or cause.rank < found[node].rank:
+        found[node] = cause
+
+
+def _changed(measured: Iterable[Condition], seen: Iterable[Condition]) -> Iterable[tuple[str, Urgency]]:
+    """Nodes with a GPU whose numbers are from before a change of driver, VBIOS or power limit."""
+    now: dict[str, Condition] = {}
+    newest: dict[str, Condition] = {}  # a driver belongs to the node: the GPU measured last knows it
+    for condition in seen:
+        now[condition.uuid] = condition
+        if condition.node not in newest or condition.ts > newest[condition.node].ts:
+            newest[condition.node] = condition
+    for old in measured:
+        new = now.get(old.uuid, old)
+        if new.node != old.node:
+            continue
+        driver = newest[old.node].driver if old.node in newest else new.driver
+        pairs = (
+            ("driver", _major(old.driver), _major(driver)),
+            ("VBIOS", old.vbios, new.vbios),
+            ("power limit", old.power_limit_w, new.power_limit_w),
+        )
+        for what, before, after in pairs:
+            if before and after and before != after:
+                yield old.node, Urgency(ENVIRONMENT, f"GPU {old.slot} {what} {before} is now {after}")
+                break
+
+
+def _major(driver: str) -> str:
+    return driver.partition(".")[0]
