@@ -238,6 +238,7 @@ end
 -- == Looking up the answer ===================================================================
 
 local MOST_PREFERENCES = 8
+local NOT_RANKED = "0" -- in the place of a pool
 local NOTHING = { gpus = 0, cpus = 0, mem = 0 }
 
 -- CPUs and MiB that `gpus` GPUs of a job need on one node.
@@ -350,6 +351,7 @@ local WHY = {
   constraint = "Slurm weighs the constraint",
   network = "Slurm weighs the network",
   shape = "Slurm derives the number of GPUs or nodes",
+  models = "the GPUs that it may get are of several models, which scores do not compare",
   partition = "more than one partition may take the job",
   reservation = "the reservation names the nodes",
   table = "there is no table of free GPUs",
@@ -409,12 +411,13 @@ end
 local function decide(request, t, now_s)
   if request.leave then return { act = "none", why = request.leave } end
   if not t then return { act = "none", why = "table" } end
+  local pool = t.record[("pool.%s.%s"):format(request.partition, request.gpu_type)]
+  if pool == NOT_RANKED then return { act = "none", why = "models" } end
   local age_s = now_s - t.written_s
   if age_s > t.max_age_s or age_s < -t.max_age_s then return softly(t, request, "stale") end
   if not t.clears then return softly(t, request, "nobody") end
   local view = { t = t, request = request, promised = promised(t, now_s), partition = request.partition_nodes }
-  view.pool = t.record[("pool.%s.%s"):format(request.partition, request.gpu_type)]
-  view.class = scores_of(request)
+  view.pool, view.class = pool, scores_of(request)
   local chosen, used
   if view.pool then chosen, used = choose(view) end
   if not chosen then return { act = "none", why = "busy" } end

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +20,13 @@ from slurm_pal.allocation.problem import Allocation, Problem
 from slurm_pal.cluster import Node
 from slurm_pal.jobs import SENSITIVITY_CLASSES, SlurmJob
 from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.parse import value
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import NO_CLASS, Snapshot
+from slurm_pal.submit.candidates import RESERVED
+
+MOST_TOGETHER = 6
+"""Of more partitions with nodes in common only all together have a bound: the sets of n are 2^n."""
 
 
 class Sharer(NamedTuple):
@@ -43,9 +49,10 @@ class Field(NamedTuple):
 def field(overview: Overview, snapshot: Snapshot, names: Sequence[str], taking_part: frozenset[int]) -> Field | None:
     """The partitions of these names that are up and have GPUs; None where none has.
 
-    What jobs hold that do not take part is left out.
+    What jobs hold that do not take part is left out, and so are nodes that are reserved now.
     """
-    nodes = {node.name: node for node in overview.nodes if node.n_gpus and usable(node.states)}
+    open_nodes = (node for node in overview.nodes if usable(node.states) and not node.states & RESERVED)
+    nodes = {node.name: node for node in open_nodes if node.n_gpus}
     held = Counter(
         (name, k)
         for job in overview.jobs
@@ -105,32 +112,50 @@ def _levels(seen: Sequence[Sequence[float]]) -> list[float]:
 def _overlaps(
     inside: Mapping[str, Sequence[Node]], held: Counter[tuple[str, int]]
 ) -> tuple[tuple[frozenset[str], float], ...]:
-    """Groups of partitions that have nodes in common: together they have no more GPUs than those nodes."""
-    groups: list[tuple[set[str], dict[str, Node]]] = []
+    """Partitions that have nodes in common, and how many GPUs they have together."""
+    owners: dict[str, set[str]] = defaultdict(set)
+    free: dict[str, int] = {}
     for name, nodes in inside.items():
-        mine = ({name}, {node.name: node for node in nodes})
-        for other in [group for group in groups if group[1].keys() & mine[1].keys()]:
-            groups.remove(other)
-            mine[0].update(other[0])
-            mine[1].update(other[1])
-        groups.append(mine)
-    return tuple(
-        (frozenset(names), float(sum(not held[n.name, k] for n in nodes.values() for k in range(n.n_gpus))))
-        for names, nodes in groups
-        if len(names) > 1
-    )
+        for node in nodes:
+            owners[node.name].add(name)
+            free[node.name] = sum(not held[node.name, k] for k in range(node.n_gpus))
+    cells: Counter[frozenset[str]] = Counter()
+    for node_name, names in owners.items():
+        cells[frozenset(names)] += free[node_name]
+    groups: list[frozenset[str]] = []
+    for cell in cells:
+        groups = [*(g for g in groups if not g & cell), cell.union(*(g for g in groups if g & cell))]
+    return tuple(row for group in groups if len(group) > 1 for row in _bounds(group, cells))
+
+
+def _bounds(group: frozenset[str], cells: Mapping[frozenset[str], int]) -> list[tuple[frozenset[str], float]]:
+    """What keeps the shares of partitions within GPUs that several of them have; `cells`: partitions of a node -> GPUs.
+
+    By Hall's condition every set of the partitions needs a bound; only those are told that others do not contain.
+    """
+
+    def gpus(names: frozenset[str]) -> int:
+        return sum(count for cell, count in cells.items() if cell & names)
+
+    found: dict[frozenset[str], int] = {}
+    for size in range(len(group), 1, -1) if len(group) <= MOST_TOGETHER else (len(group),):
+        for names in map(frozenset, combinations(sorted(group), size)):
+            bound = gpus(names)
+            wider = any(names < other and found[other] <= bound for other in found)
+            if not wider and all(gpus(names - {one}) + gpus(frozenset({one})) > bound for one in names):
+                found[names] = bound
+    return [(names, float(bound)) for names, bound in found.items()]
 
 
 def problem_of(where: Field, sharers: Sequence[Sharer], locality_penalty: float, now_s: float) -> Problem:
-    """The jobs as an allocation problem. Remaining work is counted in the unit of each job's own throughputs."""
+    """The jobs as an allocation problem. Remaining work is counted in the unit of each job's own throughputs.
+
+    Where a job runs does not count: who belongs where is the question, and what a move costs is for `planning`.
+    """
     site = where.site
     speed = np.array([[one.speed.get(p.name, 0.0) for p in site.partitions] for one in sharers])
     slowest = np.where(speed > 0, speed, np.inf).min(axis=1, initial=np.inf)
     slowest = np.where(np.isfinite(slowest), slowest, 0.0)
-    first = {name: k for k, name in reversed(list(enumerate(p.name for p in site.partitions)))}
-    held = [
-        site.first[first[one.job.partition]] if one.job.partition in first and one.job.gpus else -1 for one in sharers
-    ]
     accounts = {name: k for k, name in enumerate(dict.fromkeys(_account(one.job) for one in sharers))}
     jobs = columns.Jobs(
         throughput=speed,
@@ -143,7 +168,6 @@ def problem_of(where: Field, sharers: Sequence[Sharer], locality_penalty: float,
         jobs,
         remaining=slowest * np.array([one.run_s for one in sharers]),
         age_s=np.array([max(0.0, now_s - one.job.submit_s) for one in sharers]),
-        held=np.array(held),
         entity=np.array([accounts[_account(one.job)] for one in sharers]),
         entity_weight=np.ones(max(1, len(accounts))),
     )
@@ -156,7 +180,7 @@ def problem_of(where: Field, sharers: Sequence[Sharer], locality_penalty: float,
 
 
 def _account(job: SlurmJob) -> str:
-    return job.fields.get("Account") or job.user
+    return value(job.fields, "Account") or job.user
 
 
 def by_partition(where: Field, found: Allocation, rows: Iterable[int]) -> list[dict[str, float]]:

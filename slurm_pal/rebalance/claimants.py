@@ -15,6 +15,7 @@ from slurm_pal.rebalance.belonging import Sharer
 from slurm_pal.rebalance.facts import Terms, facts_of
 from slurm_pal.rebalance.history import application, types_of
 from slurm_pal.rebalance.journal import TickLease
+from slurm_pal.rebalance.moves import expected_left_s
 from slurm_pal.rebalance.planning import Running
 from slurm_pal.rebalance.requests import request_of
 from slurm_pal.rebalance.retarget import Waiting
@@ -48,16 +49,29 @@ class Expected(NamedTuple):
     run_s: float  # without a time limit
 
     def of(self, job: SlurmJob) -> float:
+        """In all, in the slowest of its partitions: its time limit must hold there, too."""
         return self.share * job.time_limit_s if job.time_limit_s else self.run_s
+
+    def left_of(self, job: SlurmJob, slowest: float, now_s: float) -> float:
+        """Still to come where it runs; `slowest` is its throughput in the slowest of its partitions over that here."""
+        ran_s = max(0.0, now_s - job.start_s)
+        if not job.time_limit_s:
+            return max(0.0, self.run_s * slowest - ran_s)
+        return expected_left_s(job.time_limit_s * slowest, self.share, ran_s, job.time_limit_s - ran_s, 1.0)
 
 
 def partition_types(overview: Overview, named: Iterable[str]) -> dict[str, str]:
-    """Partition -> type of GPUs: its own name where the table of throughputs has that, else its nodes' GRES type."""
+    """Partition -> type of GPUs: its own name where the table of throughputs has that, else its nodes' GRES type.
+
+    With GPUs of several types a partition is a type of its own.
+    """
     known, nodes = frozenset(named), types_of(overview.nodes)
+    types = {node.name: nodes.get(node.name, "") for node in overview.nodes if node.n_gpus}
     found: dict[str, str] = {}
     for partition in overview.partitions:
-        kinds = {nodes[name] for name in partition.nodes if name in nodes}
-        found[partition.name] = kinds.pop() if len(kinds) == 1 and partition.name not in known else partition.name
+        kinds = {types[name] for name in partition.nodes if name in types}
+        only = kinds.pop() if len(kinds) == 1 and partition.name not in known else ""
+        found[partition.name] = only or partition.name
     return found
 
 
@@ -173,8 +187,8 @@ class Site:
                 alike[self._made[node.name]].append(node)
         fitting = [one for one in alike if _gpus(one, shape.gpu_type) >= count and predicate(one.features)]
         holding = {one: len(alike[one]) for one in startable(fitting, request, tasks, count)}
-        gpus = sum(_gpus(one, shape.gpu_type) * nodes for one, nodes in holding.items())
-        if sum(holding.values()) < (shape.nodes or 1) or gpus < shape.total:
+        largest = sorted((_gpus(one, shape.gpu_type) for one, n in holding.items() for _ in range(n)), reverse=True)
+        if len(largest) < (shape.nodes or 1) or sum(largest[: request.nodes_max]) < shape.total:
             return None
         some_free = [node for one in holding for node in alike[one] if node.gpus_used < node.n_gpus]
         return tuple(node.name for node in startable(some_free, request, tasks, count))
@@ -202,9 +216,11 @@ def speeds(job: SlurmJob, gpus: int, names: Sequence[str], known: Known) -> tupl
 def in_partitions(overview: Overview, names: Sequence[str]) -> list[SlurmJob]:
     """The jobs that hold GPUs of these partitions, each in its own one, or as if it were in one that has all its nodes.
 
-    A job may have come by another partition with the same nodes.
+    A job may have come by another partition with the same nodes. One on a node that is reserved now holds nothing
+    that would be shared.
     """
-    nodes = {p.name: frozenset(p.nodes) for p in overview.partitions if p.name in names}
+    reserved = {node.name for node in overview.nodes if node.states & RESERVED}
+    nodes = {p.name: frozenset(p.nodes) - reserved for p in overview.partitions if p.name in names}
     found = []
     for job in overview.jobs:
         if job.state != "RUNNING" or not job.gpus:
@@ -223,7 +239,8 @@ def sharers(
 
     A running job counts in all partitions of these names, also where it cannot be moved: what it holds comes free
     one day, and shares are who it then belongs to, not what is done at once. Of a job that may be moved
-    `elsewhere` has the throughputs in its user's own partitions. It takes part as long as it runs.
+    `elsewhere` has the throughputs in its user's own partitions, for which its time limit is; that of any other
+    is for the one where it runs. It takes part as long as it runs.
     """
     found = [
         Sharer(one.job, one.speed, one.shape.total, sensitivity.get(one.job.job_id, "A"), one.run_s) for one in waiting
@@ -233,7 +250,7 @@ def sharers(
         speed = dict(elsewhere.get(job.job_id, {})) or (speeds(job, gpus, names, known)[0] if gpus else {})
         here = speed.get(job.partition, 0.0)
         if here > 0:
-            left_s = max(0.0, expected.of(job) - max(0.0, now_s - job.start_s))
-            left_s *= here / min((value for value in speed.values() if value > 0), default=1.0)
-            found.append(Sharer(job, speed, gpus, facts_of(job, Terms()).sensitivity, left_s))
+            slowest = min(value for value in speed.values() if value > 0) / here
+            left_s = expected.left_of(job, slowest if job.job_id in elsewhere else 1.0, now_s)
+            found.append(Sharer(job, speed, gpus, facts_of(job, Terms()).sensitivity, left_s / slowest))
     return found

@@ -77,12 +77,16 @@ def wanted(overview: Overview, wishes: Sequence[Wish], moving: Collection[int]) 
     `moving` are jobs of moves under way.
     """
     new = {wish.job_id: wish.fields["Partition"] for wish in wishes if "Partition" in wish.fields}
+    waiting = [
+        (new.get(job.job_id, job.partition), job.reason)
+        for job in overview.jobs
+        if job.state == "PENDING" and job.fields.get("Priority") != "0" and job.job_id not in moving
+    ]
     found: set[str] = set()
-    for job in overview.jobs:
-        reason = job.reason.lstrip("(").replace(" ", "_")
-        waits = job.state == "PENDING" and job.fields.get("Priority") != "0" and job.job_id not in moving
-        if waits and (not reason or reason.startswith(FOR_NODES)):
-            found.update(new.get(job.job_id, job.partition).split(","))
+    for partitions, words in (*waiting, *overview.queued):
+        reason = words.lstrip("(").replace(" ", "_")
+        if not reason or reason.startswith(FOR_NODES):
+            found.update(partitions.split(","))
     nodes = {name for partition in overview.partitions if partition.name in found for name in partition.nodes}
     return frozenset(p.name for p in overview.partitions if not nodes.isdisjoint(p.nodes))
 

@@ -353,6 +353,13 @@ class Journal(Opened):
         rows = self._rows(query, *values)
         return [(TickLease(*row[:-2]), row[-2], row[-1]) for row in rows]
 
+    def last_ended(self, job_ids: Iterable[int], kind: str) -> dict[int, TickLease]:
+        """Job -> the lease of this kind that ended last; of those of these jobs that had one. One query for all."""
+        of_these = "kind = ? AND job_id IN (SELECT value FROM json_each(?))"
+        newest = f"SELECT max(id) FROM ended_leases WHERE {of_these} GROUP BY job_id"
+        query = f"SELECT {_LEASE_COLUMNS} FROM ended_leases WHERE id IN ({newest})"
+        return {row[0]: TickLease(*row) for row in self._rows(query, kind, json.dumps([*job_ids]))}
+
     def hands_off(self, job_id: int, why: str, now_s: float) -> None:
         """Leave this job alone for as long as it is in the queue."""
         with self._writing() as connection:

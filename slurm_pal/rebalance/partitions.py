@@ -66,8 +66,12 @@ class Partitions:
         Raises DataError for a table of throughputs that cannot be read.
         """
         leases = Leases(self._journal.leases(PARTITION), self._journal.leases())
-        crossers = self._crossers(overview, jobs.running, leases.partitions, now_s)
-        found, belongs = self._found(overview, scores, jobs.waiting, leases, crossers, now_s, interval_s)
+        given_back = self._given_back(overview, leases.partitions, jobs.moving)
+        changed = {wish.job_id: wish for wish in sharing.changed(given_back, overview.jobs)}
+        waiting = [one for one in jobs.waiting if one.job.job_id not in changed]
+        crossers = self._crossers(overview, jobs.running, {**given_back, **leases.partitions}, now_s)
+        found, belongs = self._found(overview, scores, waiting, leases, crossers, now_s, interval_s)
+        found = [*changed.values(), *found]
         settled = {wish.job_id for wish in found}.union(jobs.moving)
         left = [job for job in overview.jobs if job.job_id not in settled]
         wishes = [*found, *sharing.over(leases.partitions, left, sharing.up(overview), "it is no longer shared out")]
@@ -75,16 +79,23 @@ class Partitions:
         closed = crossing.wanted(overview, wishes, jobs.moving) if crossers else frozenset()
         return Parted(shared, _with_others(jobs, crossers, belongs, closed))
 
+    def _given_back(
+        self, overview: Overview, leases: Mapping[int, TickLease], moving: Collection[int]
+    ) -> dict[int, TickLease]:
+        """Job -> our last lease on its partitions, of those that have had one and have none now."""
+        without = {*leases, *moving, *self._journal.left_alone()}
+        jobs = [job.job_id for job in overview.jobs if job.job_id not in without]
+        return self._journal.last_ended(jobs, PARTITION)
+
     def _crossers(
         self, overview: Overview, running: Sequence[Running], leases: Mapping[int, TickLease], now_s: float
     ) -> list[Crosser]:
-        """A list that the tick has given back before the start is remembered, too."""
-        own: dict[int, tuple[str, ...]] = {}
-        for job_id in (one.job.job_id for one in running):
-            ended = () if job_id in leases else (lease for lease, _, _ in self._journal.ended_leases(job_id))
-            last = leases.get(job_id) or next((lease for lease in [*ended][::-1] if lease.kind == PARTITION), None)
-            if last is not None:
-                own[job_id] = tuple(last.own.split(","))
+        """Of these jobs those that could run elsewhere; `leases` tell their users' lists, in force or given back."""
+        own = {
+            one.job.job_id: tuple(lease.own.split(","))
+            for one in running
+            if (lease := leases.get(one.job.job_id)) is not None and sharing.of_this_job(lease, one.job)
+        }
         return crossing.crossers(overview, running, own, self._speeds.known(overview, now_s)) if own else []
 
     def _found(
@@ -108,7 +119,7 @@ class Partitions:
         taking_part = sharers([*jobs, *alone], classes, inside, names, elsewhere, known, expected, now_s)
         counted = frozenset(one.job.job_id for one in taking_part)
         where = belonging.field(overview, scores, names, counted)
-        if where is None:
+        if where is None or not taking_part:
             return [], {}
         problem = belonging.problem_of(where, taking_part, settings.locality_penalty, now_s)
         shares = self._allocate(problem)

@@ -12,10 +12,12 @@ from slurm_pal.placement.view import View
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import Snapshot
-from slurm_pal.submit.candidates import RESERVED, may_start
+from slurm_pal.submit.candidates import RESERVED, Field, may_start, several_models
 from slurm_pal.submit.scene import rows
 
 ANY_TYPE = ""
+Words = tuple[frozenset[str], str]
+"""What stands for a pool: the names of its nodes, and a GPU type."""
 
 
 class Pool(NamedTuple):
@@ -37,16 +39,26 @@ class Pools:
         self._views: dict[str, dict[str, View]] = {}
         self._idle: dict[str, frozenset[str]] = {}
 
-    def of_partitions(self) -> Iterator[tuple[tuple[str, str], tuple[frozenset[str], str]]]:
+    def of_partitions(self) -> Iterator[tuple[tuple[str, str], Words | None]]:
         """(partition, GPU type) with what stands for its pool: pools of the same GPUs have the same words.
 
-        Only partitions that are up and have GPUs.
+        None where its GPUs are of several models: a slowdown is relative to the same model, so no
+        order of these nodes would mean anything. Only partitions that are up and have GPUs.
         """
+        mixed: dict[Words, bool] = {}
         for partition in (p for p in self._overview.partitions if p.up):
             names = frozenset(name for name in partition.nodes if name in self._nodes)
             types = {kind for name in names for kind in self._nodes[name].gpu_types}
             for gpu_type in (ANY_TYPE, *sorted(types - {ANY_TYPE})) if types else ():
-                yield (partition.name, gpu_type), (names, ANY_TYPE if types == {gpu_type} else gpu_type)
+                words = names, ANY_TYPE if types == {gpu_type} else gpu_type
+                if words not in mixed:
+                    mixed[words] = self._mixed(*words)
+                yield (partition.name, gpu_type), None if mixed[words] else words
+
+    def _mixed(self, names: frozenset[str], gpu_type: str) -> bool:
+        """Whether palsub, too, would leave the choice among these nodes to Slurm."""
+        nodes = tuple(self._nodes[name] for name in names if not self._nodes[name].states & RESERVED)
+        return bool(several_models([Field((), nodes)], self._snapshot, gpu_type))
 
     def pool(self, names: frozenset[str], gpu_type: str) -> Pool:
         """The pool of these nodes, in Slurm's order."""

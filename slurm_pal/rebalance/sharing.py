@@ -22,6 +22,7 @@ from slurm_pal.placement.patience import WAIT_SHARE
 from slurm_pal.rebalance.journal import PARTITION, TickLease
 from slurm_pal.rebalance.retarget import Waiting, Wish
 from slurm_pal.slurm.client import Overview
+from slurm_pal.submit.lease import CLOCK_SKEW_S
 
 LIMITS = ("Partition", "Assoc", "QOS", "Account", "InvalidAccount", "InvalidQOS", "Reservation")
 """How Slurm's reasons begin when it would not start a job in any of its partitions, free GPUs or not."""
@@ -29,6 +30,8 @@ UNFIT = "BadConstraints"
 """No node of its partitions fits the job: slurmctld has set its priority to 0, until its partitions change."""
 NOT_TAKEN = "Slurm does not take it there"
 """How the end of a list is explained that Slurm would not start the job with."""
+CHANGED = "somebody has changed its partitions since: left alone"
+"""Why a job is left alone that has other partitions than we gave it, or gave back."""
 LEAST_SHARE = 1e-6
 """A smaller share is rounding of the solver."""
 
@@ -78,7 +81,7 @@ class Room:
         found = found or ({} if shape.nodes == 1 else self._several(names, counts, shape))
         if claim:
             for name, count in found.items():
-                self._claim(name, self._count(name, shape) if shape.whole_nodes else count, shape.gpu_type)
+                self._claim(name, count, shape)
         return bool(found)
 
     def _count(self, name: str, shape: GpuShape) -> int:
@@ -95,18 +98,21 @@ class Room:
         if shape.nodes is not None and shape.per_node is not None:
             fitting = [name for name in names if counts[name] >= shape.per_node]
             return dict.fromkeys(fitting[: shape.nodes], shape.per_node) if len(fitting) >= shape.nodes else {}
+        fullest, least = names[::-1][: shape.nodes], shape.nodes or 0  # of a stated number each node gives one
+        if min(len(fullest), shape.total) < least:
+            return {}
         found: dict[str, int] = {}
         left = shape.total
-        for name in reversed(names):
+        for place, name in enumerate(fullest, 1):
             if left:
-                found[name] = min(left, counts[name])
+                found[name] = min(left - max(0, least - place), counts[name])
                 left -= found[name]
         return {} if left else found
 
-    def _claim(self, name: str, count: int, kind: str) -> None:
+    def _claim(self, name: str, count: int, shape: GpuShape) -> None:
         free = self._free[name]
-        gone = [k for k, found in enumerate(free) if kind in ("", found)][:count]
-        self._free[name] = [found for k, found in enumerate(free) if k not in gone]
+        gone = [k for k, kind in enumerate(free) if shape.gpu_type in ("", kind)][:count]
+        self._free[name] = [] if shape.whole_nodes else [kind for k, kind in enumerate(free) if k not in gone]
         self._empty.discard(name)
 
 
@@ -142,6 +148,8 @@ class _Sharing:
         wanted = [name for name in one.own if place.get(name, 0.0) > LEAST_SHARE and one.speed.get(name, 0.0) > 0]
         self._wanted = tuple(sorted(wanted, key=lambda name: -place[name]))
         since = lease if lease is not None and lease.restarts == one.job.restarts else None
+        if since is not None and now_s < since.made_s - CLOCK_SKEW_S:  # the clock was set back: its times mean nothing
+            since = None
         self._stands = since if since is not None and whose(one.job, since) == "ours" else None
 
     def wish(self) -> Wish:
@@ -273,6 +281,30 @@ def over(leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], up: Set[str]
     return wishes
 
 
+def changed(given_back: Mapping[int, TickLease], jobs: Iterable[SlurmJob]) -> list[Wish]:
+    """Hands off the pending jobs that have other partitions than our last lease on them, `given_back`, ended with.
+
+    Their users' lists that we remember would send them where they do not want to go any more.
+    """
+    last = ((job, given_back.get(job.job_id)) for job in jobs if job.state == "PENDING")
+    return [
+        _hands_off(job)
+        for job, lease in last
+        if lease is not None and of_this_job(lease, job)
+        if frozenset(job.partition.split(",")) != frozenset(lease.own.split(","))
+    ]
+
+
+def of_this_job(lease: TickLease, job: SlurmJob) -> bool:
+    """Whether a lease was made for this job, and not for one that had its number before slurmctld began anew.
+
+    A requeue gives a job a new time of submission.
+    """
+    if job.restarts != lease.restarts:
+        return job.restarts > lease.restarts
+    return lease.made_s >= job.submit_s - CLOCK_SKEW_S
+
+
 def _back(job: SlurmJob, lease: TickLease, why: str, up: Set[str]) -> Wish:
     """The user's own list, without the partitions that take no jobs now.
 
@@ -290,7 +322,7 @@ def _back(job: SlurmJob, lease: TickLease, why: str, up: Set[str]) -> Wish:
 
 
 def _hands_off(job: SlurmJob) -> Wish:
-    return _say(job, "none", None, "somebody has changed its partitions since: left alone")
+    return _say(job, "none", None, CHANGED)
 
 
 def _say(job: SlurmJob, action: str, lease: TickLease | None, why: str, could_start: bool = False) -> Wish:

@@ -29,7 +29,11 @@ class Speeds:
     def known(self, overview: Overview, now_s: float) -> Known:
         """What is known now. Raises DataError for a table that cannot be read or a journal that cannot be used."""
         nodes = types_of(overview.nodes)
-        seen = (_stamp(self._path), nodes, tuple(partition.name for partition in overview.partitions))
+        seen = (
+            _stamp(self._path),
+            nodes,
+            tuple((partition.name, partition.nodes) for partition in overview.partitions),
+        )
         if self._known is None or seen != self._seen or not 0 <= now_s - self._made_s < KEPT_S:
             self._known, self._seen, self._made_s = self._look(overview, nodes, now_s), seen, now_s
         return self._known

@@ -28,6 +28,8 @@ STAND_IN = "class-fit"
 """Tabulated where the rule in force cannot be said node by node."""
 MOST_SLOW = 200  # a longer exclusion is not worth its place in the table
 WHOLE = "x"  # in the place of a count: the whole node
+NOT_RANKED = 0
+"""In the place of a pool: its GPUs are of several models, which scores do not compare."""
 
 Question = tuple[int, str, str]
 """Pool, sensitivity class, and GPUs on one node: a count, or WHOLE."""
@@ -50,7 +52,7 @@ class Standing(NamedTuple):
 
     policy: str  # the rule that was tabulated
     default: str  # the partition of a job that names none; "" without one
-    pools: dict[tuple[str, str], int]  # partition, GPU type ("": any) -> pool, from 1
+    pools: dict[tuple[str, str], int]  # partition, GPU type ("": any) -> pool, from 1, or NOT_RANKED
     nodes: tuple[Offered, ...]
     lists: dict[tuple[int, str, int, str], list[tuple[int, int]]]  # pool, class, preference from 1, count
     plain: dict[Question, float]  # slowdown where plain Slurm would put such a job
@@ -85,10 +87,10 @@ def standing(
     numbers: dict[tuple[frozenset[str], str], int] = {}
     found: dict[tuple[str, str], int] = {}
     for name, words in source.of_partitions():
-        if words not in numbers:
+        if words is not None and words not in numbers:
             numbers[words] = len(numbers) + 1
             made.add(numbers[words], source.pool(*words))
-        found[name] = numbers[words]
+        found[name] = NOT_RANKED if words is None else numbers[words]
     prefer = _prefer(seen.nodes, snapshot, barred_slowdown) if soft_features else {}
     default = next((p.name for p in seen.partitions if p.default), "")
     return Standing(

@@ -128,8 +128,9 @@ class Survey:
             return self._makes[next(iter(want.job.gpus))]
         names = next((p.nodes for p in self._overview.partitions if p.name == want.partition), ())
         makes = [self._makes.get(name) for name in names if name in self.position and self._count(name)]
-        first = next((make for make in makes if make is not None), None)
-        if first is None or not all(make is not None and _alike(make, first) for make in makes):
+        told = [make for make in makes if make is not None]
+        first = max(told, key=lambda make: make[1], default=None)  # a measured one, if there is any
+        if first is None or len(told) < len(makes) or not all(_alike(make, first) for make in told):
             return f"partition {want.partition} has GPUs of several types, or of none that is known"
         if want.shape.gpu_type not in ("", first[0]):
             return f"partition {want.partition} has no GPUs of type {want.shape.gpu_type}"
@@ -154,10 +155,16 @@ class Survey:
                 names = [node.name for field in found for node in field.nodes if may_start(node)]
                 if request.req_nodes:
                     names = [name for name in names if name in request.req_nodes]
-                alike = [name for name in names if name in self._makes and _alike(self._makes[name], make)]
-                mine = [self.position[name] for name in alike]
-                self._fields[key] = ([n for n in mine if not self._free[n]], [n for n in mine if self._free[n]])
+                self._fields[key] = self._by_room(names, make)
         return self._fields[key]
+
+    def _by_room(self, names: Iterable[str], make: Make) -> str | tuple[list[int], list[int]]:
+        """The nodes with GPUs of this make by whether anything is free there. What nobody measured may be any model."""
+        alike = [name for name in names if name in self._makes and _alike(self._makes[name], make)]
+        if len({self._makes[name][1] for name in alike} - {-1}) > 1:
+            return "its GPUs were never measured, and the others are of several models"
+        mine = [self.position[name] for name in alike]
+        return [n for n in mine if not self._free[n]], [n for n in mine if self._free[n]]
 
     def _kind(self, want: Want, make: Make, field: tuple[list[int], list[int]]) -> frozenset[int]:
         """The nodes for all jobs that want the same: those that hold it, and those with nothing free.

@@ -12,6 +12,7 @@ from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.journal import PARTITION, Journal, TickLease
 from slurm_pal.rebalance.retarget import Wish
 from slurm_pal.rebalance.role import Role
+from slurm_pal.rebalance.sharing import CHANGED
 from slurm_pal.slurm.client import SlurmClient
 
 _REPLACED, REFUSED = "another list takes its place", "Slurm refused: "
@@ -95,7 +96,7 @@ class Hand:
 
     def _one(self, wish: Wish, told: Mapping[str, str], now_s: float) -> str:
         before = self._journal.leases(wish.kind).get(wish.job_id)
-        if wish.action == "none" and wish.lease is None and before is not None:
+        if wish.action == "none" and wish.lease is None and (before is not None or wish.reason == CHANGED):
             self._journal.hands_off(wish.job_id, wish.reason, now_s)
         if wish.lease is not None:  # before it is set: what is not remembered could not be taken back
             self._keep(wish.lease, before, now_s)

@@ -74,11 +74,14 @@ class CliClient:
         nodes: list[Node] = []
         partitions: list[Partition] = []
         jobs: list[SlurmJob] = []
+        queued: set[tuple[str, str]] = set()
         reserved: dict[str, tuple[str, ...]] = {}
         records = _records(done.stdout)
         for line in self._own_records(records):
             if parse.holds_or_claims(line, marked):
                 jobs.append(parse.job(line))
+            elif marked and (waits := parse.queued(line)) is not None:
+                queued.add(waits)
         for line in records:
             if line.startswith("NodeName="):
                 nodes.append(parse.node(line))
@@ -88,7 +91,7 @@ class CliClient:
                 reserved.update(filter(None, [parse.reservation(line)]))
         if not partitions or ("node" in kinds and not nodes):
             raise SlurmError(f"scontrol shows no nodes: {_complaint(done) or 'the cluster is empty'}")
-        return Overview(tuple(nodes), tuple(jobs), tuple(partitions), reserved)
+        return Overview(tuple(nodes), tuple(jobs), tuple(partitions), reserved, frozenset(queued))
 
     def nodes(self) -> tuple[Node, ...]:
         done = self._checked(["scontrol", "show", "node", "-d", "-o"])

@@ -33,6 +33,7 @@ class Overview(NamedTuple):
     jobs: tuple[SlurmJob, ...]
     partitions: tuple[Partition, ...]
     reservations: dict[str, tuple[str, ...]]  # name -> nodes, of those active now
+    queued: frozenset[tuple[str, str]] = frozenset()  # (partitions, reason) of the pending jobs left out
 
 
 class SlurmClient(Protocol):
@@ -42,7 +43,7 @@ class SlurmClient(Protocol):
         """Nodes, jobs and partitions in one process (three or four RPCs).
 
         Of the pending jobs those with a required node list; with `marked` also those that
-        bear words of ours or a list of excluded nodes.
+        bear words of ours or a list of excluded nodes, and of the others what they wait for (`queued`).
         """
         ...
 

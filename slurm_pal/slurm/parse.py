@@ -242,3 +242,11 @@ def holds_or_claims(line: str, marked: bool = False) -> bool:
         pinned = " ReqNodeList=(null) " not in line
         return pinned or (marked and (" ExcNodeList=(null) " not in line or _MARKED.search(line) is not None))
     return state in JOB_ACTIVE
+
+
+def queued(line: str) -> tuple[str, str] | None:
+    """(partitions, reason) of a pending job that is not held, None of any other; the line is not parsed as a whole."""
+    text = line.partition(" UserId=")[2]  # behind the job's name
+    if " JobState=PENDING " not in text or _word(text, "Priority") == "0":
+        return None
+    return _word(text, "Partition"), _word(text, "Reason")

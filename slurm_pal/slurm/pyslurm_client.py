@@ -31,10 +31,13 @@ class PyslurmClient(CliClient):
     def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
         """Nodes and jobs from pyslurm; partitions and reservations by one scontrol."""
         told = self._ask("partition", *(["reservation"] if reservations else []))
-        jobs = (
-            job for job in self.jobs() if job.state in JOB_ACTIVE or (job.state in JOB_WAITING and _counts(job, marked))
-        )
-        return told._replace(nodes=self.nodes(), jobs=tuple(jobs))
+        jobs, queued = [], set()
+        for job in self.jobs():
+            if job.state in JOB_ACTIVE or (job.state in JOB_WAITING and _counts(job, marked)):
+                jobs.append(job)
+            elif marked and job.state == "PENDING":
+                queued.add((job.partition, job.reason))
+        return told._replace(nodes=self.nodes(), jobs=tuple(jobs), queued=frozenset(queued))
 
     def nodes(self) -> tuple[Node, ...]:
         return tuple(_node(row) for row in self._table("nodes"))

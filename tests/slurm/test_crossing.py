@@ -117,18 +117,21 @@ def test_who_gains_nothing_or_whose_list_is_not_known_stays(site: Site) -> None:
 
 
 def test_who_waits_in_the_queue_goes_first(site: Site) -> None:
-    full = site.fill("n0", "n1")
+    """One GPU becomes free where the job would be faster, and a larger one waits there."""
+    full, halves = site.fill("n0"), [site.sbatch("-w", "n1", "--gres=gpu:1") for _ in range(2)]
+    for half in halves:
+        site.running(half)
     with site.daemon(partition_wait_s=4) as daemon:
         number = on_slow_gpus(site, full, "app", "--pal-movable=5")
-        large = site.sbatch("-p", "fast", "--gres=gpu:2")
-        one = site.sbatch("-p", "fast", "--gres=gpu:1", "--nice=100")
-        site.client.cancel([full["n1"]])
-        assert site.running(large).partition == "fast"
+        large = site.sbatch("-p", "fast", "--gres=gpu:2")  # neither palsub nor the filter saw it
+        site.client.cancel(halves[:1])
+        site.until(halves[0], lambda job: job.state == "CANCELLED")
         before = len(site.ticks())
         site.wait(lambda: len(site.ticks()) > before + 3)
         assert site.client.job(number).restarts == 0  # type: ignore[union-attr]
+        site.client.cancel(halves[1:])
+        assert site.running(large).partition == "fast"
         site.client.cancel([large])
-        site.running(one)
         assert site.running(number, restarts=1).partition == "fast"
         stop(daemon)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from slurm_pal.allocation.problem import Allocation, PairShare
 from slurm_pal.allocation.steady import STEADY
@@ -44,6 +49,8 @@ def test_gpus_of_partitions_that_are_up(plain: Snapshot) -> None:
     assert gpus_of(field(plain, parts=down)) == {"slow": 4.0}
     drained = [node("s0", states=frozenset({"IDLE", "DRAIN"})), node("s1"), node("f0"), node("f1", gpus=0)]
     assert gpus_of(field(plain, nodes=drained)) == {"slow": 2.0, "fast": 2.0}
+    kept = [node("s0", states=frozenset({"IDLE", "RESERVED"})), node("s1"), node("f0"), node("f1")]
+    assert gpus_of(field(plain, nodes=kept)) == {"slow": 2.0, "fast": 4.0}
     assert belonging.field(overview(), plain, ["other"], NOBODY) is None
 
 
@@ -69,12 +76,38 @@ def test_partitions_with_nodes_in_common_have_no_more_gpus_than_these(plain: Sna
     parts = [part("day", "s0", "f0"), part("night", "f0", "f1"), part("late", "f1"), part("own", "s1")]
     held = running(1, "day", {"f0": (0,)})
     where = field(plain, held, names=["day", "night", "late", "own"], parts=parts)
-    assert where.overlaps == ((frozenset({"day", "night", "late"}), 5.0),)
+    # That late has but nodes of night is a bound of its own.
+    assert where.overlaps == ((frozenset({"day", "night", "late"}), 5.0), (frozenset({"night", "late"}), 3.0))
     made = belonging.problem_of(where, [sharer(1, speed={"day": 1.0, "night": 1.0, "own": 1.0})], 1.7, NOW_S)
     (row,) = [k for k, capacity in enumerate(made.capacity) if capacity == 5.0]
     assert {c.partition for c, use in zip(where.site.names, made.uses[row], strict=True) if use} == {
         "day", "night", "late",
     }  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sets(st.sampled_from("abcde"), min_size=1), min_size=1, max_size=4))
+def test_shares_within_the_bounds_of_partitions_find_their_gpus(inside: list[set[str]]) -> None:
+    """Hall's condition: what partitions get at most within the bounds is no more than what their nodes have."""
+    parts = {f"p{k}": [node(name) for name in sorted(names)] for k, names in enumerate(inside)}
+    bounds = [(frozenset({name}), 2.0 * len(mine)) for name, mine in parts.items()]
+    bounds += belonging._overlaps(parts, Counter())
+    uses = [[float(name in names) for name in parts] for names, _ in bounds]
+    for chosen in product((0.0, 1.0), repeat=len(parts)):
+        most = -linprog([-one for one in chosen], A_ub=uses, b_ub=[gpus for _, gpus in bounds]).fun
+        together = {one.name for name, taken in zip(parts, chosen, strict=True) if taken for one in parts[name]}
+        assert most == pytest.approx(2.0 * len(together))
+
+
+def test_of_many_partitions_only_all_together_have_a_bound() -> None:
+    chain = {f"p{k}": [node(f"n{k}"), node(f"n{k + 1}")] for k in range(belonging.MOST_TOGETHER + 1)}
+    whole = belonging._overlaps(chain, Counter())
+    assert whole == ((frozenset(chain), 2.0 * (len(chain) + 1)),)
+    del chain["p0"]
+    assert len(belonging._overlaps(chain, Counter())) > 1
+    same = {f"p{k}": [node("n0")] for k in range(4)}
+    assert belonging._overlaps(same, Counter()) == ((frozenset(same), 2.0),)
+    assert belonging._overlaps({"p": [node("a")], "q": [node("b")]}, Counter()) == ()
 
 
 def test_the_problem(plain: Snapshot) -> None:
@@ -92,8 +125,15 @@ def test_the_problem(plain: Snapshot) -> None:
     assert made.throughput[0, spread] == pytest.approx(2.0) and not made.throughput[1, slow].any()
     assert made.scale.tolist() == [2.0, 1.0, 1.0] and made.age_s.tolist() == [100.0, 60.0, 0.0]
     assert made.remaining == pytest.approx([3600.0 * 1.0, 100.0 * 4.0, 3600.0 * 1.0])
-    assert made.held[0] == made.held[2] == -1 and columns[made.held[1]].partition == "fast"
+    assert set(made.held.tolist()) == {-1}  # where a job runs gives it no claim
     assert made.entity.tolist() == [0, 0, 1] and made.entity_weight.tolist() == [1.0, 1.0]
+
+
+def test_without_accounts_each_user_is_an_entity(plain: Snapshot) -> None:
+    """Slurm shows (null) for the account of every job where it keeps no accounts."""
+    mine, hers = (sharer(k, job=job(k, user=user, Account="(null)")) for k, user in enumerate(("u", "eve")))
+    made = belonging.problem_of(field(plain), [mine, hers], 1.7, NOW_S)
+    assert made.entity.tolist() == [0, 1] and made.entity_weight.size == 2
 
 
 def test_shares_by_partition(plain: Snapshot) -> None:
@@ -125,7 +165,6 @@ def test_who_gains_most_belongs_on_the_fast_partition(plain: Snapshot) -> None:
 @pytest.mark.parametrize(
     "sharers",
     [
-        [],
         [sharer(1, speed={})],
         [sharer(1, speed={"slow": 0.0, "fast": 0.0}), sharer(2)],
         [sharer(1, gpus=64), sharer(2)],
@@ -135,8 +174,6 @@ def test_who_gains_most_belongs_on_the_fast_partition(plain: Snapshot) -> None:
 )
 def test_odd_jobs_end_no_tick(plain: Snapshot, policy: str, sharers: list[Sharer]) -> None:
     where = field(plain)
-    if not sharers:
-        return
     made = belonging.problem_of(where, sharers, 1.7, NOW_S)
     found = belonging.by_partition(where, STEADY[policy](made), range(len(sharers)))
     assert all(-1e-9 <= share <= 1 + 1e-9 for shares in found for share in shares.values())

@@ -161,12 +161,30 @@ def test_whole_nodes_and_gpus_on_an_open_number_of_nodes() -> None:
     assert ranged is not None and ranged.shape.nodes is None and found(job()).shape.nodes == 1  # type: ignore[union-attr]
 
 
+def test_as_many_gpus_as_the_nodes_that_it_may_have_hold() -> None:
+    """Two nodes hold four GPUs; to wait for five there would cost the job its priority (BadConstraints)."""
+    parts, nodes = [part("fast", "f0", "f1", "f2")], [node(f"f{k}", "fast") for k in range(3)]
+    site = Site(overview(nodes=nodes, parts=parts))
+
+    def place(gpus: int, count: str) -> tuple[str, ...] | None:
+        asked = job(partition="fast", TresPerNode="(null)", TresPerJob=f"gres:gpu:{gpus}", NumNodes=count, NumTasks="2")
+        request = request_of(asked)
+        assert request.shape is not None and request.shape.per_node is None
+        return site.place("fast", request, None)
+
+    assert place(4, "2-2") == ("f0", "f1", "f2") and place(5, "2-2") is None
+    assert place(4, "1-2") == place(6, "1-3") == ("f0", "f1", "f2") and place(5, "1-2") is None
+
+
 def test_types_of_partitions() -> None:
-    nodes = [node("a", "v100"), node("b", "a100"), node("c")]
-    parts = [part("old", "a"), part("new", "b"), part("both", "a", "b"), part("plain", "c"), part("gold", "b")]
+    two = node("d")._replace(gpu_types=("v100", "a100"))
+    nodes = [node("a", "v100"), node("b", "a100"), node("c"), two, node("e", gpus=0)]
+    parts = [part("old", "a", "e"), part("new", "b"), part("both", "a", "b"), part("plain", "c"), part("gold", "b")]
+    parts += [part("mixed", "a", "d"), part("none", "e")]
     where = Overview(tuple(n._replace(partitions=("plain",)) for n in nodes), (), tuple(parts), {})
     assert partition_types(where, ["gold", "a100"]) == {
-        "old": "v100", "new": "a100", "both": "both", "plain": "plain", "gold": "gold",
+        "old": "v100", "new": "a100", "both": "both", "plain": "plain", "gold": "gold", "mixed": "mixed",
+        "none": "none",
     }  # fmt: skip
 
 
@@ -183,6 +201,9 @@ def test_running_jobs_are_where_their_nodes_are() -> None:
     assert [(j.job_id, j.partition) for j in in_partitions(where, ["all", "fast"])] == [
         (1, "fast"), (2, "all"), (3, "all"),
     ]  # fmt: skip
+    kept = [n._replace(states=n.states | {"RESERVED"}) if n.name in ("s0", "f1") else n for n in where.nodes]
+    now = where._replace(nodes=tuple(kept))
+    assert [(j.job_id, j.partition) for j in in_partitions(now, ["all", "fast"])] == [(1, "fast")]
 
 
 def test_who_takes_part() -> None:
@@ -199,7 +220,16 @@ def test_who_takes_part() -> None:
 def test_what_is_left_of_a_running_job_that_could_go_elsewhere_is_in_its_slowest_partition() -> None:
     (one,) = in_partitions(overview(running(1, "fast", {"f0": (0,)})), ["fast"])
     (made,) = sharers([], {}, [one], ["slow", "fast"], {1: {"slow": 1.0, "fast": 4.0}}, KNOWN, EXPECTED, NOW_S)
-    assert made.run_s == pytest.approx(3000.0 * 4.0) and made.speed == {"slow": 1.0, "fast": 4.0}
+    assert made.speed == {"slow": 1.0, "fast": 4.0}
+    # Half of two hours are for the slow partition, 900 s here, of which 600 have gone.
+    assert made.run_s == pytest.approx(300.0 * 4.0)
+    (late,) = sharers([], {}, [one], ["slow", "fast"], {1: made.speed}, KNOWN, EXPECTED, NOW_S + 600)
+    assert late.run_s == pytest.approx(0.5 * 6000.0 * 4.0)  # it has outlived that: half of what its limit leaves
+    free = one._replace(time_limit_s=None)
+    (other,) = sharers([], {}, [free], ["slow", "fast"], {1: made.speed}, KNOWN, EXPECTED, NOW_S)
+    assert other.run_s == pytest.approx(300.0 * 4.0)
+    (never,) = sharers([], {}, [free], ["slow", "fast"], {1: made.speed}, KNOWN, EXPECTED, NOW_S + 600)
+    assert never.run_s == 0.0
 
 
 def test_a_throughput_of_nothing_and_of_nobody() -> None:

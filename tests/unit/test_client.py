@@ -261,12 +261,16 @@ def test_statistics() -> None:
 
 
 def test_marked_jobs_are_asked_for() -> None:
-    client = CliClient(FakeSlurm([FakeNode("n0", gpus=1)]))
+    slurm = FakeSlurm([FakeNode("n0", gpus=1)])
+    client = CliClient(slurm)
     running, pinned = client.submit(["-G1"], SCRIPT), client.submit(["-w", "n0", "-G1"], SCRIPT)
     kept_off, said = client.submit(["-x", "n0", "-G1"], SCRIPT), client.submit(["-G1", "--comment=pal:job=A"], SCRIPT)
-    client.submit(["-G1", "--comment=nepal:x"], SCRIPT)
+    foreign = client.submit(["-G1", "--comment=nepal:x"], SCRIPT)
     assert {job.job_id for job in client.overview().jobs} == {running, pinned}
     assert {job.job_id for job in client.overview(marked=True).jobs} == {running, pinned, kept_off, said}
+    assert client.overview().queued == frozenset() and client.overview(marked=True).queued == {("gpu", "Resources")}
+    slurm(["scontrol", "hold", str(foreign)], "")
+    assert client.overview(marked=True).queued == frozenset()
 
 
 def test_gpus_that_slurm_counts_without_an_index_are_taken_from_the_low_end() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from slurm_pal.rebalance.crossing import Crosser
 from slurm_pal.rebalance.journal import PARTITION, TickLease
 from slurm_pal.rebalance.planning import Elsewhere, MoveTerms, Plan, Running, plan
 from slurm_pal.rebalance.retarget import Wish
+from slurm_pal.rebalance.sharing import CHANGED
 from slurm_pal.report import moves as moves_report
 from slurm_pal.report import story as story_report
 from slurm_pal.report import tick as report
@@ -239,6 +239,9 @@ def test_partitions_that_somebody_waits_for() -> None:
     assert found(job(5, {"s0": (0,)}, partition="slow")) == set()
     here_only = Wish(5, "partition", {"Partition": "slow"}, None, False, "", PARTITION)
     assert found(waits("slow,fast"), [here_only]) == {"slow"}
+    left_out, others = {("slow,fast", "Priority")}, {("fast", "Dependency"), ("slow", "QOSGrpGRES")}
+    assert crossing.wanted(seen([], EVEN)._replace(queued=frozenset(left_out)), (), ()) == {"slow", "fast"}
+    assert crossing.wanted(seen([], EVEN)._replace(queued=frozenset(others)), (), ()) == frozenset()
     view = seen([waits("all")], EVEN)
     over = view._replace(partitions=(*view.partitions, Partition("all", True, True, ("f1",))))
     assert crossing.wanted(over, (), ()) == {"fast", "all"}, "the same nodes by another name"
@@ -308,21 +311,41 @@ def test_a_tick_moves_it_and_tells(site: Site, ended: bool) -> None:
     assert again is not None and again.moves == ()
 
 
-@pytest.mark.parametrize("how", ["unknown", "policy", "queue", "off", "failed"])
+@pytest.mark.parametrize("how", ["unknown", "policy", "queue", "strangers", "off", "failed", "number"])
 def test_a_tick_leaves_it(site: Site, how: str) -> None:
-    number = site.running(None if how == "unknown" else LEASE)
+    leases = {"unknown": None, "number": LEASE._replace(made_s=START_S - HOUR_S)}  # of a job that had its number
+    number = site.running(leases.get(how, LEASE))
     if how == "policy":
         site.set("rebalance", allocation="")
         site.tick = site.new_tick()
     elif how == "queue":
+        site.submit("--gres=gpu:8", "--partition=fast", "--comment=pal:job=A")
+    elif how == "strangers":  # neither palsub nor the filter saw it
         site.submit("--gres=gpu:8", "--partition=fast")
     elif how == "off":
         site.set("rebalance", moves=False)
     elif how == "failed":
         begun = site.journal.begin(MOVE._replace(job_id=number, partition="fast", own_partitions="slow,fast"))
         site.journal.finish(begun, "elsewhere", "", START_S - HOUR_S)
-    outcome = site.run(after_s=math.floor(HOUR_S))
+    outcome = site.run()
     assert outcome.moving == 0 and outcome.trouble == () and site.job(number).placed == {"n0": [0]}
+
+
+def test_a_list_that_its_user_changed_after_we_gave_it_back_is_his(site: Site) -> None:
+    """He has taken the fast partition off; that it was on the list once is no leave to move the job there."""
+    (full,) = site.fill("n0")
+    site.submit("-w", "n1", "--gres=gpu:4", "--partition=fast")
+    number = site.running(LEASE._replace(ours="fast"))
+    site.journal.end_lease(number, "waiting no longer pays", START_S, PARTITION)
+    site.client.update_job(number, Partition="slow")
+    seen = site.run()
+    assert site.journal.left_alone() == {number} and site.job(number).state == "PENDING"
+    assert [wish.reason for wish in seen.decided.wishes if wish.job_id == number and wish.kind] == [CHANGED]
+    site.slurm.finish(full)
+    site.slurm.finish(full + 1)
+    for _ in range(3):
+        site.run(after_s=HOUR_S)
+    assert site.job(number).placed == {"n0": [0]} and site.journal.moves() == []
 
 
 def test_lists_of_a_job_that_is_being_moved_are_left_to_the_mover(site: Site) -> None:

@@ -98,6 +98,18 @@ def test_what_was_given_away_is_remembered_until_a_table_knows_of_it(site: Path)
     assert seen[9].values["set_req_nodes"] == "n1"
 
 
+@pytest.mark.parametrize(("written_s", "clears"), [(NOW_S, "daemon"), (NOW_S - 100, "daemon"), (NOW_S, "")])
+def test_gpus_of_several_models_are_left_to_slurm(site: Path, written_s: int, clears: str) -> None:
+    """Neither hard nor softly: class features are relative to a model, too."""
+    table = records() | {"pool.gpu.-": "0"}
+    write_table(site / "pal_table.lua", table, written_s=written_s, clears=clears)
+    one, typed = (job(tres_per_node=f"gres:gpu:{kind}2") for kind in ("", "v100:"))
+    _, seen, other = run(site, [one, typed])
+    assert (seen.mark["act"], seen.mark["why"]) == ("none", "models")
+    assert not {"set_req_nodes", "set_exc_nodes", "set_prefer"} & seen.values.keys()
+    assert other.mark["act"] == ("nodelist" if (written_s, clears) == (NOW_S, "daemon") else "prefer")
+
+
 def test_outliers_are_excluded_while_waiting_can_pay(site: Path) -> None:
     _, seen = run(site, [job(tres_per_node="gres:gpu:4", time_limit=60, exc_nodes="n[7-8]")])
     assert seen.values["set_exc_nodes"] == "n[7-8],n3"

@@ -19,7 +19,7 @@ from slurm_pal.store.lua_table import Header, encode
 from slurm_pal.store.snapshot import Snapshot
 
 from .lua_filter import NO_VAL, NOW_S, install, job, run
-from .test_standing import BARRED, LOCALITY, after, answer, clusters
+from .test_standing import BARRED, LOCALITY, after, answer, clusters, several_types
 
 CLOSED = ("DRAIN", "PLANNED", "RESERVED")
 asked = st.one_of(
@@ -58,6 +58,9 @@ def test_a_burst_is_placed_as_by_the_rule(
     parts = {"gpu": {"nodes": ",".join(n.name for n in overview.nodes), "flag_default": 1, "default_time": NO_VAL}}
     gone: dict[str, int] = {}
     for (c, nodes, gpus, exclusive), result in zip(burst, run(site, steps, partitions=parts)[1:], strict=True):
+        if several_types(overview, tuple(n.name for n in overview.nodes), ""):
+            assert (result.mark["act"], result.mark["why"]) == ("none", "models")
+            continue
         shape = GpuShape(nodes * gpus, nodes, gpus, "", exclusive)
         names, slowdown = chosen(after(overview, "", gone), scored, c, shape)
         why = result.mark["why"]

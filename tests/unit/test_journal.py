@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from slurm_pal.errors import BusyError, DataError, one_line
 from slurm_pal.rebalance import journal as module
-from slurm_pal.rebalance.journal import Journal, Move, Observation, Sample, TickLease, open_journal
+from slurm_pal.rebalance.journal import PARTITION, Journal, Move, Observation, Sample, TickLease, open_journal
 from slurm_pal.store import database
 
 from .privileges import unprivileged
@@ -489,6 +489,20 @@ def test_an_older_schema_is_migrated_by_the_writer_only(path: str, monkeypatch: 
     for write in (True, False):
         with open_journal(path, write) as journal:
             assert len(journal.moves()) == 50
+
+
+def test_the_leases_of_many_jobs_that_ended_last(path: str) -> None:
+    with open_journal(path) as journal:
+        for number, (job_id, kind, ours) in enumerate(
+            [(7, PARTITION, "a"), (8, PARTITION, "a"), (7, PARTITION, "b"), (7, "nodelist", "n1"), (9, "exclude", "n2")]
+        ):
+            journal.lease(TickLease(job_id, kind, ours, "a,b", NOW_S, NOW_S, 0, "why"))
+            journal.end_lease(job_id, "over", NOW_S + number, kind)
+        journal.lease(TickLease(8, PARTITION, "b", "a,b", NOW_S, NOW_S, 0, "in force"))
+        found = journal.last_ended([7, 8, 9, 10], PARTITION)
+        assert {job_id: lease.ours for job_id, lease in found.items()} == {7: "b", 8: "a"}
+        assert journal.last_ended([9, 10], PARTITION) == journal.last_ended([], PARTITION) == {}
+        assert journal.last_ended(range(1, 5000), PARTITION) == found
 
 
 def test_moves_of_the_first_schema_stay_in_their_partitions(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

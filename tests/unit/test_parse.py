@@ -165,6 +165,14 @@ def test_a_name_is_only_a_name(name: str, comment: str) -> None:
     assert parse.holds_or_claims(LINE.format(name, comment))
 
 
+def test_what_a_job_waits_for() -> None:
+    line = LINE.replace("JobState=RUNNING Reason=None", "JobState={} Reason=Priority Partition=slow,fast")
+    told = line.format("a Partition=x Priority=0", "PENDING", "b Partition=y")
+    assert parse.queued(told) == ("slow,fast", "Priority")
+    assert parse.queued(line.replace(" Priority=1 ", " Priority=0 ").format("a", "PENDING", "b")) is None
+    assert parse.queued(line.format("a", "RUNNING", "b")) is None
+
+
 @pytest.mark.parametrize("where", [("a {}", ""), ("a", "b {}")])
 @pytest.mark.parametrize(
     "key", ["UserId=victim(9)", "JobState=PENDING", "UserId=victim(9) JobState=RUNNING SubmitLine=x"]

@@ -19,6 +19,7 @@ from slurm_pal.rebalance.sharing import NOT_TAKEN, Shared
 from slurm_pal.rebalance.wishes import REFUSED
 from slurm_pal.slurm.client import Overview
 
+from . import running_factory
 from .partition_site import NOW_S, OWN, job, node, overview, part, running, scores, waiting
 
 INTERVAL_S = 15.0
@@ -66,9 +67,7 @@ def site(tmp_path: Path, journal: Journal) -> Site:
 def test_a_job_waits_where_it_belongs(tmp_path: Path, journal: Journal, policy: str) -> None:
     site = Site(tmp_path, journal, allocation=policy)
     found = site.wishes(*FULL, job())
-    if policy == "gavel:max-sum":
-        assert (found[7].action, found[7].fields) == ("partition", {"Partition": "fast"})
-    assert set(found) <= {7}
+    assert set(found) == {7} and (found[7].action, found[7].fields) == ("partition", {"Partition": "fast"})
 
 
 def test_with_room_in_both_and_without(site: Site) -> None:
@@ -213,6 +212,36 @@ def test_without_partitions_that_are_up_or_jobs_nothing_is_wished(site: Site) ->
     assert site.wishes() == site.wishes(job(partition="slow")) == {}
     assert site.wishes(job(), parts=[part("slow", "s0", up=False), part("fast", "f0", up=False)]) == {}
     assert site.wishes(job(), nodes=[node(name, gpus=0) for name in ("s0", "s1", "f0", "f1")]) == {}
+
+
+def test_the_journal_is_asked_once_for_all_running_jobs(site: Site) -> None:
+    runs = [running(k, "slow", {name: (g,)}) for k, (name, g) in enumerate([("s0", 0), ("s0", 1), ("s1", 0)], 20)]
+    asked: list[str] = []
+
+    def share(count: int) -> list[tuple[str, ...]]:
+        mine = [running_factory.running(one) for one in runs[:count]]
+        found = site.partitions.share(overview(*runs), site.scores, Jobs((), mine, (), ()), NOW_S, INTERVAL_S)
+        return [one.own_partitions for one in found.running]
+
+    share(1)  # throughputs are kept from now on
+    for number in (20, 21):
+        site.journal.lease(OURS._replace(job_id=number))
+        site.journal.end_lease(number, "waiting no longer pays", NOW_S, PARTITION)
+    site.journal._connection.set_trace_callback(asked.append)
+    assert share(1) == [("slow", "fast")]
+    for_one = len(asked)
+    assert share(3) == [("slow", "fast"), ("slow", "fast"), ()]
+    assert len(asked) == 2 * for_one
+
+
+def test_a_running_job_whose_nodes_have_left_its_partition(site: Site) -> None:
+    """It holds nothing that is shared, so nobody takes part."""
+    site.journal.lease(OURS)
+    one = running(7, "slow", {"s0": (0,)})
+    where = overview(one, parts=[part("slow", "s1"), part("fast", "f0", "f1")])
+    mine = running_factory.running(one)
+    found = site.partitions.share(where, site.scores, Jobs((), [mine], (), ()), NOW_S, INTERVAL_S)
+    assert found.shared.wishes == () and found.running[0].elsewhere == ()
 
 
 def test_a_policy_that_is_not_known(tmp_path: Path, journal: Journal) -> None:

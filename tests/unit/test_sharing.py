@@ -173,6 +173,15 @@ def test_after_a_requeue_the_list_is_looked_at_anew() -> None:
     assert limited.lease is not None and limited.lease.restarts == 1
 
 
+def test_a_list_from_a_later_time_is_made_anew() -> None:
+    """The clock was set back by a day: neither its age nor its end tells anything."""
+    late = lease("fast", until_s=NOW_S + 86400, made_s=NOW_S + 86000)
+    found = wish(claimant(job("fast")), {"fast": 1.0}, room(f0=4), late)
+    assert found.lease is not None and (found.lease.made_s, found.lease.until_s) == (NOW_S, NOW_S + 15)
+    skewed = lease("fast", until_s=NOW_S + 9, made_s=NOW_S + 4)
+    assert wish(claimant(job("fast")), {"fast": 1.0}, room(f0=4), skewed).action == "keep"
+
+
 def test_no_share_and_all_shares_leave_the_users_list() -> None:
     assert wish(claimant(job()), {}, room(f0=4)).action == "none"
     assert wish(claimant(job()), {"fast": 0.5, "slow": 0.5}, room()).action == "none"
@@ -213,6 +222,9 @@ def test_jobs_do_not_get_the_same_gpus() -> None:
         (GpuShape(4, nodes=1, per_node=4), {"f0": 2, "f1": 2}, False),
         (GpuShape(4, nodes=2, per_node=2), {"f0": 2, "f1": 2}, True),
         (GpuShape(4, nodes=2, per_node=2), {"f0": 4}, False),
+        (GpuShape(4, nodes=2), {"f0": 4}, False),  # each of two nodes gives one at least
+        (GpuShape(4, nodes=2), {"f0": 4, "f1": 1}, True),
+        (GpuShape(4, nodes=2), {"f0": 2, "f1": 1}, False),
         (GpuShape(1), {"s0": 4}, False),
     ],
 )
@@ -220,6 +232,14 @@ def test_room(shape: GpuShape, free: dict[str, int], fits: bool) -> None:
     there = room(**free)
     assert there.take(NODES["fast"], shape, claim=True) is fits
     assert there.take(NODES["fast"], shape, claim=False) is (fits and shape.total * 2 <= sum(free.values()))
+
+
+def test_a_stated_number_of_nodes_is_neither_more_nor_fewer() -> None:
+    there = room(f0=1, f1=1, m0=3)
+    assert not there.take(("f0", "f1", "m0"), GpuShape(5, nodes=2), claim=False)
+    assert there.take(("f0", "f1", "m0"), GpuShape(5), claim=False)
+    assert there.take(("f0", "f1", "m0"), GpuShape(3, nodes=3), claim=True)
+    assert there.take(("m0",), GpuShape(2), claim=True) and not there.take(("f0", "f1"), GpuShape(1), claim=False)
 
 
 def test_room_by_type_and_in_whole_nodes() -> None:
@@ -230,6 +250,9 @@ def test_room_by_type_and_in_whole_nodes() -> None:
     assert not there.take(("f1",), alone, claim=False)
     assert there.take(("f0",), alone, claim=True)
     assert not there.take(("f0",), GpuShape(1), claim=False)  # it has all GPUs of the node
+    mixed = Room({"f0": ["v100", "a100"]}, {"f0"})
+    assert mixed.take(("f0",), alone._replace(gpu_type="a100"), claim=True)
+    assert not mixed.take(("f0",), GpuShape(1), claim=False)
 
 
 # -- giving lists back -----------------------------------------------------------------------
@@ -261,6 +284,22 @@ def test_a_partition_that_takes_no_jobs_is_given_back_when_it_does() -> None:
     assert (nowhere.action, nowhere.fields) == ("keep", {})
     (own_already,) = sharing.over({7: lease("a", own=own)}, [job(own)], up, "off")
     assert (own_already.action, own_already.fields) == ("partition-clear", {})
+
+
+def test_a_list_that_was_changed_after_we_gave_it_back_is_somebody_elses() -> None:
+    given_back = {k: lease("fast", job_id=k, made_s=NOW_S) for k in (7, 8, 9)}
+    jobs = [job(), job("slow,fast", job_id=8), job("slow", job_id=9), job("slow", job_id=10)]
+    (found,) = sharing.changed(given_back, jobs)
+    assert (found.job_id, found.action, found.fields, found.lease) == (9, "none", {}, None)
+    assert sharing.changed(given_back, [job("slow", state="RUNNING")]) == []
+    assert sharing.changed(given_back, [job("slow", submit_s=NOW_S + 60)]) == []  # another job of this number
+
+
+def test_leases_of_a_job_that_had_the_number_before() -> None:
+    made = lease("fast", made_s=NOW_S, restarts=1)
+    for restarts, submit_s, same in [(1, NOW_S - 60, True), (1, NOW_S + 60, False), (2, NOW_S + 60, True),
+                                     (0, NOW_S - 60, False)]:  # fmt: skip
+        assert sharing.of_this_job(made, job(restarts=restarts, submit_s=submit_s)) is same
 
 
 # -- whatever happens ------------------------------------------------------------------------

@@ -81,7 +81,10 @@ def test_the_type_of_a_partition_is_its_nodes_unless_the_table_knows_its_name(jo
     table.write_text(TABLE + "app,1,night,2\n")
     nodes = [node("a", "slow"), node("b", "fast")]
     where = overview(nodes=nodes, parts=[part("day", "a"), part("night", "a"), part("gold", "b")])
-    known = made(journal, table).known(where, NOW_S)
+    found = made(journal, table)
+    known = found.known(where, NOW_S)
     assert known.type_of == {"day": "slow", "night": "night", "gold": "fast"}
+    moved = where._replace(partitions=(*where.partitions[:2], part("gold", "a")))
+    assert found.known(moved, NOW_S).type_of["gold"] == "slow"
     speed, _ = claimants.speeds(job(), 1, ["day", "night", "gold"], known)
     assert speed == pytest.approx({"day": 1.0, "night": 2.0, "gold": 4.0})

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.cluster import Node, Partition
+from slurm_pal.config import Config
 from slurm_pal.errors import UsageError
 from slurm_pal.jobs import GpuShape, SlurmJob
 from slurm_pal.placement import place
@@ -18,7 +19,8 @@ from slurm_pal.placement.offers import build_view
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Rule
 from slurm_pal.rebalance import ranked
-from slurm_pal.rebalance.standing import WHOLE, Standing, standing, tabulated
+from slurm_pal.rebalance.standing import NOT_RANKED, WHOLE, Standing, standing, tabulated
+from slurm_pal.rebalance.table import records
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot
 from slurm_pal.store.snapshot import GpuScore, Snapshot
@@ -50,12 +52,18 @@ def cluster(*nodes: Node, partitions: Mapping[str, tuple[str, ...]] | None = Non
     return Overview(nodes, tuple(jobs), tuple(parts), {})
 
 
-def scores(slowdown: Mapping[tuple[str, int], float], centroids: Mapping[str, list[float]] | None = None) -> Snapshot:
-    """A snapshot with the same slowdown for A and B; C suffers a tenth."""
+def scores(
+    slowdown: Mapping[tuple[str, int], float],
+    centroids: Mapping[str, list[float]] | None = None,
+    models: Mapping[str, str] | None = None,
+) -> Snapshot:
+    """A snapshot with the same slowdown for A and B; C suffers a tenth. `models`: node -> model, if not all alike."""
+    kinds = models or {}
     gpus = [
-        GpuScore(name, k, f"{name}-{k}", "m", {"A": x, "B": x, "C": 1 + (x - 1) / 10}, {"A": "v0"}, 1.0, 1.0, ())
+        GpuScore(name, k, f"{name}-{k}", kinds.get(name, "m"), {"A": x, "B": x, "C": 1 + (x - 1) / 10},
+                 {"A": "v0"}, 1.0, 1.0, ())
         for (name, k), x in slowdown.items()
-    ]
+    ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "snapshot")
         snapshot.publish(path, gpus, cluster="c", epoch=1, now_s=1.0, centroids=dict(centroids or {}))
@@ -90,11 +98,13 @@ def after(overview: Overview, gpu_type: str, gone: Mapping[str, int]) -> Overvie
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[Overview, Snapshot]:
+    """Half of them with GPUs of one type only: of several no order is published."""
+    kinds = draw(st.sampled_from([["v100"], ["v100", "a100"]]))
     nodes: list[Node] = []
     slowdown: dict[tuple[str, int], float] = {}
     jobs: list[SlurmJob] = []
     for i in range(draw(st.integers(1, 6))):
-        types = tuple(sorted(draw(st.lists(st.sampled_from(["v100", "a100"]), min_size=1, max_size=4))))
+        types = tuple(sorted(draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4))))
         used = tuple(sorted(draw(st.sets(st.integers(0, len(types) - 1)))))
         state = draw(st.sampled_from(["IDLE", "IDLE", "MIXED", "MIXED", "DRAIN", "IDLE+PLANNED", "MIXED+RESERVED"]))
         nodes.append(node(f"n{i}", types, len(used), state))
@@ -108,6 +118,12 @@ def clusters(draw: st.DrawFn) -> tuple[Overview, Snapshot]:
     some = tuple(draw(st.sets(st.sampled_from(names))))
     made = cluster(*nodes, partitions={"gpu": names, "some": some})._replace(jobs=tuple(jobs))
     return made, scores(slowdown)
+
+
+def several_types(overview: Overview, names: tuple[str, ...], gpu_type: str) -> bool:
+    """Whether a job of this type ("": any) may get GPUs of several."""
+    seen = [n for n in overview.nodes if n.name in names and "RESERVED" not in n.states]
+    return len({kind for n in seen for kind in n.gpu_types if gpu_type in ("", kind)}) > 1
 
 
 @given(
@@ -129,6 +145,9 @@ def test_the_first_entry_is_the_rules_own_choice(
     if (partition, gpu_type) not in found.pools:
         return
     pool = found.pools[partition, gpu_type]
+    assert (pool == NOT_RANKED) == several_types(overview, names, gpu_type)
+    if pool == NOT_RANKED:
+        return
     listed = sorted({i for key, entries in found.lists.items() if key[0] == pool for i, _ in entries})
     offered = [found.nodes[i] for i in listed]
     gone = {n.name: data.draw(st.integers(0, len(n.slowdown["A"]))) for n in offered}
@@ -157,6 +176,7 @@ def test_the_filter_finds_what_palsub_decides(seen: tuple[Overview, Snapshot], c
     shape = GpuShape(count, nodes=1, per_node=count)
     request = Request(shape=shape, nodes_max=1, asks_gpus=True, partitions=("gpu",))
     decided = decide(request, overview, scored, c, Settings(), "daemon", 1.0)
+    assert (pool == NOT_RANKED) == ("scores do not compare" in decided.reason)
     if decided.action == "nodelist":
         assert decided.pinned == (lookup(found, pool, c, str(count), {}),)
     if decided.action == "exclude":
@@ -185,7 +205,26 @@ def test_pools_of_the_same_gpus_are_one() -> None:
     assert sorted(found.pools) == [
         ("all", ""), ("all", "a100"), ("all", "v100"), ("gpu", ""), ("gpu", "v100"), ("long", ""), ("long", "v100"),
     ]  # fmt: skip
+    assert found.pools["all", ""] == NOT_RANKED
     assert len(set(found.pools.values())) == 4 and len(found.nodes) == 3
+
+
+def test_gpus_of_several_models_have_no_order() -> None:
+    """The better V100 is still the slower GPU; so no list, no plain choice and no exclusion compares them."""
+    nodes = [node("n0", ("v100",) * 2), node("n1", ("h100",) * 2), node("n2", ("",) * 2), node("n3", ("",) * 2)]
+    inside = {"typed": ("n0", "n1"), "plain": ("n2", "n3"), "one": ("n2",)}
+    slow = {(n.name, k): 0.9 if n.name in ("n0", "n2") else 1.2 for n in nodes for k in range(2)}
+    models = {"n0": "V100", "n1": "H100", "n2": "V100", "n3": "H100"}
+    found = answer(cluster(*nodes, partitions=inside), scores(slow, models=models))
+    assert found.pools["typed", ""] == found.pools["plain", ""] == NOT_RANKED
+    ranked_pools = {found.pools[name] for name in (("typed", "v100"), ("typed", "h100"), ("one", ""))}
+    assert len(ranked_pools) == 3 and NOT_RANKED not in ranked_pools
+    assert {key[0] for table in (found.lists, found.plain) for key in table} == ranked_pools
+    assert {key[0] for key in found.slow} == {found.pools["typed", "h100"]}
+    assert records(found, Config(), 1)["pool.plain.-"] == "0"
+    away = [n._replace(states=frozenset({"RESERVED"})) if n.name == "n3" else n for n in nodes]
+    assert answer(cluster(*away, partitions=inside), scores(slow, models=models)).pools["plain", ""] != NOT_RANKED
+    assert answer(cluster(*nodes, partitions=inside), scores({})).pools["plain", ""] != NOT_RANKED  # nobody measured
 
 
 def test_a_partition_that_is_down_or_full_gets_no_node() -> None:

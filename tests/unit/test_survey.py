@@ -161,6 +161,19 @@ def test_a_full_node_is_in_everybodys_set_and_jobs_that_may_go_to_the_same_nodes
     assert len({place.partition for place in found.places}) == 1
 
 
+def test_gpus_that_nobody_measured_among_several_models_may_be_of_any() -> None:
+    one, scored = job(1, {"n0": (0,)}), scores({"n1": [1.0], "n2": [1.0]}, {"n1": "V100", "n2": "H100"})
+    seen = overview([node("n0"), node("n1"), node("n2")], [one])
+    (place,) = Survey(seen, scored, [want(one)]).places
+    assert "never measured" in place.why
+    parts = (Partition("gpu", True, True, ("n0",)), Partition("fast", False, True, ("n3", "n1", "n2")))
+    mixed = overview([node(f"n{i}") for i in range(4)], [one], partitions=parts)
+    (place,) = Survey(mixed, scored, [want(one)._replace(partition="fast")]).places
+    assert "fast has GPUs of several types" in place.why
+    alike = scores({"n1": [1.0], "n2": [1.0]}, {"n1": "V100", "n2": "V100"})
+    assert names(Survey(mixed, alike, [want(one)._replace(partition="fast")])) == ["n1", "n2", "n3"]
+
+
 def test_a_job_stays_among_gpus_of_its_type_and_model() -> None:
     """A slowdown is relative to the same model: 0.9 of another one says nothing."""
     types: dict[str, tuple[str, ...]] = {"n0": ("a",) * 2, "same": ("a",) * 2, "mixed": ("a", "b"), "b": ("b",) * 2}
