@@ -45,6 +45,10 @@ class SlurmError(PalError):
     exit_code = Exit.SLURM
 
 
+class NotNowError(SlurmError):
+    """Slurm refuses at this moment what it may take in the next: slurmctld has the job in its hands."""
+
+
 class ConfigError(PalError):
     """A configuration file or variable holds something that is not allowed."""
 

@@ -110,7 +110,7 @@ def _claimant(one: Waiting, leases: Leases, site: Site, known: Known, expected: 
     if request.leave or request.shape is None or request.req_nodes or request.reservation:
         return None
     limit_s = math.inf if job.fields.get("TimeLimit") == "UNLIMITED" else job.time_limit_s
-    places = {name: site.place(name, request, limit_s) for name in own}
+    places = {name: site.place(name, request, limit_s) for name in own if site.holds(name, job, request, limit_s)}
     could = {name: place for name, place in places.items() if place is not None}
     speed, error = speeds(job, request.shape.total, [*could], known)
     return Claimant(job, own, _open_shape(request), speed, error, could, expected.of(job), one.waited_s)
@@ -156,6 +156,7 @@ class Site:
         }
         self.up = frozenset(p.name for p in overview.partitions if p.up)
         self._limit_s = {p.name: p.max_time_s or math.inf for p in overview.partitions}
+        self._all_nodes = {p.name: frozenset(p.nodes) for p in overview.partitions}
         self._nodes = {p.name: [nodes[n] for n in p.nodes if n in nodes] for p in overview.partitions}
         self._made = {name: _make(node) for name, node in nodes.items()}
         self._known: dict[tuple[str, Request], tuple[str, ...] | None] = {}  # of thousands of jobs most ask alike
@@ -172,6 +173,17 @@ class Site:
         if key not in self._known:
             self._known[key] = self._place(*key)
         return self._known[key]
+
+    def holds(self, name: str, job: SlurmJob, request: Request, limit_s: float | None) -> bool:
+        """Whether the lists of nodes that are on the job now, ours perhaps, leave it enough nodes of a partition.
+
+        The partition is changed by an update of its own: with nodes of another one, or without any left,
+        slurmctld sets the priority of the job to 0.
+        """
+        if not set(job.req_nodes).issubset(self._all_nodes.get(name, ())):
+            return False
+        own = frozenset(request.exc_nodes).issuperset(job.exc_nodes)
+        return own or self.place(name, request._replace(exc_nodes=job.exc_nodes), limit_s) is not None
 
     def _place(self, name: str, request: Request) -> tuple[str, ...] | None:
         predicate = compile_constraint(request.constraint) if request.constraint else lambda features: True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slurm_pal.errors import PalError, SlurmError
+from slurm_pal.errors import NotNowError, PalError, SlurmError
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import steps
 from slurm_pal.rebalance.journal import PARTITION, Journal, Move, TickLease
@@ -111,6 +111,8 @@ class Mover:
             elif act.action == "update":
                 self._client.update_job(move.job_id, **act.fields)
         except SlurmError as error:
+            if isinstance(error, NotNowError) and act.action == "update":
+                return  # the next look gives it again
             self._refused[move.job_id] = now_s, str(error)
             self._tell("refused", move, now_s, action=act.action, error=str(error))
             if act.action == "signal":  # nothing has been done to the job

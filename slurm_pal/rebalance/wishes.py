@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
-from slurm_pal.errors import BusyError, DataError, SlurmError
+from slurm_pal.errors import BusyError, DataError, NotNowError, SlurmError
 from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import story
@@ -17,6 +18,9 @@ from slurm_pal.slurm.client import SlurmClient
 
 _REPLACED, REFUSED = "another list takes its place", "Slurm refused: "
 """How the ends of lists are explained whose update may not have come through, or may have nevertheless."""
+_NOT_NOW = "Slurm has the job in its hands"
+AGAIN_S = (0.1, 0.2, 0.3)
+"""Pauses before what Slurm could not do at that moment is tried again; then it is left to the next tick."""
 DOUBT_S = 900.0
 """A tick takes no longer, so what was in doubt at the last one is no older than that."""
 
@@ -80,19 +84,31 @@ class Hand:
         """
         trouble: list[str] = []
         comments: dict[int, str] = {}  # a job may be given two lists, and its comment is to tell both
-        for wish in wishes:
-            job = jobs.get(wish.job_id)
-            if job is not None and wish.job_id in comments:
-                job = job._replace(fields=job.fields | {"AdminComment": comments[wish.job_id]})
-            told = self._told(wish, job, now_s) if wish.fields else {}
-            try:
-                said = self._one(wish, told, now_s)
-            except (DataError, BusyError) as error:
-                said = str(error)
-            trouble.append(said)
-            if told and not said:
-                comments[wish.job_id] = told["AdminComment"]
+        left = [*wishes]
+        for pause_s in (0.0, *AGAIN_S):
+            time.sleep(pause_s)
+            left = [wish for wish in left if not self._carried(wish, jobs.get(wish.job_id), comments, trouble, now_s)]
+            if not left:
+                break
         return [line for line in dict.fromkeys(trouble) if line]
+
+    def _carried(
+        self, wish: Wish, job: SlurmJob | None, comments: dict[int, str], trouble: list[str], now_s: float
+    ) -> bool:
+        """Whether this wish is over, well or not; False where Slurm may take it in a moment."""
+        if job is not None and wish.job_id in comments:
+            job = job._replace(fields=job.fields | {"AdminComment": comments[wish.job_id]})
+        told = self._told(wish, job, now_s) if wish.fields else {}
+        try:
+            said = self._one(wish, told, now_s)
+        except NotNowError:
+            return False
+        except (DataError, BusyError) as error:
+            said = str(error)
+        trouble.append(said)
+        if told and not said:
+            comments[wish.job_id] = told["AdminComment"]
+        return True
 
     def _one(self, wish: Wish, told: Mapping[str, str], now_s: float) -> str:
         before = self._journal.leases(wish.kind).get(wish.job_id)
@@ -103,9 +119,15 @@ class Hand:
         try:
             if wish.fields:
                 self._client.update_job(wish.job_id, **wish.fields, **told)
+        except NotNowError:
+            if wish.lease is not None:
+                self._give_up(wish, before, _NOT_NOW, now_s)
+            raise
         except SlurmError as error:  # it may have started, ended or been changed just now
             if wish.lease is not None:
-                self._give_up(wish, before, error, now_s)
+                if self._doubtful is not None:
+                    self._doubtful.add(wish.job_id)
+                self._give_up(wish, before, f"{REFUSED}{error}", now_s)
             what = "the partition" if wish.kind == PARTITION else "the node list"
             return f"{what} of job {wish.job_id} stays as it is: {error}"
         if wish.lease is None and before is not None:
@@ -121,11 +143,9 @@ class Hand:
                 self._journal.end_lease(lease.job_id, _REPLACED, now_s, lease.kind)
             self._journal.lease(lease)
 
-    def _give_up(self, wish: Wish, before: TickLease | None, error: SlurmError, now_s: float) -> None:
-        if self._doubtful is not None:
-            self._doubtful.add(wish.job_id)
+    def _give_up(self, wish: Wish, before: TickLease | None, why: str, now_s: float) -> None:
         with self._journal.together():
-            self._journal.end_lease(wish.job_id, f"{REFUSED}{error}", now_s, wish.kind)
+            self._journal.end_lease(wish.job_id, why, now_s, wish.kind)
             if before is not None:
                 self._journal.lease(before)
 

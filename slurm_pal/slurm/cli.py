@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from slurm_pal.cluster import Node, Partition
-from slurm_pal.errors import SlurmError, UsageError
+from slurm_pal.errors import NotNowError, SlurmError, UsageError
 from slurm_pal.hostlist import fold
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.slurm import parse, releases
@@ -15,6 +15,7 @@ from slurm_pal.slurm.client import Completed, Overview, Runner
 from slurm_pal.slurm.states import job_state
 
 NOT_IN_PATH = "apt-get install slurm-client, or load your site's Slurm"
+_NOT_NOW = "Resource temporarily unavailable"  # EAGAIN: from 24.11 on of a pending job that a scheduling cycle looks at
 _PROMPT = "scontrol: "
 _TASK = re.compile(r"JobId=\d+ ArrayJobId=")
 _FOREIGN = ("SQUEUE_", "SINFO_", "SBATCH_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
@@ -218,7 +219,8 @@ class CliClient:
     def _checked(self, argv: Sequence[str], stdin: str = "") -> Completed:
         done = self._run(argv, stdin)
         if done.returncode != 0:
-            raise SlurmError(f"{argv[0]} failed: {_complaint(done)}")
+            kind = NotNowError if _NOT_NOW in done.stderr else SlurmError
+            raise kind(f"{argv[0]} failed: {_complaint(done)}")
         return done
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from slurm_pal.errors import NotNowError
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.slurm.client import SlurmClient
 
@@ -23,6 +24,17 @@ def until(
             return job
         assert time.monotonic() < deadline_s, f"{job} {told()}"
         time.sleep(0.05)
+
+
+def updated(client: SlurmClient, number: int, **fields: str) -> None:
+    """As its user changes it: again where slurmctld has the job in its hands (24.11 and later)."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return client.update_job(number, **fields)
+        except NotNowError:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
 
 
 def emptied(client: SlurmClient) -> None:

@@ -18,7 +18,7 @@ from slurm_pal.jobs import SlurmJob
 from slurm_pal.lab.lab import Lab
 from slurm_pal.rebalance.journal import PARTITION, Move, TickLease, open_journal
 
-from . import test_moves
+from . import queue_of, test_moves
 from .parted import lab_of, site_of
 from .test_moves import DRIVER
 from .test_rebalance import PAL, REBALANCE, Site, stop, work
@@ -210,7 +210,7 @@ def test_a_change_of_its_users_stays(moving: test_moves.Site, step: str) -> None
     def change(present: str) -> None:
         if present == step and not done_at:
             moving.until(number, lambda job: job.state == "PENDING" and not job.nodes)
-            moving.client.update_job(number, Partition="slow")
+            queue_of.updated(moving.client, number, Partition="slow")
             done_at.append(present)
 
     (done,) = moving.carry_out(move, meanwhile=change)

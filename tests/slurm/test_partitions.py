@@ -13,6 +13,7 @@ import pytest
 from slurm_pal.lab.lab import Lab
 from slurm_pal.rebalance.journal import PARTITION, TickLease, open_journal
 
+from . import queue_of
 from .parted import lab_of, site_of
 from .test_rebalance import PAL, REBALANCE, Site, stop
 
@@ -144,7 +145,7 @@ def test_a_list_that_its_user_changes_is_left_alone(site: Site) -> None:
     number = submitted(site)
     with site.daemon() as daemon:
         partition(site, number, "fast")
-        site.client.update_job(number, Partition="slow")
+        queue_of.updated(site.client, number, Partition="slow")
         ticks(site, 3)
         partition(site, number, "slow")
         stop(daemon)

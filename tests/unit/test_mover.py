@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal import marks
-from slurm_pal.errors import DataError, SlurmError
+from slurm_pal.errors import DataError, NotNowError, SlurmError
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import steps
 from slurm_pal.rebalance.journal import Move, TickLease, open_journal
@@ -366,6 +366,26 @@ def test_a_signal_that_slurm_refuses_ends_the_move(site: Site, monkeypatch: pyte
     monkeypatch.setattr(CliClient, "signal_batch", refuse)
     site.run(looks=1)
     assert site.journal.moves()[-1][17:19] == ("abandoned", "no signal; Slurm refused an order: not now")
+
+
+@pytest.mark.parametrize("times", [1, 6])
+def test_an_update_that_slurm_cannot_do_at_this_moment_is_given_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """It is no refusal, after which an order waits."""
+    real, left = CliClient.update_job, [times]
+
+    def update(self: CliClient, job_id: int, **fields: str) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise NotNowError("Resource temporarily unavailable")
+        real(self, job_id, **fields)
+
+    number = site.submit("--gres=gpu:1")
+    site.start(number)
+    monkeypatch.setattr(CliClient, "update_job", update)
+    site.run()
+    assert site.outcome(number) == "moved" and "refused" not in [what for what, _ in site.notes]
 
 
 def test_a_job_that_may_not_be_requeued(site: Site) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.errors import SlurmError
+from slurm_pal.errors import NotNowError, SlurmError
 from slurm_pal.jobs import SlurmJob
-from slurm_pal.rebalance import sharing, story
+from slurm_pal.rebalance import sharing, story, wishes
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.journal import PARTITION, TickLease, open_journal
 from slurm_pal.rebalance.retarget import Wish, over
@@ -259,6 +259,40 @@ def test_a_list_that_slurm_refuses_leaves_the_one_before(parted: PartedSite) -> 
     assert parted.partition() == "fast" and parted.leases()[parted.job_id].ours == "fast"
     lease, why, _ = parted.journal.ended_leases(parted.job_id)[-1]
     assert lease.ours == "nowhere" and why.startswith("Slurm refused")
+    parted.end()
+    assert parted.partition() == OWN and not parted.leases()
+
+
+@pytest.mark.parametrize("times", [1, len(wishes.AGAIN_S), 99])
+@pytest.mark.parametrize("before", [None, SLOW])
+def test_what_slurm_cannot_do_at_this_moment(
+    parted: PartedSite, monkeypatch: pytest.MonkeyPatch, times: int, before: TickLease | None
+) -> None:
+    """It is tried again in a moment, then left to the next tick: no refusal, after which a job is left alone."""
+    parted.hand.settle([])
+    if before:
+        parted.carry_out(parted.wish(before))
+    slept: list[float] = []
+    monkeypatch.setattr(wishes.time, "sleep", slept.append)
+    real, left = parted.client.update_job, [times]
+
+    def update(job_id: int, **fields: str) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise NotNowError("scontrol failed: Resource temporarily unavailable for job 5")
+        real(job_id, **fields)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parted.client, "update_job", update)
+        assert parted.carry_out(parted.wish(FAST, before)) == []
+    done = times <= len(wishes.AGAIN_S)
+    assert sum(slept) == pytest.approx(sum(wishes.AGAIN_S[: min(times, 3)]))
+    held = parted.leases().get(parted.job_id)
+    wanted = FAST if done else before
+    assert parted.partition() == (wanted.ours if wanted else OWN)
+    assert (held.ours if held else None) == (wanted.ours if wanted else None)
+    assert not parted.hand.in_doubt
+    assert not any(why.startswith(wishes.REFUSED) for _, why, _ in parted.journal.ended_leases(parted.job_id))
     parted.end()
     assert parted.partition() == OWN and not parted.leases()
 
