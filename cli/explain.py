@@ -16,6 +16,7 @@ from slurm_pal.rebalance import paths
 from slurm_pal.rebalance.journal import open_journal
 from slurm_pal.report import actual, filter_mark
 from slurm_pal.report import story as stories
+from slurm_pal.sensitivity import observed
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.store import snapshot as snapshots
@@ -51,10 +52,18 @@ def explain(job_id: int | None, last: bool, as_json: bool) -> None:
     mark = filter_mark.decision(job) if job else None
     told = stories.in_order([*stories.of_submission(decision, mark, job.submit_s if job else 0.0), *ticks])
     if as_json:
+        seen = observed.read(job.comment) if job else None
         body = {"job_id": number, "decision": decision, "filter": mark, "actual": found, "story": told}
+        body["observed"] = observed.evidence(seen)._asdict() if seen else None
         common.print_json("explain", body)
         return
-    text = [*_actual_text(number, job, found, trouble), "", *_decided_text(decision, mark), *_story_text(told)]
+    text = [
+        *_actual_text(number, job, found, trouble),
+        *_observed_text(job),
+        "",
+        *_decided_text(decision, mark),
+        *_story_text(told),
+    ]
     for line in text:
         click.echo(line)
 
@@ -87,6 +96,15 @@ def _actual_text(number: int, job: SlurmJob | None, found: dict[str, Any] | None
     if job is not None and found is not None:
         return actual.lines(job, found)
     return [f"Job {number}: {trouble or 'Slurm no longer knows it'}"]
+
+
+def _observed_text(job: SlurmJob | None) -> list[str]:
+    """What an observer beside the job has measured, whatever class it was submitted with."""
+    seen = observed.read(job.comment) if job else None
+    if seen is None:
+        return []
+    told = observed.evidence(seen)
+    return [f"Measured ({told.stage}): class {told.sensitivity}, confidence {told.confidence:.2f}: {told.why}"]
 
 
 def _decided_text(decision: dict[str, Any] | None, mark: dict[str, Any] | None) -> list[str]:

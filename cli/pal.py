@@ -6,26 +6,25 @@ import time
 
 import click
 
-from slurm_pal import config as settings
-from slurm_pal.cli import common
+from slurm_pal.cli import common, reading
 from slurm_pal.cli.admin import admin
+from slurm_pal.cli.compare import compare
 from slurm_pal.cli.demo import demo
 from slurm_pal.cli.doctor import doctor
+from slurm_pal.cli.evidence import evidence
 from slurm_pal.cli.explain import explain
 from slurm_pal.cli.lab import lab
 from slurm_pal.cli.moves import moves
+from slurm_pal.cli.observe import observe
+from slurm_pal.cli.probe import probe_command
 from slurm_pal.cli.progress import ack, progress
 from slurm_pal.cli.publish import publish
+from slurm_pal.cli.report import heatmap, report
 from slurm_pal.cli.simulate import simulate
 from slurm_pal.cli.throughputs import throughputs
 from slurm_pal.cli.trace import trace
-from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
-from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report import inventory, table
-from slurm_pal.slurm.backend import connect
-from slurm_pal.slurm.client import Overview
-from slurm_pal.store import snapshot as snapshots
 
 
 @click.group(context_settings={"help_option_names": ["--help"]})
@@ -38,38 +37,12 @@ def pal() -> None:
     Examples:
       pal gpus -f              flagged GPUs only
       pal nodes -w n[1-4]      four nodes
+      pal heatmap              every GPU in one picture
+      pal report --html F.html what the GPUs are worth, on one page
       pal explain 4711         why job 4711 runs where it runs
       pal doctor               what is wrong here, and the command that mends it
       pal lab up               a private Slurm with emulated GPUs to play with
     """
-
-
-def _load(need_slurm: bool = False) -> tuple[snapshots.Snapshot | None, Overview | None]:
-    """Snapshot and Slurm's view; what is missing is said in one line on stderr."""
-    snapshot: snapshots.Snapshot | None = None
-    overview: Overview | None = None
-    config = settings.load()
-    try:
-        snapshot = snapshots.read(config.snapshot_path)
-    except DataError as error:
-        click.echo(f"pal: {one_line(error)}", err=True)
-    try:
-        overview = connect(config, timeout_s=10.0).overview()
-    except SlurmError as error:
-        if need_slurm or snapshot is None:
-            raise
-        click.echo(f"pal: showing the snapshot only: {one_line(error)}", err=True)
-    return snapshot, overview
-
-
-def _selected(nodelist: str | None, known: set[str]) -> set[str]:
-    if nodelist is None:
-        return known
-    wanted = set(expand(nodelist))
-    unknown = sorted(wanted - known)
-    if unknown:
-        raise UsageError(f"no such node: {', '.join(unknown)}; sinfo -N lists the nodes")
-    return wanted
 
 
 def _table_options(command: common.Command) -> common.Command:
@@ -95,10 +68,7 @@ def gpus(nodelist: str | None, flagged: bool, noheader: bool, parsable2: bool, a
     Slowdown is time relative to the median GPU of the same model: 1.00 is the median,
     larger is slower. Classes count from v0, the fastest.
     """
-    snapshot, overview = _load()
-    rows = inventory.gpu_rows(snapshot, overview, time.time())
-    chosen = _selected(nodelist, {row.node for row in rows})
-    rows = [row for row in rows if row.node in chosen and (row.flags or not flagged)]
+    rows = [row for row in reading.gpu_rows(nodelist) if row.flags or not flagged]
     if as_json:
         common.print_json("gpus", {"gpus": [row.to_json() for row in rows]})
         return
@@ -128,9 +98,9 @@ def _gpu_cells(row: inventory.GpuRow) -> list[str]:
 @_table_options
 def nodes(nodelist: str | None, flagged: bool, noheader: bool, parsable2: bool, as_json: bool, color: str) -> None:
     """One line for each node: Slurm's state, GPUs in use, worst slowdown, classes of its GPUs."""
-    snapshot, overview = _load()
+    snapshot, overview = reading.load()
     every = inventory.node_rows(inventory.gpu_rows(snapshot, overview, time.time()), overview)
-    chosen = _selected(nodelist, {row.node for row in every})
+    chosen = reading.selected(nodelist, {row.node for row in every})
     rows = [row for row in every if row.node in chosen and (row.flags or not flagged)]
     if as_json:
         common.print_json("nodes", {"nodes": [row.to_json() for row in rows]})
@@ -172,7 +142,13 @@ pal.add_command(moves)
 pal.add_command(publish)
 pal.add_command(progress)
 pal.add_command(ack)
+pal.add_command(observe)
+pal.add_command(probe_command)
+pal.add_command(compare)
+pal.add_command(evidence)
 pal.add_command(doctor)
+pal.add_command(heatmap)
+pal.add_command(report)
 pal.add_command(demo)
 pal.add_command(simulate)
 pal.add_command(throughputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-IN_JOBS = ("progress", "ack")
+IN_JOBS = ("progress", "ack", "observe")
 
 
 def main() -> None:
@@ -13,9 +13,10 @@ def main() -> None:
         import click
 
         from slurm_pal.cli import common
+        from slurm_pal.cli.observe import observe
         from slurm_pal.cli.progress import ack, progress
 
-        return common.run(click.Group("pal", {"progress": progress, "ack": ack}), "pal")
+        return common.run(click.Group("pal", {"progress": progress, "ack": ack, "observe": observe}), "pal")
     from slurm_pal.cli.pal import main as everything
 
     return everything()

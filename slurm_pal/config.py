@@ -63,6 +63,22 @@ KEYS: dict[str, dict[str, Key]] = {
         "slurm_timeout_s": Key(5.0, "give up asking Slurm after this, s, and submit plainly", minimum=0.1),
         "heartbeat_max_age_s": Key(180.0, "a daemon silent for longer clears no leases, s", minimum=1),
     },
+    "sensitivity": {
+        "trust": Key(
+            "user",
+            "whose word counts where a user and the measurement of his jobs differ",
+            choices=("user", "measured", "more-sensitive"),
+        ),
+        "history_sure": Key(0.8, "confidence from which measured earlier jobs decide; above 1: never", minimum=0),
+        "script_sure": Key(0.8, "confidence from which what a script shows decides; above 1: never", minimum=0),
+        "observe_s": Key(0.0, "palsub observes jobs with GPUs so long; 0: only where their users ask, s", minimum=0),
+        "active_s": Key(60.0, "so long a job must be seen at work before its class is told, s", minimum=2),
+        "classifier": Key(
+            "centroid",
+            "how telemetry becomes a class: the nearest of the sweep's own kernels, thresholds between them, fixed ones",
+            choices=("centroid", "calibrated", "rules"),
+        ),
+    },
     "filter": {
         "max_age_s": Key(30.0, "the submit filter does nothing hard by a table older than this, s", minimum=1),
     },
@@ -93,10 +109,21 @@ KEYS: dict[str, dict[str, Key]] = {
         "log": Key("", "log of all actions as JSON lines (default: STATE_DIR/rebalance.log)"),
     },
     "profile": {
-        "backend": Key("auto", "devices to measure", choices=("auto", "emu")),
+        "backend": Key(
+            "auto",
+            "how GPUs are measured; auto: the first that works on the node",
+            choices=("auto", "emu", "torch", "driver", "cupy"),
+        ),
+        "benchmarks": Key("", "benchmarks of a sweep, comma-separated (default: see pal-profile bench --list)"),
         "max_parallel": Key(0, "nodes measured at once; 0: 5 % of the nodes, at most 16", minimum=0),
         "time_limit_s": Key(600, "time limit of one sweep job, s", minimum=60),
         "pending_max_s": Key(120, "a sweep job that has not started by then is withdrawn, s", minimum=1),
+        "window": Key("", 'hours in which sweeps submit jobs, local time, like "20:00-06:00"; empty: all day'),
+        "budget_gpu_h_per_day": Key(0.0, "GPU-hours that sweeps may use in 24 h; 0: no limit", minimum=0),
+        "yield_to_users": Key(True, "sweeps pause while a user's GPU job waits for nodes that they could take"),
+        "publish_every_s": Key(
+            300.0, "a running sweep publishes what it has this often, s; 0: only its end", minimum=0
+        ),
         "nice": Key(10000, "nice value of sweep jobs", minimum=0),
         "partition": Key("", "partition of sweep jobs"),
         "account": Key("", "account of sweep jobs"),

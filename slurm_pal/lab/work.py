@@ -21,6 +21,7 @@ from typing import NamedTuple, NoReturn
 from slurm_pal.errors import DataError, SlurmError, UsageError
 from slurm_pal.files import write_atomic
 from slurm_pal.lab.gpus import CLASSES, find_registry, load_registry
+from slurm_pal.lab.load import running
 from slurm_pal.slurm.client import Runner
 
 SCHEMA = "pal.work/1"
@@ -73,7 +74,7 @@ def given_gpus(environ: Mapping[str, str], job_id: int, runner: Runner) -> Gpus:
     """
     if environ.get("SLURM_JOB_NUM_NODES", "1") == "1":
         node = environ.get("SLURMD_NODENAME", "")
-        indexes = _indexes(environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS", ""))
+        indexes = gpu_indexes(environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS", ""))
         gpus = {node: indexes} if node and indexes else {}
     else:
         gpus = _gpus_by_slurm(job_id, runner)
@@ -93,7 +94,7 @@ def _gpus_by_slurm(job_id: int, runner: Runner) -> Gpus:
     return next(({node: held for node, held in job.gpus.items() if held} for job in jobs if job.job_id == job_id), {})
 
 
-def _indexes(text: str) -> tuple[int, ...]:
+def gpu_indexes(text: str) -> tuple[int, ...]:
     """ "0,2-3" -> (0, 2, 3); () for anything that is no list of indexes."""
     indexes: list[int] = []
     for part in filter(None, text.split(",")):
@@ -201,7 +202,9 @@ def run(
     from slurm_pal.slurm.cli import subprocess_runner
 
     saving = Saving(checkpoint, steps, _progress if steps else None, os.environ.get("SLURM_PAL_ACK", ""))
-    return work(plan(os.environ, sensitivity, seconds, penalty, subprocess_runner()), saving)
+    planned = plan(os.environ, sensitivity, seconds, penalty, subprocess_runner())
+    with running(find_registry(os.environ) or "", planned.gpus, sensitivity):
+        return work(planned, saving)
 
 
 def _progress(iteration: int, total: int) -> None:

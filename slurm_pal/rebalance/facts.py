@@ -11,6 +11,9 @@ from typing import NamedTuple
 from slurm_pal import marks
 from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS, SlurmJob
 from slurm_pal.rebalance.requests import stands_for_array
+from slurm_pal.sensitivity import observed
+from slurm_pal.sensitivity.cascade import SCRIPT, TELEMETRY
+from slurm_pal.sensitivity.history import SURE
 from slurm_pal.slurm.parse import value
 
 _FILTER_KEYS = ("lease", "class")
@@ -52,6 +55,11 @@ def facts_of(job: SlurmJob, terms: Terms) -> Facts:
     own, seen = marks.read(job.comment, marks.JOB), _filter_marks(job)
     said = {"class": own[marks.JOB], "from": own.get("from", "")} if own else next(iter(seen), {})
     sensitivity = said.get("class", "")
+    origin = said.get("from", "")
+    if sensitivity not in SENSITIVITY_CLASSES or origin == SCRIPT:  # what was guessed gives way to what was seen
+        own_gpus = observed.read(job.comment)
+        if own_gpus is not None and own_gpus.confidence >= SURE:
+            sensitivity, origin = own_gpus.sensitivity, TELEMETRY
     known = sensitivity in SENSITIVITY_CLASSES
     marked = any(words.get("mov") == "1" for words in (own, *seen))
     ours = _is_ours(own, seen)
@@ -61,7 +69,7 @@ def facts_of(job: SlurmJob, terms: Terms) -> Facts:
     return Facts(
         ours=ours,
         sensitivity=sensitivity if known else UNKNOWN_CLASS,
-        origin=said.get("from", ""),
+        origin=origin,
         movable=not why_not,
         why_not=why_not,
         checkpoint=own.get("ck") == "1",

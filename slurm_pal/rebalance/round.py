@@ -16,6 +16,7 @@ from slurm_pal.config import Config
 from slurm_pal.errors import DataError, SlurmError, one_line
 from slurm_pal.files import write_atomic
 from slurm_pal.rebalance.leases import Update, expired
+from slurm_pal.rebalance.observed import collector
 from slurm_pal.rebalance.standing import standing
 from slurm_pal.rebalance.table import applications, records
 from slurm_pal.slurm.client import Overview, SlurmClient
@@ -157,13 +158,21 @@ class Publisher:
         self._site: Site | None = None
         self._site_s = 0.0
         self._scores_epoch: int | None = None  # of the gpus.txt in place, as far as we have looked
+        self._observers = collector(config, site=True)
 
     def round(self, now_s: float) -> Round:
         """Ask Slurm and do one round at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
         self.known_site(now_s)
         started = time.monotonic()
         overview = self._client.overview(marked=True)
-        return self.serve(overview, time.monotonic() - started, now_s)
+        query_s = time.monotonic() - started
+        try:
+            self._observers.take(overview.jobs, now_s)
+            trouble: tuple[str, ...] = ()
+        except DataError as error:
+            trouble = (one_line(error),)
+        done = self.serve(overview, query_s, now_s)
+        return done._replace(trouble=(*done.trouble, *trouble))
 
     def serve(self, overview: Overview, query_s: float, now_s: float, others: Collection[int] = frozenset()) -> Round:
         """One round on what Slurm answered within `query_s`: leases taken back, heartbeat, table, gpus.txt.

@@ -26,6 +26,7 @@ from slurm_pal.rebalance.journal import PARTITION, Journal
 from slurm_pal.rebalance.leases import in_force
 from slurm_pal.rebalance.metrics import TickNumbers
 from slurm_pal.rebalance.mover import Mover, StepLimits
+from slurm_pal.rebalance.observed import collector
 from slurm_pal.rebalance.planning import to_move
 from slurm_pal.rebalance.retarget import Wish, over
 from slurm_pal.rebalance.role import COMMENT, FEATURES, WEIGHTS, Role
@@ -71,6 +72,7 @@ class Tick:
         limits = StepLimits(ack_limit_s=config.number("rebalance", "ack_limit_s"), start_limit_s=self.pass_s)
         self._mover = Mover(journal, client, limits, self._note)
         self._intake = Intake(config) if publisher else None
+        self._observers = collector(config, bool(publisher)) if publisher or role.name != "slurm-user" else None
         self._trouble: list[str] = []
         self._recovered = False
         self._beginning: dict[int, SlurmJob] = {}  # jobs whose moves begin just now
@@ -92,6 +94,8 @@ class Tick:
         asked_s = time.monotonic()
         overview = self._client.overview(marked=True)
         query_s = time.monotonic() - asked_s
+        if observers := self._observers:
+            self._try(lambda: observers.take(overview.jobs, now_s), 0)
         since_s = self._try(lambda: self._since_last(now_s), self._config.number("rebalance", "interval_s"))
         if self._act:  # first of all: what cannot be remembered must not be begun
             paused = self._try(lambda: self._ticked(now_s), "the journal cannot be written") or paused

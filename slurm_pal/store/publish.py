@@ -7,7 +7,7 @@ from typing import NamedTuple
 from slurm_pal.config import Config
 from slurm_pal.errors import DataError
 from slurm_pal.files import read_trusted, write_atomic
-from slurm_pal.store import gpus_text, snapshot
+from slurm_pal.store import gpus_text, kernels, snapshot
 from slurm_pal.store.database import Database, open_database
 from slurm_pal.store.snapshot import FLAGS, GpuScore
 from slurm_pal.variability.classify import Classification, GpuStanding, classify
@@ -81,6 +81,7 @@ def publish(
                 f"snapshot {path} cannot be written ({error.strerror}); the old one, if any, stays"
             ) from None
     gpus_text.write(config.gpus_path, snapshot.read(path))
+    kernels.write(kernels.path_of(config.gpus_path), kernels.kernels_of(records))
     flagged = sum(1 for score in scores if score.flags)
     return PublishReport(path, changed, epoch, len(scores), found.centroids, flagged, found)
 

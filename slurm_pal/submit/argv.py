@@ -13,7 +13,7 @@ from slurm_pal.errors import UsageError
 from slurm_pal.submit.options_table import LONG, NONE, REQUIRED, SHORT
 
 PAL_VALUES = ("class", "app", "policy", "checkpoint")
-PAL_OPTIONAL = ("movable",)
+PAL_OPTIONAL = ("movable", "observe")
 PAL_FLAGS = ("off", "dry-run", "explain", "json", "watch", "help")
 
 Option = tuple[str, str]

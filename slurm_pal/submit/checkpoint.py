@@ -53,12 +53,21 @@ def wrapped(
     if len(body) >= READ_LIMIT:
         raise CannotWrap(f"the script is longer than {READ_LIMIT >> 20} MiB")
     text = render(body, command)
+    path, after = sent_as(line)
+    return path, text, line._replace(after=after)
+
+
+def sent_as(line: CommandLine) -> tuple[str, tuple[str, ...]]:
+    """A path for what sbatch gets in the script's place, not made yet, and the words that name it.
+
+    The file bears the name that sbatch would give the job.
+    """
     if line.script is None:
         path = _place("sbatch")
-        return path, text, line._replace(after=(*line.after, path))
+        return path, (*line.after, path)
     path = _place(line.script)
     dashes = line.after[:1] if line.after[0] == "--" else ()
-    return path, text, line._replace(after=(*dashes, path, *line.after[len(dashes) + 1 :]))
+    return path, (*dashes, path, *line.after[len(dashes) + 1 :])
 
 
 def render(body: bytes, command: str, directives: bool = True) -> bytes:

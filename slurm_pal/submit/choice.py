@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from slurm_pal.errors import UsageError
 from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.sensitivity.cascade import DEFAULT_WHY
 from slurm_pal.submit.argv import CommandLine
 
 HELP = """usage: palsub [--pal-OPTION]... [sbatch options] script [args]
@@ -16,7 +17,8 @@ sbatch, on the GPUs that suit the job. Every word goes to sbatch as it is; only 
 before `--` or the script name, are palsub's:
 
   --pal-class A|B|C  how much the job suffers from slow GPUs: A compute-bound, B mixed,
-                     C memory-bound or insensitive (not stated: treated as A)
+                     C memory-bound or insensitive (not stated: by earlier jobs of this
+                     name, else by what the script shows, else treated as A)
   --pal-app NAME     the class of a known application, or of one under [apps] in pal.toml
   --pal-policy NAME  another placement rule (class-fit, pal, pm-first, threshold, packed,
                      random)
@@ -25,6 +27,8 @@ before `--` or the script name, are palsub's:
                      starts anew; S: at most so many seconds of work are lost by that
   --pal-checkpoint CMD   movable, and CMD writes a checkpoint first: a shell command, or the
                      name of a signal that the program takes
+  --pal-observe[=S]  see in the first S seconds of the job itself how much it suffers from slow
+                     GPUs, so that later jobs of its name need not be told; 0: not this one
   --pal-explain      tell on stderr what was decided, and why
   --pal-json         the same as JSON: on stderr, with --pal-dry-run on stdout
   --pal-dry-run      print the exact sbatch command and the reason; submit nothing
@@ -34,6 +38,7 @@ before `--` or the script name, are palsub's:
 In the script, before its first command:  #PAL class=A   or   #PAL app=resnet50
                                           #PAL movable=600
                                           #PAL checkpoint=touch save; sleep 5
+                                          #PAL observe
 In the environment:  SLURM_PAL_CLASS=A  SLURM_PAL_MOVABLE=1  SLURM_PAL_CHECKPOINT=USR1
 
 examples:
@@ -42,6 +47,10 @@ examples:
   palsub --pal-watch --parsable --gpus=1 --wrap 'python3 train.py'
 """
 
+OBSERVE_S = 300.0
+"""How long a job is observed where its user asks for it and neither he nor the site states a time."""
+DIRECTIVES = ("class", "app", "movable", "checkpoint", "observe")
+"""What may stand after #PAL."""
 _SECONDS = re.compile(r"\d{1,9}")
 
 
@@ -53,6 +62,7 @@ class Choice(NamedTuple):
     policy: str = ""
     movable: str | None = None  # seconds of work, "" where none are stated; None: not asked for
     checkpoint: str = ""
+    observe: str | None = None  # seconds, "" where none are stated; None: not said
     off: bool = False
     dry_run: bool = False
     explain: bool = False
@@ -85,11 +95,14 @@ def choice(line: CommandLine) -> Choice:
     lost_s = values.get("movable")
     if lost_s and not _SECONDS.fullmatch(lost_s):
         raise UsageError(f"--pal-movable={lost_s!r} is not a whole number of seconds, such as --pal-movable=600")
+    observe = values.get("observe")
+    if observe and not _SECONDS.fullmatch(observe):
+        raise UsageError(f"--pal-observe={observe!r} is not a whole number of seconds, such as --pal-observe=300")
     if "checkpoint" in values and not values["checkpoint"].strip():
         raise UsageError("--pal-checkpoint needs a shell command or the name of a signal, such as USR1")
     return Choice(
         sensitivity=wanted, app=values.get("app", ""), policy=policy, movable=lost_s,
-        checkpoint=values.get("checkpoint", "").strip(), off="off" in values,
+        checkpoint=values.get("checkpoint", "").strip(), observe=observe, off="off" in values,
         dry_run="dry-run" in values, explain="explain" in values, json="json" in values, watch="watch" in values,
         help="help" in values,
     )  # fmt: skip
@@ -102,7 +115,8 @@ def sensitivity(
     apps: Mapping[str, str],
     warnings: list[str],
 ) -> tuple[str, str]:
-    """(class, where it comes from). A wrong value outside the command line is warned about and passed over.
+    """What the user said: (class, where), ("?", ...) for nothing. A wrong value outside the command line is
+    warned about and passed over.
 
     Raises UsageError for an unknown --pal-app.
     """
@@ -113,8 +127,8 @@ def sensitivity(
     if chosen.app:
         return class_of(chosen.app, apps), f"--pal-app {chosen.app}"
     for key, _ in directives:
-        if key not in ("class", "app", "movable", "checkpoint"):
-            warnings.append(f"#PAL {key} is not known (class, app, movable, checkpoint) and is ignored")
+        if key not in DIRECTIVES:
+            warnings.append(f"#PAL {key} is not known ({', '.join(DIRECTIVES)}) and is ignored")
     named = dict(directives)
     for origin, value in (("$SLURM_PAL_CLASS", environment.get("SLURM_PAL_CLASS")), ("#PAL class", named.get("class"))):
         if value in SENSITIVITY_CLASSES:
@@ -126,7 +140,7 @@ def sensitivity(
             return class_of(named["app"], apps), f"#PAL app={named['app']}"
         except UsageError as error:
             warnings.append(f"#PAL app: {error}")
-    return UNKNOWN_CLASS, "not stated, treated as A"
+    return UNKNOWN_CLASS, DEFAULT_WHY
 
 
 def moving(
@@ -154,3 +168,22 @@ def moving(
     checkpoint = chosen.checkpoint or in_environment or named.get("checkpoint", "")
     movable = bool(by_option or checkpoint or variable == "1" or in_script is not None)
     return Moving(movable, checkpoint, chosen.movable or in_script or "")
+
+
+def observing(
+    chosen: Choice, directives: tuple[tuple[str, str], ...], site_s: float, warnings: list[str]
+) -> tuple[float, bool]:
+    """(for how many seconds the job is to be observed, 0 for not at all; whether its user asked for that).
+
+    `site_s` is what the site wants of every job.
+    """
+    said, origin = chosen.observe, "--pal-observe"
+    if said is None:
+        said, origin = dict(directives).get("observe"), "#PAL observe"
+    if said and not _SECONDS.fullmatch(said):
+        warnings.append(f"{origin} = {said!r} is not a whole number of seconds and is ignored")
+        said = None
+    if said is None:
+        return site_s, False
+    seconds = float(said) if said else site_s or OBSERVE_S
+    return seconds, seconds > 0

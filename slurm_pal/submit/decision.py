@@ -13,6 +13,7 @@ from slurm_pal.submit import state
 
 TYPE_CHECKING = False  # typing's own constant would cost the import of decide
 if TYPE_CHECKING:
+    from slurm_pal.sensitivity.cascade import Verdict
     from slurm_pal.submit.case import Decision
     from slurm_pal.submit.offer import Offer
 
@@ -28,8 +29,7 @@ def record(
     *,
     cluster: str,
     now_s: float,
-    sensitivity: str,
-    sensitivity_from: str,
+    known: Verdict,
     policy: str,
     argv: list[str],
     snapshot: Record | None,
@@ -46,7 +46,14 @@ def record(
         "made_s": now_s,
         "action": decision.action,
         "reason": decision.reason,
-        "sensitivity": {"class": sensitivity, "from": sensitivity_from},
+        "sensitivity": {
+            "class": known.sensitivity,
+            "from": known.why,
+            "stage": known.stage or "default",
+            "confidence": known.confidence,
+            "considered": [found._asdict() for found in known.considered],
+            "measured": known.measured._asdict() if known.measured else None,
+        },
         "policy": policy,
         "argv": argv,
         "added": list(decision.added),
@@ -149,6 +156,9 @@ def render(made: Record) -> list[str]:
     lines = [] if made["job_id"] is None else [f"job {made['job_id']}"]
     lines.append(f"decision: {made['action']}: {made['reason']}")
     lines.append(f"sensitivity class {sensitivity['class']} ({sensitivity['from']}), policy {made['policy']}")
+    lines += _considered(sensitivity)
+    if made.get("observed_s"):
+        lines.append(f"observed in its first {made['observed_s']:g} s")
     if made["added"]:
         lines.append(f"added to sbatch: {' '.join(made['added'])}")
     if made.get("movable"):
@@ -167,6 +177,17 @@ def render(made: Record) -> list[str]:
         lines.append(f"scores: epoch {made['snapshot']['epoch']}, published {_age(made['snapshot']['age_s'])} before")
     lines += [f"warning: {text}" for text in made["warnings"]]
     return lines
+
+
+def _considered(sensitivity: Record) -> list[str]:
+    """The stage that decided, and what was looked at beside it; records of older releases have none."""
+    stage = sensitivity.get("stage", "default")
+    lines = [] if stage in ("default", "word") else [f"by stage {stage}, confidence {sensitivity['confidence']:.2f}"]
+    for found in sensitivity.get("considered", []):
+        if found["stage"] not in (stage, "word"):
+            said = "measured beside" if found["stage"] == "history" else f"not sure enough: {found['stage']}"
+            lines.append(f"{said}: {found['sensitivity']}, confidence {found['confidence']:.2f} ({found['why']})")
+    return [f"  {line}" for line in lines]
 
 
 def _movable(moving: Record) -> str:

@@ -7,6 +7,7 @@ import time
 
 from slurm_pal.errors import DataError, SlurmError
 from slurm_pal.jobs import UNKNOWN_CLASS
+from slurm_pal.sensitivity.cascade import WORD, Verdict
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.submit import decision, lease, state
 from slurm_pal.submit.argv import CommandLine
@@ -39,7 +40,7 @@ class Plan:
 
 
 def plan(
-    line: CommandLine, chosen: Choice, script: Script | None, config: Config, sensitivity: tuple[str, str],
+    line: CommandLine, chosen: Choice, script: Script | None, config: Config, known: Verdict,
     warnings: list[str], moving: Moving, sent: CommandLine,
 ) -> Plan:  # fmt: skip
     """Decide about one submission. `warnings` gets what the user must be told, one line each.
@@ -53,21 +54,21 @@ def plan(
     alive = lease.heartbeat_fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     clearer = _clearer(config, chosen, request, cluster, alive, warnings)
     policy = chosen.policy or config.text("placement", "policy")
-    scores, decided = _decide(request, config, policy, sensitivity[0], clearer, now_s, warnings)
+    scores, decided = _decide(request, config, policy, known.sensitivity, clearer, now_s, warnings)
     added, mark = list(decided.added), ""
     if decided.lease_s and clearer == "daemon":
         own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
         ours = ",".join(decided.pinned or decided.excluded)
         mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
-    word = job_word(*sensitivity, moving) if moving.movable or (alive and sensitivity[0] != UNKNOWN_CLASS) else None
+    tells = moving.movable or (alive and known.sensitivity != UNKNOWN_CLASS)
+    word = job_word(known.sensitivity, origin(known), moving) if tells else None
     added += _comment(line, script, moving.movable, mark, word, warnings)
     words = ["sbatch", *sent.before, *added, *sent.after]
     made = decision.record(
         decided._replace(added=tuple(added)),
         cluster=cluster,
         now_s=now_s,
-        sensitivity=sensitivity[0],
-        sensitivity_from=sensitivity[1],
+        known=known,
         policy=policy,
         argv=words,
         snapshot=_source(config, scores, now_s),
@@ -80,6 +81,11 @@ def plan(
     if decided.lease_s and clearer == "watcher":
         planned.lease = _lease(decided, request, config, now_s)
     return planned
+
+
+def origin(known: Verdict) -> str:
+    """Where the class comes from, for the word on the job: the user's own way of saying it, or the stage."""
+    return known.why if known.stage in ("", WORD) else known.stage
 
 
 def _comment(

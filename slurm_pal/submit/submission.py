@@ -10,12 +10,13 @@ from slurm_pal.errors import Exit, PalError, SlurmError, UsageError, one_line
 from slurm_pal.submit import argv as argv_module
 from slurm_pal.submit import run_sbatch
 from slurm_pal.submit.argv import CommandLine
-from slurm_pal.submit.choice import HELP, Choice, Moving, choice, moving, sensitivity
+from slurm_pal.submit.choice import HELP, Choice, Moving, choice, moving, observing, sensitivity
 from slurm_pal.submit.processes import runner, which
 from slurm_pal.submit.script import Script, from_file, from_stdin, scan
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
+    from slurm_pal.config import Config
     from slurm_pal.submit.planner import Plan
 
 REFUSALS = (
@@ -152,14 +153,22 @@ class Submission:
             return None
         script = self._read_script()
         try:
-            known = sensitivity(self._choice, os.environ, script.pal if script else (), config.apps, self._warnings)
+            stated = sensitivity(self._choice, os.environ, script.pal if script else (), config.apps, self._warnings)
         except UsageError as error:
             raise _Typo(str(error)) from None
+        from slurm_pal.submit.known import verdict
+
+        known = verdict(stated, self._line, script, config, os.environ)
         moves = self._moving(script)
-        moves, sent = self._wrap(moves, script) if moves.checkpoint else (moves, self._line)
+        sent, changed, seconds = self._observe(script, config)
+        if moves.checkpoint:
+            moves, sent = self._wrap(moves, sent, changed)
+        if seconds and not moves.checkpoint:
+            sent, seconds = self._send(sent, changed, seconds)
         from slurm_pal.submit.planner import plan, prepare
 
         planned = plan(self._line, self._choice, script, config, known, self._warnings, moves, sent)
+        planned.made["observed_s"] = seconds
         if not self._choice.dry_run:
             prepare(planned)
         return planned
@@ -194,7 +203,42 @@ class Submission:
             return Moving()
         return asked
 
-    def _wrap(self, moves: Moving, script: Script | None) -> tuple[Moving, CommandLine]:
+    def _observe(self, script: Script | None, config: Config) -> tuple[CommandLine, Script | None, float]:
+        """Put an observer before the script's first command: command line, script, and for how long, s; 0 for none.
+
+        What fails costs the observation, not the job; it is told only where the user asked for it.
+        """
+        directives = script.pal if script else ()
+        site_s = config.number("sensitivity", "observe_s")
+        seconds, asked = observing(self._choice, directives, site_s, self._warnings)
+        if seconds:
+            from slurm_pal.submit import observing as observers
+
+            try:
+                observers.check(self._line, os.environ, script, asked)
+                line, changed = observers.observed(self._line, script, config, seconds, _SiteOptions())
+                return line, changed, seconds
+            except PalError as error:
+                if asked:
+                    self._warnings.append(f"the job is not observed: {one_line(error)}")
+        return self._line, script, 0.0
+
+    def _send(self, line: CommandLine, script: Script | None, seconds: float) -> tuple[CommandLine, float]:
+        """Write the script with the observer where sbatch finds it; the command line that names it."""
+        from slurm_pal.submit import checkpoint
+        from slurm_pal.submit import observing as observers
+
+        path, text, sent = observers.sending(line, script)
+        if path and not self._choice.dry_run:
+            try:
+                self._wrapper = path
+                checkpoint.write(path, text)
+            except OSError as error:
+                self._warnings.append(f"the job is not observed: {path} cannot be written ({error.strerror})")
+                return self._line, 0.0
+        return sent, seconds
+
+    def _wrap(self, moves: Moving, line: CommandLine, script: Script | None) -> tuple[Moving, CommandLine]:
         """Put the script into the wrapper that makes checkpoints; the command line with it.
 
         What fails costs the checkpoint, not the job.
@@ -202,13 +246,13 @@ class Submission:
         from slurm_pal.submit import checkpoint
 
         try:
-            path, text, sent = checkpoint.wrapped(self._line, script, moves.checkpoint, _SiteOptions())
+            path, text, sent = checkpoint.wrapped(line, script, moves.checkpoint, _SiteOptions())
             if not self._choice.dry_run:
                 self._wrapper = path
                 checkpoint.write(path, text)
         except (PalError, OSError) as error:
             self._warnings.append(f"no checkpoint for this job: {one_line(error)}; movable without one")
-            return moves._replace(checkpoint=""), self._line
+            return moves._replace(checkpoint=""), line
         return moves, sent
 
     def _unwrap(self) -> None:
@@ -251,7 +295,7 @@ class Submission:
         if self._offset is not None:
             os.lseek(0 if self._stdin is None else self._stdin, self._offset, os.SEEK_SET)
         planned.made |= {"action": "none", "reason": "sbatch refused the words added by palsub"}
-        planned.made |= {"added": [], "argv": self._plain, "lease": None, "movable": None}
+        planned.made |= {"added": [], "argv": self._plain, "lease": None, "movable": None, "observed_s": 0.0}
         planned.lease = None
         ended = self._run(planned, self._plain, careful=False)
         if ended.status == 0:

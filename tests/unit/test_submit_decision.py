@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_pal.errors import DataError, UsageError
+from slurm_pal.sensitivity.cascade import Verdict
 from slurm_pal.sensitivity.catalogue import APPLICATIONS, class_of
 from slurm_pal.submit import decision, state
 from slurm_pal.submit.argv import parse
@@ -41,7 +42,7 @@ def made(job_id: int | None = None) -> decision.Record:
         lease_why="60 s",
     )
     found = decision.record(
-        decided, cluster=state.cluster_key(), now_s=NOW_S, sensitivity="A", sensitivity_from="--pal-class",
+        decided, cluster=state.cluster_key(), now_s=NOW_S, known=Verdict("A", "word", 1.0, "--pal-class"),
         policy="class-fit", argv=["sbatch"], snapshot={"path": "p", "epoch": 3, "age_s": 60}, warnings=["w"],
     )  # fmt: skip
     found["job_id"] = job_id
@@ -78,7 +79,7 @@ def test_the_text_form_tells_everything() -> None:
                  "unknown: x is unknown", "epoch 3", "warning: w", "locality 1.7"):  # fmt: skip
         assert part in text
     bare = decision.record(
-        Decision("none", "left"), cluster="c", now_s=0.0, sensitivity="?", sensitivity_from="x", policy="p", argv=[],
+        Decision("none", "left"), cluster="c", now_s=0.0, known=Verdict("?", "", 0.0, "x"), policy="p", argv=[],
         snapshot=None, warnings=[],
     )  # fmt: skip
     assert decision.render(bare) == ["decision: none: left", "sensitivity class ? (x), policy p"]

@@ -282,7 +282,7 @@ def test_switched_off_it_is_sbatch_itself(how: str, site: Site) -> None:
 def test_a_wrong_value_of_ours_submits_nothing(site: Site) -> None:
     for words in (
         ["--pal-class", "Z"], ["--pal-app", "nix"], ["--pal-klass=A"], ["--pal-policy=x"],
-        ["--pal-movable=soon"], ["--pal-movable=-1"], ["--pal-checkpoint", " "],
+        ["--pal-movable=soon"], ["--pal-movable=-1"], ["--pal-checkpoint", " "], ["--pal-observe=soon"],
     ):  # fmt: skip
         done = site.run([*PALSUB, *words, "job.sh"], stdin=subprocess.DEVNULL)
         assert done.returncode == 2 and done.stdout == b""
@@ -305,6 +305,7 @@ def test_help_shows_every_option_of_ours(site: Site) -> None:
         "help",
         "movable",
         "checkpoint",
+        "observe",
     ):
         assert f"--pal-{name}".encode() in done.stdout
 

@@ -1,0 +1,55 @@
+"""pal observe: inside a job, see what its GPUs do and how much it suffers from slow ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+import click
+
+from slurm_pal.cli import common
+from slurm_pal.errors import PalError, one_line
+
+
+@click.command()
+@click.option(
+    "--seconds", type=click.FloatRange(min=1), default=300.0, metavar="S", help="Look for so long (default 300)."
+)
+@common.json_option
+def observe(seconds: float, as_json: bool) -> None:
+    """Inside a job: look at its GPUs on this node once a second, and tell its sensitivity class.
+
+    \b
+    Example, in a job's script:
+      pal observe --seconds 300 > observed.txt &
+
+    What is found goes into the job's comment, and from there into what is known of your later jobs of this
+    name. palsub --pal-observe does the same without a change of the script. It needs no privileges,
+    runs at nice 19 and ends with the script that started it. Whatever goes wrong is one line on
+    stderr and exit code 0: a job never fails because of this.
+    """
+    from slurm_pal.config import load
+    from slurm_pal.profiling import observer
+    from slurm_pal.sensitivity import observed
+    from slurm_pal.sensitivity.behaviour import Timing
+    from slurm_pal.store.kernels import path_of
+
+    with contextlib.suppress(OSError):
+        os.nice(19)
+    try:
+        config = load()
+        active_s = config.number("sensitivity", "active_s")
+        timing = Timing(active_s / 2, active_s)
+        classifier, kernels = config.text("sensitivity", "classifier"), path_of(config.gpus_path)
+        seen = observer.run(observer.Wanted(seconds, timing, classifier, kernels, pid=os.getppid()), os.environ)
+    except (PalError, OSError, ImportError) as error:
+        click.echo(f"pal observe: {one_line(error)}", err=True)
+        return
+    if as_json:
+        common.print_json("observed", seen._asdict() | {"traits": seen.traits._asdict()})
+    elif seen.sensitivity == "?":
+        click.echo(f"class unknown: {seen.active_s:.0f} s of activity were seen, {active_s:g} s are needed")
+    else:
+        told = observed.evidence(observed.of(seen, time.time()))
+        click.echo(f"class {told.sensitivity}, confidence {told.confidence:.2f}: {told.why}")

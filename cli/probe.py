@@ -1,0 +1,116 @@
+"""pal probe: a minute of a script on one GPU, to know its sensitivity class before it runs for days."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+
+import click
+
+from slurm_pal import config as settings
+from slurm_pal.cli import common
+from slurm_pal.cli.until_signal import Woken, until_signal
+from slurm_pal.errors import DataError, Exit, SlurmError
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.rebalance.observed import add
+from slurm_pal.sensitivity import observed
+from slurm_pal.sensitivity.observed import Observed
+from slurm_pal.slurm.backend import connect
+from slurm_pal.slurm.client import SlurmClient
+from slurm_pal.slurm.states import JOB_ACTIVE
+from slurm_pal.submit import checkpoint, probe
+from slurm_pal.submit.known import own_labels
+from slurm_pal.submit.options_table import from_help
+
+LOOK_S = 2.0
+TIMEOUT_S = 15.0
+_WAITING = frozenset({"PENDING", "CONFIGURING"})
+
+
+@click.command("probe", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "--patience", type=click.FloatRange(min=0), default=600.0, metavar="S",
+    help="Withdraw the probe when it has not started within S seconds (default 600).",
+)  # fmt: skip
+@common.json_option
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SBATCH OPTIONS] SCRIPT [ARGS]")
+def probe_command(patience: float, as_json: bool, words: tuple[str, ...]) -> None:
+    """Run SCRIPT for a minute on one GPU, as an ordinary short job, and tell its sensitivity class.
+
+    \b
+    Examples:
+      pal probe train.sh
+      pal probe -p gpu --account=me train.sh --epochs 90
+      pal probe --wrap 'python3 train.py'
+
+    The job is named pal-probe:NAME and has one GPU and a time limit of two minutes whatever the script asks
+    for. It is ended as soon as enough was seen, also by Ctrl-C. What the script does in a minute it does
+    in earnest: it reads and writes its files. The class is kept, and palsub uses it for jobs of this name.
+    """
+    config = settings.load()
+    made = probe.prepared(list(words), os.environ, config, _site_options)
+    client = connect(config, timeout_s=TIMEOUT_S)
+    with until_signal() as woken:
+        number = _submitted(made)
+        click.echo(f"pal: probe of {made.name}: job {number}", err=True)
+        try:
+            job, seen = _watched(client, number, patience, woken)
+        finally:
+            with contextlib.suppress(SlurmError):  # ours, and of no use to anybody from here on
+                client.cancel([number])
+    told = observed.evidence(seen)
+    add(own_labels(), job, seen, time.time())
+    if as_json:
+        common.print_json("probe", {"job_id": number, "name": made.name, **told._asdict()})
+    else:
+        click.echo(f"{made.name}: class {told.sensitivity}, confidence {told.confidence:.2f} ({told.why})")
+
+
+def _site_options() -> dict[str, int]:
+    done = subprocess.run(["sbatch", "--help"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return from_help(done.stdout)
+
+
+def _submitted(made: probe.Prepared) -> int:
+    """Submit a probe; its job id. Raises SlurmError with sbatch's own words."""
+    try:
+        if made.path:
+            checkpoint.write(made.path, made.text)
+        done = subprocess.run(
+            made.argv, env=probe.environment_of(os.environ), capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError as error:
+        raise SlurmError(f"sbatch cannot be started: {error.strerror}: {error.filename}") from None
+    finally:
+        if made.path:
+            checkpoint.remove(made.path)
+    number = done.stdout.strip().partition(";")[0]
+    if done.returncode != 0 or not number.isdigit():
+        said = done.stderr.strip().splitlines()
+        raise SlurmError(f"sbatch refused the probe: {said[0] if said else f'exit code {done.returncode}'}")
+    return int(number)
+
+
+def _watched(client: SlurmClient, number: int, patience_s: float, woken: Woken) -> tuple[SlurmJob, Observed]:
+    """Wait until the observer has spoken. Raises DataError when the job ends before, or does not start in time."""
+    until_s = time.monotonic() + patience_s
+    while True:
+        job = client.job(number)
+        seen = observed.read(job.comment) if job else None
+        if job is not None and seen is not None:
+            return job, seen
+        if job is None or (job.state not in _WAITING and job.state not in JOB_ACTIVE):
+            state = job.state if job else "gone"
+            raise DataError(
+                f"job {number} is {state}, and its GPU was not seen at work for long enough: run it with "
+                "--output=FILE to see what it did, or let a whole job be seen by palsub --pal-observe"
+            )
+        if job.state in _WAITING and time.monotonic() > until_s:
+            raise DataError(f"job {number} has not started within {patience_s:g} s ({job.reason}): try --patience")
+        if woken(LOOK_S):
+            print("pal: interrupted", file=sys.stderr)
+            sys.exit(Exit.INTERRUPTED)

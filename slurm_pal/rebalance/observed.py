@@ -1,0 +1,88 @@
+"""What observers said of their jobs, taken from the jobs' comments into the labels of their users.
+
+The tick and the publisher have every running job's comment before them anyway: this asks Slurm
+nothing. Whose job it is Slurm says, not the word.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+
+from slurm_pal.config import Config
+from slurm_pal.errors import DataError
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.sensitivity import observed
+from slurm_pal.sensitivity.history import Label, Seen, learnt
+from slurm_pal.sensitivity.keys import name_key, script_key
+from slurm_pal.sensitivity.observed import Observed
+from slurm_pal.slurm.parse import whole
+from slurm_pal.store import labels
+from slurm_pal.submit.known import own_labels
+
+MOST_AHEAD_S = 60.0
+"""A node's clock may be so far ahead of ours."""
+
+
+class Collector:
+    """Takes in what is new since the last time, of all users or of one; `mode` is that of the files it writes."""
+
+    def __init__(self, folder: str, mode: int = 0o644, only_uid: int | None = None) -> None:
+        self._folder, self._mode, self._only_uid = folder, mode, only_uid
+        self._known: dict[int, Observed] = {}  # job -> the word that was taken in
+
+    def take(self, jobs: Iterable[SlurmJob], now_s: float) -> int:
+        """Take in the words on these jobs; how many users' labels changed. Raises DataError at the end."""
+        said = {job.job_id: (job, seen) for job in jobs if (seen := observed.read(job.comment)) is not None}
+        fresh: dict[int, list[tuple[SlurmJob, Observed]]] = defaultdict(list)
+        for job_id, (job, seen) in said.items():
+            uid = uid_of(job)
+            wanted = uid >= 0 and self._only_uid in (None, uid)
+            if wanted and self._known.get(job_id) != seen:
+                fresh[uid].append((job, seen))
+        changed, trouble = 0, None
+        for uid, mine in sorted(fresh.items()):
+            try:
+                changed += _add(labels.path_of(self._folder, uid), mine, now_s, self._mode)
+                self._known |= {job.job_id: seen for job, seen in mine}
+            except DataError as error:
+                trouble = error
+        self._known = {job_id: seen for job_id, seen in self._known.items() if job_id in said}
+        if trouble is not None:
+            raise trouble
+        return changed
+
+
+def collector(config: Config, site: bool) -> Collector:
+    """The collector into the site's labels, or into this user's own (0600)."""
+    if site:
+        return Collector(labels.site_folder(config.snapshot_path))
+    return Collector(os.path.dirname(own_labels()), 0o600, os.geteuid())
+
+
+def uid_of(job: SlurmJob) -> int:
+    """The number in `UserId=name(uid)`; -1 where it is not told."""
+    return whole(job.fields.get("UserId", "").rpartition("(")[2], -1)
+
+
+def add(path: str, job: SlurmJob, seen: Observed, now_s: float, mode: int = 0o600) -> None:
+    """Take one job into the labels at `path`. Raises DataError."""
+    _add(path, [(job, seen)], now_s, mode)
+
+
+def _add(path: str, mine: list[tuple[SlurmJob, Observed]], now_s: float, mode: int) -> bool:
+    try:
+        known = labels.read(path)
+    except DataError:  # damaged: what is measured from now on is worth more than none
+        known = {}
+    before = dict(known)
+    for job, seen in sorted(mine, key=lambda pair: (pair[1].at_s, pair[0].job_id)):
+        at_s = min(seen.at_s, now_s + MOST_AHEAD_S)
+        one = Seen(job.job_id, seen.sensitivity, seen.confidence, at_s)
+        for key in filter(None, (name_key(job.name), script_key(seen.digest))):
+            known[key] = learnt(known.get(key, Label()), one)
+    if known == before:
+        return False
+    labels.write(path, known, mode)
+    return True

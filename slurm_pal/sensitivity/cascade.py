@@ -1,0 +1,113 @@
+"""Which sensitivity class a job gets: sources in the order of their cost, until one is sure enough.
+
+word       what the user said (an option, a variable, a line of the script)
+history    what earlier jobs of this user under this name, or with this script, were measured to be
+script     what the script itself shows: programs, models, imports, launcher
+telemetry  the first minutes of the job itself, seen by an observer on its node
+probe      60 s of the script on one GPU, in a job of its own
+
+The first three cost milliseconds and speak at submission. The last two cost a run, so what they
+find speaks for the job while it runs, and for later ones through the history. Where none is sure
+enough the class is unknown, which is placed like A. Pure: whoever calls brings the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+
+WORD, HISTORY, SCRIPT, TELEMETRY, PROBE = STAGES = ("word", "history", "script", "telemetry", "probe")
+"""In the order of their cost."""
+
+TRUSTS = ("user", "measured", "more-sensitive")
+"""Whose word counts where a user and the measurement of his jobs differ; the last: the class that suffers more."""
+
+DEFAULT_WHY = "not stated, treated as A"
+
+
+class Evidence(NamedTuple):
+    """What one stage says."""
+
+    stage: str
+    sensitivity: str  # A, B, C; "?" where it found something that decides nothing
+    confidence: float  # 0..1
+    why: str  # one line
+    cost_s: float = 0.0  # time that it took
+
+
+class Verdict(NamedTuple):
+    """The class of a job and how it came about."""
+
+    sensitivity: str  # A, B, C or ?
+    stage: str  # "" where no stage was sure enough
+    confidence: float
+    why: str
+    considered: tuple[Evidence, ...] = ()  # all that was looked at, in order
+    measured: Evidence | None = None  # what earlier jobs were measured to be, sure or not
+
+
+UNKNOWN = Verdict(UNKNOWN_CLASS, "", 0.0, DEFAULT_WHY)
+
+Look = Callable[[], Evidence | None]
+"""One stage: its evidence, None where it has nothing to say."""
+
+
+def decide(
+    stated: Evidence | None,
+    history: Look,
+    others: Sequence[Look],
+    sure: Mapping[str, float],
+    trust: str = "user",
+    clock: Callable[[], float] = lambda: 0.0,
+) -> Verdict:
+    """Ask stage after stage until one has the confidence that `sure` names for it (default: 1.0).
+
+    The history is always asked: it is shown beside the user's word, or with another `trust` than
+    "user" weighed against it. The others, in order, only where neither is sure. `clock` gives seconds.
+    """
+    measured = timed(history, clock)
+    considered = () if measured is None else (measured,)
+    is_sure = measured is not None and decides(measured, sure)
+    if stated is not None:
+        won = weighed(stated, measured, trust) if measured is not None and is_sure else stated
+        return Verdict(won.sensitivity, won.stage, won.confidence, won.why, (stated, *considered), measured)
+    if measured is not None and is_sure:
+        return _verdict(measured, considered, measured)
+    for look in others:
+        found = timed(look, clock)
+        if found is not None:
+            considered = (*considered, found)
+            if decides(found, sure):
+                return _verdict(found, considered, measured)
+    return UNKNOWN._replace(considered=considered, measured=measured)
+
+
+def timed(look: Look, clock: Callable[[], float]) -> Evidence | None:
+    """What a stage says, with the time that it took where the stage does not tell a cost of its own."""
+    began_s = clock()
+    found = look()
+    return found if found is None or found.cost_s else found._replace(cost_s=clock() - began_s)
+
+
+def decides(found: Evidence, sure: Mapping[str, float]) -> bool:
+    """Whether a stage is sure enough to be the last one asked."""
+    return found.sensitivity in SENSITIVITY_CLASSES and found.confidence >= sure.get(found.stage, 1.0)
+
+
+def weighed(stated: Evidence, measured: Evidence, trust: str) -> Evidence:
+    """The user's word against what was measured: whichever counts by the site's rule."""
+    if trust == "user" or stated.sensitivity == measured.sensitivity:
+        return stated
+    if trust == "more-sensitive" and _rank(stated) <= _rank(measured):
+        return stated
+    return measured._replace(why=f"{measured.why}; the user said {stated.sensitivity} ({stated.why})")
+
+
+def _rank(found: Evidence) -> int:
+    return SENSITIVITY_CLASSES.index(found.sensitivity)
+
+
+def _verdict(found: Evidence, considered: tuple[Evidence, ...], measured: Evidence | None) -> Verdict:
+    return Verdict(found.sensitivity, found.stage, found.confidence, found.why, considered, measured)

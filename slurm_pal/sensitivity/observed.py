@@ -1,0 +1,82 @@
+"""The word that an observer puts into the comment of its job, `pal:obs=`.
+
+Slurm lets only a job's owner change its comment, so whoever reads the word knows whose it is
+without a check of his own; it is believed of that user's jobs and of no others.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from slurm_pal import marks
+from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.sensitivity.behaviour import Behaviour, Traits
+from slurm_pal.sensitivity.cascade import PROBE, TELEMETRY, Evidence
+
+KEY = "obs"
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+_SHARE = re.compile(r"\d(\.\d{1,3})?")
+_SECONDS = re.compile(r"\d{1,10}")
+
+
+class Observed(NamedTuple):
+    """What an observer says of its job."""
+
+    sensitivity: str
+    confidence: float
+    active_s: float
+    at_s: float  # Unix s, by the node's clock
+    digest: str = ""  # of the script
+    stage: str = TELEMETRY  # or PROBE
+    traits: Traits = Traits()
+
+
+def of(seen: Behaviour, at_s: float, digest: str = "", stage: str = TELEMETRY) -> Observed:
+    """What is to be said of a job that was seen so."""
+    return Observed(seen.sensitivity, seen.confidence, seen.active_s, at_s, digest, stage, seen.traits)
+
+
+def word(said: Observed) -> dict[str, str]:
+    """The values of the word; traits that are not known are left out."""
+    shares = {"duty": said.traits.duty, "clk": said.traits.clk, "pw": said.traits.pw}
+    told = {name: f"{value:.2f}" for name, value in shares.items() if value is not None}
+    first = {
+        KEY: said.sensitivity,
+        "c": f"{said.confidence:.2f}",
+        "s": f"{said.active_s:.0f}",
+        "at": f"{said.at_s:.0f}",
+    }
+    digest = {"sd": said.digest} if said.digest else {}
+    return first | told | digest | ({"st": said.stage} if said.stage != TELEMETRY else {})
+
+
+def read(comment: str) -> Observed | None:
+    """The word in a comment; None without one, or for one that no observer writes."""
+    said = marks.read(comment, KEY)
+    if said.get(KEY) not in SENSITIVITY_CLASSES:
+        return None
+    shares = {name: said.get(name, "") for name in ("c", "duty", "clk", "pw")}
+    if not _SHARE.fullmatch(shares["c"]) or any(text and not _SHARE.fullmatch(text) for text in shares.values()):
+        return None
+    if not _SECONDS.fullmatch(said.get("s", "")) or not _SECONDS.fullmatch(said.get("at", "")):
+        return None
+    digest = said.get("sd", "")
+    duty, clk, pw = (float(shares[name]) if shares[name] else None for name in ("duty", "clk", "pw"))
+    return Observed(
+        said[KEY], min(1.0, float(shares["c"])), float(said["s"]), float(said["at"]),
+        digest if _DIGEST.fullmatch(digest) else "", PROBE if said.get("st") == PROBE else TELEMETRY,
+        Traits(duty, clk, pw),
+    )  # fmt: skip
+
+
+def evidence(seen: Observed) -> Evidence:
+    """The same as evidence, with what was measured in one line."""
+    traits = seen.traits
+    parts = [
+        f"{name} {value:.0%}"
+        for name, value in (("held by the power cap", traits.duty), ("clock", traits.clk), ("power", traits.pw))
+        if value is not None
+    ]
+    why = f"{seen.active_s:.0f} s of its own GPUs: {', '.join(parts) or 'no sensors'}"
+    return Evidence(seen.stage, seen.sensitivity, seen.confidence, why, seen.active_s)

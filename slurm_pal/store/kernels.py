@@ -1,0 +1,115 @@
+"""Where the sweep's own kernels lie on each GPU model: what a job's telemetry is compared with.
+
+The three classes have kernels of known bound (a dense matrix product, a transformer block, a memory
+triad), and every record of them carries clock, power and throttle reasons. So each model
+calibrates itself, and no threshold has to hold for all cards. The file of them stands beside gpus.txt,
+since it is the nodes that read it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Any, NamedTuple
+
+from slurm_pal.errors import DataError
+from slurm_pal.files import read_trusted, write_atomic
+from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.sensitivity.behaviour import Centroid
+from slurm_pal.variability.records import Record
+
+SCHEMA = "pal.kernels/1"
+LEAST_GPUS = 4
+"""A centroid of fewer GPUs would be the fault of one of them."""
+
+
+class Kernels(NamedTuple):
+    """The sweep's kernels on one GPU model."""
+
+    max_mhz: float  # the highest SM clock that any of them reached: what clocks are shares of
+    centroids: dict[str, Centroid]  # by sensitivity class
+
+
+def path_of(gpus_path: str) -> str:
+    """The file that belongs to a gpus.txt."""
+    return f"{gpus_path}.kernels"
+
+
+def write(path: str, models: Mapping[str, Kernels]) -> None:
+    """Replace the file where that changes it. Raises DataError when it cannot be written."""
+    text = json.dumps({"schema": SCHEMA, "models": models}, sort_keys=True) + "\n"
+    try:
+        if _same(path, text):
+            return
+        write_atomic(path, text, 0o644)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror}): see paths.gpus") from None
+
+
+def _same(path: str, text: str) -> bool:
+    try:
+        return read_trusted(path) == text.encode()
+    except (FileNotFoundError, DataError):
+        return False
+
+
+def read(path: str) -> dict[str, Kernels]:
+    """What `write` wrote; {} where there is no file. Raises DataError for one that cannot be used."""
+    try:
+        table = json.loads(read_trusted(path))
+        if table["schema"] != SCHEMA:
+            raise ValueError(f"schema {table['schema']!r}, this version reads {SCHEMA!r}")
+        models = table["models"].items()
+        return {
+            str(model): Kernels(float(highest), {c: Centroid(*map(float, row)) for c, row in rows.items()})
+            for model, (highest, rows) in models
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{path} cannot be read: {error}; the next publication replaces it") from None
+
+
+def kernels_of(records: Iterable[Record]) -> dict[str, Kernels]:
+    """GPU model -> its kernels, from valid records that tell clock, power and duty. Pure."""
+    told: dict[str, list[tuple[str, str, tuple[float, float, float]]]] = defaultdict(list)
+    highest: dict[str, float] = defaultdict(float)
+    for record in records:
+        clock = _spread(record.telemetry, "sm_clk_mhz")
+        highest[record.gpu.model] = max(highest[record.gpu.model], clock.get("p95", 0.0))
+        point = _point(record)
+        if point is not None:
+            told[record.gpu.model].append((record.bench.sensitivity_class, record.gpu.uuid, point))
+    return {
+        model: Kernels(highest[model], found)
+        for model, points in sorted(told.items())
+        if highest[model] > 0 and (found := _by_class(points, highest[model]))
+    }
+
+
+def _point(record: Record) -> tuple[float, float, float] | None:
+    """(duty, SM clock in MHz, share of the power limit) of one record."""
+    if not record.valid or record.bench.sensitivity_class not in SENSITIVITY_CLASSES or not record.env.power_limit_w:
+        return None
+    clock, power = _spread(record.telemetry, "sm_clk_mhz"), _spread(record.telemetry, "power_w")
+    duty = _spread(record.telemetry, "duty")
+    if not ({"p50"} <= clock.keys() & power.keys()) or "power_cap" not in duty:
+        return None
+    return duty["power_cap"], clock["p50"], power["p50"] / record.env.power_limit_w
+
+
+def _spread(telemetry: Mapping[str, Any], name: str) -> dict[str, float]:
+    found = telemetry.get(name)
+    return {k: float(v) for k, v in found.items() if isinstance(v, int | float)} if isinstance(found, dict) else {}
+
+
+def _by_class(points: list[tuple[str, str, tuple[float, float, float]]], highest_mhz: float) -> dict[str, Centroid]:
+    found: dict[str, Centroid] = {}
+    for c in SENSITIVITY_CLASSES:
+        mine = [(uuid, point) for name, uuid, point in points if name == c]
+        if len({uuid for uuid, _ in mine}) >= LEAST_GPUS:
+            duty, clock, pw = (median(point[i] for _, point in mine) for i in range(3))
+            found[c] = Centroid(round(duty, 4), round(clock / highest_mhz, 4), round(pw, 4))
+    return found

@@ -1,0 +1,104 @@
+"""Labels of measured jobs, one small file for each user: FOLDER/<uid>.jsonl, one key a line.
+
+A site's folder stands beside the snapshot and is written by the tick or the publisher, a
+user's own one lies in his state folder (`pal probe`, `pal-rebalance --mine`). palsub reads one file of
+each at every submission, so a file never holds more than `MOST_KEYS` keys. Keys are checksums of
+job names and scripts: the folder is readable by all, and names are nobody else's business.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+
+from slurm_pal.errors import DataError
+from slurm_pal.files import read_trusted, write_atomic
+from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+
+TYPE_CHECKING = False  # typing's own constant costs the import of typing
+if TYPE_CHECKING:
+    from slurm_pal.sensitivity.history import Label
+
+SCHEMA = "pal.labels/1"
+MOST_KEYS = 500
+"""Of each user; those whose newest job is oldest are forgotten."""
+LARGEST = 1 << 20
+
+_HEADER = f'{{"schema": "{SCHEMA}"}}\n'.encode()
+
+Labels = dict[str, "Label"]
+"""Key of a job name or of a script (sensitivity.history) -> label."""
+
+
+def site_folder(snapshot_path: str) -> str:
+    """The folder of the labels that the site publishes."""
+    return f"{snapshot_path}.labels"
+
+
+def path_of(folder: str, uid: int) -> str:
+    """The file of one user."""
+    return os.path.join(folder, f"{uid}.jsonl")
+
+
+def read(path: str) -> Labels:
+    """The labels in a file; {} where there is none. Raises DataError for one that cannot be used."""
+    return {key: label for key, label in (_label(path, line) for line in _lines(path))}
+
+
+def lookup(path: str, keys: Iterable[str]) -> Labels:
+    """Those of some keys, the others not decoded: a submission pays for one or two. Raises DataError like `read`."""
+    raw = _raw(path)
+    heads = [f'\n{{"key": "{key}"'.encode() for key in keys]
+    starts = [raw.find(head) + 1 for head in heads]
+    return dict(_label(path, raw[start : raw.index(b"\n", start)]) for start in starts if start)
+
+
+def _lines(path: str) -> list[bytes]:
+    return _raw(path).split(b"\n")[1:-1]
+
+
+def _raw(path: str) -> bytes:
+    """A whole file, b"" where there is none."""
+    try:
+        raw = read_trusted(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    except OSError as error:
+        raise _damaged(path, error.strerror) from None
+    if len(raw) > LARGEST or not raw.startswith(_HEADER) or not raw.endswith(b"\n"):
+        raise _damaged(path, f"no file of {SCHEMA}")
+    return raw
+
+
+def _damaged(path: str, why: object) -> DataError:
+    return DataError(f"labels {path} cannot be read ({why}): rm it, and measured jobs write a new one")
+
+
+def _label(path: str, line: bytes) -> tuple[str, Label]:
+    from slurm_pal.sensitivity.history import KEPT, Label, Seen  # most submissions find no label
+
+    try:
+        row = json.loads(line)
+        key, known = str(row["key"]), (*SENSITIVITY_CLASSES, UNKNOWN_CLASS)
+        seen = tuple(Seen(int(j), str(c), float(conf), float(at_s)) for j, c, conf, at_s in row["seen"][-KEPT:])
+        if row["class"] not in known or not seen or any(one.sensitivity not in SENSITIVITY_CLASSES for one in seen):
+            raise ValueError("a class that is none")
+        return key, Label(str(row["class"]), int(row["jobs"]), seen)
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(path, error) from None
+
+
+def _row(key: str, label: Label) -> str:
+    return json.dumps({"key": key, "class": label.sensitivity, "jobs": label.jobs, "seen": label.seen})
+
+
+def write(path: str, labels: Labels, mode: int = 0o644) -> None:
+    """Replace a user's file by the newest `MOST_KEYS` of these labels. Raises DataError when it cannot be written."""
+    newest = sorted(labels, key=lambda key: labels[key].seen[-1].at_s)[-MOST_KEYS:]
+    rows = [json.dumps({"schema": SCHEMA}), *(_row(key, labels[key]) for key in newest)]
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o755 if mode & 0o044 else 0o700, exist_ok=True)
+        write_atomic(path, "\n".join(rows) + "\n", mode)
+    except OSError as error:
+        raise DataError(f"labels {path} cannot be written ({error.strerror}): see paths.snapshot") from None

@@ -1,0 +1,102 @@
+"""An observer beside the job: one command before the first command of the job's own script.
+
+sbatch gets a copy of the script in which that command stands on the line of the script's own first
+command. So line numbers, `$0`, process ids, signals and the exit status stay what they were. The
+observer is put into the background at once, has no stream of the job's, and whether it starts,
+runs or dies is nothing to the script. Only a shell can be told so: other scripts are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+
+from slurm_pal.sensitivity.keys import script_digest
+from slurm_pal.submit import checkpoint
+from slurm_pal.submit.argv import CommandLine, SiteOptions, without
+from slurm_pal.submit.checkpoint import CannotWrap
+from slurm_pal.submit.known import work_of
+from slurm_pal.submit.request import Conflict, build, merge
+from slurm_pal.submit.script import READ_LIMIT, Script
+
+TYPE_CHECKING = False  # typing's own constant costs the import of typing
+if TYPE_CHECKING:
+    from slurm_pal.config import Config
+
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh"})
+MODULE = "slurm_pal.profiling.observer"
+
+
+def command(config: Config, seconds: float, digest: str, stage: str = "") -> str:
+    """The words that start the observer; `$$` becomes the batch shell's process id."""
+    from slurm_pal.store.kernels import path_of
+
+    python = config.text("profile", "python") or sys.executable
+    words = [
+        python, "-P", "-m", MODULE, "--seconds", f"{seconds:g}",
+        "--active", f"{config.number('sensitivity', 'active_s'):g}",
+        "--classifier", config.text("sensitivity", "classifier"), "--kernels", path_of(config.gpus_path),
+    ]  # fmt: skip
+    words += ["--digest", digest] if digest else []
+    words += ["--stage", stage] if stage else []
+    return f'({shlex.join(words)} --pid "$$" </dev/null >/dev/null 2>&1 &)'
+
+
+def with_observer(body: bytes, start: str) -> bytes:
+    """The script with the observer's start before its first command.
+
+    Raises CannotWrap for a script that is none of a shell's, that has no command, or that sbatch refuses.
+    """
+    if not body.startswith(b"#!") or b"\0" in body or b"\r\n" in body:
+        raise CannotWrap("the script is none that sbatch takes")
+    words = body[2:].partition(b"\n")[0].split()
+    shell = os.path.basename(words[1] if words and words[0].endswith(b"/env") and words[1:] else (words or [b""])[0])
+    if os.fsdecode(shell) not in SHELLS:
+        raise CannotWrap(f"the script is for {os.fsdecode(shell) or 'nobody'}, and only a shell can start an observer")
+    place = 0
+    for line in body.split(b"\n"):
+        if line.strip() and not line.lstrip().startswith(b"#"):
+            return body[:place] + os.fsencode(start) + b"; " + body[place:]
+        place += len(line) + 1
+    raise CannotWrap("the script has no command")
+
+
+def check(line: CommandLine, environment: Mapping[str, str], script: Script | None, asked: bool) -> None:
+    """Raise CannotWrap for a submission that no observer is for; `asked`: the user wants one, with or without GPUs."""
+    if line.hetjob or (script and script.hetjob):
+        raise CannotWrap("it is heterogeneous")
+    try:
+        merged = merge(line, environment, script)
+    except Conflict as reason:
+        raise CannotWrap(str(reason)) from None
+    if "array" in merged:
+        raise CannotWrap("it is an array")
+    if not asked and not build(line, environment, script).asks_gpus:
+        raise CannotWrap("it asks for no GPU")
+
+
+def observed(
+    line: CommandLine, script: Script | None, config: Config, seconds: float, site: SiteOptions, stage: str = ""
+) -> tuple[CommandLine, Script | None]:
+    """Command line and script with the observer; still to be sent (`sending`). Raises CannotWrap."""
+    start = command(config, seconds, script_digest(work_of(line, script)), stage)
+    words = dict(line.options).get("wrap")
+    if words is not None:
+        if line.script is not None:
+            raise CannotWrap("sbatch takes no script beside --wrap")
+        text = f"{start}; {words}"
+        options = (*((name, value) for name, value in line.options if name != "wrap"), ("wrap", text))
+        return line._replace(options=options, before=(*without(line.before, "wrap", site), f"--wrap={text}")), script
+    if script is None or not script.body or len(script.body) >= READ_LIMIT:
+        raise CannotWrap("the script is not known here, or too long")
+    return line, script._replace(body=with_observer(script.body, start))
+
+
+def sending(line: CommandLine, script: Script | None) -> tuple[str, bytes, CommandLine]:
+    """Path and text of the file that sbatch shall get, and its command line; the path is "" for --wrap."""
+    if line.has("wrap") or script is None:
+        return "", b"", line
+    path, after = checkpoint.sent_as(line)
+    return path, script.body, line._replace(after=after)

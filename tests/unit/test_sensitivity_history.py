@@ -1,0 +1,113 @@
+"""Labels of jobs: when they come, when they change, how far they are believed, how they are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_pal.errors import DataError
+from slurm_pal.sensitivity.history import HALF_LIFE_S, KEPT, Label, Seen, confidence, evidence, learnt
+from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
+from slurm_pal.store import labels
+
+NOW_S = 1_700_000_000.0
+
+
+def after(*jobs: tuple[str, float]) -> Label:
+    label = Label()
+    for number, (sensitivity, sure) in enumerate(jobs):
+        label = learnt(label, Seen(number, sensitivity, sure, NOW_S))
+    return label
+
+
+@pytest.mark.parametrize(
+    ("jobs", "label"),
+    [
+        ([("B", 0.9)], "B"),
+        ([("B", 0.79)], "?"),
+        ([("B", 0.9), ("A", 1.0), ("A", 1.0)], "B"),
+        ([("B", 0.9), ("A", 1.0), ("A", 1.0), ("A", 0.8)], "A"),
+        ([("B", 0.9), ("A", 1.0), ("A", 0.7), ("A", 1.0)], "B"),  # one was not sure: not three in a row
+        ([("B", 0.9), ("A", 1.0), ("C", 1.0), ("A", 1.0)], "B"),
+    ],
+)
+def test_a_label_changes_only_after_three_sure_jobs_in_a_row(jobs: list[tuple[str, float]], label: str) -> None:
+    assert after(*jobs).sensitivity == label
+
+
+def test_a_second_word_of_a_job_replaces_its_first() -> None:
+    label = after(("B", 0.9))
+    again = learnt(label, Seen(0, "B", 1.0, NOW_S + 60))
+    assert (again.jobs, again.seen) == (1, (Seen(0, "B", 1.0, NOW_S + 60),))
+    thrice = label
+    for _ in range(3):
+        thrice = learnt(thrice, Seen(7, "A", 1.0, NOW_S))
+    assert thrice.sensitivity == "B" and thrice.jobs == 2
+
+
+def test_confidence_falls_with_disagreement_and_age() -> None:
+    assert confidence(after(("B", 0.9), ("B", 1.0)), NOW_S) == pytest.approx(0.95)
+    assert confidence(after(("B", 0.9), ("A", 1.0)), NOW_S) == pytest.approx(0.45)
+    assert confidence(after(("B", 1.0)), NOW_S + HALF_LIFE_S) == pytest.approx(0.5)
+    assert confidence(Label(), NOW_S) == 0.0
+    told = evidence(after(("B", 1.0), ("A", 1.0)), "jobs named x", NOW_S + 2 * 86400)
+    assert told.why == "1 of the last 2 jobs named x were measured B, newest 2 d ago"
+
+
+@given(st.lists(st.tuples(st.sampled_from("ABC"), st.floats(0, 1)), max_size=30))
+def test_what_is_kept_is_bounded_and_the_label_was_seen(jobs: list[tuple[str, float]]) -> None:
+    label = after(*jobs)
+    assert label.jobs == len(jobs) and len(label.seen) == min(KEPT, len(jobs))
+    assert label.sensitivity == "?" or label.sensitivity in {c for c, sure in jobs if sure >= 0.8}
+    assert 0.0 <= confidence(label, NOW_S) <= 1.0
+
+
+def test_keys_are_of_the_work_and_not_of_its_dress() -> None:
+    one = script_digest(b"#!/bin/sh\n#SBATCH -N1\n\npython3 train.py\n")
+    assert one == script_digest(b"#!/bin/sh\n#SBATCH -N4 --mem=8G\n# better\n  python3 train.py")
+    assert one != script_digest(b"#!/bin/sh\npython3 test.py\n")
+    assert script_digest(b"#!/bin/sh\n") == "" == script_key("")
+    assert name_key("train") == name_key("pal-probe:train") != name_key("train2")
+    assert name_key("wrap") == name_key("") == name_key("pal-probe:wrap") == ""
+
+
+def test_labels_are_kept_and_found(tmp_path: Path) -> None:
+    path = labels.path_of(str(tmp_path / "snapshot.labels"), 1000)
+    assert labels.read(path) == {} == labels.lookup(path, ["nx"])
+    known = {f"n{i:016x}": after(*[("A", 0.9)] * (1 + i % 3)) for i in range(20)}
+    labels.write(path, known)
+    assert labels.read(path) == known
+    assert labels.lookup(path, ["n" + "0" * 15 + "7", "s" + "0" * 16]) == {
+        "n" + "0" * 15 + "7": known["n" + "0" * 15 + "7"]
+    }
+    assert Path(path).stat().st_mode & 0o777 == 0o644
+    labels.write(path, known, 0o600)
+    assert Path(path).stat().st_mode & 0o777 == 0o600
+
+
+def test_the_keys_not_used_for_longest_are_forgotten(tmp_path: Path) -> None:
+    path = labels.path_of(str(tmp_path), 1)
+    many = {f"n{i}": Label("A", 1, (Seen(i, "A", 1.0, float(i)),)) for i in range(labels.MOST_KEYS + 5)}
+    labels.write(path, many)
+    assert sorted(labels.read(path)) == sorted(f"n{i}" for i in range(5, labels.MOST_KEYS + 5))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{}\n", '{"schema": "pal.labels/9"}\n', '{"schema": "pal.labels/1"}',
+        '{"schema": "pal.labels/1"}\n{"key": "nx", "class": "Z", "jobs": 1, "seen": [[1, "A", 1, 1]]}\n',
+        '{"schema": "pal.labels/1"}\n{"key": "nx", "class": "A", "jobs": 1, "seen": []}\n',
+        '{"schema": "pal.labels/1"}\n{"key": "nx", "class": "A", "jobs": 1, "seen": [[1, "A", 1]]}\n',
+        '{"schema": "pal.labels/1"}\n{"key": "nx"\n',
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_told_in_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "5.jsonl").write_text(text)
+    with pytest.raises(DataError, match=r"5\.jsonl cannot be read .*rm it"):
+        labels.read(str(tmp_path / "5.jsonl"))
+    with pytest.raises(DataError):
+        labels.lookup(str(tmp_path / "5.jsonl"), ["nx"])
