@@ -75,7 +75,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "active_s": Key(60.0, "so long a job must be seen at work before its class is told, s", minimum=2),
         "classifier": Key(
             "centroid",
-            "how telemetry becomes a class: the nearest of the sweep's own kernels, thresholds between them, fixed ones",
+            "how telemetry becomes a class: nearest of the sweep's kernels, thresholds between them, fixed ones",
             choices=("centroid", "calibrated", "rules"),
         ),
     },

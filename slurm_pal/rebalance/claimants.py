@@ -110,10 +110,11 @@ def _claimant(one: Waiting, leases: Leases, site: Site, known: Known, expected: 
     if request.leave or request.shape is None or request.req_nodes or request.reservation:
         return None
     limit_s = math.inf if job.fields.get("TimeLimit") == "UNLIMITED" else job.time_limit_s
-    places = {name: site.place(name, request, limit_s) for name in own if site.holds(name, job, request, limit_s)}
+    places = {name: site.place(name, request, limit_s) for name in own}
     could = {name: place for name, place in places.items() if place is not None}
     speed, error = speeds(job, request.shape.total, [*could], known)
-    return Claimant(job, own, _open_shape(request), speed, error, could, expected.of(job), one.waited_s)
+    closed = frozenset(name for name in could if not site.holds(name, job, request, limit_s))
+    return Claimant(job, own, _open_shape(request), speed, error, could, expected.of(job), one.waited_s, closed)
 
 
 def _open_shape(request: Request) -> GpuShape:

@@ -47,6 +47,7 @@ class Claimant(NamedTuple):
     nodes: Mapping[str, Sequence[str]]  # partition -> nodes with what it needs beside GPUs free now
     run_s: float  # expected in the slowest of its partitions: its time limit must hold there, too
     waited_s: float  # so long it could have started, and was kept from it by us
+    closed: Set[str] = frozenset()  # partitions of which the lists of nodes on the job, ours perhaps, leave none
 
 
 class Terms(NamedTuple):
@@ -145,7 +146,11 @@ class _Sharing:
         terms: Terms, now_s: float,
     ) -> None:  # fmt: skip
         self._one, self._lease, self._room, self._up, self._terms, self._now_s = one, lease, room, up, terms, now_s
-        wanted = [name for name in one.own if place.get(name, 0.0) > LEAST_SHARE and one.speed.get(name, 0.0) > 0]
+        wanted = [
+            name
+            for name in one.own
+            if place.get(name, 0.0) > LEAST_SHARE and one.speed.get(name, 0.0) > 0 and name not in one.closed
+        ]
         self._wanted = tuple(sorted(wanted, key=lambda name: -place[name]))
         since = lease if lease is not None and lease.restarts == one.job.restarts else None
         if since is not None and now_s < since.made_s - CLOCK_SKEW_S:  # the clock was set back: its times mean nothing

@@ -31,7 +31,7 @@ from slurm_pal.rebalance.planning import to_move
 from slurm_pal.rebalance.retarget import Wish, over
 from slurm_pal.rebalance.role import COMMENT, FEATURES, WEIGHTS, Role
 from slurm_pal.rebalance.round import LATEST_S, Publisher, Round
-from slurm_pal.rebalance.wishes import Hand
+from slurm_pal.rebalance.wishes import AGAIN_S, LAST_S, Hand
 from slurm_pal.slurm.client import Overview, SlurmClient
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.slurm.diag import busy
@@ -201,9 +201,11 @@ class Tick:
                 for job_id in gone:
                     self._journal.end_lease(job_id, "the job has left the queue", now_s, PARTITION)
 
-    def _carry_wishes(self, wishes: Sequence[Wish], overview: Overview, now_s: float) -> None:
+    def _carry_wishes(
+        self, wishes: Sequence[Wish], overview: Overview, now_s: float, again_s: Sequence[float] = AGAIN_S
+    ) -> None:
         jobs = {job.job_id: job for job in overview.jobs}
-        self._trouble += self._hand.carry_out(wishes, jobs, now_s)
+        self._trouble += self._hand.carry_out(wishes, jobs, now_s, again_s)
 
     def _change_nodes(self, decided: Decided, overview: Overview) -> None:
         """Class features and weights, where they are asked for, allowed, and not as they should be."""
@@ -327,5 +329,5 @@ class Tick:
         }
         partitions = {job_id: lease for job_id, lease in partitions.items() if job_id not in moving}
         own = sharing.over(partitions, overview.jobs, sharing.up(overview), "nobody shares out partitions")
-        self._carry_wishes(own, overview, now_s)
-        self._carry_wishes(over(leases, overview.jobs, LATEST_S, self.pass_s), overview, now_s)
+        wishes = [*own, *over(leases, overview.jobs, LATEST_S, self.pass_s)]
+        self._carry_wishes(wishes, overview, now_s, LAST_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_pal.errors import BusyError, DataError, NotNowError, SlurmError
 from slurm_pal.hostlist import expand
@@ -21,6 +21,8 @@ _REPLACED, REFUSED = "another list takes its place", "Slurm refused: "
 _NOT_NOW = "Slurm has the job in its hands"
 AGAIN_S = (0.1, 0.2, 0.3)
 """Pauses before what Slurm could not do at that moment is tried again; then it is left to the next tick."""
+LAST_S = (*AGAIN_S, 0.5, 1.0, 1.0, 2.0)
+"""The same where there is no next tick."""
 DOUBT_S = 900.0
 """A tick takes no longer, so what was in doubt at the last one is no older than that."""
 
@@ -77,15 +79,18 @@ class Hand:
         if why.startswith((_REPLACED, REFUSED)) and _bears(job, other):
             self._journal.lease(other)
 
-    def carry_out(self, wishes: Iterable[Wish], jobs: Mapping[int, SlurmJob], now_s: float) -> list[str]:
+    def carry_out(
+        self, wishes: Iterable[Wish], jobs: Mapping[int, SlurmJob], now_s: float, again_s: Sequence[float] = AGAIN_S
+    ) -> list[str]:
         """Do what is wished; what went wrong, one line each.
 
-        While the journal cannot be written no list is set, and the others are still taken back.
+        What Slurm cannot do at that moment is tried again after each pause of `again_s`. While the
+        journal cannot be written no list is set, and the others are still taken back.
         """
         trouble: list[str] = []
         comments: dict[int, str] = {}  # a job may be given two lists, and its comment is to tell both
         left = [*wishes]
-        for pause_s in (0.0, *AGAIN_S):
+        for pause_s in (0.0, *again_s):
             time.sleep(pause_s)
             left = [wish for wish in left if not self._carried(wish, jobs.get(wish.job_id), comments, trouble, now_s)]
             if not left:

@@ -195,6 +195,15 @@ def test_a_partition_where_it_cannot_run_is_never_chosen() -> None:
     assert wish(claimant(job(), speed={"slow": 1.0, "fast": 0.0}), {"fast": 1.0}, room(f0=4)).action == "none"
 
 
+def test_a_partition_that_the_lists_on_the_job_close_is_not_chosen() -> None:
+    """The other stays a partition that it is kept off, so that a list which stands is kept."""
+    pinned = claimant(job(), closed=frozenset({"fast"}))
+    assert wish(pinned, {"fast": 1.0}, room(f0=4)).action == "none"
+    assert wish(pinned, {"fast": 0.9, "slow": 0.1}, room(f0=4, s0=4)).fields == {"Partition": "slow"}
+    standing = claimant(job("fast"), closed=frozenset({"slow"}))
+    assert wish(standing, {"fast": 1.0}, room(), lease("fast", until_s=NOW_S + 10)).action == "keep"
+
+
 def test_a_partition_without_what_it_needs_beside_gpus_has_no_room() -> None:
     one = claimant(job(), nodes={"slow": ("s0", "s1"), "fast": ()})
     found = wish(one, {"fast": 1.0}, room(f0=4))
