@@ -127,7 +127,7 @@ def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
     log = EventLog(log_path(config, own), echo=wanted.daemon, mode=0o600 if own else 0o640)
     for line in role.cannot:
         click.echo(f"pal-rebalance: {line}", err=True)
-    return Tick(config, client, counted, journal, role, publisher, log, act=wanted.act)
+    return Tick(config, client, counted, journal, role, publisher, log, act=wanted.act, last=not wanted.daemon)
 
 
 def _may_publish(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> bool:

@@ -59,14 +59,18 @@ class Outcome(NamedTuple):
 
 
 class Tick:
-    """Ticks of one process: one journal, one role. Without `act` nothing is told to Slurm."""
+    """Ticks of one process: one journal, one role. Without `act` nothing is told to Slurm.
+
+    `last`: no other tick follows soon, so what Slurm cannot do at the moment is insisted on.
+    """
 
     def __init__(
         self, config: Config, client: SlurmClient, counted: Counted, journal: Journal, role: Role,
-        publisher: Publisher | None, log: EventLog, *, act: bool,
+        publisher: Publisher | None, log: EventLog, *, act: bool, last: bool = False,
     ) -> None:  # fmt: skip
         self._config, self._client, self._counted, self._journal, self._role = config, client, counted, journal, role
         self._publisher, self._log, self._act = publisher, log, act
+        self._again_s = LAST_S if last else AGAIN_S
         self._decider = Decider(config, journal, role)
         self._hand = Hand(client, journal, role, log)
         limits = StepLimits(ack_limit_s=config.number("rebalance", "ack_limit_s"), start_limit_s=self.pass_s)
@@ -201,11 +205,9 @@ class Tick:
                 for job_id in gone:
                     self._journal.end_lease(job_id, "the job has left the queue", now_s, PARTITION)
 
-    def _carry_wishes(
-        self, wishes: Sequence[Wish], overview: Overview, now_s: float, again_s: Sequence[float] = AGAIN_S
-    ) -> None:
+    def _carry_wishes(self, wishes: Sequence[Wish], overview: Overview, now_s: float) -> None:
         jobs = {job.job_id: job for job in overview.jobs}
-        self._trouble += self._hand.carry_out(wishes, jobs, now_s, again_s)
+        self._trouble += self._hand.carry_out(wishes, jobs, now_s, self._again_s)
 
     def _change_nodes(self, decided: Decided, overview: Overview) -> None:
         """Class features and weights, where they are asked for, allowed, and not as they should be."""
@@ -330,4 +332,5 @@ class Tick:
         partitions = {job_id: lease for job_id, lease in partitions.items() if job_id not in moving}
         own = sharing.over(partitions, overview.jobs, sharing.up(overview), "nobody shares out partitions")
         wishes = [*own, *over(leases, overview.jobs, LATEST_S, self.pass_s)]
-        self._carry_wishes(wishes, overview, now_s, LAST_S)
+        self._again_s = LAST_S
+        self._carry_wishes(wishes, overview, now_s)
