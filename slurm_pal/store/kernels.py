@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -72,21 +72,28 @@ def read(path: str) -> dict[str, Kernels]:
         raise DataError(f"{path} cannot be read: {error}; the next publication replaces it") from None
 
 
-def kernels_of(records: Iterable[Record]) -> dict[str, Kernels]:
-    """GPU model -> its kernels, from valid records that tell clock, power and duty. Pure."""
-    told: dict[str, list[tuple[str, str, tuple[float, float, float]]]] = defaultdict(list)
-    highest: dict[str, float] = defaultdict(float)
-    for record in records:
-        clock = _spread(record.telemetry, "sm_clk_mhz")
-        highest[record.gpu.model] = max(highest[record.gpu.model], clock.get("p95", 0.0))
+class Points:
+    """What valid records tell of clock, power and duty, gathered one by one. No I/O."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, list[tuple[str, str, tuple[float, float, float]]]] = defaultdict(list)
+        self._highest: dict[str, float] = defaultdict(float)
+
+    def take(self, record: Record) -> None:
+        """Add what one record tells."""
+        clock, model = _spread(record.telemetry, "sm_clk_mhz"), record.gpu.model
+        self._highest[model] = max(self._highest[model], clock.get("p95", 0.0))
         point = _point(record)
         if point is not None:
-            told[record.gpu.model].append((record.bench.sensitivity_class, record.gpu.uuid, point))
-    return {
-        model: Kernels(highest[model], found)
-        for model, points in sorted(told.items())
-        if highest[model] > 0 and (found := _by_class(points, highest[model]))
-    }
+            self._told[model].append((record.bench.sensitivity_class, record.gpu.uuid, point))
+
+    def kernels(self) -> dict[str, Kernels]:
+        """GPU model -> its kernels."""
+        return {
+            model: Kernels(self._highest[model], found)
+            for model, points in sorted(self._told.items())
+            if self._highest[model] > 0 and (found := _by_class(points, self._highest[model]))
+        }
 
 
 def _point(record: Record) -> tuple[float, float, float] | None:

@@ -64,8 +64,13 @@ class Classification(NamedTuple):
 def classify(records: Iterable[Record], now_s: float, params: Params | None = None) -> Classification:
     """Classify every GPU seen within the retention horizon, as of `now_s` (Unix s)."""
     params = params or Params()
+    return classify_sweeps(sweeps(records, now_s, params), now_s, params)
+
+
+def classify_sweeps(known: Iterable[Sweep], now_s: float, params: Params) -> Classification:
+    """The same from sweeps in time order (`runs.in_order` has them without holding all records)."""
     fold = _Fold(params)
-    for sweep in sweeps(records, now_s, params):
+    for sweep in known:
         fold.take(sweep)
     return fold.finish(now_s)
 

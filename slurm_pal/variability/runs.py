@@ -7,7 +7,7 @@ that makes an older number of the same GPU worthless is in `Environment`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
@@ -100,6 +100,20 @@ def sweeps(records: Iterable[Record], now_s: float, params: Params) -> list[Swee
         if record.ts_end >= oldest_s:
             by_sweep.setdefault(record.sweep_id, []).append(record)
     return sorted(_sweep(sweep_id, runs, now_s, params) for sweep_id, runs in by_sweep.items())
+
+
+def in_order(batches: Iterable[tuple[float, Iterable[Record]]], now_s: float, params: Params) -> Iterator[Sweep]:
+    """The same sweeps from records that come sweep by sweep, with only those in memory that overlap in time.
+
+    A batch is (Unix s of its oldest record, all records of one sweep); they come in order of that time.
+    """
+    waiting: list[Sweep] = []
+    for first_s, records in batches:
+        over_s = min(first_s, now_s)  # no sweep still to come is older
+        yield from sorted(sweep for sweep in waiting if sweep.ts < over_s)
+        waiting = [sweep for sweep in waiting if sweep.ts >= over_s]
+        waiting += sweeps(records, now_s, params)
+    yield from sorted(waiting)
 
 
 def _sort_key(record: Record) -> tuple[str, float, str, str]:

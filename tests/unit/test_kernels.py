@@ -28,8 +28,15 @@ def records(sensitivity: str, gpus: int = 4, **changes: object) -> list[Record]:
     return [record(f"GPU-{i}", index=i, sensitivity=sensitivity, **more) for i in range(gpus)]  # type: ignore[arg-type]
 
 
+def gathered(of: list[Record]) -> dict[str, kernels.Kernels]:
+    points = kernels.Points()
+    for one in of:
+        points.take(one)
+    return points.kernels()
+
+
 def test_each_model_has_a_place_for_each_class() -> None:
-    found = kernels.kernels_of([*records("A"), *records("B"), *records("C"), *records("A", model="Other")])
+    found = gathered([*records("A"), *records("B"), *records("C"), *records("A", model="Other")])
     assert found["Emu V100"] == kernels.Kernels(
         1500.0, {"A": Centroid(1.0, 0.9, 0.99), "B": Centroid(0.0, 1.0, 0.6), "C": Centroid(0.0, 1.0, 0.27)}
     )
@@ -45,13 +52,13 @@ def test_each_model_has_a_place_for_each_class() -> None:
     ],
 )  # fmt: skip
 def test_records_that_do_not_tell_are_left_out(changes: dict[str, object]) -> None:
-    assert kernels.kernels_of(records("A", **changes)) == {}  # type: ignore[arg-type]
+    assert gathered(records("A", **changes)) == {}  # type: ignore[arg-type]
 
 
 def test_what_is_written_is_read_and_an_equal_file_is_left_alone(tmp_path: Path) -> None:
     path = kernels.path_of(str(tmp_path / "gpus.txt"))
     assert kernels.read(path) == {}
-    found = kernels.kernels_of([*records("A"), *records("C")])
+    found = gathered([*records("A"), *records("C")])
     kernels.write(path, found)
     assert kernels.read(path) == found
     before = Path(path).stat().st_ino

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_pal.variability.params import Params
-from slurm_pal.variability.runs import environment_of, group_of, number, run_flags, sweeps, weight_of
+from slurm_pal.variability.records import Record
+from slurm_pal.variability.runs import environment_of, group_of, in_order, number, run_flags, sweeps, weight_of
 
 from .records_factory import DAY_S, NOW_S, record
 
@@ -133,3 +136,23 @@ def test_a_minor_driver_or_a_silent_device_changes_nothing() -> None:
     old = environment_of(record())
     assert not environment_of(record(driver="550.99.1")).changed_since(old)
     assert not environment_of(record(power_limit_w=None, vbios="", ecc_mode="unknown")).changed_since(old)
+
+
+RUNS = st.tuples(
+    st.integers(0, 4), st.integers(0, 2), st.sampled_from("AB"), st.floats(-200 * DAY_S, 2 * DAY_S), st.floats(0.9, 1.2)
+)
+
+
+@given(st.lists(RUNS, max_size=30))
+def test_sweep_by_sweep_is_the_same_as_all_at_once(runs: list[tuple[int, int, str, float, float]]) -> None:
+    """Sweeps may overlap in time, begin before the retention, and come from a clock that is ahead."""
+    records = [
+        record(f"GPU-{gpu}", sweep=f"s{sweep}", sensitivity=c, ts=NOW_S + at_s, slowdown=slow, run_id=str(k))
+        for k, (sweep, gpu, c, at_s, slow) in enumerate(runs)
+    ]
+    by_sweep: dict[str, list[Record]] = {}
+    for one in records:
+        by_sweep.setdefault(one.sweep_id, []).append(one)
+    batches = sorted((min(one.ts_end for one in mine), name) for name, mine in by_sweep.items())
+    found = [*in_order(((first_s, by_sweep[name]) for first_s, name in batches), NOW_S, P)]
+    assert found == sweeps(records, NOW_S, P)
