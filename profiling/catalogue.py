@@ -48,7 +48,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     """The same for people."""
     shown = [f"{'ID':15} {'CLASS':6} {'UNIT':8} {'DTYPE':6} {'SHAPE':21} SET"]
     for row in found["benchmarks"]:
-        group = "quick" if row["quick"] else "default" if row["default"] else "-"
+        group = "default, quick" if row["quick"] else "default" if row["default"] else "-"
         kind = row["class"] or "health"
         shown.append(f"{row['id']:15} {kind:6} {row['unit']:8} {row['dtype']:6} {row['shape']:21} {group}")
     shown += ["", "BACKEND  HERE"]
