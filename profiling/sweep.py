@@ -50,8 +50,8 @@ BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 TRANSIENT = (
     "unable to contact slurm controller", "socket timed out", "temporarily", "did not answer within", "connect failure",
-    "connection refused", "communication", "timed out", "submitjoblimit", "submitjobsperuser", "maxsubmitjob",
-    "zero bytes",
+    "connection refused", "connection reset", "communication", "timed out", "submitjoblimit", "submitjobsperuser",
+    "maxsubmitjob", "zero bytes",
 )  # fmt: skip
 """Parts of Slurm's messages after which the same command may work a little later."""
 

@@ -4,7 +4,7 @@
 
 The job is requeued, not held: Slurm itself starts it again after a delay (cred_expire + 1 s),
 whatever becomes of us. In that delay it is given its nodes, its partition where that is to be
-another one, and `StartTime=now`, on a node that it held not before `SETTLED_S`. So no job can be
+another one, and a start in `LATER_S` instead of a minute or two. So no job can be
 left held by us, a hold that we see is always somebody else's, and the job keeps its place in the
 queue, which a released one would lose.
 
@@ -32,9 +32,12 @@ PLANNED, SIGNALLING, REQUEUEING, TARGETING = "planned", "signalling", "requeuein
 CLEARING, FREEING = "clearing", "freeing"
 """The list is taken back; the delay after the requeue is ended, too."""
 SETTLED_S = 1.2
-"""So long after its end a job does not start again on a node that it held. slurmd compares the moment of the
-kill with that of the new credential in whole seconds; a start within the same second is refused there ("Job
-credential revoked"), and slurmctld then ends the job for good (seen on 22.05)."""
+"""So long after its end a job does not start again, whatever node it gets: it may be one that it held, just now or
+in an earlier move, or because its user changes its lists meanwhile. There slurmd compares the moment of the kill with
+that of the new credential in whole seconds; a start within the same second is refused ("Job credential revoked"),
+and slurmctld then ends the job for good (seen on 22.05 and 24.11)."""
+LATER_S, LATER = 2.0, "now+2"
+"""The start that comes with the update of the lists; slurmctld cuts it to whole seconds."""
 _STARTED = JOB_ACTIVE - {"COMPLETING"}
 
 
@@ -185,29 +188,20 @@ def _aimed(seen: _Seen, age_s: float) -> dict[str, str]:
     fields = {"ReqNodeList": _ours(seen.move)}
     if seen.move.partition:
         fields["Partition"] = seen.move.partition
-    if age_s >= _settled_s(seen.move):
-        fields["StartTime"] = "now"
+    fields["StartTime"] = "now" if age_s >= SETTLED_S else LATER
     own = in_force(seen.job).get("ExcNodeList")
     if seen.lease is not None and _still_excluded(seen.job, seen.lease):
         own = seen.lease.own
     return fields if own is None else fields | {"ExcNodeList": own}
 
 
-def _settled_s(move: Move) -> float:
-    """How long the job must not start on its target yet."""
-    held = {word.partition(":")[0] for word in move.source.split()}
-    return SETTLED_S if held.intersection(expand(_ours(move))) else 0.0
-
-
 def _targeted(seen: _Seen) -> Act:
-    settled_s = _settled_s(seen.move)
-    if seen.age_s > seen.limits.start_limit_s + settled_s or seen.whose == "other":
+    if seen.age_s > seen.limits.start_limit_s + LATER_S or seen.whose == "other":
         return _cleared(seen)
     # The update may not have been given, or slurmctld was away or busy with the job.
     same = not seen.move.partition and _names(seen.move.own_req) == _names(_ours(seen.move))
     nothing_to_see = same and not _delayed(seen.job, seen.now_s)
-    started = not settled_s or seen.age_s < settled_s or not _delayed(seen.job, seen.now_s)
-    if nothing_to_see or (seen.whose == "ours" and started) or (seen.whose != "ours" and _may_start(seen)):
+    if nothing_to_see or seen.whose == "ours" or _may_start(seen):
         return Act()
     return Act(action="update", fields=_aimed(seen, seen.age_s))
 
@@ -250,7 +244,7 @@ def back(move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float
     whose = {"ReqNodeList": _whose_nodes(move, job, lease), "Partition": _whose_partitions(move, job)}
     own = {"ReqNodeList": move.own_req, "Partition": move.own_partitions}
     fields = {key: own[key] for key, whom in whose.items() if whom in ("ours", "old")}
-    if "ours" not in whose.values() and _delayed(job, now_s):  # ours came with StartTime=now: a delay is not ours
+    if "ours" not in whose.values() and _delayed(job, now_s):  # ours came with its own start: a delay is not ours
         fields["StartTime"] = "now"
     return fields
 

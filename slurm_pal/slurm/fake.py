@@ -305,7 +305,8 @@ class FakeSlurm:
         job.comment = pairs.get("Comment", job.comment)
         job.admin_comment = pairs.get("AdminComment", job.admin_comment)
         if "StartTime" in pairs and job.state == "PENDING":
-            job.begin_s = 1.0 if pairs["StartTime"] == "now" else unix_s(pairs["StartTime"])
+            now, plus, seconds = pairs["StartTime"].partition("+")
+            job.begin_s = unix_s(now) if now != "now" else self.clock() + float(seconds) if plus else 1.0
         return Completed(0, "", "")
 
     def _update_nodes(self, pairs: dict[str, str]) -> Completed:

@@ -17,7 +17,6 @@ import pytest
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.lab.lab import Lab
 from slurm_pal.rebalance.journal import PARTITION, Move, TickLease, open_journal
-from slurm_pal.rebalance.steps import SETTLED_S
 
 from . import queue_of, test_moves
 from .parted import lab_of, site_of
@@ -211,7 +210,6 @@ def test_a_change_of_its_users_stays(moving: test_moves.Site, step: str) -> None
     def change(present: str) -> None:
         if present == step and not done_at:
             moving.until(number, lambda job: job.state == "PENDING" and not job.nodes)
-            time.sleep(SETTLED_S)  # a start on the node that it comes from, within the second, ends any job for good
             queue_of.updated(moving.client, number, Partition="slow")
             done_at.append(present)
 

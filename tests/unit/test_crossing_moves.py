@@ -15,7 +15,7 @@ from slurm_pal.errors import SlurmError
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import steps
 from slurm_pal.rebalance.journal import PARTITION, Move, TickLease
-from slurm_pal.rebalance.steps import Act, act
+from slurm_pal.rebalance.steps import LATER, Act, act
 
 from . import test_mover
 from .fake_partitions import PartedSlurm
@@ -26,7 +26,7 @@ PARTS = {"slow": ["n0"], "fast": ["n1"], "other": ["n2"]}
 CROSSING = MOVE._replace(partition="fast", own_partitions=OWN)
 HERE = PENDING._replace(partition=OWN)
 THERE = PENDING._replace(partition="fast", req_nodes=("n1",), reason="Resources")
-AIMED = {"ReqNodeList": "n1", "Partition": "fast", "StartTime": "now"}
+AIMED = {"ReqNodeList": "n1", "Partition": "fast", "StartTime": LATER}
 FREED = {"ReqNodeList": "", "Partition": OWN}
 
 
@@ -66,7 +66,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
         ("targeting", THERE, 1, Act()),
         ("targeting", THERE._replace(req_nodes=()), 1, Act()),  # it may be running by now
         ("targeting", THERE._replace(req_nodes=(), reason="BeginTime"), 1, Act(action="update", fields=AIMED)),
-        ("targeting", THERE, 4, Act("clearing", "update", FREED)),
+        ("targeting", THERE, 4, Act()),
+        ("targeting", THERE, 6, Act("clearing", "update", FREED)),
         ("targeting", THERE._replace(partition="slow"), 1, Act("clearing", "update", {"ReqNodeList": ""})),
         ("targeting", THERE._replace(partition=OWN), 1, Act("clearing", "update", {"ReqNodeList": ""})),
         ("targeting", THERE._replace(req_nodes=("n2",)), 1, Act("clearing", "update", {"Partition": OWN})),
@@ -84,7 +85,7 @@ def test_where_its_user_named_the_target_the_partition_still_tells() -> None:
     move = CROSSING._replace(step="targeting", own_req="n1")
     assert act(move, HERE._replace(req_nodes=("n1",)), START_S, LIMITS).action == "update"
     assert act(move, THERE, START_S, LIMITS) == Act()
-    assert act(move, THERE, START_S + 4, LIMITS) == Act("clearing", "update", {"Partition": OWN})
+    assert act(move, THERE, START_S + 6, LIMITS) == Act("clearing", "update", {"Partition": OWN})
 
 
 def test_a_partition_that_stays_on_a_job_is_remembered() -> None:
@@ -114,7 +115,7 @@ def test_there_and_back(site: Site) -> None:
     assert (site.outcome(number), site.list_of(number)) == ("moved", "fast")
     assert (site.partitions()[number].ours, site.partitions()[number].own) == ("fast", OWN)
     orders = [call for call in site.slurm.calls if call[:2] == ["scontrol", "update"]]
-    assert len(orders) == 1 and {*orders[0]} >= {"Partition=fast", "ReqNodeList=n1", "StartTime=now"}
+    assert len(orders) == 1 and {*orders[0]} >= {"Partition=fast", "ReqNodeList=n1", f"StartTime={LATER}"}
     back = {"partition": "slow", "source": "n1:0", "target": ("n0",), "target_gpus": "n0:0", "old_partitions": "fast"}
     site.start(number, **back)
     site.run()
