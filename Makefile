@@ -49,7 +49,7 @@ tools:  ## Debian packages that only tests need: Lua for the filters, a compiler
 test: setup tools lint  ## Lint, then all tests, those on a real Slurm included
 	@root=$$(mktemp -d) && chmod 711 $$root && trap 'rm -rf $$root' EXIT; \
 	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest -q -n 3 --dist loadfile -o cache_dir=$(VENV)/slurm-cache tests/slurm > $$root/slurm.log 2>&1 & slurm=$$!; \
-	echo "$(BIN)/pytest -q"; $(BIN)/pytest -q --ignore=tests/slurm; others=$$?; \
+	echo "$(BIN)/pytest -q"; $(BIN)/pytest -q -n 2 --ignore=tests/slurm; others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; test $$others = 0 -a $$real = 0
 
 test-releases:  ## The tests under three releases of Slurm, each in a root directory made by debootstrap

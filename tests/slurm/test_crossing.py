@@ -97,6 +97,7 @@ def test_its_own_list_is_back_when_it_is_requeued(site: Site) -> None:
         stop(daemon)
     site.client.requeue(number)
     pending(site, number, "fast")
+    site.client.update_job(number, StartTime="now+600")  # Slurm's own delay is over before a slow machine has looked
     site.env["SLURM_PAL_REBALANCE_ALLOCATION"] = ""
     site.run(*REBALANCE, "--once", "--act")
     assert pending(site, number, OWN).req_nodes == () and number not in lists(site)
