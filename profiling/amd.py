@@ -31,6 +31,7 @@ _THROTTLERS = (
     (0x0000_0FFF_0000_0000, bits.SW_THERMAL),  # temperatures
     (0x0000_F000_0000_0000, bits.HW_THERMAL),  # regulator hot, processor hot
 )
+_BLANK = frozenset((2**16 - 1, 2**32 - 1, 2**64 - 1))  # "not there", which the package before ROCm 6.1 hands on
 _WHOLE = ("", "SPX")  # one partition that is the whole device
 _UJ_PER_J = _UW_PER_W = 1e6
 _GENERATION_GT_S = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)  # PCI Express 1 to 6
@@ -56,7 +57,7 @@ class AmdSmi:
         Raises DeviceError where amdsmi cannot be used.
         """
         try:
-            found = [self._info(handle) for handle in self._open().amdsmi_get_processor_handles()]
+            found = [self._info(handle) for handle in self._ask("amdsmi_get_processor_handles") or ()]
         finally:
             self._close()
         seen = sorted((info for info in found if info is not None), key=lambda info: info.pci_bus_id)
@@ -90,8 +91,8 @@ class AmdSmi:
         link = _inner(self._table("amdsmi_get_pcie_info", handle), "pcie_static")
         return Static(
             driver=_word(self._table("amdsmi_get_gpu_driver_info", handle).get("driver_version")),
-            power_limit_w=_scaled(caps.get("power_cap"), _UW_PER_W),
-            default_power_limit_w=_scaled(caps.get("default_power_cap"), _UW_PER_W),
+            power_limit_w=_scaled(caps.get("power_cap"), _UW_PER_W) or None,  # 0: a partition's
+            default_power_limit_w=_scaled(caps.get("default_power_cap"), _UW_PER_W) or None,
             ecc_mode="unknown" if ecc is None else "enabled",
             mig_mode=self._partition(handle),
             max_sm_clk_mhz=_number(self._clock(handle, "GFX").get("max_clk")),
@@ -126,7 +127,12 @@ class AmdSmi:
 
     def _others(self, handle: Foreign) -> tuple[str, ...]:
         listed = self._ask("amdsmi_get_gpu_process_list", handle) or ()
-        found = {p["pid"]: _whole(_inner(p, "memory_usage").get("vram_mem")) for p in listed if isinstance(p, Mapping)}
+        told = [p for p in listed if isinstance(p, Mapping)]
+        found = {
+            pid: _whole(_inner(p, "memory_usage").get("vram_mem"))
+            for p in told
+            if (pid := _whole(p.get("pid"))) is not None
+        }
         who = self._processes
         return tuple(who.describe(pid, used) for pid, used in sorted(found.items()) if not who.ours(pid))
 
@@ -145,21 +151,26 @@ class AmdSmi:
         seen = self._table("amdsmi_get_gpu_metrics_info", handle)
         present = _number(seen.get("current_socket_power"))
         power = present if present is not None else _number(seen.get("average_socket_power"))
-        busy = _number(seen.get("average_gfx_activity"))
         speed = _number(seen.get("pcie_link_speed"))  # 0.1 GT/s
         return Sample(
             t_s=time.monotonic(),
             sm_clk_mhz=_first(seen, "current_gfxclk", "average_gfxclk_frequency"),
             mem_clk_mhz=_first(seen, "current_uclk", "average_uclk_frequency"),
-            power_w=power if power is not None else self._number("amdsmi_get_power_info", handle, key="socket_power"),
+            power_w=power if power is not None else self._power_w(handle),
             temp_c=_first(seen, "temperature_hotspot", "temperature_edge"),
             mem_temp_c=_number(seen.get("temperature_mem")),
             reasons=_reasons(seen, last),
             power_avg_w=None if present is None else _number(seen.get("average_socket_power")),
-            utilisation=None if busy is None else busy / 100.0,
+            utilisation=_share(seen.get("average_gfx_activity")),
             pcie_gen=None if not speed else _generation(speed / 10.0),
             pcie_width=_whole(seen.get("pcie_link_width")) or None,
+            dram=_share(seen.get("average_umc_activity")),
         )
+
+    def _power_w(self, handle: Foreign) -> float | None:
+        """Where the table lacks it; the names are those of ROCm 6.4 on and of those before."""
+        told = self._table("amdsmi_get_power_info", handle)
+        return _first(told, "socket_power", "current_socket_power", "average_socket_power")
 
     def _clock(self, handle: Foreign, name: str) -> Mapping[str, Foreign]:
         kind = getattr(getattr(self._open(), "AmdSmiClkType", None), name, None)
@@ -185,7 +196,7 @@ class AmdSmi:
 
     def _handle(self, uuid: str) -> Foreign:
         if not self._handles:
-            for handle in self._open().amdsmi_get_processor_handles():
+            for handle in self._ask("amdsmi_get_processor_handles") or ():
                 self._handles[str(self._ask("amdsmi_get_gpu_device_uuid", handle))] = handle
         if uuid not in self._handles:
             raise DeviceError(f"amdsmi knows no device {uuid}")
@@ -233,10 +244,12 @@ def _generation(gt_s: float) -> int | None:
 
 
 def _number(value: object) -> float | None:
-    """A number, also the first of a list of them; None for "N/A"."""
+    """A number, also the first of a list of them; None for "N/A" and for the driver's own sign of it."""
     if isinstance(value, list | tuple):
         return next((n for v in value if (n := _number(v)) is not None), None)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool) or value in _BLANK:
+        return None
+    return float(value)
 
 
 def _whole(value: object) -> int | None:
@@ -247,6 +260,12 @@ def _whole(value: object) -> int | None:
 def _scaled(value: object, scale: float) -> float | None:
     number = _number(value)
     return None if number is None else number / scale
+
+
+def _share(value: object) -> float | None:
+    """Of percent."""
+    number = _number(value)
+    return None if number is None else min(number / 100.0, 1.0)
 
 
 def _first(table: Mapping[str, Foreign], *names: str) -> float | None:

@@ -22,6 +22,7 @@ def show(device: DeviceInfo, peers: Iterable[DeviceInfo]) -> None:
     if name:
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         os.environ[name] = ",".join([device.uuid, *(peer.uuid for peer in peers)])
+        os.environ.pop("CUDA_LAUNCH_BLOCKING", None)  # a debugging aid that would time the host instead
 
 
 def bind(device: DeviceInfo, sys_path: str = "/sys") -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from importlib import metadata
 from slurm_pal.errors import MissingPackageError
 from slurm_pal.profiling.backends import Setting
 from slurm_pal.profiling.benchmarks import Benchmark
-from slurm_pal.profiling.device_errors import device_error
-from slurm_pal.profiling.devices import Backend, DeviceError, DeviceInfo, Kernel, Telemetry
+from slurm_pal.profiling.device_errors import FOREIGN, told
+from slurm_pal.profiling.devices import ANY_SLOT, Backend, DeviceError, DeviceInfo, Kernel, Telemetry
 from slurm_pal.profiling.libraries import Described, cublas_version, cuda_version
 from slurm_pal.profiling.nvml import Nvml
 from slurm_pal.profiling.visible import pci_address, shown
@@ -22,7 +22,7 @@ PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")
 """Distributions that bring the module for CUDA, newest first; those for ROCm go by other names."""
 
 _LEAST = {"bf16": 80, "tf32": 80, "fp16": 70}  # compute capability, times ten, with matrix units for a format
-_NO_KERNEL = {"tblock": "CuPy has no automatic differentiation: use backend torch for the transformer block"}
+_NO_BLOCK = "CuPy has no automatic differentiation: use backend torch for the transformer block"
 
 
 def installed() -> tuple[str, str]:
@@ -40,7 +40,7 @@ def available() -> str:
     if importlib.util.find_spec("cupy") is None or not installed()[0]:
         return "CuPy for CUDA is not installed"
     try:
-        found = Nvml().devices("", (0,))
+        found = Nvml().devices("", ANY_SLOT)
     except DeviceError as error:
         return str(error)
     return "" if found else "NVML lists no GPU"
@@ -76,7 +76,7 @@ class CupyBackend:
         from slurm_pal.profiling.cupy_kernels import BUILDERS
 
         if spec.id not in BUILDERS:
-            return _NO_KERNEL.get(spec.id, f"backend cupy has no kernel for {spec.id}")
+            return _NO_BLOCK if spec.id.startswith("tblock") else f"backend cupy has no kernel for {spec.id}"
         if spec.peers and len(self._listed) < 2:
             return "there is no other GPU"
         least = _LEAST.get(spec.dtype, 0)
@@ -87,24 +87,22 @@ class CupyBackend:
 
     def prepare(self, device: DeviceInfo, spec: Benchmark, peers: Sequence[DeviceInfo] = ()) -> Kernel:
         """Allocate and fill what `spec` needs, on the device and its `peers`. Raises DeviceError."""
-        from slurm_pal.profiling.cupy_kernels import CupyKernel
+        from slurm_pal.profiling.cupy_kernels import kernel
 
-        return CupyKernel(spec, [_number(one) for one in (device, *peers)])
+        return kernel(spec, [_number(one) for one in (device, *peers)])
 
 
 def _number(info: DeviceInfo) -> int:
     """CuPy's number of a device. Raises DeviceError where it does not see it."""
     import cupy
 
-    try:
+    with told(FOREIGN, info.uuid):
         count = cupy.cuda.runtime.getDeviceCount()
         number = shown(info)
         if number is None:
             addresses = [pci_address(cupy.cuda.runtime.deviceGetPCIBusId(i)) for i in range(count)]
             wanted = pci_address(info.pci_bus_id)
             number = addresses.index(wanted) if wanted in addresses else -1
-    except RuntimeError as error:
-        raise device_error(error, info.uuid) from None
     if not 0 <= number < count:
         raise DeviceError(f"CuPy sees {count} devices and not {info.uuid}")
     return number
@@ -113,10 +111,8 @@ def _number(info: DeviceInfo) -> int:
 def _capability(number: int) -> int:
     import cupy
 
-    try:
+    with told(FOREIGN, f"device {number}"):
         return int(cupy.cuda.Device(number).compute_capability)  # "90"
-    except RuntimeError as error:
-        raise device_error(error, f"device {number}") from None
 
 
 def _libraries() -> dict[str, str]:

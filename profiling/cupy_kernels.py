@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import cupy
@@ -17,16 +17,13 @@ import cupyx
 
 from slurm_pal.profiling import inputs, ring
 from slurm_pal.profiling.benchmarks import Benchmark
-from slurm_pal.profiling.device_errors import device_error
-from slurm_pal.profiling.devices import DeviceError
-from slurm_pal.profiling.in_flight import Clock, InFlight
+from slurm_pal.profiling.device_errors import FOREIGN
+from slurm_pal.profiling.library_kernel import Body, LibraryKernel, all_reduce
 
 Foreign: TypeAlias = Any
 """CuPy's own: an array, a stream, an event."""
 
-ERRORS = (RuntimeError, MemoryError, ImportError)  # CuPy's own errors derive from these; a missing library is the last
-OUTPUTS = 3  # matrices that a GEMM writes in turn
-SCALE = 0.4  # s of a = b + s * c
+ERRORS = (*FOREIGN, cupy.cuda.compiler.CompileException)
 _NO_TRANSPOSE, _ANY_ALGORITHM = 0, -1  # CUBLAS_OP_N, CUBLAS_GEMM_DEFAULT
 
 
@@ -74,6 +71,10 @@ class Site(NamedTuple):
     stream: Foreign
     generator: Foreign
 
+    @property
+    def clock(self) -> EventClock:
+        return EventClock(self.stream)
+
     def normal(self, *size: int, dtype: str = "float32") -> Foreign:
         """N(0,1) data on its own device; bfloat16 as its 16 bits."""
         drawn = self.generator.standard_normal(size, dtype="float64" if dtype == "float64" else "float32")
@@ -81,13 +82,9 @@ class Site(NamedTuple):
             return ((drawn.view("uint32") + 0x8000) >> 16).astype("uint16")  # rounded to the nearest
         return drawn.astype(dtype, copy=False)
 
-
-class Body(NamedTuple):
-    """One launch, and what it does."""
-
-    launch: Callable[[], object]
-    work: float  # FLOP, bytes or launches per launch
-    clock: Clock[Foreign] | None = None  # where it is not that of the site's stream
+    def array(self) -> Foreign:
+        """Of the size that the benchmark's shape tells."""
+        return self.normal(inputs.items(self.spec.shape))
 
 
 def _gemm(site: Site) -> Body:
@@ -96,7 +93,7 @@ def _gemm(site: Site) -> Body:
     m, n, k = inputs.matrix(site.spec.shape)
     kind = _FORMATS[site.spec.dtype]
     a, b = site.normal(m, k, dtype=kind.stored), site.normal(k, n, dtype=kind.stored)
-    turn = itertools.cycle([cupy.empty((m, n), dtype=kind.stored) for _ in range(OUTPUTS)])
+    turn = itertools.cycle([cupy.empty((m, n), dtype=kind.stored) for _ in range(inputs.OUTPUTS)])
     one, zero = kind.scalar(1.0), kind.scalar(0.0)
     handle = cupy.cuda.device.get_cublas_handle()
 
@@ -110,63 +107,54 @@ def _gemm(site: Site) -> Body:
         )
         return out
 
-    return Body(launch, 2.0 * m * n * k)
+    return Body(launch)
 
 
 def _triad(site: Site) -> Body:
-    size = inputs.array_bytes(site.spec.shape)
-    a, b, c = (site.normal(size // 4) for _ in range(3))
+    a, b, c = (site.array() for _ in range(3))
     triad = cupy.ElementwiseKernel("float32 b, float32 c, float32 s", "float32 a", "a = b + s * c", "triad")
-    return Body(lambda: triad(b, c, SCALE, a), 3.0 * size)
+    return Body(lambda: triad(b, c, inputs.TRIAD_SCALE, a))
 
 
 def _copy(site: Site) -> Body:
-    size = inputs.array_bytes(site.spec.shape)
-    a, b = site.normal(size // 4), site.normal(size // 4)
-    return Body(lambda: a.data.copy_from_device_async(b.data, size, site.stream), 2.0 * size)
+    a, b = site.array(), site.array()
+    return Body(lambda: a.data.copy_from_device_async(b.data, a.nbytes, site.stream))
 
 
-def _host(site: Site) -> tuple[Foreign, Foreign, int]:
-    """The same bytes in device memory and in page-locked host memory, and how many."""
-    size = inputs.array_bytes(site.spec.shape)
-    device = site.normal(size // 4)
+def _host(site: Site) -> tuple[Foreign, Foreign]:
+    """The same bytes in device memory and in page-locked host memory."""
+    device = site.array()
     host = cupyx.empty_pinned(device.shape, dtype="float32")
-    device.data.copy_to_host_async(host.ctypes.data, size, site.stream)
+    device.data.copy_to_host_async(host.ctypes.data, device.nbytes, site.stream)
     site.stream.synchronize()
-    return device, host, size
+    return device, host
 
 
 def _h2d(site: Site) -> Body:
-    device, host, size = _host(site)
-    return Body(lambda: device.data.copy_from_host_async(host.ctypes.data, size, site.stream), float(size))
+    device, host = _host(site)
+    return Body(lambda: device.data.copy_from_host_async(host.ctypes.data, host.nbytes, site.stream))
 
 
 def _d2h(site: Site) -> Body:
-    device, host, size = _host(site)
-    return Body(lambda: device.data.copy_to_host_async(host.ctypes.data, size, site.stream), float(size))
+    device, host = _host(site)
+    return Body(lambda: device.data.copy_to_host_async(host.ctypes.data, host.nbytes, site.stream))
 
 
 def _launch_latency(site: Site) -> Body:
     """A kernel that does nothing."""
     nothing = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
-    return Body(lambda: nothing((1,), (1,), ()), 1.0)
+    return Body(lambda: nothing((1,), (1,), ()))
 
 
 def _p2p(site: Site) -> Body:
-    if len(site.devices) < 2:
-        raise DeviceError(f"{site.spec.id} needs two devices and got {len(site.devices)}")
-    size = inputs.array_bytes(site.spec.shape)
-    source = site.normal(size // 4)
+    source = site.array()
     with cupy.cuda.Device(site.devices[1]):
         target = cupy.empty(source.shape, dtype="float32")
-    return Body(lambda: target.data.copy_from_device_async(source.data, size, site.stream), float(size))
+    return Body(lambda: target.data.copy_from_device_async(source.data, source.nbytes, site.stream))
 
 
 def _allreduce(site: Site) -> Body:
-    if len(site.devices) < 2:
-        raise DeviceError(f"{site.spec.id} needs two devices or more and got {len(site.devices)}")
-    made = Ring(site)
-    return Body(made.reduction.launch, made.work, made)
+    return all_reduce(site, Lanes(_Lane(site.devices[0], site.stream)))
 
 
 BUILDERS: dict[str, Callable[[Site], Body]] = {
@@ -190,30 +178,18 @@ class _Lane(NamedTuple):
     stream: Foreign
 
 
-class Ring(EventClock):
-    """All-reduce over the visible devices (profiling/ring.py); marks stand behind all its streams.
+class Lanes:
+    """CuPy's streams for an all-reduce (profiling/ring.py)."""
 
-    `work` is what passes over each link per launch, 2 (n - 1) / n times the array of `shape`, so that
-    a value is the bus bandwidth.
-    """
+    def __init__(self, main: _Lane) -> None:
+        self.main = main
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site.stream)
-        n = len(site.devices)
-        items = inputs.array_bytes(site.spec.shape) // (4 * n)
-        first = site.normal(n, items)
-        self.work = ring.link_bytes(4 * items, n)
-        self._own = _Lane(site.devices[0], site.stream)
-        self.reduction = ring.AllReduce([self._member(first, device) for device in site.devices], self)
-
-    def _member(self, first: Foreign, device: int) -> ring.Member:
+    def member(self, first: Foreign, device: int) -> ring.Member:
         with cupy.cuda.Device(device):
             send, receive = (_Lane(device, cupy.cuda.Stream(non_blocking=True)) for _ in range(2))
             part, total = (cupy.empty(first.shape, dtype="float32") for _ in range(2))
             stage = cupy.empty(first.shape[1:], dtype="float32")
-        part.data.copy_from_device_async(first.data, first.nbytes, self._own.stream)
-        for lane in (send, receive):
-            self.after(lane, self._own)
+        part.data.copy_from_device_async(first.data, first.nbytes, self.main.stream)
         return ring.Member(part, total, stage, send, receive)
 
     def after(self, later: _Lane, earlier: _Lane) -> None:
@@ -231,55 +207,20 @@ class Ring(EventClock):
         with cupy.cuda.Device(lane.device), lane.stream:
             cupy.add(a, b, out=out)
 
-    def mark(self) -> Foreign:
-        for lane in self.reduction.streams():
-            self.after(self._own, lane)
-        return super().mark()
+
+@contextlib.contextmanager
+def _site(spec: Benchmark, devices: Sequence[int]) -> Iterator[Site]:
+    """In a stream of its own on the first device; at the end the memory of all of them is freed."""
+    try:
+        with cupy.cuda.Device(devices[0]), cupy.cuda.Stream(non_blocking=True) as stream:
+            yield Site(spec, devices, stream, cupy.random.default_rng(inputs.seed(spec.id)))
+    finally:
+        for device in devices:
+            with cupy.cuda.Device(device):
+                cupy.get_default_memory_pool().free_all_blocks()
+        cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
-class CupyKernel:
-    """One benchmark on one device. Raises DeviceError where it cannot be built."""
-
-    def __init__(self, spec: Benchmark, devices: Sequence[int]) -> None:
-        self.unit = spec.unit
-        self._id = spec.id
-        self._devices = devices
-        self._until_close = contextlib.ExitStack()
-        self._flight: InFlight[Foreign] | None = None
-        try:
-            self._until_close.enter_context(cupy.cuda.Device(devices[0]))
-            stream = self._until_close.enter_context(cupy.cuda.Stream(non_blocking=True))
-            generator = cupy.random.default_rng(inputs.seed(spec.id))
-            body = BUILDERS[spec.id](Site(spec, devices, stream, generator))
-        except (*ERRORS, DeviceError) as error:
-            failure = error if isinstance(error, DeviceError) else device_error(error, spec.id)
-        else:
-            self.work = body.work
-            self._flight = InFlight(body.launch, body.clock or EventClock(stream))
-            return
-        # Only here are the frames gone that held what had been allocated.
-        self.close()
-        raise failure
-
-    def run_block(self, n: int) -> float:
-        """Launch `n` times; seconds of device time, one block behind. Raises DeviceError."""
-        if self._flight is None:
-            raise DeviceError(f"{self._id}: the kernel is closed")
-        try:
-            return self._flight.run_block(n)
-        except ERRORS as error:
-            raise device_error(error, self._id) from None
-
-    def close(self) -> None:
-        """Wait and free the memory. A device that is gone frees nothing."""
-        flight, self._flight = self._flight, None
-        with contextlib.suppress(*ERRORS):
-            if flight is not None:
-                flight.drain()
-        del flight
-        with contextlib.suppress(*ERRORS):
-            self._until_close.close()
-            for device in self._devices:
-                with cupy.cuda.Device(device):
-                    cupy.get_default_memory_pool().free_all_blocks()
-            cupy.get_default_pinned_memory_pool().free_all_blocks()
+def kernel(spec: Benchmark, devices: Sequence[int]) -> LibraryKernel:
+    """One benchmark on the first of `devices`, the others being its peers. Raises DeviceError."""
+    return LibraryKernel(spec, BUILDERS, _site(spec, devices), ERRORS)

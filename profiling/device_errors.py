@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from slurm_pal.profiling.devices import DeviceError
+
+FOREIGN = (RuntimeError, MemoryError, ImportError, OSError)
+"""What most errors of a library derive from; one that is missing, or a part of it, is told by the last two."""
 
 _FAULTS = (
     # After any of these the context is dead and the driver has logged an Xid (or its like).
@@ -12,6 +18,8 @@ _FAULTS = (
     ("illegal address", "xid"),
     ("misaligned address", "xid"),
     ("hardware stack error", "xid"),
+    ("global/shared address space", "xid"),
+    ("invalid program counter", "xid"),
     ("unspecified launch failure", "xid"),
     ("launch timed out", "xid"),
     ("device lost", "xid"),
@@ -33,3 +41,12 @@ def device_error(error: BaseException, doing: str) -> DeviceError:
     flag = next((flag for sign, flag in _FAULTS if sign in low), "")
     hint = next((f"; {hint}" for sign, hint in _HINTS if sign in low), "")
     return DeviceError(f"{doing}: {first}{hint}", flag)
+
+
+@contextlib.contextmanager
+def told(errors: tuple[type[Exception], ...], doing: str) -> Iterator[None]:
+    """What a library raises inside leaves as a DeviceError."""
+    try:
+        yield
+    except errors as error:
+        raise device_error(error, doing) from None

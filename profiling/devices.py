@@ -17,6 +17,9 @@ from slurm_pal.profiling.host import Host
 IDLE, APP_CLOCKS, SW_POWER_CAP, HW_SLOWDOWN, SYNC_BOOST = 1, 2, 4, 8, 16
 SW_THERMAL, HW_THERMAL, POWER_BRAKE, DISPLAY = 32, 64, 128, 256
 
+ANY_SLOT = range(64)
+"""More than a node has: listed to learn whether there is a GPU at all. The first may be the one that does not answer."""
+
 
 class DeviceError(PalError):
     """A device refused or broke; the text is what it said.
@@ -86,6 +89,8 @@ class Sample(NamedTuple):
     utilisation: float | None = None  # share of the last interval with a kernel running, 0..1
     pcie_gen: int | None = None
     pcie_width: int | None = None
+    dram: float | None = None  # share of the highest memory bandwidth in use, 0..1
+    tensor: float | None = None  # share of time that tensor or floating-point pipes were busy, 0..1
 
 
 class Counters(NamedTuple):

@@ -51,12 +51,14 @@ class _Load(NamedTuple):
     power: float  # share of the power cap
     per_c: float  # loss of speed per degree
     capped: bool
+    dram: float = 0.0  # share of the memory bandwidth [our choice, as the next]
+    tensor: float = 0.0  # share of the time of the busiest pipe
 
 
 LOADS = {
-    "A": _Load(1.0, 0.00107, True),
-    "B": _Load(0.6, 0.35 * 0.00107, False),
-    "C": _Load(0.27, 0.0, False),
+    "A": _Load(1.0, 0.00107, True, 0.30, 0.85),
+    "B": _Load(0.6, 0.35 * 0.00107, False, 0.45, 0.40),
+    "C": _Load(0.27, 0.0, False, 0.90, 0.05),
     "": _Load(0.15, 0.0, False),
 }
 
@@ -153,7 +155,9 @@ class EmuWatch:
             mem_temp_c=now.temp_c + 5.0,
             reasons=now.reasons,
             pcie_gen=3,
-            pcie_width=max(1, int(LANES / now.gpu.factor("pcie"))),
+            pcie_width=max(1, min(LANES, int(LANES / now.gpu.factor("pcie")))),
+            dram=now.load.dram if now.busy else 0.0,
+            tensor=now.load.tensor if now.busy else 0.0,
         )
 
     def take(self) -> tuple[Sample, ...]:

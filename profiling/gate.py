@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -46,7 +47,7 @@ class Gate:
     def look(self, nodes: Sequence[Chosen]) -> bool:
         """Ask Slurm who waits for one of `nodes`; whether the answer changed. Raises SlurmError."""
         started_s = self._clock()
-        job = user_waiting(self._client.jobs(), nodes)
+        job = user_waiting(self._client.jobs(), nodes, os.geteuid())
         self.idle = frozenset(
             n.name
             for n in self._client.nodes()

@@ -12,6 +12,8 @@ _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _MATRIX = re.compile(r"(\d+)x(\d+)x(\d+)")
 _BLOCK = re.compile(r"d(\d+)-seq(\d+)-batch(\d+)")
 _BYTES = re.compile(r"(?:\d+x)?(\d+)(KiB|MiB|GiB)(?:-.*)?")
+OUTPUTS = 3  # matrices that a GEMM writes in turn
+TRIAD_SCALE = 0.4  # s of a = b + s * c
 _HEAD_WIDTH = 128  # usual in large language models, and what fused attention kernels are made for
 
 
@@ -48,6 +50,11 @@ def array_bytes(shape: str) -> int:
     """Bytes of one array of "3x1GiB", "256MiB-pinned" or "1GiB-ring". Raises DeviceError."""
     number, unit = _read(_BYTES, shape, "a size like 256MiB or 3x1GiB")
     return int(number) * _UNITS[unit]
+
+
+def items(shape: str) -> int:
+    """Numbers in fp32 of one such array. Raises DeviceError."""
+    return array_bytes(shape) // 4
 
 
 def _read(pattern: re.Pattern[str], shape: str, wanted: str) -> tuple[str, ...]:

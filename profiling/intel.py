@@ -179,13 +179,15 @@ class _Look:
 
     def __call__(self) -> Sample:
         card, now_s = self._card, time.monotonic()
+        clocks, reasons = card.numbers(_ACTUAL.get(card.driver, "")), card.reasons()
+        asleep = bool(clocks) and not any(clocks)  # in C6 the clock is told as 0
         return Sample(
             t_s=now_s,
-            sm_clk_mhz=min(card.numbers(_ACTUAL.get(card.driver, "")), default=None),  # of the slowest tile
+            sm_clk_mhz=min(filter(None, clocks), default=None),  # of the slowest tile that is awake
             power_w=self._power_w(now_s),
             temp_c=card.degrees("pkg", "temp2_input", "temp1_input"),
             mem_temp_c=card.degrees("vram"),
-            reasons=card.reasons(),
+            reasons=reasons if reasons is None or not asleep else reasons | bits.IDLE,
             pcie_gen=_GENERATION.get(card.read("device/current_link_speed").partition(" ")[0]),
             pcie_width=_whole(card.read("device/current_link_width")),
         )

@@ -2,7 +2,8 @@
 
 The devices of `emu` have a virtual clock of their own and are busy only while they are measured. An
 observer looks from outside at jobs that run in real time, so it needs this other face of the same
-GPUs: power, clock and throttle reasons of a class by emu's table, the clock slower on a slow GPU.
+GPUs: power, clock and throttle reasons of a class by emu's table, the clock slower on a slow GPU, and how busy
+memory and pipes are.
 """
 
 from __future__ import annotations
@@ -70,9 +71,10 @@ class LabWatch:
         if load.capped:
             clock_mhz = emu.CAPPED_CLOCK_MHZ / gpu.true_slowdown(sensitivity) * draw.gauss(1.0, NOISE)
         reasons = IDLE if not sensitivity else SW_POWER_CAP if load.capped else 0
+        dram, tensor = (share * (1.0 - abs(draw.gauss(0.0, NOISE))) for share in (load.dram, load.tensor))
         return Sample(
             now_s, min(clock_mhz, emu.MAX_CLOCK_MHZ), power_w=power_w, reasons=reasons,
-            utilisation=1.0 if sensitivity else 0.0,
+            utilisation=1.0 if sensitivity else 0.0, dram=dram, tensor=tensor,
         )  # fmt: skip
 
     def take(self) -> tuple[Sample, ...]:

@@ -6,12 +6,14 @@ permission does not give is None; only a GPU that is lost is an error.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from slurm_pal.profiling.devices import Counters, DeviceError, DeviceInfo, Sample, Static
+from slurm_pal.profiling.gpm import Activity, Beside
 from slurm_pal.profiling.processes import Processes
 from slurm_pal.profiling.sampler import HZ, Eyes, Sampler
 
@@ -187,8 +189,8 @@ class Nvml:
         return Static(
             driver=_text(ask("nvmlSystemGetDriverVersion")),
             runtime="" if cuda is None else f"CUDA {cuda // 1000}.{cuda % 1000 // 10}",
-            power_limit_w=_milli(ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
-            default_power_limit_w=_milli(ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
+            power_limit_w=_milli(ask("nvmlDeviceGetEnforcedPowerLimit", handle)) or None,  # 0: no limit is told
+            default_power_limit_w=_milli(ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)) or None,
             app_clocks_mhz=None if clock is None or usual is None or clock == usual else float(clock),
             ecc_mode="unknown" if ecc is None else "enabled" if ecc[0] else "disabled",
             mig_mode=self._mig_mode(device.uuid, handle),
@@ -260,22 +262,28 @@ def _eyes(library: Library, uuid: str) -> Eyes:
     heard = library.ask("nvmlEventSetCreate")
     if heard is not None:
         library.ask("nvmlDeviceRegisterEvents", handle, _XID, heard)
-    return Eyes(lambda: look(library, handle), lambda: _xids(library, heard))
+    gpm = Beside(library, uuid)
+    return Eyes(lambda: look(library, handle, gpm.take()), lambda: _xids(library, heard))
 
 
 def _xids(library: Library, heard: Foreign) -> tuple[int, ...]:
-    """Numbers of the critical errors since the last call; NVML says "timeout" when there is no more."""
-    if heard is None:
-        return ()
+    """Numbers of the critical errors since the last call; NVML says "timeout" when there is no more.
+
+    A GPU that is lost meanwhile is for the look to tell: the Xid that says why must not be lost with it.
+    """
     found: list[int] = []
-    while len(found) < _EVENTS_AT_ONCE and (event := library.ask("nvmlEventSetWait", heard, 0)) is not None:
-        if event.eventType == _XID:
-            found.append(event.eventData)
+    with contextlib.suppress(DeviceError):
+        for _ in range(_EVENTS_AT_ONCE if heard is not None else 0):
+            event = library.ask("nvmlEventSetWait", heard, 0)
+            if event is None:
+                break
+            if event.eventType == _XID:
+                found.append(event.eventData)
     return tuple(found)
 
 
-def look(library: Library, handle: Foreign) -> Sample:
-    """All sensors of a device once.
+def look(library: Library, handle: Foreign, activity: Activity = Activity()) -> Sample:  # noqa: B008
+    """All sensors of a device once; `activity` is what GPM told since the look before.
 
     Where the card has the instantaneous power (Ampere and later), nvmlDeviceGetPowerUsage is a
     1-s average; on older ones it is the present value.
@@ -299,6 +307,8 @@ def look(library: Library, handle: Foreign) -> Sample:
         utilisation=None if busy is None else busy.gpu / 100.0,
         pcie_gen=library.ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
         pcie_width=library.ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
+        dram=activity.dram,
+        tensor=activity.tensor,
     )
 
 

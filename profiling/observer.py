@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from slurm_pal import marks
 from slurm_pal.errors import DataError, PalError, UsageError, one_line
 from slurm_pal.jobs import UNKNOWN_CLASS
-from slurm_pal.profiling.devices import IDLE, SW_POWER_CAP, DeviceInfo, Sample, Static, Watch
+from slurm_pal.profiling.devices import IDLE, SW_POWER_CAP, DeviceError, DeviceInfo, Sample, Static, Watch
 from slurm_pal.sensitivity.behaviour import (
     CENTROID,
     CLASSIFIERS,
@@ -97,6 +97,8 @@ class _Gpu:
                 _share(seen.sm_clk_mhz, self._clock_mhz),
                 _share(seen.power_avg_w or seen.power_w, self._limit_w),
                 None if reasons is None else bool(reasons & SW_POWER_CAP),
+                seen.dram,
+                seen.tensor,
             )
         )
 
@@ -154,15 +156,28 @@ def run(wanted: Wanted, environ: Mapping[str, str]) -> Behaviour:
     sensors, devices = _found(environ, node, indexes)
     own = _kernels(wanted.kernels, devices[0].model)
     judge = judge_of(wanted.classifier, own.centroids if own else {})
-    statics = [sensors.static(device) for device in devices]
-    watches = [sensors.watch(device) for device in devices]
     alive = (lambda: os.path.exists(f"/proc/{wanted.pid}")) if wanted.pid else (lambda: True)
     means = Means(lambda seen: _tell(job, seen, wanted), alive=alive)
-    try:
-        return observe(list(zip(watches, statics, strict=True)), wanted, judge, means, own.max_mhz if own else None)
-    finally:
-        for watch in watches:
-            watch.close()
+    statics = _statics(sensors, devices)
+    with contextlib.ExitStack() as opened:
+        watched = []
+        for device, static in statics:
+            watch = sensors.watch(device)
+            opened.callback(watch.close)
+            watched.append((watch, static))
+        return observe(watched, wanted, judge, means, own.max_mhz if own else None)
+
+
+def _statics(sensors: Sensors, devices: Sequence[DeviceInfo]) -> list[tuple[DeviceInfo, Static]]:
+    """The GPUs that answer, with what is fixed about each. Raises DeviceError where none does."""
+    found: list[tuple[DeviceInfo, Static]] = []
+    for i, device in enumerate(devices, 1):
+        try:
+            found.append((device, sensors.static(device)))
+        except DeviceError:  # lost: the job's other GPUs tell as much
+            if i == len(devices) and not found:
+                raise
+    return found
 
 
 def _found(environ: Mapping[str, str], node: str, indexes: Sequence[int]) -> tuple[Sensors, tuple[DeviceInfo, ...]]:
@@ -172,7 +187,7 @@ def _found(environ: Mapping[str, str], node: str, indexes: Sequence[int]) -> tup
         try:
             sensors = open_sensors(environ)
             devices = sensors.devices(node, indexes) if sensors else ()
-        except (PalError, ImportError) as error:
+        except Exception as error:  # a vendor's package may raise anything, and the next vendor's may know the GPUs
             complaints.append(f"{name}: {one_line(error)}")
             continue
         if sensors and devices:

@@ -138,6 +138,7 @@ def terms(client: SlurmClient, config: Config, found: Survey, wish: Wish, sweep_
         budget_gpu_h_per_day=found.budget_gpu_h_per_day,
         yield_to_users=config.flag("profile", "yield_to_users"),
         publish_every_s=config.number("profile", "publish_every_s"),
+        uid=os.geteuid(),
     )
 
 

@@ -53,7 +53,8 @@ def shown(sweep: SweepDirectory, quiet: bool = False) -> Iterator[Display]:
 
 
 def _line(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # the terminal or the reader of the pipe may be gone; the sweep goes on
+        print(text, file=sys.stderr, flush=True)
 
 
 def _on_terminal() -> bool:
@@ -91,9 +92,9 @@ def _bar(sweep: SweepDirectory) -> Iterator[Display]:
 
 @contextlib.contextmanager
 def stoppable(stop: threading.Event) -> Iterator[list[int]]:
-    """Turn the first SIGINT or SIGTERM into `stop`; a second one interrupts at once.
+    """Turn the first SIGINT, SIGTERM or SIGHUP into `stop`; a second one interrupts at once.
 
-    Yields the list of signals received.
+    A signal that is ignored stays so, as nohup(1) wants it. Yields the list of signals received.
     """
     received: list[int] = []
 
@@ -102,9 +103,10 @@ def stoppable(stop: threading.Event) -> Iterator[list[int]]:
         if len(received) > 1:
             raise KeyboardInterrupt
         stop.set()
-        print("\nstopping: pending jobs are withdrawn, running ones go on", file=sys.stderr, flush=True)
+        _line("\nstopping: pending jobs are withdrawn, running ones go on")
 
-    old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    old = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield received
     finally:

@@ -9,6 +9,7 @@ out: they have no time.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,10 +18,12 @@ from slurm_pal.errors import DataError
 from slurm_pal.profiling.backends import Setting
 from slurm_pal.profiling.benchmarks import Benchmark
 from slurm_pal.profiling.devices import Counters, DeviceInfo, Sample, Static
+from slurm_pal.profiling.host import Host
 
 BENCHMARK = "gemm_fp32"
 GPUS_PER_NODE = 4
 HZ = 10.0
+NO_TIME = -1.0
 
 
 class Row(NamedTuple):
@@ -34,32 +37,68 @@ class Row(NamedTuple):
     power_w: float | None
 
 
+class _Column(NamedTuple):
+    """What a number of the file may be."""
+
+    least: float
+    most: float
+    what: str
+
+
+_COLUMNS = {
+    "perf": _Column(1e-6, 1e9, "a time in ms from 1e-6 to 1e9"),
+    "input_size": _Column(1, 1e6, "a size from 1 to 1e6"),
+    "ts": _Column(-1, 1e12, "a time in s, or -1"),
+    "freq": _Column(0, 1e5, "a clock in MHz"),
+    "memfreq": _Column(0, 1e5, "a clock in MHz"),
+    "temp": _Column(-100, 1000, "a temperature in degC"),
+    "pwr": _Column(0, 1e5, "a power in W"),
+}
+_NEEDED = ("uuid", "perf", "input_size")
+_SHOWN = 40  # characters of a wrong cell
+_UUID_MOST = 200
+
+
 def read(path: str) -> dict[str, list[Row]]:
     """The runs of each GPU, oldest first. Raises DataError with the line that cannot be read."""
     found: dict[str, list[tuple[float, Row]]] = {}
     try:
-        with open(path, newline="", encoding="utf-8") as stream:
+        with open(path, newline="", encoding="utf-8-sig") as stream:
             rows = csv.DictReader(stream)
-            if missing := {"uuid", "perf", "input_size"} - set(rows.fieldnames or ()):
-                raise DataError(f"{path}: no column {', '.join(sorted(missing))}; a replay needs uuid,perf,input_size")
+            if missing := set(_NEEDED) - set(rows.fieldnames or ()):
+                raise DataError(f"{path}: no column {', '.join(sorted(missing))}; a replay needs {','.join(_NEEDED)}")
             for line in rows:
-                if line.get("ts") == "-1":
-                    continue
                 try:
-                    found.setdefault(line["uuid"], []).append((float(line.get("ts") or 0.0), _row(line)))
+                    at_s = _number(line, "ts") if line.get("ts") else 0.0
+                    if at_s != NO_TIME:
+                        found.setdefault(_uuid(line), []).append((at_s, _row(line)))
                 except ValueError as error:
                     raise DataError(f"{path} line {rows.line_num}: {error}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not found:
+        raise DataError(f"{path}: holds no run that has a time (ts other than -1); nothing can be replayed")
     return {uuid: [row for _, row in sorted(runs, key=lambda r: r[0])] for uuid, runs in sorted(found.items())}
 
 
 def _row(line: dict[str, str]) -> Row:
-    time_s = float(line["perf"]) / 1e3
-    if not time_s > 0:
-        raise ValueError(f"perf {line['perf']!r} must be a time above 0 ms")
-    sensors = (float(line[name]) if line.get(name) else None for name in ("freq", "memfreq", "temp", "pwr"))
-    return Row(time_s, int(line["input_size"]), *sensors)
+    sensors = (_number(line, name) if line.get(name) else None for name in ("freq", "memfreq", "temp", "pwr"))
+    return Row(_number(line, "perf") / 1e3, int(_number(line, "input_size")), *sensors)
+
+
+def _number(line: dict[str, str], name: str) -> float:
+    text, column = line[name] or "", _COLUMNS[name]  # None in a line that is too short
+    with contextlib.suppress(ValueError):
+        if column.least <= (value := float(text)) <= column.most:
+            return value
+    raise ValueError(f"{name} {text[:_SHOWN]!r} must be {column.what}")
+
+
+def _uuid(line: dict[str, str]) -> str:
+    text = line["uuid"] or ""
+    if not (0 < len(text) <= _UUID_MOST and text.isprintable()):
+        raise ValueError(f"uuid {text[:_SHOWN]!r} must be a printable text of 1 to {_UUID_MOST} characters")
+    return text
 
 
 class Replayed:
@@ -145,6 +184,10 @@ class Replay:
 
     def counters(self, device: DeviceInfo) -> Counters:
         return Counters()
+
+    def host(self) -> Host:
+        """Not known, whatever the processors do that read the file."""
+        return Host()
 
 
 def open_backend(setting: Setting) -> Replay:

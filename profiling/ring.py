@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from slurm_pal.profiling.in_flight import Clock
+
 Foreign: TypeAlias = Any
 """Arrays and streams of the library that moves the data."""
 
@@ -41,8 +43,27 @@ def link_bytes(chunk_bytes: int, n: int) -> float:
     return float(2 * (n - 1) * chunk_bytes)
 
 
+class Member(NamedTuple):
+    """One device of the ring. Arrays are (n, items), `stage` (items,)."""
+
+    input: Foreign
+    sum: Foreign  # beside the input, which stays as it is: sums of sums would overflow in time
+    stage: Foreign
+    send: Foreign  # streams
+    receive: Foreign
+
+
 class Lanes(Protocol):
-    """Streams of a library: all three only queue."""
+    """Streams of a library: everything is only queued."""
+
+    @property
+    def main(self) -> Foreign:
+        """The first device's own stream: inputs come about in it, and time is taken there."""
+        ...
+
+    def member(self, first: Foreign, device: Foreign) -> Member:
+        """A device of the ring, its input a copy of the array `first`."""
+        ...
 
     def after(self, later: Foreign, earlier: Foreign) -> None:
         """What `later` gets from now on starts when `earlier` has done what it has."""
@@ -57,23 +78,17 @@ class Lanes(Protocol):
         ...
 
 
-class Member(NamedTuple):
-    """One device of the ring. Arrays are (n, items), `stage` (items,)."""
-
-    input: Foreign
-    sum: Foreign  # beside the input, which stays as it is: sums of sums would overflow in time
-    stage: Foreign
-    send: Foreign  # streams
-    receive: Foreign
-
-
 class AllReduce:
-    """Afterwards every member's `sum` is the sum of all inputs."""
+    """Afterwards every member's `sum` is the sum of all inputs. A `Clock` too: its marks stand behind all streams."""
 
-    def __init__(self, members: Sequence[Member], lanes: Lanes) -> None:
+    def __init__(self, members: Sequence[Member], lanes: Lanes, clock: Clock[Foreign]) -> None:
         self.members = members
         self._lanes = lanes
+        self._clock = clock  # of the main stream
         self._steps = steps(len(members))
+        self._streams = [stream for member in members for stream in (member.send, member.receive)]
+        for stream in self._streams:
+            lanes.after(stream, lanes.main)
 
     def launch(self) -> None:
         """Queue one all-reduce."""
@@ -92,6 +107,13 @@ class AllReduce:
         if move.add:
             self._lanes.add(target.input[move.chunk], target.stage, goal, target.receive)
 
-    def streams(self) -> list[Foreign]:
-        """All of them: a mark behind the whole has to wait for each."""
-        return [stream for member in self.members for stream in (member.send, member.receive)]
+    def mark(self) -> Foreign:
+        for stream in self._streams:
+            self._lanes.after(self._lanes.main, stream)
+        return self._clock.mark()
+
+    def wait(self, mark: Foreign) -> None:
+        self._clock.wait(mark)
+
+    def elapsed_s(self, start: Foreign, end: Foreign) -> float:
+        return self._clock.elapsed_s(start, end)

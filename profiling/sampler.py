@@ -50,8 +50,8 @@ OpenEyes = Callable[[], Eyes]
 class Sampler:
     """A `Watch` whose looks come from another process.
 
-    A sampler that died, hangs or has not yet begun leaves the fields of `sample()` empty; it
-    never raises and never blocks.
+    A sampler that died, hangs, has not yet begun or could not be forked leaves the fields of
+    `sample()` empty; it never raises and never blocks.
     """
 
     def __init__(self, open_eyes: OpenEyes, hz: float = HZ) -> None:
@@ -63,12 +63,18 @@ class Sampler:
         self._data, data = os.pipe()
         lifeline, self._lifeline = os.pipe()
         parent = os.getpid()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:  # the user's processes are used up: the measurement needs no sampler
+            self.pid, self._closed = -1, True
+            os.close(self._data)
+            os.close(self._lifeline)
         if self.pid == 0:
             _child(open_eyes, data, lifeline, parent, 1.0 / hz)
         os.close(data)
         os.close(lifeline)
-        os.set_blocking(self._data, False)
+        if not self._closed:
+            os.set_blocking(self._data, False)
 
     def sample(self) -> Sample:
         """The newest look, or one without fields when there is none of the last seconds."""

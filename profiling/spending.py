@@ -36,8 +36,12 @@ class Spending:
         self._known.pop(job, None)
 
     def spent_gpu_h(self, now_s: float) -> float:
-        """GPU-hours of the 24 hours before `now_s`; what is older is forgotten."""
-        self._known = {name: e for name, e in self._known.items() if e.at_s > now_s - DAY_S}
+        """GPU-hours of the 24 hours before `now_s`; what is older is forgotten.
+
+        What is dated more than a day ahead is forgotten too: the clock was wrong then, and the
+        budget would else be spent until that time has come.
+        """
+        self._known = {name: e for name, e in self._known.items() if abs(now_s - e.at_s) < DAY_S}
         return sum(e.gpu_h for e in self._known.values())
 
     def free_s(self, gpu_h: float, now_s: float) -> float:

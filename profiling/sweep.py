@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_pal.errors import BusyError, DataError, SlurmError, one_line
-from slurm_pal.files import locked, write_atomic
+from slurm_pal.errors import DataError, SlurmError, one_line
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.profiling import results, sweep_job
-from slurm_pal.profiling.gate import LOOK_S, Gate
+from slurm_pal.profiling.gate import LOOK_S, LOOK_SHARE, Gate
 from slurm_pal.profiling.spending import DAY_S, Expense, Spending
+from slurm_pal.profiling.sweep_job import is_ours
 from slurm_pal.profiling.sweep_state import (
     DONE,
     FAILED,
@@ -46,20 +45,28 @@ GRACE_S = 5.0  # for a result file to appear on a shared file system after its j
 NODE_CHECK_S = 10.0
 PATIENCE_S = 300.0  # with a controller that does not answer
 PUBLISH_SHARE = 20.0  # publishing takes at most a twentieth of the time
+FULL_S = 15.0  # how long to leave sbatch alone once the limit of submitted jobs is reached
+STUCK_S = 60.0  # a pending job that has been withdrawn is gone by then, or never goes by itself
 BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 TRANSIENT = (
     "unable to contact slurm controller", "socket timed out", "temporarily", "did not answer within", "connect failure",
-    "connection refused", "connection reset", "communication", "timed out", "submitjoblimit", "submitjobsperuser",
-    "maxsubmitjob", "zero bytes",
+    "connection refused", "connection reset", "communication", "timed out", "zero bytes",
 )  # fmt: skip
 """Parts of Slurm's messages after which the same command may work a little later."""
+
+FULL = ("submitjoblimit", "submitjobsperuser", "maxsubmitjob")
+"""The same of limits of submitted jobs, which hold until one of them has ended."""
 
 
 def transient(error: SlurmError) -> bool:
     """Whether trying again makes sense."""
+    return _says(error, TRANSIENT + FULL)
+
+
+def _says(error: SlurmError, parts: Sequence[str]) -> bool:
     text = one_line(error).lower()
-    return any(part in text for part in TRANSIENT)
+    return any(part in text for part in parts)
 
 
 class Told(NamedTuple):
@@ -107,7 +114,7 @@ class Sweep:
         self._publish_s = clock() + self._terms.publish_every_s
         self._refused = self._accepted = 0
         self._silent_since_s: float | None = None
-        self._nodes_seen_s = -math.inf
+        self._nodes_due_s = self._full_until_s = -math.inf
 
     # -- the loop ---------------------------------------------------------------
 
@@ -117,6 +124,14 @@ class Sweep:
         Raises SlurmError when Slurm refuses all jobs or stays silent, DataError when
         the journal cannot be written. All can be resumed.
         """
+        try:
+            return self._work()
+        except DataError:
+            with contextlib.suppress(SlurmError):  # nobody would watch them
+                self._client.cancel([j.job_id for j in self._pending(self._own_jobs()).values()], pending_only=True)
+            raise
+
+    def _work(self) -> bool:
         self._recover()
         interval_s, due_s = POLL_MIN_S, -math.inf
         longest_s = min(POLL_MAX_S, max(POLL_MIN_S, self._terms.node_s / 10.0))
@@ -133,12 +148,16 @@ class Sweep:
                 return True
             self._publish()
             node = self._ask_gate(waiting)
-            if node and active < self._terms.max_parallel:
+            if node and active < self._terms.max_parallel and self._clock() >= self._full_until_s:
                 self._submit(node)
                 self._sleep(SUBMIT_INTERVAL_S)
             else:
                 self._sleep(max(0.01, due_s - self._clock()) if active else self._nap_s())
-        self._withdraw()
+        try:
+            self._withdraw()
+        except SlurmError as error:
+            hint = f"pending jobs stay in the queue, resume with pal-profile run --resume {self._dir.sweep_id}"
+            raise SlurmError(f"{one_line(error)}; {hint}") from None
         self._note(None)
         return all(s.state in OVER for s in self._dir.nodes.values())
 
@@ -204,22 +223,32 @@ class Sweep:
             known.gpus if gpus is None else gpus,
         )
         self._dir.set(node, new)
+        self._charge(node, known, new)
         self._gone_s.pop(node, None)
         self._pending_s.pop(node, None)
         self._running_s.pop(node, None)
         self._withdrawn.pop(node, None)
-        job = f"{self._dir.sweep_id}:{new.job_id}"
-        if state == SUBMITTED:
-            self._spending.add(Expense(job, new.since_s, self._gpu_hours[node]))
-        elif known.state == SUBMITTED and state in (TODO, SKIPPED):
-            self._spending.take_back(job)
         self._told.node(node, new)
+
+    def _charge(self, node: str, known: NodeState, new: NodeState) -> None:
+        """What a change of a node means for the budget: a job that took longer than expected costs more."""
+        job, expected_gpu_h = f"{self._dir.sweep_id}:{new.job_id}", self._gpu_hours[node]
+        if new.state == SUBMITTED:
+            self._spending.add(Expense(job, new.since_s, expected_gpu_h))
+        elif known.state == SUBMITTED and new.state in (TODO, SKIPPED):
+            self._spending.take_back(job)
+        elif known.state == SUBMITTED:
+            ran_s = self._clock() - self._running_s.get(node, self._clock())
+            took_gpu_h = self._chosen[node].gpus * ran_s / 3600.0
+            self._spending.add(Expense(job, known.since_s, max(expected_gpu_h, took_gpu_h)))
 
     def _patiently(self, action: Callable[[], bool]) -> bool:
         """Let a silent controller come back; SlurmError after `PATIENCE_S`."""
         try:
             changed = action()
         except SlurmError as error:
+            if self._stop.is_set():
+                return False  # Ctrl-C ends the command in hand too, which says nothing of Slurm
             if self._silent_since_s is None:
                 self._silent_since_s = self._clock()
             silent_s = self._clock() - self._silent_since_s
@@ -242,16 +271,32 @@ class Sweep:
             job = alive.get(node)
             if job is not None and known.state not in RESULT:
                 self._set(node, SUBMITTED, job_id=job.job_id, reason="found again")
-            elif known.state in (FAILED, SKIPPED):
+            elif known.state in (FAILED, SKIPPED) or (known.state == SUBMITTED and self._never_ran(known.job_id)):
                 self._set(node, TODO, reason="")
+        self._face_changes()
+
+    def _never_ran(self, job_id: int) -> bool:
+        """Whether a job was cancelled while it was pending, as we do when the journal can no longer tell."""
+        job = self._client.job(job_id)
+        return job is not None and job.state == "CANCELLED" and not job.nodes
+
+    def _face_changes(self) -> None:
+        """Since the sweep was planned, nodes may have left Slurm, or have been given other GPUs."""
+        now = {node.name: node.n_gpus for node in self._client.nodes()}
+        for node, known in list(self._dir.nodes.items()):
+            if gpus := now.get(node, 0):
+                self._chosen[node] = self._chosen[node]._replace(gpus=gpus)
+            elif known.state == TODO:
+                self._set(node, SKIPPED, reason="has no GPU any more" if node in now else "Slurm knows it no more")
 
     def _own_jobs(self) -> dict[str, SlurmJob]:
         """Our jobs that have not ended, by node."""
-        name = sweep_job.job_name(self._dir.sweep_id)
+        name, uid = sweep_job.job_name(self._dir.sweep_id), os.geteuid()
+        ours = [job for job in self._client.jobs() if job.name == name and is_ours(job, uid)]
         return {
             job.req_nodes[0]: job
-            for job in self._client.jobs()
-            if job.name == name and job.req_nodes and job.state not in JOB_ENDED and job.state != "COMPLETING"
+            for job in ours
+            if job.req_nodes and job.state not in JOB_ENDED and job.state != "COMPLETING"
         }
 
     def _submit(self, node: str) -> None:
@@ -267,6 +312,9 @@ class Sweep:
                     return
                 if not transient(error):
                     self._refuse(node, error)
+                    return
+                if _says(error, FULL) and any(s.state == SUBMITTED for s in self._dir.nodes.values()):
+                    self._full_until_s = self._clock() + FULL_S  # one of ours must end first, and is to be watched
                     return
                 if pause_s is None:
                     raise SlurmError(
@@ -322,7 +370,9 @@ class Sweep:
 
     def _judge_pending(self, node: str, known: NodeState, why: str) -> None:
         waited_s = self._clock() - self._pending_s.setdefault(node, self._clock())
-        if waited_s > self._terms.pending_max_s and node not in self._withdrawn:
+        if waited_s > self._terms.pending_max_s + STUCK_S:  # e.g. requeued and held, which pending_only leaves alone
+            self._client.cancel([known.job_id])
+        elif waited_s > self._terms.pending_max_s and node not in self._withdrawn:
             self._client.cancel([known.job_id], pending_only=True)  # unless it starts this very moment
             reason = f"busy: pending ({why}) for {self._terms.pending_max_s:g} s, withdrawn"
             self._withdrawn[node] = (SKIPPED, reason)
@@ -343,17 +393,19 @@ class Sweep:
         state = f"{job.state}" if job else "gone from Slurm"
         if job and job.fields.get("ExitCode", "0:0") not in ("0:0", ""):
             state += f", exit code {job.fields['ExitCode']}"
-        said = last_line(sweep_job.output_path(self._dir.path, node))
+        words = last_line(sweep_job.output_path(self._dir.path, node))
+        trouble = results.complaint(self._spool_dirs, self._dir.sweep_id, node)
+        said = "; ".join(filter(None, (words, trouble)))
         return f"job {job_id} {state}: {said}" if said else f"job {job_id} {state}, without a result"
 
     def _judge_running(self) -> bool:
         """Give up jobs on nodes that Slurm has lost, and jobs that outlive their limit."""
         now = self._clock()
         late = {n: now - s for n, s in self._running_s.items() if now - s > 1.5 * self._terms.node_s + NODE_CHECK_S}
-        if not late or now - self._nodes_seen_s < NODE_CHECK_S:
+        if not late or now < self._nodes_due_s:
             return False
-        self._nodes_seen_s = now
         seen = {node.name: node.states for node in self._client.nodes()}
+        self._nodes_due_s = self._clock() + max(NODE_CHECK_S, LOOK_SHARE * (self._clock() - now))
         changed = False
         for node, running_s in late.items():
             broken = seen.get(node, frozenset({"UNKNOWN"})) & NODE_UNUSABLE - {"DRAIN"}
@@ -361,9 +413,8 @@ class Sweep:
             if broken or overdue:
                 job_id = self._dir.nodes[node].job_id
                 self._client.cancel([job_id])
-                reason = (
-                    f"node is {'+'.join(sorted(seen.get(node, ())))}" if broken else "did not end at its time limit"
-                )
+                state = "+".join(sorted(seen.get(node, ["unknown to Slurm"])))
+                reason = f"node is {state}" if broken else "did not end at its time limit"
                 self._set(node, FAILED, reason=f"job {job_id}: {reason}")
                 changed = True
         return changed
@@ -373,14 +424,19 @@ class Sweep:
     def _withdraw(self) -> None:
         """Take pending jobs back; running ones go on and are collected by a resume."""
         own = self._own_jobs()
-        pending = {node: job.job_id for node, job in own.items() if job.state in JOB_WAITING}
-        self._client.cancel(list(pending.values()), pending_only=True)
+        pending = self._pending(own)
+        self._client.cancel([job.job_id for job in pending.values()], pending_only=True)
         own = self._own_jobs() if pending else own
         for node, known in list(self._dir.nodes.items()):
-            if known.state != SUBMITTED or self._collect(node, known):
-                continue
-            if node in pending and node not in own:
-                self._set(node, TODO, reason="withdrawn")
+            if known.state == SUBMITTED:
+                if not self._collect(node, known) and node in pending and node not in own:
+                    self._set(node, TODO, reason="withdrawn")
+            elif node in own and known.state not in RESULT:  # Ctrl-C ended sbatch before it could tell the job id
+                self._set(node, SUBMITTED, job_id=own[node].job_id, reason="found again")
+
+    @staticmethod
+    def _pending(jobs: Mapping[str, SlurmJob]) -> dict[str, SlurmJob]:
+        return {node: job for node, job in jobs.items() if job.state in JOB_WAITING}
 
 
 def _kind(pause: Pause | None) -> str:
@@ -408,33 +464,3 @@ def last_line(path: str) -> str:
     except OSError:
         return ""
     return "".join(c if c.isprintable() else "?" for c in lines[-1])[:200] if lines else ""
-
-
-@contextlib.contextmanager
-def only_sweep(state_dir: str, sweep_id: str) -> Iterator[None]:
-    """Keep other sweeps of this state directory out. Raises BusyError naming the other one."""
-    holder = os.path.join(state_dir, "sweep.running")
-    with contextlib.ExitStack() as held:
-        try:
-            os.makedirs(state_dir, exist_ok=True)
-            held.enter_context(locked(os.path.join(state_dir, "sweep.lock"), "a sweep"))
-            write_atomic(holder, json.dumps({"sweep": sweep_id, "pid": os.getpid()}) + "\n")
-        except BusyError as error:
-            raise BusyError(f"{_holder(holder)}{one_line(error)}; wait for it, or see pal-profile status") from None
-        except OSError as error:
-            raise DataError(
-                f"state directory {state_dir}: {error.strerror}; check paths.state_dir (pal doctor)"
-            ) from None
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(holder)
-
-
-def _holder(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return f"sweep {json.load(stream)['sweep']} is running: "
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""

@@ -6,6 +6,7 @@ import shlex
 from typing import NamedTuple
 
 from slurm_pal.errors import UsageError
+from slurm_pal.jobs import SlurmJob
 from slurm_pal.profiling.backends import Setting
 
 NAME_PREFIX = "pal-profile:"
@@ -39,6 +40,11 @@ class JobOptions(NamedTuple):
 def job_name(sweep_id: str) -> str:
     """The name of all jobs of a sweep."""
     return NAME_PREFIX + sweep_id
+
+
+def is_ours(job: SlurmJob, uid: int) -> bool:
+    """Whether a job is a sweep's of this user: anybody may give his job such a name, so its owner counts too."""
+    return job.name.startswith(NAME_PREFIX) and job.fields.get("UserId", "").endswith(f"({uid})")
 
 
 def output_path(directory: str, node: str) -> str:

@@ -7,16 +7,18 @@ crash loses at most its last line, which Slurm and the result files tell again.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import secrets
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, get_origin, get_type_hints
 
 from slurm_pal.errors import DataError, UsageError
-from slurm_pal.files import write_atomic
+from slurm_pal.files import read_trusted, write_atomic
 from slurm_pal.profiling import spending
 from slurm_pal.profiling.backends import Setting
 from slurm_pal.profiling.plan import Chosen, Plan
@@ -75,6 +77,7 @@ class Terms(NamedTuple):
     budget_gpu_h_per_day: float = 0.0  # 0: no limit
     yield_to_users: bool = False
     publish_every_s: float = 0.0  # 0: only at the end
+    uid: int = -1  # who planned it, and whose jobs its jobs are; -1: not known (an older release)
 
     @property
     def plan(self) -> Plan:
@@ -110,7 +113,7 @@ class SweepDirectory:
             node = change.pop("node", "")
             if "pause" in change:
                 self.pause = _pause(change["pause"])
-            elif node in self.nodes and set(change) <= set(NodeState._fields):
+            elif node in self.nodes:
                 self.nodes[node] = NodeState(**change)
 
     @property
@@ -129,8 +132,9 @@ class SweepDirectory:
 
     def _write(self, change: dict[str, Any]) -> None:
         line = json.dumps(change, separators=(",", ":")) + "\n"
+        torn, self._torn = self._torn, True
         try:
-            _append(os.path.join(self.path, "journal.jsonl"), "\n" + line if self._torn else line)
+            _append(os.path.join(self.path, "journal.jsonl"), "\n" + line if torn else line)
         except OSError as error:
             raise DataError(
                 f"cannot write the journal in {self.path}: {error.strerror}; "
@@ -149,7 +153,9 @@ class SweepDirectory:
 def _append(path: str, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        os.write(descriptor, text.encode())  # one write: whole, or cut at its end by a crash
+        raw = text.encode()
+        if os.write(descriptor, raw) < len(raw):  # one write: whole, or cut at its end by a crash or a full disk
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(descriptor)
 
@@ -177,13 +183,15 @@ def load(state_dir: str, sweep_id: str = "") -> SweepDirectory:
     path = os.path.join(sweeps_dir(state_dir), sweep_id)
     plan = os.path.join(path, "plan.json")
     try:
-        with open(plan, encoding="utf-8") as stream:
-            table = json.load(stream)
+        table = json.loads(read_trusted(plan))
         check_schema(table.pop("schema", None), SCHEMA)
         job = table.pop("job")
         setting = Setting(**job.pop("setting"))
         chosen = tuple(map(_chosen, table.pop("chosen")))
-        return SweepDirectory(path, Terms(job=JobOptions(**job, setting=setting), chosen=chosen, **table))
+        terms = Terms(job=JobOptions(**job, setting=setting), chosen=chosen, **table)
+        for part in (terms, terms.job, terms.job.setting, *terms.chosen):
+            _check_kinds(part)
+        return SweepDirectory(path, terms)
     except DataError as error:
         raise DataError(f"{plan}: {error}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -212,8 +220,35 @@ def _journal(path: str) -> Iterator[dict[str, Any]]:
             change = json.loads(line)
         except ValueError:
             continue  # cut off by a crash
-        if isinstance(change, dict) and (change.get("state") in STATES or "pause" in change):
+        if isinstance(change, dict) and ("pause" in change or _is_node_change(change)):
             yield change
+
+
+def _is_node_change(change: dict[str, Any]) -> bool:
+    """Whether a line of the journal is what `set` writes, as far as types tell."""
+    known = {"node": "", **NodeState()._asdict()}
+    return (
+        all(key in known and _fits(value, type(known[key])) for key, value in change.items())
+        and "node" in change
+        and change.get("state") in STATES
+    )
+
+
+def _fits(value: object, kind: Any) -> bool:  # noqa: ANN401 - a type, or a union of types
+    return isinstance(value, kind | int if kind is float else kind)
+
+
+@cache
+def _kinds(noun: type) -> dict[str, Any]:
+    hints = get_type_hints(noun).items()
+    return {name: origin if (origin := get_origin(kind)) in (tuple, dict) else kind for name, kind in hints}
+
+
+def _check_kinds(part: tuple[Any, ...]) -> None:
+    """Raises TypeError for a field of another type than declared."""
+    for name, kind in _kinds(type(part)).items():
+        if not _fits(getattr(part, name), kind):
+            raise TypeError(f"{name} = {str(getattr(part, name))[:60]!r}")
 
 
 def _chosen(row: list[Any]) -> Chosen:
@@ -224,9 +259,12 @@ def _chosen(row: list[Any]) -> Chosen:
 def _pause(found: object) -> Pause | None:
     """A pause as the journal tells it; None where it has ended, or cannot be read."""
     try:
-        return Pause(**found) if isinstance(found, dict) else None
+        pause = Pause(**found) if isinstance(found, dict) else None
+        if pause:
+            _check_kinds(pause)
     except TypeError:
         return None
+    return pause
 
 
 def expenses(state_dir: str, since_s: float) -> list[Expense]:
@@ -245,16 +283,3 @@ def expenses(state_dir: str, since_s: float) -> list[Expense]:
             continue
         found += spending.expenses(sweep_id, _journal(path), terms.gpu_hours, since_s)
     return found
-
-
-def at_work(state_dir: str) -> str:
-    """The id of the sweep that a living process carries out; "" where there is none."""
-    try:
-        with open(os.path.join(state_dir, "sweep.running"), encoding="utf-8") as stream:
-            holder = json.load(stream)
-        os.kill(int(holder["pid"]), 0)
-    except PermissionError:
-        return str(holder["sweep"])  # it lives, and belongs to somebody else
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    return str(holder["sweep"])

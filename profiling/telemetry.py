@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from slurm_pal.profiling import devices as bits
 from slurm_pal.profiling.devices import Counters, DeviceInfo, Sample, Static, Telemetry
 from slurm_pal.profiling.host import Host, noise
 
+_Count = TypeVar("_Count", int, float)
 _DUTIES = {
     "power_cap": bits.SW_POWER_CAP,
     "sw_thermal": bits.SW_THERMAL,
@@ -24,6 +26,8 @@ _SPREADS = {  # field -> digits kept
     "power_avg_w": 2,
     "mem_temp_c": 2,
     "utilisation": 4,
+    "dram": 4,
+    "tensor": 4,
 }
 _DEGRADED_DUTY = 0.01  # of hardware slowdown, hardware thermal or power brake
 _THERMAL_DUTY = 0.05  # of software thermal
@@ -60,19 +64,20 @@ def summary(samples: Sequence[Sample], before: Counters, after: Counters) -> dic
 def _growth(before: Counters, after: Counters) -> dict[str, object]:
     """What the counters did between two looks; one that either look lacks is left out."""
     table: dict[str, object] = {}
-    if before.energy_j is not None and after.energy_j is not None:
-        table["energy_j"] = round(after.energy_j - before.energy_j, 1)
+    energy_j = _grown(before.energy_j, after.energy_j)
+    if energy_j is not None:
+        table["energy_j"] = round(energy_j, 1)
     slowed = {
-        name: round(seconds - before.violation_s[name], 3)
+        name: round(grown, 3)
         for name, seconds in after.violation_s.items()
-        if name in before.violation_s
+        if (grown := _grown(before.violation_s.get(name), seconds)) is not None
     }
     if slowed:
         table["violation_s"] = slowed
     for name in ("ecc_corrected", "ecc_uncorrected", "pcie_replays"):
-        grown = _grown(getattr(before, name), getattr(after, name))
-        if grown is not None:
-            table[name] = grown
+        more = _grown(getattr(before, name), getattr(after, name))
+        if more is not None:
+            table[name] = more
     if after.remap_failed is not None:
         table["remap_failed"] = after.remap_failed
     xids = _new_xids(before, after)
@@ -81,8 +86,9 @@ def _growth(before: Counters, after: Counters) -> dict[str, object]:
     return table
 
 
-def _grown(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else after - before
+def _grown(before: _Count | None, after: _Count | None) -> _Count | None:
+    """None where that is not known: a counter that is smaller now began anew, as after a reset or at its end."""
+    return None if before is None or after is None or after < before else after - before
 
 
 def _new_xids(before: Counters, after: Counters) -> tuple[int, ...]:

@@ -11,11 +11,11 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from slurm_pal.errors import MissingPackageError
+from slurm_pal.errors import MissingPackageError, one_line
 from slurm_pal.profiling.backends import Setting
 from slurm_pal.profiling.benchmarks import Benchmark
-from slurm_pal.profiling.device_errors import device_error
-from slurm_pal.profiling.devices import Backend, DeviceError, DeviceInfo, Kernel, Telemetry
+from slurm_pal.profiling.device_errors import told
+from slurm_pal.profiling.devices import ANY_SLOT, Backend, DeviceError, DeviceInfo, Kernel, Telemetry
 from slurm_pal.profiling.libraries import Described, cublas_version
 
 if TYPE_CHECKING:
@@ -55,16 +55,16 @@ def available() -> str:
         return "PyTorch is not installed"
     try:
         from slurm_pal.profiling.torch_runtime import built_for
-    except (ImportError, OSError) as error:  # a library of CUDA that is missing, say
-        return f"PyTorch cannot be imported: {str(error).splitlines()[0]}"
+    except Exception as error:  # whatever a broken installation raises
+        return f"PyTorch cannot be imported: {one_line(error)}"
     kind = built_for()
     if not kind:
         return "the PyTorch that is installed is built for the processor alone"
     try:
-        found = SENSORS[kind]().devices("", (0,))
+        found = SENSORS[kind]().devices("", ANY_SLOT)
     except DeviceError as error:
         return str(error)
-    return "" if found else f"PyTorch is built for {kind}, and no such GPU is here"
+    return "" if found else f"PyTorch is built for {kind}, and no such GPU answers here"
 
 
 def open_backend(setting: Setting) -> Backend:
@@ -108,22 +108,21 @@ class TorchBackend:
             return f"backend torch has no kernel for {spec.id}"
         if spec.peers and len(self._listed) < 2:
             return "there is no other GPU"
+        from slurm_pal.profiling.torch_runtime import ERRORS
+
         runtime = self._runtime()
-        try:
+        with told(ERRORS, device.uuid):
             return runtime.lacks(runtime.device(device), spec.dtype)
-        except RuntimeError as error:
-            raise device_error(error, device.uuid) from None
 
     def prepare(self, device: DeviceInfo, spec: Benchmark, peers: Sequence[DeviceInfo] = ()) -> Kernel:
         """Allocate and fill what `spec` needs, on the device and its `peers`. Raises DeviceError."""
-        from slurm_pal.profiling.torch_kernels import TorchKernel
+        from slurm_pal.profiling.torch_kernels import kernel
+        from slurm_pal.profiling.torch_runtime import ERRORS
 
         runtime = self._runtime()
-        try:
+        with told(ERRORS, device.uuid):
             places = tuple(runtime.device(one) for one in (device, *peers))
-        except RuntimeError as error:
-            raise device_error(error, device.uuid) from None
-        return TorchKernel(runtime, spec, places)
+        return kernel(runtime, spec, places)
 
     def _runtime(self) -> Runtime:
         from slurm_pal.profiling.torch_runtime import Accelerator, Processor

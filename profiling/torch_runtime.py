@@ -13,10 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from slurm_pal.profiling.device_errors import FOREIGN
 from slurm_pal.profiling.devices import DeviceError, DeviceInfo
 from slurm_pal.profiling.visible import PciAddress, pci_address, shown
 
 Foreign: TypeAlias = Any  # PyTorch's own: a module, stream, event, graph; or the result of a step
+
+ERRORS = (*FOREIGN, torch.cuda.DeferredCudaCallError)
 
 DTYPES = {
     "bf16": torch.bfloat16,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.profiling.plan import Chosen
-from slurm_pal.profiling.sweep_job import NAME_PREFIX
+from slurm_pal.profiling.sweep_job import is_ours
 from slurm_pal.slurm.states import JOB_WAITING
 
 WAITS = frozenset({"Resources", "Priority"})
@@ -17,25 +17,26 @@ _REQUESTS = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqTR
 _TYPE = re.compile(r"\bgpu[:/=]([A-Za-z][\w.-]*)")
 
 
-def user_waiting(jobs: Iterable[SlurmJob], nodes: Iterable[Chosen]) -> SlurmJob | None:
+def user_waiting(jobs: Iterable[SlurmJob], nodes: Iterable[Chosen], own_uid: int) -> SlurmJob | None:
     """The first pending GPU job that is not a sweep's and could use one of `nodes`; None: nobody waits.
 
-    Nodes are looked at by kind (partitions and GPU types), of which a cluster has few.
+    `own_uid` is the user whom the sweep runs as. Nodes are looked at by kind (partitions and GPU
+    types), of which a cluster has few.
     """
     kinds: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for node in nodes:
         kinds.setdefault((node.partitions, node.gpu_types), []).append(node.node)
     for job in jobs:
-        if _waits(job) and any(_could_use(job, *kind, names) for kind, names in kinds.items()):
+        if _waits(job, own_uid) and any(_could_use(job, *kind, names) for kind, names in kinds.items()):
             return job
     return None
 
 
-def _waits(job: SlurmJob) -> bool:
+def _waits(job: SlurmJob, own_uid: int) -> bool:
     return (
         job.state in JOB_WAITING
         and job.reason in WAITS
-        and not job.name.startswith(NAME_PREFIX)
+        and not is_ours(job, own_uid)
         and (job.gpus_per_node > 0 or any("gpu" in job.fields.get(key, "") for key in _REQUESTS))
     )
 

@@ -36,10 +36,9 @@ class Ring:
         self.chunk = first.size // n
         self._copy = site.gpu.library.function("cuMemcpyPeerAsync")
         self._members = [_Member(gpu, first.size, self.chunk) for gpu in site.gpus]
-        for gpu in site.gpus:
-            for other in site.gpus:
-                if other is not gpu:
-                    gpu.reach(other)
+        for left, right in zip(site.gpus, site.gpus[1:] + site.gpus[:1], strict=True):
+            left.reach(right)  # neighbours alone: without a switch a device has eight peers at most
+            right.reach(left)
         for member in self._members:  # each has the same input: drawn once, then sent
             self._fetch(member, member.input, site.gpu, first.address, first.size)
             member.gpu.wait()

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from slurm_pal.errors import MissingPackageError
 from slurm_pal.profiling.backends import Setting
 from slurm_pal.profiling.benchmarks import Benchmark
-from slurm_pal.profiling.devices import DeviceError, DeviceInfo, Telemetry
+from slurm_pal.profiling.devices import ANY_SLOT, DeviceError, DeviceInfo, Telemetry
 from slurm_pal.profiling.driver import allreduce, block, gemm, ptx, traffic
 from slurm_pal.profiling.driver.gpu import Gpu, Marks
 from slurm_pal.profiling.driver.library import LIBRARY, Library
@@ -50,7 +50,7 @@ def available() -> str:
     """Why this backend cannot be used here; "" when it can. Initialises no device."""
     try:
         Library(LIBRARY)
-        return "" if _nvml().devices("", (0,)) else "there is no NVIDIA GPU here"
+        return "" if _nvml().devices("", ANY_SLOT) else "there is no NVIDIA GPU here that answers"
     except DeviceError as error:
         return str(error)
 
@@ -95,6 +95,9 @@ class DriverBackend:
         driver = library.driver_version()
         if driver < ptx.LEAST_DRIVER:
             return f"the driver serves CUDA {driver // 1000}.{driver % 1000 // 10}; the kernels need 11.0"
+        missing = library.lacks(spec.id)
+        if missing:
+            return missing
         has = library.limits(library.find(device.uuid)).capability
         needs = max(LEAST_CAPABILITY.get(spec.dtype, 0), ptx.TARGETS[-1].least)
         if has < needs:

@@ -1,29 +1,32 @@
-"""Compare every kernel with a reference: python -m slurm_pal.profiling.driver.check [GPU].
+"""Compare every kernel with a reference: python -m slurm_pal.profiling.driver.check [GPU] [--bench IDS].
 
 Small sizes, the same code as a measurement's; the tests run it on a double of the driver. GPU is
-Slurm's index, 0 unless given. Prints one line per quantity; exit code 0 when all agree, 5 when the
-device gave something else or broke, 10 where there is no driver or no GPU.
+Slurm's index, 0 unless given; copies between GPUs are checked with all others that are visible.
+Prints one line per quantity; exit code 0 when all agree, 5 when the device gave something else or
+broke, 10 where there is no driver or no such GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from slurm_pal.errors import Exit, PalError
-from slurm_pal.profiling import inputs
+from slurm_pal.errors import Exit, MissingPackageError, PalError
+from slurm_pal.profiling import binding, inputs
 from slurm_pal.profiling.backends import Setting
-from slurm_pal.profiling.benchmarks import Benchmark, by_id
-from slurm_pal.profiling.devices import DeviceError, DeviceInfo
+from slurm_pal.profiling.bench import partitions
+from slurm_pal.profiling.benchmarks import Benchmark, by_id, select
+from slurm_pal.profiling.devices import ANY_SLOT, DeviceError, DeviceInfo
 from slurm_pal.profiling.driver import reference
 from slurm_pal.profiling.driver.backend import DriverBackend, DriverKernel, open_backend
 from slurm_pal.profiling.driver.block import EPSILON
 from slurm_pal.profiling.driver.reference import Real
-from slurm_pal.profiling.driver.traffic import SCALE
 
 
 class Finding(NamedTuple):
@@ -50,6 +53,7 @@ SHAPES = {
 # Half the last bit of the result, or what sums of rounded products lose, with room for a few of them.
 _LIMITS = {"bf16": 4e-3, "fp16": 6e-4, "tf32": 1e-5, "fp32": 2e-6, "fp64": 1e-14}
 _BLOCK_LIMIT = 0.03  # a dozen roundings to bf16 in a row
+_SUM_LIMIT = 1e-6  # as many roundings to fp32 as there are devices
 _MOST_READ = 2**22  # numbers of an array that are compared
 
 
@@ -88,7 +92,7 @@ def _normal(name: str, drawn: Real) -> Iterator[Finding]:
 
 def _triad(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
     a, b, c = (_read(kernel, name) for name in "abc")
-    yield Finding("b + s c", distance(a, b + SCALE * c), 1e-6)
+    yield Finding("b + s c", distance(a, b + inputs.TRIAD_SCALE * c), 1e-6)
 
 
 def _same(one: str, other: str) -> Callable[[DriverKernel, Benchmark], Iterator[Finding]]:
@@ -108,6 +112,13 @@ def _block(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
         yield Finding(name, distance(_read(kernel, name).reshape(value.shape), value), _BLOCK_LIMIT)
 
 
+def _sums(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
+    """All devices have the same input, so each must hold as many times that."""
+    own, count = _read(kernel, "input"), len(kernel.arrays) - 1
+    for i in range(count):
+        yield Finding(f"sum {i + 1} of {count}", distance(_read(kernel, f"sums{i}"), count * own), _SUM_LIMIT)
+
+
 def _runs(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
     """It was launched, and no error came of it."""
     yield Finding("launched", 0.0, 0.0)
@@ -121,12 +132,16 @@ CHECKS: dict[str, Callable[[DriverKernel, Benchmark], Iterator[Finding]]] = {
     "pcie_h2d": _same("target", "source"),
     "pcie_d2h": _runs,
     "launch_latency": _runs,
+    "p2p": _same("target", "source"),
+    "allreduce": _sums,
 }
 
 
-def check(backend: DriverBackend, device: DeviceInfo, spec: Benchmark) -> list[Finding]:
+def check(
+    backend: DriverBackend, device: DeviceInfo, spec: Benchmark, peers: Sequence[DeviceInfo] = ()
+) -> list[Finding]:
     """Run two blocks of one benchmark and compare what they leave. Raises DeviceError."""
-    kernel = backend.prepare(device, spec)
+    kernel = backend.prepare(device, spec, peers)
     try:
         kernel.run_block(1)
         return list(CHECKS[spec.id](kernel, spec))
@@ -134,20 +149,36 @@ def check(backend: DriverBackend, device: DeviceInfo, spec: Benchmark) -> list[F
         kernel.close()
 
 
-def run(backend: DriverBackend, device: DeviceInfo) -> bool:
-    """All checks on one device, printed; whether all agree."""
-    good = True
-    for name in CHECKS:
+def _with_peers(
+    backend: DriverBackend, device: DeviceInfo, spec: Benchmark, others: Sequence[DeviceInfo]
+) -> list[Finding]:
+    """The same with as many of the others as the benchmark needs: each in turn where it needs one."""
+    if spec.peers <= 0:
+        return check(backend, device, spec, others if spec.peers else ())
+    found = [(peer, f) for peer in others for f in check(backend, device, spec, (peer,))]
+    return [f._replace(what=f"{f.what}, GPU {peer.slot}") for peer, f in found]
+
+
+def run(
+    backend: DriverBackend, device: DeviceInfo, others: Sequence[DeviceInfo] = (), names: Sequence[str] = ()
+) -> bool:
+    """These checks, or all, on one device, printed; whether all agree. Raises DeviceError without a driver."""
+    good, left = True, list(names or CHECKS)
+    while left:
+        name = left.pop(0)
         spec = by_id(name)._replace(shape=SHAPES[name])
-        lack = backend.lacks(device, spec)
+        lack = "it needs another GPU" if spec.peers and not others else backend.lacks(device, spec)
         if lack:
             print(f"{name:15} not here: {lack}")
             continue
         try:
-            findings = check(backend, device, spec)
+            findings = _with_peers(backend, device, spec, others)
         except DeviceError as error:
-            print(f"{name:15} FAILED: {error}")
+            print(f"{name:15} FAILED: {error}", flush=True)
             good = False
+            if error.flag and left:
+                print(f"after a fault the driver serves this process no more: go on with --bench {','.join(left)}")
+                break
             continue
         for finding in findings:
             verdict = "ok" if finding.good else "WRONG"
@@ -156,23 +187,36 @@ def run(backend: DriverBackend, device: DeviceInfo) -> bool:
     return good
 
 
+def _find(backend: DriverBackend, index: int) -> tuple[DeviceInfo, list[DeviceInfo]]:
+    """The GPU, or the partition of it that this job was given, and the others that are visible."""
+    seen = backend.devices("", ANY_SLOT)
+    found = backend.devices("", (index,))
+    if not found:
+        there = ", ".join(str(d.slot) for d in seen)
+        raise MissingPackageError(f"there is no GPU {index} here that answers; there are: {there}")
+    device = partitions(found, os.environ)[0]
+    others = [] if device.parent else [d for d in seen if d.uuid != device.uuid]
+    binding.show(device, others)
+    return device, others
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(
         prog="python -m slurm_pal.profiling.driver.check", description="Check the kernels."
     )
     parser.add_argument("gpu", nargs="?", type=int, default=0, help="Slurm's index of the GPU")
-    index = parser.parse_args().gpu
+    parser.add_argument("--bench", default=",".join(CHECKS), help="only these benchmarks, comma-separated")
+    options = parser.parse_args()
     try:
+        names = [spec.id for spec in select(options.bench)]
         backend = open_backend(Setting("driver"))
-        devices = backend.devices("", (index,))
-        if not devices:
-            raise DeviceError(f"there is no GPU {index} here")
-        print(f"{devices[0].model} {devices[0].uuid}, kernels {backend.version}")
-        raise SystemExit(Exit.OK if run(backend, devices[0]) else Exit.HARDWARE)
+        device, others = _find(backend, options.gpu)
+        print(f"{device.model} {device.uuid}, kernels {backend.version}", flush=True)
+        raise SystemExit(Exit.OK if run(backend, device, others, names) else Exit.HARDWARE)
     except PalError as error:
-        print(f"check: {error}")
-        raise SystemExit(error.exit_code) from None
+        print(f"check: {error}", file=sys.stderr)
+        raise SystemExit(Exit.HARDWARE if isinstance(error, DeviceError) else error.exit_code) from None
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from slurm_pal.profiling.driver.arguments import Format, Gemm, Operand
 from slurm_pal.profiling.driver.gpu import Gpu
 from slurm_pal.profiling.driver.site import Array, Body, Site
 
-OUTPUTS = 3  # matrices that are written in turn
 TILE, DEPTH = 128, 32  # m and n are multiples of the one, k of the other
 
 
@@ -81,7 +80,7 @@ def build(site: Site) -> Body:
     m, n, k = inputs.matrix(spec.shape)
     site.load([choice.kernel])
     a, b = (site.normal(choice.form, *((size, k) if choice.along_k else (k, size))) for size in (m, n))
-    outputs = [site.empty(choice.form, m, n) for _ in range(OUTPUTS)]
+    outputs = [site.empty(choice.form, m, n) for _ in range(inputs.OUTPUTS)]
     launches = [product(site.gpu, choice.kernel, (_whole(a), _whole(b), _whole(out)), (m, n, k)) for out in outputs]
     turn = itertools.cycle(launches)
     return Body(lambda: next(turn)(), 2.0 * m * n * k, {"a": a, "b": b, "c": outputs[0]})

@@ -28,9 +28,9 @@ _NAME = re.compile(r"_INTERNAL_[0-9a-f]{8}_\d+_kernels_cu_[0-9a-f]{8}")  # diffe
 def _run(argv: Sequence[str]) -> str:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
+    except OSError as error:
         raise MissingPackageError(
-            f"{argv[0]} is not here: install the CUDA toolkit, or name it by --nvcc or --ptxas"
+            f"{argv[0]} cannot be run ({error.strerror}): install the CUDA toolkit, or name it by --nvcc or --ptxas"
         ) from None
     if done.returncode:
         raise PalError(f"{' '.join(argv)} failed: {' '.join((done.stderr or done.stdout).split())[:500]}")
@@ -53,7 +53,9 @@ def tidy(raw: str, target: Target, compiler: str, source: str) -> str:
 
 def make(target: Target, nvcc: str, source: Path) -> str:
     """One file of PTX. Raises PalError when nvcc is missing or fails."""
-    compiler = next(line for line in _run([nvcc, "--version"]).splitlines() if "release" in line)
+    compiler = next((line for line in _run([nvcc, "--version"]).splitlines() if "release" in line), "")
+    if not compiler:
+        raise PalError(f"{nvcc} --version names no release: is it nvcc?")
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder) / "kernels.ptx"
         _run([nvcc, "-ptx", "-O3", f"-arch={target.compile_for}", "-o", str(raw), str(source)])
@@ -86,7 +88,12 @@ def main() -> None:
         for ptxas in options.ptxas or ["ptxas"]:
             known = [a for a in target.assemble_for if assemble(text, a, ptxas)]
             print(f"{target.file}: {ptxas} assembles it for {', '.join(known) or 'nothing, since it knows none'}")
-        write_atomic(str(options.into / target.file), text)
+        try:
+            write_atomic(str(options.into / target.file), text)
+        except OSError as error:
+            raise PalError(
+                f"{options.into / target.file} cannot be written: {error.strerror}; name a folder with --into"
+            ) from None
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Gpu:
         self.use()
         wanted = frozenset(names)
         text = ptx.module(ptx.target_for(self.limits.capability), wanted)
-        module = self.library.handle("cuModuleLoadDataEx", text, 0, None, None)
+        module = self.library.module(text)
         self._undo.append(("cuModuleUnload", (module,)))
         for name in wanted:
             self._functions[name] = self.library.handle("cuModuleGetFunction", module, name.encode())
@@ -118,11 +118,11 @@ class Gpu:
 
     def wait(self) -> None:
         """Until the stream is empty."""
+        self.use()
         self.library.call("cuStreamSynchronize", self.stream)
 
     def read(self, address: int, size: int) -> bytes:
         """Device memory, once the stream is empty."""
-        self.use()
         self.wait()
         buffer = (ctypes.c_char * size)()
         self.library.call("cuMemcpyDtoH_v2", buffer, address, size)
@@ -137,9 +137,12 @@ class Gpu:
     def close(self) -> None:
         """Free everything, last first; what a dead context refuses is gone with it. Harmless when called twice."""
         undo, self._undo = self._undo, []
+        if not undo:
+            return  # the context is gone
         self.library.function("cuCtxSetCurrent")(self.context)
         for name, arguments in reversed(undo):
             self.library.function(name)(*arguments)
+        self.library.function("cuCtxSetCurrent")(None)  # releasing it does not take it from the thread
         self._functions.clear()
 
 

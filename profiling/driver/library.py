@@ -1,12 +1,15 @@
 """libcuda by ctypes: the functions that this backend calls, and its errors as DeviceErrors.
 
 Names and types are those of the CUDA driver API reference; a suffix _v2 is the name that
-the library exports for the present form of a function.
+the library exports for the present form of a function. The older form is called where
+drivers of CUDA 11.0 have no other and later ones keep it: cuDeviceGetUuid,
+cuGraphInstantiate_v2, cuEventElapsedTime.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
 from typing import Any, NamedTuple, TypeAlias
 
@@ -64,8 +67,23 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuGraphDestroy": (Handle,),
     "cuLaunchKernel": (Handle, *[c_uint] * 7, Handle, POINTER(c_void_p), POINTER(c_void_p)),
 }
-# From CUDA 11.4 on. The first names a MIG device rather than its GPU.
-_OPTIONAL = frozenset({"cuDeviceGetUuid_v2", "cuGraphInstantiateWithFlags"})
+GRAPH_MAKERS = ("cuGraphInstantiateWithFlags", "cuGraphInstantiate_v2")
+"""Either will do; the first is there from CUDA 11.4 on, and the second is called an old form."""
+_UUIDS = ("cuDeviceGetUuid_v2", "cuDeviceGetUuid")
+"""The first, from CUDA 11.4 on, names a MIG device, the second its GPU."""
+_PEERS = ("cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuMemcpyPeerAsync")
+_PINNED = ("cuMemHostAlloc", "cuMemFreeHost", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2")
+NEEDED_BY: dict[str, tuple[str, ...]] = {
+    "tblock": (
+        "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphLaunch", "cuGraphExecDestroy", "cuGraphDestroy",
+    ),
+    "pcie_h2d": _PINNED,
+    "pcie_d2h": _PINNED,
+    "p2p": _PEERS,
+    "allreduce": (*_PEERS, "cuStreamWaitEvent"),
+}  # fmt: skip
+"""Functions that only these benchmarks call: where a driver lacks one, the others still run."""
+_OPTIONAL = frozenset({*GRAPH_MAKERS, *_UUIDS, *(name for names in NEEDED_BY.values() for name in names)})
 
 # Attributes of cuDeviceGetAttribute.
 L2_BYTES, CAPABILITY_MAJOR, CAPABILITY_MINOR = 38, 75, 76
@@ -75,6 +93,7 @@ _PEER_ACCESS_ALREADY_ENABLED = 704
 FAULTS: dict[int, str] = {
     214: "ecc",  # CUDA_ERROR_ECC_UNCORRECTABLE
     220: "xid",  # NVLINK_UNCORRECTABLE
+    226: "xid",  # CONTAINED
     700: "xid",  # ILLEGAL_ADDRESS
     702: "xid",  # LAUNCH_TIMEOUT
     714: "xid",  # HARDWARE_STACK_ERROR
@@ -85,7 +104,26 @@ FAULTS: dict[int, str] = {
     719: "xid",  # LAUNCH_FAILED
 }
 """Results after which the context is dead and the driver has logged an Xid: the record's flag for each."""
-_HINTS = {2: "free the GPU, or measure it alone in an exclusive job", 100: "no NVIDIA GPU is visible to this process"}
+_JIT = "the driver's compiler for PTX, libnvidia-ptxjitcompiler.so.1"
+_HINTS = {
+    2: "free the GPU, or measure it alone in an exclusive job",
+    34: "this is the toolkit's stub: take its folder out of LD_LIBRARY_PATH",
+    46: "another process has the GPU, or its compute mode forbids ours: see nvidia-smi -q -d COMPUTE",
+    100: "no NVIDIA GPU is visible to this process: check CUDA_VISIBLE_DEVICES and /dev/nvidia*",
+    218: "please report this with the card and the driver",
+    221: f"install {_JIT}",
+    222: "install a newer driver",
+    223: "unset CUDA_DISABLE_PTX_JIT and CUDA_DISABLE_JIT",
+    802: "start nvidia-fabricmanager, which a node with NVSwitch needs",
+    803: "library and kernel module are of two versions: load the module anew, or reboot",
+    804: "a library for newer drivers is in LD_LIBRARY_PATH that this card cannot use: take it out",
+    805: "start the MPS server that CUDA_MPS_PIPE_DIRECTORY names, or unset it",
+    999: "often /dev/nvidia-uvm is missing or closed to this user: run nvidia-modprobe -u -c=0; or an Xid: see dmesg",
+}
+"""What to do, by result."""
+
+_JIT_LOG, _JIT_LOG_BYTES, _LOG_BYTES = 5, 6, 4096  # CU_JIT_ERROR_LOG_BUFFER(_SIZE_BYTES)
+_UUID_TEXT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Limits(NamedTuple):
@@ -101,8 +139,8 @@ class Library:
     def __init__(self, path: str = LIBRARY) -> None:
         try:
             self._library = ctypes.CDLL(path)
-        except OSError:
-            raise DeviceError(f"{path} cannot be loaded: is the NVIDIA driver installed?") from None
+        except OSError as error:
+            raise DeviceError(f"libcuda cannot be loaded ({error}): is the NVIDIA driver installed?") from None
         self._functions = {name: self._bind(name, types) for name, types in PROTOTYPES.items()}
         self._started = False
 
@@ -117,24 +155,35 @@ class Library:
         return function
 
     def has(self, name: str) -> bool:
-        """Whether this driver has a function that came late."""
+        """Whether this driver has the function."""
         return self._functions[name] is not None
 
+    def lacks(self, benchmark: str) -> str:
+        """Why a benchmark cannot be run by this driver, "" when it can: a function that only it needs."""
+        lacking = [name for name in NEEDED_BY.get(benchmark, ()) if not self.has(name)]
+        if benchmark == "tblock" and not any(map(self.has, GRAPH_MAKERS)):
+            lacking.append(" and no ".join(GRAPH_MAKERS))
+        return f"the NVIDIA driver has no {lacking[0]}" if lacking else ""
+
     def function(self, name: str) -> Any:  # noqa: ANN401
-        """The bare function, for calls that must be quick; its result goes to `check`."""
-        return self._functions[name]
+        """The bare function, for calls that must be quick; its result goes to `check`. Raises DeviceError."""
+        found = self._functions[name]
+        if found is None:
+            raise DeviceError(f"the NVIDIA driver has no {name}")
+        return found
 
     def call(self, name: str, *arguments: object) -> None:
         """Call and check. Raises DeviceError."""
-        self.check(name, self._functions[name](*arguments))
+        self.check(name, self.function(name)(*arguments))
 
-    def check(self, name: str, code: int) -> None:
-        """Raise DeviceError, with the record's flag, unless the code is 0."""
+    def check(self, name: str, code: int, log: bytes = b"") -> None:
+        """Raise DeviceError, with the record's flag, unless the code is 0; `log` is what the driver wrote of it."""
         if code:
-            hint = f"; {_HINTS[code]}" if code in _HINTS else ""
             said = self._said("cuGetErrorName", code) or f"error {code}"
             text = self._said("cuGetErrorString", code) or "unknown to this driver"
-            raise DeviceError(f"{name}: {said} ({text}){hint}", FAULTS.get(code, ""))
+            detail = " ".join(log.decode(errors="replace").split())
+            words = [f"{name}: {said} ({text})", detail, _HINTS.get(code, "")]
+            raise DeviceError("; ".join(filter(None, words)), FAULTS.get(code, ""))
 
     def _said(self, name: str, code: int) -> str:
         words = c_char_p()
@@ -153,6 +202,16 @@ class Library:
         self.call(name, ctypes.byref(value), *arguments)
         return value
 
+    def module(self, text: bytes) -> c_void_p:
+        """PTX compiled for the current context's device; an error holds what the driver's compiler says of it."""
+        log = ctypes.create_string_buffer(_LOG_BYTES)
+        options = (c_int * 2)(_JIT_LOG, _JIT_LOG_BYTES)
+        values = (c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
+        module = c_void_p()
+        code = self.function("cuModuleLoadDataEx")(ctypes.byref(module), text, 2, options, values)
+        self.check("cuModuleLoadDataEx", code, log.value)
+        return module
+
     def start(self) -> None:
         """Initialise the driver in this process, once; a process that forks afterwards is broken."""
         if not self._started:
@@ -167,7 +226,9 @@ class Library:
         """The driver's own number of a device it is shown. Raises DeviceError."""
         self.start()
         seen = [self.integer("cuDeviceGet", i) for i in range(self.integer("cuDeviceGetCount"))]
-        wanted = uuid.lower().removeprefix("gpu-").removeprefix("mig-").replace("-", "")
+        # "MIG-GPU-<uuid>/7/0", as drivers before 470 name a partition, has the UUID of its GPU.
+        named = _UUID_TEXT.search(uuid.lower())
+        wanted = named[0].replace("-", "") if named else uuid
         for device in seen:
             if wanted in self._uuids(device):
                 return device
@@ -175,11 +236,10 @@ class Library:
 
     def _uuids(self, device: int) -> set[str]:
         found = set()
-        for name in ("cuDeviceGetUuid_v2", "cuDeviceGetUuid"):
-            if self.has(name):
-                raw = _UUID()
-                self.call(name, ctypes.byref(raw), device)
-                found.add(raw.raw.hex())
+        for name in filter(self.has, _UUIDS):
+            raw = _UUID()
+            self.call(name, ctypes.byref(raw), device)
+            found.add(raw.raw.hex())
         return found
 
     def limits(self, device: int) -> Limits:
@@ -192,6 +252,6 @@ class Library:
 
     def enable_peer(self, context: c_void_p) -> None:
         """Let the current context reach the memory of `context`."""
-        code = self._functions["cuCtxEnablePeerAccess"](context, 0)
+        code = self.function("cuCtxEnablePeerAccess")(context, 0)
         if code != _PEER_ACCESS_ALREADY_ENABLED:
             self.check("cuCtxEnablePeerAccess", code)

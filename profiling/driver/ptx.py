@@ -25,7 +25,7 @@ class Target(NamedTuple):
 
 
 TARGETS = (
-    Target("ampere.ptx", 80, "compute_80", ("sm_80", "sm_86", "sm_89", "sm_90")),
+    Target("ampere.ptx", 80, "compute_80", ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")),
     # nvcc 13 knows nothing below 7.5; what it writes for that is good for 7.0, as ptxas 12 proves.
     Target("volta.ptx", 70, "compute_75", ("sm_70", "sm_75")),
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from slurm_pal.profiling import inputs
 from slurm_pal.profiling.devices import DeviceError
 from slurm_pal.profiling.driver.arguments import Format, Stream
 from slurm_pal.profiling.driver.site import Array, Body, Site
 
-SCALE = 0.4  # s of a = b + s * c
 VECTOR = 16  # bytes
 BLOCK_VECTORS = 1024  # that one block of threads moves
 L2_MULTIPLE = 4  # an array that is not much larger than the cache measures the cache
@@ -30,7 +30,7 @@ def triad(site: Site) -> Body:
     site.load(["hbm_triad"])
     a, b, c = _arrays(site, 3)
     vectors = a.size // VECTOR
-    argument = Stream(a.address, b.address, c.address, vectors, SCALE, 0)
+    argument = Stream(a.address, b.address, c.address, vectors, inputs.TRIAD_SCALE, 0)
     launch = site.gpu.launch("hbm_triad", (vectors // BLOCK_VECTORS, 1), argument)
     return Body(launch, 3.0 * a.size, {"a": a, "b": b, "c": c})
 

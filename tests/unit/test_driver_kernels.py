@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+import os
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from slurm_pal.profiling.driver import backend as module
 from slurm_pal.profiling.driver import check, reference
 from slurm_pal.profiling.driver.reference import Real
 
-from .driver_double.machine import Machine, compiled, machine
+from .driver_double.machine import Machine, Quiet, compiled, machine
 
 __all__ = ["compiled", "machine"]
 
@@ -28,7 +29,8 @@ def small(name: str) -> Benchmark:
 
 @pytest.mark.parametrize("name", sorted(check.CHECKS))
 def test_on_ampere(machine: Machine, name: str) -> None:
-    findings = check.check(machine.backend(), machine.devices[0], small(name))
+    peers = machine.devices[1:] if by_id(name).peers else ()
+    findings = check.check(machine.backend(), machine.devices[0], small(name), peers)
     assert [f for f in findings if not f.good] == []
     assert findings
     assert machine.double.double_conflicts() == 0
@@ -50,38 +52,78 @@ def test_on_volta_all_that_it_has(
     said = capsys.readouterr().out
     assert "gemm_tf32       not here: no tf32 before compute capability 8.0 (this is 7.0)" in said
     assert "WRONG" not in said
+    assert "p2p             not here: it needs another GPU" in said
     for name in ("gemm_fp16", "gemm_fp32", "gemm_fp64"):
         assert f"{name}       product" in said
 
 
-def test_the_command_names_what_is_wrong(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs the command on the machine: exit code, standard output and error."""
+    monkeypatch.setattr(check, "SHAPES", SHAPES)
+    monkeypatch.setattr(module, "LIBRARY", machine.path)
+    monkeypatch.setattr(module, "_nvml", lambda: Quiet(machine.devices))
+    monkeypatch.setattr(check, "open_backend", lambda setting: module.open_backend(setting) and machine.backend())
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.setenv(name, "9")  # both are set anew, and so undone
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["check", *words])
+        with pytest.raises(SystemExit) as ended:
+            check.main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_names_what_is_wrong(machine: Machine, command: Command) -> None:
     machine.reset(capability=70)
     machine.fail("hbm_triad", 719)
-    monkeypatch.setattr(check, "SHAPES", SHAPES)
-    monkeypatch.setattr(check, "CHECKS", {name: check.CHECKS[name] for name in ("hbm_copy", "hbm_triad")})
-    monkeypatch.setattr(check, "open_backend", lambda setting: machine.backend())
-    monkeypatch.setattr("sys.argv", ["check", "1"])
-    with pytest.raises(SystemExit) as ended:
-        check.main()
-    said = capsys.readouterr().out
-    assert ended.value.code == Exit.HARDWARE
-    assert (
-        machine.devices[1].uuid in said and "hbm_triad       FAILED: " in said and "unspecified launch failure" in said
-    )
-    assert "hbm_copy        a as b" in said
+    code, said, _ = command("1", "--bench", "hbm_triad,hbm_copy,launch_latency")
+    assert code == Exit.HARDWARE and machine.devices[1].uuid in said
+    assert "hbm_triad       FAILED: " in said and "unspecified launch failure" in said
+    assert "go on with --bench hbm_copy,launch_latency" in said and "hbm_copy        a as b" not in said
+    machine.heal()
+    code, said, _ = command("1", "--bench", "hbm_copy,hbm_triad")
+    assert code == Exit.OK and "hbm_copy        a as b" in said and "gemm" not in said
 
 
-def test_the_command_without_a_driver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(module, "LIBRARY", str(tmp_path / "libcuda.so.1"))
-    monkeypatch.setattr("sys.argv", ["check"])
-    with pytest.raises(SystemExit) as ended:
-        check.main()
-    assert ended.value.code == Exit.MISSING
-    assert "check: backend driver cannot be used" in capsys.readouterr().out
+def test_the_command_goes_on_after_an_error_that_is_no_fault(machine: Machine, command: Command) -> None:
+    machine.fail("hbm_triad", 2)
+    code, said, _ = command("--bench", "hbm_triad,hbm_copy")
+    assert code == Exit.HARDWARE
+    assert "hbm_triad       FAILED: " in said and "hbm_copy        a as b" in said and "go on with" not in said
+
+
+def test_the_command_copies_between_all_gpus(machine: Machine, command: Command) -> None:
+    machine.reset(devices=3)
+    code, said, _ = command("1", "--bench", "p2p,allreduce")
+    assert code == Exit.OK
+    assert "p2p             target as source, GPU 0 " in said and "target as source, GPU 2 " in said
+    assert "allreduce       sum 3 of 3 " in said
+    first = machine.devices[1].uuid
+    assert os.environ["CUDA_VISIBLE_DEVICES"].split(",") == [first, machine.devices[0].uuid, machine.devices[2].uuid]
+    machine.double.double_peers(2)  # what is copied does not arrive
+    code, said, _ = command("1", "--bench", "p2p,allreduce")
+    assert code == Exit.HARDWARE and said.count("WRONG") == 5
+
+
+def test_the_command_where_it_cannot_run(machine: Machine, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, and the exit code that the manual gives."""
+    assert command("7") == (Exit.MISSING, "", "check: there is no GPU 7 here that answers; there are: 0, 1\n")
+    assert command("--bench", "gather")[0] == Exit.USAGE
+    machine.fail("cuInit", 999)
+    code, said, error = command()
+    assert code == Exit.HARDWARE and said.count("\n") == 1
+    assert error.startswith("check: cuInit: ") and "/dev/nvidia-uvm" in error and error.count("\n") == 1
+    monkeypatch.setattr(module, "LIBRARY", "/no/libcuda.so.1")
+    code, said, error = command()
+    assert (code, said) == (Exit.MISSING, "")
+    assert error.startswith("check: backend driver cannot be used: libcuda cannot be loaded (/no/libcuda.so.1: ")
 
 
 @pytest.mark.parametrize("shape", ["1152x256x32", "128x128x32", "128x128x64"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.errors import MissingPackageError
+from slurm_pal.errors import MissingPackageError, PalError
 from slurm_pal.profiling.devices import DeviceError
 from slurm_pal.profiling.driver import generate, ptx
 from slurm_pal.profiling.driver.arguments import KERNELS
@@ -83,10 +83,25 @@ def test_tidy_keeps_the_code_and_writes_our_header() -> None:
 
 
 def test_without_nvcc_the_command_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("sys.argv", ["generate", "--nvcc", str(tmp_path / "nvcc"), "--into", str(tmp_path)])
-    with pytest.raises(MissingPackageError, match="install the CUDA toolkit"):
+    nvcc = tmp_path / "nvcc"
+    monkeypatch.setattr("sys.argv", ["generate", "--nvcc", str(nvcc), "--into", str(tmp_path)])
+    with pytest.raises(MissingPackageError, match=r"nvcc cannot be run \(No such file.*\): install the CUDA toolkit"):
         generate.main()
-    assert not list(tmp_path.iterdir())
+    nvcc.write_text("#!/bin/sh\n", encoding="ascii")
+    with pytest.raises(MissingPackageError, match=r"nvcc cannot be run \(Permission denied\)"):
+        generate.main()
+    nvcc.chmod(0o755)
+    with pytest.raises(PalError, match="nvcc --version names no release: is it nvcc"):
+        generate.main()
+    assert not list(tmp_path.glob("*.ptx"))
+
+
+def test_where_the_files_cannot_be_written_the_command_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(generate, "make", lambda target, nvcc, source: "")
+    monkeypatch.setattr(generate, "assemble", lambda text, architecture, ptxas: True)
+    monkeypatch.setattr("sys.argv", ["generate", "--into", str(tmp_path / "none")])
+    with pytest.raises(PalError, match=r"none/ampere.ptx cannot be written: No such file.*; name a folder with --into"):
+        generate.main()
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not installed")

@@ -26,7 +26,7 @@ enum {
 };
 
 typedef struct {
-    int device, references;
+    int device, references, peers; /* peers: a bit for each device that it may reach */
 } Context;
 typedef struct {
     Context *context;
@@ -90,7 +90,7 @@ static Context *current;
 static Memory *memories;
 static Queue *queues;
 static long long used;
-static int started, live, damaged, dead;
+static int started, live, damaged, dead, links;
 static struct {
     char name[64];
     int code, after;
@@ -104,7 +104,7 @@ void double_reset(int devices, int capability) {
     machine.peers = 1;
     machine.memory = 1LL << 30;
     launch_s = 1e-5;
-    started = damaged = dead = fibers_eager = fibers_conflicts = 0;
+    started = damaged = dead = links = fibers_eager = fibers_conflicts = 0;
     memset(faults, 0, sizeof faults);
 }
 
@@ -120,6 +120,8 @@ void double_driver(int version) {
 void double_l2(int bytes) {
     machine.l2_bytes = bytes;
 }
+/* 0: no device reaches another; 1: all do; 2: all do, and what is copied does
+ * not arrive */
 void double_peers(int reach) {
     machine.peers = reach;
 }
@@ -128,6 +130,10 @@ void double_launch_s(double seconds) {
 }
 void double_eager(int eager) {
     fibers_eager = eager;
+}
+/* How many times one context was let into another. */
+int double_links(void) {
+    return links;
 }
 int double_live(void) {
     return live;
@@ -151,7 +157,7 @@ void double_fail(const char *name, int code, int after) {
         }
 }
 
-static int fault(const char *name) {
+int double_fault(const char *name) {
     for (int i = 0; i < MOST_FAULTS; i++)
         if (faults[i].code && !strcmp(faults[i].name, name) && faults[i].after-- <= 0)
             return faults[i].code;
@@ -160,11 +166,19 @@ static int fault(const char *name) {
 
 #define CALL(name)                                                                                                     \
     do {                                                                                                               \
-        int code_ = fault(name);                                                                                       \
+        int code_ = double_fault(name);                                                                                \
         if (dead || code_)                                                                                             \
             return dead ? dead : code_;                                                                                \
         if (!started)                                                                                                  \
             return 3; /* CUDA_ERROR_NOT_INITIALIZED */                                                                 \
+    } while (0)
+
+/* The same for calls that work in the thread's context. */
+#define CALL_HERE(name)                                                                                                \
+    do {                                                                                                               \
+        CALL(name);                                                                                                    \
+        if (!current || !current->references)                                                                          \
+            return current ? 709 : 201; /* CUDA_ERROR_CONTEXT_IS_DESTROYED, _INVALID_CONTEXT */                        \
     } while (0)
 
 static int broken(int code) {
@@ -217,7 +231,7 @@ static int work_off(Queue *queue, Event *until, int number);
 static int carry_out(Queue *queue, Op *op) {
     int code = OK;
     if (op->kind == RUN) {
-        code = fault(op->function->kernel->name);
+        code = double_fault(op->function->kernel->name);
         queue->clock_s += launch_s;
         if (!code && fibers_run(op->function->kernel->run, op->argument, op->grid, op->function->threads))
             code = 719; /* CUDA_ERROR_LAUNCH_FAILED */
@@ -278,8 +292,8 @@ static int enqueue(Queue *queue, Op op) {
 /* ---- the driver */
 
 int cuInit(unsigned flags) {
-    if (fault("cuInit"))
-        return fault("cuInit");
+    if (double_fault("cuInit"))
+        return double_fault("cuInit");
     if (flags || !machine.devices)
         return flags ? INVALID : NO_DEVICE;
     started = 1;
@@ -299,7 +313,10 @@ static const struct {
     {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
     {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
     {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"},
     {214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
+    {218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+    {226, "CUDA_ERROR_CONTAINED", "Invalid access of peer GPU memory over nvlink or a hardware error"},
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
 };
@@ -337,15 +354,6 @@ int cuDeviceGetUuid(char *uuid, int device) {
     uuid[15] = (char) device;
     return OK;
 }
-#ifdef LATE /* functions of CUDA 11.4 */
-/* MIG-eeeeeeee-eeee-eeee-eeee-eeeeeeeeeeNN, the partition of GPU NN that is
- * visible */
-int cuDeviceGetUuid_v2(char *uuid, int device) {
-    memset(uuid, 0xee, 16);
-    uuid[15] = (char) device;
-    return OK;
-}
-#endif
 int cuDeviceGetAttribute(int *value, int which, int device) {
     CALL("cuDeviceGetAttribute");
     (void) device;
@@ -367,7 +375,8 @@ int cuDevicePrimaryCtxRetain(Context **context, int device) {
     return OK;
 }
 int cuDevicePrimaryCtxRelease_v2(int device) {
-    contexts[device].references--;
+    if (!--contexts[device].references)
+        contexts[device].peers = 0;
     live--;
     if (!live)
         dead = 0;
@@ -379,14 +388,30 @@ int cuCtxSetCurrent(Context *context) {
     return OK;
 }
 int cuCtxEnablePeerAccess(Context *peer, unsigned flags) {
-    CALL("cuCtxEnablePeerAccess");
-    return flags || peer == current ? INVALID : peer->references > 0 ? OK : BAD_HANDLE;
+    CALL_HERE("cuCtxEnablePeerAccess");
+    if (flags || peer == current)
+        return INVALID;
+    if (peer->references <= 0)
+        return BAD_HANDLE;
+    if (current->peers & 1 << peer->device)
+        return 704; /* CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED */
+    current->peers |= 1 << peer->device;
+    links++;
+    return OK;
 }
 
+/* It must be asked for its compiler's words, and has some when it fails. */
 int cuModuleLoadDataEx(Module **module, const char *text, unsigned options, int *names, void **values) {
-    CALL("cuModuleLoadDataEx");
+    if (options != 2 || names[0] != 5 || names[1] != 6)
+        return INVALID;
+    int code = double_fault("cuModuleLoadDataEx");
+    if (code) {
+        snprintf(values[0], (size_t) values[1], "ptxas application ptx input, line 8;\n error : no such thing\n");
+        return code;
+    }
+    CALL_HERE("");
     const char *version = strstr(text, ".version 7.0\n"), *target = strstr(text, ".target sm_");
-    if (options || names || values || !version || !target)
+    if (!version || !target)
         return PTX_VERSION;
     if (atoi(target + 11) > machine.capability)
         return NO_BINARY;
@@ -405,7 +430,7 @@ int cuModuleUnload(Module *module) {
 }
 /* The parameter's size and the block's threads must be what the PTX says. */
 int cuModuleGetFunction(Function **function, Module *module, const char *name) {
-    CALL("cuModuleGetFunction");
+    CALL_HERE("cuModuleGetFunction");
     char head[96];
     snprintf(head, sizeof head, ".visible .entry %s(", name);
     const char *entry = strstr(module->text, head);
@@ -472,14 +497,14 @@ static Memory *owner(const char *address, size_t size) {
 }
 
 int cuMemAlloc_v2(char **address, size_t size) {
-    CALL("cuMemAlloc_v2");
+    CALL_HERE("cuMemAlloc_v2");
     return take(address, size);
 }
 int cuMemFree_v2(char *address) {
     return give(address);
 }
 int cuMemHostAlloc(char **address, size_t size, unsigned flags) {
-    CALL("cuMemHostAlloc");
+    CALL_HERE("cuMemHostAlloc");
     (void) flags;
     return take(address, size);
 }
@@ -488,7 +513,7 @@ int cuMemFreeHost(char *address) {
 }
 
 int cuMemcpyDtoH_v2(void *to, const char *from, size_t size) {
-    CALL("cuMemcpyDtoH_v2");
+    CALL_HERE("cuMemcpyDtoH_v2");
     if (!owner(from, size))
         return INVALID;
     memcpy(to, from, size);
@@ -501,20 +526,20 @@ static int move(void *to, const void *from, size_t size, Queue *queue) {
     return enqueue(queue, op);
 }
 int cuMemcpyHtoDAsync_v2(char *to, const void *from, size_t size, Queue *queue) {
-    CALL("cuMemcpyHtoDAsync_v2");
+    CALL_HERE("cuMemcpyHtoDAsync_v2");
     return move(to, from, size, queue);
 }
 int cuMemcpyDtoHAsync_v2(void *to, const char *from, size_t size, Queue *queue) {
-    CALL("cuMemcpyDtoHAsync_v2");
+    CALL_HERE("cuMemcpyDtoHAsync_v2");
     return move(to, from, size, queue);
 }
 int cuMemcpyPeerAsync(char *to, Context *to_context, const char *from, Context *from_context, size_t size,
                       Queue *queue) {
-    CALL("cuMemcpyPeerAsync");
+    CALL_HERE("cuMemcpyPeerAsync");
     const Memory *target = owner(to, size), *source = owner(from, size);
     if (!target || !source || target->context != to_context || source->context != from_context)
         return INVALID;
-    Op op = {.kind = MOVE, .to = to, .from = from, .size = size};
+    Op op = {.kind = MOVE, .to = to, .from = from, .size = machine.peers == 2 && to_context != from_context ? 0 : size};
     Context *before = current; /* a copy may be queued whatever the current context */
     current = queue->context;
     int code = enqueue(queue, op);
@@ -523,7 +548,7 @@ int cuMemcpyPeerAsync(char *to, Context *to_context, const char *from, Context *
 }
 
 int cuStreamCreate(Queue **queue, unsigned flags) {
-    CALL("cuStreamCreate");
+    CALL_HERE("cuStreamCreate");
     (void) flags;
     *queue = calloc(1, sizeof **queue);
     (*queue)->context = current;
@@ -534,13 +559,13 @@ int cuStreamCreate(Queue **queue, unsigned flags) {
     return OK;
 }
 int cuStreamSynchronize(Queue *queue) {
-    CALL("cuStreamSynchronize");
+    CALL_HERE("cuStreamSynchronize");
     if (queue->capture)
         return 900; /* CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED */
     return work_off(queue, NULL, 0);
 }
 int cuStreamWaitEvent(Queue *queue, Event *event, unsigned flags) {
-    CALL("cuStreamWaitEvent");
+    CALL_HERE("cuStreamWaitEvent");
     (void) flags;
     Op op = {.kind = WAIT, .event = event, .number = event->issued};
     return enqueue(queue, op);
@@ -561,7 +586,7 @@ int cuStreamDestroy_v2(Queue *queue) {
 }
 
 int cuStreamBeginCapture_v2(Queue *queue, int mode) {
-    CALL("cuStreamBeginCapture_v2");
+    CALL_HERE("cuStreamBeginCapture_v2");
     if (mode != 1 || queue->capture)
         return INVALID;
     queue->capture = calloc(1, sizeof *queue->capture);
@@ -569,14 +594,14 @@ int cuStreamBeginCapture_v2(Queue *queue, int mode) {
     return OK;
 }
 int cuStreamEndCapture(Queue *queue, Graph **graph) {
-    CALL("cuStreamEndCapture");
+    CALL_HERE("cuStreamEndCapture");
     *graph = queue->capture;
     queue->capture = NULL;
     live++;
     return *graph ? OK : INVALID;
 }
 int cuGraphInstantiate_v2(Graph **ready, const Graph *graph, void *node, char *log, size_t size) {
-    CALL("cuGraphInstantiate_v2");
+    CALL_HERE("cuGraphInstantiate_v2");
     if (node || log || size)
         return INVALID;
     Op **last = &(*ready = calloc(1, sizeof **ready))->first;
@@ -589,14 +614,8 @@ int cuGraphInstantiate_v2(Graph **ready, const Graph *graph, void *node, char *l
     live++;
     return OK;
 }
-#ifdef LATE
-int cuGraphInstantiateWithFlags(Graph **ready, const Graph *graph, unsigned long long flags) {
-    CALL("cuGraphInstantiateWithFlags");
-    return flags ? INVALID : cuGraphInstantiate_v2(ready, graph, NULL, NULL, 0);
-}
-#endif
 int cuGraphLaunch(const Graph *ready, Queue *queue) {
-    CALL("cuGraphLaunch");
+    CALL_HERE("cuGraphLaunch");
     int code = OK;
     for (const Op *op = ready->first; op && !code; op = op->next)
         code = enqueue(queue, *op);
@@ -613,7 +632,7 @@ int cuGraphExecDestroy(Graph *ready) {
 }
 
 int cuEventCreate(Event **event, unsigned flags) {
-    CALL("cuEventCreate");
+    CALL_HERE("cuEventCreate");
     *event = calloc(1, sizeof **event);
     (*event)->context = current;
     (*event)->timed = !(flags & 2);
@@ -621,7 +640,7 @@ int cuEventCreate(Event **event, unsigned flags) {
     return OK;
 }
 int cuEventRecord(Event *event, Queue *queue) {
-    CALL("cuEventRecord");
+    CALL_HERE("cuEventRecord");
     if (event->context != queue->context)
         return BAD_HANDLE;
     event->queue = queue;
@@ -648,7 +667,7 @@ int cuEventDestroy_v2(Event *event) {
 
 int cuLaunchKernel(Function *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, Queue *queue, void **parameters, void **extra) {
-    CALL("cuLaunchKernel");
+    CALL_HERE("cuLaunchKernel");
     if (extra || shared || by != 1 || bz != 1 || bx != function->threads || !gx || !gy || gz != 1)
         return INVALID;
     if (function->module->context != current)

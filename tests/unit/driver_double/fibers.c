@@ -34,11 +34,21 @@ static void (*body)(const void *);
 static const void *argument;
 static int wrong;
 
+/* Let the next lane of this warp go on, or the scheduler where that one waits or
+ * is new. */
+static void go_on(void) {
+    unsigned next = threadIdx.x + 1;
+    if (next % 32 == 0 || fiber[next].state != READY || !fiber[next].begun)
+        _longjmp(scheduler, 1);
+    threadIdx.x = next;
+    _longjmp(fiber[next].here, 1);
+}
+
 static void stop_at(enum State state) {
     Fiber *me = &fiber[threadIdx.x];
     me->state = state;
     if (!_setjmp(me->here))
-        _longjmp(scheduler, 1);
+        go_on();
 }
 
 void fiber_sync_block(void) {
@@ -81,12 +91,17 @@ void fiber_copies_wait(int n) {
     me->copies = kept;
 }
 
+/* A fiber runs its thread of one block after the other: making a new one costs system calls. */
 static void live(void) {
-    body(argument);
-    fiber[threadIdx.x].state = DONE;
-    if (fiber[threadIdx.x].copies)
-        wrong = 1;
-    _longjmp(scheduler, 1);
+    for (;;) {
+        body(argument);
+        Fiber *me = &fiber[threadIdx.x];
+        me->state = DONE;
+        if (me->copies)
+            wrong = 1;
+        if (!_setjmp(me->here))
+            go_on();
+    }
 }
 
 static void resume(unsigned thread) {
@@ -102,13 +117,16 @@ static void resume(unsigned thread) {
 
 static void begin(unsigned thread) {
     Fiber *one = &fiber[thread];
-    getcontext(&one->start);
-    one->start.uc_stack.ss_sp = stacks + (size_t) thread * STACK_BYTES;
-    one->start.uc_stack.ss_size = STACK_BYTES;
-    one->start.uc_link = NULL;
-    makecontext(&one->start, live, 0);
+    if (!one->begun || one->state != DONE) { /* new, or left at a barrier by a kernel that went wrong */
+        getcontext(&one->start);
+        one->start.uc_stack.ss_sp = stacks + (size_t) thread * STACK_BYTES;
+        one->start.uc_stack.ss_size = STACK_BYTES;
+        one->start.uc_link = NULL;
+        makecontext(&one->start, live, 0);
+        one->begun = 0;
+    }
     one->state = READY;
-    one->begun = one->turn = one->group = one->copies = 0;
+    one->turn = one->group = one->copies = 0;
 }
 
 /* Run the lanes of one warp until all of them stand at the block's barrier or

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,35 +82,46 @@ class Machine:
         return DriverBackend(Quiet(self.devices), self.path)
 
 
-def _compile(folder: Path, *options: str) -> Path:
+class Without:
+    """A library in which these functions are not found."""
+
+    def __init__(self, library: ctypes.CDLL, names: Collection[str]) -> None:
+        self._library = library
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        if name in self._names:
+            raise AttributeError(name)
+        return getattr(self._library, name)
+
+
+def _compile(path: Path, sources: Sequence[str], *options: str) -> None:
+    """Make `path`, unless another process of this test run has."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("gcc is not installed, and the double of the driver is compiled by it")
-    path = folder / "libcuda.so"
-    kernels = Path(driver.__file__).resolve().parent
-    # Fibers jump between stacks, which a fortified longjmp takes for an attack.
-    how = (
-        "-std=gnu11",
-        "-O2",
-        "-U_FORTIFY_SOURCE",
-        "-shared",
-        "-fPIC",
-        "-I",
-        str(_HERE),
-        "-I",
-        str(kernels),
-        "-x",
-        "c",
-    )
-    sources = [str(_HERE / name) for name in _SOURCES]
-    subprocess.run([compiler, *how, *options, *sources, "-o", str(path), "-lm"], check=True)
-    return path
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            files = [str(_HERE / name) for name in sources]
+            subprocess.run(
+                [compiler, "-std=gnu11", "-shared", "-fPIC", *files, *options, "-o", str(path.with_suffix(".new"))],
+                check=True,
+            )
+            path.with_suffix(".new").rename(path)
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The double as a shared library: a driver of CUDA 11.0."""
-    return _compile(tmp_path_factory.mktemp("driver"))
+    base = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # of pytest-xdist: all workers share one
+        base = base.parent
+    kernels = Path(driver.__file__).resolve().parent
+    # Fibers jump between stacks, which a fortified longjmp takes for an attack.
+    options = ("-O2", "-U_FORTIFY_SOURCE", "-I", str(_HERE), "-I", str(kernels), "-lm")
+    _compile(base / "libdouble.so", _SOURCES, *options)
+    return base / "libdouble.so"
 
 
 @pytest.fixture
@@ -121,8 +134,10 @@ def machine(compiled: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture
-def late_machine(tmp_path: Path) -> Iterator[Machine]:
+def late_machine(compiled: Path) -> Iterator[Machine]:
     """The same with a driver that has the functions of CUDA 11.4."""
-    made = Machine(_compile(tmp_path, "-DLATE"))
+    late = compiled.with_name("liblate.so")
+    _compile(late, ("late.c",), str(compiled))
+    made = Machine(late)
     yield made
     assert made.live() == 0
