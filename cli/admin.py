@@ -40,7 +40,7 @@ the same plugstack.conf; it is read anew by every command and job step."""
 _AFTER_UNINSTALL = """Left to do:
   scontrol reconfigure    # slurmctld lets go of the filter"""
 
-_AFTER_UNITS = """Left to do, as root. One of these three starts the ticks:
+_AFTER_UNITS = """Left to do, as root; leave out what you do not want. One of these three starts the ticks:
   install -m 644 {dir}/systemd/pal-rebalance.service /etc/systemd/system/
   systemctl daemon-reload && systemctl enable --now pal-rebalance.service  # stays, in the place of pal publish --every
 
@@ -51,12 +51,18 @@ _AFTER_UNITS = """Left to do, as root. One of these three starts the ticks:
 
 and this keeps the log short:
   install -m 644 {dir}/logrotate.d/pal-rebalance /etc/logrotate.d/
-All of them only advise until pal.toml says [rebalance] mode = "act"."""
+All of them only advise until pal.toml says [rebalance] mode = "act".
+
+One of these two starts a sweep every evening, which measures GPUs on idle nodes:
+  install -m 644 {dir}/systemd/pal-profile.service {dir}/systemd/pal-profile.timer /etc/systemd/system/
+  systemctl daemon-reload && systemctl enable --now pal-profile.timer
+
+  install -m 644 {dir}/cron.d/pal-profile /etc/cron.d/                       # the same by cron"""
 
 
 @click.group()
 def admin() -> None:
-    """Install slurm-pal inside Slurm: submit filter, client filter, SPANK plug-in; and start its ticks.
+    """Install slurm-pal inside Slurm: submit filter, client filter, SPANK plug-in; and start its ticks and sweeps.
 
     \b
     Examples:
@@ -64,7 +70,7 @@ def admin() -> None:
       pal admin install --apply        do it, with backups
       pal admin status                 is all of it in force?
       pal admin uninstall --apply      take it out again
-      pal admin units --dir units      what systemd or cron need to start pal-rebalance
+      pal admin units --dir units      what systemd or cron need to start pal-rebalance, pal-profile
 
     Files are edited only in blocks that begin and end with a comment naming slurm-pal.
     """
@@ -146,7 +152,7 @@ def status_command(context: click.Context, conf: str | None, as_json: bool, colo
 @conf_option
 @common.verbose_option
 def units_command(folder: str | None, conf: str | None) -> None:
-    """Show, or write to DIR, the systemd units, the cron line and the logrotate rule of pal-rebalance.
+    """Show, or write to DIR, the systemd units, cron lines and the logrotate rule of pal-rebalance and pal-profile.
 
     They have the paths and the SlurmUser of this site. Nothing is put in force: what to do
     with them is printed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -22,7 +23,8 @@ from slurm_pal.profiling import collect, history, prepare, sweep_state
 from slurm_pal.profiling.plan import Plan, Request, duration_s, sample_size
 from slurm_pal.profiling.prepare import Survey, Wish
 from slurm_pal.profiling.progress import describe_pause, shown, stoppable
-from slurm_pal.profiling.sweep import Sweep, Told, only_sweep
+from slurm_pal.profiling.sweep import Sweep, Told
+from slurm_pal.profiling.sweep_lock import at_work, only_sweep
 from slurm_pal.profiling.sweep_state import FAILED, OVER, PARTIAL, SweepDirectory
 from slurm_pal.report import table
 from slurm_pal.slurm.backend import connect
@@ -95,6 +97,9 @@ def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"--{name.replace('_', '-')} {value:g} must be a finite number; leave it out for no limit")
     if options["sample"]:
         sample_size(options["sample"], 1)  # say what is wrong before Slurm is asked
     nodes = expand(options["nodes"]) if options["nodes"] is not None else None
@@ -189,7 +194,8 @@ def plan(as_json: bool, **options: Any) -> None:  # noqa: ANN401 - checked in _r
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @common.json_option
 @common.verbose_option
-def run(as_json: bool, resume: str | None, yes: bool, **options: Any) -> int:  # noqa: ANN401
+@click.pass_context
+def run(context: click.Context, /, as_json: bool, resume: str | None, yes: bool, **options: Any) -> int:  # noqa: ANN401
     """Measure nodes that are idle now, stalest first, one Slurm job for each.
 
     Ctrl-C withdraws what is pending; running jobs finish, and --resume goes on from
@@ -199,6 +205,7 @@ def run(as_json: bool, resume: str | None, yes: bool, **options: Any) -> int:  #
     client = connect(config)
     if resume is not None:
         sweep = sweep_state.load(config.state_dir, "" if resume == "last" else resume)
+        _check_resume(context, sweep)
         with only_sweep(config.state_dir, sweep.sweep_id):
             return _carry_out(client, config, sweep_state.load(config.state_dir, sweep.sweep_id), as_json)
     sweep_id = sweep_state.new_id(time.time())
@@ -213,6 +220,19 @@ def run(as_json: bool, resume: str | None, yes: bool, **options: Any) -> int:  #
             return Exit.OK
         terms = prepare.terms(client, config, found, wish, sweep_id, time.time())
         return _carry_out(client, config, sweep_state.create(config.state_dir, terms), as_json)
+
+
+def _check_resume(context: click.Context, sweep: SweepDirectory) -> None:
+    """Raises UsageError for options that a resumed sweep would not heed, and for another user than its own."""
+    default = click.core.ParameterSource.DEFAULT
+    names = [name for name in context.params if name not in ("resume", "yes", "as_json")]
+    given = [f"--{name.replace('_', '-')}" for name in names if context.get_parameter_source(name) != default]
+    if given:
+        raise UsageError(f"{', '.join(given)} cannot go with --resume, which keeps the terms of its plan: leave it out")
+    if sweep.terms.uid not in (-1, os.geteuid()):
+        raise UsageError(
+            f"sweep {sweep.sweep_id} belongs to uid {sweep.terms.uid}, and so do its jobs: resume it as that user"
+        )
 
 
 def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_json: bool) -> int:
@@ -261,7 +281,7 @@ def status(sweep: str, as_json: bool) -> None:
     state_dir = settings.load().state_dir
     found = sweep_state.load(state_dir, sweep)
     counts = {state: n for state, n in found.counts().items() if n}
-    doing = _doing(found, sweep_state.at_work(state_dir))
+    doing = _doing(found, at_work(state_dir))
     if as_json:
         nodes = [{"node": node, **state._asdict()} for node, state in found.nodes.items()]
         pause = found.pause._asdict() if found.pause and doing.startswith("paused") else None

@@ -1,4 +1,4 @@
-"""The files by which systemd or cron start the tick, filled in for a site."""
+"""The files by which systemd or cron start ticks and sweeps, filled in for a site."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from slurm_pal.config import Config
 from slurm_pal.errors import UsageError
+from slurm_pal.profiling import window as windows
 
 PROGRAM = "pal-rebalance"
 SERVICE, ONCE, TIMER = (
@@ -21,9 +22,11 @@ SERVICE, ONCE, TIMER = (
     "systemd/pal-rebalance.timer",
 )
 CRON, LOGROTATE = "cron.d/pal-rebalance", "logrotate.d/pal-rebalance"
-NAMES = (SERVICE, ONCE, TIMER, CRON, LOGROTATE)
+SWEEP, EVENING, SWEEP_CRON = "systemd/pal-profile.service", "systemd/pal-profile.timer", "cron.d/pal-profile"
+NAMES = (SERVICE, ONCE, TIMER, CRON, LOGROTATE, SWEEP, EVENING, SWEEP_CRON)
 
 _PROGRAM, _STATE_DIR, _USER, _GROUP = "/usr/bin/pal-rebalance", "/var/lib/slurm-pal", "slurm", "slurm"
+_SWEEPER, _WINDOW = "/usr/bin/pal-profile", "20:00-06:00"
 """What the shipped files say, to be replaced."""
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PLAIN = re.compile(r"[A-Za-z0-9_./+@=,-]+")
@@ -45,6 +48,12 @@ class Place(NamedTuple):
     log: str
     write_dirs: tuple[str, ...]  # other folders that a tick writes into
     variables: dict[str, str]  # what the programs need to be told
+    window: str = ""  # profile.window; "": that of the shipped files
+
+    @property
+    def sweeper(self) -> str:
+        """pal-profile, which lies beside pal-rebalance."""
+        return os.path.join(os.path.dirname(self.program), os.path.basename(_SWEEPER))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -55,7 +64,8 @@ class Place(NamedTuple):
 def place(config: Config, uid: int, environ: Mapping[str, str] | None = None, program: str | None = None) -> Place:
     """What the files need to know. `uid` is SlurmUser's, `program` the path of pal-rebalance.
 
-    Raises UsageError when the program is not found, or a path cannot stand in such a file.
+    Raises UsageError when the program is not found, a path cannot stand in such a file, or
+    profile.window means nothing.
     """
     env = os.environ if environ is None else environ
     user, group = _names(uid)
@@ -71,7 +81,11 @@ def place(config: Config, uid: int, environ: Mapping[str, str] | None = None, pr
     scontrol = os.path.dirname(shutil.which("scontrol", path=env.get("PATH")) or "")
     if scontrol and scontrol not in _PATH.split(":"):
         variables["PATH"] = f"{scontrol}:{_PATH}"
-    found = Place(program or find(env.get("PATH")), user, group, state_dir, log, tuple(more), variables)
+    program = program or find(env.get("PATH"))
+    window = config.text("profile", "window")
+    if window:
+        windows.parse(window)
+    found = Place(program, user, group, state_dir, log, tuple(more), variables, window)
     for path in found.paths:
         if not all(map(_PLAIN.fullmatch, path.split(":"))):
             raise UsageError(f"{path!r} cannot stand in a unit file: only letters, digits and _./+@=,- are allowed")
@@ -107,6 +121,9 @@ def filled(where: Place) -> dict[str, str]:
         TIMER: shipped[TIMER],
         CRON: _cron(shipped[CRON], where),
         LOGROTATE: _logrotate(shipped[LOGROTATE], where),
+        SWEEP: _windowed(_service(shipped[SWEEP], where), where),
+        EVENING: _windowed(shipped[EVENING], where),
+        SWEEP_CRON: _windowed(_cron(shipped[SWEEP_CRON], where), where),
     }
 
 
@@ -119,7 +136,8 @@ def _service(text: str, where: Place) -> str:
     else:
         text = text.replace("StateDirectory=slurm-pal\n", f"StateDirectory={under}\n")
     lines += [f"ReadWritePaths=-{folder}" for folder in where.write_dirs]
-    text = text.replace(f"ExecStart={_PROGRAM} ", f"ExecStart={where.program} ")
+    for shipped, ours in ((_PROGRAM, where.program), (_SWEEPER, where.sweeper)):
+        text = text.replace(f"ExecStart={shipped} ", f"ExecStart={ours} ")
     text = text.replace(f"User={_USER}\nGroup={_GROUP}\n", f"User={where.user}\nGroup={where.group}\n")
     for hides, (shows, folders) in _HIDDEN.items():
         if any(path.startswith(folders) for path in where.paths):
@@ -130,7 +148,19 @@ def _service(text: str, where: Place) -> str:
 def _cron(text: str, where: Place) -> str:
     variables = {"PATH": _PATH} | where.variables
     text = text.replace(f"PATH={_PATH}\n", "".join(f"{name}={value}\n" for name, value in variables.items()))
-    return text.replace(f"{_USER} {_PROGRAM} ", f"{where.user} {where.program} ")
+    for shipped, ours in ((_PROGRAM, where.program), (_SWEEPER, where.sweeper)):
+        text = text.replace(f"{_USER} {shipped} ", f"{where.user} {ours} ")
+    return text
+
+
+def _windowed(text: str, where: Place) -> str:
+    """Where pal.toml has a window, sweeps begin when it opens, and read it there."""
+    if not where.window:
+        return text
+    hour, minute = divmod(windows.parse(where.window).start_min, 60)
+    text = text.replace(f" --window {_WINDOW}", "")
+    text = text.replace("OnCalendar=20:00\n", f"OnCalendar={hour:02d}:{minute:02d}\n")
+    return text.replace("\n0 20 * * * ", f"\n{minute} {hour} * * * ")
 
 
 def _logrotate(text: str, where: Place) -> str:

@@ -62,18 +62,21 @@ class Timing(NamedTuple):
 
 
 class Centroid(NamedTuple):
-    """Where one of the sweep's own kernels lies on one GPU model."""
+    """Where one of the sweep's own kernels lies on one GPU model; the last two are None where its sensors lack them."""
 
     duty: float
     clk: float
     pw: float
+    dram: float | None = None
+    tensor: float | None = None
 
 
 Centroids = Mapping[str, Centroid]
 """Sensitivity class -> where its kernel lies."""
-SCALES = Centroid(duty=0.30, clk=0.03, pw=0.15)
-"""What counts as one unit of distance in each direction [our choice: the spread of single windows of one kernel]."""
-LEAST_APART = Centroid(duty=0.10, clk=0.01, pw=0.05)
+SCALES = Centroid(duty=0.30, clk=0.03, pw=0.15, dram=0.25, tensor=0.25)
+"""What counts as one unit of distance in each direction [our choice: the spread of single windows of one kernel;
+of the last two, half of what lies between a memory-bound kernel and a matrix product]."""
+LEAST_APART = Centroid(duty=0.10, clk=0.01, pw=0.05, dram=0.10, tensor=0.10)
 """Centroids nearer than this in one direction say nothing of a threshold there."""
 
 
@@ -125,15 +128,23 @@ def _above(value: float | None, limit: float) -> bool:
 
 
 def by_centroids(traits: Traits, centroids: Centroids) -> str:
-    """The class of the nearest centroid; "?" where nothing is told that could be compared."""
-    told = [(value, i) for i, value in enumerate(traits[:3]) if value is not None]
+    """The class of the nearest centroid; "?" where nothing is told that could be compared.
+
+    A direction counts where the job and all centroids tell it: a class must not be nearer for what it lacks.
+    """
+    told = [i for i, column in enumerate(zip(traits, *centroids.values(), strict=True)) if None not in column]
     if not told or not centroids:
         return UNKNOWN_CLASS
 
     def distance(c: str) -> float:
-        return sum(((value - centroids[c][i]) / SCALES[i]) ** 2 for value, i in told)
+        return sum((_apart(traits[i], centroids[c][i]) / (SCALES[i] or 1.0)) ** 2 for i in told)
 
     return min(sorted(centroids), key=distance)
+
+
+def _apart(one: float | None, other: float | None) -> float:
+    """How much greater `one` is; 0 where either is not told."""
+    return 0.0 if one is None or other is None else one - other
 
 
 def calibrated(centroids: Centroids) -> Thresholds:
@@ -142,15 +153,13 @@ def calibrated(centroids: Centroids) -> Thresholds:
     if set(centroids) < set(SENSITIVITY_CLASSES):
         return at
     a, b, c = (centroids[name] for name in SENSITIVITY_CLASSES)
-    apart = {name: getattr(a, name) - getattr(b, name) for name in Centroid._fields}
-    if apart["duty"] > LEAST_APART.duty:
-        at = at._replace(a_duty=(a.duty + b.duty) / 2)
-    if apart["clk"] < -LEAST_APART.clk:
-        at = at._replace(a_clk=(a.clk + b.clk) / 2)
-    if apart["pw"] > LEAST_APART.pw:
-        at = at._replace(a_pw=(a.pw + b.pw) / 2)
-    if b.pw - c.pw > LEAST_APART.pw:
-        at = at._replace(c_pw=(b.pw + c.pw) / 2)
+    for name, trait, higher, lower in (
+        ("a_duty", "duty", a, b), ("a_clk", "clk", b, a), ("a_pw", "pw", a, b), ("c_pw", "pw", b, c),
+        ("c_dram", "dram", c, b), ("c_tensor", "tensor", b, c),
+    ):  # fmt: skip
+        high, low = getattr(higher, trait), getattr(lower, trait)
+        if _apart(high, low) > getattr(LEAST_APART, trait):
+            at = at._replace(**{name: (high + low) / 2})
     # Where memory-bound work, too, runs below the highest clock or touches the cap, that says nothing against C.
     return at._replace(c_clk=min(at.c_clk, c.clk - LEAST_APART.clk), c_duty=max(at.c_duty, c.duty + at.c_duty))
 

@@ -1,9 +1,9 @@
 """Where the sweep's own kernels lie on each GPU model: what a job's telemetry is compared with.
 
 The three classes have kernels of known bound (a dense matrix product, a transformer block, a memory
-triad), and every record of them carries clock, power and throttle reasons. So each model
-calibrates itself, and no threshold has to hold for all cards. The file of them stands beside gpus.txt,
-since it is the nodes that read it.
+triad), and every record of them carries clock, power and throttle reasons, those of newer cards also how
+busy memory and pipes were. So each model calibrates itself, and no threshold has to hold for all cards. The
+file of them stands beside gpus.txt, since it is the nodes that read it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,23 @@ LEAST_GPUS = 4
 """A centroid of fewer GPUs would be the fault of one of them."""
 
 
+_ALWAYS = 3
+"""Every centroid tells duty, clk and pw; dram and tensor only where the sensors do."""
+
+
 class Kernels(NamedTuple):
     """The sweep's kernels on one GPU model."""
 
     max_mhz: float  # the highest SM clock that any of them reached: what clocks are shares of
     centroids: dict[str, Centroid]  # by sensitivity class
+
+
+class _Point(NamedTuple):
+    """What one record tells."""
+
+    sensitivity: str
+    uuid: str
+    at: Centroid  # clk in MHz
 
 
 def path_of(gpus_path: str) -> str:
@@ -39,13 +51,19 @@ def path_of(gpus_path: str) -> str:
 
 def write(path: str, models: Mapping[str, Kernels]) -> None:
     """Replace the file where that changes it. Raises DataError when it cannot be written."""
-    text = json.dumps({"schema": SCHEMA, "models": models}, sort_keys=True) + "\n"
+    rows = {model: (k.max_mhz, {c: _row(at) for c, at in k.centroids.items()}) for model, k in models.items()}
+    text = json.dumps({"schema": SCHEMA, "models": rows}, sort_keys=True) + "\n"
     try:
         if _same(path, text):
             return
         write_atomic(path, text, 0o644)
     except OSError as error:
         raise DataError(f"{path} cannot be written ({error.strerror}): see paths.gpus") from None
+
+
+def _row(at: Centroid) -> tuple[float | None, ...]:
+    """Without the last two where nothing tells them: as versions before them wrote it, and read it."""
+    return at if at.dram is not None or at.tensor is not None else at[:_ALWAYS]
 
 
 def _same(path: str, text: str) -> bool:
@@ -63,7 +81,7 @@ def read(path: str) -> dict[str, Kernels]:
             raise ValueError(f"schema {table['schema']!r}, this version reads {SCHEMA!r}")
         models = table["models"].items()
         return {
-            str(model): Kernels(float(highest), {c: Centroid(*map(float, row)) for c, row in rows.items()})
+            str(model): Kernels(float(highest), {c: _centroid(row) for c, row in rows.items()})
             for model, (highest, rows) in models
         }
     except FileNotFoundError:
@@ -72,20 +90,26 @@ def read(path: str) -> dict[str, Kernels]:
         raise DataError(f"{path} cannot be read: {error}; the next publication replaces it") from None
 
 
+def _centroid(row: list[float | None]) -> Centroid:
+    """A row of three, or of five of which the last two may be null. Raises TypeError for any other."""
+    always = [float(value) for value in row[:_ALWAYS] if value is not None]
+    return Centroid(*always, *(None if value is None else float(value) for value in row[_ALWAYS:]))
+
+
 class Points:
-    """What valid records tell of clock, power and duty, gathered one by one. No I/O."""
+    """What valid records tell of duty, clock, power, memory and pipes, gathered one by one. No I/O."""
 
     def __init__(self) -> None:
-        self._told: dict[str, list[tuple[str, str, tuple[float, float, float]]]] = defaultdict(list)
+        self._told: dict[str, list[_Point]] = defaultdict(list)
         self._highest: dict[str, float] = defaultdict(float)
 
     def take(self, record: Record) -> None:
         """Add what one record tells."""
         clock, model = _spread(record.telemetry, "sm_clk_mhz"), record.gpu.model
         self._highest[model] = max(self._highest[model], clock.get("p95", 0.0))
-        point = _point(record)
-        if point is not None:
-            self._told[model].append((record.bench.sensitivity_class, record.gpu.uuid, point))
+        at = _place(record)
+        if at is not None:
+            self._told[model].append(_Point(record.bench.sensitivity_class, record.gpu.uuid, at))
 
     def kernels(self) -> dict[str, Kernels]:
         """GPU model -> its kernels."""
@@ -96,15 +120,16 @@ class Points:
         }
 
 
-def _point(record: Record) -> tuple[float, float, float] | None:
-    """(duty, SM clock in MHz, share of the power limit) of one record."""
+def _place(record: Record) -> Centroid | None:
+    """Where one record lies, the SM clock in MHz."""
     if not record.valid or record.bench.sensitivity_class not in SENSITIVITY_CLASSES or not record.env.power_limit_w:
         return None
     clock, power = _spread(record.telemetry, "sm_clk_mhz"), _spread(record.telemetry, "power_w")
     duty = _spread(record.telemetry, "duty")
     if not ({"p50"} <= clock.keys() & power.keys()) or "power_cap" not in duty:
         return None
-    return duty["power_cap"], clock["p50"], power["p50"] / record.env.power_limit_w
+    dram, tensor = (_spread(record.telemetry, name).get("p50") for name in ("dram", "tensor"))
+    return Centroid(duty["power_cap"], clock["p50"], power["p50"] / record.env.power_limit_w, dram, tensor)
 
 
 def _spread(telemetry: Mapping[str, Any], name: str) -> dict[str, float]:
@@ -112,11 +137,18 @@ def _spread(telemetry: Mapping[str, Any], name: str) -> dict[str, float]:
     return {k: float(v) for k, v in found.items() if isinstance(v, int | float)} if isinstance(found, dict) else {}
 
 
-def _by_class(points: list[tuple[str, str, tuple[float, float, float]]], highest_mhz: float) -> dict[str, Centroid]:
+def _by_class(points: list[_Point], highest_mhz: float) -> dict[str, Centroid]:
     found: dict[str, Centroid] = {}
     for c in SENSITIVITY_CLASSES:
-        mine = [(uuid, point) for name, uuid, point in points if name == c]
-        if len({uuid for uuid, _ in mine}) >= LEAST_GPUS:
-            duty, clock, pw = (median(point[i] for _, point in mine) for i in range(3))
-            found[c] = Centroid(round(duty, 4), round(clock / highest_mhz, 4), round(pw, 4))
+        mine = [point for point in points if point.sensitivity == c]
+        duty, clock, pw, dram, tensor = (_middle(mine, i) for i in range(len(Centroid._fields)))
+        if duty is not None and clock is not None and pw is not None:
+            found[c] = Centroid(duty, round(clock / highest_mhz, 4), pw, dram, tensor)
     return found
+
+
+def _middle(points: list[_Point], i: int) -> float | None:
+    """The median in one direction; None where too few GPUs tell it."""
+    told = [(point.uuid, value) for point in points if (value := point.at[i]) is not None]
+    enough = len({uuid for uuid, _ in told}) >= LEAST_GPUS
+    return round(median(value for _, value in told), 4) if enough else None

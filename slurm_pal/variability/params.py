@@ -60,7 +60,7 @@ TIME_UNITS = frozenset({"s", "ms", "us", "ns"})
 
 PREFERRED = (
     "gemm_bf16", "gemm_fp16", "gemm_fp32", "gemm_tf32", "gemm_fp64",
-    "tblock", "hbm_triad", "hbm_copy", "gather", "spmv",
+    "tblock", "tblock_fp16", "hbm_triad", "hbm_copy", "gather", "spmv",
 )  # fmt: skip
 """Which benchmark speaks for a sensitivity class when a GPU has several: the first of these."""
 

@@ -1,4 +1,5 @@
-"""What the sampler of a GPU costs: CPU time per second at 10 Hz, of a look at NVML and of an empty look.
+"""What the sampler of a GPU costs: CPU time per second at 10 Hz, of a look at NVML with and without its performance
+monitoring (GPM), and of an empty look.
 
     python tests/bench/sampler_cost.py [--seconds 20]
 
@@ -35,15 +36,21 @@ def run(kind: str, seconds: float) -> tuple[float, int]:
     from slurm_pal.profiling.sampler import Eyes, Sampler
 
     before_s = child_s()
-    if kind == "nvml":
+    if kind == "gpm":
+        os.environ["FAKE_NVML_GPM"] = "works"
+    else:
+        os.environ.pop("FAKE_NVML_GPM", None)
+    if kind != "empty":
         nvml = Nvml()
         watch = nvml.watch(nvml.devices("n0", (0,))[0])
     else:
         watch = Sampler(lambda: Eyes(lambda: Sample(time.monotonic()), tuple))
     time.sleep(seconds)
-    looks = len(watch.take())
+    looks = watch.take()
     watch.close()
-    return child_s() - before_s, looks
+    told = sum(look.dram is not None for look in looks)
+    assert bool(told) == (kind == "gpm"), f"{told} looks of kind {kind} tell how busy the memory was"
+    return child_s() - before_s, len(looks)
 
 
 def main() -> None:
@@ -59,7 +66,8 @@ def main() -> None:
             sys.exit(
                 subprocess.run([sys.executable, "-P", __file__, *sys.argv[1:]], env=environ, check=False).returncode
             )
-    for kind in ("nvml", "empty"):
+    run("gpm", 1.0)  # what is loaded once
+    for kind in ("gpm", "nvml", "empty"):
         (long_s, many), (short_s, few) = run(kind, args.seconds + 1.0), run(kind, 1.0)
         each_ms = 1000 * (long_s - short_s) / max(1, many - few)
         print(json.dumps({"look": kind, "cpu_ms_per_s": round(1000 * (long_s - short_s) / args.seconds, 2),

@@ -25,6 +25,10 @@ class CUDARuntimeError(RuntimeError):
     """As CuPy names it."""
 
 
+class CompileException(Exception):
+    """As CuPy names it: what the compiler of kernels says."""
+
+
 class Array(np.ndarray):
     """An array on a device of the machine."""
 
@@ -76,6 +80,7 @@ class Machine:
         self.products: list[tuple[int, int]] = []  # data and compute type of each
         self.capability = "90"
         self.fault = ""  # what every launch says, when not empty
+        self.compiler_says = ""  # likewise
         Array.machine = self
 
     def live_bytes(self) -> int:
@@ -92,6 +97,7 @@ class Machine:
         cuda.get_elapsed_time = lambda start, end: 1e3 * (end.at_s - start.at_s)
         cuda.cublas = types.SimpleNamespace(gemmEx=self._gemm_ex)
         cuda.device = types.SimpleNamespace(get_cublas_handle=lambda: 17)
+        cuda.compiler = types.SimpleNamespace(CompileException=CompileException)
         cuda.runtime = types.SimpleNamespace(
             getDeviceCount=lambda: self.gpus,
             deviceGetPCIBusId=lambda i: f"0000:{0x3B + i:02X}:00.0",
@@ -119,6 +125,8 @@ class Machine:
         self.work(lambda: np.add(parts[0], parts[1], out=parts[2]))
 
     def _triad(self, text: tuple[str, ...]) -> Callable[..., None]:
+        if self.compiler_says:
+            raise CompileException(self.compiler_says)
         assert text == ("float32 b, float32 c, float32 s", "float32 a", "a = b + s * c", "triad")
         return lambda b, c, s, a: self.work(lambda: np.copyto(a, b + np.float32(s) * c))
 

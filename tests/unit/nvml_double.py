@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TIMEOUT, LOST = 3, 4, 6, 10, 15
+LOST_NOW = -1  # in place of an event's type: from here on the wait says that the GPU is lost
 GIB = 2**30
 
 
@@ -21,9 +22,15 @@ def process(pid: int, mib: int | None) -> SimpleNamespace:
 
 
 class Gpu:
-    """One GPU: every NVML function with its answer, or a function of the handle and arguments."""
+    """One GPU: every NVML function with its answer, or a function of the handle and arguments.
 
-    def __init__(self, position: int = 0, **answers: object) -> None:
+    `gpm` are its performance metrics in percent, by number; without them it has no GPM.
+    """
+
+    def __init__(self, position: int = 0, gpm: dict[int, float] | None = None, **answers: object) -> None:
+        self.gpm, self.stumbles = gpm, dict[str, list[int]]()  # function -> error codes of its next calls
+        self.taken, self.held = 0, 0  # samples of GPM: filled so far, allocated now
+        self.spans, self.instances = list[tuple[int, int]](), list[int]()
         self.uuid = f"GPU-{position}"
         self.fails: dict[str, int] = {}  # function -> error code; "*" all
         self.fields: dict[int, tuple[int, int]] = {186: (1, 290_500), 185: (1, 281_000), 82: (1, 71)}
@@ -114,6 +121,45 @@ class FakeNvml:
         union = SimpleNamespace(uiVal=value, ullVal=value, dVal=float(value))
         return SimpleNamespace(fieldId=number, nvmlReturn=0, valueType=kind, value=union)
 
+    NVML_GPM_METRICS_GET_VERSION = 1
+
+    def c_nvmlGpmMetricsGet_t(self) -> SimpleNamespace:
+        metrics = [SimpleNamespace(metricId=0, nvmlReturn=0, value=0.0) for _ in range(477)]
+        return SimpleNamespace(version=0, numMetrics=0, sample1=None, sample2=None, metrics=metrics)
+
+    def nvmlGpmQueryDeviceSupport(self, gpu: Gpu) -> SimpleNamespace:
+        self._checked(gpu, "GpmQueryDeviceSupport")
+        return SimpleNamespace(isSupportedDevice=int(gpu.gpm is not None))
+
+    def nvmlGpmSampleAlloc(self) -> list[tuple[Gpu, int]]:
+        self._checked(self.gpus[0], "GpmSampleAlloc")
+        self.gpus[0].held += 1
+        return []
+
+    def nvmlGpmSampleFree(self, sample: list[tuple[Gpu, int]]) -> None:
+        self.gpus[0].held -= 1
+
+    def nvmlGpmSampleGet(self, gpu: Gpu, sample: list[tuple[Gpu, int]]) -> list[tuple[Gpu, int]]:
+        self._checked(gpu, "GpmSampleGet")
+        gpu.taken += 1
+        sample[:] = [(gpu, gpu.taken)]
+        return sample
+
+    def nvmlGpmMigSampleGet(self, gpu: Gpu, instance: int, sample: list[tuple[Gpu, int]]) -> list[tuple[Gpu, int]]:
+        gpu.instances.append(instance)
+        return self.nvmlGpmSampleGet(gpu, sample)
+
+    def nvmlGpmMetricsGet(self, wanted: SimpleNamespace) -> SimpleNamespace:
+        assert wanted.version == 1
+        ((gpu, before),), ((_, after),) = wanted.sample1, wanted.sample2
+        self._checked(gpu, "GpmMetricsGet")
+        gpu.spans.append((before, after))
+        assert gpu.gpm is not None
+        for one in wanted.metrics[: wanted.numMetrics]:
+            told = gpu.gpm.get(one.metricId)
+            one.nvmlReturn, one.value = (NOT_SUPPORTED, 99.0) if told is None else (0, told)
+        return wanted
+
     def nvmlEventSetCreate(self) -> list[Gpu]:
         return []
 
@@ -125,6 +171,8 @@ class FakeNvml:
     def nvmlEventSetWait(self, chosen: list[Gpu], timeout_ms: int) -> SimpleNamespace:
         assert timeout_ms == 0
         for gpu in chosen:
+            if gpu.events and gpu.events[0][0] == LOST_NOW:
+                raise NVMLError(LOST)
             if gpu.events:
                 kind, data = gpu.events.pop(0)
                 return SimpleNamespace(eventType=kind, eventData=data)
@@ -132,7 +180,8 @@ class FakeNvml:
 
     def _checked(self, gpu: Gpu, name: str) -> Gpu:
         assert self.opened > 0, "NVML was used before nvmlInit or after nvmlShutdown"
-        code = gpu.fails.get(name, gpu.fails.get("*", 0))
+        ahead = gpu.stumbles.get(name)
+        code = ahead.pop(0) if ahead else gpu.fails.get(name, gpu.fails.get("*", 0))
         if code:
             raise NVMLError(code)
         return gpu

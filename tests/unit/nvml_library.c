@@ -7,6 +7,7 @@
  * was open. FAKE_NVML_LOST   index of a GPU that has fallen off the bus
  *   FAKE_NVML_PIDS   compute processes of GPU 0, "pid:MiB,..."
  *   FAKE_NVML_XID    an Xid that is reported once per event set
+ *   FAKE_NVML_GPM    GPU performance monitoring: works, denied, hangs; none without it
  * Compiled with -DOLD_DRIVER it lacks the functions of newer drivers and the
  * power fields.
  */
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -21,6 +23,7 @@ enum {
     UNINITIALIZED = 1,
     INVALID_ARGUMENT = 2,
     NOT_SUPPORTED = 3,
+    NO_PERMISSION = 4,
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     TIMEOUT = 10,
@@ -417,3 +420,75 @@ int nvmlEventSetWait_v2(struct events *set, struct event *event, unsigned timeou
     set->xid = 0;
     return SUCCESS;
 }
+
+#ifndef OLD_DRIVER
+struct gpm_sample {
+    double at_s; /* 0: never filled */
+};
+struct gpm_metric {
+    unsigned id;
+    int result;
+    double value;
+    const char *short_name, *long_name, *unit;
+};
+struct gpm_metrics {
+    unsigned version, count;
+    struct gpm_sample *before, *after;
+    struct gpm_metric metrics[8]; /* as many as were asked for and more in the caller's */
+};
+struct gpm_support {
+    unsigned version, supported;
+};
+
+static int gpm(const char *how) {
+    const char *said = getenv("FAKE_NVML_GPM");
+    return said && !strcmp(said, how);
+}
+
+int nvmlGpmQueryDeviceSupport(device_t device, struct gpm_support *support) {
+    CHECK(device);
+    if (support->version != 1)
+        return VERSION_MISMATCH;
+    support->supported = getenv("FAKE_NVML_GPM") != NULL;
+    return SUCCESS;
+}
+
+int nvmlGpmSampleAlloc(struct gpm_sample **sample) {
+    if (!opened())
+        return UNINITIALIZED;
+    *sample = calloc(1, sizeof **sample);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleFree(struct gpm_sample *sample) {
+    free(sample);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleGet(device_t device, struct gpm_sample *sample) {
+    struct timespec now;
+    CHECK(device);
+    if (gpm("denied"))
+        return NO_PERMISSION;
+    if (gpm("hangs"))
+        sleep(3600);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    sample->at_s = now.tv_sec + 1e-9 * now.tv_nsec;
+    return SUCCESS;
+}
+
+int nvmlGpmMetricsGet(struct gpm_metrics *wanted) {
+    if (wanted->version != 1)
+        return VERSION_MISMATCH;
+    if (!wanted->before->at_s || wanted->after->at_s < wanted->before->at_s + 0.1)
+        return INVALID_ARGUMENT;
+    for (unsigned i = 0; i < wanted->count; i++) {
+        struct gpm_metric *m = &wanted->metrics[i];
+        m->result = SUCCESS;
+        m->value = m->id == 5 ? 61.0 : m->id == 10 ? 42.5 : m->id == 12 ? 12.0 : m->id == 13 ? 0.0 : 99.0;
+        if (m->id == 11)
+            m->result = NOT_SUPPORTED; /* its value means nothing then */
+    }
+    return SUCCESS;
+}
+#endif

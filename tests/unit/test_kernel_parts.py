@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def test_every_shape_of_the_table_can_be_read() -> None:
         if spec.id.startswith("gemm"):
             m, n, k = inputs.matrix(spec.shape)
             assert 2.0 * m * n * k == spec.work
-        elif spec.id == "tblock":
+        elif spec.id.startswith("tblock"):
             assert inputs.block(spec.shape) == (2048, 2048, 4) and inputs.block(spec.shape).heads == 16
         elif spec.id != "launch_latency":
             arrays = {"hbm_triad": 3, "hbm_copy": 2}.get(spec.id, 1)
@@ -107,10 +108,18 @@ def test_seeds_stay_what_they_are() -> None:
 
 
 class Eager:
-    """Lanes that do at once what is queued."""
+    """Lanes that do at once what is queued, and write down what waits for what."""
+
+    main = "main"
+
+    def __init__(self) -> None:
+        self.waits: list[tuple[object, object]] = []
+
+    def member(self, first: object, device: object) -> ring.Member:
+        raise NotImplementedError
 
     def after(self, later: object, earlier: object) -> None:
-        """In order already."""
+        self.waits.append((later, earlier))
 
     def copy(self, target: list[int], source: list[int], send: object, receive: object) -> None:
         target[:] = source
@@ -123,12 +132,19 @@ class Eager:
 def test_the_ring_leaves_the_sum_everywhere(n: int, draw: object) -> None:
     data = [[[draw.randrange(1000)] for _ in range(n)] for _ in range(n)]  # member, chunk, item
     members = [ring.Member(part, [[-1] for _ in range(n)], [-1], f"s{i}", f"r{i}") for i, part in enumerate(data)]
-    reduction = ring.AllReduce(members, Eager())
+    lanes, device = Eager(), Device()
+    reduction = ring.AllReduce(members, lanes, device)
+    streams = {f"{way}{i}" for i in range(n) for way in "sr"}
+    assert set(lanes.waits) == {(stream, "main") for stream in streams}
     for _ in range(2):
         reduction.launch()
         for member in members:
             assert member.sum == [[sum(part[chunk][0] for part in data)] for chunk in range(n)]
-    assert len(reduction.streams()) == 2 * n
+    lanes.waits.clear()
+    device.launch()
+    assert reduction.mark() == 1.0 and set(lanes.waits) == {("main", stream) for stream in streams}
+    reduction.wait(1.0)
+    assert reduction.elapsed_s(0.0, 1.0) == 1.0
 
 
 @given(st.integers(2, 16))
@@ -182,3 +198,6 @@ def test_a_missing_or_broken_pytorch_is_no_backend(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch_backend.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "slurm_pal.profiling.torch_runtime", None)  # importing it fails
     assert torch_backend.available().startswith("PyTorch cannot be imported: ")
+    monkeypatch.delitem(sys.modules, "slurm_pal.profiling.torch_runtime")
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # a folder of that name, say
+    assert torch_backend.available().startswith("PyTorch cannot be imported: module 'torch' has no attribute")

@@ -14,7 +14,7 @@ from slurm_pal.profiling import telemetry
 from slurm_pal.profiling.devices import Counters, DeviceError, DeviceInfo, Sample, Static
 from slurm_pal.profiling.nvml import Library, Nvml, look, numa_node
 
-from .nvml_double import GIB, LOST, NO_PERMISSION, NOT_SUPPORTED, OPTIONAL, FakeNvml, Gpu, NVMLError, process
+from .nvml_double import GIB, LOST, LOST_NOW, NO_PERMISSION, NOT_SUPPORTED, OPTIONAL, FakeNvml, Gpu, NVMLError, process
 from .proc_double import proc
 
 
@@ -117,6 +117,8 @@ def test_static() -> None:
     [
         ({"GetApplicationsClock": 1200}, "app_clocks_mhz", 1200.0),
         ({"GetEnforcedPowerLimit": 250_000}, "power_limit_w", 250.0),
+        ({"GetEnforcedPowerLimit": 0}, "power_limit_w", None),
+        ({"GetPowerManagementDefaultLimit": 0}, "default_power_limit_w", None),
         ({"GetEccMode": [0, 1]}, "ecc_mode", "disabled"),
         ({"GetMigMode": [1, 1]}, "mig_mode", "enabled"),
         ({"GetMPSComputeRunningProcesses": [process(1, 1)]}, "mps", True),
@@ -305,9 +307,11 @@ def test_the_sampler_reports_xids_and_counters_keep_them() -> None:
     assert nvml.counters(device).xids == (79, 31, 48)
 
 
-def test_the_sampler_of_a_lost_gpu_tells_the_last_xid_and_then_nothing() -> None:
+@pytest.mark.parametrize("after", [[], [(LOST_NOW, 0)]])
+def test_the_sampler_of_a_lost_gpu_tells_the_last_xid_and_then_nothing(after: list[tuple[int, int]]) -> None:
+    """Also where the wait for the next event is the first to say that the GPU is lost."""
     gpu, nvml, device = one()
-    gpu.events = [(8, 79)]
+    gpu.events = [(8, 79), *after]
     for name in ("GetClockInfo", "GetFieldValues"):
         gpu.fails[name] = LOST
     with_xid = nvml.watch(device)

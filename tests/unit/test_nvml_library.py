@@ -29,11 +29,12 @@ before = nvml.counters(device)  # NVML is open here: the sampler must open its o
 watch = nvml.watch(device)
 samples = []
 deadline = time.monotonic() + 20
-while len(samples) < 5 and time.monotonic() < deadline:
+wanted = lambda: len(samples) < 5 or "TOLD" in os.environ and not any(s.dram for s in samples)
+while wanted() and time.monotonic() < deadline:
     samples += watch.take()
     time.sleep(0.01)
 watch.close()
-told["samples"] = [s._replace(t_s=0.0)._asdict() for s in samples[:5]]
+told["samples"] = [s._replace(t_s=0.0)._asdict() for s in samples]
 told["before"], told["after"] = before._asdict(), nvml.counters(device)._asdict()
 try:
     nvml.counters(device._replace(uuid="GPU-none"))
@@ -97,24 +98,40 @@ def test_devices_and_static(library: tuple[str, Path]) -> None:
     assert found["unknown"] == "NVML knows no device GPU-none"
 
 
-def test_samples_come_from_a_process_of_their_own(library: tuple[str, Path]) -> None:
-    driver, place = library
+def look(driver: str) -> dict[str, object]:
     new = driver == "new driver"
-    assert told(place)["samples"] == 5 * [
-        {
-            "t_s": 0.0,
-            "sm_clk_mhz": 1365.0,
-            "mem_clk_mhz": 2619.0,
-            "power_w": 641.5 if new else 612.0,
-            "temp_c": 61.0,
-            "mem_temp_c": 88.0,
-            "reasons": 0x4 if new else 0x24,
-            "power_avg_w": 612.0 if new else None,
-            "utilisation": 0.98,
-            "pcie_gen": 5,
-            "pcie_width": 8,
-        }
-    ]
+    return {
+        "t_s": 0.0,
+        "sm_clk_mhz": 1365.0,
+        "mem_clk_mhz": 2619.0,
+        "power_w": 641.5 if new else 612.0,
+        "temp_c": 61.0,
+        "mem_temp_c": 88.0,
+        "reasons": 0x4 if new else 0x24,
+        "power_avg_w": 612.0 if new else None,
+        "utilisation": 0.98,
+        "pcie_gen": 5,
+        "pcie_width": 8,
+        "dram": None,
+        "tensor": None,
+    }
+
+
+@pytest.mark.parametrize("gpm", ["", "denied", "hangs"])
+def test_samples_come_from_a_process_of_their_own(library: tuple[str, Path], gpm: str) -> None:
+    """And none of them is lost where performance monitoring is not there, not allowed or never answers."""
+    driver, place = library
+    assert told(place, **{"FAKE_NVML_GPM": gpm} if gpm else {})["samples"][:5] == 5 * [look(driver)]
+
+
+def test_performance_monitoring_is_told_beside_the_rest(library: tuple[str, Path]) -> None:
+    driver, place = library
+    samples = told(place, FAKE_NVML_GPM="works", **{"TOLD": "1"} if driver == "new driver" else {})["samples"]
+    assert samples[0] == look(driver)  # it takes two samples, 100 ms apart at least
+    if driver == "new driver":
+        told_so = [s for s in samples if s["dram"] is not None]
+        assert told_so[0] == look(driver) | {"dram": 0.425, "tensor": 0.61}
+        assert len(told_so) < len(samples) / 2  # each reading is told once
 
 
 def test_counters_and_an_xid_during_the_watch(library: tuple[str, Path]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,8 @@ from slurm_pal import marks
 from slurm_pal.lab import gpus
 from slurm_pal.lab.gpus import EmuGpu, Registry
 from slurm_pal.lab.load import load_of, running
-from slurm_pal.profiling.devices import IDLE, SW_POWER_CAP, Sample, Static
+from slurm_pal.profiling import observer
+from slurm_pal.profiling.devices import IDLE, SW_POWER_CAP, DeviceError, DeviceInfo, Sample, Static
 from slurm_pal.profiling.lab_sensors import LabSensors
 from slurm_pal.profiling.observer import Means, Wanted, observe
 from slurm_pal.sensitivity.behaviour import Behaviour, Timing, by_rules
@@ -26,6 +28,7 @@ WORK = {
     "A": Sample(0.0, 1350.0, power_w=297.0, reasons=SW_POWER_CAP, utilisation=1.0),
     "B": Sample(0.0, 1500.0, power_w=230.0, reasons=0, utilisation=0.9),
     "C": Sample(0.0, 1500.0, power_w=80.0, reasons=0, utilisation=1.0),
+    "M": Sample(0.0, 1500.0, power_w=190.0, reasons=0, utilisation=1.0, dram=0.9, tensor=0.05),
     "-": Sample(0.0, 300.0, power_w=40.0, reasons=IDLE, utilisation=0.0),
     "!": Sample(0.0),
 }
@@ -71,6 +74,12 @@ def test_it_speaks_once_it_knows_and_not_again_without_news(kind: str) -> None:
     assert [(round(at_s), told.sensitivity) for at_s, told in world.told] == [(80, kind)]
 
 
+def test_memory_and_pipes_are_seen_where_they_are_told() -> None:
+    seen = World(("M", 400.0)).observe(90.0)
+    assert seen.sensitivity == "C"  # by the specification's rule: memory at work, pipes not
+    assert (seen.traits.dram, seen.traits.tensor) == (0.9, 0.05)
+
+
 def test_news_at_the_end_are_told() -> None:
     world = World(("C", 60.0), ("A", 400.0))
     assert world.observe().sensitivity == "A"
@@ -98,6 +107,64 @@ def test_a_probe_ends_as_soon_as_it_knows() -> None:
     world = World(("C", 400.0))
     world.observe(stage=PROBE, timing=Timing(10.0, 20.0))
     assert world.now_s == pytest.approx(20.0, abs=5.0)
+
+
+# -- the sensors that are asked ---------------------------------------------------------------
+
+
+class Lone:
+    """Sensors of two GPUs, of which those in `lost` do not answer."""
+
+    def __init__(self, *lost: int) -> None:
+        self.lost, self.watched, self.closed = lost, list[int](), 0
+
+    def devices(self, node: str, indexes: Sequence[int]) -> tuple[DeviceInfo, ...]:
+        return tuple(DeviceInfo(f"GPU-{i}", "x", "x", i) for i in indexes)
+
+    def static(self, device: DeviceInfo) -> Static:
+        if device.slot in self.lost:
+            raise DeviceError("GPU is lost", "xid")
+        return STATIC
+
+    def watch(self, device: DeviceInfo) -> Lone:
+        if len(self.watched) == 1 and not self.lost:
+            raise DeviceError("no more")
+        self.watched.append(device.slot)
+        return self
+
+    def sample(self) -> Sample:
+        return Sample(0.0)
+
+    def take(self) -> tuple[Sample, ...]:
+        return ()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def ran(monkeypatch: pytest.MonkeyPatch, sensors: Lone) -> None:
+    def broken(environ: object) -> Lone:
+        raise KeyError("ROCM_HOME")  # what a vendor's package may do where its driver is missing
+
+    monkeypatch.setattr(observer, "SENSORS", {"amd": broken, "lone": lambda environ: sensors})
+    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1", "SLURMD_NODENAME": "n0"}
+    assert observer.run(Wanted(0.0), env).sensitivity == "?"
+
+
+def test_a_lost_gpu_does_not_keep_the_others_from_being_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for lost, watched in ((0, [1]), (1, [0])):
+        sensors = Lone(lost)
+        ran(monkeypatch, sensors)
+        assert (sensors.watched, sensors.closed) == (watched, 1)
+    with pytest.raises(DeviceError, match="GPU is lost"):
+        ran(monkeypatch, Lone(0, 1))
+
+
+def test_what_was_opened_is_closed_where_another_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    sensors = Lone()
+    with pytest.raises(DeviceError, match="no more"):
+        ran(monkeypatch, sensors)
+    assert (sensors.watched, sensors.closed) == ([0], 1)
 
 
 # -- in a lab --------------------------------------------------------------------------------
@@ -131,6 +198,8 @@ def test_a_folder_that_cannot_be_written_costs_the_work_nothing(tmp_path: Path) 
 
 
 class Shown(NamedTuple):
+    dram: float
+    tensor: float
     power: float
     clock: float
     capped: bool
@@ -141,8 +210,9 @@ def shown(sensors: LabSensors, index: int) -> Shown:
     device = sensors.devices("n0", [index])[0]
     static, seen = sensors.static(device), sensors.watch(device).sample()
     assert static.power_limit_w and static.max_sm_clk_mhz and seen.power_w and seen.sm_clk_mhz
+    assert seen.dram is not None and seen.tensor is not None
     power, clock = seen.power_w / static.power_limit_w, seen.sm_clk_mhz / static.max_sm_clk_mhz
-    return Shown(power, clock, bool((seen.reasons or 0) & SW_POWER_CAP), bool(seen.utilisation))
+    return Shown(seen.dram, seen.tensor, power, clock, bool((seen.reasons or 0) & SW_POWER_CAP), bool(seen.utilisation))
 
 
 def test_the_labs_sensors_show_the_load(registry: str) -> None:
@@ -153,10 +223,11 @@ def test_the_labs_sensors_show_the_load(registry: str) -> None:
     assert fast.capped and fast.power > 0.9 and slow.clock < fast.clock < 0.97
     with running(registry, {"n0": (0,)}, "C"):
         calm = shown(sensors, 0)
-    assert calm == Shown(calm.power, 1.0, False, True) and calm.power < 0.4
+    assert calm == Shown(calm.dram, calm.tensor, calm.power, 1.0, False, True) and calm.power < 0.4
+    assert calm.dram > 0.8 and calm.tensor < 0.1 and fast.tensor > 0.8 and fast.dram < 0.4
 
 
-OBSERVER = [sys.executable, "-P", "-m", "slurm_pal.profiling.observer", "--seconds", "6", "--active", "2"]
+OBSERVER = [sys.executable, "-P", "-m", "slurm_pal.profiling.observer", "--seconds", "2", "--active", "1"]
 
 
 def test_the_program_finds_its_gpus_and_puts_a_word_into_the_comment(registry: str, tmp_path: Path) -> None:

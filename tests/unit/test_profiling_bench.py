@@ -25,9 +25,11 @@ from slurm_pal.profiling.workers import Channel, Team, Worker
 from slurm_pal.store.ingest import ingest
 from slurm_pal.variability.records import Record, from_json
 
+from .watchdog import HOUR_S, hasten
+
 DEVICES = tuple(DeviceInfo(f"GPU-{i}", "test", "model", i) for i in range(4))
 LONG_S = 120.0  # a limit that no test reaches
-TOO_LONG_S = 3600.0  # what a hung worker would sleep
+TOO_LONG_S = HOUR_S  # what a hung worker would sleep
 
 
 def _children() -> set[str]:
@@ -91,13 +93,17 @@ def test_one_hung_worker_is_killed_and_the_others_go_on() -> None:
     assert [w.error for w in team.workers] == ["", "", "no answer within 2.5 s in first", ""]
 
 
-def test_a_worker_that_hangs_before_the_first_barrier_is_killed_too() -> None:
+def test_a_worker_that_hangs_before_the_first_barrier_is_killed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasten(tmp_path, monkeypatch)
+
     def work(device: DeviceInfo, channel: Channel) -> None:
         if device.slot == 0:
             time.sleep(TOO_LONG_S)
         channel.barrier("first")
 
-    team, _ = run_team(work, timeout_s=2.5)
+    team, _ = run_team(work)
     assert [bool(w.error) for w in team.workers] == [True, False, False, False]
 
 
@@ -191,20 +197,25 @@ def test_turns_do_not_overlap_and_only_one_is_first() -> None:
     assert [m["others"] for _, m in heard if "others" in m] == [3] * 4 and not any(w.error for w in team.workers)
 
 
-def test_one_that_hangs_in_its_turn_is_given_up_and_the_next_has_its_turn() -> None:
+def test_one_that_hangs_in_its_turn_is_given_up_and_the_next_has_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasten(tmp_path, monkeypatch)
+
     def work(device: DeviceInfo, channel: Channel) -> None:
         turn = channel.turn("solo")
         if device.slot == 1:
             time.sleep(TOO_LONG_S)
         channel.send({"peers": turn.peers})
 
-    team, heard = run_team(work, timeout_s=2.5)
+    team, heard = run_team(work)
     assert [(slot, m["peers"]) for slot, m in heard] == [(0, [1, 2, 3]), (2, [3]), (3, [])]
-    assert [w.error for w in team.workers] == ["", "no answer within 2.5 s in solo", "", ""]
+    assert [w.error for w in team.workers] == ["", "no answer within 120 s in solo", "", ""]
 
 
-def test_a_gpu_that_hangs_its_partner_is_no_partner_any_more() -> None:
+def test_a_gpu_that_hangs_its_partner_is_no_partner_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker 0 hangs in a copy to GPU 2: nobody knows whose fault it is, so nobody else tries either."""
+    hasten(tmp_path, monkeypatch)
 
     def work(device: DeviceInfo, channel: Channel) -> None:
         turn = channel.turn("p2p")
@@ -215,9 +226,9 @@ def test_a_gpu_that_hangs_its_partner_is_no_partner_any_more() -> None:
         channel.send({"peers": turn.peers})
         channel.barrier("next")
 
-    team, heard = run_team(work, timeout_s=2.5)
+    team, heard = run_team(work)
     assert [(slot, m["peers"]) for slot, m in heard] == [(1, [3]), (3, [1])]
-    assert [w.error.removeprefix("no answer within 2.5 s in ") for w in team.workers] == [
+    assert [w.error.removeprefix("no answer within 120 s in ") for w in team.workers] == [
         "p2p with GPU 2", "", "p2p with GPU 1", "",
     ]  # fmt: skip
 

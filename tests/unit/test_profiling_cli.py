@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from slurm_pal.errors import Exit
 from slurm_pal.files import locked
 from slurm_pal.lab.gpus import draw_registry, set_fault, write_registry
 from slurm_pal.profiling import progress, sweep
+from slurm_pal.profiling.sweep_lock import only_sweep
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
 from slurm_pal.store import snapshot
@@ -150,6 +154,42 @@ def test_ctrl_c_ends_with_130_and_the_way_to_resume(site: Site) -> None:
     assert code == 0 and "nodes 3 done" in out, err
 
 
+def test_a_resume_heeds_no_new_terms_and_no_other_user(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert site.run("run", "-w", "n0", "--wall-scale", "0")[0] == 0
+    code, out, err = site.run("run", "--resume", "--window", "20:00-06:00", "--quick", "-y")
+    assert (code, out) == (Exit.USAGE, "") and "--window, --quick cannot go with --resume" in err
+    mine = os.geteuid()
+    monkeypatch.setattr("os.geteuid", lambda: mine + 1)
+    monkeypatch.setattr("slurm_pal.files._check_trust", lambda path, info: None)
+    code, out, err = site.run("run", "--resume")
+    assert (code, out) == (Exit.USAGE, "") and f"belongs to uid {mine}" in err and err.count("\n") == 1
+
+
+class Gone(io.StringIO):
+    """A terminal that was closed."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_signals_end_a_sweep_in_order_with_or_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {n: signal.getsignal(n) for n in (signal.SIGHUP, signal.SIGTERM)}
+    monkeypatch.setattr("sys.stderr", Gone())
+    for number in before:
+        stop = threading.Event()
+        with progress.stoppable(stop) as received:
+            os.kill(os.getpid(), number)
+        assert stop.is_set() and received == [number]
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
+    try:
+        with progress.stoppable(threading.Event()) as received:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert received == []
+    finally:
+        signal.signal(signal.SIGHUP, before[signal.SIGHUP])
+    assert {n: signal.getsignal(n) for n in before} == before
+
+
 def test_a_second_sweep_is_refused(site: Site) -> None:
     (site.path / "state").mkdir()
     with locked(str(site.path / "state" / "sweep.lock"), "test"):
@@ -174,6 +214,8 @@ def test_a_dead_controller_is_one_line(site: Site) -> None:
         (["plan", "--bench", "nope"], Exit.USAGE, "unknown benchmark 'nope'"),
         (["plan", "-w", ""], Exit.USAGE, "--nodes names no node"),
         (["plan", "--budget", "-1"], Exit.USAGE, "Invalid value"),
+        (["plan", "--budget", "nan"], Exit.USAGE, "--budget nan must be a finite number"),
+        (["run", "--budget-per-day", "inf"], Exit.USAGE, "--budget-per-day inf must be a finite number"),
         (["run", "--resume", "nope"], Exit.USAGE, "no sweep"),
         (["run", "--resume"], Exit.USAGE, "no sweep"),
         (["status"], Exit.USAGE, "no sweep"),
@@ -236,7 +278,7 @@ def test_a_sweep_in_progress_says_whether_it_pauses(site: Site) -> None:
     directory.set("n1", sweep_state.NodeState())
     directory.set_pause(sweep_state.Pause("users wait: job 7 (Resources) in gpu", 1_800_000_000.0))
     assert site.json("status")["state"] == "stopped"  # no process carries it out
-    with sweep.only_sweep(state_dir, directory.sweep_id):
+    with only_sweep(state_dir, directory.sweep_id):
         table = site.json("status")
         assert table["state"] == "paused" and table["pause"]["why"].startswith("users wait: job 7")
         code, out, _ = site.run("status")
@@ -256,7 +298,7 @@ def test_limits_of_the_day_are_shown_and_checked(site: Site, monkeypatch: pytest
 
 
 def test_a_changed_gpu_is_told_after_the_sweep_and_measured_first_in_the_next(site: Site) -> None:
-    argv = ("run", "--max-parallel", "3", "--wall-scale", "0")
+    argv = ("run", "-w", "n2", "--quick", "--wall-scale", "0")
     for _ in range(2):
         assert site.run(*argv)[0] == 0
     set_fault(site.registry, "n2", 1, "drift", 1.2)

@@ -166,6 +166,9 @@ def test_a_narrow_link_shows_in_copies_and_lanes_only() -> None:
         truth = factor * shares
         assert well.result.value / ill.result.value == pytest.approx(truth, rel=0.01)
         assert {look.pcie_width for look in ill.samples} == {8} and {look.pcie_width for look in well.samples} == {16}
+    fast = EmuBackend(with_fault(registry, 0, "pcie", 0.5), 1, 0.0)
+    (device,) = fast.devices("n0", [0])
+    assert fast.telemetry.watch(device).sample().pcie_width == 16  # no link has more lanes than the card
 
 
 def test_a_busy_host_slows_the_whole_node_and_says_so() -> None:

@@ -76,6 +76,13 @@ def test_a_budget_fills_and_empties_again() -> None:
     assert Spending(0.0, [Expense("a", NOW_S, 99.0)]).free_s(99.0, NOW_S) == 0.0  # 0 is no limit
 
 
+def test_a_clock_that_once_was_wrong_does_not_stop_sweeps_for_years() -> None:
+    spent = Spending(1.0, [Expense("then", NOW_S + 9 * 365 * DAY_S, 1.0)])
+    assert spent.free_s(1.0, NOW_S) == 0.0
+    spent.add(Expense("ahead", NOW_S + 3600.0, 1.0))  # a clock set back by an hour
+    assert spent.free_s(1.0, NOW_S) == NOW_S + 3600.0 + DAY_S
+
+
 @given(st.lists(st.tuples(st.floats(0, DAY_S), st.floats(0.1, 2.0)), max_size=20), st.floats(0.1, 2.0))
 def test_no_24_hours_ever_hold_more_than_the_budget(past: list[tuple[float, float]], gpu_h: float) -> None:
     limit = 5.0
@@ -129,7 +136,7 @@ def job(request: str = "TresPerNode=gres:gpu:2", **changes: str) -> SlurmJob:
     ],
 )  # fmt: skip
 def test_a_user_who_waits_for_our_nodes(changes: dict[str, str]) -> None:
-    found = user_waiting([job(reason="Dependency"), job(**changes)], NODES)
+    found = user_waiting([job(reason="Dependency"), job(**changes)], NODES, 1)
     assert found is not None and found.reason in ("Resources", "Priority")
 
 
@@ -142,8 +149,13 @@ def test_a_user_who_waits_for_our_nodes(changes: dict[str, str]) -> None:
     ],
 )  # fmt: skip
 def test_users_whom_a_sweep_does_not_hinder(changes: dict[str, str]) -> None:
-    assert user_waiting([job(**changes)], NODES) is None
-    assert user_waiting([job()], []) is None
+    assert user_waiting([job(**changes)], NODES, 1) is None
+    assert user_waiting([job()], [], 1) is None
+
+
+def test_a_user_who_calls_his_job_as_ours_waits_as_others_do() -> None:
+    named = [job(name="pal-profile:20270115")]
+    assert user_waiting(named, NODES, 1) is None and user_waiting(named, NODES, 0) is named[0]
 
 
 # -- what goes first --------------------------------------------------------------------

@@ -22,9 +22,10 @@ from slurm_pal.profiling.measurement import Order, Place, agenda
 from slurm_pal.variability.records import Record, from_json
 from slurm_pal.variability.validate import check_types
 
+from .watchdog import HOUR_S, hasten
+
 PLACE = Place("s1", "c", "n0", 7, 3, "emu")
 LONG_S = 120.0
-TOO_LONG_S = 3600.0
 
 
 @pytest.fixture
@@ -35,11 +36,11 @@ def registry(tmp_path: Path) -> str:
 
 
 def measured(
-    registry: str, ids: str = "", gpus: int = 4, timeout_s: float = LONG_S, mode: str = "concurrent", mig: bool = False
+    registry: str, ids: str = "", gpus: int = 4, mode: str = "concurrent", mig: bool = False
 ) -> tuple[bench.Outcome, list[Record]]:
     backend = EmuBackend(load_registry(registry), PLACE.seed, 0.0)
     order = Order(select(ids), mode, mig)
-    outcome = bench.measure_node(backend, PLACE, range(gpus), gpus, order, timeout_s)
+    outcome = bench.measure_node(backend, PLACE, range(gpus), gpus, order, LONG_S)
     records = [from_json(line) for line in outcome.lines]
     for record in records:
         check_types(record)
@@ -101,16 +102,19 @@ def test_a_lacking_number_format_falls_back_with_one_remark(registry: str, monke
     records = [from_json(line) for line in outcome.lines]
     ran = {i: [r.bench.id for r in records if r.gpu.slurm_index == i] for i in range(4)}
     assert ran == {
-        0: ["gemm_fp16", "gemm_fp32", "gemm_fp64"],
-        1: ["gemm_fp16", "gemm_fp32", "gemm_fp64"],
+        0: ["gemm_fp16", "gemm_fp32", "gemm_fp64", "tblock_fp16"],
+        1: ["gemm_fp16", "gemm_fp32", "gemm_fp64", "tblock_fp16"],
         2: ["gemm_fp32", "gemm_tf32"],  # the fallback is not run twice
         3: ["gemm_bf16", "gemm_tf32", "gemm_fp32", "gemm_fp64", "tblock"],
     }
     assert outcome.exit_code == Exit.OK and all(r.valid for r in records)
     assert set(outcome.notes) == {
         "gemm_bf16: no bf16 here; gemm_fp16 instead (GPU 0, 1)", "gemm_bf16: no bf16 here; gemm_fp32 instead (GPU 2)",
-        "gemm_tf32: no tf32 here (GPU 0, 1)", "gemm_fp64: no fp64 here (GPU 2)", "tblock: no bf16 here (GPU 0, 1, 2)",
+        "gemm_tf32: no tf32 here (GPU 0, 1)", "gemm_fp64: no fp64 here (GPU 2)",
+        "tblock: no bf16 here; tblock_fp16 instead (GPU 0, 1)", "tblock: no bf16 here (GPU 2)",
     }  # fmt: skip
+    blocks = {r.bench.dtype: r.bench for r in records if r.bench.sensitivity_class == "B"}
+    assert set(blocks) == {"bf16", "fp16"} and blocks["bf16"].method_hash != blocks["fp16"].method_hash
     long = [r for r in records if r.result.warmup_s > 10.0]  # whatever comes first heats the GPU up
     assert [(r.gpu.slurm_index, r.bench.id) for r in sorted(long, key=lambda r: r.gpu.slurm_index)] == [
         (0, "gemm_fp16"), (1, "gemm_fp16"), (2, "gemm_fp32"), (3, "gemm_bf16"),
@@ -137,9 +141,12 @@ def test_solo_is_one_gpu_at_a_time_each_still_hot(registry: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("mode", ["concurrent", "solo"])
-def test_a_hung_gpu_leaves_the_others_to_all_their_checks(registry: str, mode: str) -> None:
+def test_a_hung_gpu_leaves_the_others_to_all_their_checks(
+    registry: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasten(tmp_path, monkeypatch)
     set_fault(registry, "n0", 1, "hang")
-    outcome, records = measured(registry, "gemm_bf16,tblock,pcie_h2d,p2p,allreduce", timeout_s=2.5, mode=mode)
+    outcome, records = measured(registry, "gemm_bf16,tblock,pcie_h2d,p2p,allreduce", mode=mode)
     assert outcome.exit_code == Exit.PARTIAL
     (bad,) = [r for r in records if not r.valid]
     assert (bad.gpu.slurm_index, bad.bench.id, bad.result.stop_reason) == (1, "gemm_bf16", "timeout")
@@ -151,21 +158,22 @@ def test_a_hung_gpu_leaves_the_others_to_all_their_checks(registry: str, mode: s
 
 
 def test_a_peer_that_hangs_costs_one_gpu_its_check_and_the_others_nothing(
-    registry: str, monkeypatch: pytest.MonkeyPatch
+    registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hasten(tmp_path, monkeypatch)
     original = EmuBackend.prepare
 
     def hanging(self: EmuBackend, device: DeviceInfo, spec: Benchmark, peers: Sequence[DeviceInfo] = ()) -> EmuKernel:
         if spec.id == "p2p" and 2 in (device.slot, *(peer.slot for peer in peers)):
-            time.sleep(TOO_LONG_S)
+            time.sleep(HOUR_S)
         return original(self, device, spec, peers)
 
     monkeypatch.setattr(EmuBackend, "prepare", hanging)
-    outcome, records = measured(registry, "hbm_copy,p2p,allreduce", timeout_s=2.5)
+    outcome, records = measured(registry, "hbm_copy,p2p,allreduce")
     bad = {r.gpu.slurm_index: r.reason for r in records if not r.valid}
     # 0 hangs on 2, after which nobody uses 2; 2 then hangs on its own turn.
     assert bad == {
-        0: "no answer within 2.5 s in p2p with GPU 2", 2: "no answer within 2.5 s in p2p with GPU 1",
+        0: "no answer within 120 s in p2p with GPU 2", 2: "no answer within 120 s in p2p with GPU 1",
     }  # fmt: skip
     good = {(r.gpu.slurm_index, r.bench.id) for r in records if r.valid}
     assert good == {(i, "hbm_copy") for i in range(4)} | {(1, "p2p"), (3, "p2p"), (1, "allreduce")}

@@ -21,8 +21,9 @@ from slurm_pal.profiling.devices import DeviceInfo, Static
 from slurm_pal.profiling.measurement import Place, Span, record
 from slurm_pal.profiling.plan import Chosen
 from slurm_pal.profiling.runner import Run, nothing
-from slurm_pal.profiling.sweep import Sweep, Told, last_line, only_sweep
+from slurm_pal.profiling.sweep import Sweep, Told, last_line
 from slurm_pal.profiling.sweep_job import JobOptions
+from slurm_pal.profiling.sweep_lock import at_work, only_sweep
 from slurm_pal.profiling.sweep_state import (
     DONE,
     FAILED,
@@ -231,6 +232,28 @@ def test_a_lost_node_is_given_up_and_its_job_cancelled(world: World) -> None:
     assert world.slurm.jobs[1].state == "CANCELLED"
 
 
+def test_a_node_that_leaves_slurm_is_named_so_and_looking_costs_little_of_slurms_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, nodes=1)
+    line = world.slurm._node_line
+    looks: list[float] = []
+
+    def slow(argv: Sequence[str]) -> str:
+        if list(argv[:3]) == ["scontrol", "show", "node"]:
+            looks.append(world.now_s)
+            world.now_s += 5.0  # 5,000 nodes, a busy slurmctld
+        return ""
+
+    def leave() -> None:
+        if world.now_s > START_S + 400:
+            monkeypatch.setattr(world.slurm, "_node_line", lambda node: line(node).replace("=n0 ", "=other "))
+
+    world.refuse, world.on_sleep = slow, leave
+    assert world.sweep().run()
+    assert world.again().nodes["n0"].reason == "job 1: node is unknown to Slurm" and len(looks) <= 6
+
+
 def test_a_job_that_outlives_its_limit_is_given_up(world: World) -> None:
     world.on_sleep = lambda: None
     assert world.sweep().run()
@@ -278,6 +301,89 @@ def test_a_job_whose_submission_was_not_noted_is_found_again(world: World) -> No
     assert [j.req for j in world.slurm.jobs.values()] == ["n0", "n1", "n2", "n3"]
 
 
+def test_ctrl_c_that_ends_our_squeue_and_sbatch_too_is_no_fault_of_slurms(world: World) -> None:
+    world.on_sleep = lambda: None
+
+    def killed(argv: Sequence[str]) -> str:
+        if argv[0] == "squeue":
+            world.stop.set()
+            return "squeue: killed"
+        if argv[0] == "sbatch" and "n1" in argv:
+            world.slurm(argv, "#!/bin/sh\n")  # accepted, and killed before it could say so
+            world.stop.set()
+            return "sbatch: killed"
+        return ""
+
+    world.refuse = killed
+    assert not world.sweep().run()
+    assert world.states() == {"n0": SUBMITTED, "n1": SUBMITTED, "n2": TODO, "n3": TODO}
+    assert world.again().nodes["n1"].job_id == 2
+    world.stop.clear()
+    world.refuse = lambda argv: "squeue: killed" if argv[0] == "squeue" and not world.stop.set() else ""
+    assert not world.sweep(world.again()).run()
+
+
+def test_a_stop_while_slurm_is_away_says_what_stays(world: World) -> None:
+    world.stop.set()
+    world.refuse = lambda argv: "Unable to contact slurm controller"
+    with pytest.raises(SlurmError, match=r"Unable .*; pending jobs stay in the queue, resume with .*--resume 2027"):
+        world.sweep().run()
+
+
+def test_jobs_of_others_that_bear_our_name_are_neither_believed_nor_cancelled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.on_sleep = lambda: world.stop.set() if len(world.slurm.jobs) == 2 else None
+    assert not world.sweep().run()
+    job_line = world.slurm._job_line
+    argv = ["-N1", "-w", "n0", "--exclusive", "--gres=gpu:4", "-J", "pal-profile:20270115-080000-00000"]
+    theirs = [CliClient(world.slurm).submit([*argv[:2], node, *argv[3:]], "#!/bin/sh\n") for node in ("n0", "n3")]
+    monkeypatch.setattr(
+        world.slurm, "_job_line",
+        lambda job: job_line(job).replace(f"({os.getuid()})", "(4711)") if job.job_id in theirs else job_line(job),
+    )  # fmt: skip
+    again = world.sweep(world.again())
+    world.stop.set()
+    assert not again.run()
+    assert [world.slurm.jobs[number].state for number in theirs] == ["PENDING", "RUNNING"]
+    assert world.again().nodes["n3"].job_id == 0
+
+
+def test_nodes_that_have_left_slurm_or_changed_do_not_keep_a_sweep_from_being_resumed(tmp_path: Path) -> None:
+    world = World(tmp_path, nodes=6)
+    world.stop.set()
+    assert not world.sweep().run()
+    world.directory.set("n5", NodeState())  # somebody has worked on it
+    world.stop.clear()
+    for name in ("n0", "n1", "n2"):
+        del world.slurm.nodes[name]
+    world.slurm.nodes["n3"].gpus, world.slurm.nodes["n4"].gpus = 0, 2
+    assert world.sweep(world.again()).run()
+    nodes = world.again().nodes
+    assert [nodes[f"n{i}"].state for i in range(6)] == [SKIPPED] * 4 + [DONE] * 2
+    assert (nodes["n0"].reason, nodes["n3"].reason) == ("Slurm knows it no more", "has no GPU any more")
+    (submitted,) = [c for c in world.slurm.calls if c[0] == "sbatch" and "n4" in c]
+    assert "--gres=gpu:2" in submitted
+
+
+def test_a_job_that_was_requeued_and_held_does_not_keep_a_sweep_for_ever(world: World) -> None:
+    original = world.slurm._scancel
+
+    def hold() -> None:
+        world.slurm.jobs[1].state = "REQUEUE_HOLD" if world.slurm.jobs[1].state == "RUNNING" else "CANCELLED"
+        world.on_sleep = world.finish_all
+
+    def scancel(argv: list[str], stdin: str) -> Completed:
+        if "--state=PENDING" not in argv and "1" in argv:
+            world.slurm.jobs[1].state = "CANCELLED"
+        return original(argv, stdin)
+
+    world.slurm._scancel = scancel  # type: ignore[method-assign]
+    world.on_sleep = hold
+    assert world.sweep().run()
+    assert world.states() == {"n0": SKIPPED, "n1": DONE, "n2": DONE, "n3": DONE} and world.now_s < START_S + 300
+
+
 def test_resuming_a_finished_sweep_changes_nothing(world: World) -> None:
     assert world.sweep().run()
     before = world.again().nodes
@@ -305,10 +411,38 @@ def test_a_result_that_was_ingested_meanwhile_is_found(world: World, tmp_path: P
     world.write_result("n0", job_id=1)
     os.rename(world.spool / "20270115-080000-00000.n0.jsonl", ingested / "20270115-080000-00000.n0.jsonl")
     world.write_result("n0", job_id=2, valid=3)
-    os.rename(world.spool / "20270115-080000-00000.n0.jsonl", ingested / "20270115-080000-00000.n0.jsonl.2")
+    os.rename(world.spool / "20270115-080000-00000.n0.jsonl", ingested / "20270115-080000-00000.n0.jsonl.1")
     where = [str(world.spool), str(ingested)]
     assert results.read(where, "20270115-080000-00000", "n0", 1) == results.NodeResult(4, "")
     assert results.read(where, "20270115-080000-00000", "n0", 2) == results.NodeResult(3, "GPU 3: no answer")
+
+
+def test_a_bad_file_of_an_earlier_attempt_is_not_the_present_ones_result(world: World, tmp_path: Path) -> None:
+    rejected, name = tmp_path / "rejected", "20270115-080000-00000.n0.jsonl"
+    rejected.mkdir()
+    (rejected / name).write_bytes(b"\xff{")
+    where = [str(world.spool), str(rejected)]
+    assert results.read(where, "20270115-080000-00000", "n0", 1) is None
+    world.write_result("n0", job_id=1)
+    (world.spool / name).write_bytes((world.spool / name).read_bytes()[:-40])  # the disk was full
+    found = results.read(where, "20270115-080000-00000", "n0", 1)
+    assert found is not None and found.gpus == 3 and "unreadable: line 4" in found.reason
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "everyone", "folder", "nested"])
+def test_a_result_file_is_read_with_distrust(world: World, tmp_path: Path, kind: str) -> None:
+    path = world.spool / "20270115-080000-00000.n0.jsonl"
+    world.write_result("n0", job_id=1)
+    if kind == "everyone":
+        path.chmod(0o666)
+    elif kind == "nested":
+        path.write_text("[" * 200_000)
+    else:
+        path.rename(tmp_path / "elsewhere")
+        {"fifo": lambda: os.mkfifo(path), "folder": path.mkdir,
+         "link": lambda: path.symlink_to(tmp_path / "elsewhere")}[kind]()  # fmt: skip
+    assert results.read([str(world.spool)], "20270115-080000-00000", "n0", 1) is None
+    assert results.complaint([str(world.spool)], "20270115-080000-00000", "n0").startswith("result file ")
 
 
 # -- Slurm's troubles ---------------------------------------------------------------
@@ -344,6 +478,25 @@ def test_a_submission_that_timed_out_but_was_accepted_is_not_repeated(world: Wor
     world.on_sleep = lambda: world.finish_all() if world.now_s > START_S + 5 else None
     assert world.sweep().run()
     assert [j.req for j in world.slurm.jobs.values()] == ["n0", "n1", "n2", "n3"]
+
+
+def test_a_limit_of_submitted_jobs_is_waited_for_as_long_as_a_job_of_ours_runs(tmp_path: Path) -> None:
+    world = World(tmp_path, node_s=400.0, max_parallel=3)
+
+    def limit(argv: Sequence[str]) -> str:
+        at_work = any(job.state == "RUNNING" for job in world.slurm.jobs.values())
+        return "sbatch: error: AssocMaxSubmitJobLimit" if argv[0] == "sbatch" and at_work else ""
+
+    def finish() -> None:
+        for number in world.slurm.jobs:
+            began.setdefault(number, world.now_s)
+        if any(j.state == "RUNNING" and world.now_s - began[j.job_id] > 400 for j in world.slurm.jobs.values()):
+            world.finish_all()
+
+    began: dict[int, float] = {}
+    world.refuse, world.on_sleep = limit, finish
+    assert world.sweep().run() and set(world.states().values()) == {DONE}
+    assert world.now_s > START_S + 1600 and sum(1 for c in world.slurm.calls if c[0] == "sbatch") == 4
 
 
 def test_a_refused_node_fails_and_the_others_go_on(world: World) -> None:
@@ -389,12 +542,64 @@ def test_terms_survive_the_disk(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"schema": "pal.sweep/99"}', '{"schema": "pal.sweep/1"}', '{"schema": "pal.record/1"}']
+    "text",
+    ["", "{", "[]", "\udcff", '{"schema": "pal.sweep/99"}', '{"schema": "pal.sweep/1"}', '{"schema": "pal.record/1"}'],
 )
 def test_a_damaged_plan_is_one_clear_error(world: World, text: str) -> None:
-    (Path(world.directory.path) / "plan.json").write_text(text)
+    (Path(world.directory.path) / "plan.json").write_text(text, errors="surrogateescape")
     with pytest.raises(DataError, match=r"plan\.json"):
         world.again()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("node_s", None), ("max_parallel", "2"), ("skipped", []), ("window", 7), ("chosen", [["n0", "4", 0.0]]),
+     ("chosen", [[["n0"], 4, 0.0]]), ("chosen", [{}])],
+)  # fmt: skip
+def test_a_plan_with_values_of_other_types_is_the_same_error(world: World, key: str, value: object) -> None:
+    plan = Path(world.directory.path) / "plan.json"
+    plan.write_text(json.dumps(json.loads(plan.read_text()) | {key: value}))
+    with pytest.raises(DataError, match=r"plan\.json cannot be read"):
+        world.again()
+
+
+def test_a_plan_that_everyone_can_write_is_not_carried_out(world: World) -> None:
+    (Path(world.directory.path) / "plan.json").chmod(0o666)
+    with pytest.raises(DataError, match=r"plan\.json can be written by everyone"):
+        world.again()
+
+
+def test_lines_of_a_journal_that_mean_nothing_are_passed_over(world: World) -> None:
+    assert world.sweep().run()
+    journal, before = Path(world.directory.path) / "journal.jsonl", world.again().nodes
+    for line in (
+        {"node": ["n0"], "state": "todo"}, {"node": "n0", "state": ["todo"]}, {"state": "todo"}, [], 7,
+        {"node": "n0", "state": "submitted", "since_s": "yesterday"}, {"node": "n0", "state": "todo", "job_id": None},
+        {"pause": {"why": 1, "since_s": "x"}}, {"node": "n0", "state": "todo", "mood": 1},
+    ):  # fmt: skip
+        with journal.open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+    with journal.open("ab") as stream:
+        stream.write(b"\xff\x00{\n")
+    assert world.again().nodes == before and world.again().pause is None
+    os.utime(journal, (START_S, START_S))
+    assert len(sweep_state.expenses(world.state_dir, START_S - 1)) == 4
+
+
+def test_a_disk_that_fills_up_in_the_middle_costs_no_line_and_leaves_nothing_pending(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.occupy("n1")
+    original, full = os.write, [True]
+    monkeypatch.setattr("os.write", lambda fd, raw: original(fd, raw[:9] if full[0] and b'"n2"' in raw else raw))
+    with pytest.raises(DataError, match=r"cannot write the journal in .*: No space left on device"):
+        world.sweep().run()
+    assert "PENDING" not in {job.state for job in world.slurm.jobs.values()}
+    full[0] = False
+    world.directory.set("n3", NodeState(FAILED, 7))  # by the same process: the torn line swallows nothing
+    assert world.states()["n3"] == FAILED
+    world.slurm.finish(1)
+    assert world.sweep(world.again()).run() and set(world.states().values()) == {DONE}
 
 
 def test_unknown_sweeps_are_named(world: World, tmp_path: Path) -> None:
@@ -515,6 +720,18 @@ def test_the_budget_of_a_day_counts_all_sweeps_and_the_sweep_goes_on_when_it_is_
     assert len(found) == 2 and all(e.gpu_h == pytest.approx(40 / 3600) for e in found)
 
 
+def test_a_job_that_takes_ten_times_as_long_as_expected_costs_that_of_the_budget(tmp_path: Path) -> None:
+    world = World(tmp_path, nodes=2, max_parallel=1, budget_gpu_h_per_day=3 * 4 * 10.0 / 3600.0)
+
+    def finish() -> None:
+        if world.now_s > START_S + 100.0:
+            world.finish_all()
+
+    world.on_sleep = finish
+    assert world.sweep().run() and set(world.states().values()) == {DONE}
+    assert world.again().nodes["n1"].since_s > START_S + 86400 - 60 and world.pauses[0].startswith("budget: 0.11")
+
+
 def test_what_a_running_sweep_has_is_published_now_and_then(tmp_path: Path) -> None:
     world = World(tmp_path, nodes=40, publish_every_s=2.0)
     assert world.sweep().run()
@@ -538,14 +755,35 @@ def test_a_submission_waits_as_long_for_the_controller_as_everything_else(world:
     assert world.sweep().run() and set(world.states().values()) == {DONE}
 
 
-def test_a_sweep_is_at_work_only_while_its_process_lives(world: World) -> None:
-    assert sweep_state.at_work(world.state_dir) == ""
+def test_whether_a_sweep_is_at_work_is_told_by_its_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = Path(world.state_dir, "sweep.running")
     with only_sweep(world.state_dir, "s1"):
-        assert sweep_state.at_work(world.state_dir) == "s1"
+        here = json.loads(holder.read_text())
+        holder.write_text(json.dumps(here | {"host": "elsewhere", "pid": 2**22 + 1}))  # a shared state directory
+        assert at_work(world.state_dir) == "s1"
+        with pytest.raises(BusyError, match="sweep s1 is running on elsewhere: "), only_sweep(world.state_dir, "s2"):
+            raise AssertionError("two sweeps at once")
+        monkeypatch.setattr("os.open", refused)  # another user
+        assert at_work(world.state_dir) == "s1"
+        holder.write_text(json.dumps(here | {"pid": 2**22 + 1}))
+        assert at_work(world.state_dir) == ""
+        monkeypatch.undo()
+    holder.write_text(json.dumps(here))  # it was killed, and its pid is another program's now
+    assert at_work(world.state_dir) == ""
+
+
+def refused(path: str, *how: int) -> int:
+    raise PermissionError(path)
+
+
+def test_a_sweep_is_at_work_only_while_its_process_lives(world: World) -> None:
+    assert at_work(world.state_dir) == ""
+    with only_sweep(world.state_dir, "s1"):
+        assert at_work(world.state_dir) == "s1"
     dead = subprocess.Popen(["/bin/true"])
     dead.wait()
     Path(world.state_dir, "sweep.running").write_text(json.dumps({"sweep": "s1", "pid": dead.pid}))
-    assert sweep_state.at_work(world.state_dir) == ""
+    assert at_work(world.state_dir) == ""
 
 
 def test_terms_of_an_older_release_can_be_resumed(world: World) -> None:

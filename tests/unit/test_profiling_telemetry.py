@@ -35,6 +35,8 @@ def test_all_fields_of_a_run() -> None:
             utilisation=0.1 * i,
             pcie_gen=4 if i else 1,
             pcie_width=16 if i < 10 else 8,
+            dram=0.5 if i else None,  # told less often
+            tensor=0.08 * i,
         )
         for i in range(11)
     ]
@@ -48,6 +50,8 @@ def test_all_fields_of_a_run() -> None:
         "power_avg_w": {"p5": 288.0, "p50": 288.0, "p95": 288.0},
         "mem_temp_c": {"p5": 70.0, "p50": 70.0, "p95": 70.0},
         "utilisation": {"p5": 0.05, "p50": 0.5, "p95": 0.95},
+        "dram": {"p5": 0.5, "p50": 0.5, "p95": 0.5},
+        "tensor": {"p5": 0.04, "p50": 0.4, "p95": 0.76},
         "temp_c": {"start": 60.0, "p50": 65.0, "end": 70.0},
         "pcie": {"gen": 1, "width": 8},
         "duty": {
@@ -66,6 +70,13 @@ def test_all_fields_of_a_run() -> None:
         "remap_failed": True,
         "xids": [31],
     }
+
+
+def test_counters_that_began_anew_tell_nothing() -> None:
+    """After a reset of the GPU or of the driver, or past the end of the counter."""
+    before = Counters(9000.0, 4, (), 5, None, 2, {"power": 7.0, "thermal": 0.5})
+    after = Counters(10.0, 0, (), 1, None, 0, {"power": 0.1, "thermal": 0.75})
+    assert telemetry.summary((), before, after) == {"violation_s": {"thermal": 0.25}}
 
 
 def test_a_device_that_tells_nothing() -> None:

@@ -22,6 +22,7 @@ METRICS: dict[str, Any] = {
     "temperature_hotspot": 61,
     "temperature_mem": 48,
     "average_gfx_activity": 97,
+    "average_umc_activity": 34,
     "average_socket_power": "N/A",
     "current_socket_power": 748,
     "current_gfxclk": 1402,
@@ -150,6 +151,8 @@ def test_counters(tmp_path: Path) -> None:
         {"pid": 31, "name": "N/A", "memory_usage": {"vram_mem": 700 * 2**20}},
         {"pid": 32, "name": "N/A", "memory_usage": {"vram_mem": "N/A"}},
         {"pid": 33, "name": "N/A", "memory_usage": "N/A"},
+        {"name": "gone"},
+        "N/A",
     ]
     smi, device = one(gpu(gpu_process_list=listed), root)
     assert smi.counters(device) == Counters(
@@ -182,8 +185,9 @@ def test_a_look_and_residencies_that_grow_as_throttle_reasons() -> None:
     answers = gpu()
     _, eyes, first = looked(answers)
     expected = Sample(
-        0.0, 1402.0, 1300.0, 748.0, 61.0, 48.0, None, power_avg_w=None, utilisation=0.97, pcie_gen=5, pcie_width=16
-    )
+        0.0, 1402.0, 1300.0, 748.0, 61.0, 48.0, None, power_avg_w=None, utilisation=0.97, pcie_gen=5, pcie_width=16,
+        dram=0.34,
+    )  # fmt: skip
     assert first == expected  # no reasons before there is something to compare with
     metrics = answers["amdsmi_get_gpu_metrics_info"]
     seen = []
@@ -214,10 +218,42 @@ def test_an_older_card_gives_a_mask(bits: int, reasons: int) -> None:
     assert (sample.power_w, sample.power_avg_w, sample.temp_c, sample.sm_clk_mhz) == (500.0, None, 44.0, 1650.0)
 
 
-def test_power_without_the_metrics_table() -> None:
-    answers = gpu()
+@pytest.mark.parametrize(
+    ("told", "power_w"),
+    [
+        ({"socket_power": 701, "average_socket_power": "N/A"}, 701.0),
+        ({"current_socket_power": 702, "average_socket_power": "N/A"}, 702.0),  # ROCm 6.0 to 6.3
+        ({"current_socket_power": "N/A", "average_socket_power": 203}, 203.0),
+    ],
+)
+def test_power_without_the_metrics_table(told: dict[str, object], power_w: float) -> None:
+    answers = gpu(power_info=told)
     del answers["amdsmi_get_gpu_metrics_info"]
-    assert looked(answers)[2] == Sample(0.0, power_w=701.0)
+    assert looked(answers)[2] == Sample(0.0, power_w=power_w)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in METRICS if not name.endswith("_acc")))
+def test_a_metric_of_all_ones_is_not_there(name: str) -> None:
+    missing, blank = gpu(), gpu()
+    missing["amdsmi_get_gpu_metrics_info"][name] = "N/A"
+    blank["amdsmi_get_gpu_metrics_info"][name] = 0xFFFF
+    assert looked(blank)[2] == looked(missing)[2]
+
+
+def test_a_partition_without_a_cap_of_its_own_has_no_limit() -> None:
+    smi, device = one(gpu(power_cap_info={"power_cap": 0, "default_power_cap": 0}))
+    assert (smi.static(device).power_limit_w, smi.static(device).default_power_limit_w) == (None, None)
+
+
+def test_a_node_whose_gpus_cannot_be_listed_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: FakeAmdSmi) -> None:
+        raise FakeAmdSmi.AmdSmiException("AMDSMI_STATUS_DRIVER_NOT_LOADED")
+
+    monkeypatch.setattr(FakeAmdSmi, "amdsmi_get_processor_handles", refused)
+    smi = AmdSmi(FakeAmdSmi(gpu()))
+    assert smi.devices("n1", (0,)) == ()
+    with pytest.raises(DeviceError, match="knows no device"):
+        smi.static(DeviceInfo("u", "amd", "x", 0))
 
 
 @pytest.mark.parametrize("gone", ["not supported", "N/A"])

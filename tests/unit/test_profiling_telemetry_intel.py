@@ -113,6 +113,15 @@ def test_xe(tmp_path: Path) -> None:
     assert flags == ("config_differs", "pcie_link")
 
 
+def test_a_tile_that_sleeps_has_no_clock_and_a_card_that_sleeps_is_idle(tmp_path: Path) -> None:
+    half = XE | {"device/tile1/gt0/freq0/act_freq": "0"}
+    sample = first_look(*one(tmp_path / "half", half))
+    assert (sample.sm_clk_mhz, sample.reasons) == (1550.0, devices.SW_POWER_CAP)
+    whole = half | {"device/tile0/gt0/freq0/act_freq": "0", "device/tile1/gt0/freq0/throttle/reason_pl1": "0"}
+    sample = first_look(*one(tmp_path / "whole", whole))
+    assert (sample.sm_clk_mhz, sample.reasons) == (None, devices.IDLE)
+
+
 def test_i915(tmp_path: Path) -> None:
     intel, device = one(tmp_path, I915)
     assert intel.static(device).driver == "i915-6.12.1" and intel.static(device).max_sm_clk_mhz == 1550.0

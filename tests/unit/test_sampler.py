@@ -241,6 +241,18 @@ def test_nobody_reading_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         watch.close()
 
 
+def test_a_user_whose_processes_are_used_up_has_a_watch_without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    before = sorted(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "fork", none_left)
+    watch = Sampler(counting)
+    assert watch.sample()._replace(t_s=0.0) == Sample(0.0) and watch.take() == ()
+    watch.close()
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
 def test_no_descriptor_is_left() -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     for _ in range(3):

@@ -105,6 +105,33 @@ def test_centroids_compare_what_is_told() -> None:
     assert by_centroids(Traits(), V100) == "?" == by_centroids(Traits(0.0, 1.0, 0.3), {})
 
 
+H100 = {
+    "A": Centroid(1.0, 0.80, 0.99, 0.30, 0.85), "B": Centroid(0.0, 0.99, 0.60, 0.45, 0.40),
+    "C": Centroid(0.0, 0.99, 0.55, 0.92, 0.05),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dram", "tensor", "sensitivity"),
+    [(0.9, 0.06, "C"), (0.4, 0.45, "B"), (0.9, None, "C"), (None, 0.45, "B"), (None, None, "C")],
+)
+def test_memory_and_pipes_part_what_clock_and_power_do_not(
+    dram: float | None, tensor: float | None, sensitivity: str
+) -> None:
+    """Power half way between memory-bound and mixed work, on the side of the first."""
+    traits = Traits(0.0, 0.99, 0.57, dram, tensor)
+    assert by_centroids(traits, H100) == sensitivity
+    untold = H100 | {"B": H100["B"]._replace(dram=None, tensor=None)}
+    assert by_centroids(traits, untold) == "C"  # what one kernel does not tell is compared with none
+
+
+def test_thresholds_of_memory_and_pipes_lie_between_the_models_own_kernels() -> None:
+    at = calibrated(H100)
+    assert at.c_dram == pytest.approx(0.685) and at.c_tensor == pytest.approx(0.225)
+    near = H100 | {"C": H100["C"]._replace(dram=0.5, tensor=None)}
+    assert (calibrated(near).c_dram, calibrated(near).c_tensor) == (Thresholds().c_dram, Thresholds().c_tensor)
+
+
 def test_without_the_models_kernels_the_rules_stand() -> None:
     assert judge_of("centroid", {}) is by_rules is judge_of("rules", V100)
 

@@ -1,18 +1,21 @@
-"""The files by which systemd, cron and logrotate serve the tick: as shipped, and filled in for a site."""
+"""The files by which systemd, cron and logrotate serve ticks and sweeps: as shipped, and filled in for a site."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from slurm_pal.admin import units
 from slurm_pal.cli.admin import admin
+from slurm_pal.cli.pal_profile import run as pal_profile_run
 from slurm_pal.cli.pal_rebalance import pal_rebalance
 from slurm_pal.config import Config
 from slurm_pal.errors import Exit, UsageError
@@ -25,7 +28,7 @@ ASSIGNMENT = re.compile(r"[A-Z][A-Za-z]+=.*")
 def config(**paths: str) -> Config:
     made = Config()
     for name, path in paths.items():
-        section = "rebalance" if name in ("log", "metrics") else "paths"
+        section = {"log": "rebalance", "metrics": "rebalance", "window": "profile"}.get(name, "paths")
         made.set(section, name, path, "test")
     return made
 
@@ -57,8 +60,11 @@ def test_at_the_usual_places_the_files_are_as_shipped() -> None:
         assert text == (ETC / name).read_text(), name
 
 
-@pytest.mark.parametrize("name", [units.SERVICE, units.ONCE])
-def test_a_service_is_shut_in_and_can_do_its_work(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [(units.SERVICE, pal_rebalance), (units.ONCE, pal_rebalance), (units.SWEEP, pal_profile_run)],
+)
+def test_a_service_is_shut_in_and_can_do_its_work(name: str, command: click.Command) -> None:
     found = keys((ETC / name).read_text())
     assert found["User"] == ["slurm"] and found["StateDirectory"] == ["slurm-pal"]
     assert found["CapabilityBoundingSet"] == [""] and found["NoNewPrivileges"] == ["true"]
@@ -66,7 +72,7 @@ def test_a_service_is_shut_in_and_can_do_its_work(name: str) -> None:
     assert found["KillMode"] == ["mixed"]  # else SIGTERM would hit the scontrol in hand too
     assert "RemoveIPC" not in found  # slurmctld is the same user
     assert set(found["RestrictAddressFamilies"][0].split()) == {"AF_UNIX", "AF_INET", "AF_INET6"}
-    known = {option for parameter in pal_rebalance.params for option in parameter.opts}
+    known = {option for parameter in command.params for option in parameter.opts}
     (line,) = found["ExecStart"]
     assert options(line) and set(options(line)) <= known
 
@@ -76,14 +82,22 @@ def test_what_a_program_that_has_no_luck_exits_with_is_known_to_systemd() -> Non
     assert stays["RestartPreventExitStatus"] == [f"{int(Exit.USAGE)} {int(Exit.CONFIG)}"]
     assert once["SuccessExitStatus"] == [str(int(Exit.BUSY))]
     assert keys((ETC / units.TIMER).read_text())["Unit"] == [os.path.basename(units.ONCE)]
+    sweep = keys((ETC / units.SWEEP).read_text())
+    assert sweep["SuccessExitStatus"] == [f"{int(Exit.FAILED)} {int(Exit.BUSY)} {128 + signal.SIGTERM}"]
+    assert sweep["TimeoutStartSec"] == ["infinity"]  # Type=oneshot would be ended after 90 s
+    assert keys((ETC / units.EVENING).read_text())["Unit"] == [os.path.basename(units.SWEEP)]
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
-    for name, text in units.filled(place(program="/bin/true")).items():
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for program in ("pal-rebalance", "pal-profile"):
+        (programs / program).symlink_to("/bin/true")
+    for name, text in units.filled(place(program=str(programs / "pal-rebalance"))).items():
         if name.startswith("systemd/"):
             (tmp_path / os.path.basename(name)).write_text(text)
-    names = sorted(str(path) for path in tmp_path.iterdir())
+    names = sorted(str(path) for path in tmp_path.iterdir() if path != programs)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *names], capture_output=True, text=True, check=False, timeout=60
     )
@@ -104,29 +118,40 @@ def test_logrotate_takes_its_rule(tmp_path: Path) -> None:
 
 
 def cron_command(text: str) -> str:
-    (line,) = [line for line in text.splitlines() if line.startswith("*")]
+    (line,) = [line for line in text.splitlines() if line.startswith(("*", "0"))]
     *when, user, command = line.split(None, 6)
-    assert when == ["*"] * 5 and user == "slurm" and "%" not in command
+    assert when[2:] == ["*"] * 3 and user == "slurm" and "%" not in command
     return command
 
 
+@pytest.mark.parametrize("name", [units.CRON, units.SWEEP_CRON])
 @pytest.mark.parametrize(("code", "complaint"), [(0, ""), (9, "is already at work"), (6, "no slurmctld")])
-def test_cron_never_mails(tmp_path: Path, code: int, complaint: str) -> None:
+def test_cron_never_mails(tmp_path: Path, name: str, code: int, complaint: str) -> None:
     """What the command prints would be mailed; the trouble is to be in syslog."""
-    program = tmp_path / "pal-rebalance"
+    program = tmp_path / os.path.basename(name)
     program.write_text(f"#!/bin/sh\necho the plan\n[ -z '{complaint}' ] || echo '{complaint}' >&2\nexit {code}\n")
     logger = tmp_path / "logger"
-    logger.write_text(f"#!/bin/sh\n[ \"$*\" = '-t pal-rebalance' ] && cat > {tmp_path}/syslog\n")
+    logger.write_text(f"#!/bin/sh\n[ \"$*\" = '-t {program.name}' ] && cat > {tmp_path}/syslog\n")
     for path in (program, logger):
         path.chmod(0o755)
-    text = units.filled(place(program=str(program)))[units.CRON]
-    assert text.endswith("\n") and re.fullmatch(r"[A-Za-z0-9_-]+", os.path.basename(units.CRON))  # else cron skips it
+    text = units.filled(place(program=str(tmp_path / "pal-rebalance")))[name]
+    assert text.endswith("\n") and re.fullmatch(r"[A-Za-z0-9_-]+", os.path.basename(name))  # else cron skips it
     done = subprocess.run(
         ["/bin/sh", "-c", cron_command(text)], capture_output=True, text=True, check=False, timeout=60,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("", "")
-    assert (tmp_path / "syslog").read_text().strip() == complaint
+    said = [complaint] if complaint else []
+    assert (tmp_path / "syslog").read_text().splitlines() == (said if name == units.CRON else ["the plan", *said])
+
+
+def test_a_window_in_pal_toml_is_when_sweeps_begin_and_is_read_there() -> None:
+    found = units.filled(place(config(window="9:05-17:00"), "/opt/pal/bin/pal-rebalance"))
+    assert keys(found[units.SWEEP])["ExecStart"] == ["/opt/pal/bin/pal-profile run --since 14d -y"]
+    assert keys(found[units.EVENING])["OnCalendar"] == ["09:05"]
+    assert "\n5 9 * * * slurm /opt/pal/bin/pal-profile run --since 14d -y 2>&1 |" in found[units.SWEEP_CRON]
+    with pytest.raises(UsageError, match="window 'later'"):
+        place(config(window="later"))
 
 
 def test_a_site_with_other_places() -> None:

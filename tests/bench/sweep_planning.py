@@ -1,0 +1,158 @@
+"""What a sweep costs the machine that runs it, by the number of nodes: planning, looks at the queue, its loop.
+
+    python tests/bench/sweep_planning.py [--nodes 500 5000]
+
+Nodes of 8 GPUs, half of them idle; a queue of one running job for each other node, and as many that
+wait, for GPUs of another type. Slurm's answers are texts prepared beforehand: what is timed is our process
+alone, without Slurm's commands. plan, look, load (of the plan, as --resume does) and poll: the median of
+five calls. loop: all that a sweep does in 150 s, 16 nodes at once, as a share of these 150 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from slurm_pal.config import Config
+from slurm_pal.profiling import prepare, sweep_state
+from slurm_pal.profiling.gate import Gate
+from slurm_pal.profiling.plan import Request
+from slurm_pal.profiling.prepare import Wish
+from slurm_pal.profiling.spending import Spending
+from slurm_pal.profiling.sweep import Sweep, Told
+from slurm_pal.profiling.urgency import CHANGED, Urgency
+from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.client import Completed
+from slurm_pal.store.ingest import spool_directories
+
+GPUS, NOW_S = 8, 1_800_000_000.0
+LOOP_S = 150.0  # later, jobs of 110 s would be asked after
+
+
+class Cluster:
+    """Slurm's answers about `nodes` nodes; jobs of the sweep run for ever."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = [f"n{i}" for i in range(nodes)]
+        self.submitted = 0
+        self._shown = {
+            "node": "".join(map(_node, range(nodes))),
+            "partition": f"PartitionName=gpu Default=YES MaxTime=UNLIMITED Nodes=n[0-{nodes - 1}] State=UP\n",
+            "config": "ClusterName = bench\n",
+            "reservation": "No reservations in the system\n",
+            "job": "".join(_job(i, f"n{i}") for i in range(1, nodes, 2)) + "".join(_job(i) for i in range(0, nodes, 2)),
+        }
+
+    def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
+        if argv[0] == "sbatch":
+            self.submitted += 1
+            return Completed(0, f"{10**6 + self.submitted}\n", "")
+        if argv[0] == "squeue":
+            name = "pal-profile:20270115-080000-00000"
+            lines = (f"{10**6 + 1 + i}|RUNNING|None|{name}\n" for i in range(self.submitted))
+            return Completed(0, "".join(lines), "")
+        if argv[:2] == ["scontrol", "show"]:
+            return Completed(0, self._shown[argv[2]], "")
+        asked = [line.split()[1] for line in stdin.splitlines() if line.startswith("show")]
+        return Completed(0, "".join(self._shown[kind] for kind in asked), "")
+
+
+def _node(i: int) -> str:
+    busy = i % 2
+    return (
+        f"NodeName=n{i} Arch=x86_64 CoresPerSocket=64 CPUAlloc={128 * busy} CPUEfctv=128 CPUTot=128 CPULoad=1.00 "
+        f"AvailableFeatures=a100,ib ActiveFeatures=a100,ib Gres=gpu:a100:{GPUS} GresDrain=N/A "
+        f"GresUsed=gpu:a100:{GPUS * busy} NodeAddr=n{i} NodeHostName=n{i} Version=22.05.8 RealMemory=1000000 "
+        f"AllocMem=0 State={'ALLOCATED' if busy else 'IDLE'} Weight=1 Partitions=gpu,long Owner=N/A\n"
+    )
+
+
+def _job(i: int, node: str = "") -> str:
+    layout = f"  Nodes={node} CPU_IDs=0-127 Mem=0 GRES=gpu:a100:{GPUS}(IDX:0-{GPUS - 1})" if node else ""
+    return (
+        f"JobId={i + 1} JobName=train{i} UserId=user{i % 50}({1000 + i % 50}) GroupId=users(100) Priority=1000 "
+        f"JobState={'RUNNING' if node else 'PENDING'} Reason={'None' if node else 'Resources'} Requeue=1 Restarts=0 "
+        f"BatchFlag=1 TimeLimit=1-00:00:00 SubmitTime=2027-01-14T08:00:00 Partition=gpu ReqNodeList=(null) "
+        f"ExcNodeList=(null) NodeList={node or '(null)'} NumNodes=1 NumCPUs=128{layout} Features=(null) Command=x "
+        f"WorkDir=/ TresPerNode=gres:gpu:{'a100' if node else 'h100'}:{GPUS}\n"
+    )
+
+
+def timed(action: Callable[[], object], times: int = 5) -> tuple[float, float]:
+    """Median seconds of one call: wall, CPU."""
+    found = []
+    for _ in range(times):
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        action()
+        found.append((time.perf_counter() - wall_s, time.process_time() - cpu_s))
+    return statistics.median(wall for wall, _ in found), statistics.median(cpu for _, cpu in found)
+
+
+def loop(client: CliClient, directory: sweep_state.SweepDirectory, spool: str) -> tuple[Sweep, tuple[float, float]]:
+    """A sweep that was at work for `LOOP_S` of a clock of its own, and what these seconds took, s: wall, CPU."""
+    stop, clock_s = threading.Event(), [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock_s[0] += max(seconds, 0.001)
+        if clock_s[0] >= LOOP_S:
+            stop.set()
+
+    def now() -> float:
+        return NOW_S + clock_s[0]
+
+    sweep = Sweep(
+        client,
+        directory,
+        spool_directories(spool),
+        Told(lambda node, state: None),
+        stop,
+        now,
+        lambda: clock_s[0],
+        sleep,
+    )
+    return sweep, timed(sweep.run, 1)
+
+
+def one(nodes: int, place: str) -> dict[str, tuple[float, float]]:
+    """What -> seconds of wall and CPU time."""
+    client, config = CliClient(Cluster(nodes)), Config()
+    config.set("paths", "state_dir", place, "bench")
+    config.set("profile", "backend", "driver", "bench")
+    newest = {f"n{i}": NOW_S - 86400.0 * (i % 30) for i in range(nodes)}
+    urgent = {f"n{i}": Urgency(CHANGED, "GPU 0 step") for i in range(0, nodes, 50)}
+
+    def survey() -> prepare.Survey:
+        return prepare.survey(client, config, Request(), Wish(), newest, urgent, NOW_S, {})
+
+    found = survey()
+    terms = prepare.terms(client, config, found, Wish(), "20270115-080000-00000", NOW_S)
+    directory = sweep_state.create(place, terms)
+    gate = Gate(client, terms, Spending(0.0), lambda: NOW_S, time.monotonic)
+    costs = {
+        "plan": timed(survey),
+        "look": timed(lambda: gate.look(terms.chosen)),
+        "load": timed(lambda: sweep_state.load(place)),
+    }
+    sweep, costs["loop"] = loop(client, directory, config.spool_dir)
+    return costs | {"poll": timed(sweep._poll)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[500, 5000])
+    print("nodes  what  wall_ms    cpu_ms cpu_us/node  share")
+    for nodes in parser.parse_args().nodes:
+        with tempfile.TemporaryDirectory() as place:
+            for what, (wall_s, cpu_s) in one(nodes, place).items():
+                share = f"{100 * cpu_s / LOOP_S:5.1f} %" if what == "loop" else ""
+                print(
+                    f"{nodes:5}  {what:4}  {1e3 * wall_s:7.1f}  {1e3 * cpu_s:8.1f}  {1e6 * cpu_s / nodes:11.2f}{share}"
+                )
+
+
+if __name__ == "__main__":
+    main()
