@@ -16,8 +16,9 @@ import click
 
 from slurm_pal import config as settings
 from slurm_pal.cli import common
+from slurm_pal.cli import output as output_file
 from slurm_pal.config import Config
-from slurm_pal.errors import DataError, UsageError
+from slurm_pal.errors import DataError, MissingPackageError, UsageError, one_line
 from slurm_pal.files import write_atomic
 from slurm_pal.store import snapshot
 from slurm_pal.store.database import Database, open_database
@@ -36,27 +37,18 @@ def evidence(uuid: str, output: str | None, as_directory: bool) -> None:
     named), all its records, error counters and throttling, and the settings it was measured in. No user and no
     job is named in it.
     """
+    from slurm_pal.report.gpus.single import one_of
+
     config = settings.load()
     with open_database(config.state_dir) as database:
-        name = whole_uuid(database, uuid)
+        unknown = "was ever measured here: see pal-profile show for the UUIDs"
+        name = one_of(database.uuids(uuid) if uuid else (), uuid, unknown)
+        stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in f"evidence-{name}")
+        path = output or (stem if as_directory else f"{stem}.tar.gz")
+        (_check_new if as_directory else output_file.check_place)(path)
         files = _files(config, database, name)
-    stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in f"evidence-{name}")
-    path = output or (stem if as_directory else f"{stem}.tar.gz")
     (_write_directory if as_directory else _write_archive)(path, stem, files)
     click.echo(f"{path}: {', '.join(sorted(files))}")
-
-
-def whole_uuid(database: Database, beginning: str) -> str:
-    """The one UUID that begins so. Raises UsageError."""
-    found = database.uuids(beginning) if beginning else []
-    if beginning in found:
-        return beginning
-    if len(found) == 1:
-        return found[0]
-    if found:
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        raise UsageError(f"{len(found)} GPUs begin with {beginning!r}: {', '.join(found[:5])}{more}; write more of it")
-    raise UsageError(f"no GPU {beginning!r} was ever measured here: see pal-profile show for the UUIDs")
 
 
 def _files(config: Config, database: Database, uuid: str) -> dict[str, bytes]:
@@ -67,10 +59,14 @@ def _files(config: Config, database: Database, uuid: str) -> dict[str, bytes]:
     others = [r for r in database.records() if (r.gpu.model, r.bench.method_hash) in benchmarks and r.gpu.uuid != uuid]
     now_s = time.time()
     texts = report.bundle(own, others, _flags(config, uuid), now_s)
-    drawn = report.picture(own, report.standings(own, others))
-    if drawn:
-        texts["history.svg"] = drawn
-    return {name: text.encode() for name, text in texts.items()}
+    files = {name: text.encode() for name, text in texts.items()}
+    try:
+        drawn = report.picture(own, others, now_s)
+    except MissingPackageError as error:
+        click.echo(f"pal: without history.svg: {one_line(error)}", err=True)
+    else:
+        files |= {"history.svg": drawn} if drawn else {}
+    return files
 
 
 def _flags(config: Config, uuid: str) -> tuple[str, ...]:
@@ -89,15 +85,15 @@ def _write_archive(path: str, stem: str, files: Mapping[str, bytes]) -> None:
             entry = tarfile.TarInfo(f"{stem}/{name}")  # of nobody: no owner's name goes to the vendor
             entry.size, entry.mode, entry.mtime = len(content), 0o644, int(time.time())
             archive.addfile(entry, io.BytesIO(content))
-    try:
-        write_atomic(path, raw.getvalue(), 0o644)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror}): choose another place with -o") from None
+    output_file.write(path, raw.getvalue())
+
+
+def _check_new(path: str) -> None:
+    if os.path.lexists(path):
+        raise UsageError(f"cannot write {path}: it exists already; remove it, or choose another place with -o")
 
 
 def _write_directory(path: str, stem: str, files: Mapping[str, bytes]) -> None:
-    if os.path.lexists(path):
-        raise DataError(f"{path} exists already: remove it, or choose another place with -o")
     parent = os.path.dirname(os.path.abspath(path))
     try:
         temporary = tempfile.mkdtemp(prefix=f".{stem}.", dir=parent)
@@ -111,4 +107,4 @@ def _write_directory(path: str, stem: str, files: Mapping[str, bytes]) -> None:
                 shutil.rmtree(temporary)
             raise
     except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror}): choose another place with -o") from None
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another place with -o") from None

@@ -12,8 +12,8 @@ import click
 
 from slurm_pal import config as settings
 from slurm_pal.cli import common, reading
+from slurm_pal.cli import output as output_file
 from slurm_pal.errors import DataError, UsageError, one_line
-from slurm_pal.files import write_atomic
 from slurm_pal.hostlist import fold
 from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.variability.params import DAY_S
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # rich, matplotlib, Jinja2 and the classification are imported where they are used: `pal gpus` shares this start.
 
 KINDS: dict[str, Kind] = {".svg": "svg", ".png": "png"}
-MIN_WIDTH, MAX_WIDTH = 80, 120  # of paragraphs, characters
+MIN_WIDTH, MAX_WIDTH = 40, 120  # of paragraphs, characters
 
 nodes_option = click.option("-w", "--nodelist", metavar="HOSTLIST", help="Only these nodes.")
 
@@ -51,7 +51,7 @@ def heatmap(nodelist: str | None, sensitivity: str, output: str | None, color: s
     the same share a line; a map longer than the terminal goes through the pager.
     """
     kind = _kind(output) if output else None
-    _check_place(output)
+    output_file.check_place(output)
     rows = reading.gpu_rows(nodelist)
     if not rows:
         raise DataError("neither Slurm nor the snapshot knows a GPU: see pal doctor")
@@ -61,7 +61,7 @@ def heatmap(nodelist: str | None, sensitivity: str, output: str | None, color: s
         picture = single_map(rows, sensitivity, (kind,))
         if picture.missing:
             raise DataError(f"nothing to draw: {picture.missing}; run pal-profile run")
-        _write(output, picture.images[kind])
+        output_file.say_written(output, output_file.write(output, picture.images[kind]))
         return
     from slurm_pal.report.gpus.heatmap import printed, render
 
@@ -76,7 +76,9 @@ def heatmap(nodelist: str | None, sensitivity: str, output: str | None, color: s
 
 @click.command()
 @nodes_option
-@click.option("--gpu", "uuid", metavar="UUID", help="Only this GPU: its place, flags and history.")
+@click.option(
+    "--gpu", "uuid", metavar="UUID", help="Only this GPU (a beginning that only one has): its place, flags, history."
+)
 @click.option("--html", "path", metavar="FILE", help="One page with pictures that opens offline, instead of text.")
 @common.json_option
 @common.verbose_option
@@ -91,33 +93,39 @@ def report(nodelist: str | None, uuid: str | None, path: str | None, as_json: bo
     """
     if path and as_json:
         raise UsageError("--html and --json exclude each other: run pal report twice")
-    _check_place(path)
-    found = _site(nodelist)
+    output_file.check_place(path)
     if as_json:
         from slurm_pal.report.gpus.as_json import to_json
 
-        common.print_json("report", to_json(found, uuid or ""))
+        common.print_json("report", to_json(_site(nodelist, uuid), uuid))
     elif path:
-        from slurm_pal.report.gpus.page import gpu_page, page
+        from slurm_pal.report.gpus.page import gpu_page, page  # before the work: what is missing is told at once
 
-        _write(path, gpu_page(found, uuid) if uuid else page(found))
+        found = _site(nodelist, uuid)
+        output_file.say_written(path, output_file.write(path, page(found) if uuid is None else gpu_page(found, uuid)))
     else:
         from slurm_pal.report.gpus.text import gpu_text, text
 
         width = max(MIN_WIDTH, min(MAX_WIDTH, shutil.get_terminal_size().columns))
-        click.echo("\n".join(gpu_text(found, uuid, width) if uuid else text(found, width)))
+        found = _site(nodelist, uuid, newest_only=True)  # which is all that text tells of
+        click.echo("\n".join(text(found, width) if uuid is None else gpu_text(found, uuid, width)))
 
 
-def _site(nodelist: str | None) -> Site:
+def _site(nodelist: str | None, uuid: str | None, newest_only: bool = False) -> Site:
+    from slurm_pal.report.gpus.course import NEWEST
+    from slurm_pal.report.gpus.single import row_of
     from slurm_pal.report.gpus.site import site
     from slurm_pal.store.publish import params_of
 
     config, now_s = settings.load(), time.time()
     params = params_of(config)
     rows = reading.gpu_rows(nodelist)
+    if uuid is not None:
+        row_of(rows, uuid)  # an unknown one is told before the records are read
     records = _records(config.state_dir, now_s - params.retention_d * DAY_S)
     nodes = fold(sorted({row.node for row in rows})) if nodelist is not None else ""
-    return site(rows, records, now_s, params, records[-1].cluster if records else "", nodes)
+    cluster = records[-1].cluster if records else ""
+    return site(rows, records, now_s, params, cluster, nodes, 1 if newest_only else NEWEST)
 
 
 def _records(state_dir: str, since_s: float) -> list[Record]:
@@ -137,19 +145,3 @@ def _kind(path: str) -> Kind:
     if ending not in KINDS:
         raise UsageError(f"-o {path}: the ending says the kind of picture, .svg or .png")
     return KINDS[ending]
-
-
-def _check_place(path: str | None) -> None:
-    """Say at once, not after a minute of work, that a file cannot be written there."""
-    folder = os.path.dirname(path or "") or "."
-    if path and (os.path.isdir(path) or not os.access(folder, os.W_OK)):
-        why = "it is a directory" if os.path.isdir(path) else f"no directory {folder} that you may write"
-        raise UsageError(f"cannot write {path}: {why}; name another file")
-
-
-def _write(path: str, content: str | bytes) -> None:
-    try:
-        write_atomic(path, content)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; name another file") from None
-    click.echo(f"written: {path} ({len(content.encode() if isinstance(content, str) else content):,} bytes)", err=True)

@@ -8,6 +8,7 @@ here, so that one line says what to install where it is missing.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
@@ -83,7 +84,8 @@ def draw(
 ) -> Picture:
     """The picture that `painted` puts on an empty figure; it answers why not when its data is absent."""
     images: dict[Kind, bytes] = {}
-    with our_settings():
+    with our_settings(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph ")  # a name in a script that the font lacks is drawn as boxes
         figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
         missing = painted(figure)
         for kind in kinds if not missing else ():

@@ -10,12 +10,15 @@ import csv
 import io
 import json
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
+from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.report.gpus.reasons import why_refused
 from slurm_pal.variability import drift
 from slurm_pal.variability.params import TIME_UNITS, Params
 from slurm_pal.variability.records import Record
@@ -53,9 +56,8 @@ def bundle(own: Sequence[Record], others: Sequence[Record], flags: Sequence[str]
     anything else, which is left out); `flags`: as published.
     """
     found = standings(own, others)
-    events = drift.of_records(own, now_s, Params(retention_d=math.inf))
     return {
-        "summary.txt": summary(own, found, events, flags, now_s),
+        "summary.txt": summary(own, found, findings(own, now_s), flags, now_s),
         "runs.jsonl": "".join(scrubbed(record).to_json() + "\n" for record in own),
         "peers.csv": peers_csv(found),
         "telemetry.csv": telemetry_csv(own),
@@ -87,9 +89,12 @@ def standings(own: Sequence[Record], others: Sequence[Record]) -> list[Standing]
 def scrubbed(record: Record) -> Record:
     """The record without what tells of people: names of foreign processes, the host's own name, job numbers."""
     table = {k: v for k, v in record.telemetry.items() if k not in ("gpus", "p2p_gb_s")}  # these name other GPUs
-    spoiled = "foreign_process" in record.flags or "in use by" in record.reason
-    reason = "another process was on the GPU" if spoiled else record.reason
+    reason = _FOLDERS.sub(".../", why_refused(record))
     return replace(record, slurm_job_id=0, host="", telemetry=table, reason=reason)
+
+
+_FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+@-]+/)+")
+"""The folders of an absolute path: an error may quote one, and people's names are in them."""
 
 
 def summary(
@@ -246,30 +251,19 @@ def _time(ts: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ts))
 
 
-def picture(own: Sequence[Record], found: Sequence[Standing]) -> str:
-    """The history of slowdowns against today's peers as SVG; "" without matplotlib or without peers."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return ""
-    shown = [s for s in found if s.peers and s.group.sensitivity]
-    if not shown:
-        return ""
-    figure = Figure(figsize=(8.0, 1.0 + 2.0 * len(shown)), layout="constrained")
-    panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
-    for panel, s in zip(panels, shown, strict=True):
-        runs = [r for r in own if group_of(r) == s.group and r.valid]
-        is_time = s.group.unit in TIME_UNITS
-        middle = median([s.value, *s.peers])
-        ratios = [r.result.value / middle if is_time else middle / r.result.value for r in runs]
-        days = [(r.ts_end - own[-1].ts_end) / 86400.0 for r in runs]
-        band = sorted(p / middle if is_time else middle / p for p in s.peers)
-        panel.axhspan(band[len(band) // 20], band[-1 - len(band) // 20], color="0.88", label="90 % of its peers")
-        panel.plot(days, ratios, "o-", ms=3, lw=0.8, label="this GPU")
-        panel.axhline(1.0, lw=0.6, color="0.5")
-        panel.set_ylabel(f"{s.group.benchmark}\nslowdown")
-        panel.legend(fontsize=7, loc="best")
-    panels[-1].set_xlabel(f"days before {_day(own[-1].ts_end)}")
-    out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
-    return out.getvalue()
+def picture(own: Sequence[Record], others: Sequence[Record], now_s: float) -> bytes:
+    """The history of the GPU against its peers as SVG; b"" where it has no run with a value.
+
+    Raises MissingPackageError without matplotlib.
+    """
+    from slurm_pal.report.gpus import history_picture  # not before: the rest of the bundle needs no matplotlib
+
+    found = findings(own, now_s)
+    told = {c: history_picture.findings_of(found, c) for c in SENSITIVITY_CLASSES}
+    title = f"GPU {own[-1].gpu.uuid}"
+    return history_picture.picture(title, own, [*own, *others], told).images.get("svg", b"")
+
+
+def findings(own: Sequence[Record], now_s: float) -> tuple[drift.Finding, ...]:
+    """What happened to the GPU in all the time that there are records of."""
+    return tuple(drift.of_records(own, now_s, Params(retention_d=math.inf)))

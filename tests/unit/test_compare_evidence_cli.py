@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import re
@@ -50,6 +51,8 @@ class Site:
         runs.append(
             replace(spoiled, run_id="z", flags=("foreign_process",), valid=False, reason="in use by pid 9 (alice)")
         )
+        failed = "tblock cannot be prepared: /home/alice/lib/libx.so: no such file"
+        runs.append(replace(spoiled, run_id="y", flags=("error",), valid=False, reason=failed))
         with open_database(str(self.path / "state"), write=True) as database:
             database.insert(runs, TODAY_S)
 
@@ -102,8 +105,8 @@ def test_sweeps_by_date(site: Site) -> None:
         (["evidence", "GPU-nope"], Exit.USAGE, "no GPU 'GPU-nope' was ever measured here"),
         (["evidence", ""], Exit.USAGE, "no GPU ''"),
         (["evidence", "GPU-"], Exit.USAGE, "16 GPUs begin with 'GPU-'"),
-        (["evidence", uuid_of(5), "-o", "/nowhere/x.tar.gz"], Exit.DATA, "/nowhere/x.tar.gz cannot be written"),
-        (["evidence", uuid_of(5), "--dir", "-o", "."], Exit.DATA, ". exists already"),
+        (["evidence", uuid_of(5), "-o", "/nowhere/x.tar.gz"], Exit.USAGE, "cannot write /nowhere/x.tar.gz: no"),
+        (["evidence", uuid_of(5), "--dir", "-o", "."], Exit.USAGE, "cannot write .: it exists already"),
     ],
 )
 def test_bad_requests_are_one_clear_line(site: Site, argv: list[str], code: Exit, text: str) -> None:
@@ -131,10 +134,12 @@ def test_evidence_holds_all_of_one_gpu_and_names_nobody(site: Site) -> None:
         assert {(m.uname, m.gname, m.uid, m.mode) for m in members.values()} == {("", "", 0, 0o644)}
         files = {name: archive.extractfile(m).read().decode() for name, m in members.items()}  # type: ignore[union-attr]
     assert {"summary.txt", "runs.jsonl", "peers.csv", "telemetry.csv", "environment.json"} <= set(files)
-    if "history.svg" in files:
-        assert files["history.svg"].lstrip().startswith("<?xml") and "gemm_bf16" in files["history.svg"]
+    if importlib.util.find_spec("matplotlib"):
+        drawn = files["history.svg"]  # the drawing of pal report --gpu: three panels, and the step that it tells
+        assert drawn.lstrip().startswith("<?xml") and all(f"class {c}: " in drawn for c in "ABC")
+        assert re.search(r"<!-- step \+(3\.9|4\.)", drawn)
     runs = [from_json(line) for line in files["runs.jsonl"].splitlines()]
-    assert len(runs) == 10 and {r.gpu.uuid for r in runs} == {uuid}
+    assert len(runs) == 11 and {r.gpu.uuid for r in runs} == {uuid}
     everything = "".join(files.values())
     for other in (uuid_of(i) for i in range(16) if i != 5):
         assert other not in everything
@@ -142,6 +147,7 @@ def test_evidence_holds_all_of_one_gpu_and_names_nobody(site: Site) -> None:
     text = files["summary.txt"]
     assert "serial      0324-77" in text and "n0002:1" in text and "slower than" in text
     assert re.search(r"step in gemm_bf16: \+(3\.9|4\.)", text) and "confirmed on" in text, text
+    assert "tblock cannot be prepared: .../libx.so: no such file" in text
     assert "remap_failed 1" in text and "Xid 79" in text and "another process was on the GPU" in text
     peers = list(csv.DictReader(files["peers.csv"].splitlines()))
     gemm = [row for row in peers if row["benchmark"] == "gemm_bf16"]
@@ -155,8 +161,9 @@ def test_evidence_holds_all_of_one_gpu_and_names_nobody(site: Site) -> None:
     assert json.loads(files["environment.json"])[0]["driver"] == "550.1"
 
 
-def test_evidence_as_a_directory(site: Site) -> None:
+def test_evidence_as_a_directory(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.fill()
+    monkeypatch.setattr("slurm_pal.report.evidence.picture", lambda *_: b"")  # the drawing has its test above
     code, _, err = site.run("evidence", uuid_of(5), "--dir", "-o", "bundle")
     assert (code, err) == (0, "") and (site.path / "bundle" / "summary.txt").stat().st_mode & 0o777 == 0o644
     assert (site.path / "bundle").stat().st_mode & 0o777 == 0o755

@@ -87,9 +87,16 @@ def test_a_picture_of_another_kind_is_refused(measured: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_told(measured: Path) -> None:
-    for words in (("heatmap", "-o", "/none/map.svg"), ("report", "--html", "/none/page.html")):
+    os.mkfifo(measured / "pipe.svg")
+    for words, why in (
+        (("heatmap", "-o", "/none/map.svg"), "no directory /none"),
+        (("report", "--html", "/none/page.html"), "no directory /none"),
+        (("report", "--html", str(measured)), "it is a directory"),
+        (("heatmap", "-o", str(measured / "pipe.svg")), "not a regular file"),
+    ):
         found = invoke(*words)
-        assert isinstance(found.exception, UsageError) and "cannot write /none/" in str(found.exception)
+        assert isinstance(found.exception, UsageError) and "cannot write /" in str(found.exception)
+        assert why in str(found.exception)
 
 
 def test_report_as_text(measured: Path) -> None:

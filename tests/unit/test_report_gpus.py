@@ -19,9 +19,10 @@ from slurm_pal.report.gpus.figures import figures, usable
 from slurm_pal.report.gpus.heatmap import lines, marked, printed, render
 from slurm_pal.report.gpus.reasons import MEANINGS, by_gravity, meaning
 from slurm_pal.report.gpus.scale import EDGES, STEPS, counts, step_of
+from slurm_pal.report.gpus.single import known
 from slurm_pal.report.gpus.site import coverage, flagged, site, slowest
 from slurm_pal.report.gpus.text import gpu_text, text
-from slurm_pal.report.gpus.words import changes, claims
+from slurm_pal.report.gpus.words import advice, changes, claims
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
 from slurm_pal.store.snapshot import FLAGS
 from slurm_pal.variability.params import Params
@@ -110,6 +111,12 @@ def test_the_map_fits_the_terminal_and_loses_nothing(nodes: int, width: int) -> 
     assert len(found) <= nodes // (width // 30) + 12
 
 
+def test_a_map_in_a_narrow_terminal_is_no_wider() -> None:
+    found = [text.plain for text in render([row(f"n{i}", g, 1 + g / 50) for i in range(9) for g in range(8)], "A", 40)]
+    assert max(map(len, found)) <= 40
+    assert " ".join(found).count("median GPU; 72 GPUs of 9 nodes") == 1
+
+
 def test_a_map_without_colour_has_no_escapes_and_with_colour_the_same_text() -> None:
     made = render([row("n1", g, 0.9 + g / 20) for g in range(8)], "A", 80)
     plain, coloured = printed(made, colored=False), printed(made, colored=True)
@@ -145,7 +152,18 @@ def test_runs_that_do_not_count_are_left_out() -> None:
     bad = replace(record(uuid_of(9), index=9, valid=False, flags=["foreign_process"]), reason="somebody is there")
     found = site_of([*good, bad])
     assert found.groups[0].spread.gpus == 4
-    assert found.refused == {"somebody is there": 1}
+    assert found.refused == {"another process was on the GPU": 1}
+
+
+def test_runs_are_refused_without_naming_anybody() -> None:
+    bad = [
+        replace(record(uuid_of(i), index=i, valid=False, flags=["foreign_process"]), reason=f"in use by {i} (alice)")
+        for i in range(8)
+    ]
+    found = site_of(bad)
+    assert found.refused == {"another process was on the GPU": 8}
+    said = json.dumps(to_json(found, uuid_of(0))) + "\n".join([*text(found), *gpu_text(found, uuid_of(0))])
+    assert "alice" not in said
 
 
 def test_points_take_the_newest_run() -> None:
@@ -230,7 +248,7 @@ def test_the_report_says_what_is_known() -> None:
     assert found.coverage.scored == 48 and found.coverage.gpus == 48
     assert "lab: 48 GPUs of 12 nodes" in said and "These GPUs are emulated" in said
     assert claims(found)[0].startswith("In compute-bound work the 48 GPUs of model Emu V100 differ by ")
-    assert "the slowest takes 1.2" in claims(found)[0]
+    assert "the slowest, n0012:3, takes 1.2" in claims(found)[0]
     assert found.slowest[0].uuid == uuid_of(47)
     assert changes(found)[0].startswith("Sweep s1 ") and "changed class" in changes(found)[1]
     assert max(len(line) for line in text(found, 80) if line.startswith(("In ", "- ", "At "))) <= 80
@@ -241,6 +259,38 @@ def test_the_order_of_records_does_not_matter() -> None:
     rows = rows_of(made)
     by_time = sorted(made, key=lambda r: r.ts_end)
     assert text(site(rows, by_time, NOW_S, Params(), "lab")) == text(site_of(made[::-1]))
+
+
+def test_a_slow_gpu_of_the_rarer_model_is_told_first() -> None:
+    """24 GPUs of one model that are alike, 8 of another, one of which is slow."""
+    common = [record(uuid_of(i), f"n{i // 4}", i % 4, 1.0 + i / 2000) for i in range(24)]
+    rare = [
+        record(uuid_of(i), f"n{i // 4}", i % 4, 1.3 if i == 30 else 1.0 + (i - 24) / 100, model="Rare")
+        for i in range(24, 32)
+    ]
+    found = site_of([*common, *rare])
+    assert "GPUs of the same kind differ by up to" in claims(found)[0]
+    assert "the slowest, n7:2, takes 1.2" in claims(found)[0] or "the slowest, n7:2, takes 1.3" in claims(found)[0]
+
+
+def test_advice_names_faults_first_then_what_to_measure() -> None:
+    rows = [row("n1", 0, 1.0), row("n1", 1, 1.2, "xid"), row("n2", 0, None, NEVER_MEASURED), row("n3", 0, 1.1, "stale")]
+    found = advice(site(rows, [], NOW_S, Params()))
+    assert found[0].startswith("Look at the hardware of 1 GPU: xid n1:1.")
+    assert found[1] == "1 GPU has no score for class A: pal-profile run --nodes n2"
+    assert found[2] == "1 GPU was measured more than 30 days ago: pal-profile run --nodes n3"
+    assert "palsub" in found[3]
+    assert advice(site([row("n1", 0), row("n1", 1)], [], NOW_S, Params()))[0].startswith("Nothing now.")
+    assert advice(site([row("n1", 0, None)], [], NOW_S, Params()))[0].endswith("pal-profile run")
+
+
+def test_a_uuid_may_be_a_beginning_that_one_gpu_has() -> None:
+    found = site([row("n1", 0), row("n1", 1), row("n10", 0)], [], NOW_S, Params())
+    assert known(found, "GPU-n10").node == "n10" and known(found, "GPU-n1-1").gpu_index == 1
+    with pytest.raises(UsageError, match="3 GPUs begin with 'GPU-n1'"):
+        known(found, "GPU-n1")
+    with pytest.raises(UsageError, match="no GPU '' here"):
+        known(found, "")
 
 
 def test_one_gpu() -> None:
@@ -300,7 +350,7 @@ def test_one_gpu_of_the_site() -> None:
     found = site_of(records())
     said = "\n".join(gpu_text(found, uuid_of(47)))
     assert "48 of 48" in said and "far from the others of its model" in said and said.count("gemm_bf16") == 2
-    with pytest.raises(UsageError, match="no GPU with UUID 'GPU-none'"):
+    with pytest.raises(UsageError, match="no GPU 'GPU-none' here"):
         gpu_text(found, "GPU-none")
 
 

@@ -16,11 +16,11 @@ from slurm_pal.report.gpus.site import Site
 SHOWN = 100  # slowest and flagged GPUs; pal gpus --json has all
 
 
-def to_json(site: Site, uuid: str = "") -> dict[str, Any]:
+def to_json(site: Site, uuid: str | None = None) -> dict[str, Any]:
     """The keys, as docs/report.md describes them.
 
-    `cluster`, `now_s`, `nodes`, `emulated`; `claims`, `caveats` (sentences); `coverage`; `groups`: per group of
-    comparable GPUs its spread; `costs`: per sensitivity class, shares and GPU-hours a day, with
+    `cluster`, `now_s`, `nodes`, `emulated`; `claims`, `advice`, `caveats` (sentences); `coverage`; `groups`: per
+    group of comparable GPUs its spread; `costs`: per sensitivity class, shares and GPU-hours a day, with
     `cost_assumption`; `slowest`; `flags` {flag: {meaning, gpus}}; `sweeps`: the newest, oldest first, with the GPUs
     `compared` and `changed` per class; `refused` {reason: runs} of the newest sweep; `methods`; for one GPU `gpu`.
     """
@@ -30,6 +30,7 @@ def to_json(site: Site, uuid: str = "") -> dict[str, Any]:
         "nodes": site.nodes,
         "emulated": site.emulated,
         "claims": words.claims(site),
+        "advice": words.advice(site),
         "coverage": {**site.coverage._asdict(), "scored": site.coverage.scored},
         "groups": [_group(g) for g in site.groups],
         "costs": [
@@ -47,11 +48,11 @@ def to_json(site: Site, uuid: str = "") -> dict[str, Any]:
         "methods": [m._asdict() for m in site.methods],
         "caveats": words.caveats(site),
     }
-    if uuid:
+    if uuid is not None:
         row = known(site, uuid)
         places = {c: rank(site, row, c) for c in row.slowdown}
         ranks = {c: {"place": p[0], "of": p[1]} for c, p in places.items() if p}
-        body["gpu"] = {**row.to_json(), "rank": ranks, "runs": [run_json(r) for r in runs(site, uuid)]}
+        body["gpu"] = {**row.to_json(), "rank": ranks, "runs": [run_json(r) for r in runs(site, row.uuid)]}
     return body
 
 

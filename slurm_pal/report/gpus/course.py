@@ -50,18 +50,22 @@ class Step(NamedTuple):
 
 
 def steps(
-    records: Iterable[Record], now_s: float, params: Params, present: Collection[str] | None = None
+    records: Iterable[Record],
+    now_s: float,
+    params: Params,
+    present: Collection[str] | None = None,
+    newest: int = NEWEST,
 ) -> list[Step]:
     """The newest sweeps, oldest first; `present` are the UUIDs that count, None: all."""
     found: list[Step] = []
     before: Classification | None = None
     # One more than is shown, so that the first one has something to be compared with.
-    for sweep, now in classify_each(records, now_s, params, NEWEST + 1):
+    for sweep, now in classify_each(records, now_s, params, newest + 1):
         chosen = now._replace(gpus=tuple(g for g in now.gpus if present is None or g.uuid in present))
         measured = {o.uuid for o in sweep.observations if present is None or o.uuid in present}
         found.append(_step(sweep.sweep_id, sweep.ts, len(measured), before, chosen))
         before = chosen
-    return found[-NEWEST:]
+    return found[-newest:]
 
 
 def _step(sweep_id: str, ts: float, gpus: int, before: Classification | None, now: Classification) -> Step:

@@ -7,6 +7,7 @@ colours, so that nothing is lost in a pipe or on paper.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
@@ -16,12 +17,12 @@ from rich.style import Style
 from rich.text import Text
 
 from slurm_pal.hostlist import fold
+from slurm_pal.report.gpus.names import LONGEST, cut
 from slurm_pal.report.gpus.scale import FLAGGED, STEPS, UNKNOWN, counts, step_of
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
 from slurm_pal.report.table import counted
 
 GAP = "   "
-MAX_NAME = 24  # a longer name is cut: the map needs the width
 UNMARKED = frozenset({NEVER_MEASURED, "unknown", "stale", "small_group"})
 """Flags that say little of the GPU itself; in the map only the others are marked."""
 
@@ -93,7 +94,7 @@ def render(rows: Sequence[GpuRow], sensitivity: str, width: int) -> list[Text]:
     Colours are styles of the text: printed without them the digits remain.
     """
     found = lines(rows, sensitivity)
-    name_width = min(MAX_NAME, max((len(line.name) for line in found), default=0))
+    name_width = min(LONGEST, max((len(line.name) for line in found), default=0))
     cell_width = 2 * max((len(line.cells) for line in found), default=0)
     columns = max(1, (width + len(GAP)) // (name_width + 1 + cell_width + len(GAP)))
     height = -(-len(found) // columns)
@@ -103,13 +104,13 @@ def render(rows: Sequence[GpuRow], sensitivity: str, width: int) -> list[Text]:
         for line in found[i::height]:
             if text:
                 text.append(GAP)
-            text.append(_cut(line.name, name_width).ljust(name_width) + " ")
+            text.append(cut(line.name, name_width).ljust(name_width) + " ")
             for one in line.cells:
                 text.append(_shown(one))
             text.append(" " * (cell_width - 2 * len(line.cells)))
         text.rstrip()
         body.append(text)
-    return [*_head(rows, sensitivity), *body, *_legend(rows, sensitivity, width)]
+    return [*_head(rows, sensitivity, width), *body, *_legend(rows, sensitivity, width)]
 
 
 def printed(lines: Iterable[Text], colored: bool) -> list[str]:
@@ -128,10 +129,6 @@ def printed(lines: Iterable[Text], colored: bool) -> list[str]:
     return found
 
 
-def _cut(name: str, width: int) -> str:
-    return name if len(name) <= width else name[: width - 2] + ".."
-
-
 def _shown(cell: Cell) -> Text:
     look = _look(cell)
     if not cell.present:
@@ -142,10 +139,14 @@ def _shown(cell: Cell) -> Text:
     return Text(look, Style(color=step.ink, bgcolor=step.colour, bold=cell.flagged))
 
 
-def _head(rows: Sequence[GpuRow], sensitivity: str) -> list[Text]:
+def _head(rows: Sequence[GpuRow], sensitivity: str, width: int) -> list[Text]:
     nodes = len({row.node for row in rows})
     what = f"class {sensitivity}: slowdown against the model's median GPU; "
-    return [Text(f"{what}{counted(len(rows), 'GPU')} of {counted(nodes, 'node')}", "bold")]
+    return _wrapped(f"{what}{counted(len(rows), 'GPU')} of {counted(nodes, 'node')}", width, "bold")
+
+
+def _wrapped(text: str, width: int, style: str) -> list[Text]:
+    return [Text(line, style) for line in textwrap.wrap(text, max(width, 1))]
 
 
 def _legend(rows: Sequence[GpuRow], sensitivity: str, width: int) -> list[Text]:
@@ -169,4 +170,5 @@ def _legend(rows: Sequence[GpuRow], sensitivity: str, width: int) -> list[Text]:
         text = Text().join(parts[i : i + per_line])
         text.rstrip()
         found.append(text)
-    return [*found, Text("digit, slowdown, number of GPUs; lower digits are faster, 4 is about the median", "dim")]
+    said = "digit, slowdown, number of GPUs; lower digits are faster, 4 is about the median"
+    return [*found, *_wrapped(said, width, "dim")]

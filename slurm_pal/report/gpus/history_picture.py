@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report import drawing
 from slurm_pal.report.drawing import COLOURS, INK, SOFT, Axes, Figure, Kind, Picture, ticker
 from slurm_pal.report.gpus.course import Step
+from slurm_pal.report.gpus.names import LONGEST_MODEL, cut
 from slurm_pal.report.gpus.site import Site
 from slurm_pal.report.table import day
+from slurm_pal.variability.drift import Finding
 from slurm_pal.variability.params import DAY_S, preference
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import Environment, environment_of, group_of
 
-PANELS = 3
 CONFIDENCE_HALF = 0.01  # ci95_pct is the half-width in percent of the value
 
 
@@ -27,47 +29,63 @@ class Event(NamedTuple):
     text: str
 
 
-def history(site: Site, uuid: str, kinds: Sequence[Kind] = ("svg",)) -> Picture:
-    """The picture of one GPU; it says why there is none."""
+def history(site: Site, uuid: str, kinds: Sequence[Kind] = ("svg",), prefix: str = "") -> Picture:
+    """The picture of one GPU of the site; it says why there is none."""
     row = site.gpu(uuid)
-    place = f"{row.node}:{row.gpu_index}" if row else uuid
+    at = f"{cut(row.node)}:{row.gpu_index}" if row else uuid
+    own = [r for r in site.records if r.gpu.uuid == uuid]
+    told = {c: class_changes(site.steps, uuid, c) for c in SENSITIVITY_CLASSES}
+    title = f"{prefix}{': h' if prefix else 'H'}istory of {at} ({uuid})"
+    return picture(title, own, site.records, told, kinds)
+
+
+def picture(
+    title: str,
+    own: Sequence[Record],
+    everybody: Sequence[Record],
+    told: Mapping[str, Sequence[Event]],
+    kinds: Sequence[Kind] = ("svg",),
+) -> Picture:
+    """The runs of one GPU (`own`, by time) among those of `everybody`, itself included.
+
+    `told`: what else happened to it, by sensitivity class.
+    """
     caption = (
         "Each dot is a run, with the 95 % interval of its median; grey: where 90 % of the runs of the same kind of GPU "
         "are; hollow: runs that do not count; dashed lines: what changed, classes v0 (fastest), v1, ..."
     )
-    return drawing.draw(
-        "history", f"History of {place} ({uuid})", caption, lambda figure: paint(site, uuid, figure), kinds
-    )
+    return drawing.draw("history", title, caption, lambda figure: _paint(own, everybody, told, figure), kinds)
 
 
-def paint(site: Site, uuid: str, figure: Figure) -> str:
+def _paint(
+    own: Sequence[Record], everybody: Sequence[Record], told: Mapping[str, Sequence[Event]], figure: Figure
+) -> str:
     """A panel for each sensitivity class, its preferred benchmark."""
-    own = [r for r in site.records if r.gpu.uuid == uuid]
     by_class: dict[str, list[Record]] = {}
     for record in own:
-        if record.bench.sensitivity_class:
+        if record.bench.sensitivity_class and record.result.value > 0:
             by_class.setdefault(record.bench.sensitivity_class, []).append(record)
     if not by_class:
-        return f"no run of {uuid} is stored"
+        return "no run of it is stored that has a value"
     figure.set_figheight(0.7 + 2.5 * len(by_class))
     panels = figure.subplots(len(by_class), 1, squeeze=False, sharex=True)[:, 0]
     happened = events(own)
     for axes, c, colour in zip(panels, sorted(by_class), COLOURS, strict=False):
         bench = min({r.bench.id for r in by_class[c]}, key=preference)
         runs = [r for r in by_class[c] if r.bench.id == bench]
-        _peers(axes, site, runs)
+        _peers(axes, everybody, runs)
         _runs(axes, runs, colour)
-        _events(axes, [*happened, *class_changes(site.steps, uuid, c)])
+        _events(axes, [*happened, *told.get(c, ())])
         axes.set_ylabel(runs[-1].result.unit)
         axes.ticklabel_format(axis="y", useOffset=False)
         axes.margins(x=0.1)
-        axes.set_title(f"class {c}: {bench}", loc="left", fontsize=11, fontweight="bold")
+        axes.set_title(f"class {c}: {cut(bench)}", loc="left", fontsize=11, fontweight="bold")
     _dates(panels[-1], own)
     return ""
 
 
 def _runs(axes: Axes, runs: Sequence[Record], colour: str) -> None:
-    good, bad = [r for r in runs if r.valid], [r for r in runs if not r.valid and r.result.value > 0]
+    good, bad = [r for r in runs if r.valid], [r for r in runs if not r.valid]
     x = [moment(r.ts_end) for r in good]
     half = [r.result.value * r.result.ci95_pct * CONFIDENCE_HALF for r in good]
     axes.errorbar(
@@ -76,16 +94,16 @@ def _runs(axes: Axes, runs: Sequence[Record], colour: str) -> None:
     for r in bad:
         axes.plot([moment(r.ts_end)], [r.result.value], marker="o", markerfacecolor="none", color=colour)
     for r in runs:
-        if r.flags and r.result.value > 0:
-            text = ", ".join(r.flags)
+        if r.flags:
+            text = cut(", ".join(r.flags), LONGEST_MODEL)
             at = (moment(r.ts_end), r.result.value)
             axes.annotate(text, at, (4, -11), textcoords="offset points", fontsize=8, color=INK)
 
 
-def _peers(axes: Axes, site: Site, runs: Sequence[Record]) -> None:
+def _peers(axes: Axes, everybody: Sequence[Record], runs: Sequence[Record]) -> None:
     """Where the runs of GPUs of the same group are, over all sweeps."""
-    groups = {group_of(r) for r in runs}
-    values = [r.result.value for r in site.records if r.valid and group_of(r) in groups]
+    groups, bench = {group_of(r) for r in runs}, runs[0].bench.id
+    values = [r.result.value for r in everybody if r.bench.id == bench and r.valid and group_of(r) in groups]
     if len(values) > len(runs):
         low, high = np.quantile(values, [0.05, 0.95])
         axes.axhspan(float(low), float(high), color=SOFT, alpha=0.15, linewidth=0)
@@ -100,9 +118,9 @@ def events(own: Sequence[Record]) -> list[Event]:
         if last is not None and now != last:
             texts = []
             if now[1] != last[1]:
-                texts.append(f"driver {r.env.driver}")
+                texts.append(f"driver {cut(r.env.driver)}")
             if now[2:] != last[2:]:
-                texts.append(f"moved to {r.node_name}:{r.gpu.slurm_index}")
+                texts.append(f"moved to {cut(r.node_name)}:{r.gpu.slurm_index}")
             if now[0]._replace(driver_major="") != last[0]._replace(driver_major=""):
                 texts.append("settings changed")
             found += [Event(r.ts_end, ", ".join(texts))] if texts else []
@@ -119,10 +137,14 @@ def class_changes(steps: Sequence[Step], uuid: str, sensitivity: str) -> list[Ev
         if now is not None and before is not None and now != before:
             found.append(Event(step.ts, f"v{before} to v{now}"))
         before = now if now is not None else before
-    for finding in steps[-1].findings if steps else ():
-        if finding.uuid == uuid and finding.sensitivity == sensitivity:
-            found.append(Event(finding.since_s, f"{finding.kind} {100 * finding.change:+.1f} %"))
-    return found
+    known = steps[-1].findings if steps else ()
+    return [*found, *findings_of([f for f in known if f.uuid == uuid], sensitivity)]
+
+
+def findings_of(findings: Sequence[Finding], sensitivity: str) -> list[Event]:
+    """The steps, drifts and transients of one GPU in one sensitivity class."""
+    mine = [f for f in findings if f.sensitivity == sensitivity]
+    return [Event(f.since_s, f"{f.kind} {100 * f.change:+.1f} %") for f in mine]
 
 
 def _events(axes: Axes, happened: Sequence[Event]) -> None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from slurm_pal.report.drawing import INK, PAPER, SOFT, Axes, Figure
+import numpy as np
+
+from slurm_pal.report.drawing import INK, PAPER, SOFT, WIDTH_IN, Axes, Figure
 from slurm_pal.report.gpus.heatmap import Cell, Line, by_node
+from slurm_pal.report.gpus.names import cut
 from slurm_pal.report.gpus.scale import MEDIAN_STEP, STEPS, UNKNOWN, counts, step_of
 from slurm_pal.report.inventory import GpuRow
 
 NODES_PER_BAND = 48
 MOST_PER_BAND = 160
-BANDS = 12  # more nodes than fit into so many bands are drawn smaller
+BANDS = 6  # more nodes than fit into so many bands are drawn smaller
 RASTER_FROM = 1500  # cells
-LARGEST_IN, TALLEST_IN = 0.42, 40.0  # side of a square, height of a band
+LARGEST_IN, TALLEST_IN = 0.6, 40.0  # side of a square, height of a band
+BAND_IN = WIDTH_IN - 0.6  # width of a full band
+NAMES_IN = 0.36  # height of the names below a band
+CHARACTER_IN = 0.085  # width, of a name
+MOST_INDEXES = 8  # labels at the left of a band
 UNKNOWN_COLOUR = "#b8bfc6"
 MARK = "#fefefe"  # white in both colour schemes, since it stands on the colours of the scale
+DESK = "#fdfdfd"  # below the squares, in both colour schemes: the darkest are the slowest and must stand out
 
 
 def heat_map(rows: Sequence[GpuRow], sensitivity: str, figure: Figure, alike_is_enough: bool = False) -> str:
@@ -32,17 +41,18 @@ def heat_map(rows: Sequence[GpuRow], sensitivity: str, figure: Figure, alike_is_
     per_band = min(MOST_PER_BAND, max(NODES_PER_BAND, -(-len(nodes) // BANDS)), len(nodes))
     bands = [nodes[i : i + per_band] for i in range(0, len(nodes), per_band)]
     depth = max(len(node.cells) for node in nodes)
-    side_in = min(LARGEST_IN, 9.4 / per_band, TALLEST_IN / depth)
-    figure.set_figheight(0.9 + len(bands) * (depth * side_in + 0.36))
+    side_in = min(LARGEST_IN, BAND_IN / per_band, TALLEST_IN / depth)
+    figure.set_figheight(0.9 + len(bands) * (depth * side_in + NAMES_IN))
     axes = figure.subplots()
-    gap = 0.36 / side_in  # room for the names below each band
+    step = depth + NAMES_IN / side_in
+    _squares(axes, bands, step, raster=len(cells) > RASTER_FROM)
     for b, band in enumerate(bands):
-        top = b * (depth + gap)
-        _marks(axes, band, top)
-        _names(axes, band, top + depth, side_in)
-    _squares(axes, bands, depth + gap, raster=len(cells) > RASTER_FROM)
-    axes.set_xlim(-0.1, max(per_band, 9.4 / side_in))
-    axes.set_ylim(len(bands) * (depth + gap), -0.1)
+        _desk(axes, band, b * step)
+        _marks(axes, band, b * step, side_in)
+        _names(axes, band, b * step + depth, side_in)
+        _indexes(axes, depth, b * step)
+    axes.set_xlim(-0.1, max(per_band, BAND_IN / side_in))
+    axes.set_ylim(len(bands) * step, -0.1)
     axes.set_axis_off()
     _legend(axes, cells)
     return ""
@@ -50,18 +60,19 @@ def heat_map(rows: Sequence[GpuRow], sensitivity: str, figure: Figure, alike_is_
 
 def _squares(axes: Axes, bands: Sequence[Sequence[Line]], step: float, raster: bool) -> None:
     """The GPUs, in one collection for each colour: few objects, whatever the number of GPUs."""
-    from matplotlib.collections import PatchCollection
-    from matplotlib.patches import Rectangle
+    from matplotlib.collections import PolyCollection
 
-    found: dict[str, list[Rectangle]] = {}
+    corners: dict[str, list[tuple[float, float]]] = {}
     for b, band in enumerate(bands):
         for x, node in enumerate(band):
             for y, one in enumerate(node.cells):
                 if one.present:
-                    found.setdefault(_colour(one), []).append(Rectangle((x, b * step + y), 0.92, 0.92))
-    for colour, squares in sorted(found.items()):
+                    corners.setdefault(_colour(one), []).append((x, b * step + y))
+    square = np.array([[0.0, 0.0], [0.92, 0.0], [0.92, 0.92], [0.0, 0.92]])
+    for colour, at in sorted(corners.items()):
         hatch = "////" if colour == UNKNOWN_COLOUR else None
-        made = PatchCollection(squares, facecolor=colour, edgecolor=SOFT, linewidth=0.3, hatch=hatch, rasterized=raster)
+        made = PolyCollection(np.array(at)[:, None, :] + square, facecolor=colour, edgecolor=SOFT, linewidth=0.3)
+        made.set(hatch=hatch, rasterized=raster)
         axes.add_collection(made)
 
 
@@ -69,37 +80,54 @@ def _colour(cell: Cell) -> str:
     return UNKNOWN_COLOUR if cell.slowdown is None else step_of(cell.slowdown).colour
 
 
-def _marks(axes: Axes, band: Sequence[Line], top: float) -> None:
+def _desk(axes: Axes, band: Sequence[Line], top: float) -> None:
+    from matplotlib.patches import Rectangle
+
+    depth = max(len(node.cells) for node in band)
+    axes.add_patch(Rectangle((-0.08, top - 0.08), len(band) + 0.08, depth + 0.08, color=DESK, linewidth=0, zorder=0))
+
+
+def _marks(axes: Axes, band: Sequence[Line], top: float, side_in: float) -> None:
     """A ring on each flagged GPU, light within dark, so that it shows on every colour."""
     spots = [(x + 0.46, top + y + 0.46) for x, n in enumerate(band) for y, c in enumerate(n.cells) if c.flagged]
     if not spots:
         return
-    points_per_cell = 72 * min(LARGEST_IN, 9.4 / max(len(band), 1))
-    size = max(3.0, (0.5 * min(points_per_cell, 14.0)) ** 2)
+    size = max(3.0, (0.5 * min(72 * side_in, 14.0)) ** 2)
     x, y = zip(*spots, strict=True)
     raster = len(spots) > RASTER_FROM // 4
     axes.scatter(x, y, s=size, facecolors=MARK, edgecolors="#111111", linewidths=1.0, zorder=3, rasterized=raster)
 
 
 def _names(axes: Axes, band: Sequence[Line], below: float, side_in: float) -> None:
-    """Names under every so many nodes, as close as they do not touch."""
-    longest = max(len(node.name) for node in band)
-    every = max(1, round(longest * 0.085 / side_in + 0.9))
+    """Names under every so many nodes, as close as they do not touch; none beyond the edge."""
+    names = [cut(node.name) for node in band]
+    every = math.ceil((max(map(len, names)) + 0.7) * CHARACTER_IN / side_in)
     for x in range(0, len(band), every):
-        axes.text(x, below + 0.06 / side_in, band[x].name, fontsize=9, color=SOFT, va="top", ha="left")
+        if x == 0 or x * side_in + len(names[x]) * CHARACTER_IN < BAND_IN + 0.1:
+            text = axes.text(x, below + 0.06 / side_in, names[x], fontsize=9, color=SOFT, va="top", ha="left")
+            text.set_in_layout(False)  # the squares are as wide as they are
+
+
+def _indexes(axes: Axes, depth: int, top: float) -> None:
+    """GPU indexes at the left of the band: all, or the first and the last."""
+    for y in range(depth) if depth <= MOST_INDEXES else (0, depth - 1):
+        axes.text(-0.25, top + y + 0.46, str(y), fontsize=7, color=SOFT, va="center", ha="right")
 
 
 def _legend(axes: Axes, cells: Sequence[Cell]) -> None:
     from matplotlib.patches import Patch
 
     known = counts([c.slowdown for c in cells if c.slowdown is not None])
-    handles = [Patch(facecolor=s.colour, label=f"{s.text}: {n}") for s, n in zip(STEPS, known, strict=True)]
-    unknown = len(cells) - sum(known)
-    handles.append(
-        Patch(facecolor=UNKNOWN_COLOUR, edgecolor=SOFT, hatch="////", label=f"unknown ({UNKNOWN}): {unknown}")
-    )
+    looks: list[tuple[str, str | None, str]] = [
+        (s.colour, None, f"{s.text}: {n:,}") for s, n in zip(STEPS, known, strict=True)
+    ]
+    looks.append((UNKNOWN_COLOUR, "////", f"unknown ({UNKNOWN}): {len(cells) - sum(known):,}"))
+    handles = [Patch(facecolor=c, edgecolor=SOFT, linewidth=0.3, hatch=h, label=text) for c, h, text in looks]
     axes.legend(
         handles=handles,
+        title="slowdown: GPUs",
+        title_fontsize=9,
+        alignment="left",
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
         ncols=6,

@@ -9,8 +9,9 @@ from slurm_pal import __version__
 from slurm_pal.report.drawing import Picture
 from slurm_pal.report.gpus import words
 from slurm_pal.report.gpus.history_picture import history
+from slurm_pal.report.gpus.names import clean
 from slurm_pal.report.gpus.pictures import pictures
-from slurm_pal.report.gpus.single import gpu_sections, gpu_title
+from slurm_pal.report.gpus.single import gpu_claim, gpu_sections, gpu_title, known
 from slurm_pal.report.gpus.site import Site
 from slurm_pal.report.html import inline, rendered
 from slurm_pal.report.table import age, unbroken
@@ -32,7 +33,7 @@ def page(site: Site) -> str:
     """The page of the site. Whatever comes from records or Slurm is escaped."""
     drawn = pictures(site)
     if site.records and site.slowest:
-        drawn.append(history(site, site.slowest[0].uuid))
+        drawn.append(history(site, site.slowest[0].uuid, prefix="Slowest GPU"))
     claims = words.claims(site)
     content = {
         "title": words.heading(site),
@@ -40,6 +41,7 @@ def page(site: Site) -> str:
         "claim": claims[0],
         "lines": claims[1:],
         "tiles": tiles(site),
+        "advice": words.advice(site),
         "tables": [
             words.spread_table(site),
             words.cost_table(site),
@@ -59,15 +61,16 @@ def gpu_page(site: Site, uuid: str) -> str:
     content = {
         "title": f"GPU {gpu_title(site, uuid)}",
         "subtitle": words.heading(site),
-        "claim": "",
+        "claim": gpu_claim(site, uuid),
         "lines": (),
         "tiles": (),
+        "advice": (),
         "tables": gpu_sections(site, uuid),
         "changes": (),
         "methods": words.method_table(site)._replace(rows=[]),
         "caveats": words.caveats(site),
     }
-    return _page(site, [history(site, uuid)], content)
+    return _page(site, [history(site, known(site, uuid).uuid)], content)
 
 
 def _page(site: Site, drawn: Sequence[Picture], content: dict[str, Any]) -> str:
@@ -78,7 +81,7 @@ def _page(site: Site, drawn: Sequence[Picture], content: dict[str, Any]) -> str:
         "pictures": shown,
         "missing": [picture for picture in drawn if picture.missing],
     }
-    return unbroken(rendered(__package__ or "", TEMPLATE, {**common, **content}))
+    return clean(unbroken(rendered(__package__ or "", TEMPLATE, {**common, **content})))
 
 
 def tiles(site: Site) -> list[Tile]:
@@ -87,13 +90,14 @@ def tiles(site: Site) -> list[Tile]:
     share = c.scored / c.gpus if c.gpus else 0.0
     detail = f"{c.scored:,} of {c.gpus:,}" + (f", median age {age(c.median_age_s)}" if c.scored else "")
     found = [Tile("GPUs with a score", words.percent(share, 0), detail, "loss" if share < 0.9 else "gain")]
-    group = site.worst_group
-    if group is None:
+    groups = site.leading
+    if not groups:
         found.append(Tile("Spread", words.NOTHING, "nothing to compare", "flat"))
     else:
-        name = f"Spread, class {group.group.sensitivity}"
-        detail = f"outliers aside; slowest {words.slowest_published(site, group):.2f} x the median"
-        found.append(Tile(name, words.percent(group.spread.whisker), detail, "flat"))
+        name = f"Spread, class {groups[0].group.sensitivity}"
+        detail = f"outliers aside; slowest {words.slowest_of(site, groups).slowdown:.2f} x the median"
+        far = max(group.spread.whisker for group in groups)
+        found.append(Tile(name, words.percent(far), detail, "flat"))
     cost = words.waiting(site)
     value = words.hours(cost.waiting_gpu_h) if cost else words.NOTHING
     detail = f"{words.percent(cost.waiting_share)} of the time, waiting at full load" if cost else "no estimate"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,14 +14,18 @@ from slurm_pal.report import drawing
 from slurm_pal.report.drawing import COLOURS, SOFT, Axes, Figure, Kind, Line2D, Picture, legend_above, ticker
 from slurm_pal.report.gpus.figures import GroupFigures, Point
 from slurm_pal.report.gpus.map_picture import heat_map
+from slurm_pal.report.gpus.names import cut
 from slurm_pal.report.gpus.site import Site
 from slurm_pal.report.inventory import GpuRow
-from slurm_pal.report.table import day
+from slurm_pal.report.table import counted, day
+from slurm_pal.variability.kmeans import Floats
 
 CLASS_COLOURS = dict(zip(SENSITIVITY_CLASSES, COLOURS, strict=False))
 RASTER_FROM = 400  # points from which a scatter is drawn as pixels: an outline each would be megabytes
 SENSOR_NAMES = {"power_w": "power, W", "temp_c": "temperature, \u00b0C", "sm_clk_mhz": "SM clock, MHz"}
 MIN_FOR_CORRELATION = 8
+LONGEST_LABEL = 30  # characters of a model's name
+MOST_SHOWN = 1.25  # a slowdown that is always within the limits of the distribution
 
 
 class Plan(NamedTuple):
@@ -56,27 +59,42 @@ def map_of(sensitivity: str) -> Callable[[Site, Figure], str]:
 
 
 def distribution(site: Site, figure: Figure) -> str:
-    """One panel per sensitivity class: share of the GPUs up to a slowdown, a line for each model."""
+    """One panel per sensitivity class: share of the GPUs up to a slowdown, a line for each model.
+
+    All panels have one scale, or a class whose GPUs are alike would look like one whose GPUs are not.
+    """
     by_class = {c: [g for g in site.groups if g.group.sensitivity == c and g.compared] for c in SENSITIVITY_CLASSES}
     known = {c: groups for c, groups in by_class.items() if groups}
     if not known:
         return "fewer than two GPUs of one model were measured"
     colours = _model_colours(known)
-    panels = figure.subplots(1, len(known), squeeze=False, sharey=True)[0]
+    low, high = _limits([g for groups in known.values() for g in groups])
+    panels = figure.subplots(1, len(known), squeeze=False, sharey=True, sharex=True)[0]
     for axes, (c, groups) in zip(panels, known.items(), strict=True):
-        for group in groups:
-            _ecdf(axes, group, colours[group.group.model])
+        beyond = sum(_ecdf(axes, group, colours[group.group.model], low, high) for group in groups)
         _boundaries(axes, site, c, groups)
         axes.set_title(f"class {c}", loc="left", fontsize=12, fontweight="bold")
+        axes.set_title(f"beyond the edges: {beyond}" if beyond else "", loc="right", fontsize=10, color=SOFT)
         axes.axvline(1.0, color=SOFT, linestyle="--", linewidth=1)
         axes.set_xlabel("slowdown")
-        axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
         axes.ticklabel_format(axis="x", useOffset=False)
-    lines = [Line2D([], [], color=colour, label=_short(model)) for model, colour in colours.items()]
+    lines = [Line2D([], [], color=colour, label=cut(model, LONGEST_LABEL)) for model, colour in colours.items()]
     figure.legend(handles=lines, loc="outside upper left", ncols=3, fontsize=10)
     panels[0].set_ylabel("share of the GPUs, %")
     panels[0].set_ylim(0, 101)
+    panels[0].set_xlim(low, high)
     return ""
+
+
+def _limits(groups: Sequence[GroupFigures]) -> tuple[float, float]:
+    """The slowdowns to show: of all GPUs but the farthest few, which would press the others together."""
+    values = np.concatenate([np.fromiter(g.slowdown.values(), dtype=np.float64) for g in groups])
+    q1, q3 = np.quantile(values, [0.25, 0.75])
+    far = max(8 * float(q3 - q1), MOST_SHOWN - 1)
+    low, high = (float(np.clip(v, 1 - far, 1 + far)) for v in (values.min(), values.max()))
+    margin = 0.03 * max(high - low, 0.02)
+    return min(low, 0.99) - margin, max(high, 1.01) + margin
 
 
 def _model_colours(known: Mapping[str, Sequence[GroupFigures]]) -> dict[str, str]:
@@ -85,11 +103,14 @@ def _model_colours(known: Mapping[str, Sequence[GroupFigures]]) -> dict[str, str
     return {model: COLOURS[i % len(COLOURS)] for i, model in enumerate(models)}
 
 
-def _ecdf(axes: Axes, group: GroupFigures, colour: str) -> None:
+def _ecdf(axes: Axes, group: GroupFigures, colour: str, low: float, high: float) -> int:
+    """Draw the line of one group; answers how many of its GPUs are outside the limits."""
     values = np.sort(np.fromiter(group.slowdown.values(), dtype=np.float64))
-    shares = np.quantile(values, np.linspace(0, 1, min(len(values), 400)))
-    axes.step(shares, np.linspace(0, 100, len(shares)), where="post", color=colour, linewidth=1.8)
+    at = np.unique(np.linspace(0, len(values) - 1, min(len(values), 400)).round().astype(int))
+    x, share = values[at], 100.0 * (at + 1) / len(values)
+    axes.step([x[0], *x], [0.0, *share], where="post", color=colour, linewidth=1.8)
     axes.plot(values[-1:], [100.0], marker="o", color=colour, markersize=5)
+    return int(np.count_nonzero((values < low) | (values > high)))
 
 
 def _boundaries(axes: Axes, site: Site, sensitivity: str, groups: Sequence[GroupFigures]) -> None:
@@ -143,11 +164,16 @@ def _scatter(axes: Axes, points: Sequence[Point], sensor: str, colour: str) -> N
 
 def correlation(x: Iterable[float], y: Iterable[float]) -> float | None:
     """Spearman's rank correlation; None where one of the two does not vary."""
-    stats = import_module("scipy.stats")  # here: it takes long, and few pictures need it
-    a, b = (stats.rankdata(np.asarray(list(v), dtype=np.float64)) for v in (x, y))
+    a, b = (_ranks(np.asarray(list(v), dtype=np.float64)) for v in (x, y))
     if len(a) < 2 or not a.std() or not b.std():
         return None
     return float(np.corrcoef(a, b)[0, 1])
+
+
+def _ranks(values: Floats) -> Floats:
+    """Rank of each value, equal ones share the mean of theirs."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[which], dtype=np.float64)
 
 
 def churn(site: Site, figure: Figure) -> str:
@@ -155,6 +181,8 @@ def churn(site: Site, figure: Figure) -> str:
     shown = [step for step in site.steps if any(step.churn(c) is not None for c in SENSITIVITY_CLASSES)]
     if not shown:
         return "needs two sweeps of the same GPUs"
+    if not any(n for step in shown for n in step.changed.values()):
+        return f"no GPU changed class with the last {counted(len(shown), 'sweep')}"
     axes = figure.subplots()
     width = 0.8 / len(SENSITIVITY_CLASSES)
     for number, c in enumerate(SENSITIVITY_CLASSES):
@@ -174,17 +202,14 @@ def churn(site: Site, figure: Figure) -> str:
     return ""
 
 
-def _short(text: str, length: int = 30) -> str:
-    return text if len(text) <= length else text[: length - 2] + ".."
-
-
 PLANS = (
     *(
         Plan(
             f"map-{c}",
             f"Every GPU, class {c}" + (" (compute-bound, suffers most)" if c == "A" else ""),
-            "One square for each GPU: nodes from left to right, GPU indexes from top to bottom. Blue is faster than "
-            "the median GPU of the model, orange and brown slower; hatched: unknown; a ring marks a GPU with a flag.",
+            "One square for each GPU: nodes from left to right, GPU indexes from top to bottom. Slowdown is time "
+            "against the median GPU of the model: blue is faster, orange and brown slower; hatched: unknown; a ring "
+            "marks a GPU with a flag.",
             map_of(c),
         )
         for c in SENSITIVITY_CLASSES
@@ -192,8 +217,9 @@ PLANS = (
     Plan(
         "distribution",
         "How far apart the GPUs are",
-        "Share of the GPUs of a model that are at most so slow; the steeper, the more alike. The dot is the slowest "
-        "GPU, dotted lines are the boundaries of the variability classes of the most frequent model.",
+        "Share of the GPUs of a model that are at most so slow; the steeper, the more alike. The dashed line is the "
+        "median GPU, the dot the slowest; dotted lines are the boundaries of the variability classes of the most "
+        "frequent model.",
         distribution,
         4.4,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slurm_pal.report.inventory import NEVER_MEASURED, NOT_IN_SLURM
+from slurm_pal.variability.records import Record
 
 FAULT, NOTICE, AGE = "fault", "notice", "age"
 
@@ -44,6 +45,13 @@ def meaning(flag: str) -> str:
 def kind(flag: str) -> str:
     """`fault`: look at the hardware; `notice`: know of it; `age`: measure again."""
     return MEANINGS[flag][0] if flag in MEANINGS else NOTICE
+
+
+def why_refused(record: Record) -> str:
+    """Why a run does not count, without naming whose process it was; "" where it counts."""
+    if "foreign_process" in record.flags or "in use by" in record.reason:
+        return "another process was on the GPU"
+    return record.reason or ("" if record.valid else ", ".join(by_gravity(record.flags)) or "not valid")
 
 
 def by_gravity(flags: Iterable[str]) -> list[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from slurm_pal.errors import UsageError
 from slurm_pal.jobs import SENSITIVITY_CLASSES
-from slurm_pal.report.gpus.reasons import by_gravity, meaning
+from slurm_pal.report.gpus.heatmap import cell
+from slurm_pal.report.gpus.names import LONGEST_MODEL, cut
+from slurm_pal.report.gpus.reasons import AGE, by_gravity, kind, meaning, why_refused
 from slurm_pal.report.gpus.site import Site
-from slurm_pal.report.gpus.words import NOTHING, Section, when
+from slurm_pal.report.gpus.words import NOTHING, WORK, Section, when
 from slurm_pal.report.inventory import GpuRow
 from slurm_pal.report.table import age
 from slurm_pal.variability.records import Record
@@ -17,17 +20,31 @@ from slurm_pal.variability.runs import number
 RUNS = 30  # newest ones shown
 
 
+def one_of(uuids: Collection[str], beginning: str, otherwise: str) -> str:
+    """The one UUID that begins so. Raises UsageError, which says `otherwise` where there is none."""
+    found = sorted(uuid for uuid in uuids if beginning and uuid.startswith(beginning))
+    if beginning in found or len(found) == 1:
+        return found[0]
+    if found:
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        raise UsageError(f"{len(found)} GPUs begin with {beginning!r}: {', '.join(found[:5])}{more}; write more of it")
+    raise UsageError(f"no GPU {beginning!r} {otherwise}")
+
+
+def row_of(rows: Iterable[GpuRow], uuid: str) -> GpuRow:
+    """The GPU whose UUID is, or alone begins with, `uuid`. Raises UsageError when it is not among these."""
+    found = {row.uuid: row for row in rows if row.uuid}
+    return found[one_of(found, uuid, "here: pal gpus --json lists the UUIDs")]
+
+
 def known(site: Site, uuid: str) -> GpuRow:
-    """The GPU. Raises UsageError when it is not among those shown."""
-    row = site.gpu(uuid)
-    if row is None:
-        raise UsageError(f"no GPU with UUID {uuid!r} here: pal gpus --json lists them")
-    return row
+    """The same among those shown."""
+    return row_of(site.rows, uuid)
 
 
 def gpu_title(site: Site, uuid: str) -> str:
     row = known(site, uuid)
-    return f"{row.node}:{row.gpu_index} {row.model or NOTHING} {uuid}"
+    return f"{cut(row.node)}:{row.gpu_index} {cut(row.model, LONGEST_MODEL) or NOTHING} {row.uuid}"
 
 
 def rank(site: Site, row: GpuRow, sensitivity: str) -> tuple[int, int] | None:
@@ -36,6 +53,19 @@ def rank(site: Site, row: GpuRow, sensitivity: str) -> tuple[int, int] | None:
         return None
     peers = [r.slowdown[sensitivity] for r in site.rows if r.model == row.model and sensitivity in r.slowdown]
     return (1 + sum(1 for s in peers if s < row.slowdown[sensitivity]), len(peers)) if len(set(peers)) > 1 else None
+
+
+def gpu_claim(site: Site, uuid: str) -> str:
+    """The sentence at the top: how it does in the class that its model suffers most in, and what stands against it."""
+    row = known(site, uuid)
+    c = next((c for c in SENSITIVITY_CLASSES if c in row.slowdown), None)
+    if c is None or cell(row, c).slowdown is None:
+        return "It has no score that counts: pal-profile run measures it."
+    at = rank(site, row, c)
+    where = f" (place {at[0]} of {at[1]} from the fastest)" if at else ""
+    grave = [flag for flag in by_gravity(row.flags) if kind(flag) != AGE]
+    why = f"; {grave[0]}: {meaning(grave[0])}" if grave else ""
+    return f"In {WORK[c]} it takes {row.slowdown[c]:.2f} times as long as the median GPU of its model{where}{why}."
 
 
 def gpu_sections(site: Site, uuid: str) -> list[Section]:
@@ -48,10 +78,10 @@ def gpu_sections(site: Site, uuid: str) -> list[Section]:
             at = f"{place[0]} of {place[1]}" if place else "all alike"
             scores.append((c, f"{row.slowdown[c]:.3f}", row.variability_class.get(c, "?"), at, age(row.age_s)))
     flags = [(flag, meaning(flag)) for flag in by_gravity(row.flags)]
-    own = runs(site, uuid)
+    own = runs(site, row.uuid)
     cells = [_run_cells(r) for r in own[:RUNS]]
     header = ("TIME", "SWEEP", "BENCH", "VALUE", "CI95", "MHZ", "W", "C", "NOTE")
-    more = f"And {len(own) - RUNS} older ones: pal-profile show {uuid}" if len(own) > RUNS else ""
+    more = f"And {len(own) - RUNS} older ones: pal-profile show {row.uuid}" if len(own) > RUNS else ""
     return [
         Section("Scores", ("CLASS", "SLOWDOWN", "VARIABILITY", "FROM FASTEST", "AGE"), scores),
         Section("Flags", ("FLAG", "MEANING"), flags),
@@ -67,7 +97,7 @@ def runs(site: Site, uuid: str) -> list[Record]:
 def _run_cells(run: Record) -> tuple[str, ...]:
     r = run.result
     sensors = (number(run.telemetry, name, "p50") for name in ("sm_clk_mhz", "power_w", "temp_c"))
-    note = [*run.flags, *([] if run.valid else [f"does not count: {run.reason or 'not valid'}"])]
+    note = [*run.flags, *([] if run.valid else [f"does not count: {why_refused(run)}"])]
     return (
         when(run.ts_end),
         run.sweep_id,
@@ -92,6 +122,6 @@ def run_json(run: Record) -> dict[str, Any]:
         "ci95_pct": run.result.ci95_pct,
         "driver": run.env.driver,
         "valid": run.valid,
-        "reason": run.reason,
+        "reason": why_refused(run),
         "flags": list(run.flags),
     }

@@ -9,13 +9,15 @@ from typing import NamedTuple
 
 from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.cost import Cost, cost
-from slurm_pal.report.gpus.course import Step, steps
+from slurm_pal.report.gpus.course import NEWEST, Step, steps
 from slurm_pal.report.gpus.figures import GroupFigures, figures, usable
 from slurm_pal.report.gpus.heatmap import cell
-from slurm_pal.report.gpus.reasons import AGE, by_gravity, kind
+from slurm_pal.report.gpus.reasons import AGE, by_gravity, kind, why_refused
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
+
+SMALLEST = 4  # GPUs of a group with a median worth the name
 
 
 class Coverage(NamedTuple):
@@ -67,10 +69,14 @@ class Site(NamedTuple):
     emulated: bool
 
     @property
-    def worst_group(self) -> GroupFigures | None:
-        """The group whose spread is told first: class A, the most GPUs."""
+    def leading(self) -> list[GroupFigures]:
+        """The groups whose spread is told first: those of class A, or of the first class that has any.
+
+        Groups too small to compare are left out where there are others.
+        """
         compared = [g for g in self.groups if g.compared]
-        return compared[0] if compared else None
+        first = [g for g in compared if g.group.sensitivity == compared[0].group.sensitivity]
+        return [g for g in first if g.spread.gpus >= SMALLEST] or first
 
     def gpu(self, uuid: str) -> GpuRow | None:
         """The GPU with this UUID."""
@@ -84,10 +90,12 @@ def site(
     params: Params,
     cluster: str = "",
     nodes: str = "",
+    sweeps: int = NEWEST,
 ) -> Site:
     """Everything about `rows`, the GPUs chosen; `records` by time, of all GPUs.
 
     Slowdowns and classes are relative to all GPUs of the site, as published; `nodes` only says what was chosen.
+    The newest `sweeps` are compared with those before them; each costs a classification of the site.
     """
     present = {row.uuid for row in rows if row.uuid}
     mine = tuple(r for r in records if r.gpu.uuid in present)
@@ -104,7 +112,7 @@ def site(
         coverage=coverage(rows),
         costs=tuple(found for c in SENSITIVITY_CLASSES if (found := cost(rows, c)) is not None),
         groups=tuple(figures(good, present)),
-        steps=tuple(steps(records, now_s, params, present)),
+        steps=tuple(steps(records, now_s, params, present, sweeps)),
         methods=_methods(r for r in good if r.gpu.uuid in present),
         flags={flag: tuple(flags[flag]) for flag in by_gravity(flags)},
         slowest=slowest(rows),
@@ -170,5 +178,5 @@ def _refused(records: Sequence[Record], good: set[str]) -> dict[str, int]:
         return {}
     sweep = records[-1].sweep_id
     bad = [r for r in records if r.sweep_id == sweep and r.run_id not in good]
-    reasons = Counter(r.reason or ", ".join(by_gravity(r.flags)) or "not valid" for r in bad)
+    reasons = Counter(why_refused(r) or ", ".join(by_gravity(r.flags)) or "not valid" for r in bad)
     return dict(sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0])))

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Sequence
 
 from slurm_pal.report.gpus import words
-from slurm_pal.report.gpus.single import gpu_sections, gpu_title
+from slurm_pal.report.gpus.names import clean
+from slurm_pal.report.gpus.single import gpu_claim, gpu_sections, gpu_title
 from slurm_pal.report.gpus.site import Site
 from slurm_pal.report.gpus.words import Section
 from slurm_pal.report.table import columns, unbroken
@@ -19,6 +20,7 @@ def text(site: Site, width: int = 80) -> list[str]:
     lines = [words.heading(site), f"as of {words.when(site.now_s)}", ""]
     lines += _paragraphs(words.claims(site), width)
     lines += _paragraphs([words.coverage_line(site.coverage)], width)
+    lines += ["", "WHAT TO DO", *_bullets(words.advice(site), width)]
     for section in (
         words.spread_table(site),
         words.cost_table(site),
@@ -29,15 +31,15 @@ def text(site: Site, width: int = 80) -> list[str]:
         lines += table(section, width)
     lines += ["", "SINCE THE SWEEP BEFORE", *_paragraphs(words.changes(site), width)]
     lines += table(words.method_table(site), width)
-    return [*lines, "", "CAVEATS", *_bullets(words.caveats(site), width)]
+    return [clean(line) for line in (*lines, "", "CAVEATS", *_bullets(words.caveats(site), width))]
 
 
 def gpu_text(site: Site, uuid: str, width: int = 80) -> list[str]:
     """The same for one GPU: where it stands, its flags, its runs."""
-    lines = [gpu_title(site, uuid), f"as of {words.when(site.now_s)}"]
+    lines = [gpu_title(site, uuid), f"as of {words.when(site.now_s)}", "", *wrapped(gpu_claim(site, uuid), width)]
     for section in gpu_sections(site, uuid):
         lines += table(section, width)
-    return lines
+    return [clean(line) for line in lines]
 
 
 def table(section: Section, width: int) -> list[str]:

@@ -13,14 +13,18 @@ from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.cost import ASSUMPTION, Cost
 from slurm_pal.report.gpus.course import Step
 from slurm_pal.report.gpus.figures import GroupFigures
-from slurm_pal.report.gpus.reasons import AGE, FAULT, kind, meaning
-from slurm_pal.report.gpus.site import Coverage, Site, flagged
+from slurm_pal.report.gpus.heatmap import cell
+from slurm_pal.report.gpus.names import LONGEST_MODEL, cut
+from slurm_pal.report.gpus.reasons import AGE, FAULT, by_gravity, kind, meaning
+from slurm_pal.report.gpus.site import SMALLEST, Coverage, Site, flagged
 from slurm_pal.report.inventory import GpuRow
 from slurm_pal.report.table import age, counted
 
 NOTHING = "-"
 WORK = {"A": "compute-bound work", "B": "mixed work", "C": "memory-bound work"}
 PLACES = 6  # names of GPUs in one line
+LONGEST_LIST = 60  # characters of a host list
+WORTH_PLACING = 0.005  # share of the time that is lost by waiting
 
 
 class Section(NamedTuple):
@@ -54,17 +58,17 @@ def hours(gpu_h: float) -> str:
 def heading(site: Site) -> str:
     """What was looked at."""
     c = site.coverage
-    name = f"{site.cluster}: " if site.cluster else ""
-    where = f" ({site.nodes})" if site.nodes else ""
-    return f"{name}{counted(c.gpus, 'GPU')} of {counted(c.nodes, 'node')}{where}"
+    name = f"{cut(site.cluster, LONGEST_MODEL)}: " if site.cluster else ""
+    where = f" ({cut(site.nodes, LONGEST_LIST)})" if site.nodes else ""
+    emulated = ", emulated" if site.emulated else ""
+    return f"{name}{counted(c.gpus, 'GPU')} of {counted(c.nodes, 'node')}{where}{emulated}"
 
 
 def claims(site: Site) -> list[str]:
     """The sentences at the top: how far the GPUs differ, and what that costs."""
     if not site.coverage.scored:
         return ["Nothing usable has been measured yet: run pal-profile run."]
-    group = site.worst_group
-    found = [_spread_claim(group, slowest_published(site, group)) if group else _snapshot_claim(site)]
+    found = [_spread_claim(site) if site.leading else _snapshot_claim(site)]
     cost = waiting(site)
     if cost is not None:
         found.append(
@@ -74,11 +78,26 @@ def claims(site: Site) -> list[str]:
     return found
 
 
-def slowest_published(site: Site, group: GroupFigures) -> float:
-    """Of the GPUs of a group, by the scores that count now; by all runs where the classes are one."""
-    c = group.group.sensitivity
-    now = max((row.slowdown.get(c, 0.0) for row in site.rows if row.uuid in group.slowdown), default=0.0)
-    return now if now > 1.0 else group.spread.slowest
+class Slowest(NamedTuple):
+    """The slowest GPU of some groups."""
+
+    slowdown: float
+    place: str  # "" where only its runs tell it
+
+
+def slowest_of(site: Site, groups: Sequence[GroupFigures]) -> Slowest:
+    """By the scores that count now; by all runs where the classes are one. At least one group."""
+    c = groups[0].group.sensitivity
+    mine = {uuid for group in groups for uuid in group.slowdown}
+    row = max((row for row in site.rows if row.uuid in mine), key=lambda r: r.slowdown.get(c, 0.0), default=None)
+    if row is not None and row.slowdown.get(c, 0.0) > 1.0:
+        return Slowest(row.slowdown[c], place(row))
+    return Slowest(max(group.spread.slowest for group in groups), "")
+
+
+def place(row: GpuRow) -> str:
+    """Where a GPU is: node and Slurm's index."""
+    return f"{cut(row.node)}:{row.gpu_index}"
 
 
 def _snapshot_claim(site: Site) -> str:
@@ -93,12 +112,51 @@ def _snapshot_claim(site: Site) -> str:
     )
 
 
-def _spread_claim(group: GroupFigures, slowest: float) -> str:
-    s, g = group.spread, group.group
-    return (
-        f"In {WORK[g.sensitivity]} the {s.gpus:,} GPUs of model {g.model} differ by {percent(s.whisker)}, outliers "
-        f"aside; the slowest takes {slowest:.2f} times as long as the median GPU."
-    )
+def _spread_claim(site: Site) -> str:
+    """Of one group by its name; of several together, or a site of two models would hear of one of them only."""
+    groups = site.leading
+    g, slowest = groups[0].group, slowest_of(site, groups)
+    far = percent(max(group.spread.whisker for group in groups))
+    which = f"the slowest{f', {slowest.place},' if slowest.place else ''} takes {slowest.slowdown:.2f} times as long as"
+    if len(groups) == 1:
+        who = f"the {groups[0].spread.gpus:,} GPUs of model {cut(g.model, LONGEST_MODEL)}"
+        return f"In {WORK[g.sensitivity]} {who} differ by {far}, outliers aside; {which} the median GPU."
+    alike = f"GPUs of the same kind differ by up to {far}, outliers aside"
+    return f"In {WORK[g.sensitivity]} {alike}; {which} the median GPU of its kind."
+
+
+def advice(site: Site) -> list[str]:
+    """What to do about it, the most urgent first; there is always something."""
+    found = []
+    broken = faults(site)
+    if broken:
+        found.append(
+            f"Look at the hardware of {counted(len(broken), 'GPU')}: {_by_fault(broken)}. For the vendor, pal evidence "
+            "UUID writes down what is known of one."
+        )
+    missing = [row for row in site.rows if cell(row, "A").slowdown is None]
+    old = [row for row in site.rows if "stale" in row.flags and cell(row, "A").slowdown is not None]
+    for rows, text in ((missing, "have no score for class A"), (old, "were measured more than 30 days ago")):
+        if rows:
+            verb = text.replace("have", "has").replace("were", "was") if len(rows) == 1 else text
+            nodes = places(rows)
+            chosen = "" if nodes.endswith("...") or len(rows) == len(site.rows) else f" --nodes {nodes}"
+            found.append(f"{counted(len(rows), 'GPU')} {verb}: pal-profile run{chosen}")
+    cost = waiting(site)
+    if cost is not None and cost.waiting_share >= WORTH_PLACING:
+        found.append(
+            f"Give {WORK[cost.sensitivity]} GPUs of like speed, by palsub or the submit filter: that saves at most "
+            f"{hours(cost.waiting_gpu_h)} GPU-hours a day inside nodes."
+        )
+    return found or ["Nothing now. Measure again within 30 days: scores older than that count less every day."]
+
+
+def _by_fault(broken: Sequence[GpuRow]) -> str:
+    """The GPUs by their gravest flag."""
+    found: dict[str, list[str]] = {}
+    for row in broken:
+        found.setdefault(by_gravity(row.flags)[0], []).append(place(row))
+    return "; ".join(f"{flag} {_cut(found[flag], len(found[flag]))}" for flag in by_gravity(found))
 
 
 def waiting(site: Site) -> Cost | None:
@@ -139,7 +197,9 @@ def _moves(step: Step) -> list[str]:
     far = [m for m in step.moves if m.slowdown]
     if far:
         shown = [
-            f"{m.node}:{m.gpu_index} {c} {a:.3f} to {b:.3f}" for m in far[:PLACES] for c, (a, b) in m.slowdown.items()
+            f"{cut(m.node)}:{m.gpu_index} {c} {a:.3f} to {b:.3f}"
+            for m in far[:PLACES]
+            for c, (a, b) in m.slowdown.items()
         ]
         found.append(f"Slowdown changed by 1 % or more: {counted(len(far), 'GPU')} ({_cut(shown, len(far))}).")
     for word, flags in (("New", "new_flags"), ("No longer", "gone_flags")):
@@ -162,7 +222,7 @@ def spread_table(site: Site) -> Section:
     rows = [
         (
             g.group.sensitivity,
-            g.group.model,
+            cut(g.group.model, LONGEST_MODEL),
             g.group.benchmark,
             str(g.spread.gpus),
             f"{g.median_value:.4g} {g.group.unit}",
@@ -206,8 +266,8 @@ def gpu_table(title: str, rows: Sequence[GpuRow], limit: int) -> Section:
     header = ("GPU", "MODEL", *SENSITIVITY_CLASSES, "AGE", "FLAGS")
     cells = [
         (
-            f"{row.node}:{row.gpu_index}",
-            row.model or NOTHING,
+            place(row),
+            cut(row.model, LONGEST_MODEL) or NOTHING,
             *(
                 f"{row.slowdown[c]:.3f} {row.variability_class.get(c, '?')}" if c in row.slowdown else "?"
                 for c in SENSITIVITY_CLASSES
@@ -236,10 +296,10 @@ def flag_table(site: Site) -> Section:
     return Section("Flags", ("FLAG", "GPUS", "MEANING", "NODES"), rows, note)
 
 
-def places(gpus: Iterable[GpuRow], limit: int = 60) -> str:
+def places(gpus: Iterable[GpuRow], limit: int = LONGEST_LIST) -> str:
     """The nodes as a host list, cut where it is long."""
     text = fold(sorted({row.node for row in gpus}))
-    return text if len(text) <= limit else text[: text.rfind(",", 0, limit) + 1] + "..."
+    return text if len(text) <= limit else (text[: text.rfind(",", 0, limit) + 1] or text[:limit]) + "..."
 
 
 def method_table(site: Site) -> Section:
@@ -280,7 +340,7 @@ def caveats(site: Site) -> list[str]:
     once = [g for g in site.groups if g.spread.runs_per_gpu < 2]
     if once:
         found.append("Where REPEATS is missing, GPUs were measured once: how well a run repeats is not known there.")
-    small = [g for g in site.groups if g.spread.gpus < 4]
+    small = [g for g in site.groups if g.spread.gpus < SMALLEST]
     if small:
         found.append("Groups of fewer than four GPUs have no median worth the name: their slowdowns are 1.0.")
     for reason, n in list(site.refused.items())[:PLACES]:
