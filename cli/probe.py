@@ -62,11 +62,11 @@ def probe_command(patience: float, as_json: bool, words: tuple[str, ...]) -> Non
             with contextlib.suppress(SlurmError):  # ours, and of no use to anybody from here on
                 client.cancel([number])
     told = observed.evidence(seen)
-    add(own_labels(), job, seen, time.time())
     if as_json:
         common.print_json("probe", {"job_id": number, "name": made.name, **told._asdict()})
     else:
         click.echo(f"{made.name}: class {told.sensitivity}, confidence {told.confidence:.2f} ({told.why})")
+    add(own_labels(), job, seen, time.time())  # last: what it took a minute to see is told even where it cannot be kept
 
 
 def _site_options() -> dict[str, int]:

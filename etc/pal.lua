@@ -571,8 +571,13 @@ local function pal_lines(script)
   return found
 end
 
+-- The class that palsub has found, in its word on the job; it looked at more than we can.
+local function palsubs_class(comment)
+  return (" " .. (comment or "")):match(" pal:job=([ABC]);")
+end
+
 -- Class, where it comes from, and a warning: the first source that says something counts.
-local function class_of(t, sources)
+local function stated(t, sources)
   local warning
   for _, source in ipairs(sources) do
     local origin, class, app = source[1], filled(source[2]), filled(source[3])
@@ -587,6 +592,77 @@ local function class_of(t, sources)
     end
   end
   return "?", "default", warning
+end
+
+-- The script of a batch job by what it does, as slurm_pal/sensitivity/keys.py has it: without comments
+-- and blank lines. nil for one that is too long to be looked at here. No pattern here backtracks.
+local LONGEST_SCRIPT = 16384
+
+local function work_of(script)
+  if not script or #script > LONGEST_SCRIPT then return nil end
+  local lines = {}
+  for line in script:gmatch("[^\n]+") do
+    local first = line:find("%S")
+    if first and line:byte(first) ~= 35 then lines[#lines + 1] = line:match("^.*%S", first) end
+  end
+  return #lines > 0 and table.concat(lines, "\n") or nil
+end
+
+local MODULI, ROUNDS = { 4053239669, 3144134291 }, 3
+
+-- x * x modulo m, of numbers below 2^32 and in steps that stay below 2^53.
+local function squared(x, m)
+  local high = math.floor(x / 65536)
+  return (x * high % m * 65536 + x * (x - high * 65536)) % m
+end
+
+-- The checksum of keys.py: remainders of the number whose digits to the base 256 are 1 and these bytes, mixed.
+local function checksum(text)
+  local one, two, m, n = 1, 1, MODULI[1], MODULI[2]
+  for at = 1, #text - 3, 4 do
+    local a, b, c, d = text:byte(at, at + 3)
+    local high, low = a * 256 + b, c * 256 + d
+    one = ((one * 65536 + high) % m * 65536 + low) % m
+    two = ((two * 65536 + high) % n * 65536 + low) % n
+  end
+  for at = #text - #text % 4 + 1, #text do
+    one, two = (one * 256 + text:byte(at)) % m, (two * 256 + text:byte(at)) % n
+  end
+  for _ = 1, ROUNDS do
+    one = (squared(one, m) + two) % m
+    two = (squared(two, n) + one) % n
+  end
+  return ("%08x%08x"):format(one, two)
+end
+
+-- What the user's earlier jobs with this script, or of this name, were measured to be; nil where the table
+-- has nothing sure of them. Of the two the surer one, which is the less mixed.
+local function measured(t, uid, name, script)
+  local entries = t and uid and t.record[("label.%d"):format(uid)]
+  if not entries then return nil end
+  entries = " " .. entries
+  local function look(head, text)
+    if not text then return nil, -1 end
+    local class, sure = entries:match((" %s%s=([ABC]):([%%d.]+)"):format(head, checksum(text)))
+    return class, tonumber(sure) or -1
+  end
+  name = (name or ""):sub(1, LONGEST_SCRIPT)
+  local by_script, script_sure = look("s", work_of(script))
+  local by_name, name_sure = look("n", name:match("^.*%S", name:find("%S")))
+  if script_sure >= name_sure then return by_script end
+  return by_name
+end
+
+-- The user's word against what was measured: whichever counts by the site's rule (sensitivity.trust).
+local function class_of(t, sources, ...)
+  local class, origin, warning = stated(t, sources)
+  local trust = t and t.record.trust or "user"
+  if class ~= "?" and trust == "user" then return class, origin, warning end
+  local seen = measured(t, ...)
+  if seen and (class == "?" or trust == "measured" or seen < class) and seen ~= class then
+    return seen, "history", warning
+  end
+  return class, origin, warning
 end
 
 local LONGEST_SECONDS = 9
@@ -726,17 +802,21 @@ function M.submit(job, partitions)
   -- Only a batch job has an environment here; slurmctld logs an error for others.
   local environment = filled(job.script) and job.environment or {}
   local class, origin, warning = class_of(t, {
+    { "palsub", palsubs_class(job.comment) },
     { "--pal", options.class, options.app },
     { "SLURM_PAL_CLASS", environment.SLURM_PAL_CLASS },
     { "#PAL", lines.class, lines.app },
-  })
+  }, tonumber(job.user_id), job.name, filled(job.script))
   request.class = class
   local several = filled(job.array_inx) or number(job.het_job_offset)
   request.movable = movable_of(lines, environment.SLURM_PAL_MOVABLE, several)
   if options.off or environment.SLURM_PAL_OFF == "1" then request.leave = "off" end
   local decision = decide(request, t, now_s)
-  -- The plug-in knows its own options; what the script says, or an application's name, it learns from us.
-  if class ~= "?" and filled(job.script) and class ~= options.class then environment.SLURM_PAL_CLASS = class end
+  -- The plug-in knows its own options; what the script says, or an application's name, it learns from us. Not
+  -- what was measured: jobs that are submitted from inside this one would take it for their user's word.
+  if class ~= "?" and origin ~= "history" and filled(job.script) and class ~= options.class then
+    environment.SLURM_PAL_CLASS = class
+  end
   local mark = beside(job.admin_comment, mark_of(request, decision, origin, t))
   if warning then slurm.log_user("pal: %s", warning) end
   if options.explain then slurm.log_user("pal: %s", sentence(request, decision, origin)) end
@@ -801,6 +881,20 @@ local function command_line(options)
   return several or (text or ""):find("\n#SBATCH[^\n]*hetjob") ~= nil, text
 end
 
+local function own_uid()
+  local file = io.open("/proc/self/status", "r")
+  local uid = file and (file:read(4096) or ""):match("\nUid:%s*(%d+)")
+  if file then file:close() end
+  return tonumber(uid)
+end
+
+-- The name that the job will have, and what it runs; for --wrap only words given by the user count as a name.
+local function client_work(options, script)
+  local wrapped = options.type == "sbatch" and filled(options.wrap)
+  local program = not wrapped and options.argv and options.argv[1]
+  return filled(options["job-name"]) or program and program:match("[^/]*$"), wrapped or filled(script)
+end
+
 local function client_ask(t, options, offset, script)
   local low, high = (options.nodes or ""):match("^(%d+)%-?(%d*)$")
   if high == "" then high = low end
@@ -846,10 +940,11 @@ function M.client(options, offset)
   local ours = options.spank and options.spank.pal or {}
   local lines = pal_lines(script)
   local class, origin, warning = class_of(t, {
+    { "palsub", palsubs_class(options.comment) },
     { "--pal", ours["pal-class"], ours["pal-app"] },
     { "SLURM_PAL_CLASS", os.getenv("SLURM_PAL_CLASS") },
     { "#PAL", lines.class, lines.app },
-  })
+  }, own_uid(), client_work(options, script))
   request.class = class
   local variable = options.type == "sbatch" and os.getenv("SLURM_PAL_MOVABLE")
   request.movable = movable_of(lines, variable, several or request.soft)

@@ -18,7 +18,7 @@ IDLE, APP_CLOCKS, SW_POWER_CAP, HW_SLOWDOWN, SYNC_BOOST = 1, 2, 4, 8, 16
 SW_THERMAL, HW_THERMAL, POWER_BRAKE, DISPLAY = 32, 64, 128, 256
 
 ANY_SLOT = range(64)
-"""More than a node has: listed to learn whether there is a GPU at all. The first may be the one that does not answer."""
+"""More than a node has: asked for to learn whether there is any GPU, since the first may be dead."""
 
 
 class DeviceError(PalError):

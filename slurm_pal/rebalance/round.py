@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from slurm_pal.config import Config
@@ -24,6 +24,7 @@ from slurm_pal.slurm.parse import whole
 from slurm_pal.store import gpus_text, lua_table, snapshot
 from slurm_pal.store.lua_table import Header
 from slurm_pal.store.snapshot import Snapshot
+from slurm_pal.store.sure_labels import SureLabels
 from slurm_pal.submit import lease
 
 LATEST_S = 2.0**40  # a moment after the end of every lease, Unix seconds
@@ -101,10 +102,17 @@ def take_back(client: SlurmClient, overview: Overview, now_s: float, pass_s: flo
 
 
 def write_table(
-    config: Config, overview: Overview, scores: Snapshot, asked_s: float, clears: str, soft_features: bool
+    config: Config,
+    overview: Overview,
+    scores: Snapshot,
+    asked_s: float,
+    clears: str,
+    soft_features: bool,
+    labels: Mapping[str, str] | None = None,
 ) -> Written:
     """Work out the standing answers and write them. `asked_s` is when Slurm was asked, Unix seconds.
 
+    `labels` are the records of what jobs were measured to be (store/sure_labels.py).
     Raises DataError when the table cannot be written.
     """
     policy = config.text("placement", "policy")
@@ -117,7 +125,7 @@ def write_table(
     path = config.table_path
     # What Slurm was told in the second of the question may not be in its answer.
     header = Header(_epoch(path, asked_s), int(asked_s), config.number("filter", "max_age_s"), clears)
-    data = lua_table.encode(header, records(answers, config, scores.epoch))
+    data = lua_table.encode(header, records(answers, config, scores.epoch) | dict(labels or {}))
     _replace(path, data)
     pools = len(set(answers.pools.values()))
     return Written(path, len(data), header, pools, len(answers.nodes), answers.policy, tuple(notes))
@@ -159,6 +167,7 @@ class Publisher:
         self._site_s = 0.0
         self._scores_epoch: int | None = None  # of the gpus.txt in place, as far as we have looked
         self._observers = collector(config, site=True)
+        self._labels = SureLabels(config)
 
     def round(self, now_s: float) -> Round:
         """Ask Slurm and do one round at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
@@ -193,7 +202,8 @@ class Publisher:
         table, gpus_written = None, False
         try:
             scores = snapshot.read(self._config.snapshot_path)
-            table = write_table(self._config, overview, scores, now_s, clears, known.soft_features)
+            labels = self._labels.records(now_s)
+            table = write_table(self._config, overview, scores, now_s, clears, known.soft_features, labels)
             gpus_written = self._write_gpus(scores)
         except DataError as error:
             trouble.append(one_line(error))

@@ -23,9 +23,10 @@ PROGRAMS: dict[str, tuple[str, float]] = {
     "cublasmatmulbench": ("A", STATED), "gemm": ("A", STATED), "gpu_burn": ("A", STATED), "gpu-burn": ("A", STATED),
     "xhpcg": ("C", STATED), "hpcg": ("C", STATED), "stream": ("C", STATED), "cuda-stream": ("C", STATED),
     "babelstream": ("C", STATED), "nvbandwidth": ("C", STATED), "bandwidthtest": ("C", STATED),
-    "lmp": ("C", STATED), "lammps": ("C", STATED), "pagerank": ("C", STATED), "spmv": ("C", STATED),
-    "gmx": ("B", USUAL), "pmemd.cuda": ("B", USUAL), "namd3": ("B", USUAL), "vasp_std": ("B", USUAL),
-    "pw": ("B", USUAL),
+    "lammps": ("C", STATED), "pagerank": ("C", STATED), "spmv": ("C", STATED),
+    **dict.fromkeys(("lmp", "lmp_mpi", "lmp_gpu", "lmp_cuda", "lmp_kokkos", "lmp_kokkos_cuda_mpi"), ("C", STATED)),
+    **dict.fromkeys(("gmx", "gmx_mpi", "pmemd.cuda", "pmemd.cuda.mpi", "namd2", "namd3", "pw"), ("B", USUAL)),
+    **dict.fromkeys(("vasp_std", "vasp_gam", "vasp_ncl", "vasp_gpu"), ("B", USUAL)),
     "nccl-tests": ("C", USUAL), "all_reduce_perf": ("C", USUAL), "nbody": ("A", USUAL),
     "vllm": ("C", HINT), "trtllm-serve": ("C", HINT), "ollama": ("C", HINT),
 }  # fmt: skip
@@ -57,10 +58,35 @@ LAUNCHERS: dict[str, tuple[str, float]] = {
 }  # fmt: skip
 """Data-parallel training spends a part of each step on the network and on the host."""
 
+_KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "(", "time", "exec", "nohup"})
+"""Of a shell, and programs that only run another: the next word is the command."""
+_CARRIERS = frozenset({
+    "srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "ibrun", "jsrun", "aprun", "env", "numactl",
+    "taskset", "nice", "timeout", "stdbuf", "parallel", "xargs", "nsys", "ncu", "nvprof", "rocprof", "sudo",
+    "singularity", "apptainer", "enroot", "shifter", "podman", "podman-hpc", "docker", "ch-run", "compute-sanitizer",
+    "python", "python2", "python3", "bash", "sh", "perl", "julia", "rscript", "uv", "conda", "mamba", "micromamba",
+    *LAUNCHERS,
+})  # fmt: skip
+"""Programs that run another, which stands behind their options."""
+_PASSIVE = frozenset({
+    "echo", "printf", "module", "ml", "cd", "pushd", "popd", "rm", "cp", "mv", "ln", "ls", "cat", "tee", "touch",
+    "mkdir", "rmdir", "chmod", "chown", "which", "type", "source", ".", "pip", "pip3", "git", "scp", "ssh", "rsync",
+    "tar", "unzip", "gzip", "wget", "curl", "ldd", "find", "grep", "sed", "awk", "cut", "sort", "head", "tail", "du",
+    "df", "date", "hostname", "test", "[", "[[", "set", "unset", "ulimit", "trap", "sleep", "wait", "parted", "sbcast",
+    "sbatch", "scontrol", "scancel", "squeue", "spack", "make", "cmake", "gcc", "g++", "nvcc",
+    "nvidia-smi",
+})  # fmt: skip
+"""Commands whose words say nothing of the job's work."""
+_PASSIVE_PAIRS = frozenset({("conda", "activate"), ("conda", "install"), ("conda", "create"), ("mamba", "activate"),
+                            ("micromamba", "activate"), ("uv", "pip"), ("docker", "pull"), ("apptainer", "build"),
+                            ("apptainer", "pull"), ("singularity", "build"), ("singularity", "pull")})  # fmt: skip
+_JOINTS = ("&&", "||", ";", "|")
+
 _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789")
 _WORDS = bytes(code if code in _LETTERS else 32 for code in range(256))
 """Anything but letters and digits becomes a blank: no regular expression, whose compiling costs more."""
 _SUFFIXES = (".exe", ".x", ".bin", ".out", ".py", ".sh", ".sif", ".cuda")
+_IMAGES = (".sif", ".simg", ".img", ".sqsh", ".squashfs")
 _ENDS = str.maketrans("", "", "\"'`;|&(){}<>")
 
 Table = Mapping[str, tuple[str, float]]
@@ -89,13 +115,14 @@ def evidence(
 
 
 def _hits(script: str, program: str, job_name: str, own: Table) -> Iterator[Hit]:
-    commands, code = _uncommented(script), _uncommented(program)
-    for line in commands:
-        yield from _programs(line.split(), own)
+    commands, code = list(_commands(script)), _uncommented(program)
+    for words in commands:
+        yield from _programs(words, own)
+    lines = [*(" ".join(map(_at_home, words)) for words in commands), job_name, *code]
     models = {**MODELS, **own}
-    for word in sorted(models.keys() & _words(" ".join([*commands, job_name, *code]))):
+    for word in sorted(models.keys() & _words(" ".join(lines))):
         yield (word, *models[word])
-    for line in (*code, *commands):  # the script may be Python itself
+    for line in lines:  # the script may be Python itself
         if "import " in line and line.lstrip().startswith(("import ", "from ")):
             name = (*line.split(), "")[1].partition(".")[0].rstrip(",;")
             if name in IMPORTS:
@@ -107,7 +134,56 @@ def _uncommented(text: str) -> list[str]:
     lines = text.split("\n")
     if "#" not in text:
         return lines
-    return ["" if line.lstrip().startswith("#") else line.partition(" #")[0] for line in lines]
+    return ["" if line.lstrip().startswith("#") else line.partition(" #")[0].partition("\t#")[0] for line in lines]
+
+
+def _commands(script: str) -> Iterator[list[str]]:
+    """The words of each command that may be the job's work; neither its comments nor texts that it writes."""
+    lines = _uncommented(script.replace("\\\n", " "))
+    end = ""  # of a text that is not looked at
+    for line in lines:
+        if end:
+            end = "" if line.strip() == end else end
+            continue
+        parts = [(words, _is_passive(words)) for words in _parts(line)]
+        yield from (words for words, passive in parts if not passive)
+        if "<<" in line and any(passive for _, passive in parts):
+            end = line.partition("<<")[2].lstrip("-").split(" ")[0].translate(_ENDS)
+            end = end if any(other.strip() == end for other in lines) else ""
+
+
+def _parts(line: str) -> Iterator[list[str]]:
+    """The words of each simple command of a line, without the shell's own words before them."""
+    for joint in _JOINTS:
+        line = line.replace(joint, "\n") if joint in line else line
+    for part in line.split("\n"):
+        words = part.split()
+        while words and words[0] in _KEYWORDS:
+            del words[0]
+        if words:
+            yield words
+
+
+def _is_passive(words: list[str]) -> bool:
+    run = [word for word in words[:4] if not _assigns(word)]
+    return bool(run) and (run[0] in _PASSIVE or tuple(run[:2]) in _PASSIVE_PAIRS)
+
+
+def _assigns(word: str) -> bool:
+    return "=" in word and word.partition("=")[0].isidentifier()
+
+
+def _at_home(word: str) -> str:
+    """A word without what in a path names places and people, like /home/NAME/ or ~NAME/."""
+    if "/" not in word:
+        return word
+    option, sign, path = word.rpartition("=")
+    path = path.lstrip("\"'")
+    if path.startswith("/"):
+        path = "/".join(path.split("/")[3:]) or path.rpartition("/")[2]
+    elif path.startswith("~"):
+        path = path.partition("/")[2]
+    return option + sign + path
 
 
 def _words(text: str) -> set[str]:
@@ -115,23 +191,42 @@ def _words(text: str) -> set[str]:
 
 
 def _programs(words: list[str], own: Table) -> Iterator[Hit]:
-    """Base names of a command's words; a launcher counts where it stands before the program."""
-    for word in words:
+    """What a command runs: its first word, or behind one that runs others the first known program or other path."""
+    carried = False
+    for i, word in enumerate(words):
+        if _assigns(word):
+            continue
         base = word.translate(_ENDS).rpartition("/")[2].lower()
-        stem = base
-        for suffix in _SUFFIXES:
-            stem = stem.removesuffix(suffix)
-        for table in (own, PROGRAMS, LAUNCHERS):
-            name = base if base in table else stem
-            if name in table:
-                yield (name, *table[name])
-                break
+        hit = _known(base, own)
+        if hit:
+            yield hit
+        carried = carried or base in _CARRIERS
+        value = i > 0 and words[i - 1].startswith("-")
+        if not carried or (hit and hit[0] not in LAUNCHERS) or ("/" in word and not value and not _no_program(word)):
+            return
+
+
+def _no_program(word: str) -> bool:
+    """Whether a path behind a launcher is one of its options, an image, or itself a launcher."""
+    base = word.rpartition("/")[2].lower()
+    return word.startswith("-") or ":" in word or base.endswith(_IMAGES) or base in _CARRIERS
+
+
+def _known(base: str, own: Table) -> Hit | None:
+    stem = base
+    for suffix in _SUFFIXES:
+        stem = stem.removesuffix(suffix)
+    for table in (own, PROGRAMS, LAUNCHERS):
+        name = base if base in table else stem
+        if name in table:
+            return (name, *table[name])
+    return None
 
 
 def python_file(script: str) -> str:
     """The first Python file that a command of the script names, "" for none."""
-    for line in _uncommented(script):
-        for word in line.split():
+    for words in _commands(script):
+        for word in words:
             name = word.translate(_ENDS)
             if name.endswith(".py") and "$" not in name:
                 return name

@@ -1,22 +1,29 @@
 """Under which keys the jobs of a user are remembered: by the job's name and by its script. Pure, and lightest of all.
 
-Checksums, not cryptographic digests: only keys of the same user stand beside them.
+Checksums, not cryptographic digests: only keys of the same user stand beside them, and nobody reads a name
+from one, though whoever guesses a name can try it. They are such that the submit filter can make
+them, too: Lua 5.1 has no operations on bits, but whole numbers up to 2^53 (etc/pal.lua).
 """
 
 from __future__ import annotations
 
-import zlib
-
-NAMELESS = frozenset({"wrap", "sbatch", "bash", "sh", "interactive", "slurm_script"})
-"""Job names that say nothing of the work: Slurm gives them to whatever has no name of its own."""
+NAMELESS = frozenset({
+    "wrap", "sbatch", "bash", "sh", "interactive", "slurm_script", "salloc", "srun", "mpirun", "mpiexec", "env",
+    "python", "python2", "python3", "perl", "julia", "rscript", "apptainer", "singularity", "torchrun", "accelerate",
+})  # fmt: skip
+"""Job names that say nothing of the work: Slurm gives them to what has no name of its own, srun those of programs."""
 PROBES = "pal-probe:"
 """How the names of probes begin; what follows is the name of the job that they stand for."""
+MODULI = (4053239669, 3144134291)
+"""Primes below 2^32: with two bytes more a remainder of one stays below 2^53."""
+ROUNDS = 3
+"""Of squaring, since the remainders of a short name alone would be its letters."""
 
 
 def name_key(job_name: str) -> str:
     """The key of a job name, "" for one that says nothing of the work."""
-    name = job_name.removeprefix(PROBES).strip()
-    return "" if name.lower() in NAMELESS or not name else f"n{_short(name.encode(errors='surrogateescape'))}"
+    name = job_name.removeprefix(PROBES).encode(errors="surrogateescape").strip()
+    return "" if not name or name.lower().decode(errors="replace") in NAMELESS else f"n{checksum(name)}"
 
 
 def script_key(digest: str) -> str:
@@ -28,8 +35,15 @@ def script_digest(body: bytes) -> str:
     """16 hexadecimal digits of what a script does: comments, options of sbatch and blank lines do not count."""
     lines = [line.strip() for line in body.split(b"\n")]
     work = b"\n".join(line for line in lines if line and not line.startswith(b"#"))
-    return _short(work) if work else ""
+    return checksum(work) if work else ""
 
 
-def _short(raw: bytes) -> str:
-    return f"{zlib.crc32(raw):08x}{zlib.adler32(raw):08x}"
+def checksum(raw: bytes) -> str:
+    """16 hexadecimal digits from the remainders of the number whose digits to the base 256 are 1 and these bytes."""
+    number = int.from_bytes(b"\1" + raw, "big")
+    m, n = MODULI
+    one, two = number % m, number % n
+    for _ in range(ROUNDS):
+        one = (one * one + two) % m
+        two = (two * two + one) % n
+    return f"{one:08x}{two:08x}"

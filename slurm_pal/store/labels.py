@@ -18,12 +18,13 @@ from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
-    from slurm_pal.sensitivity.history import Label
+    from slurm_pal.sensitivity.history import Label, Seen
 
 SCHEMA = "pal.labels/1"
 MOST_KEYS = 500
 """Of each user; those whose newest job is oldest are forgotten."""
 LARGEST = 1 << 20
+LATEST_S = 2.0**40
 
 _HEADER = f'{{"schema": "{SCHEMA}"}}\n'.encode()
 
@@ -82,11 +83,16 @@ def _label(path: str, line: bytes) -> tuple[str, Label]:
         row = json.loads(line)
         key, known = str(row["key"]), (*SENSITIVITY_CLASSES, UNKNOWN_CLASS)
         seen = tuple(Seen(int(j), str(c), float(conf), float(at_s)) for j, c, conf, at_s in row["seen"][-KEPT:])
-        if row["class"] not in known or not seen or any(one.sensitivity not in SENSITIVITY_CLASSES for one in seen):
-            raise ValueError("a class that is none")
+        if row["class"] not in known or not seen or not all(map(_makes_sense, seen)):
+            raise ValueError("a class or a number that is none")
         return key, Label(str(row["class"]), int(row["jobs"]), seen)
     except (ValueError, TypeError, KeyError) as error:
         raise _damaged(path, error) from None
+
+
+def _makes_sense(seen: Seen) -> bool:
+    """Whether a job can have been measured so; JSON of Python knows NaN and Infinity."""
+    return seen.sensitivity in SENSITIVITY_CLASSES and 0 <= seen.confidence <= 1 and 0 <= seen.at_s < LATEST_S
 
 
 def _row(key: str, label: Label) -> str:
@@ -101,4 +107,5 @@ def write(path: str, labels: Labels, mode: int = 0o644) -> None:
         os.makedirs(os.path.dirname(path), mode=0o755 if mode & 0o044 else 0o700, exist_ok=True)
         write_atomic(path, "\n".join(rows) + "\n", mode)
     except OSError as error:
-        raise DataError(f"labels {path} cannot be written ({error.strerror}): see paths.snapshot") from None
+        what = f"labels {path} cannot be written ({error.strerror})"
+        raise DataError(f"{what}: they need a folder that uid {os.geteuid()} can write, and room") from None

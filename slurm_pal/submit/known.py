@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from slurm_pal.sensitivity.history import Label
 
 PROGRAM_BYTES = 1 << 14
-"""Taken of a Python file: imports and model names stand at its beginning."""
+"""Looked at of a script and of a Python file: imports and model names stand at their beginning."""
 SCRIPT_BYTES = 1 << 16
+"""Of a script, for the checksum by which it is known again."""
 FOLDER = "labels"
 """Of a user's own labels, below `state.home()`."""
 
@@ -46,7 +47,7 @@ def verdict(
     def shown() -> Evidence | None:
         from slurm_pal.sensitivity import features
 
-        text = body.decode("utf-8", "replace")
+        text = body[:PROGRAM_BYTES].decode("utf-8", "replace")
         program = _program(features.python_file(text), line) if text else ""
         return features.evidence(text, program, name, config.apps)
 

@@ -4,11 +4,15 @@ sbatch gets a copy of the script in which that command stands on the line of the
 command. So line numbers, `$0`, process ids, signals and the exit status stay what they were. The
 observer is put into the background at once, has no stream of the job's, and whether it starts,
 runs or dies is nothing to the script. Only a shell can be told so: other scripts are left alone.
+
+Of an array one task is observed: the first, as told by the variables that Slurm gives to each task. The
+task that starts last has the job id of the whole array, and a word on that would be one on all of its tasks.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -18,7 +22,7 @@ from slurm_pal.submit import checkpoint
 from slurm_pal.submit.argv import CommandLine, SiteOptions, without
 from slurm_pal.submit.checkpoint import CannotWrap
 from slurm_pal.submit.known import work_of
-from slurm_pal.submit.request import Conflict, build, merge
+from slurm_pal.submit.request import Conflict, merge
 from slurm_pal.submit.script import READ_LIMIT, Script
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
@@ -27,10 +31,23 @@ if TYPE_CHECKING:
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh"})
 MODULE = "slurm_pal.profiling.observer"
+_COMMAND = re.compile(rb"^[^\S\n]*[^\s#]", re.MULTILINE)
+"""Up to the first character of the first line that is neither blank nor a comment."""
+_GRES = ("gres", "tres-per-task")
+_GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"})
+LONGEST_NAME = 40
+"""Of a shell, in a message."""
+
+_OF_ARRAY = (
+    'if [ "${{SLURM_ARRAY_TASK_ID-}}" = "${{SLURM_ARRAY_TASK_MIN-}}" ] && '
+    '{{ [ "${{SLURM_JOB_ID-}}" != "${{SLURM_ARRAY_JOB_ID-}}" ] || [ "${{SLURM_ARRAY_TASK_COUNT-}}" = 1 ]; }}; '
+    "then {}; fi 2>/dev/null"
+)
+"""Decided in each task by the shell alone: no process is started where nobody observes."""
 
 
-def command(config: Config, seconds: float, digest: str, stage: str = "") -> str:
-    """The words that start the observer; `$$` becomes the batch shell's process id."""
+def command(config: Config, seconds: float, digest: str, stage: str = "", array: bool = False) -> str:
+    """The words that start the observer, of an array in its first task; `$$` becomes the batch shell's process id."""
     from slurm_pal.store.kernels import path_of
 
     python = config.text("profile", "python") or sys.executable
@@ -41,7 +58,9 @@ def command(config: Config, seconds: float, digest: str, stage: str = "") -> str
     ]  # fmt: skip
     words += ["--digest", digest] if digest else []
     words += ["--stage", stage] if stage else []
-    return f'({shlex.join(words)} --pid "$$" </dev/null >/dev/null 2>&1 &)'
+    start = f'({shlex.join(words)} --pid "$$" </dev/null >/dev/null 2>&1 &)'
+    # The stream of the outer shell, too: `bash -x` would show the words there.
+    return _OF_ARRAY.format(start) if array else f"{start} 2>/dev/null"
 
 
 def with_observer(body: bytes, start: str) -> bytes:
@@ -51,29 +70,36 @@ def with_observer(body: bytes, start: str) -> bytes:
     """
     if not body.startswith(b"#!") or b"\0" in body or b"\r\n" in body:
         raise CannotWrap("the script is none that sbatch takes")
+    shell = interpreter(body)
+    if shell not in SHELLS:
+        named = shell[:LONGEST_NAME] or "nobody"
+        raise CannotWrap(f"the script is for {named}, and only a shell can start an observer")
+    first = _COMMAND.search(body)
+    if first is None:
+        raise CannotWrap("the script has no command")
+    return body[: first.start()] + os.fsencode(start) + b"; " + body[first.start() :]
+
+
+def interpreter(body: bytes) -> str:
+    """The base name of the program that runs a script, "" for none; options and assignments of env are passed over."""
     words = body[2:].partition(b"\n")[0].split()
-    shell = os.path.basename(words[1] if words and words[0].endswith(b"/env") and words[1:] else (words or [b""])[0])
-    if os.fsdecode(shell) not in SHELLS:
-        raise CannotWrap(f"the script is for {os.fsdecode(shell) or 'nobody'}, and only a shell can start an observer")
-    place = 0
-    for line in body.split(b"\n"):
-        if line.strip() and not line.lstrip().startswith(b"#"):
-            return body[:place] + os.fsencode(start) + b"; " + body[place:]
-        place += len(line) + 1
-    raise CannotWrap("the script has no command")
+    if words and os.path.basename(words[0]) == b"env":
+        words = [word for word in words[1:] if not word.startswith(b"-") and b"=" not in word]
+    return os.fsdecode(os.path.basename(words[0])) if words else ""
 
 
 def check(line: CommandLine, environment: Mapping[str, str], script: Script | None, asked: bool) -> None:
     """Raise CannotWrap for a submission that no observer is for; `asked`: the user wants one, with or without GPUs."""
     if line.hetjob or (script and script.hetjob):
         raise CannotWrap("it is heterogeneous")
+    if line.unsure:
+        raise CannotWrap(line.unsure)
     try:
         merged = merge(line, environment, script)
     except Conflict as reason:
         raise CannotWrap(str(reason)) from None
-    if "array" in merged:
-        raise CannotWrap("it is an array")
-    if not asked and not build(line, environment, script).asks_gpus:
+    # Not what `build` makes of it: a job whose nodes are Slurm's to choose is observed like any other.
+    if not asked and not any("gpu" in merged.get(name, "") for name in _GRES) and not _GPU_OPTIONS & merged.keys():
         raise CannotWrap("it asks for no GPU")
 
 
@@ -81,7 +107,8 @@ def observed(
     line: CommandLine, script: Script | None, config: Config, seconds: float, site: SiteOptions, stage: str = ""
 ) -> tuple[CommandLine, Script | None]:
     """Command line and script with the observer; still to be sent (`sending`). Raises CannotWrap."""
-    start = command(config, seconds, script_digest(work_of(line, script)), stage)
+    array = not stage and "array" in merge(line, os.environ, script)  # a probe is none, whatever its script asks for
+    start = command(config, seconds, script_digest(work_of(line, script)), stage, array)
     words = dict(line.options).get("wrap")
     if words is not None:
         if line.script is not None:

@@ -1,6 +1,7 @@
 """What the submit filter costs slurmctld: submissions per second and server time, bare against filter.
 
-    python tests/bench/filter_cost.py [--nodes 1000] [--blocks 20] [--block 100] [--array] [--plugin] [--json]
+    python tests/bench/filter_cost.py [--nodes 1000] [--blocks 20] [--block 100] [--array] [--plugin]
+        [--labels 10000] [--script 1000] [--json]
 
 Two slurmctlds without slurmds, one bare and one with the filter and a table of all nodes
 idle, each with its own munged. Blocks of sbatch calls go to the two in turn, the order
@@ -9,7 +10,9 @@ read at each of its own. Reported: the ratio of the rates (median over pairs, 95
 bootstrap) and the average time of the submit RPC as sdiag counts it.
 
 A job with a node list costs slurmctld less than one without, since it looks whether the
-job can ever run. With --array the jobs are arrays of one task: looked up, but not pinned.
+job can ever run. With --array the jobs are arrays of one task: looked up, but not pinned. With --labels so
+many labels of measured jobs are in the table, a hundred of each user, and the submissions are by one
+of these users; with --script their scripts are so long, bytes.
 """
 
 from __future__ import annotations
@@ -103,7 +106,20 @@ def wait(done: object) -> None:
         time.sleep(0.02)
 
 
-def table(nodes: int, gpus: int, busy: float = 0.0) -> bytes:
+def labels_of(count: int, uid: int) -> dict[str, str]:
+    """Records of so many labels, a hundred of each user, `uid` being the first."""
+    rng = random.Random(2)
+    made = [f"n{rng.getrandbits(64):016x}={rng.choice('ABC')}:0.900" for _ in range(count)]
+    return {f"label.{uid + at // 100}": " ".join(made[at : at + 100]) for at in range(0, count, 100)}
+
+
+def script_of(size: int) -> str:
+    """A script of so many bytes, a fifth of them comments."""
+    lines = ("module load cuda/12", "# a word on it", "srun ./step --in a.dat --out b", "")
+    return ("#!/bin/sh\n" + "\n".join(lines) * (size // 20 + 1))[: max(size, 10)]
+
+
+def table(nodes: int, gpus: int, busy: float = 0.0, labels: int = 0) -> bytes:
     """The table of a cluster with made-up scores; `busy` is the share of the GPUs that are in use."""
     rng = random.Random(1)
     names = node_names(nodes)
@@ -127,7 +143,7 @@ def table(nodes: int, gpus: int, busy: float = 0.0) -> bytes:
     overview = Overview(cluster, (), (Partition("gpu", True, True, names),), {})
     answers = standing(overview, known, "class-fit", 1.7, 1.05)
     header = lua_table.Header(1, int(time.time()), 86400.0, "daemon")
-    return lua_table.encode(header, records(answers, Config(), 1))
+    return lua_table.encode(header, records(answers, Config(), 1) | labels_of(labels, os.geteuid()))
 
 
 def refreshed(text: bytes) -> bytes:
@@ -145,15 +161,21 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=100)
     parser.add_argument("--array", action="store_true", help="arrays of one task: looked up, but never pinned")
     parser.add_argument("--plugin", action="store_true", help="with the SPANK plug-in as well, which sbatch loads")
+    parser.add_argument("--labels", type=int, default=0)
+    parser.add_argument("--script", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    words = ("--array=1",) if args.array else ()
+    words = (
+        *(["--array=1"] if args.array else []),
+        "-Jname",
+        *(["--wrap=" + script_of(args.script)] if args.script else []),
+    )
     rng, root = random.Random(0), tempfile.mkdtemp(prefix="pal")
     pair: list[Controller] = []
     try:
         pair.append(Controller(root, "bare", args.nodes, args.gpus, False, False))
         pair.append(Controller(root, "filter", args.nodes, args.gpus, True, args.plugin))
-        text = table(args.nodes, args.gpus)
+        text = table(args.nodes, args.gpus, labels=args.labels)
         ratios: list[float] = []
         for controller in pair:
             controller.block(20, words)

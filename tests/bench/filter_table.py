@@ -1,34 +1,38 @@
 """Size of the filter's table, and what writing and reading it takes.
 
-    python tests/bench/filter_table.py [--sizes 1000 10000] [--busy 0.02 0.7]
+    python tests/bench/filter_table.py [--sizes 1000 10000] [--busy 0.02 0.7] [--labels 10000] [--script 1000]
 
 Nodes of 8 GPUs, one partition. Written by Python, read by Lua as in slurmctld: the first
-submission after a new table, and one of the later ones. Seconds of this machine, single runs.
+submission after a new table, and one of the later ones. Seconds of this machine, single runs. With
+--labels the table holds so many labels of measured jobs, and the submissions are by one of their
+users; with --script their scripts are so long, bytes.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import tempfile
 import time
 from importlib.resources import files
 from pathlib import Path
 
-from filter_cost import table
+from filter_cost import script_of, table
 
 TIMING = Path(__file__).parents[1] / "lua" / "timing.lua"
 
 
-def row(nodes: int, busy: float, folder: Path) -> str:
+def row(nodes: int, busy: float, labels: int, script: int, folder: Path) -> str:
     for name in ("job_submit.lua", "pal.lua"):
         (folder / name).write_bytes((files("slurm_pal") / "etc" / name).read_bytes())
     began = time.perf_counter()
-    text = table(nodes, 8, busy)
+    text = table(nodes, 8, busy, labels)
     took_s = time.perf_counter() - began
     (folder / "pal_table.lua").write_bytes(text)
-    argv = ["lua5.1", str(TIMING), str(folder / "job_submit.lua"), str(nodes)]
-    first_ms, later_ms = map(float, subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split())
+    argv = ["lua5.1", str(TIMING), str(folder / "job_submit.lua"), str(nodes), str(os.geteuid())]
+    done = subprocess.run(argv, input=script_of(script), capture_output=True, text=True, check=True)
+    first_ms, later_ms = map(float, done.stdout.split())
     return f"| {nodes} | {busy:.0%} | {len(text) / 1e6:.2f} | {took_s:.2f} | {first_ms:.1f} | {later_ms:.3f} |"
 
 
@@ -36,12 +40,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10000])
     parser.add_argument("--busy", type=float, nargs="+", default=[0.02, 0.7])
+    parser.add_argument("--labels", type=int, default=0)
+    parser.add_argument("--script", type=int, default=10)
     args = parser.parse_args()
     print("| nodes | GPUs in use | MB | made in, s | first call, ms | later calls, ms |\n|---|---|---|---|---|---|")
     for nodes in args.sizes:
         for busy in args.busy:
             with tempfile.TemporaryDirectory() as folder:
-                print(row(nodes, busy, Path(folder)), flush=True)
+                print(row(nodes, busy, args.labels, args.script, Path(folder)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
--- How long the submit filter works: lua5.1 timing.lua FILTER NODES. Prints ms of the first call, which
--- reads the table, and of one of a thousand later ones that are looked up but not pinned.
+-- How long the submit filter works: lua5.1 timing.lua FILTER NODES UID < script. Prints ms of the first
+-- call, which reads the table, and of one of a thousand later ones that are looked up but not pinned.
 
 local now = os.time()
 os.time = function() return now end -- luacheck: ignore 122
 slurm = { SUCCESS = 0, log_error = print, log_user = print }
 dofile(arg[1])
+local script = io.read("*a")
 
 local unset, unset16 = 4294967294, 65534
 local partitions = { gpu = { nodes = ("n[0-%d]"):format(arg[2] - 1), flag_default = 1, default_time = unset } }
@@ -14,7 +15,8 @@ local function submit(number)
     min_nodes = unset, max_nodes = unset, num_tasks = unset, ntasks_per_node = unset16, ntasks_per_gpu = unset16,
     ntasks_per_tres = unset16, cpus_per_task = unset16, pn_min_cpus = unset16, shared = unset16, time_limit = 60,
     begin_time = 0, priority = unset, het_job_offset = unset, req_switch = unset, contiguous = 0, array_inx = "1",
-    script = "#!/bin/sh\n", environment = {}, tres_per_node = "gres:gpu:" .. 1 + number % 4,
+    script = script, name = ("name"):rep(16), user_id = tonumber(arg[3]), environment = {},
+    tres_per_node = "gres:gpu:" .. 1 + number % 4,
   }, partitions, 1000)
 end
 

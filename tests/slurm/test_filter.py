@@ -18,7 +18,10 @@ from slurm_pal.jobs import SlurmJob
 from slurm_pal.lab import filter as lab_filter
 from slurm_pal.lab.lab import Lab
 from slurm_pal.rebalance.round import Publisher
+from slurm_pal.sensitivity.history import Label, Seen
+from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
+from slurm_pal.store import labels
 from slurm_pal.store.snapshot import GpuScore, publish
 
 from .conftest import short_directory, skip_without_slurm
@@ -27,6 +30,7 @@ pytestmark = pytest.mark.real_slurm
 PATIENCE_S = 40.0
 SLOWDOWNS = {"n0": 1.02, "n1": 0.97, "n2": 1.0, "n3": 1.4}
 BATCH = ("sbatch", "--parsable", "-o", "/dev/null")
+EXPLAIN = (sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "explain")
 
 
 class Site:
@@ -112,11 +116,37 @@ def test_sbatch_runs_where_the_filter_says_and_explain_tells_why(site: Site) -> 
     assert job.req_nodes == ("n1",)
     assert mark(job)["act"] == "nodelist"
     assert site.wait(job.job_id, lambda j: j.state == "RUNNING").nodes == ("n1",)
-    explain = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "explain", str(job.job_id)]
-    told = site.run(*explain)
+    told = site.run(*EXPLAIN, str(job.job_id))
     assert told.returncode == 0, told.stderr
     assert "What the submit filter decided (in slurmctld):" in told.stdout
     assert "sent to n1: the GPUs that suit it best" in told.stdout
+
+
+def test_the_class_of_a_job_is_what_earlier_ones_were_measured_to_be(site: Site, tmp_path: Path) -> None:
+    """With plain sbatch and nothing said: by the job's name, then by its script under another name."""
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/bash\n#SBATCH --gres=gpu:1 -o /dev/null\n\n# twenty epochs\n  sleep 31\n")
+    name = "na\u00efve \"train\" 'x'"
+    known = {name_key(name): "C", script_key(script_digest(script.read_bytes())): "B"}
+    folder = labels.site_folder(site.config.snapshot_path)
+    labels.write(
+        labels.path_of(folder, os.geteuid()),
+        {key: Label(c, 1, (Seen(1, c, 0.9, time.time()),)) for key, c in known.items()},
+    )
+    time.sleep(1.1)  # the filter looks for a new table once a second
+    site.round()
+    time.sleep(1.1)
+    named = site.submit("--gres=gpu:2", f"--job-name={name}")
+    assert (mark(named)["class"], mark(named)["from"]) == ("C", "history")
+    done = site.run("sbatch", "--parsable", str(script))
+    assert done.returncode == 0, done.stderr
+    by_script = site.job(int(done.stdout))
+    assert (mark(by_script)["class"], mark(by_script)["from"]) == ("B", "history")
+    told = site.run(*EXPLAIN, str(by_script.job_id))
+    assert "sensitivity class B (history)" in told.stdout
+    assert mark(site.submit("--gres=gpu:2", "--job-name=other"))["from"] == "default"
+    said = site.run(*BATCH, "--gres=gpu:2", f"--job-name={name}", "--export=ALL,SLURM_PAL_CLASS=A", "--wrap", "true")
+    assert mark(site.job(int(said.stdout)))["class"] == "A"
 
 
 @pytest.mark.parametrize("words", [("srun", "-N1", "--gpus=2"), ("salloc", "--gres=gpu:2")])

@@ -69,10 +69,10 @@ class User:
             assert time.monotonic() < deadline_s, out.read_text() if out.exists() else "no output"
             time.sleep(0.2)
 
-    def state(self, job: int) -> str:
+    def state(self, job: int | str) -> str:
         return self.run("squeue", "-h", "-t", "all", "-j", str(job), "-o", "%T").strip()
 
-    def comment(self, job: int) -> str:
+    def comment(self, job: int | str) -> str:
         return self.run("squeue", "-h", "-t", "all", "-j", str(job), "-o", "%k")
 
 
@@ -100,22 +100,36 @@ def user(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     somebody.until(lambda: not any(s in ("RUNNING", "COMPLETING") for s, _ in client.job_states().values()))
 
 
-@pytest.mark.parametrize("sensitivity", ["A", "C"])
-def test_the_next_job_of_the_name_has_the_class_that_was_seen(sensitivity: str, user: User) -> None:
+@pytest.mark.parametrize(("sensitivity", "array"), [("A", ""), ("C", "3-6")])
+def test_the_next_job_of_the_name_has_the_class_that_was_seen(sensitivity: str, array: str, user: User) -> None:
+    """Of an array one task is observed, and has the word for itself."""
     script = user.script("train.sh", f"{WORK} --class {sensitivity} --seconds 20")
     assert user.decided(script)["class"] == "?"
-    job = user.palsub("--pal-observe=60", "--comment=my own", script)
+    submitted = user.palsub("--pal-observe=60", "--comment=my own", *(["-a", array] if array else []), script)
+    job = f"{submitted}_3" if array else str(submitted)
     user.until(lambda: observed.read(user.comment(job)) is not None)
+    user.run(*PAL, "publish")  # while the job runs
     seen = observed.read(user.comment(job))
     assert seen is not None and seen.sensitivity == sensitivity and seen.confidence == 1.0
     assert user.comment(job).startswith("my own")
-    assert f"Measured (telemetry): class {sensitivity}" in user.run(*PAL, "explain", str(job))
-    user.run(*PAL, "publish")
+    number = user.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%A").strip()
+    assert f"Measured (telemetry): class {sensitivity}" in user.run(*PAL, "explain", number)
     found = user.decided(script)
     assert (found["class"], found["stage"]) == (sensitivity, "history")
     stated = user.decided("--pal-class=B", script)
     assert stated["class"] == "B" and stated["measured"]["sensitivity"] == sensitivity  # type: ignore[index]
-    user.until(lambda: user.state(job) == "COMPLETED")
+    user.until(lambda: set(user.state(submitted).split()) == {"COMPLETED"})
+    said = user.comment(submitted).splitlines()
+    assert len(said) == (4 if array else 1) and sum("pal:obs=" in text for text in said) == 1
+
+
+def test_a_user_who_observes_himself_sees_memory_and_pipes_too(user: User) -> None:
+    """Where the sensors tell them, as those of the lab do."""
+    observe = WORK.replace("lab work", "observe --seconds 8 --json")
+    user.palsub(user.script("own.sh", f"{WORK} --class C --seconds 12 &\n{observe} > seen.json\nkill %1"))
+    user.until(lambda: (user.home / "seen.json").exists() and (user.home / "seen.json").stat().st_size > 0)
+    seen = json.loads((user.home / "seen.json").read_text())
+    assert seen["sensitivity"] == "C" and seen["traits"]["dram"] > 0.8 and seen["traits"]["tensor"] < 0.1
 
 
 def test_a_job_whose_observer_is_killed_ends_as_it_would(user: User) -> None:

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_pal.sensitivity.cascade import HISTORY, WORD, Evidence, decide
+from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
 from slurm_pal.store.lua_table import Header, encode
 
 from .lua_filter import NO_VAL, NOW_S, PARTITIONS, ROOT, install, job, run
@@ -212,6 +214,107 @@ def test_the_class_and_where_it_comes_from(
     # The plug-in on the node learns from the job's environment what the options do not say.
     told = origin != "--pal" and sensitivity != "?"
     assert seen.values.get("env_class", "") == (sensitivity if told else "")
+
+
+def history(**entries: str) -> dict[str, str]:
+    """A table with labels: key of a user -> text."""
+    return records() | {f"label.{uid.removeprefix('u')}": text for uid, text in entries.items()}
+
+
+NAMES = (
+    "train",
+    "a",
+    "ab",
+    "abc",
+    "abcd",
+    "abcde",
+    "x" * 64,
+    "x" * 1001,
+    "na\u00efve \u5b57",
+    'it\'s "q" %d\\',
+    "a\tb\nc",
+    "%s",
+)
+BODIES = (
+    "#!/bin/sh\npython3 train.py\n", "#!/bin/sh\necho \u00e9\n", "#!/bin/sh\n" + "srun ./step 1\n" * 1000,
+    "#!/bin/bash -l\n#SBATCH -N1\n\n  srun ./a.out  \t# one\n\r\n# two\n\x0b x \x0c\ny",
+    "#!/bin/sh\n" + " " * 9000 + "x" + " " * 6000 + "\n",
+)  # fmt: skip
+
+
+def test_the_filter_makes_the_keys_of_the_labels(site: Path) -> None:
+    """Of names and scripts alike; what is too long, or of another user, is not found."""
+    keys = [name_key(name) for name in NAMES] + [script_key(script_digest(body.encode())) for body in BODIES]
+    assert "" not in keys and len(set(keys)) == len(keys)
+    write_table(site / "pal_table.lua", history(u1000=" ".join(f"{key}=C:0.900" for key in keys)))
+    asked = [{"name": name} for name in NAMES] + [{"name": "other", "script": body} for body in BODIES]
+    one = {"tres_per_node": "gres:gpu:1", "user_id": 1000}
+    seen = run(site, [job(**one, **fields) for fields in asked])[1:]
+    assert [(step.mark["class"], step.mark["from"]) for step in seen] == [("C", "history")] * len(asked)
+    others = [
+        {"user_id": 1001},
+        {"user_id": "x"},
+        {"name": "Train"},
+        {"name": ""},
+        {"script": BODIES[0] + "true " * 4000, "name": "z"},
+    ]
+    missed = run(site, [job(**one | {"name": "train"} | fields) for fields in others])[1:]
+    assert [step.mark["from"] for step in missed] == ["default"] * len(others)
+
+
+def test_of_script_and_name_the_surer_label_counts(site: Path) -> None:
+    keys = name_key("train"), script_key(script_digest(BODIES[0].encode()))
+    asked = job(tres_per_node="gres:gpu:1", user_id=7, name="train", script=BODIES[0])
+    for by_name, by_script, expected in (("0.900", "0.850", "B"), ("0.900", "0.900", "C"), ("0.850", "1.000", "C")):
+        write_table(site / "pal_table.lua", history(u7=f"{keys[0]}=B:{by_name} {keys[1]}=C:{by_script}"))
+        assert run(site, [asked])[1].mark["class"] == expected
+
+
+@pytest.mark.parametrize(
+    ("trust", "said", "past", "found"),
+    [
+        ("user", "A", "C", "A"), ("user", "", "C", "C"), ("measured", "A", "C", "C"), ("measured", "C", "A", "A"),
+        ("more-sensitive", "B", "C", "B"), ("more-sensitive", "B", "A", "A"), ("more-sensitive", "", "C", "C"),
+        ("measured", "B", "B", "B"), ("measured", "B", "", "B"),
+    ],
+)  # fmt: skip
+def test_the_users_word_counts_as_far_as_the_site_says(
+    site: Path, trust: str, said: str, past: str, found: str
+) -> None:
+    """As palsub decides it; and what was measured is not told to the job, whose own submissions would state it."""
+    known = history(u7=f"{name_key('train')}={past}:0.900") if past else records()
+    write_table(site / "pal_table.lua", known | ({} if trust == "user" else {"trust": trust}))
+    script = f"#!/bin/sh\n#PAL class={said}\ntrue\n" if said else "#!/bin/sh\ntrue\n"
+    seen = run(site, [job(tres_per_node="gres:gpu:1", user_id=7, name="train", script=script)])[1]
+    by_user = said == found
+    assert (seen.mark["class"], seen.mark["from"]) == (found, "#PAL" if by_user else "history")
+    assert seen.values.get("env_class", "") == (found if by_user else "")
+    word = Evidence(WORD, said, 1.0, "#PAL") if said else None
+    measured = Evidence(HISTORY, past, 0.9, "") if past else None
+    assert decide(word, lambda: measured, [], {HISTORY: 0.8}, trust).sensitivity == found
+
+
+def test_what_palsub_has_found_is_believed(site: Path) -> None:
+    asked = {"tres_per_node": "gres:gpu:1", "name": "train", "user_id": 7}
+    write_table(site / "pal_table.lua", history(u7=f"{name_key('train')}=B:0.900"))
+    words = ["pal:job=C;from=script", "my own pal:job=C;from=script", "xpal:job=C;from=x", "pal:job=?;from=default"]
+    seen = run(site, [job(**asked, comment=word) for word in words])[1:]
+    assert [step.mark["class"] for step in seen] == ["C", "C", "B", "B"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.binary(max_size=300), st.binary(max_size=40))
+def test_any_script_and_name_have_the_same_keys_here_and_there(
+    tmp_path_factory: pytest.TempPathFactory, body: bytes, name: bytes
+) -> None:
+    site = install(tmp_path_factory.mktemp("site"))
+    body, name = (b"#!/bin/sh\n" + body).replace(b"\0", b""), name.replace(b"\0", b"")
+    keys = script_key(script_digest(body)), name_key(os.fsdecode(name))
+    assert os.fsencode(os.fsdecode(name)) == name
+    write_table(site / "pal_table.lua", history(u7=" ".join(f"{key}=C:1.000" for key in keys if key)))
+    for fields, key in (({"script": body}, keys[0]), ({"name": name}, keys[1])):
+        seen = run(site, [job(tres_per_node="gres:gpu:1", user_id=7, **fields)])[1]
+        assert seen.mark["class"] == ("C" if key else "?")
 
 
 @pytest.mark.parametrize(
@@ -457,6 +560,20 @@ def test_the_client_filter_needs_no_table(site: Path, fault: str) -> None:
     if fault != "missing":
         (site / "pal_table.lua").write_bytes(FAULTS[fault])
     assert client(site, gres="gres:gpu:2") == {}
+
+
+def test_the_client_filter_knows_what_was_measured(site: Path) -> None:
+    (site / "job.sh").write_text(BODIES[0])
+    keys = name_key("train"), script_key(script_digest(BODIES[0].encode())), script_key(script_digest(b"./x"))
+    for key, asked in zip(
+        keys,
+        ({"job_name": "train"}, {"wrap": "", "argv": {1: str(site / "job.sh")}}, {"wrap": "./x"}),
+        strict=True,
+    ):
+        known = {f"u{os.getuid()}": f"{key}=C:0.900"}
+        write_table(site / "pal_table.lua", history(**known))
+        assert ";class=C;from=history;" in client(site, gres="gres:gpu:1", **asked)["set_comment"]
+        assert ";class=?;" in client(site, gres="gres:gpu:1", wrap="./y", job_name="other")["set_comment"]
 
 
 def test_only_these_fields_of_a_job_are_written() -> None:

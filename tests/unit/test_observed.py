@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal import marks
+from slurm_pal.errors import DataError, SlurmError
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance.facts import Terms, facts_of
 from slurm_pal.rebalance.observed import Collector, add
@@ -74,6 +76,40 @@ def test_the_tick_takes_words_into_their_users_labels(tmp_path: Path) -> None:
     assert collector.take([job(1, said("B", 0.5, NOW_S + 60))], NOW_S + 60) == 1
     again = labels.read(labels.path_of(str(tmp_path / "labels"), 1000))[name_key("train")]
     assert again.jobs == 1 and again.seen[0].confidence == 0.5
+
+
+def test_a_word_counts_only_if_slurm_shows_it_on_that_users_job(tmp_path: Path) -> None:
+    """A job's name may hold what looks like another user's job: each is asked for by itself, and once."""
+    mine, forged = job(1, said("B")), job(2, said("C"), uid=1001)
+    of_another, changed = job(3, said("C"), uid=1001), job(4, said("A"))
+    own = {1: mine, 3: job(3, said("C"), uid=0), 4: job(4, "")}
+    asked: list[int] = []
+
+    def ask(job_ids: Sequence[int]) -> dict[int, SlurmJob]:
+        asked.extend(job_ids)
+        return {job_id: own[job_id] for job_id in job_ids if job_id in own}
+
+    collector = Collector(str(tmp_path), ask=ask)
+    for _ in range(2):
+        collector.take([mine, forged, of_another, changed], NOW_S)
+    assert asked == [1, 2, 3, 4]
+    assert [path.name for path in tmp_path.iterdir()] == ["1000.jsonl"]
+    assert labels.read(labels.path_of(str(tmp_path), 1000))[name_key("train")].sensitivity == "B"
+
+
+def test_where_slurm_does_not_answer_words_wait(tmp_path: Path) -> None:
+    answers: list[object] = [SlurmError("scontrol: down"), {1: job(1, said("B"))}]
+
+    def ask(job_ids: Sequence[int]) -> dict[int, SlurmJob]:
+        found = answers.pop(0)
+        if isinstance(found, SlurmError):
+            raise found
+        return found  # type: ignore[return-value]
+
+    collector = Collector(str(tmp_path), ask=ask)
+    with pytest.raises(DataError, match="of 1 jobs is left for the next time: scontrol: down"):
+        collector.take([job(1, said("B"))], NOW_S)
+    assert collector.take([job(1, said("B"))], NOW_S) == 1
 
 
 def test_a_new_tick_counts_no_job_twice(tmp_path: Path) -> None:

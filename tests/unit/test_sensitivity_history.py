@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_pal.config import Config, load
 from slurm_pal.errors import DataError
 from slurm_pal.sensitivity.history import HALF_LIFE_S, KEPT, Label, Seen, confidence, evidence, learnt
 from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
-from slurm_pal.store import labels
+from slurm_pal.store import labels, lua_table, sure_labels
+from slurm_pal.store.sure_labels import SureLabels
 
 NOW_S = 1_700_000_000.0
 
@@ -74,6 +78,16 @@ def test_keys_are_of_the_work_and_not_of_its_dress() -> None:
     assert name_key("wrap") == name_key("") == name_key("pal-probe:wrap") == ""
 
 
+def test_no_name_can_be_read_from_its_key() -> None:
+    """Of short names all digits are of use, and names that hardly differ have keys that do not."""
+    names = ["x", "y", "ab", "ac", "abc", "train1", "train2"]
+    keys = [name_key(name)[1:] for name in names]
+    for name, key in zip(names, keys, strict=True):
+        assert name.encode().hex() not in key and len(key) == 16 and "0000" not in key
+    for one, other in itertools.pairwise(keys):
+        assert sum(a != b for a, b in zip(one, other, strict=True)) >= 10
+
+
 def test_labels_are_kept_and_found(tmp_path: Path) -> None:
     path = labels.path_of(str(tmp_path / "snapshot.labels"), 1000)
     assert labels.read(path) == {} == labels.lookup(path, ["nx"])
@@ -95,6 +109,65 @@ def test_the_keys_not_used_for_longest_are_forgotten(tmp_path: Path) -> None:
     assert sorted(labels.read(path)) == sorted(f"n{i}" for i in range(5, labels.MOST_KEYS + 5))
 
 
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load({"SLURM_PAL_PATHS_SNAPSHOT": str(tmp_path / "snapshot")})
+
+
+def publish(config: Config, uid: int, known: labels.Labels) -> Path:
+    path = labels.path_of(labels.site_folder(config.snapshot_path), uid)
+    labels.write(path, known)
+    return Path(path)
+
+
+def test_the_filters_table_gets_what_is_sure_by_now(config: Config) -> None:
+    sure, mixed, other = name_key("train"), name_key("tune"), script_key(script_digest(b"x"))
+    publish(
+        config, 1000, {sure: after(("B", 0.9)), mixed: after(("B", 0.9), ("A", 1.0)), "strange key": after(("A", 1.0))}
+    )
+    publish(config, 0, {other: after(("C", 0.85), ("C", 0.854))})
+    found = SureLabels(config)
+    assert found.records(NOW_S) == {"label.1000": f"{sure}=B:0.900", "label.0": f"{other}=C:0.852"}
+    lua_table.encode(lua_table.Header(1, 1, 1.0, ""), found.records(NOW_S))
+    assert SureLabels(config).records(NOW_S + HALF_LIFE_S) == {}
+    config.set("sensitivity", "history_sure", 0.9, "test")
+    config.set("sensitivity", "trust", "measured", "test")
+    assert SureLabels(config).records(NOW_S) == {"label.1000": f"{sure}=B:0.900", "trust": "measured"}
+
+
+def test_files_of_labels_that_do_not_change_are_read_once_a_day(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = publish(config, 5, {name_key("x"): after(("A", 1.0))})
+    found, read = SureLabels(config), []
+    whole = labels.read
+    monkeypatch.setattr(labels, "read", lambda path: read.append(path) or whole(path))
+    for at_s in (0.0, 5.0, 80000.0, 90000.0, 90005.0, 10.0):  # at last the clock goes back
+        assert set(found.records(NOW_S + at_s)) == {"label.5"}
+    assert len(read) == 3
+    publish(config, 5, {name_key("y"): after(("C", 1.0))})
+    assert found.records(NOW_S)["label.5"].startswith(name_key("y"))
+    path.write_text("{}")
+    assert found.records(NOW_S) == {}
+    path.unlink()
+    path.mkdir()
+    assert found.records(NOW_S) == {}
+
+
+def test_the_table_holds_the_newest_labels_of_the_users_seen_last(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sure_labels, "MOST_OF_USER", 3)
+    monkeypatch.setattr(sure_labels, "MOST", 5)
+    keys = [name_key(str(i)) for i in range(6)]
+    for uid in range(3):
+        known = {key: Label("A", 1, (Seen(i, "A", 1.0, NOW_S + i),)) for i, key in enumerate(keys)}
+        os.utime(publish(config, uid, known), (uid, uid))
+    found = SureLabels(config).records(NOW_S)
+    newest = [f"{key}=A:1.000" for key in reversed(keys)]
+    assert found == {"label.2": " ".join(newest[:3]), "label.1": " ".join(newest[:2])}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -103,6 +176,9 @@ def test_the_keys_not_used_for_longest_are_forgotten(tmp_path: Path) -> None:
         '{"schema": "pal.labels/1"}\n{"key": "nx", "class": "A", "jobs": 1, "seen": []}\n',
         '{"schema": "pal.labels/1"}\n{"key": "nx", "class": "A", "jobs": 1, "seen": [[1, "A", 1]]}\n',
         '{"schema": "pal.labels/1"}\n{"key": "nx"\n',
+        '{"schema": "pal.labels/1"}\n{"key": "nx", "class": "A", "jobs": 1, "seen": [[1, "A", NaN, 1]]}\n',
+        '{"schema": "pal.labels/1"}\n{"key": "nx", "class": "A", "jobs": 1, "seen": [[1, "A", 7, 1]]}\n',
+        '{"schema": "pal.labels/1"}\n{"key": "nx", "class": "A", "jobs": 1, "seen": [[1, "A", 1, Infinity]]}\n',
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_told_in_one_line(text: str, tmp_path: Path) -> None:

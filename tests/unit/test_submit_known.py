@@ -188,9 +188,15 @@ def test_with_a_checkpoint_the_wrapper_holds_the_observed_script(env: dict[str, 
     assert sent.rstrip().endswith("; srun python3 train.py")
 
 
-@pytest.mark.parametrize("words", [["-a", "1-3"], ["--pal-observe=0"]])
-def test_a_job_that_is_not_to_be_observed_goes_as_it_is(words: list[str], env: dict[str, str], tmp_path: Path) -> None:
-    done = palsub(env | {"SLURM_PAL_SENSITIVITY_OBSERVE_S": "120"}, *words, "job.sh", stdin=subprocess.DEVNULL)
+def test_an_array_is_observed_in_one_of_its_tasks(env: dict[str, str], tmp_path: Path) -> None:
+    palsub(env, "--pal-observe=120", "-a", "1-3", "job.sh", stdin=subprocess.DEVNULL)
+    sent = (tmp_path / "sent").read_text()
+    assert "SLURM_ARRAY_TASK_MIN" in sent and sent.endswith("fi 2>/dev/null; srun python3 train.py\n")
+
+
+def test_a_job_that_is_not_to_be_observed_goes_as_it_is(env: dict[str, str], tmp_path: Path) -> None:
+    env |= {"SLURM_PAL_SENSITIVITY_OBSERVE_S": "120"}
+    done = palsub(env, "--pal-observe=0", "job.sh", stdin=subprocess.DEVNULL)
     assert (tmp_path / "sent").read_bytes() == BODY and done.stderr == ""
 
 

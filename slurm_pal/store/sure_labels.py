@@ -1,0 +1,92 @@
+"""Labels that are sure enough, of all users, as records of the submit filter's table (docs/filter.md).
+
+    ["label.1000"] = "nf1978775bb67ae93=A:0.970 ..."    one user: KEY=CLASS:CONFIDENCE, the newest first
+
+The filter believes what stands there without a look at clock or confidence, so both are judged here. A
+publisher writes a table every few seconds: a file that has not changed is read again only once a day, since
+labels age by a thousandth in that time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+from slurm_pal.config import Config
+from slurm_pal.errors import DataError
+from slurm_pal.sensitivity.cascade import HISTORY, decides
+from slurm_pal.sensitivity.history import evidence
+from slurm_pal.store import labels
+
+MOST_OF_USER = 100
+MOST = 10_000
+"""Labels in the table, of the users who were measured last: some 280 kB."""
+BELIEVED_S = 86400.0
+"""A file that was read is not read again for so long, unless it changes."""
+
+_FILE = re.compile(r"(0|[1-9]\d{0,9})\.jsonl")
+_KEY = re.compile(r"[ns][0-9a-f]{16}")
+
+
+class _Read(NamedTuple):
+    """What was taken of one file."""
+
+    signature: tuple[int, ...]
+    at_s: float
+    entries: tuple[str, ...]
+
+
+class SureLabels:
+    """The labels of a site, as far as `sensitivity.history_sure` lets them decide."""
+
+    def __init__(self, config: Config) -> None:
+        self._folder = labels.site_folder(config.snapshot_path)
+        self._sure = config.number("sensitivity", HISTORY + "_sure")
+        self._trust = config.text("sensitivity", "trust")
+        self._known: dict[int, _Read] = {}  # uid -> what its file held
+
+    def records(self, now_s: float) -> dict[str, str]:
+        """`label.UID` -> its labels, and `trust` where it is not the users' word alone that counts.
+
+        Files that cannot be used say nothing; whoever writes them replaces them.
+        """
+        found: dict[str, str] = {}
+        left, known = MOST, {}
+        for _, uid, signature in sorted(self._files(), reverse=True):
+            known[uid] = self._read(uid, signature, now_s)
+            entries = known[uid].entries[:left]
+            left -= len(entries)
+            if entries:
+                found[f"label.{uid}"] = " ".join(entries)
+            if not left:
+                break
+        self._known = known
+        return found | ({"trust": self._trust} if found and self._trust != "user" else {})
+
+    def _files(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """When changed, user, and what tells one state of the file from another."""
+        found: list[tuple[int, int, tuple[int, ...]]] = []
+        try:
+            for entry in os.scandir(self._folder):
+                name = _FILE.fullmatch(entry.name)
+                if name:
+                    info = entry.stat(follow_symlinks=False)
+                    found.append((info.st_mtime_ns, int(name[1]), (info.st_mtime_ns, info.st_ino, info.st_size)))
+        except OSError:  # no folder: nobody was measured yet
+            return []
+        return found
+
+    def _read(self, uid: int, signature: tuple[int, ...], now_s: float) -> _Read:
+        before = self._known.get(uid)
+        if before and before.signature == signature and 0 <= now_s - before.at_s < BELIEVED_S:
+            return before
+        try:
+            known = labels.read(labels.path_of(self._folder, uid))
+        except DataError:
+            known = {}
+        newest = sorted(known.items(), key=lambda pair: (-pair[1].seen[-1].at_s, pair[0]))
+        told = [(key, evidence(label, "", now_s)) for key, label in newest if _KEY.fullmatch(key)]
+        sure = [f"{key}={one.sensitivity}:{one.confidence:.3f}" for key, one in told
+                if decides(one, {HISTORY: self._sure})]  # fmt: skip
+        return _Read(signature, now_s, tuple(sure[:MOST_OF_USER]))
