@@ -18,10 +18,10 @@ MOST = 10**15
 _CLASH = "pal: ITER {} is beyond TOTAL {}: reported without the total"
 
 
-def _put(job: int, word: Callable[[str], dict[str, str]]) -> None:
+def _put(word: Callable[[str], dict[str, str]]) -> None:
     from slurm_pal.submit.processes import runner
 
-    run = runner(TIMEOUT_S)
+    run, job = runner(TIMEOUT_S), inside.named(os.environ)
     comment = inside.comment_of(run, job)
     inside.put(run, job, comment, word(comment))
 
@@ -56,7 +56,7 @@ def progress(iteration: int, total: int | None, every: float) -> None:
     now_s, restart = time.time(), inside.restarts(os.environ)
     try:
         if inside.due(job, restart, every, now_s, os.environ):
-            _put(job, lambda _: inside.progress_word(iteration, total, now_s, restart))
+            _put(lambda _: inside.progress_word(iteration, total, now_s, restart))
     except (PalError, OSError) as error:
         click.echo(f"pal: progress not reported: {one_line(error)}", err=True)
 
@@ -70,10 +70,10 @@ def ack(failed: bool) -> None:
     A script that takes SIGUSR1 by itself calls it too. Of the tasks of a step only the first speaks. When
     Slurm does not answer, that is one line on stderr and exit code 0: a job never fails because of this.
     """
-    job = inside.job_id(os.environ)
+    inside.job_id(os.environ)
     if not inside.speaks(os.environ) or (not failed and inside.touch_ack(os.environ)):
         return
     try:
-        _put(job, lambda comment: inside.ack_word(comment, inside.restarts(os.environ), failed))
+        _put(lambda comment: inside.ack_word(comment, inside.restarts(os.environ), failed))
     except (PalError, OSError) as error:
         click.echo(f"pal: checkpoint not acknowledged: {one_line(error)}", err=True)

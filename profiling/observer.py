@@ -157,7 +157,7 @@ def run(wanted: Wanted, environ: Mapping[str, str]) -> Behaviour:
     own = _kernels(wanted.kernels, devices[0].model)
     judge = judge_of(wanted.classifier, own.centroids if own else {})
     alive = (lambda: os.path.exists(f"/proc/{wanted.pid}")) if wanted.pid else (lambda: True)
-    means = Means(lambda seen: _tell(job, seen, wanted), alive=alive)
+    means = Means(lambda seen: _tell(inside.named(environ), seen, wanted), alive=alive)
     statics = _statics(sensors, devices)
     with contextlib.ExitStack() as opened:
         watched = []
@@ -235,7 +235,7 @@ def _kernels(path: str, model: str) -> Kernels | None:
         return None
 
 
-def _tell(job: int, seen: Behaviour, wanted: Wanted) -> None:
+def _tell(job: str, seen: Behaviour, wanted: Wanted) -> None:
     """Put the word into the job's comment, and once more where somebody wrote over it; what fails is not said."""
     from slurm_pal.submit.processes import runner
 

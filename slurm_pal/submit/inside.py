@@ -23,6 +23,16 @@ def job_id(environment: Mapping[str, str]) -> int:
     return int(text)
 
 
+def named(environment: Mapping[str, str]) -> str:
+    """How Slurm's commands name this job and no other. Raises UsageError outside of one.
+
+    The last task of an array to start has the array's own id, by which all of its tasks are meant.
+    """
+    job = job_id(environment)
+    array, task = environment.get("SLURM_ARRAY_JOB_ID", ""), environment.get("SLURM_ARRAY_TASK_ID", "")
+    return f"{array}_{task}" if array.isdigit() and task.isdigit() else str(job)
+
+
 def speaks(environment: Mapping[str, str]) -> bool:
     """Whether this process speaks for the job: of the tasks of a step only the first does."""
     return environment.get("SLURM_PROCID", "0") == "0"
@@ -47,16 +57,16 @@ def ack_word(comment: str, restart: int, failed: bool) -> dict[str, str]:
     return {marks.ACK: f"{restart}.{last + 1}"} | ({"failed": "1"} if failed else {})
 
 
-def comment_of(run: Runner, job: int) -> str:
-    """A job's comment as it is, blanks and line ends included. Raises SlurmError.
+def comment_of(run: Runner, job: str) -> str:
+    """A job's (`named`) comment as it is, blanks and line ends included. Raises SlurmError.
 
     squeue is the only command that prints it with nothing around it.
     """
-    text = _checked(run, ["squeue", "-h", "-j", str(job), "-o", "%k"]).stdout.removesuffix("\n")
+    text = _checked(run, ["squeue", "-h", "-j", job, "-o", "%k"]).stdout.removesuffix("\n")
     return "" if text == "(null)" else text
 
 
-def put(run: Runner, job: int, comment: str, pairs: dict[str, str]) -> None:
+def put(run: Runner, job: str, comment: str, pairs: dict[str, str]) -> None:
     """Put a word into a job's comment, and keep all else. Raises SlurmError, or DataError when it gets too long."""
     text = marks.put(comment, pairs)
     if text is None:

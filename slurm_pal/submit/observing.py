@@ -5,8 +5,7 @@ command. So line numbers, `$0`, process ids, signals and the exit status stay wh
 observer is put into the background at once, has no stream of the job's, and whether it starts,
 runs or dies is nothing to the script. Only a shell can be told so: other scripts are left alone.
 
-Of an array one task is observed: the first, as told by the variables that Slurm gives to each task. The
-task that starts last has the job id of the whole array, and a word on that would be one on all of its tasks.
+Of an array one task is observed: the first, as told by the variables that Slurm gives to each task.
 """
 
 from __future__ import annotations
@@ -38,11 +37,7 @@ _GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-so
 LONGEST_NAME = 40
 """Of a shell, in a message."""
 
-_OF_ARRAY = (
-    'if [ "${{SLURM_ARRAY_TASK_ID-}}" = "${{SLURM_ARRAY_TASK_MIN-}}" ] && '
-    '{{ [ "${{SLURM_JOB_ID-}}" != "${{SLURM_ARRAY_JOB_ID-}}" ] || [ "${{SLURM_ARRAY_TASK_COUNT-}}" = 1 ]; }}; '
-    "then {}; fi 2>/dev/null"
-)
+_OF_ARRAY = 'if [ "${{SLURM_ARRAY_TASK_ID-}}" = "${{SLURM_ARRAY_TASK_MIN-}}" ]; then {}; fi 2>/dev/null'
 """Decided in each task by the shell alone: no process is started where nobody observes."""
 
 

@@ -58,6 +58,13 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
+def test_in_a_task_of_an_array_the_word_is_on_that_task_alone(job: Job) -> None:
+    job.command("squeue", '[ "$*" = "-h -j 77_3 -o %k" ] || exit 9\ncat "$COMMENT"; echo')
+    job.command("scontrol", '[ "$1 $2" = "update JobId=77_3" ] || exit 9\nprintf %s "${3#Comment=}" > "$COMMENT"')
+    assert job.pal("progress", "12", SLURM_ARRAY_JOB_ID="77", SLURM_ARRAY_TASK_ID="3") == (0, "")
+    assert "pal:it=12" in job.comment
+
+
 def test_progress_is_put_beside_the_users_text_and_not_too_often(job: Job) -> None:
     assert job.pal("progress", "1200", "5000") == (0, "")
     word = marks.read(job.comment, marks.PROGRESS)
