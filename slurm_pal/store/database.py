@@ -9,6 +9,7 @@ and works for every user (mode 0644, rollback journal: a WAL would need a writab
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sqlite3
 import time
@@ -43,6 +44,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX records_by_node ON records (node, valid, ts)",
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     ),
+    (
+        "ALTER TABLE records ADD COLUMN sweep TEXT NOT NULL DEFAULT ''",
+        "UPDATE records SET sweep = json_extract(json, '$.sweep_id')",
+        "CREATE INDEX records_by_sweep ON records (sweep, uuid, ts)",
+        """CREATE TABLE reduced (      -- derived from the records, see reduced.py
+            sweep TEXT PRIMARY KEY,
+            stamp TEXT NOT NULL,        -- of what it was derived from
+            data BLOB NOT NULL
+        )""",
+    ),
 )
 """Statements that lead from one schema version to the next; the version is their number. Append only."""
 
@@ -70,6 +81,16 @@ class SweepSpan(NamedTuple):
     last_s: float
     records: int
     gpus: int
+
+
+class Extent(NamedTuple):
+    """Which records a sweep has; two extents that are equal have the same ones."""
+
+    sweep_id: str
+    first_s: float  # Unix s of its oldest record
+    last_s: float
+    records: int
+    newest_row: int  # the one that was added last
 
 
 class Condition(NamedTuple):
@@ -131,9 +152,9 @@ class Database(Opened):
                 line = record.to_json()
                 row = (
                     record.run_id, min(record.ts_end, now_s), record.gpu.uuid, record.node_name, record.gpu.slurm_index,
-                    record.bench.id, record.bench.sensitivity_class, int(record.valid), line,
+                    record.bench.id, record.bench.sensitivity_class, int(record.valid), line, record.sweep_id,
                 )  # fmt: skip
-                cursor = self._connection.execute("INSERT OR IGNORE INTO records VALUES (?,?,?,?,?,?,?,?,?)", row)
+                cursor = self._connection.execute("INSERT OR IGNORE INTO records VALUES (?,?,?,?,?,?,?,?,?,?)", row)
                 if cursor.rowcount:
                     new += 1
                     continue
@@ -168,7 +189,7 @@ class Database(Opened):
     def sweeps(self) -> list[SweepSpan]:
         """All sweeps of which there is a record, by their newest record."""
         query = (
-            "SELECT json_extract(json, '$.sweep_id') AS sweep, min(ts), max(ts), count(*), count(DISTINCT uuid) "
+            "SELECT sweep, min(ts), max(ts), count(*), count(DISTINCT uuid) "
             "FROM records GROUP BY sweep ORDER BY max(ts), sweep"
         )
         with said(self.path):
@@ -176,13 +197,52 @@ class Database(Opened):
 
     def records_in(self, span: SweepSpan) -> list[Record]:
         """The records of one sweep, by time."""
+        query = "SELECT ts, json FROM records WHERE sweep = ? ORDER BY ts, run_id"
+        with said(self.path):
+            return [_record(ts, line) for ts, line in self._connection.execute(query, (span.sweep_id,))]
+
+    def extents(self, since_s: float) -> list[Extent]:
+        """All sweeps that have a record not older than `since_s` (Unix s), by their oldest one."""
         query = (
-            "SELECT ts, json FROM records WHERE ts BETWEEN ? AND ? AND json_extract(json, '$.sweep_id') = ? "
-            "ORDER BY ts, run_id"
+            "SELECT sweep, min(ts) AS first, max(ts), count(*), max(rowid) FROM records "
+            "GROUP BY sweep HAVING max(ts) >= ? ORDER BY first, sweep"
         )
         with said(self.path):
-            rows = self._connection.execute(query, (span.first_s, span.last_s, span.sweep_id))
-            return [_record(ts, line) for ts, line in rows]
+            return [Extent(*row) for row in self._connection.execute(query, (since_s,))]
+
+    def by_gpu(self, sweep_id: str) -> Iterator[list[Record]]:
+        """The records of one sweep, those of one GPU after another, by UUID; only those are in memory."""
+        query = "SELECT uuid, ts, json FROM records WHERE sweep = ? ORDER BY uuid, ts"
+        with said(self.path):
+            rows = self._connection.execute(query, (sweep_id,))
+            for _, mine in itertools.groupby(rows, key=lambda row: row[0]):
+                yield [_record(ts, line) for _, ts, line in mine]
+
+    def newest_cluster(self) -> str:
+        """The cluster that the newest record names; "" without a record."""
+        query = "SELECT json_extract(json, '$.cluster') FROM records ORDER BY ts DESC, run_id DESC LIMIT 1"
+        with said(self.path):
+            row = self._connection.execute(query).fetchone()
+        return str(row[0]) if row else ""
+
+    def kept(self, sweep_id: str, stamp: str) -> bytes | None:
+        """What was derived from a sweep under this stamp, None where there is no such thing."""
+        query = "SELECT data FROM reduced WHERE sweep = ? AND stamp = ?"
+        with said(self.path):
+            row = self._connection.execute(query, (sweep_id, stamp)).fetchone()
+        return row[0] if row else None
+
+    def keep(self, sweep_id: str, stamp: str, data: bytes) -> None:
+        """Keep what was derived from a sweep instead of what was kept before."""
+        with said(self.path), self._connection:
+            self._connection.execute("INSERT OR REPLACE INTO reduced VALUES (?,?,?)", (sweep_id, stamp, data))
+
+    def keep_only(self, sweep_ids: Iterable[str]) -> None:
+        """Forget what was derived from all other sweeps."""
+        with said(self.path), self._connection:
+            held = [row[0] for row in self._connection.execute("SELECT sweep FROM reduced")]
+            gone = set(held).difference(sweep_ids)
+            self._connection.executemany("DELETE FROM reduced WHERE sweep = ?", [(name,) for name in sorted(gone)])
 
     def conditions(self, valid: bool) -> list[Condition]:
         """In which environment each GPU was last measured (`valid`), or last seen by a run of any worth."""

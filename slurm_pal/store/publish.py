@@ -8,13 +8,12 @@ from typing import NamedTuple
 from slurm_pal.config import Config
 from slurm_pal.errors import DataError
 from slurm_pal.files import read_trusted, write_atomic
-from slurm_pal.store import gpus_text, kernels, snapshot
+from slurm_pal.store import gpus_text, kernels, reduced, snapshot
 from slurm_pal.store.database import Database, open_database
 from slurm_pal.store.snapshot import FLAGS, GpuScore
 from slurm_pal.variability.classify import Classification, GpuStanding, classify_sweeps
 from slurm_pal.variability.params import DAY_S, Params
-from slurm_pal.variability.records import Record
-from slurm_pal.variability.runs import in_order
+from slurm_pal.variability.runs import Sweep, horizon_s, in_order
 
 KERNELS_D = 30.0
 """Of so many days before the newest record the sweep's kernels are taken, by which jobs are told apart."""
@@ -65,15 +64,15 @@ def publish(
         with open_database(config.state_dir, write=True) as opened:
             return publish(config, now_s, opened, method=method, cluster=cluster)
     params = params_of(config, method)
-    held = _Held(database, now_s - params.retention_d * DAY_S)
-    if not held.spans:
+    held = _Held(database, now_s, params)
+    if not held.extents:
         raise DataError(
             f"{database.path} holds no measurement of the last {params.retention_d:g} days, "
             "the snapshot is left as it is: run pal-profile run"
         )
-    found = classify_sweeps(in_order(held.batches(), now_s, params), now_s, params)
+    found = classify_sweeps(in_order(held.batches(), now_s), now_s, params)
     scores = [_score(gpu) for gpu in found.gpus]
-    name = held.cluster if cluster is None else cluster
+    name = database.newest_cluster() if cluster is None else cluster
     path = config.snapshot_path
     old = _old(path)
     epoch = 0 if old is None else old.epoch  # an empty snapshot is false, too
@@ -93,29 +92,25 @@ def publish(
 
 
 class _Held:
-    """The records of the retention, read sweep by sweep: those of thousands of nodes do not fit into memory."""
+    """The sweeps of the retention, one after the other: all records of thousands of nodes do not fit into memory."""
 
-    def __init__(self, database: Database, since_s: float) -> None:
-        spans = (span for span in database.sweeps() if span.last_s >= since_s)
-        self.spans = sorted(spans, key=lambda span: span.first_s)
+    def __init__(self, database: Database, now_s: float, params: Params) -> None:
+        self.extents = database.extents(horizon_s(now_s, params))
         self.points = kernels.Points()
-        self._database = database
-        self._newest = (0.0, "", "")  # Unix s, run_id, cluster of the newest record read so far
+        self._database, self._now_s, self._params = database, now_s, params
 
-    @property
-    def cluster(self) -> str:
-        """That of the newest record, once all are read."""
-        return self._newest[2]
-
-    def batches(self) -> Iterator[tuple[float, list[Record]]]:
-        """For `runs.in_order`; what else is wanted of the records is noted as they go by."""
-        recent_s = max(span.last_s for span in self.spans) - KERNELS_D * DAY_S
-        for span in self.spans:
-            records = self._database.records_in(span)
-            for record in records if span.last_s >= recent_s else ():
-                self.points.take(record)
-            self._newest = max([self._newest, *((one.ts_end, one.run_id, one.cluster) for one in records[-1:])])
-            yield span.first_s, records
+    def batches(self) -> Iterator[tuple[float, Sweep | None]]:
+        """For `runs.in_order`; what the kernels need is noted as it goes by."""
+        recent_s = max(extent.last_s for extent in self.extents) - KERNELS_D * DAY_S
+        for extent in self.extents:
+            found = reduced.read(self._database, extent, self._now_s, self._params)
+            for kernel in found.kernels if extent.last_s >= recent_s else ():
+                self.points.take(kernel.record())
+            sweep = found.sweep
+            del found  # the fold needs the room
+            yield extent.first_s, sweep
+            del sweep
+        reduced.forget_others(self._database, self.extents)
 
 
 def _encoded(scores: list[GpuScore], found: Classification, cluster: str, epoch: int, written_s: float) -> bytes:

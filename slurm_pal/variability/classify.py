@@ -24,6 +24,7 @@ from slurm_pal.variability.records import Record
 from slurm_pal.variability.residence import newest, residents
 from slurm_pal.variability.runs import Group, Sighting, Sweep, sweeps
 from slurm_pal.variability.slowdown import Standing, age_state, confidence, shrunk, standing
+from slurm_pal.variability.succession import background, kin
 
 
 class GpuStanding(NamedTuple):
@@ -88,6 +89,9 @@ def classify_each(
             yield sweep, fold.fork().finish(sweep.ts)
 
 
+_STATES = ("fresh", "stale", "unknown")
+
+
 class _Chosen(NamedTuple):
     """The track that speaks for one GPU in one sensitivity class."""
 
@@ -98,6 +102,11 @@ class _Chosen(NamedTuple):
     position: int  # in the standing
 
 
+def _kind(group: Group) -> str:
+    """Its part in finding out what belongs to a node; "" for none, and then to no class either."""
+    return "pcie" if group.benchmark.startswith("pcie") else group.sensitivity
+
+
 class _Fold:
     """The state between two sweeps. Lives only within one call of `classify`."""
 
@@ -106,6 +115,8 @@ class _Fold:
         self.tracks: dict[Group, dict[str, Track]] = {}
         self.seen: dict[str, Sighting] = {}
         self.standings: dict[Group, Standing] = {}
+        self.methods: dict[Group, list[Group]] = {}  # kin -> its groups, the newest method first
+        self.outdated: dict[Group, frozenset[str]] = {}  # GPUs whose environment is another one since
         self.held: dict[Group, Held] = {}
         self.coupled: frozenset[str] = frozenset()
         self.faulty: dict[Group, frozenset[str]] = {}
@@ -115,59 +126,90 @@ class _Fold:
         """A copy that can be finished while this one goes on; it must not take in another sweep."""
         twin = copy.copy(self)
         twin.standings, twin.held, twin.faulty = dict(self.standings), dict(self.held), dict(self.faulty)
+        twin.outdated = dict(self.outdated)
         return twin
 
     def take(self, sweep: Sweep) -> None:
         """Take in one sweep; sweeps come in time order."""
         self.seen = newest(self.seen, sweep.sightings)
-        touched: dict[Group, None] = {}
+        # Equal groups of a sweep are one object, and that is quicker to look up than its eight fields.
+        series_of: dict[int, tuple[dict[str, Track], dict[str, Course] | None]] = {}
+        touched: list[Group] = []
         for seen in sweep.observations:
-            series = self.tracks.setdefault(seen.group, {})
+            mine = series_of.get(id(seen.group))
+            if mine is None:
+                touched.append(seen.group)
+                mine = series_of[id(seen.group)] = self._series(seen.group)
+            series, courses = mine
             before = series.get(seen.uuid)
-            series[seen.uuid] = observe(before, seen, self.params)
-            course = self.courses.setdefault(seen.group, {}).setdefault(seen.uuid, Course())
-            course.follow(before, series[seen.uuid], seen, self.params)
-            touched[seen.group] = None
-        self._evaluate(sorted(touched), sweep.ts)
+            series[seen.uuid] = after = observe(before, seen, self.params)
+            if courses is not None:
+                course = courses.get(seen.uuid) or courses.setdefault(seen.uuid, Course())
+                course.follow(before, after, seen, self.params)
+        self._evaluate(sorted(group for group in touched if _kind(group)), sweep.ts)
 
-    def current(self, uuid: str, track: Track, at_s: float) -> bool:
-        """Whether a score still counts: not too old, and measured in today's environment."""
-        if age_state(track.ts, at_s, self.params) == "unknown":
-            return False
+    def _series(self, group: Group) -> tuple[dict[str, Track], dict[str, Course] | None]:
+        """Where the tracks of a group are, and its courses: links and hosts vary by more than drift's thresholds."""
+        if group not in self.tracks:
+            self.methods.setdefault(kin(group), []).insert(0, group)
+        tracks = self.tracks.setdefault(group, {})
+        return tracks, self.courses.setdefault(group, {}) if group.sensitivity else None
+
+    def _alive(self, group: Group, at_s: float) -> dict[str, Track]:
+        """The tracks of a group that are not too old."""
+        return {u: t for u, t in self.tracks[group].items() if age_state(t.ts, at_s, self.params) != "unknown"}
+
+    def _changed(self, uuid: str, track: Track) -> bool:
+        """Whether the GPU is in another environment now than when it was measured."""
         known = self.seen.get(uuid)
-        return known is None or not known.environment.changed_since(track.last.environment)
+        return known is not None and known.environment.changed_since(track.last.environment)
 
     def _evaluate(self, touched: Iterable[Group], at_s: float) -> None:
-        touched = list(touched)
-        for group in touched:
-            alive = {u: t for u, t in self.tracks[group].items() if self.current(u, t, at_s)}
-            self.standings[group] = standing(group, alive, self.params)
-        self.coupled = self._node_coupled()
-        for group in touched:
-            if group.sensitivity in SENSITIVITY_CLASSES:
-                self._hold(group)
+        """Bring groups up to date.
 
-    def _hold(self, group: Group) -> None:
-        now, tracks = self.standings[group], self.tracks[group]
+        A number measured in another environment is no score, but stays in its group, which so keeps its median.
+        """
+        tracks_of: dict[Group, tuple[dict[str, Track], Group | None]] = {}
+        for group in touched:
+            own = self._alive(group, at_s)
+            self.outdated[group] = frozenset(u for u, t in own.items() if self._changed(u, t))
+            methods = self.methods[kin(group)]
+            older = ((g, self._alive(g, at_s)) for g in methods[methods.index(group) + 1 :])
+            tracks_of[group] = background(own, older)
+            self.standings[group] = standing(group, tracks_of[group][0], self.params)
+        self.coupled = self._node_coupled()
+        for group, (tracks, heir_of) in tracks_of.items():
+            if group.sensitivity in SENSITIVITY_CLASSES:
+                self._hold(group, tracks, heir_of)
+
+    def _hold(self, group: Group, tracks: dict[str, Track], heir_of: Group | None) -> None:
+        now = self.standings[group]
         self.faulty[group] = frozenset()
         if group.sensitivity == "A":
             self.faulty[group] = flags.suspect_hardware(now.uuids, now.slowdown, now.z, tracks, self.params)
         unfit = frozenset(u for u in now.uuids if "degraded" in tracks[u].last.flags)
         if group.sensitivity == "B":
             unfit |= self.coupled
-        held = classes.step(self.held.get(group), now, unfit, self.faulty[group], self.params)
+        before = self.held.get(group) or (self.held.get(heir_of) if heir_of else None)
+        held = classes.step(before, now, unfit, self.faulty[group], self.params)
         if held is None:
             self.held.pop(group, None)
         else:
             self.held[group] = held
 
+    def _scored(self, group: Group) -> list[int]:
+        """Positions in the group's standing of the GPUs whose score it tells."""
+        own, outdated = self.tracks[group], self.outdated[group]
+        return [i for i, u in enumerate(self.standings[group].uuids) if u in own and u not in outdated]
+
     def _node_coupled(self) -> frozenset[str]:
         """By class B or by PCIe, against class A, each over all groups."""
         z: dict[str, dict[str, float]] = {"A": {}, "B": {}, "pcie": {}}
         for group, now in sorted(self.standings.items()):
-            kind = "pcie" if group.benchmark.startswith("pcie") else group.sensitivity
+            kind = _kind(group)
             if kind in z and not now.small:
-                z[kind].update(zip(now.uuids, now.z.tolist(), strict=True))
+                values = now.z.tolist()
+                z[kind].update((now.uuids[i], values[i]) for i in self._scored(group))
         node_of = {u: s.node for u, s in self.seen.items()}
         found = (flags.node_coupled(node_of, z[kind], z["A"], self.params) for kind in ("B", "pcie") if z[kind])
         return frozenset().union(*found)
@@ -204,18 +246,21 @@ class _Fold:
         return tuple(sorted(found, key=lambda f: (f.seen_s, f.uuid, f.benchmark)))
 
     def _choose(self, sensitivity: str, present: list[Sighting], now_s: float) -> dict[str, _Chosen]:
-        """For each GPU the track to use: one that still counts, of the preferred benchmark, the newest."""
+        """For each GPU the track to use: one that still counts, fresh, of the preferred benchmark, the newest.
+
+        Fresh comes first: a benchmark that is measured no longer does not speak on for months.
+        """
         here = {s.uuid for s in present}
         best: dict[str, tuple[tuple[object, ...], _Chosen]] = {}
         for group in sorted(g for g in self.tracks if g.sensitivity == sensitivity):
             now = self.standings[group]
-            position = {u: i for i, u in enumerate(now.uuids)}
+            position = {now.uuids[i]: i for i in self._scored(group)}
             for uuid, track in self.tracks[group].items():
                 if uuid not in here:
                     continue
                 state = age_state(track.ts, now_s, self.params) if uuid in position else "unknown"
                 found = None if state == "unknown" else now
-                rank = (state == "unknown", preference(group.benchmark), -track.ts, group)
+                rank = (_STATES.index(state), preference(group.benchmark), -track.ts, group)
                 if uuid not in best or rank < best[uuid][0]:
                     best[uuid] = (rank, _Chosen(group, track, state, found, position.get(uuid, -1)))
         return {uuid: pick for uuid, (_, pick) in best.items()}
@@ -322,15 +367,16 @@ class _Fold:
     def _summaries(self) -> Iterator[GroupSummary]:
         for group, now in sorted(self.standings.items()):
             held = self._classes_of(group) if group.sensitivity in SENSITIVITY_CLASSES else None
-            if not now.uuids:
+            mine = self._scored(group)
+            if not mine:
                 continue
-            ordinary = [s for u, s in zip(now.uuids, now.slowdown, strict=True) if held is None or u not in held.lone]
+            ordinary = now.slowdown[[i for i in mine if held is None or now.uuids[i] not in held.lone]]
             yield GroupSummary(
                 group=group,
-                gpus=len(now.uuids),
+                gpus=len(mine),
                 classes=len(held.centroids) if held else 0,
-                lone=len(held.lone) if held else 0,
+                lone=len(mine) - len(ordinary),
                 silhouette=held.silhouette if held else None,
-                spread=float(np.std(ordinary)) if ordinary else 0.0,
+                spread=float(np.std(ordinary)) if len(ordinary) else 0.0,
                 repeatability=now.repeatability,
             )

@@ -10,6 +10,7 @@ that neither the noise of a run nor the usual wandering of GPUs over weeks expla
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -53,39 +54,48 @@ class Point(NamedTuple):
     variance: float  # of one run
 
 
-@dataclass
-class Course:
-    """The believed runs of one GPU in one group since the last step, and what happened before."""
+_FIELDS = len(Point._fields)
+_TS, _SPEED = Point._fields.index("ts"), Point._fields.index("speed")
 
-    points: list[Point] = field(default_factory=list)
-    events: list[Finding] = field(default_factory=list)
+
+@dataclass(slots=True)
+class Course:
+    """The believed runs of one GPU in one group since the last step, and what happened before.
+
+    There is one for each GPU and benchmark, so the runs are plain numbers, and nearly all share the empty tuple.
+    """
+
+    points: array[float] = field(default_factory=lambda: array("d"))  # ts, speed and variance of one after the other
+    events: tuple[Finding, ...] = ()
 
     def follow(self, before: Track | None, after: Track, seen: Observation, params: Params) -> None:
         """Take in what `observe` made of one more run."""
+        if after is before:  # not taken in
+            return
         if before is None or seen.environment.changed_since(before.last.environment):
-            self.points = [_point(seen, params)]
+            self.points = array("d", _point(seen, params))
             return
         held_back = before.pending
         if after.pending is not None:  # not believed yet
             if before.runs == 1 and held_back is None and after.speed == seen.speed:
-                self.points = [_point(seen, params)]  # the faster of two single runs is held
+                self.points = array("d", _point(seen, params))  # the faster of two single runs is held
             return
         if held_back is None:
-            self.points.append(_point(seen, params))
+            self.points.extend(_point(seen, params))
         elif after.speed == seen.speed != before.speed:  # the held score was given up
             if held_back.ts > before.ts:
                 level = (held_back.speed + seen.speed) / 2.0
                 self._note(STEP, before, held_back, seen, level, params)
-            self.points = [_point(held_back, params), _point(seen, params)]
+            self.points = array("d", (*_point(held_back, params), *_point(seen, params)))
         else:
             self._note(TRANSIENT, before, held_back, seen, held_back.speed, params)
-            self.points.append(_point(seen, params))
+            self.points.extend(_point(seen, params))
 
     def _note(
         self, kind: str, before: Track, first: Observation, seen: Observation, level: float, params: Params
     ) -> None:
         sd = _jump_sd(before, first, params)
-        self.events.append(_finding(kind, seen, first.ts, before.speed - level, sd))
+        self.events += (_finding(kind, seen, first.ts, before.speed - level, sd),)
 
 
 def _finding(kind: str, seen: Observation, since_s: float, slower: float, sd: float) -> Finding:
@@ -123,12 +133,13 @@ def drift_of(course: Course, last: Observation, repeatability: float, params: Pa
     bounds what is known of an old score, would excuse any slope over half a year.) A step is
     what one change of level explains better than a slope does.
     """
-    points = course.points
-    span_d = (points[-1].ts - points[0].ts) / DAY_S if points else 0.0
-    if len(points) < MIN_RUNS or span_d < MIN_SPAN_D:
+    first, last_of = course.points[:_FIELDS], course.points[-_FIELDS:]
+    span_d = (last_of[_TS] - first[_TS]) / DAY_S if first else 0.0
+    if len(course.points) < MIN_RUNS * _FIELDS or span_d < MIN_SPAN_D:
         return None
-    if abs(points[-1].speed - points[0].speed) < MIN_CHANGE / 2.0:  # spares the algebra for nearly all GPUs
+    if abs(last_of[_SPEED] - first[_SPEED]) < MIN_CHANGE / 2.0:  # spares the algebra for nearly all GPUs
         return None
+    points = [Point._make(course.points[i : i + _FIELDS]) for i in range(0, len(course.points), _FIELDS)]
     days = np.array([(p.ts - points[0].ts) / DAY_S for p in points])
     speed = np.array([p.speed - points[0].speed for p in points])
     covariance = _covariance(points, days, repeatability, params)
@@ -138,9 +149,8 @@ def drift_of(course: Course, last: Observation, repeatability: float, params: Pa
     levels = [_fit((days >= days[k]).astype(np.float64), speed, covariance) for k in range(2, len(points) - 1)]
     k = min(range(len(levels)), key=lambda i: levels[i].misfit)
     if levels[k].misfit < slope.misfit and abs(levels[k].change) > DRIFT_SIGMAS * levels[k].sd:
-        first, second = points[k + 2], points[k + 3]
-        found = _finding(STEP, last, first.ts, -levels[k].change, levels[k].sd)
-        return found._replace(seen_s=second.ts)
+        found = _finding(STEP, last, points[k + 2].ts, -levels[k].change, levels[k].sd)
+        return found._replace(seen_s=points[k + 3].ts)
     return _finding(DRIFT, last, points[0].ts, -slope.change, slope.sd)._replace(seen_s=points[-1].ts)
 
 
@@ -198,9 +208,7 @@ def of_records(records: Iterable[Record], now_s: float, params: Params | None = 
 def of_group(
     group: Group, tracks: dict[str, Track], courses: dict[str, Course], repeatability: float, params: Params
 ) -> list[Finding]:
-    """The events of all GPUs of a group that are measured for a sensitivity class."""
-    if not group.sensitivity:
-        return []  # node health: links and hosts vary by more than these thresholds are made for
+    """The events of all GPUs of a group."""
     found: list[Finding] = []
     for uuid, course in sorted(courses.items()):
         now = [doubt(tracks[uuid], params), drift_of(course, tracks[uuid].last, repeatability, params)]

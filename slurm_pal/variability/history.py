@@ -27,21 +27,25 @@ class Track(NamedTuple):
 
 def observe(track: Track | None, seen: Observation, params: Params) -> Track:
     """The track after one more observation."""
+    changed = track is not None and seen.environment.changed_since(track.last.environment)
+    if changed and track is not None and seen.ts < track.last.ts:
+        return track  # sweeps overlap: what came in before was measured later, in the environment of today
     keep = params.quarantine_n if seen.weight == 1.0 else 0
     recent = (*(track.recent if track else ()), seen.speed)[-keep:] if keep else (track.recent if track else ())
-    if track is None or seen.environment.changed_since(track.last.environment):
+    if track is None or changed:
         return _start(seen, 1, recent if track is None else recent[-1:], params)
-    track = track._replace(recent=recent, last=seen)
+    pending = track.pending
     if _agree(track.speed, track.variance, track.ts, seen, params):
         share = params.alpha * seen.weight
-        return track._replace(
+        return Track(
             speed=(1 - share) * track.speed + share * seen.speed,
             variance=(1 - share) ** 2 * track.variance + share**2 * _variance(seen, params),
             ts=max(track.ts, seen.ts),
             runs=track.runs + 1,
             pending=None,
+            recent=recent,
+            last=seen,
         )
-    pending = track.pending
     if pending and _agree(pending.speed, _variance(pending, params), pending.ts, seen, params):
         return _start(seen, 2, recent, params)
     if track.runs == 1 and pending is None and seen.speed > track.speed:
@@ -49,7 +53,7 @@ def observe(track: Track | None, seen: Observation, params: Params) -> Track:
         # not physical, so the faster run is held and the slower one must prove itself.
         doubtful = seen._replace(speed=track.speed, ts=track.ts, weight=1.0)
         return _start(seen, 1, recent, params)._replace(pending=doubtful)
-    return track._replace(pending=seen)
+    return track._replace(recent=recent, last=seen, pending=seen)
 
 
 def _start(seen: Observation, runs: int, recent: tuple[float, ...], params: Params) -> Track:
@@ -61,8 +65,11 @@ def _variance(seen: Observation, params: Params) -> float:
 
 
 def _agree(speed: float, variance: float, ts: float, seen: Observation, params: Params) -> bool:
+    apart = abs(seen.speed - speed)
+    if apart <= params.jump:  # most runs: spares the arithmetic
+        return True
     total = variance + _variance(seen, params) + drift_variance(seen.ts - ts, params)
-    return abs(seen.speed - speed) <= max(params.jump, params.jump_sigmas * math.sqrt(total))
+    return apart <= params.jump_sigmas * math.sqrt(total)
 
 
 def drift_variance(age_s: float, params: Params) -> float:

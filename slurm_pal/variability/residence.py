@@ -1,4 +1,9 @@
-"""Which GPU is in which slot: a GPU is its UUID, and lives where it was last seen."""
+"""Which GPU is in which slot: a GPU is its UUID, and lives where it was last seen.
+
+A partition of a GPU (MIG, key "PARENT/PROFILE") is in no slot. Its record bears the index that the whole
+GPU has by PCI order; Slurm gives partitions indexes of their own, which nobody can tell from that. And a
+GPU that was seen in parts is no longer one that a job can be given.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +26,27 @@ def residents(known: Mapping[str, Sighting]) -> dict[tuple[str, int], Sighting]:
     """The GPU in each slot (node, Slurm index), by the newest sighting.
 
     A GPU that another one has replaced, and that was seen nowhere since, is in no slot;
-    a slot whose GPU was seen elsewhere since is empty until something is seen there.
+    a slot whose GPU was seen elsewhere since is empty until something is seen there, and so is one
+    whose GPU was seen in parts since.
     """
     slots: dict[tuple[str, int], Sighting] = {}
+    divided: dict[str, tuple[float, str]] = {}
     for sighting in known.values():
+        if parent := parent_of(sighting):
+            divided[parent] = max(divided.get(parent, _when(sighting)), _when(sighting))
+    for sighting in known.values():
+        if parent_of(sighting) or _when(sighting) < divided.get(sighting.uuid, _when(sighting)):
+            continue
         slot = (sighting.node, sighting.slot)
         if slot not in slots or _when(sighting) > _when(slots[slot]):
             slots[slot] = sighting
     return slots
+
+
+def parent_of(sighting: Sighting) -> str:
+    """The UUID of the whole GPU when this is a partition of one, else ""."""
+    parent, slash, profile = sighting.uuid.rpartition("/")
+    return parent if slash and profile == sighting.environment.mig_mode else ""
 
 
 def _when(sighting: Sighting) -> tuple[float, str]:

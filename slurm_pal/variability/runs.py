@@ -7,10 +7,12 @@ that makes an older number of the same GPU worthless is in `Environment`.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
+from slurm_pal.variability.packed import Layout, Packed
 from slurm_pal.variability.params import DAY_S, TIME_UNITS, Params
 from slurm_pal.variability.records import Record
 
@@ -45,7 +47,7 @@ class Environment(NamedTuple):
 
     def changed_since(self, older: Environment) -> bool:
         """Whether a setting that both know differs."""
-        return any(a != b and a and b for a, b in zip(self, older, strict=True))
+        return self != older and any(a != b and a and b for a, b in zip(self, older, strict=True))
 
 
 class Observation(NamedTuple):
@@ -78,13 +80,29 @@ class Sighting(NamedTuple):
     flags: frozenset[str]  # of all its runs in that sweep
 
 
+OBSERVATIONS = Layout(
+    kind=Observation._make,
+    fields=Observation._fields,
+    numbers=frozenset({"ts", "speed", "noise", "repeat_cv", "power_w"}),
+    optional=frozenset({"repeat_cv", "power_w"}),
+    load={"group": Group._make, "flags": frozenset, "environment": Environment._make},
+)
+SIGHTINGS = Layout(
+    kind=Sighting._make,
+    fields=Sighting._fields,
+    numbers=frozenset({"ts"}),
+    optional=frozenset(),
+    load={"environment": Environment._make, "settings": tuple, "flags": frozenset},
+)
+
+
 class Sweep(NamedTuple):
-    """All runs of one sweep, as far as they have come in."""
+    """All runs of one sweep, as far as they have come in; both by UUID."""
 
     ts: float  # lower median of its runs
     sweep_id: str
-    observations: tuple[Observation, ...]
-    sightings: tuple[Sighting, ...]
+    observations: Packed[Observation]
+    sightings: Packed[Sighting]
 
 
 def sweeps(records: Iterable[Record], now_s: float, params: Params) -> list[Sweep]:
@@ -93,48 +111,77 @@ def sweeps(records: Iterable[Record], now_s: float, params: Params) -> list[Swee
     The order of `records` does not matter, nor do repeated `run_id`s. A run from the
     future (a clock that was wrong) counts as made now, and is flagged.
     """
-    oldest_s = now_s - params.retention_d * DAY_S
     unique = {record.run_id: record for record in sorted(records, key=_sort_key, reverse=True)}
-    by_sweep: dict[str, list[Record]] = {}
+    by_sweep: dict[str, dict[str, list[Record]]] = {}
     for record in unique.values():
-        if record.ts_end >= oldest_s:
-            by_sweep.setdefault(record.sweep_id, []).append(record)
-    return sorted(_sweep(sweep_id, runs, now_s, params) for sweep_id, runs in by_sweep.items())
+        by_sweep.setdefault(record.sweep_id, {}).setdefault(record.gpu.uuid, []).append(record)
+    found = (
+        reduced(sweep_id, (runs for _, runs in sorted(by_gpu.items())), now_s, params)
+        for sweep_id, by_gpu in by_sweep.items()
+    )
+    return sorted((sweep for sweep in found if sweep is not None), key=_by_time)
 
 
-def in_order(batches: Iterable[tuple[float, Iterable[Record]]], now_s: float, params: Params) -> Iterator[Sweep]:
-    """The same sweeps from records that come sweep by sweep, with only those in memory that overlap in time.
+def reduced(sweep_id: str, by_gpu: Iterable[list[Record]], now_s: float, params: Params) -> Sweep | None:
+    """One sweep from the records of one GPU after another, by UUID; None when all are too old.
 
-    A batch is (Unix s of its oldest record, all records of one sweep); they come in order of that time.
+    Only the records of one GPU need to be in memory at a time.
+    """
+    oldest_s = horizon_s(now_s, params)
+    observations, sightings, ends = Packed[Observation](OBSERVATIONS), Packed[Sighting](SIGHTINGS), array("d")
+    for all_runs in by_gpu:
+        runs = [record for record in all_runs if record.ts_end >= oldest_s]
+        if not runs:
+            continue
+        runs.sort(key=lambda r: (min(r.ts_end, now_s), r.run_id))
+        ends.extend(min(record.ts_end, now_s) for record in runs)
+        _reduce(runs, observations, sightings, now_s, params)
+    if not ends:
+        return None
+    return Sweep(sorted(ends)[(len(ends) - 1) // 2], sweep_id, observations, sightings)
+
+
+def horizon_s(now_s: float, params: Params) -> float:
+    """Records older than this (Unix s) take no part."""
+    return now_s - params.retention_d * DAY_S
+
+
+def in_order(batches: Iterable[tuple[float, Sweep | None]], now_s: float) -> Iterator[Sweep]:
+    """Sweeps in time order, with only those in memory that overlap in time.
+
+    A batch is (Unix s of the oldest record of a sweep, that sweep); they come in order of that time.
     """
     waiting: list[Sweep] = []
-    for first_s, records in batches:
+    for first_s, sweep in batches:
         over_s = min(first_s, now_s)  # no sweep still to come is older
-        yield from sorted(sweep for sweep in waiting if sweep.ts < over_s)
-        waiting = [sweep for sweep in waiting if sweep.ts >= over_s]
-        waiting += sweeps(records, now_s, params)
-    yield from sorted(waiting)
+        yield from sorted((one for one in waiting if one.ts < over_s), key=_by_time)
+        waiting = [one for one in waiting if one.ts >= over_s]
+        waiting += [sweep] if sweep is not None else []
+        del sweep  # else it would stay while the next one is read
+    yield from sorted(waiting, key=_by_time)
+
+
+def _by_time(sweep: Sweep) -> tuple[float, str]:
+    return (sweep.ts, sweep.sweep_id)
 
 
 def _sort_key(record: Record) -> tuple[str, float, str, str]:
     return (record.run_id, record.ts_end, record.gpu.uuid, record.bench.id)
 
 
-def _sweep(sweep_id: str, records: list[Record], now_s: float, params: Params) -> Sweep:
-    records.sort(key=lambda r: (min(r.ts_end, now_s), r.run_id))
-    by_gpu: dict[str, list[Record]] = {}
-    by_series: dict[tuple[str, Group], list[Record]] = {}
-    flags = {record.run_id: run_flags(record, now_s, params) for record in records}
-    for record in records:
-        by_gpu.setdefault(record.gpu.uuid, []).append(record)
-        by_series.setdefault((record.gpu.uuid, group_of(record)), []).append(record)
-    seen = (_observation(u, g, runs, flags, now_s, params) for (u, g), runs in sorted(by_series.items()))
-    return Sweep(
-        ts=min(records[(len(records) - 1) // 2].ts_end, now_s),
-        sweep_id=sweep_id,
-        observations=tuple(o for o in seen if o is not None),
-        sightings=tuple(_sighting(runs, flags, now_s) for _, runs in sorted(by_gpu.items())),
-    )
+def _reduce(
+    runs: list[Record], observations: Packed[Observation], sightings: Packed[Sighting], now_s: float, params: Params
+) -> None:
+    """Add what the runs of one GPU in one sweep tell; `runs` by time."""
+    by_group: dict[Group, list[Record]] = {}
+    flags = {record.run_id: run_flags(record, now_s, params) for record in runs}
+    for record in runs:
+        by_group.setdefault(group_of(record), []).append(record)
+    for group, mine in sorted(by_group.items()):
+        seen = _observation(runs[0].gpu.uuid, group, mine, flags, now_s, params)
+        if seen is not None:
+            observations.append(seen)
+    sightings.append(_sighting(runs, flags, now_s))
 
 
 def group_of(record: Record) -> Group:
@@ -198,7 +245,7 @@ def number(table: Mapping[str, object], *path: str) -> float | None:
     """A finite number somewhere in a telemetry table; None where it is absent or something else."""
     value: object = table
     for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
+        value = value.get(name) if isinstance(value, dict | Mapping) else None  # dict first: the common and fast case
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

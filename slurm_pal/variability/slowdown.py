@@ -35,7 +35,7 @@ class Standing(NamedTuple):
 
 
 def standing(group: Group, tracks: Mapping[str, Track], params: Params) -> Standing:
-    """Slowdowns of the GPUs in `tracks` (those whose scores are not forgotten)."""
+    """Slowdowns of the GPUs in `tracks`: those not too old, and what stands in for others (succession.py)."""
     uuids = tuple(sorted(tracks))
     is_time = group.unit in TIME_UNITS
     speeds = np.array([tracks[u].speed for u in uuids], dtype=np.float64)

@@ -17,6 +17,8 @@ from slurm_pal.variability.records import Record
 
 MAX_TEXT = 2000
 MAX_LIST = 100_000
+LEAST_VALUE, MOST_VALUE = 1e-9, 1e15
+"""Of a valid run, in any unit: far beyond every device, and the ratio of two such numbers is still a number."""
 
 
 def _text(value: object) -> bool:
@@ -55,6 +57,9 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 def check_types(record: Record) -> None:
     """Raises DataError naming the first field that is not of its declared type, and its value."""
     _check(record, "")
+    value = record.result.value
+    if record.valid and not LEAST_VALUE <= value <= MOST_VALUE:
+        raise DataError(f"result.value = {value:g} must be from {LEAST_VALUE:g} to {MOST_VALUE:g}")
     if not record.sweep_id:
         raise DataError("sweep_id is empty")
 

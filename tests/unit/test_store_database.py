@@ -148,7 +148,7 @@ def test_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
         connection.execute("PRAGMA user_version = 99")
     before = Path(path).read_bytes()
     for write in (False, True):
-        fails(tmp_path, "schema 99, newer than 1 known here: update slurm-pal", write)
+        fails(tmp_path, f"schema 99, newer than {module.SCHEMA_VERSION} known here: update slurm-pal", write)
     assert Path(path).read_bytes() == before
 
 
@@ -161,7 +161,7 @@ def test_somebody_elses_database_is_refused(tmp_path: Path) -> None:
 
 def test_an_empty_file_is_completed_by_the_writer_only(tmp_path: Path) -> None:
     Path(database_path(str(tmp_path))).touch()
-    fails(tmp_path, "older than 1")
+    fails(tmp_path, f"older than {module.SCHEMA_VERSION}")
     with open_database(str(tmp_path), write=True) as database:
         assert len(database) == 0
 
@@ -182,7 +182,7 @@ def test_migration_keeps_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyP
     longer = (*module.MIGRATIONS, ("ALTER TABLE records ADD COLUMN note TEXT",))
     monkeypatch.setattr(module, "MIGRATIONS", longer)
     monkeypatch.setattr(module, "SCHEMA_VERSION", len(longer))
-    fails(tmp_path, "older than 2: run pal-profile publish")
+    fails(tmp_path, f"older than {len(longer)}: run pal-profile publish")
     with open_database(str(tmp_path), write=True) as database:
         assert len(database) == 24
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -323,27 +324,24 @@ def test_published_methods() -> None:
     assert len(shipped.centroids["C"]) == 2  # the artifact bins noise as well
 
 
+HOSTILE = st.tuples(
+    st.integers(0, 8), st.integers(0, 2), st.integers(0, 3), st.floats(1e-3, 1e3) | st.sampled_from([1e-9, 1e12]),
+    st.sampled_from(["A", "B", "C", ""]), st.floats(-1e9, 4e9), st.sampled_from(["s1", "s2", "s3"]),
+    st.sampled_from(["s", "TFLOP/s"]), st.booleans(), st.booleans(), st.floats(-1, 200),
+    st.sampled_from(["550.1", "560.1"]), st.sampled_from(["hash", "hash", "other"]),
+)  # fmt: skip
+
+
 @settings(max_examples=30, deadline=None)
-@given(st.data())
-def test_hostile_records_never_crash(data: st.DataObject) -> None:
-    made = []
-    for i in range(data.draw(st.integers(1, 30))):
-        made.append(
-            record(
-                f"GPU-{data.draw(st.integers(0, 8))}",
-                f"n{data.draw(st.integers(0, 2))}",
-                data.draw(st.integers(0, 3)),
-                data.draw(st.floats(1e-3, 1e3)),
-                run_id=f"r{i}",
-                sensitivity=data.draw(st.sampled_from(["A", "B", "C", ""])),
-                ts=data.draw(st.floats(-1e9, 4e9)),
-                sweep=data.draw(st.sampled_from(["s1", "s2", "s3"])),
-                unit=data.draw(st.sampled_from(["s", "TFLOP/s"])),
-                steady=data.draw(st.booleans()),
-                valid=data.draw(st.booleans()),
-                ci95_pct=data.draw(st.floats(-1, 200)),
-            )
+@given(st.lists(HOSTILE, min_size=1, max_size=30))
+def test_hostile_records_never_crash(runs: list[tuple[Any, ...]]) -> None:
+    made = [
+        record(
+            f"GPU-{gpu}", f"n{node}", index, slow, run_id=f"r{i}", sensitivity=c, ts=ts, sweep=name, unit=unit,
+            steady=steady, valid=valid, ci95_pct=ci, driver=driver, method_hash=method,
         )
+        for i, (gpu, node, index, slow, c, ts, name, unit, steady, valid, ci, driver, method) in enumerate(runs)
+    ]  # fmt: skip
     found = classify(made, NOW_S)
     slots = [(g.node, g.slot) for g in found.gpus]
     assert slots == sorted(set(slots))
@@ -353,3 +351,91 @@ def test_hostile_records_never_crash(data: st.DataObject) -> None:
         assert all(np.isfinite(v) and v > 0 for v in gpu.slowdown.values())
         assert all(0 <= n < len(found.centroids[c]) for c, n in gpu.variability_class.items())
     assert classify(list(reversed(made)), NOW_S) == found
+
+
+def part(uuid: str, profile: str, ts: float, **changes: object) -> Record:
+    made = record(f"{uuid}/{profile}", "n0001", 0, 2.0, ts=ts, sweep=f"mig-{ts}", method_hash=profile, **changes)
+    return replace(made, gpu=replace(made.gpu, mig_mode=profile))
+
+
+def test_partitions_of_a_gpu_are_in_no_slot_and_do_not_stand_for_it() -> None:
+    whole = sweep(truth(16), "s0", ts=NOW_S - 9 * DAY_S)
+    parts = [part(uuid_of(0), p, NOW_S - d * DAY_S) for p, d in (("1g.10gb", 3), ("2g.20gb", 2), ("1g.10gb", 1))]
+    found = classify([*whole, *parts], NOW_S)
+    assert {(g.node, g.slot) for g in found.gpus} == {(f"n{i // 4 + 1:04d}", i % 4) for i in range(1, 16)}
+    assert not any("/" in g.uuid for g in found.gpus)
+    assert sorted(g.gpus for g in found.groups) == [1, 1, 16, 16, 16]  # as ever: with its like, for reports
+
+
+def test_a_gpu_that_is_whole_again_is_back_in_its_slot() -> None:
+    whole = sweep(truth(16), "s0", ts=NOW_S - 9 * DAY_S)
+    parts = [part(uuid_of(0), "1g.10gb", NOW_S - 3 * DAY_S)]
+    again = sweep(truth(16), "s1", ts=NOW_S - DAY_S, only=[0])
+    assert by_uuid(classify([*whole, *parts, *again], NOW_S)).keys() == {uuid_of(i) for i in range(16)}
+
+
+def test_a_gpu_refused_in_mig_mode_is_unknown() -> None:
+    whole = sweep(truth(16), "s0", ts=NOW_S - 9 * DAY_S)
+    refused = record(uuid_of(0), "n0001", 0, ts=NOW_S - DAY_S, sweep="s1", valid=False, mig_mode="enabled")
+    gpu = by_uuid(classify([*whole, refused], NOW_S))[uuid_of(0)]
+    assert gpu.variability_class == {} and set(gpu.slowdown.values()) == {1.0} and "unknown" in gpu.flags
+
+
+def updated(true: dict[str, list[float]], nodes: int, **changes: object) -> list[Record]:
+    """A new driver, which makes everything 5 % faster; the first `nodes` nodes of 4 GPUs are swept again."""
+    before = sweep(true, "s0", ts=NOW_S - 22 * DAY_S)
+    faster = {c: [0.95 * x for x in values] for c, values in true.items()}
+    method = {"driver": "560.1", "method_hash": "other", **changes}
+    return before + sweep(faster, "s1", ts=NOW_S - DAY_S, only=range(4 * nodes), seed=9, **method)
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 8, 15, 16])
+def test_an_update_that_has_reached_some_nodes_changes_nobodys_place(nodes: int) -> None:
+    """New numbers are not compared with old ones, and neither few new nor few old ones are left without classes."""
+    true = truth(64, outliers=(1.3,))
+    true["A"][:4] = [x * 1.06 for x in true["A"][:4]]  # the first node updated is a slow one
+    now = classify(updated(true, nodes), NOW_S)
+    before, after = by_uuid(classify(sweep(true, "s0", ts=NOW_S - 22 * DAY_S), NOW_S)), by_uuid(now)
+    for uuid, old in before.items():
+        assert after[uuid].slowdown["A"] == pytest.approx(old.slowdown["A"], abs=0.004)
+        assert set(after[uuid].variability_class) == {"A", "B", "C"}
+        assert not after[uuid].flags & {"small_group", "unknown", "stale"}
+    levels = [now.centroids["A"][after[u].variability_class["A"]] for u in before]
+    assert np.allclose(levels, [after[u].slowdown["A"] for u in before], atol=0.03)
+    counted = {g.group.method_hash: g.gpus for g in now.groups if g.group.sensitivity == "A"}
+    assert counted == {name: n for name, n in (("hash", 64 - 4 * nodes), ("other", 4 * nodes)) if n}
+
+
+def test_a_gpu_that_an_update_slowed_is_found_among_few() -> None:
+    true = truth(64)
+    made = updated(true, 3)
+    made = [
+        replace(r, result=replace(r.result, value=r.result.value / 1.2))
+        if r.sweep_id == "s1" and r.gpu.uuid == uuid_of(2) and r.bench.sensitivity_class == "A"
+        else r
+        for r in made
+    ]
+    gpu = by_uuid(classify(made, NOW_S))[uuid_of(2)]
+    assert gpu.slowdown["A"] == pytest.approx(1.2 * true["A"][2], abs=0.02) and "outlier" in gpu.flags
+
+
+def test_settings_of_their_own_have_a_median_of_their_own() -> None:
+    """A lower power limit is no new method: its GPUs compare with each other, whatever they were before."""
+    gpus = by_uuid(classify(updated(truth(64), 2, power_limit_w=200.0, config_group="limit200"), NOW_S))
+    assert float(np.median([gpus[uuid_of(i)].slowdown["A"] for i in range(8)])) == pytest.approx(1.0, abs=0.001)
+
+
+def test_a_benchmark_that_is_measured_no_longer_gives_way() -> None:
+    made = sweep({"A": [1.0] * 7 + [1.2]}, "s0", ts=NOW_S - 40 * DAY_S, noise=0.0)
+    made += sweep({"A": [1.0] * 7 + [1.6]}, "s1", ts=NOW_S - DAY_S, noise=0.0, bench="gemm_fp16")
+    gpu = by_uuid(classify(made, NOW_S))[uuid_of(7)]
+    assert gpu.slowdown["A"] == pytest.approx(1.6) and "stale" not in gpu.flags
+
+
+def test_an_older_run_that_comes_in_later_does_not_bring_old_settings_back() -> None:
+    """A long sweep measured the GPU before its firmware changed; its middle is later than a sweep after that."""
+    made = sweep(truth(16), "long", ts=NOW_S - 2 * DAY_S, only=range(1, 16))
+    made.append(record(uuid_of(0), "n0001", 0, ts=NOW_S - 9 * DAY_S, sweep="long"))
+    made.append(record(uuid_of(0), "n0001", 0, 1.3, ts=NOW_S - 5 * DAY_S, sweep="short", vbios="2.0"))
+    gpu = by_uuid(classify(made, NOW_S))[uuid_of(0)]
+    assert gpu.slowdown["A"] == pytest.approx(1.3, rel=0.03) and "unknown" not in gpu.flags

@@ -49,6 +49,8 @@ def test_a_good_record_passes_and_comes_back_equal() -> None:
         ("bench.sensitivity_class", None),
         ("bench.id", ["gemm"]),
         ("result.unit", 5),
+        ("result.value", 1e-12),
+        ("result.value", 1e299),
         ("result.steady", "yes"),
         ("result.ci95_pct", float("inf")),
         ("result.cv_pct", 1e301),

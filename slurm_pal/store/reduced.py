@@ -1,0 +1,152 @@
+"""The sweeps as publication wants them: one number per GPU, benchmark and sweep, kept beside the records.
+
+To read the records of half a year again for every publication costs minutes on thousands of nodes, and
+those of a finished sweep do not change. So what a sweep was reduced to is kept in the database with a
+stamp of all that it was made from: which records, which constants, which version. Where the stamp
+is another one, the records are read. Nothing else looks at it, and it may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from slurm_pal import __version__
+from slurm_pal.errors import BusyError, DataError
+from slurm_pal.store.database import Database, Extent
+from slurm_pal.variability.packed import LENGTH_BYTES, Layout, Packed
+from slurm_pal.variability.params import Params
+from slurm_pal.variability.records import BenchInfo, EnvInfo, GpuInfo, Record, Result
+from slurm_pal.variability.runs import OBSERVATIONS, SIGHTINGS, Sweep, horizon_s, number, reduced
+
+FORMAT = 1
+"""To be raised when the same records are to be reduced to something else, or kept otherwise."""
+SETTLED_S = 3600.0
+"""A sweep that grew within this time may still grow, and is not kept yet."""
+
+
+class Kernel(NamedTuple):
+    """What of one record the kernels of its GPU model are made from; None where it was not told."""
+
+    uuid: str
+    model: str
+    sensitivity: str
+    valid: bool
+    limit_w: float | None
+    clock_mhz: float | None
+    highest_mhz: float | None
+    power_w: float | None
+    power_cap: float | None
+    dram: float | None
+    tensor: float | None
+
+    def record(self) -> Record:
+        """A record that says this much."""
+        telemetry: dict[str, dict[str, float]] = {}
+        told: tuple[Any, ...] = self[-len(_TOLD) :]
+        for value, (name, key) in zip(told, _TOLD.values(), strict=True):
+            if value is not None:
+                telemetry.setdefault(name, {})[key] = value
+        return Record(
+            "", "", 0.0, 0.0, "", "", "", 0,
+            gpu=GpuInfo(self.uuid, "", self.model, 0), env=EnvInfo("", "", "", power_limit_w=self.limit_w),
+            bench=BenchInfo("", self.sensitivity, 0, "", "", ""), result=_NO_RESULT, valid=self.valid,
+            telemetry=telemetry,
+        )  # fmt: skip
+
+
+_TOLD = {
+    "clock_mhz": ("sm_clk_mhz", "p50"), "highest_mhz": ("sm_clk_mhz", "p95"), "power_w": ("power_w", "p50"),
+    "power_cap": ("duty", "power_cap"), "dram": ("dram", "p50"), "tensor": ("tensor", "p50"),
+}  # fmt: skip
+"""The last fields of a Kernel, and where in the telemetry they stand."""
+_NO_RESULT = Result(0.0, "", 0, 0.0, 0.0, 0.0, 0.0, 0.0, False, "")
+KERNELS = Layout(Kernel._make, Kernel._fields, frozenset(_TOLD), frozenset(_TOLD), {})
+
+
+_LAYOUTS: tuple[Layout, ...] = (OBSERVATIONS, SIGHTINGS, KERNELS)
+"""In the order in which they are kept."""
+
+
+class Reduced(NamedTuple):
+    """One sweep without its records."""
+
+    sweep: Sweep | None  # None: all too old
+    kernels: Packed[Kernel]
+
+
+def read(database: Database, extent: Extent, now_s: float, params: Params) -> Reduced:
+    """The sweep, as it was kept or from its records. `database` is open for writing."""
+    whole = extent.first_s >= horizon_s(now_s, params) and extent.last_s <= now_s  # else the time of reading matters
+    stamp = _stamp(extent, params)
+    data = database.kept(extent.sweep_id, stamp) if whole else None
+    if data is not None:
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):  # damaged: the records are there
+            return _decoded(extent.sweep_id, memoryview(data))
+    found = _reduce(database, extent, now_s, params)
+    if whole and extent.last_s < now_s - SETTLED_S:
+        with contextlib.suppress(BusyError, DataError):  # a long reader, a full disk: then it is made again next time
+            database.keep(extent.sweep_id, stamp, _encoded(found))
+    return found
+
+
+def forget_others(database: Database, extents: Iterable[Extent]) -> None:
+    """Drop what is kept of sweeps that are no longer wanted."""
+    with contextlib.suppress(BusyError, DataError):
+        database.keep_only(extent.sweep_id for extent in extents)
+
+
+def _stamp(extent: Extent, params: Params) -> str:
+    """All that the result depends on. Records are only added: their number and the newest one tell which they are."""
+    constants = params._replace(method=Params().method)  # of no influence, and changed for a single publication
+    made_of = [extent.records, extent.newest_row, *constants, *(layout.fields for layout in _LAYOUTS)]
+    return f"{FORMAT} {__version__} {sys.byteorder} {made_of!r}"
+
+
+def _reduce(database: Database, extent: Extent, now_s: float, params: Params) -> Reduced:
+    kernels = Packed[Kernel](KERNELS)
+
+    def told() -> Iterator[list[Record]]:
+        for runs in database.by_gpu(extent.sweep_id):
+            for record in runs:
+                kernels.append(_kernel(record))
+            yield runs
+
+    return Reduced(reduced(extent.sweep_id, told(), now_s, params), kernels)
+
+
+def _kernel(record: Record) -> Kernel:
+    gpu = record.gpu
+    told = (number(record.telemetry, *path) for path in _TOLD.values())
+    return Kernel(gpu.uuid, gpu.model, record.bench.sensitivity_class, record.valid, record.env.power_limit_w, *told)
+
+
+def _encoded(found: Reduced) -> bytes:
+    sweep = found.sweep
+    assert sweep is not None  # nothing too old is kept
+    parts = [
+        json.dumps(sweep.ts).encode(),
+        *(p.to_bytes() for p in (sweep.observations, sweep.sightings, found.kernels)),
+    ]
+    return b"".join(_framed(parts))
+
+
+def _framed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    for part in parts:
+        yield len(part).to_bytes(LENGTH_BYTES, sys.byteorder)
+        yield part
+
+
+def _decoded(sweep_id: str, view: memoryview) -> Reduced:
+    """What `_encoded` gave. Raises ValueError, KeyError, TypeError or OverflowError for other bytes."""
+    parts: list[memoryview] = []
+    while len(view):
+        end = LENGTH_BYTES + int.from_bytes(view[:LENGTH_BYTES], sys.byteorder)
+        parts.append(view[LENGTH_BYTES:end])
+        view = view[end:]
+    ts, *packed = parts
+    rows = [Packed[Any].from_bytes(layout, part) for layout, part in zip(_LAYOUTS, packed, strict=True)]
+    return Reduced(Sweep(float(json.loads(bytes(ts))), sweep_id, rows[0], rows[1]), rows[2])

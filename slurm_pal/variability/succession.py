@@ -1,0 +1,45 @@
+"""When the method of a benchmark changes: who stands for the GPUs that are not measured again yet.
+
+A new driver is a new method, and its numbers do not compare with the old ones. Until all GPUs are measured again,
+weeks perhaps, the new group would be the few that came first: too small for classes, and with a median
+of its own. But slowdowns persist, so what the method changed is what it changed for the GPUs that were
+measured by both, in the median; and by so much the old numbers of the others are shifted, to stand in the
+new group as its background. No such number is anybody's score: each GPU is scored by what was measured on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from slurm_pal.variability.history import Track
+from slurm_pal.variability.runs import Group
+
+
+def kin(group: Group) -> Group:
+    """What all methods of one benchmark on the same GPUs have in common."""
+    return group._replace(method_hash="")
+
+
+def background(
+    own: Mapping[str, Track], older: Iterable[tuple[Group, Mapping[str, Track]]]
+) -> tuple[dict[str, Track], Group | None]:
+    """`own` tracks and, shifted, those of GPUs that only `older` methods have measured; newest method first.
+
+    Also the newest method that gave any, None for none.
+    """
+    found, heir_of = dict(own), None
+    for group, tracks in older:
+        shared = [u for u in own if u in tracks]
+        missing = [u for u in tracks if u not in found]
+        if not shared or not missing:
+            continue
+        shift = float(np.median([own[u].speed - tracks[u].speed for u in shared]))
+        found.update((u, _shifted(tracks[u], shift)) for u in missing)
+        heir_of = heir_of or group
+    return found, heir_of
+
+
+def _shifted(track: Track, shift: float) -> Track:
+    return track._replace(speed=track.speed + shift, recent=tuple(x + shift for x in track.recent))
