@@ -91,10 +91,19 @@ def act(move: Move, job: SlurmJob | None, now_s: float, limits: StepLimits, leas
     """
     if job is None or job.state in JOB_ENDED:
         return Act(outcome="ended", detail="it is gone" if job is None else f"it is {job.state}")
-    if now_s < move.step_s - CLOCK_SKEW_S:  # the clock was set back: nobody knows how old the step is
-        return Act(step=move.step)
-    handler = _STEPS.get(move.step, _requeued)
-    return handler(_Seen(move, job, now_s, limits, lease))
+    seen = _Seen(move, job, now_s, limits, lease)
+    if now_s < move.step_s - CLOCK_SKEW_S:
+        return _set_back(seen)
+    return _STEPS.get(move.step, _requeued)(seen)
+
+
+def _set_back(seen: _Seen) -> Act:
+    """The clock was set back: nobody knows how old the step is, and the start that came with our lists is far off."""
+    move, job = seen.move, seen.job
+    ours = move.step == TARGETING and _waits(job) and not _is_held(job) and seen.whose == "ours"
+    if ours and _delayed(job, seen.now_s):
+        return Act(TARGETING, "update", _aimed(seen, 0.0))
+    return Act(step=move.step)
 
 
 def look_s(move: Move, now_s: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -380,6 +380,7 @@ def test_a_journal_that_is_damaged_is_told_and_nothing_is_done(site: Site) -> No
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(jumps=st.lists(st.sampled_from([1.0, 15.0, 3 * HOUR_S, -2 * HOUR_S, -30.0]), min_size=1, max_size=8))
+@example(jumps=[1.0, 1.0, -2 * HOUR_S])  # back, between our update and the start that came with it
 def test_a_clock_that_jumps_leaves_nothing_behind(tmp_path_factory: pytest.TempPathFactory, jumps: list[float]) -> None:
     site = Site(tmp_path_factory.mktemp("site"))
     try:
