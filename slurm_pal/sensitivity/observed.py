@@ -15,6 +15,8 @@ from slurm_pal.sensitivity.behaviour import Behaviour, Traits
 from slurm_pal.sensitivity.cascade import PROBE, TELEMETRY, Evidence
 
 KEY = "obs"
+_TRAITS = {"duty": "held by the power cap", "clk": "clock", "pw": "power", "dram": "memory", "tensor": "pipes"}
+"""Fields of Traits, in their order, by which the word names them, and what people read."""
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _SHARE = re.compile(r"\d(\.\d{1,3})?")
 _SECONDS = re.compile(r"\d{1,10}")
@@ -39,8 +41,7 @@ def of(seen: Behaviour, at_s: float, digest: str = "", stage: str = TELEMETRY) -
 
 def word(said: Observed) -> dict[str, str]:
     """The values of the word; traits that are not known are left out."""
-    shares = {"duty": said.traits.duty, "clk": said.traits.clk, "pw": said.traits.pw}
-    told = {name: f"{value:.2f}" for name, value in shares.items() if value is not None}
+    told = {name: f"{value:.2f}" for name, value in zip(_TRAITS, said.traits, strict=True) if value is not None}
     first = {
         KEY: said.sensitivity,
         "c": f"{said.confidence:.2f}",
@@ -56,27 +57,23 @@ def read(comment: str) -> Observed | None:
     said = marks.read(comment, KEY)
     if said.get(KEY) not in SENSITIVITY_CLASSES:
         return None
-    shares = {name: said.get(name, "") for name in ("c", "duty", "clk", "pw")}
+    shares = {name: said.get(name, "") for name in ("c", *_TRAITS)}
     if not _SHARE.fullmatch(shares["c"]) or any(text and not _SHARE.fullmatch(text) for text in shares.values()):
         return None
     if not _SECONDS.fullmatch(said.get("s", "")) or not _SECONDS.fullmatch(said.get("at", "")):
         return None
     digest = said.get("sd", "")
-    duty, clk, pw = (float(shares[name]) if shares[name] else None for name in ("duty", "clk", "pw"))
+    traits = Traits(*(float(shares[name]) if shares[name] else None for name in _TRAITS))
     return Observed(
         said[KEY], min(1.0, float(shares["c"])), float(said["s"]), float(said["at"]),
         digest if _DIGEST.fullmatch(digest) else "", PROBE if said.get("st") == PROBE else TELEMETRY,
-        Traits(duty, clk, pw),
+        traits,
     )  # fmt: skip
 
 
 def evidence(seen: Observed) -> Evidence:
     """The same as evidence, with what was measured in one line."""
-    traits = seen.traits
-    parts = [
-        f"{name} {value:.0%}"
-        for name, value in (("held by the power cap", traits.duty), ("clock", traits.clk), ("power", traits.pw))
-        if value is not None
-    ]
+    told = zip(_TRAITS.values(), seen.traits, strict=True)
+    parts = [f"{name} {value:.0%}" for name, value in told if value is not None]
     why = f"{seen.active_s:.0f} s of its own GPUs: {', '.join(parts) or 'no sensors'}"
     return Evidence(seen.stage, seen.sensitivity, seen.confidence, why, seen.active_s)

@@ -38,18 +38,18 @@ def said(sensitivity: str, confidence: float = 1.0, at_s: float = NOW_S, stage: 
 
 @given(
     st.sampled_from("ABC"), st.floats(0, 1), st.floats(0, 1e6), st.sampled_from(["", DIGEST]),
-    st.sampled_from(["telemetry", "probe"]), st.tuples(*[st.none() | st.floats(0, 2)] * 3),
+    st.sampled_from(["telemetry", "probe"]), st.tuples(*[st.none() | st.floats(0, 2)] * 5),
 )  # fmt: skip
 def test_a_word_that_was_written_is_read(
     sensitivity: str, confidence: float, active_s: float, digest: str, stage: str,
-    traits: tuple[float | None, float | None, float | None],
+    traits: tuple[float | None, ...],
 ) -> None:  # fmt: skip
     one = Observed(sensitivity, confidence, active_s, NOW_S, digest, stage, Traits(*traits))
     found = observed.read(f"my own words {marks.word(observed.word(one))}")
     assert found is not None
     assert (found.sensitivity, found.digest, found.stage, found.at_s) == (sensitivity, digest, stage, NOW_S)
     assert found.confidence == pytest.approx(confidence, abs=0.006) and found.active_s == pytest.approx(active_s, abs=1)
-    assert [value is None for value in found.traits[:3]] == [value is None for value in traits]
+    assert [value is None for value in found.traits] == [value is None for value in traits]
     assert observed.evidence(found).stage == stage
 
 
