@@ -55,13 +55,12 @@ def _files(config: Config, database: Database, uuid: str) -> dict[str, bytes]:
     from slurm_pal.report import evidence as report  # numpy is for this command alone
 
     own = database.records_of(uuid)
-    benchmarks = {(r.gpu.model, r.bench.method_hash) for r in own}
-    others = [r for r in database.records() if (r.gpu.model, r.bench.method_hash) in benchmarks and r.gpu.uuid != uuid]
+    beside = report.values_beside(own, database.by_time())
     now_s = time.time()
-    texts = report.bundle(own, others, _flags(config, uuid), now_s)
+    texts = report.bundle(own, beside, _flags(config, uuid), now_s)
     files = {name: text.encode() for name, text in texts.items()}
     try:
-        drawn = report.picture(own, others, now_s)
+        drawn = report.picture(own, beside, now_s)
     except MissingPackageError as error:
         click.echo(f"pal: without history.svg: {one_line(error)}", err=True)
     else:

@@ -16,12 +16,13 @@ from slurm_pal.cli import output as output_file
 from slurm_pal.errors import DataError, UsageError, one_line
 from slurm_pal.hostlist import fold
 from slurm_pal.jobs import SENSITIVITY_CLASSES
-from slurm_pal.variability.params import DAY_S
 
 if TYPE_CHECKING:
     from slurm_pal.report.drawing import Kind
     from slurm_pal.report.gpus.site import Site
-    from slurm_pal.variability.records import Record
+    from slurm_pal.report.inventory import GpuRow
+    from slurm_pal.store.database import Database
+    from slurm_pal.variability.params import Params
 
 # rich, matplotlib, Jinja2 and the classification are imported where they are used: `pal gpus` shares this start.
 
@@ -112,32 +113,41 @@ def report(nodelist: str | None, uuid: str | None, path: str | None, as_json: bo
 
 
 def _site(nodelist: str | None, uuid: str | None, newest_only: bool = False) -> Site:
-    from slurm_pal.report.gpus.course import NEWEST
+    """As of now; without records, and with a line on stderr, where the database is not here but on the controller."""
     from slurm_pal.report.gpus.single import row_of
     from slurm_pal.report.gpus.site import site
+    from slurm_pal.store.database import open_database
     from slurm_pal.store.publish import params_of
 
     config, now_s = settings.load(), time.time()
     params = params_of(config)
     rows = reading.gpu_rows(nodelist)
-    if uuid is not None:
-        row_of(rows, uuid)  # an unknown one is told before the records are read
-    records = _records(config.state_dir, now_s - params.retention_d * DAY_S)
+    one = "" if uuid is None else row_of(rows, uuid).uuid  # an unknown one is told before the records are read
     nodes = fold(sorted({row.node for row in rows})) if nodelist is not None else ""
-    cluster = records[-1].cluster if records else ""
-    return site(rows, records, now_s, params, cluster, nodes, 1 if newest_only else NEWEST)
-
-
-def _records(state_dir: str, since_s: float) -> list[Record]:
-    """All records; none, and a line on stderr, where the database is not here (it is on the controller)."""
-    from slurm_pal.store.database import open_database
-
     try:
-        with open_database(state_dir) as database:
-            return database.records(since_s)
+        with open_database(config.state_dir) as database:
+            return _read(database, rows, now_s, params, nodes, one, newest_only)
     except DataError as error:
         click.echo(f"pal: without records: {one_line(error)}", err=True)
-        return []
+        return site(rows, (), (), now_s, params, nodes=nodes, uuid=one)
+
+
+def _read(
+    database: Database, rows: list[GpuRow], now_s: float, params: Params, nodes: str, uuid: str, newest_only: bool
+) -> Site:
+    """The sweeps first, then the records, one after another: together they do not fit into memory."""
+    from slurm_pal.report.gpus.course import NEWEST, steps
+    from slurm_pal.report.gpus.site import site
+    from slurm_pal.store import reduced
+    from slurm_pal.variability.runs import horizon_s
+
+    since_s = horizon_s(now_s, params)
+    extents = database.extents(since_s)
+    cluster = database.newest_cluster() if extents else ""
+    sweeps = reduced.sweeps(database, extents, now_s, params)
+    skip = max(0, len(extents) - (1 if newest_only else NEWEST))
+    changes = steps(sweeps, params, {row.uuid for row in rows}, skip)
+    return site(rows, database.by_time(since_s), changes, now_s, params, cluster, nodes, uuid)
 
 
 def _kind(path: str) -> Kind:

@@ -12,7 +12,8 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -49,13 +50,34 @@ class Standing(NamedTuple):
         return sum(1 for p in self.peers if (p < self.value if is_time else p > self.value))
 
 
-def bundle(own: Sequence[Record], others: Sequence[Record], flags: Sequence[str], now_s: float) -> dict[str, str]:
+class Values(NamedTuple):
+    """What the GPUs of the site measured in the groups that one of them has runs in, itself included."""
+
+    usable: dict[Group, dict[str, array[float]]]  # of the runs that count, by GPU
+    valid: dict[Group, array[float]]  # of all valid runs
+
+
+def values_beside(own: Sequence[Record], records: Iterable[Record]) -> Values:
+    """Of all `records`, which include those of the GPU (`own`), what it is held against; nothing else is kept."""
+    params, groups = Params(), {group_of(record) for record in own}
+    found = Values({group: {} for group in groups}, {group: array("d") for group in groups})
+    for record in records:
+        group = group_of(record)
+        if group not in groups:
+            continue
+        if weight_of(record, frozenset(record.flags), params) > 0.0:
+            found.usable[group].setdefault(record.gpu.uuid, array("d")).append(record.result.value)
+        if record.valid:
+            found.valid[group].append(record.result.value)
+    return found
+
+
+def bundle(own: Sequence[Record], beside: Values, flags: Sequence[str], now_s: float) -> dict[str, str]:
     """File name -> text of everything but the picture.
 
-    `own`: all records of the GPU by time, at least one; `others`: those of its peers (and of
-    anything else, which is left out); `flags`: as published.
+    `own`: all records of the GPU by time, at least one; `beside`: see `values_beside`; `flags`: as published.
     """
-    found = standings(own, others)
+    found = standings(own, beside)
     return {
         "summary.txt": summary(own, found, findings(own, now_s), flags, now_s),
         "runs.jsonl": "".join(scrubbed(record).to_json() + "\n" for record in own),
@@ -65,16 +87,11 @@ def bundle(own: Sequence[Record], others: Sequence[Record], flags: Sequence[str]
     }
 
 
-def standings(own: Sequence[Record], others: Sequence[Record]) -> list[Standing]:
+def standings(own: Sequence[Record], beside: Values) -> list[Standing]:
     """The GPU among its peers, in each group that it has valid runs in."""
-    params = Params()
-    values: dict[Group, dict[str, list[float]]] = {}
     uuid = own[-1].gpu.uuid
-    for record in (*own, *others):
-        if weight_of(record, frozenset(record.flags), params) > 0.0:
-            values.setdefault(group_of(record), {}).setdefault(record.gpu.uuid, []).append(record.result.value)
     found = []
-    for group, by_gpu in sorted(values.items()):
+    for group, by_gpu in sorted(beside.usable.items()):
         if uuid not in by_gpu:
             continue
         mine = median(by_gpu[uuid])
@@ -251,7 +268,7 @@ def _time(ts: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ts))
 
 
-def picture(own: Sequence[Record], others: Sequence[Record], now_s: float) -> bytes:
+def picture(own: Sequence[Record], beside: Values, now_s: float) -> bytes:
     """The history of the GPU against its peers as SVG; b"" where it has no run with a value.
 
     Raises MissingPackageError without matplotlib.
@@ -261,7 +278,7 @@ def picture(own: Sequence[Record], others: Sequence[Record], now_s: float) -> by
     found = findings(own, now_s)
     told = {c: history_picture.findings_of(found, c) for c in SENSITIVITY_CLASSES}
     title = f"GPU {own[-1].gpu.uuid}"
-    return history_picture.picture(title, own, [*own, *others], told).images.get("svg", b"")
+    return history_picture.picture(title, own, beside.valid, told).images.get("svg", b"")
 
 
 def findings(own: Sequence[Record], now_s: float) -> tuple[drift.Finding, ...]:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from slurm_pal.errors import BusyError, DataError
@@ -26,6 +26,7 @@ from slurm_pal.variability.records import Record, from_json
 FILE_NAME = "pal.db"
 APPLICATION_ID = 0x70616C31  # "pal1": tells our file from any other SQLite file
 BUSY_TIMEOUT_S = 5.0
+PAGE = 1024  # records that are read at once
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -170,9 +171,22 @@ class Database(Opened):
 
         Raises DataError when the file is damaged.
         """
-        query = "SELECT ts, json FROM records WHERE ts >= ? ORDER BY ts, run_id"
-        with said(self.path):
-            return [_record(ts, line) for ts, line in self._connection.execute(query, (since_s,))]
+        return list(self.by_time(since_s))
+
+    def by_time(self, since_s: float = 0.0) -> Iterator[Record]:
+        """The same one after another; only a page of them is in memory."""
+        query = "SELECT ts, run_id, json FROM records WHERE (ts, run_id) > (?, ?) ORDER BY ts, run_id LIMIT ?"
+        return (_record(ts, line) for ts, _, line in self._paged(query, (), (since_s, "")))
+
+    def _paged(self, query: str, chosen: tuple[str, ...], after: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        """Rows that begin with what they are ordered by. Between two pages no lock is held: writers need not wait."""
+        while True:
+            with said(self.path):
+                rows = self._connection.execute(query, (*chosen, *after, PAGE)).fetchall()
+            yield from rows
+            if len(rows) < PAGE:
+                return
+            after = rows[-1][: len(after)]
 
     def records_of(self, uuid: str) -> list[Record]:
         """All records of one GPU, by time."""
@@ -212,11 +226,13 @@ class Database(Opened):
 
     def by_gpu(self, sweep_id: str) -> Iterator[list[Record]]:
         """The records of one sweep, those of one GPU after another, by UUID; only those are in memory."""
-        query = "SELECT uuid, ts, json FROM records WHERE sweep = ? ORDER BY uuid, ts"
-        with said(self.path):
-            rows = self._connection.execute(query, (sweep_id,))
-            for _, mine in itertools.groupby(rows, key=lambda row: row[0]):
-                yield [_record(ts, line) for _, ts, line in mine]
+        query = (
+            "SELECT uuid, ts, rowid, json FROM records WHERE sweep = ? AND (uuid, ts, rowid) > (?, ?, ?) "
+            "ORDER BY uuid, ts, rowid LIMIT ?"
+        )
+        rows = self._paged(query, (sweep_id,), ("", 0.0, 0))
+        for _, mine in itertools.groupby(rows, key=lambda row: row[0]):
+            yield [_record(ts, line) for _, ts, _, line in mine]
 
     def newest_cluster(self) -> str:
         """The cluster that the newest record names; "" without a record."""

@@ -20,7 +20,7 @@ from slurm_pal.store.database import Database, Extent
 from slurm_pal.variability.packed import LENGTH_BYTES, Layout, Packed
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import BenchInfo, EnvInfo, GpuInfo, Record, Result
-from slurm_pal.variability.runs import OBSERVATIONS, SIGHTINGS, Sweep, horizon_s, number, reduced
+from slurm_pal.variability.runs import OBSERVATIONS, SIGHTINGS, Sweep, horizon_s, in_order, number, reduced
 
 FORMAT = 1
 """To be raised when the same records are to be reduced to something else, or kept otherwise."""
@@ -79,7 +79,7 @@ class Reduced(NamedTuple):
 
 
 def read(database: Database, extent: Extent, now_s: float, params: Params) -> Reduced:
-    """The sweep, as it was kept or from its records. `database` is open for writing."""
+    """The sweep, as it was kept or from its records. Where `database` is open for reading only, nothing is kept."""
     whole = extent.first_s >= horizon_s(now_s, params) and extent.last_s <= now_s  # else the time of reading matters
     stamp = _stamp(extent, params)
     data = database.kept(extent.sweep_id, stamp) if whole else None
@@ -88,9 +88,14 @@ def read(database: Database, extent: Extent, now_s: float, params: Params) -> Re
             return _decoded(extent.sweep_id, memoryview(data))
     found = _reduce(database, extent, now_s, params)
     if whole and extent.last_s < now_s - SETTLED_S:
-        with contextlib.suppress(BusyError, DataError):  # a long reader, a full disk: then it is made again next time
+        with contextlib.suppress(BusyError, DataError):  # a long reader, a full disk, a reader: then it is made again
             database.keep(extent.sweep_id, stamp, _encoded(found))
     return found
+
+
+def sweeps(database: Database, extents: Iterable[Extent], now_s: float, params: Params) -> Iterator[Sweep]:
+    """The sweeps in time order; only those that overlap are in memory. `extents` as the database gives them."""
+    return in_order(((one.first_s, read(database, one, now_s, params).sweep) for one in extents), now_s)
 
 
 def forget_others(database: Database, extents: Iterable[Extent]) -> None:

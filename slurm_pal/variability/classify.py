@@ -76,16 +76,12 @@ def classify_sweeps(known: Iterable[Sweep], now_s: float, params: Params) -> Cla
     return fold.finish(now_s)
 
 
-def classify_each(
-    records: Iterable[Record], now_s: float, params: Params | None = None, newest: int = 8
-) -> Iterator[tuple[Sweep, Classification]]:
-    """The `newest` sweeps, oldest first, each with what the records told once it was in, as of its own time."""
-    params = params or Params()
+def classify_each(known: Iterable[Sweep], params: Params, skip: int = 0) -> Iterator[tuple[Sweep, Classification]]:
+    """Each sweep after the first `skip` with what was known once it was in, as of its own time; in time order."""
     fold = _Fold(params)
-    known = sweeps(records, now_s, params)
     for position, sweep in enumerate(known):
         fold.take(sweep)
-        if position >= len(known) - newest:
+        if position >= skip:
             yield sweep, fold.fork().finish(sweep.ts)
 
 

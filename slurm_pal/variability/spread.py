@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm_pal.variability.kmeans import Floats
 
@@ -40,35 +41,58 @@ def slowdowns(values: Sequence[float] | Floats, is_time: bool) -> Floats:
 
 def measure(runs: Mapping[str, Sequence[float]], is_time: bool = True) -> Spread:
     """The figures from all runs of each GPU. Raises ValueError when there is no run."""
-    groups = [np.asarray(r, dtype=np.float64) for r in runs.values() if len(r)]
+    groups = [r for r in runs.values() if len(r)]
     if not groups:
         raise ValueError("no run to measure the spread of")
-    slow = slowdowns([float(np.median(g)) for g in groups], is_time)
+    found, repeated = _moments(groups), [g for g in groups if len(g) >= 2]
+    slow = slowdowns(found.median, is_time)
     q1, q3, p1, p99 = (float(np.quantile(slow, q)) for q in (0.25, 0.75, 0.01, 0.99))
     inside = slow[(slow >= q1 - 1.5 * (q3 - q1)) & (slow <= q3 + 1.5 * (q3 - q1))]
-    cvs = [100 * g.std(ddof=1) / g.mean() for g in groups if len(g) >= 2]
-    repeated = [g for g in groups if len(g) >= 2]
+    many = found.runs >= 2
+    cvs = 100 * np.sqrt(found.squares[many] / (found.runs[many] - 1)) / found.mean[many]
     return Spread(
         gpus=len(groups),
-        runs_per_gpu=float(np.median([len(g) for g in groups])),
+        runs_per_gpu=float(np.median(found.runs)),
         whisker=float(inside.max() - inside.min()),
         p1=p1,
         p99=p99,
         slowest=float(slow.max()),
-        within_cv_pct=float(np.median(cvs)) if cvs else float("nan"),
+        within_cv_pct=float(np.median(cvs)) if repeated else float("nan"),
         between_sd_pct=100 * float(slow.std()),
         icc=icc(repeated),
     )
 
 
-def icc(groups: Sequence[Floats]) -> float:
+class _Moments(NamedTuple):
+    """Of each GPU's runs, (n,)."""
+
+    runs: NDArray[np.int64]
+    median: Floats
+    mean: Floats
+    squares: Floats  # sum of the squared distances from the mean
+
+
+def _moments(groups: Sequence[Sequence[float] | Floats]) -> _Moments:
+    """Of all GPUs with the same number of runs at once: a call of numpy for each of thousands takes seconds."""
+    runs = np.array([len(g) for g in groups], dtype=np.int64)
+    found = _Moments(runs, *np.zeros((3, len(groups))))
+    for size in np.unique(runs):
+        at = np.flatnonzero(runs == size)
+        values = np.array([groups[i] for i in at.tolist()], dtype=np.float64)
+        mean = values.mean(axis=1)
+        found.median[at], found.mean[at] = np.median(values, axis=1), mean
+        found.squares[at] = ((values - mean[:, None]) ** 2).sum(axis=1)
+    return found
+
+
+def icc(groups: Sequence[Sequence[float] | Floats]) -> float:
     """ICC(1) by one-way analysis of variance with unequal group sizes; nan where undefined."""
     n, total = len(groups), sum(len(g) for g in groups)
     if n < 2 or total <= n:
         return float("nan")
-    grand = float(np.concatenate(groups).mean())
-    between = sum(len(g) * (float(g.mean()) - grand) ** 2 for g in groups) / (n - 1)
-    within = sum(float(((g - g.mean()) ** 2).sum()) for g in groups) / (total - n)
+    grand, found = float(np.concatenate(groups).mean()), _moments(groups)
+    between = sum(len(g) * (mean - grand) ** 2 for g, mean in zip(groups, found.mean.tolist(), strict=True)) / (n - 1)
+    within = sum(found.squares.tolist()) / (total - n)
     size = (total - sum(len(g) ** 2 for g in groups) / total) / (n - 1)
     denominator = between + (size - 1) * within
     return (between - within) / denominator if denominator > 0 else float("nan")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from slurm_pal.report.gpus.course import Step, steps
 from slurm_pal.report.gpus.site import Site, site
 from slurm_pal.report.inventory import GpuRow
 from slurm_pal.variability.classify import classify
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
+from slurm_pal.variability.runs import sweeps
 
 from .records_factory import DAY_S, NOW_S, sweep, truth
 
@@ -54,5 +56,17 @@ def rows_of(found: Sequence[Record], now_s: float = NOW_S) -> list[GpuRow]:
     ]
 
 
-def site_of(found: Sequence[Record], now_s: float = NOW_S) -> Site:
-    return site(rows_of(found, now_s), sorted(found, key=lambda r: r.ts_end), now_s, Params(), "lab")
+def by_time(found: Sequence[Record]) -> list[Record]:
+    """As the database gives them."""
+    return sorted(found, key=lambda r: (r.ts_end, r.run_id))
+
+
+def steps_of(found: Sequence[Record], present: Collection[str] | None = None, now_s: float = NOW_S) -> list[Step]:
+    """What changed in all sweeps."""
+    return steps(sweeps(found, now_s, Params()), Params(), present)
+
+
+def site_of(found: Sequence[Record], now_s: float = NOW_S, uuid: str = "") -> Site:
+    rows = rows_of(found, now_s)
+    changed = steps_of(found, {row.uuid for row in rows}, now_s)
+    return site(rows, by_time(found), changed, now_s, Params(), "lab", uuid=uuid)

@@ -16,11 +16,11 @@ from slurm_pal import config as settings
 from slurm_pal.cli.pal import pal
 from slurm_pal.errors import DataError, PalError, SlurmError, UsageError
 from slurm_pal.slurm.fake import FakeNode, write_shims
-from slurm_pal.store.database import open_database
+from slurm_pal.store.database import Database, open_database
 from slurm_pal.store.publish import publish
 from slurm_pal.variability.records import Record
 
-from .gpus_site import records
+from .gpus_site import by_time, records, steps_of
 from .records_factory import NOW_S, uuid_of
 
 
@@ -121,6 +121,28 @@ def test_report_as_a_page(measured: Path) -> None:
     assert found.exit_code == 0, found.output
     assert "lab: 12 GPUs of 3 nodes" in path.read_text() and stat.S_IMODE(path.stat().st_mode) == 0o644
     assert [p.name for p in measured.iterdir() if p.name.endswith(".tmp")] == []
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_the_report_goes_through_the_records_once_and_says_what_they_say(
+    site: Path, monkeypatch: pytest.MonkeyPatch, published: bool
+) -> None:
+    """Ten sweeps, the newest eight of which it tells of; nothing is written, and no list is made of all records."""
+    made = by_time(records(gpus=12, sweeps=10))
+    with open_database(str(site), write=True) as database:
+        database.insert(made, NOW_S)
+        publish(settings.load(), NOW_S, database)
+        if not published:
+            database.keep_only(())
+    before = (site / "pal.db").read_bytes()
+    monkeypatch.setattr(Database, "records", None)
+    body = json.loads(invoke("report", "--json").stdout)
+    steps = steps_of(made)[2:]
+    assert [s["sweep"] for s in body["sweeps"]] == [f"s{i}" for i in range(2, 10)]
+    assert [s["changed"] for s in body["sweeps"]] == [step.changed for step in steps]
+    assert [g["runs_per_gpu"] for g in body["groups"]] == [10, 10, 10] and body["methods"][0]["runs"] == 120
+    assert "Sweep s9 of" in invoke("report").stdout
+    assert (site / "pal.db").read_bytes() == before
 
 
 def test_report_of_some_nodes(measured: Path) -> None:

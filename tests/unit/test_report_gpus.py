@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.errors import UsageError
+from slurm_pal.report.evidence import values_beside
 from slurm_pal.report.gpus.as_json import to_json
 from slurm_pal.report.gpus.cost import HOURS_PER_DAY, cost
 from slurm_pal.report.gpus.course import steps
-from slurm_pal.report.gpus.figures import figures, usable
 from slurm_pal.report.gpus.heatmap import lines, marked, printed, render
 from slurm_pal.report.gpus.reasons import MEANINGS, by_gravity, meaning
 from slurm_pal.report.gpus.scale import EDGES, STEPS, counts, step_of
@@ -26,8 +28,10 @@ from slurm_pal.report.gpus.words import advice, changes, claims
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
 from slurm_pal.store.snapshot import FLAGS
 from slurm_pal.variability.params import Params
+from slurm_pal.variability.records import Record
+from slurm_pal.variability.runs import sweeps
 
-from .gpus_site import records, rows_of, site_of
+from .gpus_site import by_time, records, rows_of, site_of, steps_of
 from .records_factory import DAY_S, NOW_S, record, sweep, truth, uuid_of
 
 
@@ -130,7 +134,7 @@ def test_a_map_without_colour_has_no_escapes_and_with_colour_the_same_text() -> 
 
 def test_spread_is_that_of_the_truth() -> None:
     true = truth(200, sd=0.02)
-    found = figures(usable(sweep(true) + sweep(true, "s2", ts=NOW_S - 60), NOW_S, Params()))
+    found = site_of(sweep(true) + sweep(true, "s2", ts=NOW_S - 60)).measured.groups
     a = next(g for g in found if g.group.sensitivity == "A")
     slow = np.array(true["A"]) / np.median(true["A"])
     assert a.spread.gpus == 200 and a.spread.runs_per_gpu == 2
@@ -143,16 +147,54 @@ def test_spread_is_that_of_the_truth() -> None:
 def test_a_gpu_counts_in_the_group_of_its_newest_run_only() -> None:
     old = [record(uuid_of(i), index=i, ts=NOW_S - 9 * DAY_S, sweep="s0", slowdown=2.0) for i in range(6)]
     new = [record(uuid_of(i), index=i, ts=NOW_S - DAY_S, sweep="s1", method_hash="new") for i in range(4)]
-    found = figures(usable([*old, *new], NOW_S, Params()))
+    found = site_of([*old, *new]).measured.groups
     assert {g.group.method_hash: g.spread.gpus for g in found} == {"new": 4, "hash": 2}
+
+
+def test_a_gpu_counts_with_the_preferred_of_its_benchmarks_only() -> None:
+    """Whenever that was measured: the others come before it, and after it."""
+    names = ("gemm_tf32", "gemm_bf16", "zz", "gemm_fp16", "gemm_bf16", "gemm_fp32")
+    slowdowns = (3.0, 1.0, 4.0, 5.0, 1.1, 6.0)
+    made = [
+        record(uuid_of(0), slowdown=slow, bench=name, ts=NOW_S - 100 + i, sweep="s1")
+        for i, (name, slow) in enumerate(zip(names, slowdowns, strict=True))
+    ]
+    (found,) = site_of(made).measured.groups
+    assert found.group.benchmark == "gemm_bf16" and found.spread.runs_per_gpu == 2
+    assert found.median_value == pytest.approx((250 / 1.0 + 250 / 1.1) / 2)
+
+
+class Telemetry(dict[str, object]):
+    """One that can be watched: a record cannot."""
+
+
+def test_records_are_not_held_but_for_those_of_the_gpu_shown() -> None:
+    made, most = by_time(records(gpus=8, sweeps=3)), 0
+    held: list[weakref.ref[Telemetry]] = []
+
+    def stream() -> Iterator[Record]:
+        nonlocal most
+        for one in made:
+            telemetry = Telemetry(one.telemetry)
+            if one.gpu.uuid != uuid_of(0):
+                held.append(weakref.ref(telemetry))
+            yield replace(one, telemetry=telemetry)
+            del telemetry
+            most = max(most, sum(1 for known in held if known() is not None))
+
+    found = site(rows_of(made), stream(), steps_of(made), NOW_S, Params(), "lab", uuid=uuid_of(0))
+    assert found == site_of(made, uuid=uuid_of(0)) and len(held) == 63
+    assert [r.gpu.uuid for r in found.measured.own] == 9 * [uuid_of(0)]
+    values_beside(found.measured.own, stream())
+    assert most <= 1  # the one that the loop looks at
 
 
 def test_runs_that_do_not_count_are_left_out() -> None:
     good = [record(uuid_of(i), index=i) for i in range(4)]
     bad = replace(record(uuid_of(9), index=9, valid=False, flags=["foreign_process"]), reason="somebody is there")
     found = site_of([*good, bad])
-    assert found.groups[0].spread.gpus == 4
-    assert found.refused == {"another process was on the GPU": 1}
+    assert found.measured.groups[0].spread.gpus == 4
+    assert found.measured.refused == {"another process was on the GPU": 1}
 
 
 def test_runs_are_refused_without_naming_anybody() -> None:
@@ -161,13 +203,13 @@ def test_runs_are_refused_without_naming_anybody() -> None:
         for i in range(8)
     ]
     found = site_of(bad)
-    assert found.refused == {"another process was on the GPU": 8}
+    assert found.measured.refused == {"another process was on the GPU": 8}
     said = json.dumps(to_json(found, uuid_of(0))) + "\n".join([*text(found), *gpu_text(found, uuid_of(0))])
     assert "alice" not in said
 
 
 def test_points_take_the_newest_run() -> None:
-    found = next(g for g in site_of(records()).groups if g.group.sensitivity == "A")
+    found = next(g for g in site_of(records()).measured.groups if g.group.sensitivity == "A")
     slow = {p.uuid: p for p in found.points}[uuid_of(47)]
     assert slow.slowdown == pytest.approx(1.2, abs=0.03)
     assert slow.sensors["sm_clk_mhz"] < 1200 < slow.sensors["sm_clk_mhz"] + 100
@@ -212,7 +254,7 @@ def test_a_gpu_that_changes_class_is_churn() -> None:
     second["A"][5] = 1.3
     made = sweep(first, "s1", ts=NOW_S - 3 * DAY_S) + sweep(first, "s2", ts=NOW_S - 2 * DAY_S)
     made += sweep(second, "s3", ts=NOW_S - DAY_S) + sweep(second, "s4", ts=NOW_S - 3600)
-    found = steps(made, NOW_S, Params())
+    found = steps_of(made)
     assert [s.sweep_id for s in found] == ["s1", "s2", "s3", "s4"]
     assert found[0].churn("A") is None and found[1].churn("A") is not None
     last = found[-1]
@@ -227,15 +269,24 @@ def test_new_and_gone_gpus_are_named() -> None:
     made = sweep(true, "s1", ts=NOW_S - DAY_S, only=range(11))
     made += sweep(true, "s2", ts=NOW_S - 3600)
     swapped = [record("GPU-new", "n0001", 0, ts=NOW_S - 60, sweep="s3")]
-    found = steps([*made, *swapped], NOW_S, Params())
+    found = steps_of([*made, *swapped])
     assert found[1].new == (uuid_of(11),) and found[1].gone == ()
     assert found[2].new == ("GPU-new",) and found[2].gone == (uuid_of(0),)
+
+
+def test_the_first_sweep_shown_is_compared_with_the_one_before_it() -> None:
+    made = [one for i in range(5) for one in sweep(truth(12, sd=0.02), f"s{i}", ts=NOW_S - (6 - i) * DAY_S)]
+    known = sweeps(made, NOW_S, Params())
+    whole = steps_of(made)
+    for skip in range(6):
+        assert steps(iter(known), Params(), skip=skip) == whole[skip:]
+    assert whole[0].compared == {} and whole[3].compared["A"] == 12
 
 
 def test_sweeps_of_other_nodes_do_not_count() -> None:
     true = truth(8)
     made = sweep(true, "s1", ts=NOW_S - DAY_S) + sweep(true, "s2", ts=NOW_S - 60)
-    found = steps(made, NOW_S, Params(), present={uuid_of(0), uuid_of(1)})
+    found = steps_of(made, present={uuid_of(0), uuid_of(1)})
     assert [s.gpus for s in found] == [2, 2] and set(found[-1].classes["A"]) <= {uuid_of(0), uuid_of(1)}
 
 
@@ -257,8 +308,7 @@ def test_the_report_says_what_is_known() -> None:
 def test_the_order_of_records_does_not_matter() -> None:
     made = records()
     rows = rows_of(made)
-    by_time = sorted(made, key=lambda r: r.ts_end)
-    assert text(site(rows, by_time, NOW_S, Params(), "lab")) == text(site_of(made[::-1]))
+    assert text(site(rows, by_time(made), steps_of(made), NOW_S, Params(), "lab")) == text(site_of(made[::-1]))
 
 
 def test_a_slow_gpu_of_the_rarer_model_is_told_first() -> None:
@@ -275,17 +325,17 @@ def test_a_slow_gpu_of_the_rarer_model_is_told_first() -> None:
 
 def test_advice_names_faults_first_then_what_to_measure() -> None:
     rows = [row("n1", 0, 1.0), row("n1", 1, 1.2, "xid"), row("n2", 0, None, NEVER_MEASURED), row("n3", 0, 1.1, "stale")]
-    found = advice(site(rows, [], NOW_S, Params()))
+    found = advice(site(rows, [], [], NOW_S, Params()))
     assert found[0].startswith("Look at the hardware of 1 GPU: xid n1:1.")
     assert found[1] == "1 GPU has no score for class A: pal-profile run --nodes n2"
     assert found[2] == "1 GPU was measured more than 30 days ago: pal-profile run --nodes n3"
     assert "palsub" in found[3]
-    assert advice(site([row("n1", 0), row("n1", 1)], [], NOW_S, Params()))[0].startswith("Nothing now.")
-    assert advice(site([row("n1", 0, None)], [], NOW_S, Params()))[0].endswith("pal-profile run")
+    assert advice(site([row("n1", 0), row("n1", 1)], [], [], NOW_S, Params()))[0].startswith("Nothing now.")
+    assert advice(site([row("n1", 0, None)], [], [], NOW_S, Params()))[0].endswith("pal-profile run")
 
 
 def test_a_uuid_may_be_a_beginning_that_one_gpu_has() -> None:
-    found = site([row("n1", 0), row("n1", 1), row("n10", 0)], [], NOW_S, Params())
+    found = site([row("n1", 0), row("n1", 1), row("n10", 0)], [], [], NOW_S, Params())
     assert known(found, "GPU-n10").node == "n10" and known(found, "GPU-n1-1").gpu_index == 1
     with pytest.raises(UsageError, match="3 GPUs begin with 'GPU-n1'"):
         known(found, "GPU-n1")
@@ -305,18 +355,18 @@ def test_only_invalid_records() -> None:
     made = [record(uuid_of(i), index=i, valid=False, flags=["foreign_process"]) for i in range(4)]
     found = site_of(made)
     assert claims(found) == ["Nothing usable has been measured yet: run pal-profile run."]
-    assert found.coverage.scored == 0 and not found.costs and not found.groups
+    assert found.coverage.scored == 0 and not found.costs and not found.measured.groups
     json.dumps(to_json(found), allow_nan=False)
 
 
 def test_nothing_at_all() -> None:
-    found = site([row("n1", 0, None, NEVER_MEASURED, age_s=None)], [], NOW_S, Params())
+    found = site([row("n1", 0, None, NEVER_MEASURED, age_s=None)], [], [], NOW_S, Params())
     assert "\n".join(text(found)).count("Nothing usable") == 1
     assert changes(found) == ["No sweep has been taken in."]
 
 
 def test_a_snapshot_alone_still_has_costs_and_flags() -> None:
-    found = site([row("n1", 0, 1.0), row("n1", 1, 1.2, "outlier")], [], NOW_S, Params())
+    found = site([row("n1", 0, 1.0), row("n1", 1, 1.2, "outlier")], [], [], NOW_S, Params())
     said = "\n".join(text(found))
     assert found.costs and "outlier" in said and "Only the published snapshot" in said
     assert claims(found)[0].startswith("In compute-bound work the slowest of 2 GPUs takes 1.20 times as long")
@@ -358,7 +408,7 @@ def test_json_has_no_nan_and_agrees_with_the_text() -> None:
     found = site_of(records(sweeps=1))
     body = json.loads(json.dumps(to_json(found, uuid_of(47)), allow_nan=False))
     a = next(g for g in body["groups"] if g["sensitivity"] == "A")
-    assert a["icc"] is None and math.isnan(found.groups[0].spread.icc)
+    assert a["icc"] is None and math.isnan(found.measured.groups[0].spread.icc)
     assert body["claims"] == claims(found)
     assert body["gpu"]["rank"]["A"] == {"place": 48, "of": 48} and len(body["gpu"]["runs"]) == 3
     assert body["costs"][0]["waiting_gpu_h_per_day"] == pytest.approx(found.costs[0].waiting_share * 48 * 24)

@@ -25,7 +25,7 @@ from slurm_pal.report.gpus.page import gpu_page, page, tiles
 from slurm_pal.report.gpus.pictures import PLANS, churn, correlation, distribution, pictures, single_map
 from slurm_pal.report.gpus.site import Site, site
 
-from .gpus_site import records, rows_of, site_of
+from .gpus_site import records, rows_of, site_of, steps_of
 from .html_reader import HOSTILE, Reader, framed
 from .records_factory import DAY_S, NOW_S, record, uuid_of
 
@@ -46,7 +46,7 @@ def hostile_site() -> Site:
         for r in records(gpus=8, sweeps=1)
     ]
     rows = [row._replace(node=HOSTILE, flags=(*row.flags, HOSTILE)) for row in rows_of(found)]
-    return site(rows, found, NOW_S, Params(), HOSTILE, HOSTILE)
+    return site(rows, found, steps_of(found), NOW_S, Params(), HOSTILE, HOSTILE)
 
 
 def test_the_page_says_what_was_found(made: Site, html: str) -> None:
@@ -123,7 +123,7 @@ def test_pictures_are_well_formed_and_1000_pixels_wide(made: Site) -> None:
 def test_a_site_without_measurements_says_so() -> None:
     row = rows_of(records(gpus=4, sweeps=1))[0]
     bare = row._replace(slowdown={}, age_s=None, flags=(NEVER_MEASURED,), variability_class={})
-    found = site([bare], [], NOW_S, Params())
+    found = site([bare], [], [], NOW_S, Params())
     reader = Reader(page(found))
     said = " ".join(reader.text)
     assert "Nothing usable has been measured yet: run pal-profile run." in said
@@ -138,13 +138,14 @@ def test_one_gpu_and_only_invalid_records_have_a_page() -> None:
 
 
 def test_ten_thousand_points_do_not_become_ten_thousand_outlines(made: Site) -> None:
-    group = made.groups[0]
+    group = made.measured.groups[0]
     causes = next(plan for plan in PLANS if plan.name == "causes")
     sizes: dict[int, int] = {}
     for gpus in (400, 1600):
         rows = [made.rows[i % 48]._replace(node=f"n{i // 4:04d}", gpu_index=i % 4) for i in range(gpus)]
         many = group._replace(points=tuple(group.points[i % 48] for i in range(gpus)))
-        drawn = draw("causes", "", "", partial(causes.paint, made._replace(groups=(many,))), ("svg",))
+        found = made._replace(measured=made.measured._replace(groups=(many,)))
+        drawn = draw("causes", "", "", partial(causes.paint, found), ("svg",))
         sizes[gpus] = len(single_map(rows, "A", ("svg",)).images["svg"]) + len(drawn.images["svg"])
         assert (b"data:image/png;base64," in drawn.images["svg"]) == (gpus == 1600)
     assert sizes[1600] < 1.3 * sizes[400]
@@ -167,7 +168,7 @@ def test_invisible_and_endless_names_do_no_harm() -> None:
     odd = "\u202eGPU \x1b[31m \ud800 \u05d0 \u663e\u5361 " + 200 * "x"
     found = [replace(r, gpu=replace(r.gpu, model=odd)) for r in records(gpus=8, sweeps=1)]
     rows = [row._replace(node=f"n{row.node[-1]}{odd}") for row in rows_of(found)]
-    shown = page(site(rows, found, NOW_S, Params(), odd))
+    shown = page(site(rows, found, steps_of(found), NOW_S, Params(), odd))
     assert not set("\u202e\x1b") & set(shown) and shown.encode() and "x" * 60 not in shown[: shown.index("<h2>What")]
     picture = single_map(rows, "A", ("svg",)).images["svg"]  # a warning of matplotlib's would be an error here
     assert b"nx" not in picture and 200 * b"x" not in picture

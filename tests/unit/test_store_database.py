@@ -37,6 +37,25 @@ def test_records_come_back_equal_and_by_time(tmp_path: Path) -> None:
         assert len(database) == 5
 
 
+def test_records_one_after_another_keep_no_writer_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages end between records of the same time, and another program may write meanwhile."""
+    made = [record(f"GPU-{i % 4}", ts=NOW_S - i // 3, run_id=f"r{i}") for i in range(10)]
+    with open_database(str(tmp_path), write=True) as database:
+        database.insert(made[::-1], NOW_S)
+        database._connection.execute("PRAGMA busy_timeout = 0")
+        for page in (1, 2, 3, 4, 10, 11):
+            monkeypatch.setattr(module, "PAGE", page)
+            with open_database(str(tmp_path)) as reader:
+                found = reader.by_time(NOW_S - 2)
+                seen = [next(found)]
+                database.next_epoch()
+                assert [*seen, *found] == sorted(made[:9], key=lambda r: (r.ts_end, r.run_id))
+                gpus = reader.by_gpu("s1")
+                first = next(gpus)
+                database.next_epoch()
+                assert [first, *gpus] == [[made[i] for i in range(9, -1, -1) if i % 4 == gpu] for gpu in range(4)]
+
+
 def test_the_same_record_twice_is_kept_once(tmp_path: Path) -> None:
     with open_database(str(tmp_path), write=True) as database:
         assert database.insert([record(), record()], NOW_S) == (1, 1, ())

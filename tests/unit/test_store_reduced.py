@@ -153,6 +153,20 @@ def test_a_publication_does_not_depend_on_keeping(tmp_path: Path) -> None:
         assert database.kept("s1", reduced._stamp(extent, Params())) is None
 
 
+def test_whoever_only_reads_finds_the_same_and_keeps_nothing(tmp_path: Path) -> None:
+    with open_database(str(tmp_path), write=True) as database:
+        for number in range(3):
+            database.insert(sweep(truth(4), f"s{number}", ts=NOW_S - (3 - number) * DAY_S), NOW_S)
+        extents = database.extents(0.0)
+        first = reduced.read(database, extents[0], NOW_S, Params())
+        known = sweeps(database.records(), NOW_S, Params())
+    before = Path(database_path(str(tmp_path))).read_bytes()
+    with open_database(str(tmp_path)) as reader:
+        assert list(reduced.sweeps(reader, extents, NOW_S, Params())) == known
+        assert reduced.read(reader, extents[0], NOW_S, Params()) == first
+    assert names(tmp_path) == ["s0"] and Path(database_path(str(tmp_path))).read_bytes() == before
+
+
 @pytest.mark.parametrize("damage", [b"", b"x", b"\xff" * 99])
 def test_what_cannot_be_read_is_made_again(database: Database, damage: bytes) -> None:
     database.insert(sweep(truth(4), ts=NOW_S - DAY_S), NOW_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -38,6 +39,22 @@ def test_figures_of_a_small_group() -> None:
     assert found.slowest == pytest.approx(1.1)
     assert found.whisker == pytest.approx(0.2)
     assert found.within_cv_pct == pytest.approx(0.0)
+
+
+RUNS = st.lists(st.lists(st.floats(1.0, 1e3), max_size=12), min_size=1, max_size=12).filter(any)
+
+
+@given(RUNS)
+def test_figures_are_those_of_each_gpu_by_itself(runs: list[list[float]]) -> None:
+    """By the standard library; GPUs of different numbers of runs stand in any order."""
+    found = measure({str(i): own for i, own in enumerate(runs)})
+    known = [own for own in runs if own]
+    medians = [statistics.median(own) for own in known]
+    middle = statistics.median(medians)
+    assert found.slowest == pytest.approx(max(medians) / middle)
+    assert found.between_sd_pct == pytest.approx(100 * statistics.pstdev(m / middle for m in medians), abs=1e-9)
+    cvs = [100 * statistics.stdev(own) / statistics.fmean(own) for own in known if len(own) > 1]
+    assert math.isnan(found.within_cv_pct) if not cvs else found.within_cv_pct == pytest.approx(statistics.median(cvs))
 
 
 def test_no_repeats_have_no_icc_and_no_run_is_refused() -> None:

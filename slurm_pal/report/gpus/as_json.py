@@ -28,11 +28,11 @@ def to_json(site: Site, uuid: str | None = None) -> dict[str, Any]:
         "cluster": site.cluster,
         "now_s": site.now_s,
         "nodes": site.nodes,
-        "emulated": site.emulated,
+        "emulated": site.measured.emulated,
         "claims": words.claims(site),
         "advice": words.advice(site),
         "coverage": {**site.coverage._asdict(), "scored": site.coverage.scored},
-        "groups": [_group(g) for g in site.groups],
+        "groups": [_group(g) for g in site.measured.groups],
         "costs": [
             {**c._asdict(), "behind_gpu_h_per_day": c.behind_gpu_h, "waiting_gpu_h_per_day": c.waiting_gpu_h}
             for c in site.costs
@@ -44,8 +44,8 @@ def to_json(site: Site, uuid: str | None = None) -> dict[str, Any]:
             for flag, gpus in site.flags.items()
         },
         "sweeps": [_step(step) for step in site.steps],
-        "refused": site.refused,
-        "methods": [m._asdict() for m in site.methods],
+        "refused": site.measured.refused,
+        "methods": [m._asdict() for m in site.measured.methods],
         "caveats": words.caveats(site),
     }
     if uuid is not None:

@@ -9,9 +9,9 @@ from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.variability.classify import Classification, GpuStanding, classify_each
 from slurm_pal.variability.drift import Finding
 from slurm_pal.variability.params import Params
-from slurm_pal.variability.records import Record
+from slurm_pal.variability.runs import Sweep
 
-NEWEST = 8  # sweeps that are looked at
+NEWEST = 8  # sweeps that a page tells of
 JUMP = 0.01  # a change of the slowdown worth naming
 QUIET_FLAGS = frozenset({"stale", "unknown"})  # come with age, not with a sweep
 
@@ -49,23 +49,17 @@ class Step(NamedTuple):
         return self.changed[sensitivity] / compared if compared else None
 
 
-def steps(
-    records: Iterable[Record],
-    now_s: float,
-    params: Params,
-    present: Collection[str] | None = None,
-    newest: int = NEWEST,
-) -> list[Step]:
-    """The newest sweeps, oldest first; `present` are the UUIDs that count, None: all."""
+def steps(sweeps: Iterable[Sweep], params: Params, present: Collection[str] | None = None, skip: int = 0) -> list[Step]:
+    """The sweeps after the first `skip`; they come in time order. `present` are the UUIDs that count, None: all."""
     found: list[Step] = []
     before: Classification | None = None
     # One more than is shown, so that the first one has something to be compared with.
-    for sweep, now in classify_each(records, now_s, params, newest + 1):
+    for sweep, now in classify_each(sweeps, params, skip - 1):
         chosen = now._replace(gpus=tuple(g for g in now.gpus if present is None or g.uuid in present))
         measured = {o.uuid for o in sweep.observations if present is None or o.uuid in present}
         found.append(_step(sweep.sweep_id, sweep.ts, len(measured), before, chosen))
         before = chosen
-    return found[-newest:]
+    return found[1:] if skip > 0 else found
 
 
 def _step(sweep_id: str, ts: float, gpus: int, before: Classification | None, now: Classification) -> Step:

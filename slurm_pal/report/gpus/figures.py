@@ -7,14 +7,15 @@ numbers do not compare.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from array import array
+from collections.abc import Mapping
 from statistics import median
 from typing import NamedTuple
 
 from slurm_pal.jobs import SENSITIVITY_CLASSES
-from slurm_pal.variability.params import TIME_UNITS, Params, preference
+from slurm_pal.variability.params import TIME_UNITS, preference
 from slurm_pal.variability.records import Record
-from slurm_pal.variability.runs import Group, group_of, number, run_flags, weight_of
+from slurm_pal.variability.runs import Group, group_of, number
 from slurm_pal.variability.spread import Spread, measure, slowdowns
 
 SENSORS = ("power_w", "temp_c", "sm_clk_mhz")
@@ -44,38 +45,58 @@ class GroupFigures(NamedTuple):
         return self.spread.gpus > 1
 
 
-def usable(records: Iterable[Record], now_s: float, params: Params) -> list[Record]:
-    """Records that say something of a GPU's speed, oldest first, each run once."""
-    unique = {r.run_id: r for r in records if weight_of(r, run_flags(r, now_s, params), params) > 0}
-    return sorted(unique.values(), key=lambda r: (r.ts_end, r.run_id))
+class _Runs:
+    """The usable runs of one GPU in the preferred one of its benchmarks of a sensitivity class."""
+
+    __slots__ = ("group", "sensors", "values")
+
+    def __init__(self, group: Group) -> None:
+        self.group = group  # that of the newest run
+        self.sensors: dict[str, float] = {}  # of the newest run
+        self.values: dict[Group, array[float]] = {}
+
+    def take(self, record: Record, group: Group) -> None:
+        if group.benchmark != self.group.benchmark:
+            if preference(group.benchmark) > preference(self.group.benchmark):
+                return
+            self.values.clear()
+        self.group, self.sensors = group, _sensors(record)
+        self.values.setdefault(group, array("d")).append(record.result.value)
 
 
-def figures(records: Iterable[Record], present: Collection[str] | None = None) -> list[GroupFigures]:
-    """The figures of each group, by sensitivity class and then the largest group first.
+class Speeds:
+    """What the usable runs say of the speed of each GPU: no more of a run is in memory than its value."""
 
-    `records` are usable ones, oldest first; `present` are the UUIDs that count, None: all.
-    """
-    runs: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        sensitivity = record.bench.sensitivity_class
-        if sensitivity in SENSITIVITY_CLASSES and (present is None or record.gpu.uuid in present):
-            runs.setdefault((sensitivity, record.gpu.uuid), []).append(record)
-    groups: dict[Group, dict[str, list[Record]]] = {}
-    for (_, uuid), own in runs.items():
-        best = min({r.bench.id for r in own}, key=preference)
-        group = group_of(next(r for r in reversed(own) if r.bench.id == best))
-        groups.setdefault(group, {})[uuid] = [r for r in own if r.bench.id == best and group_of(r) == group]
-    found = [_figures(group, own) for group, own in groups.items()]
-    return sorted(found, key=lambda f: (f.group.sensitivity, -f.spread.gpus, f.group))
+    def __init__(self) -> None:
+        self._groups: dict[Group, Group] = {}  # equal ones are one object
+        self._runs: dict[tuple[str, str], _Runs] = {}
+
+    def take(self, record: Record) -> None:
+        """Add a usable run; they come by time, each once."""
+        group = group_of(record)
+        if group.sensitivity not in SENSITIVITY_CLASSES:
+            return
+        group, key = self._groups.setdefault(group, group), (group.sensitivity, record.gpu.uuid)
+        if key not in self._runs:
+            self._runs[key] = _Runs(group)
+        self._runs[key].take(record, group)
+
+    def figures(self) -> list[GroupFigures]:
+        """The figures of each group, by sensitivity class and then the largest group first."""
+        groups: dict[Group, dict[str, _Runs]] = {}
+        for (_, uuid), runs in self._runs.items():
+            groups.setdefault(runs.group, {})[uuid] = runs
+        found = [_figures(group, own) for group, own in groups.items()]
+        return sorted(found, key=lambda f: (f.group.sensitivity, -f.spread.gpus, f.group))
 
 
-def _figures(group: Group, runs: dict[str, list[Record]]) -> GroupFigures:
+def _figures(group: Group, runs: Mapping[str, _Runs]) -> GroupFigures:
     is_time = group.unit in TIME_UNITS
-    values = {uuid: [r.result.value for r in own] for uuid, own in sorted(runs.items())}
+    values = {uuid: own.values[group] for uuid, own in sorted(runs.items())}
     medians = [median(own) for own in values.values()]
     slow = slowdowns(medians, is_time)
     newest = slowdowns([own[-1] for own in values.values()], is_time)
-    points = (Point(u, float(s), _sensors(runs[u][-1])) for u, s in zip(values, newest, strict=True))
+    points = (Point(u, float(s), runs[u].sensors) for u, s in zip(values, newest, strict=True))
     return GroupFigures(
         group=group,
         spread=measure(values, is_time),

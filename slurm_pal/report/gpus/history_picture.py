@@ -17,7 +17,7 @@ from slurm_pal.report.table import day
 from slurm_pal.variability.drift import Finding
 from slurm_pal.variability.params import DAY_S, preference
 from slurm_pal.variability.records import Record
-from slurm_pal.variability.runs import Environment, environment_of, group_of
+from slurm_pal.variability.runs import Environment, Group, environment_of, group_of
 
 CONFIDENCE_HALF = 0.01  # ci95_pct is the half-width in percent of the value
 
@@ -30,23 +30,23 @@ class Event(NamedTuple):
 
 
 def history(site: Site, uuid: str, kinds: Sequence[Kind] = ("svg",), prefix: str = "") -> Picture:
-    """The picture of one GPU of the site; it says why there is none."""
+    """The picture of the GPU of the site whose history is shown; it says why there is none."""
     row = site.gpu(uuid)
     at = f"{cut(row.node)}:{row.gpu_index}" if row else uuid
-    own = [r for r in site.records if r.gpu.uuid == uuid]
+    own = [r for r in site.measured.own if r.gpu.uuid == uuid]
     told = {c: class_changes(site.steps, uuid, c) for c in SENSITIVITY_CLASSES}
     title = f"{prefix}{': h' if prefix else 'H'}istory of {at} ({uuid})"
-    return picture(title, own, site.records, told, kinds)
+    return picture(title, own, site.measured.valid, told, kinds)
 
 
 def picture(
     title: str,
     own: Sequence[Record],
-    everybody: Sequence[Record],
+    valid: Mapping[Group, Sequence[float]],
     told: Mapping[str, Sequence[Event]],
     kinds: Sequence[Kind] = ("svg",),
 ) -> Picture:
-    """The runs of one GPU (`own`, by time) among those of `everybody`, itself included.
+    """The runs of one GPU (`own`, by time) among the values of all `valid` runs, its own included.
 
     `told`: what else happened to it, by sensitivity class.
     """
@@ -54,11 +54,14 @@ def picture(
         "Each dot is a run, with the 95 % interval of its median; grey: where 90 % of the runs of the same kind of GPU "
         "are; hollow: runs that do not count; dashed lines: what changed, classes v0 (fastest), v1, ..."
     )
-    return drawing.draw("history", title, caption, lambda figure: _paint(own, everybody, told, figure), kinds)
+    return drawing.draw("history", title, caption, lambda figure: _paint(own, valid, told, figure), kinds)
 
 
 def _paint(
-    own: Sequence[Record], everybody: Sequence[Record], told: Mapping[str, Sequence[Event]], figure: Figure
+    own: Sequence[Record],
+    valid: Mapping[Group, Sequence[float]],
+    told: Mapping[str, Sequence[Event]],
+    figure: Figure,
 ) -> str:
     """A panel for each sensitivity class, its preferred benchmark."""
     by_class: dict[str, list[Record]] = {}
@@ -73,7 +76,7 @@ def _paint(
     for axes, c, colour in zip(panels, sorted(by_class), COLOURS, strict=False):
         bench = min({r.bench.id for r in by_class[c]}, key=preference)
         runs = [r for r in by_class[c] if r.bench.id == bench]
-        _peers(axes, everybody, runs)
+        _peers(axes, valid, runs)
         _runs(axes, runs, colour)
         _events(axes, [*happened, *told.get(c, ())])
         axes.set_ylabel(runs[-1].result.unit)
@@ -100,10 +103,9 @@ def _runs(axes: Axes, runs: Sequence[Record], colour: str) -> None:
             axes.annotate(text, at, (4, -11), textcoords="offset points", fontsize=8, color=INK)
 
 
-def _peers(axes: Axes, everybody: Sequence[Record], runs: Sequence[Record]) -> None:
+def _peers(axes: Axes, valid: Mapping[Group, Sequence[float]], runs: Sequence[Record]) -> None:
     """Where the runs of GPUs of the same group are, over all sweeps."""
-    groups, bench = {group_of(r) for r in runs}, runs[0].bench.id
-    values = [r.result.value for r in everybody if r.bench.id == bench and r.valid and group_of(r) in groups]
+    values = [value for group in {group_of(r) for r in runs} for value in valid.get(group, ())]
     if len(values) > len(runs):
         low, high = np.quantile(values, [0.05, 0.95])
         axes.axhspan(float(low), float(high), color=SOFT, alpha=0.15, linewidth=0)

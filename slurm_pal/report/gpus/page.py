@@ -32,7 +32,7 @@ class Tile(NamedTuple):
 def page(site: Site) -> str:
     """The page of the site. Whatever comes from records or Slurm is escaped."""
     drawn = pictures(site)
-    if site.records and site.slowest:
+    if site.measured.runs and site.slowest:
         drawn.append(history(site, site.slowest[0].uuid, prefix="Slowest GPU"))
     claims = words.claims(site)
     content = {

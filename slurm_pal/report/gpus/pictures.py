@@ -63,7 +63,8 @@ def distribution(site: Site, figure: Figure) -> str:
 
     All panels have one scale, or a class whose GPUs are alike would look like one whose GPUs are not.
     """
-    by_class = {c: [g for g in site.groups if g.group.sensitivity == c and g.compared] for c in SENSITIVITY_CLASSES}
+    compared = [g for g in site.measured.groups if g.compared]
+    by_class = {c: [g for g in compared if g.group.sensitivity == c] for c in SENSITIVITY_CLASSES}
     known = {c: groups for c, groups in by_class.items() if groups}
     if not known:
         return "fewer than two GPUs of one model were measured"
@@ -143,7 +144,7 @@ def causes(site: Site, figure: Figure) -> str:
 
 def _points(site: Site, sensitivity: str) -> list[Point]:
     """Of the largest group only: other models have other clocks and powers."""
-    groups = [g for g in site.groups if g.group.sensitivity == sensitivity and g.compared]
+    groups = [g for g in site.measured.groups if g.group.sensitivity == sensitivity and g.compared]
     return [p for p in groups[0].points if p.sensors] if groups else []
 
 

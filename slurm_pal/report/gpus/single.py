@@ -90,8 +90,8 @@ def gpu_sections(site: Site, uuid: str) -> list[Section]:
 
 
 def runs(site: Site, uuid: str) -> list[Record]:
-    """Its records, newest first."""
-    return [r for r in reversed(site.records) if r.gpu.uuid == uuid]
+    """Its records, newest first, where it is the one whose history is shown."""
+    return [r for r in reversed(site.measured.own) if r.gpu.uuid == uuid]
 
 
 def _run_cells(run: Record) -> tuple[str, ...]:

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.cost import Cost, cost
-from slurm_pal.report.gpus.course import NEWEST, Step, steps
-from slurm_pal.report.gpus.figures import GroupFigures, figures, usable
+from slurm_pal.report.gpus.course import Step
+from slurm_pal.report.gpus.figures import GroupFigures
 from slurm_pal.report.gpus.heatmap import cell
-from slurm_pal.report.gpus.reasons import AGE, by_gravity, kind, why_refused
+from slurm_pal.report.gpus.measured import Measured, measured
+from slurm_pal.report.gpus.reasons import AGE, by_gravity, kind
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
@@ -38,18 +39,6 @@ class Coverage(NamedTuple):
         return self.fresh + self.stale
 
 
-class Method(NamedTuple):
-    """One way in which usable runs were made."""
-
-    benchmark: str
-    sensitivity: str
-    dtype: str
-    shape: str
-    backend: str
-    driver: str
-    runs: int
-
-
 class Site(NamedTuple):
     """The GPUs of the site, or of the chosen nodes, at one moment."""
 
@@ -59,14 +48,10 @@ class Site(NamedTuple):
     rows: tuple[GpuRow, ...]
     coverage: Coverage
     costs: tuple[Cost, ...]
-    groups: tuple[GroupFigures, ...]
     steps: tuple[Step, ...]  # oldest first
-    methods: tuple[Method, ...]
     flags: dict[str, tuple[GpuRow, ...]]  # the gravest first
     slowest: tuple[GpuRow, ...]  # slowest first, by the class they suffer most in
-    refused: dict[str, int]  # why runs of the newest sweep do not count -> how many
-    records: tuple[Record, ...]  # of the GPUs shown, by time; for the history of one GPU
-    emulated: bool
+    measured: Measured
 
     @property
     def leading(self) -> list[GroupFigures]:
@@ -74,7 +59,7 @@ class Site(NamedTuple):
 
         Groups too small to compare are left out where there are others.
         """
-        compared = [g for g in self.groups if g.compared]
+        compared = [g for g in self.measured.groups if g.compared]
         first = [g for g in compared if g.group.sensitivity == compared[0].group.sensitivity]
         return [g for g in first if g.spread.gpus >= SMALLEST] or first
 
@@ -85,21 +70,22 @@ class Site(NamedTuple):
 
 def site(
     rows: Sequence[GpuRow],
-    records: Sequence[Record],
+    records: Iterable[Record],
+    steps: Sequence[Step],
     now_s: float,
     params: Params,
     cluster: str = "",
     nodes: str = "",
-    sweeps: int = NEWEST,
+    uuid: str = "",
 ) -> Site:
-    """Everything about `rows`, the GPUs chosen; `records` by time, of all GPUs.
+    """Everything about `rows`, the GPUs chosen; `records` by time, of all GPUs, each once; `steps` oldest first.
 
     Slowdowns and classes are relative to all GPUs of the site, as published; `nodes` only says what was chosen.
-    The newest `sweeps` are compared with those before them; each costs a classification of the site.
+    `uuid` is that of the GPU whose history is shown, "" for the slowest.
     """
-    present = {row.uuid for row in rows if row.uuid}
-    mine = tuple(r for r in records if r.gpu.uuid in present)
-    good = usable(records, now_s, params)
+    far = slowest(rows)
+    if not uuid and far:
+        uuid = far[0].uuid
     flags: dict[str, list[GpuRow]] = {}
     for row in rows:
         for flag in row.flags:
@@ -111,14 +97,10 @@ def site(
         rows=tuple(rows),
         coverage=coverage(rows),
         costs=tuple(found for c in SENSITIVITY_CLASSES if (found := cost(rows, c)) is not None),
-        groups=tuple(figures(good, present)),
-        steps=tuple(steps(records, now_s, params, present, sweeps)),
-        methods=_methods(r for r in good if r.gpu.uuid in present),
+        steps=tuple(steps),
         flags={flag: tuple(flags[flag]) for flag in by_gravity(flags)},
-        slowest=slowest(rows),
-        refused=_refused(mine, {r.run_id for r in good}),
-        records=mine,
-        emulated=any(r.gpu.vendor == "emu" for r in mine),
+        slowest=far,
+        measured=measured(records, {row.uuid for row in rows if row.uuid}, now_s, params, uuid),
     )
 
 
@@ -161,22 +143,3 @@ def flagged(rows: Sequence[GpuRow]) -> tuple[GpuRow, ...]:
 
 def _worst(row: GpuRow) -> float:
     return max(row.slowdown.values(), default=0.0)
-
-
-def _methods(records: Iterable[Record]) -> tuple[Method, ...]:
-    counts: Counter[tuple[str, str, str, str, str, str]] = Counter()
-    for r in records:
-        key = (r.bench.id, r.bench.sensitivity_class, r.bench.dtype, r.bench.shape, r.env.backend, r.env.driver)
-        counts[key] += 1
-    found = [Method(*key, n) for key, n in counts.items()]
-    return tuple(sorted(found, key=lambda m: (m.sensitivity or "~", m.benchmark, m.driver, m.backend, m.shape)))
-
-
-def _refused(records: Sequence[Record], good: set[str]) -> dict[str, int]:
-    """Of the newest sweep: runs that do not count, by reason."""
-    if not records:
-        return {}
-    sweep = records[-1].sweep_id
-    bad = [r for r in records if r.sweep_id == sweep and r.run_id not in good]
-    reasons = Counter(why_refused(r) or ", ".join(by_gravity(r.flags)) or "not valid" for r in bad)
-    return dict(sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0])))

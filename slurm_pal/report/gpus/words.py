@@ -60,7 +60,7 @@ def heading(site: Site) -> str:
     c = site.coverage
     name = f"{cut(site.cluster, LONGEST_MODEL)}: " if site.cluster else ""
     where = f" ({cut(site.nodes, LONGEST_LIST)})" if site.nodes else ""
-    emulated = ", emulated" if site.emulated else ""
+    emulated = ", emulated" if site.measured.emulated else ""
     return f"{name}{counted(c.gpus, 'GPU')} of {counted(c.nodes, 'node')}{where}{emulated}"
 
 
@@ -234,7 +234,7 @@ def spread_table(site: Site) -> Section:
             f"{g.spread.within_cv_pct:.2f} %" if math.isfinite(g.spread.within_cv_pct) else NOTHING,
             figure(g.spread.icc, 2),
         )
-        for g in site.groups
+        for g in site.measured.groups
     ]
     note = (
         "By the median of each GPU's runs; newer runs count more in its score. P1, P99, MAX: slowdown. WHISKER: "
@@ -306,7 +306,7 @@ def method_table(site: Site) -> Section:
     header = ("BENCHMARK", "CLASS", "DTYPE", "SHAPE", "BACKEND", "DRIVER", "RUNS")
     rows = [
         (m.benchmark, m.sensitivity or "health", m.dtype, m.shape, m.backend, m.driver, str(m.runs))
-        for m in site.methods
+        for m in site.measured.methods
     ]
     return Section("How it was measured", header, rows)
 
@@ -325,7 +325,7 @@ def caveats(site: Site) -> list[str]:
     """What the reader must know before he believes it."""
     found = []
     c = site.coverage
-    if site.emulated:
+    if site.measured.emulated:
         found.append("These GPUs are emulated: the figures are made up and say nothing of real hardware.")
     if c.gpus > c.scored:
         n = c.gpus - c.scored
@@ -333,17 +333,17 @@ def caveats(site: Site) -> list[str]:
         found.append(f"{counted(n, 'GPU')} {text} as a median GPU.")
     if c.stale:
         found.append(f"{counted(c.stale, 'GPU')} measured more than 30 days ago count less every day.")
-    if not site.records and c.scored:
+    if not site.measured.runs and c.scored:
         found.append(
             "Only the published snapshot was at hand: spread, history and changes need the controller's records."
         )
-    once = [g for g in site.groups if g.spread.runs_per_gpu < 2]
+    once = [g for g in site.measured.groups if g.spread.runs_per_gpu < 2]
     if once:
         found.append("Where REPEATS is missing, GPUs were measured once: how well a run repeats is not known there.")
-    small = [g for g in site.groups if g.spread.gpus < SMALLEST]
+    small = [g for g in site.measured.groups if g.spread.gpus < SMALLEST]
     if small:
         found.append("Groups of fewer than four GPUs have no median worth the name: their slowdowns are 1.0.")
-    for reason, n in list(site.refused.items())[:PLACES]:
+    for reason, n in list(site.measured.refused.items())[:PLACES]:
         found.append(f"{counted(n, 'run')} of the newest sweep {'does' if n == 1 else 'do'} not count: {reason}.")
     found.append("A benchmark is not an application: how much a job suffers depends on its sensitivity class.")
     return found
