@@ -331,10 +331,9 @@ def publish(method: str | None, as_json: bool) -> None:
 @common.verbose_option
 def show(name: str, runs: int, as_json: bool) -> None:
     """Newest scores and history of a node's GPUs or of one GPU; scores of all without a name."""
-    found = history.read(settings.load(), name)
+    found = history.read(settings.load(), name, runs if name or as_json else 0)
     if as_json:
-        cut = [gpu._replace(runs=gpu.runs[:runs]).to_json() for gpu in found]
-        common.print_json("history", {"gpus": cut})
+        common.print_json("history", {"gpus": [gpu.to_json() for gpu in found]})
         return
     header = ["NODE", "GPU", "UUID", *SENSITIVITY_CLASSES, "FLAGS"]
     click.echo("\n".join(table.columns(header, [_score_cells(gpu) for gpu in found])))
@@ -344,7 +343,7 @@ def show(name: str, runs: int, as_json: bool) -> None:
         click.echo("\n" + "\n".join(table.columns(header, happened if name else happened[-MAX_FINDINGS:])))
     if name and runs:
         header = ["TIME", "GPU", "SWEEP", "BENCH", "VALUE", "UNIT", "CV%", "CI95%", "NOTE"]
-        rows = [_run_cells(run) for gpu in found for run in gpu.runs[:runs]]
+        rows = [_run_cells(run) for gpu in found for run in gpu.runs]
         click.echo("\n" + "\n".join(table.columns(header, rows)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_pal.config import Config
@@ -17,7 +17,7 @@ from slurm_pal.variability.records import Record
 
 
 class GpuHistory(NamedTuple):
-    """One GPU: where it was last seen, its published score if any, its runs (newest first)."""
+    """One GPU: where it was last seen, its published score if any, its newest runs (newest first)."""
 
     uuid: str
     node: str
@@ -62,34 +62,31 @@ def _run_json(run: Record) -> dict[str, Any]:
     }
 
 
-def read(config: Config, name: str) -> tuple[GpuHistory, ...]:
-    """GPUs of a node, or the one with a UUID; all where `name` is "".
+def read(config: Config, name: str, runs: int) -> tuple[GpuHistory, ...]:
+    """GPUs of a node, or the one with a UUID, with so many runs of each; all GPUs where `name` is "".
 
     Raises UsageError when nothing is known by that name, DataError when nothing is stored.
     """
+    scores, now_s = _scores(config), time.time()
     with open_database(config.state_dir) as database:
-        records = database.records()
-    try:
-        published = snapshot.read(config.snapshot_path)
-        scores = {score.uuid: score for score in map(published.gpu, range(len(published)))}
-    except DataError:
-        scores = {}  # the history is worth showing without a snapshot
-    found = select(records, scores, name, time.time())
+        places = [p for p in database.conditions(valid=False) if name in ("", p.uuid, p.node)]
+        found = [_of_gpu(database.records_of(place.uuid), scores, runs, now_s) for place in places]
     if not found:
         raise UsageError(f"nothing was measured on a node or GPU {name!r}: see pal-profile show, and pal nodes")
-    return found
-
-
-def select(records: Iterable[Record], scores: dict[str, GpuScore], name: str, now_s: float) -> tuple[GpuHistory, ...]:
-    """The same from data in memory; records by time, oldest first."""
-    runs: dict[str, list[Record]] = {}
-    for record in records:
-        runs.setdefault(record.gpu.uuid, []).append(record)
-    found = []
-    for uuid, own in runs.items():
-        last = own[-1]
-        if name in ("", uuid, last.node_name):
-            place = (last.node_name, last.gpu.slurm_index)
-            events = tuple(drift.of_records(own, now_s))
-            found.append(GpuHistory(uuid, *place, last.gpu.model, scores.get(uuid), tuple(reversed(own)), events))
     return tuple(sorted(found, key=lambda h: (h.node, h.slot)))
+
+
+def _scores(config: Config) -> dict[str, GpuScore]:
+    try:
+        published = snapshot.read(config.snapshot_path)
+    except DataError:
+        return {}  # the history is worth showing without a snapshot
+    return {score.uuid: score for score in map(published.gpu, range(len(published)))}
+
+
+def _of_gpu(own: Sequence[Record], scores: Mapping[str, GpuScore], runs: int, now_s: float) -> GpuHistory:
+    """From all records of one GPU, by time."""
+    gpu = own[-1].gpu
+    events, newest = tuple(drift.of_records(own, now_s)), tuple(reversed(own))[:runs]
+    score = scores.get(gpu.uuid)
+    return GpuHistory(gpu.uuid, own[-1].node_name, gpu.slurm_index, gpu.model, score, newest, events)

@@ -49,6 +49,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE records ADD COLUMN sweep TEXT NOT NULL DEFAULT ''",
         "UPDATE records SET sweep = json_extract(json, '$.sweep_id')",
         "CREATE INDEX records_by_sweep ON records (sweep, uuid, ts)",
+        "CREATE INDEX records_by_gpu ON records (uuid, ts)",
         """CREATE TABLE reduced (      -- derived from the records, see reduced.py
             sweep TEXT PRIMARY KEY,
             stamp TEXT NOT NULL,        -- of what it was derived from

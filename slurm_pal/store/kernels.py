@@ -12,19 +12,18 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slurm_pal.errors import DataError
 from slurm_pal.files import read_trusted, write_atomic
 from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.sensitivity.behaviour import Centroid
 from slurm_pal.variability.records import Record
+from slurm_pal.variability.runs import number
 
 SCHEMA = "pal.kernels/1"
 LEAST_GPUS = 4
 """A centroid of fewer GPUs would be the fault of one of them."""
-
-
 _ALWAYS = 3
 """Every centroid tells duty, clk and pw; dram and tensor only where the sensors do."""
 
@@ -36,8 +35,37 @@ class Kernels(NamedTuple):
     centroids: dict[str, Centroid]  # by sensitivity class
 
 
+class Told(NamedTuple):
+    """What one record tells of its kernel; None where it does not."""
+
+    uuid: str
+    model: str
+    sensitivity: str
+    valid: bool
+    limit_w: float | None
+    clock_mhz: float | None
+    highest_mhz: float | None
+    power_w: float | None
+    power_cap: float | None
+    dram: float | None
+    tensor: float | None
+
+
+TELEMETRY = {
+    "clock_mhz": ("sm_clk_mhz", "p50"), "highest_mhz": ("sm_clk_mhz", "p95"), "power_w": ("power_w", "p50"),
+    "power_cap": ("duty", "power_cap"), "dram": ("dram", "p50"), "tensor": ("tensor", "p50"),
+}  # fmt: skip
+"""The last fields of Told, and where in a record's telemetry they stand."""
+
+
+def told(record: Record) -> Told:
+    """What a record tells."""
+    gpu, shown = record.gpu, (number(record.telemetry, *path) for path in TELEMETRY.values())
+    return Told(gpu.uuid, gpu.model, record.bench.sensitivity_class, record.valid, record.env.power_limit_w, *shown)
+
+
 class _Point(NamedTuple):
-    """What one record tells."""
+    """Where one record lies."""
 
     sensitivity: str
     uuid: str
@@ -97,19 +125,18 @@ def _centroid(row: list[float | None]) -> Centroid:
 
 
 class Points:
-    """What valid records tell of duty, clock, power, memory and pipes, gathered one by one. No I/O."""
+    """What records tell of duty, clock, power, memory and pipes, gathered one by one. No I/O."""
 
     def __init__(self) -> None:
         self._told: dict[str, list[_Point]] = defaultdict(list)
         self._highest: dict[str, float] = defaultdict(float)
 
-    def take(self, record: Record) -> None:
+    def take(self, one: Told) -> None:
         """Add what one record tells."""
-        clock, model = _spread(record.telemetry, "sm_clk_mhz"), record.gpu.model
-        self._highest[model] = max(self._highest[model], clock.get("p95", 0.0))
-        at = _place(record)
+        self._highest[one.model] = max(self._highest[one.model], one.highest_mhz or 0.0)
+        at = _place(one)
         if at is not None:
-            self._told[model].append(_Point(record.bench.sensitivity_class, record.gpu.uuid, at))
+            self._told[one.model].append(_Point(one.sensitivity, one.uuid, at))
 
     def kernels(self) -> dict[str, Kernels]:
         """GPU model -> its kernels."""
@@ -120,21 +147,13 @@ class Points:
         }
 
 
-def _place(record: Record) -> Centroid | None:
+def _place(one: Told) -> Centroid | None:
     """Where one record lies, the SM clock in MHz."""
-    if not record.valid or record.bench.sensitivity_class not in SENSITIVITY_CLASSES or not record.env.power_limit_w:
+    if not one.valid or one.sensitivity not in SENSITIVITY_CLASSES or not one.limit_w:
         return None
-    clock, power = _spread(record.telemetry, "sm_clk_mhz"), _spread(record.telemetry, "power_w")
-    duty = _spread(record.telemetry, "duty")
-    if not ({"p50"} <= clock.keys() & power.keys()) or "power_cap" not in duty:
+    if one.power_cap is None or one.clock_mhz is None or one.power_w is None:
         return None
-    dram, tensor = (_spread(record.telemetry, name).get("p50") for name in ("dram", "tensor"))
-    return Centroid(duty["power_cap"], clock["p50"], power["p50"] / record.env.power_limit_w, dram, tensor)
-
-
-def _spread(telemetry: Mapping[str, Any], name: str) -> dict[str, float]:
-    found = telemetry.get(name)
-    return {k: float(v) for k, v in found.items() if isinstance(v, int | float)} if isinstance(found, dict) else {}
+    return Centroid(one.power_cap, one.clock_mhz, one.power_w / one.limit_w, one.dram, one.tensor)
 
 
 def _by_class(points: list[_Point], highest_mhz: float) -> dict[str, Centroid]:

@@ -105,7 +105,7 @@ class _Held:
         for extent in self.extents:
             found = reduced.read(self._database, extent, self._now_s, self._params)
             for kernel in found.kernels if extent.last_s >= recent_s else ():
-                self.points.take(kernel.record())
+                self.points.take(kernel)
             sweep = found.sweep
             del found  # the fold needs the room
             yield extent.first_s, sweep

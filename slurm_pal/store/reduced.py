@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 from slurm_pal import __version__
 from slurm_pal.errors import BusyError, DataError
 from slurm_pal.store.database import Database, Extent
+from slurm_pal.store.kernels import TELEMETRY, Told, told
 from slurm_pal.variability.packed import LENGTH_BYTES, Layout, Packed
 from slurm_pal.variability.params import Params
-from slurm_pal.variability.records import BenchInfo, EnvInfo, GpuInfo, Record, Result
-from slurm_pal.variability.runs import OBSERVATIONS, SIGHTINGS, Sweep, horizon_s, in_order, number, reduced
+from slurm_pal.variability.records import Record
+from slurm_pal.variability.runs import OBSERVATIONS, SIGHTINGS, Sweep, horizon_s, in_order, reduced
 
 FORMAT = 1
 """To be raised when the same records are to be reduced to something else, or kept otherwise."""
@@ -28,45 +29,7 @@ SETTLED_S = 3600.0
 """A sweep that grew within this time may still grow, and is not kept yet."""
 
 
-class Kernel(NamedTuple):
-    """What of one record the kernels of its GPU model are made from; None where it was not told."""
-
-    uuid: str
-    model: str
-    sensitivity: str
-    valid: bool
-    limit_w: float | None
-    clock_mhz: float | None
-    highest_mhz: float | None
-    power_w: float | None
-    power_cap: float | None
-    dram: float | None
-    tensor: float | None
-
-    def record(self) -> Record:
-        """A record that says this much."""
-        telemetry: dict[str, dict[str, float]] = {}
-        told: tuple[Any, ...] = self[-len(_TOLD) :]
-        for value, (name, key) in zip(told, _TOLD.values(), strict=True):
-            if value is not None:
-                telemetry.setdefault(name, {})[key] = value
-        return Record(
-            "", "", 0.0, 0.0, "", "", "", 0,
-            gpu=GpuInfo(self.uuid, "", self.model, 0), env=EnvInfo("", "", "", power_limit_w=self.limit_w),
-            bench=BenchInfo("", self.sensitivity, 0, "", "", ""), result=_NO_RESULT, valid=self.valid,
-            telemetry=telemetry,
-        )  # fmt: skip
-
-
-_TOLD = {
-    "clock_mhz": ("sm_clk_mhz", "p50"), "highest_mhz": ("sm_clk_mhz", "p95"), "power_w": ("power_w", "p50"),
-    "power_cap": ("duty", "power_cap"), "dram": ("dram", "p50"), "tensor": ("tensor", "p50"),
-}  # fmt: skip
-"""The last fields of a Kernel, and where in the telemetry they stand."""
-_NO_RESULT = Result(0.0, "", 0, 0.0, 0.0, 0.0, 0.0, 0.0, False, "")
-KERNELS = Layout(Kernel._make, Kernel._fields, frozenset(_TOLD), frozenset(_TOLD), {})
-
-
+KERNELS = Layout(Told._make, Told._fields, frozenset(TELEMETRY), frozenset(TELEMETRY), {})
 _LAYOUTS: tuple[Layout, ...] = (OBSERVATIONS, SIGHTINGS, KERNELS)
 """In the order in which they are kept."""
 
@@ -75,7 +38,7 @@ class Reduced(NamedTuple):
     """One sweep without its records."""
 
     sweep: Sweep | None  # None: all too old
-    kernels: Packed[Kernel]
+    kernels: Packed[Told]
 
 
 def read(database: Database, extent: Extent, now_s: float, params: Params) -> Reduced:
@@ -112,21 +75,15 @@ def _stamp(extent: Extent, params: Params) -> str:
 
 
 def _reduce(database: Database, extent: Extent, now_s: float, params: Params) -> Reduced:
-    kernels = Packed[Kernel](KERNELS)
+    kernels = Packed[Told](KERNELS)
 
-    def told() -> Iterator[list[Record]]:
+    def by_gpu() -> Iterator[list[Record]]:
         for runs in database.by_gpu(extent.sweep_id):
             for record in runs:
-                kernels.append(_kernel(record))
+                kernels.append(told(record))
             yield runs
 
-    return Reduced(reduced(extent.sweep_id, told(), now_s, params), kernels)
-
-
-def _kernel(record: Record) -> Kernel:
-    gpu = record.gpu
-    told = (number(record.telemetry, *path) for path in _TOLD.values())
-    return Kernel(gpu.uuid, gpu.model, record.bench.sensitivity_class, record.valid, record.env.power_limit_w, *told)
+    return Reduced(reduced(extent.sweep_id, by_gpu(), now_s, params), kernels)
 
 
 def _encoded(found: Reduced) -> bytes:

@@ -42,7 +42,7 @@ def telling(sensitivity: str, gpus: int, **more: float) -> list[Record]:
 def gathered(of: list[Record]) -> dict[str, kernels.Kernels]:
     points = kernels.Points()
     for one in of:
-        points.take(one)
+        points.take(kernels.told(one))
     return points.kernels()
 
 
