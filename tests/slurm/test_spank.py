@@ -76,7 +76,7 @@ class Site:
         bare = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
         return subprocess.run(
             argv, env=self.lab.environ(bare) | variables, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=PATIENCE_S, check=False,
+            errors="replace", timeout=PATIENCE_S, check=False, cwd=self.lab.directory("pal"),  # jobs leave files there
         )  # fmt: skip
 
     def sbatch(self, *options: str, body: str = SHOW, **variables: str) -> str:
