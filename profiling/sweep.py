@@ -36,7 +36,7 @@ from slurm_pal.profiling.sweep_state import (
     expenses,
 )
 from slurm_pal.slurm.client import SlurmClient
-from slurm_pal.slurm.states import JOB_ENDED, JOB_WAITING, NODE_UNUSABLE
+from slurm_pal.slurm.states import JOB_ENDED, JOB_WAITING, NODE_UNUSABLE, usable
 
 SUBMIT_INTERVAL_S = 0.2
 POLL_MIN_S = 0.2
@@ -106,6 +106,7 @@ class Sweep:
         self._pending_s: dict[str, float] = {}  # node -> when its job was first seen to wait
         self._running_s: dict[str, float] = {}  # node -> when its job was first seen to run
         self._withdrawn: dict[str, tuple[str, str]] = {}  # node -> what it becomes, why
+        self._lost: set[str] = set()  # nodes whose job ended as NODE_FAIL, and that were tried once more
         limit_gpu_h = self._terms.budget_gpu_h_per_day
         known = expenses(os.path.dirname(os.path.dirname(directory.path)), now() - DAY_S) if limit_gpu_h else []
         self._spending = Spending(limit_gpu_h, known)
@@ -385,11 +386,19 @@ class Sweep:
             return True
         if self._clock() - self._gone_s.setdefault(node, self._clock()) < GRACE_S:
             return False
-        self._set(node, FAILED, reason=self._why_ended(node, known.job_id))
+        job = self._client.job(known.job_id)
+        why = self._why_ended(node, known.job_id, job)
+        if job and job.state == "NODE_FAIL" and node not in self._lost and self._is_well(node):
+            self._lost.add(node)  # slurmctld lost sight of it, and the node is there: once more
+            self._set(node, TODO, reason=f"{why}; once more")
+        else:
+            self._set(node, FAILED, reason=why)
         return True
 
-    def _why_ended(self, node: str, job_id: int) -> str:
-        job = self._client.job(job_id)
+    def _is_well(self, node: str) -> bool:
+        return any(seen.name == node and usable(seen.states) for seen in self._client.nodes())
+
+    def _why_ended(self, node: str, job_id: int, job: SlurmJob | None) -> str:
         state = f"{job.state}" if job else "gone from Slurm"
         if job and job.fields.get("ExitCode", "0:0") not in ("0:0", ""):
             state += f", exit code {job.fields['ExitCode']}"

@@ -14,6 +14,8 @@ from slurm_pal import marks
 from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.cli import CliClient
 
+from . import queue_of
+
 pytestmark = pytest.mark.real_slurm
 
 PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import main; sys.exit(main())"]
@@ -77,9 +79,7 @@ def user(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         monkeypatch.setenv(name, value)
     somebody = User(lab, tmp_path)
     yield somebody
-    client = CliClient()
-    client.cancel([n for n, (state, _) in client.job_states().items() if state in ("PENDING", "RUNNING")])
-    somebody.until(lambda: not any(s in ("RUNNING", "COMPLETING") for s, _ in client.job_states().values()))
+    queue_of.emptied(CliClient())
 
 
 SHELL = """#!/bin/bash

@@ -217,6 +217,32 @@ def test_a_job_without_a_result_fails_with_its_last_words(world: World) -> None:
     assert node.state == FAILED and node.reason == "job 3 FAILED: n2: results not written: No space left on device"
 
 
+@pytest.mark.parametrize(
+    ("times", "node_state", "state", "jobs"),
+    [(1, "IDLE", DONE, 2), (2, "IDLE", FAILED, 2), (1, "DOWN", FAILED, 1)],
+    ids=["once", "twice", "with its node"],
+)
+def test_a_job_that_slurm_lost_is_tried_once_more_where_its_node_is_well(
+    world: World, times: int, node_state: str, state: str, jobs: int
+) -> None:
+    lost: list[int] = []
+
+    def finish() -> None:
+        for job in list(world.slurm.jobs.values()):
+            if job.state == "RUNNING" and job.req == "n2" and len(lost) < times:
+                lost.append(job.job_id)
+                world.slurm.finish(job.job_id, "NODE_FAIL")
+                world.slurm.nodes["n2"].state = node_state
+        world.finish_all()
+
+    world.on_sleep = finish
+    assert world.sweep().run()
+    node = world.again().nodes["n2"]
+    assert (node.state, node.attempts) == (state, jobs)
+    assert state == DONE or node.reason == f"job {lost[-1]} NODE_FAIL, without a result"
+    assert sum(1 for job in world.slurm.jobs.values() if job.req == "n2") == jobs
+
+
 def test_a_lost_node_is_given_up_and_its_job_cancelled(world: World) -> None:
     def lose() -> None:
         world.slurm.nodes["n0"].state = "DOWN"
