@@ -196,6 +196,20 @@ def test_a_cancelled_job_says_so(control: Control) -> None:
     assert job_processes(job["id"]) == []
 
 
+def test_a_job_that_slurm_lost_is_tried_once_more_on_a_node_that_is_well(control: Control) -> None:
+    """Marked down while the job runs, which ends it, and up again at once."""
+    child = control.start("run", "-y", "--wall-scale", "0.1", "-w", "n1")
+    wait_until(lambda: any(job["state"] == "RUNNING" for job in control.jobs()))
+    control.ask("scontrol", "update", "NodeName=n1", "State=DOWN", "Reason=test")
+    up = ["scontrol", "update", "NodeName=n1", "State=RESUME"]  # refused where the node has come back by itself
+    subprocess.run(up, env=control.lab.environ(), capture_output=True, check=False)
+    code, _, err = control.end(child)
+    assert code == 0, err
+    (node,) = control.json("status")["nodes"]
+    assert (node["node"], node["state"], node["attempts"]) == ("n1", "done", 2)
+    assert "NODE_FAIL" in err and "once more" in err
+
+
 def test_a_node_that_dies_during_its_job(lab_dir: str) -> None:
     with contextlib.ExitStack() as stack:
         lab = Lab.up(lab_dir, nodes=2, gpus=2, seed=2)
