@@ -12,7 +12,7 @@ SHELL_SCRIPTS := .ci/run $(wildcard etc/*.sh slurm_pal/submit/*.sh) $(wildcard t
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup slurm tools demo test test-releases clean-releases unit lint format docs bench clean
+.PHONY: help setup slurm tools demo test test-releases clean-releases unit lint format docs bench lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -22,9 +22,8 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || etc/install-packages.sh python3-venv
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/dependencies: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet setuptools wheel
-	$(BIN)/python etc/requirements.py | $(BIN)/pip install --quiet -r /dev/stdin
+$(VENV)/dependencies: pyproject.toml $(wildcard etc/locked/*.txt) | $(BIN)/python
+	@etc/install-locked.sh $(BIN)/python test test lint
 	@touch $@
 
 # The package is really installed, not linked: what is tested is what a site gets.
@@ -76,7 +75,7 @@ format: $(VENV)/installed  ## Let ruff format the tree
 	$(BIN)/ruff format .
 
 docs: $(VENV)/installed  ## HTML and man pages into docs/_build
-	$(BIN)/python etc/requirements.py docs | $(BIN)/pip install --quiet -r /dev/stdin
+	@etc/install-locked.sh $(BIN)/python docs docs
 	$(BIN)/sphinx-build -q -W -b html docs docs/_build/html
 	$(BIN)/sphinx-build -q -W -b man docs docs/_build/man
 
@@ -84,6 +83,18 @@ bench: setup  ## The numbers of docs/benchmarks.md
 	$(BIN)/pytest -q tests/bench --benchmark-enable --benchmark-only --benchmark-columns=min,median,max
 	$(BIN)/python tests/bench/palsub_cost.py
 	$(BIN)/python tests/bench/expected_gain.py
+
+# uv writes files that hold for all Pythons and machines, with the SHA-256 of every file of each version.
+lock: | $(BIN)/python  ## Choose the newest versions of what the build, the tests and the pages need, and write them to etc/locked
+	$(BIN)/pip install --quiet --upgrade --target $(VENV)/uv uv
+	$(call locked,build,build,)
+	$(call locked,test,test lint,--constraints etc/locked/build.txt)
+	$(call locked,docs,docs,--constraints etc/locked/test.txt)
+
+# usage: $(call locked,NAME,extras of pyproject.toml,options)
+locked = $(BIN)/python etc/requirements.py $(2) | $(VENV)/uv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	--generate-hashes --no-header --no-annotate $(3) --output-file $(VENV)/locked.txt - \
+	&& { echo "\# Written by make lock from pyproject.toml."; cat $(VENV)/locked.txt; } > etc/locked/$(1).txt && rm $(VENV)/locked.txt
 
 clean:  ## Remove what make made
 	rm -rf $(VENV) build spank/build *.egg-info docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

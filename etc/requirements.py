@@ -1,6 +1,6 @@
-"""Print the requirements of pyproject.toml, one a line, for pip.
+"""Print requirements of pyproject.toml, one a line, for pip and for `make lock`.
 
-Usage: requirements.py [extra ...]; without arguments what the tests need.
+Usage: requirements.py [extra ...]; without arguments what the tests need. `build`: what builds the package, no more.
 """
 
 from __future__ import annotations
@@ -9,7 +9,12 @@ import sys
 import tomllib
 
 with open("pyproject.toml", "rb") as stream:
-    project = tomllib.load(stream)["project"]
+    table = tomllib.load(stream)
+project = table["project"]
 extras = sys.argv[1:] or ["test", "lint"]
-for requirement in [*project["dependencies"], *(r for name in extras for r in project["optional-dependencies"][name])]:
+if extras == ["build"]:
+    wanted = table["build-system"]["requires"]
+else:
+    wanted = [*project["dependencies"], *(r for name in extras for r in project["optional-dependencies"][name])]
+for requirement in wanted:
     print(requirement)

@@ -160,8 +160,7 @@ copy_tree() {
 inside() {
     cd /src
     [ -e /venv/bin/pip ] || python3 -m venv --clear /venv
-    /venv/bin/pip install --quiet setuptools wheel
-    python3 etc/requirements.py test | /venv/bin/pip install --quiet -r /dev/stdin
+    etc/install-locked.sh /venv/bin/python test test lint
     /venv/bin/pip install --quiet --no-deps --no-build-isolation --force-reinstall .
     rm -rf build
     local code=0

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Install what etc/locked/NAME.txt holds, each file checked by its SHA-256. What is not there as a wheel for this
+# machine is built by the setuptools of etc/locked/build.txt. A Python or machine that the locked versions were not
+# made for gets the newest ones instead, and a line that says so.
+#
+# usage: etc/install-locked.sh PYTHON NAME extra ...      the extras are those of pyproject.toml that NAME.txt is made of
+set -eu
+
+python=$1
+name=$2
+shift 2
+
+if "$python" -c 'import os, sys; sys.exit(sys.version_info >= (3, 15) or os.uname().machine not in ("x86_64", "aarch64"))'; then
+    "$python" -m pip install --quiet --require-hashes --only-binary :all: -r etc/locked/build.txt
+    "$python" -m pip install --quiet --require-hashes --no-build-isolation --use-pep517 -r "etc/locked/$name.txt"
+else
+    echo "etc/locked is for Python 3.11 to 3.14 on x86_64 and aarch64: versions are neither locked nor checked here"
+    { "$python" etc/requirements.py build; "$python" etc/requirements.py "$@"; } | "$python" -m pip install --quiet -r /dev/stdin
+fi
