@@ -16,6 +16,8 @@ from slurm_pal.errors import ConfigError
 from slurm_pal.files import read_trusted, slurm_conf
 
 Value = str | int | float | bool
+MOST_NUMBER = 1e300
+"""Infinity, NaN and whole numbers that no float holds are refused."""
 
 
 class Key(NamedTuple):
@@ -198,7 +200,9 @@ class Config:
 
 def _checked(name: str, key: Key, value: object, origin: str) -> Value:
     wanted = type(key.default)
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+    if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not abs(value) < MOST_NUMBER:
+            raise ConfigError(f"{origin}: {name} must be a finite number, like {key.default!r}")
         value = float(value)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise ConfigError(f"{origin}: {name} = {value!r} must be a {wanted.__name__}, like {key.default!r}")
@@ -240,7 +244,7 @@ def _read_file(config: Config, path: str) -> None:
 
     try:
         table = tomllib.loads(read_trusted(path).decode())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # errors of UTF-8 and of TOML are ValueErrors
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
     config.files.append(path)
     for section, body in table.items():

@@ -10,6 +10,7 @@ carry `USUAL` or `HINT`, which decide only in company.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import dropwhile
 from math import exp
 
 from slurm_pal.jobs import SENSITIVITY_CLASSES
@@ -140,6 +141,7 @@ def _uncommented(text: str) -> list[str]:
 def _commands(script: str) -> Iterator[list[str]]:
     """The words of each command that may be the job's work; neither its comments nor texts that it writes."""
     lines = _uncommented(script.replace("\\\n", " "))
+    ends = {line.strip() for line in lines} if "<<" in script else set()
     end = ""  # of a text that is not looked at
     for line in lines:
         if end:
@@ -149,7 +151,7 @@ def _commands(script: str) -> Iterator[list[str]]:
         yield from (words for words, passive in parts if not passive)
         if "<<" in line and any(passive for _, passive in parts):
             end = line.partition("<<")[2].lstrip("-").split(" ")[0].translate(_ENDS)
-            end = end if any(other.strip() == end for other in lines) else ""
+            end = end if end in ends else ""
 
 
 def _parts(line: str) -> Iterator[list[str]]:
@@ -157,9 +159,7 @@ def _parts(line: str) -> Iterator[list[str]]:
     for joint in _JOINTS:
         line = line.replace(joint, "\n") if joint in line else line
     for part in line.split("\n"):
-        words = part.split()
-        while words and words[0] in _KEYWORDS:
-            del words[0]
+        words = list(dropwhile(_KEYWORDS.__contains__, part.split()))
         if words:
             yield words
 

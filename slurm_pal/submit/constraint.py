@@ -11,10 +11,15 @@ from collections.abc import Callable
 
 Predicate = Callable[[frozenset[str]], bool]
 
+MOST_CHARACTERS = 4096
+MOST_PARENTHESES = 50
+"""Beyond what anybody writes by hand; a parser that calls itself must end somewhere."""
+
 
 def compile_constraint(text: str) -> Predicate | None:
     """A test of a node's active features; None when the text says more than one node can tell."""
-    tokens = _tokens(text)
+    short = len(text) <= MOST_CHARACTERS and text.count("(") <= MOST_PARENTHESES
+    tokens = _tokens(text) if short else None
     if tokens is None:
         return None
     parsed = _expression(tokens, 0)

@@ -73,6 +73,8 @@ _LEAVE: dict[str, str] = {
     "uid": "--uid: the job belongs to somebody else",
     "external": "--external: the job runs nothing",
 }
+_COUNT = re.compile(r"[0-9]{1,9}")
+"""Not `isdigit`, which takes characters that `int` does not; and no longer than Slurm's own numbers."""
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
@@ -222,7 +224,7 @@ def _gpus(text: str, option: str, gres: bool = False) -> tuple[str, int]:
         if gres and words[0] != "gpu":
             raise Conflict(f"{option}={text}: how much of {words[0]} is free is not known here")
         words = words[1:] if gres else words
-        count = words.pop() if words and words[-1].isdigit() else "1"
+        count = words.pop() if words and _COUNT.fullmatch(words[-1]) else "1"
         seen += 1
         if seen > 1 or len(words) > 1:
             raise Conflict(f"{option}={text}: several GPU types at once")
@@ -233,7 +235,7 @@ def _gpus(text: str, option: str, gres: bool = False) -> tuple[str, int]:
 def _node_range(text: str | None) -> tuple[int, int | None]:
     if not text:
         return 1, None
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
     if not match or int(match[1]) < 1 or (match[2] and int(match[2]) < int(match[1])):
         raise Conflict(f"--nodes={text} is not one number or a range")
     return int(match[1]), int(match[2] or match[1])
@@ -243,7 +245,7 @@ def _number(opts: dict[str, str], name: str, default: int) -> int:
     text = opts.get(name, "")
     if not text:
         return default
-    if not text.isdigit():
+    if not _COUNT.fullmatch(text):
         raise Conflict(f"--{name}={text} is not a number")
     return int(text)
 
@@ -251,7 +253,7 @@ def _number(opts: dict[str, str], name: str, default: int) -> int:
 def _mebibytes(opts: dict[str, str], name: str) -> int:
     """sbatch(1): megabytes unless a suffix K, M, G or T says otherwise."""
     text = opts.get(name, "")
-    match = re.fullmatch(r"(\d+)([KMGTkmgt]?)[Bb]?", text)
+    match = re.fullmatch(r"([0-9]{1,15})([KMGTkmgt]?)[Bb]?", text)
     if text and not match:
         raise Conflict(f"--{name}={text} is not an amount of memory")
     if not match:

@@ -8,13 +8,16 @@ everything under `telemetry` is optional, because not every device tells it.
 from __future__ import annotations
 
 import json
-import math
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from slurm_pal.errors import DataError
 
 SCHEMA = "pal.record/1"
+MOST_NUMBER = 1e300
+"""Larger numbers, NaN and infinity are refused; JSON also has whole numbers that no float can hold."""
+_VERSION = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ def from_json(line: str) -> Record:
             flags=tuple(table.pop("flags", ())),
             **table,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"field missing or unknown: {error}") from None
     _check_values(record)
     return record
@@ -138,7 +141,7 @@ def from_json(line: str) -> Record:
 
 def _check_values(record: Record) -> None:
     value = record.result.value
-    if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if not isinstance(value, int | float) or not 0 <= value < MOST_NUMBER:
         raise DataError(f"result.value = {value!r} must be a finite number >= 0")
     if record.valid and value == 0:
         raise DataError("result.value = 0 in a record that says it is valid")
@@ -148,7 +151,7 @@ def _check_values(record: Record) -> None:
     if not isinstance(record.gpu.slurm_index, int) or not 0 <= record.gpu.slurm_index < 1024:
         raise DataError(f"gpu.slurm_index = {record.gpu.slurm_index!r} must be a number from 0 to 1023")
     for name, ts in (("ts_start", record.ts_start), ("ts_end", record.ts_end)):
-        if not isinstance(ts, int | float) or not math.isfinite(ts):
+        if not isinstance(ts, int | float) or not abs(ts) < MOST_NUMBER:
             raise DataError(f"{name} = {ts!r} must be Unix seconds")
 
 
@@ -156,7 +159,7 @@ def check_schema(seen: object, known: str) -> None:
     """Refuse artefacts of another kind or a newer schema. Raises DataError."""
     kind, _, version = known.partition("/")
     seen_kind, _, seen_version = seen.partition("/") if isinstance(seen, str) else ("", "", "")
-    if seen_kind != kind or not seen_version.isdigit():
+    if seen_kind != kind or not _VERSION.fullmatch(seen_version):
         raise DataError(f"schema {seen!r} where {known!r} is needed")
     if int(seen_version) > int(version):
         raise DataError(f"schema {seen!r} is newer than {known!r}, the newest known here: update slurm-pal")

@@ -7,16 +7,16 @@ can break the classification of the others or the snapshot's text columns.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from slurm_pal.errors import DataError
-from slurm_pal.variability.records import Record
+from slurm_pal.variability.records import MOST_NUMBER, Record
 
 MAX_TEXT = 2000
 MAX_LIST = 100_000
+MOST_DEPTH = 8
 LEAST_VALUE, MOST_VALUE = 1e-9, 1e15
 """Of a valid run, in any unit: far beyond every device, and the ratio of two such numbers is still a number."""
 
@@ -30,9 +30,18 @@ def _whole(value: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e300
-    )
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST_NUMBER  # no NaN either
+
+
+def _storable(value: object, depth: int = 0) -> bool:
+    """Whether a value from JSON can be written as JSON again, and read by whoever sums it up."""
+    if depth > MOST_DEPTH:
+        return False
+    if isinstance(value, dict):
+        return all(_text(key) and _storable(inner, depth + 1) for key, inner in value.items())
+    if isinstance(value, list):
+        return len(value) <= MAX_LIST and all(_storable(inner, depth + 1) for inner in value)
+    return value is None or isinstance(value, bool) or _text(value) or _number(value)
 
 
 def _texts(value: object) -> bool:
@@ -48,7 +57,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "float | None": (lambda v: v is None or _number(v), "a finite number or null"),
     "bool": (lambda v: isinstance(v, bool), "true or false"),
     "dict[str, str]": (_texts, "a table of texts"),
-    "dict[str, Any]": (lambda v: isinstance(v, dict), "a table"),
+    "dict[str, Any]": (lambda v: isinstance(v, dict) and _storable(v), "a table of texts and finite numbers"),
     "tuple[str, ...]": (lambda v: len(v) <= MAX_LIST and all(_text(x) for x in v), "a list of texts"),
     "tuple[float, ...]": (lambda v: len(v) <= MAX_LIST and all(_number(x) for x in v), "a list of finite numbers"),
 }

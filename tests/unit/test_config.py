@@ -56,6 +56,11 @@ def test_later_layers_win_and_every_value_knows_its_origin(env: dict[str, str], 
         ("watch = true", "outside a section"),
         ('[apps]\nvasp = "Z"', "not one of A, B, C"),
         ("[placement", "cannot be read as TOML"),
+        ("[submit]\nlease_max_s = inf\n", "finite"),
+        ("[submit]\nlease_max_s = nan\n", "finite"),
+        (f"[submit]\nlease_max_s = 1{'0' * 400}\n", "finite"),
+        (f"[submit]\nlease_max_s = 1{'0' * 5000}\n", "cannot be read as TOML"),
+        (f"[submit]\nlease_max_s = {'[' * 50_000}\n", "cannot be read as TOML"),
     ],
 )
 def test_bad_settings_are_one_clear_line(env: dict[str, str], tmp_path: Path, text: str, complaint: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_pal.sensitivity import features
 from slurm_pal.sensitivity.features import STATED, evidence, python_file
 
 HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:4\n"
@@ -112,3 +113,19 @@ def test_one_stated_sign_is_enough_by_default() -> None:
     from math import exp
 
     assert exp(STATED) / (exp(STATED) + 2) > 0.9
+
+
+def test_a_long_script_of_texts_without_end_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each `<<` was once looked for in all lines: time by the square of the script's length, in the user's palsub."""
+    looked = 0
+
+    class Line(str):
+        def strip(self, *given: str) -> str:  # type: ignore[override]
+            nonlocal looked
+            looked += 1
+            return super().strip(*given)
+
+    real = features._uncommented
+    monkeypatch.setattr(features, "_uncommented", lambda text: [Line(line) for line in real(text)])
+    features.evidence("".join(f"cat <<E{i}\n" for i in range(300)))
+    assert 0 < looked < 2000

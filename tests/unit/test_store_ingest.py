@@ -93,6 +93,14 @@ BAD_LINES = {
     json.dumps(table(ts_end="now")): "ts_end",
     json.dumps(table(ts_end=1e400)): "ts_end",
     json.dumps(table(result={**json.loads(record().to_json())["result"], "value": -1})): "result.value",
+    json.dumps(table(ts_end=10**400)): "ts_end",
+    json.dumps(table(result={**json.loads(record().to_json())["result"], "value": 10**400})): "result.value",
+    json.dumps(table(result={**json.loads(record().to_json())["result"], "samples": [10**400]})): "too large",
+    json.dumps(table(telemetry={"power_w": float("nan")})): "telemetry",
+    json.dumps(table(telemetry={"a": [10**400]})): "telemetry",
+    json.dumps(table(telemetry={"a": "\x1b[2J"})): "telemetry",
+    json.dumps(table(schema="pal.record/\u00b2")): "is needed",
+    json.dumps(table(**{"a\u2028b\u202e": 1})): "a b?",
     record().to_json()[:200]: "not JSON",
 }
 

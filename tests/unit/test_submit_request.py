@@ -132,6 +132,34 @@ def test_constraints_that_one_node_can_tell(text: str, features: set[str], holds
     assert predicate(frozenset(features)) is holds
 
 
-@pytest.mark.parametrize("text", ["[a|b]", "a*2", "a&b|c", "(a", "a)", "a&", "&a", "a,b", "", "!a"])
+def test_a_type_of_gpus_may_look_like_a_number() -> None:
+    asked = build(parse(["--gres=gpu:\u00b2"]), {}, None)
+    assert asked.shape == GpuShape(1, 1, 1, "\u00b2")
+
+
+@pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "1\u00b2"])
+@pytest.mark.parametrize("option", ["--nodes=", "--cpus-per-gpu=", "--mem=", "--ntasks="])
+def test_numbers_that_are_none_are_slurms_to_refuse(option: str, number: str) -> None:
+    asked = build(parse(["--gres=gpu:1", option + number]), {}, None)
+    assert f"{option[:-1]}={number}" in asked.leave
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[a|b]",
+        "a*2",
+        "a&b|c",
+        "(a",
+        "a)",
+        "a&",
+        "&a",
+        "a,b",
+        "",
+        "!a",
+        "(" * 2000 + "a" + ")" * 2000,
+        "a|" * 4000 + "a",
+    ],
+)
 def test_other_constraints_are_slurms(text: str) -> None:
     assert compile_constraint(text) is None
