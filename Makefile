@@ -12,7 +12,7 @@ SHELL_SCRIPTS := .ci/run $(wildcard etc/*.sh slurm_pal/submit/*.sh) $(wildcard t
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup slurm tools demo test test-releases clean-releases unit lint format docs bench lock clean
+.PHONY: help setup slurm tools demo test fuzz test-releases clean-releases unit lint format docs bench lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -45,11 +45,16 @@ tools:  ## Debian packages that only tests need: Lua for the filters, a compiler
 
 # Tests on a real Slurm mostly wait for it: they run beside the others, three files at a time, in a place of their own,
 # and are shown after them.
+ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
 test: setup tools lint  ## Lint, then all tests, those on a real Slurm included
 	@root=$$(mktemp -d) && chmod 711 $$root && trap 'rm -rf $$root' EXIT; \
-	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest -q -n 3 --dist loadfile -o cache_dir=$(VENV)/slurm-cache tests/slurm > $$root/slurm.log 2>&1 & slurm=$$!; \
-	echo "$(BIN)/pytest -q"; $(BIN)/pytest -q -n 2 --ignore=tests/slurm; others=$$?; \
+	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest -q -n 3 --dist loadfile -o cache_dir=$(VENV)/slurm-cache $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
+	echo "$(BIN)/pytest -q"; $(BIN)/pytest -q -n 2 $(ON_SLURM:%=--ignore=%); others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; test $$others = 0 -a $$real = 0
+
+SECONDS ?= 600
+fuzz: setup tools  ## Feed hostile input to everything that reads users' words, for SECONDS=600
+	@$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS)
 
 test-releases:  ## The tests under three releases of Slurm, each in a root directory made by debootstrap
 	@tests/releases.sh run

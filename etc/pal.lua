@@ -152,7 +152,7 @@ local function parse_node(text)
       found[key] = tonumber(value)
     end
   end
-  return found
+  return found.gpus and found -- a record that lost a word says nothing
 end
 
 local function node_of(t, i)
