@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from slurm_pal.errors import BusyError, DataError
+
+LEFT_S = 86400.0
+"""A temporary file of this age belongs to a writer that was killed."""
+_TEMPORARY = ".tmp"
+_SALT_BYTES = 8
 
 
 def write_atomic(path: str, data: bytes | str, mode: int = 0o644) -> None:
@@ -19,7 +24,8 @@ def write_atomic(path: str, data: bytes | str, mode: int = 0o644) -> None:
     Raises OSError as the system reports it.
     """
     raw = data.encode() if isinstance(data, str) else data
-    temporary = f"{path}.{os.getpid()}.tmp"
+    # A name that nobody can take beforehand, not even by accident: in a container each process may have the same pid.
+    temporary = f"{path}.{os.urandom(_SALT_BYTES).hex()}{_TEMPORARY}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         try:
@@ -35,6 +41,33 @@ def write_atomic(path: str, data: bytes | str, mode: int = 0o644) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is one that `write_atomic` makes, or has made before (with a pid)."""
+    salt = name.removesuffix(_TEMPORARY).rpartition(".")[2] if name.endswith(_TEMPORARY) else ""
+    return salt.isascii() and (salt.isdigit() or (len(salt) == 2 * _SALT_BYTES and not salt.strip("0123456789abcdef")))
+
+
+def remove_leftovers(folder: str, now_s: float, ours: Callable[[str], bool] = is_temporary) -> int:
+    """Remove what a killed writer left in `folder` more than a day ago; how many files that were.
+
+    Only regular files of this user, of a name that `ours` knows: nobody else's file is ever touched.
+    """
+    gone = 0
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                info = entry.stat(follow_symlinks=False) if ours(entry.name) else None
+                if (
+                    info is not None
+                    and stat.S_ISREG(info.st_mode)
+                    and info.st_uid == os.geteuid()
+                    and now_s - info.st_mtime > LEFT_S
+                ):
+                    os.unlink(entry.path)
+                    gone += 1
+    return gone
 
 
 def open_trusted(path: str, follow: bool = True) -> int:

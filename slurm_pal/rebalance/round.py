@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from slurm_pal.config import Config
 from slurm_pal.errors import DataError, SlurmError, one_line
-from slurm_pal.files import write_atomic
+from slurm_pal.files import LEFT_S, remove_leftovers, write_atomic
 from slurm_pal.rebalance.leases import Update, expired
 from slurm_pal.rebalance.observed import collector
 from slurm_pal.rebalance.standing import standing
 from slurm_pal.rebalance.table import applications, records
 from slurm_pal.slurm.client import Overview, SlurmClient
 from slurm_pal.slurm.parse import whole
-from slurm_pal.store import gpus_text, lua_table, snapshot
+from slurm_pal.store import gpus_text, labels, lua_table, snapshot
 from slurm_pal.store.lua_table import Header
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.store.sure_labels import SureLabels
@@ -108,11 +108,11 @@ def write_table(
     asked_s: float,
     clears: str,
     soft_features: bool,
-    labels: Mapping[str, str] | None = None,
+    measured: Mapping[str, str] | None = None,
 ) -> Written:
     """Work out the standing answers and write them. `asked_s` is when Slurm was asked, Unix seconds.
 
-    `labels` are the records of what jobs were measured to be (store/sure_labels.py).
+    `measured` are the records of what jobs were measured to be (store/sure_labels.py).
     Raises DataError when the table cannot be written.
     """
     policy = config.text("placement", "policy")
@@ -125,7 +125,7 @@ def write_table(
     path = config.table_path
     # What Slurm was told in the second of the question may not be in its answer.
     header = Header(_epoch(path, asked_s), int(asked_s), config.number("filter", "max_age_s"), clears)
-    data = lua_table.encode(header, records(answers, config, scores.epoch) | dict(labels or {}))
+    data = lua_table.encode(header, records(answers, config, scores.epoch) | dict(measured or {}))
     _replace(path, data)
     pools = len(set(answers.pools.values()))
     return Written(path, len(data), header, pools, len(answers.nodes), answers.policy, tuple(notes))
@@ -168,6 +168,7 @@ class Publisher:
         self._scores_epoch: int | None = None  # of the gpus.txt in place, as far as we have looked
         self._observers = collector(config, site=True)
         self._labels = SureLabels(config)
+        self._tidied_s = 0.0
 
     def round(self, now_s: float) -> Round:
         """Ask Slurm and do one round at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
@@ -190,6 +191,7 @@ class Publisher:
         somebody else. Raises SlurmError when its configuration is not known and cannot be had.
         """
         known = self.known_site(now_s)
+        self._tidy(now_s)
         ended: list[Update] = []
         trouble: list[str] = []
         clears = CLEARS if self._stays and known.may_clear else ""
@@ -202,8 +204,8 @@ class Publisher:
         table, gpus_written = None, False
         try:
             scores = snapshot.read(self._config.snapshot_path)
-            labels = self._labels.records(now_s)
-            table = write_table(self._config, overview, scores, now_s, clears, known.soft_features, labels)
+            measured = self._labels.records(now_s)
+            table = write_table(self._config, overview, scores, now_s, clears, known.soft_features, measured)
             gpus_written = self._write_gpus(scores)
         except DataError as error:
             trouble.append(one_line(error))
@@ -227,6 +229,15 @@ class Publisher:
         if self._site is None or not 0 <= now_s - self._site_s < self.SITE_S:
             self._site, self._site_s = site(self._client), now_s
         return self._site
+
+    def _tidy(self, now_s: float) -> None:
+        """Once a day, remove what killed writers left."""
+        if 0 <= now_s - self._tidied_s < LEFT_S:
+            return
+        self._tidied_s = now_s
+        files = (self._config.snapshot_path, self._config.table_path, self._config.gpus_path)
+        for folder in {os.path.dirname(path) for path in files} | {labels.site_folder(self._config.snapshot_path)}:
+            remove_leftovers(folder, now_s)
 
     def _beat(self, now_s: float) -> list[str]:
         try:

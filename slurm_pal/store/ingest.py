@@ -14,7 +14,7 @@ import time
 from typing import NamedTuple
 
 from slurm_pal.errors import DataError, one_line
-from slurm_pal.files import open_trusted
+from slurm_pal.files import open_trusted, remove_leftovers
 from slurm_pal.store.database import Database
 from slurm_pal.variability.records import Record, from_json
 from slurm_pal.variability.validate import check_types
@@ -69,6 +69,7 @@ def ingest(spool_dir: str, database: Database, now_s: float | None = None) -> In
     incoming, ingested, rejected = spool_directories(spool_dir)
     files = new = known = 0
     complaints: list[Complaint] = []
+    remove_leftovers(incoming, now_s)
     for name in _names(incoming):
         try:
             raw = _read(os.path.join(incoming, name))

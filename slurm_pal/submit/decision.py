@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from typing import Any
 
 from slurm_pal.errors import DataError
-from slurm_pal.files import write_atomic
+from slurm_pal.files import remove_leftovers, write_atomic
 from slurm_pal.submit import state
 
 TYPE_CHECKING = False  # typing's own constant would cost the import of decide
@@ -103,6 +104,7 @@ def save(made: Record) -> None:
         for name in _by_age(folder, names)[:-KEEP]:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, name))
+        remove_leftovers(folder, time.time())
 
 
 def _by_age(folder: str, names: list[str]) -> list[str]:

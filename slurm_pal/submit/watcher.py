@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from slurm_pal.errors import BusyError, SlurmError
-from slurm_pal.files import locked
+from slurm_pal.files import is_temporary, locked, remove_leftovers
 from slurm_pal.hostlist import expand
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.submit import lease as leases
@@ -136,14 +136,20 @@ class Watcher:
                 leases.drop(path)
 
     def _prepared(self) -> list[str]:
-        return [n for n in os.listdir(self._folder) if n.startswith("new-") and n.endswith(".json")]
+        return [name for name in os.listdir(self._folder) if _is_prepared(name)]
 
     def _sweep_prepared(self) -> None:
-        """Forget leases whose palsub died before its job existed."""
+        """Forget leases whose palsub died before its job existed, and what other writers left."""
         for name in self._prepared():
-            pid = name[4:-5]
+            pid = name[4:-5].partition("-")[0]
             if not pid.isdigit() or not os.path.exists(f"/proc/{pid}"):
                 leases.drop(os.path.join(self._folder, name))
+        # Its pid may be another process's by now.
+        remove_leftovers(self._folder, self._clock(), lambda name: is_temporary(name) or _is_prepared(name))
+
+
+def _is_prepared(name: str) -> bool:
+    return name.startswith("new-") and name.endswith(".json")
 
 
 def running(folder: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,13 +37,52 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_the_temporary_name_is_never_followed(tmp_path: Path) -> None:
+def test_a_writer_killed_before_its_rename_keeps_nobody_from_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container the next process has the same pid."""
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    target = tmp_path / "x"
+    child = os.fork()
+    if child == 0:
+        os.replace = lambda old, new: signal.raise_signal(signal.SIGKILL)  # type: ignore[assignment]
+        files.write_atomic(str(target), "torn")
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    files.write_atomic(str(target), "new")
+    assert target.read_text() == "new"
+    assert files.remove_leftovers(str(tmp_path), time.time()) == 0  # its writer may be at work
+    assert files.remove_leftovers(str(tmp_path), time.time() + files.LEFT_S + 60) == 1
+    assert not left.exists()
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_temporary_name_that_is_taken_is_never_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    (tmp_path / f"x.{os.getpid()}.tmp").symlink_to(victim)
+    monkeypatch.setattr(os, "urandom", lambda size: b"\xab" * size)
+    (tmp_path / f"x.{'ab' * 8}.tmp").symlink_to(victim)
     with pytest.raises(OSError):
         files.write_atomic(str(tmp_path / "x"), "new")
     assert victim.read_text() == "precious"
+
+
+def test_only_leftovers_of_our_own_are_removed(tmp_path: Path) -> None:
+    ours = ["x.0123456789abcdef.tmp", "x.y.4711.tmp"]
+    kept = ["x.0123456789ABCDEF.tmp", "x.tmp", "x.\u0663.tmp", "notes.txt", "x.0123456789abcde.tmp", "x.4711.tmp.bak"]
+    for name in (*ours, *kept):
+        (tmp_path / name).touch()
+    (tmp_path / "folder.1.tmp").mkdir()
+    (tmp_path / "link.1.tmp").symlink_to(tmp_path / "notes.txt")
+    os.mkfifo(tmp_path / "pipe.1.tmp")
+    if os.geteuid() == 0:
+        (tmp_path / "theirs.1.tmp").touch()
+        os.chown(tmp_path / "theirs.1.tmp", 65534, 65534)
+        kept.append("theirs.1.tmp")
+    assert files.remove_leftovers(str(tmp_path), time.time() + 2 * files.LEFT_S) == len(ours)
+    assert sorted(os.listdir(tmp_path)) == sorted([*kept, "folder.1.tmp", "link.1.tmp", "pipe.1.tmp"])
+    assert files.remove_leftovers(str(tmp_path / "none"), time.time()) == 0
 
 
 def test_world_writable_is_not_trusted(tmp_path: Path) -> None:

@@ -199,6 +199,17 @@ def test_a_lease_whose_job_never_came_is_forgotten(folder: str) -> None:
     assert "new-99999999.json" not in os.listdir(folder)
 
 
+def test_palsubs_of_one_pid_prepare_leases_of_their_own(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two containers, or of two hosts that share a home."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)  # lives for ever
+    first, second = lease.prepare(ONE, "c"), lease.prepare(ONE, "c")
+    lease.confirm(first, ONE)
+    assert sorted(os.listdir(folder)) == sorted(["1.json", os.path.basename(second)])
+    os.utime(second, (-90000, -90000))
+    watch(folder, FakeSlurm(), Clock())
+    assert not os.path.exists(second)
+
+
 def test_a_prepared_lease_becomes_the_jobs(folder: str) -> None:
     path = lease.confirm(lease.prepare(ONE, "c"), ONE)
     assert lease.read_all(folder) == {path: ONE}
