@@ -24,8 +24,7 @@ def write_atomic(path: str, data: bytes | str, mode: int = 0o644) -> None:
     Raises OSError as the system reports it.
     """
     raw = data.encode() if isinstance(data, str) else data
-    # A name that nobody can take beforehand, not even by accident: in a container each process may have the same pid.
-    temporary = f"{path}.{os.urandom(_SALT_BYTES).hex()}{_TEMPORARY}"
+    temporary = temporary_name(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         try:
@@ -43,8 +42,13 @@ def write_atomic(path: str, data: bytes | str, mode: int = 0o644) -> None:
         raise
 
 
+def temporary_name(path: str) -> str:
+    """A name beside `path` that nobody can take beforehand, not even by accident: in containers pids are all alike."""
+    return f"{path}.{os.urandom(_SALT_BYTES).hex()}{_TEMPORARY}"
+
+
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is one that `write_atomic` makes, or has made before (with a pid)."""
+    """Whether a file of this name is one of `temporary_name`, or has made before (with a pid)."""
     salt = name.removesuffix(_TEMPORARY).rpartition(".")[2] if name.endswith(_TEMPORARY) else ""
     return salt.isascii() and (salt.isdigit() or (len(salt) == 2 * _SALT_BYTES and not salt.strip("0123456789abcdef")))
 

@@ -6,7 +6,7 @@ import os
 
 from slurm_pal.config import Config
 from slurm_pal.errors import BusyError, DataError
-from slurm_pal.store.database import database_path, open_database
+from slurm_pal.store.database import database_path, interrupted, open_database
 from slurm_pal.store.ingest import SUFFIX, ingest, spool_directories
 from slurm_pal.store.publish import publish
 
@@ -28,7 +28,8 @@ class Intake:
         """
         dropped = self._dropped()
         aged = self._published_s is None or not 0 <= now_s - self._published_s < REPUBLISH_S
-        if not dropped and not (aged and os.path.exists(database_path(self._config.state_dir))):
+        killed = interrupted(self._config.state_dir)  # a writer, perhaps: whoever may not write could not read
+        if not (dropped or killed) and not (aged and os.path.exists(database_path(self._config.state_dir))):
             return 0
         try:
             with open_database(self._config.state_dir, write=True) as database:

@@ -18,7 +18,17 @@ from urllib.parse import quote
 
 from slurm_pal.errors import DataError
 from slurm_pal.files import slurm_user_uid
-from slurm_pal.store.database import BUSY_TIMEOUT_S, Opened, Schema, make_directory, migrate, said, writer_lock
+from slurm_pal.store.database import (
+    BUSY_TIMEOUT_S,
+    Opened,
+    Schema,
+    check_not_empty,
+    create,
+    make_directory,
+    migrate,
+    said,
+    writer_lock,
+)
 
 APPLICATION_ID = 0x70616C32  # "pal2"
 KEPT_S = 90 * 86400.0
@@ -458,7 +468,9 @@ def open_journal(path: str, write: bool = True) -> Journal:
         _check_trust(folder, path, powers)
         if write:
             stack.enter_context(writer_lock(path, "another pal-rebalance"))
-            _make_private(path)
+            create(path, _schema(), 0o600)
+            with contextlib.suppress(PermissionError):  # not ours, yet writable: leave its mode
+                os.chmod(path, 0o600)
         with said(path, REPAIR):
             # A reader, too, must be able to roll back what a killed writer left: so rw, and query_only.
             connection = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S)
@@ -492,18 +504,8 @@ def _check_trust(folder: str, path: str, powers: set[int]) -> None:
             raise DataError(f"{name} is not a {kind}: move it away")
         if info.st_mode & 0o002:
             raise DataError(f"{name} can be written by everyone: chmod o-w {name}")
+        if right_kind is stat.S_ISREG:
+            check_not_empty(path, info.st_size, REPAIR)
         if os.geteuid() in powers and info.st_uid not in powers:
             rule = "root and SlurmUser keep their journal in files of their own"
             raise DataError(f"{name} belongs to uid {info.st_uid}, but {rule}: move it away or set paths.state_dir")
-
-
-def _make_private(path: str) -> None:
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        with contextlib.suppress(PermissionError):  # not ours, yet writable: leave its mode
-            os.chmod(path, 0o600)
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be made ({error.strerror}): see the disk, or run as the owner of its directory"
-        ) from None

@@ -3,7 +3,8 @@
 It is an index over result files that are kept as well: every record is stored as the line
 it came as, beside the columns that questions are asked by. On the controller's local disk;
 SQLite's locks are not to be trusted on network file systems. Reading takes no lock of ours
-and works for every user (mode 0644, rollback journal: a WAL would need a writable directory).
+and works for every user (mode 0644, rollback journal: a WAL would need a writable directory),
+also while a killed writer's transaction waits to be rolled back, which takes a right to write.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import sqlite3
+import stat
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -20,7 +24,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from slurm_pal.errors import BusyError, DataError
-from slurm_pal.files import locked
+from slurm_pal.files import locked, temporary_name
 from slurm_pal.variability.records import Record, from_json
 
 FILE_NAME = "pal.db"
@@ -60,6 +64,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 """Statements that lead from one schema version to the next; the version is their number. Append only."""
 
 SCHEMA_VERSION = len(MIGRATIONS)
+
+JOURNAL = "-journal"
+"""What SQLite appends to a file's name for its rollback journal."""
+_BESIDE = (JOURNAL, "-wal", "-shm")
+_SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # the bytes that SQLite's readers lock (its "unix" VFS)
 
 REPAIR = "then move SPOOL/ingested/* to SPOOL/incoming/; the next ingest rebuilds it from the result files"
 
@@ -323,16 +332,105 @@ def open_database(state_dir: str, write: bool = False) -> Database:
         elif not os.path.exists(path):
             raise DataError(f"no database at {path}: run pal-profile run")
         _check_trust(path)
+        if write:
+            create(path, _schema(), 0o644)
         with said(path):
-            mode = "rwc" if write else "ro"
-            connection = sqlite3.connect(f"file:{quote(path)}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT_S)
-            stack.callback(connection.close)
-            migrate(connection, path, _schema(), write)
+            connection = _settled(path, stack, write)
             if write:
                 with contextlib.suppress(PermissionError):  # not ours, yet writable: leave its mode
                     os.chmod(path, 0o644)
         return Database(path, connection, stack.pop_all())
     raise AssertionError("unreachable")
+
+
+def interrupted(state_dir: str) -> bool:
+    """Whether a writer is at work, or was killed: then the next one to open the database puts that right."""
+    return os.path.exists(database_path(state_dir) + JOURNAL)
+
+
+def _settled(path: str, stack: contextlib.ExitStack, write: bool) -> sqlite3.Connection:
+    """A connection that sees what was committed last. Raises as `migrate` does."""
+    # Whoever may write rolls back what a killed writer left, also to read.
+    able = write or all(os.access(name, os.W_OK, effective_ids=True) for name in (path, os.path.dirname(path)))
+    connection = _connect(path, "rw" if able else "ro")
+    try:
+        if not write:
+            connection.execute("PRAGMA query_only = ON")
+        migrate(connection, path, _schema(), write)
+        if write and os.path.exists(path + JOURNAL):  # nothing to be rolled back, or not any more: a commit removes it
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION:d}")
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if getattr(error, "sqlite_errorname", "") != "SQLITE_READONLY_ROLLBACK":
+            raise
+        connection = _connect(_copied(path, stack), "rw")
+        stack.callback(connection.close)
+        connection.execute("PRAGMA query_only = ON")
+        migrate(connection, path, _schema(), write=False)
+    except BaseException:
+        connection.close()
+        raise
+    else:
+        stack.callback(connection.close)
+    return connection
+
+
+def _connect(path: str, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(path)}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT_S)
+
+
+def _copied(path: str, stack: contextlib.ExitStack) -> str:
+    """A copy, kept as long as `stack`, of a database that a killed writer left and of its rollback journal.
+
+    SQLite's own lock of readers is held meanwhile: nobody changes the file, and a journal that somebody begins
+    holds pages as they are. Raises BusyError, or DataError when there is no room or right.
+    """
+    import fcntl
+
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pal-db-"))
+    copy = os.path.join(folder, FILE_NAME)
+    try:
+        with open(path, "rb") as source:
+            fcntl.lockf(source, fcntl.LOCK_SH | fcntl.LOCK_NB, _SHARED_SIZE, _SHARED_FIRST)
+            with contextlib.suppress(FileNotFoundError):  # rolled back meanwhile
+                shutil.copyfile(path + JOURNAL, copy + JOURNAL)
+            with open(copy, "xb") as target:
+                shutil.copyfileobj(source, target)
+    except BlockingIOError:
+        raise BusyError(f"{path} is being put right after a writer was killed: try again") from None
+    except OSError as error:
+        what = f"a writer of {path} was killed, and its last state cannot be copied to {folder} ({error.strerror})"
+        raise DataError(f"{what}: its owner runs pal-profile publish, or set TMPDIR to where there is room") from None
+    return copy
+
+
+def create(path: str, schema: Schema, mode: int) -> None:
+    """Make the database where there is no file; call it under the writer's lock.
+
+    It bears its name only when it is whole, so an empty file is never a new database. What an older one
+    that is gone has left beside it is removed: SQLite would roll its journal back into the new one.
+    Raises DataError when it cannot be made.
+    """
+    if os.path.lexists(path):
+        return
+    temporary = temporary_name(path)
+    try:
+        os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        with said(path), contextlib.closing(_connect(temporary, "rw")) as connection:
+            connection.execute("PRAGMA journal_mode = MEMORY")
+            migrate(connection, path, schema, write=True, new=True)
+        os.chmod(temporary, mode)
+        for suffix in _BESIDE:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path + suffix)
+        os.rename(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError):
+            why = f"({error.strerror}): see the disk, or run as the owner of its directory"
+            raise DataError(f"{path} cannot be made {why}") from None
+        raise
 
 
 def _schema() -> Schema:
@@ -369,20 +467,37 @@ def make_directory(path: str, mode: int) -> None:
 
 
 def _check_trust(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if os.stat(path).st_mode & 0o002:
-            raise DataError(f"{path} can be written by everyone: chmod o-w {path}")
+    """By name, before SQLite opens it: to close a descriptor of ours would take SQLite's locks away."""
+    try:
+        info = os.stat(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DataError(f"{path} cannot be looked at ({error.strerror}): run as its owner") from None
+    if not stat.S_ISREG(info.st_mode):
+        raise DataError(f"{path} is not a regular file: move it away")
+    if info.st_mode & 0o002:
+        raise DataError(f"{path} can be written by everyone: chmod o-w {path}")
+    check_not_empty(path, info.st_size, REPAIR)
 
 
-def migrate(connection: sqlite3.Connection, path: str, schema: Schema, write: bool) -> None:
-    """Check that the file is ours and of a schema known here; with `write` bring an older one up to it.
+def check_not_empty(path: str, size: int, repair: str) -> None:
+    """A database is made whole under another name: one of no bytes has lost what was in it. Raises DataError."""
+    if size == 0:
+        aside = f"{path}.empty-{int(time.time())}"
+        raise DataError(
+            f"{path} has 0 bytes, so what it held is lost: put a backup in its place, or mv {path} {aside}, {repair}"
+        )
+
+
+def migrate(connection: sqlite3.Connection, path: str, schema: Schema, write: bool, new: bool = False) -> None:
+    """Check that the file is ours and of a schema known here; with `write` bring an older (or `new`) one up to it.
 
     Raises DataError when it is not ours, newer, or older and only to be read; sqlite3.Error.
     """
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     owner = int(connection.execute("PRAGMA application_id").fetchone()[0])
-    tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
-    if owner != schema.application_id and (tables or version):
+    if owner != schema.application_id and not new:
         raise DataError(f"{path} is not {schema.what}: {schema.elsewhere}")
     if version > schema.version:
         raise DataError(f"{path} has schema {version}, newer than {schema.version} known here: update slurm-pal")
@@ -425,6 +540,8 @@ def _told(path: str, repair: str, error: sqlite3.Error) -> DataError | BusyError
     if code.startswith("SQLITE_FULL"):
         free = os.path.dirname(path)
         return DataError(f"no space left for {path}, nothing was stored: free some on {free} and run again")
+    if code == "SQLITE_READONLY_ROLLBACK":
+        return BusyError(f"a writer of {path} was killed while it was read: try again")
     if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
         return DataError(f"{path} cannot be opened or written ({error}): run as its owner, or chown it")
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):

@@ -558,11 +558,11 @@ def test_truncated(path: str) -> None:
         journal.moves()
 
 
-def test_an_empty_file_is_completed_by_the_writer_only(path: str) -> None:
-    Path(path).touch()
-    fails(path, f"older than {SCHEMA}", write=False)
-    with open_journal(path) as journal:
-        assert journal.moves() == []
+@pytest.mark.parametrize("write", [True, False])
+def test_an_empty_file_is_not_taken_for_a_new_journal(path: str, write: bool) -> None:
+    Path(begun_journal(path)).write_bytes(b"")
+    fails(path, r"has 0 bytes, .* lost: put a backup in its place, or mv .*\.empty-\d+, the next tick.*squeue", write)
+    assert os.path.getsize(path) == 0
 
 
 def test_a_value_that_makes_no_sense_is_told(path: str) -> None:

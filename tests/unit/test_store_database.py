@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shutil
+import signal
 import sqlite3
 import stat
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,9 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_pal.config import Config
 from slurm_pal.errors import BusyError, DataError, one_line
+from slurm_pal.rebalance.intake import Intake
 from slurm_pal.store import database as module
-from slurm_pal.store.database import Database, database_path, open_database
+from slurm_pal.store.database import Database, database_path, interrupted, open_database
 
 from .privileges import unprivileged
 from .records_factory import DAY_S, NOW_S, record, sweep, truth
@@ -178,11 +185,133 @@ def test_somebody_elses_database_is_refused(tmp_path: Path) -> None:
         fails(tmp_path, "not a database of slurm-pal", write)
 
 
-def test_an_empty_file_is_completed_by_the_writer_only(tmp_path: Path) -> None:
-    Path(database_path(str(tmp_path))).touch()
-    fails(tmp_path, f"older than {module.SCHEMA_VERSION}")
-    with open_database(str(tmp_path), write=True) as database:
-        assert len(database) == 0
+def test_an_empty_file_is_not_taken_for_a_new_database(tmp_path: Path) -> None:
+    path = Path(database_path(filled(tmp_path)))
+    path.write_bytes(b"")
+    for write in (False, True):
+        fails(tmp_path, r"has 0 bytes, .* lost: put a backup in its place, or mv .*pal.db.empty-\d+, then move", write)
+    assert path.stat().st_size == 0
+    path.rename(tmp_path / "pal.db.empty")
+    open_database(str(tmp_path), write=True).close()
+    assert sorted(os.listdir(tmp_path)) == ["pal.db", "pal.db.empty", "pal.db.lock"]
+
+
+def test_a_database_bears_its_name_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that is killed while it makes one leaves nothing that the next one stumbles over."""
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(os, "rename", lambda old, new: signal.raise_signal(signal.SIGKILL))
+        open_database(str(tmp_path), write=True)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert not os.path.exists(database_path(str(tmp_path)))
+    with open_database(filled(tmp_path)) as database:
+        assert len(database) == 24
+
+
+def killed_while_writing(directory: Path) -> None:
+    """Leave what a writer leaves that is killed with a part of its transaction in the file already."""
+    child = os.fork()
+    if child == 0:
+        try:
+            connection = open_database(str(directory), write=True)._connection
+            connection.execute("PRAGMA cache_size = 1")
+            connection.execute("UPDATE records SET json = '{' || json")
+        finally:
+            signal.raise_signal(signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert os.path.getsize(database_path(str(directory)) + "-journal") > 0
+
+
+def test_a_killed_writer_keeps_nobody_from_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may not write reads what was committed last from a copy, and leaves none behind."""
+    directory = opened_up(tmp_path)
+    filled(directory)
+    killed_while_writing(directory)
+    before = Path(database_path(str(directory))).read_bytes()
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    copies.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(copies))
+    os.chmod(directory, 0o555)
+    with unprivileged(), open_database(str(directory)) as database:
+        assert len(database.records()) == 24
+        with pytest.raises(DataError, match="cannot be opened or written"):
+            database.insert([record(run_id="new")], NOW_S)
+    assert os.listdir(copies) == []
+    assert Path(database_path(str(directory))).read_bytes() == before
+    os.chmod(directory, 0o755)
+    with open_database(str(directory)) as database:  # the owner puts it right
+        assert len(database.records()) == 24
+    assert interrupted(str(directory)) is False
+
+
+def test_where_there_is_no_room_for_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = opened_up(tmp_path)
+    filled(directory)
+    killed_while_writing(directory)
+    os.chmod(directory, 0o555)
+
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    with unprivileged():
+        fails(directory, "was killed, and its last state cannot be copied .*: its owner runs pal-profile publish")
+    os.chmod(directory, 0o755)
+
+
+def test_a_copy_is_never_made_of_a_file_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = opened_up(tmp_path)
+    filled(directory)
+    killed_while_writing(directory)
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        descriptor = os.open(database_path(str(directory)), os.O_RDWR)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX, 510, 0x40000002)  # as SQLite's writer has it while it writes
+        os.write(ready[1], b".")
+        os.read(go[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    with contextlib.ExitStack() as stack, pytest.raises(BusyError, match="being put right"):
+        module._copied(database_path(str(directory)), stack)
+    os.write(go[1], b".")
+    os.waitpid(child, 0)
+    for end in (*ready, *go):
+        os.close(end)
+
+
+def test_the_tick_puts_right_what_a_killed_writer_left(tmp_path: Path) -> None:
+    """Also a journal that holds nothing: else each tick would look again."""
+    config = Config()
+    config.set("paths", "state_dir", str(tmp_path), "test")
+    filled(tmp_path)
+    intake = Intake(config)
+    intake.take(NOW_S)
+    killed_while_writing(tmp_path)
+    assert intake.take(NOW_S + 1) == 0
+    assert not interrupted(str(tmp_path))
+    Path(database_path(str(tmp_path)) + "-journal").touch()
+    intake.take(NOW_S + 2)
+    assert not interrupted(str(tmp_path))
+    with open_database(str(tmp_path)) as database:
+        assert len(database.records()) == 24
+
+
+def test_the_journal_of_a_database_that_is_gone_is_not_rolled_back_into_a_new_one(tmp_path: Path) -> None:
+    path = Path(database_path(filled(tmp_path)))
+    killed_while_writing(tmp_path)
+    path.unlink()
+    with open_database(filled(tmp_path)) as database:
+        assert len(database.records()) == 24
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_only_a_regular_file_is_a_database(tmp_path: Path, make: Callable[[str], None]) -> None:
+    make(database_path(str(tmp_path)))
+    for write in (False, True):
+        fails(tmp_path, "not a regular file", write)
 
 
 def test_an_interrupted_migration_leaves_the_old_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
