@@ -214,8 +214,7 @@ def run(context: click.Context, /, as_json: bool, resume: str | None, yes: bool,
         click.echo("\n".join(_plan_lines(found)), err=True)
         if not found.plan.chosen:  # for a cron job with --since this is the usual case, not an error
             click.echo("nothing to measure now", err=True)
-            _print_summary(collect.collect(config, None, time.time()), as_json)
-            return Exit.OK
+            return _print_summary(collect.collect(config, None, time.time()), as_json)
         if not yes and sys.stdin.isatty() and not click.confirm("Start the sweep?", default=True, err=True):
             return Exit.OK
         terms = prepare.terms(client, config, found, wish, sweep_id, time.time())
@@ -247,11 +246,11 @@ def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_js
                 collect.collect(config, sweep, time.time())  # what was measured is worth having at once
             raise
         summary = collect.collect(config, sweep, time.time())
-    _print_summary(summary, as_json)
+    code = _print_summary(summary, as_json)
     if not ended:
         click.echo(f"go on with: pal-profile run --resume {sweep.sweep_id}", err=True)
         return 128 + signals[0] if signals else Exit.FAILED
-    return Exit.FAILED if any(s.state in (FAILED, PARTIAL) for s in sweep.nodes.values()) else Exit.OK
+    return code or (Exit.FAILED if any(s.state in (FAILED, PARTIAL) for s in sweep.nodes.values()) else Exit.OK)
 
 
 def _publish_part(config: Config, sweep: SweepDirectory) -> str:
@@ -265,11 +264,16 @@ def _publish_part(config: Config, sweep: SweepDirectory) -> str:
     return f"published {summary.published_gpus} GPUs, {summary.gpus} of them by this sweep"
 
 
-def _print_summary(summary: collect.Summary, as_json: bool) -> None:
+def _print_summary(summary: collect.Summary, as_json: bool) -> Exit:
+    """Say what was taken in and published; the exit code that this alone deserves."""
     if as_json:
         common.print_json("sweep", summary.to_json())
     else:
         click.echo("\n".join(summary.lines()))
+    if summary.trouble:
+        click.echo(f"pal-profile: error: not published: {summary.trouble}", err=True)
+        return Exit.DATA
+    return Exit.FAILED if summary.complaints else Exit.OK
 
 
 @pal_profile.command()
@@ -317,9 +321,12 @@ def bench(argv: tuple[str, ...]) -> int:
 @click.option("--method", type=click.Choice(METHODS), help="How classes are formed (default: classes.method).")
 @common.json_option
 @common.verbose_option
-def publish(method: str | None, as_json: bool) -> None:
-    """Read what the spool holds, form the classes anew and publish them now."""
-    _print_summary(collect.collect(settings.load(), None, time.time(), method), as_json)
+def publish(method: str | None, as_json: bool) -> int:
+    """Read what the spool holds, form the classes anew and publish them now.
+
+    Exit code 8 when nothing could be published, 1 when a part of the spool was refused.
+    """
+    return _print_summary(collect.collect(settings.load(), None, time.time(), method), as_json)
 
 
 @pal_profile.command()

@@ -79,7 +79,7 @@ class Summary(NamedTuple):
         return {**self._asdict(), **lists}
 
     def lines(self) -> list[str]:
-        """For people."""
+        """For people; `trouble` is for whoever prints them to say."""
         lines = []
         if self.sweep_id:
             states = ", ".join(f"{n} {state}" for state, n in self.counts.items() if n) or "no nodes"
@@ -88,7 +88,7 @@ class Summary(NamedTuple):
             lines.append(f"{self.new_records} new records")
         lines += [f"refused: {text}" for text in self.complaints[:MAX_SHOWN]]
         if self.trouble:
-            return [*lines, f"not published: {self.trouble}"]
+            return lines
         for name in SENSITIVITY_CLASSES:
             values = self.classes.get(name, [])
             if values:

@@ -111,6 +111,25 @@ def test_run_measures_publishes_and_sums_up(site: Site) -> None:
     assert len(site.slurm.jobs) == 3
 
 
+@pytest.mark.parametrize("how", [[], ["--json"]])
+def test_what_is_not_published_is_no_success(site: Site, how: list[str]) -> None:
+    code, out, err = site.run("publish", *how)
+    assert code == Exit.DATA and err == "pal-profile: error: not published: there is no measurement yet\n", out
+    assert site.run("run", "--wall-scale", "0")[0] == 0
+    folder, path = site.path / "state", site.path / "state" / "snapshot"
+    path.unlink()
+    path.mkdir()  # where the snapshot is to be
+    for words in (["publish"], ["run", "--since", "1d"], ["run", "-w", "n0", "--wall-scale", "0"]):
+        code, out, err = site.run(*words, *how)
+        assert code == Exit.DATA and "error: not published: snapshot" in err.splitlines()[-1], (words, out, err)
+    assert not json.loads(out)["published"] if how else "published" not in out
+    path.rmdir()
+    (folder / "spool" / "incoming" / "x.jsonl").write_text("no record\n")
+    code, out, err = site.run("publish", *how)
+    assert code == Exit.FAILED and "x.jsonl:1" in out and err == ""
+    assert site.run("publish", *how)[0] == 0
+
+
 def test_run_as_json_prints_one_object_and_nothing_else(site: Site) -> None:
     set_fault(site.registry, "n2", 0, "missing")
     code, out, _ = site.run("run", "--max-parallel", "3", "--wall-scale", "0", "--json")
@@ -145,7 +164,7 @@ def test_ctrl_c_ends_with_130_and_the_way_to_resume(site: Site) -> None:
     sweep_id = site.json("status")["sweep"]
     assert (
         f"go on with: pal-profile run --resume {sweep_id}" in err
-        and "not published: there is no measurement yet" in out
+        and "not published: there is no measurement yet" in err
     )
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     site.slurm.execute = True
