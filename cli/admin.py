@@ -139,7 +139,7 @@ def status_command(context: click.Context, conf: str | None, as_json: bool, colo
     items = status.examine(found, running, now_s)
     code = status.exit_code(items)
     if as_json:
-        table = status.table_facts(found.table, now_s)
+        table = status.table_facts(status.table_of(found), now_s)
         rows = [item._asdict() | {"code": int(item.code)} for item in items]
         common.print_json("admin", {"ok": code == Exit.OK, "items": rows, "table": table._asdict()})
     else:

@@ -17,7 +17,7 @@ end
 
 local pal = guarded(dofile, HERE .. "pal.lua")
 if type(pal) ~= "table" then pal = {} end
-pal.table_path = HERE .. "pal_table.lua"
+pal.table_path = HERE .. "pal_table.public.lua" -- without what only slurmctld may know of users' jobs
 
 -- Those of the site's own filter, when it was this file's caller.
 local site_defaults, site_pre, site_post = slurm_cli_setup_defaults, slurm_cli_pre_submit, slurm_cli_post_submit

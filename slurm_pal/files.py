@@ -15,10 +15,11 @@ _TEMPORARY = ".tmp"
 _SALT_BYTES = 8
 
 
-def write_atomic(path: str, data: bytes | str, mode: int = 0o644) -> None:
+def write_atomic(path: str, data: bytes | str, mode: int = 0o644, prepare: Callable[[int], None] | None = None) -> None:
     """Replace `path` by `data` so that a reader sees the old file or the new one.
 
-    The data is on disk before the name changes. On any failure (disk full, no
+    The data is on disk before the name changes. `prepare` may do more to the new file, by its
+    descriptor, before it bears the name. On any failure (disk full, no
     permission) the old file is untouched and no temporary file is left.
 
     Raises OSError as the system reports it.
@@ -32,6 +33,8 @@ def write_atomic(path: str, data: bytes | str, mode: int = 0o644) -> None:
             while view:
                 view = view[os.write(descriptor, view) :]
             os.fchmod(descriptor, mode)
+            if prepare is not None:
+                prepare(descriptor)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -128,6 +131,12 @@ def slurm_user_uid() -> int:
             except KeyError:
                 return 0
     return 0
+
+
+def hand_to_slurm_user(descriptor: int) -> None:
+    """Give a file that root writes for slurmctld to SlurmUser, whose own processes replace it. Raises OSError."""
+    if os.geteuid() == 0 and (owner := slurm_user_uid()) != 0:
+        os.fchown(descriptor, owner, -1)
 
 
 def read_trusted(path: str) -> bytes:

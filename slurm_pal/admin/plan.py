@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_pal.admin import blocks, conf_text, lua_text
-from slurm_pal.admin.shipped import FILTERS, FOLDER, LOGIC, SERVER, SPANK, SPANK_FILE, TABLE_LINK, Filter
+from slurm_pal.admin.shipped import FILTERS, FOLDER, LOGIC, SERVER, SPANK, SPANK_FILE, Filter
 
 
 class Site(NamedTuple):
@@ -24,7 +24,7 @@ class Site(NamedTuple):
     table_links: dict[str, str | None]  # path of a pal_table.lua that exists -> target; None: a file
     shipped: dict[str, str]  # name -> text
     plugin: str  # path of pal_spank.so, "" when there is none
-    table: str
+    tables: dict[str, str]  # part -> the table that its filter reads
     gpus: str
 
     @property
@@ -120,13 +120,15 @@ def _home(site: Site, which: Filter) -> str:
 
 
 def _folders(site: Site, filters: Sequence[Filter]) -> Plan:
-    """pal.lua and the table's link, in each folder that one of our filters runs in."""
+    """pal.lua and the links to the tables, in each folder that one of our filters runs in."""
     plan = Plan()
     for folder in sorted({_home(site, each) for each in filters}):
         if folder == _own_folder(site) and not any(p.startswith(folder + os.sep) for p in _present(site)):
             plan += Plan((Step("mkdir", folder, "our files; the site's own filter stays where it is"),))
         plan += _copy(site, folder, LOGIC, "the logic of the filters")
-        plan += _link(site, os.path.join(folder, TABLE_LINK))
+        for each in filters:
+            if _home(site, each) == folder:
+                plan += _link(site, os.path.join(folder, each.link), site.tables[each.part])
     return plan
 
 
@@ -144,12 +146,12 @@ def _copy(site: Site, folder: str, name: str, why: str) -> Plan:
     return Plan((Step("copy", path, why, new, old),))
 
 
-def _link(site: Site, path: str) -> Plan:
-    if site.table == path or site.table_links.get(path) == site.table:
+def _link(site: Site, path: str, table: str) -> Plan:
+    if table == path or site.table_links.get(path) == table:
         return Plan()
     if path in site.table_links and site.table_links[path] is None:
-        return Plan(blockers=(f"{path} is a file where a link to {site.table} must stand: move it away",))
-    return Plan((Step("link", path, "the table that `pal publish` and the daemon write", site.table),))
+        return Plan(blockers=(f"{path} is a file where a link to {table} must stand: move it away",))
+    return Plan((Step("link", path, "the table that `pal publish` and the daemon write", table),))
 
 
 def _bootstrap(site: Site, which: Filter) -> Plan:

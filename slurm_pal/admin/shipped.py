@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 FOLDER = "slurm-pal"
 """Beside slurm.conf: where our files stand when the site has a filter of its own."""
-TABLE_LINK = "pal_table.lua"
 LOGIC = "pal.lua"
 SPANK_FILE = "pal_spank.so"
 PLUGSTACK = "plugstack.conf"
@@ -21,12 +20,17 @@ class Filter(NamedTuple):
     file: str  # which Slurm looks for beside slurm.conf
     plugin: str  # Slurm's own plug-in that runs it
     why: str
+    link: str  # the table that it reads
 
 
 SERVER = Filter(
-    "server", "JobSubmitPlugins", "job_submit.lua", "job_submit_lua.so", "slurmctld asks us at each submission"
-)
-CLIENT = Filter("client", "CliFilterPlugins", "cli_filter.lua", "cli_filter_lua.so", "sbatch, srun and salloc ask us")
+    "server", "JobSubmitPlugins", "job_submit.lua", "job_submit_lua.so", "slurmctld asks us at each submission",
+    "pal_table.lua",
+)  # fmt: skip
+CLIENT = Filter(
+    "client", "CliFilterPlugins", "cli_filter.lua", "cli_filter_lua.so", "sbatch, srun and salloc ask us",
+    "pal_table.public.lua",
+)  # fmt: skip
 FILTERS = (SERVER, CLIENT)
 SPANK = "spank"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from slurm_pal.admin import conf_text
 from slurm_pal.admin.plan import Plan, Site, loaded_plugins
-from slurm_pal.admin.shipped import FILTERS, FOLDER, LOGIC, PLUGSTACK, SPANK_FILE, TABLE_LINK, lua_files
+from slurm_pal.admin.shipped import CLIENT, FILTERS, FOLDER, LOGIC, PLUGSTACK, SERVER, SPANK_FILE, lua_files
 from slurm_pal.config import Config
 from slurm_pal.errors import UsageError
 from slurm_pal.files import slurm_conf
@@ -54,7 +54,10 @@ def read(conf: str, config: Config, plugin: str | None = None, plugin_dirs: str 
         table_links=_table_links(folder),
         shipped=lua_files(),
         plugin=os.path.abspath(plugin) if plugin else next(iter(loaded_plugins(stack or "")), find_plugin(dirs)),
-        table=os.path.abspath(config.table_path),
+        tables={
+            SERVER.part: os.path.abspath(config.table_path),
+            CLIENT.part: os.path.abspath(config.public_table_path),
+        },
         gpus=os.path.abspath(config.gpus_path),
     )
 
@@ -86,7 +89,8 @@ def _lua_places(folder: str) -> list[str]:
 
 
 def _table_links(folder: str) -> dict[str, str | None]:
-    places = (os.path.join(place, TABLE_LINK) for place in (folder, os.path.join(folder, FOLDER)))
+    folders = (folder, os.path.join(folder, FOLDER))
+    places = [os.path.join(place, each.link) for place in folders for each in FILTERS]
     return {p: os.readlink(p) if os.path.islink(p) else None for p in places if os.path.lexists(p)}
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from slurm_pal.admin import conf_text, gres, lua_text, plan
 from slurm_pal.admin.plan import Site
-from slurm_pal.admin.shipped import FILTERS, FOLDER, LOGIC, SERVER, SPANK, TABLE_LINK, Filter
+from slurm_pal.admin.shipped import CLIENT, FILTERS, FOLDER, LOGIC, SERVER, SPANK, Filter
 from slurm_pal.admin.site import read_text
 from slurm_pal.errors import DataError, Exit, UsageError, one_line
 from slurm_pal.report.table import age
@@ -51,7 +51,7 @@ def examine(site: Site, running: Mapping[str, str] | None, now_s: float) -> list
     if not parts & {each.part for each in FILTERS}:
         items.append(Item("filter", "wrong", "no filter is installed", MEND_INSTALL, Exit.FAILED))
     else:
-        items += [_table(table_facts(site.table, now_s)), _preferences(site, running)]
+        items += [_table(table_facts(table_of(site), now_s)), _preferences(site, running)]
     items += _spank(site) if SPANK in parts else [Item(SPANK, "absent", "not installed")]
     return items + _gres(site)
 
@@ -69,6 +69,12 @@ def parts_present(site: Site) -> set[str]:
         if lua_text.is_ours(site.files.get(os.path.join(site.folder, each.file), "")):
             parts.add(each.part)
     return parts | ({SPANK} if plan.spank_places(site) else set())
+
+
+def table_of(site: Site) -> str:
+    """The table of slurmctld, or that of the clients for who may not read the former: they are of one age."""
+    own = site.tables[SERVER.part]
+    return own if os.access(own, os.R_OK) or not os.path.exists(own) else site.tables[CLIENT.part]
 
 
 def table_facts(path: str, now_s: float) -> TableFacts:
@@ -114,9 +120,9 @@ def _files(site: Site, which: Filter) -> Item:
         if site.files.get(path) != site.shipped[name]:
             text = f"{path} {'is not that of this version' if path in site.files else 'is missing'}"
             return Item(which.part, "wrong", text, MEND_INSTALL, Exit.FAILED)
-    link = os.path.join(folder, TABLE_LINK)
-    if site.table != link and site.table_links.get(link) != site.table:
-        return Item(which.part, "wrong", f"{link} is no link to {site.table}", MEND_INSTALL, Exit.FAILED)
+    link, table = os.path.join(folder, which.link), site.tables[which.part]
+    if table != link and site.table_links.get(link) != table:
+        return Item(which.part, "wrong", f"{link} is no link to {table}", MEND_INSTALL, Exit.FAILED)
     return Item(which.part, "ok", f"{ours} of this version" + (f", called by {first}" if chained else ""))
 
 

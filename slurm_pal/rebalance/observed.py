@@ -32,10 +32,10 @@ Ask = Callable[[Sequence[int]], Mapping[int, SlurmJob]]
 
 
 class Collector:
-    """Takes in what is new since the last time, of all users or of one; `mode` is that of the files it writes."""
+    """Takes in what is new since the last time, of all users or of one."""
 
-    def __init__(self, folder: str, mode: int = 0o644, only_uid: int | None = None, ask: Ask | None = None) -> None:
-        self._folder, self._mode, self._only_uid, self._ask = folder, mode, only_uid, ask
+    def __init__(self, folder: str, only_uid: int | None = None, ask: Ask | None = None) -> None:
+        self._folder, self._only_uid, self._ask = folder, only_uid, ask
         self._known: dict[int, Observed] = {}  # job -> the word that was taken in
 
     def take(self, jobs: Iterable[SlurmJob], now_s: float) -> int:
@@ -48,7 +48,7 @@ class Collector:
         changed, trouble = 0, None
         for uid, mine in sorted(fresh.items()):
             try:
-                changed += _add(labels.path_of(self._folder, uid), mine, now_s, self._mode)
+                changed += _add(labels.path_of(self._folder, uid), mine, now_s, uid if self._only_uid is None else None)
                 self._known |= {job.job_id: seen for job, seen in mine}
             except DataError as error:
                 trouble = error
@@ -77,11 +77,11 @@ class Collector:
 
 
 def collector(config: Config, site: bool) -> Collector:
-    """The collector into the site's labels, or into this user's own (0600); it asks Slurm for itself."""
+    """The collector into the site's labels, or into this user's own; it asks Slurm for itself."""
     ask = connect(config).jobs_of
     if site:
         return Collector(labels.site_folder(config.snapshot_path), ask=ask)
-    return Collector(os.path.dirname(own_labels()), 0o600, os.geteuid(), ask)
+    return Collector(os.path.dirname(own_labels()), os.geteuid(), ask)
 
 
 def uid_of(job: SlurmJob) -> int:
@@ -89,12 +89,12 @@ def uid_of(job: SlurmJob) -> int:
     return whole(job.fields.get("UserId", "").rpartition("(")[2], -1)
 
 
-def add(path: str, job: SlurmJob, seen: Observed, now_s: float, mode: int = 0o600) -> None:
-    """Take one job into the labels at `path`. Raises DataError."""
-    _add(path, [(job, seen)], now_s, mode)
+def add(path: str, job: SlurmJob, seen: Observed, now_s: float) -> None:
+    """Take one job into the user's own labels at `path`. Raises DataError."""
+    _add(path, [(job, seen)], now_s, None)
 
 
-def _add(path: str, mine: list[tuple[SlurmJob, Observed]], now_s: float, mode: int) -> bool:
+def _add(path: str, mine: list[tuple[SlurmJob, Observed]], now_s: float, reader: int | None) -> bool:
     try:
         known = labels.read(path)
     except DataError:  # damaged: what is measured from now on is worth more than none
@@ -107,5 +107,5 @@ def _add(path: str, mine: list[tuple[SlurmJob, Observed]], now_s: float, mode: i
             known[key] = learnt(known.get(key, Label()), one)
     if known == before:
         return False
-    labels.write(path, known, mode)
+    labels.write(path, known, reader)
     return True

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from slurm_pal.config import Config
 from slurm_pal.errors import DataError, SlurmError, one_line
-from slurm_pal.files import LEFT_S, remove_leftovers, write_atomic
+from slurm_pal.files import LEFT_S, hand_to_slurm_user, remove_leftovers, slurm_user_uid, write_atomic
 from slurm_pal.rebalance.leases import Update, expired
 from slurm_pal.rebalance.observed import collector
 from slurm_pal.rebalance.standing import standing
 from slurm_pal.rebalance.table import applications, records
 from slurm_pal.slurm.client import Overview, SlurmClient
 from slurm_pal.slurm.parse import whole
-from slurm_pal.store import gpus_text, labels, lua_table, snapshot
+from slurm_pal.store import gpus_text, labels, lua_table, snapshot, sure_labels
 from slurm_pal.store.lua_table import Header
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.store.sure_labels import SureLabels
@@ -125,10 +125,9 @@ def write_table(
     path = config.table_path
     # What Slurm was told in the second of the question may not be in its answer.
     header = Header(_epoch(path, asked_s), int(asked_s), config.number("filter", "max_age_s"), clears)
-    data = lua_table.encode(header, records(answers, config, scores.epoch) | dict(measured or {}))
-    _replace(path, data)
+    size = _replace(config, header, records(answers, config, scores.epoch) | dict(measured or {}))
     pools = len(set(answers.pools.values()))
-    return Written(path, len(data), header, pools, len(answers.nodes), answers.policy, tuple(notes))
+    return Written(path, size, header, pools, len(answers.nodes), answers.policy, tuple(notes))
 
 
 def retire_table(config: Config, now_s: float) -> None:
@@ -138,7 +137,7 @@ def retire_table(config: Config, now_s: float) -> None:
     """
     header, kept = lua_table.read_table(config.table_path)
     header = header._replace(epoch=max(int(now_s * 1000), header.epoch + 1), clears="")
-    _replace(config.table_path, lua_table.encode(header, kept))
+    _replace(config, header, kept)
 
 
 def _epoch(path: str, now_s: float) -> int:
@@ -149,11 +148,24 @@ def _epoch(path: str, now_s: float) -> int:
     return max(int(now_s * 1000), before + 1)
 
 
-def _replace(path: str, data: bytes) -> None:
-    try:
-        write_atomic(path, data, 0o644)
-    except OSError as error:
-        raise DataError(f"table {path} cannot be written ({error.strerror}); the old one, if any, ages") from None
+def _replace(config: Config, header: Header, found: Mapping[str, str]) -> int:
+    """Write slurmctld's table, and the one that clients read as their users; bytes of the first.
+
+    What jobs of users were measured to be is for slurmctld alone. Whoever has not its powers
+    cannot write what only it reads: their table is for all, and without.
+    """
+    public = sure_labels.without(found)
+    private = os.geteuid() in (0, slurm_user_uid())
+    data = lua_table.encode(header, found if private else public)
+    for path, text, mode, prepare in (
+        (config.table_path, data, 0o600 if private else 0o644, hand_to_slurm_user if private else None),
+        (config.public_table_path, lua_table.encode(header, public), 0o644, None),
+    ):
+        try:
+            write_atomic(path, text, mode, prepare)
+        except OSError as error:
+            raise DataError(f"table {path} cannot be written ({error.strerror}); the old one, if any, ages") from None
+    return len(data)
 
 
 class Publisher:
@@ -231,12 +243,14 @@ class Publisher:
         return self._site
 
     def _tidy(self, now_s: float) -> None:
-        """Once a day, remove what killed writers left."""
+        """Once a day, remove what killed writers left, and see that nobody reads another user's labels."""
         if 0 <= now_s - self._tidied_s < LEFT_S:
             return
         self._tidied_s = now_s
         files = (self._config.snapshot_path, self._config.table_path, self._config.gpus_path)
-        for folder in {os.path.dirname(path) for path in files} | {labels.site_folder(self._config.snapshot_path)}:
+        learnt = labels.site_folder(self._config.snapshot_path)
+        labels.protect(learnt)
+        for folder in {os.path.dirname(path) for path in files} | {learnt}:
             remove_leftovers(folder, now_s)
 
     def _beat(self, now_s: float) -> list[str]:

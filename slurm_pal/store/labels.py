@@ -1,19 +1,23 @@
 """Labels of measured jobs, one small file for each user: FOLDER/<uid>.jsonl, one key a line.
 
 A site's folder stands beside the snapshot and is written by the tick or the publisher, a
-user's own one lies in his state folder (`pal probe`, `pal-rebalance --mine`). palsub reads one file of
+user's own one lies in their state folder (`pal probe`, `pal-rebalance --mine`). palsub reads one file of
 each at every submission, so a file never holds more than `MOST_KEYS` keys. Keys are checksums of
-job names and scripts: the folder is readable by all, and names are nobody else's business.
+job names and scripts. Who can guess a name can try it, so only the writer and the user themself read a
+file: the site's has mode 0600 and an access control list (acl(5)) with that one user. Where the file
+system has no such lists, palsub goes without the site's labels; the submit filter does not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
 from collections.abc import Iterable
 
 from slurm_pal.errors import DataError
-from slurm_pal.files import read_trusted, write_atomic
+from slurm_pal.files import hand_to_slurm_user, read_trusted, write_atomic
 from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
@@ -25,6 +29,9 @@ MOST_KEYS = 500
 """Of each user; those whose newest job is oldest are forgotten."""
 LARGEST = 1 << 20
 LATEST_S = 2.0**40
+FOLDER_MODE = 0o711
+"""Of a site's folder: a user opens their own file by its name, and lists nobody's."""
+_NOBODY = 0xFFFFFFFF  # in the place of an id: the owner, the group, the mask, all others
 
 _HEADER = f'{{"schema": "{SCHEMA}"}}\n'.encode()
 
@@ -53,6 +60,43 @@ def lookup(path: str, keys: Iterable[str]) -> Labels:
     heads = [f'\n{{"key": "{key}"'.encode() for key in keys]
     starts = [raw.find(head) + 1 for head in heads]
     return dict(_label(path, raw[start : raw.index(b"\n", start)]) for start in starts if start)
+
+
+def protect(folder: str) -> None:
+    """Take the site's files from all but their users: earlier versions let everybody read them, and list the folder."""
+    with contextlib.suppress(OSError):
+        os.chmod(folder, FOLDER_MODE)
+        for name in os.listdir(folder):
+            uid = name.removesuffix(".jsonl")
+            if name != uid and uid.isascii() and uid.isdigit() and len(uid) <= 10:
+                _protect(os.path.join(folder, name), int(uid))
+
+
+def _protect(path: str, uid: int) -> None:
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            info = os.fstat(descriptor)
+            if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and info.st_mode & 0o007:
+                os.fchmod(descriptor, 0o600)
+                _let_read(descriptor, uid)
+        finally:
+            os.close(descriptor)
+
+
+def _let_read(descriptor: int, uid: int | None) -> None:
+    """Make a file of mode 0600 SlurmUser's, and let one more user read it where the file system can."""
+    if uid is None:
+        return
+    hand_to_slurm_user(descriptor)
+    if uid == os.fstat(descriptor).st_uid:
+        return
+    import struct
+
+    entries = ((1, 6, _NOBODY), (2, 4, uid), (4, 0, _NOBODY), (16, 4, _NOBODY), (32, 0, _NOBODY))
+    with contextlib.suppress(OSError):
+        access = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+        os.setxattr(descriptor, "system.posix_acl_access", access)
 
 
 def _lines(path: str) -> list[bytes]:
@@ -99,13 +143,16 @@ def _row(key: str, label: Label) -> str:
     return json.dumps({"key": key, "class": label.sensitivity, "jobs": label.jobs, "seen": label.seen})
 
 
-def write(path: str, labels: Labels, mode: int = 0o644) -> None:
-    """Replace a user's file by the newest `MOST_KEYS` of these labels. Raises DataError when it cannot be written."""
+def write(path: str, labels: Labels, reader: int | None = None) -> None:
+    """Replace a user's file by the newest `MOST_KEYS` of these labels, for its owner and for the uid `reader` to read.
+
+    Raises DataError when it cannot be written.
+    """
     newest = sorted(labels, key=lambda key: labels[key].seen[-1].at_s)[-MOST_KEYS:]
     rows = [json.dumps({"schema": SCHEMA}), *(_row(key, labels[key]) for key in newest)]
     try:
-        os.makedirs(os.path.dirname(path), mode=0o755 if mode & 0o044 else 0o700, exist_ok=True)
-        write_atomic(path, "\n".join(rows) + "\n", mode)
+        os.makedirs(os.path.dirname(path), mode=0o700 if reader is None else FOLDER_MODE, exist_ok=True)
+        write_atomic(path, "\n".join(rows) + "\n", 0o600, lambda descriptor: _let_read(descriptor, reader))
     except OSError as error:
         what = f"labels {path} cannot be written ({error.strerror})"
         raise DataError(f"{what}: they need a folder that uid {os.geteuid()} can write, and room") from None

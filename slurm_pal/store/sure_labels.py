@@ -2,15 +2,16 @@
 
     ["label.1000"] = "nf1978775bb67ae93=A:0.970 ..."    one user: KEY=CLASS:CONFIDENCE, the newest first
 
-The filter believes what stands there without a look at clock or confidence, so both are judged here. A
-publisher writes a table every few seconds: a file that has not changed is read again only once a day, since
-labels age by a thousandth in that time.
+Only slurmctld may read them: the table for the clients goes `without`. The filter believes what stands there
+without a look at clock or confidence, so both are judged here. A publisher writes a table every few seconds:
+a file that has not changed is read again only once a day, since labels age by a thousandth in that time.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_pal.config import Config
@@ -25,8 +26,14 @@ MOST = 10_000
 BELIEVED_S = 86400.0
 """A file that was read is not read again for so long, unless it changes."""
 
+_OF_USER, _TRUST = "label.", "trust"
 _FILE = re.compile(r"(0|[1-9]\d{0,9})\.jsonl")
 _KEY = re.compile(r"[ns][0-9a-f]{16}")
+
+
+def without(records: Mapping[str, str]) -> dict[str, str]:
+    """The records of a table that anybody may read."""
+    return {key: value for key, value in records.items() if not key.startswith(_OF_USER) and key != _TRUST}
 
 
 class _Read(NamedTuple):
@@ -58,11 +65,11 @@ class SureLabels:
             entries = known[uid].entries[:left]
             left -= len(entries)
             if entries:
-                found[f"label.{uid}"] = " ".join(entries)
+                found[f"{_OF_USER}{uid}"] = " ".join(entries)
             if not left:
                 break
         self._known = known
-        return found | ({"trust": self._trust} if found and self._trust != "user" else {})
+        return found | ({_TRUST: self._trust} if found and self._trust != "user" else {})
 
     def _files(self) -> list[tuple[int, int, tuple[int, ...]]]:
         """When changed, user, and what tells one state of the file from another."""

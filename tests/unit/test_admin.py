@@ -24,8 +24,9 @@ PLUGSTACK = "/etc/slurm/plugstack.conf"
 def make(conf: str = "ClusterName=c\n", **changes: object) -> plan.Site:
     """A site with this slurm.conf and nothing of ours."""
     plain = plan.Site(
-        CONF, CONF, {CONF: conf}, PLUGSTACK, None, {}, {}, {}, SHIPPED, "/usr/lib/pal_spank.so", "/v/t.lua", "/v/g.txt"
-    )
+        CONF, CONF, {CONF: conf}, PLUGSTACK, None, {}, {}, {}, SHIPPED, "/usr/lib/pal_spank.so",
+        {"server": "/v/t.lua", "client": "/v/t.public.lua"}, "/v/g.txt",
+    )  # fmt: skip
     return plain._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -191,10 +192,21 @@ def test_new_logic_touches_what_slurmctld_looks_at() -> None:
     ]
 
 
+def test_each_filter_reads_the_table_that_is_for_it() -> None:
+    """What users' jobs were measured to be is for slurmctld alone."""
+    links = {step.path: step.new for step in plan.install(make(), ["server", "client"]).steps if step.action == "link"}
+    assert links == {
+        "/etc/slurm/pal_table.lua": "/v/t.lua",
+        "/etc/slurm/pal_table.public.lua": "/v/t.public.lua",
+    }
+
+
 def test_files_and_links_that_are_not_ours_stay() -> None:
-    foreign = make(files={"/etc/slurm/pal.lua": "x"}, table_links={"/etc/slurm/pal_table.lua": None})
+    links = {"/etc/slurm/pal_table.lua": None, "/etc/slurm/pal_table.public.lua": None}
+    foreign = make(files={"/etc/slurm/pal.lua": "x"}, table_links=links)
     done = plan.install(foreign, ["server"])
     assert len(done.blockers) == 2
+    assert len(plan.install(foreign, ["server", "client"]).blockers) == 3
     assert plan.uninstall(foreign).steps == ()
 
 

@@ -119,7 +119,7 @@ def test_a_new_tick_counts_no_job_twice(tmp_path: Path) -> None:
 
 
 def test_a_users_own_tick_keeps_to_his_own_jobs(tmp_path: Path) -> None:
-    assert Collector(str(tmp_path), 0o600, only_uid=1000).take([job(2, said("C"), uid=1001)], NOW_S) == 0
+    assert Collector(str(tmp_path), only_uid=1000).take([job(2, said("C"), uid=1001)], NOW_S) == 0
 
 
 def test_a_clock_that_is_wrong_does_not_make_a_label_the_newest_for_ever(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from slurm_pal.cli.pal import pal
 from slurm_pal.config import Config
 from slurm_pal.errors import BusyError, DataError, SlurmError, UsageError
 from slurm_pal.files import locked
+from slurm_pal.rebalance import round as rounds
 from slurm_pal.rebalance.round import Publisher
+from slurm_pal.sensitivity.history import Label, Seen
+from slurm_pal.sensitivity.keys import name_key
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm, write_shims
-from slurm_pal.store import snapshot
+from slurm_pal.store import labels, snapshot
 from slurm_pal.store.lua_table import read_table
 from slurm_pal.store.snapshot import GpuScore
 from slurm_pal.submit.lease import comment, heartbeat_fresh
@@ -82,6 +86,38 @@ def test_a_round_takes_back_and_publishes(config: Config, slurm: FakeSlurm) -> N
     made.stop(now_s + 63)
     assert read_table(config.table_path).header.clears == ""
     assert not heartbeat_fresh(config.snapshot_path, now_s + 63, MAX_AGE_S)
+
+
+@pytest.mark.usefixtures("root")
+def test_what_is_known_of_users_jobs_is_for_slurmctld_alone(config: Config, slurm: FakeSlurm) -> None:
+    scores(config)
+    key = name_key("train")
+    label = Label("C", 1, (Seen(1, "C", 0.9, time.time()),))
+    labels.write(labels.path_of(labels.site_folder(config.snapshot_path), 1000), {key: label}, reader=1000)
+    config.set("sensitivity", "trust", "measured", "test")
+    made = publisher(config, slurm)
+    for leave in (lambda: made.round(time.time()), lambda: made.stop(time.time())):
+        leave()
+        whole, public = read_table(config.table_path), read_table(config.public_table_path)
+        assert whole.records["label.1000"] == f"{key}=C:0.900" and whole.records["trust"] == "measured"
+        assert public.header == whole.header
+        assert public.records == {k: v for k, v in whole.records.items() if k not in ("label.1000", "trust")}
+        modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (config.table_path, config.public_table_path)]
+        assert modes == [0o600, 0o644]
+
+
+def test_who_is_not_slurm_user_publishes_what_all_may_read(
+    config: Config, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores(config)
+    label = Label("C", 1, (Seen(1, "C", 0.9, time.time()),))
+    labels.write(labels.path_of(labels.site_folder(config.snapshot_path), 1000), {name_key("train"): label})
+    monkeypatch.setattr(rounds, "slurm_user_uid", lambda: 12345)
+    monkeypatch.setattr(rounds.os, "geteuid", lambda: 12346)
+    publisher(config, slurm, stays=False).round(time.time())
+    for path in (config.table_path, config.public_table_path):
+        assert not [key for key in read_table(path).records if key.startswith("label")]
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o644
 
 
 @pytest.mark.usefixtures("root")

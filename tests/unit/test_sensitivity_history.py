@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
+import struct
 from pathlib import Path
 
 import pytest
@@ -97,9 +99,65 @@ def test_labels_are_kept_and_found(tmp_path: Path) -> None:
     assert labels.lookup(path, ["n" + "0" * 15 + "7", "s" + "0" * 16]) == {
         "n" + "0" * 15 + "7": known["n" + "0" * 15 + "7"]
     }
-    assert Path(path).stat().st_mode & 0o777 == 0o644
-    labels.write(path, known, 0o600)
     assert Path(path).stat().st_mode & 0o777 == 0o600
+
+
+def readable(path: str, uid: int) -> bool:
+    """Whether a process of this user can read the file."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            os._exit(0 if labels.read(path) else 1)
+        except BaseException:
+            os._exit(2)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
+def test_nobody_reads_what_another_users_jobs_were_measured_to_be(tmp_path: Path) -> None:
+    """Names are guessed from keys: they are no secret to who has the file."""
+    for parent in (tmp_path, *tmp_path.parents):
+        if "pytest" in str(parent):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    folder = labels.site_folder(str(tmp_path / "snapshot"))
+    known = {name_key("train"): after(("A", 0.9))}
+    path, old = labels.path_of(folder, 4001), labels.path_of(folder, 4002)
+    labels.write(path, known, reader=4001)
+    assert (readable(path, 4001), readable(path, 4002)) == (access_lists(tmp_path), False)
+    labels.write(old, known)
+    for name, mode in ((old, 0o644), (folder, 0o755)):  # as earlier versions made them
+        os.chmod(name, mode)
+    assert readable(old, 4001)
+    labels.protect(folder)
+    assert (readable(old, 4001), readable(old, 4002)) == (False, access_lists(tmp_path))
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o711
+    assert labels.read(path) == known == labels.read(old)
+
+
+def access_lists(folder: Path) -> bool:
+    """Whether files here can have access control lists."""
+    (folder / "probe").touch()
+    try:
+        os.setxattr(folder / "probe", "system.posix_acl_access", struct.pack("<I", 2) + b"".join(
+            struct.pack("<HHI", tag, 6, 0xFFFFFFFF) for tag in (1, 4, 32)))  # fmt: skip
+    except OSError:
+        return False
+    return True
+
+
+def test_protecting_touches_labels_only(tmp_path: Path) -> None:
+    for name in ("5.jsonl", "notes.txt", "x.jsonl", "5.jsonl.bak"):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o644)
+    (tmp_path / "6.jsonl").symlink_to("notes.txt")
+    os.mkfifo(tmp_path / "7.jsonl", 0o644)
+    labels.protect(str(tmp_path))
+    modes = {path.name: stat.S_IMODE(path.lstat().st_mode) & 0o007 for path in tmp_path.iterdir()}
+    assert modes.pop("6.jsonl") == 7
+    assert {name for name, mode in modes.items() if not mode} == {"5.jsonl"}
 
 
 def test_the_keys_not_used_for_longest_are_forgotten(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_the_site_and_the_user_himself_remember_and_the_newer_counts(config: Con
     site(config, **{name_key("train"): label("B", at_s=time.time() - 1000)})
     found = known.verdict(("?", ""), parse(["-J", "train", "x"]), script(), config, {})
     assert (found.sensitivity, found.stage) == ("B", "history") and "jobs named train" in found.why
-    labels.write(known.own_labels(), {name_key("train"): label("C")}, 0o600)
+    labels.write(known.own_labels(), {name_key("train"): label("C")})
     assert known.verdict(("?", ""), parse(["-J", "train", "x"]), script(), config, {}).sensitivity == "C"
 
 
