@@ -34,7 +34,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "state_dir": Key("/var/lib/slurm-pal", "database, sweeps and snapshot; local disk of the controller"),
         "snapshot": Key("", "published snapshot, readable on every login node (default: STATE_DIR/snapshot)"),
         "spool": Key("", "where sweep jobs drop their results, shared with the nodes (default: STATE_DIR/spool)"),
-        "table": Key("", "standing answers for the submit filter (default: STATE_DIR/pal_table.lua; for clients .public.lua)"),
+        "table": Key("", "standing answers for the submit filter (default: STATE_DIR/pal_table.lua)"),
         "gpus": Key("", "scores for the plug-in on the nodes (default: STATE_DIR/gpus.txt)"),
     },
     "slurm": {
