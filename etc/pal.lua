@@ -881,20 +881,6 @@ local function command_line(options)
   return several or (text or ""):find("\n#SBATCH[^\n]*hetjob") ~= nil, text
 end
 
-local function own_uid()
-  local file = io.open("/proc/self/status", "r")
-  local uid = file and (file:read(4096) or ""):match("\nUid:%s*(%d+)")
-  if file then file:close() end
-  return tonumber(uid)
-end
-
--- The name that the job will have, and what it runs; for --wrap only words given by the user count as a name.
-local function client_work(options, script)
-  local wrapped = options.type == "sbatch" and filled(options.wrap)
-  local program = not wrapped and options.argv and options.argv[1]
-  return filled(options["job-name"]) or program and program:match("[^/]*$"), wrapped or filled(script)
-end
-
 local function client_ask(t, options, offset, script)
   local low, high = (options.nodes or ""):match("^(%d+)%-?(%d*)$")
   if high == "" then high = low end
@@ -944,7 +930,7 @@ function M.client(options, offset)
     { "--pal", ours["pal-class"], ours["pal-app"] },
     { "SLURM_PAL_CLASS", os.getenv("SLURM_PAL_CLASS") },
     { "#PAL", lines.class, lines.app },
-  }, own_uid(), client_work(options, script))
+  }) -- what was measured is not in the clients' table
   request.class = class
   local variable = options.type == "sbatch" and os.getenv("SLURM_PAL_MOVABLE")
   request.movable = movable_of(lines, variable, several or request.soft)
