@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +23,7 @@ from slurm_pal.store import snapshot
 from slurm_pal.store.snapshot import GpuScore
 
 from . import queue_of
+from .open_python import OpenPython, open_python
 
 pytestmark = [
     pytest.mark.real_slurm,
@@ -50,12 +49,13 @@ moves_per_tick = 8
 
 
 class User(NamedTuple):
-    """An account (or root), its environment, and what it may run."""
+    """An account (or root), its environment, the Python it runs, and what it may do."""
 
     name: str
     uid: int
     gid: int
     env: dict[str, str]
+    python: str
 
     def run(self, argv: Sequence[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -67,10 +67,9 @@ class User(NamedTuple):
         """One of our programs, e.g. "palsub"."""
         return self.run(self.argv(module, *words), stdin)
 
-    @staticmethod
-    def argv(module: str, *words: str) -> list[str]:
+    def argv(self, module: str, *words: str) -> list[str]:
         start = f"import sys; from slurm_pal.cli.{module} import main; sys.exit(main())"
-        return [sys.executable, "-P", "-c", start, *words]
+        return [self.python, "-P", "-c", start, *words]
 
     def tick(self, *words: str) -> dict[str, Any]:
         """pal-rebalance --json, with --mine for an ordinary user."""
@@ -101,22 +100,20 @@ class User(NamedTuple):
 class Site:
     """The lab, open to others, with scores of the test's own."""
 
-    def __init__(self, lab: Lab, path: str) -> None:
+    def __init__(self, lab: Lab, path: str, python: OpenPython) -> None:
         self.state_dir, self.client = os.path.join(path, "state"), CliClient()
         os.mkdir(self.state_dir, 0o755)
         config = os.path.join(path, "pal.toml")
         Path(config).write_text(SETTINGS.format(self.state_dir))
-        shared = lab.variables() | {
-            "SLURM_PAL_CONFIG": config, "PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }  # fmt: skip
-        self.root = User("root", 0, 0, shared | {"HOME": os.path.join(path, "root")})
-        self.x, self.y = (self._user(name, shared, os.path.join(path, name)) for name in USERS)
+        shared = lab.variables() | {"SLURM_PAL_CONFIG": config, "PATH": "/usr/bin:/bin"} | python.env
+        self.root = User("root", 0, 0, shared | {"HOME": os.path.join(path, "root")}, python.program)
+        self.x, self.y = (self._user(name, shared, os.path.join(path, name), python.program) for name in USERS)
 
-    def _user(self, name: str, shared: dict[str, str], home: str) -> User:
+    def _user(self, name: str, shared: dict[str, str], home: str, python: str) -> User:
         uid, gid = pwd.getpwnam(name)[2:4]
         os.mkdir(home, 0o755)  # open to all: the modes of our own files are to keep others out
         os.chown(home, uid, gid)
-        return User(name, uid, gid, shared | {"HOME": home, "XDG_STATE_HOME": os.path.join(home, "state")})
+        return User(name, uid, gid, shared | {"HOME": home, "XDG_STATE_HOME": os.path.join(home, "state")}, python)
 
     def scores(self, *slow: str) -> None:
         """Publish scores: these nodes are slow for all classes."""
@@ -149,8 +146,19 @@ class Site:
         return [self.until(number, lambda job: job.state == "RUNNING") for number in numbers]
 
 
+@pytest.fixture(scope="module")
+def python() -> Iterator[OpenPython]:
+    """A Python that both users can run."""
+    path = tempfile.mkdtemp(prefix="palp")
+    try:
+        os.chmod(path, 0o755)
+        yield open_python(path, *pwd.getpwnam(USERS[0])[2:4])
+    finally:
+        shutil.rmtree(path)
+
+
 @pytest.fixture
-def site(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(lab: Lab, python: OpenPython, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     for name, value in lab.variables().items():
         monkeypatch.setenv(name, value)
     parent = os.path.dirname(lab.directory.path)
@@ -159,9 +167,7 @@ def site(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     for place in (parent, path):
         os.chmod(place, 0o711)  # the lab itself is open to all, its socket of munge included
     try:
-        made = Site(lab, path)
-        if made.x.run(["sh", "-c", shlex.join([*User.argv("pal_rebalance"), "--help"])]).returncode != 0:
-            pytest.skip("this Python, or slurm_pal, cannot be read by other users")
+        made = Site(lab, path, python)
         made.until_idle()
         yield made
         queue_of.emptied(made.client)
@@ -364,7 +370,7 @@ def test_an_owner_in_the_middle_of_the_sites_moves(site: Site) -> None:
         released: ["scontrol", "hold", str(released)],
         edited: ["scontrol", "update", f"JobId={edited}", "ReqNodeList=n1"],
     }
-    argv = User.argv("pal_rebalance", "--json", "--act")
+    argv = root.argv("pal_rebalance", "--json", "--act")
     with subprocess.Popen(argv, env=root.env, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tick:
         while orders and tick.poll() is None:
             for number, job in site.client.jobs_of(list(orders)).items():
