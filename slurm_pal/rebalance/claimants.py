@@ -15,7 +15,7 @@ from slurm_pal.rebalance.belonging import Sharer
 from slurm_pal.rebalance.facts import Terms, facts_of
 from slurm_pal.rebalance.history import application, types_of
 from slurm_pal.rebalance.journal import TickLease
-from slurm_pal.rebalance.moves import expected_left_s
+from slurm_pal.rebalance.moves import expected_left_s, stated_limit_s
 from slurm_pal.rebalance.planning import Running
 from slurm_pal.rebalance.requests import request_of
 from slurm_pal.rebalance.retarget import Waiting
@@ -50,14 +50,15 @@ class Expected(NamedTuple):
 
     def of(self, job: SlurmJob) -> float:
         """In all, in the slowest of its partitions: its time limit must hold there, too."""
-        return self.share * job.time_limit_s if job.time_limit_s else self.run_s
+        limit_s = stated_limit_s(job)
+        return self.share * limit_s if limit_s else self.run_s
 
     def left_of(self, job: SlurmJob, slowest: float, now_s: float) -> float:
         """Still to come where it runs; `slowest` is its throughput in the slowest of its partitions over that here."""
-        ran_s = max(0.0, now_s - job.start_s)
-        if not job.time_limit_s:
+        ran_s, limit_s = max(0.0, now_s - job.start_s), stated_limit_s(job)
+        if not limit_s:
             return max(0.0, self.run_s * slowest - ran_s)
-        return expected_left_s(job.time_limit_s * slowest, self.share, ran_s, job.time_limit_s - ran_s, 1.0)
+        return expected_left_s(limit_s * slowest, self.share, ran_s, limit_s - ran_s, 1.0)
 
 
 def partition_types(overview: Overview, named: Iterable[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ Nothing is done here. What is read and remembered is the pace of the jobs, see `
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 from slurm_pal.cluster import Gpu
@@ -15,17 +15,21 @@ from slurm_pal.hostlist import expand
 from slurm_pal.rebalance import learning, pace, sharing
 from slurm_pal.rebalance.facts import Terms
 from slurm_pal.rebalance.journal import PARTITION, Journal, Move
+from slurm_pal.rebalance.learning import Corrections
 from slurm_pal.rebalance.planning import MoveTerms, Passed, Plan, Running, plan
 from slurm_pal.rebalance.retarget import Wish, retarget
 from slurm_pal.rebalance.role import Role
 from slurm_pal.rebalance.sharing import Shared
 from slurm_pal.rebalance.steered import Memory, Pace, Steered, steered
+from slurm_pal.rebalance.steps import no_checkpoint
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot as snapshots
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.submit.case import settings_of
 
 MEMORY_S = 90 * 86400.0  # how long finished moves teach
+LATELY_S = 86400.0  # so long a move counts when users compete for the next one
+FAILED_S = 3600.0  # so long a move for which no checkpoint came takes one from those that its user may have under way
 
 
 class Decided(NamedTuple):
@@ -73,10 +77,9 @@ class Decider:
         published = snapshots.read(self._config.snapshot_path)
         penalty = self._config.number("placement", "locality_penalty")
         mine = [job for job in overview.jobs if not self._only_user or job.user == self._only_user]
-        paces, learnt = pace.look(
-            mine, published, self._journal, self.terms, penalty, now_s, 1 if self._only_user else 2
-        )
-        scores = learning.corrected(published, learnt)
+        paces, learnt = pace.look(mine, published, self._journal, self.terms, penalty, now_s, bool(self._only_user))
+        heard = learning.corrected(published, learnt)
+        scores = heard if self._only_user else self._bounded(published, learnt)
         moves = self._journal.moves(now_s - MEMORY_S)
         open_moves = self._journal.open_moves()
         depth = int(self._number("depth"))
@@ -89,9 +92,14 @@ class Decider:
         calibration = learning.calibration(moves)
         planned = None
         if self._config.flag("rebalance", "moves"):
-            terms = self._move_terms(moves, open_moves, calibration)
-            planned = plan(claimed(overview, wishes), scores, running, terms, now_s)
+            terms = self._move_terms(moves, open_moves, now_s)
+            here = heard if self._only_user else published
+            planned = plan(claimed(overview, wishes), heard, running, terms, now_s, here)
         return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration, trouble)
+
+    def _bounded(self, published: Snapshot, learnt: Corrections) -> Snapshot:
+        """What is believed for pending jobs: words of users put a GPU behind others, but nobody waits for them."""
+        return learning.corrected(published, learnt, self._config.number("placement", "barred_slowdown"))
 
     def _shared(
         self, overview: Overview, scores: Snapshot, jobs: Steered, moves: list[Move], now_s: float, interval_s: float
@@ -137,12 +145,14 @@ class Decider:
             paces=paces,
         )
 
-    def _move_terms(self, moves: list[Move], open_moves: list[Move], calibration: float) -> MoveTerms:
+    def _move_terms(self, moves: list[Move], open_moves: list[Move], now_s: float) -> MoveTerms:
         in_flight: dict[str, int] = defaultdict(int)
         for move in open_moves:
             in_flight[move.user] += 1
         settings = settings_of(self._config)
         steps = [(move, self._journal.steps_of(move.move_id)) for move in moves]
+        default_s = self._number("move_cost_s")
+        costs_s, calibrations = learning.move_costs_s(steps, default_s), learning.calibrations(moves)
         return MoveTerms(
             policy=settings.policy,
             locality_penalty=settings.locality_penalty,
@@ -153,12 +163,16 @@ class Decider:
             per_tick=max(0, int(self._number("moves_per_tick")) - len(open_moves)),
             per_job=int(self._number("moves_per_job")),
             per_user=int(self._number("moves_per_user")),
-            move_cost_s=learning.move_cost_s(steps, self._number("move_cost_s")),
+            move_cost_s=learning.agreed(costs_s.values(), default_s),
             expected_run_share=settings.expected_run_share,
             expected_run_s=settings.expected_run_s,
-            calibration=calibration,
+            calibration=learning.agreed(calibrations.values(), 1.0),
             in_flight=dict(in_flight),
             open_moves=tuple(open_moves),
+            costs_s=costs_s,
+            calibrations=calibrations,
+            lately=Counter(move.user for move in moves if move.made_s > now_s - LATELY_S),
+            failed=Counter(move.user for move in moves if move.made_s > now_s - FAILED_S and no_checkpoint(move)),
         )
 
 

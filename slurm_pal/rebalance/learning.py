@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, inf, isfinite, isnan, log
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 from typing import NamedTuple
 
 from slurm_pal.cluster import Gpu
@@ -31,7 +31,9 @@ MOST_SENSITIVE = 3.0
 CLEAR = 1.05  # up to here a job runs as fast as predicted, and so do its GPUs
 CLEARED_S = 86400.0  # how long that speaks for a GPU
 SLOW, SLOW_SAMPLES, SLOW_JOBS, SLOW_USERS = 1.10, 3.0, 2, 2
-MOST_CORRECTION = 3.0
+MOST_CORRECTION = 2.0
+BELIEVED_S = 2 * 86400.0  # so long what jobs say of a GPU counts for jobs of others, unless it is said anew
+LEAST_VOTES = 3  # of fewer users none is outvoted: what is assumed without them votes, too
 PRIOR_MOVES = 4  # so many moves weigh as much as what was assumed before any
 ABSURD = 1e7  # no step takes so many seconds, or so small a part of one
 LONGEST = 3.0  # times the median that one move is taken for at most
@@ -89,7 +91,7 @@ def remaining_s(word: Mapping[str, str], step_s: float) -> float | None:
 class Residual(NamedTuple):
     """How much slower jobs of one sensitivity class found one GPU than it is believed to be, since it was measured."""
 
-    factor: float  # running mean of observed over predicted time; 1.0: as believed
+    factor: float  # observed over predicted time: median over users of the running mean of each; 1.0: as believed
     samples: float  # how many looks, one that may also be due to other GPUs counting in part
     slow_jobs: frozenset[int]  # jobs that found it slower than believed
     slow: bool  # whether it became slow: not one look's word, nor one job's, nor one user's
@@ -135,14 +137,18 @@ class _Group(NamedTuple):
 
 
 def corrections(
-    observations: Iterable[Observation], snapshot: Snapshot | None = None, users: int = SLOW_USERS
+    observations: Iterable[Observation],
+    snapshot: Snapshot | None = None,
+    users: int = SLOW_USERS,
+    since_s: float = -inf,
 ) -> Corrections:
     """Learn from what jobs of one key say of each other on GPUs of one model. Pure.
 
     With `snapshot` what was seen of a GPU before its newest measurement is left out: its score
-    knows that already. A GPU became slow only when jobs of so many `users` (first word of the
-    key) found so: jobs may say what they like, and nobody is to keep others off a good GPU. 1
-    is for a user who steers only his own jobs.
+    knows that already; so is what was seen of it before `since_s`. A GPU became slow only when so
+    many `users` (first word of the key) and half of all who spoke of it found so, each by the mean
+    of all that their own jobs say: jobs may say what they like, and nobody is to keep others off a
+    good GPU. 1 is for a user who steers only their own jobs.
     """
     sound = [one for one in observations if 1 / ABSURD < one.step_s < ABSURD and 1 / ABSURD < one.predicted < ABSURD]
     several = snapshot is not None and len(set(snapshot.columns["model"])) > 1
@@ -166,7 +172,7 @@ def corrections(
         jobs,
         {key: group.sensitivity for key, group in whole.items()},
         {key: group.base_s for key, group in whole.items()},
-        _residuals(ratios, snapshot, users),
+        _residuals(ratios, snapshot, users, since_s),
     )
 
 
@@ -208,62 +214,84 @@ def _fitted(seen: Sequence[Observation]) -> _Group:
 
 
 def _residuals(
-    ratios: Sequence[tuple[Observation, float]], snapshot: Snapshot | None, users: int
+    ratios: Sequence[tuple[Observation, float]], snapshot: Snapshot | None, users: int, since_s: float
 ) -> dict[tuple[Gpu, str], Residual]:
     """What each GPU is to answer for, from (observation, observed over predicted) in the order of time.
 
     A job of several GPUs runs at the pace of the slowest, so one that is slow accuses them all.
     What a job of class C feels, more sensitive ones feel too; not the other way round.
     """
-    measured_s = {gpu: _measured_s(snapshot, gpu) for one, _ in ratios for gpu in one.gpus}
-    cleared: dict[tuple[Gpu, str], list[tuple[int, float]]] = defaultdict(list)
+    heard_s = {gpu: max(since_s, _measured_s(snapshot, gpu)) for one, _ in ratios for gpu in one.gpus}
+    cleared: dict[tuple[Gpu, str], list[Observation]] = defaultdict(list)
     for one, ratio in ratios:
         if ratio <= CLEAR:
             for gpu in one.gpus:
-                cleared[gpu, known_class(one.sensitivity)].append((one.job_id, one.at_s))
-    found: dict[tuple[Gpu, str], _Sums] = defaultdict(_Sums)
+                cleared[gpu, known_class(one.sensitivity)].append(one)
+    found: dict[tuple[Gpu, str], dict[str, _Sums]] = defaultdict(lambda: defaultdict(_Sums))
     for one, ratio in ratios:
         c = known_class(one.sensitivity)
         slow = ratio > CLEAR
-        answerable = (_suspects(one, cleared) or one.gpus) if slow else one.gpus
+        answerable = (_suspects(one, cleared, users) or one.gpus) if slow else one.gpus
         weight = 1.0 / len(answerable) if slow else 1.0
         for gpu in answerable:
-            if one.at_s >= measured_s[gpu]:
+            if one.at_s >= heard_s[gpu]:
                 for felt_by in SENSITIVITY_CLASSES[: SENSITIVITY_CLASSES.index(c) + 1] if slow else (c,):
-                    found[gpu, felt_by].add(ratio, weight, one if slow else None)
-    return {key: sums.residual(users) for key, sums in found.items()}
+                    found[gpu, felt_by][_user(one)].add(ratio, weight, one.job_id if slow else None)
+    return {key: _residual(sums, users) for key, sums in found.items()}
+
+
+def _user(one: Observation) -> str:
+    return one.key.partition(" ")[0]
 
 
 class _Sums:
-    """The running mean of one residual; without a value to begin with, so that the first ones are not held down."""
+    """What one user's jobs say of one GPU: a running mean, without a value to begin with, so that the first ones
+    are not held down."""
 
     def __init__(self) -> None:
-        self._above = self._below = self._samples = 0.0
-        self._slow_jobs: set[int] = set()
-        self._slow_users: set[str] = set()
+        self._above = self._below = 0.0
+        self.samples = 0.0
+        self.slow_jobs: set[int] = set()
 
-    def add(self, ratio: float, weight: float, accuser: Observation | None) -> None:
+    def add(self, ratio: float, weight: float, accuser: int | None) -> None:
         share = NEWEST_SHARE * weight
         self._above = (1 - share) * self._above + share * ratio
         self._below = (1 - share) * self._below + share
-        self._samples += weight
+        self.samples += weight
         if accuser is not None:
-            self._slow_jobs.add(accuser.job_id)
-            self._slow_users.add(accuser.key.partition(" ")[0])
+            self.slow_jobs.add(accuser)
 
-    def residual(self, users: int) -> Residual:
-        factor = self._above / self._below
-        enough = self._samples > SLOW_SAMPLES - 1e-9 and len(self._slow_jobs) >= SLOW_JOBS
-        slow = enough and len(self._slow_users) >= users and factor > SLOW
-        return Residual(factor, self._samples, frozenset(self._slow_jobs), slow)
+    @property
+    def factor(self) -> float:
+        return self._above / self._below
 
 
-def _suspects(one: Observation, cleared: Mapping[tuple[Gpu, str], Sequence[tuple[int, float]]]) -> tuple[Gpu, ...]:
-    """GPUs of a slow job for which no other job of its class speaks; () when others speak for all of them."""
+def _residual(by_user: Mapping[str, _Sums], users: int) -> Residual:
+    """What they say together. Where as many say the one as the other, the measurement stands."""
+    factor = median_low(sums.factor for sums in by_user.values())
+    samples = sum(sums.samples for sums in by_user.values())
+    slow_jobs = frozenset(job_id for sums in by_user.values() for job_id in sums.slow_jobs)
+    accusers = sum(sums.factor > SLOW for name, sums in by_user.items() if name)
+    enough = samples > SLOW_SAMPLES - 1e-9 and len(slow_jobs) >= SLOW_JOBS
+    return Residual(factor, samples, slow_jobs, enough and accusers >= users and factor > SLOW)
+
+
+def _suspects(
+    one: Observation, cleared: Mapping[tuple[Gpu, str], Sequence[Observation]], users: int
+) -> tuple[Gpu, ...]:
+    """GPUs of a slow job for which no other jobs of its class speak; () when others speak for all of them.
+
+    Jobs of its own user may, or of so many `users`: else one could turn what others feel against a GPU of their choice.
+    """
     c = known_class(one.sensitivity)
 
     def is_cleared(gpu: Gpu) -> bool:
-        return any(job != one.job_id and at_s >= one.at_s - CLEARED_S for job, at_s in cleared.get((gpu, c), ()))
+        speakers = {
+            _user(other)
+            for other in cleared.get((gpu, c), ())
+            if other.job_id != one.job_id and other.at_s >= one.at_s - CLEARED_S
+        }
+        return _user(one) in speakers or len(speakers) >= users
 
     return tuple(gpu for gpu in one.gpus if not is_cleared(gpu))
 
@@ -273,8 +301,18 @@ def _measured_s(snapshot: Snapshot | None, gpu: Gpu) -> float:
     return float(snapshot.columns["measured_s"][row]) if snapshot is not None and row is not None else 0.0
 
 
-def corrected(snapshot: Snapshot, learnt: Corrections) -> Snapshot:
-    """The scores with the GPUs that became slow made slower, in slowdown and class; the snapshot stays as it is."""
+def believed(snapshot: Snapshot, sensitivity: str, gpus: Mapping[str, Iterable[int]], locality_penalty: float) -> float:
+    """The time factor of these GPUs: that of the slowest, times the locality penalty on several nodes."""
+    known = (snapshot.slowdown(sensitivity, node, index) for node, indexes in gpus.items() for index in indexes)
+    slowest = max((1.0 if value is None else value for value in known), default=1.0)
+    return slowest * (locality_penalty if len(gpus) > 1 else 1.0)
+
+
+def corrected(snapshot: Snapshot, learnt: Corrections, most: float = inf) -> Snapshot:
+    """The scores with the GPUs that became slow made slower, in slowdown and class; the snapshot stays as it is.
+
+    None is made slower than `most`, nor any faster than it was measured.
+    """
     slow = [(key, min(seen.factor, MOST_CORRECTION)) for key, seen in learnt.gpus.items() if seen.slow]
     if not slow:
         return snapshot
@@ -284,14 +322,17 @@ def corrected(snapshot: Snapshot, learnt: Corrections) -> Snapshot:
     for (gpu, c), factor in slow:
         row = snapshot.row(*gpu)
         if row is not None:
-            _slow_down(made, c, row, factor)
+            _slow_down(made, c, row, factor, most)
     return made
 
 
-def _slow_down(made: Snapshot, c: str, row: int, factor: float) -> None:
+def _slow_down(made: Snapshot, c: str, row: int, factor: float, most: float) -> None:
     """Multiply one slowdown (1.0 where it is unknown) and put it into the nearest class."""
-    before = float(made.columns[f"slowdown_{c}"][row])
-    slowdown = factor * (1.0 if isnan(before) else before)
+    measured = float(made.columns[f"slowdown_{c}"][row])
+    before = 1.0 if isnan(measured) else measured
+    slowdown = max(before, min(factor * before, most))
+    if slowdown == before:
+        return
     made.columns[f"slowdown_{c}"][row] = slowdown
     levels = made.centroids.get(c, [])
     if levels:
@@ -313,17 +354,32 @@ def observed_gain_s(move: Move) -> float | None:
 
 
 def calibration(moves: Iterable[Move]) -> float:
-    """How much of the predicted gain finished moves brought; predictions are to be multiplied by it.
+    """How much of the predicted gain finished moves brought, the median over users: to be shown. 1.0 before any."""
+    by_user = calibrations(moves)
+    return median(by_user.values()) if by_user else 1.0
+
+
+def calibrations(moves: Iterable[Move]) -> dict[str, float]:
+    """User -> how much of the predicted gain their finished moves brought; predictions are to be multiplied by it.
 
     1.0 before any; between 0.25 and 1.5. Moves that led elsewhere or were abandoned brought
-    nothing; those whose job does not tell its pace say nothing. The median over users: what
-    one of them says of his own jobs, or lets fail, is not to change the moves of all.
+    nothing; those whose job does not tell its pace say nothing.
     """
     by_user: dict[str, list[Move]] = defaultdict(list)
     for move in moves:
         if _predicted_share(move) > 0 and (_is_observed(move) or move.outcome in FAILED):
             by_user[move.user].append(move)
-    return median(map(_calibration, by_user.values())) if by_user else 1.0
+    return {user: _calibration(own) for user, own in by_user.items()}
+
+
+def agreed(votes: Iterable[float], otherwise: float) -> float:
+    """The median over users of what each one's jobs say; `otherwise` votes, too, where they are few or in two halves.
+
+    So one of them alone never leads beyond what others say, or what was assumed before any.
+    """
+    cast = [*votes]
+    silent = max(LEAST_VOTES - len(cast), 1 - len(cast) % 2)
+    return median([*cast, *[otherwise] * silent])
 
 
 def _is_observed(move: Move) -> bool:
@@ -347,20 +403,19 @@ def _observed_share(observed: float) -> float:
     return 1.0 - 1.0 / max(observed, WORST_OBSERVED) if isfinite(observed) else 0.0
 
 
-def move_cost_s(moves: Iterable[tuple[Move, Sequence[tuple[str, float]]]], default_s: float) -> float:
-    """What a move costs, checkpoint and Slurm's gap, s: the mean from its first step until the job runs again.
+def move_costs_s(moves: Iterable[tuple[Move, Sequence[tuple[str, float]]]], default_s: float) -> dict[str, float]:
+    """User -> what a move costs, checkpoint and Slurm's gap, s: the mean from first step until the job runs again.
 
     `moves` come with their steps (Journal.steps_of). `default_s` weighs as much as four moves. A move
-    that took far longer than most (a tick was killed in the middle of it) counts in part. The
-    median over users, as in `calibration`.
+    that took far longer than most (a tick was killed in the middle of it) counts in part.
     """
     by_user: dict[str, list[float]] = defaultdict(list)
     for move, steps in moves:
         if move.outcome == "moved" and steps and 0 <= (took := move.ended_s - steps[0][1]) < inf:
             by_user[move.user].append(took)
-    means = []
-    for costs in by_user.values():
+    means: dict[str, float] = {}
+    for user, costs in by_user.items():
         most_s = LONGEST * median(costs)
         total = sum(min(cost, most_s) for cost in costs) + PRIOR_MOVES * default_s
-        means.append(total / (len(costs) + PRIOR_MOVES))
-    return median(means) if means else default_s
+        means[user] = total / (len(costs) + PRIOR_MOVES)
+    return means

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from slurm_pal.jobs import GpuShape
+from slurm_pal.jobs import GpuShape, SlurmJob
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.rebalance.reach import Reach
 
+YEAR_S = 365 * 86400
 Slots = tuple[tuple[int, tuple[int, ...]], ...]
 """GPUs as (position of the node, indexes there)."""
 
@@ -138,6 +139,15 @@ def expected_left_s(limit_s: float, share: float, ran_s: float, left_to_limit_s:
     if left_s <= 0:
         left_s = max(0.0, left_to_limit_s) * share
     return left_s / max(factor, 1.0)
+
+
+def stated_limit_s(job: SlurmJob) -> float | None:
+    """The time limit of a job, None without one.
+
+    In a partition without a limit a job that backfill has started shows a year (seen on 24.11 and 26.05):
+    half of that is no expectation.
+    """
+    return None if job.time_limit_s is None or job.time_limit_s >= YEAR_S else job.time_limit_s
 
 
 def _pays(job: Movable, product: float, limits: Limits) -> bool:

@@ -19,13 +19,6 @@ SINCE_S = 30 * 86400.0  # older steps say little about today's GPUs
 NEWS = 0.02  # a change of what a move brought that is worth a write
 
 
-def believed(snapshot: Snapshot, sensitivity: str, gpus: Mapping[str, Iterable[int]], locality_penalty: float) -> float:
-    """The time factor of these GPUs: that of the slowest, times the locality penalty on several nodes."""
-    known = (snapshot.slowdown(sensitivity, node, index) for node, indexes in gpus.items() for index in indexes)
-    slowest = max((1.0 if value is None else value for value in known), default=1.0)
-    return slowest * (locality_penalty if len(gpus) > 1 else 1.0)
-
-
 def look(
     jobs: Iterable[SlurmJob],
     snapshot: Snapshot,
@@ -33,11 +26,12 @@ def look(
     terms: Terms,
     locality_penalty: float,
     now_s: float,
-    users: int = 2,
+    alone: bool = False,
 ) -> tuple[dict[int, Pace], Corrections]:
     """What each job says of its pace, and what that says of the GPUs; both journalled where that can be.
 
-    A GPU is believed slower than measured once jobs of `users` users found it so.
+    A GPU is believed slower than measured once jobs of several users found it so lately; where a user steers
+    `alone`, only their own jobs, one is enough.
 
     Raises DataError when the journal cannot be read.
     """
@@ -63,7 +57,8 @@ def look(
         if known is not None:
             steps[job.job_id] = said, known
     _remember(journal, fresh, samples, _brought(journal, earlier, now_s))
-    found = learning.corrections(earlier.values(), snapshot, users)
+    users, since_s = (1, 0.0) if alone else (learning.SLOW_USERS, now_s - learning.BELIEVED_S)
+    found = learning.corrections(earlier.values(), snapshot, users, since_s)
     return {job_id: _pace(job_id, *seen, found) for job_id, seen in steps.items()}, found
 
 
@@ -74,10 +69,8 @@ def _observation(
     gpus = tuple((node, index) for node, indexes in job.gpus.items() for index in indexes)
     key = f"{job.user} {job.name} {len(gpus)} {sensitivity}"
     smooth_s = learning.smoothed(before.step_s if before else None, step_s)
-    return Observation(
-        key, job.job_id, job.restarts, sensitivity, gpus, believed(snapshot, sensitivity, job.gpus, penalty), smooth_s,
-        now_s,
-    )  # fmt: skip
+    predicted = learning.believed(snapshot, sensitivity, job.gpus, penalty)
+    return Observation(key, job.job_id, job.restarts, sensitivity, gpus, predicted, smooth_s, now_s)
 
 
 def _remember(

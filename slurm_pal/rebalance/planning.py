@@ -16,8 +16,9 @@ from typing import NamedTuple
 from slurm_pal.jobs import GpuShape, SlurmJob
 from slurm_pal.placement.view import Rule
 from slurm_pal.rebalance import journal
-from slurm_pal.rebalance.booking import Bookings, Found, Traffic, Way, product, thin_out
-from slurm_pal.rebalance.moves import Limits, Movable, Slots, expected_left_s, slots
+from slurm_pal.rebalance.booking import Bookings, Found, Traffic, Way, thin_out
+from slurm_pal.rebalance.learning import believed
+from slurm_pal.rebalance.moves import Limits, Movable, Slots, expected_left_s, slots, stated_limit_s
 from slurm_pal.rebalance.steps import PLANNED
 from slurm_pal.rebalance.survey import Survey, Want
 from slurm_pal.slurm.client import Overview
@@ -65,12 +66,16 @@ class MoveTerms(NamedTuple):
     per_tick: int  # new moves
     per_job: int  # in its life
     per_user: int  # under way at once
-    move_cost_s: float
+    move_cost_s: float  # of users of whom no move is known
     expected_run_share: float  # of the time limit
     expected_run_s: float  # of a job without a time limit
-    calibration: float  # multiplies predicted gains
+    calibration: float  # multiplies predicted gains; the same
     in_flight: Mapping[str, int]  # user -> moves under way
     open_moves: tuple[journal.Move, ...] = ()  # the moves under way
+    costs_s: Mapping[str, float] = {}  # user -> what a move of their jobs costs
+    calibrations: Mapping[str, float] = {}  # user -> what of their predicted gains came
+    lately: Mapping[str, int] = {}  # user -> moves of their jobs lately; who had many comes after who had few
+    failed: Mapping[str, int] = {}  # user -> moves for which no checkpoint came lately; so many fewer may be under way
 
 
 class PlannedMove(NamedTuple):
@@ -107,10 +112,15 @@ class Plan(NamedTuple):
 
 
 def plan(
-    overview: Overview, snapshot: Snapshot, running: Sequence[Running], terms: MoveTerms, now_s: float
+    overview: Overview, snapshot: Snapshot, running: Sequence[Running], terms: MoveTerms, now_s: float,
+    here: Snapshot | None = None,
 ) -> Plan:  # fmt: skip
-    """The moves of one tick. `now_s` is in Unix s. Raises UsageError for an unknown policy."""
-    return _Planning(overview, snapshot, running, terms, now_s).plan()
+    """The moves of one tick. `now_s` is in Unix s. Raises UsageError for an unknown policy.
+
+    `here` is what is believed of the GPUs that jobs hold, where it is not what is believed of free ones: what
+    other users say of a GPU is to drive nobody's job off it.
+    """
+    return _Planning(overview, snapshot, running, terms, now_s, here or snapshot).plan()
 
 
 def to_move(
@@ -130,9 +140,10 @@ class _Planning:
     """The state of one plan."""
 
     def __init__(
-        self, overview: Overview, snapshot: Snapshot, running: Sequence[Running], terms: MoveTerms, now_s: float
-    ) -> None:
-        self._terms, self._now_s = terms, now_s
+        self, overview: Overview, snapshot: Snapshot, running: Sequence[Running], terms: MoveTerms, now_s: float,
+        here: Snapshot,
+    ) -> None:  # fmt: skip
+        self._terms, self._now_s, self._here = terms, now_s, here
         self._running = {one.job.job_id: one for one in running}
         self._why: dict[int, str] = {}  # job -> why it stays
         self._under_way = defaultdict(int, terms.in_flight)
@@ -188,9 +199,11 @@ class _Planning:
 
     def _no_room(self, user: str) -> str:
         """Why no further move of this user's jobs can be planned; "" when it can."""
-        terms, under_way = self._terms, self._under_way[user]
+        terms, under_way, failed = self._terms, self._under_way[user], self._terms.failed.get(user, 0)
         if self._new >= terms.per_tick:
             return f"{terms.per_tick} new moves are the most now"
+        if failed and under_way >= terms.per_user - failed:
+            return f"no checkpoint came for {failed} moves of jobs of {user} lately"
         if under_way >= terms.per_user:
             return f"{under_way} moves of jobs of {user} are under way or planned, {terms.per_user} are the most"
         return ""
@@ -199,23 +212,22 @@ class _Planning:
         return self._now_s - max(one.job.start_s, one.last_move_s)
 
     def _left_to_limit_s(self, job: SlurmJob) -> float:
-        if job.time_limit_s is None:
-            return math.inf
-        return (job.end_s or job.start_s + job.time_limit_s) - self._now_s
+        limit_s = stated_limit_s(job)
+        return math.inf if limit_s is None else (job.end_s or job.start_s + limit_s) - self._now_s
 
     # What a job is to the planner
 
     def _way(self, want: Want, partition: str, as_if: Running | None = None) -> Way:
         one, held = as_if or self._running[want.job.job_id], self._survey.held(want.job)
         rule = Rule(one.sensitivity, self._terms.locality_penalty, self._terms.barred_slowdown)
-        believed = product(self._survey.occupancy, want, held, rule)
-        factor = one.factor or believed
+        here = self._believed(want, rule)
+        factor = one.factor or here
         # Evidence from the job itself that its GPUs are outliers, whatever is believed of them.
         bar = rule.barred_slowdown * (rule.locality_penalty if len(held) > 1 else 1.0)
-        slow = factor > max(believed, bar)
+        slow = factor > max(here, bar)
         movable = Movable(
             job_id=str(want.job.job_id), shape=want.shape, rule=rule, partition=partition, slots=held, factor=factor,
-            remaining_s=self._terms.calibration * self._remaining_s(one, factor), since_s=self._here_s(one),
+            remaining_s=self._calibration(one) * self._remaining_s(one, factor), since_s=self._here_s(one),
             cost_s=self._cost_s(one), moves=one.moves,
         )  # fmt: skip
         return Way(want, movable, tuple(node for node, _ in held) if slow else ())
@@ -234,6 +246,15 @@ class _Planning:
         there = here._replace(factor=here.factor * speed, remaining_s=here.remaining_s / speed)
         return way._replace(movable=there, kept_off=tuple(node for node, _ in here.slots), speed=speed)
 
+    def _believed(self, want: Want, rule: Rule) -> float:
+        """The time factor (slowdown x locality) of the GPUs that it holds; on whole nodes all of them count."""
+        whole = want.shape.whole_nodes
+        gpus = {name: range(self._survey.count(name)) if whole else held for name, held in want.job.gpus.items()}
+        return believed(self._here, rule.sensitivity, gpus, rule.locality_penalty)
+
+    def _calibration(self, one: Running) -> float:
+        return self._terms.calibrations.get(one.job.user, self._terms.calibration)
+
     def _traffic(self) -> Traffic:
         position = self._survey.position
         going = {name for move in self._terms.open_moves for name in move.target}
@@ -248,18 +269,34 @@ class _Planning:
 
         Slurm gives a job that is moved a new time limit; no gain is counted for that.
         """
-        terms, job = self._terms, one.job
+        terms, job, limit_s = self._terms, one.job, stated_limit_s(one.job)
         to_limit_s, ran_s = self._left_to_limit_s(job), self._now_s - job.start_s
         if one.remaining_s is not None:
-            return min(one.remaining_s, to_limit_s) / factor
-        if job.time_limit_s is None:
+            # What a job without a limit says of its time to go is believed as far as it has shown to run long.
+            longest_s = max(terms.expected_run_s, ran_s) * one.slowest if limit_s is None else to_limit_s
+            return min(one.remaining_s, longest_s) / factor
+        if limit_s is None:
             return max(0.0, terms.expected_run_s * one.slowest - ran_s) / max(factor, 1.0)
-        return expected_left_s(job.time_limit_s * one.slowest, terms.expected_run_share, ran_s, to_limit_s, factor)
+        return expected_left_s(limit_s * one.slowest, terms.expected_run_share, ran_s, to_limit_s, factor)
 
     def _cost_s(self, one: Running) -> float:
+        move_s = self._terms.costs_s.get(one.job.user, self._terms.move_cost_s)
         if one.checkpoint:
-            return self._terms.move_cost_s
-        return self._terms.move_cost_s + min(one.lost_s * LOST_SHARE, max(0.0, self._now_s - one.job.start_s))
+            return move_s
+        return move_s + min(one.lost_s * LOST_SHARE, max(0.0, self._now_s - one.job.start_s))
+
+    def _claim(self, found: Found) -> float:
+        """What the move is worth beside those of other users, GPU-seconds: the more moves lately, the less.
+
+        What a job says of itself counts only where it makes that less than the site's own expectation: words may
+        put their job back, and never before a job of somebody else.
+        """
+        movable, speed = found.way.movable, found.way.speed
+        one = self._running[found.job_id]._replace(remaining_s=None)
+        here = self._believed(found.way.want, movable.rule)
+        expected_s = self._remaining_s(one, here) / speed * (here * speed - found.placed.product)
+        gain_s = min(found.gain_s - movable.cost_s, max(0.0, expected_s))
+        return movable.shape.total * gain_s / (1 + self._terms.lately.get(one.job.user, 0))
 
     # Choosing
 
@@ -273,23 +310,24 @@ class _Planning:
             todo = [job_id for job_id in left if self._new > before and not self._no_room(self._user(job_id))]
 
     def _take_turns(self, todo: Iterable[int]) -> None:
-        """Users with fewest moves under way go first, then what saves most.
+        """Users with fewest moves under way go first, then what claims most, of equal claims who had fewest lately.
 
         What a job could gain is looked at again before it is booked, when others were booked meanwhile.
         """
-        queue: list[tuple[int, float, int]] = []
+        queue: list[tuple[int, float, int, float, int]] = []
         offers: dict[int, tuple[int, Found]] = {}  # job -> (moves booked when it was looked at, what was found)
 
         def look(job_id: int) -> None:
-            found = self._look(job_id)
+            found, user = self._look(job_id), self._user(job_id)
             if found is not None:
                 offers[job_id] = self._new, found
-                heappush(queue, (self._under_way[self._user(job_id)], -found.worth, job_id))
+                lately = self._terms.lately.get(user, 0)
+                heappush(queue, (self._under_way[user], -self._claim(found), lately, -found.worth, job_id))
 
         for job_id in todo:
             look(job_id)
         while queue:
-            turn, _, job_id = heappop(queue)
+            turn, *_, job_id = heappop(queue)
             user, (seen, found) = self._user(job_id), offers[job_id]
             why = self._no_room(user)
             if why:
@@ -325,7 +363,7 @@ class _Planning:
         one, way = self._running[job.job_id], found.way
         source, goal = self._text(movable.slots), self._text(target)
         before, after = movable.factor / way.speed, found.placed.product / way.speed
-        left_s = movable.remaining_s * movable.factor / self._terms.calibration
+        left_s = movable.remaining_s * movable.factor / self._calibration(one)
         where = [f" in {name}" if way.want.partition else "" for name in (job.partition, way.want.partition)]
         why = f"{source} at {before:.2f}{where[0]} -> {goal} at {after:.2f}{where[1]}: {_gain(found)}"
         return PlannedMove(

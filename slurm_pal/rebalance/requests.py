@@ -33,6 +33,8 @@ _NUMBERED = {"Contiguous": "contiguous", "Reboot": "reboot", "MinTmpDiskNode": "
 """The same, where 0 stands for an option not given."""
 _WHOLE_NODES = {"OK": None, "YES": None, "NO": "", "EXCLUSIVE": "", "USER": "user", "MCS": "mcs", "TOPO": "topo"}
 """OverSubscribe's word -> the value of --exclusive, None without. 26.05 says NO of any job, and more in Exclusive."""
+_NO_LIMIT = "UNLIMITED", "365-00:00:00"
+"""See rebalance/moves.py, `stated_limit_s`; a job that is requeued still shows the year."""
 _GPUS = re.compile(r"(?:gres[:/])?gpu[:/=](.+)")
 _SIZE = re.compile(r"([\d.]+)([KMGTP]?)")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
@@ -68,7 +70,7 @@ def _options(job: SlurmJob) -> dict[str, str]:
     _check(job)
     options = {name: text for key, name in _SAME.items() if (text := value(pairs, key))}
     options |= {name: text for key, name in _NUMBERED.items() if (text := value(pairs, key)) not in ("", "0")}
-    if options.get("time") == "UNLIMITED":
+    if options.get("time") in _NO_LIMIT:
         del options["time"]
     preferred = [name for name in re.split(r"[|&]", value(pairs, "Prefer")) if not name.startswith(OURS_SOFT)]
     if any(preferred):

@@ -5,6 +5,7 @@ Pure: what Slurm shows and what the journal remembers in, nouns of the planners 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from slurm_pal.rebalance.journal import Move, TickLease
 from slurm_pal.rebalance.planning import Passed, Running
 from slurm_pal.rebalance.requests import request_of
 from slurm_pal.rebalance.retarget import Waiting
+from slurm_pal.rebalance.steps import no_checkpoint
 from slurm_pal.slurm.client import Overview
 
 FELT_AT_LEAST = 0.3
@@ -53,8 +55,8 @@ class Steered(NamedTuple):
 def steered(overview: Overview, memory: Memory, terms: Terms, only_user: str = "", depth: int | None = None) -> Steered:
     """Tell the jobs apart. With `only_user` the jobs of all others are foreign.
 
-    Of the pending jobs the first `depth` by priority are looked at (None: all): to read what
-    each of thousands asks for would take most of a tick.
+    Of the pending jobs the first `depth` are looked at (None: all): to read what each of thousands asks for
+    would take most of a tick. Users take turns, each with their jobs by priority, so thousands of one hide nobody's.
     """
     pending: list[SlurmJob] = []
     running: list[Running] = []
@@ -73,9 +75,19 @@ def steered(overview: Overview, memory: Memory, terms: Terms, only_user: str = "
                 running.append(_running(job, facts, memory))
             else:
                 staying.append(Passed(job.job_id, facts.why_not))
-    pending.sort(key=_rank)
-    waiting = tuple(_waiting(job, facts_of(job, terms), memory) for job in pending[:depth])
+    first = sorted(_in_turns(pending)[:depth], key=_rank)
+    waiting = tuple(_waiting(job, facts_of(job, terms), memory) for job in first)
     return Steered(waiting, tuple(running), tuple(staying), foreign, len(pending) - len(waiting))
+
+
+def _in_turns(pending: list[SlurmJob]) -> list[SlurmJob]:
+    """The first job of each user by priority, then the second of each, and so on."""
+    turns: Counter[str] = Counter()
+    found: list[tuple[int, int, SlurmJob]] = []
+    for place, job in enumerate(sorted(pending, key=_rank)):
+        found.append((turns[job.user], place, job))
+        turns[job.user] += 1
+    return [job for _, _, job in sorted(found, key=lambda row: row[:2])]
 
 
 def _rank(job: SlurmJob) -> tuple[int, int]:
@@ -104,7 +116,7 @@ def _running(job: SlurmJob, facts: Facts, memory: Memory) -> Running:
         sensitivity=sensitivity,
         checkpoint=facts.checkpoint,
         lost_s=facts.lost_s,
-        moves=sum(move.outcome in ("moved", "elsewhere") for move in moves),
+        moves=sum(move.outcome in ("moved", "elsewhere") or no_checkpoint(move) for move in moves),
         last_move_s=moves[-1].ended_s if moves else 0.0,
         remaining_s=remaining_s,
         factor=factor,

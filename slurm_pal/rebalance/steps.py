@@ -38,6 +38,7 @@ that of the new credential in whole seconds; a start within the same second is r
 and slurmctld then ends the job for good (seen on 22.05 and 24.11)."""
 LATER_S, LATER = 2.0, "now+2"
 """The start that comes with the update of the lists; slurmctld cuts it to whole seconds."""
+_FAILED, _MISSING = "its checkpoint failed", "no checkpoint after"
 _STARTED = JOB_ACTIVE - {"COMPLETING"}
 
 
@@ -106,6 +107,11 @@ def _set_back(seen: _Seen) -> Act:
     return Act(step=move.step)
 
 
+def no_checkpoint(move: Move) -> bool:
+    """Whether a move was given up since its job did not make the checkpoint that it was to make."""
+    return move.outcome == "abandoned" and move.detail.startswith((_FAILED, _MISSING))
+
+
 def look_s(move: Move, now_s: float) -> float:
     """How long after the last look the next one may come: steps that take long need no more than one a second."""
     long = move.step in (SIGNALLING, CLEARING, FREEING) or now_s - move.step_s > 10.0
@@ -131,9 +137,9 @@ def _signalling(seen: _Seen) -> Act:
     answered = said.get(marks.ACK, "") not in ("", seen.move.ack)
     why = _not_as_planned(seen)
     if not why and answered and said.get("failed"):
-        why = "its checkpoint failed"
+        why = _FAILED
     if not why and seen.age_s > seen.limits.ack_limit_s:  # an old checkpoint is no better than none
-        why = f"no checkpoint after {seen.limits.ack_limit_s:g} s"
+        why = f"{_MISSING} {seen.limits.ack_limit_s:g} s"
     if why:
         return Act(outcome="abandoned", detail=why)
     return Act(REQUEUEING, "requeue") if answered else Act()

@@ -116,7 +116,7 @@ class Survey:
             return "Slurm does not tell which GPUs it has"
         if any(self._holders[gpu] != 1 for gpu in held):
             return "one of its GPUs is held by another job, too"
-        if any(name not in self._makes for name in gpus) or any(k >= self._count(name) for name, k in held):
+        if any(name not in self._makes for name in gpus) or any(k >= self.count(name) for name, k in held):
             return "it runs on a node that has GPUs of several types or is not known"
         if any(not _alike(self._makes[name], self._makes[next(iter(gpus))]) for name in gpus):
             return "it runs on GPUs of several types"
@@ -127,7 +127,7 @@ class Survey:
         if not want.partition:
             return self._makes[next(iter(want.job.gpus))]
         names = next((p.nodes for p in self._overview.partitions if p.name == want.partition), ())
-        makes = [self._makes.get(name) for name in names if name in self.position and self._count(name)]
+        makes = [self._makes.get(name) for name in names if name in self.position and self.count(name)]
         told = [make for make in makes if make is not None]
         first = max(told, key=lambda make: make[1], default=None)  # a measured one, if there is any
         if first is None or len(told) < len(makes) or not all(_alike(make, first) for make in told):
@@ -136,7 +136,8 @@ class Survey:
             return f"partition {want.partition} has no GPUs of type {want.shape.gpu_type}"
         return first
 
-    def _count(self, name: str) -> int:
+    def count(self, name: str) -> int:
+        """GPUs of a node."""
         return self._nodes[self.position[name]].n_gpus
 
     def _field(self, want: Want, make: Make) -> str | tuple[list[int], list[int]]:

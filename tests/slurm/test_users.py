@@ -279,7 +279,7 @@ def test_forged_words_change_nothing_for_others(site: Site) -> None:
     for words in ((), ("--act",)):
         told = root.tick(*words)
         assert told["trouble"] == [], told["trouble"]
-    assert other in [move["job_id"] for move in told["moves"]]
+    assert other in [move["job_id"] for move in told["moves"]], told["staying"]
     (job,) = site.running(other)
     assert job.nodes == ("n3",) and job.restarts == 1
     after = site.job(waits)

@@ -15,10 +15,12 @@ from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance.journal import Move, Observation, Sample
 from slurm_pal.rebalance.learning import (
     Corrections,
+    agreed,
     calibration,
+    calibrations,
     corrected,
     felt,
-    move_cost_s,
+    move_costs_s,
     observed_gain_s,
     remaining_s,
     sample,
@@ -402,21 +404,30 @@ def timed(*costs_s: float, outcome: str = "moved") -> list[tuple[Move, list[tupl
 
 
 def test_the_cost_of_a_move_is_measured() -> None:
-    assert move_cost_s([], 60.0) == 60.0
-    assert move_cost_s(timed(10.0), 60.0) == pytest.approx(50.0)
-    assert move_cost_s(timed(*[10.0] * 96), 60.0) == pytest.approx(12.0)
-    assert move_cost_s([*timed(10.0, outcome="elsewhere"), (move(None), [])], 60.0) == 60.0
-    assert move_cost_s(timed(-3600.0), 60.0) == 60.0, "the clock was set back"
+    assert move_costs_s([], 60.0) == {}
+    assert move_costs_s(timed(10.0), 60.0) == {"u": pytest.approx(50.0)}
+    assert move_costs_s(timed(*[10.0] * 96), 60.0) == {"u": pytest.approx(12.0)}
+    assert move_costs_s([*timed(10.0, outcome="elsewhere"), (move(None), [])], 60.0) == {}
+    assert move_costs_s(timed(-3600.0), 60.0) == {}, "the clock was set back"
 
 
 def test_one_move_that_hung_does_not_set_the_cost() -> None:
-    assert move_cost_s(timed(10.0, 10.0, 10.0, 90000.0), 10.0) == pytest.approx(12.5)
+    assert move_costs_s(timed(10.0, 10.0, 10.0, 90000.0), 10.0) == {"u": pytest.approx(12.5)}
 
 
 def test_one_user_does_not_speak_for_all() -> None:
     honest = [move(1.3)._replace(user=user) for user in ("b", "c") for _ in range(5)]
     liar = [move(0.5)._replace(user="a") for _ in range(50)]
-    assert calibration(liar) < 0.4 and calibration([*honest, *liar]) == pytest.approx(1.0)
+    assert calibrations(liar)["a"] < 0.4 and calibration([*honest, *liar]) == pytest.approx(1.0)
     slow = [(one._replace(user="a"), steps) for one, steps in timed(*[119.0] * 50)]
     others = [(one._replace(user=user), steps) for user in ("b", "c") for one, steps in timed(*[10.0] * 5)]
-    assert move_cost_s([*others, *slow], 60.0) == move_cost_s(timed(*[10.0] * 5), 60.0)
+    costs_s = move_costs_s([*others, *slow], 60.0)
+    assert costs_s["b"] == costs_s["c"] == move_costs_s(others, 60.0)["b"] and costs_s["a"] > 100.0
+
+
+@given(st.lists(st.floats(0.25, 1.5), max_size=6), st.floats(0.25, 1.5), st.floats(0.25, 1.5))
+def test_one_voter_alone_leads_nobody_beyond_what_others_say(others: list[float], liar: float, assumed: float) -> None:
+    """Whatever X's moves seem to have brought, users without a record get no less and no more than others say."""
+    said = [*others, assumed]
+    assert min(said) <= agreed([*others, liar], assumed) <= max(said)
+    assert agreed([liar], assumed) == assumed

@@ -10,7 +10,7 @@ import pytest
 from slurm_pal import marks
 from slurm_pal.config import Config
 from slurm_pal.errors import SlurmError
-from slurm_pal.rebalance import pace, story
+from slurm_pal.rebalance import learning, pace, story
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.facts import Terms
 from slurm_pal.rebalance.intake import Intake
@@ -193,9 +193,9 @@ def test_what_a_move_brought_is_seen_from_both_incarnations(journal: Journal) ->
 
 def test_believed_factors() -> None:
     scores = snapshot({"n0": [1.0, 1.3], "n1": [1.1]})
-    assert pace.believed(scores, "A", {"n0": [0, 1]}, 1.7) == pytest.approx(1.3)
-    assert pace.believed(scores, "A", {"n0": [0], "n1": [0]}, 1.7) == pytest.approx(1.87)
-    assert pace.believed(scores, "A", {"n9": [0]}, 1.7) == 1.0
+    assert learning.believed(scores, "A", {"n0": [0, 1]}, 1.7) == pytest.approx(1.3)
+    assert learning.believed(scores, "A", {"n0": [0], "n1": [0]}, 1.7) == pytest.approx(1.87)
+    assert learning.believed(scores, "A", {"n9": [0]}, 1.7) == 1.0
 
 
 # -- small things ----------------------------------------------------------------------------
