@@ -13,6 +13,8 @@ from slurm_pal.config import Config
 from slurm_pal.errors import DataError, PalError, SlurmError, UsageError, one_line
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import paths
+from slurm_pal.rebalance.deciding import terms_of
+from slurm_pal.rebalance.facts import UNMARKED, appends, facts_of
 from slurm_pal.rebalance.journal import open_journal
 from slurm_pal.report import actual, filter_mark
 from slurm_pal.report import story as stories
@@ -50,11 +52,13 @@ def explain(job_id: int | None, last: bool, as_json: bool) -> None:
     snapshot = _snapshot()
     found = actual.actual(job, snapshot, time.time()) if job else None
     mark = filter_mark.decision(job) if job else None
+    stays = _stays(config, client, job) if job else ""
     told = stories.in_order([*stories.of_submission(decision, mark, job.submit_s if job else 0.0), *ticks])
     if as_json:
         seen = observed.read(job.comment) if job else None
         body = {"job_id": number, "decision": decision, "filter": mark, "actual": found, "story": told}
         body["observed"] = observed.evidence(seen)._asdict() if seen else None
+        body["not_moved"] = stays or None
         common.print_json("explain", body)
         return
     text = [
@@ -62,10 +66,22 @@ def explain(job_id: int | None, last: bool, as_json: bool) -> None:
         *_observed_text(job),
         "",
         *_decided_text(decision, mark),
+        *([f"Not moved while it runs: {stays}"] if stays else []),
         *_story_text(told),
     ]
     for line in text:
         click.echo(line)
+
+
+def _stays(config: Config, client: SlurmClient, job: SlurmJob) -> str:
+    """Why a tick would not move a job of which somebody said that it may be moved; "" where that is not so."""
+    facts = facts_of(job, terms_of(config, appends=False))
+    if job.state not in ("PENDING", "RUNNING") or not facts.ours or facts.why_not in ("", UNMARKED):
+        return ""
+    try:
+        return facts_of(job, terms_of(config, appends(client.config()))).why_not
+    except SlurmError:
+        return facts.why_not
 
 
 def _ticks(config: Config, number: int, job: SlurmJob | None) -> list[stories.Event]:

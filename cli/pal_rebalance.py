@@ -18,6 +18,7 @@ from slurm_pal.config import Config
 from slurm_pal.errors import BusyError, DataError, PalError, UsageError, one_line
 from slurm_pal.files import locked, slurm_user_uid
 from slurm_pal.rebalance.event_log import EventLog
+from slurm_pal.rebalance.facts import appends
 from slurm_pal.rebalance.journal import Journal, open_journal
 from slurm_pal.rebalance.paths import journal_path, log_path
 from slurm_pal.rebalance.role import FEATURES, WEIGHTS, role_of
@@ -119,7 +120,8 @@ def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
     publisher: Publisher | None = Publisher(config, client, stays=wanted.daemon and wanted.act)
     assert publisher is not None
     asked = {lever for lever in (FEATURES, WEIGHTS) if config.flag("rebalance", lever)}
-    role = role_of(client, publisher.known_site(time.time()).pairs, wanted.mine, asked)
+    pairs = publisher.known_site(time.time()).pairs
+    role = role_of(client, pairs, wanted.mine, asked)
     own = role.name != "slurm-user"
     journal = _journal(journal_path(config, own), wanted, stack)
     if own or not _may_publish(config, wanted, stack):
@@ -127,7 +129,10 @@ def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
     log = EventLog(log_path(config, own), echo=wanted.daemon, mode=0o600 if own else 0o640)
     for line in role.cannot:
         click.echo(f"pal-rebalance: {line}", err=True)
-    return Tick(config, client, counted, journal, role, publisher, log, act=wanted.act, last=not wanted.daemon)
+    return Tick(
+        config, client, counted, journal, role, publisher, log, act=wanted.act, last=not wanted.daemon,
+        appends=appends(pairs),
+    )  # fmt: skip
 
 
 def _may_publish(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> bool:

@@ -555,7 +555,14 @@ end
 local CLASSES = { A = true, B = true, C = true }
 local SCRIPT_BYTES = 65536
 
--- key -> value of the `#PAL` lines before the first command of a script; movable alone has the value "".
+-- Of --open-mode only the first letter counts, as for sbatch: "1" where output is appended to, "0" where not.
+local function appends(mode)
+  local letter = (mode or ""):sub(1, 1):lower()
+  return letter == "a" and "1" or letter == "t" and "0" or nil
+end
+
+-- key -> value of the `#PAL` lines before the first command of a script; movable alone has the value "", and
+-- open_mode is what an #SBATCH line says of it.
 -- A checkpoint command goes on to the end of its line, and is palsub's: a filter cannot wrap a script.
 local function pal_lines(script)
   local found = {}
@@ -564,6 +571,8 @@ local function pal_lines(script)
       local text = line:sub(5):gsub("%scheckpoint=.*", ""):gsub("#.*", "")
       for key, value in text:gmatch("(%w+)=([%w_.-]+)") do found[key] = value end
       if (text .. " "):find("%smovable%s") then found.movable = "" end
+    elseif line:find("^#SBATCH%s") then
+      found.open_mode = line:match("^[^#]*", 8):match("%s%-%-open%-mode[=%s](%a)") or found.open_mode
     elseif line:find("%S") and not line:find("^%s*#") then
       break
     end
@@ -689,6 +698,7 @@ local function mark_of(request, decision, origin, t)
   fields[#fields + 1] = "from=" .. origin
   if request.movable then fields[#fields + 1] = "mov=1" end
   if filled(request.movable) then fields[#fields + 1] = "lost=" .. request.movable end
+  if request.app then fields[#fields + 1] = "app=" .. request.app end
   fields[#fields + 1] = "act=" .. decision.act
   if decision.set then fields[#fields + 1] = "set=" .. decision.set end
   fields[#fields + 1] = "why=" .. decision.why
@@ -810,6 +820,8 @@ function M.submit(job, partitions)
   request.class = class
   local several = filled(job.array_inx) or number(job.het_job_offset)
   request.movable = movable_of(lines, environment.SLURM_PAL_MOVABLE, several)
+  -- Slurm does not show what the command line says of it, so whoever reads the mark takes nil for "emptied".
+  request.app = appends(filled(environment.SBATCH_OPEN_MODE) or lines.open_mode)
   if options.off or environment.SLURM_PAL_OFF == "1" then request.leave = "off" end
   local decision = decide(request, t, now_s)
   -- The plug-in knows its own options; what the script says, or an application's name, it learns from us. Not
@@ -934,11 +946,15 @@ function M.client(options, offset)
   request.class = class
   local variable = options.type == "sbatch" and os.getenv("SLURM_PAL_MOVABLE")
   request.movable = movable_of(lines, variable, several or request.soft)
+  request.app = appends(options["open-mode"]) -- by command line, environment and script
+  local keep = request.movable and not request.app
+  if keep then request.app = "1" end
   if ours["pal-off"] or os.getenv("SLURM_PAL_OFF") == "1" then request.leave = "off" end
   local decision = decide(request, t, now_s)
   if warning then slurm.log_info("pal: %s", warning) end
   if ours["pal-explain"] then slurm.log_info("pal: %s", sentence(request, decision, origin)) end
   if decision.act == "none" and not request.movable then return end
+  if keep then options["open-mode"] = "append" end -- or a move would empty what the job has written
   if not request.soft then options.comment = beside(options.comment, mark_of(request, decision, origin, t)) end
   if decision.act == "nodelist" then
     options.nodelist = decision.set

@@ -97,6 +97,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "partition_wait_s": Key(21600.0, "no job that could start is kept off a partition for longer, s", minimum=0),
         "movable_qos": Key("", "jobs of these QOS may be moved without asking, comma-separated"),
         "movable_partitions": Key("", "jobs of these partitions may be moved without asking, comma-separated"),
+        "may_empty_output": Key(False, "move jobs also where that empties their output file"),
         "margin": Key(1.5, "a move must gain so many times its cost", minimum=1.0),
         "minimum_s": Key(600.0, "no job is moved before it has run so long where it is, s", minimum=0),
         "end_guard_s": Key(900.0, "no job is moved within so long of its time limit, s", minimum=0),

@@ -49,6 +49,17 @@ class Decided(NamedTuple):
         return (*(self.steered.staying if self.steered else ()), *(self.plan.passed if self.plan else ()))
 
 
+def terms_of(config: Config, appends: bool) -> Terms:
+    """What the settings say of moving jobs. `appends`: Slurm's JobFileAppend."""
+    return Terms(
+        _names(config.text("rebalance", "movable_qos")),
+        _names(config.text("rebalance", "movable_partitions")),
+        config.number("rebalance", "lost_work_s"),
+        appends,
+        config.flag("rebalance", "may_empty_output"),
+    )
+
+
 def _names(text: str) -> frozenset[str]:
     return frozenset(filter(None, (word.strip() for word in text.split(","))))
 
@@ -56,13 +67,9 @@ def _names(text: str) -> frozenset[str]:
 class Decider:
     """Decides by one configuration, for one role."""
 
-    def __init__(self, config: Config, journal: Journal, role: Role) -> None:
+    def __init__(self, config: Config, journal: Journal, role: Role, appends: bool = False) -> None:
         self._config, self._journal, self._role = config, journal, role
-        self.terms = Terms(
-            _names(config.text("rebalance", "movable_qos")),
-            _names(config.text("rebalance", "movable_partitions")),
-            self._number("lost_work_s"),
-        )
+        self.terms = terms_of(config, appends)
         self._partitions = None
         if config.text("rebalance", "allocation"):
             from slurm_pal.rebalance.partitions import Partitions  # brings numpy and the solver

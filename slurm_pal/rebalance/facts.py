@@ -6,11 +6,11 @@ filter's mark in the admin comment (in the comment where sbatch's client filter 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_pal import marks
 from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS, SlurmJob
-from slurm_pal.rebalance.requests import stands_for_array
 from slurm_pal.sensitivity import observed
 from slurm_pal.sensitivity.cascade import SCRIPT, TELEMETRY
 from slurm_pal.sensitivity.history import SURE
@@ -27,6 +27,12 @@ class Terms(NamedTuple):
     movable_qos: frozenset[str] = frozenset()
     movable_partitions: frozenset[str] = frozenset()
     lost_work_s: float = 600.0  # of a job that does not tell
+    appends: bool = False  # jobs that say nothing of it keep their output at a restart (JobFileAppend=1)
+    may_empty_output: bool = False  # the site has jobs moved that do not keep it
+
+
+UNMARKED = "it is not marked movable, nor is its QOS or its partition"
+EMPTIES = "a move would empty its output: #SBATCH --open-mode=append in its script, or palsub, keeps it"
 
 
 class Facts(NamedTuple):
@@ -39,6 +45,11 @@ class Facts(NamedTuple):
     why_not: str
     checkpoint: bool  # the batch shell makes a checkpoint on USR1 and acknowledges it
     lost_s: float  # at most so much work is lost by a requeue without a checkpoint
+
+
+def appends(pairs: Mapping[str, str]) -> bool:
+    """Whether jobs keep their output at a restart unless they say otherwise, by `scontrol show config`."""
+    return pairs.get("JobFileAppend") == "1"
 
 
 def is_ours(job: SlurmJob) -> bool:
@@ -62,9 +73,10 @@ def facts_of(job: SlurmJob, terms: Terms) -> Facts:
             sensitivity, origin = own_gpus.sensitivity, TELEMETRY
     known = sensitivity in SENSITIVITY_CLASSES
     marked = any(words.get("mov") == "1" for words in (own, *seen))
+    mode = next((words["app"] for words in (own, *seen) if "app" in words), "")
     ours = _is_ours(own, seen)
     why_not = "" if ours else "neither palsub nor the submit filter saw it, or its user opted out"
-    why_not = why_not or _unmovable(job, marked, terms)
+    why_not = why_not or _unmovable(job, marked, mode, terms)
     lost = next((words["lost"] for words in (own, *seen) if "lost" in words), "")
     return Facts(
         ours=ours,
@@ -83,17 +95,23 @@ def _filter_marks(job: SlurmJob) -> list[dict[str, str]]:
     return [mark for text in texts for key in _FILTER_KEYS for mark in marks.words(text, key) if "class" in mark]
 
 
-def _unmovable(job: SlurmJob, marked: bool, terms: Terms) -> str:
-    """Why a job of ours may not be moved, one short sentence; "" where it may."""
+def _unmovable(job: SlurmJob, marked: bool, mode: str, terms: Terms) -> str:
+    """Why a job of ours may not be moved, one short sentence; "" where it may.
+
+    `mode` is "1" for a job that appends to its output, "0" for one whose user wants it emptied at each start; Slurm
+    itself shows neither. Only who marked a job movable has it emptied by a move.
+    """
     fields = job.fields
     if not marked and fields.get("QOS") not in terms.movable_qos and job.partition not in terms.movable_partitions:
-        return "it is not marked movable, nor is its QOS or its partition"
+        return UNMARKED
+    kept = mode == "1" or (marked and mode == "0") or (terms.appends and mode != "0")
     for reason, holds in (
         ("only batch jobs can be requeued", fields.get("BatchFlag") != "1"),
         ("it must not be requeued (--no-requeue)", fields.get("Requeue") != "1"),
         ("it is a part of a heterogeneous job", bool(value(fields, "HetJobId"))),
-        ("its job id stands for a whole array", stands_for_array(job)),
+        ("it is part of an array", bool(value(fields, "ArrayJobId"))),
         ("it is suspended", job.state in ("SUSPENDED", "STOPPED")),
+        (EMPTIES, not (kept or terms.may_empty_output)),
     ):
         if holds:
             return reason

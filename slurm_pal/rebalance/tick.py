@@ -61,17 +61,18 @@ class Outcome(NamedTuple):
 class Tick:
     """Ticks of one process: one journal, one role. Without `act` nothing is told to Slurm.
 
-    `last`: no other tick follows soon, so what Slurm cannot do at the moment is insisted on.
+    `last`: no other tick follows soon, so what Slurm cannot do at the moment is insisted on. `appends`: Slurm's
+    JobFileAppend.
     """
 
     def __init__(
         self, config: Config, client: SlurmClient, counted: Counted, journal: Journal, role: Role,
-        publisher: Publisher | None, log: EventLog, *, act: bool, last: bool = False,
+        publisher: Publisher | None, log: EventLog, *, act: bool, last: bool = False, appends: bool = False,
     ) -> None:  # fmt: skip
         self._config, self._client, self._counted, self._journal, self._role = config, client, counted, journal, role
         self._publisher, self._log, self._act = publisher, log, act
         self._again_s = LAST_S if last else AGAIN_S
-        self._decider = Decider(config, journal, role)
+        self._decider = Decider(config, journal, role, appends)
         self._hand = Hand(client, journal, role, log)
         limits = StepLimits(ack_limit_s=config.number("rebalance", "ack_limit_s"), start_limit_s=self.pass_s)
         self._mover = Mover(journal, client, limits, self._note)

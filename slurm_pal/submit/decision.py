@@ -195,7 +195,9 @@ def _considered(sensitivity: Record) -> list[str]:
 def _movable(moving: Record) -> str:
     lost = f", at most {moving['lost_s']} s of work lost" if moving["lost_s"] else ""
     how = f"after a checkpoint by {moving['checkpoint']!r}" if moving["checkpoint"] else "by a requeue"
-    return f"movable while it runs: {how}{lost}"
+    mode = moving.get("open_mode", "")  # records of older releases have none
+    output = {"append": ", its output is kept (--open-mode=append)", "truncate": ", which empties its output"}
+    return f"movable while it runs: {how}{lost}{output.get(mode, '')}"
 
 
 def _summary(offer: Record) -> str:

@@ -39,9 +39,13 @@ def speaks(environment: Mapping[str, str]) -> bool:
 
 
 def restarts(environment: Mapping[str, str]) -> int:
-    """How often Slurm has requeued the job; it sets the variable from the first time on."""
-    text = environment.get("SLURM_RESTART_COUNT", "")
-    return int(text) if text.isdigit() else 0
+    """How often Slurm has requeued the job; it sets the variable from the first time on.
+
+    The checkpoint wrapper counts runs that it starts itself there, too, and keeps Slurm's own number beside it.
+    """
+    job, requeues, _ = (*environment.get("SLURM_PAL_RUN", "").split("."), "", "")[:3]
+    text = requeues if job == environment.get("SLURM_JOB_ID") else environment.get("SLURM_RESTART_COUNT", "")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def progress_word(iteration: int, total: int | None, now_s: float, restart: int) -> dict[str, str]:
@@ -85,15 +89,10 @@ def _checked(run: Runner, argv: list[str]) -> Completed:
 def due(job: int, restart: int, every_s: float, now_s: float, environment: Mapping[str, str]) -> bool:
     """Whether so many seconds have passed since the last word; if so, this moment is remembered.
 
-    The memory is a small file of the user's own beside the job, in $TMPDIR or /tmp. Raises
-    OSError or DataError when it cannot be kept: then nothing is said, lest it be said too often.
+    The memory is a small file of the user's own beside the job: in the checkpoint wrapper's directory, else in
+    $TMPDIR or /tmp. Raises OSError when it cannot be kept: then nothing is said, lest it be said too often.
     """
-    path = os.path.join(environment.get("TMPDIR") or "/tmp", f"slurm-pal-{os.geteuid()}-{job}")
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    with open(os.open(path, flags, 0o600), "r+b") as stream:
-        info = os.fstat(stream.fileno())
-        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
-            raise DataError(f"{path} is not a file of yours: set TMPDIR to a directory of your own")
+    with open(_memory(job, environment), "r+b") as stream:
         last_s, _, run = stream.read(64).decode("ascii", "replace").partition(" ")
         if last_s.isdigit() and run == str(restart) and 0 <= now_s - int(last_s) < every_s:
             return False
@@ -101,6 +100,32 @@ def due(job: int, restart: int, every_s: float, now_s: float, environment: Mappi
         stream.truncate()
         stream.write(f"{int(now_s)} {restart}".encode())  # never rounded up: that would be a moment yet to come
     return True
+
+
+def _memory(job: int, environment: Mapping[str, str]) -> int:
+    """The open file, made where there is none yet. Raises OSError.
+
+    Its name ends in what nobody can guess: any user may make files in /tmp, and one of this name before us. What is
+    not the user's own is passed over, and so is what has a second name: it may be another file of theirs.
+    """
+    folder = os.path.dirname(environment.get("SLURM_PAL_ACK", ""))
+    if not os.path.isdir(folder):  # another node of the job
+        folder = environment.get("TMPDIR") or "/tmp"
+    head = f"slurm-pal-{os.geteuid()}-{job}-"
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.scandir(folder) as entries:
+        ours = sorted(entry.path for entry in entries if entry.name.startswith(head) and _is_ours(entry))
+    if ours:
+        return os.open(ours[0], flags)
+    return os.open(os.path.join(folder, head + os.urandom(8).hex()), flags | os.O_CREAT | os.O_EXCL, 0o600)
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    try:
+        info = entry.stat(follow_symlinks=False)
+    except OSError:  # gone since
+        return False
+    return stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and info.st_nlink == 1
 
 
 def touch_ack(environment: Mapping[str, str]) -> bool:

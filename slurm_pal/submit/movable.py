@@ -14,6 +14,9 @@ from slurm_pal.submit.request import Conflict, merge
 from slurm_pal.submit.script import Script
 
 LONGEST_ORIGIN = 60
+APPEND, TRUNCATE = "append", "truncate"
+_OWN_FILE = re.compile(r"(?<!%)(?:%%)*%\d*[jJA]")
+"""In the name of an output file: the job's own number, by which no other job writes to it."""
 
 
 class Terms(NamedTuple):
@@ -22,6 +25,8 @@ class Terms(NamedTuple):
     comment: str = ""  # the user's own
     obstacle: str = ""  # why the job cannot be moved; "" when it can
     readable: bool = True  # False: the comment is not known
+    open_mode: str = ""  # what the user says of it: APPEND, TRUNCATE, or "" for nothing
+    shared_output: str = ""  # an output file that later jobs with the same words write, too; "" for none
 
 
 def terms(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> Terms:
@@ -34,27 +39,44 @@ def terms(line: CommandLine, environment: Mapping[str, str], script: Script | No
         merged = merge(line, environment, script)
     except Conflict as reason:
         return Terms("", str(reason), False)
+    said = _in_order(line, environment, script)
     obstacle = ""
     if "array" in merged:
         obstacle = "it is an array"
-    elif _never_requeued(line, environment, script):
+    elif [name for name, _ in said if name in ("requeue", "no-requeue")][-1:] == ["no-requeue"]:
         obstacle = "of --no-requeue"
-    return Terms(merged.get("comment", ""), obstacle)
+    named = dict(said)
+    mode = named.get("open-mode", "")
+    return Terms(
+        merged.get("comment", ""), obstacle,
+        open_mode=mode and (APPEND if mode[0] in "aA" else TRUNCATE),  # sbatch looks at the first letter only
+        shared_output=next((named[name] for name in ("output", "error") if _shared(named.get(name, ""))), ""),
+    )  # fmt: skip
 
 
-def _never_requeued(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> bool:
-    """By the last word on it, in sbatch's order."""
-    own: tuple[Option, ...] = ()
-    if script and not line.has("wrap"):
-        own = read_options(script.words).found
-    variables = {"SBATCH_REQUEUE": "requeue", "SBATCH_NO_REQUEUE": "no-requeue"}
-    given = [(name, "") for key, name in variables.items() if key in environment]
-    said = [name for name, _ in (*own, *given, *line.options) if name in ("requeue", "no-requeue")]
-    return said[-1:] == ["no-requeue"]
+_VARIABLES = {
+    "SBATCH_REQUEUE": "requeue", "SBATCH_NO_REQUEUE": "no-requeue", "SBATCH_OPEN_MODE": "open-mode",
+    "SBATCH_OUTPUT": "output", "SBATCH_ERROR": "error",
+}  # fmt: skip
 
 
-def job_word(sensitivity: str, origin: str, moving: Moving) -> dict[str, str]:
-    """The values of the word `pal:job=`. `origin` is where the class comes from, in any words."""
+def _in_order(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> list[Option]:
+    """sbatch's options that bear on it, as sbatch reads them: of one name the last counts."""
+    own = read_options(script.words).found if script and not line.has("wrap") else ()
+    given = [(name, environment[key]) for key, name in _VARIABLES.items() if key in environment]
+    return [*own, *given, *line.options]
+
+
+def _shared(name: str) -> bool:
+    if not name or name.startswith("/dev/"):
+        return False
+    return "\\" in name or not _OWN_FILE.search(name)  # after a backslash sbatch replaces nothing
+
+
+def job_word(sensitivity: str, origin: str, moving: Moving, open_mode: str = "") -> dict[str, str]:
+    """The values of the word `pal:job=`. `origin` is where the class comes from, in any words; `open_mode` the
+    one that the job will have, where that is known.
+    """
     named = origin.removeprefix("$").replace(" ", ":").replace("=", ":") if sensitivity != UNKNOWN_CLASS else "default"
     pairs = {marks.JOB: sensitivity, "from": re.sub(r"[^A-Za-z0-9_.,:+@%#-]", "", named)[:LONGEST_ORIGIN]}
     if moving.movable:
@@ -63,6 +85,8 @@ def job_word(sensitivity: str, origin: str, moving: Moving) -> dict[str, str]:
         pairs["ck"] = "1"
     if moving.movable and moving.lost_s:
         pairs["lost"] = moving.lost_s
+    if open_mode:
+        pairs["app"] = "1" if open_mode == APPEND else "0"
     return pairs
 
 

@@ -13,7 +13,7 @@ from slurm_pal.submit import decision, lease, state
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.choice import Choice, Moving
 from slurm_pal.submit.lease import Lease
-from slurm_pal.submit.movable import comment, job_word, terms
+from slurm_pal.submit.movable import APPEND, TRUNCATE, Terms, comment, job_word, terms
 from slurm_pal.submit.processes import runner
 from slurm_pal.submit.request import Request, build
 from slurm_pal.submit.script import Script
@@ -61,8 +61,11 @@ def plan(
         ours = ",".join(decided.pinned or decided.excluded)
         mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
     tells = moving.movable or (alive and known.sensitivity != UNKNOWN_CLASS)
-    word = job_word(known.sensitivity, origin(known), moving) if tells else None
-    added += _comment(line, script, moving.movable, mark, word, warnings)
+    own = terms(line, os.environ, script) if mark or tells else Terms()
+    # A move starts the script anew, and Slurm would empty its output as at any other start.
+    open_mode = own.open_mode or (APPEND if moving.movable else "")
+    word = job_word(known.sensitivity, origin(known), moving, open_mode) if tells else None
+    added += _added(own, moving.movable, mark, word, warnings)
     words = ["sbatch", *sent.before, *added, *sent.after]
     made = decision.record(
         decided._replace(added=tuple(added)),
@@ -73,7 +76,7 @@ def plan(
         argv=words,
         snapshot=_source(config, scores, now_s),
         warnings=warnings,
-    ) | {"movable": moving._asdict() if moving.movable else None}
+    ) | {"movable": moving._asdict() | {"open_mode": open_mode} if moving.movable else None}
     planned = Plan(decided, made, words)
     if isinstance(scores, DataError):
         planned.trouble = str(scores)
@@ -88,16 +91,11 @@ def origin(known: Verdict) -> str:
     return known.why if known.stage in ("", WORD) else known.stage
 
 
-def _comment(
-    line: CommandLine, script: Script | None, asked: bool, mark: str, word: dict[str, str] | None, warnings: list[str]
-) -> list[str]:
-    """The --comment that sbatch gets for the mark of a lease and the word on the job; [] for none.
+def _added(known: Terms, asked: bool, mark: str, word: dict[str, str] | None, warnings: list[str]) -> list[str]:
+    """The --comment that sbatch gets for the mark of a lease and the word on the job, and --open-mode; [] for none.
 
-    A comment of the user's own is added to only where he asked for that, by making the job movable.
+    A comment of the user's own is added to only where they asked for that, by making the job movable.
     """
-    if not mark and word is None:
-        return []
-    known = terms(line, os.environ, script)
     if word is not None and (not known.readable or (known.comment and not asked)):
         word = None
     if not mark and word is None:
@@ -105,8 +103,20 @@ def _comment(
     text = comment(known.comment, mark, word)
     if text is None:
         warnings.append("the job's comment is too long for the word that makes the job movable, so it is not")
-        text = mark
-    return [f"--comment={text}"] if text else []
+        text, asked = mark, False
+    comments = [f"--comment={text}"] if text else []
+    if not asked:
+        return comments
+    if known.open_mode == TRUNCATE:
+        warnings.append("--open-mode=truncate: each move of the job empties its output")
+    if known.open_mode:
+        return comments
+    if known.shared_output:
+        warnings.append(
+            f"the job may be moved, so its output is kept by --open-mode=append: {known.shared_output} is not emptied "
+            "at the start either (--open-mode=truncate empties it at each start and at each move)"
+        )
+    return [f"--open-mode={APPEND}", *comments]
 
 
 def _source(config: Config, snapshot: Snapshot | DataError | None, now_s: float) -> decision.Record | None:

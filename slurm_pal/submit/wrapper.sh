@@ -9,8 +9,8 @@ pal_command=@COMMAND@           # a shell command that writes a checkpoint; or, 
 pal_signal=@SIGNAL@             # the signal by which the job's processes write one
 pal_first=@FIRST@               # the line at which the job's own script begins
 pal_limit_s=110                 # for a checkpoint; whoever asked for one waits a little longer
-pal_exit_s=10                   # a program that ends because of its checkpoint has done so by then
-pal_requeue_s=60                # how long after a checkpoint a requeue may follow
+pal_continue=85                 # exit status of a script that has written its checkpoint, and is to be continued
+pal_requeue_s=15                # how long a requeue is waited for after such an end
 
 # stderr is fd 5, since bash itself tells on fd 2 of children that were killed; stdin is fd 3.
 pal_say() { echo "palsub: $1" >&5; }
@@ -63,7 +63,7 @@ pal_put() {
 # Write the acknowledgement; $1 is "" or ";failed=1", $2 the one that stood there before the checkpoint.
 # It is looked at again, since a `pal progress` at the same time writes the same comment.
 pal_acknowledge() {
-  local restart=${SLURM_RESTART_COUNT:-0} comment present text number=1 try LC_ALL=C
+  local restart=$pal_requeues comment present text number=1 try LC_ALL=C
   [[ $2 != "$restart".* ]] || number=$((${2#*.} + 1))
   local word="pal:ack=$restart.$number$1"
   for try in 1 2 3 4; do
@@ -110,18 +110,21 @@ pal_tell() {
   [ "$told" = 0 ] || { pal_takes "$1" "$number" && kill -s "$pal_signal" "$1"; }
 }
 
+# Whether the script has ended with the status that says so: its checkpoint is there.
+pal_left_one() { [ -e "$pal_dir/ended" ] && [ "$(< "$pal_dir/ended")" = "$pal_continue" ]; }
+
 # Have a checkpoint written: true once it is there.
 pal_write_checkpoint() {
   local until_s=$((SECONDS + pal_limit_s))
   if [ -n "$pal_command" ]; then
-    PAL_PAYLOAD_PID=$pal_script timeout -k 5 "$pal_limit_s" bash -c "$pal_command" 2>&5 5>&-
+    PAL_PAYLOAD_PID=$pal_script timeout -k 5 "$pal_limit_s" bash -c "$pal_command" 2>&5 5>&- || pal_left_one
     return $? # without a number it would be the status of what the trap interrupted
   fi
   pal_tell "$pal_script" || { pal_say "no process of the job handles SIG$pal_signal: no checkpoint"; return 1; }
-  while [ "$SECONDS" -lt "$until_s" ] && [ ! -e "$SLURM_PAL_ACK" ] && kill -0 "$pal_script"; do
+  while [ "$SECONDS" -lt "$until_s" ] && [ ! -e "$SLURM_PAL_ACK" ] && [ ! -e "$pal_dir/ended" ]; do
     sleep 0.2
   done
-  [ -e "$SLURM_PAL_ACK" ]
+  [ -e "$SLURM_PAL_ACK" ] || pal_left_one
 }
 
 # For a subshell: these change what Slurm's commands do.
@@ -135,7 +138,7 @@ pal_checkpoint() {
   before=$(pal_ack_in "$(pal_comment)")
   rm -f -- "$SLURM_PAL_ACK"
   if pal_write_checkpoint; then
-    pal_acknowledge "" "$before" && printf '%(%s)T\n' -1 > "$pal_dir/acknowledged"
+    pal_acknowledge "" "$before"
   else
     pal_acknowledge ";failed=1" "$before"
   fi
@@ -147,11 +150,14 @@ pal_usr1() {
   pal_writer=$!
 }
 
-# Run the script once; its exit status is left in pal_status. Traps only take signals down, and end `wait`:
+# Run the script once, and tell it which run this is; its exit status is left in pal_status. Traps only take signals down, and end `wait`:
 # what is started in a trap that has interrupted `wait`, bash (5.2) loses track of. When the script ends in the
 # moment of a signal, a second `wait` knows its status, unless bash has missed the end: then it would wait for ever.
 pal_run() {
   local name got
+  export SLURM_PAL_RUN=$SLURM_JOB_ID.$pal_requeues.$pal_reruns
+  [ "$pal_reruns" = 0 ] || export SLURM_RESTART_COUNT=$((pal_requeues + pal_reruns))
+  rm -f -- "$pal_dir/ended"
   (trap - INT QUIT; exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@") <&3 3<&- 2>&5 5>&- &
   pal_script=$!
   while :; do
@@ -170,26 +176,16 @@ pal_run() {
   done
 }
 
-# Whether the script must run once more. Some programs write their checkpoint and exit 0, since they expect the
-# requeue that follows. Were the job to end now, the rest of its work would be lost. When no requeue has come in
-# time the move was given up, and the script goes on from its checkpoint, as it would after the requeue. One that ran
-# on after its checkpoint has simply come to its end.
+# Whether the script must run once more: only one that was asked for a checkpoint and ended with pal_continue. Some
+# programs end so, since they expect the requeue that follows. When none comes in time the move was given up, and the
+# script goes on from its checkpoint, as it would after the requeue. Any other end is the end of the job.
 pal_to_be_continued() {
-  local now_s at_s
-  [ "$pal_status" = 0 ] && [ -n "$pal_writer" ] && [ -z "$pal_ending" ] || return 1
-  while kill -0 "$pal_writer"; do sleep 0.2; done
-  read -r at_s < "$pal_dir/acknowledged" || return 1
-  rm -f -- "$pal_dir/acknowledged"
-  printf -v now_s '%(%s)T' -1
-  [ $((now_s - at_s)) -le "$pal_exit_s" ] || return 1
-  while [ $((now_s - at_s)) -le "$pal_requeue_s" ]; do
-    sleep 1
+  local until_s=$((SECONDS + pal_requeue_s))
+  [ "$pal_status" = "$pal_continue" ] && [ -n "$pal_writer" ] && [ -z "$pal_ending" ] || return 1
+  while [ "$SECONDS" -lt "$until_s" ]; do
+    sleep 0.2
     [[ $pal_got != *TERM* ]] || exit 143
-    if [[ $pal_got == *USR1* ]]; then # asked again: the checkpoint that is there will do
-      pal_got=""
-      (pal_plain_slurm; pal_acknowledge "" "$(pal_ack_in "$(pal_comment)")") && printf -v at_s '%(%s)T' -1
-    fi
-    printf -v now_s '%(%s)T' -1
+    ! kill -0 "$pal_writer" || until_s=$((SECONDS + pal_requeue_s)) # not acknowledged yet
   done
   pal_say "no requeue after the checkpoint: the job's script is run again"
 }
@@ -201,7 +197,7 @@ pal_clean() {
 
 pal_main() {
   local name
-  pal_writer="" pal_ending="" pal_got="" pal_status=1
+  pal_writer="" pal_ending="" pal_got="" pal_status=1 pal_requeues=${SLURM_RESTART_COUNT:-0} pal_reruns=0
   exec 3<&0 5>&2 2> /dev/null
   pal_unpack || { pal_say "no room for the job's script in ${SLURM_TMPDIR:-${TMPDIR:-/tmp}}, /tmp or /dev/shm"; exit 1; }
   export SLURM_PAL_ACK=$pal_dir/ack
@@ -209,10 +205,11 @@ pal_main() {
   trap pal_clean EXIT
   # shellcheck disable=SC2064 # the name is to be expanded now
   for name in HUP INT QUIT USR1 USR2 ALRM TERM; do trap "pal_got+=' $name'" "$name"; done
-  pal_run "$@"
-  while pal_to_be_continued; do
-    pal_writer="" pal_got=""
+  while :; do
     pal_run "$@"
+    echo "$pal_status" > "$pal_dir/ended"
+    pal_to_be_continued || break
+    pal_writer="" pal_reruns=$((pal_reruns + 1))
   done
   exit "$pal_status"
 }

@@ -202,7 +202,7 @@ class MadeUp:
 
     def _line(self, job: Job) -> str:
         runs, changed, tasks = bool(job.held), self._changed[job.job_id], job.nodes * job.gpus
-        comment = f"pal:job={job.sensitivity};from=--pal-class;mov=1;ck=1;lost=600"
+        comment = f"pal:job={job.sensitivity};from=--pal-class;mov=1;ck=1;lost=600;app=1"
         layout = f"JOB_GRES=gpu:{tasks}   "
         for number, (name, row) in enumerate(job.held.items()):
             layout += f"Nodes={name} CPU_IDs={4 * number}-{4 * number + 3} Mem=16000 GRES=gpu:{len(row)}(IDX:"
@@ -239,7 +239,7 @@ def stamp(at_s: float) -> str:
 class Controller:
     """A slurmctld whose nodes are all given to jobs that wait for them to power up."""
 
-    WORDS = "pal:job={};from=--pal-class;mov=1;ck=1;lost=600"
+    WORDS = "pal:job={};from=--pal-class;mov=1;ck=1;lost=600;app=1"
 
     def __init__(self, root: str, nodes: int, gpus: int) -> None:
         d = LabDirectory(os.path.join(root, "ctld"))

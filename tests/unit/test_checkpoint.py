@@ -32,7 +32,9 @@ OWN = 'it\'s "mine"  a=b $HOME\nsecond'
 class Job:
     """A wrapped script as slurmstepd would start it, beside a Slurm that only knows a comment."""
 
-    def __init__(self, root: Path, body: bytes, command: str, *arguments: str, **limits: int) -> None:
+    def __init__(
+        self, root: Path, body: bytes, command: str, *arguments: str, restarts: int = 0, **limits: int
+    ) -> None:
         self.root, self.comment = root, root / "comment"
         for name in ("bin", "tmp"):
             (root / name).mkdir(exist_ok=True)
@@ -50,6 +52,8 @@ class Job:
             "PATH": f"{root}/bin:{os.environ['PATH']}", "TMPDIR": str(root / "tmp"), "SLURM_JOB_ID": "77",
             "COMMENT": str(self.comment), "SQUEUE_FORMAT": "%i",
         }  # fmt: skip
+        if restarts:  # as Slurm has it: unset in the first run
+            env["SLURM_RESTART_COUNT"] = str(restarts)
         self.process = subprocess.Popen(
             ["/bin/bash", "slurm_script", *arguments], cwd=root, env=env, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
@@ -218,48 +222,66 @@ def test_a_requeue_that_reaches_all_processes_at_once_ends_quietly(start: Start)
 
 
 ONCE = """#!/bin/bash
-trap 'touch $SLURM_PAL_ACK; exit 0' USR1
-echo "run $(cat state)"
+trap 'touch $SLURM_PAL_ACK; exit @' USR1
+echo "run ${SLURM_RESTART_COUNT:-none} $SLURM_PAL_RUN"
 [ ! -e state ] || exit 6
 echo 1 > state; touch begun
 until [ -e stop ]; do sleep 0.05; done
 """
 
 
-def test_a_script_that_ends_after_its_checkpoint_goes_on_when_no_requeue_comes(start: Start) -> None:
-    job = start(ONCE.replace("run $(cat state)", "run"), "USR1", requeue_s=1)
+@pytest.mark.parametrize("status", [0, 1, 3])
+def test_a_script_that_ends_after_its_checkpoint_has_ended(status: int, start: Start) -> None:
+    """No requeue is waited for, and nothing runs twice: here a wait would never end."""
+    job = start(ONCE.replace("@", str(status)), "USR1", requeue_s=10**6)
     job.until("begun")
-    job.checkpoint("0.1")
+    job.process.send_signal(signal.SIGUSR1)
+    assert job.end() == (status, b"run none 77.0.0\n", b"")
+
+
+@pytest.mark.parametrize("trap", ["touch $SLURM_PAL_ACK; exit 85", "exit 85"])
+def test_a_script_to_be_continued_goes_on_when_no_requeue_comes_and_knows_it(trap: str, start: Start) -> None:
+    """The status says that the checkpoint is there, so nothing else has to."""
+    job = start(ONCE.replace("touch $SLURM_PAL_ACK; exit @", trap), "USR1", requeue_s=1)
+    job.until("begun")
+    assert job.checkpoint("0.1") == f"{OWN} pal:ack=0.1"
     status, out, err = job.end()
-    assert (status, out) == (6, b"run\nrun\n") and b"no requeue" in err
+    assert (status, out) == (6, b"run none 77.0.0\nrun 1 77.0.1\n") and b"no requeue" in err
+
+
+def test_runs_are_counted_on_from_slurms_own(start: Start) -> None:
+    job = start(ONCE.replace("exit @", "exit 85").replace("exit 6", ":"), "USR1", requeue_s=1, restarts=2)
+    for number in range(3):
+        job.until("begun")
+        (job.root / "begun").unlink()
+        job.checkpoint(f"2.{number + 1}")
+    job.until("begun")
+    (job.root / "stop").touch()
+    runs = b"run 2 77.2.0\nrun 3 77.2.1\nrun 4 77.2.2\nrun 5 77.2.3\n"
+    assert job.end()[:2] == (0, runs)
+
+
+def test_a_command_that_failed_since_the_script_has_left_its_checkpoint_has_not_failed(start: Start) -> None:
+    command = "kill -USR1 $PAL_PAYLOAD_PID; while kill -0 $PAL_PAYLOAD_PID; do sleep 0.1; done; sleep 0.5; exit 1"
+    job = start(ONCE.replace("exit @", "exit 85"), command, requeue_s=1)
+    job.until("begun")
+    assert job.checkpoint("0.1") == f"{OWN} pal:ack=0.1"
+    assert job.end()[:2] == (6, b"run none 77.0.0\nrun 1 77.0.1\n")
+
+
+def test_the_status_alone_means_nothing(start: Start) -> None:
+    """Nobody asked for a checkpoint, so nobody will requeue the job."""
+    job = start("#!/bin/sh\necho run\nexit 85\n", "USR1", requeue_s=10**6)
+    assert job.end() == (85, b"run\n", b"")
 
 
 def test_the_end_of_the_job_is_not_waited_for_when_a_requeue_comes(start: Start) -> None:
-    job = start(ONCE.replace("run $(cat state)", "run"), "USR1")
+    job = start(ONCE.replace("exit @", "exit 85"), "USR1", requeue_s=10**6)
     job.until("begun")
     job.checkpoint("0.1")
-    time.sleep(1.5)
+    time.sleep(0.5)
     job.process.send_signal(signal.SIGTERM)
-    assert job.end()[:2] == (143, b"run\n")
-
-
-def test_a_script_that_ended_after_its_checkpoint_need_not_write_another(start: Start) -> None:
-    job = start(ONCE.replace("run $(cat state)", "run"), "USR1")
-    job.until("begun")
-    for number in ("0.1", "0.2"):
-        job.checkpoint(number)
-        time.sleep(1.5)
-    job.process.send_signal(signal.SIGTERM)
-    assert job.end()[:2] == (143, b"run\n")
-
-
-def test_a_job_that_ends_long_after_a_checkpoint_has_ended(start: Start) -> None:
-    job = start(LOOP.replace("exit 4", "exit 0"), "true", exit_s=0)
-    job.until("begun")
-    job.checkpoint("0.1")
-    time.sleep(2.5)
-    (job.root / "stop").touch()
-    assert job.end() == (0, b"", b"")
+    assert job.end() == (143, b"run none 77.0.0\n", b"")
 
 
 @pytest.mark.parametrize(

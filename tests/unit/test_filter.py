@@ -505,6 +505,22 @@ def test_a_site_filter_comes_first_and_decides(site: Path) -> None:
     assert "set_req_nodes" not in refused.values
 
 
+@pytest.mark.parametrize(
+    ("line", "variable", "mark"),
+    [
+        ("--open-mode=append", "", "1"), ("-N1 --open-mode truncate", "", "0"), ("--open-mode=append", "t", "0"),
+        ("", "append", "1"), ("", "", None), ("-N1 # --open-mode=append", "", None),
+        ("--comment=x--open-mode=append", "", None), ("--open-mode=" + "%s" * 30000, "", None),
+    ],
+)  # fmt: skip
+def test_the_mark_says_whether_the_job_keeps_its_output(line: str, variable: str, mark: str | None, site: Path) -> None:
+    """As far as script and environment show it: Slurm shows the filter no more."""
+    script = f"#!/bin/sh\n#SBATCH {line}\n#PAL movable\ntrue\n#SBATCH --open-mode=append\n"
+    environment = {"SBATCH_OPEN_MODE": variable} if variable else {}
+    seen = run(site, [job(tres_per_node="gres:gpu:2", script=script, environment=environment)])[1]
+    assert (seen.mark["mov"], seen.mark.get("app")) == ("1", mark)
+
+
 OPTIONS: dict[str, object] = {
     "nodes": "1-0", "ntasks": "1", "ntasks-per-node": "-2", "cpus-per-task": "0", "cpus-per-gpu": "0",
     "exclusive": "unset", "time": "2982616-04:14:00", "begin": "Unknown", "hold": "unset", "switches": "unset",
@@ -533,9 +549,12 @@ def test_the_client_filter_decides_alike(site: Path) -> None:
 def test_the_client_filter_marks_a_movable_job_and_keeps_palsubs_word(site: Path) -> None:
     (site / "job.sh").write_text("#!/bin/sh\n#PAL movable=30 checkpoint=a b\n")
     asked = {"wrap": "", "argv": {1: str(site / "job.sh")}}
-    assert ";from=default;mov=1;lost=30;act=nodelist;" in client(site, gres="gres:gpu:2", **asked)["set_comment"]
+    assert ";from=default;mov=1;lost=30;app=1;act=nodelist;" in client(site, gres="gres:gpu:2", **asked)["set_comment"]
     left = client(site, gres="gres:gpu:2", nodelist="n0", **asked)
-    assert set(left) == {"set_comment"} and ";mov=1;lost=30;act=none;" in left["set_comment"]
+    assert set(left) == {"set_comment", "set_open-mode"} and ";mov=1;lost=30;app=1;act=none;" in left["set_comment"]
+    assert left["set_open-mode"] == "append"
+    said = client(site, gres="gres:gpu:2", nodelist="n0", open_mode="t", **asked)
+    assert set(said) == {"set_comment"} and ";mov=1;lost=30;app=0;act=none;" in said["set_comment"]
     assert client(site, gres="gres:gpu:2", nodelist="n0", comment="mine", **asked) == {}
     word = "pal:job=A;from=--pal-class;mov=1"
     assert client(site, gres="gres:gpu:2", comment=word)["set_comment"].startswith(f"{word} pal:lease=")

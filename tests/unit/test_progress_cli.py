@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_pal import marks
-from slurm_pal.errors import DataError, UsageError
+from slurm_pal.errors import UsageError
 from slurm_pal.submit import inside
 
 PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()"]
@@ -73,7 +73,7 @@ def test_progress_is_put_beside_the_users_text_and_not_too_often(job: Job) -> No
     assert job.pal("progress", "3", SLURM_RESTART_COUNT="1") == (0, "")  # another run of the job
     word = marks.read(job.comment, marks.PROGRESS)
     assert (word["it"], word["r"], "of" in word, job.updates) == ("3", "1", False, 2)
-    (state,) = job.root.glob("slurm-pal-*-77")
+    (state,) = job.root.glob(f"slurm-pal-{os.geteuid()}-77-*")
     assert state.stat().st_mode & 0o777 == 0o600
 
 
@@ -104,14 +104,45 @@ def test_a_failure_of_slurm_is_one_line_and_no_failure(words: list[str], job: Jo
     assert code == 0 and said.count("\n") == 1 and "no room" in said
 
 
-def test_a_memory_that_is_not_the_users_own_is_not_used(job: Job) -> None:
-    path = job.root / f"slurm-pal-{os.geteuid()}-77"
-    path.symlink_to(job.root / "victim")
-    code, said = job.pal("progress", "1")
-    assert code == 0 and said.count("\n") == 1 and not (job.root / "victim").exists() and job.updates == 0
-    path.unlink()
-    os.mkfifo(path)
-    assert job.pal("progress", "1")[0] == 0 and job.updates == 0
+@pytest.mark.parametrize("kind", ["symlink", "fifo", "folder", "hard link", "somebody else's"])
+def test_what_others_made_beforehand_is_no_obstacle_and_not_touched(kind: str, tmp_path: Path) -> None:
+    """Names in /tmp belong to whoever comes first, and any user knows uid and job id."""
+    shared, victim = tmp_path / "shared", tmp_path / "victim"
+    shared.mkdir()
+    victim.write_text("mine")
+    for name in (f"slurm-pal-{os.geteuid()}-7", f"slurm-pal-{os.geteuid()}-7-", f"slurm-pal-{os.geteuid()}-7-0000"):
+        path = shared / name
+        if kind == "symlink":
+            path.symlink_to(victim)
+        elif kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        elif kind == "hard link":
+            path.hardlink_to(victim)
+        elif os.geteuid() == 0:
+            path.write_text("9999999999 0")  # a moment to come
+            os.chown(path, 65534, 65534)
+    environment = {"TMPDIR": str(shared)}
+    said = [inside.due(7, 0, 60.0, 1000.0 + after_s, environment) for after_s in (0.0, 1.0, 61.0)]
+    assert said == [True, False, True] and victim.read_text() == "mine"
+
+
+def test_under_the_wrapper_its_private_folder_is_used(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    environment = {"TMPDIR": str(tmp_path / "none"), "SLURM_PAL_ACK": str(tmp_path / "private" / "ack")}
+    assert inside.due(7, 0, 60.0, 1000.0, environment) and not inside.due(7, 0, 60.0, 1001.0, environment)
+    assert len(list((tmp_path / "private").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("run", "count", "restarts"),
+    [("", "", 0), ("", "2", 2), ("77.2.3", "5", 2), ("77.0.1", "1", 0), ("76.0.1", "1", 1), ("77", "1", 0)],
+)
+def test_words_bear_slurms_own_number_of_the_run(run: str, count: str, restarts: int) -> None:
+    """Slurm knows nothing of a run that the wrapper has started, and a job knows nothing of its parent's."""
+    environment = {"SLURM_JOB_ID": "77", "SLURM_PAL_RUN": run, "SLURM_RESTART_COUNT": count}
+    assert inside.restarts(environment) == restarts
 
 
 @pytest.mark.parametrize(
@@ -171,7 +202,7 @@ def test_a_moment_is_remembered_until_it_is_due(tmp_path: Path) -> None:
         inside.due(7, run, 60.0, at, env) for at, run in ((100.0, 0), (159.0, 0), (159.0, 1), (160.0, 1), (50.0, 1))
     ]
     assert seen == [True, False, True, False, True]  # the last: the clock was set back
-    with pytest.raises((DataError, OSError)):
+    with pytest.raises(OSError):
         inside.due(7, 0, 60.0, 1.0, {"TMPDIR": str(tmp_path / "none")})
     with pytest.raises(UsageError):
         inside.job_id({})

@@ -31,7 +31,7 @@ from slurm_pal.store.lua_table import read_header
 from slurm_pal.store.snapshot import GpuScore
 from slurm_pal.submit.lease import heartbeat_fresh
 
-MOVABLE = "pal:job=A;from=x;mov=1"
+MOVABLE = "pal:job=A;from=x;mov=1;app=1"
 PATIENCE_S = 40.0
 DAEMON = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()"]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.jobs import GpuShape, SlurmJob
-from slurm_pal.rebalance.facts import Facts, Terms, facts_of, is_ours
+from slurm_pal.rebalance.facts import Facts, Terms, appends, facts_of, is_ours
 from slurm_pal.rebalance.requests import request_of
 from slurm_pal.slurm.parse import job as parse_job
 from slurm_pal.submit.argv import parse
@@ -227,12 +227,12 @@ def test_which_jobs_are_ours(changes: str, ours: bool, sensitivity: str, origin:
     assert is_ours(job(changes)) is ours and not found.movable
 
 
-MOVABLE = "Comment=pal:job=A;from=x;mov=1;ck=1;lost=90"
+MOVABLE = "Comment=pal:job=A;from=x;mov=1;ck=1;lost=90;app=1"
 
 
 def test_a_job_marked_movable() -> None:
     assert facts_of(job(MOVABLE), Terms()) == Facts(True, "A", "x", True, "", True, 90.0)
-    assert facts_of(job(f"AdminComment={FILTER};mov=1;lost=40"), Terms())[3:] == (True, "", False, 40.0)
+    assert facts_of(job(f"AdminComment={FILTER};mov=1;lost=40;app=1"), Terms())[3:] == (True, "", False, 40.0)
     assert facts_of(job("Comment=pal:job=A;from=x"), Terms(lost_work_s=7.0)).lost_s == 7.0
     assert facts_of(job("Comment=pal:job=A;lost=-1"), Terms(lost_work_s=7.0)).lost_s == 7.0
 
@@ -241,7 +241,9 @@ def test_a_job_marked_movable() -> None:
     "terms", [Terms(movable_qos=frozenset({"normal"})), Terms(movable_partitions=frozenset({"gpu"}))]
 )
 def test_a_site_may_declare_a_qos_or_a_partition_movable(terms: Terms) -> None:
-    assert facts_of(job("Comment=pal:job=A"), terms).movable
+    assert facts_of(job("Comment=pal:job=A;app=1"), terms).movable
+    assert facts_of(job("Comment=pal:job=A"), terms._replace(appends=True)).movable
+    assert "array" in facts_of(job("Comment=pal:job=A;app=1 JobId=7 ArrayJobId=6 ArrayTaskId=3"), terms).why_not
     assert "saw it" in facts_of(job(), terms).why_not
     other = facts_of(job("Comment=pal:job=A QOS=other Partition=other"), terms)
     assert not other.movable and "not marked movable" in other.why_not
@@ -256,9 +258,32 @@ def test_a_site_may_declare_a_qos_or_a_partition_movable(terms: Terms) -> None:
         ("JobId=6 ArrayJobId=6 ArrayTaskId=0-9", "array"),
         ("JobId=6 ArrayJobId=6 ArrayTaskId=3", "array"),
         ("JobState=SUSPENDED", "suspended"),
-        ("JobId=7 ArrayJobId=6 ArrayTaskId=3", ""),  # a task with an id of its own is requeued and changed alone
+        ("JobId=7 ArrayJobId=6 ArrayTaskId=3", "array"),  # though Slurm would requeue this task alone
     ],
 )
 def test_what_is_never_moved(changes: str, word: str) -> None:
-    found = facts_of(job(f"{MOVABLE} {changes}"), Terms())
-    assert word in found.why_not and found.movable == (not word) and found.ours
+    found = facts_of(job(f"{MOVABLE} {changes}"), Terms(appends=True, may_empty_output=True))
+    assert word in found.why_not and not found.movable and found.ours
+
+
+QOS = Terms(movable_qos=frozenset({"normal"}))
+
+
+@pytest.mark.parametrize(
+    ("comment", "terms", "moved"),
+    [
+        ("mov=1;app=1", Terms(), True),
+        ("mov=1", Terms(), False),  # nobody knows what its open mode is
+        ("mov=1", Terms(appends=True), True),
+        ("mov=1", Terms(may_empty_output=True), True),
+        ("mov=1;app=0", Terms(), True),  # its user said both
+        ("app=0", QOS._replace(appends=True), False),  # its user said the one, and the site the other
+        ("app=0", QOS._replace(may_empty_output=True), True),
+        ("from=x", QOS, False),
+        ("app=1", QOS, True),
+    ],
+)
+def test_a_job_whose_output_a_move_would_empty_stays(comment: str, terms: Terms, moved: bool) -> None:
+    found = facts_of(job(f"Comment=pal:job=A;{comment}"), terms)
+    assert found.movable == moved and ("output" in found.why_not) == (not moved)
+    assert appends({"JobFileAppend": "1"}) and not appends({"JobFileAppend": "0"}) and not appends({})

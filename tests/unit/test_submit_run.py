@@ -482,15 +482,20 @@ def movable(site: Site, *words: str, **options: object) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("words", "env", "line", "comment"),
     [
-        (["--pal-movable"], {}, "", "pal:job=?;from=default;mov=1"),
-        (["--pal-movable=60", "--pal-class=B"], {}, "", "pal:job=B;from=--pal-class;mov=1;lost=60"),
-        (["--pal-movable", "--pal-app", "resnet50"], {}, "", "pal:job=A;from=--pal-app:resnet50;mov=1"),
-        ([], {"SLURM_PAL_MOVABLE": "1", "SLURM_PAL_CLASS": "C"}, "", "pal:job=C;from=SLURM_PAL_CLASS;mov=1"),
-        ([], {}, "#PAL movable=600 class=A", "pal:job=A;from=#PAL:class;mov=1;lost=600"),
-        (["--pal-movable=5"], {}, "#PAL movable=600", "pal:job=?;from=default;mov=1;lost=5"),
+        (["--pal-movable"], {}, "", "pal:job=?;from=default;mov=1;app=1"),
+        (["--pal-movable=60", "--pal-class=B"], {}, "", "pal:job=B;from=--pal-class;mov=1;lost=60;app=1"),
+        (["--pal-movable", "--pal-app", "resnet50"], {}, "", "pal:job=A;from=--pal-app:resnet50;mov=1;app=1"),
+        ([], {"SLURM_PAL_MOVABLE": "1", "SLURM_PAL_CLASS": "C"}, "", "pal:job=C;from=SLURM_PAL_CLASS;mov=1;app=1"),
+        ([], {}, "#PAL movable=600 class=A", "pal:job=A;from=#PAL:class;mov=1;lost=600;app=1"),
+        (["--pal-movable=5"], {}, "#PAL movable=600", "pal:job=?;from=default;mov=1;lost=5;app=1"),
         ([], {"SLURM_PAL_MOVABLE": "0"}, "#PAL movable checkpoint=x", ""),
-        (["--comment", "it's  b=c"], {}, "#PAL movable", "it's  b=c pal:job=?;from=default;mov=1"),
-        (["--pal-movable"], {}, "#SBATCH --comment='of the script'", "of the script pal:job=?;from=default;mov=1"),
+        (["--comment", "it's  b=c"], {}, "#PAL movable", "it's  b=c pal:job=?;from=default;mov=1;app=1"),
+        (
+            ["--pal-movable"],
+            {},
+            "#SBATCH --comment='of the script'",
+            "of the script pal:job=?;from=default;mov=1;app=1",
+        ),
         (["--pal-class=A"], {}, "", ""),  # no tick that would read it
     ],
 )
@@ -536,7 +541,43 @@ def test_a_job_that_cannot_be_moved_is_submitted_as_it_is(
 
 def test_requeue_said_later_counts(site: Site) -> None:
     (site.root / "job.sh").write_text("#!/bin/sh\n#SBATCH --no-requeue\ntrue\n")
-    assert movable(site, "--requeue", "--pal-movable", "job.sh")[0].endswith(";mov=1")
+    assert movable(site, "--requeue", "--pal-movable", "job.sh")[0].endswith(";mov=1;app=1")
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "line", "mode", "word"),
+    [
+        ([], {}, "", "append", "1"),
+        (["--open-mode=Append"], {}, "", "", "1"),
+        ([], {}, "#SBATCH --open-mode append", "", "1"),
+        ([], {"SBATCH_OPEN_MODE": "a"}, "#SBATCH --open-mode=truncate", "", "1"),
+        (["--open-m", "truncate"], {"SBATCH_OPEN_MODE": "append"}, "", "", "0"),
+        (["-o", "run-%j.log", "-e/dev/null"], {}, "", "append", "1"),
+        ([], {"SBATCH_OUTPUT": "fixed"}, "#SBATCH -o %j", "append", "1"),
+        (["-o", "%A", "-e", "100%%j"], {}, "", "append", "1"),
+        (["-o", r"a\%j"], {}, "", "append", "1"),
+    ],
+)
+def test_the_output_of_a_movable_job_is_kept_unless_its_user_says_otherwise(
+    words: list[str], env: dict[str, str], line: str, mode: str, word: str, site: Site
+) -> None:
+    """What plain sbatch would have emptied at the start, or a move empties, is said in one line; nothing else is."""
+    (site.root / "job.sh").write_text(f"#!/bin/sh\n{line}\ntrue\n")
+    comment, said = movable(site, *words, "--pal-movable", "job.sh", env=env)
+    record = (site.root / "record").read_text()
+    assert comment.endswith(f";mov=1;app={word}")
+    assert ("<--open-mode=append>" in record) == (mode == "append")
+    fixed = next((name for name in ("fixed", "100%%j", r"a\%j") if name in record + str(env)), "")
+    assert said.count("\n") == (word == "0" or fixed != "") and fixed in said
+
+
+def test_a_job_that_stays_is_emptied_as_ever(site: Site) -> None:
+    (site.root / "job.sh").write_text("#!/bin/sh\n#SBATCH -a1-2\n#PAL movable\ntrue\n")
+    assert movable(site, "-o", "fixed", "job.sh")[0] == ""
+    assert "open-mode" not in (site.root / "record").read_text()
+    (site.root / "job.sh").write_text("#!/bin/sh\n#PAL movable\ntrue\n")
+    movable(site, "--comment=" + "x" * 990, "-o", "fixed", "job.sh")
+    assert "open-mode" not in (site.root / "record").read_text()
 
 
 SAVING = b"#!/bin/sh\n#SBATCH -N1\n#PAL checkpoint=save 'a  b'\ntrue"
@@ -547,9 +588,9 @@ def arrives(site: Site, name: str, words: list[str], end: bytes = SAVING, **opti
     site.sbatch(COPY)
     (site.root / "tmp").mkdir()
     said = movable(site, *words, env={"TMPDIR": str(site.root / "tmp")}, **options)
-    assert said == ("pal:job=?;from=default;mov=1;ck=1", "")
+    assert said == ("pal:job=?;from=default;mov=1;ck=1;app=1", "")
     rest = "<x y>" if "x y" in words else ""
-    pattern = rf"<-N1><--comment=[^>]*><{site.root}/tmp/palsub\.[^/>]*/{name}>{rest}"
+    pattern = rf"<-N1><--open-mode=append><--comment=[^>]*><{site.root}/tmp/palsub\.[^/>]*/{name}>{rest}"
     assert re.fullmatch(pattern, (site.root / "record").read_text())
     text = (site.root / "copy").read_bytes()
     assert text.endswith(end) and rb"pal_command='save '\''a  b'\'''" in text
@@ -577,7 +618,7 @@ def test_so_does_a_script_on_stdin(site: Site) -> None:
 
 def test_a_wrapper_that_cannot_be_written_costs_the_checkpoint_only(site: Site) -> None:
     comment, said = movable(site, "--pal-checkpoint", "true", "job.sh", env={"TMPDIR": str(site.root / "none")})
-    assert comment == "pal:job=?;from=default;mov=1" and said.count("\n") == 1 and "No such file" in said
+    assert comment == "pal:job=?;from=default;mov=1;app=1" and said.count("\n") == 1 and "No such file" in said
     assert (site.root / "record").read_text().endswith("<job.sh>")
 
 
@@ -594,8 +635,9 @@ def test_a_dry_run_shows_the_wrapper_and_writes_none(site: Site) -> None:
     words = ["--pal-dry-run", "--pal-checkpoint", "save it", "--pal-movable=9", "job.sh"]
     done = site.run([*PALSUB, *words], stdin=subprocess.DEVNULL, env={"TMPDIR": str(site.root)})
     first = done.stdout.decode().splitlines()[0]
-    assert re.fullmatch(rf"sbatch '--comment=[^']*' {site.root}/palsub\.\S+/job.sh", first)
-    assert b"# movable while it runs: after a checkpoint by 'save it', at most 9 s of work lost\n" in done.stdout
+    assert re.fullmatch(rf"sbatch --open-mode=append '--comment=[^']*' {site.root}/palsub\.\S+/job.sh", first)
+    how = b"after a checkpoint by 'save it', at most 9 s of work lost, its output is kept (--open-mode=append)"
+    assert b"# movable while it runs: " + how + b"\n" in done.stdout
     assert not list(site.root.glob("palsub.*"))
 
 

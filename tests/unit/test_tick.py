@@ -31,7 +31,7 @@ from slurm_pal.submit import lease as leases
 START_S = 1_700_000_000.0
 INTERVAL_S = 15.0
 HOUR_S = 3600.0
-MOVABLE = "pal:job=A;from=x;mov=1"
+MOVABLE = "pal:job=A;from=x;mov=1;app=1"
 ALL = Role("slurm-user", "slurm", frozenset({"own", "others", "admin-comment", "features", "weights"}), ())
 
 

@@ -27,7 +27,7 @@ from .running_factory import NOW_S, job, node, overview
 from .running_factory import scores as snapshot
 
 NOTHING = Memory({}, {}, frozenset(), {}, frozenset(), {})
-MINE = "pal:job=A;from=x;mov=1;ck=1"
+MINE = "pal:job=A;from=x;mov=1;ck=1;app=1"
 BATCH = {"BatchFlag": "1", "Requeue": "1", "NumNodes": "1", "TresPerNode": "gres:gpu:2", "NumTasks": "1"}
 ALL = Role("slurm-user", "slurm", frozenset({"own", "others", "admin-comment"}), ())
 PLAIN = Role("operator", "op", frozenset({"own", "others"}), ())
