@@ -43,7 +43,7 @@ class User:
         return str(done.stdout)
 
     def palsub(self, *words: str, **options: object) -> int:
-        return int(self.run(*PALSUB, "--parsable", "-o", "out", "--open-mode=append", *words, **options))
+        return int(self.run(*PALSUB, "--parsable", "-o", "out", *words, **options))
 
     def script(self, name: str, text: str) -> str:
         (self.home / name).write_text(text)
@@ -157,4 +157,4 @@ def test_progress_from_inside_a_job(user: User) -> None:
     user.until(lambda: user.state(job) == "COMPLETED")
     word = marks.read(user.comment(job), marks.PROGRESS)
     assert (word["it"], word["of"], word["r"]) == ("12", "50", "0")
-    assert user.comment(job).startswith(f"{OWN} pal:job=?;from=default;mov=1 pal:it=") and user.read("out") == ""
+    assert user.comment(job).startswith(f"{OWN} pal:job=?;from=default;mov=1;app=1 pal:it=") and user.read("out") == ""

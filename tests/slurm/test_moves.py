@@ -18,6 +18,7 @@ from slurm_pal.lab.lab import Lab
 from slurm_pal.rebalance.journal import Move, open_journal
 from slurm_pal.rebalance.mover import Mover, StepLimits
 from slurm_pal.slurm.cli import CliClient
+from slurm_pal.submit.checkpoint import render
 
 from . import queue_of
 
@@ -145,6 +146,41 @@ def test_the_checkpoint_is_waited_for(site: Site) -> None:
     time.sleep(0.5)  # until the trap stands
     (done,) = site.carry_out(site.move(number)._replace(checkpoint=True))
     assert done.outcome == "moved" and site.running(number).comment == "mine pal:ack=0.1"
+
+
+ENDS = """#!/bin/bash
+#SBATCH --gres=gpu:1 --open-mode=append
+trap 'echo saved; @' USR1
+echo "run ${SLURM_RESTART_COUNT:-0} ${SLURM_PAL_RUN#*.}"
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize("status", [0, 85])
+def test_a_script_that_ends_after_its_checkpoint(status: int, site: Site, tmp_path: Path) -> None:
+    """One that exits 0 has ended, however near the requeue is. One that exits 85 asks for it, and runs again."""
+    trap = "exit 85" if status else 'touch "$SLURM_PAL_ACK"; sleep 0.3; exit 0'
+    script = render(ENDS.replace("@", trap).encode(), "USR1").decode()
+    number = site.client.submit(["-o", str(tmp_path / "out"), "--comment=mine"], script)
+    site.running(number)
+    wait_for(tmp_path / "out", "run 0")
+    (done,) = site.carry_out(site.move(number)._replace(checkpoint=True))
+    if status:
+        assert done.outcome == "moved" and site.running(number).restarts == 1
+        wait_for(tmp_path / "out", "run 1 1.0")
+        assert (tmp_path / "out").read_text().startswith("run 0 0.0\nsaved\n")
+    else:
+        job = site.until(number, lambda job: job.state not in ("RUNNING", "COMPLETING", "PENDING"))
+        ended = job.state, job.restarts, job.fields["ExitCode"]
+        assert ended == ("COMPLETED", 0, "0:0") and done.outcome in ("ended", "abandoned")
+        assert (tmp_path / "out").read_text() == "run 0 0.0\nsaved\n"
+
+
+def wait_for(path: Path, text: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not path.exists() or text not in path.read_text():
+        assert time.monotonic() < deadline_s, text
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("how", ["drained", "taken"])

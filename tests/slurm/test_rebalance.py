@@ -225,6 +225,38 @@ def test_a_job_moves_to_better_gpus_and_goes_on_where_it_was(site: Site) -> None
     assert record["resumed"] > 0 and record["gpus"] == {"n2": [0]}
 
 
+def test_only_jobs_that_keep_their_output_are_moved_and_no_array(site: Site) -> None:
+    """Slurm starts a requeued job with an empty output file, unless it was submitted with --open-mode=append."""
+    full = site.fill("n1", "n2", "n3")
+    script = "#!/bin/bash\n#PAL movable\necho run ${SLURM_RESTART_COUNT:-0}\nsleep 300\n"
+    submit = subprocess.run(
+        [*PALSUB, "--parsable", "-t", "60", "--pal-class", "A", "--gres=gpu:1", "-D", str(site.home)], input=script,
+        env=site.user, cwd=site.home, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    kept = int(submit.stdout)
+    assert submit.stderr.count("\n") == 1 and "snapshot" in submit.stderr  # by default nothing else becomes different
+    site.running(kept)
+    words = ["-t60", "-wn0", "--gres=gpu:1", "--comment=pal:job=A;from=x;mov=1", f"-o{site.home}/%j"]
+    plain = site.client.submit(words, script.replace("#PAL movable", ""))
+    site.running(plain)
+    partition = site.client.job(kept).partition  # type: ignore[union-attr]
+    with site.daemon(movable_partitions=partition) as daemon:
+        site.client.cancel(full.values())
+        assert site.running(kept, restarts=1).nodes != ("n0",)
+        site.client.cancel([kept])
+        array = site.client.submit(
+            ["-a7", "-t60", "-wn0", "--gres=gpu:1", "--comment=pal:job=A;app=1", "-o/dev/null"], script
+        )
+        site.running(array)
+        site.wait(lambda: any("array" in str(tick["staying"]) for tick in site.ticks()))
+        assert all(job.restarts == 0 and job.nodes == ("n0",) for job in map(site.client.job, (plain, array)) if job)
+        stop(daemon)
+    assert "Not moved while it runs: a move would empty its output" in site.run(*PAL, "explain", str(plain))
+    lines = (site.home / f"slurm-{kept}.out").read_text().splitlines()
+    assert [line for line in lines if line.startswith("run")] == ["run 0", "run 1"]
+    assert (site.home / str(plain)).read_text() == "run 0\n"
+
+
 def test_a_waiting_job_is_kept_off_slow_gpus_while_that_pays(site: Site) -> None:
     full = site.fill("n0", "n1", "n2", "n3")
     number = site.palsub("--gres=gpu:1", "-x", "n3", "--pal-movable=5", "-t", "1")
