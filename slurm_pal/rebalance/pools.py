@@ -27,6 +27,7 @@ class Pool(NamedTuple):
     views: dict[str, View]  # sensitivity class -> nodes that could start a job now and have free GPUs
     idle: list[int]  # rows of the nodes on which nothing runs
     field: tuple[Node, ...]  # every node that such a job could be given once it is free
+    every: tuple[Node, ...]  # all nodes, in whatever state
 
 
 class Pools:
@@ -64,12 +65,13 @@ class Pools:
         """The pool of these nodes, in Slurm's order."""
         if gpu_type not in self._views:
             self._look(gpu_type)
-        every = self._views[gpu_type]
-        inside = [row for row, name in enumerate(every["A"].names) if name in names]
-        views = {c: rows(view, inside) for c, view in every.items()}
+        seen = self._views[gpu_type]
+        inside = [row for row, name in enumerate(seen["A"].names) if name in names]
+        views = {c: rows(view, inside) for c, view in seen.items()}
         idle = [row for row, name in enumerate(views["A"].names) if name in self._idle[gpu_type]]
-        field = (self._nodes[name] for name in self._nodes if name in names)
-        return Pool(gpu_type, views, idle, tuple(n for n in field if usable(n.states) and not n.states & RESERVED))
+        every = tuple(node for name, node in self._nodes.items() if name in names)
+        field = tuple(node for node in every if usable(node.states) and not node.states & RESERVED)
+        return Pool(gpu_type, views, idle, field, every)
 
     def _look(self, gpu_type: str) -> None:
         def view(sensitivity: str, whole_nodes: bool = False) -> View:

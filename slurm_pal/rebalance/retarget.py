@@ -27,7 +27,7 @@ from slurm_pal.rebalance.pools import every_gpu
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.parse import whole
 from slurm_pal.store.snapshot import Snapshot
-from slurm_pal.submit.candidates import Field, fields, share, startable
+from slurm_pal.submit.candidates import Field, emptied, fields, share, startable
 from slurm_pal.submit.case import Decision, Settings
 from slurm_pal.submit.decide import QUEUES, decide
 from slurm_pal.submit.lease import CLOCK_SKEW_S, verdict
@@ -367,7 +367,7 @@ class _Fields:
             if len(gpus) >= count and gpus[need - 1] > self._settings.barred_slowdown:
                 slow[node.name] = gpus[need - 1]
             elif len(gpus) >= count:
-                others.append(_emptied(node))
+                others.append(emptied(node))
         tasks = request.tasks_per_node or -(-request.tasks // (shape.nodes or 1))
         if not slow or len(startable(others, request, tasks, count)) < (shape.nodes or 1):
             return nothing
@@ -388,7 +388,3 @@ class _Fields:
         defaults = (p.default_time_s for p in field.partitions if p.default_time_s)
         limit_s = request.time_limit_s or next(defaults, None)
         return limit_s * self._settings.expected_run_share if limit_s else self._settings.expected_run_s
-
-
-def _emptied(node: Node) -> Node:
-    return node._replace(states=node.states - {"PLANNED"}, cpus_used=0, memory_used_mib=0)

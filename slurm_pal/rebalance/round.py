@@ -109,10 +109,11 @@ def write_table(
     clears: str,
     soft_features: bool,
     measured: Mapping[str, str] | None = None,
+    slurm: Mapping[str, str] | None = None,
 ) -> Written:
     """Work out the standing answers and write them. `asked_s` is when Slurm was asked, Unix seconds.
 
-    `measured` are the records of what jobs were measured to be (store/sure_labels.py).
+    `measured` are the records of what jobs were measured to be (store/sure_labels.py), `slurm` Slurm's configuration.
     Raises DataError when the table cannot be written.
     """
     policy = config.text("placement", "policy")
@@ -125,7 +126,7 @@ def write_table(
     path = config.table_path
     # What Slurm was told in the second of the question may not be in its answer.
     header = Header(_epoch(path, asked_s), int(asked_s), config.number("filter", "max_age_s"), clears)
-    size = _replace(config, header, records(answers, config, scores.epoch) | dict(measured or {}))
+    size = _replace(config, header, records(answers, config, scores.epoch, slurm) | dict(measured or {}))
     pools = len(set(answers.pools.values()))
     return Written(path, size, header, pools, len(answers.nodes), answers.policy, tuple(notes))
 
@@ -217,7 +218,8 @@ class Publisher:
         try:
             scores = snapshot.read(self._config.snapshot_path)
             measured = self._labels.records(now_s)
-            table = write_table(self._config, overview, scores, now_s, clears, known.soft_features, measured)
+            soft = known.soft_features
+            table = write_table(self._config, overview, scores, now_s, clears, soft, measured, known.pairs)
             gpus_written = self._write_gpus(scores)
         except DataError as error:
             trouble.append(one_line(error))

@@ -9,6 +9,7 @@ order is that of the placement rule in force; nothing is decided here.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 from slurm_pal.cluster import Node
@@ -27,6 +28,7 @@ from slurm_pal.submit.scene import rows
 STAND_IN = "class-fit"
 """Tabulated where the rule in force cannot be said node by node."""
 MOST_SLOW = 200  # a longer exclusion is not worth its place in the table
+MOST_SPARES = 128  # nodes worth waiting for, of one pool and class
 WHOLE = "x"  # in the place of a count: the whole node
 NOT_RANKED = 0
 """In the place of a pool: its GPUs are of several models, which scores do not compare."""
@@ -42,9 +44,37 @@ class Offered(NamedTuple):
     name: str
     cpus: int  # free
     memory_mib: int  # free
+    all_cpus: int
+    all_memory_mib: int
     gpus: int  # all of the node
     features: tuple[str, ...]  # active
     slowdown: dict[str, tuple[float, ...]]  # sensitivity class -> free GPUs in the order of handing out
+
+
+class Size(NamedTuple):
+    """What a node has, whatever runs on it, as far as that says which jobs Slurm could ever give it."""
+
+    cpus: int
+    memory_mib: int
+    gpus: int  # of the pool's type
+    features: tuple[str, ...]  # active
+
+
+class Spare(NamedTuple):
+    """A node that may do better for a sensitive job once it is free: `fast` of its GPUs are not barred."""
+
+    name: str
+    fast: int
+    size: int  # its position in `sizes`
+
+
+class Richest(NamedTuple):
+    """The most that any node of a pool has of each. The rates are for each GPU of a node."""
+
+    cpus: int
+    memory_mib: int
+    cpus_per_gpu: int
+    memory_mib_per_gpu: int
 
 
 class Standing(NamedTuple):
@@ -57,7 +87,9 @@ class Standing(NamedTuple):
     lists: dict[tuple[int, str, int, str], list[tuple[int, int]]]  # pool, class, preference from 1, count
     plain: dict[Question, float]  # slowdown where plain Slurm would put such a job
     slow: dict[Question, tuple[str, ...]]  # free nodes that a sensitive job is better kept off
-    better: dict[Question, int]  # how many other nodes could do better once they are free
+    spares: dict[tuple[int, str], tuple[Spare, ...]]  # pool, class -> nodes to wait for, where there are slow ones
+    sizes: tuple[Size, ...]
+    richest: dict[int, Richest]  # of each pool
     prefer: dict[str, tuple[str, ...]]  # class -> features of nodes worth asking for
     left_out: tuple[str, ...]  # what has a name that the filter cannot read
 
@@ -94,8 +126,9 @@ def standing(
     prefer = _prefer(seen.nodes, snapshot, barred_slowdown) if soft_features else {}
     default = next((p.name for p in seen.partitions if p.default), "")
     return Standing(
-        made.policy, default, found, tuple(made.nodes), made.lists, made.plain, made.slow, made.better, prefer, left_out
-    )
+        made.policy, default, found, tuple(made.nodes), made.lists, made.plain, made.slow, made.spares,
+        tuple(made.sizes), made.richest, prefer, left_out,
+    )  # fmt: skip
 
 
 def _readable(overview: Overview) -> tuple[Overview, tuple[str, ...]]:
@@ -134,7 +167,9 @@ class _Answers:
         self.lists: dict[tuple[int, str, int, str], list[tuple[int, int]]] = {}
         self.plain: dict[Question, float] = {}
         self.slow: dict[Question, tuple[str, ...]] = {}
-        self.better: dict[Question, int] = {}
+        self.spares: dict[tuple[int, str], tuple[Spare, ...]] = {}
+        self.sizes: dict[Size, int] = {}
+        self.richest: dict[int, Richest] = {}
 
     def add(self, number: int, pool: Pool) -> None:
         """All answers for one pool."""
@@ -146,6 +181,7 @@ class _Answers:
         for count in range(1, max(map(len, pool.views["A"].free), default=0) + 1):
             self._answer(number, pool, pool.views, str(count), GpuShape(count, nodes=1, per_node=count))
         self._answer(number, pool, idle, WHOLE, GpuShape(1, nodes=1, per_node=1, whole_nodes=True))
+        self.richest[number] = _richest(pool)
 
     def _entries(self, pool: Pool, entries: list[Row]) -> list[tuple[int, int]]:
         view = pool.views["A"]
@@ -156,11 +192,10 @@ class _Answers:
         if key not in self._places:
             self._places[key] = len(self.nodes)
             node = self._by_name[view.names[row]]
-            features = tuple(sorted(name for name in node.features if NAME.fullmatch(name)))
             slowdown = {c: tuple(other.slowdown[row]) for c, other in pool.views.items()}
             free_mib = max(0, node.memory_mib - node.memory_used_mib)
-            offered = Offered(node.name, max(0, node.cpus - node.cpus_used), free_mib, node.n_gpus, features, slowdown)
-            self.nodes.append(offered)
+            free_cpus, sizes = max(0, node.cpus - node.cpus_used), (node.cpus, node.memory_mib, node.n_gpus)
+            self.nodes.append(Offered(node.name, free_cpus, free_mib, *sizes, _features(node), slowdown))
         return self._places[key]
 
     def _answer(self, number: int, pool: Pool, views: dict[str, View], count: str, shape: GpuShape) -> None:
@@ -175,18 +210,49 @@ class _Answers:
             slow = _slow(views[c], shape, self._rules[c].barred_slowdown)
             if 0 < len(slow) <= MOST_SLOW:
                 self.slow[number, c, count] = slow
-                self.better[number, c, count] = self._better(pool, c, frozenset(slow), shape)
+                if (number, c) not in self.spares:
+                    self.spares[number, c] = self._spares(pool, c)
 
-    def _better(self, pool: Pool, c: str, slow: frozenset[str], shape: GpuShape) -> int:
-        """Of the other nodes how many could give, once free, GPUs that are not barred (as palsub judges)."""
-        bar, every, found = self._rules[c].barred_slowdown, self._all[c], 0
+    def _spares(self, pool: Pool, c: str) -> tuple[Spare, ...]:
+        """Nodes that could give, once free, GPUs that are not barred (as palsub judges).
+
+        Where they are more than a record may hold, there are some of every size; first those without free
+        GPUs, since of the others some are slow now.
+        """
+        bar, every = self._rules[c].barred_slowdown, self._all[c]
+        free = frozenset(pool.views[c].names)
+        by_size: dict[int, list[Spare]] = {}
         for node in pool.field:
-            if node.name in slow or not node.n_gpus:
-                continue
-            mine = [k for k, kind in enumerate(node.gpu_types) if kind == pool.gpu_type or not pool.gpu_type]
-            fast = sum(every[node.name][k] <= bar for k in mine)
-            found += fast >= (len(mine) if shape.whole_nodes else shape.total) > 0
-        return found
+            mine = _gpus_of_type(node, pool.gpu_type)
+            fast = sum(every[node.name][k] <= bar for k in mine) if mine else 0
+            if fast:
+                size = self._size(Size(node.cpus, node.memory_mib, len(mine), _features(node)))
+                by_size.setdefault(size, []).append(Spare(node.name, fast, size))
+        for spares in by_size.values():
+            spares.sort(key=lambda spare: (spare.name in free, -spare.fast))
+        turns = (spare for turn in zip_longest(*by_size.values()) for spare in turn if spare is not None)
+        return tuple(islice(turns, MOST_SPARES))
+
+    def _size(self, size: Size) -> int:
+        return self.sizes.setdefault(size, len(self.sizes))
+
+
+def _features(node: Node) -> tuple[str, ...]:
+    """Active features with names that the filter can read."""
+    return tuple(sorted(name for name in node.features if NAME.fullmatch(name)))
+
+
+def _gpus_of_type(node: Node, gpu_type: str) -> list[int]:
+    return [k for k, kind in enumerate(node.gpu_types) if not gpu_type or kind == gpu_type]
+
+
+def _richest(pool: Pool) -> Richest:
+    found = Richest(0, 0, 0, 0)
+    for node in pool.every:
+        if gpus := len(_gpus_of_type(node, pool.gpu_type)):
+            has = (node.cpus, node.memory_mib, -(-node.cpus // gpus), -(-node.memory_mib // gpus))
+            found = Richest(*map(max, found, has))
+    return found
 
 
 def _slow(view: View, shape: GpuShape, bar: float) -> tuple[str, ...]:

@@ -107,6 +107,11 @@ def startable(nodes: Iterable[Node], request: Request, tasks_on_node: int, gpus_
     return [node for node in nodes if may_start(node) and _holds(node, request, tasks_on_node, gpus_on_node)]
 
 
+def emptied(node: Node) -> Node:
+    """The node as it is once nothing runs there."""
+    return node._replace(states=node.states - {_PLANNED}, cpus_used=0, memory_used_mib=0)
+
+
 def share(node: Node, request: Request, tasks: int, gpus: int) -> tuple[int, int]:
     """(CPUs, memory in MiB) that so many tasks with so many GPUs take of a node."""
     cpus = max(tasks * request.cpus_per_task, request.cpus_per_gpu * gpus, request.min_cpus)

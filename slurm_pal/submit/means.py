@@ -14,6 +14,7 @@ from slurm_pal.placement.patience import WAIT_SHARE, patience_s
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import known_class
+from slurm_pal.submit.candidates import emptied, startable
 from slurm_pal.submit.case import Case, Decision
 from slurm_pal.submit.offer import Offer, gpu_of
 from slurm_pal.submit.scene import rows
@@ -60,7 +61,7 @@ def keep_off(case: Case, told: Decision, chosen: Offer) -> Decision:
         for name, row in zip(view.names, view.slowdown, strict=True)
         if len(row) >= count and max(row if scene.shape.whole_nodes else row[:count]) > bar
     ]
-    left = [name for name in scene.nodes if name not in slow and _may_do_better(case, name, count)]
+    left = _holding(case, [name for name in scene.nodes if name not in slow and _may_do_better(case, name, count)])
     if len(left) < (scene.shape.nodes or 1):
         return told._replace(reason=f"as it is: {what}, and no better ones will become free for this job")
     if not case.may_lease:
@@ -111,9 +112,18 @@ def _lease(case: Case, elsewhere: float, here: float, share: float = 1.0) -> tup
 
 def _may_do_better(case: Case, name: str, count: int) -> bool:
     """Whether a node, once free, could hold `count` GPUs that are not barred."""
-    node, bar = case.scene.nodes[name], case.rule.barred_slowdown
-    fast = [k for k in range(node.n_gpus) if (gpu_of(case.snapshot, case.rule, name, k).slowdown or 1.0) <= bar]
-    return usable(node.states) and len(fast) >= (node.n_gpus if case.scene.shape.whole_nodes else count)
+    node, shape, bar = case.scene.nodes[name], case.scene.shape, case.rule.barred_slowdown
+    mine = [k for k, kind in enumerate(node.gpu_types) if shape.whole_nodes or shape.gpu_type in ("", kind)]
+    fast = [k for k in mine if (gpu_of(case.snapshot, case.rule, name, k).slowdown or 1.0) <= bar]
+    return usable(node.states) and len(fast) >= max(count, len(mine) if shape.whole_nodes else 0)
+
+
+def _holding(case: Case, names: Sequence[str]) -> list[str]:
+    """Those of the nodes with CPUs and memory for the job, once they are free: where none is left, Slurm refuses it."""
+    request, shape = case.request, case.scene.shape
+    tasks = request.tasks_per_node or -(-request.tasks // (shape.nodes or 1))
+    empty = (emptied(case.scene.nodes[name]) for name in names)
+    return [node.name for node in startable(empty, request, tasks, shape.per_node or 1)]
 
 
 def _host_list(names: Sequence[str]) -> str:

@@ -60,7 +60,9 @@ def plan(
         own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
         ours = ",".join(decided.pinned or decided.excluded)
         mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
-    tells = moving.movable or (alive and known.sensitivity != UNKNOWN_CLASS)
+    # The submit filter leaves a job alone that bears a word of ours, also where nothing was added to it here.
+    decided_here = not mark and not isinstance(scores, DataError)
+    tells = moving.movable or (alive and (known.sensitivity != UNKNOWN_CLASS or decided_here))
     own = terms(line, os.environ, script) if mark or tells else Terms()
     # A move starts the script anew, and Slurm would empty its output as at any other start.
     open_mode = own.open_mode or (APPEND if moving.movable else "")

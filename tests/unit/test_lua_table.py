@@ -105,26 +105,33 @@ def test_a_missing_or_open_file_says_what_to_do(tmp_path: Path) -> None:
         read_table(path)
 
 
+MEMORY = {"DefMemPerCPU": "500", "MaxMemPerNode": "UNLIMITED", "JobDefaults": "(null)"}
+"""What Slurm's configuration says of memory."""
+
+
 def test_the_records_of_a_cluster(tmp_path: Path) -> None:
     config = Config()
     config.apps = {"VASP": "B", "resnet50": "C", "a b": "A"}
     features = frozenset({"ib", "pal_A_v0"})
     overview = cluster(node("n0", ("v100", "v100"), features=features), node("n1", ("v100", "v100"), 1, "MIXED"))
     scored = scores({("n0", 0): 1.2, ("n1", 1): 0.9}, {"A": [0.9, 1.2]})
-    body = records(standing(overview, scored, "class-fit", 1.7, 1.05, True), config, 17)
+    body = records(standing(overview, scored, "class-fit", 1.7, 1.05, True), config, 17, MEMORY)
     assert body["scores_epoch"] == "17"
     assert body["settings"] == (
-        "pass_s=3 lease_max_s=600 run_share=0.5 run_s=3600 barred=1.05 locality=1.7 wait_share=0.5"
+        "pass_s=3 lease_max_s=600 run_share=0.5 run_s=3600 barred=1.05 locality=1.7 mem_cpu=500 wait_share=0.5"
     )
     assert body["app.vasp"] == "B" and body["app.resnet50"] == "C" and applications(config)[1] == ("a b",)
     assert body["prefer.A"] == "pal_A_v0"
     assert body["pool.gpu.-"] == body["pool.gpu.v100"] == "1"
     nodes = {text.split()[0]: text for key, text in body.items() if key.startswith("node.")}
-    assert nodes["n0"] == "n0 cpus=16 mem=64000 gpus=2 free=2 feat=ib,pal_A_v0 A=1.2,1 B=1.2,1 C=1.02,1"
-    assert nodes["n1"] == "n1 cpus=15 mem=63500 gpus=2 free=1 feat= A=0.9 B=0.9 C=0.99"
+    scored_text = "feat=ib,pal_A_v0 A=1.2,1 B=1.2,1 C=1.02,1"
+    assert nodes["n0"] == f"n0 cpus=16 mem=64000 gpus=2 free=2 allcpus=16 allmem=64000 {scored_text}"
+    assert nodes["n1"] == "n1 cpus=15 mem=63500 gpus=2 free=1 allcpus=16 allmem=64000 feat= A=0.9 B=0.9 C=0.99"
     number = next(key for key, text in body.items() if text == nodes["n1"]).removeprefix("node.")
     assert body["list.1.A.1.1"].split()[0] == str(int(number) * 64)
-    assert body["plain.1.A.2"] == "1.2" and body["slow.1.A.2"] == "n0" and body["better.1.A.2"] == "1"
+    assert body["plain.1.A.2"] == "1.2" and body["slow.1.A.2"] == "n0"
+    assert body["spare.1.A"] == "0:n0=1 1:n1=2" and body["size.1"] == "allcpus=16 allmem=64000 gpus=2 feat="
+    assert body["most.1"] == "allcpus=16 allmem=64000 cpusgpu=8 memgpu=32000"
     assert body["slow.1.A.x"] == "n0" and "slow.1.C.2" not in body
     assert read_table(written(tmp_path, encode(HEADER, body))).records == body
 

@@ -19,7 +19,7 @@ from slurm_pal.placement.offers import build_view
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Rule
 from slurm_pal.rebalance import ranked
-from slurm_pal.rebalance.standing import NOT_RANKED, WHOLE, Standing, standing, tabulated
+from slurm_pal.rebalance.standing import NOT_RANKED, WHOLE, Richest, Size, Spare, Standing, standing, tabulated
 from slurm_pal.rebalance.table import records
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot
@@ -168,6 +168,12 @@ def test_the_first_entry_is_the_rules_own_choice(
         assert found.plain.get((pool, c, count)) == (None if plain is None else plain.slowdown)
 
 
+def better(found: Standing, pool: int, c: str, count: int) -> list[str]:
+    """The nodes to wait for with a job of so many GPUs."""
+    slow = found.slow.get((pool, c, str(count)), ())
+    return [spare.name for spare in found.spares.get((pool, c), ()) if spare.fast >= count and spare.name not in slow]
+
+
 @given(clusters(), st.integers(1, 4), st.sampled_from("AB"))
 def test_the_filter_finds_what_palsub_decides(seen: tuple[Overview, Snapshot], count: int, c: str) -> None:
     overview, scored = seen
@@ -180,9 +186,9 @@ def test_the_filter_finds_what_palsub_decides(seen: tuple[Overview, Snapshot], c
     if decided.action == "nodelist":
         assert decided.pinned == (lookup(found, pool, c, str(count), {}),)
     if decided.action == "exclude":
-        assert found.slow[pool, c, str(count)] == decided.excluded and found.better[pool, c, str(count)] >= 1
+        assert found.slow[pool, c, str(count)] == decided.excluded and better(found, pool, c, count)
     if "no better ones will become free" in decided.reason:
-        assert found.better[pool, c, str(count)] == 0
+        assert not better(found, pool, c, count)
 
 
 def test_what_stands_of_a_node() -> None:
@@ -240,8 +246,22 @@ def test_slow_nodes_and_the_better_ones_that_are_busy() -> None:
     slow = {(name, k): 1.3 if name == "n0" else 1.0 for name in ("n0", "n1", "n2") for k in range(2)}
     found = answer(overview, scores(slow))
     keys = [(1, c, count) for c in "AB" for count in ("1", "2", WHOLE)]
-    assert found.slow == dict.fromkeys(keys, ("n0",)) and found.better == dict.fromkeys(keys, 1)
+    assert found.slow == dict.fromkeys(keys, ("n0",))
+    assert found.spares == dict.fromkeys([(1, "A"), (1, "B")], (Spare("n1", 2, 0),))
+    assert found.sizes == (Size(16, 64000, 2, ()),) and found.richest == {1: Richest(16, 64000, 8, 32000)}
     assert found.plain[1, "A", "1"] == pytest.approx(1.3) and found.plain[1, "C", "1"] == pytest.approx(1.03)
+
+
+def test_of_many_spares_some_of_each_size_are_listed() -> None:
+    """First those that have nothing free."""
+    many = [node(f"n{i}", ("",) * 2, 2 if i % 2 else 0, "ALLOCATED" if i % 2 else "IDLE") for i in range(300)]
+    odd = node("odd", ("",) * 4, 4, "ALLOCATED", frozenset({"ib"}))
+    slow = {("slow", k): 1.3 for k in range(2)}
+    found = answer(cluster(*many, odd, node("slow", ("",) * 2)), scores(slow))
+    spares = found.spares[1, "A"]
+    assert len(spares) == 128 and Spare("odd", 4, 1) in spares
+    assert {int(spare.name[1:]) % 2 for spare in spares if spare.name != "odd"} == {1}
+    assert found.richest[1] == Richest(16, 64000, 8, 32000)
 
 
 def test_a_long_exclusion_is_left_out() -> None:
