@@ -69,11 +69,11 @@ def run(command: click.Command, program: str) -> None:
 
 def check_every(config: Config, every: float) -> None:
     """Raise UsageError for an interval so long that what is published would not be believed until the next time."""
-    limit_s = min(config.number("filter", "max_age_s"), config.number("submit", "heartbeat_max_age_s"))
+    limit_s = config.number("filter", "max_age_s")
     if not 0 < every < limit_s:
         raise UsageError(
             f"--every {every:g} must be above 0 and below {limit_s:g} s, since nobody believes an older table "
-            "(filter.max_age_s) or heartbeat (submit.heartbeat_max_age_s)"
+            "(filter.max_age_s)"
         )
 
 

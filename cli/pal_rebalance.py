@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-import pwd
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import click
 
+from slurm_pal import become
 from slurm_pal import config as settings
 from slurm_pal.cli import common
 from slurm_pal.cli.until_signal import Woken, until_signal
 from slurm_pal.config import Config
 from slurm_pal.errors import BusyError, DataError, PalError, UsageError, one_line
-from slurm_pal.files import locked, slurm_user_uid
+from slurm_pal.notify import ALIVE, READY, notify
+from slurm_pal.rebalance import pinned, promise
+from slurm_pal.rebalance.aside import fault_of
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.facts import appends
 from slurm_pal.rebalance.journal import Journal, open_journal
@@ -28,10 +32,17 @@ from slurm_pal.report import tick as report
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.counted import Counted
 
+T = TypeVar("T")
+
 TIMEOUT_S = 15.0
 QUERY_SHARE = 5.0  # Slurm is asked for at most a fifth of the time
 LOOK_S = 0.2  # between looks at moves under way
 RETRY_S = 2.0  # the same after one that failed
+CHUNK_S = 1.0  # between two signs of life
+INTERNAL = "internal error, "  # how a failure of ours is told
+MOST_FAILED = 5
+"""So many ticks in a row that nobody foresaw to fail: a new process may do better."""
+LOCK_WAIT_S = 15.0  # for a lease guard that clears up after the daemon before
 LAST_S = 10.0  # given to moves under way when the program is to end
 ONCE_S = 600.0  # given to those that one tick began; where Slurm answers they end sooner
 FILTER_LOOKS_S = 1.1  # the filter looks for a new table once a second; until then it may still promise
@@ -53,12 +64,13 @@ class Wanted(NamedTuple):
 @click.option("--act", is_flag=True, help='Do what is planned (mode = "act" in pal.toml), instead of advising it.')
 @click.option("--mine", is_flag=True, help="Only your own jobs, with an ordinary user's means.")
 @click.option("--every", type=float, metavar="SECONDS", help="Time between ticks (default: rebalance.interval_s).")
+@click.option("--guard", is_flag=True, help="Stay, and take lists back as soon as a daemon has died. Goes alone.")
 @click.option("--withdraw", is_flag=True, help="Take back whatever is set on jobs and nodes, and end.")
 @common.json_option
 @common.verbose_option
 @common.version_option
 def pal_rebalance(
-    once: bool, daemon: bool, act: bool, mine: bool, every: float | None, withdraw: bool, as_json: bool
+    once: bool, daemon: bool, act: bool, mine: bool, every: float | None, guard: bool, withdraw: bool, as_json: bool
 ) -> None:
     """Ticks: ingest sweeps, publish scores, retarget pending jobs, move running ones where that pays.
 
@@ -67,17 +79,21 @@ def pal_rebalance(
       pal-rebalance                  one look: the plan as a table, nothing is done
       pal-rebalance --once --act     one tick that acts, as from cron
       pal-rebalance --daemon --act   the service
+      pal-rebalance --guard          beside the service: ends its lists should it be killed
       pal-rebalance --mine --act     your own jobs only
       pal-rebalance --withdraw       before it is switched off for good
 
     Only jobs that palsub or the submit filter saw are touched, and only those marked
     movable (palsub --pal-movable) are ever moved.
     """
+    if guard:
+        raise UsageError("--guard goes alone: it has no tick, and so no option of one")
     if daemon and (once or withdraw):
         raise UsageError("--daemon stays: it does not go with --once or --withdraw")
     if withdraw and as_json:
         raise UsageError("--withdraw has no plan to show: it does not go with --json")
-    _become_slurm_user(mine)
+    if not mine:
+        become.slurm_user()
     config = settings.load()
     acts = act or withdraw or config.text("rebalance", "mode") == "act"
     wanted = Wanted(daemon, acts, mine, every, as_json)
@@ -92,20 +108,6 @@ def pal_rebalance(
             _once(tick, wanted)
 
 
-def _become_slurm_user(mine: bool) -> None:
-    """root gives its powers up where SlurmUser owns our files: they are to stay SlurmUser's."""
-    if os.geteuid() != 0 or mine:
-        return
-    wanted = slurm_user_uid()
-    state_dir = settings.load().state_dir
-    with contextlib.suppress(FileNotFoundError):
-        if wanted and os.stat(state_dir).st_uid == wanted:
-            user = pwd.getpwuid(wanted)
-            os.initgroups(user.pw_name, user.pw_gid)
-            os.setgid(user.pw_gid)
-            os.setuid(wanted)
-
-
 def _check(config: Config, wanted: Wanted) -> None:
     if wanted.every is None:
         return
@@ -117,7 +119,8 @@ def _check(config: Config, wanted: Wanted) -> None:
 def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
     counted = Counted(subprocess_runner(TIMEOUT_S))
     client = CliClient(counted)
-    publisher: Publisher | None = Publisher(config, client, stays=wanted.daemon and wanted.act)
+    every_s = (wanted.every or config.number("rebalance", "interval_s")) if wanted.daemon else math.inf
+    publisher: Publisher | None = Publisher(config, client, wanted.daemon and wanted.act, every_s)
     assert publisher is not None
     asked = {lever for lever in (FEATURES, WEIGHTS) if config.flag("rebalance", lever)}
     pairs = publisher.known_site(time.time()).pairs
@@ -129,17 +132,21 @@ def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
     log = EventLog(log_path(config, own), echo=wanted.daemon, mode=0o600 if own else 0o640)
     for line in role.cannot:
         click.echo(f"pal-rebalance: {line}", err=True)
-    return Tick(
+    tick = Tick(
         config, client, counted, journal, role, publisher, log, act=wanted.act, last=not wanted.daemon,
         appends=appends(pairs),
     )  # fmt: skip
+    counted.after = lambda: tick.alive(time.time())
+    if publisher is not None and wanted.act:
+        _warn(set(publisher.take_over(pinned.remembered(journal))), set())
+    return tick
 
 
 def _may_publish(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> bool:
     """Whether the filter's table is ours to write. Raises BusyError, DataError for a daemon that acts."""
     promises = wanted.daemon and wanted.act
     try:
-        stack.enter_context(locked(config.table_path + ".lock", "a publisher"))
+        stack.enter_context(promise.publishing(config.table_path, LOCK_WAIT_S if promises else 0.0))
     except BusyError:
         if promises:
             raise
@@ -190,11 +197,11 @@ def _finish_moves(tick: Tick, woken: Woken, most_s: float) -> None:
     """Until no move is under way, for `most_s` at most, and for LAST_S after a signal. What fails is tried again."""
     until_s, ending, said = time.monotonic() + most_s, False, set[str]()
     while True:
-        try:
-            moving, pause_s, trouble = tick.advance(time.time()), LOOK_S, set[str]()
-        except PalError as error:
-            moving, pause_s, trouble = True, RETRY_S, {one_line(error)}
-        said = _warn(trouble, said)
+        notify(ALIVE)
+        moving, failed = _attempt(lambda: tick.advance(time.time()))
+        pause_s = RETRY_S if failed else LOOK_S
+        moving = moving or bool(failed)
+        said = _warn({failed} if failed else set(), said)
         if not moving or time.monotonic() >= until_s:
             return
         if ending:
@@ -204,7 +211,10 @@ def _finish_moves(tick: Tick, woken: Woken, most_s: float) -> None:
 
 
 def _stay(config: Config, tick: Tick, wanted: Wanted) -> None:
-    """Tick after tick until a signal comes. One that fails is told, and the next one tries again."""
+    """Tick after tick until a signal comes. One that fails is told, and the next one tries again.
+
+    Raises PalError when ticks fail one after the other by errors of ours: a new process may do better.
+    """
     interval_s = wanted.every or config.number("rebalance", "interval_s")
     if not wanted.act and not wanted.as_json:
         click.echo(
@@ -212,31 +222,55 @@ def _stay(config: Config, tick: Tick, wanted: Wanted) -> None:
         )
     said: set[str] = set()
     with until_signal() as woken:
-        query_s = 0.0
+        notify(READY)
+        query_s, failed = 0.0, 0
         while True:
             started = time.monotonic()
-            try:
-                seen = tick.run(time.time())
-                query_s = seen.query_s
+            seen, trouble = _attempt(lambda: tick.run(time.time()))
+            if seen is not None:
+                query_s, failed = seen.query_s, 0
                 said = _warn(set(seen.trouble), said)
-                if wanted.as_json:
-                    click.echo(json.dumps({"schema": "pal.rebalance/1", **report.as_json(seen)}))
-            except (PalError, OSError) as error:
-                said = _warn({one_line(error)}, said)
+                trouble = _printed(seen) if wanted.as_json else ""
+                notify(f"STATUS=last tick: {len(seen.decided.wishes)} wishes, {seen.moving} moves under way")
+            else:
+                tick.failed()
+                failed += trouble.startswith(INTERNAL)
+                notify(f"STATUS=the last tick failed: {trouble}")
+            if trouble:
+                said = _warn({trouble}, said)
+            if failed >= MOST_FAILED:
+                break
             if _sleep(tick, woken, started + max(interval_s, QUERY_SHARE * query_s)):
                 break
+        notify("STOPPING=1")
         _leave(tick, woken)
+    if failed:
+        raise PalError(f"{failed} ticks in a row have failed by errors of ours: start it anew")
+
+
+def _attempt(work: Callable[[], T]) -> tuple[T | None, str]:
+    """What a piece of work gives, or why it came to nothing: whatever happens in it, the loop goes on."""
+    try:
+        return work(), ""
+    except (PalError, OSError) as error:
+        return None, one_line(error)
+    except Exception as error:
+        return None, f"{INTERNAL}{fault_of(error).line}"
+
+
+def _printed(seen: Outcome) -> str:
+    """Tell a tick as JSON; why that could not be."""
+    return _attempt(lambda: click.echo(json.dumps({"schema": "pal.rebalance/1", **report.as_json(seen)})))[1]
 
 
 def _sleep(tick: Tick, woken: Woken, until_s: float) -> bool:
     """Until the next tick (monotonic time), looking after the moves under way; whether a signal came."""
     while True:
+        tick.alive(time.time())
         left_s = until_s - time.monotonic()
-        try:
-            pause_s = LOOK_S if tick.advance(time.time()) else left_s
-        except PalError:  # told by the next tick
-            pause_s = RETRY_S
-        if woken(max(0.0, min(pause_s, until_s - time.monotonic()))):
+        moving, trouble = _attempt(lambda: tick.advance(time.time()))
+        pause_s = RETRY_S if trouble else LOOK_S if moving else left_s  # trouble is told by the next tick
+        if woken(max(0.0, min(pause_s, CHUNK_S, until_s - time.monotonic()))):
             return True
         if time.monotonic() >= until_s:
             return False

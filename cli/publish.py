@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ import click
 
 from slurm_pal import config as settings
 from slurm_pal.cli import common
-from slurm_pal.cli.until_signal import until_signal
+from slurm_pal.cli.until_signal import Woken, until_signal
 from slurm_pal.config import Config
 from slurm_pal.errors import DataError, PalError, one_line
-from slurm_pal.files import locked
+from slurm_pal.notify import ALIVE, READY, notify
+from slurm_pal.rebalance import pinned, promise
+from slurm_pal.rebalance.aside import fault_of
 from slurm_pal.rebalance.leases import Update
 from slurm_pal.rebalance.round import Publisher, Round
 from slurm_pal.slurm.cli import CliClient
@@ -23,6 +26,9 @@ from slurm_pal.slurm.cli import CliClient
 TIMEOUT_S = 15.0
 QUERY_SHARE = 5.0  # Slurm is asked for at most a fifth of the time
 SHORTEST_PAUSE_S = 0.1
+CHUNK_S = 1.0  # between two signs of life
+MOST_FAILED = 5  # rounds in a row that nobody foresaw to fail: a new process may do better
+LOCK_WAIT_S = 15.0  # for a lease guard that clears up after the publisher before
 FILTER_LOOKS_S = 1.1  # the filter looks for a new table once a second; until then it may still promise
 
 
@@ -44,8 +50,8 @@ def publish(every: float | None, as_json: bool) -> None:
     """
     config = settings.load()
     _check(config, every)
-    publisher = Publisher(config, CliClient(timeout_s=TIMEOUT_S), stays=every is not None)
-    with locked(config.table_path + ".lock", "a publisher"):
+    publisher = Publisher(config, CliClient(timeout_s=TIMEOUT_S), every is not None, every or math.inf)
+    with promise.publishing(config.table_path, LOCK_WAIT_S if every is not None else 0.0):
         if every is None:
             _once(config, publisher, as_json)
         else:
@@ -78,19 +84,27 @@ def _once(config: Config, publisher: Publisher, as_json: bool) -> None:
 def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
     """Round after round until a signal comes. A round that fails is told, and the next one tries again."""
     said: set[str] = set()
+    failed = 0
     with until_signal() as woken:
+        said = _warn(set(publisher.take_over(pinned.Remembered())), said)
+        notify(READY)
         query_s = 0.0
         while True:
             started = time.monotonic()
             try:
                 done = publisher.round(time.time())
-                query_s = done.query_s
+                query_s, failed = done.query_s, 0
                 said = _warn(set(done.told), said)
                 _print(done, as_json)
             except (PalError, OSError) as error:
+                publisher.silent()
                 said = _warn({one_line(error)}, said)
-            pause_s = max(every, QUERY_SHARE * query_s) - (time.monotonic() - started)
-            if woken(max(SHORTEST_PAUSE_S, pause_s)):
+            except Exception as error:  # whatever it was: the next round tries again
+                publisher.silent()
+                failed += 1
+                said = _warn({f"internal error, {fault_of(error).line}"}, said)
+            until_s = started + max(every, QUERY_SHARE * query_s, time.monotonic() - started + SHORTEST_PAUSE_S)
+            if failed >= MOST_FAILED or _sleep(publisher, woken, until_s):
                 break
         publisher.stop(time.time())
         time.sleep(FILTER_LOOKS_S)
@@ -98,8 +112,22 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
             ended, trouble = publisher.take_back_all()
         except PalError as error:
             ended, trouble = [], [one_line(error)]
+        if not trouble:
+            publisher.kept()
         _warn(set(trouble), said)
         _print_ended([] if as_json else ended)
+    if failed:
+        raise PalError(f"{failed} rounds in a row have failed by errors of ours: start it anew")
+
+
+def _sleep(publisher: Publisher, woken: Woken, until_s: float) -> bool:
+    """Until the next round (monotonic time), with signs of life; whether a signal came."""
+    while (left_s := until_s - time.monotonic()) > 0:
+        notify(ALIVE)
+        publisher.alive(time.time())
+        if woken(min(left_s, CHUNK_S)):
+            return True
+    return False
 
 
 def _warn(lines: set[str], said: set[str]) -> set[str]:

@@ -1,10 +1,21 @@
-"""Entry point of the program `pal`: what jobs call while they run is loaded without all the rest."""
+"""Entry points of `pal` and `pal-rebalance`: what must be light is loaded without all the rest."""
 
 from __future__ import annotations
 
 import sys
 
 IN_JOBS = ("progress", "ack", "observe")
+
+
+def rebalance() -> None:
+    """Run `pal-rebalance`; the lease guard without all that a tick needs."""
+    if sys.argv[1:] == ["--guard"]:
+        from slurm_pal.rebalance.guard import main as guard
+
+        sys.exit(guard())
+    from slurm_pal.cli.pal_rebalance import main as everything
+
+    return everything()
 
 
 def main() -> None:

@@ -63,7 +63,9 @@ KEYS: dict[str, dict[str, Key]] = {
         "expected_run_share": Key(0.5, "expected run time as a share of the time limit", minimum=0.0),
         "expected_run_s": Key(3600.0, "expected run time of a job without a time limit, s", minimum=0),
         "slurm_timeout_s": Key(5.0, "give up asking Slurm after this, s, and submit plainly", minimum=0.1),
-        "heartbeat_max_age_s": Key(180.0, "a daemon silent for longer clears no leases, s", minimum=1),
+        "heartbeat_max_age_s": Key(
+            10.0, "a daemon silent for longer, or for three of its beats, clears no leases, s", minimum=1
+        ),
     },
     "sensitivity": {
         "trust": Key(
@@ -196,13 +198,17 @@ class Config:
 
     @property
     def public_table_path(self) -> str:
-        """The same table without what is known of users' jobs."""
-        root, extension = os.path.splitext(self.table_path)
-        return f"{root}.public{extension}"
+        return public_table(self.table_path)
 
     @property
     def gpus_path(self) -> str:
         return self.text("paths", "gpus") or os.path.join(self.state_dir, "gpus.txt")
+
+
+def public_table(path: str) -> str:
+    """Beside the filter's table at `path`: the same without what is known of users' jobs."""
+    root, extension = os.path.splitext(path)
+    return f"{root}.public{extension}"
 
 
 def _checked(name: str, key: Key, value: object, origin: str) -> Value:

@@ -8,6 +8,8 @@ import stat
 import sys
 
 SCHEMA = "pal.event/1"
+TRACE = "trace"
+"""A detail for the file only: where an error came from."""
 
 
 class EventLog:
@@ -79,7 +81,8 @@ def human(what: str, details: dict[str, object]) -> str:
     """An event as one line for people: `move job_id=7 target=n2`; control characters are replaced."""
     texts = (json.dumps(value, default=str) if isinstance(value, dict | list | tuple) else str(value)
              for value in details.values())  # fmt: skip
-    line = " ".join([what, *(f"{name}={text}" for name, text in zip(details, texts, strict=True) if text != "")])
+    said = ((name, text) for name, text in zip(details, texts, strict=True) if text != "" and name != TRACE)
+    line = " ".join([what, *(f"{name}={text}" for name, text in said)])
     return "".join(c if c.isprintable() else "?" for c in line)
 
 

@@ -132,6 +132,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 """Statements that lead from one schema version to the next; the version is their number. Append only."""
 
+BREAKS = "it breaks us: "
+"""How the reason begins why a job is left alone that makes our code raise."""
 PARTITION = "partition"
 """The kind of a lease on partitions."""
 
@@ -374,6 +376,17 @@ class Journal(Opened):
         """Leave this job alone for as long as it is in the queue."""
         with self._writing() as connection:
             connection.execute("REPLACE INTO hands_off VALUES (?, ?, ?)", (job_id, why, now_s))
+
+    def mend(self, job_id: int | None = None) -> None:
+        """A job that broke us is given another chance; None: all of them."""
+        which, values = ("", ()) if job_id is None else (" AND job_id = ?", (job_id,))
+        with self._writing() as connection:
+            connection.execute(f"DELETE FROM hands_off WHERE why LIKE '{BREAKS}%'{which}", values)
+
+    def broken(self) -> dict[int, str]:
+        """Job -> why, of those that are left alone since they break us."""
+        rows = self._rows(f"SELECT job_id, why FROM hands_off WHERE why LIKE '{BREAKS}%' ORDER BY job_id")
+        return {job_id: why.removeprefix(BREAKS) for job_id, why in rows}
 
     def left_alone(self) -> frozenset[int]:
         """The jobs that `hands_off` named."""

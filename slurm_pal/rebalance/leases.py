@@ -8,7 +8,7 @@ own, so nothing in it is believed beyond that job: at worst it clears his own li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from slurm_pal import marks as words
@@ -78,17 +78,36 @@ def expired(jobs: Iterable[SlurmJob], now_s: float, pass_s: float) -> list[Updat
     every list that is no longer as we set it. Jobs on which the tick holds a lease of its own
     (rebalance/retarget.py) are not for here: an old mark may name the same nodes.
     """
-    updates: list[Update] = []
+    found = (ending(job, now_s, pass_s) for job in jobs)
+    return [update for update in found if update is not None]
+
+
+def ending(job: SlurmJob, now_s: float, pass_s: float) -> Update | None:
+    """The same for one job; None where no lease of it is over."""
+    if job.state != "PENDING" or job.fields.get("Priority") == "0":
+        return None
+    fields: dict[str, str] = {}
+    for mark in marks(job):
+        if _over(job, mark, now_s, pass_s):
+            fields |= _restored(job, mark)
+    return Update(job.job_id, fields) if fields else None
+
+
+def judged(
+    jobs: Iterable[SlurmJob], judge: Callable[[SlurmJob], Update | None]
+) -> tuple[list[Update], list[tuple[SlurmJob, Exception]]]:
+    """What `judge` says of each job, and the jobs of which it cannot be said: they must not keep the others waiting."""
+    found: list[Update] = []
+    broken: list[tuple[SlurmJob, Exception]] = []
     for job in jobs:
-        if job.state != "PENDING" or job.fields.get("Priority") == "0":
+        try:
+            update = judge(job)
+        except Exception as error:  # whatever a user may have written there
+            broken.append((job, error))
             continue
-        fields: dict[str, str] = {}
-        for mark in marks(job):
-            if _over(job, mark, now_s, pass_s):
-                fields |= _restored(job, mark)
-        if fields:
-            updates.append(Update(job.job_id, fields))
-    return updates
+        if update is not None:
+            found.append(update)
+    return found, broken
 
 
 def _over(job: SlurmJob, mark: Mark, now_s: float, pass_s: float) -> bool:

@@ -35,6 +35,8 @@ class TickNumbers(NamedTuple):
     moves: Sequence[Move]  # all rows of the journal, so that totals survive a restart
     calibration: float
     paused: bool
+    broken: int = 0  # jobs that are left alone since they break us
+    faults: int = 0  # unexpected errors since the start of the process
 
 
 class _Score(NamedTuple):
@@ -85,7 +87,11 @@ def _tick(seen: TickNumbers) -> Iterator[Metric]:
         ("pal_calibration", "Observed over predicted gain of moves, as the planner uses it.", seen.calibration),
         ("pal_paused", "1 while the tick only looks because slurmctld is busy.", float(seen.paused)),
     )
-    for name, help_text, value in plain:
+    for name, help_text, value in (
+        *plain,
+        ("pal_broken_jobs", "Jobs that are left alone since they make our code raise.", float(seen.broken)),
+        ("pal_faults", "Unexpected errors of this process so far.", float(seen.faults)),
+    ):
         yield GaugeMetricFamily(name, help_text, value=value)
     leases = GaugeMetricFamily("pal_leases", "Node lists of ours on pending jobs.", labels=["kind"])
     for kind in LEASES:

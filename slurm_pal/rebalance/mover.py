@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from slurm_pal.errors import NotNowError, PalError, SlurmError
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import steps
+from slurm_pal.rebalance.aside import blamed
 from slurm_pal.rebalance.journal import PARTITION, Journal, Move, TickLease
 from slurm_pal.rebalance.steps import Act, StepLimits
 from slurm_pal.slurm.client import SlurmClient
@@ -24,15 +25,17 @@ PAUSE_S = 0.3  # before an order that Slurm has refused is given again
 class Mover:
     """The moves of one journal.
 
+    `blame` is told of jobs whose move failed by an error of ours; it gives the line that says so.
     `note` is told what happens: ("move" | "step" | "refused" | an outcome, details as plain
     values: move_id, job_id, user, from, to, gain_s, and step, action, error, detail or at_s
     where they apply).
     """
 
     def __init__(
-        self, journal: Journal, client: SlurmClient, limits: StepLimits, note: Callable[[str, dict[str, object]], None]
-    ) -> None:
-        self._journal, self._client, self._limits, self._note = journal, client, limits, note
+        self, journal: Journal, client: SlurmClient, limits: StepLimits, note: Callable[[str, dict[str, object]], None],
+        blame: Callable[[int, Exception], str] = blamed,
+    ) -> None:  # fmt: skip
+        self._journal, self._client, self._limits, self._note, self._blame = journal, client, limits, note, blame
         self._moves: dict[int, Move] = {}  # job -> its open move
         self._looked_s = 0.0  # when Slurm was last asked
         self._unsure: set[int] = set()  # jobs that an earlier process may not have signalled any more
@@ -71,6 +74,8 @@ class Mover:
                 self._advance(move, jobs.get(job_id), leases.get(job_id), now_s)
             except PalError as error:
                 trouble = error
+            except Exception as error:  # the other moves go on
+                trouble = PalError(self._blame(job_id, error))
         if trouble is not None:
             raise trouble
         return bool(self._moves)

@@ -34,7 +34,7 @@ from slurm_pal.submit.lease import CLOCK_SKEW_S, verdict
 from slurm_pal.submit.means import MEDIAN_SLOWDOWN
 from slurm_pal.submit.request import Request
 
-_KEY = {"nodelist": "ReqNodeList", "move": "ReqNodeList", "exclude": "ExcNodeList"}
+KEY = {"nodelist": "ReqNodeList", "move": "ReqNodeList", "exclude": "ExcNodeList"}
 """Which list a lease of this kind has set."""
 LEAST_INTERVALS = 2.0
 """A job is kept off slow GPUs beforehand only where waiting can pay for more intervals than these."""
@@ -146,7 +146,7 @@ def _chosen(decided: Decision) -> frozenset[str]:
 
 def _back(job: SlurmJob, lease: TickLease | None) -> dict[str, str]:
     """What puts the user's own list back; {} where it is in its place."""
-    return {_KEY[lease.kind]: lease.own} if lease is not None and _whose(job, lease) == "ours" else {}
+    return {KEY[lease.kind]: lease.own} if lease is not None and _whose(job, lease) == "ours" else {}
 
 
 def _clear(job: SlurmJob, lease: TickLease, why: str) -> Wish:

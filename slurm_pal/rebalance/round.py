@@ -7,16 +7,21 @@ fails does not keep the others from being done.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_pal.config import Config
-from slurm_pal.errors import DataError, SlurmError, one_line
-from slurm_pal.files import LEFT_S, hand_to_slurm_user, remove_leftovers, slurm_user_uid, write_atomic
-from slurm_pal.rebalance.leases import Update, expired
+from slurm_pal.errors import DataError, PalError, SlurmError, one_line
+from slurm_pal.files import LEFT_S, remove_leftovers, slurm_user_uid
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.rebalance import pinned, promise
+from slurm_pal.rebalance.aside import Aside, Fault
+from slurm_pal.rebalance.leases import Update, ending, judged
 from slurm_pal.rebalance.observed import collector
+from slurm_pal.rebalance.pinned import Remembered
 from slurm_pal.rebalance.standing import standing
 from slurm_pal.rebalance.table import applications, records
 from slurm_pal.slurm.client import Overview, SlurmClient
@@ -28,6 +33,10 @@ from slurm_pal.store.sure_labels import SureLabels
 from slurm_pal.submit import lease
 
 LATEST_S = 2.0**40  # a moment after the end of every lease, Unix seconds
+BEAT_S = 3.0
+"""Between two heartbeats; palsub believes one for three times as long."""
+AGE, LEAST_AGE_S = 2.5, 10.0
+"""A table is believed for so many intervals, and for no less than this: a round may take its time."""
 CLEARS = "daemon"
 """In the table: somebody takes leases back."""
 
@@ -76,7 +85,9 @@ def site(client: SlurmClient) -> Site:
     return Site(os.geteuid() in (0, whole(number, -1)), name, "ignore_prefer_validation" in words, pairs)
 
 
-def take_back(client: SlurmClient, overview: Overview, now_s: float, pass_s: float) -> tuple[list[Update], list[str]]:
+def take_back(
+    client: SlurmClient, jobs: Iterable[SlurmJob], now_s: float, pass_s: float, aside: Aside
+) -> tuple[list[Update], list[str]]:
     """End the leases that are over; those that were ended, and what went wrong, one line each.
 
     These jobs are asked for once more: a name with a line end in it can look like another
@@ -84,15 +95,17 @@ def take_back(client: SlurmClient, overview: Overview, now_s: float, pass_s: flo
     """
     done: list[Update] = []
     trouble: list[str] = []
-    wanted = expired(overview.jobs, now_s, pass_s)
+    wanted, broken = judged(jobs, lambda job: ending(job, now_s, pass_s))
+    for job, error in broken:
+        aside.add(job, error, now_s)
     try:
-        jobs = client.jobs_of([update.job_id for update in wanted])
+        own = client.jobs_of([update.job_id for update in wanted])
     except SlurmError as error:
         return [], [f"node lists of {len(wanted)} jobs stay for now: {error}"]
     for update in wanted:
         try:
-            job = jobs.get(update.job_id)
-            if job is None or expired([job], now_s, pass_s) != [update]:
+            found = own.get(update.job_id)
+            if found is None or judged([found], lambda job: ending(job, now_s, pass_s))[0] != [update]:
                 continue
             client.update_job(update.job_id, **update.fields)
             done.append(update)
@@ -110,10 +123,12 @@ def write_table(
     soft_features: bool,
     measured: Mapping[str, str] | None = None,
     slurm: Mapping[str, str] | None = None,
+    max_age_s: float = math.inf,
 ) -> Written:
     """Work out the standing answers and write them. `asked_s` is when Slurm was asked, Unix seconds.
 
-    `measured` are the records of what jobs were measured to be (store/sure_labels.py), `slurm` Slurm's configuration.
+    They are believed for `max_age_s`, and for no longer than filter.max_age_s. `measured` are the records of
+    what jobs were measured to be (store/sure_labels.py), `slurm` Slurm's configuration.
     Raises DataError when the table cannot be written.
     """
     policy = config.text("placement", "policy")
@@ -125,20 +140,10 @@ def write_table(
         notes.append(f"placement.policy {policy} cannot be put into a table: {answers.policy} stands in for it")
     path = config.table_path
     # What Slurm was told in the second of the question may not be in its answer.
-    header = Header(_epoch(path, asked_s), int(asked_s), config.number("filter", "max_age_s"), clears)
+    header = Header(_epoch(path, asked_s), int(asked_s), min(config.number("filter", "max_age_s"), max_age_s), clears)
     size = _replace(config, header, records(answers, config, scores.epoch, slurm) | dict(measured or {}))
     pools = len(set(answers.pools.values()))
     return Written(path, size, header, pools, len(answers.nodes), answers.policy, tuple(notes))
-
-
-def retire_table(config: Config, now_s: float) -> None:
-    """From now on nobody takes leases back: say so in the table, so that the filter sets no more.
-
-    Raises DataError when there is no table or it cannot be written.
-    """
-    header, kept = lua_table.read_table(config.table_path)
-    header = header._replace(epoch=max(int(now_s * 1000), header.epoch + 1), clears="")
-    _replace(config, header, kept)
 
 
 def _epoch(path: str, now_s: float) -> int:
@@ -158,14 +163,8 @@ def _replace(config: Config, header: Header, found: Mapping[str, str]) -> int:
     public = sure_labels.without(found)
     private = os.geteuid() in (0, slurm_user_uid())
     data = lua_table.encode(header, found if private else public)
-    for path, text, mode, prepare in (
-        (config.table_path, data, 0o600 if private else 0o644, hand_to_slurm_user if private else None),
-        (config.public_table_path, lua_table.encode(header, public), 0o644, None),
-    ):
-        try:
-            write_atomic(path, text, mode, prepare)
-        except OSError as error:
-            raise DataError(f"table {path} cannot be written ({error.strerror}); the old one, if any, ages") from None
+    lua_table.replace(config.table_path, data, private)
+    lua_table.replace(config.public_table_path, lua_table.encode(header, public), private=False)
     return len(data)
 
 
@@ -174,8 +173,14 @@ class Publisher:
 
     SITE_S = 60.0  # how long Slurm's configuration is believed
 
-    def __init__(self, config: Config, client: SlurmClient, stays: bool) -> None:
+    def __init__(
+        self, config: Config, client: SlurmClient, stays: bool, every_s: float = math.inf, aside: Aside | None = None
+    ) -> None:
+        """`every_s` is the time between two rounds; `aside` has the jobs that break us."""
         self._config, self._client, self._stays = config, client, stays
+        self._every_s, self._promises, self._beat_s = every_s, False, 0.0
+        self.faults: list[str] = []
+        self.aside = aside or Aside(self._tell)
         self._site: Site | None = None
         self._site_s = 0.0
         self._scores_epoch: int | None = None  # of the gpus.txt in place, as far as we have looked
@@ -189,54 +194,104 @@ class Publisher:
         started = time.monotonic()
         overview = self._client.overview(marked=True)
         query_s = time.monotonic() - started
+        self.aside.refresh(frozenset(job.job_id for job in overview.jobs), now_s)
+        self.faults = []
         try:
-            self._observers.take(overview.jobs, now_s)
+            self.aside.run(lambda seen: self._observers.take(seen.jobs, now_s), overview, now_s)
             trouble: tuple[str, ...] = ()
-        except DataError as error:
+        except PalError as error:
             trouble = (one_line(error),)
-        done = self.serve(overview, query_s, now_s)
-        return done._replace(trouble=(*done.trouble, *trouble))
+        done = self.aside.run(lambda seen: self.serve(seen, query_s, now_s, jobs=overview.jobs), overview, now_s)
+        return done._replace(trouble=(*done.trouble, *trouble, *self.faults))
 
-    def serve(self, overview: Overview, query_s: float, now_s: float, others: Collection[int] = frozenset()) -> Round:
+    def _tell(self, job_id: int | None, fault: Fault) -> None:
+        if job_id is not None:
+            self.faults.append(f"job {job_id} is left alone, since it breaks us: {fault.line}")
+
+    def serve(
+        self, overview: Overview, query_s: float, now_s: float, others: Collection[int] = frozenset(),
+        jobs: Sequence[SlurmJob] | None = None,
+    ) -> Round:  # fmt: skip
         """One round on what Slurm answered within `query_s`: leases taken back, heartbeat, table, gpus.txt.
 
         `now_s` is when Slurm was asked; the lists of the jobs `others` are looked after by
-        somebody else. Raises SlurmError when its configuration is not known and cannot be had.
+        somebody else. `jobs` are those of `overview` as they were before any was set aside.
+        Raises SlurmError when its configuration is not known and cannot be had.
         """
         known = self.known_site(now_s)
         self._tidy(now_s)
         ended: list[Update] = []
         trouble: list[str] = []
         clears = CLEARS if self._stays and known.may_clear else ""
-        if clears:
-            mine = overview._replace(jobs=tuple(job for job in overview.jobs if job.job_id not in others))
-            ended, trouble = take_back(self._client, mine, now_s, self._config.number("submit", "lease_pass_s"))
-            trouble += self._beat(now_s)
+        if clears and (unable := self._promise()):
+            clears, trouble = "", [unable]
+        self._promises = bool(clears)
+        if self._stays and known.may_clear:
+            mine = [job for job in (overview.jobs if jobs is None else jobs) if job.job_id not in others]
+            pass_s = self._config.number("submit", "lease_pass_s")
+            ended, more = take_back(self._client, mine, now_s, pass_s, self.aside)
+            trouble += [*more, *self._beat(now_s)]
         elif self._stays:
             trouble.append(f"leases are not taken back: only SlurmUser ({known.slurm_user}) and root may do that")
         table, gpus_written = None, False
         try:
             scores = snapshot.read(self._config.snapshot_path)
             measured = self._labels.records(now_s)
-            soft = known.soft_features
-            table = write_table(self._config, overview, scores, now_s, clears, soft, measured, known.pairs)
+            soft, age_s = known.soft_features, max(LEAST_AGE_S, AGE * self._every_s)
+            table = write_table(self._config, overview, scores, now_s, clears, soft, measured, known.pairs, age_s)
             gpus_written = self._write_gpus(scores)
         except DataError as error:
             trouble.append(one_line(error))
         return Round(query_s, tuple(ended), table, gpus_written, tuple(trouble))
 
+    def _promise(self) -> str:
+        """Say on disk that lists may stand that rely on this process; why that cannot be, "" where it can."""
+        try:
+            promise.make(self._config.table_path)
+        except OSError as error:
+            path = promise.promise_path(self._config.table_path)
+            return f"{path} cannot be written ({error.strerror}): nobody is promised that lists are taken back"
+        return ""
+
+    def alive(self, now_s: float) -> None:
+        """Between two rounds: palsub believes a heartbeat for a few seconds only."""
+        if self._promises and not 0 <= now_s - self._beat_s < BEAT_S:
+            self._beat(now_s)
+
+    def silent(self) -> None:
+        """A round came to nothing: the heartbeat ages until one succeeds."""
+        self._promises = False
+
+    def take_over(self, known: Remembered) -> list[str]:
+        """At the start: end the lists that an earlier publisher left, of which nobody knows how old they are.
+
+        What went wrong, one line each. Raises SlurmError.
+        """
+        if not promise.made(self._config.table_path):
+            return []
+        ended = pinned.take_back(self._client, known, time.time())
+        if not ended.trouble:
+            self.kept()
+        return [*ended.trouble]
+
+    def kept(self) -> None:
+        """No list stands any more that relies on this process."""
+        promise.kept(self._config.table_path)
+
     def stop(self, now_s: float) -> None:
         """From now on nobody promises anything; what was promised is for `take_back_all`."""
+        self._promises = False
         lease.end_heartbeat(self._config.snapshot_path)
         with contextlib.suppress(DataError):  # no table, no promise
-            retire_table(self._config, now_s)
+            lua_table.retire(self._config.table_path, now_s)
 
     def take_back_all(self) -> tuple[list[Update], list[str]]:
         """End every lease, since nobody will be there to end it in time; as `take_back` does. Raises SlurmError."""
         if self._site is None or not self._site.may_clear:
             return [], []
         overview = self._client.overview(marked=True)
-        return take_back(self._client, overview, LATEST_S, self._config.number("submit", "lease_pass_s"))
+        pass_s = self._config.number("submit", "lease_pass_s")
+        return take_back(self._client, overview.jobs, LATEST_S, pass_s, self.aside)
 
     def known_site(self, now_s: float) -> Site:
         """Slurm's configuration, asked for once a minute. Raises SlurmError."""
@@ -257,7 +312,9 @@ class Publisher:
 
     def _beat(self, now_s: float) -> list[str]:
         try:
-            lease.beat(self._config.snapshot_path, now_s)
+            if self._promises:
+                lease.beat(self._config.snapshot_path, now_s, BEAT_S)
+                self._beat_s = now_s
         except OSError as error:
             path = self._config.snapshot_path + ".heartbeat"
             return [f"{path} cannot be written ({error.strerror}): palsub does not know that leases are taken back"]

@@ -18,11 +18,13 @@ from slurm_pal.config import Config
 from slurm_pal.errors import PalError, SlurmError, one_line
 from slurm_pal.hostlist import fold
 from slurm_pal.jobs import SlurmJob
+from slurm_pal.notify import ALIVE, notify
 from slurm_pal.rebalance import levers, metrics, sharing, story
+from slurm_pal.rebalance.aside import Aside, Fault, blamed
 from slurm_pal.rebalance.deciding import Decided, Decider
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.intake import Intake
-from slurm_pal.rebalance.journal import PARTITION, Journal
+from slurm_pal.rebalance.journal import BREAKS, PARTITION, Journal
 from slurm_pal.rebalance.leases import in_force
 from slurm_pal.rebalance.metrics import TickNumbers
 from slurm_pal.rebalance.mover import Mover, StepLimits
@@ -69,16 +71,21 @@ class Tick:
         self, config: Config, client: SlurmClient, counted: Counted, journal: Journal, role: Role,
         publisher: Publisher | None, log: EventLog, *, act: bool, last: bool = False, appends: bool = False,
     ) -> None:  # fmt: skip
+        self._now_s = 0.0
         self._config, self._client, self._counted, self._journal, self._role = config, client, counted, journal, role
         self._publisher, self._log, self._act = publisher, log, act
         self._again_s = LAST_S if last else AGAIN_S
         self._decider = Decider(config, journal, role, appends)
-        self._hand = Hand(client, journal, role, log)
+        self._hand = Hand(client, journal, role, log, self._blame)
         limits = StepLimits(ack_limit_s=config.number("rebalance", "ack_limit_s"), start_limit_s=self.pass_s)
-        self._mover = Mover(journal, client, limits, self._note)
+        self._mover = Mover(journal, client, limits, self._note, self._blame)
         self._intake = Intake(config) if publisher else None
         self._observers = collector(config, bool(publisher)) if publisher or role.name != "slurm-user" else None
         self._trouble: list[str] = []
+        self._aside = Aside(self._tell_fault)
+        if publisher is not None:
+            publisher.aside = self._aside
+        self._anew = True  # this process has not looked yet
         self._recovered = False
         self._beginning: dict[int, SlurmJob] = {}  # jobs whose moves begin just now
 
@@ -91,7 +98,7 @@ class Tick:
 
     def run(self, now_s: float) -> Outcome:
         """One tick at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
-        self._trouble, started = [], time.monotonic()
+        self._trouble, started, self._now_s = [], time.monotonic(), now_s
         queries, orders = self._counted.queries, self._counted.orders
         paused = busy(self._client.statistics(), int(self._config.number("rebalance", "busy_threads")))
         intake, publisher = self._intake, self._publisher
@@ -99,22 +106,30 @@ class Tick:
         asked_s = time.monotonic()
         overview = self._client.overview(marked=True)
         query_s = time.monotonic() - asked_s
+        every, overview = overview, self._aside.without(overview)
         if observers := self._observers:
-            self._try(lambda: observers.take(overview.jobs, now_s), 0)
+            self._each(lambda seen: observers.take(seen.jobs, now_s), every, 0)
         since_s = self._try(lambda: self._since_last(now_s), self._config.number("rebalance", "interval_s"))
         if self._act:  # first of all: what cannot be remembered must not be begun
             paused = self._try(lambda: self._ticked(now_s), "the journal cannot be written") or paused
         ours: frozenset[int] = self._try(self._looked_after, frozenset())
         shared: frozenset[int] = self._try(lambda: frozenset(self._journal.leases(PARTITION)), frozenset())
-        published = self._try(lambda: publisher.serve(overview, query_s, now_s, ours), None) if publisher else None
+        published = (
+            self._each(lambda seen: publisher.serve(seen, query_s, now_s, ours, every.jobs), every, None)
+            if publisher
+            else None
+        )
         self._trouble += published.told if published else ()
         if self._act:
             self._try(lambda: self._recover(now_s), None)
-            self._try(lambda: self._settle(overview), None)
-        decided = self._try(lambda: self._decider.decide(overview, now_s, self._interval(since_s)), Decided())
+            self._each(self._settle, every, None)
+        interval_s = self._interval(since_s)
+        decided = self._each(lambda seen: self._decider.decide(seen, now_s, interval_s), every, Decided())
         self._trouble += filter(None, (decided.trouble,))
+        overview = self._aside.without(every)
         if self._act:
-            self._do(decided, overview, paused, now_s)
+            self._do(decided, every, paused, now_s)
+            self._try(lambda: self._leave_alone(every, now_s), None)
             kept_off = [wish.job_id for wish in decided.wishes if wish.could_start]
             held = ours | shared
             waits = {job_id: since_s if job_id in held else self._interval(since_s) for job_id in kept_off}
@@ -128,26 +143,64 @@ class Tick:
             self._try(lambda: self._measure(seen, time.monotonic() - started), None)
         return seen._replace(trouble=tuple(dict.fromkeys(self._trouble)))
 
-    def _do(self, decided: Decided, overview: Overview, paused: str, now_s: float) -> None:
-        self._try(lambda: self._end_leases(overview, () if paused else decided.wishes, now_s), None)
+    def _do(self, decided: Decided, every: Overview, paused: str, now_s: float) -> None:
+        self._each(lambda seen: self._end_leases(seen, () if paused else decided.wishes, now_s), every, None)
         if not paused:
-            self._try(lambda: self._change_nodes(decided, overview), None)
-            self._try(lambda: self._carry_wishes(decided.wishes, overview, now_s), None)
-            self._try(lambda: self._begin_moves(decided, overview, now_s), None)
+            self._each(lambda seen: self._change_nodes(decided, seen), every, None)
+            self._each(lambda seen: self._carry_wishes(decided.wishes, seen, now_s), every, None)
+            self._each(lambda seen: self._begin_moves(decided, seen, now_s), every, None)
+
+    def _leave_alone(self, every: Overview, now_s: float) -> None:
+        """Jobs that break us are left alone, and `pal doctor` shows them."""
+        free = self._aside.refresh(frozenset(job.job_id for job in every.jobs), now_s)
+        known = {} if self._anew else self._journal.broken()
+        with self._journal.together():
+            if self._anew:  # by an earlier process, which may have been an older release
+                self._journal.mend()
+                self._anew = False
+            for job_id in free:
+                self._journal.mend(job_id)
+            for job_id, one in self._aside.jobs().items():
+                if job_id not in known:
+                    self._journal.hands_off(job_id, f"{BREAKS}{one.fault.line}", now_s)
+
+    def alive(self, now_s: float) -> None:
+        """Between two ticks, and between two commands of one: say that we live, to palsub and to the watchdog."""
+        notify(ALIVE)
+        if self._publisher is not None:
+            self._publisher.alive(now_s)
+
+    def failed(self) -> None:
+        """A tick came to nothing: nobody is promised anything until one succeeds."""
+        if self._publisher is not None:
+            self._publisher.silent()
 
     def advance(self, now_s: float) -> bool:
         """One look at the moves under way; whether there are any. Raises SlurmError, DataError."""
+        self._now_s = now_s
         if not self._act:
             return False
         self._recover(now_s)
         return self._mover.step(now_s)
+
+    def _each(self, part: Callable[[Overview], T], every: Overview, otherwise: T) -> T:
+        """A part that looks at jobs: those that break it are set aside, and it is done for all others."""
+        return self._try(lambda: self._aside.run(part, every, self._now_s), otherwise)
 
     def _try(self, part: Callable[[], T], otherwise: T) -> T:
         try:
             return part()
         except (PalError, OSError) as error:
             self._trouble.append(one_line(error))
-            return otherwise
+        except Exception as error:
+            self._trouble.append(f"internal error, {self._aside.told(error).line}")
+        return otherwise
+
+    def _tell_fault(self, job_id: int | None, fault: Fault) -> None:
+        about = {"job_id": job_id} if job_id is not None else {}
+        self._log.write(self._now_s, "fault", **about, error=fault.line, trace=fault.trace)
+        if job_id is not None:
+            self._trouble.append(f"job {job_id} is left alone, since it breaks us: {fault.line}")
 
     def _since_last(self, now_s: float) -> float:
         """How long the last tick is ago: by that much jobs may have waited because of us."""
@@ -165,6 +218,11 @@ class Tick:
     def _interval(self, since_s: float) -> float:
         """How soon the next tick is to be expected, by how long the last one is ago."""
         return since_s if since_s <= LONGEST_INTERVAL_S else self._config.number("rebalance", "interval_s")
+
+    def _blame(self, job_id: int, error: Exception) -> str:
+        """An order for one job, or a move of it, failed by an error of ours; the line that says so."""
+        self._aside.told(error, job_id)
+        return blamed(job_id, error)
 
     def _recover(self, now_s: float) -> None:
         if not self._recovered:
@@ -258,7 +316,7 @@ class Tick:
         kinds = Counter(lease.kind for lease in leases)
         numbers = TickNumbers(
             seen.at_s, tick_s, seen.queries, seen.query_s, scores, kinds, self._journal.moves(),
-            seen.decided.calibration, bool(seen.paused),
+            seen.decided.calibration, bool(seen.paused), len(self._aside.jobs()), self._aside.faults,
         )  # fmt: skip
         metrics.write(path, numbers)
 
@@ -297,6 +355,8 @@ class Tick:
         publisher = self._publisher
         if publisher is not None:
             self._trouble += self._try(lambda: publisher.take_back_all()[1], [])
+            if not self._trouble and not self._try(lambda: len(self._journal.open_moves()), 1):
+                publisher.kept()
         return self._trouble
 
     def withdraw(self, now_s: float) -> list[str]:

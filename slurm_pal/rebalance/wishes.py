@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurm_pal.errors import BusyError, DataError, NotNowError, SlurmError
 from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import story
+from slurm_pal.rebalance.aside import blamed
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.journal import PARTITION, Journal, TickLease
 from slurm_pal.rebalance.retarget import Wish
@@ -16,7 +17,7 @@ from slurm_pal.rebalance.role import Role
 from slurm_pal.rebalance.sharing import CHANGED
 from slurm_pal.slurm.client import SlurmClient
 
-_REPLACED, REFUSED = "another list takes its place", "Slurm refused: "
+REPLACED, REFUSED = "another list takes its place", "Slurm refused: "
 """How the ends of lists are explained whose update may not have come through, or may have nevertheless."""
 _NOT_NOW = "Slurm has the job in its hands"
 AGAIN_S = (0.1, 0.2, 0.3)
@@ -30,8 +31,12 @@ DOUBT_S = 900.0
 class Hand:
     """Carries wishes out for one role."""
 
-    def __init__(self, client: SlurmClient, journal: Journal, role: Role, log: EventLog) -> None:
-        self._client, self._journal, self._role, self._log = client, journal, role, log
+    def __init__(
+        self, client: SlurmClient, journal: Journal, role: Role, log: EventLog,
+        blame: Callable[[int, Exception], str] = blamed,
+    ) -> None:  # fmt: skip
+        """`blame` is told of jobs for which an order failed by an error of ours; it gives the line that says so."""
+        self._client, self._journal, self._role, self._log, self._blame = client, journal, role, log, blame
         self._doubtful: set[int] | None = None  # jobs whose list may not be as journalled; None: all
         self._since_s = journal.last_tick_s() - DOUBT_S
 
@@ -73,10 +78,10 @@ class Hand:
         return {(lease.job_id, lease.kind == PARTITION): (lease, why) for lease, why, _ in ended}
 
     def _settle(self, job: SlurmJob, lease: TickLease | None, last: tuple[TickLease, str] | None) -> None:
-        if last is None or (lease is not None and _bears(job, lease)):
+        if last is None or (lease is not None and bears(job, lease)):
             return
         other, why = last
-        if why.startswith((_REPLACED, REFUSED)) and _bears(job, other):
+        if why.startswith((REPLACED, REFUSED)) and bears(job, other):
             self._journal.lease(other)
 
     def carry_out(
@@ -103,13 +108,16 @@ class Hand:
         """Whether this wish is over, well or not; False where Slurm may take it in a moment."""
         if job is not None and wish.job_id in comments:
             job = job._replace(fields=job.fields | {"AdminComment": comments[wish.job_id]})
-        told = self._told(wish, job, now_s) if wish.fields else {}
+        told: dict[str, str] = {}
         try:
+            told = self._told(wish, job, now_s) if wish.fields else {}
             said = self._one(wish, told, now_s)
         except NotNowError:
             return False
         except (DataError, BusyError) as error:
             said = str(error)
+        except Exception as error:  # the others are carried out
+            said = self._blame(wish.job_id, error)
         trouble.append(said)
         if told and not said:
             comments[wish.job_id] = told["AdminComment"]
@@ -145,7 +153,7 @@ class Hand:
         """Journal a lease; one with another list, which the job may still bear, is not forgotten."""
         with self._journal.together():
             if before is not None and (before.kind, before.ours) != (lease.kind, lease.ours):
-                self._journal.end_lease(lease.job_id, _REPLACED, now_s, lease.kind)
+                self._journal.end_lease(lease.job_id, REPLACED, now_s, lease.kind)
             self._journal.lease(lease)
 
     def _give_up(self, wish: Wish, before: TickLease | None, why: str, now_s: float) -> None:
@@ -164,7 +172,7 @@ class Hand:
         return {} if text is None else {"AdminComment": text}
 
 
-def _bears(job: SlurmJob, lease: TickLease) -> bool:
+def bears(job: SlurmJob, lease: TickLease) -> bool:
     """Whether the list of this lease is in force."""
     if lease.kind == PARTITION:
         return frozenset(job.partition.split(",")) == frozenset(lease.ours.split(","))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from slurm_pal.slurm.client import Completed, Runner
 
@@ -14,6 +14,8 @@ class Counted:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.after: Callable[[], None] = lambda: None
+        """Called after each command: each has a time limit of its own, so whoever runs them lives."""
         self.queries = 0
         self.orders = 0
 
@@ -22,4 +24,7 @@ class Counted:
             self.orders += 1
         else:
             self.queries += 1
-        return self._runner(argv, stdin)
+        try:
+            return self._runner(argv, stdin)
+        finally:
+            self.after()

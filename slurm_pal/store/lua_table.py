@@ -11,12 +11,15 @@ of a few plain characters, and names that are not are refused here.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from slurm_pal.config import public_table
 from slurm_pal.errors import DataError
-from slurm_pal.files import read_trusted
+from slurm_pal.files import hand_to_slurm_user, read_trusted, write_atomic
 
 SCHEMA = "pal.table/1"
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -66,6 +69,26 @@ def encode(header: Header, records: Mapping[str, str]) -> bytes:
             raise DataError(f"the record {key!r} = {value[:80]!r} cannot stand in the filter's table")
         lines.append(f'["{key}"] = "{value}",')
     return "\n".join([*lines, f'["end"] = "{header.epoch}" }}', ""]).encode()
+
+
+def retire(path: str, now_s: float) -> None:
+    """From now on nobody takes leases back: say so in the table and in the public one beside it.
+
+    So the filters set no more. Raises DataError when there is no table or one cannot be written.
+    """
+    for place in (path, public_table(path)):
+        if place == path or os.path.exists(place):
+            header, kept = read_table(place)
+            header = header._replace(epoch=max(int(now_s * 1000), header.epoch + 1), clears="")
+            replace(place, encode(header, kept), private=not os.stat(place).st_mode & stat.S_IROTH)
+
+
+def replace(path: str, data: bytes, private: bool) -> None:
+    """Put a table in the place of the old one; a private one is for slurmctld alone. Raises DataError."""
+    try:
+        write_atomic(path, data, 0o600 if private else 0o644, hand_to_slurm_user if private else None)
+    except OSError as error:
+        raise DataError(f"table {path} cannot be written ({error.strerror}); the old one, if any, ages") from None
 
 
 def read_table(path: str) -> Table:

@@ -20,6 +20,8 @@ from slurm_pal.submit import state
 
 SCHEMA = "pal.lease/1"
 HEARTBEAT_SCHEMA = "pal.heartbeat/1"
+BEATS = 3.0
+"""A heartbeat is believed for so many of its own intervals."""
 CLOCK_SKEW_S = 5.0
 """A heartbeat may be this far in the future: login nodes and controller have clocks of their own."""
 
@@ -58,9 +60,9 @@ def verdict(reason: str, made_s: float, until_s: float, pass_s: float, now_s: fl
     return "clear" if now_s >= until_s + grace_s else "wait"
 
 
-def beat(snapshot_path: str, at_s: float) -> None:
-    """Say that a daemon lives that clears leases. Raises OSError when it cannot be written."""
-    text = json.dumps({"schema": HEARTBEAT_SCHEMA, "at_s": at_s, "clears_leases": True})
+def beat(snapshot_path: str, at_s: float, every_s: float) -> None:
+    """Say that a daemon lives that clears leases, and says so every `every_s`. Raises OSError when that fails."""
+    text = json.dumps({"schema": HEARTBEAT_SCHEMA, "at_s": at_s, "every_s": every_s, "clears_leases": True})
     write_atomic(snapshot_path + ".heartbeat", text + "\n", 0o644)
 
 
@@ -70,12 +72,16 @@ def end_heartbeat(snapshot_path: str) -> None:
 
 
 def heartbeat_fresh(snapshot_path: str, now_s: float, max_age_s: float) -> bool:
-    """Whether a daemon lives that clears leases; a beat from the future (clock set back) does not count."""
+    """Whether a daemon lives that clears leases; a beat from the future (clock set back) does not count.
+
+    It may miss two of its beats, and is believed for `max_age_s` at most.
+    """
     try:
         beat = json.loads(read_trusted(snapshot_path + ".heartbeat"))
         if beat.get("schema") != HEARTBEAT_SCHEMA or beat.get("clears_leases") is not True:
             return False
-        return -CLOCK_SKEW_S <= now_s - float(beat["at_s"]) <= max_age_s
+        age_s = min(max_age_s, BEATS * float(beat.get("every_s", max_age_s)))
+        return -CLOCK_SKEW_S <= now_s - float(beat["at_s"]) <= age_s
     except (OSError, DataError, ValueError, TypeError, KeyError, AttributeError):
         return False
 

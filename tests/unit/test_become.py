@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurm_pal.cli import pal_rebalance
+from slurm_pal import become as giving_up
 
 NOBODY = pwd.getpwnam("nobody")
 
@@ -41,9 +41,9 @@ class Process:
         self.done.append(("setuid", uid))
 
 
-def become(monkeypatch: pytest.MonkeyPatch, process: Process, mine: bool = False) -> list[tuple[str, object]]:
-    monkeypatch.setattr(pal_rebalance, "os", process)
-    pal_rebalance._become_slurm_user(mine)
+def become(monkeypatch: pytest.MonkeyPatch, process: Process) -> list[tuple[str, object]]:
+    monkeypatch.setattr(giving_up, "os", process)
+    giving_up.slurm_user()
     return process.done
 
 
@@ -65,23 +65,22 @@ def test_root_becomes_slurm_user_where_the_files_are_his(slurm_conf: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("uid", "owner", "mine", "slurm_user"),
+    ("uid", "owner", "slurm_user"),
     [
-        (0, NOBODY.pw_uid, True, "nobody"),  # --mine: root's own jobs
-        (0, 0, False, "nobody"),  # the files are root's
-        (0, 1, False, "nobody"),  # or somebody else's
-        (0, None, False, "nobody"),  # or not there yet
-        (0, 0, False, "root"),
-        (0, NOBODY.pw_uid, False, "no_such_user"),
-        (NOBODY.pw_uid, NOBODY.pw_uid, False, "nobody"),  # SlurmUser already
-        (1, NOBODY.pw_uid, False, "nobody"),
+        (0, 0, "nobody"),  # the files are root's
+        (0, 1, "nobody"),  # or somebody else's
+        (0, None, "nobody"),  # or not there yet
+        (0, 0, "root"),
+        (0, NOBODY.pw_uid, "no_such_user"),
+        (NOBODY.pw_uid, NOBODY.pw_uid, "nobody"),  # SlurmUser already
+        (1, NOBODY.pw_uid, "nobody"),
     ],
 )
 def test_everybody_else_stays_who_he_is(
-    slurm_conf: Path, monkeypatch: pytest.MonkeyPatch, uid: int, owner: int | None, mine: bool, slurm_user: str
+    slurm_conf: Path, monkeypatch: pytest.MonkeyPatch, uid: int, owner: int | None, slurm_user: str
 ) -> None:
     slurm_conf.write_text(f"SlurmUser={slurm_user}\n")
-    assert become(monkeypatch, Process(uid, owner), mine) == []
+    assert become(monkeypatch, Process(uid, owner)) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has powers to give up")
@@ -89,7 +88,7 @@ def test_nothing_of_root_is_left(slurm_conf: Path, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     os.chown(tmp_path / "state", NOBODY.pw_uid, NOBODY.pw_gid)
     program = (
-        "import os\nfrom slurm_pal.cli import pal_rebalance\npal_rebalance._become_slurm_user(False)\n"
+        "import os\nfrom slurm_pal import become\nbecome.slurm_user()\n"
         "print(*os.getresuid(), *os.getresgid(), *os.getgroups())\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
