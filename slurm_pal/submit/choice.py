@@ -24,9 +24,11 @@ before `--` or the script name, are palsub's:
                      random)
   --pal-watch        a small process of yours takes node lists back from jobs that wait
   --pal-movable[=S]  the job may be moved to better GPUs while it runs: it is requeued, and
-                     starts anew; S: at most so many seconds of work are lost by that
+                     starts anew, its output kept by --open-mode=append; S: at most so many
+                     seconds of work are lost by that
   --pal-checkpoint CMD   movable, and CMD writes a checkpoint first: a shell command, or the
-                     name of a signal that the program takes
+                     name of a signal that the program takes; to exit with 85 after it
+                     means to be started again, any other exit is the end of the job
   --pal-observe[=S]  see in the first S seconds of the job itself how much it suffers from slow
                      GPUs, so that later jobs of its name need not be told; 0: not this one
   --pal-explain      tell on stderr what was decided, and why
