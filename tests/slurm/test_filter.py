@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,43 @@ def test_srun_and_salloc_are_placed_as_well(site: Site, words: tuple[str, ...]) 
     done = site.run(*words, "sh", "-c", "echo at $SLURM_JOB_NODELIST")
     assert done.returncode == 0, done.stderr
     assert "at n1" in done.stdout
+
+
+def test_the_mark_of_a_movable_job_says_whether_its_output_is_kept(site: Site, tmp_path: Path) -> None:
+    """In slurmctld as far as script and environment show it; in the client append is asked for."""
+    script = tmp_path / "job.sh"
+    body = f"#!/bin/bash\n#SBATCH --gres=gpu:1 -o {tmp_path}/%j\n#PAL movable\necho run\nsleep 60\n"
+    script.write_text(body)
+    silent = site.job(int(site.run("sbatch", "--parsable", str(script)).stdout))
+    assert "Not moved while it runs: a move would empty its output" in site.run(*EXPLAIN, str(silent.job_id)).stdout
+    by_variable = site.run("env", "SBATCH_OPEN_MODE=append", "sbatch", "--parsable", str(script))
+    script.write_text(body.replace("#PAL", "#SBATCH --open-mode append\n#PAL"))
+    by_script = site.run("sbatch", "--parsable", str(script))
+    marks = [mark(job) for job in (silent, site.job(int(by_variable.stdout)), site.job(int(by_script.stdout)))]
+    assert [(said["mov"], said.get("app")) for said in marks] == [("1", None), ("1", "1"), ("1", "1")]
+    assert "would empty" not in site.run(*EXPLAIN, by_script.stdout.strip()).stdout
+
+    script.write_text(body)
+    for name in ("cli_filter.lua", "pal.lua"):
+        (tmp_path / name).write_bytes((files("slurm_pal") / "etc" / name).read_bytes())
+    conf = Path(site.env["SLURM_CONF"]).read_text()
+    (tmp_path / "slurm.conf").write_text(f"{conf}\nCliFilterPlugins=lua\n")
+    done = site.run("env", f"SLURM_CONF={tmp_path}/slurm.conf", "sbatch", "--parsable", str(script))
+    assert done.returncode == 0, done.stderr
+    number = int(done.stdout)
+    assert ";mov=1;app=1;" in site.job(number).comment
+    site.wait(number, lambda job: job.state == "RUNNING")
+    until(lambda: (tmp_path / str(number)).exists() and "run" in (tmp_path / str(number)).read_text())
+    site.run("scontrol", "requeue", str(number))
+    site.wait(number, lambda job: job.state == "RUNNING" and job.restarts == 1)
+    until(lambda: (tmp_path / str(number)).read_text().splitlines().count("run") == 2)
+
+
+def until(wanted: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not wanted():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
 
 
 def test_arrays_and_hetjobs_are_taken_as_they_are(site: Site) -> None:

@@ -220,6 +220,33 @@ def test_explain_tells_the_words_to_the_owner_and_not_to_others(site: Path, monk
     assert "What the tick did" not in invoke("explain", "8").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "slurm", "why"),
+    [
+        ("pal:job=A;mov=1", "0", "a move would empty its output"),
+        ("pal:job=A;mov=1", "1", ""),
+        ("pal:job=A;mov=1", "", "a move would empty its output"),  # slurmctld does not answer
+        ("pal:job=A;mov=1;app=1", "0", ""),
+        ("pal:job=A", "0", ""),  # nobody said that it may be moved
+        ("", "0", ""),
+    ],
+)
+def test_explain_tells_why_a_movable_job_stays(
+    words: str, slurm: str, why: str, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def config(self: CliClient) -> dict[str, str]:
+        if not slurm:
+            raise SlurmError("slurmctld is down")
+        return {"JobFileAppend": slurm}
+
+    one = job(7, "anna")._replace(comment=words, fields={"BatchFlag": "1", "Requeue": "1"})
+    monkeypatch.setattr(CliClient, "job", lambda self, number: one)
+    monkeypatch.setattr(CliClient, "config", config)
+    told = json.loads(invoke("explain", "7", "--json").stdout)["not_moved"]
+    assert (told is None) == (not why) and why in (told or "")
+    assert ("Not moved while it runs" in invoke("explain", "7").stdout) == bool(why)
+
+
 def test_explain_of_a_job_that_slurm_has_forgotten_is_in_the_journal(site: Path) -> None:
     with journal() as book:
         finished(book, MOVE._replace(job_id=9))
