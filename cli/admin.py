@@ -103,9 +103,9 @@ def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: b
     if not parts and not found.plugin:
         todo += plan.Plan(notes=("pal_spank.so is not found, so no --pal-class for sbatch: make -C spank install",))
     if _carry_out(found, todo, act):
-        click.echo(_AFTER_INSTALL)
+        common.say(*_AFTER_INSTALL.split("\n"))
         if shipped.SPANK in wanted:
-            click.echo(_AFTER_SPANK)
+            common.say(*_AFTER_SPANK.split("\n"))
 
 
 @admin.command()
@@ -120,7 +120,7 @@ def uninstall(conf: str | None, act: bool) -> None:
     found = site.read(_use(conf), settings.load())
     todo = plan.uninstall(found)
     if _carry_out(found, todo, act):
-        click.echo(_AFTER_UNINSTALL)
+        common.say(*_AFTER_UNINSTALL.split("\n"))
 
 
 @admin.command(name="status")
@@ -167,18 +167,15 @@ def units_command(folder: str | None, conf: str | None) -> None:
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_atomic(path, text)
-        click.echo(f"write {path}")
-    click.echo(_AFTER_UNITS.format(dir=folder.rstrip("/") or "/"))
+        common.say(f"write {path}")
+    common.say(*_AFTER_UNITS.format(dir=folder.rstrip("/") or "/").split("\n"))
 
 
 def _print_items(items: list[status.Item], colored: bool) -> None:
     colours = {"ok": "green", "note": "cyan", "absent": None, "wrong": "red"}
     for item in items:
-        mark = f"{item.state:6}"
-        shown = click.style(mark, fg=colours[item.state]) if colored else mark
-        click.echo(f"{shown}  {item.part:9}  {item.text}", color=colored)
-        if item.mend:
-            click.echo(f"{'':19}-> {item.mend}")
+        text = f"{item.part:9}  {item.text}"
+        common.say_finding(f"{item.state:6}", colours[item.state], text, item.mend, colored)
 
 
 def _use(conf: str | None) -> str:
@@ -201,17 +198,18 @@ def _show(todo: plan.Plan, act: bool) -> None:
     for step in todo.steps:
         target = f" -> {step.new}" if step.action == "link" else ""
         size = f" ({len(step.new)} characters)" if step.action == "copy" else ""
-        click.echo(f"{'' if act else 'would '}{_VERBS[step.action]} {step.path}{target}{size}: {step.why}")
+        common.say(f"{'' if act else 'would '}{_VERBS[step.action]} {step.path}{target}{size}: {step.why}")
         if step.action == "edit":
-            click.echo(_diff(step))
+            common.say(*_diff(step))
     for note in todo.notes:
-        click.echo(f"note: {note}")
+        common.say(f"note: {note}")
 
 
-def _diff(step: plan.Step) -> str:
+def _diff(step: plan.Step) -> list[str]:
     old, new = _shown_lines(step.old or ""), _shown_lines(step.new)
     before = step.path if step.old is not None else os.devnull
-    return "\n".join(difflib.unified_diff(old, new, before, step.path, lineterm="", n=2))
+    found = difflib.unified_diff(old, new, before, step.path, lineterm="", n=2)
+    return [part for line in found for part in line.split("\n")]
 
 
 def _shown_lines(text: str) -> list[str]:
@@ -226,17 +224,17 @@ def _carry_out(found: plan.Site, todo: plan.Plan, act: bool) -> bool:
     reasons = _against(found, todo, act)
     _show(todo, act and not reasons)
     for reason in reasons:
-        click.echo(f"cannot: {reason}", err=True)
+        common.say(f"cannot: {reason}", err=True)
     if reasons:
         raise PalError(f"nothing was changed, for {len(reasons)} {'reason' if len(reasons) == 1 else 'reasons'} above")
     if not todo.steps:
-        click.echo("nothing to change")
+        common.say("nothing to change")
         return False
     if not act:
-        click.echo("Slurm's parser takes the new files. Nothing was changed; --apply does it.")
+        common.say("Slurm's parser takes the new files. Nothing was changed; --apply does it.")
         return False
     for backup in apply.carry_out(todo, time.time()):
-        click.echo(f"backup: {backup}")
+        common.say(f"backup: {backup}")
     return True
 
 

@@ -14,6 +14,7 @@ import click
 
 from slurm_pal import __version__
 from slurm_pal.errors import Exit, PalError, UsageError, one_line
+from slurm_pal.terminal import visible
 
 if TYPE_CHECKING:
     from slurm_pal.config import Config  # `pal progress` does without
@@ -88,6 +89,24 @@ def _drop_unsaid() -> None:
 def print_json(thing: str, body: dict[str, Any]) -> None:
     """Print `body` with its schema first, e.g. `"schema": "pal.gpus/1"`."""
     click.echo(json.dumps({"schema": f"pal.{thing}/1", **body}, indent=2, allow_nan=False))
+
+
+def say(*lines: str, err: bool = False, color: bool | None = None, **style: Any) -> None:  # noqa: ANN401 - as click's
+    """Print lines, what users wrote in them included: no character gets to the terminal that it would act on.
+
+    The one place where commands print text. `style` is for `click.style`; what is coloured within a line, and
+    files that go to standard output, are for `click.echo`.
+    """
+    for line in lines:
+        text = visible(line)
+        click.echo(click.style(text, **style) if style else text, err=err, color=color)
+
+
+def say_finding(mark: str, tint: str | None, text: str, mend: str, colored: bool) -> None:
+    """Print one finding of a check, and on a line of its own what mends it."""
+    click.echo(f"{click.style(mark, fg=tint) if colored else mark}  {visible(text)}", color=colored)
+    if mend:
+        say(f"{'':19}-> {mend}")
 
 
 def use_color(choice: str) -> bool:

@@ -53,7 +53,7 @@ def compare(before: str, after: str, as_json: bool) -> None:
     if as_json:
         common.print_json("compare", _json(spans, found))
     else:
-        click.echo("\n".join(_lines(spans, found)))
+        common.say(*_lines(spans, found))
 
 
 def resolve(name: str, known: Sequence[SweepSpan]) -> SweepSpan:

@@ -21,6 +21,6 @@ def demo(seed: int, as_json: bool) -> None:
     # Ended by a signal the demonstration still takes its lab down.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="pal-demo-", ignore_cleanup_errors=True) as directory:
-        ratios = demonstrate(directory, seed, say=(lambda line: None) if as_json else click.echo)
+        ratios = demonstrate(directory, seed, say=(lambda line: None) if as_json else common.say)
     if as_json:
         common.print_json("demo", {"seed": seed, "completion_ratio": ratios})

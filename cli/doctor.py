@@ -35,10 +35,7 @@ def doctor(context: click.Context, as_json: bool, color: str) -> None:
         colored = common.use_color(color)
         for finding in findings:
             mark, tint = _MARKS[finding.level]
-            shown = click.style(f"{mark:4}", fg=tint) if colored else f"{mark:4}"
-            click.echo(f"{shown}  {finding.topic:11}  {finding.text}", color=colored)
-            if finding.mend:
-                click.echo(f"{'':19}-> {finding.mend}")
+            common.say_finding(f"{mark:4}", tint, f"{finding.topic:11}  {finding.text}", finding.mend, colored)
     context.exit(Exit.FAILED if failed else Exit.OK)
 
 

@@ -48,7 +48,7 @@ def evidence(uuid: str, output: str | None, as_directory: bool) -> None:
         (_check_new if as_directory else output_file.check_place)(path)
         files = _files(config, database, name)
     (_write_directory if as_directory else _write_archive)(path, stem, files)
-    click.echo(f"{path}: {', '.join(sorted(files))}")
+    common.say(f"{path}: {', '.join(sorted(files))}")
 
 
 def _files(config: Config, database: Database, uuid: str) -> dict[str, bytes]:
@@ -62,7 +62,7 @@ def _files(config: Config, database: Database, uuid: str) -> dict[str, bytes]:
     try:
         drawn = report.picture(own, beside, now_s)
     except MissingPackageError as error:
-        click.echo(f"pal: without history.svg: {one_line(error)}", err=True)
+        common.say(f"pal: without history.svg: {one_line(error)}", err=True)
     else:
         files |= {"history.svg": drawn} if drawn else {}
     return files

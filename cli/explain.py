@@ -70,7 +70,7 @@ def explain(job_id: int | None, last: bool, as_json: bool) -> None:
         *_story_text(told),
     ]
     for line in text:
-        click.echo(line)
+        common.say(line)
 
 
 def _stays(config: Config, client: SlurmClient, job: SlurmJob) -> str:
@@ -96,7 +96,7 @@ def _ticks(config: Config, number: int, job: SlurmJob | None) -> list[stories.Ev
             with open_journal(path, write=False) as journal:
                 found = stories.of_journal(journal, number)
         except PalError as error:
-            click.echo(f"pal: {one_line(error)}", err=True)
+            common.say(f"pal: {one_line(error)}", err=True)
     if job is None or (paths.has_powers() and found) or not (paths.has_powers() or job.user == paths.user_name()):
         return found
     return [*found, *stories.of_words(job)]
@@ -146,5 +146,5 @@ def _snapshot() -> snapshots.Snapshot | None:
     try:
         return snapshots.read(settings.load().snapshot_path)
     except DataError as error:
-        click.echo(f"pal: {one_line(error)}", err=True)
+        common.say(f"pal: {one_line(error)}", err=True)
         return None

@@ -70,18 +70,19 @@ def up(directory: str | None, wait_s: float, **size: Any) -> None:  # noqa: ANN4
     """Start a lab, and wait until all its nodes are idle."""
     started = Lab.up(directory or default_directory(os.environ), wait_s=wait_s, **size)
     words = _dir_words(directory)
-    click.echo(
+    common.say(
         f"{size['nodes']} nodes x {size['gpus']} GPUs idle after {started.idle_after_s:.1f} s in {started.directory}"
     )
     if size["submit_filter"]:
         missing = f", without the SPANK plug-in ({started.without_plugin})" if started.without_plugin else ""
-        click.echo(f"submit filter in {started.directory('etc')}{missing}")
-    click.echo(f"""Next:
+        common.say(f"submit filter in {started.directory('etc')}{missing}")
+    hints = f"""Next:
   eval "$(pal lab env{words})"    # point this shell's Slurm commands at the lab
   sinfo
   pal-profile run                # measure the GPUs
 {_try(size["submit_filter"], started.without_plugin)}
-  pal lab down{words}""")
+  pal lab down{words}"""
+    common.say(*hints.split("\n"))
 
 
 def _try(submit_filter: bool, without_plugin: str) -> str:
@@ -105,9 +106,9 @@ def down(directory: str | None, keep: bool) -> None:
     """
     target = _lab(directory)
     ended = target.down(keep=keep)
-    click.echo(f"{ended.processes_ended} processes ended, {ended.jobs_cancelled} jobs cancelled: {target.directory}")
+    common.say(f"{ended.processes_ended} processes ended, {ended.jobs_cancelled} jobs cancelled: {target.directory}")
     if ended.leftovers:
-        click.echo(f"kept {target.directory} for what is not the lab's: {', '.join(ended.leftovers[:5])}", err=True)
+        common.say(f"kept {target.directory} for what is not the lab's: {', '.join(ended.leftovers[:5])}", err=True)
 
 
 @lab.command()
@@ -121,11 +122,11 @@ def status(context: click.Context, directory: str | None, as_json: bool) -> None
     if as_json:
         common.print_json("lab", now._asdict())
     elif now.state == "down":
-        click.echo(f"no lab runs in {now.directory}")
+        common.say(f"no lab runs in {now.directory}")
     else:
-        click.echo(f"{now.state}: {now.nodes} nodes x {now.gpus_per_node} GPUs, Slurm {now.slurm}, in {now.directory}")
+        common.say(f"{now.state}: {now.nodes} nodes x {now.gpus_per_node} GPUs, Slurm {now.slurm}, in {now.directory}")
         for name, counts in (("daemons", now.daemons), ("nodes", now.node_states), ("jobs", now.jobs)):
-            click.echo(f"{name}: {', '.join(f'{count} {what}' for what, count in counts.items()) or 'none'}")
+            common.say(f"{name}: {', '.join(f'{count} {what}' for what, count in counts.items()) or 'none'}")
     context.exit(Exit.OK if now.state == "up" else Exit.FAILED)
 
 
@@ -185,7 +186,7 @@ def gpus(directory: str | None, noheader: bool, as_json: bool) -> None:
         for gpu in registry.gpus
     ]
     for line in table.columns(["NODE", "GPU", "UUID", *emulated.CLASSES, "FAULTS"], rows, noheader):
-        click.echo(line)
+        common.say(line)
 
 
 def _faults(gpu: emulated.EmuGpu) -> str:
@@ -216,7 +217,7 @@ def _fault_lines() -> str:
 def fault(directory: str | None, node: str, index: int, name: str, value: str | None) -> None:
     """Give a GPU a fault, or take it away."""
     gpu = emulated.set_fault(_registry_path(directory), node, index, name, _fault_value(value))
-    click.echo(f"{node}:{index} {gpu.uuid} faults: {_faults(gpu)}")
+    common.say(f"{node}:{index} {gpu.uuid} faults: {_faults(gpu)}")
 
 
 def _fault_value(text: str | None) -> float | bool | None:
@@ -236,7 +237,7 @@ def _fault_value(text: str | None) -> float | bool | None:
 def swap(directory: str | None, one: str, other: str) -> None:
     """Exchange two GPUs between their slots, as a technician would."""
     emulated.swap_gpus(_registry_path(directory), _slot(one), _slot(other))
-    click.echo(f"{one} and {other} exchanged")
+    common.say(f"{one} and {other} exchanged")
 
 
 def _slot(text: str) -> tuple[str, int]:

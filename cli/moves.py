@@ -45,7 +45,7 @@ def moves(since: str, job_id: int | None, noheader: bool, parsable2: bool, as_js
         common.print_json("moves", {"moves": [row._asdict() for row in rows], "total": sums})
         return
     for line in _text(rows, sums, noheader, parsable2):
-        click.echo(line)
+        common.say(line)
 
 
 def _text(rows: list[Row], sums: dict[str, Any], noheader: bool, parsable2: bool) -> list[str]:
@@ -73,6 +73,6 @@ def _told(job_id: int | None) -> list[Row]:
         mine = client.job_states(user=user)
         known = client.jobs_of([number for number in mine if job_id in (None, number)])
     except SlurmError as error:
-        click.echo(f"pal: moves that the site's ticks made are not shown: {one_line(error)}", err=True)
+        common.say(f"pal: moves that the site's ticks made are not shown: {one_line(error)}", err=True)
         return []
     return [row for job in known.values() if job.user == user for row in report.of_words(job)]

@@ -44,12 +44,12 @@ def observe(seconds: float, as_json: bool) -> None:
         classifier, kernels = config.text("sensitivity", "classifier"), path_of(config.gpus_path)
         seen = observer.run(observer.Wanted(seconds, timing, classifier, kernels, pid=os.getppid()), os.environ)
     except (PalError, OSError, ImportError) as error:
-        click.echo(f"pal observe: {one_line(error)}", err=True)
+        common.say(f"pal observe: {one_line(error)}", err=True)
         return
     if as_json:
         common.print_json("observed", seen._asdict() | {"traits": seen.traits._asdict()})
     elif seen.sensitivity == "?":
-        click.echo(f"class unknown: {seen.active_s:.0f} s of activity were seen, {active_s:g} s are needed")
+        common.say(f"class unknown: {seen.active_s:.0f} s of activity were seen, {active_s:g} s are needed")
     else:
         told = observed.evidence(observed.of(seen, time.time()))
-        click.echo(f"class {told.sensitivity}, confidence {told.confidence:.2f}: {told.why}")
+        common.say(f"class {told.sensitivity}, confidence {told.confidence:.2f}: {told.why}")

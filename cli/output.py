@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-import click
-
+from slurm_pal.cli import common
 from slurm_pal.errors import UsageError
 from slurm_pal.files import write_atomic
 
@@ -36,4 +35,4 @@ def write(path: str, content: str | bytes) -> int:
 
 def say_written(path: str, size: int) -> None:
     """One line on stderr."""
-    click.echo(f"written: {path} ({size:,} bytes)", err=True)
+    common.say(f"written: {path} ({size:,} bytes)", err=True)

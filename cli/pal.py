@@ -130,9 +130,9 @@ def _print(lines: list[str], flags: list[tuple[str, ...]], noheader: bool, color
     colored = common.use_color(color)
     body = lines if noheader else lines[1:]
     if not noheader and lines:
-        click.echo(click.style(lines[0], bold=True) if colored else lines[0], color=colored)
+        common.say(lines[0], color=colored, **{"bold": True} if colored else {})
     for line, marks in zip(body, flags, strict=True):
-        click.echo(click.style(line, fg="yellow") if colored and marks else line, color=colored)
+        common.say(line, color=colored, **{"fg": "yellow"} if colored and marks else {})
 
 
 pal.add_command(admin)

@@ -183,7 +183,7 @@ def plan(as_json: bool, **options: Any) -> None:  # noqa: ANN401 - checked in _r
     if as_json:
         common.print_json("plan", _plan_json(found))
     else:
-        click.echo("\n".join(_plan_lines(found)))
+        common.say(*_plan_lines(found))
 
 
 @pal_profile.command()
@@ -211,9 +211,9 @@ def run(context: click.Context, /, as_json: bool, resume: str | None, yes: bool,
     sweep_id = sweep_state.new_id(time.time())
     with only_sweep(config.state_dir, sweep_id):
         found, wish = _survey(client, config, options)
-        click.echo("\n".join(_plan_lines(found)), err=True)
+        common.say(*_plan_lines(found), err=True)
         if not found.plan.chosen:  # for a cron job with --since this is the usual case, not an error
-            click.echo("nothing to measure now", err=True)
+            common.say("nothing to measure now", err=True)
             return _print_summary(collect.collect(config, None, time.time()), as_json)
         if not yes and sys.stdin.isatty() and not click.confirm("Start the sweep?", default=True, err=True):
             return Exit.OK
@@ -248,7 +248,7 @@ def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_js
         summary = collect.collect(config, sweep, time.time())
     code = _print_summary(summary, as_json)
     if not ended:
-        click.echo(f"go on with: pal-profile run --resume {sweep.sweep_id}", err=True)
+        common.say(f"go on with: pal-profile run --resume {sweep.sweep_id}", err=True)
         return 128 + signals[0] if signals else Exit.FAILED
     return code or (Exit.FAILED if any(s.state in (FAILED, PARTIAL) for s in sweep.nodes.values()) else Exit.OK)
 
@@ -269,9 +269,9 @@ def _print_summary(summary: collect.Summary, as_json: bool) -> Exit:
     if as_json:
         common.print_json("sweep", summary.to_json())
     else:
-        click.echo("\n".join(summary.lines()))
+        common.say(*summary.lines())
     if summary.trouble:
-        click.echo(f"pal-profile: error: not published: {summary.trouble}", err=True)
+        common.say(f"pal-profile: error: not published: {summary.trouble}", err=True)
         return Exit.DATA
     return Exit.FAILED if summary.complaints else Exit.OK
 
@@ -292,11 +292,11 @@ def status(sweep: str, as_json: bool) -> None:
         head = {"sweep": found.sweep_id, "state": doing.partition(" ")[0], "pause": pause, "counts": counts}
         common.print_json("sweep_status", {**head, "nodes": nodes, "skipped": found.terms.skipped})
         return
-    click.echo(f"sweep {found.sweep_id} {doing}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
+    common.say(f"sweep {found.sweep_id} {doing}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
     width = max((len(node) for node in found.nodes), default=4)
     for node, state in found.nodes.items():
         job = str(state.job_id or "-")
-        click.echo(f"{node:{width}}  {state.state:9}  job {job:8}  {state.gpus:2} GPUs  {state.reason}".rstrip())
+        common.say(f"{node:{width}}  {state.state:9}  job {job:8}  {state.gpus:2} GPUs  {state.reason}".rstrip())
 
 
 def _doing(sweep: SweepDirectory, at_work: str) -> str:
@@ -343,15 +343,15 @@ def show(name: str, runs: int, as_json: bool) -> None:
         common.print_json("history", {"gpus": [gpu.to_json() for gpu in found]})
         return
     header = ["NODE", "GPU", "UUID", *SENSITIVITY_CLASSES, "FLAGS"]
-    click.echo("\n".join(table.columns(header, [_score_cells(gpu) for gpu in found])))
+    common.say(*table.columns(header, [_score_cells(gpu) for gpu in found]))
     happened = [[_when(f.seen_s), f"{g.node}:{g.slot}", *_finding_cells(f)] for g in found for f in g.findings]
     if happened:
         header = ["SEEN", "GPU", "BENCH", "WHAT", "CHANGE", "SINCE", "SIGMAS"]
-        click.echo("\n" + "\n".join(table.columns(header, happened if name else happened[-MAX_FINDINGS:])))
+        common.say("", *table.columns(header, happened if name else happened[-MAX_FINDINGS:]))
     if name and runs:
         header = ["TIME", "GPU", "SWEEP", "BENCH", "VALUE", "UNIT", "CV%", "CI95%", "NOTE"]
         rows = [_run_cells(run) for gpu in found for run in gpu.runs]
-        click.echo("\n" + "\n".join(table.columns(header, rows)))
+        common.say("", *table.columns(header, rows))
 
 
 def _score_cells(gpu: history.GpuHistory) -> list[str]:

@@ -131,7 +131,7 @@ def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
         publisher = None
     log = EventLog(log_path(config, own), echo=wanted.daemon, mode=0o600 if own else 0o640)
     for line in role.cannot:
-        click.echo(f"pal-rebalance: {line}", err=True)
+        common.say(f"pal-rebalance: {line}", err=True)
     tick = Tick(
         config, client, counted, journal, role, publisher, log, act=wanted.act, last=not wanted.daemon,
         appends=appends(pairs),
@@ -156,7 +156,7 @@ def _may_publish(config: Config, wanted: Wanted, stack: contextlib.ExitStack) ->
         line = f"no table can be written in {folder} ({error.strerror}): mkdir it, or set paths.table in pal.toml"
         if promises:
             raise DataError(line) from None
-        click.echo(f"pal-rebalance: nothing is published: {line}", err=True)
+        common.say(f"pal-rebalance: nothing is published: {line}", err=True)
         return False
     return True
 
@@ -177,7 +177,7 @@ def _once(tick: Tick, wanted: Wanted) -> None:
         common.print_json("rebalance", report.as_json(seen))
     else:
         for line in report.lines(seen):
-            click.echo(line)
+            common.say(line)
     _warn(set(seen.trouble), set())
     if wanted.act:
         _see_through(tick, seen, wanted)
@@ -217,7 +217,7 @@ def _stay(config: Config, tick: Tick, wanted: Wanted) -> None:
     """
     interval_s = wanted.every or config.number("rebalance", "interval_s")
     if not wanted.act and not wanted.as_json:
-        click.echo(
+        common.say(
             'pal-rebalance: advice only, which --json tells; --act or mode = "act" in pal.toml does it', err=True
         )
     said: set[str] = set()
@@ -296,16 +296,16 @@ def _withdraw(tick: Tick) -> None:
         trouble.append(f"{moving} moves are still under way: run it again, or see pal moves")
     if trouble:
         raise PalError("; ".join(trouble))
-    click.echo("all lists on jobs, class features and weights that were ours are taken back")
+    common.say("all lists on jobs, class features and weights that were ours are taken back")
     if lists:
-        click.echo(f"{lists} running jobs keep a list of ours: Slurm changes none while they run; see pal moves")
+        common.say(f"{lists} running jobs keep a list of ours: Slurm changes none while they run; see pal moves")
 
 
 def _warn(lines: set[str], said: set[str]) -> set[str]:
     """Tell what the tick before has not told; what stands told now. That stderr is on a full disk stops nothing."""
     with contextlib.suppress(OSError):
         for line in sorted(lines - said):
-            click.echo(f"pal-rebalance: {line}", err=True)
+            common.say(f"pal-rebalance: {line}", err=True)
     return lines
 
 

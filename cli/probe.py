@@ -55,7 +55,7 @@ def probe_command(patience: float, as_json: bool, words: tuple[str, ...]) -> Non
     client = connect(config, timeout_s=TIMEOUT_S)
     with until_signal() as woken:
         number = _submitted(made)
-        click.echo(f"pal: probe of {made.name}: job {number}", err=True)
+        common.say(f"pal: probe of {made.name}: job {number}", err=True)
         try:
             job, seen = _watched(client, number, patience, woken)
         finally:
@@ -65,7 +65,7 @@ def probe_command(patience: float, as_json: bool, words: tuple[str, ...]) -> Non
     if as_json:
         common.print_json("probe", {"job_id": number, "name": made.name, **told._asdict()})
     else:
-        click.echo(f"{made.name}: class {told.sensitivity}, confidence {told.confidence:.2f} ({told.why})")
+        common.say(f"{made.name}: class {told.sensitivity}, confidence {told.confidence:.2f} ({told.why})")
     add(own_labels(), job, seen, time.time())  # last: what it took a minute to see is told even where it cannot be kept
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import click
 
+from slurm_pal.cli import common
 from slurm_pal.errors import PalError, one_line
 from slurm_pal.submit import inside
 
@@ -51,14 +52,14 @@ def progress(iteration: int, total: int | None, every: float) -> None:
     if not inside.speaks(os.environ):
         return
     if total is not None and iteration > total:
-        click.echo(_CLASH.format(iteration, total), err=True)
+        common.say(_CLASH.format(iteration, total), err=True)
         total = None
     now_s, restart = time.time(), inside.restarts(os.environ)
     try:
         if inside.due(job, restart, every, now_s, os.environ):
             _put(lambda _: inside.progress_word(iteration, total, now_s, restart))
     except (PalError, OSError) as error:
-        click.echo(f"pal: progress not reported: {one_line(error)}", err=True)
+        common.say(f"pal: progress not reported: {one_line(error)}", err=True)
 
 
 @click.command()
@@ -76,4 +77,4 @@ def ack(failed: bool) -> None:
     try:
         _put(lambda comment: inside.ack_word(comment, inside.restarts(os.environ), failed))
     except (PalError, OSError) as error:
-        click.echo(f"pal: checkpoint not acknowledged: {one_line(error)}", err=True)
+        common.say(f"pal: checkpoint not acknowledged: {one_line(error)}", err=True)

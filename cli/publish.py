@@ -71,14 +71,14 @@ def _once(config: Config, publisher: Publisher, as_json: bool) -> None:
     if done.trouble:
         raise DataError(done.trouble[0])
     for note in done.table.notes if done.table else ():
-        click.echo(f"pal: {note}", err=True)
+        common.say(f"pal: {note}", err=True)
     if as_json:
         common.print_json("publish", _json(done))
         return
     assert done.table is not None
     table = done.table
-    click.echo(f"{table.path}: {table.nodes} nodes with free GPUs in {table.pools} pools, {table.size} bytes")
-    click.echo(f"{config.gpus_path}: {'written' if done.gpus_written else 'as it was'}")
+    common.say(f"{table.path}: {table.nodes} nodes with free GPUs in {table.pools} pools, {table.size} bytes")
+    common.say(f"{config.gpus_path}: {'written' if done.gpus_written else 'as it was'}")
 
 
 def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
@@ -133,7 +133,7 @@ def _sleep(publisher: Publisher, woken: Woken, until_s: float) -> bool:
 def _warn(lines: set[str], said: set[str]) -> set[str]:
     """Tell what the round before has not told; what stands told now."""
     for line in sorted(lines - said):
-        click.echo(f"pal: {line}", err=True)
+        common.say(f"pal: {line}", err=True)
     return lines
 
 
@@ -147,7 +147,7 @@ def _print(done: Round, as_json: bool) -> None:
 def _print_ended(ended: Sequence[Update]) -> None:
     for update in ended:
         words = " ".join(f"{key}={value}" for key, value in update.fields.items())
-        click.echo(f"job {update.job_id}: its lease has ended, {words}")
+        common.say(f"job {update.job_id}: its lease has ended, {words}")
 
 
 def _json(done: Round) -> dict[str, Any]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 
-import click
-
 from slurm_pal import config as settings
+from slurm_pal.cli import common
 from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
 from slurm_pal.hostlist import expand
 from slurm_pal.report import inventory
@@ -26,13 +25,13 @@ def load() -> tuple[snapshots.Snapshot | None, Overview | None]:
     try:
         snapshot = snapshots.read(config.snapshot_path)
     except DataError as error:
-        click.echo(f"pal: {one_line(error)}", err=True)
+        common.say(f"pal: {one_line(error)}", err=True)
     try:
         overview = connect(config, timeout_s=10.0).overview()
     except SlurmError as error:
         if snapshot is None:
             raise
-        click.echo(f"pal: showing the snapshot only: {one_line(error)}", err=True)
+        common.say(f"pal: showing the snapshot only: {one_line(error)}", err=True)
     return snapshot, overview
 
 

@@ -109,7 +109,7 @@ def report(nodelist: str | None, uuid: str | None, path: str | None, as_json: bo
 
         width = max(MIN_WIDTH, min(MAX_WIDTH, shutil.get_terminal_size().columns))
         found = _site(nodelist, uuid, newest_only=True)  # which is all that text tells of
-        click.echo("\n".join(text(found, width) if uuid is None else gpu_text(found, uuid, width)))
+        common.say(*text(found, width) if uuid is None else gpu_text(found, uuid, width))
 
 
 def _site(nodelist: str | None, uuid: str | None, newest_only: bool = False) -> Site:
@@ -128,7 +128,7 @@ def _site(nodelist: str | None, uuid: str | None, newest_only: bool = False) -> 
         with open_database(config.state_dir) as database:
             return _read(database, rows, now_s, params, nodes, one, newest_only)
     except DataError as error:
-        click.echo(f"pal: without records: {one_line(error)}", err=True)
+        common.say(f"pal: without records: {one_line(error)}", err=True)
         return site(rows, (), (), now_s, params, nodes=nodes, uuid=one)
 
 

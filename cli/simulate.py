@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurm_pal.cli import common
 from slurm_pal.cli.simulate_options import NOT_PLAIN, REPLICAS, UNEQUAL, simulate_options
 from slurm_pal.cli.simulate_site_options import check_site_options
 from slurm_pal.errors import UsageError
@@ -56,7 +57,7 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
         from slurm_pal.cli.simulate_list import lists
 
         for line in lists(options["parsable2"], options["noheader"]):
-            click.echo(line)
+            common.say(line)
         return
     check_site_options(context, options["site"])
     _check_mode(context, options["replica"], unequal=_unequal(options))

@@ -8,8 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
 from slurm_pal.allocation.policies import names as policy_names
 from slurm_pal.cli import common
 from slurm_pal.cli.simulate_run import Output, carry_out, claim_folders, interruption
@@ -49,7 +47,7 @@ def run_gavel(options: Mapping[str, Any], command: str) -> Exit:
         if output.jobs_out and not interrupted:
             _write_jobs(output.jobs_out, done, names)
     if interrupted:
-        click.echo(interruption(len(done), len(todo)), err=True)
+        common.say(interruption(len(done), len(todo)), err=True)
     return Exit.INTERRUPTED if interrupted else Exit.OK
 
 
@@ -97,10 +95,10 @@ def _show(comparison: Comparison, done: Mapping[str, Result], output: Output) ->
         )
         return
     for line in (tables.parsable if output.parsable else tables.columns)(HEADER, _rows(done, output), output.noheader):
-        click.echo(line)
+        common.say(line)
     if not output.parsable:
         jobs = "all jobs" if window is None else f"jobs {window[0]} to {window[1] - 1}"
-        click.echo(f"\n{jobs} on {cluster}; rounds of {comparison.settings.round_s:g} s, moves are free")
+        common.say("", f"{jobs} on {cluster}; rounds of {comparison.settings.round_s:g} s, moves are free")
 
 
 def _plain(found: Result) -> dict[str, float | None]:

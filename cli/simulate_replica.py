@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-import click
-
 from slurm_pal.cli import common
 from slurm_pal.cli.simulate_run import Output, carry_out, claim_folders, interruption, write
 from slurm_pal.errors import Exit, UsageError
@@ -47,7 +45,7 @@ def run_replica(options: Mapping[str, Any], cluster: Cluster, command: str) -> E
         if not interrupted:
             write(found, output)
     for note in notes:
-        click.echo(note, err=True)
+        common.say(note, err=True)
     return Exit.INTERRUPTED if interrupted else Exit.OK
 
 
@@ -128,9 +126,9 @@ def _show(comparison: Comparison, done: Mapping[Task, Result], found: Found, out
         return
     rows = _rows(means, output.names)
     for line in (tables.parsable if output.parsable else tables.columns)(HEADER, rows, output.noheader):
-        click.echo(line)
+        common.say(line)
     if not output.parsable:
-        click.echo("\n" + "; ".join(f"{name} {value}" for name, value in found.study.charged))
+        common.say("", "; ".join(f"{name} {value}" for name, value in found.study.charged))
 
 
 def _means(comparison: Comparison, done: Mapping[Task, Result]) -> dict[str, dict[str, float]]:

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import NamedTuple, TypeVar
 
-import click
-
 from slurm_pal.cli import common
 from slurm_pal.errors import Exit, UsageError
 from slurm_pal.files import write_atomic
@@ -67,7 +65,7 @@ def run_and_report(
     notes = (*notes, *([interruption(len(done), len(todo))] if interrupted else []))
     found = assemble(experiment, done, notes, output.command)
     if interrupted and not _comparable(found):
-        click.echo(f"{notes[-1]} Nothing to compare yet.", err=True)
+        common.say(f"{notes[-1]} Nothing to compare yet.", err=True)
         return Exit.INTERRUPTED
     show(found, output, too_wide)
     write(found, output)
@@ -135,11 +133,11 @@ def bar(total: int) -> Iterator[Watch]:
 def show_bad_rows(trace: Trace) -> None:
     """Rows of the trace that are not replayed, on standard error."""
     for row in trace.bad[:BAD_ROWS]:
-        click.echo(f"line {row.line}: {row.reason}", err=True)
+        common.say(f"line {row.line}: {row.reason}", err=True)
     if len(trace.bad) > BAD_ROWS:
-        click.echo(f"... and {len(trace.bad) - BAD_ROWS} more bad rows; --json has all", err=True)
+        common.say(f"... and {len(trace.bad) - BAD_ROWS} more bad rows; --json has all", err=True)
     for reason, count in trace.skipped.items():
-        click.echo(f"not replayed: {count} x {reason}", err=True)
+        common.say(f"not replayed: {count} x {reason}", err=True)
 
 
 def show(found: Found, output: Output, too_wide: Sequence[TraceJob] = ()) -> None:
@@ -164,7 +162,7 @@ def show(found: Found, output: Output, too_wide: Sequence[TraceJob] = ()) -> Non
 
 def _echo(lines: Sequence[str]) -> None:
     for line in lines:
-        click.echo(line)
+        common.say(line)
 
 
 def _setting(found: Found) -> str:
@@ -212,7 +210,7 @@ def write(found: Found, output: Output) -> None:
         from slurm_pal.report.simulation.page import write_report
 
         write_report(output.out, compare(found.study))
-        click.echo(f"report: {os.path.join(output.out, PAGE)}", err=True)
+        common.say(f"report: {os.path.join(output.out, PAGE)}", err=True)
     if output.jobs_out:
         write_jobs(output.jobs_out, found.study.runs, output.names)
 

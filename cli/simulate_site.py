@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import click
-
 from slurm_pal import config as configuration
 from slurm_pal.cli import common
 from slurm_pal.cli.simulate_run import Output, carry_out, claim_folders, interruption, show_bad_rows, write
@@ -88,7 +86,7 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
     if not output.as_json:
         show_bad_rows(trace)
         for note in notes:
-            click.echo(f"note: {note}", err=True)
+            common.say(f"note: {note}", err=True)
     return _replay_and_show(runs, seeds, _Background(site, fitted, profile, notes), output, bool(options["verbose"]))
 
 
@@ -213,7 +211,7 @@ def _replay_and_show(
     notes = list(background.notes)
     if interrupted:
         notes.append(interruption(len(results), len(todo)))
-        click.echo(notes[-1], err=True)
+        common.say(notes[-1], err=True)
         if not {Task(BASELINE, seeds[0]), Task(TICK, seeds[0])} <= results.keys():
             return Exit.INTERRUPTED
     study = studied(runs, results, _study(runs, background, notes, output))
@@ -278,15 +276,15 @@ def _show(
     )
     lines = five_lines(findings)
     for line in caveats(comparison)[: -len(study.caveats) or None]:
-        click.echo(f"note: {line}", err=True)
+        common.say(f"note: {line}", err=True)
     found = Found(study, () if study.worst is None else (study.worst,))
     if output.as_json:
         common.print_json("simulate", _json(found, output.names, findings, lines, fitted))
     elif output.parsable:
-        click.echo("\n".join(tables.parsable(*table(comparison), output.noheader)))
+        common.say(*tables.parsable(*table(comparison), output.noheader))
     else:
         rows = ["", *tables.columns(*table(comparison), output.noheader)] if verbose else []
-        click.echo("\n".join([*lines, *rows]))
+        common.say(*[*lines, *rows])
     write(found, output)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 
 from slurm_pal.cli import common
@@ -64,7 +63,7 @@ def run_unequal(options: Mapping[str, Any], command: str) -> Exit:
     if lines:
         _show(comparison, lines, output)
     if interrupted:
-        click.echo(interruption(len(results), len(todo)), err=True)
+        common.say(interruption(len(results), len(todo)), err=True)
     return Exit.INTERRUPTED if interrupted else Exit.OK
 
 
@@ -183,11 +182,11 @@ def _show(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> 
         for name, line in lines.items()
     ]
     for text in (tables.parsable if output.parsable else tables.columns)(HEADER, rows, output.noheader):
-        click.echo(text)
+        common.say(text)
     if not output.parsable:
-        click.echo("")
+        common.say("")
         for text in (*_notes(comparison), *_missed(comparison, lines)):
-            click.echo(text)
+            common.say(text)
 
 
 def _interval(ratio: Ratio | None) -> list[float] | None:

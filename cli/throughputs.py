@@ -57,22 +57,22 @@ def throughputs(file: str | None, output: str | None, noheader: bool, parsable2:
     known = merge([stated, _past(config, types, stated, now_s)])
     unnamed = store.write(output, known, now_s) if output else 0
     if unnamed:
-        click.echo(f"pal: {unnamed} not written to {output}: the job name is too long or not printable", err=True)
+        common.say(f"pal: {unnamed} not written to {output}: the job name is too long or not printable", err=True)
     rows = report.rows(known, types.values())
     if as_json:
         common.print_json("throughputs", {"throughputs": [row._asdict() for row in rows]})
     elif not rows and not parsable2:
-        click.echo(NOTHING)
+        common.say(NOTHING)
     else:
         form = table.parsable if parsable2 else table.columns
-        click.echo("\n".join(form(report.HEADER, list(map(report.cells, rows)), noheader)))
+        common.say(*form(report.HEADER, list(map(report.cells, rows)), noheader))
 
 
 def _nodes(config: Config) -> tuple[Node, ...]:
     try:
         return connect(config, timeout_s=ASK_TIMEOUT_S).nodes()
     except SlurmError as error:
-        click.echo(f"pal: past runs are not shown, since the types of nodes are unknown: {one_line(error)}", err=True)
+        common.say(f"pal: past runs are not shown, since the types of nodes are unknown: {one_line(error)}", err=True)
         return ()
 
 
@@ -88,5 +88,5 @@ def _past(config: Config, types: Mapping[str, str], stated: Mapping[Key, Entry],
     names = history.spellings([*(key.application for key in stated), *config.apps, *APPLICATIONS])
     found = history.history(seen, types, names, now_s)
     for why, count in sorted(found.unused.items()):
-        click.echo(f"pal: {count} past {'run is' if count == 1 else 'runs are'} left out: {why}", err=True)
+        common.say(f"pal: {count} past {'run is' if count == 1 else 'runs are'} left out: {why}", err=True)
     return found.entries

@@ -75,7 +75,7 @@ def describe(as_json: bool, **options: Any) -> None:  # noqa: ANN401
         common.print_json("trace-figures", {**figures, "bad_rows": [row._asdict() for row in found.bad]})
         return
     for line in _lines("", figures):
-        click.echo(line)
+        common.say(line)
     show_bad_rows(found)
 
 
@@ -150,7 +150,7 @@ def hash_(file: str, key_file: str | None, output: str | None) -> None:
     with opened(file) as stream:
         left_out = anonymise((raw.decode("utf-8", "replace") for raw in stream), copy, key)
     for row in left_out:
-        click.echo(f"line {row.line}: left out: {row.reason}", err=True)
+        common.say(f"line {row.line}: left out: {row.reason}", err=True)
     _write(copy.getvalue(), output)
 
 

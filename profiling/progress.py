@@ -12,6 +12,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from slurm_pal.profiling.sweep_state import DONE, OVER, SUBMITTED, NodeState, Pause, SweepDirectory
+from slurm_pal.terminal import visible
 
 
 class Display(NamedTuple):
@@ -54,7 +55,7 @@ def shown(sweep: SweepDirectory, quiet: bool = False) -> Iterator[Display]:
 
 def _line(text: str) -> None:
     with contextlib.suppress(OSError):  # the terminal or the reader of the pipe may be gone; the sweep goes on
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)
 
 
 def _on_terminal() -> bool:
@@ -82,12 +83,12 @@ def _bar(sweep: SweepDirectory) -> Iterator[Display]:
             counts = sweep.counts()
             progress.update(task, completed=sum(counts[s] for s in OVER), active=counts[SUBMITTED])
             if state.state in OVER and state.state != DONE:
-                progress.console.print(escape(describe(node, state)), highlight=False)
+                progress.console.print(escape(visible(describe(node, state))), highlight=False)
 
         def pause(pause: Pause | None) -> None:
-            progress.update(task, description=escape(describe_pause(pause)) if pause else "measuring")
+            progress.update(task, description=escape(visible(describe_pause(pause))) if pause else "measuring")
 
-        yield Display(report, pause, lambda text: progress.console.print(escape(text), highlight=False))
+        yield Display(report, pause, lambda text: progress.console.print(escape(visible(text)), highlight=False))
 
 
 @contextlib.contextmanager

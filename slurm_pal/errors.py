@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from slurm_pal.terminal import visible
+
 
 class Exit(IntEnum):
     """Exit codes shared by all programs (documented in docs/exit-codes.md)."""
@@ -76,7 +78,7 @@ class MissingPackageError(PalError):
 def one_line(error: BaseException) -> str:
     """Flatten an error and its causes into one line, outermost first.
 
-    Control characters are replaced: the text may quote a user's file.
+    Characters that a terminal would act on are shown as escapes: the text may quote a user's file.
     """
     parts: list[str] = []
     seen: BaseException | None = error
@@ -85,5 +87,4 @@ def one_line(error: BaseException) -> str:
         if text not in parts:
             parts.append(text)
         seen = seen.__cause__
-    joined = ": ".join(parts)
-    return "".join(c if c.isprintable() else "?" for c in joined)
+    return visible(": ".join(parts))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from slurm_pal.terminal import visible
+
 
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]], noheader: bool = False) -> list[str]:
     """Lines of left-aligned columns, two blanks apart, as wide as their widest cell."""
-    shown = [list(row) for row in rows] if noheader else [list(header), *(list(row) for row in rows)]
+    shown = [[visible(cell) for cell in row] for row in (rows if noheader else [header, *rows])]
     if not shown:
         return []
     widths = [max(len(row[i]) for row in shown) for i in range(len(header))]
@@ -17,8 +19,8 @@ def columns(header: Sequence[str], rows: Sequence[Sequence[str]], noheader: bool
 
 def parsable(header: Sequence[str], rows: Sequence[Sequence[str]], noheader: bool = False) -> list[str]:
     """Lines of cells separated by `|`, like `sacct --parsable2`; a `|` inside a cell becomes `/`."""
-    shown = [*([] if noheader else [header]), *rows]
-    return ["|".join(cell.replace("|", "/") for cell in row) for row in shown]
+    shown = rows if noheader else [header, *rows]
+    return ["|".join(visible(cell).replace("|", "/") for cell in row) for row in shown]
 
 
 def age(seconds: float | None) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from slurm_pal.allocation.throughputs import Entry, Key, matrix, model
 from slurm_pal.report import table
+from slurm_pal.terminal import visible
 
 HEADER = ("APPLICATION", "GPUS", "TYPE", "STEPS/S", "+-%", "RUNS", "AGE", "SOURCE")
 OTHER = "(any other)"
@@ -51,5 +52,5 @@ def cells(row: Row) -> list[str]:
     rate, error = f"{'~' if row.relative else ''}{row.steps_per_s:.4g}", f"{100 * row.relative_error:.0f}"
     if row.steps_per_s == 0:
         rate, error = "cannot run", "-"
-    application = "".join(c if c.isprintable() else "?" for c in row.application)  # it may be a user's job name
+    application = visible(row.application)  # it may be a user's job name
     return [application, str(row.gpus), row.type, rate, error, runs, age, row.source]

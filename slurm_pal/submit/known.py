@@ -20,6 +20,7 @@ from slurm_pal.store import labels
 from slurm_pal.submit import state
 from slurm_pal.submit.argv import CommandLine, read_options
 from slurm_pal.submit.script import Script
+from slurm_pal.terminal import visible
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _history(name: str, digest: str, config: Config, now_s: float) -> Evidence |
 def _told(label: Label, what: str, now_s: float) -> Evidence:
     from slurm_pal.sensitivity import history
 
-    return history.evidence(label, "".join(c if c.isprintable() else "?" for c in what), now_s)
+    return history.evidence(label, visible(what), now_s)
 
 
 def _lookup(path: str, wanted: list[str]) -> labels.Labels:

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 from slurm_pal.errors import Exit
 from slurm_pal.submit.decision import Record, render
+from slurm_pal.terminal import visible
 
 
 def lines(made: Record) -> list[str]:
     """The record as text, control characters shown as "?": it may quote a file name."""
-    return ["".join(c if c.isprintable() else "?" for c in text) for text in render(made)]
+    return [visible(text) for text in render(made)]
 
 
 def command(words: Sequence[str]) -> str:

@@ -184,6 +184,14 @@ def test_palsub_places_by_class_and_says_why(client: CliClient) -> None:
     wait_for_the_watcher(client)
 
 
+def test_a_jobs_name_is_shown_and_does_nothing_to_the_terminal(client: CliClient) -> None:
+    job = running(client, "--gres=gpu:1", "--job-name=x\x1b]0;owned\x07\r\u202etxt")
+    argv = [sys.executable, "-c", "from slurm_pal.cli.pal import main; main()", "explain", str(job.job_id)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert f"Job {job.job_id} (x\\x1b]0;owned\\x07\\x0d\\u202etxt): RUNNING" in done.stdout
+    assert (done.stdout + done.stderr).replace("\n", "").isprintable()
+
+
 def test_palsub_off_is_plain_sbatch(client: CliClient) -> None:
     publish({("n0", index): 1.5 for index in range(4)})
     done = palsub("--pal-off", "--parsable", "--gres=gpu:1", "-o", "/dev/null", "--wrap", "sleep 60")

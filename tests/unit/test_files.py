@@ -133,7 +133,7 @@ def test_nobody_else_can_take_a_lock(tmp_path: Path, mode: int | None) -> None:
 def test_causes_are_flattened_to_one_line_without_control_characters() -> None:
     error = PalError("cannot sweep\n n1")
     error.__cause__ = OSError(28, "No space left on device\x1b[31m")
-    assert one_line(error) == "cannot sweep n1: [Errno 28] No space left on device?[31m"
+    assert one_line(error) == "cannot sweep n1: [Errno 28] No space left on device\\x1b[31m"
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])

@@ -247,6 +247,19 @@ def test_explain_tells_why_a_movable_job_stays(
     assert ("Not moved while it runs" in invoke("explain", "7").stdout) == bool(why)
 
 
+def test_explain_shows_words_of_users_and_does_not_obey_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Escapes, line ends and marks of direction in a job's name; JSON has them escaped by its own rules."""
+    name = "x\x1b]0;t\x07\r\nJob 8: \u202eok\u2066\u2028\udc80"
+    hostile = job(7, "anna")._replace(name=name, reason="\x9b2J")
+    monkeypatch.setattr(CliClient, "job", lambda self, number: hostile)
+    shown = invoke("explain", "7")
+    assert shown.stdout.startswith(
+        "Job 7 (x\\x1b]0;t\\x07\\x0d\\x0aJob 8: \\u202eok\\u2066\\u2028\\udc80): RUNNING, \\x9b2J\n"
+    )
+    assert (shown.stdout + shown.stderr).replace("\n", "").isprintable()
+    assert invoke("explain", "7", "--json").stdout.isascii()
+
+
 def test_explain_of_a_job_that_slurm_has_forgotten_is_in_the_journal(site: Path) -> None:
     with journal() as book:
         finished(book, MOVE._replace(job_id=9))

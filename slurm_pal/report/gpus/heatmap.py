@@ -21,6 +21,7 @@ from slurm_pal.report.gpus.names import LONGEST, cut
 from slurm_pal.report.gpus.scale import FLAGGED, STEPS, UNKNOWN, counts, step_of
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
 from slurm_pal.report.table import counted
+from slurm_pal.terminal import visible
 
 GAP = "   "
 UNMARKED = frozenset({NEVER_MEASURED, "unknown", "stale", "small_group"})
@@ -104,7 +105,7 @@ def render(rows: Sequence[GpuRow], sensitivity: str, width: int) -> list[Text]:
         for line in found[i::height]:
             if text:
                 text.append(GAP)
-            text.append(cut(line.name, name_width).ljust(name_width) + " ")
+            text.append(cut(visible(line.name), name_width).ljust(name_width) + " ")
             for one in line.cells:
                 text.append(_shown(one))
             text.append(" " * (cell_width - 2 * len(line.cells)))
