@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_pal.errors import DataError, SlurmError, one_line
+from slurm_pal.files import open_regular
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.profiling import results, sweep_job
 from slurm_pal.profiling.gate import LOOK_S, LOOK_SHARE, Gate
@@ -37,6 +38,7 @@ from slurm_pal.profiling.sweep_state import (
 )
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.slurm.states import JOB_ENDED, JOB_WAITING, NODE_UNUSABLE, usable
+from slurm_pal.terminal import visible
 
 SUBMIT_INTERVAL_S = 0.2
 POLL_MIN_S = 0.2
@@ -466,10 +468,10 @@ def _pauses() -> Iterator[float]:
 def last_line(path: str) -> str:
     """The last line a job printed, printable and cut to 200 characters; "" where there is none."""
     try:
-        with open(path, "rb") as stream:
+        with os.fdopen(open_regular(path), "rb") as stream:
             stream.seek(0, os.SEEK_END)
             stream.seek(max(0, stream.tell() - 2000))
-            lines = stream.read().decode(errors="replace").strip().splitlines()
-    except OSError:
+            lines = stream.read(2000).decode(errors="replace").strip().splitlines()
+    except (OSError, DataError):
         return ""
-    return "".join(c if c.isprintable() else "?" for c in lines[-1])[:200] if lines else ""
+    return visible(lines[-1])[:200] if lines else ""

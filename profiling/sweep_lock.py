@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from slurm_pal.errors import BusyError, DataError, one_line
-from slurm_pal.files import locked, write_atomic
+from slurm_pal.files import locked, read_plain, write_atomic
 
 
 class Holder(NamedTuple):
@@ -63,10 +63,9 @@ def _named(holder: Holder | None) -> str:
 
 def _holder(state_dir: str) -> Holder | None:
     try:
-        with open(_told(state_dir), encoding="utf-8") as stream:
-            found = json.load(stream)
+        found = json.loads(read_plain(_told(state_dir)))
         return Holder(str(found["sweep"]), int(found["pid"]), str(found.get("host", "")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, DataError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

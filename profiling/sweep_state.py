@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, NamedTuple, get_origin, get_type_hints
 
 from slurm_pal.errors import DataError, UsageError
-from slurm_pal.files import read_trusted, write_atomic
+from slurm_pal.files import MOST_BYTES, read_plain, read_trusted, write_atomic
 from slurm_pal.profiling import spending
 from slurm_pal.profiling.backends import Setting
 from slurm_pal.profiling.plan import Chosen, Plan
@@ -211,9 +211,8 @@ def ids(state_dir: str) -> list[str]:
 
 def _journal(path: str) -> Iterator[dict[str, Any]]:
     try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            lines = stream.read().split("\n")
-    except OSError:
+        lines = read_plain(path, MOST_BYTES).decode(errors="replace").split("\n")
+    except (OSError, DataError):
         return
     for line in lines:
         try:

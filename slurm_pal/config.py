@@ -13,7 +13,7 @@ import os
 from typing import NamedTuple
 
 from slurm_pal.errors import ConfigError
-from slurm_pal.files import read_trusted, slurm_conf
+from slurm_pal.files import SMALL_BYTES, read_trusted, slurm_conf
 
 Value = str | int | float | bool
 MOST_NUMBER = 1e300
@@ -256,7 +256,7 @@ def _read_file(config: Config, path: str) -> None:
     import tomllib
 
     try:
-        table = tomllib.loads(read_trusted(path).decode())
+        table = tomllib.loads(read_trusted(path, SMALL_BYTES).decode())
     except (OSError, ValueError, RecursionError) as error:  # errors of UTF-8 and of TOML are ValueErrors
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
     config.files.append(path)

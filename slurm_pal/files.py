@@ -11,6 +11,10 @@ from slurm_pal.errors import BusyError, DataError
 
 LEFT_S = 86400.0
 """A temporary file of this age belongs to a writer that was killed."""
+MOST_BYTES = 256 << 20
+"""No file that we write is larger: a snapshot has some 100 bytes for each GPU."""
+SMALL_BYTES = 1 << 20
+"""Nor are settings and the records of one job."""
 _TEMPORARY = ".tmp"
 _SALT_BYTES = 8
 
@@ -86,9 +90,7 @@ def open_trusted(path: str, follow: bool = True) -> int:
 
     Raises DataError when the file is not to be trusted, OSError when it cannot be opened.
     """
-    # Without O_NONBLOCK the open of a FIFO would wait for a writer for ever.
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
-    descriptor = os.open(path, flags)
+    descriptor = open_regular(path, 0 if follow else os.O_NOFOLLOW)
     try:
         _check_trust(path, os.fstat(descriptor))
     except BaseException:
@@ -97,9 +99,17 @@ def open_trusted(path: str, follow: bool = True) -> int:
     return descriptor
 
 
-def _check_trust(path: str, info: os.stat_result) -> None:
-    if not stat.S_ISREG(info.st_mode):
+def open_regular(path: str, flags: int = 0) -> int:
+    """Open a regular file for reading, and wait for nobody. Raises DataError for any other kind, or OSError."""
+    # Without O_NONBLOCK the open of a FIFO would wait for a writer for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise DataError(f"{path} is not a regular file")
+    return descriptor
+
+
+def _check_trust(path: str, info: os.stat_result) -> None:
     if info.st_mode & 0o002:
         raise DataError(f"{path} can be written by everyone: chmod o-w {path}")
     if info.st_uid in (0, os.geteuid()):
@@ -120,11 +130,10 @@ def slurm_user_uid() -> int:
     import pwd
 
     try:
-        with open(slurm_conf(), encoding="utf-8", errors="replace") as stream:
-            lines = [line.split("#")[0].strip() for line in stream]
-    except OSError:
+        text = read_plain(slurm_conf(), MOST_BYTES).decode(errors="replace")
+    except (OSError, DataError):
         return 0
-    for key, _, value in (line.partition("=") for line in lines):
+    for key, _, value in (line.split("#")[0].partition("=") for line in text.split("\n")):
         if key.strip().lower() == "slurmuser":
             try:
                 return pwd.getpwnam(value.strip().partition("(")[0]).pw_uid
@@ -139,10 +148,23 @@ def hand_to_slurm_user(descriptor: int) -> None:
         os.fchown(descriptor, owner, -1)
 
 
-def read_trusted(path: str) -> bytes:
-    """Read a file through `open_trusted`. Raises DataError or OSError."""
-    with os.fdopen(open_trusted(path), "rb") as stream:
-        return stream.read()
+def read_trusted(path: str, most: int = MOST_BYTES) -> bytes:
+    """Read a file of at most so many bytes through `open_trusted`. Raises DataError or OSError."""
+    return _read(path, open_trusted(path), most)
+
+
+def read_plain(path: str, most: int = SMALL_BYTES) -> bytes:
+    """Read a regular file of at most so many bytes, whoever may write it. Raises DataError or OSError."""
+    return _read(path, open_regular(path), most)
+
+
+def _read(path: str, descriptor: int, most: int) -> bytes:
+    with os.fdopen(descriptor, "rb") as stream:
+        size = os.fstat(descriptor).st_size
+        raw = stream.read(most + 1) if size <= most else b""
+    if size > most or len(raw) > most:
+        raise DataError(f"{path} has {max(size, len(raw))} bytes, more than {most} allowed: see who has written it")
+    return raw
 
 
 @contextlib.contextmanager

@@ -106,12 +106,12 @@ def _lines(path: str) -> list[bytes]:
 def _raw(path: str) -> bytes:
     """A whole file, b"" where there is none."""
     try:
-        raw = read_trusted(path)
+        raw = read_trusted(path, LARGEST)
     except (FileNotFoundError, NotADirectoryError):
         return b""
     except OSError as error:
         raise _damaged(path, error.strerror) from None
-    if len(raw) > LARGEST or not raw.startswith(_HEADER) or not raw.endswith(b"\n"):
+    if not raw.startswith(_HEADER) or not raw.endswith(b"\n"):
         raise _damaged(path, f"no file of {SCHEMA}")
     return raw
 
@@ -130,7 +130,7 @@ def _label(path: str, line: bytes) -> tuple[str, Label]:
         if row["class"] not in known or not seen or not all(map(_makes_sense, seen)):
             raise ValueError("a class or a number that is none")
         return key, Label(str(row["class"]), int(row["jobs"]), seen)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _damaged(path, error) from None
 
 

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from slurm_pal.errors import DataError
-from slurm_pal.files import remove_leftovers, write_atomic
+from slurm_pal.files import read_plain, remove_leftovers, write_atomic
 from slurm_pal.submit import state
 
 TYPE_CHECKING = False  # typing's own constant would cost the import of decide
@@ -125,11 +125,10 @@ def load(cluster: str, job_id: int) -> Record | None:
     """
     path = os.path.join(_folder(cluster), f"{int(job_id)}.json")
     try:
-        with open(path, encoding="utf-8") as stream:
-            made = json.load(stream)
+        made = json.loads(read_plain(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, DataError, ValueError, RecursionError) as error:
         raise DataError(f"decision record {path} cannot be read: {error}") from None
     if not isinstance(made, dict) or made.get("schema") != SCHEMA:
         raise DataError(f"decision record {path} is not {SCHEMA!r}: update slurm-pal")

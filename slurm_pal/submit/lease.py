@@ -14,7 +14,7 @@ import os
 from typing import Any, NamedTuple
 
 from slurm_pal.errors import DataError
-from slurm_pal.files import read_trusted, write_atomic
+from slurm_pal.files import SMALL_BYTES, read_plain, read_trusted, write_atomic
 from slurm_pal.slurm.parse import LEASE_MARK
 from slurm_pal.submit import state
 
@@ -77,12 +77,12 @@ def heartbeat_fresh(snapshot_path: str, now_s: float, max_age_s: float) -> bool:
     It may miss two of its beats, and is believed for `max_age_s` at most.
     """
     try:
-        beat = json.loads(read_trusted(snapshot_path + ".heartbeat"))
+        beat = json.loads(read_trusted(snapshot_path + ".heartbeat", SMALL_BYTES))
         if beat.get("schema") != HEARTBEAT_SCHEMA or beat.get("clears_leases") is not True:
             return False
         age_s = min(max_age_s, BEATS * float(beat.get("every_s", max_age_s)))
         return -CLOCK_SKEW_S <= now_s - float(beat["at_s"]) <= age_s
-    except (OSError, DataError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, DataError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return False
 
 
@@ -131,11 +131,10 @@ def read_all(folder: str) -> dict[str, Lease]:
         if not name.endswith(".json") or not name[:-5].isdigit():
             continue
         try:
-            with open(path, encoding="utf-8") as stream:
-                found[path] = _decode(json.load(stream))
+            found[path] = _decode(json.loads(read_plain(path)))
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, DataError, ValueError, TypeError, KeyError, RecursionError):
             drop(path)
     return found
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from slurm_pal.files import slurm_conf
+from slurm_pal.errors import DataError
+from slurm_pal.files import MOST_BYTES, read_plain, slurm_conf
 
 DEFAULT_CONF = "/etc/slurm/slurm.conf"
 
@@ -25,13 +26,12 @@ def cluster_key(conf: str | None = None) -> str:
     path = conf or slurm_conf()
     name = "cluster"
     try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            for line in stream:
-                key, _, text = line.partition("=")
-                if key.strip().lower() == "clustername":
-                    name = "".join(c for c in text.split("#")[0].strip().lower() if c.isalnum() or c in "-_") or name
-                    break
-    except OSError:
+        for line in read_plain(path, MOST_BYTES).decode(errors="replace").split("\n"):
+            key, _, text = line.partition("=")
+            if key.strip().lower() == "clustername":
+                name = "".join(c for c in text.split("#")[0].strip().lower() if c.isalnum() or c in "-_") or name
+                break
+    except (OSError, DataError):
         pass  # a configless client has no such file; the system's cluster is meant
     if os.path.realpath(path) == os.path.realpath(DEFAULT_CONF) or not os.path.exists(path):
         return name

@@ -647,7 +647,8 @@ def test_an_unwritable_state_directory_is_one_clear_error(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("raw", "line"), [(b"", ""), (b"\n\n", ""), (b"a\nb\n", "b"), (b"x\x1b[31m\xff", "x?[31m\N{REPLACEMENT CHARACTER}")]
+    ("raw", "line"),
+    [(b"", ""), (b"\n\n", ""), (b"a\nb\n", "b"), (b"x\x1b[31m\xff", "x\\x1b[31m\N{REPLACEMENT CHARACTER}")],
 )
 def test_last_words_are_printable(tmp_path: Path, raw: bytes, line: str) -> None:
     (tmp_path / "out").write_bytes(raw)
