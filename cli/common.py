@@ -91,15 +91,15 @@ def print_json(thing: str, body: dict[str, Any]) -> None:
     click.echo(json.dumps({"schema": f"pal.{thing}/1", **body}, indent=2, allow_nan=False))
 
 
-def say(*lines: str, err: bool = False, color: bool | None = None, **style: Any) -> None:  # noqa: ANN401 - as click's
+def say(*lines: str, err: bool = False, color: bool | None = None, bold: bool = False, fg: str | None = None) -> None:
     """Print lines, what users wrote in them included: no character gets to the terminal that it would act on.
 
-    The one place where commands print text. `style` is for `click.style`; what is coloured within a line, and
+    The one place where commands print text. `bold` and `fg` are for `click.style`; what is coloured within a line, and
     files that go to standard output, are for `click.echo`.
     """
     for line in lines:
         text = visible(line)
-        click.echo(click.style(text, **style) if style else text, err=err, color=color)
+        click.echo(click.style(text, bold=bold or None, fg=fg) if bold or fg else text, err=err, color=color)
 
 
 def say_finding(mark: str, tint: str | None, text: str, mend: str, colored: bool) -> None:

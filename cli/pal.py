@@ -130,9 +130,9 @@ def _print(lines: list[str], flags: list[tuple[str, ...]], noheader: bool, color
     colored = common.use_color(color)
     body = lines if noheader else lines[1:]
     if not noheader and lines:
-        common.say(lines[0], color=colored, **{"bold": True} if colored else {})
+        common.say(lines[0], color=colored, bold=colored)
     for line, marks in zip(body, flags, strict=True):
-        common.say(line, color=colored, **{"fg": "yellow"} if colored and marks else {})
+        common.say(line, color=colored, fg="yellow" if colored and marks else None)
 
 
 pal.add_command(admin)
