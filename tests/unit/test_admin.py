@@ -192,6 +192,17 @@ def test_new_logic_touches_what_slurmctld_looks_at() -> None:
     ]
 
 
+def test_who_may_not_read_slurmctlds_table_looks_at_the_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = {"server": str(tmp_path / "t.lua"), "client": str(tmp_path / "t.public.lua")}
+    assert status.table_of(make(tables=tables)) == tables["server"]  # there is none
+    (tmp_path / "t.lua").touch(0o600)
+    assert status.table_of(make(tables=tables)) == tables["server"]
+    monkeypatch.setattr(os, "access", lambda path, how: False)
+    assert status.table_of(make(tables=tables)) == tables["client"]
+
+
 def test_each_filter_reads_the_table_that_is_for_it() -> None:
     """What users' jobs were measured to be is for slurmctld alone."""
     links = {step.path: step.new for step in plan.install(make(), ["server", "client"]).steps if step.action == "link"}
