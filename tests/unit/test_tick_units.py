@@ -68,13 +68,22 @@ def test_a_service_is_shut_in_and_can_do_its_work(name: str, command: click.Comm
     found = keys((ETC / name).read_text())
     assert found["User"] == ["slurm"] and found["StateDirectory"] == ["slurm-pal"]
     assert found["CapabilityBoundingSet"] == [""] and found["NoNewPrivileges"] == ["true"]
-    assert found["ProtectSystem"] == ["strict"] and found["SystemCallFilter"] == ["@system-service"]
+    assert found["ProtectSystem"] == ["strict"] and found["SystemCallFilter"][0] == "@system-service"
     assert found["KillMode"] == ["mixed"]  # else SIGTERM would hit the scontrol in hand too
     assert "RemoveIPC" not in found  # slurmctld is the same user
     assert set(found["RestrictAddressFamilies"][0].split()) == {"AF_UNIX", "AF_INET", "AF_INET6"}
     known = {option for parameter in command.params for option in parameter.opts}
     (line,) = found["ExecStart"]
     assert options(line) and set(options(line)) <= known
+
+
+@pytest.mark.parametrize("name", [units.ONCE, units.SWEEP])
+def test_what_a_service_never_needs_is_refused(name: str) -> None:
+    """Each was tried on a lab: a sweep and a tick under the same restrictions, without systemd."""
+    found = keys((ETC / name).read_text())
+    assert found["SystemCallFilter"][1:] == ["~@privileged @resources"]
+    assert (found["MemoryDenyWriteExecute"], found["ProcSubset"], found["LimitCORE"]) == (["true"], ["pid"], ["0"])
+    assert "MemoryMax" in found
 
 
 def test_what_a_program_that_has_no_luck_exits_with_is_known_to_systemd() -> None:
