@@ -41,8 +41,8 @@ _AFTER_UNINSTALL = """Left to do:
   scontrol reconfigure    # slurmctld lets go of the filter"""
 
 _AFTER_UNITS = """Left to do, as root; leave out what you do not want. One of these three starts the ticks:
-  install -m 644 {dir}/systemd/pal-rebalance.service /etc/systemd/system/
-  systemctl daemon-reload && systemctl enable --now pal-rebalance.service  # stays, in the place of pal publish --every
+  install -m 644 {dir}/systemd/pal-lease-guard.service {dir}/systemd/pal-rebalance.service /etc/systemd/system/
+  systemctl daemon-reload && systemctl enable --now pal-lease-guard.service pal-rebalance.service  # stays, in the place of pal publish --every
 
   install -m 644 {dir}/systemd/pal-rebalance-once.service {dir}/systemd/pal-rebalance.timer /etc/systemd/system/
   systemctl daemon-reload && systemctl enable --now pal-rebalance.timer    # a tick a minute

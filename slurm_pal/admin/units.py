@@ -21,9 +21,10 @@ SERVICE, ONCE, TIMER = (
     "systemd/pal-rebalance-once.service",
     "systemd/pal-rebalance.timer",
 )
+GUARD = "systemd/pal-lease-guard.service"
 CRON, LOGROTATE = "cron.d/pal-rebalance", "logrotate.d/pal-rebalance"
 SWEEP, EVENING, SWEEP_CRON = "systemd/pal-profile.service", "systemd/pal-profile.timer", "cron.d/pal-profile"
-NAMES = (SERVICE, ONCE, TIMER, CRON, LOGROTATE, SWEEP, EVENING, SWEEP_CRON)
+NAMES = (SERVICE, GUARD, ONCE, TIMER, CRON, LOGROTATE, SWEEP, EVENING, SWEEP_CRON)
 
 _PROGRAM, _STATE_DIR, _USER, _GROUP = "/usr/bin/pal-rebalance", "/var/lib/slurm-pal", "slurm", "slurm"
 _SWEEPER, _WINDOW = "/usr/bin/pal-profile", "20:00-06:00"
@@ -117,6 +118,7 @@ def filled(where: Place) -> dict[str, str]:
     shipped = {name: folder.joinpath(*name.split("/")).read_text("utf-8") for name in NAMES}
     return {
         SERVICE: _service(shipped[SERVICE], where),
+        GUARD: _service(shipped[GUARD], where),
         ONCE: _service(shipped[ONCE], where),
         TIMER: shipped[TIMER],
         CRON: _cron(shipped[CRON], where),

@@ -77,6 +77,7 @@ def test_the_tick_in_numbers() -> None:
     assert plain == {
         "pal_tick_seconds": 0.25, "pal_tick_timestamp_seconds": NOW_S, "pal_slurm_queries": 3,
         "pal_slurm_query_seconds": 0.125, "pal_calibration": 0.75, "pal_paused": 1,
+        "pal_broken_jobs": 0, "pal_faults": 0,
         "pal_move_gain_predicted_seconds_total": 400, "pal_move_gain_observed_seconds_total": 200,
     }  # fmt: skip
     leases = {labels[0][1]: value for (name, labels), value in found.items() if name == "pal_leases"}

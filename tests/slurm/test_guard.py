@@ -1,0 +1,200 @@
+"""kill -9 of everything of ours while jobs are pinned, on a real Slurm: the pins end by themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.lab.lab import Lab
+from slurm_pal.rebalance import promise
+from slurm_pal.slurm.cli import CliClient, subprocess_runner
+from slurm_pal.store.lua_table import read_header
+from slurm_pal.store.snapshot import GpuScore, publish
+from slurm_pal.submit.lease import comment
+
+from . import queue_of
+from .conftest import short_directory, skip_without_slurm
+
+pytestmark = pytest.mark.real_slurm
+
+PATIENCE_S = 60.0
+RESTART_S = 1.0  # RestartSec of the units
+REBALANCE = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import rebalance; rebalance()"]
+GUARD, DAEMON = [*REBALANCE, "--guard"], [*REBALANCE, "--daemon", "--act", "--every", "12"]
+SLOWDOWNS = {"n0": 1.02, "n1": 0.9, "n2": 1.0, "n3": 1.6}
+BATCH = ("-o", "/dev/null", "-t", "2-0")
+
+
+class Unit:
+    """One of our units, as systemd has it: Restart=always after RestartSec, until `stop`; `again` false: never."""
+
+    def __init__(self, argv: list[str], env: dict[str, str], said: Path, *, again: bool = True) -> None:
+        self._argv, self._env, self._said, self._again = argv, env, said, again
+        self._over = threading.Event()
+        self.process = self._start()
+        self._thread = threading.Thread(target=self._keep)
+        self._thread.start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with open(self._said, "ab") as said:
+            return subprocess.Popen(self._argv, env=self._env, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+
+    def _keep(self) -> None:
+        while not self._over.is_set():
+            self.process.wait()
+            if not self._again or self._over.wait(RESTART_S):
+                return
+            self.process = self._start()
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.process.kill()
+        self._thread.join()
+        self.process.kill()
+        self.process.wait()
+
+
+class Site:
+    """A lab with the filter, scores that make n1 the best node, and our units."""
+
+    def __init__(self, lab: Lab, home: Path) -> None:
+        self.home, self.said = home, home / "said"
+        (home / "state").mkdir()
+        self.env = lab.environ() | {
+            "SLURM_PAL_PATHS_STATE_DIR": str(home / "state"), "SLURM_PAL_PATHS_SNAPSHOT": str(home / "state" / "snapshot"),
+            "SLURM_PAL_PATHS_TABLE": lab.directory.table, "SLURM_PAL_PATHS_GPUS": str(home / "gpus.txt"),
+            "XDG_STATE_HOME": str(home / "xdg"),
+        }  # fmt: skip
+        self.table, self.snapshot = lab.directory.table, str(home / "state" / "snapshot")
+        self.client = CliClient(subprocess_runner(30.0, self.env))
+        gpus = [
+            GpuScore(node, k, f"{node}-{k}", "m", {"A": a, "B": a, "C": 1.0}, {"A": "v0"}, time.time(), 1.0, ())
+            for node, a in SLOWDOWNS.items()
+            for k in range(4)
+        ]
+        publish(self.snapshot, gpus, cluster="palab", epoch=1, now_s=time.time())
+        self.units: list[Unit] = []
+
+    def unit(self, argv: list[str], *, again: bool = True) -> Unit:
+        self.units.append(Unit(argv, self.env, self.said, again=again))
+        return self.units[-1]
+
+    def text(self) -> str:
+        return self.said.read_text() if self.said.exists() else ""
+
+    def wait(self, wanted: object) -> None:
+        assert callable(wanted)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not wanted():
+            assert time.monotonic() < deadline_s, self.text()
+            time.sleep(0.02)
+
+    def clears(self) -> str:
+        return read_header(self.table).clears if os.path.exists(self.table) else ""
+
+    def table_written(self) -> None:
+        """A new table of a publisher that promises is there."""
+        before = read_header(self.table).epoch if os.path.exists(self.table) else 0
+        self.wait(lambda: os.path.exists(self.table) and read_header(self.table).epoch > before and self.clears())
+
+    def submit(self, *words: str) -> int:
+        return self.client.submit([*BATCH, *words], "#!/bin/sh\nsleep 300\n")
+
+    def filled(self, node: str) -> None:
+        number = self.submit("-w", node, "--gres=gpu:4")
+        queue_of.until(self.client, number, lambda job: job.state == "RUNNING")
+
+    def job(self, number: int) -> SlurmJob:
+        found = self.client.job(number)
+        assert found is not None
+        return found
+
+    def pinned(self, numbers: list[int]) -> list[int]:
+        """Those of these jobs that wait with a list."""
+        jobs = self.client.jobs_of(numbers)
+        return [n for n, job in jobs.items() if job.state == "PENDING" and (job.req_nodes or job.exc_nodes)]
+
+    def freed_s(self, numbers: list[int], since: float) -> float:
+        """Seconds from `since` (monotonic) until none of these jobs is pinned any more."""
+        self.wait(lambda: not self.pinned(numbers))
+        return time.monotonic() - since
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Lab]:
+    skip_without_slurm()
+    with short_directory() as path, Lab.up(path, nodes=4, gpus=4, submit_filter=True) as lab:
+        yield lab
+
+
+@pytest.fixture
+def site(started: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    for name, value in started.variables().items():
+        monkeypatch.setenv(name, value)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(started.directory.table)
+    made = Site(started, tmp_path)
+    yield made
+    for unit in made.units:
+        unit.stop()
+    queue_of.emptied(made.client)
+
+
+def with_pins(site: Site) -> list[int]:
+    """Jobs that wait with lists of the filter, of palsub and of the tick, all three."""
+    for name in ("n0", "n1", "n2"):
+        site.filled(name)
+    kept_off = site.submit("--gres=gpu:1", "--comment=pal:job=A")
+    site.wait(lambda: site.job(kept_off).exc_nodes)  # the tick's: only slow GPUs are free
+    site.client.cancel([n for n, (state, _) in site.client.job_states().items() if state == "RUNNING"])
+    site.wait(lambda: not any(state in ("RUNNING", "COMPLETING") for state, _ in site.client.job_states().values()
+                              if site.job(kept_off).state == "PENDING"))  # fmt: skip
+    return [kept_off]
+
+
+@pytest.mark.parametrize(
+    ("killed", "restarted"),
+    [
+        (("daemon",), ("guard",)),  # the guard lives, and nobody starts the daemon again
+        (("daemon",), ("guard", "daemon")),
+        (("guard", "daemon"), ("guard",)),
+        (("guard", "daemon"), ("guard", "daemon")),
+        (("daemon",), ("daemon",)),  # a site without a guard
+    ],
+)
+def test_after_a_kill_the_last_pinned_job_is_soon_free(
+    site: Site, killed: tuple[str, ...], restarted: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    units = {"guard": site.unit(GUARD, again="guard" in restarted)} if "guard" in (*killed, *restarted) else {}
+    units["daemon"] = site.unit(DAEMON, again="daemon" in restarted)
+    site.wait(site.clears)
+    for name in ("n0", "n2"):
+        site.filled(name)
+    site.filled("n1")  # all good nodes are full: a class A job is kept off n3 by the tick
+    kept_off = site.submit("--gres=gpu:1", "--comment=pal:job=A", "--pal-class=A") if False else 0
+    assert not kept_off
+    site.table_written()
+    marked = [site.submit("-w", "n1", "--gres=gpu:1", f"--comment={comment(600, '', '', 'nodelist', 'n1')}") for _ in range(6)]
+    assert sorted(site.pinned(marked)) == marked
+    killed_at = time.monotonic()
+    for name in killed:
+        units[name].kill()
+    took_s = site.freed_s(marked, killed_at)
+    with capsys.disabled():
+        print(f" killed {'+'.join(killed)}, started again {'+'.join(restarted) or 'none'}: free after {took_s:.1f} s")
+    if "daemon" not in restarted:
+        site.wait(lambda: not promise.made(site.table))
+        assert not site.clears() and not os.path.exists(site.snapshot + ".heartbeat")
