@@ -42,7 +42,8 @@ _AFTER_UNINSTALL = """Left to do:
 
 _AFTER_UNITS = """Left to do, as root; leave out what you do not want. One of these three starts the ticks:
   install -m 644 {dir}/systemd/pal-lease-guard.service {dir}/systemd/pal-rebalance.service /etc/systemd/system/
-  systemctl daemon-reload && systemctl enable --now pal-lease-guard.service pal-rebalance.service  # stays, in the place of pal publish --every
+  systemctl daemon-reload && systemctl enable --now pal-lease-guard.service  # ends its lists should it be killed
+  systemctl enable --now pal-rebalance.service      # stays, in the place of pal publish --every
 
   install -m 644 {dir}/systemd/pal-rebalance-once.service {dir}/systemd/pal-rebalance.timer /etc/systemd/system/
   systemctl daemon-reload && systemctl enable --now pal-rebalance.timer    # a tick a minute

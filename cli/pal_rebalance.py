@@ -238,14 +238,16 @@ def _stay(config: Config, tick: Tick, wanted: Wanted) -> None:
                 notify(f"STATUS=the last tick failed: {trouble}")
             if trouble:
                 said = _warn({trouble}, said)
-            if failed >= MOST_FAILED:
+            if failed >= MOST_FAILED or tick.lost:
                 break
             if _sleep(tick, woken, started + max(interval_s, QUERY_SHARE * query_s)):
                 break
         notify("STOPPING=1")
         _leave(tick, woken)
-    if failed:
+    if failed >= MOST_FAILED:
         raise PalError(f"{failed} ticks in a row have failed by errors of ours: start it anew")
+    if tick.lost:
+        raise DataError("the lock of the publisher was deleted: start it anew")
 
 
 def _attempt(work: Callable[[], T]) -> tuple[T | None, str]:

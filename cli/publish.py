@@ -104,7 +104,7 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
                 failed += 1
                 said = _warn({f"internal error, {fault_of(error).line}"}, said)
             until_s = started + max(every, QUERY_SHARE * query_s, time.monotonic() - started + SHORTEST_PAUSE_S)
-            if failed >= MOST_FAILED or _sleep(publisher, woken, until_s):
+            if failed >= MOST_FAILED or publisher.lost or _sleep(publisher, woken, until_s):
                 break
         publisher.stop(time.time())
         time.sleep(FILTER_LOOKS_S)
@@ -116,7 +116,9 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
             publisher.kept()
         _warn(set(trouble), said)
         _print_ended([] if as_json else ended)
-    if failed:
+    if publisher.lost:
+        raise DataError("the lock of the publisher was deleted: start it anew")
+    if failed >= MOST_FAILED:
         raise PalError(f"{failed} rounds in a row have failed by errors of ours: start it anew")
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -240,6 +241,46 @@ class Journal(Opened):
     methods raise DataError when the file is damaged, the disk is full or the journal was opened
     for reading, and BusyError when another program keeps the file locked for five seconds.
     """
+
+    _file: tuple[int, int] = (0, 0)  # device and inode of what is open
+
+    def in_place(self) -> str:
+        """See that the file that is open is the one that PATH names; what was done where it is not, "" where it is.
+
+        Deleted or replaced under us it is made anew, with all that the open one holds; a file in its place is put
+        aside. Raises DataError where that cannot be done.
+        """
+        with contextlib.suppress(OSError):
+            if _identity(self.path) == self._file:
+                return ""
+        aside, what = "", "deleted"
+        if os.path.lexists(self.path):
+            aside, what = f"{self.path}.aside-{int(time.time())}", "replaced"
+            try:
+                os.rename(self.path, aside)
+            except OSError as error:
+                raise DataError(f"{self.path} was replaced under us, and cannot be moved ({error.strerror})") from None
+        make_directory(os.path.dirname(self.path) or ".", 0o755)
+        for left in (f"{self.path}-journal", f"{self.path}-wal"):  # of the other file: not to be played into ours
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(left)
+        _make_private(self.path)
+        with said(self.path, REPAIR):
+            new = _connected(self.path)
+            try:
+                self._connection.backup(new)
+            except BaseException:
+                new.close()
+                raise
+        self._connection.close()
+        self._connection, self._file = new, _identity(self.path)
+        put = f", the other one is {aside}" if aside else ""
+        return f"the journal {self.path} was {what} under us: it is written anew{put}"
+
+    def close(self) -> None:
+        """Close the file and give the writer's lock back."""
+        self._connection.close()
+        super().close()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -485,14 +526,28 @@ def open_journal(path: str, write: bool = True) -> Journal:
             with contextlib.suppress(PermissionError):  # not ours, yet writable: leave its mode
                 os.chmod(path, 0o600)
         with said(path, REPAIR):
-            # A reader, too, must be able to roll back what a killed writer left: so rw, and query_only.
-            connection = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S)
+            connection = _connected(path, write)
             stack.callback(connection.close)
-            connection.execute("PRAGMA journal_mode = DELETE" if write else "PRAGMA query_only = ON")
-            connection.execute("PRAGMA synchronous = EXTRA")  # FULL, and the removal of the rollback journal as well
             migrate(connection, path, _schema(), write)
-        return Journal(path, connection, stack.pop_all())
+        journal = Journal(path, connection, stack.pop_all())
+        with contextlib.suppress(OSError):
+            journal._file = _identity(path)
+        return journal
     raise AssertionError("unreachable")
+
+
+def _connected(path: str, write: bool = True) -> sqlite3.Connection:
+    # A reader, too, must be able to roll back what a killed writer left: so rw, and query_only.
+    connection = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S)
+    connection.execute("PRAGMA journal_mode = DELETE" if write else "PRAGMA query_only = ON")
+    connection.execute("PRAGMA synchronous = EXTRA")  # FULL, and the removal of the rollback journal as well
+    return connection
+
+
+def _identity(path: str) -> tuple[int, int]:
+    """Device and inode of a file. Raises OSError."""
+    found = os.stat(path, follow_symlinks=False)
+    return found.st_dev, found.st_ino
 
 
 def _schema() -> Schema:

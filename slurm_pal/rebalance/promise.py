@@ -52,6 +52,15 @@ def make(table: str) -> None:
             os.close(descriptor)
 
 
+def identity(table: str) -> tuple[int, int]:
+    """Device and inode of the lock's file: another one than before would keep nobody out. (0, 0) without one."""
+    try:
+        found = os.stat(lock_path(table), follow_symlinks=False)
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
 def kept(table: str) -> None:
     """All lists are taken back."""
     with contextlib.suppress(OSError):

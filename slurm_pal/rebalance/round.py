@@ -179,6 +179,8 @@ class Publisher:
         """`every_s` is the time between two rounds; `aside` has the jobs that break us."""
         self._config, self._client, self._stays = config, client, stays
         self._every_s, self._promises, self._beat_s = every_s, False, 0.0
+        self._lock: tuple[int, int] | None = None
+        self.lost = False  # the lock is: a new process must take it
         self.faults: list[str] = []
         self.aside = aside or Aside(self._tell)
         self._site: Site | None = None
@@ -246,6 +248,12 @@ class Publisher:
 
     def _promise(self) -> str:
         """Say on disk that lists may stand that rely on this process; why that cannot be, "" where it can."""
+        lock = promise.identity(self._config.table_path)
+        self._lock = self._lock or lock
+        self.lost = lock != self._lock
+        if self.lost:
+            path = promise.lock_path(self._config.table_path)
+            return f"{path} was deleted under us and keeps nobody out: this process ends, to be started anew"
         try:
             promise.make(self._config.table_path)
         except OSError as error:

@@ -111,6 +111,7 @@ class Tick:
             self._each(lambda seen: observers.take(seen.jobs, now_s), every, 0)
         since_s = self._try(lambda: self._since_last(now_s), self._config.number("rebalance", "interval_s"))
         if self._act:  # first of all: what cannot be remembered must not be begun
+            self._trouble += filter(None, (self._try(self._in_place, ""),))
             paused = self._try(lambda: self._ticked(now_s), "the journal cannot be written") or paused
         ours: frozenset[int] = self._try(self._looked_after, frozenset())
         shared: frozenset[int] = self._try(lambda: frozenset(self._journal.leases(PARTITION)), frozenset())
@@ -170,6 +171,11 @@ class Tick:
         if self._publisher is not None:
             self._publisher.alive(now_s)
 
+    @property
+    def lost(self) -> bool:
+        """Whether the publisher's lock was taken from under us: only a new process can go on."""
+        return self._publisher is not None and self._publisher.lost
+
     def failed(self) -> None:
         """A tick came to nothing: nobody is promised anything until one succeeds."""
         if self._publisher is not None:
@@ -206,6 +212,13 @@ class Tick:
         """How long the last tick is ago: by that much jobs may have waited because of us."""
         last_s = self._journal.last_tick_s()
         return now_s - last_s if 0 < last_s <= now_s else self._config.number("rebalance", "interval_s")
+
+    def _in_place(self) -> str:
+        """See to the journal's file; what was amiss, in the log as well."""
+        said = self._journal.in_place()
+        if said:
+            self._log.write(self._now_s, "journal", detail=said)
+        return said
 
     def _ticked(self, now_s: float) -> str:
         self._journal.ticked(now_s)

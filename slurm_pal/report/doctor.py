@@ -22,15 +22,19 @@ from slurm_pal.errors import (
 )
 from slurm_pal.files import read_trusted
 from slurm_pal.hostlist import fold
-from slurm_pal.rebalance import paths
+from slurm_pal.rebalance import paths, pinned, promise, sharing
 from slurm_pal.rebalance.journal import PARTITION, Journal, open_journal
 from slurm_pal.rebalance.role import role_of
 from slurm_pal.report.table import age
 from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview, SlurmClient
 from slurm_pal.store.snapshot import Snapshot, read
+from slurm_pal.submit.lease import heartbeat_fresh
 
 CLOCK_SLACK_S = 5.0
+MOST_NAMED = 8  # jobs in one line
+MISSED = 3.0
+"""Ticks that may be missed before the last one counts as long ago; a timer makes one a minute."""
 _RESTART = "systemctl restart pal-rebalance.service"
 
 
@@ -60,6 +64,8 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
         return [*findings, Finding("fail", "slurm", one_line(error), 'pal.toml: [slurm] backend = "cli"')]
     except SlurmError:
         return findings  # said by _controller
+    with contextlib.suppress(SlurmError):
+        findings += _pinned(config, client, now_s)
     if snapshot is not None:
         findings += _coverage(snapshot, overview)
     return findings
@@ -131,15 +137,52 @@ def _heartbeat(config: Config, now_s: float) -> list[Finding]:
     nobody = "nobody clears leases: palsub pins jobs only with --pal-watch, else it uses soft means"
     try:
         age_s = now_s - float(json.loads(read_trusted(path))["at_s"])
+        alive = heartbeat_fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     except FileNotFoundError:
         if config.flag("submit", "watch"):
             return [Finding("ok", "leases", "cleared by palsub's own watcher (submit.watch)")]
         return [Finding("note", "leases", nobody, "pal.toml: [submit] watch = true")]
     except (OSError, DataError, ValueError, KeyError, TypeError) as error:
         return [Finding("warn", "leases", f"heartbeat {path} cannot be read: {one_line(error)}", f"rm {path}")]
-    if not -CLOCK_SLACK_S <= age_s <= config.number("submit", "heartbeat_max_age_s"):
+    if not alive:
         return [Finding("warn", "leases", f"the daemon was last seen {age_s:.0f} s ago; {nobody}", _RESTART)]
-    return [Finding("ok", "leases", f"a daemon clears them, last seen {age_s:.0f} s ago")]
+    return [Finding("ok", "leases", f"a daemon clears them, last seen {age_s:.0f} s ago"), *_guard(config)]
+
+
+def _guard(config: Config) -> list[Finding]:
+    """Whether somebody takes lists back should the daemon be killed; nobody else can look at the guard's lock."""
+    if not paths.has_powers():
+        return []
+    if promise.guarded(config.table_path):
+        return [Finding("ok", "leases", "a lease guard watches over the daemon")]
+    text = "no lease guard is at work: should the daemon be killed, jobs stay pinned until it is started again"
+    return [Finding("warn", "leases", text, "systemctl enable --now pal-lease-guard.service")]
+
+
+def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[Finding]:
+    """Pending jobs that bear a list of ours, for how long, and whether somebody alive takes them back."""
+    known, path = pinned.Remembered(), paths.readable_journal(config)
+    with contextlib.suppress(PalError):
+        if path is not None:
+            with open_journal(path, write=False) as journal:
+                known = pinned.remembered(journal)
+    overview = client.overview(marked=True)
+    found, broken = pinned.pinned(overview.jobs, known, sharing.up(overview), now_s)
+    lines = [Finding("warn", "leases", line) for line in broken[:MOST_NAMED]]
+    if not found:
+        return [*lines, Finding("ok", "leases", "no pending job bears a list of ours")]
+    since_s = {job.job_id: job.submit_s for job in overview.jobs}
+    for job_id, leases in known.leases.items():
+        since_s[job_id] = max([since_s.get(job_id, 0.0), *(lease.made_s for lease in leases)])
+    oldest = sorted(found, key=lambda update: since_s[update.job_id])
+    named = ", ".join(f"{update.job_id} ({now_s - since_s[update.job_id]:.0f} s)" for update in oldest[:MOST_NAMED])
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    text = f"{len(found)} pending jobs bear a list of ours: {named}{more}"
+    alive = heartbeat_fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
+    if alive or (paths.has_powers() and promise.guarded(config.table_path)):
+        return [*lines, Finding("ok", "leases", f"{text}; somebody alive takes them back")]
+    mend = "pal-rebalance --withdraw" if paths.has_powers() else "pal-rebalance --mine --withdraw"
+    return [*lines, Finding("warn", "leases", f"{text}; nobody alive takes them back", mend)]
 
 
 def _tick(config: Config, client: SlurmClient, now_s: float) -> list[Finding]:
@@ -156,9 +199,22 @@ def _tick(config: Config, client: SlurmClient, now_s: float) -> list[Finding]:
         return [*found, Finding("note", "tick", "no tick that acts was ever made here", _tick_command(""))]
     try:
         with open_journal(path, write=False) as journal:
-            return [*found, *_last_tick(journal, config.number("submit", "heartbeat_max_age_s"), now_s)]
+            late_s = MISSED * max(config.number("rebalance", "interval_s"), 60.0)
+            return [*found, *_last_tick(journal, late_s, now_s), *_broken(journal)]
     except PalError as error:
         return [*found, Finding("warn", "tick", one_line(error))]
+
+
+def _broken(journal: Journal) -> list[Finding]:
+    """Jobs that make our code raise."""
+    jobs = journal.broken()
+    if not jobs:
+        return []
+    first, why = next(iter(jobs.items()))
+    ids = " ".join(map(str, [*jobs][:MOST_NAMED]))
+    more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
+    text = f"left alone, since they break us: jobs {ids}{more}; {first}: {why}"
+    return [Finding("warn", "tick", text, "see `trace` in rebalance.log, and please report it")]
 
 
 def _role(client: SlurmClient) -> Finding:

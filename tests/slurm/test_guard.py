@@ -74,10 +74,12 @@ class Site:
         self.home, self.said = home, home / "said"
         (home / "state").mkdir()
         self.env = lab.environ() | {
-            "SLURM_PAL_PATHS_STATE_DIR": str(home / "state"), "SLURM_PAL_PATHS_SNAPSHOT": str(home / "state" / "snapshot"),
-            "SLURM_PAL_PATHS_TABLE": lab.directory.table, "SLURM_PAL_PATHS_GPUS": str(home / "gpus.txt"),
+            "SLURM_PAL_PATHS_STATE_DIR": str(home / "state"),
+            "SLURM_PAL_PATHS_SNAPSHOT": str(home / "state" / "snapshot"),
+            "SLURM_PAL_PATHS_TABLE": lab.directory.table,
+            "SLURM_PAL_PATHS_GPUS": str(home / "gpus.txt"),
             "XDG_STATE_HOME": str(home / "xdg"),
-        }  # fmt: skip
+        }
         self.table, self.snapshot = lab.directory.table, str(home / "state" / "snapshot")
         self.client = CliClient(subprocess_runner(30.0, self.env))
         gpus = [
@@ -187,7 +189,9 @@ def test_after_a_kill_the_last_pinned_job_is_soon_free(
     kept_off = site.submit("--gres=gpu:1", "--comment=pal:job=A", "--pal-class=A") if False else 0
     assert not kept_off
     site.table_written()
-    marked = [site.submit("-w", "n1", "--gres=gpu:1", f"--comment={comment(600, '', '', 'nodelist', 'n1')}") for _ in range(6)]
+    marked = [
+        site.submit("-w", "n1", "--gres=gpu:1", f"--comment={comment(600, '', '', 'nodelist', 'n1')}") for _ in range(6)
+    ]
     assert sorted(site.pinned(marked)) == marked
     killed_at = time.monotonic()
     for name in killed:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
+import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,15 +14,19 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from slurm_pal import marks
 from slurm_pal.config import Config
 from slurm_pal.errors import DataError, SlurmError
-from slurm_pal.rebalance import story
+from slurm_pal.jobs import SlurmJob
+from slurm_pal.rebalance import steered, story
+from slurm_pal.rebalance.aside import OF_ONE_USER
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.journal import open_journal
 from slurm_pal.rebalance.role import Role
 from slurm_pal.rebalance.round import Publisher
 from slurm_pal.rebalance.tick import Outcome, Tick
 from slurm_pal.report import tick as report
+from slurm_pal.sensitivity import observed
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.counted import Counted
@@ -505,3 +512,130 @@ def test_json_has_what_the_table_has(site: Site) -> None:
     body = report.as_json(site.run())
     assert [move["job_id"] for move in body["moves"]] == [number] and body["moves"][0]["target"] == ["n1"]
     assert body["acted"] and body["paused"] is None and body["moving"] == 1 and body["trouble"] == []
+
+
+# -- what nobody foresaw -----------------------------------------------------------------------
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, where: str, number: int, kind: type[Exception] = ValueError) -> None:
+    """A function of ours that is given a job raises for this one."""
+    module, _, name = where.rpartition(".")
+    real = getattr(importlib.import_module(f"slurm_pal.rebalance.{module}"), name)
+
+    def broken(job: SlurmJob, *rest: object, **named: object) -> object:
+        if job.job_id == number and job.comment:  # a husk says nothing
+            raise kind("of what a user wrote")
+        return real(job, *rest, **named)
+
+    monkeypatch.setattr(f"slurm_pal.rebalance.{module}.{name}", broken)
+
+
+def whats(site: Site) -> list[str]:
+    return [json.loads(line)["what"] for line in (site.folder / "log").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", [ValueError, RecursionError, MemoryError, ZeroDivisionError])
+@pytest.mark.parametrize("where", ["steered.is_ours", "steered.request_of", "observed.uid_of", "leases.marks"])
+def test_a_job_that_breaks_us_is_left_alone_and_all_else_goes_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch, where: str, kind: type[Exception]
+) -> None:
+    word = observed.word(observed.Observed("A", 0.9, START_S, 60.0, "")) if where == "observed.uid_of" else {}
+    bad = site.waiting()
+    if word:
+        site.job(bad).comment = marks.put(site.job(bad).comment, word) or ""
+    good = site.submit("--gres=gpu:1", "--comment=pal:job=A")
+    site.run()
+    assert site.job(good).exc == "n0" and (site.job(bad).exc == "n0")
+    breaking(monkeypatch, where, bad, kind)
+    first = site.run()
+    assert first.published is not None and first.published.table is not None
+    assert first.decided.steered is not None, first.trouble
+    assert any(f"job {bad} is left alone" in line and kind.__name__ in line for line in first.trouble), first.trouble
+    assert list(site.journal.broken()) == [bad]
+    again = site.run()
+    assert not any("internal error" in line for line in again.trouble)
+    assert whats(site).count("fault") == 1, "told once"
+    assert '"trace": "Traceback' in (site.folder / "log").read_text()
+    for _ in range(100):  # its list ends by the journal
+        site.run()
+        if site.job(bad).exc == "":
+            break
+    assert site.job(bad).exc == "" and bad not in site.journal.leases()
+
+
+def test_a_part_that_no_job_explains_fails_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.waiting()
+    monkeypatch.setattr("slurm_pal.rebalance.deciding.retarget", lambda *_: 1 / 0)
+    seen = site.run()
+    assert any("internal error, ZeroDivisionError" in line for line in seen.trouble)
+    assert seen.published is not None and seen.published.table is not None and not site.journal.broken()
+    assert (site.folder / "snapshot.heartbeat").exists()
+
+
+def test_of_a_user_with_many_such_jobs_all_are_set_aside(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.fill(*site.slurm.nodes)
+    bad = [site.submit("--gres=gpu:1", "--comment=pal:job=A evil") for _ in range(40)]
+    calls = []
+
+    def broken(job: SlurmJob) -> bool:
+        calls.append(job.job_id)
+        if "evil" in job.comment:
+            raise ValueError("of what a user wrote")
+        return is_ours(job)
+
+    is_ours = steered.is_ours
+    monkeypatch.setattr("slurm_pal.rebalance.steered.is_ours", broken)
+    seen = site.run()
+    assert seen.decided.steered is not None and len(site.journal.broken()) == OF_ONE_USER
+    assert len(calls) < (OF_ONE_USER + 2) * (len(bad) + len(site.slurm.jobs))
+
+
+def test_an_order_that_fails_by_a_fault_of_ours_keeps_no_other_from_being_given(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = site.waiting()
+    good = site.submit("--gres=gpu:1", "--comment=pal:job=A")
+    real = site.client.update_job
+
+    def update(job_id: int, **fields: str) -> None:
+        if job_id == bad:
+            raise KeyError("of ours")
+        real(job_id, **fields)
+
+    monkeypatch.setattr(site.client, "update_job", update)
+    seen = site.run()
+    assert site.job(good).exc == "n0" and any(f"job {bad}: internal error, KeyError" in line for line in seen.trouble)
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_journal_that_is_taken_away_is_written_anew(site: Site, how: str) -> None:
+    number = site.waiting()
+    site.run()
+    path = site.folder / "rebalance.db"
+    path.unlink()
+    if how == "replaced":
+        path.write_text("somebody else's")
+    seen = site.run()
+    assert any(f"was {how} under us" in line for line in seen.trouble)
+    with open_journal(str(path), write=False) as journal:
+        assert journal.leases().keys() == {number} and journal.last_tick_s() == site.now_s
+    assert site.run().trouble == () and site.job(number).exc == "n0"
+    assert [p.read_text() for p in site.folder.glob("rebalance.db.aside-*")] == ["somebody else's"] * (
+        how == "replaced"
+    )
+
+
+def test_a_long_run_does_not_grow(site: Site) -> None:
+    """Hostile words, new at each tick: neither memory nor journal grows with them."""
+    site.fill(*site.slurm.nodes)
+    numbers = [site.submit("--gres=gpu:1", "--comment=pal:job=A") for _ in range(20)]
+    sizes = []
+    for turn in range(60):
+        for number in numbers:
+            site.job(number).comment = f"pal:job=A pal:it={turn * 7919 % 1000};of={turn} pal:lease=x{turn} {'y' * 900}"
+        site.run(1.0)
+        if turn in (20, 59):
+            gc.collect()
+            sizes.append((len(gc.get_objects()), (site.folder / "rebalance.db").stat().st_size))
+    (before, small), (after, large) = sizes
+    assert after < before * 1.1 and large <= small + 3 * 4096

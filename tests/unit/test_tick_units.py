@@ -62,7 +62,12 @@ def test_at_the_usual_places_the_files_are_as_shipped() -> None:
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [(units.SERVICE, pal_rebalance), (units.GUARD, pal_rebalance), (units.ONCE, pal_rebalance), (units.SWEEP, pal_profile_run)],
+    [
+        (units.SERVICE, pal_rebalance),
+        (units.GUARD, pal_rebalance),
+        (units.ONCE, pal_rebalance),
+        (units.SWEEP, pal_profile_run),
+    ],
 )
 def test_a_service_is_shut_in_and_can_do_its_work(name: str, command: click.Command) -> None:
     found = keys((ETC / name).read_text())
