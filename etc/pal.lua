@@ -46,7 +46,7 @@ end
 -- does not fire inside Lua's own functions. Nor is there a pattern that can look at a text twice.
 local LONGEST_TEXT = 1024 -- bytes; slurmctld refuses a longer comment, name or constraint
 local LONGEST_LIST, LONGEST_HOST, MOST_BRACKETS = 4096, 255, 3
-local MOST_EXCLUDED, MOST_NAMES = 1000, 100000
+local MOST_EXCLUDED, MOST_NAMES = 512, 100000
 
 -- A text that may be looked at: its first bytes; "" for none.
 local function start_of(text, most)
@@ -160,12 +160,23 @@ local function load_table(file, size, start)
     max_age_s = tonumber(head.max_age_s),
     settings = {},
     nodes = {},
+    numbers = {}, -- node name -> its numbers in the table (several, where a node has GPUs of several types)
     lists = {},
     sets = {},
     spares = {},
   }
   for key, value in (record.settings or ""):gmatch("([%w_]+)=([%d.]+)") do t.settings[key] = tonumber(value) end
   if not t.epoch or record["end"] ~= t.epoch then return nil, "it is cut short" end
+  local i, node = 1, record["node.1"]
+  while node do
+    local name = node:match("^[%w_.-]+")
+    if name then
+      t.numbers[name] = t.numbers[name] or {}
+      table.insert(t.numbers[name], i)
+    end
+    i = i + 1
+    node = record["node." .. i]
+  end
   if not (t.written_s and t.max_age_s) then return nil, "its first line lacks written_s or max_age_s" end
   return t
 end
@@ -259,21 +270,6 @@ local function spares_of(t, pool, class)
   return t.spares[key]
 end
 
--- Node name -> its numbers in the table (several, where a node has GPUs of several types).
-local function numbers_of(t)
-  if not t.numbers then
-    t.numbers = {}
-    for key, text in pairs(t.record) do
-      local i, name = key:match("^node%.(%d+)$"), text:match("^[%w_.-]+")
-      if i and name then
-        t.numbers[name] = t.numbers[name] or {}
-        table.insert(t.numbers[name], tonumber(i))
-      end
-    end
-  end
-  return t.numbers
-end
-
 -- == What was given away since the table was written =========================================
 
 local MOST_PROMISES = 1024
@@ -330,7 +326,8 @@ end
 local function takes(view, size, gpus)
   local richest, request = size_of(view.t, "most." .. view.pool), view.request
   if not richest or not size or not size.allcpus or size.gpus < request.least_gpus then return false end
-  local cpus, mem = share(request, gpus, size.allcpus)
+  local cpus, mem = math.huge, math.huge
+  if not request.largest_only then cpus, mem = share(request, gpus, size.allcpus) end
   if request.cpus_per_gpu == 0 then cpus = math.max(cpus, gpus * richest.cpusgpu) end
   if not request.mem_stated then mem = math.max(mem, gpus * richest.memgpu) end
   if size.allcpus < math.min(cpus, richest.allcpus) then return false end
@@ -366,7 +363,7 @@ local function candidates(view, preference)
     if node and not view.promised[node.name] then look(entry.i, entry.rank) end
   end
   for name, gone in pairs(next(ranks.later) and view.promised or {}) do
-    for _, i in ipairs(numbers_of(view.t)[name] or {}) do
+    for _, i in ipairs(view.t.numbers[name] or {}) do
       local rank = ranks.later[i * 64 + gone.gpus]
       if rank then look(i, rank) end
     end
@@ -492,7 +489,7 @@ local function enough_others(view, slow)
     local size, gpus = spare.size, request.count
     if size and gpus == "x" then gpus = size.gpus end
     if size and spare.fast >= gpus and not slow[spare.name] and not request.excluded[spare.name]
-      and view.partition[spare.name] and takes(view, size, request.count == "x" and request.least_gpus or gpus)
+      and view.partition[spare.name] and takes(view, size, gpus)
       and (not request.constraint or request.constraint(size.features)) then
       found = found + 1
       if found >= request.nodes_min then return true end
@@ -542,8 +539,7 @@ local function decide(request, t, now_s)
   if not others(view, used) then return { act = "none", why = "same", slow = slowdown * locality, chosen = chosen } end
   if request.soft then return softly(t, request, request.soft) end
   for _, pick in ipairs(chosen) do
-    local gpus = request.count == "x" and request.least_gpus or pick.count
-    if not takes(view, pick.node, gpus) then return { act = "none", why = "size", slow = slowdown * locality } end
+    if not takes(view, pick.node, pick.count) then return { act = "none", why = "size", slow = slowdown * locality } end
   end
   local plain_slowdown = tonumber(t.record[("plain.%s.%s.%s"):format(view.pool, view.class, request.count)]) or 1
   return {
@@ -661,6 +657,7 @@ local function request_of(ask)
   request.mem_per_node = ask.mem_per_node or 0
   request.mem_per_cpu, request.mem_per_gpu = ask.mem_per_cpu or 0, ask.mem_per_gpu or 0
   request.mem_stated, request.most_mem_per_cpu = ask.mem_stated, ask.most_mem_per_cpu
+  request.largest_only = ask.largest_only
   if ask.mem_per_node == 0 and not ask.exclusive then request.leave = request.leave or "shape" end
   if ask.constraint then
     request.constraint = constraint_of(ask.constraint)
@@ -677,7 +674,7 @@ end
 -- == The sensitivity class ===================================================================
 
 local CLASSES = { A = true, B = true, C = true }
-local SCRIPT_BYTES, MOST_LINES = 65536, 1024
+local SCRIPT_BYTES, MOST_COMMENTS, MOST_OURS = 65536, 512, 32
 local SHARP, NEWLINE = 35, 10
 
 -- What one #PAL line says, put into `found`. A word that is cut in two says nothing.
@@ -708,15 +705,18 @@ end
 -- open_mode is what an #SBATCH line says of it.
 -- A checkpoint command goes on to the end of its line, and is palsub's: a filter cannot wrap a script.
 local function pal_lines(script)
-  local found, at = {}, 1
+  local found, at, ours = {}, 1, 0
   script = start_of(script, SCRIPT_BYTES)
-  for _ = 1, MOST_LINES do
+  for _ = 1, MOST_COMMENTS do
     local first = script:find("%S", at)
     if not first or script:byte(first) ~= SHARP then break end
     local stop = script:find("\n", first, true) or #script + 1
     local begins = first == 1 or script:byte(first - 1) == NEWLINE
-    if begins and script:sub(first, first + 3) == "#PAL" then pal_line(script:sub(first + 4, stop - 1), found) end
-    if begins and script:sub(first, first + 6) == "#SBATCH" then
+    local word = begins and script:match("^#(%u+)", first)
+    if word == "PAL" and ours < MOST_OURS then
+      ours = ours + 1
+      pal_line(script:sub(first + 4, stop - 1), found)
+    elseif word == "SBATCH" then
       local text = script:sub(first + 7, math.min(stop - 1, first + 6 + LONGEST_TEXT))
       found.open_mode = open_mode_of(text) or found.open_mode
     end
@@ -756,7 +756,7 @@ end
 
 -- The script of a batch job by what it does, as slurm_pal/sensitivity/keys.py has it: without comments
 -- and blank lines. nil for one that is too long to be looked at here.
-local LONGEST_SCRIPT = 16384
+local LONGEST_SCRIPT, MOST_LINES = 16384, 1024
 
 local function work_of(script)
   if not script or #script > LONGEST_SCRIPT then return nil end
@@ -975,6 +975,10 @@ local function ask_of(job, t, partitions, now_s)
   local _, cpus_per_gpu = gpus_of(job.cpus_per_tres)
   local _, mem_per_gpu = gpus_of(job.mem_per_tres)
   if not cpus_per_gpu or not mem_per_gpu then leave = leave or "shape" end
+  -- A whole node may be more than a partition allows of one.
+  local exclusive = number(job.shared) == 0 or part and number(part.max_share) == 0
+  local limited = part and (number(part.max_cpus_per_node) or (number(part.max_mem_per_node) or 0) > 0)
+  if exclusive and limited then leave = leave or "shape" end
   local limit_min = number(job.time_limit) or part and number(part.default_time)
   local per_node, per_cpu = number(job.min_mem_per_node), number(job.min_mem_per_cpu)
   local mem_stated = per_node or per_cpu or (mem_per_gpu or 0) > 0
@@ -1004,7 +1008,7 @@ local function ask_of(job, t, partitions, now_s)
     mem_per_gpu = mem_per_gpu,
     mem_stated = mem_stated,
     most_mem_per_cpu = lesser(part and number(part.max_mem_per_cpu), settings.most_mem_cpu),
-    exclusive = number(job.shared) == 0,
+    exclusive = exclusive,
     limit_s = limit_min and limit_min * 60,
     exclude = brief(job.exc_nodes, "[", LONGEST_LIST),
     constraint = brief(job.features, TOO_LONG),
@@ -1096,6 +1100,7 @@ local function client_reason(options, offset)
   if options.exclusive ~= "unset" and options.exclusive ~= "exclusive" and options.exclusive ~= "oversubscribe" then
     return "shape"
   end
+  if options.exclusive == "exclusive" then return "shape" end -- it may be more than a partition allows of one node
   if options["spread-job"] == "set" then return "network" end
   -- The table knows nothing of a node's sockets, cores and disk.
   for _, key in ipairs({ "tmp", "nodefile", "extra-node-info", "hint", "gres-flags", "core-spec", "thread-spec" }) do
@@ -1159,6 +1164,7 @@ local function client_ask(t, options, offset, script)
     mem_per_gpu = per_gpu,
     mem_stated = mem_stated,
     most_mem_per_cpu = settings.most_mem_cpu,
+    largest_only = true, -- a partition may have defaults and limits of its own, which are not known here
     exclusive = options.exclusive == "exclusive",
     limit_s = seconds_of(options.time),
     exclude = brief(options.exclude, "[", LONGEST_LIST),

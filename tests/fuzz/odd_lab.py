@@ -47,9 +47,7 @@ PartitionName=alone Nodes=n6,n7 OverSubscribe=EXCLUSIVE State=UP
 PartitionName=closed Nodes=n[0-8] AllowGroups=nobody State=UP
 PartitionName=off Nodes=n[0-8] State=INACTIVE
 """
-SCHEDULER = (
-    "defer,sched_interval=100000000,sched_min_interval=2000000000,bf_interval=100000,ignore_prefer_validation"
-)
+SCHEDULER = "defer,sched_interval=100000000,sched_min_interval=2000000000,bf_interval=100000,ignore_prefer_validation"
 N_NODES, MOST_GPUS = 12, 8
 AWAY_S = 3000
 """The table is written so far ahead that what was given away counts for one submission only (see job_submit)."""
