@@ -326,11 +326,14 @@ end
 local function takes(view, size, gpus)
   local richest, request = size_of(view.t, "most." .. view.pool), view.request
   if not richest or not size or not size.allcpus or size.gpus < request.least_gpus then return false end
-  local cpus, mem = math.huge, math.huge
-  if not request.largest_only then cpus, mem = share(request, gpus, size.allcpus) end
+  local cpus, mem = share(request, gpus, size.allcpus)
   if request.cpus_per_gpu == 0 then cpus = math.max(cpus, gpus * richest.cpusgpu) end
   if not request.mem_stated then mem = math.max(mem, gpus * richest.memgpu) end
+  -- A CPU of a core with two threads counts, and costs memory, twice; which nodes have such is not known.
+  local asked = request.mem_per_cpu * (request.count == "x" and size.allcpus or 2 * math.max(1, cpus))
+  if request.mem_per_cpu > 0 and size.allmem < asked then return false end
   if size.allcpus < math.min(cpus, richest.allcpus) then return false end
+  if request.largest_only and (size.allcpus < richest.allcpus or size.allmem < richest.allmem) then return false end
   return size.allmem >= math.min(mem, richest.allmem)
 end
 
@@ -658,6 +661,11 @@ local function request_of(ask)
   request.mem_per_cpu, request.mem_per_gpu = ask.mem_per_cpu or 0, ask.mem_per_gpu or 0
   request.mem_stated, request.most_mem_per_cpu = ask.mem_stated, ask.most_mem_per_cpu
   request.largest_only = ask.largest_only
+  -- Of a number of CPUs for each GPU that the tasks exceed, Slurm makes one thing or another.
+  local tasks_cpus = request.tasks_on_node * request.cpus_per_task
+  if request.cpus_per_gpu > 0 and tasks_cpus > request.cpus_per_gpu * shape.per_node then
+    request.leave = request.leave or "shape"
+  end
   if ask.mem_per_node == 0 and not ask.exclusive then request.leave = request.leave or "shape" end
   if ask.constraint then
     request.constraint = constraint_of(ask.constraint)

@@ -96,6 +96,8 @@ PIECES = (
     "n[1-9][1-9][1-9]", "[", "]", ",", "n1,", "0", "%", "a&", "a|b&", "|", ":", "gres:gpu:", "pal:job=A;", "pal:lease=",
     "x\n", "1-", "\\", '"', "\u00ff", "srun ./a.out --with some=words\n",
 )  # fmt: skip
+HOSTS = ("n1,", "n[1-60000],", "n[1-10000],", "n[1,", "[", "]", ",", "0", "x,", "n[1-9][1-9],", "a")
+"""In lists of nodes. Two ranges of thousands in one name end slurmctld 22.05 by itself, without any filter."""
 OPTIONS = (
     "exclude", "constraint", "comment", "job-name", "partition", "gres", "gpus", "gpus-per-task", "dependency", "array",
     "reservation", "prefer", "licenses", "nodelist", "export", "account", "wckey",
@@ -106,14 +108,16 @@ LENGTHS = (10, 1000, 1024, 4096, 4097, 16384, 65536, LONGEST_WORD)
 def hostile(rng: random.Random) -> tuple[list[str], str]:
     """(sbatch's options, the script) of one submission."""
 
-    def text(most: int) -> str:
-        piece = rng.choice(PIECES) + (rng.choice(PIECES) if rng.random() < 0.25 else "")
+    def text(most: int, pieces: tuple[str, ...] = PIECES) -> str:
+        piece = rng.choice(pieces) + (rng.choice(pieces) if rng.random() < 0.25 else "")
         wanted = min(most, rng.choice(LENGTHS))
         return (piece * (wanted // len(piece.encode()) + 1)).encode()[:wanted].decode(errors="ignore")
 
     words = [f"--gres=gpu:{rng.choice((1, 2, 4))}", f"-p{rng.choice(('main', 'few', 'typed', 'gpu'))}"]
     for _ in range(rng.choice((0, 1, 1, 2))):
-        words.append(f"--{rng.choice(OPTIONS)}={text(LONGEST_WORD - 40)}")
+        option = rng.choice(OPTIONS)
+        pieces = HOSTS if option in ("exclude", "nodelist") else PIECES
+        words.append(f"--{option}={text(LONGEST_WORD - 40, pieces)}")
     script = "#!/bin/sh\n#PAL class=A\n"
     if rng.random() < 0.5:
         kind = rng.choice(PIECES)

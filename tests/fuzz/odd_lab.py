@@ -66,7 +66,8 @@ function slurm_job_submit(job, partitions)
   local ok, trouble = pcall(pal.submit, job, partitions)
   local took_ms = (os.clock() - began) * 1000
   local act, why = (job.admin_comment or ""):sub(1, 20000):match("act=(%%w+).-why=([%%w-]+)")
-  log:write(("%%.3f %%s %%s\\n"):format(took_ms, ok and (act or "untouched") or "ERROR", ok and why or tostring(trouble)))
+  if not ok then act, why = "ERROR", trouble end
+  log:write(("%%.3f %%s %%s\\n"):format(took_ms, act or "untouched", tostring(why)))
   log:flush()
   return slurm.SUCCESS
 end
