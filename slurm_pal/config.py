@@ -16,8 +16,6 @@ from slurm_pal.errors import ConfigError
 from slurm_pal.files import SMALL_BYTES, read_trusted, slurm_conf
 
 Value = str | int | float | bool
-MOST_NUMBER = 1e300
-"""Infinity, NaN and whole numbers that no float holds are refused."""
 
 
 class Key(NamedTuple):
@@ -214,7 +212,7 @@ def public_table(path: str) -> str:
 def _checked(name: str, key: Key, value: object, origin: str) -> Value:
     wanted = type(key.default)
     if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not abs(value) < MOST_NUMBER:
+        if not abs(value) < 1e300:  # infinity, NaN, and whole numbers that no float holds
             raise ConfigError(f"{origin}: {name} must be a finite number, like {key.default!r}")
         value = float(value)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):

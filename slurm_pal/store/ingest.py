@@ -13,7 +13,7 @@ import os
 import time
 from typing import NamedTuple
 
-from slurm_pal.errors import DataError, one_line
+from slurm_pal.errors import DataError
 from slurm_pal.files import open_trusted, remove_leftovers
 from slurm_pal.store.database import Database
 from slurm_pal.variability.records import Record, from_json
@@ -134,7 +134,7 @@ def _parse(name: str, raw: bytes) -> tuple[list[Record], list[Complaint]]:
         except RecursionError:
             wrong.append(Complaint(name, number, "not a record: nested too deeply"))
         except (DataError, TypeError) as error:
-            wrong.append(Complaint(name, number, one_line(error)))
+            wrong.append(Complaint(name, number, str(error)))
         else:
             records.append(record)
     return records, wrong

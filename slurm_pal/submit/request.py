@@ -13,6 +13,7 @@ from typing import NamedTuple
 from slurm_pal.errors import UsageError
 from slurm_pal.hostlist import expand
 from slurm_pal.jobs import GpuShape
+from slurm_pal.numbers import digits
 from slurm_pal.slurm.parse import seconds
 from slurm_pal.submit.argv import CommandLine, Option, read_options
 from slurm_pal.submit.options_table import ENVIRONMENT
@@ -73,8 +74,6 @@ _LEAVE: dict[str, str] = {
     "uid": "--uid: the job belongs to somebody else",
     "external": "--external: the job runs nothing",
 }
-_COUNT = re.compile(r"[0-9]{1,9}")
-"""Not `isdigit`, which takes characters that `int` does not; and no longer than Slurm's own numbers."""
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
@@ -224,11 +223,12 @@ def _gpus(text: str, option: str, gres: bool = False) -> tuple[str, int]:
         if gres and words[0] != "gpu":
             raise Conflict(f"{option}={text}: how much of {words[0]} is free is not known here")
         words = words[1:] if gres else words
-        count = words.pop() if words and _COUNT.fullmatch(words[-1]) else "1"
+        count = digits(words[-1]) if words else None
+        words = words if count is None else words[:-1]
         seen += 1
         if seen > 1 or len(words) > 1:
             raise Conflict(f"{option}={text}: several GPU types at once")
-        kind, number = (words[0] if words else ""), int(count)
+        kind, number = (words[0] if words else ""), 1 if count is None else count
     return kind, number
 
 
@@ -245,9 +245,10 @@ def _number(opts: dict[str, str], name: str, default: int) -> int:
     text = opts.get(name, "")
     if not text:
         return default
-    if not _COUNT.fullmatch(text):
+    number = digits(text)
+    if number is None:
         raise Conflict(f"--{name}={text} is not a number")
-    return int(text)
+    return number
 
 
 def _mebibytes(opts: dict[str, str], name: str) -> int:

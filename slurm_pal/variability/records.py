@@ -12,7 +12,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from slurm_pal.errors import DataError
+from slurm_pal.errors import DataError, one_line
 
 SCHEMA = "pal.record/1"
 MOST_NUMBER = 1e300
@@ -134,7 +134,7 @@ def from_json(line: str) -> Record:
             **table,
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"field missing or unknown: {error}") from None
+        raise DataError(f"field missing or unknown: {one_line(error)}") from None
     _check_values(record)
     return record
 
