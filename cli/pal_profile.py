@@ -17,7 +17,7 @@ from slurm_pal import config as settings
 from slurm_pal.cli import common
 from slurm_pal.config import Config
 from slurm_pal.errors import Exit, PalError, UsageError, one_line
-from slurm_pal.hostlist import expand, fold
+from slurm_pal.hostlist import fold, typed
 from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.profiling import collect, history, prepare, sweep_state
 from slurm_pal.profiling.plan import Plan, Request, duration_s, sample_size
@@ -102,7 +102,7 @@ def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
             raise UsageError(f"--{name.replace('_', '-')} {value:g} must be a finite number; leave it out for no limit")
     if options["sample"]:
         sample_size(options["sample"], 1)  # say what is wrong before Slurm is asked
-    nodes = expand(options["nodes"]) if options["nodes"] is not None else None
+    nodes = typed(options["nodes"]) if options["nodes"] is not None else None
     if nodes == ():
         raise UsageError("--nodes names no node; write it like n[1-4,7]")
     request = Request(

@@ -15,6 +15,7 @@ from slurm_pal.cli import common
 from slurm_pal.cli.until_signal import Woken, until_signal
 from slurm_pal.errors import DataError, Exit, SlurmError
 from slurm_pal.jobs import SlurmJob
+from slurm_pal.numbers import digits
 from slurm_pal.rebalance.observed import add
 from slurm_pal.sensitivity import observed
 from slurm_pal.sensitivity.observed import Observed
@@ -88,11 +89,11 @@ def _submitted(made: probe.Prepared) -> int:
     finally:
         if made.path:
             checkpoint.remove(made.path)
-    number = done.stdout.strip().partition(";")[0]
-    if done.returncode != 0 or not number.isdigit():
+    number = digits(done.stdout.strip().partition(";")[0])
+    if done.returncode != 0 or number is None:
         said = done.stderr.strip().splitlines()
         raise SlurmError(f"sbatch refused the probe: {said[0] if said else f'exit code {done.returncode}'}")
-    return int(number)
+    return number
 
 
 def _watched(client: SlurmClient, number: int, patience_s: float, woken: Woken) -> tuple[SlurmJob, Observed]:

@@ -7,7 +7,7 @@ import time
 from slurm_pal import config as settings
 from slurm_pal.cli import common
 from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
-from slurm_pal.hostlist import expand
+from slurm_pal.hostlist import typed
 from slurm_pal.report import inventory
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import Overview
@@ -39,7 +39,7 @@ def selected(nodelist: str | None, known: set[str]) -> set[str]:
     """The nodes of a host list; all where there is none. Raises UsageError for an unknown one."""
     if nodelist is None:
         return known
-    wanted = set(expand(nodelist))
+    wanted = set(typed(nodelist))
     unknown = sorted(wanted - known)
     if unknown:
         raise UsageError(f"no such node: {', '.join(unknown)}; sinfo -N lists the nodes")

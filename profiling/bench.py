@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from slurm_pal.errors import DataError, Exit, PalError, UsageError, one_line
 from slurm_pal.files import write_atomic
+from slurm_pal.numbers import MOST_GPUS, digits
 from slurm_pal.profiling.backends import Setting, open_backend, resolve
 from slurm_pal.profiling.benchmarks import BENCHMARKS, Benchmark, by_id, fitted, select
 from slurm_pal.profiling.devices import Backend, DeviceInfo, Static
@@ -109,7 +110,7 @@ def _where(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[str
     node = options.node or (environ.get("SLURMD_NODENAME", "") if job else "")
     if not node:
         raise UsageError("this is no Slurm job: name the node with --node NAME, or start a sweep with pal-profile run")
-    return _word(node, "node name"), int(job) if job.isdigit() else 0
+    return _word(node, "node name"), digits(job) or 0
 
 
 def _word(text: str, what: str) -> str:
@@ -132,9 +133,10 @@ def parse_indexes(text: str) -> tuple[int, ...]:
     found: list[int] = []
     for word in text.split(","):
         first, dash, last = word.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        low, high = digits(first), digits(last if dash else first)
+        if low is None or high is None or high >= MOST_GPUS:
             raise UsageError(f"GPU index list {text!r} cannot be read; write it like 0,2-3")
-        found += range(int(first), int(last if dash else first) + 1)
+        found += range(low, high + 1)
     return tuple(sorted(set(found)))
 
 

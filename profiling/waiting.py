@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.profiling.plan import Chosen
 from slurm_pal.profiling.sweep_job import is_ours
+from slurm_pal.slurm.parse import whole
 from slurm_pal.slurm.states import JOB_WAITING
 
 WAITS = frozenset({"Resources", "Priority"})
@@ -49,6 +50,5 @@ def _could_use(job: SlurmJob, partitions: Sequence[str], types: Sequence[str], n
         return False
     if not job.req_nodes and not job.exc_nodes:
         return True
-    number = re.match(r"\d+", job.fields.get("NumNodes", ""))
-    bound = bool(job.req_nodes) and (not number or int(number[0]) <= len(job.req_nodes))
+    bound = bool(job.req_nodes) and whole(job.fields.get("NumNodes", "")) <= len(job.req_nodes)
     return any((not bound or name in job.req_nodes) and name not in job.exc_nodes for name in names)

@@ -17,6 +17,7 @@ from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.ports import is_listening
 from slurm_pal.lab.processes import Process, identify, write_pids
 from slurm_pal.lab.programs import bare_environment
+from slurm_pal.numbers import digits
 
 _MUNGE_WAIT_S = 10.0
 _POLL_S = 0.05
@@ -163,8 +164,8 @@ def node_states(text: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     for line in text.splitlines():
         count, _, state = line.partition(" ")
-        if count.isdigit():
-            counts[state] = counts.get(state, 0) + int(count)
+        if (number := digits(count)) is not None:
+            counts[state] = counts.get(state, 0) + number
     return counts
 
 

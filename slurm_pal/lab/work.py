@@ -22,6 +22,7 @@ from slurm_pal.errors import DataError, SlurmError, UsageError
 from slurm_pal.files import write_atomic
 from slurm_pal.lab.gpus import CLASSES, find_registry, load_registry
 from slurm_pal.lab.load import running
+from slurm_pal.numbers import MOST_GPUS, digits
 from slurm_pal.slurm.client import Runner
 
 SCHEMA = "pal.work/1"
@@ -53,17 +54,17 @@ def plan(environ: Mapping[str, str], sensitivity: str, seconds: float, penalty: 
         raise UsageError(f"--class {sensitivity!r} is not one of {', '.join(CLASSES)}")
     if not 0 <= seconds < 1e7 or not 1 <= penalty < 1e3:
         raise UsageError(f"--seconds {seconds:g} must be at least 0, and --locality-penalty {penalty:g} at least 1")
-    job_id = environ.get("SLURM_JOB_ID", "")
-    if not job_id.isdigit():
+    job_id = digits(environ.get("SLURM_JOB_ID", ""))
+    if job_id is None:
         raise UsageError(f"pal lab work is not inside a Slurm job: {_HINT}")
     path = find_registry(environ)
     if path is None:
         raise UsageError(f"job {job_id} does not run in a lab (no emulated GPUs beside $SLURM_CONF): {_HINT}")
-    gpus = given_gpus(environ, int(job_id), runner)
+    gpus = given_gpus(environ, job_id, runner)
     registry = load_registry(path)
     slowdown = max(registry.gpu(node, i).true_slowdown(sensitivity) for node, held in gpus.items() for i in held)
     locality = penalty if len(gpus) > 1 else 1.0
-    return Plan(int(job_id), sensitivity, gpus, slowdown, locality, seconds * slowdown * locality)
+    return Plan(job_id, sensitivity, gpus, slowdown, locality, seconds * slowdown * locality)
 
 
 def given_gpus(environ: Mapping[str, str], job_id: int, runner: Runner) -> Gpus:
@@ -99,9 +100,10 @@ def gpu_indexes(text: str) -> tuple[int, ...]:
     indexes: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        if not first.isdigit() or not (last or first).isdigit():
+        low, high = digits(first), digits(last or first)
+        if low is None or high is None or high >= MOST_GPUS:
             return ()
-        indexes += range(int(first), int(last or first) + 1)
+        indexes += range(low, high + 1)
     return tuple(indexes)
 
 

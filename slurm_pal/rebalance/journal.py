@@ -264,7 +264,7 @@ class Journal(Opened):
         for left in (f"{self.path}-journal", f"{self.path}-wal"):  # of the other file: not to be played into ours
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(left)
-        _make_private(self.path)
+        create(self.path, _schema(), 0o600)
         with said(self.path, REPAIR):
             new = _connected(self.path)
             try:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from slurm_pal import marks
 from slurm_pal.errors import BusyError, DataError
 from slurm_pal.jobs import SlurmJob
+from slurm_pal.numbers import digits
 from slurm_pal.rebalance import learning
 from slurm_pal.rebalance.facts import Terms, facts_of
 from slurm_pal.rebalance.journal import Journal, Observation, Sample
@@ -42,7 +43,7 @@ def look(
     samples: list[Sample] = []
     for job in jobs:
         said = marks.read(job.comment, marks.PROGRESS)
-        if job.state != "RUNNING" or not job.gpus or not said.get("it", "").isdigit():
+        if job.state != "RUNNING" or not job.gpus or digits(said.get("it", "")) is None:
             continue
         step_s = learning.step_time(before.get(job.job_id), said, job)
         known = earlier.get((job.job_id, job.restarts))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from slurm_pal.hostlist import fold
 from slurm_pal.jobs import SlurmJob
+from slurm_pal.numbers import digits
 from slurm_pal.rebalance.leases import in_force
 from slurm_pal.slurm.parse import value, whole
 from slurm_pal.submit.argv import CommandLine
@@ -36,7 +37,7 @@ _WHOLE_NODES = {"OK": None, "YES": None, "NO": "", "EXCLUSIVE": "", "USER": "use
 _NO_LIMIT = "UNLIMITED", "365-00:00:00"
 """See rebalance/moves.py, `stated_limit_s`; a job that is requeued still shows the year."""
 _GPUS = re.compile(r"(?:gres[:/])?gpu[:/=](.+)")
-_SIZE = re.compile(r"([\d.]+)([KMGTP]?)")
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTP]?)")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 
 
@@ -99,7 +100,7 @@ def stands_for_array(job: SlurmJob) -> bool:
     """
     if not value(job.fields, "ArrayJobId"):
         return False
-    return job.array_job_id in (None, job.job_id) or not value(job.fields, "ArrayTaskId").isdigit()
+    return job.array_job_id in (None, job.job_id) or digits(value(job.fields, "ArrayTaskId")) is None
 
 
 def _exclusive(pairs: dict[str, str]) -> dict[str, str]:
@@ -182,8 +183,8 @@ def _nodes(job: SlurmJob, options: dict[str, str]) -> dict[str, str]:
 def _total(options: dict[str, str]) -> int:
     """GPUs of a request that tells their number as a whole or by tasks; 0 of another."""
     text = options.get("gpus") or options.get("gpus-per-task", "")
-    last = text.rpartition(":")[2]
-    gpus = int(last) if last.isdigit() else int(bool(text))
+    last = digits(text.rpartition(":")[2])
+    gpus = int(bool(text)) if last is None else last
     return gpus if "gpus" in options else gpus * int(options["ntasks"])
 
 
@@ -203,5 +204,5 @@ def _count(pairs: dict[str, str]) -> _Count:
     first, dash, last = pairs.get("NumNodes", "").partition("-")
     low = whole(first, 1)
     high = whole(last, low)
-    asked = re.search(r"(?:^|,)node=(\d+)", pairs.get("ReqTRES") or pairs.get("TRES", ""))
+    asked = re.search(r"(?:^|,)node=([0-9]{1,9})", pairs.get("ReqTRES") or pairs.get("TRES", ""))
     return _Count(max(1, min(low, int(asked[1]))) if dash and asked else low, high, bool(dash))

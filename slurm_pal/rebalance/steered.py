@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_pal.jobs import SlurmJob
+from slurm_pal.numbers import digits
 from slurm_pal.rebalance.facts import Facts, Terms, facts_of, is_ours
 from slurm_pal.rebalance.journal import Move, TickLease
 from slurm_pal.rebalance.planning import Passed, Running
@@ -91,8 +92,7 @@ def _in_turns(pending: list[SlurmJob]) -> list[SlurmJob]:
 
 
 def _rank(job: SlurmJob) -> tuple[int, int]:
-    priority = job.fields.get("Priority", "")
-    return -int(priority) if priority.isdigit() else 0, job.job_id
+    return -(digits(job.fields.get("Priority", "")) or 0), job.job_id
 
 
 def _waiting(job: SlurmJob, facts: Facts, memory: Memory) -> Waiting:

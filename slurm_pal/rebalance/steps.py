@@ -20,6 +20,7 @@ from typing import NamedTuple
 from slurm_pal import marks
 from slurm_pal.hostlist import expand, fold
 from slurm_pal.jobs import SlurmJob
+from slurm_pal.numbers import digits
 from slurm_pal.placement.offers import used_indexes
 from slurm_pal.rebalance.journal import PARTITION, Move, TickLease
 from slurm_pal.rebalance.leases import in_force
@@ -372,6 +373,6 @@ def unwilling(move: Move, overview: Overview) -> str:
     used = used_indexes([job for job in overview.jobs if job.job_id != move.job_id])
     for word in move.target_gpus.split():
         name, _, indexes = word.partition(":")
-        if used.get(name, set()).intersection(int(k) for k in indexes.split(",") if k.isdigit()):
+        if used.get(name, set()).intersection(digits(k) for k in indexes.split(",")):
             return f"GPUs of {name} were taken meanwhile"
     return ""

@@ -8,6 +8,7 @@ done.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -40,6 +41,9 @@ from slurm_pal.slurm.diag import busy
 
 T = TypeVar("T")
 
+STATISTICS_S = 60.0
+SLOW_S = 0.5
+"""A slurmctld that answers sooner has threads to spare."""
 LONGEST_INTERVAL_S = 900.0
 """A longer time without a tick was a pause, and says nothing of when the next one comes."""
 
@@ -87,6 +91,7 @@ class Tick:
             publisher.aside = self._aside
         self._anew = True  # this process has not looked yet
         self._recovered = False
+        self._asked_s, self._took_s = -math.inf, 0.0  # when sdiag was asked, how long the last look took
         self._beginning: dict[int, SlurmJob] = {}  # jobs whose moves begin just now
 
     @property
@@ -100,12 +105,12 @@ class Tick:
         """One tick at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
         self._trouble, started, self._now_s = [], time.monotonic(), now_s
         queries, orders = self._counted.queries, self._counted.orders
-        paused = busy(self._client.statistics(), int(self._config.number("rebalance", "busy_threads")))
+        paused = self._busy(now_s)
         intake, publisher = self._intake, self._publisher
         ingested = self._try(lambda: intake.take(now_s), 0) if intake else 0
         asked_s = time.monotonic()
         overview = self._client.overview(marked=True)
-        query_s = time.monotonic() - asked_s
+        query_s = self._took_s = time.monotonic() - asked_s
         every, overview = overview, self._aside.without(overview)
         if observers := self._observers:
             self._each(lambda seen: observers.take(seen.jobs, now_s), every, 0)
@@ -143,6 +148,14 @@ class Tick:
         if self._act:
             self._try(lambda: self._measure(seen, time.monotonic() - started), None)
         return seen._replace(trouble=tuple(dict.fromkeys(self._trouble)))
+
+    def _busy(self, now_s: float) -> str:
+        """Why to look only. sdiag is asked once a minute, and each time while slurmctld is slow or was busy."""
+        if self._took_s < SLOW_S and 0 <= now_s - self._asked_s < STATISTICS_S:
+            return ""
+        found = busy(self._client.statistics(), int(self._config.number("rebalance", "busy_threads")))
+        self._asked_s = -math.inf if found else now_s
+        return found
 
     def _do(self, decided: Decided, every: Overview, paused: str, now_s: float) -> None:
         self._each(lambda seen: self._end_leases(seen, () if paused else decided.wishes, now_s), every, None)

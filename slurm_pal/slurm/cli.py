@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from slurm_pal.cluster import Node, Partition
+from slurm_pal.cluster import Node
 from slurm_pal.errors import NotNowError, SlurmError, UsageError
 from slurm_pal.hostlist import fold
 from slurm_pal.jobs import SlurmJob
-from slurm_pal.slurm import parse, releases
+from slurm_pal.numbers import digits
+from slurm_pal.slurm import parse, releases, told
 from slurm_pal.slurm.client import Completed, Overview, Runner
+from slurm_pal.slurm.sealed import Sealed
 from slurm_pal.slurm.states import job_state
+
+TYPE_CHECKING = False  # typing's own constant costs the import of typing
+if TYPE_CHECKING:
+    import subprocess
 
 NOT_IN_PATH = "apt-get install slurm-client, or load your site's Slurm"
 _NOT_NOW = "Resource temporarily unavailable"  # EAGAIN: from 24.11 on of a pending job that a scheduling cycle looks at
 _PROMPT = "scontrol: "
-_TASK = re.compile(r"JobId=\d+ ArrayJobId=")
+_TASK = re.compile(r"JobId=[0-9]+ ArrayJobId=")
 _FOREIGN = ("SQUEUE_", "SINFO_", "SBATCH_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
 """Variables that change what Slurm's commands print or do; never meant for our own calls."""
 
@@ -28,33 +34,74 @@ def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
-def subprocess_runner(timeout_s: float = 30.0, environ: Mapping[str, str] | None = None) -> Runner:
-    """A runner that starts real processes, in `environ` or our own environment, and gives each `timeout_s` seconds.
+class Processes:
+    """A runner that starts real processes. It raises SlurmError when one is missing or does not answer in time."""
 
-    The runner raises SlurmError when the command is missing or does not answer in time.
-    """
+    def __init__(self, timeout_s: float, environ: Mapping[str, str] | None) -> None:
+        self._timeout_s, self._environ = timeout_s, environ
 
-    def run(argv: Sequence[str], stdin: str) -> Completed:
+    def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
+        return self._answer(self._process(argv), argv, stdin)
+
+    def start(self, argv: Sequence[str], stdin: str) -> Callable[[], Completed]:
+        """Start a command whose answer is read while others are at work; what is returned waits for it."""
+        import threading
+
+        process = self._process(argv)
+        found: list[Completed] = []
+        failed: list[SlurmError] = []
+
+        def collect() -> None:
+            try:
+                found.append(self._answer(process, argv, stdin))
+            except SlurmError as error:
+                failed.append(error)
+
+        # A pipe holds 64 kB: somebody must read it, else the command waits.
+        reader = threading.Thread(target=collect, daemon=True)
+        reader.start()
+
+        def wait() -> Completed:
+            try:
+                reader.join()
+            except BaseException:
+                process.kill()
+                raise
+            if failed:
+                raise failed[0]
+            return found[0]
+
+        return wait
+
+    def _process(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        import subprocess
+
+        pipe = subprocess.PIPE
+        try:
+            env = clean_environment(self._environ)
+            return subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=env)
+        except FileNotFoundError:
+            raise SlurmError(f"{argv[0]} is not in PATH: {NOT_IN_PATH}") from None
+        except OSError as error:
+            raise SlurmError(f"{argv[0]} cannot be started: {error.strerror}") from None
+
+    def _answer(self, process: subprocess.Popen[bytes], argv: Sequence[str], stdin: str) -> Completed:
         import subprocess
 
         try:
-            done = subprocess.run(
-                list(argv),
-                input=stdin.encode(),
-                capture_output=True,
-                timeout=timeout_s,
-                env=clean_environment(environ),
-                check=False,
-            )
-        except FileNotFoundError:
-            raise SlurmError(f"{argv[0]} is not in PATH: {NOT_IN_PATH}") from None
+            out, err = process.communicate(stdin.encode(), timeout=self._timeout_s)
         except subprocess.TimeoutExpired:
-            raise SlurmError(f"{argv[0]} did not answer within {timeout_s:g} s: see scontrol ping") from None
-        except OSError as error:
-            raise SlurmError(f"{argv[0]} cannot be started: {error.strerror}") from None
-        return Completed(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+            raise SlurmError(f"{argv[0]} did not answer within {self._timeout_s:g} s: see scontrol ping") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                process.communicate()
+        return Completed(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
-    return run
+
+def subprocess_runner(timeout_s: float = 30.0, environ: Mapping[str, str] | None = None) -> Processes:
+    """A runner that starts real processes, in `environ` or our own environment, and gives each `timeout_s` seconds."""
+    return Processes(timeout_s, environ)
 
 
 class CliClient:
@@ -64,72 +111,80 @@ class CliClient:
         self._run = runner or subprocess_runner(timeout_s)
 
     def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
-        # One interactive scontrol answers all questions: half the processes, and the
-        # answers lie milliseconds apart.
-        # Jobs come last: their lines hold texts of users, see `_records`.
-        return self._ask("node", "partition", *(["reservation"] if reservations else []), "job", marked=marked)
+        fields = told.ALL if marked else told.FEW
+        seen, records = self._look(["node", "partition", *(["reservation"] if reservations else []), "job"], fields)
+        jobs, queued = records.counting(marked)
+        return seen._replace(jobs=_fitting(jobs, seen.nodes), queued=queued)
 
-    def _ask(self, *kinds: str, marked: bool = False) -> Overview:
-        """What one interactive scontrol shows of these kinds. Raises SlurmError when it is nothing."""
-        done = self._show(kinds)
-        nodes: list[Node] = []
-        partitions: list[Partition] = []
-        jobs: list[SlurmJob] = []
-        queued: set[tuple[str, str]] = set()
+    def _look(self, kinds: Sequence[str], fields: Sequence[str]) -> tuple[Overview, Sealed]:
+        """Nodes and partitions, and the jobs. Raises SlurmError.
+
+        scontrol shows all of it in one process, squeue meanwhile what the users wrote: the
+        answers lie milliseconds apart. Words that nobody can guess part the answers.
+        """
+        word, part = told.mark(), told.mark()
+        squeue = self._start(told.argv(fields, word), "")
+        try:
+            sections, done = self._sections(kinds, part)
+        finally:
+            listed = squeue()
+        seen = self._clear_of_jobs(sections, done)
+        if listed.returncode != 0:
+            raise SlurmError(f"squeue failed: {_complaint(listed)}")
+        rows = told.rows(listed.stdout, fields, word)
+        return seen, Sealed(sections.get("job", ""), rows, self._records_of)
+
+    def _start(self, argv: Sequence[str], stdin: str) -> Callable[[], Completed]:
+        """Start a command, where the runner can do so without waiting; what waits for it."""
+        start: Callable[[Sequence[str], str], Callable[[], Completed]] | None = getattr(self._run, "start", None)
+        if start is not None:
+            return start(argv, stdin)
+        done = self._run(argv, stdin)
+        return lambda: done
+
+    def _sections(self, kinds: Sequence[str], part: str) -> tuple[dict[str, str], Completed]:
+        """What one interactive scontrol shows of each of these kinds."""
+        done = self._show([what for kind in kinds for what in (kind, f"hostnames {part}")])
+        texts = re.split(rf"^(?:{re.escape(_PROMPT)})*{re.escape(part)}\n", done.stdout, flags=re.MULTILINE)
+        return dict(zip(kinds, texts, strict=False)), done
+
+    def _clear_of_jobs(self, sections: Mapping[str, str], done: Completed) -> Overview:
+        """Nodes, partitions and reservations, which only administrators write. Raises SlurmError for none."""
+        lines = {kind: _lines(text) for kind, text in sections.items() if kind != "job"}
+        nodes = [parse.node(line) for line in lines.get("node", ()) if line.startswith("NodeName=")]
+        found = [parse.partition(line) for line in lines.get("partition", ()) if line.startswith("PartitionName=")]
         reserved: dict[str, tuple[str, ...]] = {}
-        records = _records(done.stdout)
-        for line in self._own_records(records):
-            if parse.holds_or_claims(line, marked):
-                jobs.append(parse.job(line))
-            elif marked and (waits := parse.queued(line)) is not None:
-                queued.add(waits)
-        for line in records:
-            if line.startswith("NodeName="):
-                nodes.append(parse.node(line))
-            elif line.startswith("PartitionName="):
-                partitions.append(parse.partition(line))
-            elif line.startswith("ReservationName="):
+        for line in lines.get("reservation", ()):
+            if line.startswith("ReservationName="):
                 reserved.update(filter(None, [parse.reservation(line)]))
-        if not partitions or ("node" in kinds and not nodes):
+        if not found or ("node" in sections and not nodes):
             raise SlurmError(f"scontrol shows no nodes: {_complaint(done) or 'the cluster is empty'}")
-        return Overview(tuple(nodes), tuple(jobs), tuple(partitions), reserved, frozenset(queued))
+        return Overview(tuple(nodes), (), tuple(found), reserved)
 
     def nodes(self) -> tuple[Node, ...]:
         done = self._checked(["scontrol", "show", "node", "-d", "-o"])
-        return tuple(parse.node(line) for line in _records(done.stdout) if line.startswith("NodeName="))
+        return tuple(parse.node(line) for line in _lines(done.stdout) if line.startswith("NodeName="))
 
     def jobs(self) -> tuple[SlurmJob, ...]:
-        done = self._checked(["scontrol", "show", "job", "-d", "-o"])
-        return tuple(parse.job(line) for line in self._own_records(_records(done.stdout)))
+        word = told.mark()
+        squeue = self._start(told.argv(told.ALL, word), "")
+        try:
+            done = self._checked(["scontrol", "show", "job", "-d", "-o"])
+        finally:
+            listed = squeue()
+        if listed.returncode != 0:
+            raise SlurmError(f"squeue failed: {_complaint(listed)}")
+        rows = told.rows(listed.stdout, told.ALL, word)
+        records = Sealed(done.stdout, rows, self._records_of)
+        return tuple(records.job(job_id) for job_id in sorted(rows))
 
     def job(self, job_id: int) -> SlurmJob | None:
-        done = self._run(["scontrol", "show", "job", "-d", "-o", str(int(job_id))], "")
-        found = [parse.job(line) for line in _records(done.stdout) if line.startswith("JobId=")]
-        if not found and done.returncode != 0 and "Invalid job id" not in done.stderr:
-            raise SlurmError(f"scontrol show job {job_id} failed: {_complaint(done)}")
-        return found[0] if found else None
+        return self.jobs_of([job_id]).get(job_id)
 
     def jobs_of(self, job_ids: Sequence[int]) -> dict[int, SlurmJob]:
         if not job_ids:
             return {}
         return {job_id: parse.job(line) for job_id, line in self._records_of(job_ids).items()}
-
-    def _own_records(self, records: Sequence[str]) -> list[str]:
-        """Of the records those of jobs, each job's own. Raises SlurmError.
-
-        A job's name may hold a line end and what looks like another job's record: where an id
-        comes twice, that job is asked for by itself.
-        """
-        found: dict[int, str] = {}
-        twice: set[int] = set()
-        for job_id, line in _jobs(records):
-            if job_id in found:
-                twice.add(job_id)
-            found[job_id] = line
-        if twice:
-            own = self._records_of(sorted(twice))
-            found = {job_id: line for job_id, line in found.items() if job_id not in twice} | own
-        return list(found.values())
 
     def _records_of(self, job_ids: Sequence[int]) -> dict[int, str]:
         """The own records of these jobs, as far as slurmctld knows them, in one process. Raises SlurmError.
@@ -137,12 +192,12 @@ class CliClient:
         A word that nobody can guess parts the answers. What stands behind the job's own record
         is a text of its user, or another task of an array.
         """
-        mark = f"pal{os.urandom(8).hex()}"
+        mark = told.mark()
         done = self._show([what for job_id in job_ids for what in (f"job {int(job_id)}", f"hostnames {mark}")])
         complaints = [line for line in done.stderr.splitlines() if line.strip() and "Invalid job id" not in line]
         if complaints or (done.returncode != 0 and not done.stderr):
             raise SlurmError(f"scontrol show job failed: {_complaint(done._replace(stderr=''.join(complaints[:1])))}")
-        answers = re.split(rf"^(?:{re.escape(_PROMPT)})*{mark}\n", done.stdout, flags=re.MULTILINE)
+        answers = re.split(rf"^(?:{re.escape(_PROMPT)})*{re.escape(mark)}\n", done.stdout, flags=re.MULTILINE)
         found: dict[int, str] = {}
         for job_id, answer in zip(job_ids, answers, strict=False):
             lines = _jobs(_records(answer))
@@ -154,22 +209,22 @@ class CliClient:
         return found
 
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
-        # A name may hold a line end and what looks like another job's line: only one's own are asked for theirs.
-        form = ["%A|%T|%r|%j", "--me"] if name_prefix else ["%A|%T|%r"]
-        argv = ["squeue", "-h", "-a", "-t", "all", "-o", *form, *(["-u", user] if user else [])]
-        states: dict[int, tuple[str, str]] = {}
-        for line in self._checked(argv).stdout.splitlines():
-            job_id, state, reason, name = (*line.split("|", 3), "", "", "")[:4]
-            if job_id.isdigit() and name.startswith(name_prefix):
-                states[int(job_id)] = (job_state(state), reason)
-        return states
+        fields, word = ("jobid", "state", "reason", "name"), told.mark()
+        filters = [*(["--me"] if name_prefix else []), *(["-u", user] if user else [])]
+        rows = told.rows(self._checked(told.argv(fields, word, *filters)).stdout, fields, word)
+        return {
+            job_id: (job_state(row["state"]), row["reason"])
+            for job_id, row in rows.items()
+            if row["name"].startswith(name_prefix)
+        }
 
     def submit(self, argv: Sequence[str], script: str) -> int:
         done = self._checked(["sbatch", "--parsable", *argv], script)
         job_id = done.stdout.strip().splitlines()[-1].partition(";")[0] if done.stdout.strip() else ""
-        if not job_id.isdigit():
+        number = digits(job_id)
+        if number is None:
             raise SlurmError(f"sbatch printed no job id but {done.stdout.strip()!r}")
-        return int(job_id)
+        return number
 
     def update_job(self, job_id: int, **fields: str) -> None:
         self._checked(["scontrol", "update", f"JobId={int(job_id)}", *_assignments(fields)])
@@ -232,13 +287,42 @@ def _assignments(fields: Mapping[str, str]) -> list[str]:
     return [f"{key}={text}" for key, text in fields.items()]
 
 
-def _records(stdout: str) -> list[str]:
-    """The records in Slurm's output: one for each line, but a job's goes on to where the next job begins.
+def _fitting(jobs: Sequence[SlurmJob], nodes: Sequence[Node]) -> tuple[SlurmJob, ...]:
+    """The jobs, without the GPU indexes on nodes where these do not fit what the node itself counts.
 
-    A job's name, comment and (from 26.05 on) command line may hold line ends. What stands
-    after them is still the job's, and does not become a node or a reservation by beginning
-    like one; a blank takes the place of the line end. An interactive scontrol may put its
-    prompt before a line, and echo its input.
+    Then the count alone is believed: the answers lie milliseconds apart, and only administrators
+    write on nodes.
+    """
+    room = {node.name: (node.n_gpus, node.gpus_used) for node in nodes}
+    used: dict[str, list[int]] = {}
+    for job in jobs:
+        for name, indexes in job.gpus.items():
+            used.setdefault(name, []).extend(indexes)
+    wrong = {
+        name
+        for name, indexes in used.items()
+        if indexes and (len(indexes) > room.get(name, (0, 0))[1] or max(indexes) >= room[name][0])
+    }
+    if not wrong:
+        return tuple(jobs)
+    return tuple(
+        job._replace(gpus={name: () if name in wrong else row for name, row in job.gpus.items()})
+        if not wrong.isdisjoint(job.gpus)
+        else job
+        for job in jobs
+    )
+
+
+def _lines(text: str) -> list[str]:
+    """Lines without the prompt that an interactive scontrol may put before them."""
+    return [line.removeprefix(_PROMPT) if line.startswith(_PROMPT) else line for line in text.split("\n")]
+
+
+def _records(stdout: str) -> list[str]:
+    """The records in the answer for one job: one for each line, but a job's goes on to where the next job begins.
+
+    A job's name, comment and (from 26.05 on) command line may hold line ends; a blank takes
+    their place. An interactive scontrol may put its prompt before a line, and echo its input.
     """
     records: list[str] = []
     for line in stdout.split("\n"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from slurm_pal.slurm.client import Completed, Runner
 
@@ -20,11 +21,24 @@ class Counted:
         self.orders = 0
 
     def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
+        return self.start(argv, stdin)()
+
+    def start(self, argv: Sequence[str], stdin: str) -> Callable[[], Completed]:
+        """As the other runner starts it; one that cannot runs it when its answer is waited for."""
+        self._count(argv)
+        start: Callable[[Sequence[str], str], Callable[[], Completed]] | None = getattr(self._runner, "start", None)
+        wait = start(argv, stdin) if start is not None else partial(self._runner, argv, stdin)
+
+        def answer() -> Completed:
+            try:
+                return wait()
+            finally:
+                self.after()
+
+        return answer
+
+    def _count(self, argv: Sequence[str]) -> None:
         if argv[0] in ("scancel", "sbatch") or (argv[0] == "scontrol" and _ORDERS.intersection(argv[1:2])):
             self.orders += 1
         else:
             self.queries += 1
-        try:
-            return self._runner(argv, stdin)
-        finally:
-            self.after()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from slurm_pal.numbers import digits
+
 MOST_AGENT_MESSAGES = 100
 """Messages to the nodes that wait to be sent: beyond this starts and ends of jobs lag behind."""
 
@@ -15,7 +17,7 @@ def busy(statistics: Mapping[str, str], busy_threads: int) -> str:
     """
     limits = {"Server thread count": busy_threads, "Agent queue size": MOST_AGENT_MESSAGES}
     for name, limit in limits.items():
-        text = statistics.get(name, "")
-        if text.isdecimal() and int(text) >= limit:
-            return f"slurmctld is busy: {name.lower()} {text}, and from {limit} on the tick only looks"
+        number = digits(statistics.get(name, ""))
+        if number is not None and number >= limit:
+            return f"slurmctld is busy: {name.lower()} {number}, and from {limit} on the tick only looks"
     return ""

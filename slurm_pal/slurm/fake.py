@@ -106,8 +106,9 @@ class FakeSlurm:
         if self.down:
             return Completed(1, "", f"{command}: error: Unable to contact slurm controller (connect failure)\n")
         done = handler[command](list(argv[1:]), stdin)
-        self._complete()
-        self.schedule()
+        if command != "squeue":  # asked beside scontrol, it sees the same moment
+            self._complete()
+            self.schedule()
         return done
 
     def finish(self, job_id: int, state: str = "COMPLETED") -> None:
@@ -255,6 +256,8 @@ class FakeSlurm:
         return Completed(0, "Server thread count:  3\nAgent queue size:     0\nJobs pending:   0\n", "")
 
     def _squeue(self, argv: list[str], stdin: str) -> Completed:
+        if "-O" in argv:
+            return self._fields(argv[argv.index("-O") + 1])
         form = argv[argv.index("-o") + 1] if "-o" in argv else "%A %T"
         ids = argv[argv.index("-j") + 1].split(",") if "-j" in argv else None
         lines = []
@@ -273,6 +276,22 @@ class FakeSlurm:
                 for mark, text in values.items():
                     line = line.replace(mark, text)
                 lines.append(line + "\n")
+        return Completed(0, "".join(lines), "")
+
+    def _fields(self, form: str) -> Completed:
+        """squeue(1), --Format: each field in full width with what is to follow it."""
+        asked = [field.split(":", 1) for field in form.split(",")]
+        lines = []
+        for job in self.jobs.values():
+            per_node, total, _ = _gpu_request(job.options)
+            known = {
+                "jobid": str(job.job_id), "userid": str(os.getuid()), "state": job.state, "reason": job.reason,
+                "name": job.name, "nodelist": fold(list(job.placed)), "allocnodes": "login",
+                "comment": job.comment or "(null)", "admin_comment": job.admin_comment or "(null)",
+                "tres-per-node": f"gres:gpu:{per_node}" if per_node else "N/A",
+                "tres-per-job": f"gres:gpu:{total}" if total and not per_node else "N/A",
+            }  # fmt: skip
+            lines.append("".join(known.get(field, "(null)") + suffix for field, suffix in asked) + "\n")
         return Completed(0, "".join(lines), "")
 
     def _scontrol(self, argv: list[str], stdin: str) -> Completed:
@@ -393,7 +412,8 @@ class FakeSlurm:
             f"Requeue={int('no-requeue' not in job.options)} Restarts={job.restarts} BatchFlag=1 TimeLimit=UNLIMITED "
             f"SubmitTime={stamp(job.submit_s)} StartTime={stamp(job.start_s)} EndTime={stamp(job.end_s)} Partition=gpu "
             f"ReqNodeList={job.req or '(null)'} ExcNodeList={job.exc or '(null)'} "
-            f"NodeList={fold(list(job.placed)) or '(null)'}{layout} Features=(null) Command=x WorkDir=/"
+            f"NodeList={fold(list(job.placed))}{layout} MinCPUsNode=1 Features=(null) OverSubscribe=OK Contiguous=0 "
+            f"Licenses=(null) Network=(null) Command=x WorkDir=/"
             f"{' AdminComment=' + job.admin_comment if job.admin_comment else ''}"
             f"{' Comment=' + job.comment if job.comment else ''}{request}\n"
         )

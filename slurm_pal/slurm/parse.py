@@ -16,17 +16,22 @@ from functools import lru_cache
 from sys import intern
 
 from slurm_pal.cluster import Node, Partition
+from slurm_pal.errors import UsageError
 from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SlurmJob
-from slurm_pal.slurm.states import JOB_ACTIVE, job_state, node_states
+from slurm_pal.numbers import MOST_GPUS, digits
+from slurm_pal.slurm.states import job_state, node_states
 
 _KEY = re.compile(r"(?:^| )([A-Z][A-Za-z0-9_/:.]*)=")
-_LAYOUT = re.compile(r"(?:^| )Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
-_GRES = re.compile(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=](\d+))?(?:\(([^()]*)\))?(?:,|$)")
-_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
-_MARKED = re.compile(r"[ =]pal:")
-_NAME = re.compile(r"^(JobId=\d+ .*?\bJobName=)(.*?)(?= (?:(?:SLUID|HetJobIdSet)=\S* )*UserId=)", re.DOTALL)
+_LAYOUT = re.compile(r"(?:^| )Nodes=([^ ]+) CPU_IDs=[^ ]* Mem=[^ ]* GRES=([^ ]*)")
+_GRES = re.compile(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=]([0-9]{1,9}))?(?:\(([^()]*)\))?(?:,|$)")
+_SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_WHOLE = re.compile(r"-?[0-9]{1,18}(?![0-9])")
+_STAMP = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
+_NAME = re.compile(r"^(JobId=[0-9]+ .*?\bJobName=)(.*?)(?= (?:(?:SLUID|HetJobIdSet)=\S* )*UserId=)", re.DOTALL)
 _ONCE = (" UserId=", " JobState=")
+_EACH = frozenset({"Nodes", "CPU_IDs", "Mem", "GRES"})
+"""Keys that stand in a record once for each group of nodes."""
 LEASE_MARK = "pal:lease="
 """How the mark of a lease begins, in a job's comment or admin comment."""
 _SUBMIT_LINE = re.compile(r" SubmitLine=.*?(?= WorkDir=/)", re.DOTALL)
@@ -53,7 +58,7 @@ def value(pairs: dict[str, str], key: str) -> str:
 
 def whole(text: str, default: int = 0) -> int:
     """A whole number at the start of a text; `default` where there is none."""
-    match = re.match(r"-?\d+", text)
+    match = _WHOLE.match(text)
     return int(match.group()) if match else default
 
 
@@ -64,13 +69,12 @@ def seconds(text: str) -> int | None:
     "days-hours", "days-hours:minutes" and "days-hours:minutes:seconds".
     """
     days, dash, rest = text.strip().rpartition("-")
-    parts = rest.split(":")
-    if not all(part.isdigit() for part in parts) or (dash and not days.isdigit()) or len(parts) > 3:
+    day, numbers = digits(days), [number for part in rest.split(":") if (number := digits(part)) is not None]
+    if len(numbers) != rest.count(":") + 1 or (dash and day is None) or len(numbers) > 3:
         return None
-    numbers = [int(part) for part in parts]
     if dash:
         hours, minutes, secs = (*numbers, 0, 0)[:3]
-        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + secs
+        return (((day or 0) * 24 + hours) * 60 + minutes) * 60 + secs
     if len(numbers) == 3:
         return (numbers[0] * 60 + numbers[1]) * 60 + numbers[2]
     return numbers[0] * 60 + (numbers[1] if len(numbers) == 2 else 0)
@@ -78,11 +82,14 @@ def seconds(text: str) -> int | None:
 
 def unix_s(text: str) -> float:
     """Slurm's local time stamp as Unix seconds; 0.0 for Unknown and the like."""
-    match = re.match(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)", text)
+    match = _STAMP.match(text)
     if not match:
         return 0.0
     year, month, day, hour, minute, second = (int(part) for part in match.groups())
-    return time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+    try:
+        return time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+    except (OverflowError, ValueError):
+        return 0.0
 
 
 def gpu_types(gres: str) -> tuple[str, ...]:
@@ -92,8 +99,8 @@ def gpu_types(gres: str) -> tuple[str, ...]:
     """
     types: list[str] = []
     for kind, count, _ in _GRES.findall(gres):
-        types += [kind.strip(":=/")] * int(count or 1)
-    return tuple(types)
+        types += [kind.strip(":=/")] * min(int(count or 1), MOST_GPUS)
+    return tuple(types[:MOST_GPUS])
 
 
 def gpu_count(gres: str) -> int:
@@ -107,7 +114,7 @@ def gpu_indexes(gres: str) -> tuple[int, ...]:
     for _, _, detail in _GRES.findall(gres):
         if detail.startswith("IDX:"):
             for first, last in _SPAN.findall(detail):
-                indexes += range(int(first), int(last or first) + 1)
+                indexes += range(int(first), min(int(last or first) + 1, MOST_GPUS))
     return tuple(sorted(indexes))
 
 
@@ -118,18 +125,18 @@ def node(line: str) -> Node:
     none of the dozen values needed here holds a blank.
     """
     return Node(
-        name=_word(line, "NodeName"),
-        states=_states_of(_word(line, "State")),
-        gpu_types=_types_of(_word(line, "Gres")),
-        gpus_used=_count_of(_word(line, "GresUsed")),
-        cpus=whole(_word(line, "CPUEfctv") or _word(line, "CPUTot")),
-        cpus_used=whole(_word(line, "CPUAlloc")),
-        memory_mib=whole(_word(line, "RealMemory")),
-        memory_used_mib=whole(_word(line, "AllocMem")),
-        features=frozenset(filter(None, _word(line, "ActiveFeatures").split(","))),
-        partitions=tuple(filter(None, _word(line, "Partitions").split(","))),
-        weight=whole(_word(line, "Weight"), 1),
-        available=_features_of(_word(line, "AvailableFeatures")),
+        name=word(line, "NodeName"),
+        states=_states_of(word(line, "State")),
+        gpu_types=_types_of(word(line, "Gres")),
+        gpus_used=_count_of(word(line, "GresUsed")),
+        cpus=whole(word(line, "CPUEfctv") or word(line, "CPUTot")),
+        cpus_used=whole(word(line, "CPUAlloc")),
+        memory_mib=whole(word(line, "RealMemory")),
+        memory_used_mib=whole(word(line, "AllocMem")),
+        features=frozenset(filter(None, word(line, "ActiveFeatures").split(","))),
+        partitions=tuple(filter(None, word(line, "Partitions").split(","))),
+        weight=whole(word(line, "Weight"), 1),
+        available=_features_of(word(line, "AvailableFeatures")),
     )
 
 
@@ -144,7 +151,7 @@ def _features_of(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))
 
 
-def _word(line: str, key: str) -> str:
+def word(line: str, key: str) -> str:
     """The value of the first ` key=` of a line up to the next blank, "" for Slurm's words for nothing."""
     start = line.find(f" {key}=") + 1
     if start == 0 and not line.startswith(f"{key}="):
@@ -176,28 +183,56 @@ def reservation(line: str) -> tuple[str, tuple[str, ...]] | None:
     return pairs["ReservationName"], expand(value(pairs, "Nodes"))
 
 
+def plain(text: str) -> str:
+    """A user's text with a blank for each line end."""
+    return text.replace("\n", " ")
+
+
 def unclear(line: str) -> bool:
     """Whether a text of the user on a job looks like keys of Slurm's, so that nobody can say which are.
 
-    It is not known then where the job's name ends.
+    It is not known then where the job's name or another text ends.
     """
-    return any(line.count(key) > 1 for key in _ONCE)
+    if any(line.count(key) > 1 for key in _ONCE):
+        return True
+    keys = [
+        key for key in _KEY.findall(line.partition(" UserId=")[2].partition(" MinCPUsNode=")[0]) if key not in _EACH
+    ]
+    return len(set(keys)) < len(keys)
 
 
 def job(line: str) -> SlurmJob:
-    """One line of `scontrol show job -d -o`. A job whose line is unclear is nobody's, and bears no words."""
-    doubt = unclear(line)
+    """One record of `scontrol show job -d -o` that nothing else stands beside: what was asked for by its id.
+
+    A job whose record is unclear is nobody's, holds nothing that is known, and bears no words.
+    """
     named = _NAME.match(line)
     pairs = fields(line[: named.end(1)] + line[named.end() :] if named else line)
     if named:
         pairs["JobName"] = named[2]
-    if doubt:
-        pairs |= {"UserId": "", "Comment": "", "AdminComment": ""}
-    gpus: dict[str, tuple[int, ...]] = {}
-    for nodes, gres in () if doubt else _layout(line):
-        for name in expand(nodes):
-            gpus[name] = gpu_indexes(gres)
-    array_id = value(pairs, "ArrayJobId")
+    if unclear(line):
+        return nobodys(whole(pairs["JobId"]), pairs)
+    return job_of(pairs, line.partition(" JobState=")[2].partition(" MinCPUsNode=")[0])
+
+
+def nobodys(job_id: int, pairs: dict[str, str]) -> SlurmJob:
+    """A job of which only that it is there is believed, and its state: nobody steers it."""
+    state = job_state(pairs.get("JobState", ""))
+    kept = {"JobId": str(job_id), "JobState": state, "UserId": "", "Comment": "", "AdminComment": ""}
+    return SlurmJob(
+        job_id=job_id, state=state, reason="", user="", name=pairs.get("JobName", ""), partition="", gpus={}, nodes=(),
+        req_nodes=(), exc_nodes=(), submit_s=0.0, start_s=0.0, end_s=0.0, time_limit_s=None, restarts=0, comment="",
+        gpus_per_node=0, fields=kept,
+    )  # fmt: skip
+
+
+def job_of(pairs: dict[str, str], layout: str) -> SlurmJob:
+    """A job from its pairs, and from where its record shows which GPUs it has on which nodes ("": nowhere)."""
+    try:
+        gpus = {name: gpu_indexes(gres) for nodes, gres in _layout(layout) for name in expand(nodes)}
+        nodes, req_nodes, exc_nodes = (expand(value(pairs, key)) for key in ("NodeList", "ReqNodeList", "ExcNodeList"))
+    except UsageError:  # Slurm prints no such list
+        return nobodys(whole(pairs["JobId"]), pairs)
     return SlurmJob(
         job_id=whole(pairs["JobId"]),
         state=job_state(pairs.get("JobState", "")),
@@ -206,9 +241,9 @@ def job(line: str) -> SlurmJob:
         name=pairs.get("JobName", ""),
         partition=pairs.get("Partition", ""),
         gpus=gpus,
-        nodes=expand(value(pairs, "NodeList")),
-        req_nodes=expand(value(pairs, "ReqNodeList")),
-        exc_nodes=expand(value(pairs, "ExcNodeList")),
+        nodes=nodes,
+        req_nodes=req_nodes,
+        exc_nodes=exc_nodes,
         submit_s=unix_s(pairs.get("SubmitTime", "")),
         start_s=unix_s(pairs.get("StartTime", "")),
         end_s=unix_s(pairs.get("EndTime", "")),
@@ -216,37 +251,11 @@ def job(line: str) -> SlurmJob:
         restarts=whole(pairs.get("Restarts", "")),
         comment=value(pairs, "Comment"),
         gpus_per_node=gpu_count(value(pairs, "TresPerNode")),
-        array_job_id=int(array_id) if array_id.isdigit() else None,
+        array_job_id=digits(value(pairs, "ArrayJobId")),
         fields=pairs,
     )
 
 
-def _layout(line: str) -> list[tuple[str, str]]:
-    """(nodes, GRES there) of a clear job line, which stand behind the job's state and before texts of its user."""
-    if " CPU_IDs=" not in line:  # a pending job has none
-        return []
-    return _LAYOUT.findall(line.partition(" JobState=")[2].partition(" MinCPUsNode=")[0])
-
-
-def holds_or_claims(line: str, marked: bool = False) -> bool:
-    """Whether a job line can matter for which GPUs are free: it runs, or is pinned to nodes.
-
-    With `marked` also a pending job that bears words of ours (`pal:...`) or is kept off nodes.
-    Looked at before the line is parsed: a queue may hold thousands of others. A job whose
-    line is unclear may hold something.
-    """
-    if unclear(line):
-        return True
-    state = line.partition(" JobState=")[2].partition(" ")[0]
-    if state == "PENDING":
-        pinned = " ReqNodeList=(null) " not in line
-        return pinned or (marked and (" ExcNodeList=(null) " not in line or _MARKED.search(line) is not None))
-    return state in JOB_ACTIVE
-
-
-def queued(line: str) -> tuple[str, str] | None:
-    """(partitions, reason) of a pending job that is not held, None of any other; the line is not parsed as a whole."""
-    text = line.partition(" UserId=")[2]  # behind the job's name
-    if " JobState=PENDING " not in text or _word(text, "Priority") == "0":
-        return None
-    return _word(text, "Partition"), _word(text, "Reason")
+def _layout(text: str) -> list[tuple[str, str]]:
+    """(nodes, GRES there)."""
+    return _LAYOUT.findall(text) if " CPU_IDs=" in text else []  # a pending job has none

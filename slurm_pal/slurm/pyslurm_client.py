@@ -16,10 +16,12 @@ from slurm_pal.cluster import Node
 from slurm_pal.errors import MissingPackageError, SlurmError
 from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SlurmJob
+from slurm_pal.numbers import digits
 from slurm_pal.slurm import parse
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_WAITING, job_state, node_states
+from slurm_pal.slurm.told import mark
 
 
 class PyslurmClient(CliClient):
@@ -30,7 +32,7 @@ class PyslurmClient(CliClient):
 
     def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
         """Nodes and jobs from pyslurm; partitions and reservations by one scontrol."""
-        told = self._ask("partition", *(["reservation"] if reservations else []))
+        told = self._clear_of_jobs(*self._sections(["partition", *(["reservation"] if reservations else [])], mark()))
         jobs, queued = [], set()
         for job in self.jobs():
             if job.state in JOB_ACTIVE or (job.state in JOB_WAITING and _counts(job, marked)):
@@ -58,7 +60,7 @@ class PyslurmClient(CliClient):
 
 
 def _counts(job: SlurmJob, marked: bool) -> bool:
-    """Whether a pending job belongs into the overview, as `parse.holds_or_claims` judges."""
+    """Whether a pending job belongs into the overview, as `Sealed.counting` judges."""
     return bool(job.req_nodes) or (marked and (bool(job.exc_nodes) or " pal:" in f" {job.comment}"))
 
 
@@ -101,11 +103,11 @@ def _job(row: dict[str, Any]) -> SlurmJob:
         submit_s=float(row["submit_time"] or 0.0),
         start_s=float(row["start_time"] or 0.0),
         end_s=float(row["end_time"] or 0.0),
-        time_limit_s=int(limit_min) * 60 if str(limit_min).isdigit() else None,
+        time_limit_s=None if (minutes := digits(str(limit_min))) is None else minutes * 60,
         restarts=int(row["requeue_count"] or 0),
         comment=str(row["comment"] or ""),
         gpus_per_node=sum(_count(count) for name, count in per_node.items() if name.startswith("gpu")),
-        array_job_id=int(row["array_id"]) if str(row["array_id"]).isdigit() else None,
+        array_job_id=digits(str(row["array_id"])),
     )
 
 

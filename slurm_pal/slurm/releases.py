@@ -44,7 +44,7 @@ def printed(stdout: str, command: str) -> Release:
 
     Debian's packages print `slurm-wlm 22.05.8`, others `slurm 22.05.8`.
     """
-    match = re.search(r"(?:^|\s)(\d+)\.(\d+)", stdout)
+    match = re.search(r"(?:^|\s)([0-9]{1,4})\.([0-9]{1,4})", stdout)
     if match is None:
         raise SlurmError(f"{command} printed {stdout.strip()!r}, not a release")
     return int(match.group(1)), int(match.group(2))

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from slurm_pal.config import public_table
 from slurm_pal.errors import DataError
 from slurm_pal.files import hand_to_slurm_user, read_trusted, write_atomic
+from slurm_pal.numbers import digits
 
 SCHEMA = "pal.table/1"
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -122,7 +123,7 @@ def _text(path: str) -> str:
 def _header(path: str, line: str) -> Header:
     schema = _SCHEMA_WORD.match(line)
     kind, _, version = (schema.group(1) if schema else "").partition("/")
-    if kind == SCHEMA.partition("/")[0] and version.isdigit() and int(version) > int(SCHEMA.partition("/")[2]):
+    if kind == SCHEMA.partition("/")[0] and (digits(version) or 0) > int(SCHEMA.partition("/")[2]):
         raise DataError(f"table {path} has schema {kind}/{version}, newer than {SCHEMA} known here: update slurm-pal")
     found = _HEAD.fullmatch(line)
     if found is None or found.group(1) != SCHEMA:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from slurm_pal.errors import DataError
 from slurm_pal.files import read_trusted, write_atomic
 from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.numbers import digits
 
 Column = Any
 """An `array.array` of the type that `_TYPES` gives it; its element type is not known to mypy."""
@@ -245,9 +246,9 @@ def read(path: str) -> Snapshot:
 
 def _check_schema(header: dict[str, object], path: str) -> None:
     kind, _, version = str(header["schema"]).partition("/")
-    if kind != SCHEMA.partition("/")[0] or not version.isdigit():
+    if kind != SCHEMA.partition("/")[0] or (number := digits(version)) is None:
         raise DataError(f"{path} is not a snapshot (schema {header['schema']!r})")
-    if int(version) > int(SCHEMA.partition("/")[2]):
+    if number > int(SCHEMA.partition("/")[2]):
         newer = f"schema {header['schema']!r}, newer than {SCHEMA!r} known here"
         raise NewerSchemaError(f"snapshot {path} has {newer}: update slurm-pal")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from slurm_pal.errors import DataError
 from slurm_pal.files import read_plain, remove_leftovers, write_atomic
+from slurm_pal.numbers import digits
 from slurm_pal.submit import state
 
 TYPE_CHECKING = False  # typing's own constant would cost the import of decide
@@ -139,7 +140,7 @@ def last(cluster: str) -> Record | None:
     """The newest decision on a cluster, None when there is none. Raises DataError like `load`."""
     folder = _folder(cluster)
     try:
-        names = [n for n in os.listdir(folder) if n.endswith(".json") and n[:-5].isdigit()]
+        names = [n for n in os.listdir(folder) if n.endswith(".json") and digits(n[:-5]) is not None]
     except OSError:
         return None
     return load(cluster, int(_by_age(folder, names)[-1][:-5])) if names else None

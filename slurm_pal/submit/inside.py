@@ -12,15 +12,16 @@ from collections.abc import Mapping
 
 from slurm_pal import marks
 from slurm_pal.errors import DataError, SlurmError, UsageError
+from slurm_pal.numbers import digits
 from slurm_pal.slurm.client import Completed, Runner
 
 
 def job_id(environment: Mapping[str, str]) -> int:
     """The job that this process belongs to. Raises UsageError outside of one."""
-    text = environment.get("SLURM_JOB_ID", "")
-    if not text.isdigit():
+    number = digits(environment.get("SLURM_JOB_ID", ""))
+    if number is None:
         raise UsageError("not inside a Slurm job (no SLURM_JOB_ID): call it from the job's script or program")
-    return int(text)
+    return number
 
 
 def named(environment: Mapping[str, str]) -> str:
@@ -30,7 +31,7 @@ def named(environment: Mapping[str, str]) -> str:
     """
     job = job_id(environment)
     array, task = environment.get("SLURM_ARRAY_JOB_ID", ""), environment.get("SLURM_ARRAY_TASK_ID", "")
-    return f"{array}_{task}" if array.isdigit() and task.isdigit() else str(job)
+    return str(job) if digits(array) is None or digits(task) is None else f"{array}_{task}"
 
 
 def speaks(environment: Mapping[str, str]) -> bool:
@@ -45,7 +46,7 @@ def restarts(environment: Mapping[str, str]) -> int:
     """
     job, requeues, _ = (*environment.get("SLURM_PAL_RUN", "").split("."), "", "")[:3]
     text = requeues if job == environment.get("SLURM_JOB_ID") else environment.get("SLURM_RESTART_COUNT", "")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return digits(text) or 0
 
 
 def progress_word(iteration: int, total: int | None, now_s: float, restart: int) -> dict[str, str]:
@@ -57,7 +58,7 @@ def progress_word(iteration: int, total: int | None, now_s: float, restart: int)
 def ack_word(comment: str, restart: int, failed: bool) -> dict[str, str]:
     """The values of the next word `pal:ack=`: numbers count from 1 in each run of the job."""
     run, _, number = marks.read(comment, marks.ACK).get(marks.ACK, "").partition(".")
-    last = int(number) if run == str(restart) and number.isdigit() else 0
+    last = (digits(number) or 0) if run == str(restart) else 0
     return {marks.ACK: f"{restart}.{last + 1}"} | ({"failed": "1"} if failed else {})
 
 
@@ -93,8 +94,9 @@ def due(job: int, restart: int, every_s: float, now_s: float, environment: Mappi
     $TMPDIR or /tmp. Raises OSError when it cannot be kept: then nothing is said, lest it be said too often.
     """
     with open(_memory(job, environment), "r+b") as stream:
-        last_s, _, run = stream.read(64).decode("ascii", "replace").partition(" ")
-        if last_s.isdigit() and run == str(restart) and 0 <= now_s - int(last_s) < every_s:
+        text, _, run = stream.read(64).decode("ascii", "replace").partition(" ")
+        last_s = digits(text)
+        if last_s is not None and run == str(restart) and 0 <= now_s - last_s < every_s:
             return False
         stream.seek(0)
         stream.truncate()

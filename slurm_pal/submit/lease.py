@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from slurm_pal.errors import DataError
 from slurm_pal.files import SMALL_BYTES, read_plain, read_trusted, write_atomic
+from slurm_pal.numbers import digits
 from slurm_pal.slurm.parse import LEASE_MARK
 from slurm_pal.submit import state
 
@@ -128,7 +129,7 @@ def read_all(folder: str) -> dict[str, Lease]:
     found: dict[str, Lease] = {}
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
-        if not name.endswith(".json") or not name[:-5].isdigit():
+        if not name.endswith(".json") or digits(name[:-5]) is None:
             continue
         try:
             found[path] = _decode(json.loads(read_plain(path)))

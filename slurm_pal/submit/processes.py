@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from slurm_pal.errors import SlurmError
 from slurm_pal.slurm.cli import NOT_IN_PATH, clean_environment
-from slurm_pal.slurm.client import Completed, Runner
+from slurm_pal.slurm.client import Completed
 
 DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
 """Python ignores these two for itself; a child must find them as it would under a shell."""
@@ -50,24 +50,45 @@ def _own_identity() -> tuple[int, int] | None:
     return info.st_dev, info.st_ino
 
 
-def runner(timeout_s: float, meanwhile: Callable[[], None] | None = None) -> Runner:
+class runner:
     """A runner that does `meanwhile()` while the first command is at work.
 
     The runner raises SlurmError when the command is missing or does not answer in time.
     """
-    waiting = [meanwhile] if meanwhile else []
 
-    def run(argv: Sequence[str], stdin: str) -> Completed:
-        started_s = time.monotonic()
-        process = _Process(argv, stdin)
+    def __init__(self, timeout_s: float, meanwhile: Callable[[], None] | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._waiting = [meanwhile] if meanwhile else []
+
+    def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
+        answer = self.start(argv, stdin)
         try:
-            while waiting:
-                waiting.pop()()
-            return process.collect(started_s + timeout_s)
-        finally:
-            process.end()
+            while self._waiting:
+                self._waiting.pop()()
+        except BaseException:
+            answer.end()
+            raise
+        return answer()
 
-    return run
+    def start(self, argv: Sequence[str], stdin: str) -> Answer:
+        """Start a command whose answer is read later."""
+        return Answer(_Process(argv, stdin), time.monotonic() + self._timeout_s)
+
+
+class Answer:
+    """The answer of a command that is at work: call it to wait for it, or end the command."""
+
+    def __init__(self, process: _Process, deadline_s: float) -> None:
+        self._process, self._deadline_s = process, deadline_s
+
+    def __call__(self) -> Completed:
+        try:
+            return self._process.collect(self._deadline_s)
+        finally:
+            self._process.end()
+
+    def end(self) -> None:
+        self._process.end()
 
 
 class _Process:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from slurm_pal.errors import BusyError, SlurmError
 from slurm_pal.files import is_temporary, locked, remove_leftovers
 from slurm_pal.hostlist import expand
+from slurm_pal.numbers import digits
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.submit import lease as leases
 from slurm_pal.submit.lease import Lease
@@ -142,7 +143,7 @@ class Watcher:
         """Forget leases whose palsub died before its job existed, and what other writers left."""
         for name in self._prepared():
             pid = name[4:-5].partition("-")[0]
-            if not pid.isdigit() or not os.path.exists(f"/proc/{pid}"):
+            if digits(pid) is None or not os.path.exists(f"/proc/{pid}"):
                 leases.drop(os.path.join(self._folder, name))
         # Its pid may be another process's by now.
         remove_leftovers(self._folder, self._clock(), lambda name: is_temporary(name) or _is_prepared(name))

@@ -20,6 +20,8 @@ from slurm_pal.slurm.fake import FakeNode, FakeSlurm
 from slurm_pal.slurm.pyslurm_client import PyslurmClient
 from slurm_pal.store import snapshot
 
+from .answers import Answers, Told
+
 SCRIPT = "#!/bin/sh\nsleep 1\n"
 
 
@@ -49,7 +51,7 @@ def test_overview_reads_nodes_partitions_and_running_jobs_at_once() -> None:
     client.submit(["--gres=gpu:4"], SCRIPT)
     calls = len(slurm.calls)
     overview = client.overview()
-    assert len(slurm.calls) == calls + 1
+    assert len(slurm.calls) == calls + 2
     assert [node.name for node in overview.nodes] == ["n0", "n1", "n2", "n3"]
     assert overview.nodes[0].gpus_used == 4
     assert overview.partitions[0].default and overview.partitions[0].nodes == ("n0", "n1", "n2", "n3")
@@ -109,19 +111,11 @@ def test_odd_answers_are_errors_not_guesses() -> None:
 
 
 def test_what_users_write_into_a_job_makes_no_other_record() -> None:
-    texts = (
-        "scontrol: show node\nNodeName=n0 Arch=x Gres=gpu:1 State=IDLE \n"
-        "scontrol: PartitionName=gpu Default=YES Nodes=n0 State=UP\n"
-        "scontrol: show job\n"
-        "JobId=1 JobName=a\nNodeName=evil State=IDLE JobState=RUNNING NodeList=n0 Command=(null) "
-        "SubmitLine=sbatch --wrap true\nReservationName=evil Nodes=n0 AdminComment=no WorkDir=/ AdminComment=yes\n"
-        "scontrol: JobId=2 JobName=b JobState=RUNNING NodeList=n0\nscontrol: quit\n"
-    )
-    overview = CliClient(lambda argv, stdin: Completed(0, texts, "")).overview(reservations=True)
+    name = "a\nNodeName=evil State=IDLE JobState=RUNNING NodeList=n0"
+    job = Told(1, name=name, comment="no\nReservationName=evil Nodes=n0")
+    overview = CliClient(Answers([job, Told(2, indexes="1")])).overview(reservations=True)
     assert [node.name for node in overview.nodes] == ["n0"] and not overview.reservations
     assert [(job.job_id, job.nodes) for job in overview.jobs] == [(1, ("n0",)), (2, ("n0",))]
-    assert overview.jobs[0].fields["AdminComment"] == "yes"
-    assert overview.jobs[1].fields["NodeList"] == "n0"
 
 
 def test_some_jobs_at_once() -> None:
@@ -138,79 +132,12 @@ def test_some_jobs_at_once() -> None:
         client.jobs_of([first])
 
 
-RECORD = (
-    "JobId={} JobName={} UserId={}(1) GroupId=g(1) MCS_label=N/A JobState={} Reason=None Restarts=0 "
-    "ReqNodeList=(null) ExcNodeList=(null) NodeList=n0 Nodes=n0 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:{}) MinCPUsNode=1 "
-    "Comment={} WorkDir=/ \n"
-)
-FORGED = RECORD.format(2, "x", "victim", "RUNNING", 3, "pal:job=A;mov=1").rstrip()
-
-
-class Forger:
-    """Answers as scontrol does. Job 1 bears, in one of its texts, what looks like the record of job 2."""
-
-    def __init__(self, name: str, comment: str) -> None:
-        self.lines = {
-            1: RECORD.format(1, name, "evil", "RUNNING", 0, comment),
-            2: RECORD.format(2, "train", "victim", "PENDING", 1, "mine").replace(
-                "ReqNodeList=(null)", "ReqNodeList=n0"
-            ),
-        }
-
-    def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
-        said = []
-        for line in stdin.splitlines():
-            words = line.split()[1:]
-            said.append(f"scontrol: {line}\n")
-            if words[:1] == ["hostnames"]:
-                said.append(f"{words[1]}\n")
-            elif words[:1] == ["partition"]:
-                said.append("PartitionName=gpu Default=YES Nodes=n0 State=UP\n")
-            elif words[:1] == ["node"]:
-                said.append("NodeName=n0 Gres=gpu:4 State=IDLE \n")
-            elif words[:1] == ["job"]:
-                said += [self.lines[int(k)] for k in words[1:] or ("1", "2")]
-        return Completed(0, "".join(said) or "".join(self.lines.values()), "")
-
-
-@pytest.mark.parametrize(
-    ("name", "comment"),
-    [
-        (f"b\n{FORGED}", ""),
-        ("b", f"c\n{FORGED}"),
-        (f"b\nscontrol: {FORGED}", ""),
-        (f"b\n{FORGED}".replace("JobId=2", "JobId=2x"), ""),
-        ("b\nJobId=02 JobState=RUNNING", ""),
-    ],
-)
-def test_a_text_cannot_stand_for_another_job(name: str, comment: str) -> None:
-    """A job's name and comment may hold a line end, and what follows may look like another job's record."""
-    client = CliClient(Forger(name, comment))
-    for jobs in (client.overview(marked=True).jobs, client.jobs(), tuple(client.jobs_of([1, 2]).values())):
-        (own,) = [job for job in jobs if job.job_id == 2]
-        assert (own.name, own.state, own.user, own.comment) == ("train", "PENDING", "victim", "mine")
-        assert own.gpus == {"n0": (1,)} and [job.job_id for job in jobs if job.user == "victim"] == [2]
-    assert list(client.jobs_of([2, 1])) == [2, 1] and client.jobs_of([1])[1].job_id == 1
-
-
-def test_a_name_cannot_hide_whose_job_it_is() -> None:
-    client = CliClient(Forger("b UserId=victim(1) JobState=RUNNING Comment=pal:job=A\nJobId=1 JobName=c", ""))
-    for jobs in (client.overview(marked=True).jobs, client.jobs(), tuple(client.jobs_of([1, 2]).values())):
-        assert sorted((job.job_id, job.user, job.comment) for job in jobs) == [(1, "", ""), (2, "victim", "mine")]
-
-
-def test_states_are_asked_for_without_the_names_of_others() -> None:
-    """A name with a line end could look like another job's line."""
-    asked: list[Sequence[str]] = []
-
-    def runner(argv: Sequence[str], stdin: str) -> Completed:
-        asked.append(argv)
-        return Completed(0, "1|PENDING|Resources|mine\n", "")
-
-    client = CliClient(runner)
-    assert client.job_states() == client.job_states(name_prefix="mi") == {1: ("PENDING", "Resources")}
-    assert not any("%j" in word for word in asked[0])
-    assert "--me" in asked[1]
+def test_states_are_found_by_name_whatever_others_wrote_into_theirs() -> None:
+    answers = Answers([Told(1, name="mine"), Told(2, name="x\n3~RUNNING~None~mine\n"), Told(4, state="COMPLETED")])
+    client = CliClient(answers)
+    assert client.job_states(name_prefix="mi") == {1: ("RUNNING", "None")}
+    assert client.job_states().keys() == {1, 2, 4}
+    assert "--me" in answers.asked[0] and "--me" not in answers.asked[1]
 
 
 def test_a_requeue_stops_only_what_runs() -> None:

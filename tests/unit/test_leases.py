@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_pal.hostlist import MOST_NAMES
 from slurm_pal.jobs import SlurmJob
-from slurm_pal.rebalance.leases import MOST_NAMES, Update, expired, in_force, mark_in, marks
-from slurm_pal.slurm.parse import holds_or_claims
+from slurm_pal.rebalance.leases import Update, expired, in_force, mark_in, marks
+from slurm_pal.slurm.cli import CliClient
 from slurm_pal.submit.lease import comment
+
+from .answers import Answers, Told
 
 NOW_S = 1_763_712_345.0
 PASS_S = 3.0
@@ -204,12 +207,11 @@ def text_of(ours: tuple[str, ...], user: tuple[str, ...]) -> str:
     return mark(60, "nodelist", ",".join(ours + user), ",".join(user))
 
 
-@pytest.mark.parametrize("key", ["Comment", "AdminComment"])
+@pytest.mark.parametrize("key", ["admin", "comment"])
 def test_the_bulk_query_keeps_a_pending_job_with_a_mark(key: str) -> None:
-    line = "JobId=7 JobName=j JobState=PENDING Reason=Resources ReqNodeList=(null) ExcNodeList=(null) WorkDir=/ "
-    marked = f"{line}{key}={mark(act='exclude', ours='n1')} "
-    assert holds_or_claims(marked, marked=True)
-    assert not holds_or_claims(line, marked=True) and not holds_or_claims(marked)
+    waits = Told(7, state="PENDING", nodes="", **{key: mark(act="exclude", ours="n1")})  # type: ignore[arg-type]
+    client = CliClient(Answers([waits, Told(8, state="PENDING", nodes="")]))
+    assert [one.job_id for one in client.overview(marked=True).jobs] == [7] and client.overview().jobs == ()
 
 
 def test_each_job_has_its_own_update() -> None:

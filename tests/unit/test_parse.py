@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.slurm import parse, states
+from slurm_pal.rebalance.requests import request_of
+from slurm_pal.slurm import parse, sealed, states, told
+
+from .answers import Told
 
 DATA = Path(__file__).parent.parent / "data"
 RELEASES = sorted(p.name for p in DATA.glob("slurm-*"))
@@ -38,10 +41,37 @@ def test_jobs(release: str) -> None:
     assert jobs[2].start_s > 1.7e9 and jobs[2].end_s == 0.0
 
 
+def rows_of(text: str) -> dict[int, dict[str, str]]:
+    """What squeue shows of these jobs."""
+    found = {}
+    for line in text.splitlines():
+        pairs = parse.fields(line)
+        row = dict.fromkeys(told.ALL, "(null)") | {
+            field: pairs[key] for field, key in told.TEXTS.items() if key in pairs
+        }
+        row |= {"state": pairs["JobState"], "userid": "0", "nodelist": pairs["NodeList"], "name": pairs["JobName"]}
+        found[int(pairs["JobId"])] = row
+    return found
+
+
 @pytest.mark.parametrize("release", RELEASES)
 def test_only_jobs_that_hold_or_claim_gpus_are_read_in_bulk(release: str) -> None:
-    kept = [parse.job(line).job_id for line in lines(release, "jobs") if parse.holds_or_claims(line)]
-    assert kept == [2, 3, 4]
+    text = (DATA / release / "scontrol_jobs.txt").read_text()
+    records = sealed.Sealed(text, rows_of(text), lambda ids: {})
+    jobs, queued = records.counting(marked=False)
+    assert [job.job_id for job in jobs] == [2, 3, 4] and queued == frozenset()
+    assert jobs[1].gpus == {"n1": (1, 2), "n2": (0, 1)} and jobs[1].comment == "pal class=A"
+    assert records.counting(marked=True)[1] == {("gpu", "Resources"), ("gpu", "Priority"), ("gpu", "")}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_a_job_asks_for_is_read_alike_in_bulk_and_alone(release: str) -> None:
+    text = (DATA / release / "scontrol_jobs.txt").read_text()
+    records = sealed.Sealed(text, rows_of(text), lambda ids: {})
+    for alone in map(parse.job, text.splitlines()):
+        bulk = records.job(alone.job_id)
+        assert bulk._replace(fields={}) == alone._replace(fields={})
+        assert request_of(bulk) == request_of(alone)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +126,7 @@ def test_seconds(text: str, expected_s: int | None) -> None:
 
 
 def test_a_job_name_cannot_pass_for_a_node_list() -> None:
-    line = "JobId=9 JobName=x UserId=u(1) GroupId=g(1) JobState=RUNNING NodeList=n1 Comment=a NodeList=n9"
+    line = "JobId=9 JobName=x UserId=u(1) GroupId=g(1) JobState=RUNNING NodeList=n1 MinCPUsNode=1 Comment=a NodeList=n9"
     assert parse.job(line).nodes == ("n1",)
 
 
@@ -141,44 +171,7 @@ def test_only_active_reservations_count() -> None:
     assert parse.reservation(line.format("INACTIVE")) is None
 
 
-LINE = (
-    "JobId=7 JobName={} UserId=evil(5) GroupId=g(5) Priority=1 JobState=RUNNING Reason=None ReqNodeList=(null) "
-    "ExcNodeList=(null) NodeList=n0 Nodes=n0 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0) MinCPUsNode=1 Features=(null) "
-    "Comment={} WorkDir=/ AdminComment=pal:class=A;lease=60"
-)
-LAYOUT = "Nodes=n1 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:2)"
-
-
-@pytest.mark.parametrize(
-    ("name", "comment"),
-    [
-        (f"a NodeList=n9 Restarts=9 Priority=0 {LAYOUT}", "mine"),
-        ("a SubmitLine=x", "mine"),
-        ("a JobName=b", f"mine {LAYOUT}"),
-        ("", "mine"),
-    ],
-)
-def test_a_name_is_only_a_name(name: str, comment: str) -> None:
-    job = parse.job(LINE.format(name, comment))
-    assert (job.user, job.state, job.nodes, job.gpus, job.restarts) == ("evil", "RUNNING", ("n0",), {"n0": (0,)}, 0)
-    assert (job.name, job.fields["Priority"]) == (name, "1") and job.comment.startswith("mine")
-    assert parse.holds_or_claims(LINE.format(name, comment))
-
-
-def test_what_a_job_waits_for() -> None:
-    line = LINE.replace("JobState=RUNNING Reason=None", "JobState={} Reason=Priority Partition=slow,fast")
-    told = line.format("a Partition=x Priority=0", "PENDING", "b Partition=y")
-    assert parse.queued(told) == ("slow,fast", "Priority")
-    assert parse.queued(line.replace(" Priority=1 ", " Priority=0 ").format("a", "PENDING", "b")) is None
-    assert parse.queued(line.format("a", "RUNNING", "b")) is None
-
-
-@pytest.mark.parametrize("where", [("a {}", ""), ("a", "b {}")])
-@pytest.mark.parametrize(
-    "key", ["UserId=victim(9)", "JobState=PENDING", "UserId=victim(9) JobState=RUNNING SubmitLine=x"]
-)
-def test_a_job_whose_text_looks_like_keys_is_nobodys(where: tuple[str, str], key: str) -> None:
-    line = LINE.format(*(text.format(f"{key} Comment=pal:job=A;mov=1 {LAYOUT}") for text in where))
-    job = parse.job(line)
-    assert (job.user, job.comment, job.fields["AdminComment"], job.gpus) == ("", "", "", {})
-    assert parse.holds_or_claims(line)
+def test_a_record_whose_texts_look_like_keys_is_nobodys() -> None:
+    for texts in ({"name": "a UserId=v(9)"}, {"comment": "b JobState=PENDING"}, {"account": "a NodeList=n9"}):
+        job = parse.job(Told(1, **texts).record())  # type: ignore[arg-type]
+        assert (job.user, job.comment, job.gpus, job.nodes, job.fields["AdminComment"]) == ("", "", {}, (), "")

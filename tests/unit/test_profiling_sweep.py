@@ -331,7 +331,7 @@ def test_ctrl_c_that_ends_our_squeue_and_sbatch_too_is_no_fault_of_slurms(world:
     world.on_sleep = lambda: None
 
     def killed(argv: Sequence[str]) -> str:
-        if argv[0] == "squeue":
+        if argv[0] == "squeue" and "--me" in argv:
             world.stop.set()
             return "squeue: killed"
         if argv[0] == "sbatch" and "n1" in argv:
@@ -345,7 +345,7 @@ def test_ctrl_c_that_ends_our_squeue_and_sbatch_too_is_no_fault_of_slurms(world:
     assert world.states() == {"n0": SUBMITTED, "n1": SUBMITTED, "n2": TODO, "n3": TODO}
     assert world.again().nodes["n1"].job_id == 2
     world.stop.clear()
-    world.refuse = lambda argv: "squeue: killed" if argv[0] == "squeue" and not world.stop.set() else ""
+    world.refuse = lambda argv: "squeue: killed" if "--me" in argv and not world.stop.set() else ""
     assert not world.sweep(world.again()).run()
 
 
@@ -674,7 +674,7 @@ def test_outside_its_window_a_sweep_submits_nothing_and_asks_slurm_nothing(tmp_p
     paused = world.directory.set_pause
     world.directory.set_pause = lambda pause: (calls.append(len(world.slurm.calls)), paused(pause))[1]  # type: ignore
     assert world.sweep().run() and set(world.states().values()) == {DONE}
-    assert world.pauses == ["outside the window, opens 20:00", ""] and calls == [0, 2]  # then it looks who waits
+    assert world.pauses == ["outside the window, opens 20:00", ""] and calls == [0, 3]  # then it looks who waits
     assert world.again().pause is None and world.now_s < local_s(20, 5)
 
 

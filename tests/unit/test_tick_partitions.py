@@ -132,7 +132,7 @@ def test_while_slurm_is_busy_lists_still_end(site: Site) -> None:
     site.run()
     (lease,) = site.journal.leases(PARTITION).values()
     site.busy = BUSY
-    seen = site.run()
+    seen = site.run(61.0)
     assert seen.paused and site.list_of(number) == "fast"  # it would wait there in any case
     site.run(lease.until_s - site.now_s + 10.0)
     assert site.list_of(number) == OWN and site.journal.leases(PARTITION) == {}

@@ -209,7 +209,7 @@ def test_questions_and_orders_are_counted() -> None:
     with pytest.raises(SlurmError):
         client.requeue(99)
     client.cancel([99])
-    assert (counted.queries, counted.orders) == (2, 2)
+    assert (counted.queries, counted.orders) == (3, 2)
 
 
 def test_an_intake_without_a_database_takes_nothing(tmp_path: Path) -> None:
