@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, BinaryIO, cast
 
 from slurm_pal.errors import PalError, SlurmError
-from slurm_pal.slurm.cli import NOT_IN_PATH, clean_environment
+from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
 
 COLUMNS = (
     "JobIDRaw", "User", "Account", "Partition", "Submit", "Eligible", "Start", "End", "ElapsedRaw", "TimelimitRaw",

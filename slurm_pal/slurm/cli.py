@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,8 +10,9 @@ from slurm_pal.errors import NotNowError, SlurmError, UsageError
 from slurm_pal.hostlist import fold
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.numbers import digits
-from slurm_pal.slurm import parse, releases, told
+from slurm_pal.slurm import parse, question, releases, told
 from slurm_pal.slurm.client import Completed, Overview, Runner
+from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
 from slurm_pal.slurm.sealed import Sealed
 from slurm_pal.slurm.states import job_state
 
@@ -20,18 +20,9 @@ TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
     import subprocess
 
-NOT_IN_PATH = "apt-get install slurm-client, or load your site's Slurm"
 _NOT_NOW = "Resource temporarily unavailable"  # EAGAIN: from 24.11 on of a pending job that a scheduling cycle looks at
 _PROMPT = "scontrol: "
 _TASK = re.compile(r"JobId=[0-9]+ ArrayJobId=")
-_FOREIGN = ("SQUEUE_", "SINFO_", "SBATCH_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
-"""Variables that change what Slurm's commands print or do; never meant for our own calls."""
-
-
-def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment (default: this process's) for our own Slurm calls: the user's display settings left out."""
-    kept = {k: v for k, v in (os.environ if environ is None else environ).items() if not k.startswith(_FOREIGN)}
-    return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
 class Processes:
@@ -107,46 +98,32 @@ def subprocess_runner(timeout_s: float = 30.0, environ: Mapping[str, str] | None
 class CliClient:
     """`SlurmClient` over Slurm's own commands. See slurm.client for the contract."""
 
-    def __init__(self, runner: Runner | None = None, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, runner: Runner | None = None, timeout_s: float = 30.0, asked: question.Question | None = None
+    ) -> None:
+        """`asked`: what was asked beforehand, for the first overview."""
         self._run = runner or subprocess_runner(timeout_s)
+        self._asked = asked
 
     def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
-        fields = told.ALL if marked else told.FEW
-        seen, records = self._look(["node", "partition", *(["reservation"] if reservations else []), "job"], fields)
-        jobs, queued = records.counting(marked)
+        kinds, fields = question.kinds(reservations), told.ALL if marked else told.FEW
+        asked, self._asked = self._asked, None
+        if asked is None or (asked.kinds, asked.fields) != (kinds, fields):
+            asked = question.begin(self._run, kinds, fields)
+        try:
+            done = asked.scontrol()
+        finally:
+            listed = asked.squeue()
+        texts = sections(kinds, asked.part, done)
+        seen = self._clear_of_jobs(texts, done)
+        rows = self._rows(listed, fields, asked.word)
+        jobs, queued = Sealed(texts.get("job", ""), rows, self._records_of).counting(marked)
         return seen._replace(jobs=_fitting(jobs, seen.nodes), queued=queued)
 
-    def _look(self, kinds: Sequence[str], fields: Sequence[str]) -> tuple[Overview, Sealed]:
-        """Nodes and partitions, and the jobs. Raises SlurmError.
-
-        scontrol shows all of it in one process, squeue meanwhile what the users wrote: the
-        answers lie milliseconds apart. Words that nobody can guess part the answers.
-        """
-        word, part = told.mark(), told.mark()
-        squeue = self._start(told.argv(fields, word), "")
-        try:
-            sections, done = self._sections(kinds, part)
-        finally:
-            listed = squeue()
-        seen = self._clear_of_jobs(sections, done)
+    def _rows(self, listed: Completed, fields: Sequence[str], word: str) -> dict[int, dict[str, str]]:
         if listed.returncode != 0:
             raise SlurmError(f"squeue failed: {_complaint(listed)}")
-        rows = told.rows(listed.stdout, fields, word)
-        return seen, Sealed(sections.get("job", ""), rows, self._records_of)
-
-    def _start(self, argv: Sequence[str], stdin: str) -> Callable[[], Completed]:
-        """Start a command, where the runner can do so without waiting; what waits for it."""
-        start: Callable[[Sequence[str], str], Callable[[], Completed]] | None = getattr(self._run, "start", None)
-        if start is not None:
-            return start(argv, stdin)
-        done = self._run(argv, stdin)
-        return lambda: done
-
-    def _sections(self, kinds: Sequence[str], part: str) -> tuple[dict[str, str], Completed]:
-        """What one interactive scontrol shows of each of these kinds."""
-        done = self._show([what for kind in kinds for what in (kind, f"hostnames {part}")])
-        texts = re.split(rf"^(?:{re.escape(_PROMPT)})*{re.escape(part)}\n", done.stdout, flags=re.MULTILINE)
-        return dict(zip(kinds, texts, strict=False)), done
+        return told.rows(listed.stdout, fields, word)
 
     def _clear_of_jobs(self, sections: Mapping[str, str], done: Completed) -> Overview:
         """Nodes, partitions and reservations, which only administrators write. Raises SlurmError for none."""
@@ -167,14 +144,12 @@ class CliClient:
 
     def jobs(self) -> tuple[SlurmJob, ...]:
         word = told.mark()
-        squeue = self._start(told.argv(told.ALL, word), "")
+        squeue = question.started(self._run, told.argv(told.ALL, word), "")
         try:
             done = self._checked(["scontrol", "show", "job", "-d", "-o"])
         finally:
             listed = squeue()
-        if listed.returncode != 0:
-            raise SlurmError(f"squeue failed: {_complaint(listed)}")
-        rows = told.rows(listed.stdout, told.ALL, word)
+        rows = self._rows(listed, told.ALL, word)
         records = Sealed(done.stdout, rows, self._records_of)
         return tuple(records.job(job_id) for job_id in sorted(rows))
 
@@ -269,7 +244,7 @@ class CliClient:
 
     def _show(self, what: Sequence[str]) -> Completed:
         """One interactive scontrol that shows all of this, one line for each record."""
-        return self._run(["scontrol", "-d", "-o"], "\n".join([*(f"show {kind}" for kind in what), "quit", ""]))
+        return self._run(["scontrol", "-d", "-o"], question.shown(what))
 
     def _checked(self, argv: Sequence[str], stdin: str = "") -> Completed:
         done = self._run(argv, stdin)
@@ -285,6 +260,12 @@ def _assignments(fields: Mapping[str, str]) -> list[str]:
         if not text.isprintable():
             raise UsageError(f"{key}={text!r} holds a control character")
     return [f"{key}={text}" for key, text in fields.items()]
+
+
+def sections(kinds: Sequence[str], part: str, done: Completed) -> dict[str, str]:
+    """What an interactive scontrol has shown of each of these kinds."""
+    texts = re.split(rf"^(?:{re.escape(_PROMPT)})*{re.escape(part)}\n", done.stdout, flags=re.MULTILINE)
+    return dict(zip(kinds, texts, strict=False))
 
 
 def _fitting(jobs: Sequence[SlurmJob], nodes: Sequence[Node]) -> tuple[SlurmJob, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from slurm_pal.slurm.client import Completed, Runner
+from slurm_pal.slurm.question import started
 
 _ORDERS = frozenset({"update", "requeue"})
 
@@ -24,10 +24,9 @@ class Counted:
         return self.start(argv, stdin)()
 
     def start(self, argv: Sequence[str], stdin: str) -> Callable[[], Completed]:
-        """As the other runner starts it; one that cannot runs it when its answer is waited for."""
+        """As the other runner starts it; one that cannot has answered when this returns."""
         self._count(argv)
-        start: Callable[[Sequence[str], str], Callable[[], Completed]] | None = getattr(self._runner, "start", None)
-        wait = start(argv, stdin) if start is not None else partial(self._runner, argv, stdin)
+        wait = started(self._runner, argv, stdin)
 
         def answer() -> Completed:
             try:

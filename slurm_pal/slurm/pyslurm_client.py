@@ -18,7 +18,7 @@ from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.numbers import digits
 from slurm_pal.slurm import parse
-from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.cli import CliClient, sections
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_WAITING, job_state, node_states
 from slurm_pal.slurm.told import mark
@@ -32,7 +32,9 @@ class PyslurmClient(CliClient):
 
     def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
         """Nodes and jobs from pyslurm; partitions and reservations by one scontrol."""
-        told = self._clear_of_jobs(*self._sections(["partition", *(["reservation"] if reservations else [])], mark()))
+        word, kinds = mark(), ["partition", *(["reservation"] if reservations else [])]
+        done = self._show([what for kind in kinds for what in (kind, f"hostnames {word}")])
+        told = self._clear_of_jobs(sections(kinds, word, done), done)
         jobs, queued = [], set()
         for job in self.jobs():
             if job.state in JOB_ACTIVE or (job.state in JOB_WAITING and _counts(job, marked)):

@@ -8,13 +8,11 @@ import time
 from slurm_pal.errors import DataError, SlurmError
 from slurm_pal.jobs import UNKNOWN_CLASS
 from slurm_pal.sensitivity.cascade import WORD, Verdict
-from slurm_pal.slurm.cli import CliClient
 from slurm_pal.submit import decision, lease, state
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.choice import Choice, Moving
 from slurm_pal.submit.lease import Lease
 from slurm_pal.submit.movable import APPEND, TRUNCATE, Terms, comment, job_word, terms
-from slurm_pal.submit.processes import runner
 from slurm_pal.submit.request import Request, build
 from slurm_pal.submit.script import Script
 
@@ -22,6 +20,7 @@ TYPE_CHECKING = False  # decide and snapshot are imported while Slurm answers
 if TYPE_CHECKING:
     from slurm_pal.config import Config
     from slurm_pal.store.snapshot import Snapshot
+    from slurm_pal.submit.asked import Asked
     from slurm_pal.submit.case import Decision
 
 LAST_MARGIN_S = 60.0
@@ -41,7 +40,7 @@ class Plan:
 
 def plan(
     line: CommandLine, chosen: Choice, script: Script | None, config: Config, known: Verdict,
-    warnings: list[str], moving: Moving, sent: CommandLine,
+    warnings: list[str], moving: Moving, sent: CommandLine, asked: Asked,
 ) -> Plan:  # fmt: skip
     """Decide about one submission. `warnings` gets what the user must be told, one line each.
 
@@ -54,7 +53,7 @@ def plan(
     alive = lease.heartbeat_fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     clearer = _clearer(config, chosen, request, cluster, alive, warnings)
     policy = chosen.policy or config.text("placement", "policy")
-    scores, decided = _decide(request, config, policy, known.sensitivity, clearer, now_s, warnings)
+    scores, decided = _decide(request, config, policy, known.sensitivity, clearer, now_s, asked)
     added, mark = list(decided.added), ""
     if decided.lease_s and clearer == "daemon":
         own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
@@ -144,36 +143,31 @@ def _clearer(config: Config, chosen: Choice, request: Request, cluster: str, ali
 
 
 def _decide(
-    request: Request, config: Config, policy: str, sensitivity: str, clearer: str, now_s: float,
-    warnings: list[str],
+    request: Request, config: Config, policy: str, sensitivity: str, clearer: str, now_s: float, asked: Asked,
 ) -> tuple[Snapshot | DataError | None, Decision]:  # fmt: skip
     """Ask Slurm; import what decides and read the snapshot while it answers."""
     if request.leave or request.shape is None:
         from slurm_pal.submit.case import Decision
 
         return None, Decision("none", f"left to Slurm: {request.leave or 'the job asks for no GPU'}")
-    read: list[Snapshot | DataError] = []
-
-    def meanwhile() -> None:
-        import slurm_pal.submit.decide  # noqa: F401
-        from slurm_pal.store import snapshot as snapshots
-
-        try:
-            read.append(snapshots.read(config.snapshot_path))
-        except DataError as error:
-            read.append(error)
-
-    client = CliClient(runner(config.number("submit", "slurm_timeout_s"), meanwhile))
-    try:
-        overview = client.overview(reservations=bool(request.reservation))
-    except SlurmError:
-        if read and isinstance(read[0], DataError):
-            raise read[0] from None  # the nearer cause, and the one the user can mend
-        raise
+    asked.begin(bool(request.reservation))
+    from slurm_pal.slurm.cli import CliClient
+    from slurm_pal.store import snapshot as snapshots
     from slurm_pal.submit.case import Decision, settings_of
     from slurm_pal.submit.decide import decide
 
-    found = read[0]
+    found: Snapshot | DataError
+    try:
+        found = snapshots.read(config.snapshot_path)
+    except DataError as error:
+        found = error
+    asked.run.timeout_s = config.number("submit", "slurm_timeout_s")
+    try:
+        overview = CliClient(asked.run, asked=asked.question).overview(reservations=bool(request.reservation))
+    except SlurmError:
+        if isinstance(found, DataError):
+            raise found from None  # the nearer cause, and the one the user can mend
+        raise
     if isinstance(found, DataError):
         return found, Decision("none", f"left to Slurm: {found}")
     return found, decide(request, overview, found, sensitivity, settings_of(config, policy), clearer, now_s)
@@ -233,6 +227,8 @@ def _take_back(made: Lease, job_id: int, error: OSError) -> str:
     from slurm_pal.submit import watcher
 
     why = f"no watcher ({error.strerror})"
+    from slurm_pal.slurm.cli import CliClient
+
     try:
         watcher.clear(CliClient(), made._replace(job_id=job_id))
     except SlurmError as refused:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from slurm_pal.errors import SlurmError
-from slurm_pal.slurm.cli import NOT_IN_PATH, clean_environment
 from slurm_pal.slurm.client import Completed
+from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
 
 DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
 """Python ignores these two for itself; a child must find them as it would under a shell."""
 
 COMPLAINT_S = 0.3
+PIPE_BYTES = 1 << 20
+"""The most that Linux gives an ordinary user."""
 
 
 def which(command: str) -> tuple[str | None, bool]:
@@ -51,44 +55,50 @@ def _own_identity() -> tuple[int, int] | None:
 
 
 class runner:
-    """A runner that does `meanwhile()` while the first command is at work.
+    """A runner whose commands may be started before their answers are wanted.
 
-    The runner raises SlurmError when the command is missing or does not answer in time.
+    It raises SlurmError when a command is missing or does not answer within `timeout_s`
+    after its start; that may be set until the answer is waited for.
     """
 
-    def __init__(self, timeout_s: float, meanwhile: Callable[[], None] | None = None) -> None:
-        self._timeout_s = timeout_s
-        self._waiting = [meanwhile] if meanwhile else []
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._answers: list[Answer] = []
 
     def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
-        answer = self.start(argv, stdin)
-        try:
-            while self._waiting:
-                self._waiting.pop()()
-        except BaseException:
-            answer.end()
-            raise
-        return answer()
+        return self.start(argv, stdin)()
 
     def start(self, argv: Sequence[str], stdin: str) -> Answer:
-        """Start a command whose answer is read later."""
-        return Answer(_Process(argv, stdin), time.monotonic() + self._timeout_s)
+        """Start a command; call what is returned for its answer."""
+        answer = Answer(self, _Process(argv, stdin))
+        self._answers.append(answer)
+        return answer
+
+    def end(self) -> None:
+        """End every command that is still at work: nobody wants its answer."""
+        for answer in self._answers:
+            answer.end()
 
 
 class Answer:
-    """The answer of a command that is at work: call it to wait for it, or end the command."""
+    """The answer of a command that is at work."""
 
-    def __init__(self, process: _Process, deadline_s: float) -> None:
-        self._process, self._deadline_s = process, deadline_s
+    def __init__(self, made_by: runner, process: _Process) -> None:
+        self._made_by, self._process = made_by, process
+        self._started_s = time.monotonic()
+        self._over = False
 
     def __call__(self) -> Completed:
         try:
-            return self._process.collect(self._deadline_s)
+            return self._process.collect(self._started_s + self._made_by.timeout_s)
         finally:
-            self._process.end()
+            self.end()
 
     def end(self) -> None:
-        self._process.end()
+        """Once is enough."""
+        if not self._over:
+            self._over = True
+            self._process.end()
 
 
 class _Process:
@@ -99,6 +109,8 @@ class _Process:
         self._code: int | None = None
         source, feed = os.pipe()
         self._out, out = os.pipe()
+        with contextlib.suppress(OSError):  # its answer waits there while another is read
+            fcntl.fcntl(self._out, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._err, err = os.pipe()
         actions = [(os.POSIX_SPAWN_DUP2, source, 0), (os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
         try:

@@ -17,6 +17,7 @@ from slurm_pal.submit.script import Script, from_file, from_stdin, scan
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
     from slurm_pal.config import Config
+    from slurm_pal.submit.asked import Asked
     from slurm_pal.submit.planner import Plan
 
 REFUSALS = (
@@ -146,12 +147,23 @@ class Submission:
 
     def _plan(self) -> Plan | None:
         """The plan, or None when the site or the user has switched us off."""
+        script = self._read_script()
+        from slurm_pal.submit.asked import Asked, likely
+
+        asked = Asked()
+        try:
+            if likely(self._line, script, os.environ):
+                asked.begin(self._line.has("reservation"))
+            return self._planned(script, asked)
+        finally:
+            asked.end()
+
+    def _planned(self, script: Script | None, asked: Asked) -> Plan | None:
         from slurm_pal import config as configs
 
         config = configs.load()
         if not config.flag("submit", "enabled") or self._switched_off():
             return None
-        script = self._read_script()
         try:
             stated = sensitivity(self._choice, os.environ, script.pal if script else (), config.apps, self._warnings)
         except UsageError as error:
@@ -167,7 +179,7 @@ class Submission:
             sent, seconds = self._send(sent, changed, seconds)
         from slurm_pal.submit.planner import plan, prepare
 
-        planned = plan(self._line, self._choice, script, config, known, self._warnings, moves, sent)
+        planned = plan(self._line, self._choice, script, config, known, self._warnings, moves, sent, asked)
         planned.made["observed_s"] = seconds
         if not self._choice.dry_run:
             prepare(planned)

@@ -219,7 +219,7 @@ def test_line_ends_in_a_users_words_hide_and_forge_nothing(client: CliClient) ->
     number = int(done.stdout)
     until(client, number, lambda job: job.state == "RUNNING")
     client.update_job(number, AdminComment="pal:lease=60")
-    overview = client.overview(reservations=True)
+    overview = client.overview(reservations=True, marked=True)
     assert tuple(node.name for node in overview.nodes) == NODES and not overview.reservations
     job = next(job for job in overview.jobs if job.job_id == number)
     assert (job.fields["AdminComment"], job.gpus_per_node, job.gpus) == ("pal:lease=60", 1, {"n0": (0,)})

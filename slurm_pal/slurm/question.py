@@ -1,0 +1,60 @@
+"""The two commands that show nodes, partitions and jobs, started at the same time. Imports little: see palsub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_pal.slurm import told
+from slurm_pal.slurm.client import Completed, Runner
+
+NOT_IN_PATH = "apt-get install slurm-client, or load your site's Slurm"
+_FOREIGN = ("SQUEUE_", "SINFO_", "SBATCH_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
+"""Variables that change what Slurm's commands print or do; never meant for our own calls."""
+
+
+def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment (default: this process's) for our own Slurm calls: the user's display settings left out."""
+    kept = {k: v for k, v in (os.environ if environ is None else environ).items() if not k.startswith(_FOREIGN)}
+    return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+
+
+def kinds(reservations: bool) -> tuple[str, ...]:
+    """What scontrol is to show; jobs last, since their users' texts stand between them."""
+    return ("node", "partition", *(["reservation"] if reservations else []), "job")
+
+
+def shown(what: Sequence[str]) -> str:
+    """The words for an interactive scontrol that shows all of this."""
+    return "\n".join([*(f"show {kind}" for kind in what), "quit", ""])
+
+
+class Question(NamedTuple):
+    """Two commands at work; what they print is parted by words that nobody can guess."""
+
+    kinds: tuple[str, ...]
+    fields: tuple[str, ...]
+    word: str  # ends each field of squeue's
+    part: str  # ends what scontrol shows of each kind
+    squeue: Callable[[], Completed]
+    scontrol: Callable[[], Completed]
+
+
+def begin(run: Runner, kinds: Sequence[str], fields: Sequence[str]) -> Question:
+    """Start both, where the runner can start a command without waiting for it. Raises SlurmError."""
+    word, part = told.mark(), told.mark()
+    what = [line for kind in kinds for line in (kind, f"hostnames {part}")]
+    squeue = started(run, told.argv(fields, word), "")
+    return Question(
+        tuple(kinds), tuple(fields), word, part, squeue, started(run, ["scontrol", "-d", "-o"], shown(what))
+    )
+
+
+def started(run: Runner, argv: Sequence[str], stdin: str) -> Callable[[], Completed]:
+    """A command at work; what waits for its answer. A runner that cannot start one has it answer at once."""
+    start: Callable[[Sequence[str], str], Callable[[], Completed]] | None = getattr(run, "start", None)
+    if start is not None:
+        return start(argv, stdin)
+    done = run(argv, stdin)
+    return lambda: done
