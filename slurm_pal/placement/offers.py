@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from math import isnan
 from typing import Any
@@ -11,8 +12,8 @@ from slurm_pal.cluster import Node
 from slurm_pal.jobs import GpuShape, SlurmJob
 from slurm_pal.placement.view import View
 from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.parse import unix_s
-from slurm_pal.slurm.states import JOB_WAITING
+from slurm_pal.slurm.parse import unix_s, whole
+from slurm_pal.slurm.states import JOB_WAITING, usable
 from slurm_pal.store.snapshot import NO_CLASS, Column, Snapshot, known_class
 
 UNKNOWN_SLOWDOWN = 1.0
@@ -21,6 +22,8 @@ FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes_required
 """How reasons begin that leave a job waiting for nodes; a limit, a license or a hold is another matter."""
 LONGEST_DELAY_S = 300.0
 """After a requeue Slurm waits for cred_expire, 120 s by default; a job that begins later was told to by its user."""
+_MEMORY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGTP]?)")
+_MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _NONE: frozenset[int] = frozenset()
 Table = tuple[Sequence[float], Sequence[float], Sequence[float]]
 """Slowdowns, levels and class-A slowdowns of some GPUs of one node."""
@@ -48,14 +51,42 @@ def claims(job: SlurmJob) -> bool:
     return not reason or reason.startswith(FOR_NODES)
 
 
-def claimed_gpus(jobs: Iterable[SlurmJob]) -> dict[str, int]:
-    """Node -> GPUs that pending jobs pinned to that node are about to take."""
+def claimed_gpus(jobs: Iterable[SlurmJob], nodes: Iterable[Node], used: Mapping[str, Set[int]]) -> dict[str, int]:
+    """Node -> GPUs that pending jobs pinned to that node are about to take; `used` are those that running jobs hold.
+
+    A job takes part as far as all its nodes have room for it now, after those of higher priority: else one
+    that waits for a busy node would keep all others off the free ones of its list.
+    """
+    pinned = sorted(filter(claims, jobs), key=lambda job: (-whole(job.fields.get("Priority", "")), job.job_id))
     claimed: dict[str, int] = {}
-    for job in jobs:
-        if claims(job):
-            for node in job.req_nodes:
-                claimed[node] = claimed.get(node, 0) + max(1, job.gpus_per_node)
+    known = {node.name: node for node in nodes} if pinned else {}
+    for job in pinned:
+        count = max(1, job.gpus_per_node)
+        if all(_has_room(job, known.get(name), used.get(name, _NONE), claimed.get(name, 0)) for name in job.req_nodes):
+            for name in job.req_nodes:
+                claimed[name] = claimed.get(name, 0) + count
     return claimed
+
+
+def _has_room(job: SlurmJob, node: Node | None, used: Set[int], claimed: int) -> bool:
+    """Whether a pinned job could start on the node beside what runs there and is about to, as far as Slurm shows it."""
+    if node is None or not usable(node.states):
+        return False
+    fields = job.fields
+    if len(free_indexes(node, used, claimed)) < max(1, job.gpus_per_node):
+        return False
+    cpus = whole(fields.get("NumCPUs", "")) // max(1, whole(fields.get("NumNodes", "").rpartition("-")[2], 1))
+    memory_mib = max(_mib(fields.get("MinMemoryNode", "")), _mib(fields.get("MinMemoryCPU", "")) * cpus)
+    # From 26.05 on OverSubscribe is NO of every job, and another key tells of whole nodes.
+    alone = fields["Exclusive"] != "NO" if "Exclusive" in fields else fields.get("OverSubscribe") == "NO"
+    if alone and node.cpus_used:
+        return False
+    return cpus <= node.cpus - node.cpus_used and memory_mib <= node.memory_mib - node.memory_used_mib
+
+
+def _mib(text: str) -> float:
+    match = _MEMORY.fullmatch(text)
+    return float(match[1]) * _MIB[match[2]] if match else 0.0
 
 
 def free_indexes(node: Node, used: Set[int], claimed: int, gpu_type: str = "") -> list[int]:
@@ -79,7 +110,7 @@ def build_view(
     """
     allowed = set(allowed_nodes)
     used = used_indexes(overview.jobs)
-    claimed = claimed_gpus(overview.jobs)
+    claimed = claimed_gpus(overview.jobs, overview.nodes, used)
     scores = _scores(snapshot, known_class(sensitivity))
     rows: list[tuple[Any, ...]] = []  # the fields of a view, node by node
     for position, node in enumerate(overview.nodes):

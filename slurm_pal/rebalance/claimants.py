@@ -7,6 +7,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slurm_pal.allocation import throughputs
 from slurm_pal.cluster import Node
 from slurm_pal.jobs import GpuShape, SlurmJob
@@ -26,6 +29,10 @@ from slurm_pal.submit.candidates import RESERVED, startable
 from slurm_pal.submit.constraint import compile_constraint
 from slurm_pal.submit.request import Request
 
+Vector = NDArray[np.float64]
+MOST_ERRORS = 2.0
+"""What a user's own jobs tell moves a throughput by so many standard errors of what is known without them at most."""
+
 
 class Known(NamedTuple):
     """What is known of throughputs, and under which names."""
@@ -33,6 +40,7 @@ class Known(NamedTuple):
     model: throughputs.Model  # its types are those of `type_of`
     type_of: Mapping[str, str]  # partition -> type of GPUs
     names: Mapping[str, str]  # see history.spellings
+    own: Mapping[str, throughputs.Model] = {}  # user -> the same with what their own jobs told
 
 
 class Leases(NamedTuple):
@@ -218,13 +226,30 @@ def _make(node: Node) -> Node:
 
 
 def speeds(job: SlurmJob, gpus: int, names: Sequence[str], known: Known) -> tuple[dict[str, float], dict[str, float]]:
-    """Throughput and its error by partition."""
+    """Throughput and its error by partition.
+
+    What the user's own jobs told of it counts as far as the errors of what is known without them leave room.
+    """
     app = application(job.user, job.name, known.names)
     found = throughputs.matrix(known.model, [(app, gpus)])
+    throughput, error = found.throughput[0], found.relative_error[0]
+    if (own := known.own.get(job.user)) is not None:
+        told = throughputs.matrix(own, [(app, gpus)])
+        throughput, error = _bounded(told.throughput[0], throughput, error), told.relative_error[0]
     place = {kind: k for k, kind in enumerate(known.model.types)}
     at = {name: place[known.type_of[name]] for name in names if known.type_of.get(name) in place}
-    speed = {name: float(found.throughput[0, k]) for name, k in at.items()}
-    return speed, {name: float(found.relative_error[0, k]) for name, k in at.items()}
+    return {name: float(throughput[k]) for name, k in at.items()}, {name: float(error[k]) for name, k in at.items()}
+
+
+def _bounded(told: Vector, known: Vector, error: Vector) -> Vector:
+    """(n,) throughputs as they were told, none further from what is `known` than twice its error, whatever the unit."""
+    both = (told > 0) & (known > 0)
+    if not both.any():
+        return told
+    apart = np.log(np.where(both, told, 1.0) / np.where(both, known, 1.0))
+    unit = np.median(apart[both])
+    near = known * np.exp(unit + np.clip(apart - unit, -MOST_ERRORS * error, MOST_ERRORS * error))
+    return np.where(both, near, told)
 
 
 def in_partitions(overview: Overview, names: Sequence[str]) -> list[SlurmJob]:

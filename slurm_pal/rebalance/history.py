@@ -2,7 +2,7 @@
 
 What a job tells is its user's word. So a job name is an application of its own for each user,
 unless it is a known one: of the catalogue, of [apps] in pal.toml or of the site's table. Of a known
-one the median over its users counts.
+one the median over its users counts, and for jobs of others only where there are several (`heard`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from slurm_pal.rebalance.learning import ABSURD
 
 RUN_SPREAD, SPREAD_RUNS = 0.15, 2.0
 """Scatter of the runs of one application (of the logarithm) before some are known; weighs as much as so many runs."""
+
+LEAST_USERS = 3
+"""Of fewer one could lead the median where they like."""
 
 UNKNOWN_NODE, SEVERAL_TYPES, NO_STEP = "node of no known type", "GPUs of several types", "step time out of range"
 
@@ -77,6 +80,32 @@ def history(
     A rate is what the run would have had on median GPUs of its type: its own one times the time
     factor that was believed of its GPUs.
     """
+    runs, unused = _runs(observations, types, known, now_s, half_life_s)
+    return History({key: _entry(seen) for key, seen in sorted(runs.items())}, dict(unused))
+
+
+def heard(
+    observations: Iterable[Observation], types: Mapping[str, str], known: Mapping[str, str], now_s: float,
+    half_life_s: float = HALF_LIFE_S,
+) -> tuple[dict[Key, Entry], dict[str, dict[Key, Entry]]]:  # fmt: skip
+    """The same as (what enough users told for jobs of all, user -> what theirs told beyond that, for theirs alone)."""
+    runs, _ = _runs(observations, types, known, now_s, half_life_s)
+    all_, own = {}, defaultdict[str, dict[Key, Entry]](dict)
+    for key, seen in sorted(runs.items()):
+        users = sorted({run.user for run in seen})
+        if len(users) >= LEAST_USERS:
+            all_[key] = _entry(seen)
+        else:
+            for user in users:
+                own[user][key] = _entry([run for run in seen if run.user == user])
+    return all_, dict(own)
+
+
+def _runs(
+    observations: Iterable[Observation], types: Mapping[str, str], known: Mapping[str, str], now_s: float,
+    half_life_s: float,
+) -> tuple[dict[Key, list[_Run]], Counter[str]]:  # fmt: skip
+    """Past runs by application, number of GPUs and type; and why others say nothing."""
     runs: dict[Key, list[_Run]] = defaultdict(list)
     unused: Counter[str] = Counter()
     for one in observations:
@@ -92,7 +121,7 @@ def history(
             age_s = max(0.0, now_s - one.at_s)
             run = _Run(user, log(one.predicted / one.step_s), age_s, 2.0 ** -min(age_s / half_life_s, 100.0))
             runs[Key(application(user, name, known), len(one.gpus), kinds.pop())].append(run)
-    return History({key: _entry(seen) for key, seen in sorted(runs.items())}, dict(unused))
+    return runs, unused
 
 
 def _names(key: str) -> tuple[str, str]:

@@ -156,7 +156,7 @@ def _with_others(
 def _room(overview: Overview, shared: frozenset[int]) -> sharing.Room:
     """What is free now, less what jobs with named nodes are about to take that are not themselves `shared` out."""
     used = used_indexes(overview.jobs)
-    claimed = claimed_gpus(job for job in overview.jobs if job.job_id not in shared)
+    claimed = claimed_gpus((job for job in overview.jobs if job.job_id not in shared), overview.nodes, used)
     free, empty = {}, set()
     for node in overview.nodes:
         if node.n_gpus and may_start(node):

@@ -328,8 +328,9 @@ class _Free:
             self._nodes[self._places[name]] = node._replace(
                 cpus_used=node.cpus_used + cpus, memory_used_mib=node.memory_used_mib + memory_mib
             )
+        # What else it asks for is booked on the nodes: without its fields it is not asked for again.
         self._claims[one.job.job_id] = tuple(
-            one.job._replace(req_nodes=(name,), gpus_per_node=count) for name, count in counts.items()
+            one.job._replace(req_nodes=(name,), gpus_per_node=count, fields={}) for name, count in counts.items()
         )
 
     def give_up(self, job_id: int) -> bool:

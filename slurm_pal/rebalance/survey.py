@@ -221,7 +221,8 @@ class Survey:
 
 def _free(overview: Overview) -> list[frozenset[int]]:
     """For each node the indexes of GPUs that neither run a job nor are about to."""
-    used, claims = used_indexes(overview.jobs), claimed_gpus(overview.jobs)
+    used = used_indexes(overview.jobs)
+    claims = claimed_gpus(overview.jobs, overview.nodes, used)
     return [
         frozenset(free_indexes(node, used.get(node.name, set()), claims.get(node.name, 0))) for node in overview.nodes
     ]

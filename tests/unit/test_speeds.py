@@ -62,8 +62,8 @@ def test_past_runs_are_looked_at_now_and_then(
     journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    real = speeds.history
-    monkeypatch.setattr(speeds, "history", lambda *given: looks.append(1) or real(*given))
+    real = speeds.heard
+    monkeypatch.setattr(speeds, "heard", lambda *given: looks.append(1) or real(*given))
     found = made(journal, None)
     assert ratio(found) == pytest.approx(1.0)
     for where, step_s in (("s0", 3.0), ("f0", 1.0)):
