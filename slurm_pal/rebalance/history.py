@@ -88,16 +88,15 @@ def heard(
     observations: Iterable[Observation], types: Mapping[str, str], known: Mapping[str, str], now_s: float,
     half_life_s: float = HALF_LIFE_S,
 ) -> tuple[dict[Key, Entry], dict[str, dict[Key, Entry]]]:  # fmt: skip
-    """The same as (what enough users told for jobs of all, user -> what theirs told beyond that, for theirs alone)."""
+    """The same as (what enough users told, for jobs of all; user -> what their jobs told, for theirs alone)."""
     runs, _ = _runs(observations, types, known, now_s, half_life_s)
     all_, own = {}, defaultdict[str, dict[Key, Entry]](dict)
     for key, seen in sorted(runs.items()):
         users = sorted({run.user for run in seen})
         if len(users) >= LEAST_USERS:
             all_[key] = _entry(seen)
-        else:
-            for user in users:
-                own[user][key] = _entry([run for run in seen if run.user == user])
+        for user in users:
+            own[user][key] = _entry([run for run in seen if run.user == user])
     return all_, dict(own)
 
 

@@ -294,9 +294,9 @@ class _Planning:
         movable, speed = found.way.movable, found.way.speed
         one = self._running[found.job_id]._replace(remaining_s=None)
         here = self._believed(found.way.want, movable.rule)
-        expected_s = self._remaining_s(one, here) / speed * (here * speed - found.placed.product)
-        gain_s = min(found.gain_s - movable.cost_s, max(0.0, expected_s))
-        return movable.shape.total * gain_s / (1 + self._terms.lately.get(one.job.user, 0))
+        expected_s = self._calibration(one) * self._remaining_s(one, here) / speed
+        gain_s = max(0.0, expected_s * (here * speed - found.placed.product))
+        return movable.shape.total * min(found.gain_s, gain_s) / (1 + self._terms.lately.get(one.job.user, 0))
 
     # Choosing
 
