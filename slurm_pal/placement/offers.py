@@ -22,6 +22,7 @@ FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes_required
 """How reasons begin that leave a job waiting for nodes; a limit, a license or a hold is another matter."""
 LONGEST_DELAY_S = 300.0
 """After a requeue Slurm waits for cred_expire, 120 s by default; a job that begins later was told to by its user."""
+_ASKED = "TresPerJob", "TresPerTask", "TresPerSocket"
 _MEMORY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGTP]?)")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _NONE: frozenset[int] = frozenset()
@@ -61,11 +62,18 @@ def claimed_gpus(jobs: Iterable[SlurmJob], nodes: Iterable[Node], used: Mapping[
     claimed: dict[str, int] = {}
     known = {node.name: node for node in nodes} if pinned else {}
     for job in pinned:
-        count = max(1, job.gpus_per_node)
-        if all(_has_room(job, known.get(name), used.get(name, _NONE), claimed.get(name, 0)) for name in job.req_nodes):
+        count = _gpus_of(job)
+        if count and all(
+            _has_room(job, known.get(name), used.get(name, _NONE), claimed.get(name, 0)) for name in job.req_nodes
+        ):
             for name in job.req_nodes:
                 claimed[name] = claimed.get(name, 0) + count
     return claimed
+
+
+def _gpus_of(job: SlurmJob) -> int:
+    """How many GPUs a pinned job takes of each node; at least one where they are asked for in another form."""
+    return job.gpus_per_node or int(any("gpu" in job.fields.get(key, "") for key in _ASKED))
 
 
 def _has_room(job: SlurmJob, node: Node | None, used: Set[int], claimed: int) -> bool:
@@ -73,7 +81,7 @@ def _has_room(job: SlurmJob, node: Node | None, used: Set[int], claimed: int) ->
     if node is None or not usable(node.states):
         return False
     fields = job.fields
-    if len(free_indexes(node, used, claimed)) < max(1, job.gpus_per_node):
+    if len(free_indexes(node, used, claimed)) < _gpus_of(job):
         return False
     cpus = whole(fields.get("NumCPUs", "")) // max(1, whole(fields.get("NumNodes", "").rpartition("-")[2], 1))
     memory_mib = max(_mib(fields.get("MinMemoryNode", "")), _mib(fields.get("MinMemoryCPU", "")) * cpus)

@@ -144,7 +144,7 @@ def expected_left_s(limit_s: float, share: float, ran_s: float, left_to_limit_s:
 def stated_limit_s(job: SlurmJob) -> float | None:
     """The time limit of a job, None without one.
 
-    In a partition without a limit a job that backfill has started shows a year (seen on 24.11 and 26.05):
+    In a partition without a limit a job that backfill has started shows a year (seen on 22.05 and 26.05):
     half of that is no expectation.
     """
     return None if job.time_limit_s is None or job.time_limit_s >= YEAR_S else job.time_limit_s

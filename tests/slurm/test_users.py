@@ -86,9 +86,9 @@ class User(NamedTuple):
         assert done.returncode == 0 and done.stdout.strip().isdigit(), done.stderr
         return int(done.stdout)
 
-    def plainly(self, *words: str) -> int:
+    def plainly(self, *words: str, script: str = LOOP) -> int:
         """A job by sbatch."""
-        done = self.run(["sbatch", "--parsable", "-o/dev/null", *words], LOOP)
+        done = self.run(["sbatch", "--parsable", "-o/dev/null", *words], script)
         assert done.returncode == 0, done.stderr
         return int(done.stdout)
 
@@ -336,6 +336,24 @@ def test_one_user_cannot_make_a_gpu_slow(site: Site) -> None:
     assert [(gpu["node"], gpu["index"]) for gpu in accuse(site, site.y, 1)["slow_since_sweep"]] == [("n0", 0)]
 
 
+def test_what_two_accounts_say_of_a_gpu_makes_nobody_wait_and_moves_nobody(site: Site) -> None:
+    """The job on the GPU that they speak of stays there, and one that finds only that GPU free is kept off no node."""
+    x, y = site.x, site.y
+    site.scores()
+    accuse(site, x, 3)
+    accuse(site, y, 1)
+    queue_of.emptied(site.client)
+    site.until_idle()
+    stays = site.root.submit("--gres=gpu:4")
+    full = [site.root.plainly("--gres=gpu:4", "-w", f"n{k}") for k in (1, 2)]
+    assert site.running(stays, *full)[0].nodes == ("n0",)
+    waits = site.root.submit("--gres=gpu:4", "-x", "n3", "--time=1000")
+    told = site.root.tick()
+    assert [(gpu["node"], gpu["index"]) for gpu in told["slow_since_sweep"]] == [("n0", 0)]
+    assert told["moves"] == []
+    assert [wish for wish in told["retarget"] if wish["job_id"] == waits and wish["action"] == "exclude"] == []
+
+
 def test_moves_of_one_user_leave_room_for_others(site: Site) -> None:
     """Two moves of one user are under way at most, and X, with all to gain, does not come before Y twice."""
     x, y = site.x, site.y
@@ -440,3 +458,55 @@ def test_jobs_that_are_put_aside_take_no_gpus_from_others(site: Site) -> None:
             x.plainly("-N1", "-w", name, "--gres=gpu:4", *words)
     site.scores("n0", "n1")
     assert [move["job_id"] for move in site.root.tick()["moves"]] == [other]
+
+
+def test_a_job_that_waits_for_a_busy_node_takes_no_free_ones_from_others(site: Site) -> None:
+    """X holds a GPU of n1, and has jobs in the queue that need all of it, and n2 and n3 as well."""
+    x, y = site.x, site.y
+    site.scores("n2", "n3")
+    other = y.submit("--gres=gpu:4")
+    holds = x.plainly("--gres=gpu:1", "-w", "n1")
+    site.running(other, holds)
+    ghosts = [x.plainly("-N3", "-w", "n[1-3]", "--gres=gpu:4", "--exclusive"), x.plainly("-N3", "-w", "n[1-3]", "-c2")]
+    ghosts.append(x.plainly("-N3", "-w", "n[1-3]", "--gres=gpu:4", "--nice=1000"))
+    site.until(ghosts[-1], lambda job: job.reason not in ("", "None"))
+    site.scores("n0", "n1")
+    queued = {site.job(number).state for number in (ghosts[0], ghosts[2])}
+    assert queued == {"PENDING"}
+    told = site.root.tick()
+    assert other in [move["job_id"] for move in told["moves"]], told["staying"]
+
+
+def test_a_huge_total_wins_nothing_from_another_user(site: Site) -> None:
+    """X's job says it has a hundred million steps to go. Y's, as good a one, says nothing and gets the only place."""
+    x, y = site.x, site.y
+    site.scores("n2", "n3")
+    mine = x.submit("--gres=gpu:4")
+    site.running(mine)
+    time.sleep(1.1)  # Slurm tells starts in whole seconds: of two equal claims the one that has more to go comes first
+    other = y.submit("--gres=gpu:4")
+    site.running(other, x.plainly("--gres=gpu:4", "-w", "n2"))
+    site.scores("n0", "n1")
+    for look in range(2):
+        at_s = time.time() - 600 + 60 * look
+        word = f"pal:job=A;mov=1;lost=0 pal:it={100 * look};of=100000000;at={at_s:.0f};r=0"
+        assert x.says(mine, word) == 0
+        told = site.root.tick()
+    assert [move["job_id"] for move in told["moves"]] == [other]
+
+
+def test_checkpoints_that_never_come_hold_up_nobody_for_long(site: Site) -> None:
+    """Jobs of X say that they make checkpoints and do not: an hour long no more of X's are asked for any."""
+    x, root = site.x, site.root
+    site.scores("n2", "n3")
+    deaf = "#!/bin/sh\ntrap '' USR1\nwhile :; do sleep 0.1; done\n"
+    mine = [x.plainly("--gres=gpu:1", "--comment=pal:job=A;mov=1;ck=1;lost=0", script=deaf) for _ in range(3)]
+    site.running(*mine)
+    site.scores("n0")
+    root.env["SLURM_PAL_REBALANCE_ACK_LIMIT_S"] = "1"
+    first = root.tick("--act")
+    assert len(first["moves"]) == 2
+    again = root.tick("--act")
+    assert again["moves"] == []
+    assert any("no checkpoint came for 2 moves" in one["why"] for one in again["staying"]), again["staying"]
+    assert all(site.job(number).restarts == 0 for number in mine)

@@ -228,6 +228,8 @@ def test_a_job_that_waits_for_a_busy_node_hides_no_free_one(fields: dict[str, st
     assert claimed_gpus([holds, ghost], nodes, used_indexes([holds])) == {}
     idle = [node("n0"), *nodes[1:]]
     assert claimed_gpus([ghost], idle, {}) == {"n0": 4, "n1": 4, "n2": 4}
+    assert claimed_gpus([pinned(9, ("n1",), 0)], idle, {}) == {}, "it asks for no GPU"
+    assert claimed_gpus([pinned(9, ("n1",), 0, TresPerTask="gres:gpu:1")], idle, {}) == {"n1": 1}
 
 
 @given(
