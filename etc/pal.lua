@@ -661,9 +661,10 @@ local function request_of(ask)
   request.mem_per_cpu, request.mem_per_gpu = ask.mem_per_cpu or 0, ask.mem_per_gpu or 0
   request.mem_stated, request.most_mem_per_cpu = ask.mem_stated, ask.most_mem_per_cpu
   request.largest_only = ask.largest_only
-  -- Of a number of CPUs for each GPU that the tasks exceed, Slurm makes one thing or another.
-  local tasks_cpus = request.tasks_on_node * request.cpus_per_task
-  if request.cpus_per_gpu > 0 and tasks_cpus > request.cpus_per_gpu * shape.per_node then
+  -- Of more CPUs than it allows for the GPUs or on a node, Slurm makes one thing or another.
+  local tasks_cpus, gpus_cpus = request.tasks_on_node * request.cpus_per_task, request.cpus_per_gpu * shape.per_node
+  local most = math.min(ask.most_cpus or math.huge, gpus_cpus > 0 and gpus_cpus or math.huge)
+  if math.max(tasks_cpus, request.min_cpus) > most or gpus_cpus > (ask.most_cpus or math.huge) then
     request.leave = request.leave or "shape"
   end
   if ask.mem_per_node == 0 and not ask.exclusive then request.leave = request.leave or "shape" end
@@ -1017,6 +1018,7 @@ local function ask_of(job, t, partitions, now_s)
     mem_stated = mem_stated,
     most_mem_per_cpu = lesser(part and number(part.max_mem_per_cpu), settings.most_mem_cpu),
     exclusive = exclusive,
+    most_cpus = part and number(part.max_cpus_per_node),
     limit_s = limit_min and limit_min * 60,
     exclude = brief(job.exc_nodes, "[", LONGEST_LIST),
     constraint = brief(job.features, TOO_LONG),

@@ -75,7 +75,7 @@ def run(
         scenario["before"] = before
     done = subprocess.run(
         [lua, str(ROOT / "tests" / "lua" / "harness.lua"), str(folder / filter_name)],
-        input=literal(scenario), capture_output=True, text=True, check=False,
+        input=literal(scenario), capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     seen = [Seen({}, []) for _ in range(len(steps) + 1)]
