@@ -159,8 +159,8 @@ def compare(seconds: float, seed: int, most: int, report: bool = False) -> Outco
             if inputs % 600 < CHUNK:
                 for lab in (ours, plain):
                     lab.cancel_all()
-        acts = Counter(f"{act} {why}" for _, act, why in ours.acts())
-        longest_ms = max((ms for ms, _, _ in ours.acts()), default=0.0)
+        acts = Counter(f"{one.act} {one.why}" for one in ours.acts())
+        longest_ms = max((one.ms for one in ours.acts()), default=0.0)
         return Outcome(inputs, tuple(differences), accepted, dict(acts), longest_ms)
 
 
