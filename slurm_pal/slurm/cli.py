@@ -117,7 +117,7 @@ class CliClient:
         texts = sections(kinds, asked.part, done)
         seen = self._clear_of_jobs(texts, done)
         rows = self._rows(listed, fields, asked.word)
-        jobs, queued = Sealed(texts.get("job", ""), rows, self._records_of).counting(marked)
+        jobs, queued = Sealed(texts.get("job", ""), rows, self._answers).counting(marked)
         return seen._replace(jobs=_fitting(jobs, seen.nodes), queued=queued)
 
     def _rows(self, listed: Completed, fields: Sequence[str], word: str) -> dict[int, dict[str, str]]:
@@ -150,7 +150,7 @@ class CliClient:
         finally:
             listed = squeue()
         rows = self._rows(listed, told.ALL, word)
-        records = Sealed(done.stdout, rows, self._records_of)
+        records = Sealed(done.stdout, rows, self._answers)
         return tuple(records.job(job_id) for job_id in sorted(rows))
 
     def job(self, job_id: int) -> SlurmJob | None:
@@ -162,19 +162,9 @@ class CliClient:
         return {job_id: parse.job(line) for job_id, line in self._records_of(job_ids).items()}
 
     def _records_of(self, job_ids: Sequence[int]) -> dict[int, str]:
-        """The own records of these jobs, as far as slurmctld knows them, in one process. Raises SlurmError.
-
-        A word that nobody can guess parts the answers. What stands behind the job's own record
-        is a text of its user, or another task of an array.
-        """
-        mark = told.mark()
-        done = self._show([what for job_id in job_ids for what in (f"job {int(job_id)}", f"hostnames {mark}")])
-        complaints = [line for line in done.stderr.splitlines() if line.strip() and "Invalid job id" not in line]
-        if complaints or (done.returncode != 0 and not done.stderr):
-            raise SlurmError(f"scontrol show job failed: {_complaint(done._replace(stderr=''.join(complaints[:1])))}")
-        answers = re.split(rf"^(?:{re.escape(_PROMPT)})*{re.escape(mark)}\n", done.stdout, flags=re.MULTILINE)
+        """The own records of these jobs, as far as slurmctld knows them, in one process. Raises SlurmError."""
         found: dict[int, str] = {}
-        for job_id, answer in zip(job_ids, answers, strict=False):
+        for job_id, answer in self._answers(job_ids).items():
             lines = _jobs(_records(answer))
             mine = [line for number, line in lines if number == job_id][:1]
             if mine and not _TASK.match(mine[0]):
@@ -182,6 +172,19 @@ class CliClient:
             if mine:
                 found[job_id] = " ".join(mine)
         return found
+
+    def _answers(self, job_ids: Sequence[int]) -> dict[int, str]:
+        """What scontrol shows of each of these jobs, in one process. Raises SlurmError.
+
+        A word that nobody can guess parts the answers. What stands behind the job's own record
+        is a text of its user, or another task of an array.
+        """
+        part = told.mark()
+        done = self._show([what for job_id in job_ids for what in (f"job {int(job_id)}", f"hostnames {part}")])
+        complaints = [line for line in done.stderr.splitlines() if line.strip() and "Invalid job id" not in line]
+        if complaints or (done.returncode != 0 and not done.stderr):
+            raise SlurmError(f"scontrol show job failed: {_complaint(done._replace(stderr=''.join(complaints[:1])))}")
+        return dict(zip(job_ids, _parted(part, done), strict=False))
 
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
         fields, word = ("jobid", "state", "reason", "name"), told.mark()
@@ -264,8 +267,12 @@ def _assignments(fields: Mapping[str, str]) -> list[str]:
 
 def sections(kinds: Sequence[str], part: str, done: Completed) -> dict[str, str]:
     """What an interactive scontrol has shown of each of these kinds."""
-    texts = re.split(rf"^(?:{re.escape(_PROMPT)})*{re.escape(part)}\n", done.stdout, flags=re.MULTILINE)
-    return dict(zip(kinds, texts, strict=False))
+    return dict(zip(kinds, _parted(part, done), strict=False))
+
+
+def _parted(part: str, done: Completed) -> list[str]:
+    """What stands before each line of this word, and behind the last."""
+    return re.split(rf"^(?:{re.escape(_PROMPT)})*{re.escape(part)}\n", done.stdout, flags=re.MULTILINE)
 
 
 def _fitting(jobs: Sequence[SlurmJob], nodes: Sequence[Node]) -> tuple[SlurmJob, ...]:

@@ -10,7 +10,8 @@ it has are known by number only.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.slurm import parse, told
@@ -20,8 +21,11 @@ from slurm_pal.slurm.states import JOB_ACTIVE, JOB_UNKNOWN, job_state
 MOST_TWICE = 200
 """So many jobs whose id stands in the answer more than once are asked for by themselves; others stay unmatched."""
 
-_HEAD = re.compile(r"^(?:scontrol: )*JobId=", re.MULTILINE)
-_FIRST = re.compile(r"([0-9]{1,10}) (?:(?:Array(?:JobId|TaskId|TaskThrottle)|HetJob(?:Id|Offset))=[^ \n]* )*JobName=")
+_HEAD = re.compile(
+    r"^(?:scontrol: )*JobId=([0-9]{1,10}) "
+    r"((?:(?:Array(?:JobId|TaskId|TaskThrottle)|HetJob(?:Id|Offset))=[^ \n]* )*)JobName=",
+    re.MULTILINE,
+)
 _NEXT = re.compile(r" (?:(?:SLUID|HetJobIdSet)=[^ \n]* )*(?=UserId=)")
 _TAME = re.compile(r"[^\s=]*")
 _BEFORE = ("account", "wckey", "qos", "allocnodes")
@@ -32,63 +36,69 @@ _OTHERS = tuple(f" {key}=" for key in ("NtasksPerTRES", "BatchFeatures", "Extra"
 """What squeue cannot show, and what leaves a job to Slurm; only a job's own record is looked at."""
 
 
+class _Own(NamedTuple):
+    """Slurm's own part of one job's record."""
+
+    head: str  # the pairs before the name
+    part: str  # from UserId to before the licences
+    text: str  # of the answer
+    end: int  # where the part ends in it
+
+    def others(self) -> dict[str, str]:
+        """What stands in the rest of the record, up to the next line that looks like another's."""
+        next_head = self.text.find("\nJobId=", self.end)
+        rest = self.text[self.end : next_head if next_head >= 0 else None]
+        return {key.strip(" ="): rest.partition(key)[2].partition(" ")[0] for key in _OTHERS if key in rest}
+
+
 class Sealed:
     """The jobs in one answer of scontrol, each believed as far as squeue's rows bear it out.
 
-    `ask` gives, for some ids, each job's own record as asked for by itself.
+    `ask` gives, for some ids, what scontrol shows of each job when it is asked for by itself.
     """
 
     def __init__(
-        self, text: str, rows: Mapping[int, Mapping[str, str]], ask: Callable[[Sequence[int]], dict[int, str]]
+        self, text: str, rows: Mapping[int, Mapping[str, str]], ask: Callable[[Sequence[int]], Mapping[int, str]]
     ) -> None:
         self._rows = rows
-        self._records: dict[int, str] = {}
+        self._own: dict[int, _Own] = {}
         twice: set[int] = set()
-        for record in _HEAD.split(text)[1:]:
-            match = _FIRST.match(record)
-            job_id = int(match[1]) if match else -1
-            if job_id in rows:
-                if job_id in self._records:
-                    twice.add(job_id)
-                self._records[job_id] = record
-        if twice:
-            own = ask(sorted(twice)[:MOST_TWICE])
-            for job_id in twice:
-                self._records[job_id] = own.get(job_id, "").removeprefix("JobId=")
+        for job_id, own in self._found(text):
+            if job_id in self._own:
+                twice.add(job_id)
+            self._own[job_id] = own
+        for job_id in twice:
+            del self._own[job_id]
+        for job_id, answer in ask(sorted(twice)[:MOST_TWICE]).items() if twice else ():
+            # Here only the job's own user could have written something, behind its own record.
+            mine = (own for number, own in self._found(answer) if number == job_id)
+            self._own.update((job_id, own) for own in list(mine)[:1])
 
-    def own(self, job_id: int) -> tuple[str, str] | None:
-        """(head, Slurm's own part) of a job's record; None where it cannot be told from its user's texts."""
-        row, record = self._rows[job_id], self._records.get(job_id, "")
-        head = _FIRST.match(record)
-        if head is None or not record.startswith(row["name"], head.end()):
-            return None
-        behind = _NEXT.match(record, head.end() + len(row["name"]))
-        end = record.find(_END, behind.end()) if behind else -1
-        if behind is None or end < 0 or not all(_TAME.fullmatch(row[field]) for field in _BEFORE):
-            return None
-        return f"JobId={head.group()}", record[behind.end() : end]
+    def _found(self, text: str) -> Iterator[tuple[int, _Own]]:
+        """What has the head that squeue says the job's record must have."""
+        for head in _HEAD.finditer(text):
+            row = self._rows.get(int(head[1]))
+            if row is None or not text.startswith(row["name"], head.end()):
+                continue
+            behind = _NEXT.match(text, head.end() + len(row["name"]))
+            end = text.find(_END, behind.end()) if behind else -1
+            if behind is None or end < 0 or not all(_TAME.fullmatch(row[field]) for field in _BEFORE):
+                continue
+            yield int(head[1]), _Own(f"JobId={head[1]} {head[2]}", text[behind.end() : end], text, end)
 
     def job(self, job_id: int) -> SlurmJob:
         """One job. What its user wrote comes from squeue, all else from Slurm's own part of the record."""
-        row, own = self._rows[job_id], self.own(job_id)
-        pairs = _pairs(*own) if own else None
-        if own is None or pairs is None or not pairs["UserId"].endswith(f"({row['userid']})"):
+        row, own = self._rows[job_id], self._own.get(job_id)
+        pairs = _pairs(own) if own else None
+        if own is None or pairs is None or not pairs.get("UserId", "").endswith(f"({row['userid']})"):
             return parse.nobodys(job_id, {"JobState": row["state"], "JobName": parse.plain(row["name"])})
         pairs["JobName"] = parse.plain(row["name"])
         pairs |= {key: text for field, key in told.TEXTS.items() if (text := _said(row, field))}
         if told.TEXTS.keys() <= row.keys():
-            pairs |= self._others(job_id)
+            pairs |= own.others()
         # Jobs may start and end between the two answers: which GPUs such a one has is known the next time.
         same = row["nodelist"] == pairs.get("NodeList")
-        return parse.job_of(pairs, own[1] if same else "")
-
-    def _others(self, job_id: int) -> dict[str, str]:
-        record = self._records[job_id]
-        found = {}
-        for key in _OTHERS:
-            if key in record:
-                found[key.strip(" =")] = record.partition(key)[2].partition(" ")[0]
-        return found
+        return parse.job_of(pairs, own.part if same else "")
 
     def counting(self, marked: bool) -> tuple[list[SlurmJob], frozenset[tuple[str, str]]]:
         """The jobs that run or are pinned to nodes, with `marked` those that bear words of ours or a list of
@@ -104,10 +114,10 @@ class Sealed:
                 if state in JOB_ACTIVE or state == JOB_UNKNOWN:
                     jobs.append(self.job(job_id))
                 continue
-            own = self.own(job_id)
+            own = self._own.get(job_id)
             if own is None:
                 continue  # what it asks for is not known
-            region = own[1]
+            region = own.part
             pinned = " ReqNodeList=(null) " not in region
             if pinned or (marked and (" ExcNodeList=(null) " not in region or _words_of_ours(row))):
                 jobs.append(self.job(job_id))
@@ -126,10 +136,10 @@ def _said(row: Mapping[str, str], field: str) -> str:
     return "" if field == "reqswitch" and text == "0" else value({"": text}, "")
 
 
-def _pairs(head: str, region: str) -> dict[str, str] | None:
+def _pairs(own: _Own) -> dict[str, str] | None:
     """The pairs of Slurm's own part, first occurrence of a key first; None where a word is no pair."""
     pairs: dict[str, str] = {}
-    for word in (*head.removesuffix("JobName=").split(" "), *region.split(" ")):
+    for word in (*own.head.split(" "), *own.part.split(" ")):
         if word:
             key, sign, text = word.partition("=")
             if not sign:

@@ -28,25 +28,29 @@ FEW = (*SEAL, "state", "tres-per-node")
 ALL = (*SEAL, "state", *TEXTS)
 
 
+_SHORT = 33
+"""So much of a word ends a field; the whole of it ends a record, since a text may begin with anything else."""
+
+
 def mark() -> str:
-    """A word that nobody can guess (128 bits). It begins with no digit, which squeue would take for a width."""
-    return f"~{os.urandom(16).hex()}"
+    """A word that nobody can guess (twice 128 bits). It begins with no digit, which squeue would take for a width."""
+    return f"~{os.urandom(32).hex()}"
 
 
 def argv(fields: Sequence[str], word: str, *filters: str) -> list[str]:
     """The command; `jobid` stands first in `fields`."""
-    form = ",".join([*(f"{field}:{word}" for field in fields[:-1]), f"{fields[-1]}:{word}."])
+    form = ",".join([*(f"{field}:{word[:_SHORT]}" for field in fields[:-1]), f"{fields[-1]}:{word}"])
     return ["squeue", "--local", "-h", "-a", "-t", "all", "-O", form, *filters]
 
 
 def rows(stdout: str, fields: Sequence[str], word: str) -> dict[int, dict[str, str]]:
     """Job id -> field -> text. Raises SlurmError where squeue printed something else."""
     found: dict[int, dict[str, str]] = {}
-    records = stdout.split(f"{word}.\n")
+    records = stdout.split(f"{word}\n")
     if records.pop().strip():
         raise SlurmError("squeue's answer is cut short, or has another form than was asked for")
     for record in records:
-        texts = record.split(word)
+        texts = record.split(word[:_SHORT])
         job_id = digits(texts[0].strip())
         if len(texts) != len(fields) or job_id is None:
             raise SlurmError("squeue did not print the fields that were asked for")

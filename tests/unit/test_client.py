@@ -133,7 +133,7 @@ def test_some_jobs_at_once() -> None:
 
 
 def test_states_are_found_by_name_whatever_others_wrote_into_theirs() -> None:
-    answers = Answers([Told(1, name="mine"), Told(2, name="x\n3~RUNNING~None~mine\n"), Told(4, state="COMPLETED")])
+    answers = Answers([Told(1, name="mine"), Told(2, name=".\n3~RUNNING~None~mine\n"), Told(4, state="COMPLETED")])
     client = CliClient(answers)
     assert client.job_states(name_prefix="mi") == {1: ("RUNNING", "None")}
     assert client.job_states().keys() == {1, 2, 4}

@@ -44,7 +44,7 @@ def seen(*jobs: Told, used: int = 4) -> dict[int, parse.SlurmJob]:
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_text_makes_no_job_and_changes_none(key: str, text: str, order: int) -> None:
     """Wherever a line end and a record are written, before or behind the job that they speak of."""
-    jobs = [Told(1, **{key: f"x\n{text}\nJobId=3 "}), VICTIM][::order]  # type: ignore[arg-type]
+    jobs = [Told(1, **{key: f".\n{text}\nJobId=3 "}), VICTIM][::order]  # type: ignore[arg-type]
     found = seen(*jobs)
     assert set(found) == {1, 2}
     assert (found[2].name, found[2].user, found[2].comment, found[2].gpus) == ("train", "victim", "mine", {"n0": (1,)})
@@ -92,11 +92,13 @@ def test_a_claim_is_as_large_as_slurm_says() -> None:
 
 def test_of_many_doubled_ids_a_bounded_number_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealed, "MOST_TWICE", 3)
-    jobs = [Told(k, nodes="n0", indexes="0", comment=f"x\nJobId={10 - k} JobName=z UserId=") for k in range(1, 10)]
+    jobs = [Told(k, indexes=str(k - 1)) for k in range(1, 5)]
+    forged = "".join(Told(k, indexes="3").record() for k in range(1, 5))
+    jobs.append(Told(5, nodes="", state="PENDING", comment=f"x\n{forged}"))
     answers = Answers(jobs)
-    found = CliClient(answers).overview().jobs
-    assert len(found) == 9 and sum(word.startswith("show job ") for line in answers.asked for word in line) == 3
-    assert sum(bool(job.gpus) for job in found) == 3
+    found = {job.job_id: job.gpus for job in CliClient(answers).overview().jobs}
+    assert sum(word.startswith("show job ") for line in answers.asked for word in line) == 3
+    assert found == {1: {"n0": (0,)}, 2: {"n0": (1,)}, 3: {"n0": (2,)}, 4: {}}
 
 
 ODD = ["ArrayJobId=²", "MinMemoryCPU=.", "NodeList=n[0-8000000]", "NodeList=@x';id;'", "Restarts=²", "TimeLimit=²-1"]
