@@ -69,7 +69,7 @@ lint: $(VENV)/installed  ## ruff, mypy, shellcheck, luacheck, clang-format, cppc
 	@etc/install-packages.sh shellcheck lua-check clang-format cppcheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p slurm_pal
+	cd $(VENV) && bin/mypy --config-file ../pyproject.toml -p slurm_pal  # not here: cli/ and profiling/ are in the installed package
 	shellcheck $(SHELL_SCRIPTS)
 	luacheck --quiet $(LUA)
 	clang-format --dry-run --Werror $(C) $(KERNELS) $(wildcard spank/*.h spank/tests/*.[ch] tests/unit/*.c tests/unit/driver_double/*.[ch])

@@ -56,7 +56,9 @@ def explain(job_id: int | None, last: bool, as_json: bool) -> None:
     told = stories.in_order([*stories.of_submission(decision, mark, job.submit_s if job else 0.0), *ticks])
     if as_json:
         seen = observed.read(job.comment) if job else None
-        body = {"job_id": number, "decision": decision, "filter": mark, "actual": found, "story": told}
+        body: dict[str, object] = {
+            "job_id": number, "decision": decision, "filter": mark, "actual": found, "story": told,
+        }  # fmt: skip
         body["observed"] = observed.evidence(seen)._asdict() if seen else None
         body["not_moved"] = stays or None
         common.print_json("explain", body)
