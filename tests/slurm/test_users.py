@@ -254,12 +254,12 @@ def test_the_site_moves_both_and_each_sees_his_own_story(site: Site) -> None:
 
 
 ODD = (
-    "pal:job=A;mov=1;ck=0;lost=-1",
-    "pal:job=A;mov=1;lost=99999999999999999999 pal:it=999999999999999;of=999999999999999;at=9e9;r=0",
-    "pal:job=;mov=1;;=;= pal:it=;of=;at=;r= pal:ack=",
+    "pal:job=A;mov=1;app=1;ck=0;lost=-1",
+    "pal:job=A;mov=1;app=1;lost=99999999999999999999 pal:it=999999999999999;of=999999999999999;at=9e9;r=0",
+    "pal:job=;mov=1;app=1;;=;= pal:it=;of=;at=;r= pal:ack=",
     "pal:lease=0;req=n[0-3];exc=n[0-999999999];act=exclude;set=n[0-3];class=A",
     "pal:lease=60;req=@all;exc=;act=nodelist;set=n1;class=A;why=off pal:ev=1;what=moved;from=n1:0;to=n0:0",
-    "pal:job=Z;mov=2 pal:job=A;mov=1 pal:it=-1;of=nan;at=inf;r=0",
+    "pal:job=Z;mov=2 pal:job=A;mov=1;app=1 pal:it=-1;of=nan;at=inf;r=0",
 )
 
 
@@ -293,7 +293,11 @@ def test_forged_words_give_no_power_over_others(site: Site) -> None:
     """With --mine nothing but one's own jobs is touched, whatever the others write on theirs."""
     x, y = site.x, site.y
     site.scores("n2", "n3")
-    texts = ("pal:job=A;mov=1;lost=1", "pal:job=A;mov=1 pal:it=1;of=9;at=1;r=0", f"pal:lease=0;class=A user={x.name}")
+    texts = (
+        "pal:job=A;mov=1;app=1;lost=1",
+        "pal:job=A;mov=1 pal:it=1;of=9;at=1;r=0",
+        f"pal:lease=0;class=A user={x.name}",
+    )
     running = [y.plainly("--gres=gpu:1", f"--comment={text}") for text in texts]
     pending = [y.plainly("-w", "n0", "-N1", "--gres=gpu:4", f"--comment={text}") for text in texts]
     site.running(*running)
@@ -310,7 +314,7 @@ def tell_pace(site: Site, user: User, rates: dict[int, int]) -> dict[str, Any]:
     for look in range(2):
         at_s = time.time() - 600 + 60 * look
         for number, rate in rates.items():
-            assert user.says(number, f"pal:job=A;mov=1 pal:it={rate * look};at={at_s:.0f};r=0") == 0
+            assert user.says(number, f"pal:job=A;mov=1;app=1 pal:it={rate * look};at={at_s:.0f};r=0") == 0
         told = site.root.tick()
     return told
 
@@ -363,7 +367,7 @@ def test_moves_of_one_user_leave_room_for_others(site: Site) -> None:
     other = y.submit("--gres=gpu:2", "--time=30")
     site.running(other)
     for number in mine:
-        assert x.says(number, "pal:job=A;mov=1;lost=0") == 0
+        assert x.says(number, "pal:job=A;mov=1;app=1;lost=0") == 0
     site.scores("n0", "n1")
     told = site.root.tick()
     users = [move["user"] for move in told["moves"]]
@@ -416,7 +420,7 @@ FORGED = (
     "b\nJobId={} JobName=z UserId={}({}) GroupId=g(1) JobState=RUNNING Requeue=1 Restarts=0 BatchFlag=1 "
     "TimeLimit=10-00:00:00 SubmitTime={time} StartTime={time} Partition=gpu NodeList=n1 NumNodes=1 NumCPUs=1 "
     "NumTasks=1 CPUs/Task=1 TresPerNode=gres:gpu:1 Nodes=n1 CPU_IDs=0 Mem=500 GRES=gpu:1(IDX:0) "
-    "Comment=pal:job=A;mov=1;lost=1 Power="
+    "Comment=pal:job=A;mov=1;app=1;lost=1 Power="
 )
 """A job's name with a line end, and what looks like the record of somebody else's job, movable and badly placed."""
 
@@ -439,7 +443,7 @@ def test_a_name_does_not_make_a_job_somebody_elses(site: Site) -> None:
     x, y = site.x, site.y
     site.scores("n2", "n3")
     name = f"a UserId={y.name}({y.uid}) GroupId=g(1) JobState=RUNNING"
-    number = x.plainly("--gres=gpu:1", "-J", name, "--comment=pal:job=A;mov=1")
+    number = x.plainly("--gres=gpu:1", "-J", name, "--comment=pal:job=A;mov=1;app=1")
     site.running(number)
     site.scores("n0", "n1")
     for user in (site.root, x, y):
