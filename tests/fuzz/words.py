@@ -17,7 +17,7 @@ from typing import Any
 from common import Part, mutate, run, text, word
 
 from slurm_pal import config, hostlist, marks
-from slurm_pal.errors import ConfigError, PalError, UsageError
+from slurm_pal.errors import PalError, UsageError
 from slurm_pal.sensitivity import features
 from slurm_pal.store import ingest
 from slurm_pal.store.database import Database, open_database
@@ -202,7 +202,7 @@ def check_config(made: tuple[bytes, dict[str, str]]) -> None:
     for environment in (variables, {}):
         try:
             read = config.load({"SLURM_PAL_CONFIG": stream.name, "XDG_CONFIG_HOME": FOLDER, **environment})
-        except ConfigError:
+        except PalError:
             continue
         for section, keys in config.KEYS.items():
             for key, setting in keys.items():
