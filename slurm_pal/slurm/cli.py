@@ -116,8 +116,10 @@ class CliClient:
             listed = asked.squeue()
         texts = sections(kinds, asked.part, done)
         seen = self._clear_of_jobs(texts, done)
+        if "job" not in texts:
+            raise SlurmError(f"scontrol ended before it had shown all jobs: {_complaint(done)}")
         rows = self._rows(listed, fields, asked.word)
-        jobs, queued = Sealed(texts.get("job", ""), rows, self._answers).counting(marked)
+        jobs, queued = Sealed(texts["job"], rows, self._answers).counting(marked)
         return seen._replace(jobs=_fitting(jobs, seen.nodes), queued=queued)
 
     def _rows(self, listed: Completed, fields: Sequence[str], word: str) -> dict[int, dict[str, str]]:
@@ -184,7 +186,7 @@ class CliClient:
         complaints = [line for line in done.stderr.splitlines() if line.strip() and "Invalid job id" not in line]
         if complaints or (done.returncode != 0 and not done.stderr):
             raise SlurmError(f"scontrol show job failed: {_complaint(done._replace(stderr=''.join(complaints[:1])))}")
-        return dict(zip(job_ids, _parted(part, done), strict=False))
+        return dict(zip(job_ids, _parted(part, done)[:-1], strict=False))
 
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
         fields, word = ("jobid", "state", "reason", "name"), told.mark()
@@ -266,8 +268,8 @@ def _assignments(fields: Mapping[str, str]) -> list[str]:
 
 
 def sections(kinds: Sequence[str], part: str, done: Completed) -> dict[str, str]:
-    """What an interactive scontrol has shown of each of these kinds."""
-    return dict(zip(kinds, _parted(part, done), strict=False))
+    """What an interactive scontrol has shown of each of these kinds, as far as it came to their end."""
+    return dict(zip(kinds, _parted(part, done)[:-1], strict=False))
 
 
 def _parted(part: str, done: Completed) -> list[str]:

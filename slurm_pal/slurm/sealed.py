@@ -115,8 +115,9 @@ class Sealed:
                     jobs.append(self.job(job_id))
                 continue
             own = self._own.get(job_id)
-            if own is None:
-                continue  # what it asks for is not known
+            if own is None:  # what it asks for is not known, but it is there
+                jobs += [self.job(job_id)] if marked else []
+                continue
             region = own.part
             pinned = " ReqNodeList=(null) " not in region
             if pinned or (marked and (" ExcNodeList=(null) " not in region or _words_of_ours(row))):

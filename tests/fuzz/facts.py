@@ -1,6 +1,6 @@
 """Hostile texts in real jobs, and everything of ours that reads them: is what is believed still what is true?
 
-    python tests/fuzz/facts.py [--seconds 60] [--seed 1] [--jobs 200]
+    python tests/fuzz/facts.py [--seconds 60] [--seed 1] [--jobs 400]
 
 Starts a lab of its own (8 nodes, 4 GPUs each) with jobs that run on known GPUs and others that wait. Then, in rounds,
 a program writes mutated texts into names, comments, admin comments, wckeys, accounts, paths, environments and
@@ -352,8 +352,8 @@ class Fuzzer:
 
     def _show_nodes(self) -> None:
         told = json.loads(self._invoke(["nodes", "--json"]) or "{}")
-        if told and len(told["gpus"]) != NODES * GPUS:
-            self._violation("pal nodes", f"{len(told['gpus'])} GPUs")
+        if told and [node["gpus"] for node in told["nodes"]] != [GPUS] * NODES:
+            self._violation("pal nodes", str(told["nodes"]))
 
     def _invoke(self, words: list[str]) -> str:
         done = CliRunner().invoke(pal, words)
@@ -450,7 +450,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to write and look")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=400)
     parser.add_argument("--rounds", type=int, help="end after so many rounds")
     asked = parser.parse_args()
     started_s = time.monotonic()
