@@ -42,7 +42,7 @@ from slurm_pal.slurm.diag import busy
 T = TypeVar("T")
 
 STATISTICS_S = 60.0
-SLOW_S = 0.5
+SLOW_S = 1.0
 """A slurmctld that answers sooner has threads to spare."""
 LONGEST_INTERVAL_S = 900.0
 """A longer time without a tick was a pause, and says nothing of when the next one comes."""

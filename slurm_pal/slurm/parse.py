@@ -36,7 +36,8 @@ LEASE_MARK = "pal:lease="
 """How the mark of a lease begins, in a job's comment or admin comment."""
 _SUBMIT_LINE = re.compile(r" SubmitLine=.*?(?= WorkDir=/)", re.DOTALL)
 """The user's command line, from 26.05 on: any words, and it stands before keys that matter."""
-_NULL = frozenset({"", "(null)", "N/A", "None", "Unknown", "n/a"})
+NOTHING = frozenset({"", "(null)", "N/A", "None", "Unknown", "n/a"})
+"""Slurm's words for nothing."""
 
 
 def fields(line: str) -> dict[str, str]:
@@ -53,7 +54,7 @@ def fields(line: str) -> dict[str, str]:
 def value(pairs: dict[str, str], key: str) -> str:
     """A value, or "" where Slurm prints one of its words for nothing."""
     text = pairs.get(key, "")
-    return "" if text in _NULL else text
+    return "" if text in NOTHING else text
 
 
 def whole(text: str, default: int = 0) -> int:
@@ -105,7 +106,7 @@ def gpu_types(gres: str) -> tuple[str, ...]:
 
 def gpu_count(gres: str) -> int:
     """How many GPUs a GRES text counts (`gpu:v0:1,gpu:v1:2` is 3)."""
-    return sum(int(count or 1) for _, count, _ in _GRES.findall(gres)) if gres not in _NULL else 0
+    return sum(int(count or 1) for _, count, _ in _GRES.findall(gres)) if gres not in NOTHING else 0
 
 
 def gpu_indexes(gres: str) -> tuple[int, ...]:
@@ -159,7 +160,7 @@ def word(line: str, key: str) -> str:
     start += len(key) + 1
     end = line.find(" ", start)
     text = line[start:] if end < 0 else line[start:end]
-    return "" if text in _NULL else text.rstrip("\n")
+    return "" if text in NOTHING else text.rstrip("\n")
 
 
 def partition(line: str) -> Partition:

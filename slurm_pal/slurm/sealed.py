@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from sys import intern
 from typing import NamedTuple
 
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.slurm import parse, told
-from slurm_pal.slurm.parse import value
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_UNKNOWN, job_state
 
 MOST_TWICE = 200
@@ -93,7 +93,7 @@ class Sealed:
         if own is None or pairs is None or not pairs.get("UserId", "").endswith(f"({row['userid']})"):
             return parse.nobodys(job_id, {"JobState": row["state"], "JobName": parse.plain(row["name"])})
         pairs["JobName"] = parse.plain(row["name"])
-        pairs |= {key: text for field, key in told.TEXTS.items() if (text := _said(row, field))}
+        pairs |= _texts(row)
         if told.TEXTS.keys() <= row.keys():
             pairs |= own.others()
         # Jobs may start and end between the two answers: which GPUs such a one has is known the next time.
@@ -131,19 +131,21 @@ def _words_of_ours(row: Mapping[str, str]) -> bool:
     return any("pal:" in row[field] and _MARKED.search(row[field]) for field in ("comment", "admin_comment"))
 
 
-def _said(row: Mapping[str, str], field: str) -> str:
-    """A text of squeue's, "" for its words for nothing."""
-    text = parse.plain(row.get(field, ""))
-    return "" if field == "reqswitch" and text == "0" else value({"": text}, "")
+def _texts(row: Mapping[str, str]) -> dict[str, str]:
+    """What the user wrote, by scontrol's keys, where squeue shows something."""
+    found = {
+        key: parse.plain(text)
+        for field, key in told.TEXTS.items()
+        if (text := row.get(field, "")) and text not in parse.NOTHING
+    }
+    if found.get("Switches") == "0":
+        del found["Switches"]
+    return found
 
 
 def _pairs(own: _Own) -> dict[str, str] | None:
-    """The pairs of Slurm's own part, first occurrence of a key first; None where a word is no pair."""
-    pairs: dict[str, str] = {}
-    for word in (*own.head.split(" "), *own.part.split(" ")):
-        if word:
-            key, sign, text = word.partition("=")
-            if not sign:
-                return None
-            pairs.setdefault(key, text)
-    return pairs
+    """The pairs of Slurm's own part; None where a word is no pair. Of keys that come again the last."""
+    words = [*own.head.split(), *own.part.split()]
+    if not all("=" in word for word in words):
+        return None
+    return {intern(key): text for key, _, text in [word.partition("=") for word in words]}

@@ -53,9 +53,11 @@ from slurm_pal.rebalance.role import role_of
 from slurm_pal.rebalance.round import Publisher
 from slurm_pal.rebalance.tick import Tick
 from slurm_pal.rebalance.wishes import Hand
+from slurm_pal.slurm import told
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.client import Completed, Runner
 from slurm_pal.slurm.counted import Counted
+from slurm_pal.slurm.question import started
 from slurm_pal.store import snapshot
 
 P, R = ParamSpec("P"), TypeVar("R")
@@ -133,7 +135,9 @@ class MadeUp:
         self._jobs = list(self._running(rng, free))
         first = len(self._jobs) + 1
         self._jobs += [self._job(rng, first + k, {}, *_shape(rng, gpus)) for k in range(pending)]
-        self._answer = b""
+        self._sections: dict[str, bytes] = {}
+        self._rows: list[dict[str, str]] = []
+        self._listed: tuple[str, bytes] = "", b""
 
     def _running(self, rng: random.Random, free: float) -> Iterator[Job]:
         """Jobs on nodes in a random order, until no more than the free share is left."""
@@ -173,13 +177,33 @@ class MadeUp:
             pairs = dict(word.partition("=")[::2] for word in argv[2:])
             self._changed[int(pairs.pop("JobId"))].update(pairs)
         elif list(argv) == ["scontrol", "-d", "-o"]:
-            text = self._answer.decode(errors="replace")  # as subprocess_runner does it
+            shown = (line.split()[1:] for line in stdin.splitlines() if line.startswith("show "))
+            parts = (self._sections.get(kind, b"") or f"{''.join(more)}\n".encode() for kind, *more in shown)
+            text = b"".join(parts).decode(errors="replace")  # as subprocess_runner does it
+        elif argv[0] == "squeue":
+            text = self._squeue(argv[argv.index("-O") + 1])
         return Completed(0, text, "")
+
+    def _squeue(self, form: str) -> str:
+        """The rows, as they were prepared for the fields that are always asked for, with this question's words."""
+        asked = [one.split(":", 1) for one in form.split(",")]
+        end, stop = asked[0][1], asked[-1][1]
+        fields = ",".join(field for field, _ in asked)
+        if self._listed[0] != fields:
+            lines = ("\0".join(row.get(field, "(null)") for field, _ in asked) + "\1\n" for row in self._rows)
+            self._listed = fields, "".join(lines).encode()
+        return self._listed[1].replace(b"\0", end.encode()).replace(b"\1", stop.encode()).decode(errors="replace")
 
     def prepare(self, now_s: float) -> None:
         """Make the answer to the large question beforehand, as the jobs are at `now_s`."""
         self.now_s = now_s
-        self._answer = "".join(line + "\n" for line in self._lines()).encode()
+        lines: dict[str, list[str]] = defaultdict(list)
+        for line in self._lines():
+            lines[{"N": "node", "P": "partition"}.get(line[0], "job")].append(f"{line}\n")
+        self._sections = {kind: "".join(some).encode() for kind, some in lines.items()}
+        self._listed = "", b""
+        self._rows = [self._row(job) for job in self._jobs]
+        self._squeue(",".join(f"{field}:" for field in told.ALL))
 
     def _lines(self) -> Iterator[str]:
         used: dict[str, list[int]] = defaultdict(list)
@@ -200,16 +224,29 @@ class MadeUp:
         for job in self._jobs:
             yield self._line(job)
 
+    def _comment(self, job: Job) -> str:
+        comment = f"pal:job={job.sensitivity};from=--pal-class;mov=1;ck=1;lost=600;app=1"
+        if job.held:
+            done = int((self.now_s - job.submit_s) / job.step_s)
+            comment += f" pal:it={done};of={2 * done};at={self.now_s:.0f};r=0"
+        return comment
+
+    def _row(self, job: Job) -> dict[str, str]:
+        """What squeue shows of a job."""
+        return {
+            "jobid": str(job.job_id), "userid": "1000", "nodelist": fold(list(job.held)) if job.held else "",
+            "name": job.name, "allocnodes": "login", "state": "RUNNING" if job.held else "PENDING",
+            "comment": self._comment(job), "tres-per-node": f"gres:gpu:{job.gpus}", "reqswitch": "0",
+            "admin_comment": self._changed[job.job_id].get("AdminComment") or "(null)",
+        }  # fmt: skip
+
     def _line(self, job: Job) -> str:
         runs, changed, tasks = bool(job.held), self._changed[job.job_id], job.nodes * job.gpus
-        comment = f"pal:job={job.sensitivity};from=--pal-class;mov=1;ck=1;lost=600;app=1"
+        comment = self._comment(job)
         layout = f"JOB_GRES=gpu:{tasks}   "
         for number, (name, row) in enumerate(job.held.items()):
             layout += f"Nodes={name} CPU_IDs={4 * number}-{4 * number + 3} Mem=16000 GRES=gpu:{len(row)}(IDX:"
             layout += f"{','.join(map(str, row))})   "
-        if runs:
-            done = int((self.now_s - job.submit_s) / job.step_s)
-            comment += f" pal:it={done};of={2 * done};at={self.now_s:.0f};r=0"
         held = list(job.held)
         started, ends = (stamp(job.submit_s + s) if runs else "Unknown" for s in (60, 86460))
         return _JOB.format(
@@ -335,6 +372,26 @@ class Watch:
         return timed
 
 
+class Sized:
+    """Runs through another runner, and notes how long each answer is, MiB."""
+
+    def __init__(self, runner: Runner, seen: list[float]) -> None:
+        self._runner, self._seen = runner, seen
+
+    def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
+        return self.start(argv, stdin)()
+
+    def start(self, argv: Sequence[str], stdin: str) -> Callable[[], Completed]:
+        wait = started(self._runner, argv, stdin)
+
+        def answer() -> Completed:
+            done = wait()
+            self._seen.append(len(done.stdout) / 2**20)
+            return done
+
+        return answer
+
+
 def rpcs(runner: Runner) -> Counter[str]:
     """RPCs of each kind that slurmctld has answered."""
     found = re.findall(r"^\s+([A-Z_]+)\s+\(\s*\d+\)\s+count:(\d+)", runner(["sdiag"], "").stdout, re.MULTILINE)
@@ -360,15 +417,10 @@ def child(args: argparse.Namespace) -> None:
     runner: Runner = made if args.child in FREE else subprocess_runner(15.0)
     seen: list[float] = []
 
-    def told(argv: Sequence[str], stdin: str) -> Completed:
-        done = runner(argv, stdin)
-        seen.append(len(done.stdout) / 2**20)
-        return done
-
     config = settings.load()
     os.makedirs(config.state_dir, exist_ok=True)
     publish_scores(config.snapshot_path, made.slowdown, now_s)
-    counted = Counted(told)
+    counted = Counted(Sized(runner, seen))
     client = CliClient(counted)
     publisher = Publisher(config, client, stays=True)
     role = role_of(client, publisher.known_site(now_s).pairs, False)
@@ -390,7 +442,7 @@ def child(args: argparse.Namespace) -> None:
             if profile:
                 profile.disable()
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            line = told_of(outcome, number, wall, cpu, watch, max(seen), before_mib)
+            line = told_of(outcome, number, wall, cpu, watch, sum(seen), before_mib)
             asked = rpcs(runner) - before - Counter({"REQUEST_STATS_INFO": 1})  # our own look
             print(json.dumps(line | {"rpcs": dict(asked)}))
         if profile:
