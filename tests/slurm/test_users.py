@@ -295,7 +295,7 @@ def test_forged_words_give_no_power_over_others(site: Site) -> None:
     site.scores("n2", "n3")
     texts = (
         "pal:job=A;mov=1;app=1;lost=1",
-        "pal:job=A;mov=1 pal:it=1;of=9;at=1;r=0",
+        "pal:job=A;mov=1;app=1 pal:it=1;of=9;at=1;r=0",
         f"pal:lease=0;class=A user={x.name}",
     )
     running = [y.plainly("--gres=gpu:1", f"--comment={text}") for text in texts]
@@ -493,7 +493,7 @@ def test_a_huge_total_wins_nothing_from_another_user(site: Site) -> None:
     site.scores("n0", "n1")
     for look in range(2):
         at_s = time.time() - 600 + 60 * look
-        word = f"pal:job=A;mov=1;lost=0 pal:it={100 * look};of=100000000;at={at_s:.0f};r=0"
+        word = f"pal:job=A;mov=1;app=1;lost=0 pal:it={100 * look};of=100000000;at={at_s:.0f};r=0"
         assert x.says(mine, word) == 0
         told = site.root.tick()
     assert [move["job_id"] for move in told["moves"]] == [other]
@@ -504,7 +504,7 @@ def test_checkpoints_that_never_come_hold_up_nobody_for_long(site: Site) -> None
     x, root = site.x, site.root
     site.scores("n2", "n3")
     deaf = "#!/bin/sh\ntrap '' USR1\nwhile :; do sleep 0.1; done\n"
-    mine = [x.plainly("--gres=gpu:1", "--comment=pal:job=A;mov=1;ck=1;lost=0", script=deaf) for _ in range(3)]
+    mine = [x.plainly("--gres=gpu:1", "--comment=pal:job=A;mov=1;app=1;ck=1;lost=0", script=deaf) for _ in range(3)]
     site.running(*mine)
     site.scores("n0")
     root.env["SLURM_PAL_REBALANCE_ACK_LIMIT_S"] = "1"

@@ -122,7 +122,7 @@ def test_checkpoints_that_never_come_are_taken_from_the_moves_of_their_user() ->
     silent = [move("abandoned", "no checkpoint after 120 s"), move("abandoned", "its checkpoint failed")]
     others = [move("abandoned", "the plan is 11 s old"), move("moved"), move("elsewhere", "no checkpoint after")]
     assert all(map(no_checkpoint, silent)) and not any(map(no_checkpoint, others))
-    asked = job(7, {"n0": (0,)}, comment="pal:job=A;mov=1;ck=1", fields={"BatchFlag": "1", "Requeue": "1"})
+    asked = job(7, {"n0": (0,)}, comment="pal:job=A;mov=1;app=1;ck=1", fields={"BatchFlag": "1", "Requeue": "1"})
     known = Memory({}, {}, frozenset(), {7: (*silent, *others)}, frozenset(), {})
     (one,) = steered(overview([node("n0")], [asked]), known, Terms()).running
     assert one.moves == 4
