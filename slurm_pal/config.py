@@ -91,7 +91,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "moves": Key(True, "move running jobs that are marked movable"),
         "features": Key(False, "publish class features on the nodes (SlurmUser or root)"),
         "weights": Key(False, "raise the Weight of nodes with slow GPUs (SlurmUser or root)"),
-        "depth": Key(100, "pending jobs that one tick looks at, by priority", minimum=1),
+        "depth": Key(100, "pending jobs that one tick looks at, users in turn, each by priority", minimum=1),
         "allocation": Key("", "policy that shares out partitions to jobs that name several; empty: Slurm does"),
         "throughputs": Key("", "the site's table of throughputs, CSV or .json; empty: only what past runs told"),
         "partition_wait_s": Key(21600.0, "no job that could start is kept off a partition for longer, s", minimum=0),
