@@ -16,7 +16,7 @@ MOST_NAMES = 65536
 MOST_BYTES = 1 << 20
 """Of one list, as text, and of all the names that it stands for."""
 
-_WORD = re.compile(r"((?:[A-Za-z0-9_.+/-]|\[[0-9,-]+\])+)(?:,|$)")
+_WORD = re.compile(r"((?:[A-Za-z0-9_.+/-]++|\[[0-9,-]++\])++)(?:,|$)")
 _PART = re.compile(r"\[([0-9,-]+)\]|([^\[\]]+)")
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
