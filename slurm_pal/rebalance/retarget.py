@@ -27,7 +27,7 @@ from slurm_pal.rebalance.pools import every_gpu
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.parse import whole
 from slurm_pal.store.snapshot import Snapshot
-from slurm_pal.submit.candidates import Field, emptied, fields, share, startable
+from slurm_pal.submit.candidates import Field, could_hold, fields, share
 from slurm_pal.submit.case import Decision, Settings
 from slurm_pal.submit.decide import QUEUES, decide
 from slurm_pal.submit.lease import CLOCK_SKEW_S, verdict
@@ -192,6 +192,8 @@ class _Round:
     def _judge(self, one: Waiting, lease: TickLease | None, decided: Decision) -> Wish:
         if decided.action == "nodelist" and not _fixed(one.request, len(decided.pinned)):
             return self._leave(one, lease, "on how many nodes it will start is open")
+        if decided.action == "nodelist" and not self._field.surely(one.request, decided):
+            return self._leave(one, lease, "its memory for each CPU may be more than those nodes have")
         if decided.action == "nodelist":
             return self._name(one, lease, decided)
         never = self._field.never_well(one.request, one.sensitivity)
@@ -353,6 +355,13 @@ class _Fields:
             self._known[key] = self._never_well(request, sensitivity)
         return self._known[key]
 
+    def surely(self, request: Request, decided: Decision) -> bool:
+        """Whether the nodes could hold it, once empty: a job that they could not Slurm would hold for good."""
+        named = [node for node in self._overview.nodes if node.name in decided.pinned]
+        assert request.shape is not None
+        tasks = request.tasks_per_node or -(-request.tasks // len(named))
+        return len(could_hold(named, request, tasks, request.shape.per_node or 1)) == len(named)
+
     def _never_well(self, request: Request, sensitivity: str) -> Slow:
         nothing, shape, found = Slow((), 0.0), request.shape, fields(request, self._overview)
         if sensitivity in INSENSITIVE or shape is None or isinstance(found, str) or len(found) != 1:
@@ -368,9 +377,9 @@ class _Fields:
             if len(gpus) >= count and gpus[need - 1] > self._settings.barred_slowdown:
                 slow[node.name] = gpus[need - 1]
             elif len(gpus) >= count:
-                others.append(emptied(node))
+                others.append(node)
         tasks = request.tasks_per_node or -(-request.tasks // (shape.nodes or 1))
-        if not slow or len(startable(others, request, tasks, count)) < (shape.nodes or 1):
+        if not slow or len(could_hold(others, request, tasks, count)) < (shape.nodes or 1):
             return nothing
         locality = self._settings.locality_penalty if several else 1.0
         loss_s = patience_s(min(slow.values()) * locality, MEDIAN_SLOWDOWN * locality, self._run_s(request, found[0]))

@@ -107,9 +107,19 @@ def startable(nodes: Iterable[Node], request: Request, tasks_on_node: int, gpus_
     return [node for node in nodes if may_start(node) and _holds(node, request, tasks_on_node, gpus_on_node)]
 
 
-def emptied(node: Node) -> Node:
-    """The node as it is once nothing runs there."""
-    return node._replace(states=node.states - {_PLANNED}, cpus_used=0, memory_used_mib=0)
+def could_hold(nodes: Iterable[Node], request: Request, tasks_on_node: int, gpus_on_node: int) -> list[Node]:
+    """Those of the nodes that Slurm would surely give the job once nothing runs there: where none is left, it refuses.
+
+    A CPU of a core with two threads counts, and costs memory, twice, and which nodes have such is not known.
+    """
+    empty = [node._replace(states=node.states - {_PLANNED}, cpus_used=0, memory_used_mib=0) for node in nodes]
+    whole = request.shape is not None and request.shape.whole_nodes
+
+    def counted(node: Node) -> int:
+        return node.cpus if whole else 2 * max(1, share(node, request, tasks_on_node, gpus_on_node)[0])
+
+    holding = startable(empty, request, tasks_on_node, gpus_on_node)
+    return [node for node in holding if request.mem_per_cpu_mib * counted(node) <= node.memory_mib]
 
 
 def share(node: Node, request: Request, tasks: int, gpus: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from slurm_pal.placement.patience import WAIT_SHARE, patience_s
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import known_class
-from slurm_pal.submit.candidates import emptied, startable
+from slurm_pal.submit.candidates import could_hold
 from slurm_pal.submit.case import Case, Decision
 from slurm_pal.submit.offer import Offer, gpu_of
 from slurm_pal.submit.scene import rows
@@ -122,8 +122,8 @@ def _holding(case: Case, names: Sequence[str]) -> list[str]:
     """Those of the nodes with CPUs and memory for the job, once they are free: where none is left, Slurm refuses it."""
     request, shape = case.request, case.scene.shape
     tasks = request.tasks_per_node or -(-request.tasks // (shape.nodes or 1))
-    empty = (emptied(case.scene.nodes[name]) for name in names)
-    return [node.name for node in startable(empty, request, tasks, shape.per_node or 1)]
+    nodes = [case.scene.nodes[name] for name in names]
+    return [node.name for node in could_hold(nodes, request, tasks, shape.per_node or 1)]
 
 
 def _host_list(names: Sequence[str]) -> str:

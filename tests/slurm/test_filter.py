@@ -31,6 +31,7 @@ pytestmark = pytest.mark.real_slurm
 PATIENCE_S = 40.0
 SLOWDOWNS = {"n0": 1.02, "n1": 0.97, "n2": 1.0, "n3": 1.4}
 BATCH = ("sbatch", "--parsable", "-o", "/dev/null")
+PALSUB = (sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import main; sys.exit(main())")
 EXPLAIN = (sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "explain")
 
 
@@ -254,6 +255,29 @@ def test_outliers_are_excluded_and_the_exclusion_ends(site: Site) -> None:
     assert site.wait(job.job_id, lambda j: j.state == "RUNNING").nodes == ("n3",)
 
 
+ONLY_SLOW = ("--gres=gpu:1", "--exclude=n[0-2]", "--time=60")
+"""What no node but n3 may take, where all GPUs are slow."""
+
+
+def test_a_job_that_only_slow_nodes_could_take_is_taken(site: Site) -> None:
+    """Kept off them it would be refused: Requested node configuration is not available."""
+    job = site.submit(*ONLY_SLOW)
+    assert job.exc_nodes == ("n0", "n1", "n2") and mark(job)["why"] == "slow-all"
+    assert site.wait(job.job_id, lambda j: j.state == "RUNNING").nodes == ("n3",)
+    for command in ("srun", "salloc"):
+        done = site.run(command, *ONLY_SLOW, "sh", "-c", "echo at $SLURM_JOB_NODELIST")
+        assert done.returncode == 0 and "at n3" in done.stdout, done.stderr
+
+
+def test_what_palsub_has_decided_stands(site: Site) -> None:
+    """Also where it decided to do nothing, and knows nothing of the job's class."""
+    done = site.run(*PALSUB, "--parsable", "-o", "/dev/null", *ONLY_SLOW, "--wrap", "sleep 30")
+    assert done.returncode == 0, done.stderr
+    job = site.job(int(done.stdout.split(";")[0]))
+    assert mark(job)["why"] == "palsub" and job.comment == "pal:job=?;from=default"
+    assert job.exc_nodes == ("n0", "n1", "n2") and not job.req_nodes
+
+
 REFUSED = [
     ("-C", "nothing_has_this"), ("-p", "nowhere"), ("-N", "999"), ("--dependency=bad:1",), ("--qos=none", "-A", "x"),
 ]  # fmt: skip
@@ -279,12 +303,14 @@ FAULTS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, "missing", "a folder", "unreadable"])
+@pytest.mark.parametrize("fault", [*FAULTS, "missing", "a folder", "a FIFO", "unreadable"])
 def test_no_fault_of_the_table_reaches_a_job(site: Site, fault: str) -> None:
     text = site.table.read_bytes()
     site.table.unlink()
     if fault == "a folder":
         site.table.mkdir()
+    elif fault == "a FIFO":
+        os.mkfifo(site.table)
     elif fault in FAULTS:
         site.table.write_bytes(FAULTS[fault](text))
     elif fault == "unreadable":

@@ -128,6 +128,12 @@ def test_no_nodes_are_named_where_their_number_is_open(scores: Scores, changes: 
         assert made.action == action and ("ReqNodeList" in made.fields) == (action == "nodelist")
 
 
+def test_nodes_that_might_not_hold_the_job_are_not_named(scores: Scores) -> None:
+    """Slurm holds a job for good whose named node can never take it: a CPU of two threads costs memory twice."""
+    for memory, action in (("31G", "nodelist"), ("32G", "none")):
+        assert wish(cluster(NODES), scores(MIXED), job(MinMemoryCPU=memory)).action == action
+
+
 def test_the_same_nodes_are_never_named_twice_in_a_row(scores: Scores) -> None:
     pinned = job(req_nodes=("n2",))
     found = wish(cluster(NODES), scores(MIXED), pinned, lease_of("nodelist", "n2"))

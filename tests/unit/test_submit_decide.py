@@ -236,6 +236,35 @@ def test_outliers_are_taken_when_nothing_better_will_come(scores: Scores) -> Non
     assert made.action == "none" and "no better" in made.reason
 
 
+@pytest.mark.parametrize(
+    ("words", "other", "expected"),
+    [
+        ("-c 8", {}, "exclude"), ("-c 8", {"cpus": 7}, "none"), ("--mem=2000", {"memory_mib": 1999}, "none"),
+        ("--mem=2000", {"memory_mib": 2000, "memory_used_mib": 2000}, "exclude"), ("-c 16", {}, "exclude"),
+        ("-C new", {"features": frozenset({"old"})}, "none"), ("-x n1", {}, "none"), ("-N2", {}, "none"),
+        ("--mem-per-cpu=1000", {"memory_mib": 2000}, "exclude"), ("--mem-per-cpu=1000", {"memory_mib": 1999}, "none"),
+        ("--exclusive --mem-per-cpu=1000", {"memory_mib": 15999}, "none"),
+        ("", {"gpu_types": ("",) * 4, "states": frozenset({"DRAIN"})}, "none"),
+    ],
+)  # fmt: skip
+def test_a_job_is_kept_off_outliers_only_where_others_could_hold_it(
+    scores: Scores, words: str, other: dict[str, object], expected: str
+) -> None:
+    """Where none could, Slurm would refuse it: Requested node configuration is not available."""
+    nodes = [node("n0", features=frozenset({"new"})), node("n1", gpus_used=4, cpus_used=4)._replace(**other)]  # type: ignore[arg-type]
+    busy = cluster(nodes, (job(1, {"n1": (0, 1, 2, 3)}),))
+    snapshot = scores({"n0": [1.5] * 4, "n1": [1.0] * 4})
+    assert choose(f"--gres=gpu:1 -t 60 {words}", busy, snapshot).action == expected
+
+
+def test_gpus_of_another_type_are_none_to_wait_for(scores: Scores) -> None:
+    nodes = [node("n0", gpu_types=("a",) * 4), node("n1", gpu_types=("a", "b", "b", "b"), gpus_used=4)]
+    busy = cluster(nodes, (job(1, {"n1": (0, 1, 2, 3)}),))
+    snapshot = scores({"n0": [1.5] * 4, "n1": [1.0] * 4})
+    assert choose("--gres=gpu:a:1 -t 60", busy, snapshot).action == "exclude"
+    assert choose("--gres=gpu:a:2 -t 60", busy, snapshot).action == "none"
+
+
 def test_insensitive_single_gpu_jobs_go_to_the_outliers(scores: Scores) -> None:
     made = choose("--gres=gpu:1", cluster(TWO), scores({"n0": [1.0] * 4, "n1": [1.5] * 4}), sensitivity="C")
     assert made.pinned == ("n1",) and made.lease_s == 3.0  # it gains nothing itself, so it waits for one pass only
