@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ NODES = (
 PARTITIONS = """\
 PartitionName=gpu Nodes=ALL State=UP
 PartitionName=main Nodes=n[0-8] Default=YES MaxTime=2-0 DefaultTime=60 State=UP
+PartitionName=alike Nodes=n[0-3] State=UP
 PartitionName=few Nodes=n[4-7] DefMemPerCPU=3000 State=UP
 PartitionName=rates Nodes=n[3-8] State=UP DefCpuPerGPU=6 DefMemPerGPU=9000
 PartitionName=limits Nodes=n[0-8] MaxNodes=1 MaxCPUsPerNode=10 MaxMemPerCPU=2000 MaxTime=30 State=UP
@@ -75,6 +77,27 @@ function slurm_job_submit(job, partitions)
   return slurm.SUCCESS
 end
 function slurm_job_modify() return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+
+CLI_FILTER = """\
+-- The client filter as a fuzzer drives it, and what it did in a line of a log.
+local HERE = "%s/"
+local pal = dofile(HERE .. "pal.lua")
+pal.table_path = HERE .. "pal_table.lua"
+function slurm_cli_pre_submit(options, offset)
+  local began = os.clock()
+  local ok, trouble = pcall(pal.client, options, offset)
+  local took_ms = (os.clock() - began) * 1000
+  local act, why = (options.comment or ""):sub(1, 20000):match("act=(%%w+).-why=([%%w-]+)")
+  if not ok then act, why = "ERROR", trouble end
+  local log = io.open("%s", "a")
+  log:write(("%%.3f 0 %%s %%s\\n"):format(took_ms, act or "untouched", tostring(why)))
+  log:close()
+  return slurm.SUCCESS
+end
+function slurm_cli_setup_defaults() return slurm.SUCCESS end
+function slurm_cli_post_submit() return slurm.SUCCESS end
 return slurm.SUCCESS
 """
 
@@ -126,8 +149,8 @@ class Act(NamedTuple):
 class OddLab:
     """One running lab, with the filter or without it."""
 
-    def __init__(self, lab: Lab, filtered: bool) -> None:
-        self.lab, self.filtered, self.env = lab, filtered, lab.environ()
+    def __init__(self, lab: Lab) -> None:
+        self.lab, self.env = lab, lab.environ()
         for name in [name for name in self.env if name.startswith(("SBATCH_", "SLURM_PAL_OFF", "SRUN_", "SALLOC_"))]:
             del self.env[name]
         self.config: Config = load(self.env)
@@ -141,6 +164,14 @@ class OddLab:
             argv, env=self.env | env, cwd="/", capture_output=True, text=True, errors="replace", timeout=timeout_s,
             stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
+
+    def filter_clients(self) -> None:
+        """From now on every sbatch, srun and salloc has the client filter."""
+        etc = self.lab.directory("etc")
+        Path(etc, "pal.lua").write_bytes((files("slurm_pal") / "etc" / "pal.lua").read_bytes())
+        Path(etc, "cli_filter.lua").write_text(CLI_FILTER % (etc, self.log))
+        with open(self.lab.directory.conf, "a", encoding="utf-8") as stream:
+            stream.write("CliFilterPlugins=lua\n")
 
     def set_up(self) -> None:
         """A node drained, two reservations: one now, one in an hour."""
@@ -197,8 +228,8 @@ class OddLab:
 
 
 @contextlib.contextmanager
-def odd_lab(filtered: bool) -> Iterator[OddLab]:
-    """A running odd lab, gone at the end whatever happens."""
+def odd_lab(filtered: bool, client: bool = False) -> Iterator[OddLab]:
+    """A running odd lab, its filter in slurmctld or in the clients; gone at the end whatever happens."""
     path = tempfile.mkdtemp(prefix="pal")
     install = lab_filter.install
 
@@ -215,14 +246,18 @@ def odd_lab(filtered: bool) -> Iterator[OddLab]:
             setattr(conf, name, made)
         lab_filter.install = wrapped
         try:
-            lab = Lab.up(os.path.join(path, "lab"), nodes=N_NODES, gpus=MOST_GPUS, submit_filter=filtered)
+            lab = Lab.up(
+                os.path.join(path, "lab"), nodes=N_NODES, gpus=MOST_GPUS, submit_filter=filtered and not client
+            )
         finally:
             lab_filter.install = install
             for name, made in kept.items():
                 setattr(conf, name, made)
         with lab:
-            odd = OddLab(lab, filtered)
+            odd = OddLab(lab)
             odd.set_up()
+            if filtered and client:
+                odd.filter_clients()
             yield odd
     finally:
         shutil.rmtree(path, ignore_errors=True)

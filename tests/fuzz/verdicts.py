@@ -52,7 +52,7 @@ def _request(rng: random.Random) -> Request:
         words = [f"--gpus-per-task={gpus}", "-n", str(rng.choice((1, 1, 2)))]
     words += maybe(0.5, *(f"-p{name}" for name in (
         "main", "few", "few", "rates", "rates", "limits", "limits", "typed", "typed", "alone", "gpu", "closed", "off",
-        "main,few", "none",
+        "main,few", "none", "alike", "alike", "alike",
     )))  # fmt: skip
     words += maybe(0.35, "-N1", "-N1", "-N1", "-N2", "-N2", "-N3", "-N1-2", "-N2-4", "-N9")
     words += maybe(0.2, "-n1", "-n2", "-n4", "-n16", "-n17", "-n33")
@@ -135,12 +135,12 @@ class Outcome(NamedTuple):
     longest_ms: float  # of the filter's own time
 
 
-def compare(seconds: float, seed: int, most: int, report: bool = False) -> Outcome:
-    """Submit to both labs for so long, or so many."""
+def compare(seconds: float, seed: int, most: int, report: bool = False, client: bool = False) -> Outcome:
+    """Submit to both labs for so long, or so many. With `client` the filter is that of the clients."""
     rng = random.Random(seed)
     differences: list[tuple[Request, str, str]] = []
     inputs = accepted = 0
-    with odd_lab(True) as ours, odd_lab(False) as plain, ThreadPoolExecutor(2 * CLIENTS) as pool:
+    with odd_lab(True, client) as ours, odd_lab(False) as plain, ThreadPoolExecutor(2 * CLIENTS) as pool:
         began_s = time.monotonic()
         while inputs < most and time.monotonic() - began_s < seconds:
             ours.publish(rng)
@@ -169,9 +169,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--inputs", type=int, default=sys.maxsize)
+    parser.add_argument("--client", action="store_true", help="the filter of sbatch, srun and salloc instead")
     asked = parser.parse_args()
     began_s = time.monotonic()
-    found = compare(asked.seconds, asked.seed, asked.inputs, report=True)
+    found = compare(asked.seconds, asked.seed, asked.inputs, report=True, client=asked.client)
     errors = sum(count for act, count in found.acts.items() if act.startswith("ERROR"))
     violations = len(found.differences) + errors
     said = {
