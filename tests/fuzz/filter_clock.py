@@ -68,11 +68,15 @@ def table(seed: int) -> bytes:
     return encode(Header(1, int(time.time()), 86400.0, "daemon"), body)
 
 
-def alone(mode: str, seed: int, count: int, seconds: float) -> dict[str, str]:
-    """One run of clock.lua; what it prints. Raises subprocess.CalledProcessError where the filter fails."""
+def alone(mode: str, seed: int, count: int, seconds: float, code: str = "") -> dict[str, str]:
+    """One run of clock.lua, of the pal.lua at the path `code` or of ours; what it prints.
+
+    Raises RuntimeError where the filter fails.
+    """
     with tempfile.TemporaryDirectory() as folder:
         lua = Path(folder) / "pal.lua"
-        lua.write_bytes((files("slurm_pal") / "etc" / "pal.lua").read_bytes())
+        ours = files("slurm_pal") / "etc" / "pal.lua"
+        lua.write_bytes(Path(code).read_bytes() if code else ours.read_bytes())
         (Path(folder) / "pal_table.lua").write_bytes(table(seed))
         words = (str(lua), str(NODES), mode, str(seed), str(count), str(max(1, int(seconds))))
         done = subprocess.run(
@@ -220,7 +224,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--inputs", type=int, default=10**9, help="outside Slurm, of each of three runs")
     parser.add_argument("--alone", action="store_true", help="no Slurm: only outside of it")
+    parser.add_argument("--attacks", nargs="?", const="", metavar="PAL.LUA", help="only time known attacks, and end")
     asked = parser.parse_args()
+    if asked.attacks is not None:
+        print(*map(": ".join, alone("attacks", asked.seed, 0, 0.0, asked.attacks).items()), sep="\n")
+        return 0
     began_s, share_s = time.monotonic(), asked.seconds / (3 if asked.alone else 9)
     wrong: list[str] = []
     inputs, most = 0, {}

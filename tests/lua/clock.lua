@@ -2,7 +2,8 @@
 --     lua5.1 clock.lua PAL.LUA NODES MODE SEED COUNT SECONDS
 -- MODE count: instructions. MODE bytes: bytes looked at or made by the functions of the string library, whose work
 -- the guard against loops does not see, and the longest text before a pattern that repeats. MODE clock: milliseconds
--- and KiB. Prints lines of "key<TAB>value": the most of each, and over what.
+-- and KiB. MODE attacks: these of a few known submissions. Prints lines of "key<TAB>value": the most of each, and
+-- over what.
 
 local NODES, MODE, SEED, COUNT, SECONDS = tonumber(arg[2]), arg[3], tonumber(arg[4]), tonumber(arg[5]), tonumber(arg[6])
 local time = os.time
@@ -147,6 +148,36 @@ local function keep(what, value, job)
 end
 
 pal.submit({ tres_per_node = "gres:gpu:1", script = "", environment = {} }, partitions) -- reads table and partition
+
+local function measured(job)
+  collectgarbage("stop")
+  local before_kib, before_s = collectgarbage("count"), os.clock()
+  if MODE == "attacks" then pcall(pal.submit, job, partitions) else pal.submit(job, partitions) end
+  local ms = (os.clock() - before_s) * 1000
+  local kib = collectgarbage("count") - before_kib
+  collectgarbage("restart")
+  return ms, kib
+end
+
+local ATTACKS = {
+  { "nothing of note", "name", "train" },
+  { "a script of `#PAL ` and 65,000 `a`", "script", "#PAL " .. ("a"):rep(65000) },
+  { "--exclude=n[1-60000], 300 times", "exc_nodes", ("n[1-60000],"):rep(300) },
+  { "--exclude=n[1-10000], 40,000 times", "exc_nodes", ("n[1-10000]"):rep(40000) },
+  { "a script of 4 MiB of empty comments", "script", ("#\n"):rep(2097152) },
+  { "a script of 16 KiB, 745 lines", "script", "#!/bin/sh\n" .. ("srun ./step --in a.dat\n"):rep(700) },
+}
+for _, attack in ipairs(MODE == "attacks" and ATTACKS or {}) do
+  local job = submission()
+  for _, key in ipairs(NUMBERS) do job[key] = UNSET end
+  for _, key in ipairs(TEXTS) do job[key] = nil end
+  job.shared, job.spank_job_env, job.environment = UNSET16, nil, {}
+  job.script, job.name, job.tres_per_node = "#!/bin/sh\ntrue\n", "train", "gres:gpu:1"
+  job[attack[2]] = attack[3]
+  print(attack[1], ("%.2f ms, %.0f KiB"):format(measured(job)))
+end
+if MODE == "attacks" then os.exit(0) end
+
 local began_s, done = time(), 0
 while done < COUNT and time() - began_s < SECONDS do
   done = done + 1
@@ -160,12 +191,8 @@ while done < COUNT and time() - began_s < SECONDS do
   elseif MODE == "bytes" then
     pal.submit(job, partitions)
   else
-    collectgarbage("stop")
-    local before_kib, before_s = collectgarbage("count"), os.clock()
-    pal.submit(job, partitions)
-    local ms = (os.clock() - before_s) * 1000
-    keep("kib", collectgarbage("count") - before_kib, job)
-    collectgarbage("restart")
+    local ms, kib = measured(job)
+    keep("kib", kib, job)
     keep("ms", ms, job)
   end
   local why = type(job.admin_comment) == "string" and job.admin_comment:sub(-9000):match("act=%w+.*why=[%w-]+")
