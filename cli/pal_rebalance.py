@@ -23,6 +23,8 @@ from slurm_pal.rebalance import pinned, promise
 from slurm_pal.rebalance.aside import fault_of
 from slurm_pal.rebalance.event_log import EventLog
 from slurm_pal.rebalance.facts import appends
+from slurm_pal.rebalance.guard import BYE, LATER
+from slurm_pal.rebalance.guard import beside as guard_beside
 from slurm_pal.rebalance.journal import Journal, open_journal
 from slurm_pal.rebalance.paths import journal_path, log_path
 from slurm_pal.rebalance.role import FEATURES, WEIGHTS, role_of
@@ -104,6 +106,11 @@ def pal_rebalance(
             _withdraw(tick)
         elif daemon:
             _stay(config, tick, wanted)
+        elif acts:
+            # After the locks: a process of its own has none of them.
+            last_word = stack.enter_context(guard_beside(tick.journal_path))
+            _once(tick, wanted)
+            last_word(LATER if tick.left()[1] else BYE)
         else:
             _once(tick, wanted)
 

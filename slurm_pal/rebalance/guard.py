@@ -1,6 +1,7 @@
 """The lease guard: when whoever promised to take lists back is gone, however it went, this takes them back.
 
-    pal-rebalance --guard
+    pal-rebalance --guard                       the service
+    python -m slurm_pal.rebalance.guard JOURNAL  beside one tick, see `beside`
 
 A process of its own, beside the daemon and not below it. While all is well it sleeps in flock(2) on
 the publisher's lock, which the kernel gives back in the moment in which its holder dies. What then is
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from slurm_pal.config import Config
 from slurm_pal.errors import PalError, one_line
@@ -24,6 +26,9 @@ from slurm_pal.files import locked
 from slurm_pal.notify import ALIVE, READY, notify
 from slurm_pal.rebalance import promise
 from slurm_pal.submit.lease import end_heartbeat
+
+if TYPE_CHECKING:
+    from slurm_pal.rebalance.pinned import Remembered  # only a child reads the journal
 
 PASSES_S = (1.3, 3.0, 6.0, 10.0)
 """After the death, beside the first at once.
@@ -35,6 +40,11 @@ HELD_S = 5.0  # the lock is held no longer for the first pass: a new publisher w
 LOOK_S = 0.25  # between looks for a new publisher, and for the end of a child
 ALIVE_S = 10.0  # between words to the service manager's watchdog
 TIMEOUT_S = 10.0  # of one Slurm command
+BESIDE_PASSES_S = (0.0, 1.3, 3.0)
+"""After the death of one tick: an update that it had begun may still come through."""
+NAP_S = 5.0  # between looks at leases that one tick has left
+BYE, LATER = b".", b"u"
+"""The last word of one tick: nothing is left; its lists stand until their time is over."""
 DONE, LEFT = 0, 1
 """Exit codes of a pass: nothing of ours stands any more; something may."""
 
@@ -148,18 +158,29 @@ def _ended(child: int, until_s: float | None = None) -> int | None:
 
 def one_pass(config: Config, journal_path: str) -> int:
     """Take back what stands now; the exit code."""
+    known, trouble = _remembered(journal_path)
+    return _take_back(known, trouble)
+
+
+def _remembered(path: str) -> tuple[Remembered, list[str]]:
+    """What the journal knows, and why that is nothing where it cannot be read."""
     from slurm_pal.rebalance import pinned
     from slurm_pal.rebalance.journal import open_journal
+
+    if not os.path.exists(path):
+        return pinned.Remembered(), []
+    try:
+        with open_journal(path, write=False) as journal:
+            return pinned.remembered(journal), []
+    except PalError as error:  # those of palsub and the filter stand on the jobs themselves
+        return pinned.Remembered(), [one_line(error)]
+
+
+def _take_back(known: Remembered, trouble: list[str]) -> int:
+    from slurm_pal.rebalance import pinned
     from slurm_pal.slurm.cli import CliClient
 
-    started, trouble = time.monotonic(), []
-    known = pinned.Remembered()
-    if os.path.exists(journal_path):
-        try:
-            with open_journal(journal_path, write=False) as journal:
-                known = pinned.remembered(journal)
-        except PalError as error:  # those of palsub and the filter stand on the jobs themselves
-            trouble.append(one_line(error))
+    started = time.monotonic()
     ended = pinned.take_back(CliClient(timeout_s=TIMEOUT_S), known, time.time())
     trouble += ended.trouble
     for line in trouble:
@@ -190,6 +211,87 @@ def keep_watch(config: Config, journal_path: str) -> None:
         Guard(config.table_path, config.snapshot_path, lambda: one_pass(config, journal_path)).run()
 
 
+@contextlib.contextmanager
+def beside(journal_path: str) -> Iterator[Callable[[bytes], None]]:
+    """A child in a session of its own, for a tick that nobody follows: should it be killed, its lists end nevertheless.
+
+    Gives a function that takes the last word, BYE or LATER; without one the child takes all of the journal's lists
+    back. Where no child can be made there is none.
+    """
+    import subprocess
+
+    argv = [sys.executable, "-P", "-m", "slurm_pal.rebalance.guard", journal_path]
+    try:
+        child = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, cwd="/", bufsize=0
+        )
+    except OSError as error:
+        _say(f"no child can be started ({error.strerror}): should this tick be killed, its lists stay")
+        yield lambda word: None
+        return
+    assert child.stdin is not None
+    channel = child.stdin
+
+    def say(word: bytes) -> None:
+        with contextlib.suppress(OSError):
+            channel.write(word)
+
+    try:
+        yield say
+    finally:
+        channel.close()  # a child that stays is init's once we are gone
+        child.returncode = 0
+
+
+def stand_by(journal_path: str, wait: Callable[[float], None] = time.sleep) -> int:
+    """The child's part: wait for the last word or the end of the tick, and do what is then to be done."""
+    from slurm_pal import config as settings
+    from slurm_pal.rebalance import pinned
+
+    word = os.read(0, 1)
+    if word == BYE:
+        return DONE
+    pass_s = settings.load().number("submit", "lease_pass_s")
+    if not word:
+        begun, code = time.monotonic(), LEFT
+        for after_s in BESIDE_PASSES_S:
+            wait(max(0.0, begun + after_s - time.monotonic()))
+            known, trouble = _remembered(journal_path)
+            code = _tried(known._replace(marks=False), trouble)
+        return code
+    last_s = _last_tick_s(journal_path)
+    while _last_tick_s(journal_path) == last_s:  # else another tick has come, with a child of its own
+        known, _ = _remembered(journal_path)
+        now_s = time.time()
+        ends_s = [lease.until_s + pass_s for lists in known.leases.values() for lease in lists]
+        over = pinned.due(known, now_s, pass_s)
+        if over.leases:
+            _tried(over, [])
+        if not ends_s or max(ends_s) < now_s - NAP_S:
+            return DONE
+        later = [end_s - now_s for end_s in ends_s if end_s > now_s]
+        wait(min([NAP_S, *later]) + 0.1 if not over.leases else 1.0)
+    return DONE
+
+
+def _tried(known: Remembered, trouble: list[str]) -> int:
+    try:
+        return _take_back(known, trouble)
+    except PalError as error:
+        _say(one_line(error))
+        return LEFT
+
+
+def _last_tick_s(path: str) -> float:
+    from slurm_pal.rebalance.journal import open_journal
+
+    try:
+        with open_journal(path, write=False) as journal:
+            return journal.last_tick_s()
+    except PalError:
+        return -1.0
+
+
 def main() -> int:
     """pal-rebalance --guard, without all that a tick needs; the exit code."""
     from slurm_pal import config as settings
@@ -205,3 +307,7 @@ def main() -> int:
         print(f"pal-rebalance: error: {one_line(error)}", file=sys.stderr)
         return int(error.exit_code) if isinstance(error, PalError) else 1
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(stand_by(sys.argv[1]))

@@ -26,6 +26,7 @@ class Remembered(NamedTuple):
 
     leases: Mapping[int, tuple[TickLease, ...]] = {}
     moves: Mapping[int, Move] = {}
+    marks: bool = True  # whether the marks of palsub and the filter count, too: nobody else is there to end them
 
 
 class Ended(NamedTuple):
@@ -47,11 +48,18 @@ def remembered(journal: Journal) -> Remembered:
     return Remembered(found, {move.job_id: move for move in journal.open_moves()})
 
 
+def due(known: Remembered, now_s: float, pass_s: float) -> Remembered:
+    """Of the leases in a journal those whose time is over."""
+    leases = {job_id: tuple(one for one in lists if now_s >= one.until_s + pass_s)
+              for job_id, lists in known.leases.items()}  # fmt: skip
+    return Remembered({job_id: lists for job_id, lists in leases.items() if lists}, {}, marks=False)
+
+
 def back(job: SlurmJob, known: Remembered, up: Set[str], now_s: float) -> dict[str, str]:
     """Fields of one update that give a pending job its user's own lists; {} where none of ours stands."""
     if job.state != "PENDING":
         return {}
-    fields = in_force(job)
+    fields = in_force(job) if known.marks else {}
     for lease in reversed(known.leases.get(job.job_id, ())):
         if bears(job, lease) and (lease.kind != PARTITION or up >= {*lease.own.split(",")}):
             fields[KEY.get(lease.kind, "Partition")] = lease.own

@@ -185,6 +185,10 @@ class Tick:
             self._publisher.alive(now_s)
 
     @property
+    def journal_path(self) -> str:
+        return self._journal.path
+
+    @property
     def lost(self) -> bool:
         """Whether the publisher's lock was taken from under us: only a new process can go on."""
         return self._publisher is not None and self._publisher.lost

@@ -55,7 +55,8 @@ def plan(
     policy = chosen.policy or config.text("placement", "policy")
     scores, decided = _decide(request, config, policy, known.sensitivity, clearer, now_s, asked)
     added, mark = list(decided.added), ""
-    if decided.lease_s and clearer == "daemon":
+    # Where a daemon lives its lease guard takes the list back, too, should the user's watcher be killed.
+    if decided.lease_s and (clearer == "daemon" or (clearer and alive and not request.comment)):
         own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
         ours = ",".join(decided.pinned or decided.excluded)
         mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)

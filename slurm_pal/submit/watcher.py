@@ -5,6 +5,9 @@ left. It looks at its folder often and at Slurm seldom: one squeue when a lease 
 and now and then to forget the jobs that have started.
 
     python -m slurm_pal.submit.watcher FOLDER
+
+Beside it an heir waits for its lock, which the kernel gives back when the watcher dies, however it
+dies: then the heir is the watcher, and starts an heir of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.submit import lease as leases
 from slurm_pal.submit.lease import Lease
 
-LOCK = "watcher.lock"
+LOCK, HEIR_LOCK = "watcher.lock", "heir.lock"
+HEIR = "heir"
 LOOK_S = 0.5  # between looks at the folder
 TIDY_S = 30.0  # between looks at Slurm while nothing is due
 LOCK_TRIES = 10
@@ -66,8 +70,10 @@ class Watcher:
 
     def __init__(
         self, folder: str, client: SlurmClient, clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = time.sleep, begin: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
+        """`begin` is called once the lock is held."""
+        self._begin = begin
         self._folder, self._client, self._clock, self._sleep = folder, client, clock, sleep
         self._asked_s = 0.0  # when Slurm was last asked
         self._pause_s = 1.0  # not to be asked again sooner
@@ -85,6 +91,7 @@ class Watcher:
     def _run(self) -> None:
         while True:
             with locked(os.path.join(self._folder, LOCK), "a watcher"):
+                self._begin()
                 while self.step():
                     self._sleep(LOOK_S)
             # A palsub that saw the lock held has left its lease to us: look once more without it.
@@ -167,8 +174,11 @@ def start(folder: str) -> None:
 
     Raises OSError when no process can be made.
     """
-    if running(folder):
-        return
+    if not running(folder):
+        _spawn(folder)
+
+
+def _spawn(*words: str) -> None:
     child = os.fork()
     if child == 0:
         try:
@@ -178,10 +188,23 @@ def start(folder: str) -> None:
                 for descriptor in (0, 1, 2):
                     os.dup2(null, descriptor)
                 os.closerange(3, 65536)
-                os.execv(sys.executable, [sys.executable, "-P", "-m", "slurm_pal.submit.watcher", folder])
+                os.execv(sys.executable, [sys.executable, "-P", "-m", "slurm_pal.submit.watcher", *words])
         finally:
             os._exit(1)
     os.waitpid(child, 0)
+
+
+def inherit(folder: str) -> bool:
+    """Wait until no watcher lives; whether it has left leases. Raises BusyError beside another heir, OSError."""
+    with locked(os.path.join(folder, HEIR_LOCK), "an heir"):
+        descriptor = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        finally:
+            os.close(descriptor)
+    return bool(leases.read_all(folder))
 
 
 def main(argv: list[str]) -> int:
@@ -191,8 +214,14 @@ def main(argv: list[str]) -> int:
     os.umask(0o077)
     folder = os.path.abspath(argv[0])
     os.chdir("/")
+
+    def begin() -> None:
+        with contextlib.suppress(OSError):  # without an heir all is as long as this process lives
+            _spawn(folder, HEIR)
+
     with contextlib.suppress(BusyError, OSError):
-        Watcher(folder, CliClient()).run()
+        if argv[1:] != [HEIR] or inherit(folder):
+            Watcher(folder, CliClient(), begin=begin).run()
     return 0
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import pwd
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ from slurm_pal.submit.lease import heartbeat_fresh
 
 MOVABLE = "pal:job=A;from=x;mov=1;app=1"
 PATIENCE_S = 40.0
+PUBLISH = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "publish", "--every", "0.5"]
 DAEMON = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()"]
 
 
@@ -54,6 +56,7 @@ class Site:
         monkeypatch.setattr(program, "subprocess_runner", lambda timeout_s: self._run)
         monkeypatch.setattr(program, "FILTER_LOOKS_S", 0.0)
         monkeypatch.setattr(program, "LOOK_S", 0.0)
+        monkeypatch.setattr(program, "guard_beside", lambda path: contextlib.nullcontext(lambda word: None))
         gpus = [
             GpuScore(name, k, f"{name}-{k}", "m", {"A": a}, {"A": "v0"}, time.time() - 60, 0.9, ())
             for name, a in (("n0", 1.5), ("n1", 1.0)) for k in range(4)
@@ -430,3 +433,107 @@ def test_a_daemon_takes_its_lists_back_and_tells_json(site: Site) -> None:
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0 and daemon.job(waits).exc == ""
     assert {json.loads(line)["schema"] for line in out.splitlines()} == {"pal.rebalance/1"}
+
+
+# -- what nobody foresaw, and kill -9 ------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the fake Slurm's SlurmUser is root")
+@pytest.mark.parametrize("command", [[*DAEMON, "--daemon", "--act", "--every", "0.5"], PUBLISH])
+def test_a_daemon_outlives_what_nobody_foresaw_and_says_that_it_lives(site: Site, command: list[str]) -> None:
+    """Every fifth command of Slurm raises; a datagram socket stands in for systemd."""
+    daemon = Daemon(site)
+    waits = daemon.submit("-w", "n0", "--gres=gpu:4")
+    (site.folder / "sitecustomize.py").write_text(SABOTAGE)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(site.folder / "notify"))
+        manager.settimeout(PATIENCE_S)
+        env = daemon.env | {"NOTIFY_SOCKET": str(site.folder / "notify"), "PYTHONPATH": str(site.folder)}
+        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            heard = [manager.recv(4096).decode()]
+            while sum(word == "WATCHDOG=1" for word in heard) < 6:
+                heard.append(manager.recv(4096).decode())
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+            process.communicate()
+    assert heard[0] == "READY=1" or "READY=1" in heard
+    assert process.returncode == 0 and "ZeroDivisionError" in err, err
+    assert err.count("ZeroDivisionError") <= 4, "a line for each kind, and not for each tick"
+    assert daemon.job(waits).state == "RUNNING"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the fake Slurm's SlurmUser is root")
+def test_ticks_that_fail_by_faults_of_ours_one_after_the_other_end_the_process(site: Site) -> None:
+    daemon = Daemon(site)
+    (site.folder / "sitecustomize.py").write_text(SABOTAGE.replace("% 5 == 0", "> 12"))
+    process = subprocess.run(
+        [*DAEMON, "--daemon", "--act", "--every", "0.1"], env=daemon.env | {"PYTHONPATH": str(site.folder)},
+        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert process.returncode == 1 and f"{program.MOST_FAILED} ticks in a row" in process.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the fake Slurm's SlurmUser is root")
+def test_one_tick_that_is_killed_leaves_nobody_pinned(site: Site) -> None:
+    site.toml("moves = false\n")
+    daemon = Daemon(site)
+    daemon.submit("-w", "n1", "--gres=gpu:4")
+    daemon.submit("-w", "n0", "--gres=gpu:4")
+    waits = daemon.submit("--gres=gpu:1", "--comment=pal:job=A")
+    env = daemon.env | {"SLURM_PAL_SUBMIT_LEASE_PASS_S": "60"}
+    (site.folder / "sitecustomize.py").write_text(STUCK)
+    process = subprocess.Popen(
+        [*DAEMON, "--once", "--act"], env=env | {"PYTHONPATH": str(site.folder)}, stdout=subprocess.DEVNULL
+    )
+    try:
+        until(lambda: daemon.job(waits).exc == "n0" or process.poll() is not None)
+        assert process.poll() is None
+        process.kill()
+        process.wait()
+        until(lambda: daemon.job(waits).exc == "")
+        until(lambda: not about(str(site.folder / "state")))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def about(path: str) -> list[str]:
+    """Processes with this path in their command line."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as stream:
+            words = stream.read().decode(errors="replace")
+            found += [words] if path in words else []
+    return found
+
+
+SABOTAGE = """
+import slurm_pal.slurm.cli as cli
+real, calls = cli.subprocess_runner, []
+def runner(timeout_s=30.0, environ=None):
+    run = real(timeout_s, environ)
+    def sabotaged(argv, stdin):
+        calls.append(argv)
+        if len(calls) > 6 and len(calls) % 5 == 0:
+            raise ZeroDivisionError("nobody foresaw this")
+        return run(argv, stdin)
+    return sabotaged
+cli.subprocess_runner = runner
+"""
+STUCK = """
+import time
+import slurm_pal.slurm.cli as cli
+real = cli.subprocess_runner
+def runner(timeout_s=30.0, environ=None):
+    run = real(timeout_s, environ)
+    def stuck(argv, stdin):
+        done = run(argv, stdin)
+        if any("ExcNodeList=n" in word for word in argv):
+            time.sleep(600)
+        return done
+    return stuck
+cli.subprocess_runner = runner
+"""
