@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from slurm_pal.allocation import throughputs
 from slurm_pal.allocation.throughputs import Entry, Key, Model
 from slurm_pal.config import Config
+from slurm_pal.errors import DataError
 from slurm_pal.rebalance.claimants import Known, partition_types
 from slurm_pal.rebalance.history import heard, spellings, types_of
 from slurm_pal.rebalance.journal import Journal
@@ -37,8 +38,14 @@ class _Own(Mapping[str, Model]):
             if user not in self._own or not self.left:
                 raise KeyError(user)
             self.left -= 1
-            self._made[user] = throughputs.model(throughputs.merge([*self._tables, self._own[user]]), self._types)
+            self._made[user] = self._model(user)
         return self._made[user]
+
+    def _model(self, user: str) -> Model:
+        try:
+            return throughputs.model(throughputs.merge([*self._tables, self._own[user]]), self._types)
+        except (DataError, ArithmeticError, ValueError):  # what one user's jobs told is to stop nobody else's
+            return throughputs.model(throughputs.merge(self._tables), self._types)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._own)

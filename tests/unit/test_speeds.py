@@ -88,3 +88,34 @@ def test_the_type_of_a_partition_is_its_nodes_unless_the_table_knows_its_name(jo
     assert found.known(moved, NOW_S).type_of["gold"] == "slow"
     speed, _ = claimants.speeds(job(), 1, ["day", "night", "gold"], known)
     assert speed == pytest.approx({"day": 1.0, "night": 2.0, "gold": 4.0})
+
+
+def test_what_one_users_jobs_told_stops_nobody_and_so_many_are_completed_at_once(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = overview(nodes=[node("s0", "slow"), node("f0", "fast")])
+    for number in range(speeds.MOST_AT_ONCE + 1):
+        for name, step_s in (("s0", 3.0), ("f0", 1.0)):
+            key = f"u{number} app 1 A"
+            journal.observe(Observation(key, 2 * number + (name == "f0"), 0, "A", ((name, 0),), 1.0, step_s, NOW_S))
+    found = made(journal, None)
+
+    def ratios() -> list[float]:
+        known, users = found.known(where, NOW_S), [f"u{number}" for number in range(speeds.MOST_AT_ONCE + 1)]
+        told = [claimants.speeds(job(user=user), 1, ["slow", "fast"], known)[0] for user in users]
+        return [speed["fast"] / speed["slow"] for speed in told]
+
+    first, then = ratios(), ratios()
+    assert [round(ratio) for ratio in first] == [3] * speeds.MOST_AT_ONCE + [1]
+    assert [round(ratio) for ratio in then] == [3] * (speeds.MOST_AT_ONCE + 1)
+
+    real = speeds.throughputs.merge
+
+    def merge(tables: list[dict[object, object]]) -> object:
+        if len(tables) > 2:
+            raise DataError("words that nothing can be made of")
+        return real(tables)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(speeds.throughputs, "merge", merge)
+    found = made(journal, None)
+    assert set(ratios()) == {1.0}
