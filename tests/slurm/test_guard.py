@@ -20,7 +20,8 @@ from slurm_pal.rebalance import promise
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.store.lua_table import read_header
 from slurm_pal.store.snapshot import GpuScore, publish
-from slurm_pal.submit.lease import comment
+from slurm_pal.submit import watcher
+from slurm_pal.submit.lease import Lease, comment, confirm
 
 from . import queue_of
 from .conftest import short_directory, skip_without_slurm
@@ -197,6 +198,37 @@ def test_after_a_kill_the_last_pinned_job_is_soon_free(
     if "daemon" not in restarted:
         site.wait(lambda: not promise.made(site.table))
         assert not site.clears() and not os.path.exists(site.snapshot + ".heartbeat")
+
+
+def test_a_watcher_that_is_killed_has_an_heir(site: Site, tmp_path: Path) -> None:
+    site.filled("n1")
+    folder = tmp_path / "leases"
+    folder.mkdir()
+    lock = folder / watcher.LOCK
+    pinned = site.submit("-w", "n1", "--gres=gpu:1")
+    now_s = time.time()
+    made = Lease(pinned, now_s, now_s + 6.0, 0.1, now_s + 60.0, pinned="n1")
+    confirm(str(folder / "new-0.json"), made)
+    watcher.start(str(folder))
+    for _ in range(2):  # the heir is killed as well, and has one of its own
+        site.wait(lambda: len(watchers(folder)) == 2)
+        before = watchers(folder)
+        (first,) = (pid for pid, heir in before.items() if not heir or f"pid {pid}\n" == lock.read_text())
+        os.kill(first, signal.SIGKILL)
+        site.wait(lambda first=first, before=before: len(watchers(folder).keys() - before.keys()) == 1)
+    site.wait(lambda: not site.pinned([pinned]))
+    site.wait(lambda: not watchers(folder))
+
+
+def watchers(folder: Path) -> dict[int, bool]:
+    """Processes that watch a folder of leases -> whether they began as heirs."""
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{name}/cmdline").read_text().split("\0")
+            if str(folder) in words and "slurm_pal.submit.watcher" in words:
+                found[int(name)] = watcher.HEIR in words
+    return found
 
 
 HOSTILE = ("x ArrayJobId=²", "x MinMemoryCPU=.", "pal:job=A;from= pal:it=²;of=9 pal:lease=²;req=@x;exc=n[0-8000000]")
