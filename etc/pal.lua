@@ -734,10 +734,11 @@ local function pal_lines(script)
   return found
 end
 
--- Whether palsub has looked at the job: its word, or the mark of its lease, is in the comment.
+-- Whether palsub has looked at the job: its word, or the mark of its lease, is in the comment. Users who write
+-- the word themselves do not say where the class comes from.
 local function palsub_was_here(comment)
   comment = " " .. start_of(comment)
-  return comment:find("pal:lease=", 1, true) or comment:find(" pal:job=", 1, true)
+  return comment:find("pal:lease=", 1, true) or comment:find(" pal:job=[ABC?];from=")
 end
 
 -- The class that palsub has found, in its word on the job; it looked at more than we can.

@@ -304,6 +304,8 @@ def test_what_palsub_has_found_is_believed(site: Path) -> None:
     seen = run(site, [job(**asked, comment=word) for word in words])[1:]
     assert [step.mark["class"] for step in seen] == ["C", "C", "B", "B"]
     assert [step.mark["why"] for step in seen] == ["palsub", "palsub", "busy", "palsub"]
+    users_own = run(site, [job(**asked, comment="pal:job=A;mov=1")])[1]
+    assert (users_own.mark["class"], users_own.mark["act"]) == ("A", "nodelist")
 
 
 @settings(max_examples=30, deadline=None)
