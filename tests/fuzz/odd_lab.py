@@ -150,7 +150,7 @@ class OddLab:
     """One running lab, with the filter or without it."""
 
     def __init__(self, lab: Lab) -> None:
-        self.lab, self.env = lab, lab.environ()
+        self.lab, self.env, self.client_side = lab, lab.environ(), False
         for name in [name for name in self.env if name.startswith(("SBATCH_", "SLURM_PAL_OFF", "SRUN_", "SALLOC_"))]:
             del self.env[name]
         self.config: Config = load(self.env)
@@ -167,6 +167,7 @@ class OddLab:
 
     def filter_clients(self) -> None:
         """From now on every sbatch, srun and salloc has the client filter."""
+        self.client_side = True
         etc = self.lab.directory("etc")
         Path(etc, "pal.lua").write_bytes((files("slurm_pal") / "etc" / "pal.lua").read_bytes())
         Path(etc, "cli_filter.lua").write_text(CLI_FILTER % (etc, self.log))
@@ -209,7 +210,8 @@ class OddLab:
         self.config.set("filter", "max_age_s", 3600.0, "fuzz")
         overview = self.overview._replace(nodes=tuple(nodes))
         slurm = site(self.client).pairs
-        ahead_s = time.time() + len(self.acts()) + AWAY_S
+        # In slurmctld each submission so far was a second.
+        ahead_s = time.time() + (0 if self.client_side else len(self.acts())) + AWAY_S
         write_table(self.config, overview, snapshot.read(path), ahead_s, "daemon", True, slurm=slurm)
 
     def cancel_all(self) -> None:
