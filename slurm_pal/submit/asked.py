@@ -11,6 +11,8 @@ from slurm_pal.submit.script import Script
 
 _SIGNS = ("gpu", "gres", "exclusive", "tres", "-G")
 _VARIABLES = ("SBATCH_GPUS", "SBATCH_GRES", "SBATCH_EXCLUSIVE", "SBATCH_TRES")
+_LEFT = ("hold", "begin", "dependency", "clusters", "het-group", "test-only")
+"""With these the choice is Slurm's in any case (submit/request.py)."""
 LONGEST_S = 30.0
 
 
@@ -35,5 +37,7 @@ class Asked:
 
 def likely(line: CommandLine, script: Script | None, environment: Mapping[str, str]) -> bool:
     """Whether the job seems to ask for GPUs; a wrong guess costs slurmctld some small requests, or us some ms."""
+    if line.has(*_LEFT):
+        return False
     words = [*(name for name, _ in line.options), *(script.words if script else ())]
     return any(sign in word for word in words for sign in _SIGNS) or any(map(environment.get, _VARIABLES))
