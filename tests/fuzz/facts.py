@@ -33,7 +33,7 @@ from click.testing import CliRunner
 
 from slurm_pal import config as settings
 from slurm_pal.cli.pal import pal
-from slurm_pal.errors import PalError
+from slurm_pal.errors import PalError, SlurmError
 from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.lab.demo import program
@@ -66,6 +66,8 @@ SUBMITTED = (
 )  # fmt: skip
 """No features, licences or reservations: slurmctld refuses any that are not there, and that of 22.05.8 sometimes dies
 of a refused submission (its heap is damaged), with or without us."""
+AWAY = ("Unable to contact", "Zero Bytes", "Connection reset", "Socket timed out", "took too long")
+"""What Slurm's commands say when slurmctld did not answer; nothing is believed then, and that is right."""
 TURN = 8
 """The slow readers are asked after so many rounds, one of them."""
 RECORD = (
@@ -210,7 +212,7 @@ class Fuzzer:
         publish(self._config.snapshot_path)
         self._plain = program("palsub")
         self.violations: list[Violation] = []
-        self.rounds = self.values = self.kept = 0
+        self.rounds = self.values = self.kept = self.away = 0
         self._truth = self._start(count)
         self._extra: list[int] = []
         self._slow: list[Callable[[], None]] = [self._tick, self._gate, self._explain, self._show_nodes, self._submit]
@@ -275,7 +277,7 @@ class Fuzzer:
         argv = ["squeue", "-h", "-a", "-t", "all", "-o", "%A"]
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=clean_environment())
         if done.returncode != 0:
-            raise RuntimeError(done.stderr)
+            raise SlurmError(done.stderr.strip())
         return set(map(int, done.stdout.split()))
 
     def _look(self, who: str, ask: Callable[[], Overview], known: set[int]) -> None:
@@ -372,8 +374,11 @@ class Fuzzer:
     def _try(self, who: str, part: Callable[[], None]) -> None:
         try:
             part()
-        except Exception:  # every one of them is what this program looks for
-            self._violation(who, traceback.format_exc())
+        except Exception as error:  # every one of them is what this program looks for
+            if isinstance(error, SlurmError) and any(word in str(error) for word in AWAY):
+                self.away += 1
+            else:
+                self._violation(who, traceback.format_exc())
 
     def _violation(self, what: str, details: str) -> None:
         self.violations.append(Violation(what, details))
@@ -458,9 +463,13 @@ def main() -> int:
     with a_lab() as (lab, folder):
         fuzzer = Fuzzer(lab, folder, asked.seed, asked.jobs)
         until_s = time.monotonic() + asked.seconds
+        died = False
         try:
             while time.monotonic() < until_s and (asked.rounds is None or fuzzer.rounds < asked.rounds):
                 fuzzer.round()
+        except SlurmError as error:  # of a queue that cannot be listed there is no truth to compare with
+            died = True
+            print(f"round {fuzzer.rounds}: {error}", file=sys.stderr)
         finally:
             fuzzer.end()
     violations = [*found, *fuzzer.violations]
@@ -469,7 +478,7 @@ def main() -> int:
             {
                 "fuzzer": "facts", "inputs": fuzzer.inputs, "seconds": round(time.monotonic() - started_s, 1),
                 "violations": len(violations), "memory_mib": round(memory_mib(), 1), "rounds": fuzzer.rounds,
-                "parsers_alone": alone, "seed": asked.seed,
+                "parsers_alone": alone, "seed": asked.seed, "not_answered": fuzzer.away, "slurmctld_died": died,
             }
         )
     )  # fmt: skip
