@@ -212,13 +212,14 @@ local function parse_node(text)
       found[key] = tonumber(value)
     end
   end
-  return found.gpus and found -- a record that lost a word says nothing
+  return found
 end
 
 local function node_of(t, i)
   if t.nodes[i] == nil then
     local text = t.record["node." .. i]
-    t.nodes[i] = text and parse_node(text) or false
+    local node = text and parse_node(text)
+    t.nodes[i] = node and node.gpus and node or false -- a record that lost a word says nothing
   end
   return t.nodes[i]
 end

@@ -87,7 +87,9 @@ def test_a_claim_is_as_large_as_slurm_says() -> None:
     """What stands in the record behind the user's texts is taken from squeue."""
     words = {"command": "x TresPerNode=gres:gpu:4000", "comment": "TresPerNode=gpu:9"}
     waits = Told(1, state="PENDING", nodes="", req="n0", **words)
-    assert claimed_gpus(seen(waits).values()) == {"n0": 1}
+    (node,) = CliClient(Answers([waits], used=0)).nodes()
+    room = node._replace(cpus=16, memory_mib=64000)
+    assert claimed_gpus(seen(waits).values(), [room], {}) == {"n0": 1}
 
 
 def test_of_many_doubled_ids_a_bounded_number_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ class Place:
         process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None and process.stdout.readline() == "holds\n"
         header = Header(7, int(time.time()), 30.0, "daemon" if "promises" in words else "")
-        lua_table.replace(self.table, lua_table.encode(header, {}))
+        lua_table.replace(self.table, lua_table.encode(header, {}), private=True)
         if "promises" in words:
             beat(self.snapshot, time.time(), 3.0)
         return process
