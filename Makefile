@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # slurm-pal: `make demo` runs the main job, `make test` passes the tests; both set up what they need.
 # Everything Python goes into .venv; everything else comes from Debian's packages.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal admin: put the filters and the plug-in into a site's Slurm, and take them out again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What all click programs share: errors to one line and an exit code, JSON, colour, columns."""
 
 from __future__ import annotations

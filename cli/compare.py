@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal compare: two sweeps against each other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal demo: what `make demo` runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal doctor: what is wrong, and the command that mends it."""
 
 from __future__ import annotations

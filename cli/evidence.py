@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal evidence: the bundle that a vendor asks for when a GPU goes back."""
 
 from __future__ import annotations

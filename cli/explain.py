@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal explain: why a job runs where it runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal lab: a private, real Slurm with emulated GPUs on this machine."""
 
 from __future__ import annotations

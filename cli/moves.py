@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal moves: which running jobs were moved, and what that brought."""
 
 from __future__ import annotations

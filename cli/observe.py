@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal observe: inside a job, see what its GPUs do and how much it suffers from slow ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Files that a command writes where the user said: refused at once where it cannot be, replaced whole."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal: everything one looks at."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal-profile: measure every GPU of the cluster, through Slurm jobs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal-rebalance: retarget what waits, move what runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """palsub: sbatch, on the GPUs that suit the job. The work is in slurm_pal.submit."""
 
 from __future__ import annotations

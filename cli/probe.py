@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal probe: a minute of a script on one GPU, to know its sensitivity class before it runs for days."""
 
 from __future__ import annotations

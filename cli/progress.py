@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal progress and pal ack: what a job says of itself while it runs."""
 
 from __future__ import annotations

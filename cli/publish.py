@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal publish: what the submit filter and the plug-in on the nodes read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the commands that only look at the site read: the snapshot, Slurm's view, the choice of nodes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal heatmap and pal report: the site's GPUs in one picture and on one page."""
 
 from __future__ import annotations

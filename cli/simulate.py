@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal simulate: what a policy would gain on a trace, every cost charged."""
 
 from __future__ import annotations

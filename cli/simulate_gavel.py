@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal simulate --replica gavel: the figures of Gavel's published simulator for its policies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal simulate --list: the tables of names that its options take."""
 
 from __future__ import annotations

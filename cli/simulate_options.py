@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The options of pal simulate, by what they are about."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal simulate --replica blox-pal: the published simulator's figures for its six policies."""
 
 from __future__ import annotations

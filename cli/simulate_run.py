@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Run an experiment with a progress bar, and print and write what it came to.
 
 For pal simulate with any source of jobs: a trace, the generator, or the site itself.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal simulate --site: what this Slurm would gain, from its own nodes, scores and history."""
 
 from __future__ import annotations

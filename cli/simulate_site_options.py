@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The options of pal simulate --site. Light to import: `pal gpus` shares this process's start."""
 
 from __future__ import annotations

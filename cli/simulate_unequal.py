@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal simulate --cluster TYPE:GPUS,...: allocation policies on unequal GPUs, every move charged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Entry points of `pal` and `pal-rebalance`: what must be light is loaded without all the rest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal throughputs: how fast each application is on each type of GPUs, by what is known today."""
 
 from __future__ import annotations

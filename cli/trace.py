@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal trace: look at traces, turn them into our format, draw some, take the names out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Traces from the command line: reader options, and a generator's settings as text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sleep until something is due or a signal asks to end; for the programs that stay."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sphinx configuration: HTML and man pages from the same sources."""
 
 from slurm_pal import __version__

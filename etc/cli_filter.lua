@@ -2,6 +2,7 @@
 -- Logic: pal.lua beside this file. Runs in sbatch, srun and salloc as the user; any failure here
 -- leaves the submission as it was written.
 -- At the end of a site's own filter, one line: pcall(dofile, "/etc/slurm/slurm-pal/cli_filter.lua")
+-- SPDX-License-Identifier: MIT
 
 local HERE = debug.getinfo(1, "S").source:match("^@(.*/)") or "/etc/slurm/"
 local MOST_INSTRUCTIONS = 2e7

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # Install what etc/locked/NAME.txt holds, each file checked by its SHA-256. What is not there as a wheel for this
 # machine is built by the setuptools of etc/locked/build.txt. A Python or machine that the locked versions were not
 # made for gets the newest ones instead, and a line that says so.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # Install the named Debian packages that are missing. Nothing happens, and no right is
 # needed, when all of them are there. A lab starts daemons of its own; those that the
 # packages may start are not used.

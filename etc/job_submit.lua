@@ -2,6 +2,7 @@
 -- Keep this file small: slurmctld does not start when it has a syntax error. It is read again
 -- when its own time changes, so `touch` it after changing pal.lua.
 -- At the end of a site's own filter, one line: pcall(dofile, "/etc/slurm/slurm-pal/job_submit.lua")
+-- SPDX-License-Identifier: MIT
 
 local HERE = debug.getinfo(1, "S").source:match("^@(.*/)") or "/etc/slurm/"
 local MOST_INSTRUCTIONS = 2e7 -- some tenths of a second: slurmctld has no guard against a loop

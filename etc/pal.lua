@@ -5,6 +5,7 @@
 -- writes the table; here a request is read, the answer looked up, and what was given away since
 -- the table was written is remembered. Nothing is executed from the table, no process is started,
 -- and one line of the table is read at most once a second. docs/filter.md has the formats.
+-- SPDX-License-Identifier: MIT
 
 local M = { table_path = "/etc/slurm/pal_table.lua", now = os.time }
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Print requirements of pyproject.toml, one a line, for pip and for `make lock`.
 
 Usage: requirements.py [extra ...]; without arguments what the tests need. `build`: what builds the package, no more.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """AMD devices and their sensors, by the amdsmi package of ROCm, where it is installed.
 
 Names and units are those of the AMD SMI Python reference; a value that a card does not

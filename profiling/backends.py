@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The table of device backends, and how one is chosen."""
 
 from __future__ import annotations

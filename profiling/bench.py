@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a sweep job runs on its node: measure its GPUs and drop one result file.
 
 Run as `python -m slurm_pal.profiling.bench` inside the job, or as `pal-profile bench`.

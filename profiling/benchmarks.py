@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The benchmarks, as a table: what is run, for which sensitivity class, in which unit.
 
 All run on single GPUs, since scores of multi-GPU runs belong to the node. To add one, add

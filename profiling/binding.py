@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where a worker may run, and which GPUs the runtime in it may see.
 
 Both are set in the worker itself, before the device runtime is initialised, and never

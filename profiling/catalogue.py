@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What `pal-profile bench --list` shows: the benchmarks, and the backends usable here."""
 
 from __future__ import annotations

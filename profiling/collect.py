@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The controller's end of a sweep: take the spool in, form classes, publish, sum up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """NVIDIA GPUs measured with CuPy, where the site's Python has it.
 
 Nothing of CuPy is imported before the workers are forked; devices are listed by NVML.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The benchmarks as CuPy work: for each id what is allocated and what one launch does.
 
 Matrix products call cuBLAS (cublasGemmEx) with data and compute type named, so that nothing

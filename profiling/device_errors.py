@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a GPU library raises, as one clear line with the record's flag for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the runner needs of a device: three protocols and the plain data they exchange.
 
 A backend brings kernels and telemetry for one family of devices; the runner, the

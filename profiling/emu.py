@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The emulated device: a GPU with a virtual clock, heat, noise and, if wished, faults.
 
 Real sleeping and real CPU kernels are far too noisy on a shared machine to show a

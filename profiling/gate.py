@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whether a sweep may submit now: the hours of the day, the budget of a day, and users who wait."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How busy memory and pipes of an NVIDIA GPU are, by NVML's GPU performance monitoring (GPM).
 
 Hopper and later, driver 520 and later. NVML counts between two samples of its own making, at least 100 ms apart

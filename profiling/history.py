@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What is known of single GPUs: newest scores and all runs, for display."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the node's processors do beside the measurement, from /proc.
 
 A busy or robbed host slows launches and copies, so the flag `host_noise` spoils class B

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two blocks in flight: the device starts the next block while the host reads the time of the last.
 
 Launches are asynchronous on a GPU. Waiting for a block before the next one is queued would

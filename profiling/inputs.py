@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a benchmark's kernels work on: sizes, read from its `shape`, and the seed of its data."""
 
 from __future__ import annotations

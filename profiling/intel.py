@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Intel devices and their sensors, from sysfs (drivers xe and i915), without a library.
 
 The files are those of the kernel's ABI documents sysfs-driver-intel-xe-hwmon,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sensors of a lab's emulated GPUs in real time: they show the load that `pal lab work` says it is.
 
 The devices of `emu` have a virtual clock of their own and are busy only while they are measured. An

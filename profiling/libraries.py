@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Versions of the libraries that a backend's kernels come from: part of the method."""
 
 from __future__ import annotations

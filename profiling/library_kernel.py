@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One benchmark as a kernel of a GPU library: what PyTorch and CuPy have in common.
 
 A library brings a site, which allocates and takes time, and a table of builders, which say what one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a worker does on its GPU, and the records that come of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Telemetry of a device that tells nothing: classes still form, flags are fewer."""
 
 from __future__ import annotations

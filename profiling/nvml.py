@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """NVIDIA devices and their sensors, by NVML (nvidia-ml-py), without privileges.
 
 All names and units are those of the NVML API reference. Whatever a card, driver or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Beside a job on its first node: what its GPUs do in its first minutes, hence its sensitivity class.
 
 Run as `python -m slurm_pal.profiling.observer` by a job's script (palsub puts it there), or as `pal

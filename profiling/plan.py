@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which nodes a sweep takes, in which order, and why it leaves the others alone. Pure."""
 
 from __future__ import annotations

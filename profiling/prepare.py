@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From settings and a request to a plan, and from a plan to the terms of a sweep."""
 
 from __future__ import annotations

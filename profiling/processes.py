@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who a process on a GPU belongs to, as far as /proc tells an ordinary user."""
 
 from __future__ import annotations

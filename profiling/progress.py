@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How a running sweep is shown: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measurements of a file in place of devices: the same runner, records and scores on known numbers.
 
 The file is a CSV with one matrix-product run per line and the columns uuid, perf (ms per

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a node's job left in the spool, read for the state of a sweep."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """All-reduce in a ring: who sends which chunk to whom, and what waits for what.
 
 The ring algorithm (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009): every device's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Warm-up, measurement and stop rules: the same on every device.
 
 The runner sees a kernel (`run_block(n) -> seconds of device time`) and a watch over the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The sampler: a process of its own that looks at the sensors ten times a second.
 
 A driver call that hangs, or one that costs time, then costs the sampler and not the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What sweeps have cost in the last 24 hours, in GPU-hours, against a budget of a day. Pure.
 
 A job counts with what was expected of it from the moment it is submitted: a budget that

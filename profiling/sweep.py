@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Carry a sweep out: submit one job per node, watch, collect, give up, resume.
 
 What is true stands in Slurm and in the result files; the journal only remembers what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The job that measures one node: its sbatch argv and its script. Pure."""
 
 from __future__ import annotations

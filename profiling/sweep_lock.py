@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One sweep at a time: the lock of a state directory, and who holds it.
 
 flock(2) holds between hosts too where the state directory is shared (NFS since Linux 2.6.12). The lock

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A sweep on disk: its plan, written once, and a journal of what became of each node.
 
 `STATE_DIR/sweeps/<sweep_id>/plan.json` is replaced atomically; `journal.jsonl` only

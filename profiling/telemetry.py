@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sensor samples of a run as the record keeps them: quantiles, duty, and the flags they raise."""
 
 from __future__ import annotations

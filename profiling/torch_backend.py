@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """GPUs measured with PyTorch: one path for CUDA, ROCm and XPU.
 
 PyTorch is no dependency: it is used where the site's Python has it. Importing it and asking

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One pre-LN transformer block, forward and backward, with PyTorch's own functions.
 
     a = x + W_o attention(W_qkv norm(x)),    y = a + W_down gelu(W_up norm(a))

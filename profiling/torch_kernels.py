@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The benchmarks as PyTorch work: for each id what is allocated and what one launch does.
 
 To add one, write a function that gives a `Body` and name it in `BUILDERS`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """PyTorch's devices behind one face: torch.cuda (CUDA and ROCm), torch.xpu, and the processor.
 
 Nothing here touches a device before a kernel is prepared: the workers are forked first.

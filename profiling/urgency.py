@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which nodes are to be measured before their turn, and why. Pure.
 
 A run that departs from a GPU's other runs is not believed before a second one agrees, so its

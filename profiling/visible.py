@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which of the devices that a GPU runtime counts is the one that the management library named."""
 
 from __future__ import annotations

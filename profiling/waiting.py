@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whether a user's job waits for what a sweep would take. Pure."""
 
 from __future__ import annotations

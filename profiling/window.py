@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The hours of the day in which a sweep submits jobs. Site local time; over midnight is allowed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One process per GPU, a barrier or turns before each phase, and a watchdog over all of them.
 
 The parent only forks, waits and kills; all device calls happen in the workers, so a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """root gives its powers up where SlurmUser owns our files: they are to stay SlurmUser's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The nouns of the cluster: nodes and their GPUs, as Slurm shows them.
 
 These are imported by `palsub`, hence NamedTuples and no third-party import.

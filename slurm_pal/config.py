@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal.toml and what overrides it, with the origin of every value.
 
 Order, weakest first: built-in defaults; `pal.toml` beside slurm.conf and

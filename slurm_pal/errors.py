@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One exception tree and the one table of exit codes.
 
 Every error a user may meet derives from `PalError`; its text is a single line

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Files as we write and trust them: replaced atomically, 0644 or 0600, owner checked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Host lists: Slurm's own form, and what an admin types.
 
 `expand` is for whatever Slurm or a user wrote: it knows no groups, runs no program, and looks how

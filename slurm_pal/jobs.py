@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The nouns of a job: what it asks for, and what Slurm says it is doing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Words of ours in a job's comment, beside whatever the user wrote there.
 
 A word is `pal:<key>=<value>;<name>=<value>...` without blanks. The user's own text is never

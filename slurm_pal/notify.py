@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Words to the service manager that started us (sd_notify(3)); without one they go nowhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whole numbers in what Slurm, a user or a file says: ASCII digits and nothing else.
 
 `str.isdigit` also takes "²", which `int` does not, and `int` takes "1_0" and "٣"; and a number of a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Text of users as a terminal may show it: names of jobs, comments, paths and answers of Slurm are data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* sbatch, salloc and srun: options are checked, and may come from the environment. */
 #ifndef PAL_CLIENT_H
 #define PAL_CLIENT_H

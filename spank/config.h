@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The plug-in's arguments in plugstack.conf. */
 #ifndef PAL_CONFIG_H
 #define PAL_CONFIG_H

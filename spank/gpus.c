@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "gpus.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The published scores of GPUs: the file gpus.txt, schema pal.gpus/1.
  *
  *     # pal.gpus/1 epoch=17 written_s=1763712345 cluster=palab

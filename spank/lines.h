@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The lines of an open file, one at a time, in bounded memory. */
 #ifndef PAL_LINES_H
 #define PAL_LINES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The values of our options: which are allowed, and where they came from. Knows nothing of Slurm. */
 #ifndef PAL_OPTIONS_H
 #define PAL_OPTIONS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "order.h"
 
 static bool holds(const struct pal_devices *devices, unsigned number) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Lists of devices, as in CUDA_VISIBLE_DEVICES, and their order by score. */
 #ifndef PAL_ORDER_H
 #define PAL_ORDER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The SPANK plug-in `pal`: options of sbatch, srun and salloc, and the order of the GPUs that a task sees.
  *
  * Here is only what Slurm calls, and in which of its programs: client.c is for sbatch, salloc and srun, task.c for

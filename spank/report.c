@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "report.h"
 
 /* Rounded half up: slowdowns lie near 1, where both forms are exact enough to compare GPUs by. */

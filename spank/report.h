@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What a job is told about its GPUs. */
 #ifndef PAL_REPORT_H
 #define PAL_REPORT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* slurmstepd: what a step and its tasks are told about their GPUs. */
 #ifndef PAL_TASK_H
 #define PAL_TASK_H

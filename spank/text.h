@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Texts of bounded length: nothing here allocates. */
 #ifndef PAL_TEXT_H
 #define PAL_TEXT_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What holds for all tests."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # The tests on a real Slurm, and all unit tests, under the Slurm of three Debian suites.
 #
 # usage: tests/releases.sh [run|clean] [suite ...]      (make test-releases, make clean-releases)

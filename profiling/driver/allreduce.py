@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """All-reduce over the GPUs of a node, driven by one process: copies between neighbours and our own adds.
 
 Who sends what to whom is profiling/ring.py. Each device has one stream, in which it fetches its

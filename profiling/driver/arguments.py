@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The arguments of the kernels, field by field as in the C headers, and how many threads each kernel has."""
 
 from __future__ import annotations

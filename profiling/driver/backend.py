@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """GPUs with nothing but the NVIDIA driver: kernels of our own as PTX, driven through libcuda."""
 
 from __future__ import annotations

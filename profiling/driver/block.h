@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What a transformer block needs beside matrix products: layer norm, softmax
  * and GELU, forward and backward. All in bf16 with sums in fp32; widths are
  * multiples of 2. A row belongs to one block of 256 threads. */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One pre-LN transformer block, forward and backward, of our own kernels.
 
     a = x + attention(norm(x) W_qkv^T) W_out^T,    y = a + gelu(norm(a) W_up^T) W_down^T

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Compare every kernel with a reference: python -m slurm_pal.profiling.driver.check [GPU] [--bench IDS].
 
 Small sizes, the same code as a measurement's; the tests run it on a double of the driver. GPU is

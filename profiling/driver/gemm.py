@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Matrix products: which kernel serves which number format and device, and how it is launched."""
 
 from __future__ import annotations

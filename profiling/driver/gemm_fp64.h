@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* c = a^T b in fp64 on tensor cores: 8 warps make a tile of 128 x 128, each 32
  * x 64 of it.
  *

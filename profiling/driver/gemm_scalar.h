@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* c = a^T b on the ordinary arithmetic units: fp32 everywhere, fp64 where no
  * tensor core does it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Matrix products on tensor cores: bf16, fp16, tf32, with sums in fp32.
  *
  * A block of 4 warps makes a tile of 128 x 128, each warp a quarter of 64 x 64.

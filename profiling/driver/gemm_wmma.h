@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* c = a b^T in fp16 on the tensor cores of compute capability 7: 8 warps make a
  * tile of 128 x 128, each 64 x 32 of it. a[row][k], b[column][k]; lines of 32
  * numbers are 40 apart in shared memory, so that lines lie in different banks.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Make the PTX from the kernels' source: python -m slurm_pal.profiling.driver.generate.
 
 Needs nvcc of CUDA 12 or 13. The files are written beside the source, so run it in a checkout:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One device as a benchmark uses it: its context, and all that is allocated in it until `close`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Kernels of the driver-only backend.
  *
  * Plain C over the few functions of platform.h, so that the tests run the same

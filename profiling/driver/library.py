@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """libcuda by ctypes: the functions that this backend calls, and its errors as DeviceErrors.
 
 Names and types are those of the CUDA driver API reference; a suffix _v2 is the name that

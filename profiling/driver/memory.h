@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Memory bandwidth, the reduction of an all-reduce, and nothing at all. Each
  * thread moves four vectors of 16 bytes, all loads first, so that enough of
  * them are under way. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Seeded N(0,1) numbers, made on the device: nothing is uploaded, and number i
  * of a seed is always the same.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Number formats, vectors of 16 bytes, and the arguments of a matrix product.
  */
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the kernels need of a GPU, under names that say what it does.
  *
  * The kernels are plain C over these few functions. Tests compile the same

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The kernels as PTX: which file suits a device, and whether it was made of the present source."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the kernels should give, in numpy and fp64: for `check` and the tests, never for a measurement."""
 
 from __future__ import annotations

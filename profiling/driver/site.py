@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where a benchmark is built: its devices, arrays filled by seeded numbers, and what one launch is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory, host link and launch: the benchmarks that move bytes or do nothing."""
 
 from __future__ import annotations

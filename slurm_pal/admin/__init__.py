@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Installing the filters and the plug-in beside a slurm.conf: plan, apply, undo, status.
 
 The plan is made by pure functions from the texts of the files (`plan`); `site` reads

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Carrying out a plan: backups, atomic replacement, and all of it back when a step fails."""
 
 from __future__ import annotations

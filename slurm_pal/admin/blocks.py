@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The marked block: all that we ever write into a file of the site, and how it comes out again.
 
 A line of the site that had to make way stands in the block behind `pal-was: `, byte for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Slurm's own opinion of files that are not in force yet.
 
 `sbatch --version` with SLURM_CONF at a candidate asks no controller, yet it parses

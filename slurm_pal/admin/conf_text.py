@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """slurm.conf as Slurm reads it: which statement of a key is in force, and on which line of which file.
 
 Seen on 22.05.8: a key given twice is no error, the last one counts; `#` ends a line before

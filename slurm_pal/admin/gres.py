@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gres.conf: GPU types whose order makes Slurm hand a job the wrong devices.
 
 CUDA_VISIBLE_DEVICES counts positions in Slurm's list (seen on 22.05.8): with types that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A site's own job_submit.lua or cli_filter.lua: how ours is called from it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What to do to which file, decided from what a site has. Pure: the files were read by `site`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The Lua files that slurm-pal ships, and the parts of an installation."""
 
 from __future__ import annotations

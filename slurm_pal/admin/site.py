@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a site has: the files around its slurm.conf, read once, and whether they are to be trusted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What of an installation is in force: one item for each thing that has to be right."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The files by which systemd or cron start ticks and sweeps, filled in for a site."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The heterogeneity-agnostic twin of a problem: the same one, told that all columns are alike."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """AlloX: the waiting jobs queue on the free GPUs so that the mean completion time is least (EuroSys'20, gavel.md 2)."""
 
 from __future__ import annotations

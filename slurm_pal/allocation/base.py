@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What all exact policies share: which shares are variables, the rows that bound them, and shares from a solution."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What no schedule can beat: lower bounds on the makespan and on completion times, with free moves."""
 
 from __future__ import annotations

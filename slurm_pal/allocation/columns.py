@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Columns = partition x {packed, spread} x variability class, for any policy that is a linear program (gavel.md 15.3).
 
 Every partition with V variability classes, best first, has 2 V columns: V packed ones, then

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Estimates for the entries of a throughput table that nobody has measured (gavel.md 5 does so for pairs).
 
 All numbers are natural logarithms of throughputs. Rows are applications at a number of GPUs,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whole columns for whole jobs, one job after the other: FIFO and shortest job first (gavel.md 2)."""
 
 from __future__ import annotations

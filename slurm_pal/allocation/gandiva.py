@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Gandiva as Gavel's authors compare with it: random pairs where the cluster is too small (gavel.md 2)."""
 
 from __future__ import annotations

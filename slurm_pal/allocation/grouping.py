@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Jobs that a program cannot tell apart become one row of it (gavel.md 10.1)."""
 
 from __future__ import annotations

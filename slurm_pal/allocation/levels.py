@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The highest level that all jobs can reach together: max-min, makespan and finish-time fairness (gavel.md 10).
 
 The three ask for the same thing: raise one number, the level, on which the throughput that a

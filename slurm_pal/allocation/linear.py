@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Linear programs, straight to HiGHS: arrays in, arrays out."""
 
 from __future__ import annotations

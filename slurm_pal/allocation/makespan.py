@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The least makespan of the jobs at hand (gavel.md 2 and 10.2)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Max-min fairness (least attained service), exactly, over groups of equal jobs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Space sharing where jobs of one kind differ: makespan and finish-time fairness with pairs (gavel.md 6).
 
 Jobs with different work cannot be one row of the program. But whom a job shares its GPUs with

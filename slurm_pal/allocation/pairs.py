@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Space sharing: two jobs of equal scale on the same GPUs, by groups of equal jobs (gavel.md 6 and 10.4).
 
 The published programs have one row for each pair of jobs. Jobs that a program cannot tell

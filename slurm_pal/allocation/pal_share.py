@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`pal-share`: which job runs on which column now, every move charged.
 
 Completion times first: a job counts by what its steps are worth (worth.py). The makespan is

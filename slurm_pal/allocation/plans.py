@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The cheapest way for every job to reach a throughput, at given prices of the columns.
 
 With prices, the jobs of an allocation problem come apart: each one mixes at most two columns,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The allocation policies by name; adding one is one row."""
 
 from __future__ import annotations

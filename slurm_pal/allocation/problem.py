@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What an allocation policy decides on, and its answer: jobs x columns, as arrays (Gavel, OSDI'20, section 3).
 
 A column is one kind of GPUs: a partition, or a part of one (packed or spread, variability

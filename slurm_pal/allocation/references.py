@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Shares that look at no throughput: what the policies are measured against (gavel.md 1 and 2)."""
 
 from __future__ import annotations

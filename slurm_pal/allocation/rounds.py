@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The published round mechanism: who runs in the next round, and on which GPUs (Gavel, OSDI'20, section 5; gavel.md 4).
 
 A queue has k rows: jobs, and pairs of jobs that share their GPUs. Shares say how much of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a policy leaves open, spent on throughput without moving jobs about (gavel.md 15.1, 15.2 and 15.5).
 
 Max-min, makespan and finish-time fairness fix the least that each job gets, and leave the rest

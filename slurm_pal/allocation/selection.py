@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which jobs run now, as whole gangs: the set with the highest reward that fits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Policies for a scheduler that stops no job: where each job belongs, as shares of time. A row is a policy.
 
 The LP policies are followed by the second stage, since what they leave open would change from

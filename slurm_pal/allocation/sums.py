@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The largest sum of values over shares: as one program, or by prices where there are many groups.
 
 With prices for the capacities, every group takes the column in which its value exceeds the

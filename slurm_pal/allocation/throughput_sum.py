@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Policies that maximise a sum over jobs: throughput, throughput for money, with deadlines (gavel.md 2 and 8)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What is known of throughputs, by application, number of GPUs and type of GPUs, and estimates for the rest.
 
 A type is whatever the caller calls one: a GRES type or a partition. Errors are relative standard

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Water filling: fairness at every level, not only at the lowest, within and between entities (gavel.md 3 and 10.5).
 
 All jobs rise together, each at its own pace. Where one can rise no more, it is frozen at its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What one step of each job is worth, from the order in which jobs end.
 
 In the best preemptive schedule for the sum of (weighted) completion times, a step of a job keeps one value for

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """A private, real Slurm on this machine with emulated GPUs."""

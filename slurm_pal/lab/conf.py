@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The configuration files of a lab, as texts: pure functions of a `Spec`.
 
 Only keys that 22.05 knows and later releases still read: one key that a release does

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Starting a lab's daemons, all slurmds at once, and waiting until every node is idle."""
 
 from __future__ import annotations

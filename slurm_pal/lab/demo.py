@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The demonstration: the same jobs once with sbatch and once with palsub, on a live Slurm.
 
 Every step is a command that a user could type, run as its own process; the outcome is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The one directory a lab lives in: its paths, whether it may be used, and its removal.
 
 Directory names reach slurm.conf and gres.conf, where some characters mean something

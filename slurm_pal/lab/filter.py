@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What `pal lab up --filter` adds to a lab: the submit filter, and the SPANK plug-in where it can be built."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Emulated GPUs: the hidden truth of a lab, which only measurement should find out.
 
 Each (node, index) slot of a lab holds one GPU with a UUID, a model and a true

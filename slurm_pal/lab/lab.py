@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A lab: one private, real Slurm (munged, slurmctld, N slurmds) in one directory.
 
     with Lab.up("/tmp/lab", nodes=8, gpus=4, seed=1) as lab:

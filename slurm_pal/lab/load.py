@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the emulated GPUs of a lab are doing just now, for whoever plays their sensors.
 
 `pal lab work` says so in one small file for each GPU beside the registry, and takes it away at

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A block of free TCP ports for slurmctld and the slurmds of one lab."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which processes belong to a lab, and how to end those and no others.
 
 A process is known by its pid and its start time (proc(5), /proc/PID/stat field 22),

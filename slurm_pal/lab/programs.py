@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which programs a lab needs, where they are, and which Slurm they are."""
 
 from __future__ import annotations

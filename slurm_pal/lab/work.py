@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A job's payload for a lab: it takes as long as the GPUs it was really given say.
 
 run time = asked seconds x largest true slowdown of its GPUs for the sensitivity class

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Place one job: pure functions from a view of the free GPUs to a placement.
 
 Adding a rule is one module and one row here. A module has `preferences(view, rule)`, what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The nodes a job may go to, in the order of one preference.
 
 A preference says of each node how many GPUs the job may use and how much the rule likes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Class fit, the default: pack first, and let class fit decide where packing does not care.
 
 On a scheduler that does not move jobs, taking the best GPU anywhere breaks up nodes and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The list of (locality, variability) products that PAL walks (SC'24, arXiv 2408.11919)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a job's shape needs: fixed counts per node, or a total to be spread; and how it is met."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which GPUs of a cluster are free, kept up to date, and a placement of one job on them.
 
 For whoever places many jobs: the tick and the simulator. Standard library only, like all

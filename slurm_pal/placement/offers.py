@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From Slurm's state and the snapshot to the view that the placement rules see."""
 
 from __future__ import annotations

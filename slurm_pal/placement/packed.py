@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Packed: the node with the fewest GPUs left over, scores ignored (Tiresias-like)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """PAL: walk the (locality, variability) products in ascending order (SC'24, arXiv 2408.11919)."""
 
 from __future__ import annotations

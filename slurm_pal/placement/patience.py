@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How long waiting for better GPUs can pay."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What plain Slurm would pick, so that a decision can say what it changed.
 
 Seen on select/cons_tres (22.05) and tested on a live slurmctld: the nodes that can hold

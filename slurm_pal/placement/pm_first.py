@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """PM-First: the best GPUs first, blind to nodes (PAL, SC'24)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Candidates that are kept between jobs: a heap for each number of GPUs that was ever asked for."""
 
 from __future__ import annotations

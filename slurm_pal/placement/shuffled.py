@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Random: any node that fits, by the seed in the rule (a baseline, not a recommendation)."""
 
 from __future__ import annotations

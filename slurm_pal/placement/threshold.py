@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Threshold, then pack: among GPUs nearly as good as the best attainable set, the fewest nodes.
 
 A design that was compared and not kept (docs/placement.md): it takes the *worst* GPUs that

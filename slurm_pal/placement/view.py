@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a placement rule sees: free GPUs and their slowdowns for one job, as plain arrays.
 
 No numpy: palsub uses the same code, and at 10,000 GPUs a decision in the standard

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Jobs whose data makes our code raise: set aside, so that the work goes on for all others.
 
 One mechanism for all parts of a tick. A part gets the cluster; where it raises what nobody foresaw, the

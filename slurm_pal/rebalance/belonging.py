@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How much of whose time belongs in which partition: Slurm's state and throughputs into an allocation policy. Pure.
 
 Columns are partition x {packed, spread} x variability class (allocation/columns.py), so a job that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Moves that are booked in one plan: what was found for each job, and whether fewer moves would do as well."""
 
 from __future__ import annotations

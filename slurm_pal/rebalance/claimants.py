@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who takes part in sharing out partitions: jobs as Slurm shows them, with their throughputs. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Running jobs that another of their user's partitions would suit better: which, and by how much. Pure.
 
 While a job runs Slurm shows the partition it runs in, and not its user's list. That is known of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a tick would do: Slurm's state, the scores and the journal in, wishes and planned moves out.
 
 Nothing is done here. What is read and remembered is the pace of the jobs, see `pace`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The log of the tick: one JSON object in each line, and a line for the journal of the system beside it."""
 
 from __future__ import annotations

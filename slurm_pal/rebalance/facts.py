@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What is known of a job beyond Slurm's own fields: whether it is ours to steer, its class, whether it may be moved.
 
 It stands in words on the job itself: palsub's `pal:job=` in the comment, the submit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The lease guard: when whoever promised to take lists back is gone, however it went, this takes them back.
 
     pal-rebalance --guard                       the service

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Throughputs of past runs, from what their jobs told of their steps (`pal progress`). Pure.
 
 What a job tells is its user's word. So a job name is an application of its own for each user,

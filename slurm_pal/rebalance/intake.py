@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """New measurements: from the spool into the database, and published."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The journal: what the tick has begun, so that a killed tick is finished or undone by the next one.
 
 One SQLite file with one writer, on the controller's local disk. A step of a move is on disk before

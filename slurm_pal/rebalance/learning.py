@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What running jobs teach: their own pace, GPUs that became slow since they were measured, what moves brought.
 
 Pure. A time factor is (slowdown x locality), 1.0 for median GPUs of one node. The `predicted` of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Leases that stand on the jobs themselves: which are over, and what puts the user's own lists back.
 
 The submit filter (in the admin comment) and palsub (in the comment) leave a mark beside a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Node levers: class features for --prefer, and weights for the default order of all jobs.
 
 Both are lost when slurmctld reads its configuration anew (scontrol(1), reconfigure), and so are

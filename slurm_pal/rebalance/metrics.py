@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the tick saw, as a textfile for the Prometheus node exporter (its --collector.textfile.directory)."""
 
 from __future__ import annotations

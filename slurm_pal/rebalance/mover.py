@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Moves under way, carried out step by step: journal first, then one order to Slurm.
 
 No clock and no sleep: the caller calls `step` now and then, as long as it says that moves are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which running jobs are worth moving onto GPUs that are free now: pure planning.
 
 A job's new place is chosen by the same rule as a start, so a move never breaks up nodes

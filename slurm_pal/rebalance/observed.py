@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What observers said of their jobs, taken from the jobs' comments into the labels of their users.
 
 The tick and the publisher have every running job's comment before them anyway. Whose job it is Slurm

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who goes first among the jobs that may start now without delaying the reserved one.
 
 EASY backfill gives the first job of the queue a reservation and lets any other start that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How the running jobs do, from their own words (`pal progress`) at this tick and the ones before."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Partitions as an allocation policy shares them out: wishes of one tick, and where running jobs might go.
 
 What is decided is in `belonging` (who belongs where), `sharing` (what to do about pending jobs)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where the tick keeps its journal and its log, and which journal this user may read."""
 
 from __future__ import annotations

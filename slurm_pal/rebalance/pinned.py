@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Lists of ours that stand on pending jobs, whoever set them, and what puts the users' own back. Pure but for reading.
 
 Those of palsub and the submit filter are told by their marks on the jobs; those of the tick and of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which running jobs to move now, and where to: the plan of one tick. Pure.
 
 The rule that places a job at its start chooses where it would go, and the test whether that pays

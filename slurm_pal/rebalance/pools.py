@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Pools: the nodes of a partition with free GPUs of one type, as a job without wishes of its own sees them."""
 
 from __future__ import annotations

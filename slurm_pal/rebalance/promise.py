@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who promises to take lists back: a lock that dies with its process, and a file that outlives it.
 
 A publisher that stays holds PATH.lock (PATH is the filter's table). As long as lists may stand on jobs

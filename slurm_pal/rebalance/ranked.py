@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Nodes in the order of a placement rule, for each number of GPUs and however many were given away meanwhile."""
 
 from __future__ import annotations

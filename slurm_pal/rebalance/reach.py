@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How good a running job's GPUs could become at the very best, without trying it out.
 
 Nearly all running jobs are where they are best off. A bound that is cheap and never

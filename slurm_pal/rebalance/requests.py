@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a job in Slurm asks for, from the key=value pairs of `scontrol show job -d`.
 
 The pairs are put back into words of sbatch and read by the same code as a submission, so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which node lists pending jobs should bear until the next tick: pure, by the same policy as palsub.
 
 Two lists, both hard for Slurm and hence leases. ReqNodeList names GPUs that are free at

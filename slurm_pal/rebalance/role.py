@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What this process may do on this cluster, by who runs it (scontrol(1), sacctmgr(1))."""
 
 from __future__ import annotations

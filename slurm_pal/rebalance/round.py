@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The steps of one round of the publisher: ask Slurm once, take leases back, write what the filter reads.
 
 The caller has the loop, the clock and the log; each step stands alone, so that one that

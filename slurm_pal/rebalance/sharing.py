@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """In which of its user's partitions a pending job should wait for a start: pure, by effective throughput.
 
 A job that may run in several partitions has a list of them. An allocation policy says how much

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the tick knows of throughputs: the site's table and past runs, kept while both stay as they are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Standing answers: for every request of a simple kind, the nodes it should go to now, best first.
 
 The submit filter runs inside slurmctld and can neither ask Slurm nor weigh nodes. It looks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The jobs that a tick may steer: those that palsub or the submit filter saw, told apart by what can be done.
 
 Pure: what Slurm shows and what the journal remembers in, nouns of the planners out.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What to do next for one journalled move of a running job. Pure: the job as it is now decides.
 
     planned -> [signalling] -> requeueing -> targeting -> [clearing | freeing] -> over

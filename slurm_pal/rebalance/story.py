@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The story of a job in its admin comment: the last things the tick did, for the job's owner to read.
 
 One word for each, beside whatever else stands there:

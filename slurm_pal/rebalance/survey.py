@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The cluster as a planner of moves sees it: which GPUs are free, and where each running job may go.
 
 Built once for a tick. What a job may use is a partition of the occupancy made for it; jobs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Standing answers as records of the filter's table (store/lua_table.py has the file)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One tick: look once, say what would be better, and do it where that is wanted and allowed.
 
 The caller has the loop and the clock. The order is that of the price: what is free comes

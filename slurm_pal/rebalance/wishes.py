@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Wishes of the tick into Slurm: each journalled, then one update of one job."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """Tables for people; read only."""

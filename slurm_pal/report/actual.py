@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a job was really given: the GPUs that Slurm names, and what is known of them."""
 
 from __future__ import annotations

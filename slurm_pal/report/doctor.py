@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What of Slurm, settings, data, clock and permissions is wrong, and the command that mends it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What all our pictures share: matplotlib's objects with our settings, no window, no global figure.
 
 The same data gives the same bytes on one machine: no dates, ids from a fixed salt, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The bundle that a vendor asks for when a GPU goes back: what was measured, and how its peers do.
 
 Everything is made from records alone. No user, no job and no other GPU is named in it: peers are

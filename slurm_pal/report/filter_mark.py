@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the submit filter decided about a job, from the mark that it left on the job itself."""
 
 from __future__ import annotations

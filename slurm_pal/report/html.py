@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What our HTML pages share: one file with everything in it, no script, no request."""
 
 from __future__ import annotations

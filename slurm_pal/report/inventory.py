@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every GPU and every node as `pal gpus` and `pal nodes` show them.
 
 Slurm says which GPUs exist and run; the snapshot says what they deliver. Either may be

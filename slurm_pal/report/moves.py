@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Moves of running jobs, for people and programs: predicted against observed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The story of one job: what was decided when it was submitted, and each lease and move since."""
 
 from __future__ import annotations

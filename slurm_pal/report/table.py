@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Columns of text, as sinfo prints them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Throughputs in force, for people and programs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One tick for people and for programs: what it would do or did, and why the rest stays as it is."""
 
 from __future__ import annotations

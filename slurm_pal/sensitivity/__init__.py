@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """Which sensitivity class a job belongs to."""

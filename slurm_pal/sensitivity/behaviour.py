@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From the telemetry of a job's GPUs to its sensitivity class. Pure; standard library only.
 
 A job that is held back by the power cap runs at the clock that its GPU's silicon allows: class A. One

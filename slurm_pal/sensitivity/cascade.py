@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which sensitivity class a job gets: sources in the order of their cost, until one is sure enough.
 
 word       what the user said (an option, a variable, a line of the script)

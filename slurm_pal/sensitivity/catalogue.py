@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Known applications and their sensitivity classes; a site adds its own under [apps] in pal.toml.
 
 A: compute-bound, B: mixed, C: memory-bound or otherwise insensitive. Sources: the

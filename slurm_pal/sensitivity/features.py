@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a job script shows of its work: programs, models, imports, launchers. Pure, and light to import.
 
 Every hit adds weights (of the logarithm of odds) to the three classes; the confidence is the

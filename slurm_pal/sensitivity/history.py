@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the jobs of one user were measured to be, by job name and by script. Pure.
 
 A label changes only when `RELABEL` jobs in a row were measured alike with a confidence of at

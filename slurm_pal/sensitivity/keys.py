@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Under which keys the jobs of a user are remembered: by the job's name and by its script. Pure, and lightest of all.
 
 Checksums, not cryptographic digests: only keys of the same user stand beside them, and nobody reads a name

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The word that an observer puts into the comment of its job, `pal:obs=`.
 
 Slurm lets only a job's owner change its comment, so whoever reads the word knows whose it is

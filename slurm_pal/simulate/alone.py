@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How fast a job would be alone on the empty cluster: no placement can make it faster."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Load that goes on after the last job of a trace, so that its end is not an empty cluster."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """EASY backfill: the reservation of a blocked job, and whether another may start before it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An experiment: the same trace under several policies, seed by seed, and what it takes to explain the gain.
 
 Every seed draws a profile, a background stream and moved submissions from random streams

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A trace made to fit a virtual cluster: partitions, jobs that are too wide, submissions moved by seed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The virtual cluster: nodes, GPUs, how slow they really are, and how slow they are believed to be."""
 
 from __future__ import annotations

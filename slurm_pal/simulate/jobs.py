@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A job inside a replay: waiting or running, and the work it has done."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Any file that --throughputs takes, in one form: throughputs by application, GPUs and type of GPUs.
 
 Two kinds: the site's own table (store/throughputs.py) and a table as Gavel has it (throughput_file.py),

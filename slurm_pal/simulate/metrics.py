@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What one replay comes to, in numbers: completion times, use of the cluster, and the quiet metrics.
 
 Completion times of one replay are noisy (a changed start early on moves everything after

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Other names of policies and queues, so that one command line means the same in both modes."""
 
 from __future__ import annotations

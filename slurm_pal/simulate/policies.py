@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The policies that a replay can follow: adding one is one row (and one file, where it needs a new rule)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Many runs side by side: a pool of processes, progress while they run, and an end on request."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How slow the GPUs of the virtual cluster are: where their slowdowns come from, as rows of a table.
 
 A source draws a `Profile` for a cluster by seed: one slowdown per class and GPU, 1.0 being

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who is first in line: the queues as rows of a table.
 
 A key is ascending; ties fall to the earlier submission. Keys see the pending job, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Replay one trace on a virtual cluster under one policy: an event loop with a clock of its own."""
 
 from __future__ import annotations

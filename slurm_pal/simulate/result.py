@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a replay gives: one outcome per job, and how full the cluster was."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The published round: everybody who runs is placed anew, as if moves were free."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the scheduler believes of the GPUs: the truth, or what an old, noisy, incomplete sweep says of it."""
 
 from __future__ import annotations

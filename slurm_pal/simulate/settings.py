@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a replay assumes; every cost is here and is printed with the result."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """This site as a virtual cluster: Slurm's nodes and partitions, and the published scores of their GPUs.
 
 The virtual cluster knows no GPU types. So each (partition, type) is a partition of its own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A site's history on the site as it is now: each job of it on nodes that there are, or left out with a reason."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Plain Slurm, palsub, and palsub with the tick, on one site's history: the replays behind `pal simulate --site`."""
 
 from __future__ import annotations

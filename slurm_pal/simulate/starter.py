@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which pending jobs start now, and on which GPUs: the queue, EASY backfill and the policy together."""
 
 from __future__ import annotations

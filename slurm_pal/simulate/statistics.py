@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Is one policy better than another? Ratios over pairs of runs, with 95 % intervals.
 
 Two runs with the same queue and seed meet the same jobs on the same GPUs; only the policy

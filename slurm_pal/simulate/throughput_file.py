@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Throughput tables as Gavel has them: steps per second of a model on so many GPUs of a type.
 
 Two forms: the JSON of its simulator, with pairs of jobs that share GPUs, and a flat CSV

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What is replayed: the jobs of a trace, and the rows of it that could not be used."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Gangs on columns of unequal GPUs, from arrivals to the last end, with every move charged.
 
 An event loop: jobs come and end at their own times, and after each such event, and at least

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Policies side by side on unequal GPUs, seed by seed; work for pool.run_all."""
 
 from __future__ import annotations

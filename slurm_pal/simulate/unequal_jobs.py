@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Any trace as jobs on unequal GPUs: steps to do, and a throughput on each type of the cluster.
 
 A Gavel trace counts steps. Other traces have run times: steps are run time x throughput on the

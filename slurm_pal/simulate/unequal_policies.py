@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Policies for unequal GPUs with moves charged, by name; adding one is one row.
 
 pal-share, pal-share+steady    ours, with and without moves of running jobs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Policies that stop no job: a queue in order of arrival with EASY backfill, each job with a list of columns.
 
 `Listed` gives all jobs the same list, as a user of stock Slurm would who names all partitions.

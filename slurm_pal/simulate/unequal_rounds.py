@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An allocation policy in the published rounds (gavel.md 4), for jobs whose moves are charged.
 
 Shares are computed anew when a job came or went, and only after RESET_S. Each round gives the GPUs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The virtual cluster's layout: which nodes there are, how many GPUs each has, and partitions."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """Everything that talks to Slurm, behind the `SlurmClient` protocol."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The history of a cluster from its accounting database, row by row as sacct prints it."""
 
 from __future__ import annotations

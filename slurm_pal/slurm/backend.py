@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which backend asks Slurm, by the setting slurm.backend."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command-line backend: scontrol, squeue, sbatch and scancel (22.05 and later)."""
 
 from __future__ import annotations

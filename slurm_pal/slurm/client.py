@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The `SlurmClient` protocol: all that slurm-pal asks of Slurm, and nothing else.
 
 Backends: `slurm.cli.CliClient` (scontrol, squeue, sbatch; works on 22.05 and later;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A runner that counts what Slurm is asked and told, since both cost slurmctld time."""
 
 from __future__ import annotations

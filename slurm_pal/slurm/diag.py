@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whether slurmctld is too busy to be bothered, by sdiag(1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A small Slurm in memory that speaks through Slurm's own commands and text forms.
 
 `CliClient(FakeSlurm(...))` is the fake backend of the unit tests. Programs that start

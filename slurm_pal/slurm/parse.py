@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Slurm's one-line text forms (`scontrol -o`) into nouns.
 
 The text form is the cheapest that every release from 22.05 on prints, and the one in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The pyslurm backend (extra `[pyslurm]`): nodes and jobs through libslurm, out of process.
 
 Everything that changes a job, and whatever pyslurm does not tell, goes through the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The child process of the pyslurm backend: print nodes or jobs as JSON and exit.
 
 libslurm ends its process when slurm.conf is missing, so pyslurm never enters ours.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The two commands that show nodes, partitions and jobs, started at the same time. Imports little: see palsub."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Slurm's releases: which are known here, and since when they differ in what we ask or write.
 
 The one place for such differences; what holds for all releases, or reads either form

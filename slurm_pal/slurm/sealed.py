@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which records of `scontrol show job -d -o` are slurmctld's own, and what they say.
 
 GPU indexes stand nowhere else, and there between texts of users, who may write line ends and what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Slurm's states in one place. A state we do not know is UNKNOWN, never a crash.
 
 Names from squeue(1) and sinfo(1), releases 22.05 to 26.05.

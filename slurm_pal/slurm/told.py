@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What squeue shows of each job: every text in a field of its own, which no user can end.
 
 A field of `squeue --Format` may be followed by any text. Here it is a word that is drawn anew for

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """SQLite with one writer, and the published snapshot that everybody reads."""

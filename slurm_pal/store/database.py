@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The database of all records: one SQLite file, STATE_DIR/pal.db, with one writer.
 
 It is an index over result files that are kept as well: every record is stored as the line

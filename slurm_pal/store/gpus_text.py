@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gpus.txt (pal.gpus/1): the scores of all GPUs as plain text, for the plug-in on the nodes.
 
     # pal.gpus/1 epoch=17 written_s=1763712345 cluster=palab

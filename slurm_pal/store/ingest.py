@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From the spool to the database: result files that sweep jobs dropped by rename.
 
 SPOOL/incoming/<sweep_id>.<node>.jsonl is written as *.tmp and renamed, so a file under its

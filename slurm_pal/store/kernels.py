@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where the sweep's own kernels lie on each GPU model: what a job's telemetry is compared with.
 
 The three classes have kernels of known bound (a dense matrix product, a transformer block, a memory

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Labels of measured jobs, one small file for each user: FOLDER/<uid>.jsonl, one key a line.
 
 A site's folder stands beside the snapshot and is written by the tick or the publisher, a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The table of the submit filter (pal.table/1): a Lua file that is read as data, line by line.
 
     return { ["schema"] = "pal.table/1", ["epoch"] = "1763712345678", ... ["clears"] = "daemon",

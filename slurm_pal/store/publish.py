@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From the database to the snapshot: classify all records and replace the file if that changes it."""
 
 from __future__ import annotations

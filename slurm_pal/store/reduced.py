@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The sweeps as publication wants them: one number per GPU, benchmark and sweep, kept beside the records.
 
 To read the records of half a year again for every publication costs minutes on thousands of nodes, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The published snapshot: what every reader needs of every GPU, in one small file.
 
 One header line of JSON (schema first), the columns as little-endian arrays, the names as

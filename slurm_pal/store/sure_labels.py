@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Labels that are sure enough, of all users, as records of the submit filter's table (docs/filter.md).
 
     ["label.1000"] = "nf1978775bb67ae93=A:0.970 ..."    one user: KEY=CLASS:CONFIDENCE, the newest first

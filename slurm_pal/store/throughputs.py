@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The site's own table of throughputs: CSV, or JSON where the name ends in .json.
 
     application,gpus,type,steps_per_s,relative_error,count,measured

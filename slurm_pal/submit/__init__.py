@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """palsub: read a submission, decide, hand it to sbatch."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """palsub's command line: our words taken out, sbatch's understood but not touched.
 
 sbatch reads its options with getopt_long and stops at the first word that is none

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Slurm is asked before palsub has imported what reads the answer: Slurm works while Python imports."""
 
 from __future__ import annotations

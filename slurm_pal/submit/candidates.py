@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The nodes that a request permits and that could start it now: everything AND-ed, nothing overridden."""
 
 from __future__ import annotations

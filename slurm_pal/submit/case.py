@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One submission before its judgement, and the decision that comes of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A checkpoint on demand: the job's script goes to sbatch inside `wrapper.sh`, which takes SIGUSR1.
 
 The wrapper begins with the script's own directives, so that sbatch reads the same options,

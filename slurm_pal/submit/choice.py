@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """palsub's own words: what --pal-* asks for, and which sensitivity class a job gets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The part of sbatch's --constraint language that can be judged per node.
 
 Names joined by `&` or by `|`, with parentheses. Counts (`a*2`), matching sets

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Decide where a submission should go: a pure function of the request and what is known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The record of one decision: written at submission, told again by `pal explain`."""
 
 from __future__ import annotations

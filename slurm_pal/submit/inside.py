@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a running job says of itself in its own comment: how far it is, and that a checkpoint is written.
 
 Whoever submitted a job may change its comment while it runs (scontrol(1), update). Each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What is known of a submission's sensitivity: the stages of the cascade that speak before the job exists.
 
 Read on the submit path, so: two small files of labels, the script that is in memory anyway, and

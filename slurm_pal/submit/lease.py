@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Leases: hard words on a pending job that somebody must take back.
 
 Two clearers. The **watcher** of the user reads lease files in his state folder. A

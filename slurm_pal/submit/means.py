@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The three means of steering: a node list, an exclusion, a preference.
 
 A node list and an exclusion are hard for Slurm, so both are leases: used only when

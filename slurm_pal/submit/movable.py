@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Jobs that may be moved while they run: what their users ask for, and the word on the job that says so."""
 
 from __future__ import annotations

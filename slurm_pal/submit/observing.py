@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An observer beside the job: one command before the first command of the job's own script.
 
 sbatch gets a copy of the script in which that command stands on the line of the script's own first

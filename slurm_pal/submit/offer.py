@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An offer: GPUs that a job could be given now, with what is known of them."""
 
 from __future__ import annotations

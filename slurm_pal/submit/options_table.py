@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """sbatch's options as data: which take an argument, and what their short forms mean.
 
 From sbatch(1) and `sbatch --help` of releases 22.05 to 26.05; the 22.05 rows were

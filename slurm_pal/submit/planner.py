@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From a command line and its script to a plan: the words to add, the record, the lease."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A probe: the user's own script as a short job on one GPU, under an observer. Pure but for reading the script.
 
 Whatever in the script or on the command line asks for more than that, or for another time, is left out of

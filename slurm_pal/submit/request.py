@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a submission asks for, as far as it bears on the choice of GPUs.
 
 sbatch's precedence: command line, then SBATCH_* variables, then #SBATCH lines.

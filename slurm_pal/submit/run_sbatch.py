@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Run the real sbatch as if it had been called itself, listening for the job id.
 
 stdin is sbatch's own. stdout goes through a pipe, or a terminal pair where it is a

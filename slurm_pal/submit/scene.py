@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How a request's shape may be read on a set of nodes: the views that a placement rule is asked about."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The job script as sbatch will see it, read without disturbing what sbatch reads.
 
 sbatch's own rules (sbatch(1), and measured on 22.05): directives stand before the first

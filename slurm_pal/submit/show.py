@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How palsub shows a decision: as lines, as JSON, as the command it would run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where palsub keeps what it must remember: under $XDG_STATE_HOME, one folder for each cluster."""
 
 from __future__ import annotations

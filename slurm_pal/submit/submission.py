@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One submission from command line to sbatch. Whatever fails on our side ends in plain sbatch."""
 
 from __future__ import annotations

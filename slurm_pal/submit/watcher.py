@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The user's watcher: takes leases back from jobs that have not started when waiting no longer pays.
 
 One process for each user and cluster, started detached by palsub, gone when no lease is

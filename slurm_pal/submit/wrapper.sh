@@ -1,5 +1,6 @@
 #!/bin/bash
 #@HEADER@
+# SPDX-License-Identifier: MIT
 # shellcheck disable=SC2317 # traps call what seems to be called by nobody
 # == palsub --pal-checkpoint: this part keeps the job movable; the job's own script stands below ==
 # It runs that script, makes a checkpoint when the batch shell gets SIGUSR1, and then says so in the

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """From measurements to variability classes: records -> slowdowns -> classes."""

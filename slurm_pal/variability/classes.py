@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Variability classes of one group: how many, where, and who is in which.
 
 The choice is made once and then held: a GPU changes class only when its score has

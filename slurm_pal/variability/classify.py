@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From all records to the standing of every GPU: a pure fold over the sweeps in time order.
 
 Nothing is carried over from an earlier call: the history, the held classes and their

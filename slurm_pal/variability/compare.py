@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two sweeps against each other, GPU by GPU: before and after a maintenance, a driver, a firmware. Pure.
 
 Each GPU is its own control: what counts is the ratio of its times, after to before, above 1

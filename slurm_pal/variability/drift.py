@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What happened to a GPU's level over its history: steps, drifts, transients.
 
 Steps and transients come from the mechanism that decides which runs are believed

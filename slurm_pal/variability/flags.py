@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Flags and outliers: what records tell about a GPU besides its slowdown.
 
 Nothing here drains anything. A slow GPU is right for an insensitive job; a flag says

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The score of one GPU over time: EWMA in log space, with jumps believed only when they repeat.
 
 Public data show slow single runs (up to 2.8x) of GPUs whose other runs are healthy. So a

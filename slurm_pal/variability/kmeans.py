@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Exact k-means in one dimension, and its silhouette.
 
 Dynamic programming on sorted values finds the best partition, so there is no seed and

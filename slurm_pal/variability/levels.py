@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One list of classes v0, v1, ... per sensitivity class, from the classes of all its groups.
 
 Readers see one number per GPU and sensitivity class, which indexes one list of levels;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rows of one kind as columns: what thousands of GPUs told in one sweep, in a few bytes each.
 
 As tuples the observations of 40,000 GPUs and ten benchmarks take hundreds of megabytes, most of them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The constants of scoring and classifying, as one table of data.
 
 Shares are relative times: 0.01 is 1 %. The reasons are in docs/measuring.md.

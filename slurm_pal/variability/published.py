@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The binning of PAL (SC'24, arXiv 2408.11919), as intended and as its artifact does it.
 
 Input is one relative iteration time per GPU; the result is a binned slowdown `sf` per

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The record: one line of JSON for each GPU x benchmark x run, kept for ever.
 
 Written on the node by `pal-profile bench`, read by `ingest`. Units are in the names.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which GPU is in which slot: a GPU is its UUID, and lives where it was last seen.
 
 A partition of a GPU (MIG, key "PARENT/PROFILE") is in no slot. Its record bears the index that the whole

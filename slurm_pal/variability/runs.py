@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From records to observations: one number per GPU, benchmark and sweep.
 
 Everything that decides whether two numbers may be compared is in `Group`; everything

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Slowdowns: each GPU against the median GPU of its group, and what age does to them.
 
 slowdown = time on this GPU / median time over the group's GPUs; 1.0 is the median GPU,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How much GPUs differ, and how well a run repeats: the figures by which a benchmark is judged.
 
 A benchmark is a fingerprint of GPUs when the spread between GPUs is far above the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """When the method of a benchmark changes: who stands for the GPUs that are not measured again yet.
 
 A new driver is a new method, and its numbers do not compare with the old ones. Until all GPUs are measured again,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Type and text checks of a record that came over a shared directory.
 
 `records.from_json` checks the structure and the values that are divided by; here every

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* One function per room of the plug-in; then the whole of it against a Slurm of our own. */
 #include <fcntl.h>
 #include <slurm/slurm.h>

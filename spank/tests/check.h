@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the tests share: checks that count, and a stream of random numbers that is the same on every run. */
 #ifndef PAL_CHECK_H
 #define PAL_CHECK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Random inputs against what must hold for every input. Half of them are valid ones with a few bytes changed. */
 #include <slurm/slurm.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* main ROUNDS [SEED]: all cases, then ROUNDS random inputs. */
 #include <fcntl.h>
 #include <stdio.h>

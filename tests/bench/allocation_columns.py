@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What locality and variability columns add, what the second stage saves in moves, and how both scale.
 
 Usage: allocation_columns.py [ablation|moves|scaling] [--seeds N]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CPU time of the exact allocation policies against the same programs in cvxpy, solved by ECOS.
 
 Usage: allocation_solvers.py [--data DIR] [--policies ...] [--sizes ...] [--packed-up-to M] [--json | --wide]

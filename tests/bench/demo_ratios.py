@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Mean completion under palsub over that under sbatch, on several labs: figures for docs/benchmarks.md.
 
 Usage: demo_ratios.py [--seeds N]. Each seed is one run of `pal demo`: one lab, the same

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How well steps, drifts and transients are told apart: against known truth, and on public time series.
 
     python -P tests/bench/drift_detection.py [--gpus N] [--data FOLDER] [--json]

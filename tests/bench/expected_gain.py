@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the rules gain on an average lab: mean true slowdown over plain Slurm's, without running anything.
 
 Usage: expected_gain.py [--labs N]. Draws N labs of 8 x 4 emulated GPUs, gives the

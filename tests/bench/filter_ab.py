@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The same jobs on one lab with and without the submit filter: completion, and whether waiting paid.
 
     python tests/bench/filter_ab.py [--jobs 200] [--load 0.8] [--seeds 1 2] [--json]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the submit filter costs slurmctld: submissions per second and server time, bare against filter.
 
     python tests/bench/filter_cost.py [--nodes 1000] [--blocks 20] [--block 100] [--array] [--plugin]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A great many submissions through the filter: slurmctld must live, and refuse nothing on our account.
 
     python tests/bench/filter_soak.py [--count 100000] [--clients 4] [--seed 1] [--json]

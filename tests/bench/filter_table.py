@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Size of the filter's table, and what writing and reading it takes.
 
     python tests/bench/filter_table.py [--sizes 1000 10000] [--busy 0.02 0.7] [--labels 10000] [--script 1000]

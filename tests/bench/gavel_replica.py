@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The replica of Gavel's simulator against the figures of the published one.
 
 Usage: gavel_replica.py DATA [PATTERN]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What palsub costs over sbatch: wall time and memory, on one controller, interleaved pairs.
 
     python tests/bench/palsub_cost.py [--nodes 8 256] [--pairs 60] [--json]

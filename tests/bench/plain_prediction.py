@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How often the prediction of plain Slurm names the GPUs that Slurm then gives.
 
 Usage: plain_prediction.py [--seeds N] [--steps N]. On a lab of 8 x 4 GPUs: random

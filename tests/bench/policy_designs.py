@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Designs of a policy against backfilled packing in real mode: tables of docs/benchmarks.md and docs/placement.md.
 
 Usage: policy_designs.py DATA [--seeds N] [--jobs N] [--policies ...] [--scenarios ...]

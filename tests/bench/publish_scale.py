@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a publication costs in time and memory, by the number of nodes: records of sweeps every two weeks for 180 days.
 
     python tests/bench/publish_scale.py [--nodes 125 250 500] [--benchmarks 11]

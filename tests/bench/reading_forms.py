@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the ways to read nodes and jobs from a real slurmctld cost: time of each command, size of its answer.
 
     python tests/bench/reading_forms.py [--nodes 1000] [--pending 5000] [--repeats 5]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The same jobs on one real Slurm four times: plain, palsub, with retargeting, with moves; and the simulator beside it.
 
     python tests/bench/rebalance_ab.py [--jobs 300] [--nodes 64] [--load 0.9] [--seed 1] [--arms plain,palsub,...]

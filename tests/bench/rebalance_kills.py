@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal-rebalance killed with SIGKILL over and over while it moves jobs on a real Slurm: nothing may be lost.
 
     python tests/bench/rebalance_kills.py [--kills 1000] [--nodes 8] [--seed 1] [--numbers 80] [--kinds a,b]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What one tick of pal-rebalance costs on a large cluster: time, memory, questions to Slurm.
 
     python tests/bench/rebalance_tick.py [--nodes 1000] [--gpus 4] [--pending 5000] [--repeats 3] [--advise]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CPU time of replica mode: a whole run of workload 7, and one placement round at 64 to 1,024 GPUs.
 
 Usage: replica_cost.py [--data DIR] [--repeats N]. DIR holds traces/ and profiles/ of the artefact (default:

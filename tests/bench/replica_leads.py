@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The published setting and what a round scheduler with free moves could gain: tables of docs/reproduction.md.
 
 Usage: replica_leads.py DATA

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the commands that read all records cost in CPU time and memory, by the number of nodes: the report, its page.
 
     python tests/bench/report_scale.py [--nodes 25 100 250] [--sweeps 12] [--benchmarks 11]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the sampler of a GPU costs: CPU time per second at 10 Hz, of a look at NVML with and without its performance
 monitoring (GPM), and of an empty look.
 

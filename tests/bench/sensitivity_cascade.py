@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How often each stage of the sensitivity cascade decides, how often it is right, and what it costs.
 
     python tests/bench/sensitivity_cascade.py [--applications 300] [--seed 1] [--data DIR] [--json]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How `pal simulate` grows: CPU time and memory of one replay for growing traces and clusters.
 
 Usage: simulate_scale.py [--jobs N,N,..] [--gpus N,N,..] [--policies NAME,..] [--queue NAME] [--load X] [--seed N]

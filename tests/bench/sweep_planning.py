@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a sweep costs the machine that runs it, by the number of nodes: planning, looks at the queue, its loop.
 
     python tests/bench/sweep_planning.py [--nodes 500 5000]

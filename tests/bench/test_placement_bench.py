@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One placement decision at 1,000 and 10,000 GPUs: `make bench`, figures in docs/benchmarks.md."""
 
 from __future__ import annotations

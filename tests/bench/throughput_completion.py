@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What completion makes of Gavel's throughput table with gaps, and what its errors cost.
 
 Usage: throughput_completion.py [--data DIR] [--seeds N] [--jobs M]. DIR holds throughputs_null.csv (default:

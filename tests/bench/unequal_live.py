@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Three partitions of unequal GPUs on one real Slurm: plain sbatch with a list of partitions, and an allocation policy.
 
     python tests/bench/unequal_live.py [--jobs 200] [--load 1.0] [--seed 1] [--arms plain,pal-share,gavel:max-min]

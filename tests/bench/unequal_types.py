@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`pal-share` on Gavel's traces: completion time and makespan with charged moves, against bounds and published figures.
 
 Usage: unequal_types.py [--data DIR] [--only TEXT] [--seeds N] [--move-cost S]. Prints four tables:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What all fuzzers share: hostile bytes, the loop over inputs, and the line of JSON at its end.
 
 A fuzzer is a program: `python tests/fuzz/NAME.py [--seconds N | --inputs N] [--seed S] [--first I]`. Input number I

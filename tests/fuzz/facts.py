@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Hostile texts in real jobs, and everything of ours that reads them: is what is believed still what is true?
 
     python tests/fuzz/facts.py [--seconds 60] [--seed 1] [--jobs 400]

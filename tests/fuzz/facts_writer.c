@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Writes texts into jobs of a real slurmctld, as a program of a user's own could: no command looks at them first.
  *
  * Each line on stdin is one request: `update JOBID FIELD=HEX ...` or `submit FIELD=HEX ...`; each is answered by a line

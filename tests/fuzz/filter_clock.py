@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Hostile submissions to the filter, with a clock: how long it takes, and what others feel of it.
 
     python tests/fuzz/filter_clock.py --seconds 600 --seed 1

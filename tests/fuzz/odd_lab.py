@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A lab with nodes and partitions of all sorts, in which nothing starts: for fuzzers that submit and read verdicts.
 
 A held job is left alone by the filter, so jobs are kept from starting by a scheduler that does not run.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fuzzes the SPANK plug-in: spank/tests/fuzz.c with the address and undefined-behaviour sanitizers.
 
 The program has its own random numbers. Inputs come in rounds, round I of seed S with the seed S + I; `--first` counts

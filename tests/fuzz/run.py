@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Run every fuzzer of this folder, one after the other, and print a table: `make fuzz SECONDS=600`.
 
 Each file here with a `main` is one; its contract is in docs/architecture.md. The seconds are shared out evenly. The

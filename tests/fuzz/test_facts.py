@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The fuzzer of facts for some rounds with a fixed seed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A short run of the fuzzer with a clock: it fails by what the filter does, not by how long it takes."""
 
 from __future__ import annotations

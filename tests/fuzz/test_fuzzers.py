@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Each fuzzer for some seconds, with a fixed seed and number of inputs; and the program that runs them all."""
 
 from __future__ import annotations

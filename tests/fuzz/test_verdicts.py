@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A short run of the fuzzer that compares the verdicts of two slurmctlds."""
 
 from __future__ import annotations

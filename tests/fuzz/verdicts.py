@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The same random requests to a slurmctld with the filter and to one without: the verdicts must be the same.
 
     python tests/fuzz/verdicts.py --seconds 600 --seed 1 [--inputs 10000]

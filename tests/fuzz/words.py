@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fuzzes what reads users' words: comments, command lines, scripts, host lists, settings, result files.
 
 Whatever is in them, nothing is raised but errors of ours, and what palsub hands on is what it was given.

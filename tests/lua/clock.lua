@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: MIT
 -- Hostile submissions to the submit filter outside Slurm, made here by a seed: how much it works on each.
 --     lua5.1 clock.lua PAL.LUA NODES MODE SEED COUNT SECONDS
 -- MODE count: instructions. MODE bytes: bytes looked at or made by the functions of the string library, whose work

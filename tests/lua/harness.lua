@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: MIT
 -- Runs a submit filter outside Slurm: lua5.1 harness.lua FILTER < scenario, which is a Lua table.
 -- Prints what happened as lines of "index<TAB>key<TAB>value"; "-" is the index of the log.
 

@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: MIT
 -- How long the submit filter works: lua5.1 timing.lua FILTER NODES UID < script. Prints ms of the first
 -- call, which reads the table, and of one of a thousand later ones that are looked up but not pinned.
 

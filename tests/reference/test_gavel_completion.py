@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Gavel's throughput table with gaps: how well they are filled, and whether the stated errors hold.
 
 The data is read from $PAL_REFERENCE_DATA, or from ../shared/data beside the checkout.

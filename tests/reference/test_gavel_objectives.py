@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Optima of the allocation policies against the values given with the reference data (gavel.md 14).
 
 The files are read from $PAL_REFERENCE_DATA, or from ../shared/data beside the checkout.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Packed max-min on the instances of solve_objectives.csv: optima that other programs found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The replica of Gavel's simulator against the figures of the published one, seed 0 (gavel.md 13 and 14).
 
 The files are read from $PAL_REFERENCE_DATA, or from ../shared/data beside the checkout. Shipped and

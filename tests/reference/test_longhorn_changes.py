@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Public measurements over 41 days in which nothing is known to have happened: few events, few changes.
 
 The files are read from $PAL_REFERENCE_DATA, or from ../shared/data beside the checkout.

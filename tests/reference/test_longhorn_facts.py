@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The figures of docs/measuring.md from the public measurements they were computed from.
 
 The files are read from $PAL_REFERENCE_DATA, or from ../shared/data beside the checkout.

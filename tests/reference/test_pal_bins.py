@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """PAL's bins and L x V lists against the files that its artifact wrote (blox-pal, branch artifact).
 
 The files are read from $PAL_REFERENCE_DATA, or from ../shared/data beside the checkout.

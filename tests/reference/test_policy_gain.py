@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Our policy against backfilled packing on the published traces and profiles, with moves charged.
 
 Ten pairs each, with seeds that the tables of docs/benchmarks.md do not single out: far from

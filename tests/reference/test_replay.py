@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measuring as it is done, on devices whose truth is known: the public V100 runs, replayed and emulated.
 
 The files are read from $PAL_REFERENCE_DATA, or from ../shared/data beside the checkout.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Replica mode against what the artefact of PAL wrote, and against the studies made with it (pal.md 5 to 8).
 
 The files are read from $PAL_REFERENCE_DATA, or from ../shared/data beside the checkout.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The published traces as read by `pal simulate`: sizes and GPU-hours of the data's own description.
 
 The files are read from $PAL_REFERENCE_DATA, or from ../shared/data beside the checkout.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Allocation policies in real mode with free moves come near Gavel's published figures; charged, they fall behind ours.
 
 The data is read from $PAL_REFERENCE_DATA, or from ../shared/data beside the checkout.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Real Slurm for tests: one small lab for all of a session, and places for labs of a test's own."""
 
 from __future__ import annotations

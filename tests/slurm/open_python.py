@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A Python with slurm_pal that other accounts can run: this one where they can, else a copy of it.
 
 A Python below a home of mode 0700, or a checkout that others cannot enter, is of no use to them. Then

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A lab with partitions of its own, and a site whose tick shares them out."""
 
 from __future__ import annotations

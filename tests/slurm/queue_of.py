@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A real Slurm's queue, for tests: until a job is as it should be, and until all is over."""
 
 from __future__ import annotations

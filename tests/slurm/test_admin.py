@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal admin on a real Slurm: install, use, status, uninstall; and what Slurm refuses is not installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The same bodies on the fake Slurm and on a real one: what slurm-pal relies on holds on both."""
 
 from __future__ import annotations

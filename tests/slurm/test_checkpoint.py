@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Checkpoints on a real Slurm: a job is signalled, acknowledges, is requeued, and goes on where it was."""
 
 from __future__ import annotations

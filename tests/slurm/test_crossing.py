@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Running jobs into another partition of their users', on a real Slurm: never left pinned to it by what goes wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The demonstration from end to end on a real Slurm, with three short jobs instead of twelve long ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attacks by texts on jobs of a real Slurm: what they did before is told with each; now nothing comes of them."""
 
 from __future__ import annotations

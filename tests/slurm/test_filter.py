@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The submit filter inside a real slurmctld: every way of submitting, faults of the table, leases and their end."""
 
 from __future__ import annotations

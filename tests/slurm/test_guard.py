@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """kill -9 of everything of ours while jobs are pinned, on a real Slurm: the pins end by themselves."""
 
 from __future__ import annotations

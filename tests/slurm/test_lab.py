@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Labs on a real Slurm: up, use, down, and down after everything that can happen to a lab."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Class features and weights on a real Slurm: set, wiped by a reconfigure, set again, of use, and withdrawn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Moves on a real Slurm: to the target and back out of trouble, whoever interferes and wherever the mover dies."""
 
 from __future__ import annotations

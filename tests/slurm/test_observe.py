@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Observers and probes on a real Slurm: a job is seen at work, its class is kept, and the next one is given it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """palsub on a real Slurm: what it prints is what sbatch prints, and jobs start where it says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Partitions shared out by an allocation policy on a real Slurm: jobs wait where they belong, and never for long."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal publish on a real Slurm: leases end on time, and a stopped publisher promises nothing."""
 
 from __future__ import annotations

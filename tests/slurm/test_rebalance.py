@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal-rebalance on a real Slurm: jobs move to better GPUs, wait where that pays, and are never left pinned."""
 
 from __future__ import annotations

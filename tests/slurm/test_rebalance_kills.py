@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal-rebalance killed with SIGKILL while it moves jobs: the short form of tests/bench/rebalance_kills.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal simulate --site on a real Slurm: its nodes and partitions, its scores, and its missing accounting."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The SPANK plug-in in sbatch, srun, salloc and slurmstepd of a real Slurm."""
 
 from __future__ import annotations

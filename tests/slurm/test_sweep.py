@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal-profile on a real Slurm: measure, interrupt, resume, cancel, lose a node."""
 
 from __future__ import annotations

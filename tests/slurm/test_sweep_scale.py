@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A long sweep on a real Slurm: it makes room for users, outlives slurmctld, and is useful before its end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two ordinary users and the site on a real Slurm: nobody sees, moves or slows the jobs of somebody else through us."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The programs of the allocation policies as their definitions have them, in cvxpy, and random instances.
 
 Slow and plain on purpose: one row of shares for each job, no grouping, no scaling, another solver.

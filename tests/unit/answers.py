@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Slurm's answers about jobs whose users wrote whatever they liked: scontrol's records and squeue's fields."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Small clusters for tests of placement and replay: seeded slowdowns, and views made from scratch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CuPy without a GPU: arrays of numpy, streams that do their work later, cuBLAS in float64.
 
 It keeps CUDA's rules where a mistake would hurt: an event is recorded only in a stream of its own

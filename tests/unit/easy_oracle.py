@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A second simulator, slow and simple: first come, first served with EASY backfill, packed placement, no moves.
 
 Written from the description alone, to be compared with the engine finish by finish:

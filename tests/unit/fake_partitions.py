@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The fake Slurm with several partitions: a job's list of them can be changed while it waits, and not while it runs."""
 
 from __future__ import annotations

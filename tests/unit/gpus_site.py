@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A made-up site for the tests of pictures and reports: GPUs with known slowdowns, sensors, and two sweeps."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Reading our HTML pages in tests: a strict parser, and a browser where there is one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Run the Lua filters outside Slurm, with jobs as slurmctld shows them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A stand-in for the pynvml module: GPUs whose answers a test writes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A stand-in for libnvidia-ml.so.1 with two GPUs, so that the ctypes layer of
  * nvidia-ml-py is exercised: symbols, argument order and structures are those
  * of the NVML API reference.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Small random problems with pairs, and their optima by the published program: one row per job and per pair of jobs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Made-up sites of several partitions: Slurm's state, scores and throughputs, without Slurm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Root passes every permission check, so tests of permissions step down for a moment."""
 
 from __future__ import annotations

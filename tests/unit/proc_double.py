@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A small /proc of a test's making."""
 
 from __future__ import annotations

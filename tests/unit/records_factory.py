@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Synthetic records for tests: a cluster with known true slowdowns, measured with known noise."""
 
 from __future__ import annotations

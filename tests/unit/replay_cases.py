@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Small clusters, jobs and replays for the tests of the engine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Synthetic replays for tests: seeded outcomes of known shape, without running a simulator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Clusters with running jobs for tests of moves: Slurm's view, scores, and what planners want to know of jobs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Streams of a GPU without the GPU: work is queued, and done in any order that waiting allows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal admin: plans from texts, blocks that come out again, and the files that are written."""
 
 from __future__ import annotations

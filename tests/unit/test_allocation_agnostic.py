@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The agnostic twin of a problem."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """AlloX: heads of the queues, running jobs keep their GPU, and the same choice as on the published full matrix."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Lower bounds: by hand, against each other, and below what schedules reach."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Columns = partition x {packed, spread} x variability class: speeds and rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion of throughput tables: what is recovered, what is left alone, and what the errors are worth."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """FIFO, FIFO by performance, shortest job first, and FIFO with pairs."""
 
 from __future__ import annotations

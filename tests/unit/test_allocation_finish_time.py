@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Finish-time fairness: against the convex program of its definition."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Gandiva: equal time, random pairs of equal scale that last while they pay."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Class grouping and the rows that all exact policies share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The thin layer over the solver: triplets in any order, changes between solves, what it says when it fails."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Makespan, and the search by prices behind it, whose every answer is proved by its prices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Max-min fairness: against the plain program, and where there is no room or no job."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Makespan and finish-time fairness with pairs against the published programs with a row per pair of jobs."""
 
 from __future__ import annotations

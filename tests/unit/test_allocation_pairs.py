@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Programs over groups of pairs against the published ones with a row per pair of jobs, on another solver."""
 
 from __future__ import annotations

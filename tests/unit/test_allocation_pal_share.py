@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`pal-share`: who runs where, why, and what it promises."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a problem is checked for, and shares that follow from it alone."""
 
 from __future__ import annotations

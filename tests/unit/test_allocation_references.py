@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Reference shares: within the cluster, and what they are by hand."""
 
 from __future__ import annotations

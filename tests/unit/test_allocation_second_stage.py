@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The second stage: floors kept, what is left spent on throughput, moves priced."""
 
 from __future__ import annotations

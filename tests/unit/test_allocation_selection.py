@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whole gangs: what is chosen fits, and nothing worth more does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Policies for a scheduler that stops no job."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Policies that maximise a sum, and deadlines with slack."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The throughput table: merging of sources, and a throughput for every job on every type."""
 
 from __future__ import annotations

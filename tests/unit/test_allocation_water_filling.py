@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Water filling against the definition, carried out with one program per job and level by another solver."""
 
 from __future__ import annotations

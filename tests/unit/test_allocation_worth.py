@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Values of steps: Smith's rule, comparative advantage, and an optimal sharing at every moment."""
 
 from __future__ import annotations

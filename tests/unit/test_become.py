@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """root gives its powers up before it touches files that are SlurmUser's, and only then."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Slurm's state and throughputs as an allocation problem, and its shares by partition."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The checkpoint wrapper: sbatch reads the same options, the script runs as it would alone, checkpoints are told."""
 
 from __future__ import annotations

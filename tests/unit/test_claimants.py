@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which jobs take part in sharing out partitions, and with which throughputs."""
 
 from __future__ import annotations

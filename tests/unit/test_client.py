@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command-line backend on the fake Slurm, and its behaviour when Slurm fails."""
 
 from __future__ import annotations

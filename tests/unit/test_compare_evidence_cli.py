@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`pal compare` and `pal evidence` as a user meets them."""
 
 from __future__ import annotations

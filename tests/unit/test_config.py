@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Settings: layers, origins, and bad values that say what is allowed."""
 
 from __future__ import annotations

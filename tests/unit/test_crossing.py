@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which running jobs another of their users' partitions suits better, and which of them a tick moves there."""
 
 from __future__ import annotations

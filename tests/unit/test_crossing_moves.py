@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Moves into another partition on the fake Slurm: no crash, user or fault leaves a job pinned to it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The CuPy backend on a double of CuPy (cupy_double.py): numbers, order of streams, memory, errors."""
 
 from __future__ import annotations

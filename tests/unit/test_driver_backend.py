@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The driver-only backend against a double of libcuda: what it runs, what it says, what it gives back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Numerics of every kernel, run on the host from the source that the PTX is made of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The PTX that ships: made of the present source, readable by old drivers, and as the Python side thinks."""
 
 from __future__ import annotations

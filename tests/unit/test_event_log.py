@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The log of the tick: whole lines, found again after a rotation, and never in the way."""
 
 from __future__ import annotations

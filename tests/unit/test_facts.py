@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Facts and users' texts in Slurm's answers: whatever a user writes, nobody else's job or node changes by it.
 
 Each of these texts once made GPUs busy, slow or somebody else's, ended the daemon, or ran a program.

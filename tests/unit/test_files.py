@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Files as we write and trust them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The submit filter in Lua: what it reads of a job, what it writes, and that it never does harm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What users write cannot hold the filter up, and it leaves every job the nodes that Slurm could give it."""
 
 from __future__ import annotations

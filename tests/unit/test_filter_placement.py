@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The filter sends jobs where the placement rule would: Lua with a published table against the rule itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Gavel's traces and throughput tables: what is read, and the line for each kind of bad input."""
 
 from __future__ import annotations

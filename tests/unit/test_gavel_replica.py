@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The loop of Gavel's simulator on traces of a few jobs, worked out by hand, and its command line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The published round mechanism on queues of a few rows, and what must hold on any."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """NVML's performance monitoring on scripted GPUs: what is told of it, and when it is given up."""
 
 from __future__ import annotations

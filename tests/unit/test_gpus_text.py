@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """gpus.txt: what the plug-in on the nodes reads."""
 
 from __future__ import annotations

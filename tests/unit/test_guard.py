@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The lease guard without Slurm: it wakes when a publisher is gone, however it went, and at no other time."""
 
 from __future__ import annotations

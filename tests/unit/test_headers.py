@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every source file says under which licence it stands, where tools look for that (SPDX)."""
 
 from __future__ import annotations

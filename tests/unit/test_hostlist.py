@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The fast path and ClusterShell agree; what we fold, Slurm can read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The journal: what it keeps through kills and full disks, who may write it, and what it says when it cannot."""
 
 from __future__ import annotations

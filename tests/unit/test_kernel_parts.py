@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the kernels of all libraries share: blocks in flight, sizes and seeds, the ring, errors, versions."""
 
 from __future__ import annotations

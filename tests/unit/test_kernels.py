@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where the sweep's own kernels lie, from its records."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The commands of `pal lab` that need no running Slurm: what they print and refuse."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A lab's directory, its configuration files, its ports and its programs: all without a Slurm."""
 
 from __future__ import annotations

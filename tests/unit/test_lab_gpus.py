@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Emulated GPUs: the drawn population, the registry file, tables of one's own, faults and swaps."""
 
 from __future__ import annotations

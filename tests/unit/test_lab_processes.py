@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which processes are a lab's, and that no other is ever signalled."""
 
 from __future__ import annotations

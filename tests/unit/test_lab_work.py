@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The payload `pal lab work`: which GPUs it counts, how long it takes, how it ends."""
 
 from __future__ import annotations

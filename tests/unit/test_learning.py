@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What jobs and moves teach: pace, GPUs that became slow, what predictions are worth."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Leases by the marks on jobs: when they end, what is put back, and whom a mark can hurt (only its own job)."""
 
 from __future__ import annotations

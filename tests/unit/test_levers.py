@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Class features and weights: ours are set, changed and withdrawn, those of others stay."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The locked versions: all that pyproject.toml asks for, each with the SHA-256 of its files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The filter's table: what is written is read back, by us and by Lua, and nothing else is believed."""
 
 from __future__ import annotations

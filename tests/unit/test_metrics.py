@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The Prometheus textfile: what stands in it, and that it stays small."""
 
 from __future__ import annotations

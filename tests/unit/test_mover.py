@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Moves on the fake Slurm: what each step does, and that no crash, user or fault leaves a job lost or pinned."""
 
 from __future__ import annotations

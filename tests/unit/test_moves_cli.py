@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal moves and the story in pal explain: from the journal that one may read, and from the words on one's own jobs."""
 
 from __future__ import annotations

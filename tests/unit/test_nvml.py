@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """NVIDIA telemetry on scripted GPUs behind a stand-in for pynvml."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """NVIDIA telemetry through the real nvidia-ml-py, over a library in C that stands in for the driver's."""
 
 from __future__ import annotations

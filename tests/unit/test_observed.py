@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The observer's word in a job's comment, and what the tick makes of it."""
 
 from __future__ import annotations

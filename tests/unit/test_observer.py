@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The observer: what it looks at, when it speaks, when it ends; and the sensors of a lab."""
 
 from __future__ import annotations

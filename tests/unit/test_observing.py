@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An observer put into a job's script: the script runs as if it were not there."""
 
 from __future__ import annotations

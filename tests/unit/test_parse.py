@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Parsers against what three releases of Slurm really printed (tests/data)."""
 
 from __future__ import annotations

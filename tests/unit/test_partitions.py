@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Partitions shared out end to end, on made-up states of Slurm: what is wished, and what becomes of other lists."""
 
 from __future__ import annotations

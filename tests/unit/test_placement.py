@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Placement rules on small clusters where the right answer is plain to see."""
 
 from __future__ import annotations

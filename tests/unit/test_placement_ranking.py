@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What is kept between jobs answers as a look at every node does, whatever happened in between."""
 
 from __future__ import annotations

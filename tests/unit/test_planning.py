@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which running jobs one tick moves, and where to."""
 
 from __future__ import annotations

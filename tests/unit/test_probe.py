@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A probe: what it takes from the user's script and what it leaves out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """bench on a node: workers, barrier, watchdog, exit codes and the result file."""
 
 from __future__ import annotations

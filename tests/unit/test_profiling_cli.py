@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal-profile as a user meets it: output, exit codes, JSON; on a fake Slurm that runs its jobs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The emulated device: deterministic, near its hidden truth, and ill when told to be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """When a sweep may submit: hours of the day, the budget of a day, users who wait; and which nodes go first."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Noise of the host, and whose process is whose, from a /proc of our own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """bench on a whole node: fallbacks, health checks, modes, MIG, MPS, the host; what --list says."""
 
 from __future__ import annotations

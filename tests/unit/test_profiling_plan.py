@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which nodes a sweep takes and why not the others; the argv and script of a job."""
 
 from __future__ import annotations

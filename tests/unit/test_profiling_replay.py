@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A file of measurements in place of devices: what can be read, and what is said of the rest."""
 
 from __future__ import annotations

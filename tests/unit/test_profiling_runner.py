@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Warm-up and stop rules, statistics, telemetry: on scripted kernels, in device time."""
 
 from __future__ import annotations

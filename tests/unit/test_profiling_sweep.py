@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The sweep's loop against a fake Slurm, with a clock of its own."""
 
 from __future__ import annotations

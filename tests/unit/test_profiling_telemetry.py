@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The record's telemetry table, the flags, and who is on a GPU before a measurement."""
 
 from __future__ import annotations

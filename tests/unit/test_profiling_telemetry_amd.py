@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """AMD telemetry over a stand-in for amdsmi that returns what its Python reference documents."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Intel telemetry from a made sysfs and procfs, laid out as the kernel documents them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal progress and pal ack: one word in the job's own comment, seldom, and never a job's end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rounds of the publisher on a fake Slurm: who takes leases back, and what is promised when something is amiss."""
 
 from __future__ import annotations

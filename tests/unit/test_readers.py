@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What stands at a path that somebody else may write: no reader waits, or reads it all."""
 
 from __future__ import annotations

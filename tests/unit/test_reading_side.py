@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal gpus, pal nodes, pal doctor: what they say, and what they say when things are missing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which running jobs are worth moving, how long a wait can pay, and who backfills first."""
 
 from __future__ import annotations

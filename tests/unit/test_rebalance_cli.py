@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal-rebalance as its user meets it, on a fake Slurm: options, roles, exit codes, a daemon's life and its end."""
 
 from __future__ import annotations

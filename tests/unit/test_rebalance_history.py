@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Past runs as a throughput table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The table of what differs between Slurm's releases."""
 
 from __future__ import annotations

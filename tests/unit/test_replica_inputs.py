@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Reading of traces and profiles for replica mode, and the draws."""
 
 from __future__ import annotations

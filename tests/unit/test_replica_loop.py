@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The loop of replica mode on traces small enough to follow by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The picks of replica mode against their definitions, written out over single GPUs (pal.md 3)."""
 
 from __future__ import annotations

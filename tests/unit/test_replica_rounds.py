@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Round procedures of replica mode: who runs, who stays, who is killed (pal.md 3.3, 3.6)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal heatmap and pal report on the command line: output, files, exit codes, and what is missing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the report of a site's GPUs says, against what is known of the made-up site; the map in the terminal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tables, JSON and files of a simulation report."""
 
 from __future__ import annotations

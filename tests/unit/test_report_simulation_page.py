@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Pictures and the HTML page: what they show, that they ask for nothing, and that they stay the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a job in the queue asks for, and whose it is to steer: from what Slurm prints of it."""
 
 from __future__ import annotations

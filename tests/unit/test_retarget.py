@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Node lists of pending jobs: what one tick wishes, and what many ticks may never do."""
 
 from __future__ import annotations

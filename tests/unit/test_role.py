@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who may do what, and when slurmctld is left alone."""
 
 from __future__ import annotations

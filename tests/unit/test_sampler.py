@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The sampler as a real process: what it sends, and how it ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From telemetry to a class: the specification's rules, the sweep's kernels, windows and confidence."""
 
 from __future__ import annotations

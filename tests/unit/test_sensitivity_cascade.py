@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The cascade: which stage decides, whose word counts, and that nothing dearer is asked than needed."""
 
 from __future__ import annotations

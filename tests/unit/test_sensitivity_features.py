@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a script shows of its work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Labels of jobs: when they come, when they change, how far they are believed, how they are kept."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which list of partitions a pending job should have, given where it belongs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal simulate and pal trace as a user meets them: output, exit codes, JSON, files."""
 
 from __future__ import annotations

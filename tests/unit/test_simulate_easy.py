@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A reservation against brute force: look at every moment, try every choice of nodes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Experiments: what is run, that it is the same on any number of processes, and what it comes to."""
 
 from __future__ import annotations

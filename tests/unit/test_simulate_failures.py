@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The replay when nodes fail: cases done by hand."""
 
 from __future__ import annotations

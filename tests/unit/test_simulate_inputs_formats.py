@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Reading traces: detection, lines and their faults, Sia and Shockwave CSV, the description."""
 
 from __future__ import annotations

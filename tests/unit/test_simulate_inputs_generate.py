@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Generated traces: the promised distributions, within what chance allows, and the promised independence.
 
 Seeds are fixed, so a test passes always or never; bounds are 5 standard errors.

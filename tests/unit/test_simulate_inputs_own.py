@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Our own CSV: what is written reads back equal, and what was edited wrongly is told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """sacct exports: a real one of Slurm 22.05.8, rows by the manual, and exports without names.
 
 The files in tests/data/sacct were written by sacct 22.05.8 on a private cluster of 4

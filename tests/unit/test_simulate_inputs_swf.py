@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The Standard Workload Format: rows made by hand after its definition (version 2.2)."""
 
 from __future__ import annotations

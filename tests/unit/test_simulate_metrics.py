@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Metrics of one replay on jobs that can be reckoned by hand, and ratios over pairs."""
 
 from __future__ import annotations

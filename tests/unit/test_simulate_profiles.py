@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The virtual cluster: its layout, where slowdowns come from, and what is believed of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who is first in line, on cases small enough to do by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The replay against a second simulator, and against what must always hold."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The replay on cases done by hand: backfill, moves, patience, partitions, what is told and what is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One's own site as a virtual cluster, its history on it, and what is said of the outcome."""
 
 from __future__ import annotations

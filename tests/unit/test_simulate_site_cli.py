@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal simulate --site on a fake Slurm: what it reads, what it prints, and how it fails."""
 
 from __future__ import annotations

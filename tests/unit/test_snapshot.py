@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The published snapshot: what is written is read, and nothing else is ever taken for it."""
 
 from __future__ import annotations

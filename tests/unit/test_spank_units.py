@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The SPANK plug-in's own tests (make -C spank test), built out of tree; its exports; its installation."""
 
 from __future__ import annotations

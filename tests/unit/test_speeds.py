@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The tick's throughputs: the site's table and past runs, read again only when something has changed."""
 
 from __future__ import annotations

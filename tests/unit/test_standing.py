@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Standing answers: what the filter looks up is the placement rule's choice, also after GPUs were given away."""
 
 from __future__ import annotations

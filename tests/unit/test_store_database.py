@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The database: what it keeps, who may write, and what it says when something is wrong."""
 
 from __future__ import annotations

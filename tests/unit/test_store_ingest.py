@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From the spool to the database: good lines in, bad ones named, nothing lost, nothing hung."""
 
 from __future__ import annotations

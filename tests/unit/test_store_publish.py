@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From the database to the snapshot: idempotent, atomic, careful with what is in place."""
 
 from __future__ import annotations

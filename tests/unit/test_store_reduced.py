@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What sweeps were reduced to is kept, and never believed when the records say otherwise."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The words that tell a job's owner what the tick did with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """palsub's command line: our words go, sbatch's stay in order, the script's are not looked at."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Decisions on small clusters, no Slurm and no file in sight."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The record of a decision: kept, pruned, found again, told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The cascade on the submit path: names, labels, scripts; and an observed job on its way to sbatch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Leases: when they end, what is put back, and that somebody is there to do it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a submission asks for: sources, shapes, and what is left to Slurm with which reason."""
 
 from __future__ import annotations

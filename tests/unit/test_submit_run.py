@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """palsub as a program, around an sbatch that is a shell script: nothing may differ from calling it directly."""
 
 from __future__ import annotations

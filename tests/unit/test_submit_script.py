@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Job scripts as sbatch reads them; the rules were tried on sbatch 22.05."""
 
 from __future__ import annotations

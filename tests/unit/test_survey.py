@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a planner of moves sees of a cluster: free GPUs, and where each running job may go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What users wrote never acts on a terminal, whichever command shows it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal throughputs, and the site's own table that it reads and writes."""
 
 from __future__ import annotations

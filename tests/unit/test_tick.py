@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One tick on a fake Slurm: what it does, what it leaves alone, and what it does when something is amiss."""
 
 from __future__ import annotations

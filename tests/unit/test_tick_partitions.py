@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Ticks that share out partitions, on a fake Slurm: no list outlives what it was set for, whatever fails."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The parts of a tick: whose jobs it steers, how wishes reach Slurm, what pace jobs tell, new results."""
 
 from __future__ import annotations

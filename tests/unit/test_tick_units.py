@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The files by which systemd, cron and logrotate serve ticks and sweeps: as shipped, and filled in for a site."""
 
 from __future__ import annotations

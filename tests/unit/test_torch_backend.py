@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The PyTorch backend on the processor: numbers, gradients, memory, errors; no GPU is needed.
 
 What only a GPU has (events, streams, graphs) is stood in for by doubles that keep PyTorch's rules.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """pal simulate --cluster TYPE:GPUS,... as a user meets it, and pal trace with a throughput table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Jobs of any trace on unequal GPUs, the queue, the rounds, and what holds for every policy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The loop by hand: what a start, a move and a stop cost, when jobs end, and which answers are refused."""
 
 from __future__ import annotations

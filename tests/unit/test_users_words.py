@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What one user writes on their jobs changes nothing for others, or no more than is stated here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How many classes, where, who changes; and the numbering over groups."""
 
 from __future__ import annotations

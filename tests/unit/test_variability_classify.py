@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The whole way from records to standings: order, idempotence, swaps, age, flags, churn."""
 
 from __future__ import annotations

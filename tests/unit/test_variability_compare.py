@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two sweeps against each other: changes, noise, methods that differ, GPUs that came and went."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Steps, drifts and transients in the history of one GPU, and the flags that they become."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """EWMA, jumps and their confirmation, sigma."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Exact 1-D k-means and its silhouette against brute force."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rows as columns: what goes in comes out, from memory and from bytes."""
 
 from __future__ import annotations

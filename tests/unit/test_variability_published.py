@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """PAL's binning as intended and as shipped, and its L x V list."""
 
 from __future__ import annotations

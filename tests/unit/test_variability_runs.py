@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From records to observations: weights, groups, environments, wrong clocks."""
 
 from __future__ import annotations

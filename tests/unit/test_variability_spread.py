@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Slowdowns and the figures of spread."""
 
 from __future__ import annotations

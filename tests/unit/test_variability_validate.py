@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every field of a record that came over a shared directory is checked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Lists that were being changed when the process was killed or Slurm gave no answer: none is forgotten."""
 
 from __future__ import annotations

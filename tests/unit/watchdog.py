@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A watchdog that does not wait to see that a worker hangs."""
 
 from __future__ import annotations

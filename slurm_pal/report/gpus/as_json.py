@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The report as the body of schema pal.report/1. A number that does not exist is null."""
 
 from __future__ import annotations

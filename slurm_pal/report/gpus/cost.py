@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the differences cost, as a share of the GPUs' time at full load: an estimate with its assumption said."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What changed from sweep to sweep: classes, scores, flags, GPUs that came and went."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How much the GPUs of each model differ in each benchmark, from the records themselves.
 
 Each GPU counts once per sensitivity class: in the group of its newest usable run of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Nodes x GPUs in the terminal: a digit and a colour for each GPU.
 
 Neighbouring nodes that look the same share a line, and as many columns of nodes stand side

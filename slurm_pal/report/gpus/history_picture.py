@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The history of one GPU: its values over time, against its peers, with what happened in between."""
 
 from __future__ import annotations

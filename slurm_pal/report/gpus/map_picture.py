@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The heat map as a picture: nodes from left to right in bands, GPU indexes from top to bottom."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the records say of the GPUs that are shown, in one pass: half a year of them does not fit into memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Names that come from records and from Slurm, made fit to be shown: of bearable length, nothing invisible in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The report as one HTML page: headline numbers, pictures, tables, then how it was measured."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The pictures of a site's GPUs, each a function from data to a figure that answers why not when data is absent."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What each flag means, in a line for people, and how much it matters."""
 
 from __future__ import annotations

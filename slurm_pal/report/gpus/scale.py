@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The scale of the heat maps: ten steps of slowdown, the same every day and at every site."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One GPU: where it stands, what its flags mean, its runs."""
 
 from __future__ import annotations

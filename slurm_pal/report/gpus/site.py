@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """All that a report of the site's GPUs says, as data: text, page, pictures and JSON are made from this."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The report as a page of text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the figures say, in sentences; text and page say the same."""
 
 from __future__ import annotations

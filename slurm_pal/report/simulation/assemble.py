@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From the replays of an experiment to the study that is reported, and the answer for other programs."""
 
 from __future__ import annotations

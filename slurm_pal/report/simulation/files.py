@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The folder that `pal simulate` leaves: jobs.csv, summary.json, the page and its pictures."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One HTML page with everything in it: no script, no request, nothing to install to read it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The pictures of a replay's report."""
 
 from __future__ import annotations

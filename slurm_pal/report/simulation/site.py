@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What one's own site would gain, in five lines for its administrator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What is reported on: the runs, what they were run with, and how the policies compare."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The comparison for the terminal and for programs: a table, five lines, a JSON body."""
 
 from __future__ import annotations

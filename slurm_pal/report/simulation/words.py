@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Numbers as people read them: one unit per column, and no claim that an interval does not carry."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The traces that can be replayed, and one call that reads any of them."""
 
 from __future__ import annotations

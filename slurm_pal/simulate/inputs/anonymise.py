@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A sacct export without names, for sites that want to show theirs.
 
 Names become keyed BLAKE2b hashes: the same name gives the same hash under one key, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a reader gathers row by row: jobs, bad rows, counts of rows that are not to be replayed."""
 
 from __future__ import annotations

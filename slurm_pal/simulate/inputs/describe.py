@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A trace in a few figures: what to compare before one believes a replay of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Traces of Gavel (OSDI'20): ten tab-separated columns without a header, work as a number of steps.
 
 The time of a step is not in them: it comes from a throughput table (options.throughputs).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Our own traces: seeded, with the size mix and run times of published GPU clusters.
 
 Sizes follow the GPU demands of Microsoft's Philly trace, run times the log-uniform

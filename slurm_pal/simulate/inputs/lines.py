@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The lines of a trace file, numbered: UTF-8, LF or CRLF, plain or gzip, one at a time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What readers have to be told, because no trace says it."""
 
 from __future__ import annotations

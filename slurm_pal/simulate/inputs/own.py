@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Our own CSV, `pal.trace/1`: every field of a job, written and read back without loss.
 
     # pal.trace/1 NAME

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The site's own history: an export of `sacct --parsable2` (Slurm 22.05 to 26.05).
 
 Each row that ran on GPUs and has ended is a job; it ran `ElapsedRaw` seconds on the GPUs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The columns of a `sacct --parsable2` export, and how a line is cut into them.
 
 sacct puts `|` between columns and does not escape a `|` in a value. Only texts that

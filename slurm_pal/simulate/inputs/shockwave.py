@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The Poisson traces of Shockwave (NSDI'23): iterations per job, without the time of one.
 
 So every row is a bad one until an application table gives seconds per iteration.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sia-Philly CSV: what the artifacts of Sia (SOSP'23) and PAL (SC'24) replay.
 
 `duration` counts iterations, not seconds, and an iteration takes as long on any number

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The Standard Workload Format, version 2.2, of the Parallel Workloads Archive.
 
 One job per line, 18 numbers, -1 for unknown, comments after `;`. Its processors are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Comma-separated traces with a header: one row per line, columns found by their names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a round policy sees and returns: the contract for the published policies and for any other.
 
 A round policy is a callable `policy(moment: Round) -> Mapping[int, Gpus]`. It is called once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The applications of the Sia-Philly traces, as the artefact of PAL fixes them (pal.md 1.2)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The published simulator's loop: rounds of progress, arrivals, ordering and placement (pal.md 1.3 to 1.5).
 
 The policy is a name from policies.py or any round policy as active.py describes it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The published policies side by side on one trace, seed by seed; work for pool.run_all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The free GPUs of a cluster, kept so that the published picks read off their answer.
 
 Nodes are marked in integers used as bit sets, one set per question that a pick asks:

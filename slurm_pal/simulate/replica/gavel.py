@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Gavel's simulator, round for round (gavel.md 4 and 13): `run` gives its figures for one policy on one workload.
 
 A round ends with the last of its running jobs, at most round_s after it began; a GPU whose

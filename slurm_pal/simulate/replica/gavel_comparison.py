@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Gavel's policies side by side on one trace; work for pool.run_all."""
 
 from __future__ import annotations

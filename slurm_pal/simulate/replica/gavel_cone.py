@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The shares with which the solver of the published simulator ends: its interior-point method, for its programs.
 
 Gavel's programs fix a level for all jobs and little more, so many shares are optimal, and the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What Gavel's simulator is given: GPU types with a number of GPUs, and a trace with the throughputs of its jobs."""
 
 from __future__ import annotations

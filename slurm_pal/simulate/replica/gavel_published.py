@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The policies as Gavel's simulator runs them: the programs of gavel.md 2, solved as its solver does.
 
 Where a published program leaves shares open, ours, an exact vertex, would be as good and give

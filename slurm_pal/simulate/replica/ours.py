@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Our own policy under the published rounds: the code that places jobs on a real Slurm, with free moves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The placement rules of the published simulator: which free GPUs one job is given (pal.md 3).
 
 Each is `pick(free, n, generator)`: n GPUs as pieces of nodes, or None when the class that

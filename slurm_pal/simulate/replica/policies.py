@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The policies of the published simulator; adding one is one row."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How fast the GPUs of the simulated cluster are: profiles drawn from measured runs (pal.md 2.1 and 6).
 
 A slowdown is `perf / median(perf over all rows of the file)`, `perf` being a time: 1.0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The round procedures of the published simulator: who is placed, in which order (pal.md 3.3 and 3.6).
 
 Each takes a `Site` and gives a round policy as active.py describes it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The rows of a Sia-Philly trace: rigid jobs whose length is a number of iterations."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A libcuda for tests: host memory for device memory, and the kernels' real
  * arithmetic on the host.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The threads of a block as fibers of one host thread: each runs until it comes
  * to a barrier.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The functions of profiling/driver/platform.h for the host: the same names,
  * the same layout of fragments, plain C. Included by kernels.cu in place of
  * that header when the kernels are compiled for the double.

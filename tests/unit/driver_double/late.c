@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What drivers have from CUDA 11.4 on, over the double of a driver of 11.0. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A machine with a double of the NVIDIA driver: the fake libcuda, compiled with the kernels' own source."""
 
 from __future__ import annotations
