@@ -723,11 +723,11 @@ local function pal_lines(script)
     if not first or script:byte(first) ~= SHARP then break end
     local stop = script:find("\n", first, true) or #script + 1
     local begins = first == 1 or script:byte(first - 1) == NEWLINE
-    local word = begins and script:match("^#(%u+)", first)
-    if word == "PAL" and ours < MOST_OURS then
+    local word = begins and script:sub(first, first + 6) or ""
+    if word:sub(1, 4) == "#PAL" and ours < MOST_OURS then
       ours = ours + 1
       pal_line(script:sub(first + 4, stop - 1), found)
-    elseif word == "SBATCH" then
+    elseif word == "#SBATCH" then
       local text = script:sub(first + 7, math.min(stop - 1, first + 6 + LONGEST_TEXT))
       found.open_mode = open_mode_of(text) or found.open_mode
     end

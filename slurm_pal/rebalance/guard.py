@@ -260,6 +260,7 @@ def stand_by(journal_path: str, wait: Callable[[float], None] = time.sleep) -> i
             known, trouble = _remembered(journal_path)
             code = _tried(known._replace(marks=False), trouble)
         return code
+    _leave_stderr()
     last_s = _last_tick_s(journal_path)
     while _last_tick_s(journal_path) == last_s:  # else another tick has come, with a child of its own
         known, _ = _remembered(journal_path)
@@ -273,6 +274,13 @@ def stand_by(journal_path: str, wait: Callable[[float], None] = time.sleep) -> i
         later = [end_s - now_s for end_s in ends_s if end_s > now_s]
         wait(min([NAP_S, *later]) + 0.1 if not over.leases else 1.0)
     return DONE
+
+
+def _leave_stderr() -> None:
+    """The tick is over, and cron, or whoever reads what it said, waits for the end of its stderr."""
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(null, 2)
+    os.close(null)
 
 
 def _tried(known: Remembered, trouble: list[str]) -> int:
