@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NOT_NOW = "Resource temporarily unavailable"  # EAGAIN: from 24.11 on of a pending job that a scheduling cycle looks at
 _PROMPT = "scontrol: "
-_TASK = re.compile(r"JobId=[0-9]+ ArrayJobId=")
+_TASK = re.compile(r"JobId=[0-9]+ (?:Array|Het)JobId=")
 
 
 class Processes:
@@ -180,7 +180,7 @@ class CliClient:
         """What scontrol shows of each of these jobs, in one process. Raises SlurmError.
 
         A word that nobody can guess parts the answers. What stands behind the job's own record
-        is a text of its user, or another task of an array.
+        is a text of its user, or another task of an array, or part of a heterogeneous job.
         """
         part = told.mark()
         done = self._show([what for job_id in job_ids for what in (f"job {int(job_id)}", f"hostnames {part}")])

@@ -72,7 +72,7 @@ class User:
         return [p for p in (self.home / "state").rglob("leases/*/*.json")]
 
     def watchers(self) -> list[int]:
-        """Watchers of this user's folder, by the name on their command line."""
+        """Watchers of this user's folder, by the name on their command line; the heir that waits beside one is none."""
         found = []
         for entry in os.listdir("/proc"):
             if entry.isdigit():
@@ -80,7 +80,11 @@ class User:
                     words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
                 except OSError:
                     continue
-                if b"slurm_pal.submit.watcher" in words and any(str(self.home).encode() in word for word in words):
+                if (
+                    b"slurm_pal.submit.watcher" in words
+                    and b"heir" not in words
+                    and any(str(self.home).encode() in word for word in words)
+                ):
                     found.append(int(entry))
         return found
 
