@@ -68,6 +68,9 @@ class Mover:
             return True
         self._looked_s = now_s
         jobs = self._client.jobs_of(list(self._moves))
+        if missing := [job_id for job_id in self._moves if job_id not in jobs]:
+            # In the moment of a requeue Slurm once knew nothing of a job that went on: it is gone when it is twice.
+            jobs |= self._client.jobs_of(missing)
         leases = self._journal.leases()
         trouble: PalError | None = None
         for job_id, move in list(self._moves.items()):

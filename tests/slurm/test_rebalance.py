@@ -193,9 +193,10 @@ def test_a_job_moves_to_better_gpus_and_goes_on_where_it_was(site: Site) -> None
     full = site.fill("n1", "n2", "n3")
     moved = site.palsub("--gres=gpu:1", "--pal-checkpoint", "USR1", script=work(site, 8))
     site.running(moved)
+    stays = site.palsub("--gres=gpu:1", "--comment=pal:job=A")
+    assert site.running(stays).nodes == ("n0",)
     with site.daemon(features=True, weights=True) as daemon:
-        stays = site.palsub("--gres=gpu:1", "--comment=pal:job=A")
-        assert site.running(stays).nodes == ("n0",)
+        site.wait(lambda: bool(site.ticks()))
         nodes = {node.name: node for node in site.client.nodes()}
         assert nodes["n0"].weight == nodes["n1"].weight + 10
         assert "pal_A_v1" in nodes["n0"].features and "pal_A_v0" in nodes["n1"].features
