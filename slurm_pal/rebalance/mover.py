@@ -69,7 +69,7 @@ class Mover:
         self._looked_s = now_s
         jobs = self._client.jobs_of(list(self._moves))
         if missing := [job_id for job_id in self._moves if job_id not in jobs]:
-            # In the moment of a requeue Slurm once knew nothing of a job that went on: it is gone when it is twice.
+            # Seen once beside a requeue, cause unknown: an answer lacked a job that went on. So it is asked for twice.
             jobs |= self._client.jobs_of(missing)
         leases = self._journal.leases()
         trouble: PalError | None = None
