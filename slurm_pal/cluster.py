@@ -6,7 +6,7 @@ These are imported by `palsub`, hence NamedTuples and no third-party import.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from slurm_pal.light import NamedTuple
 
 Gpu = tuple[str, int]
 """One physical GPU as Slurm addresses it: (node name, index in Slurm's list)."""

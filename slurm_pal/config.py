@@ -5,16 +5,17 @@ Order, weakest first: built-in defaults; `pal.toml` beside slurm.conf and
 `pal.d/*.toml` there; `$XDG_CONFIG_HOME/slurm-pal/config.toml`; the variables
 `SLURM_PAL_<SECTION>_<KEY>`; command-line options. `$SLURM_PAL_CONFIG` names another
 first file (a lab sets it). Read on the submit path: no third-party import, and
-tomllib only when there is a file.
+tomllib only for a file with more than plain values.
 """
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from slurm_pal.errors import ConfigError
 from slurm_pal.files import SMALL_BYTES, read_trusted, slurm_conf
+from slurm_pal.light import NamedTuple
 
 Value = str | int | float | bool
 
@@ -252,10 +253,13 @@ def config_files(env: dict[str, str]) -> list[str]:
 
 
 def _read_file(config: Config, path: str) -> None:
-    import tomllib
-
     try:
-        table = tomllib.loads(read_trusted(path, SMALL_BYTES).decode())
+        text = read_trusted(path, SMALL_BYTES).decode()
+        table: Mapping[str, object] | None = plain_toml(text)
+        if table is None:
+            import tomllib
+
+            table = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:  # errors of UTF-8 and of TOML are ValueErrors
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
     config.files.append(path)
@@ -268,6 +272,53 @@ def _read_file(config: Config, path: str) -> None:
                 config.apps[name] = _app_class(path, name, value)
             else:
                 config.set(section, name, value, path)
+
+
+def plain_toml(text: str) -> dict[str, dict[str, Value]] | None:
+    """What tomllib would make of a text, where each line is a section, a plain value, a comment or empty; else None.
+
+    A plain value is true, false, a decimal number, or a text without a backslash. That is what settings are made of,
+    and tomllib with all it imports would be a tenth of palsub's time.
+    """
+    table: dict[str, dict[str, Value]] = {}
+    body: dict[str, Value] | None = None
+    for line in text.split("\n"):
+        words = line.strip(" ")
+        if not line.isprintable():  # a tab, or what TOML does not allow
+            return None
+        if not words or words.startswith("#"):
+            continue
+        if words.startswith("["):
+            name = words.partition("#")[0].strip(" ")[1:-1]
+            if not words.startswith(f"[{name}]") or not _is_plain_key(name) or name in table:
+                return None
+            body = table[name] = {}
+            continue
+        left, _, right = words.partition("=")
+        name, value = left.strip(" "), _plain_value(right.strip(" "))
+        if body is None or value is None or not _is_plain_key(name) or name in body:
+            return None
+        body[name] = value
+    return table
+
+
+def _is_plain_key(text: str) -> bool:
+    return text.isascii() and text.replace("_", "").replace("-", "").isalnum()
+
+
+def _plain_value(text: str) -> Value | None:
+    if text.startswith('"'):
+        text, quote, rest = text[1:].partition('"')
+        return text if quote and "\\" not in text and rest.strip(" ")[:1] in ("", "#") else None
+    text = text.partition("#")[0].strip(" ")
+    if text in ("true", "false"):
+        return text == "true"
+    whole, point, rest = text.partition(".")
+    if not (text.isascii() and whole.isdigit() and len(text) < 16) or (whole[0] == "0" and whole != "0"):
+        return None
+    if point:
+        return float(text) if rest.isdigit() else None
+    return int(whole)
 
 
 def _app_class(path: str, name: str, value: object) -> str:

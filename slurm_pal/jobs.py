@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from slurm_pal.light import NamedTuple
 
 SENSITIVITY_CLASSES = ("A", "B", "C")
 """A: compute-bound, suffers most; B: mixed; C: memory-bound or insensitive (PAL, SC'24)."""

@@ -16,7 +16,7 @@ JOB, PROGRESS, ACK, EVENT = "job", "it", "ack", "ev"
 MOST = 1000
 """Characters of a comment; slurmctld refuses one of more than 1024 bytes."""
 
-_VALUE = re.compile(r"[A-Za-z0-9_.,:+@%?\[\]|#-]*")
+_VALUE = r"[A-Za-z0-9_.,:+@%?\[\]|#-]*"
 
 
 def words(text: str, key: str) -> list[dict[str, str]]:
@@ -26,7 +26,7 @@ def words(text: str, key: str) -> list[dict[str, str]]:
     for word in text.split() if head in text else ():
         if word.startswith(head):
             pairs = dict(part.partition("=")[::2] for part in word.removeprefix("pal:").split(";"))
-            if all(map(_VALUE.fullmatch, pairs.values())):
+            if all(re.fullmatch(_VALUE, value) for value in pairs.values()):
                 found.append(pairs)
     return found
 

@@ -10,7 +10,8 @@ the simulator. Both give the same answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import NamedTuple, Protocol
+
+from slurm_pal.light import NamedTuple, Protocol
 
 Key = tuple[float, ...]
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from slurm_pal.jobs import GpuShape
+from slurm_pal.light import NamedTuple
 from slurm_pal.placement.candidates import Candidates
 
 Picks = list[tuple[int, int]]

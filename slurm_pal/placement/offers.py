@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from math import isnan
-from typing import Any
 
 from slurm_pal.cluster import Node
 from slurm_pal.jobs import GpuShape, SlurmJob
+from slurm_pal.light import Any
 from slurm_pal.placement.view import View
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.parse import unix_s, whole

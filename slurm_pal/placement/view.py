@@ -8,7 +8,8 @@ library takes a few milliseconds (docs/benchmarks.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from slurm_pal.light import NamedTuple
 
 
 class View(NamedTuple):

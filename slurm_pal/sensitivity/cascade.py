@@ -15,9 +15,9 @@ enough the class is unknown, which is placed like A. Pure: whoever calls brings 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.light import NamedTuple
 
 WORD, HISTORY, SCRIPT, TELEMETRY, PROBE = STAGES = ("word", "history", "script", "telemetry", "probe")
 """In the order of their cost."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NOT_NOW = "Resource temporarily unavailable"  # EAGAIN: from 24.11 on of a pending job that a scheduling cycle looks at
 _PROMPT = "scontrol: "
-_TASK = re.compile(r"JobId=[0-9]+ (?:Array|Het)JobId=")
+_TASK = r"JobId=[0-9]+ (?:Array|Het)JobId="
 
 
 class Processes:
@@ -170,7 +170,7 @@ class CliClient:
         for job_id, answer in self._answers(job_ids).items():
             lines = _jobs(_records(answer))
             mine = [line for number, line in lines if number == job_id][:1]
-            if mine and not _TASK.match(mine[0]):
+            if mine and not re.match(_TASK, mine[0]):
                 mine = [line for _, line in lines]
             if mine:
                 found[job_id] = " ".join(mine)

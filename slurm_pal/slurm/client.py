@@ -9,10 +9,10 @@ the default), `CliClient` over `slurm.fake.FakeSlurm` (tests), and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
 
 from slurm_pal.cluster import Node, Partition
 from slurm_pal.jobs import SlurmJob
+from slurm_pal.light import NamedTuple, Protocol
 
 
 class Completed(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
+from slurm_pal.light import NamedTuple
 from slurm_pal.slurm import told
 from slurm_pal.slurm.client import Completed, Runner
 
@@ -46,10 +46,9 @@ def begin(run: Runner, kinds: Sequence[str], fields: Sequence[str]) -> Question:
     """Start both, where the runner can start a command without waiting for it. Raises SlurmError."""
     word, part = told.mark(), told.mark()
     what = [line for kind in kinds for line in (kind, f"hostnames {part}")]
+    scontrol = started(run, ["scontrol", "-d", "-o"], shown(what))  # first: it takes longer
     squeue = started(run, told.argv(fields, word), "")
-    return Question(
-        tuple(kinds), tuple(fields), word, part, squeue, started(run, ["scontrol", "-d", "-o"], shown(what))
-    )
+    return Question(tuple(kinds), tuple(fields), word, part, squeue, scontrol)
 
 
 def started(run: Runner, argv: Sequence[str], stdin: str) -> Callable[[], Completed]:

@@ -15,11 +15,11 @@ import sys
 import zlib
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 from slurm_pal.errors import DataError
 from slurm_pal.files import read_trusted, write_atomic
 from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.light import Any, NamedTuple
 from slurm_pal.numbers import digits
 
 Column = Any

@@ -8,9 +8,9 @@ sbatch reads its options with getopt_long and stops at the first word that is no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from slurm_pal.errors import UsageError
+from slurm_pal.light import NamedTuple
 from slurm_pal.submit.options_table import LONG, NONE, REQUIRED, SHORT
 
 PAL_VALUES = ("class", "app", "policy", "checkpoint")

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from slurm_pal.cluster import Node, Partition
+from slurm_pal.light import NamedTuple
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import Snapshot

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from slurm_pal.light import NamedTuple
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.submit.offer import Offer

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from slurm_pal.errors import UsageError
 from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.light import NamedTuple
+from slurm_pal.numbers import digits
 from slurm_pal.sensitivity.cascade import DEFAULT_WHY
 from slurm_pal.submit.argv import CommandLine
 
@@ -54,7 +54,7 @@ OBSERVE_S = 300.0
 """How long a job is observed where its user asks for it and neither he nor the site states a time."""
 DIRECTIVES = ("class", "app", "movable", "checkpoint", "observe")
 """What may stand after #PAL."""
-_SECONDS = re.compile(r"\d{1,9}")
+_MOST_DIGITS = 9
 
 
 class Choice(NamedTuple):
@@ -96,10 +96,10 @@ def choice(line: CommandLine) -> Choice:
         if policy not in POLICIES:
             raise UsageError(f"--pal-policy {policy!r} is not one of {', '.join(POLICIES)}; see palsub --pal-help")
     lost_s = values.get("movable")
-    if lost_s and not _SECONDS.fullmatch(lost_s):
+    if lost_s and not _is_seconds(lost_s):
         raise UsageError(f"--pal-movable={lost_s!r} is not a whole number of seconds, such as --pal-movable=600")
     observe = values.get("observe")
-    if observe and not _SECONDS.fullmatch(observe):
+    if observe and not _is_seconds(observe):
         raise UsageError(f"--pal-observe={observe!r} is not a whole number of seconds, such as --pal-observe=300")
     if "checkpoint" in values and not values["checkpoint"].strip():
         raise UsageError("--pal-checkpoint needs a shell command or the name of a signal, such as USR1")
@@ -162,7 +162,7 @@ def moving(
     if variable == "0" and not by_option:
         return Moving()
     in_script = named.get("movable")
-    if in_script and not _SECONDS.fullmatch(in_script):
+    if in_script and not _is_seconds(in_script):
         warnings.append(f"#PAL movable = {in_script!r} is not a whole number of seconds and is ignored")
         in_script = None
     if named.get("checkpoint") == "":
@@ -171,6 +171,10 @@ def moving(
     checkpoint = chosen.checkpoint or in_environment or named.get("checkpoint", "")
     movable = bool(by_option or checkpoint or variable == "1" or in_script is not None)
     return Moving(movable, checkpoint, chosen.movable or in_script or "")
+
+
+def _is_seconds(text: str) -> bool:
+    return digits(text) is not None and len(text) <= _MOST_DIGITS
 
 
 def observing(
@@ -183,7 +187,7 @@ def observing(
     said, origin = chosen.observe, "--pal-observe"
     if said is None:
         said, origin = dict(directives).get("observe"), "#PAL observe"
-    if said and not _SECONDS.fullmatch(said):
+    if said and not _is_seconds(said):
         warnings.append(f"{origin} = {said!r} is not a whole number of seconds and is ignored")
         said = None
     if said is None:

@@ -7,10 +7,10 @@ import contextlib
 import json
 import os
 import time
-from typing import Any
 
 from slurm_pal.errors import DataError
 from slurm_pal.files import read_plain, remove_leftovers, write_atomic
+from slurm_pal.light import Any
 from slurm_pal.numbers import digits
 from slurm_pal.submit import state
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Any, NamedTuple
 
 from slurm_pal.errors import DataError
 from slurm_pal.files import SMALL_BYTES, read_plain, read_trusted, write_atomic
+from slurm_pal.light import Any, NamedTuple
 from slurm_pal.numbers import digits
 from slurm_pal.slurm.parse import LEASE_MARK
 from slurm_pal.submit import state

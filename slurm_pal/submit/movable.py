@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from slurm_pal import marks
 from slurm_pal.jobs import UNKNOWN_CLASS
+from slurm_pal.light import NamedTuple
 from slurm_pal.submit.argv import CommandLine, Option, read_options
 from slurm_pal.submit.choice import Moving
 from slurm_pal.submit.request import Conflict, merge
@@ -16,7 +16,7 @@ from slurm_pal.submit.script import Script
 
 LONGEST_ORIGIN = 60
 APPEND, TRUNCATE = "append", "truncate"
-_OWN_FILE = re.compile(r"(?<!%)(?:%%)*%\d*[jJA]")
+_OWN_FILE = r"(?<!%)(?:%%)*%\d*[jJA]"
 """In the name of an output file: the job's own number, by which no other job writes to it."""
 
 
@@ -71,7 +71,7 @@ def _in_order(line: CommandLine, environment: Mapping[str, str], script: Script 
 def _shared(name: str) -> bool:
     if not name or name.startswith("/dev/"):
         return False
-    return "\\" in name or not _OWN_FILE.search(name)  # after a backslash sbatch replaces nothing
+    return "\\" in name or not re.search(_OWN_FILE, name)  # after a backslash sbatch replaces nothing
 
 
 def job_word(sensitivity: str, origin: str, moving: Moving, open_mode: str = "") -> dict[str, str]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from math import ceil
-from typing import NamedTuple
 
 from slurm_pal.errors import UsageError
+from slurm_pal.light import NamedTuple
 from slurm_pal.sensitivity.cascade import PROBE
 from slurm_pal.sensitivity.keys import PROBES
 from slurm_pal.submit import known, observing

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from slurm_pal.errors import UsageError
 from slurm_pal.hostlist import expand
 from slurm_pal.jobs import GpuShape
+from slurm_pal.light import NamedTuple
 from slurm_pal.numbers import digits
 from slurm_pal.slurm.parse import seconds
 from slurm_pal.submit.argv import CommandLine, Option, read_options

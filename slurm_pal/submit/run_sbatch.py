@@ -17,13 +17,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import NamedTuple
 
+from slurm_pal.light import NamedTuple
 from slurm_pal.submit.processes import DEFAULT_SIGNALS
 
 HOLD_S = 2.0  # longer than this nobody's words are held: a site's sbatch may be asking something
-_JOB_ID = re.compile(rb"^Submitted batch job (\d+)(?: on cluster \S+)?\r?$", re.MULTILINE)
-_PARSABLE_ID = re.compile(rb"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\r?$", re.MULTILINE)
+_JOB_ID = rb"(?m)^Submitted batch job (\d+)(?: on cluster \S+)?\r?$"
+_PARSABLE_ID = rb"(?m)^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\r?$"
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 
@@ -128,9 +128,7 @@ def run(
 class _Listener:
     """Forwards the child's streams until it ends, and looks for the job id."""
 
-    def __init__(
-        self, out: _Channel, err: _Channel | None, pattern: re.Pattern[bytes], on_job: Callable[[int], None]
-    ) -> None:
+    def __init__(self, out: _Channel, err: _Channel | None, pattern: bytes, on_job: Callable[[int], None]) -> None:
         self._out, self._err, self._pattern, self._on_job = out, err, pattern, on_job
         self._head = b""
         self.job_id: int | None = None
@@ -164,7 +162,7 @@ class _Listener:
         block = channel.take()
         if channel is self._out and self.job_id is None and len(self._head) < 1 << 16:
             self._head += block
-            match = self._pattern.search(self._head[: self._head.rfind(b"\n") + 1])
+            match = re.search(self._pattern, self._head[: self._head.rfind(b"\n") + 1])
             if match:
                 self.job_id = int(match[1])
                 if self._err:

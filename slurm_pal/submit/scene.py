@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
 
 from slurm_pal.cluster import Node
 from slurm_pal.jobs import GpuShape
+from slurm_pal.light import NamedTuple, TypeVar
 from slurm_pal.placement.offers import build_view
 from slurm_pal.placement.view import View
 from slurm_pal.slurm.client import Overview

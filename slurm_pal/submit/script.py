@@ -12,12 +12,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from typing import NamedTuple
+
+from slurm_pal.light import NamedTuple
 
 READ_LIMIT = 64 << 20
 """Bytes taken from a pipe. slurmctld refuses far smaller scripts (max_script_size, 4 MiB)."""
-
-_CHECKPOINT = re.compile(r"\s(checkpoint=)")
 
 
 class Script(NamedTuple):
@@ -164,7 +163,7 @@ def _pal_words(text: str) -> list[tuple[str, str]]:
 
     A checkpoint command goes on to the end of the line, since a shell shall split it.
     """
-    text, found, command = (*_CHECKPOINT.split(text, 1), "", "")[:3]
+    text, found, command = (*re.split(r"\s(checkpoint=)", text, maxsplit=1), "", "")[:3]
     pairs = []
     for word in split_words(text) or []:
         key, _, value = word.partition("=")

@@ -19,7 +19,7 @@ from . import queue_of
 
 pytestmark = pytest.mark.real_slurm
 
-PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import main; sys.exit(main())"]
+PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
 PAL = f"{sys.executable} -P -c 'from slurm_pal.cli.start import main; main()'"
 PATIENCE_S = 60.0
 OWN = 'it\'s "mine"  a=b'

@@ -23,7 +23,7 @@ from . import queue_of
 
 pytestmark = pytest.mark.real_slurm
 
-PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import main; sys.exit(main())"]
+PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
 PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()"]
 WORK = f"{sys.executable} -P -c 'from slurm_pal.cli.start import main; main()' lab work"
 PATIENCE_S = 90.0

@@ -24,7 +24,7 @@ from . import queue_of
 
 pytestmark = pytest.mark.real_slurm
 
-PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import main; sys.exit(main())"]
+PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
 PATIENCE_S = 40.0
 
 

@@ -23,7 +23,7 @@ from slurm_pal.submit.argv import parse
 from slurm_pal.submit.decision import render
 from slurm_pal.submit.script import Script, scan
 
-PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import main; sys.exit(main())"]
+PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
 BODY = b"#!/bin/bash\n#SBATCH --gres=gpu:1\nsrun python3 train.py\n"
 
 

@@ -19,7 +19,7 @@ import pytest
 from slurm_pal.slurm.fake import FakeNode, write_shims
 from slurm_pal.store.snapshot import GpuScore, publish
 
-PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import main; sys.exit(main())"]
+PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
 
 ECHO = r"""#!/bin/sh
 case "$1" in --help) echo "      --mycompany=WHO  site option"; exit 0;; esac
