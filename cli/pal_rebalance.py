@@ -16,6 +16,7 @@ import click
 from slurm_pal import become
 from slurm_pal import config as settings
 from slurm_pal.cli import common
+from slurm_pal.cli.complaints import Complaints
 from slurm_pal.cli.until_signal import Woken, until_signal
 from slurm_pal.config import Config
 from slurm_pal.errors import BusyError, DataError, PalError, UsageError, one_line
@@ -100,20 +101,21 @@ def pal_rebalance(
     config = settings.load()
     acts = act or withdraw or config.text("rebalance", "mode") == "act"
     wanted = Wanted(daemon, acts, mine, every, as_json)
+    complaints = Complaints("pal-rebalance")
     _check(config, wanted)
     with contextlib.ExitStack() as stack:
-        tick = _tick(config, wanted, stack)
+        tick = _tick(config, wanted, stack, complaints)
         if withdraw:
-            _withdraw(tick)
+            _withdraw(tick, complaints)
         elif daemon:
-            _stay(config, tick, wanted)
+            _stay(config, tick, wanted, complaints)
         elif acts:
             # After the locks: a process of its own has none of them.
             last_word = stack.enter_context(guard_beside(tick.journal_path))
-            _once(tick, wanted)
+            _once(tick, wanted, complaints)
             last_word(LATER if tick.left()[1] else BYE)
         else:
-            _once(tick, wanted)
+            _once(tick, wanted, complaints)
 
 
 def _check(config: Config, wanted: Wanted) -> None:
@@ -124,7 +126,7 @@ def _check(config: Config, wanted: Wanted) -> None:
     common.check_every(config, wanted.every)
 
 
-def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
+def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack, complaints: Complaints) -> Tick:
     counted = Counted(subprocess_runner(TIMEOUT_S))
     client = CliClient(counted)
     every_s = (wanted.every or config.number("rebalance", "interval_s")) if wanted.daemon else math.inf
@@ -146,7 +148,7 @@ def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> Tick:
     )  # fmt: skip
     counted.after = lambda: tick.alive(time.time())
     if publisher is not None and wanted.act:
-        _warn(set(publisher.take_over(pinned.remembered(journal))), set())
+        complaints.tell(publisher.take_over(pinned.remembered(journal)))
     return tick
 
 
@@ -179,37 +181,37 @@ def _journal(path: str, wanted: Wanted, stack: contextlib.ExitStack) -> Journal:
         return stack.enter_context(open_journal(path, write=False))
 
 
-def _once(tick: Tick, wanted: Wanted) -> None:
+def _once(tick: Tick, wanted: Wanted, complaints: Complaints) -> None:
     seen = tick.run(time.time())
     if wanted.as_json:
         common.print_json("rebalance", report.as_json(seen))
     else:
         for line in report.lines(seen):
             common.say(line)
-    _warn(set(seen.trouble), set())
+    complaints.tell(seen.trouble)
     if wanted.act:
-        _see_through(tick, seen, wanted)
+        _see_through(tick, seen, complaints)
 
 
-def _see_through(tick: Tick, seen: Outcome, wanted: Wanted) -> None:
+def _see_through(tick: Tick, seen: Outcome, complaints: Complaints) -> None:
     """Nobody comes after one tick: end its moves, and take back node lists that did not lead to a start."""
     pass_end_s = time.monotonic() + tick.pass_s
     with until_signal() as woken:
-        _finish_moves(tick, woken, ONCE_S)
+        _finish_moves(tick, woken, ONCE_S, complaints)
         if any(wish.lease is not None and wish.lease.kind == "nodelist" for wish in seen.decided.wishes):
             woken(max(0.0, pass_end_s - time.monotonic()))
-            _warn(set(tick.take_back_node_lists(time.time())), set())
+            complaints.tell(tick.take_back_node_lists(time.time()))
 
 
-def _finish_moves(tick: Tick, woken: Woken, most_s: float) -> None:
+def _finish_moves(tick: Tick, woken: Woken, most_s: float, complaints: Complaints) -> None:
     """Until no move is under way, for `most_s` at most, and for LAST_S after a signal. What fails is tried again."""
-    until_s, ending, said = time.monotonic() + most_s, False, set[str]()
+    until_s, ending = time.monotonic() + most_s, False
     while True:
         notify(ALIVE)
         moving, failed = _attempt(lambda: tick.advance(time.time()))
         pause_s = RETRY_S if failed else LOOK_S
         moving = moving or bool(failed)
-        said = _warn({failed} if failed else set(), said)
+        complaints.tell([failed] if failed else [])
         if not moving or time.monotonic() >= until_s:
             return
         if ending:
@@ -218,7 +220,7 @@ def _finish_moves(tick: Tick, woken: Woken, most_s: float) -> None:
             until_s, ending = min(until_s, time.monotonic() + LAST_S), True
 
 
-def _stay(config: Config, tick: Tick, wanted: Wanted) -> None:
+def _stay(config: Config, tick: Tick, wanted: Wanted, complaints: Complaints) -> None:
     """Tick after tick until a signal comes. One that fails is told, and the next one tries again.
 
     Raises PalError when ticks fail one after the other by errors of ours: a new process may do better.
@@ -228,7 +230,6 @@ def _stay(config: Config, tick: Tick, wanted: Wanted) -> None:
         common.say(
             'pal-rebalance: advice only, which --json tells; --act or mode = "act" in pal.toml does it', err=True
         )
-    said: set[str] = set()
     with until_signal() as woken:
         notify(READY)
         query_s, failed = 0.0, 0
@@ -237,21 +238,20 @@ def _stay(config: Config, tick: Tick, wanted: Wanted) -> None:
             seen, trouble = _attempt(lambda: tick.run(time.time()))
             if seen is not None:
                 query_s, failed = seen.query_s, 0
-                said = _warn(set(seen.trouble), said)
+                complaints.tell(seen.trouble)
                 trouble = _printed(seen) if wanted.as_json else ""
                 notify(f"STATUS=last tick: {len(seen.decided.wishes)} wishes, {seen.moving} moves under way")
             else:
                 tick.failed()
                 failed += trouble.startswith(INTERNAL)
                 notify(f"STATUS=the last tick failed: {trouble}")
-            if trouble:
-                said = _warn({trouble}, said)
+            complaints.tell([trouble] if trouble else [])
             if failed >= MOST_FAILED or tick.lost:
                 break
             if _sleep(tick, woken, started + max(interval_s, QUERY_SHARE * query_s)):
                 break
         notify("STOPPING=1")
-        _leave(tick, woken)
+        _leave(tick, woken, complaints)
     if failed >= MOST_FAILED:
         raise PalError(f"{failed} ticks in a row have failed by errors of ours: start it anew")
     if tick.lost:
@@ -286,19 +286,19 @@ def _sleep(tick: Tick, woken: Woken, until_s: float) -> bool:
             return False
 
 
-def _leave(tick: Tick, woken: Woken) -> None:
+def _leave(tick: Tick, woken: Woken, complaints: Complaints) -> None:
     """End cleanly: promises and lists are taken back; a move under way is finished if it soon can be."""
     ended_s = time.monotonic()
     tick.stop(time.time())
-    _finish_moves(tick, woken, LAST_S)
+    _finish_moves(tick, woken, LAST_S, complaints)
     time.sleep(max(0.0, ended_s + FILTER_LOOKS_S - time.monotonic()))
-    _warn(set(tick.take_back_lists(time.time())), set())
+    complaints.tell(tick.take_back_lists(time.time()))
 
 
-def _withdraw(tick: Tick) -> None:
+def _withdraw(tick: Tick, complaints: Complaints) -> None:
     with until_signal() as woken:
         tick.stop(time.time())
-        _finish_moves(tick, woken, 6 * LAST_S)
+        _finish_moves(tick, woken, 6 * LAST_S, complaints)
     time.sleep(FILTER_LOOKS_S)
     trouble = tick.withdraw(time.time())
     moving, lists = tick.left()
@@ -309,14 +309,6 @@ def _withdraw(tick: Tick) -> None:
     common.say("all lists on jobs, class features and weights that were ours are taken back")
     if lists:
         common.say(f"{lists} running jobs keep a list of ours: Slurm changes none while they run; see pal moves")
-
-
-def _warn(lines: set[str], said: set[str]) -> set[str]:
-    """Tell what the tick before has not told; what stands told now. That stderr is on a full disk stops nothing."""
-    with contextlib.suppress(OSError):
-        for line in sorted(lines - said):
-            common.say(f"pal-rebalance: {line}", err=True)
-    return lines
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import click
 
 from slurm_pal import config as settings
 from slurm_pal.cli import common
+from slurm_pal.cli.complaints import Complaints
 from slurm_pal.cli.until_signal import Woken, until_signal
 from slurm_pal.config import Config
 from slurm_pal.errors import DataError, PalError, one_line
@@ -84,10 +85,10 @@ def _once(config: Config, publisher: Publisher, as_json: bool) -> None:
 
 def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
     """Round after round until a signal comes. A round that fails is told, and the next one tries again."""
-    said: set[str] = set()
+    complaints = Complaints("pal")
     failed = 0
     with until_signal() as woken:
-        said = _warn(set(publisher.take_over(pinned.Remembered())), said)
+        complaints.tell(publisher.take_over(pinned.Remembered()))
         notify(READY)
         query_s = 0.0
         while True:
@@ -95,15 +96,15 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
             try:
                 done = publisher.round(time.time())
                 query_s, failed = done.query_s, 0
-                said = _warn(set(done.told), said)
+                complaints.tell(done.told)
                 _print(done, as_json)
             except (PalError, OSError) as error:
                 publisher.silent()
-                said = _warn({one_line(error)}, said)
+                complaints.tell([one_line(error)])
             except Exception as error:  # whatever it was: the next round tries again
                 publisher.silent()
                 failed += 1
-                said = _warn({f"internal error, {fault_of(error).line}"}, said)
+                complaints.tell([f"internal error, {fault_of(error).line}"])
             until_s = started + max(every, QUERY_SHARE * query_s, time.monotonic() - started + SHORTEST_PAUSE_S)
             if failed >= MOST_FAILED or publisher.lost or _sleep(publisher, woken, until_s):
                 break
@@ -115,7 +116,7 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
             ended, trouble = [], [one_line(error)]
         if not trouble:
             publisher.kept()
-        _warn(set(trouble), said)
+        complaints.tell(trouble)
         _print_ended([] if as_json else ended)
     if publisher.lost:
         raise DataError("the lock of the publisher was deleted: start it anew")
@@ -131,13 +132,6 @@ def _sleep(publisher: Publisher, woken: Woken, until_s: float) -> bool:
         if woken(min(left_s, CHUNK_S)):
             return True
     return False
-
-
-def _warn(lines: set[str], said: set[str]) -> set[str]:
-    """Tell what the round before has not told; what stands told now."""
-    for line in sorted(lines - said):
-        common.say(f"pal: {line}", err=True)
-    return lines
 
 
 def _print(done: Round, as_json: bool) -> None:

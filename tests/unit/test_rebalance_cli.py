@@ -453,7 +453,7 @@ def test_a_daemon_outlives_what_nobody_foresaw_and_says_that_it_lives(site: Site
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             heard = [manager.recv(4096).decode()]
-            while sum(word == "WATCHDOG=1" for word in heard) < 12:
+            while sum(word == "WATCHDOG=1" for word in heard) < 20:
                 heard.append(manager.recv(4096).decode())
             process.send_signal(signal.SIGTERM)
             _, err = process.communicate(timeout=PATIENCE_S)

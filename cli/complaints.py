@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+"""What goes wrong in a program that stays, on stderr: once for each kind, however often it comes and goes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+
+from slurm_pal.cli import common
+
+AGAIN_S = 3600.0
+"""A line that keeps coming is shown again after so long, with how often it came meanwhile."""
+AWAY_S = 600.0
+"""A line that did not come for so long is news when it comes."""
+MOST = 500
+"""So many lines are remembered; the one that has not come for the longest time is forgotten first."""
+
+
+class Complaints:
+    """Lines that were shown, and when they came last. `clock` gives seconds that never go back."""
+
+    def __init__(self, program: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._program, self._clock = program, clock
+        self._seen: dict[str, tuple[float, float, int]] = {}  # line -> (shown at, came last, times since it was shown)
+
+    def tell(self, lines: Iterable[str]) -> None:
+        """Show those that are news. That stderr is on a full disk stops nothing."""
+        now_s = self._clock()
+        for line in sorted(set(lines)):
+            shown_s, last_s, times = self._seen.pop(line, (-AGAIN_S, -AWAY_S, 0))
+            if now_s - last_s < AWAY_S and now_s - shown_s < AGAIN_S:
+                self._seen[line] = shown_s, now_s, times + 1
+                continue
+            self._seen[line] = now_s, now_s, 0
+            with contextlib.suppress(OSError):
+                common.say(f"{self._program}: {line}{f' ({times} times since)' if times else ''}", err=True)
+        while len(self._seen) > MOST:
+            del self._seen[next(iter(self._seen))]
