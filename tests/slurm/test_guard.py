@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,8 +31,9 @@ pytestmark = pytest.mark.real_slurm
 
 PATIENCE_S = 60.0
 RESTART_S = 1.0  # RestartSec of the units
+FILTER_LOOKS_S = 1.1  # the filter looks for a new table once a second
 REBALANCE = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import rebalance; rebalance()"]
-GUARD, DAEMON = [*REBALANCE, "--guard"], [*REBALANCE, "--daemon", "--act", "--every", "3"]
+GUARD, DAEMON = [*REBALANCE, "--guard"], [*REBALANCE, "--daemon", "--act", "--every", "1"]
 SLOWDOWNS = {"n0": 1.02, "n1": 0.9, "n2": 1.0, "n3": 1.6}
 MARK = comment(600, "", "", "nodelist", "n1")
 CLASS_A = "--export=ALL,SLURM_PAL_CLASS=A"
@@ -116,6 +117,12 @@ class Site:
         before = read_header(self.table).epoch if os.path.exists(self.table) else 0
         self.wait(lambda: os.path.exists(self.table) and read_header(self.table).epoch > before and self.clears())
 
+    def filter_sees_now(self) -> None:
+        """The filter decides by what is so now: of two new tables the second was begun after the first."""
+        self.table_written()
+        self.table_written()
+        time.sleep(FILTER_LOOKS_S)
+
     def submit(self, *words: str) -> int:
         return self.client.submit([*BATCH, *words], "#!/bin/sh\nsleep 300\n")
 
@@ -128,14 +135,28 @@ class Site:
         assert found is not None
         return found
 
-    def pinned(self, numbers: list[int]) -> list[int]:
-        """Those of these jobs that wait with a list."""
+    def lists(self, numbers: list[int]) -> dict[int, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """The lists, named and kept off, of those of these jobs that wait with one."""
         jobs = self.client.jobs_of(numbers)
-        return [n for n, job in jobs.items() if job.state == "PENDING" and (job.req_nodes or job.exc_nodes)]
+        waiting = {n: job for n, job in jobs.items() if job.state == "PENDING"}
+        return {n: (job.req_nodes, job.exc_nodes) for n, job in waiting.items() if job.req_nodes or job.exc_nodes}
 
-    def freed_s(self, numbers: list[int], since: float) -> float:
-        """Seconds from `since` (monotonic) until none of these jobs is pinned any more."""
-        self.wait(lambda: not self.pinned(numbers))
+    def freed_s(self, numbers: list[int], kill: Callable[[], None]) -> float:
+        """Seconds from `kill` until each of these jobs has been without the list that it had then.
+
+        A daemon that was started anew ends a list and may at once set its own, which can be the same: it says so.
+        """
+        stands, heard = self.lists(numbers), len(self.text())
+        since = time.monotonic()
+        kill()
+
+        def none_stands() -> bool:
+            text, now = self.text()[heard:], self.lists(numbers)
+            for number in [n for n, lists in stands.items() if now.get(n) != lists or f" job_id={n} " in text]:
+                del stands[number]
+            return not stands
+
+        self.wait(none_stands)
         return time.monotonic() - since
 
 
@@ -178,24 +199,27 @@ def test_after_a_kill_the_last_pinned_job_is_soon_free(
     site.wait(site.clears)
     for name, gpus in (("n0", 1), ("n1", 1), ("n2", 4), ("n3", 4)):
         site.filled(name, gpus)
+    site.filter_sees_now()  # and names no node for jobs that want four GPUs of one
     ticks = [site.submit("--gres=gpu:4", "--comment=pal:job=A") for _ in range(3)]
-    site.wait(lambda: set(site.pinned(ticks)) == set(ticks))  # kept off the slow n3
-    site.table_written()  # n0 and n1 have free GPUs by this one, and the filter names n1, which is full by then
+    site.wait(lambda: site.lists(ticks) == dict.fromkeys(ticks, ((), ("n3",))))  # kept off the slow n3
+    site.filter_sees_now()  # that n0 and n1 have free GPUs; so it names n1, which is full by then
+    units["daemon"].process.send_signal(signal.SIGSTOP)  # no tick changes the lists before they are counted
     site.filled("n1", 3)
     filtered = [site.submit("--gres=gpu:1", CLASS_A) for _ in range(3)]
     marked = [site.submit("-w", "n1", "--gres=gpu:1", f"--comment={MARK}") for _ in range(3)]
     kinds = {"filter": filtered, "palsub": marked, "tick": ticks}
-    named = {kind: len(site.pinned(numbers)) for kind, numbers in kinds.items()}
-    killed_at = time.monotonic()
-    for name in killed:
-        units[name].kill()
-    took_s = site.freed_s([*filtered, *marked, *ticks], killed_at)
+    named = {kind: len(site.lists(numbers)) for kind, numbers in kinds.items()}
+
+    def kill() -> None:
+        for name in killed:
+            units[name].kill()
+
+    took_s = site.freed_s([*filtered, *marked, *ticks], kill)
     site.wait(lambda: sum(site.job(n).nodes == ("n0",) for n in (*filtered, *marked)) == 3)  # all that n0 has free
     with capsys.disabled():
         how = f"killed {'+'.join(killed)}, started again {'+'.join(restarted)}"
         print(f" {how}: {sum(named.values())} pinned jobs, the last one free after {took_s:.1f} s")
-    # How many the filter has pinned depends on whether it has seen the newest table by then.
-    assert named["palsub"] == named["tick"] == 3
+    assert named == {"filter": 3, "palsub": 3, "tick": 3}
     if "daemon" not in restarted:
         site.wait(lambda: not promise.made(site.table))
         assert not site.clears() and not os.path.exists(site.snapshot + ".heartbeat")
@@ -217,7 +241,7 @@ def test_a_watcher_that_is_killed_has_an_heir(site: Site, tmp_path: Path) -> Non
         (first,) = (pid for pid, heir in before.items() if not heir or f"pid {pid}\n" == lock.read_text())
         os.kill(first, signal.SIGKILL)
         site.wait(lambda first=first, before=before: len(watchers(folder).keys() - before.keys()) == 1)
-    site.wait(lambda: not site.pinned([pinned]))
+    site.wait(lambda: not site.lists([pinned]))
     site.wait(lambda: not watchers(folder))
 
 
