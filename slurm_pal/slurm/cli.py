@@ -187,7 +187,10 @@ class CliClient:
         complaints = [line for line in done.stderr.splitlines() if line.strip() and "Invalid job id" not in line]
         if complaints or (done.returncode != 0 and not done.stderr):
             raise SlurmError(f"scontrol show job failed: {_complaint(done._replace(stderr=''.join(complaints[:1])))}")
-        return dict(zip(job_ids, _parted(part, done)[:-1], strict=False))
+        parts = _parted(part, done)[:-1]
+        if len(parts) < len(job_ids):  # a job that nothing was said of is not one that is gone
+            raise SlurmError(f"scontrol ended before it had shown {len(job_ids)} jobs: {_complaint(done)}")
+        return dict(zip(job_ids, parts, strict=True))
 
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
         fields, word = ("jobid", "state", "reason", "name"), told.mark()

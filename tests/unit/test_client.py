@@ -108,7 +108,21 @@ def test_odd_answers_are_errors_not_guesses() -> None:
         client.submit([], SCRIPT)
     with pytest.raises(SlurmError, match="not a release"):
         client.version()
-    assert client.job(1) is None and client.nodes() == ()
+    with pytest.raises(SlurmError, match="ended before"):
+        client.job(1)
+    assert client.nodes() == ()
+
+
+def test_a_job_that_a_cut_answer_does_not_show_is_not_gone() -> None:
+    slurm = FakeSlurm()
+    first, second = (CliClient(slurm).submit(["-G1"], SCRIPT) for _ in range(2))
+
+    def cut(argv: Sequence[str], stdin: str) -> Completed:
+        done = slurm(argv, stdin)
+        return done._replace(stdout=done.stdout[: done.stdout.index(f"JobId={second} ")])
+
+    with pytest.raises(SlurmError, match="ended before it had shown 2 jobs"):
+        CliClient(cut).jobs_of([first, second])
 
 
 def test_what_users_write_into_a_job_makes_no_other_record() -> None:
