@@ -31,19 +31,44 @@ _NEXT = re.compile(r" (?:(?:SLUID|HetJobIdSet)=[^ \n]* )*(?=UserId=)")
 _TAME = re.compile(r"[^\s=]*")
 _BEFORE = ("account", "wckey", "qos", "allocnodes")
 """What users write between a record's head and the end of Slurm's own part."""
-_END = " Licenses="
+_END = " Features="
+"""What nodes have to offer: here users' texts begin again. slurmctld of 22.05 takes `fast*1 JobState=RUNNING`."""
+_MIDDLE_END = "Licenses"
+_KEY = re.compile(r" ([A-Z][A-Za-z]*)=")
+_WORD = re.compile(r"[^ \n]*")
+_TEXTS = {key: field for field, key in told.WANTED.items()} | {"ClusterFeatures": "clusterfeature"}
 _MARKED = re.compile(r"(?:^|\s)pal:")
 _OTHERS = tuple(f" {key}=" for key in ("NtasksPerTRES", "BatchFeatures", "Extra", "SegmentSize"))
 """What squeue cannot show, and what leaves a job to Slurm; only a job's own record is looked at."""
 
 
 class _Own(NamedTuple):
-    """Slurm's own part of one job's record."""
+    """Slurm's own part of one job's record, and where it stands."""
 
     head: str  # the pairs before the name
-    part: str  # from UserId to before the licences
+    part: str  # from UserId to before the features
     text: str  # of the answer
     end: int  # where the part ends in it
+
+    def middle(self, row: Mapping[str, str]) -> dict[str, str] | None:
+        """The pairs between the part and the licences, in which users' texts are those that squeue shows.
+
+        None where they are not. The node features of the batch step, which squeue does not show,
+        are taken for one word: with them a job is left to Slurm.
+        """
+        pairs, at = {}, self.end
+        while (key := _KEY.match(self.text, at)) and key[1] != _MIDDLE_END:
+            shown = row.get(_TEXTS.get(key[1], ""))
+            if shown is None:
+                word = _WORD.match(self.text, key.end())
+                shown = word[0] if word else ""
+            elif shown in parse.NOTHING:
+                shown = "(null)"
+            at = key.end() + len(shown)
+            if not self.text.startswith(shown, key.end()):
+                return None
+            pairs[key[1]] = parse.plain(shown)
+        return pairs if key else None
 
     def others(self) -> dict[str, str]:
         """What stands in the rest of the record, up to the next line that looks like another's."""
@@ -90,11 +115,11 @@ class Sealed:
     def job(self, job_id: int) -> SlurmJob:
         """One job. What its user wrote comes from squeue, all else from Slurm's own part of the record."""
         row, own = self._rows[job_id], self._own.get(job_id)
-        pairs = _pairs(own) if own else None
-        if own is None or pairs is None or not pairs.get("UserId", "").endswith(f"({row['userid']})"):
+        pairs, middle = (_pairs(own), own.middle(row)) if own else (None, None)
+        if own is None or pairs is None or middle is None or not pairs.get("UserId", "").endswith(f"({row['userid']})"):
             return parse.nobodys(job_id, {"JobState": row["state"], "JobName": parse.plain(row["name"])})
         pairs["JobName"] = parse.plain(row["name"])
-        pairs |= _texts(row)
+        pairs |= middle | _texts(row)
         if told.TEXTS.keys() <= row.keys():
             pairs |= own.others()
         # Jobs may start and end between the two answers: which GPUs such a one has is known the next time.

@@ -14,16 +14,20 @@ from collections.abc import Sequence
 from slurm_pal.errors import SlurmError
 from slurm_pal.numbers import digits
 
-SEAL = ("jobid", "userid", "nodelist", "name", "account", "wckey", "qos", "allocnodes")
+SEAL = (
+    "jobid", "userid", "nodelist", "name", "account", "wckey", "qos", "allocnodes", "feature", "prefer", "reservation",
+)  # fmt: skip
 """What `slurm.sealed` needs to know which record in scontrol's answer is slurmctld's own."""
 
 TEXTS = {
     "comment": "Comment", "admin_comment": "AdminComment", "tres-per-node": "TresPerNode", "tres-per-job": "TresPerJob",
     "tres-per-task": "TresPerTask", "tres-per-socket": "TresPerSocket", "cpus-per-tres": "CpusPerTres",
-    "mem-per-tres": "MemPerTres", "prefer": "Prefer", "burstbuffer": "BurstBuffer", "reqswitch": "Switches",
+    "mem-per-tres": "MemPerTres", "burstbuffer": "BurstBuffer", "reqswitch": "Switches",
     "clusterfeature": "ClusterFeatures",
 }  # fmt: skip
 """squeue's field -> scontrol's key, of what stands behind texts of users in scontrol's record."""
+WANTED = {"feature": "Features", "prefer": "Prefer", "reservation": "Reservation"}
+"""The same, of what stands in the middle of the record: slurmctld looks for names there and takes more words."""
 
 FEW = (*SEAL, "state", "tres-per-node")
 ALL = (*SEAL, "state", *TEXTS)

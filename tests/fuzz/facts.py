@@ -4,32 +4,36 @@
     python tests/fuzz/facts.py [--seconds 60] [--seed 1] [--jobs 400]
 
 Starts a lab of its own (8 nodes, 4 GPUs each) with jobs that run on known GPUs and others that wait. Then, in rounds,
-a program writes mutated texts into names, comments, admin comments, wckeys, accounts, paths, environments and
-more of these jobs, without Slurm's commands; after each round palsub's reader, the large look of the tick and the
-reader of all jobs are asked, and in turn the tick itself with its publisher, the gate of a sweep, `pal explain`,
-`pal nodes` and palsub. A violation is any exception but a PalError on one's own job, a job that Slurm does not have or
-one that is missing, a wrong owner, state, node or GPU, and more than 200 MiB of memory. The last line is one JSON
-object; the exit code is 1 where there was a violation.
+a program writes mutated texts into names, comments, admin comments, wckeys, accounts, paths, environments, features,
+licences, reservations and more of these jobs, without Slurm's commands; after each round palsub's reader, the large
+look of the tick and the reader of all jobs are asked, and in turn the tick itself with its publisher, the gate of a
+sweep, `pal explain`, `pal nodes` and palsub. A violation is any exception but a PalError on one's own job, a job that
+Slurm does not have or one that is missing, a wrong owner, state, node or GPU, and more than 200 MiB of memory.
+
+A slurmctld that dies of such texts is no violation: the run goes on in a new lab, with the next seed. The last line is
+one JSON object whatever happens, and it comes within --seconds and half a minute; the exit code is 1 where there was a
+violation, or an error that ended the run early: a lab that could not be started, a signal.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 from click.testing import CliRunner
+from facts_lab import ANSWER_S, FEATURES, GPUS, LICENSES, NODES, RESERVATIONS, Died, FactsLab, clear, compiled
 
 from slurm_pal import config as settings
 from slurm_pal.cli.pal import pal
@@ -37,7 +41,6 @@ from slurm_pal.errors import PalError, SlurmError
 from slurm_pal.hostlist import expand
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.lab.demo import program
-from slurm_pal.lab.lab import Lab
 from slurm_pal.profiling.plan import Chosen
 from slurm_pal.profiling.waiting import user_waiting
 from slurm_pal.rebalance.event_log import EventLog
@@ -51,12 +54,10 @@ from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.slurm.parse import seconds, unix_s
-from slurm_pal.slurm.question import clean_environment
 from slurm_pal.store import snapshot
 from slurm_pal.submit.processes import runner
 
 MOST_MIB = 200.0
-NODES, GPUS = 8, 4
 TOUCHED = ("name", "comment", "admin_comment")
 """Of a job that runs; with the others it is not known where its GPUs stand, and that is no violation."""
 WAITING = (*TOUCHED, "wckey", "account")
@@ -64,10 +65,19 @@ SUBMITTED = (
     "name", "comment", "wckey", "account", "alloc_node", "work_dir", "std_out", "network", "burst_buffer", "extra",
     "mail_user", "environment",
 )  # fmt: skip
-"""No features, licences or reservations: slurmctld refuses any that are not there, and that of 22.05.8 sometimes dies
-of a refused submission (its heap is damaged), with or without us."""
-AWAY = ("Unable to contact", "Zero Bytes", "Connection reset", "Socket timed out", "took too long")
+CHECKED = ("features", "prefer", "licenses", "reservation")
+IN_UPDATES, IN_SUBMISSIONS = 0.1, 0.5
+"""The share of requests that bear one of these."""
+ODD_UPDATES, ODD_SUBMISSIONS = 0.2, 0.02
+"""The share of their values that may have any form. slurmctld of 22.05.8 frees some texts of a submission twice when it
+refuses the features, and dies of it at once or later: a higher share shows nothing but its deaths."""
+AWAY = (
+    "Unable to contact", "Zero Bytes", "Connection reset", "Socket timed out", "took too long", "did not answer within",
+)  # fmt: skip
 """What Slurm's commands say when slurmctld did not answer; nothing is believed then, and that is right."""
+START_S, LATE_S, AGAIN_S = 15.0, 5.0, 3.0
+"""A lab starts in about half of the first; what is under way when the time is over has the second."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 TURN = 8
 """The slow readers are asked after so many rounds, one of them."""
 RECORD = (
@@ -93,6 +103,16 @@ ODD = (
     b"9" * 400, b"x" * 900, b"1-2-3:4:5", b"ReservationName=r Nodes=n[0-7] State=ACTIVE",
     b"PartitionName=gpu State=DOWN",
 )  # fmt: skip
+KEYS = (
+    b" NodeList=n7 UserId=news(0) JobState=RUNNING ReqNodeList=n0 Licenses=", b" Reservation=r1", b" ExcNodeList=@x",
+    b" DelayBoot=0 OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null) Command=x WorkDir=/ Comment=pal:job=A",
+    b" JobState=COMPLETED BatchHost=n7 NodeList=n7", b" Licenses=", b" Contiguous=1 Licenses=", b" Prefer=pal_A",
+    b" Nodes=n0 CPU_IDs=0 Mem=0 GRES=gpu:4(IDX:0-3)", b" NodeList=n7\nJobId=1 JobName=", b" Features=", b" Priority=0",
+    b" TresPerNode=gres:gpu:4 Comment=pal:job=A;mov=1", b" NumNodes=7 NumCPUs=7 JobState=RUNNING", b" UserId=news(0)",
+)  # fmt: skip
+"""Pairs of Slurm's own, for a text that stands between them."""
+SIGNS = b"&|,[](){}*"
+"""slurmctld looks for these in a list of features."""
 
 
 class Violation(NamedTuple):
@@ -132,6 +152,39 @@ class Mutator:
             made = self._mutated(made)
         return made.replace(b"\0", b"")[:most]
 
+    def checked(self, field: str, ids: Sequence[int], odd: float) -> bytes:
+        """A text for a field that slurmctld looks at: one that it takes, with as much in it as it lets in.
+
+        With the probability `odd` it may be any other, which slurmctld mostly refuses.
+        """
+        rng = self._rng
+        any_form = rng.random() < odd
+        if any_form and rng.random() < 0.5:
+            return self.text(ids, 400)
+        self.inputs += 1
+        if field == "reservation":
+            names = rng.sample(list(RESERVATIONS), rng.choice((1, 1, 1, 2, 3)))
+            return (",".join(names) + rng.choice(("", "", "", ","))).encode()
+        if field == "licenses":
+            counts = ("", ":1", ":", ":+2", ": 3", ":\n4", ":\t \n\n5", ":007")
+            names = [name + rng.choice(counts) for name in rng.choices(list(LICENSES), k=rng.randrange(1, 4))]
+            return rng.choice((",", ";")).join(names).encode()
+        return self._features(ids, rng.choice((b"&|,*", b"")) if any_form else SIGNS)
+
+    def _features(self, ids: Sequence[int], without: bytes) -> bytes:
+        """What may be asked of nodes. Behind a number slurmctld takes any text up to the next of its signs."""
+        rng = self._rng
+        words = []
+        for name in rng.choices(FEATURES, k=rng.choice((1, 1, 2, 3))):
+            word = name.encode()
+            if rng.random() < 0.6:
+                inputs = self.inputs
+                text = self.text(ids, 400) if rng.random() < 0.7 else rng.choice(KEYS)
+                self.inputs = inputs  # it is part of another
+                word += b"*1" + rng.choice((b" ", b"\n", b"x")) + text.translate(None, without)
+            words.append(word)
+        return rng.choice((b"&", b"|", b",")).join(words)
+
     def _forged(self, ids: Sequence[int]) -> bytes:
         rng = self._rng
         number = rng.choice((rng.choice(ids), rng.choice(ids), 900001, 4294967295, 0, 10**12))
@@ -165,117 +218,138 @@ class Mutator:
         return made.replace(b" ", rng.choice((b"\n", b"  ", b"\t", b"")), rng.randrange(1, 4))
 
 
-class Writer:
-    """The program that writes texts into jobs (facts_writer.c)."""
+class Counts:
+    """What is counted over all labs of one run."""
 
-    def __init__(self, folder: str, environment: dict[str, str]) -> None:
-        path = os.path.join(folder, "writer")
-        source = str(Path(__file__).with_name("facts_writer.c"))
-        subprocess.run(["cc", "-o", path, source, "-lslurm"], check=True)
-        self._process = subprocess.Popen(
-            [path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True
-        )
+    def __init__(self) -> None:
+        self.inputs = self.rounds = self.values = self.kept = self.away = self.labs = self.died = self.not_judged = 0
+        self.violations: list[Violation] = []
 
-    def ask(self, lines: Sequence[str]) -> list[int]:
-        """Send requests; the job ids of those that were taken, 0 for the others."""
-        taken = []
-        assert self._process.stdin and self._process.stdout
-        for line in lines:
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline().strip()
-            if not answer:
-                raise RuntimeError(f"the writer ended at {line[:200]}")
-            taken.append(int(answer))
-        return taken
-
-    def end(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
+    def violation(self, found: Violation) -> None:
+        self.violations.append(found)
+        if len(self.violations) <= 20:
+            print(f"round {self.rounds}: {found.what}: {found.details[:3000]}", file=sys.stderr)
 
 
 class Fuzzer:
-    """One run: a lab, jobs whose truth is known, and who reads them."""
+    """One lab, jobs whose truth is known, and who reads them."""
 
-    def __init__(self, lab: Lab, folder: str, seed: int, count: int) -> None:
-        self._folder, self._rng = folder, random.Random(seed + 1)
-        os.environ.update(lab.variables())
-        os.environ["XDG_STATE_HOME"] = os.path.join(folder, "state")
-        os.environ["SLURM_PAL_PATHS_STATE_DIR"] = os.path.join(folder, "site")
+    def __init__(self, site: FactsLab, counts: Counts, seed: int, jobs: int) -> None:
+        self._site, self._folder, self._counts = site, site.folder, counts
+        self._rng = random.Random(seed + 1)
+        os.environ["XDG_STATE_HOME"] = os.path.join(self._folder, "state")
+        os.environ["SLURM_PAL_PATHS_STATE_DIR"] = os.path.join(self._folder, "site")
         os.mkdir(os.environ["SLURM_PAL_PATHS_STATE_DIR"], 0o755)
         self._mutator = Mutator(seed)
-        self._writer = Writer(folder, clean_environment())
-        self._client = CliClient()
-        self._palsub = CliClient(runner(60.0))
+        self._client = CliClient(timeout_s=ANSWER_S)
+        self._palsub = CliClient(runner(ANSWER_S))
         self._config = settings.load()
         publish(self._config.snapshot_path)
         self._plain = program("palsub")
-        self.violations: list[Violation] = []
-        self.rounds = self.values = self.kept = self.away = 0
-        self._truth = self._start(count)
+        self._unsure: list[Violation] = []
         self._extra: list[int] = []
         self._slow: list[Callable[[], None]] = [self._tick, self._gate, self._explain, self._show_nodes, self._submit]
-
-    @property
-    def inputs(self) -> int:
-        return self._mutator.inputs
+        self._truth = self._start(jobs)
 
     def _start(self, count: int) -> dict[int, Truth]:
-        """Running jobs say themselves where they are; the others are held."""
+        """Running jobs say themselves where they are; the others are held. Raises Died, RuntimeError or SlurmError."""
         where = os.path.join(self._folder, "where")
         os.mkdir(where)
         script = f'#!/bin/sh\necho "$SLURMD_NODENAME $SLURM_JOB_GPUS" > {where}/$SLURM_JOB_ID.new\n'
         script += f"mv {where}/$SLURM_JOB_ID.new {where}/$SLURM_JOB_ID\nsleep 100000\n"
+        self._site.reserve()
         running = []
         for number in range(NODES * 2):
             argv = ["-J", "train", f"--gres=gpu:{1 + number % 2}", "-o", "/dev/null", "--comment=pal:job=A;mov=1"]
+            if number < 2:
+                argv.append(f"--reservation={('odd name', 'a=b')[number]}")
+            if number % 3 == 0:
+                argv.append(f"--constraint={FEATURES[number % 5]}*1{self._rng.choice(KEYS).decode().split('(')[0]}")
             running.append(self._client.submit(argv, script))
-        until(lambda: all(os.path.exists(os.path.join(where, str(number))) for number in running))
+        self._wait(lambda: all(os.path.exists(os.path.join(where, str(number))) for number in running))
         truth = {}
         for number in running:
             node, indexes = Path(where, str(number)).read_text().split()
             truth[number] = Truth(number, node, tuple(map(int, indexes.split(","))), True)
-        waiting = self._writer.ask([f"submit name={b'wait'.hex()}"] * (count - len(running)))
+        waiting = self._site.write([f"submit name={b'wait'.hex()}"] * (count - len(running)))
         return truth | {number: Truth(number, "", (), False) for number in waiting}
+
+    def _wait(self, done: Callable[[], bool], limit_s: float = 60.0) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while not done():
+            if not self._site.lives():
+                raise Died("slurmctld has ended")
+            if time.monotonic() > deadline_s:
+                raise RuntimeError("the jobs of the lab did not start")
+            time.sleep(0.05)
 
     # -- one round -------------------------------------------------------------------------------
 
     def round(self) -> None:
-        """Write new texts into all jobs, look, compare."""
+        """Write new texts into all jobs, look, compare. Raises Died."""
+        away, made = self._counts.away, self._mutator.inputs
+        try:
+            self._write_and_look()
+            if self._counts.away > away or not self._site.lives():
+                self._site.check()
+        except Died:
+            # A slurmctld whose heap is damaged may say anything before it ends; what it says may still break nothing.
+            self._counts.not_judged += len(self._unsure)
+            raise
+        else:
+            for found in self._unsure:
+                self._counts.violation(found)
+            self._counts.rounds += 1
+        finally:
+            self._counts.inputs += self._mutator.inputs - made
+            self._unsure.clear()
+
+    def _write_and_look(self) -> None:
         ids = list(self._truth)
         lines = []
         for job in self._truth.values():
             fields = TOUCHED if job.plain else WAITING
-            words = (f"{field}={self._mutator.text(ids, 1000).hex()}" for field in fields)
+            words = [f"{field}={self._mutator.text(ids, 1000).hex()}" for field in fields]
+            if not job.plain and self._rng.random() < IN_UPDATES:
+                words.append(self._checked(ids, ODD_UPDATES))
             lines.append(f"update {job.job_id} {' '.join(words)}")
-            self.values += len(fields)
-        self.kept += sum(map(bool, self._writer.ask(lines)))
+            self._counts.values += len(words)
+        self._counts.kept += sum(map(bool, self._site.write(lines)))
         self._submissions(ids)
-        known = self._listed()
+        try:
+            known = self._listed()
+        except SlurmError as error:  # of a queue that cannot be listed there is no truth to compare with
+            self._site.check()
+            raise Died(f"slurmctld lists no queue: {error}") from None
         self._look("the tick's look", lambda: self._client.overview(reservations=True, marked=True), known)
         self._look("palsub's look", self._palsub.overview, known)
         self._try("all jobs", lambda: self._compare_all(known))
-        if self.rounds % TURN == 0:
-            slow = self._slow[self.rounds // TURN % len(self._slow)]
+        if self._counts.rounds % TURN == 0:
+            slow = self._slow[self._counts.rounds // TURN % len(self._slow)]
             self._try(slow.__name__.strip("_"), slow)
-        self.rounds += 1
         if memory_mib() > MOST_MIB:
-            self._violation("memory", f"{memory_mib():.0f} MiB")
+            self._counts.violation(Violation("memory", f"{memory_mib():.0f} MiB"))
+
+    def _checked(self, ids: Sequence[int], odd: float) -> str:
+        field = self._rng.choice(CHECKED)
+        return f"{field}={self._mutator.checked(field, ids, odd).hex()}"
 
     def _submissions(self, ids: Sequence[int]) -> None:
         """New jobs with hostile texts in whatever a submission takes; those of the round before are cancelled."""
         if self._extra:
-            self._client.cancel(self._extra)
-        fields = [self._rng.sample(SUBMITTED, 4) for _ in range(4)]
-        self.values += sum(map(len, fields))
-        lines = [f"submit {' '.join(f'{f}={self._mutator.text(ids, 900).hex()}' for f in some)}" for some in fields]
-        self._extra = [number for number in self._writer.ask(lines) if number]
+            self._try("cancel", lambda: self._client.cancel(self._extra))
+        lines = []
+        for _ in range(4):
+            words = [f"{f}={self._mutator.text(ids, 900).hex()}" for f in self._rng.sample(SUBMITTED, 4)]
+            if self._rng.random() < IN_SUBMISSIONS:
+                words.append(self._checked(ids, ODD_SUBMISSIONS))
+            lines.append(f"submit {' '.join(words)}")
+            self._counts.values += len(words)
+        self._extra = [number for number in self._site.write(lines) if number]
 
     def _listed(self) -> set[int]:
         """The jobs that there are: numbers only, which no text can look like."""
-        argv = ["squeue", "-h", "-a", "-t", "all", "-o", "%A"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=clean_environment())
+        done = self._site.run(["squeue", "-h", "-a", "-t", "all", "-o", "%A"])
         if done.returncode != 0:
             raise SlurmError(done.stderr.strip())
         return set(map(int, done.stdout.split()))
@@ -287,7 +361,10 @@ class Fuzzer:
                 self._violation(f"{who}: nodes", str([node.name for node in seen.nodes]))
             if any(not node.gpus_used <= node.n_gpus == GPUS for node in seen.nodes):
                 self._violation(f"{who}: GPUs of nodes", str(seen.nodes))
-            if seen.reservations or len(seen.partitions) != 1:
+            if any(node.features != set(FEATURES) for node in seen.nodes):
+                self._violation(f"{who}: features of nodes", str(seen.nodes))
+            reserved = {name: (node,) for name, node in RESERVATIONS.items()} if who == "the tick's look" else {}
+            if seen.reservations != reserved or len(seen.partitions) != 1:
                 self._violation(f"{who}: reservations, partitions", f"{seen.reservations} {seen.partitions}")
             jobs = {job.job_id: job for job in seen.jobs}
             if len(jobs) != len(seen.jobs) or not jobs.keys() <= known:
@@ -312,9 +389,11 @@ class Fuzzer:
 
     def _compare(self, who: str, job: SlurmJob) -> None:
         true = self._truth.get(job.job_id)
+        if job.req_nodes or job.exc_nodes:
+            self._violation(f"{who}: nodes that nobody asked for", repr(job))
         if true is None:
-            if job.gpus or job.nodes:
-                self._violation(f"{who}: GPUs of a job that waits", repr(job))
+            if job.gpus or job.nodes or (job.job_id in self._extra and job.state != "PENDING"):
+                self._violation(f"{who}: a job that waits", repr(job))
             return
         expected = {true.node: true.gpus} if true.gpus else {}
         state = "RUNNING" if true.gpus else "PENDING"
@@ -364,8 +443,7 @@ class Fuzzer:
         return done.stdout if done.exit_code == 0 else ""
 
     def _submit(self) -> None:
-        argv = [self._plain, "--pal-dry-run", "--pal-json", "--gres=gpu:1", "--wrap", "true"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        done = self._site.run([self._plain, "--pal-dry-run", "--pal-json", "--gres=gpu:1", "--wrap", "true"])
         if done.returncode != 0 or "Error" in done.stderr or "plain sbatch" in done.stderr:
             self._violation("palsub", done.stderr or done.stdout)
 
@@ -374,19 +452,19 @@ class Fuzzer:
     def _try(self, who: str, part: Callable[[], None]) -> None:
         try:
             part()
-        except Exception as error:  # every one of them is what this program looks for
-            if isinstance(error, SlurmError) and any(word in str(error) for word in AWAY):
-                self.away += 1
+        except SlurmError as error:
+            if any(word in str(error) for word in AWAY):
+                self._counts.away += 1
             else:
                 self._violation(who, traceback.format_exc())
+        except PalError:
+            self._violation(who, traceback.format_exc())
+        except Exception:  # every one of them is what this program looks for, whatever slurmctld said
+            self._counts.violation(Violation(who, traceback.format_exc()))
 
     def _violation(self, what: str, details: str) -> None:
-        self.violations.append(Violation(what, details))
-        if len(self.violations) <= 20:
-            print(f"round {self.rounds}: {what}: {details[:3000]}", file=sys.stderr)
-
-    def end(self) -> None:
-        self._writer.end()
+        """It counts when slurmctld outlives the round."""
+        self._unsure.append(Violation(what, details))
 
 
 def parsers(seed: int, for_s: float) -> tuple[int, list[Violation]]:
@@ -425,32 +503,87 @@ def publish(path: str) -> None:
     snapshot.publish(path, scores, cluster="lab", epoch=1, now_s=time.time(), centroids=centroids)
 
 
-def until(done: Callable[[], bool], limit_s: float = 60.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not done():
-        if time.monotonic() > deadline_s:
-            raise SystemExit("the jobs of the lab did not start")
-        time.sleep(0.05)
-
-
 def memory_mib() -> float:
     """The largest memory that this process has held, by its own account: getrusage counts who started it, too."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1024
 
 
-@contextlib.contextmanager
-def a_lab() -> Iterator[tuple[Lab, str]]:
-    """A lab in a folder of its own; nothing of either stays."""
-    folder = tempfile.mkdtemp(prefix="pal")
-    try:
-        lab = Lab.up(os.path.join(folder, "lab"), nodes=NODES, gpus=GPUS, seed=1, wait_s=120)
+class Ended(BaseException):
+    """A signal: no `except Exception` on the way may take it for something that was found."""
+
+
+class Run:
+    """All labs of one run, and the counts."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self._asked, self.counts = asked, Counts()
+        self._folder = ""
+        self._began_s, self._until_s = time.monotonic(), 0.0
+        self._signal = ""
+        self.error = ""
+
+    def all(self) -> None:
+        """Fuzz until the time is over; `error` says what ended it before."""
         try:
-            yield lab, folder
+            for number in (*SIGNALS, signal.SIGALRM):
+                signal.signal(number, self._end)
+            signal.setitimer(signal.ITIMER_REAL, self._asked.seconds + START_S + LATE_S, AGAIN_S)
+            self._folder = tempfile.mkdtemp(prefix="pal")
+            writer = compiled(self._folder)
+            while self._goes_on(START_S if self.counts.labs else 0.0):
+                self._one_lab(writer)
+        except Ended:
+            self.error = "" if self._signal == "SIGALRM" else self._signal
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
         finally:
-            lab.down()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._clear()
+        if not self.counts.rounds:
+            self.error = self.error or "no lab was ready in time"
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self._signal = self._signal or signal.Signals(number).name
+        for other in SIGNALS:
+            signal.signal(other, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)  # what is raised in a destructor, say, is lost
+        raise Ended
+
+    def _goes_on(self, least_s: float = 0.0) -> bool:
+        enough = self._asked.rounds is not None and self.counts.rounds >= self._asked.rounds
+        return not enough and (not self._until_s or time.monotonic() + least_s < self._until_s)
+
+    def _one_lab(self, writer: str) -> None:
+        counts, folder = self.counts, os.path.join(self._folder, str(self.counts.labs))
+        counts.labs += 1
+        try:
+            site = FactsLab(folder, writer, wait_s=60.0)
+            try:
+                fuzzer = Fuzzer(site, counts, self._asked.seed + counts.labs - 1, self._asked.jobs)
+            except SlurmError:
+                site.check()
+                raise
+            # That the first lab takes its time to start takes none of the run's, as far as it is usual.
+            self._until_s = self._until_s or min(time.monotonic(), self._began_s + START_S) + self._asked.seconds
+            while self._goes_on():
+                fuzzer.round()
+        except Died as died:
+            counts.died += 1
+            print(f"round {counts.rounds}: {died}; on to the next lab", file=sys.stderr)
+        clear(folder)
+
+    def _clear(self) -> None:
+        try:
+            for number in range(self.counts.labs):
+                clear(os.path.join(self._folder, str(number)))
+            shutil.rmtree(self._folder, ignore_errors=True)
+        except Exception as error:
+            self.error = self.error or f"{type(error).__name__}: {error}"
+            traceback.print_exc()
 
 
 def main() -> int:
@@ -462,29 +595,23 @@ def main() -> int:
     asked = parser.parse_args()
     started_s = time.monotonic()
     alone, found = parsers(asked.seed, min(2.0, asked.seconds / 20))
-    with a_lab() as (lab, folder):
-        fuzzer = Fuzzer(lab, folder, asked.seed, asked.jobs)
-        until_s = time.monotonic() + asked.seconds
-        died = False
-        try:
-            while time.monotonic() < until_s and (asked.rounds is None or fuzzer.rounds < asked.rounds):
-                fuzzer.round()
-        except SlurmError as error:  # of a queue that cannot be listed there is no truth to compare with
-            died = True
-            print(f"round {fuzzer.rounds}: {error}", file=sys.stderr)
-        finally:
-            fuzzer.end()
-    violations = [*found, *fuzzer.violations]
+    run = Run(asked)
+    run.all()
+    counts = run.counts
+    violations = len(found) + len(counts.violations)
     print(
         json.dumps(
             {
-                "fuzzer": "facts", "inputs": fuzzer.inputs, "seconds": round(time.monotonic() - started_s, 1),
-                "violations": len(violations), "memory_mib": round(memory_mib(), 1), "rounds": fuzzer.rounds,
-                "parsers_alone": alone, "seed": asked.seed, "not_answered": fuzzer.away, "slurmctld_died": died,
+                "fuzzer": "facts", "inputs": counts.inputs, "seconds": round(time.monotonic() - started_s, 1),
+                "violations": violations, "memory_mib": round(memory_mib(), 1), "rounds": counts.rounds,
+                "parsers_alone": alone, "seed": asked.seed, "labs": counts.labs, "slurmctld_died": counts.died,
+                "not_answered": counts.away, "not_judged": counts.not_judged, "values": counts.values,
+                "updates_taken": counts.kept, "error": run.error,
             }
-        )
+        ),
+        flush=True,
     )  # fmt: skip
-    return int(bool(violations))
+    return int(bool(violations or run.error))
 
 
 if __name__ == "__main__":

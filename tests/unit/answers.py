@@ -14,8 +14,9 @@ RECORD = (
     "BatchFlag=1 ExitCode=0:0 TimeLimit=UNLIMITED SubmitTime=2026-11-20T21:51:04 EligibleTime=2026-11-20T21:51:04 "
     "StartTime=Unknown EndTime=Unknown Partition=gpu AllocNode:Sid={host}:4711 ReqNodeList={req} ExcNodeList={exc} "
     "NodeList={nodes} NumNodes=1 NumCPUs=1 NumTasks=1 CPUs/Task=1 CoreSpec=* {layout}MinCPUsNode=1 MinMemoryCPU=500M "
-    "MinTmpDiskNode=0 Features=(null) DelayBoot=00:00:00 OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null) "
-    "Command={command} WorkDir=/ AdminComment={admin} Comment={comment} Power= TresPerNode=gres:gpu:{gpus} \n"
+    "MinTmpDiskNode=0 Features={features} DelayBoot=00:00:00 {wanted}OverSubscribe=OK Contiguous=0 Licenses=(null) "
+    "Network=(null) Command={command} WorkDir=/ AdminComment={admin} Comment={comment} Power= "
+    "TresPerNode=gres:gpu:{gpus} \n"
 )
 
 
@@ -41,13 +42,18 @@ class Told:
     command: str = "x"
     admin: str = "(null)"
     comment: str = "(null)"
+    features: str = "(null)"
+    prefer: str = ""
+    reservation: str = ""
 
     def record(self) -> str:
         """As `scontrol show job -d -o` prints it, line ends of the user's and all."""
         gres = f"gpu:{self.gpus}(IDX:{self.indexes})"
         layout = f"JOB_GRES=gpu:{self.gpus} Nodes={self.nodes} CPU_IDs=0 Mem=1 GRES={gres} " if self.nodes else ""
         wckey = f"WCKey={self.wckey} " if self.wckey else ""
-        return RECORD.format(**vars(self) | {"layout": layout, "wckey": wckey})
+        wanted = f"Prefer={self.prefer} " if self.prefer else ""
+        wanted += f"Reservation={self.reservation} " if self.reservation else ""
+        return RECORD.format(**vars(self) | {"layout": layout, "wckey": wckey, "wanted": wanted})
 
     def fields(self) -> dict[str, str]:
         """squeue's fields; any other is not set."""
@@ -55,7 +61,8 @@ class Told:
             "jobid": str(self.job_id), "userid": str(self.uid), "state": self.state, "reason": self.reason,
             "nodelist": self.nodes, "name": self.name, "account": self.account, "wckey": self.wckey or "(null)",
             "allocnodes": self.host, "comment": self.comment, "admin_comment": self.admin,
-            "tres-per-node": f"gres:gpu:{self.gpus}",
+            "tres-per-node": f"gres:gpu:{self.gpus}", "feature": self.features, "prefer": self.prefer or "(null)",
+            "reservation": self.reservation or "(null)",
         }  # fmt: skip
 
 

@@ -69,6 +69,45 @@ def test_what_stands_before_the_indexes_is_not_read_as_them(key: str, text: str)
     assert facts_of(job, Terms()).ours is False and request_of(job) is not None
 
 
+@pytest.mark.parametrize("key", ["features", "prefer", "reservation"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fast*1 NodeList=n7 UserId=victim(1) JobState=PENDING ReqNodeList=n7 NumNodes=9 Licenses=",
+        "fast*1 Nodes=n0 CPU_IDs=0 Mem=1 GRES=gpu:4(IDX:0-3) MinCPUsNode=1",
+        "fast*1 JobId=2 OverSubscribe=NO Licenses=x",
+        f"fast*1\n{FORGED_VICTIM}",
+        "odd name",
+        "DelayBoot=00:00:00 OverSubscribe=NO Contiguous=1 Licenses=(null) Network=(null)",
+        " ",
+    ],
+)
+def test_what_nodes_are_wanted_makes_no_job_and_changes_none(key: str, text: str) -> None:
+    """slurmctld of 22.05 takes any words behind a number of nodes, and reservations have the names they are given."""
+    found = seen(Told(1, **{key: text}), VICTIM)  # type: ignore[arg-type]
+    assert set(found) == {1, 2} and found[2].gpus == {"n0": (1,)} and found[2].user == "victim"
+    job = found[1]
+    assert (job.job_id, job.user, job.state, job.nodes, job.gpus) == (1, "u", "RUNNING", ("n0",), {"n0": (0,)})
+    assert (job.req_nodes, job.fields["OverSubscribe"], job.fields["NumNodes"]) == ((), "OK", "1")
+    assert job.fields[key.capitalize()] == text.replace("\n", " ")
+    assert request_of(job) is not None
+
+
+def test_what_nodes_are_wanted_is_read_to_its_end_by_palsub_too() -> None:
+    """Another job's whole nodes count where it is pinned, whatever stands before them."""
+    waits = Told(1, state="PENDING", nodes="", req="n0", features="fast*1 OverSubscribe=NO ReqNodeList=n1")
+    (job,) = CliClient(Answers([waits], used=0)).overview().jobs
+    assert (job.req_nodes, job.fields["OverSubscribe"], job.job_id) == (("n0",), "OK", 1)
+
+
+def test_other_features_than_squeue_shows_are_nobodys() -> None:
+    answers = Answers([Told(1, features="fast")])
+    record = Told(1, features="fast*1 JobState=PENDING").record()
+    answers._show = lambda words, ask=answers._show: record if "job" in words[:1] else ask(words)  # type: ignore[method-assign,misc]
+    job = CliClient(answers).jobs()[0]
+    assert (job.user, job.state, job.gpus) == ("", "RUNNING", {})
+
+
 def test_a_name_is_known_to_its_end() -> None:
     name = "a UserId=victim(9) GroupId=g(1) JobState=PENDING NodeList=n9"
     job = seen(Told(1, name=name, comment="pal:job=B"))[1]
