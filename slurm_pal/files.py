@@ -169,8 +169,8 @@ def _read(path: str, descriptor: int, most: int) -> bytes:
 
 
 @contextlib.contextmanager
-def locked(path: str, what: str) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (flock) for the length of the block.
+def locked(path: str, what: str, shared: bool = False) -> Iterator[None]:
+    """Hold an exclusive lock on `path` (flock) for the length of the block, or a shared one, which waits.
 
     `what` names the work in the error. The lock dies with its process, so a crash
     leaves nothing to clean up; the file itself stays, mode 0600: whoever can open it, if only
@@ -185,7 +185,7 @@ def locked(path: str, what: str) -> Iterator[None]:
         with contextlib.suppress(PermissionError):  # not ours, yet writable: leave its mode
             os.fchmod(descriptor, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 80, 0).decode(errors="replace").strip()
             raise BusyError(f"{what} is already at work ({holder or 'holder unknown'}): {path}") from None

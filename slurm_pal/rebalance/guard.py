@@ -246,6 +246,13 @@ def beside(journal_path: str) -> Iterator[Callable[[bytes], None]]:
 
 def stand_by(journal_path: str, wait: Callable[[float], None] = time.sleep) -> int:
     """The child's part: wait for the last word or the end of the tick, and do what is then to be done."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # it only shows that we are there
+            stack.enter_context(locked(promise.child_path(journal_path), "a child of a tick", shared=True))
+        return _stand_by(journal_path, wait)
+
+
+def _stand_by(journal_path: str, wait: Callable[[float], None]) -> int:
     from slurm_pal import config as settings
     from slurm_pal.rebalance import pinned
 

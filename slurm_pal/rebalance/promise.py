@@ -30,6 +30,11 @@ def guard_path(table: str) -> str:
     return f"{table}.guard"
 
 
+def child_path(journal: str) -> str:
+    """The lock that the children of single ticks share."""
+    return f"{journal}.child"
+
+
 def promise_path(table: str) -> str:
     """The file that says that lists may stand on jobs."""
     return f"{table}.promise"
@@ -95,8 +100,17 @@ def publishing(table: str, wait_s: float) -> Iterator[None]:
 
 def guarded(table: str) -> bool:
     """Whether a lease guard is at work, as far as this user may look."""
+    return _held(guard_path(table))
+
+
+def stood_by(journal: str) -> bool:
+    """Whether the child of a tick is at work, which takes back what that has left, as far as this user may look."""
+    return os.path.exists(child_path(journal)) and _held(child_path(journal))
+
+
+def _held(path: str) -> bool:
     try:
-        with locked(guard_path(table), "a lease guard"):
+        with locked(path, "a lease guard"):
             return False
     except BusyError:
         return True

@@ -180,7 +180,8 @@ def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[Finding]:
     more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
     text = f"{len(found)} pending jobs bear a list of ours: {named}{more}"
     alive = heartbeat_fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
-    if alive or (paths.has_powers() and promise.guarded(config.table_path)):
+    by_child = path is not None and promise.stood_by(path)
+    if alive or by_child or (paths.has_powers() and promise.guarded(config.table_path)):
         return [*lines, Finding("ok", "leases", f"{text}; somebody alive takes them back")]
     mend = "pal-rebalance --withdraw" if paths.has_powers() else "pal-rebalance --mine --withdraw"
     return [*lines, Finding("warn", "leases", f"{text}; nobody alive takes them back", mend)]

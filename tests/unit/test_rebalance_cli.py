@@ -501,6 +501,29 @@ def test_one_tick_that_is_killed_leaves_nobody_pinned(site: Site) -> None:
         process.wait()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="the fake Slurm's SlurmUser is root")
+def test_what_one_tick_leaves_has_somebody_who_ends_it_and_doctor_sees_that(site: Site) -> None:
+    site.toml("moves = false\n")
+    daemon = Daemon(site)
+    daemon.submit("-w", "n1", "--gres=gpu:4")
+    daemon.submit("-w", "n0", "--gres=gpu:4")
+    waits = daemon.submit("--gres=gpu:1", "--comment=pal:job=A")
+    doctor = [*PUBLISH[:-3], "doctor"]
+
+    def run(argv: list[str]) -> str:
+        done = subprocess.run(argv, env=daemon.env, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        return done.stdout
+
+    run([*DAEMON, "--once", "--act"])
+    assert daemon.job(waits).exc == "n0" and len(about(str(site.folder / "state"))) == 1
+    assert f"1 pending jobs bear a list of ours: {waits}" in run(doctor)
+    assert "somebody alive takes them back" in run(doctor)
+    run([*DAEMON, "--withdraw"])
+    until(lambda: not about(str(site.folder / "state")))
+    assert daemon.job(waits).exc == ""
+    assert "no pending job bears a list of ours" in run(doctor)
+
+
 def about(path: str) -> list[str]:
     """Processes with this path in their command line."""
     found = []
