@@ -166,7 +166,7 @@ inside() {
     rm -rf build
     local code=0
     # shellcheck disable=SC2086  # words on purpose
-    /venv/bin/pytest -q ${PYTEST_ARGS:-tests/slurm tests/unit} || code=$?
+    /venv/bin/pytest -q -n 3 --dist loadfile ${PYTEST_ARGS:-tests/slurm tests/unit} || code=$?
     echo "Slurm $(slurmctld -V | cut -d ' ' -f 2), Python $(python3 -V | cut -d ' ' -f 2)"
     return "$code"
 }
