@@ -540,8 +540,12 @@ def open_journal(path: str, write: bool = True) -> Journal:
 def _connected(path: str, write: bool = True) -> sqlite3.Connection:
     # A reader, too, must be able to roll back what a killed writer left: so rw, and query_only.
     connection = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S)
-    connection.execute("PRAGMA journal_mode = DELETE" if write else "PRAGMA query_only = ON")
-    connection.execute("PRAGMA synchronous = EXTRA")  # FULL, and the removal of the rollback journal as well
+    try:
+        connection.execute("PRAGMA journal_mode = DELETE" if write else "PRAGMA query_only = ON")
+        connection.execute("PRAGMA synchronous = EXTRA")  # FULL, and the removal of the rollback journal as well
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -68,9 +68,6 @@ class Mover:
             return True
         self._looked_s = now_s
         jobs = self._client.jobs_of(list(self._moves))
-        if missing := [job_id for job_id in self._moves if job_id not in jobs]:
-            # Seen once beside a requeue, cause unknown: an answer lacked a job that went on. So it is asked for twice.
-            jobs |= self._client.jobs_of(missing)
         leases = self._journal.leases()
         trouble: PalError | None = None
         for job_id, move in list(self._moves.items()):

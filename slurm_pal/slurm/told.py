@@ -38,8 +38,12 @@ _SHORT = 33
 
 
 def mark() -> str:
-    """A word that nobody can guess (twice 128 bits). It begins with no digit, which squeue would take for a width."""
-    return f"~{os.urandom(32).hex()}"
+    """A word that nobody can guess (twice 128 bits).
+
+    It begins with no digit, which squeue would take for a width, and ends with none: `scontrol show hostnames` counts
+    the digits at a name's end as a number, and prints another one where that is 2^64 or more (one word in 12,000).
+    """
+    return f"~{os.urandom(32).hex()}x"
 
 
 def argv(fields: Sequence[str], word: str, *filters: str) -> list[str]:

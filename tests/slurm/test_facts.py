@@ -13,6 +13,7 @@ import pytest
 
 from slurm_pal.lab.lab import Lab
 from slurm_pal.placement.offers import free_indexes, used_indexes
+from slurm_pal.slurm import told
 from slurm_pal.slurm.cli import CliClient
 
 from . import queue_of
@@ -125,6 +126,18 @@ def test_a_record_that_cannot_be_told_from_texts_is_nobodys(client: CliClient) -
     jobs = {job.job_id: job for job in client.overview(marked=True).jobs}
     assert (jobs[number].user, jobs[number].gpus, jobs[number].state) == ("", {}, "RUNNING")
     assert jobs[plain].gpus and jobs[plain].comment == "mine" and jobs[plain].user
+
+
+def test_words_that_look_like_large_numbers_part_the_answers(
+    client: CliClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`scontrol show hostnames` printed another word for one in 12,000: the job counted as gone, palsub did nothing."""
+    number = submitted()
+    with monkeypatch.context() as patched:
+        patched.setattr(told.os, "urandom", lambda count: b"\x99" * count)
+        found = client.job(number)
+        nodes = client.overview().nodes
+    assert found is not None and found.job_id == number and nodes
 
 
 def test_a_huge_list_takes_no_memory(client: CliClient) -> None:

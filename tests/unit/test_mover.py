@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -466,24 +466,6 @@ def test_a_controller_that_is_away_is_waited_for(site: Site) -> None:
     site.slurm.down = False
     site.run()
     assert site.outcome(number) in ("moved", "elsewhere") and site.slurm.jobs[number].state == "RUNNING"
-
-
-def test_a_job_is_gone_when_slurm_says_so_twice(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    stays, ends = site.submit("--gres=gpu:1"), site.submit("--gres=gpu:1")
-    site.start(stays)
-    site.start(ends, target=("n2",), target_gpus="n2:0")
-    del site.slurm.jobs[ends]
-    asked: list[set[int]] = []
-    told = site.client.jobs_of
-
-    def forgetful(job_ids: Sequence[int]) -> dict[int, SlurmJob]:
-        asked.append(set(job_ids))
-        return {} if len(asked) == 1 else told(job_ids)
-
-    monkeypatch.setattr(site.client, "jobs_of", forgetful)
-    site.run()
-    assert asked[:2] == [{stays, ends}, {stays, ends}]
-    assert site.outcome(stays) == "moved" and site.outcome(ends) == "ended"
 
 
 def test_without_a_journal_nothing_is_begun_and_nothing_stays(site: Site) -> None:
