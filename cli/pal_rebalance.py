@@ -289,10 +289,11 @@ def _sleep(tick: Tick, woken: Woken, until_s: float) -> bool:
 def _leave(tick: Tick, woken: Woken, complaints: Complaints) -> None:
     """End cleanly: promises and lists are taken back; a move under way is finished if it soon can be."""
     ended_s = time.monotonic()
-    tick.stop(time.time())
+    _, failed = _attempt(lambda: tick.stop(time.time()))
     _finish_moves(tick, woken, LAST_S, complaints)
     time.sleep(max(0.0, ended_s + FILTER_LOOKS_S - time.monotonic()))
-    complaints.tell(tick.take_back_lists(time.time()))
+    trouble, failed_too = _attempt(lambda: tick.take_back_lists(time.time()))
+    complaints.tell(filter(None, [failed, failed_too, *(trouble or ())]))
 
 
 def _withdraw(tick: Tick, complaints: Complaints) -> None:

@@ -114,6 +114,8 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
             ended, trouble = publisher.take_back_all()
         except PalError as error:
             ended, trouble = [], [one_line(error)]
+        except Exception as error:  # the promise stands, and whoever comes next keeps it
+            ended, trouble = [], [f"internal error, {fault_of(error).line}"]
         if not trouble:
             publisher.kept()
         complaints.tell(trouble)

@@ -7,18 +7,19 @@ its moves by the journal, where a list may also stand that was about to be repla
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
-from slurm_pal.errors import SlurmError
+from slurm_pal.errors import NotNowError, SlurmError
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import sharing, steps
 from slurm_pal.rebalance.aside import fault_of
 from slurm_pal.rebalance.journal import PARTITION, Journal, Move, TickLease
 from slurm_pal.rebalance.leases import Update, in_force, judged
 from slurm_pal.rebalance.retarget import KEY
-from slurm_pal.rebalance.wishes import DOUBT_S, REFUSED, REPLACED, bears
+from slurm_pal.rebalance.wishes import AGAIN_S, DOUBT_S, REFUSED, REPLACED, bears
 from slurm_pal.slurm.client import SlurmClient
 
 
@@ -96,10 +97,19 @@ def take_back(client: SlurmClient, known: Remembered, now_s: float) -> Ended:
     own = client.jobs_of([update.job_id for update in wanted])
     wanted, more = pinned(own.values(), known, up, now_s)
     done: list[Update] = []
-    for update in wanted:
-        try:
-            client.update_job(update.job_id, **update.fields)
-            done.append(update)
-        except SlurmError as error:  # it may have started just now
-            more.append(f"the list of job {update.job_id} stays for now: {error}")
+    for pause_s in (*AGAIN_S, None):  # None: no more tries
+        busy: list[Update] = []
+        for update in wanted:
+            try:
+                client.update_job(update.job_id, **update.fields)
+                done.append(update)
+            except SlurmError as error:  # it may have started just now
+                if isinstance(error, NotNowError) and pause_s is not None:
+                    busy.append(update)
+                else:
+                    more.append(f"the list of job {update.job_id} stays for now: {error}")
+        if not busy or pause_s is None:
+            break
+        time.sleep(pause_s)
+        wanted = busy
     return Ended(tuple(done), (*trouble, *more))

@@ -236,13 +236,19 @@ def test_a_watcher_that_is_killed_has_an_heir(site: Site, tmp_path: Path) -> Non
     confirm(str(folder / "new-0.json"), made)
     watcher.start(str(folder))
     for _ in range(2):  # the heir is killed as well, and has one of its own
-        site.wait(lambda: len(watchers(folder)) == 2)
+        # A child that was just made bears the name of its parent for a moment.
+        site.wait(lambda: len(watchers(folder)) == 2 and len(first_of(folder, lock)) == 1)
         before = watchers(folder)
-        (first,) = (pid for pid, heir in before.items() if not heir or f"pid {pid}\n" == lock.read_text())
+        (first,) = first_of(folder, lock)
         os.kill(first, signal.SIGKILL)
         site.wait(lambda first=first, before=before: len(watchers(folder).keys() - before.keys()) == 1)
     site.wait(lambda: not site.lists([pinned]))
     site.wait(lambda: not watchers(folder))
+
+
+def first_of(folder: Path, lock: Path) -> list[int]:
+    """Which of them watches; the other is its heir."""
+    return [pid for pid, heir in watchers(folder).items() if not heir or f"pid {pid}\n" == lock.read_text()]
 
 
 def watchers(folder: Path) -> dict[int, bool]:

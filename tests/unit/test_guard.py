@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.errors import BusyError
+from slurm_pal.errors import BusyError, NotNowError
 from slurm_pal.jobs import SlurmJob
 from slurm_pal.rebalance import guard, promise
 from slurm_pal.rebalance.journal import PARTITION, Move, TickLease
-from slurm_pal.rebalance.pinned import Remembered, due, pinned
+from slurm_pal.rebalance.pinned import Remembered, due, pinned, take_back
+from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.client import Overview
 from slurm_pal.store import lua_table
 from slurm_pal.store.lua_table import Header
 from slurm_pal.submit.lease import beat
@@ -238,3 +240,31 @@ def test_of_what_one_tick_left_only_what_is_over_is_ended() -> None:
     known = Remembered({7: (lease("exclude", "n1", "", 2000.0), lease(PARTITION, "q", "p,q", 900.0))})
     assert due(known, 1500.0, 3.0).leases == {7: (lease(PARTITION, "q", "p,q", 900.0),)}
     assert due(known, 2003.0, 3.0).leases == known.leases and due(known, 800.0, 3.0).leases == {}
+
+
+class Busy(CliClient):
+    """A Slurm whose scheduler has a job in hand for the first so many updates, as from 24.11 on."""
+
+    def __init__(self, refuses: int) -> None:
+        self.refuses, self.told = refuses, 0
+        self.waits = job(req_nodes=("n1",), comment=MARKED)
+
+    def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
+        return Overview((), (self.waits,), (), {})
+
+    def jobs_of(self, job_ids: object) -> dict[int, SlurmJob]:
+        return {self.waits.job_id: self.waits} if job_ids else {}
+
+    def update_job(self, job_id: int, **fields: str) -> None:
+        self.told += 1
+        if self.told <= self.refuses:
+            raise NotNowError("Resource temporarily unavailable")
+
+
+@pytest.mark.parametrize(("refuses", "lists", "trouble"), [(0, 1, 0), (3, 1, 0), (9, 0, 1)])
+def test_a_list_that_slurm_cannot_change_at_this_moment_is_taken_back_in_the_next(
+    refuses: int, lists: int, trouble: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    done = take_back(Busy(refuses), Remembered(), 1500.0)
+    assert (len(done.lists), len(done.trouble)) == (lists, trouble)
