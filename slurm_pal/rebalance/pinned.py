@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from slurm_pal.errors import NotNowError, SlurmError
@@ -84,9 +84,10 @@ def pinned(jobs: Iterable[SlurmJob], known: Remembered, up: Set[str], now_s: flo
     return found, [*lines]
 
 
-def take_back(client: SlurmClient, known: Remembered, now_s: float) -> Ended:
+def take_back(client: SlurmClient, known: Remembered, now_s: float, again_s: Sequence[float] = AGAIN_S) -> Ended:
     """Give all pending jobs their users' own lists back, each looked at once more before.
 
+    What Slurm cannot do at the moment is tried again after each of these pauses, s.
     Raises SlurmError when Slurm does not answer.
     """
     overview = client.overview(marked=True)
@@ -97,7 +98,7 @@ def take_back(client: SlurmClient, known: Remembered, now_s: float) -> Ended:
     own = client.jobs_of([update.job_id for update in wanted])
     wanted, more = pinned(own.values(), known, up, now_s)
     done: list[Update] = []
-    for pause_s in (*AGAIN_S, None):  # None: no more tries
+    for pause_s in (*again_s, None):  # None: no more tries
         busy: list[Update] = []
         for update in wanted:
             try:

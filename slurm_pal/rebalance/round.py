@@ -25,6 +25,7 @@ from slurm_pal.rebalance.observed import collector
 from slurm_pal.rebalance.pinned import Remembered
 from slurm_pal.rebalance.standing import standing
 from slurm_pal.rebalance.table import applications, records
+from slurm_pal.rebalance.wishes import LAST_S
 from slurm_pal.slurm.client import Overview, SlurmClient
 from slurm_pal.slurm.parse import whole
 from slurm_pal.store import gpus_text, labels, lua_table, snapshot, sure_labels
@@ -278,7 +279,7 @@ class Publisher:
         """
         if not promise.made(self._config.table_path):
             return []
-        ended = pinned.take_back(self._client, known, time.time())
+        ended = pinned.take_back(self._client, known, time.time(), LAST_S)
         if not ended.trouble:
             self.kept()
         return [*ended.trouble]
