@@ -13,6 +13,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from slurm_pal.lab import daemons, ports, processes
 from slurm_pal.lab.conf import Spec, config_files
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.lab import Lab
+
+from .open_python import open_python
 
 pytestmark = pytest.mark.real_slurm
 
@@ -407,22 +410,22 @@ def test_nodes_that_do_not_become_idle_in_time(lab_dir: str, monkeypatch: pytest
 def test_an_ordinary_user_without_a_home(lab_dir: str) -> None:
     uid, gid = pwd.getpwnam(USER)[2:4]
     os.chown(os.path.dirname(lab_dir), uid, gid)
-    words = shlex.join([*PAL_LAB, "work", "--class", "B", "--seconds", "0", "--json"])
-    script = f"""
+    with tempfile.TemporaryDirectory(prefix="palp") as folder:
+        os.chmod(folder, 0o755)
+        python = open_python(folder, uid, gid)
+        pal_lab = shlex.join([python.program, *PAL_LAB[1:]])
+        script = f"""
 set -e
-{shlex.join(PAL_LAB)} up --dir {lab_dir} --nodes 2 >&2
-eval "$({shlex.join(PAL_LAB)} env --dir {lab_dir})"
-srun -Q -N2 --gres=gpu:1 {words} | head -n 1
+{pal_lab} up --dir {lab_dir} --nodes 2 >&2
+eval "$({pal_lab} env --dir {lab_dir})"
+srun -Q -N2 --gres=gpu:1 {pal_lab} work --class B --seconds 0 --json | head -n 1
 id -un
-{shlex.join(PAL_LAB)} down --dir {lab_dir} >&2
+{pal_lab} down --dir {lab_dir} >&2
 """
-    paths = os.pathsep.join(path for path in sys.path if path)
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": paths}
-    as_user = {"user": uid, "group": gid, "extra_groups": [], "env": environment, "cwd": "/"}
-    reachable = ["sh", "-c", f"{shlex.join(PAL_LAB)} --help"]
-    if subprocess.run(reachable, capture_output=True, check=False, **as_user).returncode != 0:  # type: ignore[call-overload]
-        pytest.skip("this Python, or slurm_pal, cannot be read by other users")
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, **as_user)  # type: ignore[call-overload]
+        done = subprocess.run(
+            ["sh", "-c", script], capture_output=True, text=True, check=False, user=uid, group=gid, extra_groups=[],
+            env={"PATH": "/usr/bin:/bin"} | python.env, cwd="/",
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr
     record, name = done.stdout.splitlines()
     assert sorted(json.loads(record)["gpus"]) == ["n0", "n1"]
