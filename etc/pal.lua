@@ -640,6 +640,8 @@ local function shape_of(ask)
     if kind == "-" then kind = other end
     if other ~= "-" and other ~= kind then return false end
   end
+  -- More tasks than the nodes may hold: Slurm refuses that, but takes it where a node is named.
+  if ask.tasks_per_node and ask.tasks and ask.tasks > high * ask.tasks_per_node then return false end
   return { kind = kind, per_node = per_node, low = low, high = high, tasks = tasks, open = open }
 end
 

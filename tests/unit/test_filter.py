@@ -182,6 +182,7 @@ def test_what_a_job_asks_for(site: Path, fields: dict[str, object], nodes: str) 
         ({"tres_per_node": "gres:fpga:1"}, "shape"),
         ({"tres_per_job": "gres:gpu:8", "tres_per_node": None, "min_nodes": 2, "max_nodes": 2}, "shape"),
         ({"shared": 2}, "shape"),
+        ({"num_tasks": 16, "ntasks_per_node": 2, "min_nodes": 1, "max_nodes": 1}, "shape"),
         ({"features": "[a|b]"}, "constraint"),
         ({"features": "a*2"}, "constraint"),
         ({"exc_nodes": "n[0-"}, "own"),

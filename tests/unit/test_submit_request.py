@@ -87,6 +87,7 @@ def test_one_kind_of_memory_replaces_another() -> None:
         ("-N1,3", "--nodes"),
         ("-N0", "--nodes"),
         ("-n x", "--ntasks"),
+        ("-N1 -n16 --ntasks-per-node=2", "16 tasks do not fit on 1 nodes"),
         ("--mem=lots", "--mem"),
         ("--exclusive=user", "shares a node"),
         ("--bogus", "--bogus"),
