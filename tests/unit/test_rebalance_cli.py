@@ -477,13 +477,18 @@ def test_ticks_that_fail_by_faults_of_ours_one_after_the_other_end_the_process(s
     assert process.returncode == 1 and f"{program.MOST_FAILED} ticks in a row" in process.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the fake Slurm's SlurmUser is root")
-def test_one_tick_that_is_killed_leaves_nobody_pinned(site: Site) -> None:
+def kept_off(site: Site) -> tuple[Daemon, int]:
+    """A full cluster without moves, and a job that the next tick keeps off the slow n0."""
     site.toml("moves = false\n")
     daemon = Daemon(site)
-    daemon.submit("-w", "n1", "--gres=gpu:4")
-    daemon.submit("-w", "n0", "--gres=gpu:4")
-    waits = daemon.submit("--gres=gpu:1", "--comment=pal:job=A")
+    for name in ("n1", "n0"):
+        daemon.submit("-w", name, "--gres=gpu:4")
+    return daemon, daemon.submit("--gres=gpu:1", "--comment=pal:job=A")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the fake Slurm's SlurmUser is root")
+def test_one_tick_that_is_killed_leaves_nobody_pinned(site: Site) -> None:
+    daemon, waits = kept_off(site)
     env = daemon.env | {"SLURM_PAL_SUBMIT_LEASE_PASS_S": "60"}
     (site.folder / "sitecustomize.py").write_text(STUCK)
     process = subprocess.Popen(
@@ -503,11 +508,7 @@ def test_one_tick_that_is_killed_leaves_nobody_pinned(site: Site) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the fake Slurm's SlurmUser is root")
 def test_what_one_tick_leaves_has_somebody_who_ends_it_and_doctor_sees_that(site: Site) -> None:
-    site.toml("moves = false\n")
-    daemon = Daemon(site)
-    daemon.submit("-w", "n1", "--gres=gpu:4")
-    daemon.submit("-w", "n0", "--gres=gpu:4")
-    waits = daemon.submit("--gres=gpu:1", "--comment=pal:job=A")
+    daemon, waits = kept_off(site)
     doctor = [*PUBLISH[:-3], "doctor"]
 
     def run(argv: list[str]) -> str:
