@@ -73,7 +73,7 @@ lint: $(VENV)/installed  ## ruff, mypy, shellcheck, luacheck, clang-format, cppc
 	cd $(VENV) && bin/mypy --config-file ../pyproject.toml -p slurm_pal  # not here: cli/ and profiling/ are in the installed package
 	shellcheck $(SHELL_SCRIPTS)
 	luacheck --quiet $(LUA)
-	clang-format --dry-run --Werror $(C) $(KERNELS) $(wildcard spank/*.h spank/tests/*.[ch] tests/unit/*.c tests/lua/*.c tests/unit/driver_double/*.[ch])
+	clang-format --dry-run --Werror $(C) $(KERNELS) $(wildcard spank/*.h spank/tests/*.[ch] tests/doubles/*.c tests/lua/*.c tests/unit/driver_double/*.[ch])
 	cppcheck --quiet --error-exitcode=1 --enable=warning --enable=style $(C)
 
 format: $(VENV)/installed  ## Let ruff format the tree

@@ -10,11 +10,11 @@ import time
 
 import click
 
-from slurm_pal import config as settings
 from slurm_pal.admin import apply, check, plan, shipped, site, status, units
+from slurm_pal.base import config as settings
+from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError
+from slurm_pal.base.files import slurm_user_uid, write_atomic
 from slurm_pal.cli import common
-from slurm_pal.errors import Exit, PalError, SlurmError, UsageError
-from slurm_pal.files import slurm_user_uid, write_atomic
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 
 ASK_TIMEOUT_S = 15.0

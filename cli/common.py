@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurm_pal import __version__
-from slurm_pal.errors import Exit, PalError, UsageError, one_line
-from slurm_pal.terminal import visible
+from slurm_pal.base.errors import Exit, PalError, UsageError, one_line
+from slurm_pal.base.terminal import visible
 
 if TYPE_CHECKING:
-    from slurm_pal.config import Config  # `pal progress` does without
+    from slurm_pal.base.config import Config
 
 Command = Callable[..., Any]
 

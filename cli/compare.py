@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_pal import config as settings
+from slurm_pal.base import config as settings
+from slurm_pal.base.errors import UsageError
 from slurm_pal.cli import common
-from slurm_pal.errors import UsageError
 from slurm_pal.report import table
 from slurm_pal.store.database import SweepSpan, open_database
 

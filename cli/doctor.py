@@ -7,9 +7,9 @@ import time
 
 import click
 
-from slurm_pal import config as settings
+from slurm_pal.base import config as settings
+from slurm_pal.base.errors import ConfigError, Exit
 from slurm_pal.cli import common
-from slurm_pal.errors import ConfigError, Exit
 from slurm_pal.report.doctor import examine
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.cli import CliClient

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 
 import click
 
-from slurm_pal import config as settings
+from slurm_pal.base import config as settings
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import DataError, MissingPackageError, UsageError, one_line
+from slurm_pal.base.files import write_atomic
 from slurm_pal.cli import common
 from slurm_pal.cli import output as output_file
-from slurm_pal.config import Config
-from slurm_pal.errors import DataError, MissingPackageError, UsageError, one_line
-from slurm_pal.files import write_atomic
 from slurm_pal.store import snapshot
 from slurm_pal.store.database import Database, open_database
 

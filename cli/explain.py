@@ -8,15 +8,14 @@ from typing import Any
 
 import click
 
-from slurm_pal import config as settings
+from slurm_pal.base import config as settings
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import DataError, PalError, SlurmError, UsageError, one_line
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.cli import common
-from slurm_pal.config import Config
-from slurm_pal.errors import DataError, PalError, SlurmError, UsageError, one_line
-from slurm_pal.jobs import SlurmJob
-from slurm_pal.rebalance import paths
-from slurm_pal.rebalance.deciding import terms_of
-from slurm_pal.rebalance.facts import UNMARKED, appends, facts_of
-from slurm_pal.rebalance.journal import open_journal
+from slurm_pal.decide.facts import UNMARKED, appends, facts_of
+from slurm_pal.journal import paths
+from slurm_pal.journal.journal import open_journal
 from slurm_pal.report import actual, filter_mark
 from slurm_pal.report import story as stories
 from slurm_pal.sensitivity import observed
@@ -24,6 +23,7 @@ from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.store import snapshot as snapshots
 from slurm_pal.submit import decision as decisions
+from slurm_pal.tick.deciding import terms_of
 
 
 @click.command()

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
+from slurm_pal.base.errors import Exit, UsageError
 from slurm_pal.cli import common
-from slurm_pal.errors import Exit, UsageError
-from slurm_pal.lab import gpus as emulated
+from slurm_pal.emulation import gpus as emulated
 from slurm_pal.lab.directory import default_directory
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.work import LOCALITY_PENALTY

@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
-from slurm_pal import config as settings
+from slurm_pal.base import config as settings
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import SlurmError, one_line
 from slurm_pal.cli import common
-from slurm_pal.config import Config
-from slurm_pal.errors import SlurmError, one_line
-from slurm_pal.profiling.plan import duration_s
-from slurm_pal.rebalance import learning, paths
-from slurm_pal.rebalance.journal import open_journal
+from slurm_pal.journal import paths
+from slurm_pal.journal.journal import open_journal
+from slurm_pal.moves import learning
+from slurm_pal.profiling.sweep.plan import duration_s
 from slurm_pal.report import moves as report
 from slurm_pal.report import table
 from slurm_pal.report.moves import Row

@@ -9,8 +9,8 @@ import time
 
 import click
 
+from slurm_pal.base.errors import PalError, one_line
 from slurm_pal.cli import common
-from slurm_pal.errors import PalError, one_line
 
 
 @click.command()
@@ -30,8 +30,8 @@ def observe(seconds: float, as_json: bool) -> None:
     runs at nice 19 and ends with the script that started it. Whatever goes wrong is one line on
     stderr and exit code 0: a job never fails because of this.
     """
-    from slurm_pal.config import load
-    from slurm_pal.profiling import observer
+    from slurm_pal.base.config import load
+    from slurm_pal.profiling.node import observer
     from slurm_pal.sensitivity import observed
     from slurm_pal.sensitivity.behaviour import Timing
     from slurm_pal.store.kernels import path_of

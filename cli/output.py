@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.files import write_atomic
 from slurm_pal.cli import common
-from slurm_pal.errors import UsageError
-from slurm_pal.files import write_atomic
 
 
 def check_place(path: str | None) -> None:

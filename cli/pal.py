@@ -7,6 +7,7 @@ import time
 
 import click
 
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common, reading
 from slurm_pal.cli.admin import admin
 from slurm_pal.cli.compare import compare
@@ -21,10 +22,9 @@ from slurm_pal.cli.probe import probe_command
 from slurm_pal.cli.progress import ack, progress
 from slurm_pal.cli.publish import publish
 from slurm_pal.cli.report import heatmap, report
-from slurm_pal.cli.simulate import simulate
+from slurm_pal.cli.simulate.command import simulate
 from slurm_pal.cli.throughputs import throughputs
 from slurm_pal.cli.trace import trace
-from slurm_pal.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report import inventory, table
 
 

@@ -14,19 +14,20 @@ from typing import Any
 
 import click
 
-from slurm_pal import config as settings
+from slurm_pal.base import config as settings
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import Exit, PalError, UsageError, one_line
+from slurm_pal.base.hostlist import fold, typed
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common
-from slurm_pal.config import Config
-from slurm_pal.errors import Exit, PalError, UsageError, one_line
-from slurm_pal.hostlist import fold, typed
-from slurm_pal.jobs import SENSITIVITY_CLASSES
-from slurm_pal.profiling import collect, history, prepare, sweep_state
-from slurm_pal.profiling.plan import Plan, Request, duration_s, sample_size
-from slurm_pal.profiling.prepare import Survey, Wish
-from slurm_pal.profiling.progress import describe_pause, shown, stoppable
-from slurm_pal.profiling.sweep import Sweep, Told
-from slurm_pal.profiling.sweep_lock import at_work, only_sweep
-from slurm_pal.profiling.sweep_state import FAILED, OVER, PARTIAL, SweepDirectory
+from slurm_pal.profiling.sweep import collect, history, prepare
+from slurm_pal.profiling.sweep import state as sweep_state
+from slurm_pal.profiling.sweep.lock import at_work, only_sweep
+from slurm_pal.profiling.sweep.plan import Plan, Request, duration_s, sample_size
+from slurm_pal.profiling.sweep.prepare import Survey, Wish
+from slurm_pal.profiling.sweep.progress import describe_pause, shown, stoppable
+from slurm_pal.profiling.sweep.state import FAILED, OVER, PARTIAL, SweepDirectory
+from slurm_pal.profiling.sweep.sweep import Sweep, Told
 from slurm_pal.report import table
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
@@ -313,7 +314,7 @@ def _doing(sweep: SweepDirectory, at_work: str) -> str:
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 def bench(argv: tuple[str, ...]) -> int:
     """Measure the GPUs of this node; this is what a sweep job runs."""
-    from slurm_pal.profiling.bench import main as bench_main
+    from slurm_pal.profiling.node.bench import main as bench_main
 
     return bench_main(argv)
 

@@ -13,28 +13,28 @@ from typing import NamedTuple, TypeVar
 
 import click
 
-from slurm_pal import become
-from slurm_pal import config as settings
+from slurm_pal.base import become
+from slurm_pal.base import config as settings
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import BusyError, DataError, PalError, UsageError, one_line
+from slurm_pal.base.notify import ALIVE, READY, notify
 from slurm_pal.cli import common
 from slurm_pal.cli.complaints import Complaints
 from slurm_pal.cli.until_signal import Woken, until_signal
-from slurm_pal.config import Config
-from slurm_pal.errors import BusyError, DataError, PalError, UsageError, one_line
-from slurm_pal.notify import ALIVE, READY, notify
-from slurm_pal.rebalance import pinned, promise
-from slurm_pal.rebalance.aside import fault_of
-from slurm_pal.rebalance.event_log import EventLog
-from slurm_pal.rebalance.facts import appends
-from slurm_pal.rebalance.guard import BYE, LATER
-from slurm_pal.rebalance.guard import beside as guard_beside
-from slurm_pal.rebalance.journal import Journal, open_journal
-from slurm_pal.rebalance.paths import journal_path, log_path
-from slurm_pal.rebalance.role import FEATURES, WEIGHTS, role_of
-from slurm_pal.rebalance.round import Publisher
-from slurm_pal.rebalance.tick import Outcome, Tick
+from slurm_pal.decide.aside import fault_of
+from slurm_pal.decide.facts import appends
+from slurm_pal.journal.event_log import EventLog
+from slurm_pal.journal.journal import Journal, open_journal
+from slurm_pal.journal.paths import journal_path, log_path
+from slurm_pal.leases import pinned, promise
+from slurm_pal.leases.guard import BYE, LATER
+from slurm_pal.leases.guard import beside as guard_beside
+from slurm_pal.publisher.publication import Publisher
 from slurm_pal.report import tick as report
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.counted import Counted
+from slurm_pal.tick.role import FEATURES, WEIGHTS, role_of
+from slurm_pal.tick.tick import Outcome, Tick
 
 T = TypeVar("T")
 

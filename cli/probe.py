@@ -11,13 +11,13 @@ import time
 
 import click
 
-from slurm_pal import config as settings
+from slurm_pal.base import config as settings
+from slurm_pal.base.errors import DataError, Exit, SlurmError
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.numbers import digits
 from slurm_pal.cli import common
 from slurm_pal.cli.until_signal import Woken, until_signal
-from slurm_pal.errors import DataError, Exit, SlurmError
-from slurm_pal.jobs import SlurmJob
-from slurm_pal.numbers import digits
-from slurm_pal.rebalance.observed import add
+from slurm_pal.publisher.observed import add
 from slurm_pal.sensitivity import observed
 from slurm_pal.sensitivity.observed import Observed
 from slurm_pal.slurm.backend import connect

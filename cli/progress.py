@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import click
 
+from slurm_pal.base.errors import PalError, one_line
 from slurm_pal.cli import common
-from slurm_pal.errors import PalError, one_line
 from slurm_pal.submit import inside
 
 TIMEOUT_S = 10.0

@@ -12,17 +12,17 @@ from typing import Any
 
 import click
 
-from slurm_pal import config as settings
+from slurm_pal.base import config as settings
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import DataError, PalError, one_line
+from slurm_pal.base.notify import ALIVE, READY, notify
 from slurm_pal.cli import common
 from slurm_pal.cli.complaints import Complaints
 from slurm_pal.cli.until_signal import Woken, until_signal
-from slurm_pal.config import Config
-from slurm_pal.errors import DataError, PalError, one_line
-from slurm_pal.notify import ALIVE, READY, notify
-from slurm_pal.rebalance import pinned, promise
-from slurm_pal.rebalance.aside import fault_of
-from slurm_pal.rebalance.leases import Update
-from slurm_pal.rebalance.round import Publisher, Round
+from slurm_pal.decide.aside import fault_of
+from slurm_pal.decide.lease_marks import Update
+from slurm_pal.leases import pinned, promise
+from slurm_pal.publisher.publication import Publisher, Round
 from slurm_pal.slurm.cli import CliClient
 
 TIMEOUT_S = 15.0

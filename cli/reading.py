@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import time
 
-from slurm_pal import config as settings
+from slurm_pal.base import config as settings
+from slurm_pal.base.errors import DataError, SlurmError, UsageError, one_line
+from slurm_pal.base.hostlist import typed
 from slurm_pal.cli import common
-from slurm_pal.errors import DataError, SlurmError, UsageError, one_line
-from slurm_pal.hostlist import typed
 from slurm_pal.report import inventory
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import Overview

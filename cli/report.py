@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurm_pal import config as settings
+from slurm_pal.base import config as settings
+from slurm_pal.base.errors import DataError, UsageError, one_line
+from slurm_pal.base.hostlist import fold
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common, reading
 from slurm_pal.cli import output as output_file
-from slurm_pal.errors import DataError, UsageError, one_line
-from slurm_pal.hostlist import fold
-from slurm_pal.jobs import SENSITIVITY_CLASSES
 
 if TYPE_CHECKING:
     from slurm_pal.report.drawing import Kind

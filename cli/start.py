@@ -11,7 +11,7 @@ IN_JOBS = ("progress", "ack", "observe")
 def rebalance() -> None:
     """Run `pal-rebalance`; the lease guard without all that a tick needs."""
     if sys.argv[1:] == ["--guard"]:
-        from slurm_pal.rebalance.guard import main as guard
+        from slurm_pal.leases.guard import main as guard
 
         sys.exit(guard())
     from slurm_pal.cli.pal_rebalance import main as everything

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurm_pal import config as settings
+from slurm_pal.base import config as settings
+from slurm_pal.base.cluster import Node
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import SlurmError, one_line
 from slurm_pal.cli import common
-from slurm_pal.cluster import Node
-from slurm_pal.config import Config
-from slurm_pal.errors import SlurmError, one_line
-from slurm_pal.rebalance import paths
-from slurm_pal.rebalance.journal import open_journal
+from slurm_pal.journal import paths
+from slurm_pal.journal.journal import open_journal
 from slurm_pal.report import table
 from slurm_pal.sensitivity.catalogue import APPLICATIONS
 from slurm_pal.slurm.backend import connect
@@ -47,9 +47,9 @@ def throughputs(file: str | None, output: str | None, noheader: bool, parsable2:
     number after ~ is no steps/s: only ratios between types mean something.
     """
     from slurm_pal.allocation.throughputs import merge
-    from slurm_pal.rebalance.history import types_of
+    from slurm_pal.partitions import throughput_table as store
+    from slurm_pal.partitions.history import types_of
     from slurm_pal.report import throughputs as report
-    from slurm_pal.store import throughputs as store
 
     now_s = time.time()
     stated = store.read(file, now_s) if file else {}
@@ -79,7 +79,7 @@ def _nodes(config: Config) -> tuple[Node, ...]:
 
 def _past(config: Config, types: Mapping[str, str], stated: Mapping[Key, Entry], now_s: float) -> dict[Key, Entry]:
     """What past runs tell; those left out are said on stderr. Raises DataError when the journal cannot be read."""
-    from slurm_pal.rebalance import history
+    from slurm_pal.partitions import history
 
     path = paths.readable_journal(config)
     if path is None or not types:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurm_pal.base.errors import UsageError
 from slurm_pal.cli import common
-from slurm_pal.cli.simulate_options import COUNT
-from slurm_pal.errors import UsageError
+from slurm_pal.cli.simulate.options import COUNT
 
 if TYPE_CHECKING:
     from slurm_pal.simulate.trace import Trace
@@ -55,7 +55,7 @@ output_option = click.option("-o", "--output", metavar="FILE", help="Write there
 
 
 def _read(options: dict[str, Any]) -> Trace:
-    from slurm_pal.cli.trace_inputs import options_of, with_throughputs
+    from slurm_pal.cli.simulate.trace_inputs import options_of, with_throughputs
     from slurm_pal.simulate.inputs import read
 
     reading = with_throughputs(options_of(options), options["throughputs"])
@@ -67,7 +67,7 @@ def _read(options: dict[str, Any]) -> Trace:
 @common.json_option
 def describe(as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Jobs, GPU-hours, sizes, run times, classes; and the rows that cannot be replayed."""
-    from slurm_pal.cli.simulate_run import show_bad_rows
+    from slurm_pal.cli.simulate.run import show_bad_rows
     from slurm_pal.simulate.inputs import describe as figures_of
 
     found = _read(options)
@@ -109,7 +109,7 @@ def _shown(value: object) -> str:
 @output_option
 def convert(output: str | None, **options: Any) -> None:  # noqa: ANN401
     """Read a trace of any format and write it as our own CSV, without loss of what was read."""
-    from slurm_pal.cli.simulate_run import show_bad_rows
+    from slurm_pal.cli.simulate.run import show_bad_rows
     from slurm_pal.simulate.inputs import own
 
     found = _read(options)
@@ -125,7 +125,7 @@ def convert(output: str | None, **options: Any) -> None:  # noqa: ANN401
 @common.verbose_option
 def generate(spec: str, output: str | None) -> None:
     """Draw a trace: SPEC is KEY=VALUE,... as for pal simulate --generate (pal simulate --list has the keys)."""
-    from slurm_pal.cli.trace_inputs import generated
+    from slurm_pal.cli.simulate.trace_inputs import generated
     from slurm_pal.simulate.inputs import own
 
     _write(own.as_text(generated(spec, DEFAULT_GPUS)), output)
@@ -166,7 +166,7 @@ def _key(path: str | None) -> bytes:
 
 
 def _write(text: str, path: str | None) -> None:
-    from slurm_pal.files import write_atomic
+    from slurm_pal.base.files import write_atomic
 
     if path is None:
         click.echo(text, nl=False)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """All-reduce over the GPUs of a node, driven by one process: copies between neighbours and our own adds.
 
-Who sends what to whom is profiling/ring.py. Each device has one stream, in which it fetches its
+Who sends what to whom is profiling/node/ring.py. Each device has one stream, in which it fetches its
 left neighbour's chunk and adds it; a step of a device waits for the neighbour's step before it.
 Inputs are kept, sums stand beside them.
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from ctypes import c_void_p
 
-from slurm_pal.profiling import ring
-from slurm_pal.profiling.devices import DeviceError
 from slurm_pal.profiling.driver.arguments import Format, Stream
 from slurm_pal.profiling.driver.gpu import Gpu, Marks
 from slurm_pal.profiling.driver.site import Array, Body, Site
 from slurm_pal.profiling.driver.traffic import BLOCK_VECTORS, VECTOR
+from slurm_pal.profiling.node import ring
+from slurm_pal.profiling.node.devices import DeviceError
 
 
 class _Member:
@@ -30,7 +30,7 @@ class _Member:
 
 
 class Ring:
-    """The whole ring. Its marks stand behind the streams of all devices (profiling/in_flight.py: Clock)."""
+    """The whole ring. Its marks stand behind the streams of all devices (profiling/node/in_flight.py: Clock)."""
 
     def __init__(self, site: Site, first: Array) -> None:
         n = len(site.gpus)

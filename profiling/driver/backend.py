@@ -7,15 +7,15 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from slurm_pal.errors import MissingPackageError
-from slurm_pal.profiling.backends import Setting
-from slurm_pal.profiling.benchmarks import Benchmark
-from slurm_pal.profiling.devices import ANY_SLOT, DeviceError, DeviceInfo, Telemetry
+from slurm_pal.base.errors import MissingPackageError
 from slurm_pal.profiling.driver import allreduce, block, gemm, ptx, traffic
 from slurm_pal.profiling.driver.gpu import Gpu, Marks
 from slurm_pal.profiling.driver.library import LIBRARY, Library
 from slurm_pal.profiling.driver.site import Array, Body, Site
-from slurm_pal.profiling.in_flight import InFlight
+from slurm_pal.profiling.node.backends import Setting
+from slurm_pal.profiling.node.benchmarks import Benchmark
+from slurm_pal.profiling.node.devices import ANY_SLOT, DeviceError, DeviceInfo, Telemetry
+from slurm_pal.profiling.node.in_flight import InFlight
 
 BUILDERS: dict[str, Callable[[Site], Body]] = {
     "gemm_bf16": gemm.build,
@@ -42,7 +42,7 @@ class Sensors(Telemetry, Protocol):
 
 
 def _nvml() -> Sensors:
-    from slurm_pal.profiling.nvml import Nvml
+    from slurm_pal.profiling.node.nvml import Nvml
 
     return Nvml()
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from slurm_pal.profiling import inputs
-from slurm_pal.profiling.devices import DeviceError
 from slurm_pal.profiling.driver.arguments import Columns, Format, Gelu, Norm, Operand, Softmax
 from slurm_pal.profiling.driver.gemm import Batch, product
 from slurm_pal.profiling.driver.site import Array, Body, Site
+from slurm_pal.profiling.node import inputs
+from slurm_pal.profiling.node.devices import DeviceError
 
 HEAD = 128
 SCORE_SCALE = HEAD**-0.5

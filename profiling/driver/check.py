@@ -18,16 +18,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_pal.errors import Exit, MissingPackageError, PalError
-from slurm_pal.profiling import binding, inputs
-from slurm_pal.profiling.backends import Setting
-from slurm_pal.profiling.bench import partitions
-from slurm_pal.profiling.benchmarks import Benchmark, by_id, select
-from slurm_pal.profiling.devices import ANY_SLOT, DeviceError, DeviceInfo
+from slurm_pal.base.errors import Exit, MissingPackageError, PalError
 from slurm_pal.profiling.driver import reference
 from slurm_pal.profiling.driver.backend import DriverBackend, DriverKernel, open_backend
 from slurm_pal.profiling.driver.block import EPSILON
 from slurm_pal.profiling.driver.reference import Real
+from slurm_pal.profiling.node import binding, inputs
+from slurm_pal.profiling.node.backends import Setting
+from slurm_pal.profiling.node.bench import partitions
+from slurm_pal.profiling.node.benchmarks import Benchmark, by_id, select
+from slurm_pal.profiling.node.devices import ANY_SLOT, DeviceError, DeviceInfo
 
 
 class Finding(NamedTuple):

@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from slurm_pal.profiling import inputs
-from slurm_pal.profiling.devices import DeviceError
 from slurm_pal.profiling.driver.arguments import Format, Gemm, Operand
 from slurm_pal.profiling.driver.gpu import Gpu
 from slurm_pal.profiling.driver.site import Array, Body, Site
+from slurm_pal.profiling.node import inputs
+from slurm_pal.profiling.node.devices import DeviceError
 
 TILE, DEPTH = 128, 32  # m and n are multiples of the one, k of the other
 

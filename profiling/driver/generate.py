@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_pal.errors import MissingPackageError, PalError
-from slurm_pal.files import write_atomic
+from slurm_pal.base.errors import MissingPackageError, PalError
+from slurm_pal.base.files import write_atomic
 from slurm_pal.profiling.driver import ptx
 from slurm_pal.profiling.driver.ptx import ISA, TARGETS, Target, source_hash
 

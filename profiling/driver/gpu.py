@@ -7,10 +7,10 @@ import ctypes
 from collections.abc import Callable, Iterable
 from ctypes import c_uint64, c_void_p
 
-from slurm_pal.profiling.devices import DeviceError, DeviceInfo
 from slurm_pal.profiling.driver import ptx
 from slurm_pal.profiling.driver.arguments import KERNELS
 from slurm_pal.profiling.driver.library import Library
+from slurm_pal.profiling.node.devices import DeviceError, DeviceInfo
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
@@ -148,7 +148,7 @@ class Gpu:
 
 
 class Marks:
-    """A `Clock` (profiling/in_flight.py) on a device's stream; four marks are two blocks in flight."""
+    """A `Clock` (profiling/node/in_flight.py) on a device's stream; four marks are two blocks in flight."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu

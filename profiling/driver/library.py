@@ -14,7 +14,7 @@ import re
 from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
 from typing import Any, NamedTuple, TypeAlias
 
-from slurm_pal.profiling.devices import DeviceError
+from slurm_pal.profiling.node.devices import DeviceError
 
 LIBRARY = "libcuda.so.1"
 

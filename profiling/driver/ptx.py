@@ -9,7 +9,7 @@ import re
 from importlib import resources
 from typing import NamedTuple
 
-from slurm_pal.profiling.devices import DeviceError
+from slurm_pal.profiling.node.devices import DeviceError
 
 ISA = "7.0"
 """The PTX version that the files declare: what drivers from CUDA 11.0 on can read."""

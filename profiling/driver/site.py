@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from slurm_pal.profiling import inputs
-from slurm_pal.profiling.benchmarks import Benchmark
-from slurm_pal.profiling.devices import DeviceError
 from slurm_pal.profiling.driver.arguments import Format, Normal
 from slurm_pal.profiling.driver.gpu import Gpu
-from slurm_pal.profiling.in_flight import Clock
+from slurm_pal.profiling.node import inputs
+from slurm_pal.profiling.node.benchmarks import Benchmark
+from slurm_pal.profiling.node.devices import DeviceError
+from slurm_pal.profiling.node.in_flight import Clock
 
 _MOST_BLOCKS = 4096
 

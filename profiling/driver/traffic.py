@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slurm_pal.profiling import inputs
-from slurm_pal.profiling.devices import DeviceError
 from slurm_pal.profiling.driver.arguments import Format, Stream
 from slurm_pal.profiling.driver.site import Array, Body, Site
+from slurm_pal.profiling.node import inputs
+from slurm_pal.profiling.node.devices import DeviceError
 
 VECTOR = 16  # bytes
 BLOCK_VECTORS = 1024  # that one block of threads moves

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from slurm_pal.admin.plan import Plan, Step
 from slurm_pal.admin.shipped import SERVER
 from slurm_pal.admin.site import as_bytes, read_text
-from slurm_pal.errors import PalError
-from slurm_pal.files import write_atomic
+from slurm_pal.base.errors import PalError
+from slurm_pal.base.files import write_atomic
 
 BACKUP = ".pal-backup-"
 

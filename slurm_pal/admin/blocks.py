@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slurm_pal.errors import DataError
+from slurm_pal.base.errors import DataError
 
 BEGIN = "BEGIN slurm-pal (pal admin install)"
 END = "END slurm-pal"

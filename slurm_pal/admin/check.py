@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from slurm_pal.admin.plan import Plan, Site, Step
 from slurm_pal.admin.shipped import FILTERS, FOLDER
 from slurm_pal.admin.site import as_bytes
-from slurm_pal.errors import SlurmError
+from slurm_pal.base.errors import SlurmError
 from slurm_pal.slurm.client import Runner
 
 LUA_COMPILERS = ("luac5.1", "luac", "luac5.3", "luac5.4")

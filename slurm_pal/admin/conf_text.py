@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from slurm_pal.admin.blocks import split
-from slurm_pal.errors import UsageError
+from slurm_pal.base.errors import UsageError
 
 MOST_INCLUDES = 1000
 _SETTING = re.compile(r'\s*([A-Za-z0-9_.]+)\s*=\s*(?:"([^"]*)"|(\S+))')

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
-from slurm_pal.errors import UsageError
-from slurm_pal.hostlist import expand
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.hostlist import expand
 
 _WORD = re.compile(r"([A-Za-z]+)=(\S+)")
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import NamedTuple
 
-from slurm_pal.config import Config
-from slurm_pal.errors import UsageError
-from slurm_pal.profiling import window as windows
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import UsageError
+from slurm_pal.profiling.sweep import window as windows
 
 PROGRAM = "pal-rebalance"
 SERVICE, ONCE, TIMER = (

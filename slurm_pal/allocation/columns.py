@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation import problem as problems
 from slurm_pal.allocation.problem import Matrix, Problem, Vector
-from slurm_pal.errors import DataError
+from slurm_pal.base.errors import DataError
 
 
 class Partition(NamedTuple):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.errors import DataError
+from slurm_pal.base.errors import DataError
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

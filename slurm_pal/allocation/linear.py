@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.allocation.problem import Vector
-from slurm_pal.errors import PalError
+from slurm_pal.base.errors import PalError
 
 INFINITE = float("inf")
 PRIMAL = 4  # value of the option "simplex_strategy": faster than the dual simplex where 0 is feasible

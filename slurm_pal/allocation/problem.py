@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.errors import DataError
+from slurm_pal.base.errors import DataError
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

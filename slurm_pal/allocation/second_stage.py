@@ -23,7 +23,7 @@ from slurm_pal.allocation import base
 from slurm_pal.allocation.grouping import Groups, groups
 from slurm_pal.allocation.linear import INFINITE, PRIMAL, InfeasibleError, Program, Rows, together
 from slurm_pal.allocation.problem import Allocation, Matrix, Problem, Vector, effective
-from slurm_pal.errors import DataError
+from slurm_pal.base.errors import DataError
 
 SLACK = 1e-3
 """How much of the floor the second stage may give up: between 1e-4 and 1e-2 (gavel.md 15.1)."""

@@ -12,7 +12,7 @@ from slurm_pal.allocation import base, sums
 from slurm_pal.allocation.grouping import Groups, groups
 from slurm_pal.allocation.linear import INFINITE, PRIMAL, Program, Rows, together
 from slurm_pal.allocation.problem import Allocation, Matrix, Problem, Vector, effective
-from slurm_pal.errors import DataError
+from slurm_pal.base.errors import DataError
 
 SMALLEST = 1e-6  # part of a job's best throughput: a deadline that asks for less asks for this much
 MET = 1e-6  # relative shortfall up to which a deadline counts as met

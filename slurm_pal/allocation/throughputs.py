@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.allocation.completion import UNSEEN_ERROR, Completion, complete
-from slurm_pal.errors import DataError
+from slurm_pal.base.errors import DataError
 
 Matrix = NDArray[np.float64]
 

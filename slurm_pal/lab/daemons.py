@@ -11,14 +11,14 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slurm_pal.errors import SlurmError
-from slurm_pal.files import write_atomic
+from slurm_pal.base.errors import SlurmError
+from slurm_pal.base.files import write_atomic
+from slurm_pal.base.numbers import digits
 from slurm_pal.lab.conf import Spec, config_files, node_names
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.ports import is_listening
 from slurm_pal.lab.processes import Process, identify, write_pids
 from slurm_pal.lab.programs import bare_environment
-from slurm_pal.numbers import digits
 
 _MUNGE_WAIT_S = 10.0
 _POLL_S = 0.05

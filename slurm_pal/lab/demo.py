@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from slurm_pal.errors import PalError
+from slurm_pal.base.errors import PalError
 from slurm_pal.lab.lab import Lab
 
 Say = Callable[[str], None]

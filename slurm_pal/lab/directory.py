@@ -17,9 +17,9 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 
-from slurm_pal.errors import BusyError, DataError, UsageError
-from slurm_pal.files import write_atomic
-from slurm_pal.lab.gpus import FILE_NAME
+from slurm_pal.base.errors import BusyError, DataError, UsageError
+from slurm_pal.base.files import write_atomic
+from slurm_pal.emulation.gpus import FILE_NAME
 
 SCHEMA = "pal.lab/1"
 MARKER = "pal-lab.json"  # written first and removed last: what makes a directory a lab

@@ -8,12 +8,12 @@ import subprocess
 import time
 from importlib.resources import as_file, files
 
-from slurm_pal import config as settings
-from slurm_pal.errors import DataError
-from slurm_pal.files import write_atomic
+from slurm_pal.base import config as settings
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.files import write_atomic
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.programs import bare_environment
-from slurm_pal.rebalance.round import write_table
+from slurm_pal.publisher.publication import write_table
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.store import snapshot
 

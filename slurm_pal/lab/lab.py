@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import NamedTuple
 
-from slurm_pal.errors import BusyError, PalError, SlurmError, UsageError
+from slurm_pal.base.errors import BusyError, PalError, SlurmError, UsageError
+from slurm_pal.emulation.gpus import DEFAULT_MODEL, Registry, draw_registry, load_registry, read_table, write_registry
 from slurm_pal.lab import daemons, filter, processes
 from slurm_pal.lab.conf import Spec, node_names
 from slurm_pal.lab.directory import MARKER, LabDirectory
-from slurm_pal.lab.gpus import DEFAULT_MODEL, Registry, draw_registry, load_registry, read_table, write_registry
 from slurm_pal.lab.ports import free_blocks
 from slurm_pal.lab.processes import Process
 from slurm_pal.lab.programs import account_name, find_programs, slurm_version

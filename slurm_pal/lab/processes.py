@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from slurm_pal.files import write_atomic
+from slurm_pal.base.files import write_atomic
 from slurm_pal.lab.directory import LabDirectory
 
 SCHEMA = "pal.lab-pids/1"

@@ -8,7 +8,7 @@ import pwd
 import shutil
 import subprocess
 
-from slurm_pal.errors import MissingPackageError, SlurmError, UsageError
+from slurm_pal.base.errors import MissingPackageError, SlurmError, UsageError
 from slurm_pal.slurm import releases
 
 NEEDED = ("slurmctld", "slurmd", "munged", "sinfo", "squeue", "scancel", "scontrol")

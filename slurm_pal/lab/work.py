@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
-from slurm_pal.errors import DataError, SlurmError, UsageError
-from slurm_pal.files import write_atomic
-from slurm_pal.lab.gpus import CLASSES, find_registry, load_registry
-from slurm_pal.lab.load import running
-from slurm_pal.numbers import MOST_GPUS, digits
+from slurm_pal.base.errors import DataError, SlurmError, UsageError
+from slurm_pal.base.files import write_atomic
+from slurm_pal.base.numbers import MOST_GPUS, digits
+from slurm_pal.emulation.gpus import CLASSES, find_registry, load_registry
+from slurm_pal.emulation.load import running
 from slurm_pal.slurm.client import Runner
 
 SCHEMA = "pal.work/1"

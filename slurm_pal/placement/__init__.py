@@ -13,9 +13,9 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
-from slurm_pal.errors import UsageError
-from slurm_pal.jobs import GpuShape
-from slurm_pal.light import NamedTuple
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.jobs import GpuShape
+from slurm_pal.base.light import NamedTuple
 from slurm_pal.placement.candidates import Candidates, Preference, Scan
 from slurm_pal.placement.need import Need, Picks, choose, need_of
 from slurm_pal.placement.view import Placement, Rule, View

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
-from slurm_pal.light import NamedTuple, Protocol
+from slurm_pal.base.light import NamedTuple, Protocol
 
 Key = tuple[float, ...]
 

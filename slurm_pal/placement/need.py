@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_pal.jobs import GpuShape
-from slurm_pal.light import NamedTuple
+from slurm_pal.base.jobs import GpuShape
+from slurm_pal.base.light import NamedTuple
 from slurm_pal.placement.candidates import Candidates
 
 Picks = list[tuple[int, int]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
-from slurm_pal.jobs import UNKNOWN_CLASS, GpuShape
+from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
 from slurm_pal.placement import place
 from slurm_pal.placement.candidates import Candidates, Preference
 from slurm_pal.placement.class_fit import INSENSITIVE

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_pal.jobs import GpuShape
+from slurm_pal.base.jobs import GpuShape
 from slurm_pal.placement import placement, whole
 from slurm_pal.placement.candidates import Preference, Scan
 from slurm_pal.placement.need import Need, Picks, choose, need_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_pal.light import NamedTuple
+from slurm_pal.base.light import NamedTuple
 
 
 class View(NamedTuple):

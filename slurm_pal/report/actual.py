@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_pal.jobs import SENSITIVITY_CLASSES, SlurmJob
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, SlurmJob
 from slurm_pal.report.table import age
 from slurm_pal.store.snapshot import Snapshot
 

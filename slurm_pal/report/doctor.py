@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Callable
 from typing import NamedTuple
 
-from slurm_pal import config as settings
-from slurm_pal.config import KEYS, Config
-from slurm_pal.errors import (
+from slurm_pal.base import config as settings
+from slurm_pal.base.config import KEYS, Config
+from slurm_pal.base.errors import (
     ConfigError,
     DataError,
     MissingPackageError,
@@ -21,16 +21,18 @@ from slurm_pal.errors import (
     UsageError,
     one_line,
 )
-from slurm_pal.files import read_trusted
-from slurm_pal.hostlist import fold
-from slurm_pal.rebalance import paths, pinned, promise, sharing
-from slurm_pal.rebalance.journal import PARTITION, Journal, open_journal
-from slurm_pal.rebalance.role import role_of
+from slurm_pal.base.files import read_trusted
+from slurm_pal.base.hostlist import fold
+from slurm_pal.decide.lease import PARTITION
+from slurm_pal.journal import paths
+from slurm_pal.journal.journal import Journal, open_journal
+from slurm_pal.leases import pinned, promise
 from slurm_pal.report.table import age
 from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview, SlurmClient
+from slurm_pal.store import heartbeat
 from slurm_pal.store.snapshot import Snapshot, read
-from slurm_pal.submit.lease import heartbeat_fresh
+from slurm_pal.tick.role import role_of
 
 CLOCK_SLACK_S = 5.0
 MOST_NAMED = 8  # jobs in one line
@@ -138,7 +140,7 @@ def _heartbeat(config: Config, now_s: float) -> list[Finding]:
     nobody = "nobody clears leases: palsub pins jobs only with --pal-watch, else it uses soft means"
     try:
         age_s = now_s - float(json.loads(read_trusted(path))["at_s"])
-        alive = heartbeat_fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
+        alive = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     except FileNotFoundError:
         if config.flag("submit", "watch"):
             return [Finding("ok", "leases", "cleared by palsub's own watcher (submit.watch)")]
@@ -168,7 +170,7 @@ def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[Finding]:
             with open_journal(path, write=False) as journal:
                 known = pinned.remembered(journal)
     overview = client.overview(marked=True)
-    found, broken = pinned.pinned(overview.jobs, known, sharing.up(overview), now_s)
+    found, broken = pinned.pinned(overview.jobs, known, overview.up, now_s)
     lines = [Finding("warn", "leases", line) for line in broken[:MOST_NAMED]]
     if not found:
         return [*lines, Finding("ok", "leases", "no pending job bears a list of ours")]
@@ -179,7 +181,7 @@ def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[Finding]:
     named = ", ".join(f"{update.job_id} ({now_s - since_s[update.job_id]:.0f} s)" for update in oldest[:MOST_NAMED])
     more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
     text = f"{len(found)} pending jobs bear a list of ours: {named}{more}"
-    alive = heartbeat_fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
+    alive = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     by_child = path is not None and promise.stood_by(path)
     if alive or by_child or (paths.has_powers() and promise.guarded(config.table_path)):
         return [*lines, Finding("ok", "leases", f"{text}; somebody alive takes them back")]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
-from slurm_pal.errors import MissingPackageError
+from slurm_pal.base.errors import MissingPackageError
 
 try:
     import matplotlib

@@ -19,7 +19,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.reasons import why_refused
 from slurm_pal.variability import drift
 from slurm_pal.variability.params import TIME_UNITS, Params

@@ -7,7 +7,7 @@ import re
 from importlib.resources import files
 from typing import Any
 
-from slurm_pal.jobs import SlurmJob
+from slurm_pal.base.jobs import SlurmJob
 
 _SAFE = re.compile(r"[A-Za-z0-9_.,:+@%?\[\]|#-]*")
 _WORDS = re.compile(r'^  (?:\["([\w-]+)"\]|(\w+)) = "(.*)",$', re.MULTILINE)

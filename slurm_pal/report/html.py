@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from slurm_pal.errors import MissingPackageError
+from slurm_pal.base.errors import MissingPackageError
 from slurm_pal.report.drawing import INK, LINE, PAPER, SOFT, Picture
 
 try:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from slurm_pal.cluster import Node
-from slurm_pal.jobs import SENSITIVITY_CLASSES
-from slurm_pal.placement.offers import used_indexes
+from slurm_pal.base.cluster import Node
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
+from slurm_pal.decide.offers import used_indexes
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 

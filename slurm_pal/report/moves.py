@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from slurm_pal.jobs import SlurmJob
-from slurm_pal.rebalance import learning, story
-from slurm_pal.rebalance.journal import Move
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.journal import story
+from slurm_pal.journal.journal import Move
+from slurm_pal.moves import learning
 
 HEADER = (
     "WHEN", "JOBID", "USER", "FROM", "TO", "FACTOR", "PREDICTED_S", "OBSERVED_S", "COST_S", "OUTCOME", "WHY",

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_pal.jobs import SlurmJob
-from slurm_pal.rebalance import learning
-from slurm_pal.rebalance import story as words
-from slurm_pal.rebalance.journal import PARTITION, Journal, Move, TickLease
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.journal import story as words
+from slurm_pal.journal.journal import Journal, Move
+from slurm_pal.moves import learning
 from slurm_pal.report.moves import stamp
 
 Event = dict[str, Any]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from slurm_pal.terminal import visible
+from slurm_pal.base.terminal import visible
 
 
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]], noheader: bool = False) -> list[str]:

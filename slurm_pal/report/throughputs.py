@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from slurm_pal.allocation.throughputs import Entry, Key, matrix, model
+from slurm_pal.base.terminal import visible
 from slurm_pal.report import table
-from slurm_pal.terminal import visible
 
 HEADER = ("APPLICATION", "GPUS", "TYPE", "STEPS/S", "+-%", "RUNS", "AGE", "SOURCE")
 OTHER = "(any other)"

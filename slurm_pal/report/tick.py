@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_pal.rebalance.planning import PlannedMove
-from slurm_pal.rebalance.retarget import Wish
-from slurm_pal.rebalance.tick import Outcome
+from slurm_pal.moves.planning import PlannedMove
+from slurm_pal.pending.retarget import Wish
 from slurm_pal.report.table import columns
+from slurm_pal.tick.tick import Outcome
 
 MOST_STAYING = 20  # reasons shown before they are counted
 _DOES = {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 
 LONGEST_LOOK_S = 5.0
 """One look stands for the time since the one before, and for no more than this."""

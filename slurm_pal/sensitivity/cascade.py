@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
-from slurm_pal.light import NamedTuple
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.base.light import NamedTuple
 
 WORD, HISTORY, SCRIPT, TELEMETRY, PROBE = STAGES = ("word", "history", "script", "telemetry", "probe")
 """In the order of their cost."""

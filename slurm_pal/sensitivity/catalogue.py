@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slurm_pal.errors import UsageError
+from slurm_pal.base.errors import UsageError
 
 APPLICATIONS: dict[str, tuple[str, str]] = {
     "resnet50": ("A", "PAL"),

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from itertools import dropwhile
 from math import exp
 
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.sensitivity.cascade import SCRIPT, Evidence
 from slurm_pal.sensitivity.catalogue import APPLICATIONS
 

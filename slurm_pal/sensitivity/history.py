@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slurm_pal.jobs import UNKNOWN_CLASS
+from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.sensitivity.cascade import HISTORY, Evidence
 
 SURE = 0.8

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from slurm_pal import marks
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base import marks
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.sensitivity.behaviour import Behaviour, Traits
 from slurm_pal.sensitivity.cascade import PROBE, TELEMETRY, Evidence
 

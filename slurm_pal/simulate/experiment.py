@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_pal.errors import UsageError
+from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.background import again_and_again
 from slurm_pal.simulate.fitting import jittered
 from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware

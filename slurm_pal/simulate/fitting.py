@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_pal.errors import UsageError
-from slurm_pal.jobs import GpuShape
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.jobs import GpuShape
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Rule
 from slurm_pal.simulate.trace import Trace, TraceJob

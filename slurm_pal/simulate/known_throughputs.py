@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Any file that --throughputs takes, in one form: throughputs by application, GPUs and type of GPUs.
 
-Two kinds: the site's own table (store/throughputs.py) and a table as Gavel has it (throughput_file.py),
+Two kinds: the site's own table (partitions/throughput_table.py) and a table as Gavel has it (throughput_file.py),
 whose models are the applications.
 """
 
@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping
 
 from slurm_pal.allocation.throughputs import Entry, Key
+from slurm_pal.partitions import throughput_table as site_table
 from slurm_pal.simulate.throughput_file import Throughputs, read_throughputs
-from slurm_pal.store import throughputs as site_table
 
 _SITE_NAMES = ("schema", "throughputs")
 """One of these at the top makes a JSON file the site's own; Gavel's has types of GPUs there."""

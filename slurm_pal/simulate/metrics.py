@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from slurm_pal.errors import DataError
+from slurm_pal.base.errors import DataError
 from slurm_pal.simulate.result import Outcome, Replay
 
 SIZE_GROUPS = (("1", 1), ("2-4", 4), ("5-8", 8), (">8", math.inf))

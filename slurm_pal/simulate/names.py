@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from slurm_pal.errors import UsageError
+from slurm_pal.base.errors import UsageError
 
 POLICY_ALIASES = {"default": "pal-fit", "packed-sticky": "packed", "random-sticky": "random"}
 """Real mode, where a started job stays unless the policy moves it; `default` is ours."""

@@ -15,7 +15,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.sharedctypes import RawArray, RawValue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from slurm_pal.errors import PalError
+from slurm_pal.base.errors import PalError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

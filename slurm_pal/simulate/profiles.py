@@ -14,11 +14,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from slurm_pal.errors import DataError, UsageError
-from slurm_pal.lab.gpus import draw_registry
-from slurm_pal.simulate.replica import profile as published
-from slurm_pal.simulate.replica.profile import CLASSES, Profile, Run
-from slurm_pal.simulate.replica.rows import number, read_csv
+from slurm_pal.base.errors import DataError, UsageError
+from slurm_pal.emulation.gpus import draw_registry
+from slurm_pal.simulate.inputs import pal_profile as published
+from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, Run
+from slurm_pal.simulate.inputs.pal_rows import number, read_csv
 from slurm_pal.simulate.virtual import Cluster
 from slurm_pal.store import snapshot as snapshots
 
@@ -173,7 +173,7 @@ def _drawn(rest: str) -> Source:
 
 def _snapshot(rest: str) -> Source:
     if not rest:
-        from slurm_pal import config
+        from slurm_pal.base import config
 
         rest = config.load().snapshot_path
     found = snapshots.read(rest)

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_pal.errors import UsageError
-from slurm_pal.jobs import GpuShape
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.jobs import GpuShape
+from slurm_pal.moves.worth import Movable, expected_left_s, plan_moves, slots
 from slurm_pal.placement.need import Need, need_of
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement
-from slurm_pal.rebalance.moves import Movable, expected_left_s, plan_moves, slots
 from slurm_pal.simulate.alone import Alone
 from slurm_pal.simulate.hardware import Hardware
 from slurm_pal.simulate.jobs import Job

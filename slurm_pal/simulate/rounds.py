@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from slurm_pal.moves.worth import slots
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement, Rule
-from slurm_pal.rebalance.moves import slots
 from slurm_pal.simulate.jobs import Job
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.errors import UsageError
-from slurm_pal.lab.gpus import SHARE
+from slurm_pal.base.errors import UsageError
+from slurm_pal.emulation.gpus import SHARE
 from slurm_pal.placement.occupancy import Table
 
 _STREAM = 0x5C05E
@@ -21,7 +21,7 @@ class Scores(NamedTuple):
     """How far belief is from the truth; the defaults are exact scores.
 
     `stale_sd`: SD (of the log) by which a GPU has drifted since the sweep; class A feels
-    the drift in full, the others by the shares of `slurm_pal.lab.gpus.SHARE`. `noise_sd`:
+    the drift in full, the others by the shares of `slurm_pal.emulation.gpus.SHARE`. `noise_sd`:
     SD (of the log) of the error of each score. `missing`: share of the GPUs without a
     score, which are believed to be median GPUs.
     """

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from slurm_pal.moves.worth import Limits
 from slurm_pal.placement.patience import WAIT_SHARE
-from slurm_pal.rebalance.moves import Limits
 
 
 class Settings(NamedTuple):

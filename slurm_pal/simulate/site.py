@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_pal.cluster import Gpu, Node, Partition
-from slurm_pal.errors import UsageError
-from slurm_pal.hostlist import fold
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.cluster import Gpu, Node, Partition
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.hostlist import fold
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.simulate.virtual import Cluster
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable

@@ -7,8 +7,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_pal.errors import UsageError
-from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS, GpuShape
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS, GpuShape
 from slurm_pal.placement.need import Need, need_of
 from slurm_pal.simulate.site import Site, place_name
 from slurm_pal.simulate.trace import Trace, TraceJob

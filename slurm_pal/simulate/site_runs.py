@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_pal.jobs import UNKNOWN_CLASS
+from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.simulate.fitting import jittered
 from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware
 from slurm_pal.simulate.pool import Progress

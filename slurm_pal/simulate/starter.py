@@ -6,13 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from slurm_pal.moves.order import response_ratio
+from slurm_pal.moves.worth import slots
 from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.need import need_of
 from slurm_pal.placement.occupancy import DRAWN_ANEW, PLAIN, Occupancy
 from slurm_pal.placement.patience import patience_s
 from slurm_pal.placement.view import Placement, Rule
-from slurm_pal.rebalance.moves import slots
-from slurm_pal.rebalance.order import response_ratio
 from slurm_pal.simulate.easy import Reservation
 from slurm_pal.simulate.jobs import Job
 from slurm_pal.simulate.policies import SimPolicy

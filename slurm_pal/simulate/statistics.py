@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.errors import MissingPackageError, UsageError
+from slurm_pal.base.errors import MissingPackageError, UsageError
 from slurm_pal.simulate.metrics import Measured, Metrics, measure_all
 from slurm_pal.simulate.result import Replay
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_pal.allocation.throughputs import MOST_RATE
-from slurm_pal.errors import DataError
+from slurm_pal.base.errors import DataError
 
 SPREAD = "_unconsolidated"
 _KEY = re.compile(r"\('(?P<model>[^']+)', (?P<gpus>[1-9][0-9]{0,5})\)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slurm_pal.jobs import GpuShape
+from slurm_pal.base.jobs import GpuShape
 
 
 class TraceJob(NamedTuple):

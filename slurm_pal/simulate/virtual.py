@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
-from slurm_pal.errors import UsageError
+from slurm_pal.base.errors import UsageError
 
 GPUS_MAX = 10_000_000
 _PART = re.compile(r"(?:(?P<name>[\w.-]+)=)?(?P<nodes>\d{1,8})x(?P<gpus>\d{1,8})", re.ASCII)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, BinaryIO, cast
 
-from slurm_pal.errors import PalError, SlurmError
+from slurm_pal.base.errors import PalError, SlurmError
 from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
 
 COLUMNS = (

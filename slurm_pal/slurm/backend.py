@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from slurm_pal.config import Config
+from slurm_pal.base.config import Config
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import SlurmClient
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from slurm_pal.cluster import Node
-from slurm_pal.errors import NotNowError, SlurmError, UsageError
-from slurm_pal.hostlist import fold
-from slurm_pal.jobs import SlurmJob
-from slurm_pal.numbers import digits
+from slurm_pal.base.cluster import Node
+from slurm_pal.base.errors import NotNowError, SlurmError, UsageError
+from slurm_pal.base.hostlist import fold
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.numbers import digits
 from slurm_pal.slurm import parse, question, releases, told
 from slurm_pal.slurm.client import Completed, Overview, Runner
 from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment

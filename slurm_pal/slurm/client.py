@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slurm_pal.cluster import Node, Partition
-from slurm_pal.jobs import SlurmJob
-from slurm_pal.light import NamedTuple, Protocol
+from slurm_pal.base.cluster import Node, Partition
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.light import NamedTuple, Protocol
 
 
 class Completed(NamedTuple):
@@ -27,6 +27,12 @@ Runner = Callable[[Sequence[str], str], Completed]
 """Runs an argv list with a text on stdin. Raises SlurmError when it cannot be run or takes too long."""
 
 
+AGAIN_S = (0.1, 0.2, 0.3)
+"""Pauses before what Slurm could not do at that moment is tried again; then it is left to the next tick."""
+LAST_S = (*AGAIN_S, 0.5, 1.0, 1.0, 2.0)
+"""The same where there is no next tick."""
+
+
 class Overview(NamedTuple):
     """The cluster at one moment, from one bulk query."""
 
@@ -35,6 +41,11 @@ class Overview(NamedTuple):
     partitions: tuple[Partition, ...]
     reservations: dict[str, tuple[str, ...]]  # name -> nodes, of those active now
     queued: frozenset[tuple[str, str]] = frozenset()  # (partitions, reason) of the pending jobs left out
+
+    @property
+    def up(self) -> frozenset[str]:
+        """The partitions that take jobs now and start them."""
+        return frozenset(partition.name for partition in self.partitions if partition.up)
 
 
 class SlurmClient(Protocol):

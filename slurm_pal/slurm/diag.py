@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slurm_pal.numbers import digits
+from slurm_pal.base.numbers import digits
 
 MOST_AGENT_MESSAGES = 100
 """Messages to the nodes that wait to be sent: beyond this starts and ends of jobs lag behind."""

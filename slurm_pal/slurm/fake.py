@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
-from slurm_pal.errors import SlurmError, UsageError
-from slurm_pal.files import write_atomic
-from slurm_pal.hostlist import expand, fold
+from slurm_pal.base.errors import SlurmError, UsageError
+from slurm_pal.base.files import write_atomic
+from slurm_pal.base.hostlist import expand, fold
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.parse import unix_s
 

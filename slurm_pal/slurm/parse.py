@@ -16,11 +16,11 @@ import time
 from functools import lru_cache
 from sys import intern
 
-from slurm_pal.cluster import Node, Partition
-from slurm_pal.errors import UsageError
-from slurm_pal.hostlist import expand
-from slurm_pal.jobs import SlurmJob
-from slurm_pal.numbers import MOST_GPUS, digits
+from slurm_pal.base.cluster import Node, Partition
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.hostlist import expand
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.numbers import MOST_GPUS, digits
 from slurm_pal.slurm.states import job_state, node_states
 
 _KEY = re.compile(r"(?:^| )([A-Z][A-Za-z0-9_/:.]*)=")

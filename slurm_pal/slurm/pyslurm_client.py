@@ -13,11 +13,11 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from slurm_pal.cluster import Node
-from slurm_pal.errors import MissingPackageError, SlurmError
-from slurm_pal.hostlist import expand
-from slurm_pal.jobs import SlurmJob
-from slurm_pal.numbers import digits
+from slurm_pal.base.cluster import Node
+from slurm_pal.base.errors import MissingPackageError, SlurmError
+from slurm_pal.base.hostlist import expand
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.numbers import digits
 from slurm_pal.slurm import parse
 from slurm_pal.slurm.cli import CliClient, sections
 from slurm_pal.slurm.client import Overview

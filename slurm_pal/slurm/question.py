@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from slurm_pal.light import NamedTuple
+from slurm_pal.base.light import NamedTuple
 from slurm_pal.slurm import told
 from slurm_pal.slurm.client import Completed, Runner
 

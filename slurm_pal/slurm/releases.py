@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_pal.errors import SlurmError
+from slurm_pal.base.errors import SlurmError
 
 Release = tuple[int, int]
 """Year and month, like (22, 5)."""

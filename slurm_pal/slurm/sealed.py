@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from sys import intern
 
-from slurm_pal.jobs import SlurmJob
-from slurm_pal.light import NamedTuple
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.light import NamedTuple
 from slurm_pal.slurm import parse, told
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_UNKNOWN, job_state
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from slurm_pal.errors import SlurmError
-from slurm_pal.numbers import digits
+from slurm_pal.base.errors import SlurmError
+from slurm_pal.base.numbers import digits
 
 SEAL = (
     "jobid", "userid", "nodelist", "name", "account", "wckey", "qos", "allocnodes", "feature", "prefer", "reservation",

@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
-from slurm_pal.errors import BusyError, DataError
-from slurm_pal.files import locked, temporary_name
+from slurm_pal.base.errors import BusyError, DataError
+from slurm_pal.base.files import locked, temporary_name
 from slurm_pal.variability.records import Record, from_json
 
 FILE_NAME = "pal.db"

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 
-from slurm_pal.errors import DataError
-from slurm_pal.files import read_trusted, write_atomic
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.files import read_trusted, write_atomic
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.store.lua_table import NAME
 from slurm_pal.store.snapshot import NO_CLASS, Snapshot
 

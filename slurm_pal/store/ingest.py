@@ -14,8 +14,8 @@ import os
 import time
 from typing import NamedTuple
 
-from slurm_pal.errors import DataError
-from slurm_pal.files import open_trusted, remove_leftovers
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.files import open_trusted, remove_leftovers
 from slurm_pal.store.database import Database
 from slurm_pal.variability.records import Record, from_json
 from slurm_pal.variability.validate import check_types

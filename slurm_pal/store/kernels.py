@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from statistics import median
 from typing import NamedTuple
 
-from slurm_pal.errors import DataError
-from slurm_pal.files import read_trusted, write_atomic
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.files import read_trusted, write_atomic
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.sensitivity.behaviour import Centroid
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import number

@@ -17,9 +17,9 @@ import os
 import stat
 from collections.abc import Iterable
 
-from slurm_pal.errors import DataError
-from slurm_pal.files import hand_to_slurm_user, read_trusted, write_atomic
-from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.files import hand_to_slurm_user, read_trusted, write_atomic
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import stat
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from slurm_pal.config import public_table
-from slurm_pal.errors import DataError
-from slurm_pal.files import hand_to_slurm_user, read_trusted, write_atomic
-from slurm_pal.numbers import digits
+from slurm_pal.base.config import public_table
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.files import hand_to_slurm_user, read_trusted, write_atomic
+from slurm_pal.base.numbers import digits
 
 SCHEMA = "pal.table/1"
 NAME = re.compile(r"[A-Za-z0-9_.-]+")

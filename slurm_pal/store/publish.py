@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from slurm_pal.config import Config
-from slurm_pal.errors import DataError
-from slurm_pal.files import read_trusted, write_atomic
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.files import read_trusted, write_atomic
 from slurm_pal.store import gpus_text, kernels, reduced, snapshot
 from slurm_pal.store.database import Database, open_database
 from slurm_pal.store.snapshot import FLAGS, GpuScore

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from slurm_pal import __version__
-from slurm_pal.errors import BusyError, DataError
+from slurm_pal.base.errors import BusyError, DataError
 from slurm_pal.store.database import Database, Extent
 from slurm_pal.store.kernels import TELEMETRY, Told, told
 from slurm_pal.variability.packed import LENGTH_BYTES, Layout, Packed

@@ -16,11 +16,11 @@ import zlib
 from array import array
 from collections.abc import Sequence
 
-from slurm_pal.errors import DataError
-from slurm_pal.files import read_trusted, write_atomic
-from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
-from slurm_pal.light import Any, NamedTuple
-from slurm_pal.numbers import digits
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.files import read_trusted, write_atomic
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.base.light import Any, NamedTuple
+from slurm_pal.base.numbers import digits
 
 Column = Any
 """An `array.array` of the type that `_TYPES` gives it; its element type is not known to mypy."""

@@ -15,8 +15,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from slurm_pal.config import Config
-from slurm_pal.errors import DataError
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import DataError
 from slurm_pal.sensitivity.cascade import HISTORY, decides
 from slurm_pal.sensitivity.history import evidence
 from slurm_pal.store import labels

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slurm_pal.errors import UsageError
-from slurm_pal.light import NamedTuple
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.light import NamedTuple
 from slurm_pal.submit.options_table import LONG, NONE, REQUIRED, SHORT
 
 PAL_VALUES = ("class", "app", "policy", "checkpoint")

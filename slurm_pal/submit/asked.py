@@ -13,7 +13,7 @@ from slurm_pal.submit.script import Script
 _SIGNS = ("gpu", "gres", "exclusive", "tres", "-G")
 _VARIABLES = ("SBATCH_GPUS", "SBATCH_GRES", "SBATCH_EXCLUSIVE", "SBATCH_TRES")
 _LEFT = ("hold", "begin", "dependency", "clusters", "het-group", "test-only")
-"""With these the choice is Slurm's in any case (submit/request.py)."""
+"""With these the choice is Slurm's in any case (decide/request.py)."""
 LONGEST_S = 30.0
 
 

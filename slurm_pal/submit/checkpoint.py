@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 
-from slurm_pal.errors import PalError
+from slurm_pal.base.errors import PalError
 from slurm_pal.submit.argv import CommandLine, SiteOptions, without
 from slurm_pal.submit.script import READ_LIMIT, Script
 

@@ -8,17 +8,17 @@ import json
 import os
 import time
 
-from slurm_pal.errors import DataError
-from slurm_pal.files import read_plain, remove_leftovers, write_atomic
-from slurm_pal.light import Any
-from slurm_pal.numbers import digits
-from slurm_pal.submit import state
+from slurm_pal.base import state
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.files import read_plain, remove_leftovers, write_atomic
+from slurm_pal.base.light import Any
+from slurm_pal.base.numbers import digits
 
 TYPE_CHECKING = False  # typing's own constant would cost the import of decide
 if TYPE_CHECKING:
+    from slurm_pal.decide.case import Decision
+    from slurm_pal.decide.offer import Offer
     from slurm_pal.sensitivity.cascade import Verdict
-    from slurm_pal.submit.case import Decision
-    from slurm_pal.submit.offer import Offer
 
 SCHEMA = "pal.decision/1"
 KEEP = 1000

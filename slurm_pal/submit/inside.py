@@ -11,9 +11,9 @@ import os
 import stat
 from collections.abc import Mapping
 
-from slurm_pal import marks
-from slurm_pal.errors import DataError, SlurmError, UsageError
-from slurm_pal.numbers import digits
+from slurm_pal.base import marks
+from slurm_pal.base.errors import DataError, SlurmError, UsageError
+from slurm_pal.base.numbers import digits
 from slurm_pal.slurm.client import Completed, Runner
 
 

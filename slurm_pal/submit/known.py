@@ -13,19 +13,19 @@ import stat
 import time
 from collections.abc import Mapping
 
-from slurm_pal.errors import DataError
-from slurm_pal.jobs import UNKNOWN_CLASS
+from slurm_pal.base import state
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.jobs import UNKNOWN_CLASS
+from slurm_pal.base.terminal import visible
 from slurm_pal.sensitivity import keys
 from slurm_pal.sensitivity.cascade import HISTORY, SCRIPT, WORD, Evidence, Verdict, decide
 from slurm_pal.store import labels
-from slurm_pal.submit import state
 from slurm_pal.submit.argv import CommandLine, read_options
 from slurm_pal.submit.script import Script
-from slurm_pal.terminal import visible
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
-    from slurm_pal.config import Config
+    from slurm_pal.base.config import Config
     from slurm_pal.sensitivity.history import Label
 
 PROGRAM_BYTES = 1 << 14

@@ -6,12 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from slurm_pal import marks
-from slurm_pal.jobs import UNKNOWN_CLASS
-from slurm_pal.light import NamedTuple
+from slurm_pal.base import marks
+from slurm_pal.base.jobs import UNKNOWN_CLASS
+from slurm_pal.base.light import NamedTuple
+from slurm_pal.decide.request import Conflict
 from slurm_pal.submit.argv import CommandLine, Option, read_options
 from slurm_pal.submit.choice import Moving
-from slurm_pal.submit.request import Conflict, merge
+from slurm_pal.submit.options import merge
 from slurm_pal.submit.script import Script
 
 LONGEST_ORIGIN = 60

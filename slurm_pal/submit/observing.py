@@ -17,20 +17,21 @@ import shlex
 import sys
 from collections.abc import Mapping
 
+from slurm_pal.decide.request import Conflict
 from slurm_pal.sensitivity.keys import script_digest
 from slurm_pal.submit import checkpoint
 from slurm_pal.submit.argv import CommandLine, SiteOptions, without
 from slurm_pal.submit.checkpoint import CannotWrap
 from slurm_pal.submit.known import work_of
-from slurm_pal.submit.request import Conflict, merge
+from slurm_pal.submit.options import merge
 from slurm_pal.submit.script import READ_LIMIT, Script
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
-    from slurm_pal.config import Config
+    from slurm_pal.base.config import Config
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh"})
-MODULE = "slurm_pal.profiling.observer"
+MODULE = "slurm_pal.profiling.node.observer"
 _COMMAND = re.compile(rb"^[^\S\n]*[^\s#]", re.MULTILINE)
 """Up to the first character of the first line that is neither blank nor a comment."""
 _GRES = ("gres", "tres-per-task")

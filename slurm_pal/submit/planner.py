@@ -6,23 +6,27 @@ from __future__ import annotations
 import os
 import time
 
-from slurm_pal.errors import DataError, SlurmError
-from slurm_pal.jobs import UNKNOWN_CLASS
+from slurm_pal.base import state
+from slurm_pal.base.errors import DataError, SlurmError
+from slurm_pal.base.jobs import UNKNOWN_CLASS
+from slurm_pal.decide import lease
+from slurm_pal.decide.request import Request
 from slurm_pal.sensitivity.cascade import WORD, Verdict
-from slurm_pal.submit import decision, lease, state
+from slurm_pal.store import heartbeat
+from slurm_pal.submit import decision, lease_file
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.choice import Choice, Moving
-from slurm_pal.submit.lease import Lease
+from slurm_pal.submit.lease_file import Lease
 from slurm_pal.submit.movable import APPEND, TRUNCATE, Terms, comment, job_word, terms
-from slurm_pal.submit.request import Request, build
+from slurm_pal.submit.options import build
 from slurm_pal.submit.script import Script
 
 TYPE_CHECKING = False  # decide and snapshot are imported while Slurm answers
 if TYPE_CHECKING:
-    from slurm_pal.config import Config
+    from slurm_pal.base.config import Config
+    from slurm_pal.decide.case import Decision
     from slurm_pal.store.snapshot import Snapshot
     from slurm_pal.submit.asked import Asked
-    from slurm_pal.submit.case import Decision
 
 LAST_MARGIN_S = 60.0
 """A lease is taken back this long after submit.lease_max_s whatever keeps the job waiting."""
@@ -51,7 +55,7 @@ def plan(
     now_s = time.time()
     cluster = state.cluster_key()
     request = build(line, os.environ, script)
-    alive = lease.heartbeat_fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
+    alive = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     clearer = _clearer(config, chosen, request, cluster, alive, warnings)
     policy = chosen.policy or config.text("placement", "policy")
     scores, decided = _decide(request, config, policy, known.sensitivity, clearer, now_s, asked)
@@ -149,14 +153,14 @@ def _decide(
 ) -> tuple[Snapshot | DataError | None, Decision]:  # fmt: skip
     """Ask Slurm; import what decides and read the snapshot while it answers."""
     if request.leave or request.shape is None:
-        from slurm_pal.submit.case import Decision
+        from slurm_pal.decide.case import Decision
 
         return None, Decision("none", f"left to Slurm: {request.leave or 'the job asks for no GPU'}")
     asked.begin(bool(request.reservation))
+    from slurm_pal.decide.case import Decision, settings_of
+    from slurm_pal.decide.decide import decide
     from slurm_pal.slurm.cli import CliClient
     from slurm_pal.store import snapshot as snapshots
-    from slurm_pal.submit.case import Decision, settings_of
-    from slurm_pal.submit.decide import decide
 
     found: Snapshot | DataError
     try:
@@ -192,7 +196,7 @@ def _lease(decided: Decision, request: Request, config: Config, now_s: float) ->
 def prepare(planned: Plan) -> None:
     """Write the lease before the job exists. Raises OSError when it cannot be written."""
     if planned.lease is not None:
-        planned.prepared = lease.prepare(planned.lease, str(planned.made["cluster"]))
+        planned.prepared = lease_file.prepare(planned.lease, str(planned.made["cluster"]))
 
 
 def submitted(planned: Plan, job_id: int) -> list[str]:
@@ -215,7 +219,7 @@ def _watch(planned: Plan, made: Lease, job_id: int) -> None:
     from slurm_pal.submit import watcher
 
     shift_s = time.time() - made.made_s  # the lease runs from the submission
-    path = lease.confirm(
+    path = lease_file.confirm(
         planned.prepared,
         made._replace(
             job_id=job_id, made_s=made.made_s + shift_s, until_s=made.until_s + shift_s, last_s=made.last_s + shift_s
@@ -242,5 +246,5 @@ def _take_back(made: Lease, job_id: int, error: OSError) -> str:
 def forget(planned: Plan) -> None:
     """sbatch did not take the job: no lease."""
     if planned.prepared:
-        lease.drop(planned.prepared)
+        lease_file.drop(planned.prepared)
         planned.prepared = ""

@@ -11,19 +11,19 @@ import shlex
 from collections.abc import Mapping
 from math import ceil
 
-from slurm_pal.errors import UsageError
-from slurm_pal.light import NamedTuple
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.light import NamedTuple
 from slurm_pal.sensitivity.cascade import PROBE
 from slurm_pal.sensitivity.keys import PROBES
 from slurm_pal.submit import known, observing
 from slurm_pal.submit.argv import CommandLine, SiteOptions, parse, read_options, without
+from slurm_pal.submit.options import build
 from slurm_pal.submit.options_table import ENVIRONMENT
-from slurm_pal.submit.request import build
 from slurm_pal.submit.script import Script, from_file, split_words
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
-    from slurm_pal.config import Config
+    from slurm_pal.base.config import Config
 
 DROPPED = frozenset({
     "array", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "tres-per-task", "ntasks-per-gpu",

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Sequence
 
-from slurm_pal.errors import SlurmError
+from slurm_pal.base.errors import SlurmError
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
-from slurm_pal.light import NamedTuple
+from slurm_pal.base.light import NamedTuple
 from slurm_pal.submit.processes import DEFAULT_SIGNALS
 
 HOLD_S = 2.0  # longer than this nobody's words are held: a site's sbatch may be asking something

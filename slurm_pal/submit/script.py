@@ -13,7 +13,7 @@ import os
 import re
 import stat
 
-from slurm_pal.light import NamedTuple
+from slurm_pal.base.light import NamedTuple
 
 READ_LIMIT = 64 << 20
 """Bytes taken from a pipe. slurmctld refuses far smaller scripts (max_script_size, 4 MiB)."""

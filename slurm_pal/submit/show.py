@@ -8,9 +8,9 @@ import os
 import shlex
 from collections.abc import Sequence
 
-from slurm_pal.errors import Exit
+from slurm_pal.base.errors import Exit
+from slurm_pal.base.terminal import visible
 from slurm_pal.submit.decision import Record, render
-from slurm_pal.terminal import visible
 
 
 def lines(made: Record) -> list[str]:

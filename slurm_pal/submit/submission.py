@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 
-from slurm_pal.errors import Exit, PalError, SlurmError, UsageError, one_line
+from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_line
 from slurm_pal.submit import argv as argv_module
 from slurm_pal.submit import run_sbatch
 from slurm_pal.submit.argv import CommandLine
@@ -17,7 +17,7 @@ from slurm_pal.submit.script import Script, from_file, from_stdin, scan
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
-    from slurm_pal.config import Config
+    from slurm_pal.base.config import Config
     from slurm_pal.submit.asked import Asked
     from slurm_pal.submit.planner import Plan
 
@@ -160,7 +160,7 @@ class Submission:
             asked.end()
 
     def _planned(self, script: Script | None, asked: Asked) -> Plan | None:
-        from slurm_pal import config as configs
+        from slurm_pal.base import config as configs
 
         config = configs.load()
         if not config.flag("submit", "enabled") or self._switched_off():

@@ -19,13 +19,15 @@ import sys
 import time
 from collections.abc import Callable
 
-from slurm_pal.errors import BusyError, SlurmError
-from slurm_pal.files import is_temporary, locked, remove_leftovers
-from slurm_pal.hostlist import expand
-from slurm_pal.numbers import digits
+from slurm_pal.base.clock import CLOCK_SKEW_S
+from slurm_pal.base.errors import BusyError, SlurmError
+from slurm_pal.base.files import is_temporary, locked, remove_leftovers
+from slurm_pal.base.hostlist import expand
+from slurm_pal.base.numbers import digits
+from slurm_pal.decide import lease as leases
 from slurm_pal.slurm.client import SlurmClient
-from slurm_pal.submit import lease as leases
-from slurm_pal.submit.lease import Lease
+from slurm_pal.submit import lease_file
+from slurm_pal.submit.lease_file import Lease
 
 LOCK, HEIR_LOCK = "watcher.lock", "heir.lock"
 HEIR = "heir"
@@ -44,7 +46,7 @@ def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float) -> str
     state, reason = states.get(lease.job_id, ("", ""))
     if state != "PENDING":
         return "drop"
-    if now_s >= lease.last_s or now_s < lease.made_s - leases.CLOCK_SKEW_S:  # the end, or the clock was set back
+    if now_s >= lease.last_s or now_s < lease.made_s - CLOCK_SKEW_S:  # the end, or the clock was set back
         return "clear"
     return leases.verdict(reason, lease.made_s, lease.until_s, lease.pass_s, now_s)
 
@@ -96,12 +98,12 @@ class Watcher:
                 while self.step():
                     self._sleep(LOOK_S)
             # A palsub that saw the lock held has left its lease to us: look once more without it.
-            if not leases.read_all(self._folder):
+            if not lease_file.read_all(self._folder):
                 return
 
     def step(self) -> bool:
         """One look; whether leases are left."""
-        found = leases.read_all(self._folder)
+        found = lease_file.read_all(self._folder)
         self._sweep_prepared()
         if not found:
             return bool(self._prepared())
@@ -132,9 +134,9 @@ class Watcher:
         if verdict == "clear":
             with contextlib.suppress(SlurmError):  # it may have started just now; the next look tells
                 clear(self._client, item)
-                leases.drop(path)
+                lease_file.drop(path)
         elif verdict == "drop":
-            leases.drop(path)
+            lease_file.drop(path)
 
     def _give_up(self, found: dict[str, Lease], now_s: float) -> None:
         """Slurm does not answer: wait for it, but not for ever, and not for a cluster that was taken away."""
@@ -142,7 +144,7 @@ class Watcher:
         gone = bool(conf) and not os.path.exists(conf)
         for path, item in found.items():
             if gone or now_s > item.last_s + SLURM_GONE_S:
-                leases.drop(path)
+                lease_file.drop(path)
 
     def _prepared(self) -> list[str]:
         return [name for name in os.listdir(self._folder) if _is_prepared(name)]
@@ -152,7 +154,7 @@ class Watcher:
         for name in self._prepared():
             pid = name[4:-5].partition("-")[0]
             if digits(pid) is None or not os.path.exists(f"/proc/{pid}"):
-                leases.drop(os.path.join(self._folder, name))
+                lease_file.drop(os.path.join(self._folder, name))
         # Its pid may be another process's by now.
         remove_leftovers(self._folder, self._clock(), lambda name: is_temporary(name) or _is_prepared(name))
 
@@ -205,7 +207,7 @@ def inherit(folder: str) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         finally:
             os.close(descriptor)
-    return bool(leases.read_all(folder))
+    return bool(lease_file.read_all(folder))
 
 
 def main(argv: list[str]) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.variability import classes, drift, flags, levels, published
 from slurm_pal.variability.classes import Held
 from slurm_pal.variability.drift import Course, Finding

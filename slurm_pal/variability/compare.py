@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slurm_pal.errors import DataError
+from slurm_pal.base.errors import DataError
 from slurm_pal.variability.history import drift_variance
 from slurm_pal.variability.kmeans import Floats
 from slurm_pal.variability.params import Params

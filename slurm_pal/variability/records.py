@@ -13,7 +13,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from slurm_pal.errors import DataError, one_line
+from slurm_pal.base.errors import DataError, one_line
 
 SCHEMA = "pal.record/1"
 MOST_NUMBER = 1e300

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from slurm_pal.errors import DataError
+from slurm_pal.base.errors import DataError
 from slurm_pal.variability.records import MOST_NUMBER, Record
 
 MAX_TEXT = 2000

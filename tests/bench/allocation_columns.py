@@ -42,7 +42,7 @@ from slurm_pal.allocation.columns import Columns, Jobs, Partition, Room
 from slurm_pal.allocation.max_min import max_min
 from slurm_pal.allocation.problem import Matrix, Problem, Vector, effective
 from slurm_pal.allocation.second_stage import level_floor, move_penalty, second_stage
-from slurm_pal.lab.gpus import draw_registry
+from slurm_pal.emulation.gpus import draw_registry
 
 SPEED = {"slow": 1.0, "middle": 2.5, "fast": 6.0}
 PER_NODE = 8

@@ -204,7 +204,7 @@ def _solve(cp: ModuleType, objective: object, rules: list[Any]) -> float:
 
 
 def packing(given: Problem) -> Allocation:
-    from slurm_pal.allocation.pairs import max_min_packing
+    from slurm_pal.research.pairs import max_min_packing
 
     return max_min_packing(given)
 

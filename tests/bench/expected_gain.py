@@ -13,9 +13,9 @@ import argparse
 import statistics
 from collections.abc import Callable
 
-from slurm_pal.jobs import GpuShape
+from slurm_pal.base.jobs import GpuShape
+from slurm_pal.emulation.gpus import Registry, draw_registry
 from slurm_pal.lab.demo import WORKLOAD
-from slurm_pal.lab.gpus import Registry, draw_registry
 from slurm_pal.placement import POLICIES, place
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Placement, Rule, View

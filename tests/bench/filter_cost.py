@@ -30,8 +30,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from slurm_pal.cluster import Node, Partition
-from slurm_pal.config import Config
+from slurm_pal.base.cluster import Node, Partition
+from slurm_pal.base.config import Config
 from slurm_pal.lab import filter as lab_filter
 from slurm_pal.lab.conf import Spec, config_files, node_names
 from slurm_pal.lab.daemons import Crew, munged_argv
@@ -39,8 +39,8 @@ from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.ports import free_blocks, is_listening
 from slurm_pal.lab.processes import stop
 from slurm_pal.lab.programs import account_name, find_programs, slurm_version
-from slurm_pal.rebalance.standing import standing
-from slurm_pal.rebalance.table import records
+from slurm_pal.publisher.standing import standing
+from slurm_pal.publisher.table import records
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import lua_table, snapshot
 

@@ -15,10 +15,10 @@ import os
 import sys
 import time
 
+from slurm_pal.research.replica.gavel import Settings, run
+from slurm_pal.research.replica.gavel_jobs import parse_types, workload
+from slurm_pal.research.replica.gavel_published import rules_of
 from slurm_pal.simulate.inputs.gavel import read_rows
-from slurm_pal.simulate.replica.gavel import Settings, run
-from slurm_pal.simulate.replica.gavel_jobs import parse_types, workload
-from slurm_pal.simulate.replica.gavel_published import rules_of
 from slurm_pal.simulate.throughput_file import read_throughputs
 
 NAMES = {

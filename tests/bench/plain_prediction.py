@@ -14,9 +14,9 @@ import shutil
 import tempfile
 import time
 
-from slurm_pal.jobs import GpuShape
+from slurm_pal.base.jobs import GpuShape
+from slurm_pal.decide.offers import build_view
 from slurm_pal.lab.lab import Lab
-from slurm_pal.placement.offers import build_view
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Rule
 from slurm_pal.slurm.cli import CliClient

@@ -25,11 +25,11 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slurm_pal.jobs import SENSITIVITY_CLASSES, GpuShape
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, GpuShape
+from slurm_pal.emulation.gpus import Registry
 from slurm_pal.lab.demo import program
-from slurm_pal.lab.gpus import Registry
 from slurm_pal.lab.lab import Lab
-from slurm_pal.rebalance.moves import Limits
+from slurm_pal.moves.worth import Limits
 from slurm_pal.simulate.hardware import hardware
 from slurm_pal.simulate.replay import Plan, replay
 from slurm_pal.simulate.settings import Settings

@@ -35,11 +35,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from slurm_pal.errors import SlurmError
-from slurm_pal.files import write_atomic
-from slurm_pal.jobs import SENSITIVITY_CLASSES, SlurmJob
+from slurm_pal.base.errors import SlurmError
+from slurm_pal.base.files import write_atomic
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, SlurmJob
+from slurm_pal.decide.lease import TickLease
+from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.lab.lab import Lab
-from slurm_pal.rebalance.journal import Move, TickLease, open_journal
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.states import JOB_ENDED
 from slurm_pal.store import snapshot

@@ -37,29 +37,29 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from slurm_pal import config as settings
-from slurm_pal.hostlist import fold
+from slurm_pal.base import config as settings
+from slurm_pal.base.hostlist import fold
+from slurm_pal.journal.event_log import EventLog
+from slurm_pal.journal.journal import open_journal
 from slurm_pal.lab.conf import Spec, config_files, node_names
 from slurm_pal.lab.daemons import Crew, munged_argv
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.ports import free_blocks, is_listening
 from slurm_pal.lab.processes import stop
 from slurm_pal.lab.programs import account_name, find_programs, slurm_version
-from slurm_pal.rebalance import deciding, pace, tick
-from slurm_pal.rebalance.event_log import EventLog
-from slurm_pal.rebalance.intake import Intake
-from slurm_pal.rebalance.journal import open_journal
-from slurm_pal.rebalance.mover import Mover
-from slurm_pal.rebalance.role import role_of
-from slurm_pal.rebalance.round import Publisher
-from slurm_pal.rebalance.tick import Tick
-from slurm_pal.rebalance.wishes import Hand
+from slurm_pal.moves.mover import Mover
+from slurm_pal.publisher.publication import Publisher
 from slurm_pal.slurm import told
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.client import Completed, Runner
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.slurm.question import started
 from slurm_pal.store import snapshot
+from slurm_pal.tick import deciding, pace, tick
+from slurm_pal.tick.intake import Intake
+from slurm_pal.tick.role import role_of
+from slurm_pal.tick.tick import Tick
+from slurm_pal.tick.wishes import Hand
 
 P, R = ParamSpec("P"), TypeVar("R")
 FREE = {"full": 0.01, "busy": 0.20, "free": 0.90}

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurm_pal.simulate.replica.active import ActiveJob, Round, Settings
-from slurm_pal.simulate.replica.blox_pal import run
-from slurm_pal.simulate.replica.policies import POLICIES, build
-from slurm_pal.simulate.replica.profile import CLASSES, Profile, draw, read_runs
-from slurm_pal.simulate.replica.rows import Row, read_sia
+from slurm_pal.research.replica.active import ActiveJob, Round, Settings
+from slurm_pal.research.replica.blox_pal import run
+from slurm_pal.research.replica.policies import POLICIES, build
+from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, draw, read_runs
+from slurm_pal.simulate.inputs.pal_rows import Row, read_sia
 
 FILES = {"A": "resnet", "B": "bert", "C": "bert", "D": "pagerank"}
 ARTEFACT_RUN_S = {"packed-s": 57, "packed-ns": 104, "random-s": 61, "random-ns": 107, "pm-first": 97, "pal": 82}

@@ -16,12 +16,12 @@ import statistics
 import sys
 from collections.abc import Callable
 
+from slurm_pal.research.replica import blox_pal, policies
+from slurm_pal.research.replica.active import RoundPolicy, Settings
+from slurm_pal.research.replica.ours import ours
+from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, draw, read_runs
+from slurm_pal.simulate.inputs.pal_rows import Row, read_sia
 from slurm_pal.simulate.profiles import LONGHORN
-from slurm_pal.simulate.replica import blox_pal, policies
-from slurm_pal.simulate.replica.active import RoundPolicy, Settings
-from slurm_pal.simulate.replica.ours import ours
-from slurm_pal.simulate.replica.profile import CLASSES, Profile, draw, read_runs
-from slurm_pal.simulate.replica.rows import Row, read_sia
 
 TRACES = (1, 2, 3, 4, 7)
 PLAIN, FILL = Settings(), Settings(backfill=True)

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from slurm_pal.config import Config
+from slurm_pal.base.config import Config
 from slurm_pal.store.database import open_database
 from slurm_pal.store.publish import publish
 from slurm_pal.variability.records import BenchInfo, EnvInfo, GpuInfo, Record, Result

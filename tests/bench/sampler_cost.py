@@ -4,7 +4,7 @@ monitoring (GPM), and of an empty look.
 
     python tests/bench/sampler_cost.py [--seconds 20]
 
-Needs gcc: nvidia-ml-py speaks to the library in C that the tests have (tests/unit/nvml_library.c), so what the real
+Needs gcc: nvidia-ml-py speaks to the library in C that the tests have (tests/doubles/nvml_library.c), so what the real
 driver takes for a look comes on top. Each kind is run for long and for a second: the difference leaves out start
 and end.
 """
@@ -32,9 +32,9 @@ def child_s() -> float:
 
 def run(kind: str, seconds: float) -> tuple[float, int]:
     """CPU s of the sampler's process, and how often it looked."""
-    from slurm_pal.profiling.devices import Sample
-    from slurm_pal.profiling.nvml import Nvml
-    from slurm_pal.profiling.sampler import Eyes, Sampler
+    from slurm_pal.profiling.node.devices import Sample
+    from slurm_pal.profiling.node.nvml import Nvml
+    from slurm_pal.profiling.node.sampler import Eyes, Sampler
 
     before_s = child_s()
     if kind == "gpm":

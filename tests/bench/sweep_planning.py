@@ -18,14 +18,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from slurm_pal.config import Config
-from slurm_pal.profiling import prepare, sweep_state
-from slurm_pal.profiling.gate import Gate
-from slurm_pal.profiling.plan import Request
-from slurm_pal.profiling.prepare import Wish
-from slurm_pal.profiling.spending import Spending
-from slurm_pal.profiling.sweep import Sweep, Told
-from slurm_pal.profiling.urgency import CHANGED, Urgency
+from slurm_pal.base.config import Config
+from slurm_pal.profiling.sweep import prepare
+from slurm_pal.profiling.sweep import state as sweep_state
+from slurm_pal.profiling.sweep.gate import Gate
+from slurm_pal.profiling.sweep.plan import Request
+from slurm_pal.profiling.sweep.prepare import Wish
+from slurm_pal.profiling.sweep.spending import Spending
+from slurm_pal.profiling.sweep.sweep import Sweep, Told
+from slurm_pal.profiling.sweep.urgency import CHANGED, Urgency
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Completed
 from slurm_pal.store.ingest import spool_directories

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from slurm_pal.cluster import Node, Partition
-from slurm_pal.jobs import GpuShape, SlurmJob
+from slurm_pal.base.cluster import Node, Partition
+from slurm_pal.base.jobs import GpuShape, SlurmJob
+from slurm_pal.decide.case import Decision, Settings
+from slurm_pal.decide.decide import decide
+from slurm_pal.decide.offers import build_view
+from slurm_pal.moves.worth import slots
 from slurm_pal.placement import POLICIES, place
 from slurm_pal.placement.occupancy import Occupancy
-from slurm_pal.placement.offers import build_view
 from slurm_pal.placement.view import Placement, Rule
-from slurm_pal.rebalance.moves import slots
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot
-from slurm_pal.submit import argv, request
-from slurm_pal.submit.case import Decision, Settings
-from slurm_pal.submit.decide import decide
+from slurm_pal.submit import argv, options
 
 PER_NODE = 8
 
@@ -70,7 +70,7 @@ def test_one_decision(benchmark: BenchmarkFixture, tmp_path: Path, n_gpus: int, 
 def test_a_whole_decision_of_palsub(benchmark: BenchmarkFixture, tmp_path: Path, n_gpus: int) -> None:
     """With alternatives, the prediction of plain Slurm and the lease, as `pal explain` shows them."""
     overview, known = cluster(n_gpus, tmp_path)
-    asked = request.build(argv.parse(["--gres=gpu:4", "job.sh"], dict), {}, None)
+    asked = options.build(argv.parse(["--gres=gpu:4", "job.sh"], dict), {}, None)
 
     def decided() -> Decision:
         return decide(asked, overview, known, "A", Settings(), "watcher", 1.0)

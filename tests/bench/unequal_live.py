@@ -29,11 +29,11 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_pal.allocation.steady import STEADY
+from slurm_pal.emulation.gpus import draw_registry
 from slurm_pal.lab.demo import program
-from slurm_pal.lab.gpus import draw_registry
 from slurm_pal.lab.lab import Lab
-from slurm_pal.simulate import unequal
-from slurm_pal.simulate.unequal_queue import Belonging, Listed
+from slurm_pal.research import unequal
+from slurm_pal.research.unequal_queue import Belonging, Listed
 
 NODES, GPUS_PER_NODE, TICK_S, PASS_S = 8, 4, 2.0, 1.0
 SPEEDS = {

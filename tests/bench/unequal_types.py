@@ -21,13 +21,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.allocation.bounds import completion_bound_s, makespan_bound_s
 from slurm_pal.allocation.max_min import max_min
 from slurm_pal.allocation.problem import Problem, problem
-from slurm_pal.allocation.rounds import Account, Chosen, Queue, select
+from slurm_pal.research.bounds import completion_bound_s, makespan_bound_s
+from slurm_pal.research.rounds import Account, Chosen, Queue, select
+from slurm_pal.research.unequal import Job, Moment, Result, pal_share_policy, simulate
 from slurm_pal.simulate.inputs.gavel import read_rows
 from slurm_pal.simulate.throughput_file import Throughputs, read_throughputs
-from slurm_pal.simulate.unequal import Job, Moment, Result, pal_share_policy, simulate
 
 TYPES = ("v100", "p100", "k80")
 SMALL, LARGE = (12.0, 12.0, 12.0), (36.0, 36.0, 36.0)

@@ -35,27 +35,27 @@ from typing import NamedTuple
 from click.testing import CliRunner
 from facts_lab import ANSWER_S, FEATURES, GPUS, LICENSES, NODES, RESERVATIONS, Died, FactsLab, clear, compiled
 
-from slurm_pal import config as settings
+from slurm_pal.base import config as settings
+from slurm_pal.base.errors import PalError, SlurmError
+from slurm_pal.base.hostlist import expand
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.cli.pal import pal
-from slurm_pal.errors import PalError, SlurmError
-from slurm_pal.hostlist import expand
-from slurm_pal.jobs import SlurmJob
+from slurm_pal.decide.job_request import request_of
+from slurm_pal.decide.lease_marks import in_force
+from slurm_pal.journal.event_log import EventLog
+from slurm_pal.journal.journal import open_journal
 from slurm_pal.lab.demo import program
-from slurm_pal.profiling.plan import Chosen
-from slurm_pal.profiling.waiting import user_waiting
-from slurm_pal.rebalance.event_log import EventLog
-from slurm_pal.rebalance.journal import open_journal
-from slurm_pal.rebalance.leases import in_force
-from slurm_pal.rebalance.requests import request_of
-from slurm_pal.rebalance.role import role_of
-from slurm_pal.rebalance.round import Publisher
-from slurm_pal.rebalance.tick import Tick
+from slurm_pal.profiling.sweep.plan import Chosen
+from slurm_pal.profiling.sweep.waiting import user_waiting
+from slurm_pal.publisher.publication import Publisher
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.slurm.parse import seconds, unix_s
 from slurm_pal.store import snapshot
 from slurm_pal.submit.processes import runner
+from slurm_pal.tick.role import role_of
+from slurm_pal.tick.tick import Tick
 
 MOST_MIB = 200.0
 TOUCHED = ("name", "comment", "admin_comment")

@@ -25,11 +25,11 @@ from statistics import median
 
 from odd_lab import OddLab, odd_lab
 
-from slurm_pal.cluster import Node, Partition
-from slurm_pal.config import Config
+from slurm_pal.base.cluster import Node, Partition
+from slurm_pal.base.config import Config
 from slurm_pal.lab.conf import node_names
-from slurm_pal.rebalance.standing import standing
-from slurm_pal.rebalance.table import records
+from slurm_pal.publisher.standing import standing
+from slurm_pal.publisher.table import records
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot
 from slurm_pal.store.lua_table import Header, encode

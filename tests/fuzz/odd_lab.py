@@ -18,12 +18,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_pal.config import Config, load
+from slurm_pal.base.config import Config, load
 from slurm_pal.lab import conf
 from slurm_pal.lab import filter as lab_filter
 from slurm_pal.lab.conf import Spec
 from slurm_pal.lab.lab import Lab
-from slurm_pal.rebalance.round import site, write_table
+from slurm_pal.publisher.publication import site, write_table
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot

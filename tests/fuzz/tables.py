@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from common import Part, mutate, run
 
-from slurm_pal.errors import PalError, one_line
+from slurm_pal.base.errors import PalError, one_line
 from slurm_pal.simulate import inputs
 from slurm_pal.simulate.throughput_file import read_throughputs
 from slurm_pal.store import labels, lua_table, snapshot

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.errors import MissingPackageError, UsageError
+from slurm_pal.base.errors import MissingPackageError, UsageError
 from slurm_pal.lab import processes
 from slurm_pal.lab.programs import account_name, find_programs
 

@@ -18,12 +18,13 @@ from typing import Any
 
 from common import Part, mutate, run, text, word
 
-from slurm_pal import config, hostlist, marks
-from slurm_pal.errors import PalError, UsageError
+from slurm_pal.base import config, hostlist, marks
+from slurm_pal.base.errors import PalError, UsageError
+from slurm_pal.decide import constraint
 from slurm_pal.sensitivity import features
 from slurm_pal.store import ingest
 from slurm_pal.store.database import Database, open_database
-from slurm_pal.submit import argv, choice, constraint, known, movable, request, script
+from slurm_pal.submit import argv, choice, known, movable, options, script
 from slurm_pal.variability.records import SCHEMA as RECORD_SCHEMA
 
 MOST_NAMES = 65_536
@@ -154,7 +155,7 @@ def check_line(made: tuple[list[str], dict[str, str], bytes]) -> None:
     assert len(line.pal) <= dropped <= 2 * len(line.pal)
     scanned = script.scan(body)
     warnings: list[str] = []
-    asked = request.build(line, variables, scanned)
+    asked = options.build(line, variables, scanned)
     assert len(asked.req_nodes) <= MOST_NAMES and len(asked.exc_nodes) <= MOST_NAMES
     movable.terms(line, variables, scanned)
     known.verdict(("?", "default"), line, scanned._replace(body=body), config.Config(), variables)

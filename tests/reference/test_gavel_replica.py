@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from slurm_pal.research.replica.gavel import Figures, Settings, run
+from slurm_pal.research.replica.gavel_jobs import parse_types, workload
+from slurm_pal.research.replica.gavel_published import rules_of
 from slurm_pal.simulate.inputs.gavel import read_rows
-from slurm_pal.simulate.replica.gavel import Figures, Settings, run
-from slurm_pal.simulate.replica.gavel_jobs import parse_types, workload
-from slurm_pal.simulate.replica.gavel_published import rules_of
 from slurm_pal.simulate.throughput_file import Throughputs, read_throughputs
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "gavel"

@@ -21,7 +21,7 @@ from slurm_pal.variability.drift import Finding, of_records
 from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.records import Record
 
-from ..unit.records_factory import NOW_S, record
+from ..doubles.records_factory import NOW_S, record
 from .test_longhorn_facts import rows
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "pal"

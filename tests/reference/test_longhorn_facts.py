@@ -19,7 +19,7 @@ from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.spread import Spread, measure
 
-from ..unit.records_factory import record
+from ..doubles.records_factory import record
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "pal"
 pytestmark = pytest.mark.skipif(

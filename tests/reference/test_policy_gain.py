@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from slurm_pal.research.replica import blox_pal, policies
+from slurm_pal.research.replica.active import Settings
 from slurm_pal.simulate.experiment import Experiment, Task
 from slurm_pal.simulate.inputs import read
+from slurm_pal.simulate.inputs.pal_profile import CLASSES, draw, read_runs
+from slurm_pal.simulate.inputs.pal_rows import read_sia
 from slurm_pal.simulate.metrics import measure
 from slurm_pal.simulate.profiles import Slow, parse_slow, profile_of
-from slurm_pal.simulate.replica import blox_pal, policies
-from slurm_pal.simulate.replica.active import Settings
-from slurm_pal.simulate.replica.profile import CLASSES, draw, read_runs
-from slurm_pal.simulate.replica.rows import read_sia
 from slurm_pal.simulate.virtual import parse_cluster
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "pal"

@@ -15,16 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm_pal.errors import Exit
-from slurm_pal.lab.gpus import EmuGpu, Registry, draw_registry
-from slurm_pal.profiling.backends import open_backend, resolve
-from slurm_pal.profiling.bench import measure_node
-from slurm_pal.profiling.benchmarks import by_id, fitted, select
-from slurm_pal.profiling.devices import Backend
-from slurm_pal.profiling.emu import EmuBackend
-from slurm_pal.profiling.measurement import Order, Place
-from slurm_pal.profiling.replay import Replay
-from slurm_pal.profiling.runner import measure, rules_for
+from slurm_pal.base.errors import Exit
+from slurm_pal.emulation.gpus import EmuGpu, Registry, draw_registry
+from slurm_pal.profiling.node.backends import open_backend, resolve
+from slurm_pal.profiling.node.bench import measure_node
+from slurm_pal.profiling.node.benchmarks import by_id, fitted, select
+from slurm_pal.profiling.node.devices import Backend
+from slurm_pal.profiling.node.emu import EmuBackend
+from slurm_pal.profiling.node.measurement import Order, Place
+from slurm_pal.profiling.node.replay import Replay
+from slurm_pal.profiling.node.runner import measure, rules_for
 from slurm_pal.variability.classify import Classification, classify
 from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.records import Record, from_json

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.simulate.replica.active import Gpus, Round, Settings
-from slurm_pal.simulate.replica.blox_pal import Figures, Result, run
-from slurm_pal.simulate.replica.policies import POLICIES, build
-from slurm_pal.simulate.replica.profile import CLASSES, Profile, Run, draw, joint, read_runs
-from slurm_pal.simulate.replica.rows import Row, read_sia
+from slurm_pal.research.replica.active import Gpus, Round, Settings
+from slurm_pal.research.replica.blox_pal import Figures, Result, run
+from slurm_pal.research.replica.policies import POLICIES, build
+from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, Run, draw, joint, read_runs
+from slurm_pal.simulate.inputs.pal_rows import Row, read_sia
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "pal"
 pytestmark = pytest.mark.skipif(

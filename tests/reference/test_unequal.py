@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from slurm_pal.research.replica.gavel_jobs import parse_types
+from slurm_pal.research.unequal_comparison import Comparison, Figures, Task
+from slurm_pal.research.unequal_jobs import of_rows
 from slurm_pal.simulate.inputs.gavel import read_rows
 from slurm_pal.simulate.known_throughputs import read_known
-from slurm_pal.simulate.replica.gavel_jobs import parse_types
-from slurm_pal.simulate.unequal_comparison import Comparison, Figures, Task
-from slurm_pal.simulate.unequal_jobs import of_rows
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "gavel"
 EXPECTED = DATA / "expected_seed0.csv"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_pal.errors import MissingPackageError, UsageError
+from slurm_pal.base.errors import MissingPackageError, UsageError
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.programs import account_name, find_programs
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from slurm_pal.errors import NotNowError
-from slurm_pal.jobs import SlurmJob
+from slurm_pal.base.errors import NotNowError
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.slurm.client import SlurmClient
 
 PATIENCE_S = 60.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.config import load
+from slurm_pal.base.config import load
 from slurm_pal.lab.lab import Lab
 
 from .test_lab import wait_until

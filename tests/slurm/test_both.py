@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.errors import SlurmError
-from slurm_pal.jobs import GpuShape, SlurmJob
-from slurm_pal.placement.offers import build_view
+from slurm_pal.base.errors import SlurmError
+from slurm_pal.base.jobs import GpuShape, SlurmJob
+from slurm_pal.decide.offers import build_view
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Rule
 from slurm_pal.slurm.cli import CliClient

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal import marks
+from slurm_pal.base import marks
 from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.cli import CliClient
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.jobs import SlurmJob
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.lab.lab import Lab
-from slurm_pal.rebalance.journal import PARTITION, Move, TickLease, open_journal
 
 from . import queue_of, test_moves
 from .parted import lab_of, site_of

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_pal.errors import PalError
+from slurm_pal.base.errors import PalError
 from slurm_pal.lab import demo
 
 from .conftest import skip_without_slurm

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_pal.decide.offers import free_indexes, used_indexes
 from slurm_pal.lab.lab import Lab
-from slurm_pal.placement.offers import free_indexes, used_indexes
 from slurm_pal.slurm import told
 from slurm_pal.slurm.cli import CliClient
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.config import Config, load
-from slurm_pal.jobs import SlurmJob
+from slurm_pal.base.config import Config, load
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.lab import filter as lab_filter
 from slurm_pal.lab.lab import Lab
-from slurm_pal.rebalance.round import Publisher
+from slurm_pal.publisher.publication import Publisher
 from slurm_pal.sensitivity.history import Label, Seen
 from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
 from slurm_pal.slurm.cli import CliClient, subprocess_runner

@@ -15,14 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.jobs import SlurmJob
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide.lease import comment
 from slurm_pal.lab.lab import Lab
-from slurm_pal.rebalance import promise
+from slurm_pal.leases import promise
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.store.lua_table import read_header
 from slurm_pal.store.snapshot import GpuScore, publish
 from slurm_pal.submit import watcher
-from slurm_pal.submit.lease import Lease, comment, confirm
+from slurm_pal.submit.lease_file import Lease, confirm
 
 from . import queue_of
 from .conftest import short_directory, skip_without_slurm

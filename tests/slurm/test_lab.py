@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from slurm_pal.base.errors import BusyError, SlurmError, UsageError
 from slurm_pal.cli.lab import lab as lab_command
-from slurm_pal.errors import BusyError, SlurmError, UsageError
 from slurm_pal.lab import daemons, ports, processes
 from slurm_pal.lab.conf import Spec, config_files
 from slurm_pal.lab.directory import LabDirectory
@@ -129,7 +129,7 @@ def test_env_points_a_shell_at_the_lab(lab: Lab) -> None:
 
 
 def test_pal_toml_names_the_directories_of_the_lab(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    from slurm_pal import config
+    from slurm_pal.base import config
 
     environment = lab.environ()
     monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.cluster import Node
-from slurm_pal.jobs import SlurmJob
+from slurm_pal.base.cluster import Node
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.lab.lab import Lab
-from slurm_pal.rebalance import levers
-from slurm_pal.rebalance.journal import Journal, open_journal
-from slurm_pal.rebalance.standing import standing
+from slurm_pal.publisher.standing import standing
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.store import snapshot as snapshots
 from slurm_pal.store.snapshot import GpuScore, Snapshot
+from slurm_pal.tick import levers
 
 from .conftest import short_directory, skip_without_slurm
 

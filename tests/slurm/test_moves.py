@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.jobs import SlurmJob
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.lab.lab import Lab
-from slurm_pal.rebalance.journal import Move, open_journal
-from slurm_pal.rebalance.mover import Mover, StepLimits
+from slurm_pal.moves.mover import Mover, StepLimits
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.submit.checkpoint import render
 
@@ -29,8 +29,8 @@ PATIENCE_S = 40.0
 LIMITS = StepLimits()
 DRIVER = """
 import sys, time
-from slurm_pal.rebalance.mover import Mover, StepLimits
-from slurm_pal.rebalance.journal import open_journal
+from slurm_pal.moves.mover import Mover, StepLimits
+from slurm_pal.journal.journal import open_journal
 from slurm_pal.slurm.cli import CliClient
 path, step, when = sys.argv[1:]
 def stop():

@@ -27,7 +27,7 @@ PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub imp
 PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()"]
 WORK = f"{sys.executable} -P -c 'from slurm_pal.cli.start import main; main()' lab work"
 PATIENCE_S = 90.0
-OBSERVER = b"slurm_pal.profiling.observer"
+OBSERVER = b"slurm_pal.profiling.node.observer"
 
 
 class User:

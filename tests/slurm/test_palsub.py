@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.jobs import SlurmJob
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.store.snapshot import GpuScore, publish

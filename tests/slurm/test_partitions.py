@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.journal.journal import open_journal
 from slurm_pal.lab.lab import Lab
-from slurm_pal.rebalance.journal import PARTITION, TickLease, open_journal
 
 from . import queue_of
 from .parted import lab_of, site_of

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.jobs import SlurmJob
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.cli import CliClient
-from slurm_pal.store import snapshot
+from slurm_pal.store import heartbeat, snapshot
 from slurm_pal.store.lua_table import read_table
 from slurm_pal.store.snapshot import GpuScore
-from slurm_pal.submit.lease import heartbeat_fresh
 
 from . import queue_of
 
@@ -100,7 +99,7 @@ def test_once(site: Site) -> None:
 
 def test_a_lease_ends_and_nothing_else_is_touched(site: Site, daemon: subprocess.Popen[bytes]) -> None:
     assert read_table(str(site.table)).header.clears == "daemon"
-    assert heartbeat_fresh(str(site.snapshot), time.time(), 30.0)
+    assert heartbeat.fresh(str(site.snapshot), time.time(), 30.0)
     site.running(site.submit("-w", "n2", "--gres=gpu:4"))
     words = ["-w", "n2", "--gres=gpu:1"]
     freed = site.submit(*words)

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from slurm_pal.jobs import SlurmJob
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.lab import processes
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.programs import find_programs
-from slurm_pal.rebalance.journal import Move, open_journal
-from slurm_pal.rebalance.retarget import LEAST_INTERVALS
+from slurm_pal.pending.retarget import LEAST_INTERVALS
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.store import snapshot
 from slurm_pal.store.lua_table import read_header

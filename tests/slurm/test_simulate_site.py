@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.errors import Exit
+from slurm_pal.base.errors import Exit
 from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.accounting import COLUMNS, export_command
 from slurm_pal.store.snapshot import GpuScore, publish

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.errors import MissingPackageError, UsageError
+from slurm_pal.base.errors import MissingPackageError, UsageError
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.programs import account_name, find_programs
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from slurm_pal.errors import Exit
-from slurm_pal.lab.gpus import set_fault
+from slurm_pal.base.errors import Exit
+from slurm_pal.emulation.gpus import set_fault
 from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.store import snapshot

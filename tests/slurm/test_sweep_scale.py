@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.errors import DataError
+from slurm_pal.base.errors import DataError
 from slurm_pal.lab import processes
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.programs import find_programs

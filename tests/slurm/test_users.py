@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from slurm_pal.jobs import SlurmJob
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.states import EXACTLY_IDLE

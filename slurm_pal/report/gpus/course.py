@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.variability.classify import Classification, GpuStanding, classify_each
 from slurm_pal.variability.drift import Finding
 from slurm_pal.variability.params import Params

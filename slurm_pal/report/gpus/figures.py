@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import NamedTuple
 
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.variability.params import TIME_UNITS, preference
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import Group, group_of, number

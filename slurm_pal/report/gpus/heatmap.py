@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from slurm_pal.hostlist import fold
+from slurm_pal.base.hostlist import fold
+from slurm_pal.base.terminal import visible
 from slurm_pal.report.gpus.names import LONGEST, cut
 from slurm_pal.report.gpus.scale import FLAGGED, STEPS, UNKNOWN, counts, step_of
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
 from slurm_pal.report.table import counted
-from slurm_pal.terminal import visible
 
 GAP = "   "
 UNMARKED = frozenset({NEVER_MEASURED, "unknown", "stale", "small_group"})

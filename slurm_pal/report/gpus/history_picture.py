@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report import drawing
 from slurm_pal.report.drawing import COLOURS, INK, SOFT, Axes, Figure, Kind, Picture, ticker
 from slurm_pal.report.gpus.course import Step

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report import drawing
 from slurm_pal.report.drawing import COLOURS, SOFT, Axes, Figure, Kind, Line2D, Picture, legend_above, ticker
 from slurm_pal.report.gpus.figures import GroupFigures, Point

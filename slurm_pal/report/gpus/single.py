@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from slurm_pal.errors import UsageError
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.heatmap import cell
 from slurm_pal.report.gpus.names import LONGEST_MODEL, cut
 from slurm_pal.report.gpus.reasons import AGE, by_gravity, kind, meaning, why_refused

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.cost import Cost, cost
 from slurm_pal.report.gpus.course import Step
 from slurm_pal.report.gpus.figures import GroupFigures

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from slurm_pal.hostlist import fold
-from slurm_pal.jobs import SENSITIVITY_CLASSES
+from slurm_pal.base.hostlist import fold
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.cost import ASSUMPTION, Cost
 from slurm_pal.report.gpus.course import Step
 from slurm_pal.report.gpus.figures import GroupFigures

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurm_pal.errors import UsageError
-from slurm_pal.files import write_atomic
-from slurm_pal.hostlist import fold
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.files import write_atomic
+from slurm_pal.base.hostlist import fold
 from slurm_pal.simulate.result import Outcome, Replay
 
 SUMMARY = "summary.json"

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_pal.cluster import Gpu
-from slurm_pal.jobs import UNKNOWN_CLASS
+from slurm_pal.base.cluster import Gpu
+from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.report.simulation.study import Comparison, Study
 from slurm_pal.report.simulation.words import percent, ratio_text, unit_of
 from slurm_pal.simulate.metrics import SIZE_GROUPS, measure_all

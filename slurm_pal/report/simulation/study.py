@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from slurm_pal.errors import UsageError
+from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.metrics import SIZE_GROUPS, Measured, measure_all
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, paired, pairs, worst_tenth

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from slurm_pal.errors import UsageError
+from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.inputs import gavel, own, sacct, shockwave, sia, swf
 from slurm_pal.simulate.inputs.collect import Collector, shown
 from slurm_pal.simulate.inputs.describe import describe

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Collection, Iterable
 from typing import TextIO
 
-from slurm_pal.errors import UsageError
+from slurm_pal.base.errors import UsageError
 from slurm_pal.sensitivity.catalogue import APPLICATIONS
 from slurm_pal.simulate.inputs.collect import Unusable
 from slurm_pal.simulate.inputs.sacct_columns import NAME, NAMES, PLAIN, SEPARATOR, Columns, header

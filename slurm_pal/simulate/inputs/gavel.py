@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from slurm_pal.errors import DataError, UsageError
-from slurm_pal.jobs import GpuShape
+from slurm_pal.base.errors import DataError, UsageError
+from slurm_pal.base.jobs import GpuShape
 from slurm_pal.simulate.inputs.collect import Collector, Unusable, number, shown, whole
 from slurm_pal.simulate.inputs.lines import Numbered, numbered, opened
 from slurm_pal.simulate.inputs.options import Options

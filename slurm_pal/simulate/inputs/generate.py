@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.errors import UsageError
-from slurm_pal.jobs import GpuShape
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.jobs import GpuShape
 from slurm_pal.simulate.inputs.describe import describe
 from slurm_pal.simulate.inputs.options import CLASSES
 from slurm_pal.simulate.trace import Trace, TraceJob

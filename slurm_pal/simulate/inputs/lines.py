@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, cast
 
-from slurm_pal.errors import UsageError
+from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.inputs.collect import Collector
 
 LINE_MAX_BYTES = 1 << 16

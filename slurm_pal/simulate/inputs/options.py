@@ -9,8 +9,8 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from slurm_pal.errors import UsageError
-from slurm_pal.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 from slurm_pal.simulate.throughput_file import Throughputs
 
 CLASSES = (*SENSITIVITY_CLASSES, "D", UNKNOWN_CLASS)

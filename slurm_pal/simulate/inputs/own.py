@@ -15,8 +15,8 @@ import io
 import re
 from collections.abc import Iterator
 
-from slurm_pal.errors import UsageError
-from slurm_pal.jobs import GpuShape
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.jobs import GpuShape
 from slurm_pal.simulate.inputs import table
 from slurm_pal.simulate.inputs.collect import Collector, Unusable, choice, number, shown, whole
 from slurm_pal.simulate.inputs.lines import Numbered

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from slurm_pal.jobs import UNKNOWN_CLASS, GpuShape
+from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
 from slurm_pal.sensitivity.catalogue import APPLICATIONS, class_of
 from slurm_pal.simulate.inputs.collect import Collector, NotReplayed, Unusable, number, shown, whole
 from slurm_pal.simulate.inputs.lines import Numbered

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slurm_pal.errors import UsageError
+from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.inputs.collect import Unusable, shown
 
 SEPARATOR = "|"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from slurm_pal.jobs import GpuShape
+from slurm_pal.base.jobs import GpuShape
 from slurm_pal.simulate.inputs import table
 from slurm_pal.simulate.inputs.collect import Collector, NotReplayed, Unusable, number, shown, whole
 from slurm_pal.simulate.inputs.lines import Numbered

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from slurm_pal.errors import UsageError
-from slurm_pal.jobs import UNKNOWN_CLASS, GpuShape
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
 from slurm_pal.simulate.inputs.collect import Collector, NotReplayed, Unusable, number, shown, whole
 from slurm_pal.simulate.inputs.lines import Numbered
 from slurm_pal.simulate.inputs.options import Options

@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from slurm_pal.errors import UsageError
+from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.inputs.collect import Collector, NotReplayed, Unusable, shown
 from slurm_pal.simulate.inputs.lines import Numbered
 from slurm_pal.simulate.trace import TraceJob

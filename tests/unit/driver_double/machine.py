@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from slurm_pal.profiling import driver
-from slurm_pal.profiling.devices import Counters, DeviceInfo, Sample, Static
 from slurm_pal.profiling.driver.backend import DriverBackend
+from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Sample, Static
 
 _HERE = Path(__file__).parent
 _SOURCES = ("fake_cuda.c", "fibers.c")

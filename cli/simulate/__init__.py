@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""pal simulate and pal trace."""

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: MIT
+"""pal simulate: what a policy would gain on a trace, every cost charged."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slurm_pal.base.errors import UsageError
+from slurm_pal.cli import common
+from slurm_pal.cli.simulate.options import NOT_PLAIN, REPLICAS, UNEQUAL, simulate_options
+from slurm_pal.cli.simulate.site_options import check_site_options
+
+if TYPE_CHECKING:
+    from slurm_pal.cli.simulate.run import Output
+    from slurm_pal.simulate.experiment import Experiment
+    from slurm_pal.simulate.settings import Settings
+    from slurm_pal.simulate.trace import Trace
+    from slurm_pal.simulate.virtual import Cluster
+
+# Everything that is heavy to import is imported where it is used: `pal gpus` shares this process's start.
+
+DEFAULT_POLICIES = ("slurm", "packed", "pal", "pal-fit")
+DEFAULT_CLUSTER = "16x4"
+
+
+@click.command()
+@simulate_options
+@click.pass_context
+def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  # one entry for each option
+    """Replay a trace on a virtual cluster under several policies, and say what would be gained.
+
+    The policies are those of palsub and the tick, on a clock of its own: EASY backfill with
+    time limits, moves and locality charged. Runs with the same seed are pairs; the claim is the
+    mean ratio of job completion time over pairs, with its 95 % interval.
+
+    \b
+    Examples:
+      pal simulate --generate '' --out report
+          a made-up trace on 16 x 4 made-up GPUs: table, pictures, one HTML page
+      pal simulate --trace sacct.txt --cluster 20x8 --profile snapshot
+          this site's history (docs/traces.md) on nodes like this site's
+      pal simulate --trace sacct.txt --throughputs table.csv --cluster h100:32,a100:64
+          --policy slurm,pal-share,gavel:max-min
+          the same on GPUs of several types, the fastest first: which job belongs on which
+      pal simulate --replica blox-pal --trace workload-7.csv --profile DIR
+          the simulator published with PAL, job for job, its six policies
+      pal simulate --replica gavel --trace T.trace --throughputs TABLE.json
+          --cluster v100:12,p100:12,k80:12 --policy gavel:max-min,gavel:fifo-perf
+          the simulator published with Gavel, on unequal GPUs
+
+    Ctrl-C prints what is complete. Traces can be looked at and converted with pal trace.
+    """
+    if options["list_"]:
+        from slurm_pal.cli.simulate.names import lists
+
+        for line in lists(options["parsable2"], options["noheader"]):
+            common.say(line)
+        return
+    check_site_options(context, options["site"])
+    _check_mode(context, options["replica"], unequal=_unequal(options))
+    if options["replica"] == "gavel":
+        from slurm_pal.cli.simulate.gavel import run_gavel
+
+        context.exit(run_gavel(options, _command()))
+    if options["replica"]:
+        from slurm_pal.cli.simulate.replica import run_replica
+
+        context.exit(run_replica(options, _cluster(options), _command()))
+    if _unequal(options):
+        from slurm_pal.cli.simulate.unequal import run_unequal
+
+        context.exit(run_unequal(options, _command()))
+    if options["site"]:
+        from slurm_pal.cli.simulate.site import run_site
+
+        context.exit(run_site(options, _settings, _command()))
+    from slurm_pal.cli.simulate.run import run_and_report, show_bad_rows
+    from slurm_pal.simulate.fitting import fit
+
+    cluster = _cluster(options)
+    names, experiment = _comparison(options)
+    trace = _trace(options, cluster)
+    show_bad_rows(trace)
+    fitted = fit(trace, cluster, options["keep_partitions"])
+    experiment = experiment._replace(trace=fitted.trace, cluster=fitted.cluster)
+    context.exit(run_and_report(experiment, _output(options, names), fitted.notes(), fitted.too_wide))
+
+
+def _unequal(options: dict[str, Any]) -> bool:
+    """Whether the cluster is given as TYPE:GPUS,... ."""
+    return ":" in (options["cluster"] or "")
+
+
+def _check_mode(context: click.Context, replica: str | None, *, unequal: bool) -> None:
+    """Options that would be ignored are refused."""
+    if replica is not None and replica not in REPLICAS:
+        raise UsageError(f"replica {replica!r} is not one of {', '.join(REPLICAS)}")
+    allowed = REPLICAS[replica] if replica else UNEQUAL if unequal else None
+    where = f"with --replica {replica}" if replica else "with --cluster TYPE:GPUS,..."
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if context.get_parameter_source(name) != click.core.ParameterSource.COMMANDLINE:
+            continue
+        words = "/".join((*parameter.opts, *parameter.secondary_opts))
+        if allowed is None and name in NOT_PLAIN:
+            raise UsageError(f"{words} means nothing without {NOT_PLAIN[name]}")
+        if allowed is not None and name not in allowed:
+            raise UsageError(f"{words} means nothing {where}")
+
+
+def _command() -> str:
+    return shlex.join(["pal", *sys.argv[1:]])
+
+
+def _cluster(options: dict[str, Any]) -> Cluster:
+    from slurm_pal.simulate.virtual import parse_cluster
+
+    nodes, gpus = options["nodes"], options["gpus_per_node"]
+    if (nodes or gpus) and options["cluster"]:
+        raise UsageError("give --cluster, or --nodes and --gpus-per-node, not both")
+    return parse_cluster(f"{nodes or 16}x{gpus or 4}" if nodes or gpus else options["cluster"] or DEFAULT_CLUSTER)
+
+
+def _trace(options: dict[str, Any], cluster: Cluster) -> Trace:
+    if (options["trace"] is None) == (options["generate"] is None):
+        raise UsageError("give a trace with --trace FILE, or --generate SPEC (--generate '' takes the defaults)")
+    from slurm_pal.cli.simulate.trace_inputs import generated, options_of, with_throughputs
+    from slurm_pal.simulate.inputs import read
+
+    if options["generate"] is not None:
+        return generated(options["generate"], cluster.n_gpus)
+    reading = with_throughputs(options_of(options), options["throughputs"])
+    return read(options["trace"], options["format_"], reading)
+
+
+def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
+    """The names as asked for, and the experiment without its trace."""
+    from slurm_pal.simulate.experiment import Experiment
+    from slurm_pal.simulate.names import POLICY_ALIASES, QUEUE_ALIASES, resolved
+    from slurm_pal.simulate.policies import POLICIES
+    from slurm_pal.simulate.profiles import Slow, parse_slow, profile_of
+    from slurm_pal.simulate.queues import QUEUES
+    from slurm_pal.simulate.scores import parse_scores
+    from slurm_pal.simulate.trace import Trace
+    from slurm_pal.simulate.virtual import parse_cluster
+
+    _check_types(options["policies"])
+    names = resolved(options["policies"] or DEFAULT_POLICIES, POLICIES, POLICY_ALIASES)
+    policies = tuple(dict.fromkeys(names.values()))
+    baseline = next(iter(resolved([options["baseline"] or ("packed" if "packed" in policies else policies[0])],
+                                  POLICIES, POLICY_ALIASES).values()))  # fmt: skip
+    others = [name for name in policies if name != baseline]
+    queue = resolved([options["queue"]], QUEUES, QUEUE_ALIASES, "queue")
+    first, count = 1 if options["seed"] is None else options["seed"], options["seeds"] or 8
+    jitter = options["jitter"]
+    return names, Experiment(
+        trace=Trace("", ()),
+        cluster=parse_cluster(DEFAULT_CLUSTER),
+        source=profile_of(options["profile"] or "drawn"),
+        slow=parse_slow(options["slow"]) if options["slow"] else Slow(),
+        scores=parse_scores(options["scores"]),
+        policies=policies,
+        policy=next(iter(others[::-1]), baseline) if "pal-fit" not in others else "pal-fit",
+        baseline=baseline,
+        queue=next(iter(queue.values())),
+        seeds=tuple(range(first, first + count)),
+        settings=_settings(options),
+        jitter_s=(600.0 if count > 1 else 0.0) if jitter is None else jitter,
+        background_per_h=options["background"],
+        worst=options["worst"],
+        sweeps=tuple(dict.fromkeys(name for name in options["sweeps"] if name != "none")),
+    )
+
+
+def _check_types(policies: tuple[str, ...]) -> None:
+    """Raises UsageError for an allocation policy, which needs GPUs of several types."""
+    for name in ",".join(policies).split(","):
+        if name.strip().startswith(("gavel:", "pal-share")):
+            raise UsageError(
+                f"policy {name.strip()!r} is for GPUs of several types: give --cluster TYPE:GPUS,..., "
+                "like v100:12,p100:12,k80:12, and --throughputs FILE"
+            )
+
+
+FIELDS = {
+    "locality_penalty": "locality_penalty", "move_cost": "move_cost_s", "warm_up": "warmup_s", "tick": "tick_s",
+    "bar": "barred_slowdown", "limit_factor": "limit_factor", "bf_interval": "backfill_interval_s", "steer": "steer",
+}  # fmt: skip
+"""Option -> field of Settings; an option that is not given leaves the field's default."""
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    from slurm_pal.simulate.settings import Failures, Settings
+
+    given = {field: options[name] for name, field in FIELDS.items() if options[name] is not None}
+    settings = Settings(best_first=options["best_first"])._replace(**given)
+    if options["margin"] is not None:
+        settings = settings._replace(limits=settings.limits._replace(margin=options["margin"]))
+    if options["backfill"] is False:
+        settings = settings._replace(backfill_depth=0)
+    if options["mtbf_h"] is not None:
+        settings = settings._replace(failures=Failures(3600 * options["mtbf_h"], 3600 * options["repair_h"]))
+    return settings
+
+
+def _output(options: dict[str, Any], names: dict[str, str]) -> Output:
+    from slurm_pal.cli.simulate.run import Output
+    from slurm_pal.simulate.pool import processors
+
+    return Output(
+        names=names,
+        command=_command(),
+        workers=options["jobs"] or processors(),
+        as_json=options["as_json"],
+        parsable=options["parsable2"],
+        noheader=options["noheader"],
+        out=options["out"],
+        jobs_out=options["jobs_out"],
+    )

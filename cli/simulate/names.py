@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""pal simulate --list: the tables of names that its options take."""
+
+from __future__ import annotations
+
+from slurm_pal.cli.simulate.trace_inputs import KEYS
+from slurm_pal.report import table
+from slurm_pal.research.policies import PACKING, policy
+from slurm_pal.research.policies import names as allocation_policies
+from slurm_pal.research.replica.policies import summaries as replica_policies
+from slurm_pal.research.unequal_policies import POLICIES as UNEQUAL
+from slurm_pal.simulate.inputs import FORMATS
+from slurm_pal.simulate.names import POLICY_ALIASES, QUEUE_ALIASES, REPLICA_ALIASES
+from slurm_pal.simulate.policies import POLICIES
+from slurm_pal.simulate.profiles import KINDS
+from slurm_pal.simulate.queues import QUEUES
+from slurm_pal.simulate.scores import EXACT, PARTS
+
+REPLICAS = {
+    "blox-pal": "the simulator published with PAL; its policies are those below",
+    "gavel": "the simulator published with Gavel; its policies are those with gavel:",
+}
+HEADER = ("OPTION", "NAME", "SUMMARY")
+
+
+def rows() -> list[tuple[str, str, str]]:
+    published = replica_policies()
+    found = [("--policy", name, row.summary) for name, row in POLICIES.items()]
+    found += [
+        ("--policy", alias, f"the same as {name}") for alias, name in POLICY_ALIASES.items() if alias not in POLICIES
+    ]
+    found += _allocation()
+    found += [("--replica", name, summary) for name, summary in REPLICAS.items()]
+    found += [("--replica", name, f"blox-pal: {summary}") for name, summary in published.items()]
+    found += [
+        ("--replica", alias, f"the same as {name}") for alias, name in REPLICA_ALIASES.items() if name in published
+    ]
+    found += [("--queue", name, row.summary) for name, row in QUEUES.items()]
+    found += [("--queue", alias, f"the same as {name}") for alias, name in QUEUE_ALIASES.items() if alias not in QUEUES]
+    found += [("--format", name, row.summary) for name, row in FORMATS.items()]
+    found += [("--profile", name, row.summary) for name, row in KINDS.items()]
+    found += [
+        ("--profile", "DIR", "as medians:DIR; with --replica as runs:DIR"),
+        ("--profile", "FILE.csv", "a row per GPU, columns PerfVar_classA, B, C and where known D"),
+        ("--scores", EXACT, "belief is the truth"),
+    ]
+    found += [("--scores", name, part.summary) for name, part in PARTS.items()]
+    return found + [("--generate", f"{name}=", key.summary) for name, key in KEYS.items()]
+
+
+def _allocation() -> list[tuple[str, str, str]]:
+    """The policies for GPUs of several types; some only where moves are free and GPUs are shared."""
+    found = [
+        ("--policy", name, f"unequal GPUs: {row.summary}") for name, row in UNEQUAL.items() if name not in POLICIES
+    ]
+    for name in allocation_policies():
+        if name not in UNEQUAL:
+            said = f"{policy(name).summary}{', two jobs on the same GPUs' * name.endswith(PACKING)}"
+            found.append(("--policy", name, f"replica gavel: {said}"))
+    return found
+
+
+def lists(parsable: bool, noheader: bool) -> list[str]:
+    """The tables as lines."""
+    return (table.parsable if parsable else table.columns)(HEADER, rows(), noheader)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""pal simulate --replica blox-pal: the published simulator's figures for its six policies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from slurm_pal.base.errors import Exit, UsageError
+from slurm_pal.cli import common
+from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption, write
+from slurm_pal.report import table as tables
+from slurm_pal.report.simulation.assemble import Found, answer
+from slurm_pal.report.simulation.study import Study
+from slurm_pal.research.replica.active import QUEUES, Settings
+from slurm_pal.research.replica.blox_pal import Figures, Result
+from slurm_pal.research.replica.comparison import Comparison, Task, trace_of
+from slurm_pal.research.replica.policies import POLICIES, summaries
+from slurm_pal.simulate.inputs.pal_profile import SEED
+from slurm_pal.simulate.inputs.pal_rows import read_sia
+from slurm_pal.simulate.names import REPLICA_ALIASES, resolved
+from slurm_pal.simulate.pool import processors
+from slurm_pal.simulate.profiles import profile_of
+from slurm_pal.simulate.virtual import Cluster
+
+HEADER = ("POLICY", "AVG JCT(s)", "P99(s)", "MEDIAN(s)", "MAKESPAN(s)", "UTIL", "ROUNDS", "MOVES", "RATIO")
+
+
+def run_replica(options: Mapping[str, Any], cluster: Cluster, command: str) -> Exit:
+    """Run and print; the exit code."""
+    names, comparison = _comparison(options, cluster)
+    output = Output(
+        names, command, options["jobs"] or processors(), options["as_json"], options["parsable2"],
+        options["noheader"], options["out"], options["jobs_out"],
+    )  # fmt: skip
+    claim_folders(output)
+    todo = comparison.tasks()
+    results, interrupted = carry_out(comparison, todo, len(comparison.rows), output.workers)
+    done = {task: results[task] for task in todo if task in results}
+    notes = [interruption(len(done), len(todo))] if interrupted else []
+    if done:
+        found = _found(comparison, done, notes, options, command)
+        _show(comparison, done, found, output)
+        if not interrupted:
+            write(found, output)
+    for note in notes:
+        common.say(note, err=True)
+    return Exit.INTERRUPTED if interrupted else Exit.OK
+
+
+def _comparison(options: Mapping[str, Any], cluster: Cluster) -> tuple[dict[str, str], Comparison]:
+    if not options["trace"] or not options["profile"]:
+        raise UsageError("--replica needs a Sia-Philly trace (--trace FILE) and measured GPUs (--profile DIR or CSV)")
+    if options["format_"] not in ("auto", "sia"):
+        raise UsageError(f"--replica reads Sia-Philly traces; format {options['format_']!r} is not sia")
+    if not cluster.per_node:
+        raise UsageError(f"--replica needs nodes of one size, not {cluster.text()}")
+    names = resolved(options["policies"] or POLICIES, summaries(), REPLICA_ALIASES)
+    settings = Settings(
+        round_s=options["tick"] or 360.0,
+        locality_penalty=options["locality_penalty"] or 1.7,
+        queue=next(iter(resolved([options["queue"]], QUEUES, {}, "queue").values())),
+        replay=options["replay"] is not False,
+        backfill=bool(options["backfill"]),
+        barred={} if options["bar"] is None else dict.fromkeys("AB", options["bar"]),
+        start_cost_s=options["move_cost"] or 0.0,
+    )
+    settings.check()
+    first = SEED if options["seed"] is None else options["seed"]
+    return names, Comparison(
+        rows=read_sia(options["trace"]),
+        cluster=cluster,
+        source=profile_of(options["profile"], directory="runs"),
+        policies=tuple(dict.fromkeys(names.values())),
+        seeds=tuple(range(first, first + (options["seeds"] or 1))),
+        settings=settings,
+    )
+
+
+def _found(
+    comparison: Comparison, done: Mapping[Task, Result], notes: Sequence[str], options: Mapping[str, Any], command: str
+) -> Found:
+    s = comparison.settings
+    study = Study(
+        runs=[result.replay for result in done.values()],
+        policy=comparison.policies[-1],
+        baseline=comparison.policies[0],
+        trace=trace_of(comparison.rows, os.path.basename(options["trace"])),
+        cluster=comparison.cluster.text(),
+        charged=(
+            ("rounds", f"{s.round_s:g} s; everybody may be placed anew in each"),
+            ("locality penalty", f"x {s.locality_penalty:g} on more than one node"),
+            ("start or move", f"{s.start_cost_s:g} s"),
+            ("backfill", "jobs that do not fit are skipped, without reservations" if s.backfill else "none"),
+            ("background", "the trace again and again, unreported" if s.replay else "none"),
+            ("profile", comparison.source.text()),
+        ),
+        caveats=(
+            "The published simulator, not a Slurm cluster: rounds, and moves that cost what is said above.",
+            *notes,
+        ),
+        command=command,
+    )
+    return Found(study, ())
+
+
+def _show(comparison: Comparison, done: Mapping[Task, Result], found: Found, output: Output) -> None:
+    means = _means(comparison, done)
+    if output.as_json:
+        policies = answer(found.study.runs, output.names)
+        for asked, row in policies.items():
+            row.update(means[output.names[asked]])
+        common.print_json(
+            "simulate",
+            {
+                "policies": policies,
+                "replica": "blox-pal",
+                "queue": comparison.settings.queue,
+                "cluster": found.study.cluster,
+                "charged": dict(found.study.charged),
+                "seeds": list(comparison.seeds),
+                "command": found.study.command,
+            },
+        )
+        return
+    rows = _rows(means, output.names)
+    for line in (tables.parsable if output.parsable else tables.columns)(HEADER, rows, output.noheader):
+        common.say(line)
+    if not output.parsable:
+        common.say("", "; ".join(f"{name} {value}" for name, value in found.study.charged))
+
+
+def _means(comparison: Comparison, done: Mapping[Task, Result]) -> dict[str, dict[str, float]]:
+    """Each policy's figures (fields of Figures), averaged over its seeds."""
+    of = {name: [r.figures for task, r in done.items() if task.policy == name] for name in comparison.policies}
+    return {
+        name: {field: fmean(getattr(row, field) for row in rows) for field in Figures._fields}
+        for name, rows in of.items()
+        if rows
+    }
+
+
+FORMS = (
+    ("avg_jct_s", ".1f"), ("p99_jct_s", ".0f"), ("median_jct_s", ".0f"), ("makespan_s", ".0f"), ("utilisation", ".3f"),
+    ("rounds", ".0f"), ("migrations", ".0f"),
+)  # fmt: skip
+"""The figures of a line and how they are written."""
+
+
+def _rows(means: Mapping[str, Mapping[str, float]], names: Mapping[str, str]) -> list[list[str]]:
+    """One line for each policy that has a run; the ratio is to the first of them."""
+    first = next(iter(means.values()))["avg_jct_s"]
+    return [
+        [asked, *(format(f[field], form) for field, form in FORMS), f"{f['avg_jct_s'] / first:.3f}"]
+        for asked, name in names.items()
+        if (f := means.get(name))
+    ]

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: MIT
+"""pal simulate --cluster TYPE:GPUS,...: allocation policies on unequal GPUs, every move charged."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slurm_pal.base.errors import Exit, UsageError
+from slurm_pal.base.jobs import UNKNOWN_CLASS
+from slurm_pal.cli import common
+from slurm_pal.cli.simulate.gavel import window_of
+from slurm_pal.cli.simulate.run import Output, carry_out, interruption, show_bad_rows
+from slurm_pal.cli.simulate.trace_inputs import generated, options_of
+from slurm_pal.report import table as tables
+from slurm_pal.research.replica.gavel_jobs import Cluster, parse_types
+from slurm_pal.research.unequal_comparison import Comparison, Ran, Task, mean
+from slurm_pal.research.unequal_jobs import Workload, of_rows, of_trace
+from slurm_pal.research.unequal_policies import OURS, SLURM
+from slurm_pal.research.unequal_rounds import ROUND_S
+from slurm_pal.simulate.inputs import AUTO, gavel, read
+from slurm_pal.simulate.inputs.collect import Collector
+from slurm_pal.simulate.inputs.lines import numbered, opened
+from slurm_pal.simulate.known_throughputs import read_known
+from slurm_pal.simulate.pool import processors
+from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.statistics import Ratio, summary
+from slurm_pal.simulate.trace import Trace
+
+DEFAULT_POLICIES = (SLURM, "gavel:max-min", OURS)
+HEADER = ("POLICY", "AVG JCT(h)", "P50(h)", "P99(h)", "MAKESPAN(h)", "BOUND(h)", "UTIL", "MOVES", "LOST(GPUh)", "RATIO")
+FORMS = (
+    ("avg_jct_s", 3600, ".2f"), ("p50_jct_s", 3600, ".2f"), ("p99_jct_s", 3600, ".2f"), ("makespan_s", 3600, ".1f"),
+    ("makespan_bound_s", 3600, ".1f"), ("utilisation", 1, ".3f"), ("moves", 1, ".0f"), ("lost_gpu_h", 1, ".1f"),
+)  # fmt: skip
+"""The figures of a line, their unit in that of the column, and how they are written."""
+SHOWN_LATE = 5  # jobs that are named; --json names all
+
+
+class Line(NamedTuple):
+    """One policy: means over the seeds that have a run."""
+
+    figures: Mapping[str, float]  # fields of Figures, and makespan_bound_s
+    ratio: Ratio | None  # of mean completion times to the first policy, over pairs
+    runs: int
+    late_s: Mapping[str, float]  # of the first seed: job id -> s after its deadline
+
+
+def run_unequal(options: Mapping[str, Any], command: str) -> Exit:
+    """Run and print; the exit code. Raises UsageError and DataError for what cannot be run."""
+    names, comparison = _comparison(options)
+    output = Output(
+        names, command, options["jobs"] or processors(), options["as_json"], options["parsable2"], options["noheader"]
+    )
+    todo = comparison.tasks()
+    results, interrupted = carry_out(comparison, todo, len(comparison.work.jobs), output.workers)
+    lines = _lines(comparison, results)
+    if lines:
+        _show(comparison, lines, output)
+    if interrupted:
+        common.say(interruption(len(results), len(todo)), err=True)
+    return Exit.INTERRUPTED if interrupted else Exit.OK
+
+
+# -- what is asked ------------------------------------------------------------------------
+
+
+def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]:
+    if not options["throughputs"]:
+        raise UsageError(
+            f"a cluster of types, {options['cluster']}, needs --throughputs FILE: steps/s by application and type"
+        )
+    words = [word.strip() for text in options["policies"] or DEFAULT_POLICIES for word in text.split(",")]
+    first, count = 1 if options["seed"] is None else options["seed"], options["seeds"] or 1
+    jitter_s = (600.0 if count > 1 else 0.0) if options["jitter"] is None else options["jitter"]
+    found = Comparison(
+        work=_priced(_workload(options), options["prices"]),
+        policies=tuple(dict.fromkeys(words)),
+        move_cost_s=Settings().move_cost_s if options["move_cost"] is None else options["move_cost"],
+        seeds=tuple(range(first, first + count)),
+        jitter_s=jitter_s,
+        window=window_of(options["window"]),
+    )
+    found.check()
+    return {name: name for name in found.policies}, found
+
+
+def _priced(work: Workload, text: str | None) -> Workload:
+    """The same with the prices of --prices added to those that are known. Raises UsageError."""
+    if text is None:
+        return work
+    given: dict[str, float] = {}
+    for word in text.split(","):
+        kind, _, value = word.strip().partition("=")
+        try:
+            given[kind] = float(value)
+        except ValueError:
+            given[kind] = 0.0
+        if kind not in work.cluster.types or not 0 < given[kind] < math.inf:
+            raise UsageError(
+                f"--prices {word.strip()!r} must be TYPE=PRICE with a type of {work.cluster.text()} and a price "
+                f"above 0, like {work.cluster.types[0]}=1.5"
+            )
+    return work._replace(price={**work.price, **given})
+
+
+def _workload(options: Mapping[str, Any]) -> Workload:
+    """The jobs of a trace of any format, or made-up ones, on the types of the cluster."""
+    path = options["trace"]
+    if (path is None) == (options["generate"] is None):
+        raise UsageError("give a trace with --trace FILE, or --generate SPEC (--generate '' takes the defaults)")
+    cluster = parse_types(options["cluster"])
+    known = read_known(options["throughputs"], time.time())
+    limit_factor = options["limit_factor"] or Settings().limit_factor
+    if path is None:
+        return of_trace(_made_up(options["generate"], cluster), cluster, known, limit_factor)
+    if _counts_steps(path, options["format_"]):
+        return of_rows(os.path.basename(path), gavel.read_rows(path), cluster, known, limit_factor)
+    reading = options_of(options)
+    # Applications of the table need no line under [apps]; that would only tell their class.
+    apps = {**{key.application: UNKNOWN_CLASS for key in known}, **reading.site_apps}
+    trace = read(path, options["format_"], reading._replace(site_apps=apps))
+    show_bad_rows(trace)
+    return of_trace(trace, cluster, known, limit_factor)
+
+
+def _made_up(text: str, cluster: Cluster) -> Trace:
+    """Jobs for all GPUs together. Raises UsageError for jobs that are wider than every type."""
+    made, most = generated(text, sum(cluster.gpus)), max(cluster.gpus)
+    widest = max((job.shape.total for job in made.jobs), default=0)
+    if widest > most:
+        raise UsageError(
+            f"--generate {text!r} draws jobs of up to {widest} GPUs, and no type of {cluster.text()} has more than "
+            f"{most}; draw narrower ones, like --generate gpus={most},load={0.8 * sum(cluster.gpus) / most:.3g}"
+        )
+    return made
+
+
+def _counts_steps(path: str, format_: str) -> bool:
+    """Whether the trace is one of Gavel's."""
+    if format_ != AUTO:
+        return format_ == "gavel"
+    with opened(path) as stream:
+        _, text = next(numbered(stream, Collector(path)), (0, ""))
+    return gavel.detects(text)
+
+
+# -- what is found ------------------------------------------------------------------------
+
+
+def _lines(comparison: Comparison, results: Mapping[Task, Ran]) -> dict[str, Line]:
+    """Policy -> its line, of those that have a run."""
+    first = comparison.policies[0]
+    bounds_s = {seed: comparison.bound_s(seed) for seed in {task.seed for task in results}}
+    found = {}
+    for name in comparison.policies:
+        runs = {seed: results[Task(name, seed)] for seed in comparison.seeds if Task(name, seed) in results}
+        pairs = [
+            runs[seed].figures.avg_jct_s / results[Task(first, seed)].figures.avg_jct_s
+            for seed in runs
+            if Task(first, seed) in results
+        ]
+        if runs:
+            bound_s = fmean(bounds_s[seed] for seed in runs)
+            figures = {**mean([run.figures for run in runs.values()])._asdict(), "makespan_bound_s": bound_s}
+            late_s = next(iter(runs.values())).late_s
+            found[name] = Line(figures, summary(pairs) if pairs else None, len(runs), late_s)
+    return found
+
+
+def _show(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> None:
+    if output.as_json:
+        common.print_json("simulate", _body(comparison, lines, output))
+        return
+    rows = [
+        [name, *(format(line.figures[field] / unit, form) for field, unit, form in FORMS), _ratio(line.ratio)]
+        for name, line in lines.items()
+    ]
+    for text in (tables.parsable if output.parsable else tables.columns)(HEADER, rows, output.noheader):
+        common.say(text)
+    if not output.parsable:
+        common.say("")
+        for text in (*_notes(comparison), *_missed(comparison, lines)):
+            common.say(text)
+
+
+def _interval(ratio: Ratio | None) -> list[float] | None:
+    """95 % interval of the mean ratio; None with one pair."""
+    return None if ratio is None or ratio.low is None or ratio.high is None else [ratio.low, ratio.high]
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return "-"
+    interval = _interval(ratio)
+    return f"{ratio.mean:.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")
+
+
+def _body(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> dict[str, Any]:
+    work = comparison.work
+    return {
+        "policies": {
+            name: {
+                **line.figures,
+                "ratio_to_first": line.ratio and line.ratio.mean,
+                "ratio_interval": _interval(line.ratio),
+                "runs": line.runs,
+                "late_s": line.late_s,
+            }
+            for name, line in lines.items()
+        },
+        "trace": work.name,
+        "jobs": len(work.jobs),
+        "cluster": work.cluster.text(),
+        "reference_type": work.cluster.types[0] if work.from_run_times else None,
+        "jobs_with_estimates": work.guessed,
+        "move_cost_s": comparison.move_cost_s,
+        "window": None if comparison.window is None else list(comparison.window),
+        "seeds": list(comparison.seeds),
+        "jitter_s": comparison.jitter_s,
+        "command": output.command,
+    }
+
+
+def _missed(comparison: Comparison, lines: Mapping[str, Line]) -> list[str]:
+    """A line for each policy that lets jobs miss their deadlines; none where no job has one."""
+    due = int(np.isfinite(comparison.work.deadline_s).sum())
+    if not due:
+        return []
+    found = []
+    for name, line in lines.items():
+        worst = [f"job {job} by {late_s / 3600:.2f} h" for job, late_s in list(line.late_s.items())[:SHOWN_LATE]]
+        more = ", ..." if len(line.late_s) > SHOWN_LATE else ""
+        told = f": {', '.join(worst)}{more}" if worst else ""
+        found.append(f"{name}: {line.figures['missed']:.4g} of {_several(due, 'deadline')} missed{told}")
+    return found
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _notes(comparison: Comparison) -> Sequence[str]:
+    """What was replayed, charged and supposed."""
+    work, window = comparison.work, comparison.window
+    jobs, seeds = _several(len(work.jobs), "job"), _several(len(comparison.seeds), "seed")
+    counted = "" if window is None else f", completion times of jobs {window[0]} to {window[1] - 1}"
+    moved = f", submissions moved by up to {comparison.jitter_s:g} s" if comparison.jitter_s else ""
+    return [
+        f"{work.name}: {jobs} on {work.cluster.text()}{counted}; {seeds}{moved}",
+        f"Each move costs {comparison.move_cost_s:g} s on the new GPUs. gavel: in rounds of {ROUND_S:g} s; "
+        "+steady: no running job is stopped.",
+        "BOUND: no schedule ends all jobs sooner, even with free moves. RATIO: of mean JCT, to the first policy.",
+        *(
+            [f"Run times are taken as those on {work.cluster.types[0]}, or on the type that a job asked for."]
+            if work.from_run_times
+            else []
+        ),
+        *([f"Jobs with a throughput that the table lacks, so estimated: {work.guessed}."] if work.guessed else []),
+    ]

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: MIT
+"""What a worker does on its GPU, and the records that come of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from slurm_pal import __version__
+from slurm_pal.profiling.node import binding, host, telemetry
+from slurm_pal.profiling.node.benchmarks import FALLBACKS, Benchmark, by_id, fitted, method_hash, on_the_bus
+from slurm_pal.profiling.node.devices import Backend, Counters, DeviceError, DeviceInfo, OwnHost, Static, Watch
+from slurm_pal.profiling.node.host import Host
+from slurm_pal.profiling.node.runner import Rules, Run, failed, measure, rules_for
+from slurm_pal.profiling.node.workers import Channel, Turn
+from slurm_pal.variability.params import TIME_UNITS
+from slurm_pal.variability.records import BenchInfo, EnvInfo, GpuInfo, Record
+
+INVALIDATING = frozenset({"foreign_process", "ecc", "xid"})
+"""A value that came about under one of these says nothing about the GPU's speed."""
+
+PREFLIGHT_S = 2.0  # idle look for other users of the device, s of device time
+MODES = ("concurrent", "solo")
+MIG_OFF = frozenset({"", "disabled", "unknown"})
+
+
+class Place(NamedTuple):
+    """Where and for which sweep this node measures."""
+
+    sweep_id: str
+    cluster: str
+    node: str
+    job_id: int
+    seed: int
+    backend: str
+
+
+class Order(NamedTuple):
+    """What is to be measured, and how."""
+
+    specs: tuple[Benchmark, ...]
+    mode: str = "concurrent"  # or "solo": one GPU at a time
+    mig: bool = False  # partitions are measured too
+
+
+class Span(NamedTuple):
+    """When a run took place, and beside how many others."""
+
+    start_s: float  # Unix
+    end_s: float
+    peers_busy: int = 0
+
+
+class Measured(NamedTuple):
+    """One run with the counters around it."""
+
+    before: Counters
+    after: Counters
+    run: Run
+    host: tuple[Host, Host]
+
+
+def measure_gpu(
+    device: DeviceInfo,
+    peers: Sequence[DeviceInfo],
+    channel: Channel,
+    backend: Backend,
+    place: Place,
+    order: Order,
+) -> None:
+    """The worker's life: preflight, then every benchmark, each behind the barrier or in its turn."""
+    binding.bind(device)
+    binding.show(device, peers)
+    channel.barrier("preflight")
+    static = backend.telemetry.static(device)
+    static = static._replace(libs={**static.libs, backend.name: backend.version})
+    others = telemetry.preflight(backend.telemetry, device, PREFLIGHT_S * backend.wall_scale)
+    refusal = mig_refusal(static, order.mig)
+    channel.send({"static": static._asdict(), "others": others, "refused": refusal})
+    if refusal:
+        return
+    watch = backend.telemetry.watch(device)  # its process must be there before the runtime starts
+    try:
+        _Work(device, peers, channel, backend, place, order, static, watch).run()
+        channel.send({"finished": True})
+        channel.barrier("end")  # until then this GPU is a peer for the turns of the others
+    finally:
+        watch.close()
+
+
+def mig_refusal(static: Static, wanted: bool) -> str:
+    """Why a device in MIG mode is not measured; "" when it is."""
+    if static.mig_mode in MIG_OFF:
+        return ""
+    if not wanted:
+        return "MIG is enabled: a partition is no whole GPU; use --mig to measure partitions as such"
+    if static.mig_mode == "enabled":
+        return "MIG is enabled and this job was given no partition: ask for one, e.g. --gres=gpu:1g.10gb:1"
+    return ""
+
+
+def agenda(
+    backend: Backend, device: DeviceInfo, specs: Sequence[Benchmark], gpus: int
+) -> tuple[list[Benchmark | None], dict[str, str]]:
+    """What this device runs in place of each benchmark, and why it runs something else.
+
+    None stands where it can run neither the benchmark nor a fallback, or runs it already.
+    """
+    chosen: list[Benchmark | None] = []
+    remarks: dict[str, str] = {}
+    for spec in specs:
+        row, why = _able(backend, device, spec, gpus)
+        if why:
+            remarks[spec.id] = f"{why}; {row.id} instead" if row else why
+        known = row is not None and any(row.id == other.id for other in chosen if other)
+        chosen.append(None if known else row)
+    return chosen, remarks
+
+
+def _able(backend: Backend, device: DeviceInfo, spec: Benchmark, gpus: int) -> tuple[Benchmark | None, str]:
+    """The benchmark or its first fallback that can run here, and why not the benchmark itself."""
+    why = ""
+    for name in (spec.id, *FALLBACKS.get(spec.id, ())):
+        row = fitted(by_id(name), device.mem_bytes)
+        lack = "it needs another GPU" if row.peers and gpus < 2 else backend.lacks(device, row)
+        if not lack:
+            return row, why
+        why = why or lack
+    return None, why
+
+
+class _Work:
+    """One GPU's benchmarks, in the order in which all workers of the node go through them."""
+
+    def __init__(
+        self,
+        device: DeviceInfo,
+        peers: Sequence[DeviceInfo],
+        channel: Channel,
+        backend: Backend,
+        place: Place,
+        order: Order,
+        static: Static,
+        watch: Watch,
+    ) -> None:
+        self.device, self.channel, self.backend, self.place = device, channel, backend, place
+        self.order, self.static, self.watch = order, static, watch
+        self.peers = {peer.slot: peer for peer in peers}
+        self.hot = False
+
+    def run(self) -> None:
+        """All of them. Every worker waits as often as the others, whatever its device lacks."""
+        specs = self.order.specs
+        rows, remarks = agenda(self.backend, self.device, specs, len(self.peers) + 1)
+        if remarks:
+            self.channel.send({"remarks": remarks})
+        pairs = list(zip(specs, rows, strict=True))
+        scores = [(asked, row) for asked, row in pairs if asked.together]
+        if self.order.mode == "solo" and scores:
+            # In one go, so that the GPU is still hot when the second benchmark begins.
+            self.channel.turn(scores[0][0].id)
+            for _, row in scores:
+                if row:
+                    self.channel.enter(row.id)
+                    self._score(row, 0)
+        else:
+            for asked, row in scores:
+                busy = self.channel.barrier((row or asked).id)
+                if row:
+                    self._score(row, busy)
+        for asked, row in pairs:
+            if not asked.together:
+                turn = self.channel.turn(asked.id)
+                if row:
+                    self._health(row, turn)
+
+    def _score(self, spec: Benchmark, busy: int) -> None:
+        start_s = time.time()
+        found = self._run(spec, rules_for(spec, self.hot))
+        self.hot = True
+        self._send(spec, found, Span(start_s, time.time(), busy), {})
+
+    def _health(self, spec: Benchmark, turn: Turn) -> None:
+        start_s = time.time()
+        peers = [self.peers[slot] for slot in turn.peers if slot in self.peers]  # a partition is nobody's peer
+        if spec.peers and not peers:
+            return  # the others have been given up meanwhile, and say so themselves
+        rules = rules_for(spec, hot=True)
+        table: dict[str, object] = {}
+        busy = 0
+        if spec.peers < 0:
+            if not turn.first:
+                return  # one ring, one record: the value is the node's
+            spec, busy = on_the_bus(spec, len(peers) + 1), len(peers)
+            found = self._run(spec, rules, peers)
+            table["gpus"] = [self.device.uuid, *(peer.uuid for peer in peers)]
+        elif spec.peers:
+            found, table["p2p_gb_s"] = self._pairs(spec, rules, peers)
+        else:
+            found = self._run(spec, rules)
+        self._send(spec, found, Span(start_s, time.time(), busy), table)
+
+    def _pairs(self, spec: Benchmark, rules: Rules, peers: Sequence[DeviceInfo]) -> tuple[Measured, dict[str, float]]:
+        """From this GPU to each of the others: the worst run, and all values by the peer's UUID."""
+        tried: list[Measured] = []
+        values: dict[str, float] = {}
+        for peer in peers:
+            self.channel.enter(spec.id, peer.slot)
+            found = self._run(spec, rules, (peer,))
+            if found.run.reason:
+                reason = f"to GPU {peer.slot}: {found.run.reason}"
+                return found._replace(run=found.run._replace(reason=reason)), values
+            tried.append(found)
+            values[peer.uuid] = float(f"{found.run.result.value:.5g}")
+        worst = min(tried, key=lambda m: m.run.result.value * (-1 if spec.unit in TIME_UNITS else 1))
+        first, last = tried[0], tried[-1]
+        return Measured(first.before, last.after, worst.run, (first.host[0], last.host[1])), values
+
+    def _run(self, spec: Benchmark, rules: Rules, peers: Sequence[DeviceInfo] = ()) -> Measured:
+        look = self.backend.host if isinstance(self.backend, OwnHost) else host.look
+        sensors, busy = self.backend.telemetry, look()
+        before = Counters()
+        try:
+            before = sensors.counters(self.device)
+            kernel = self.backend.prepare(self.device, spec, peers)
+        except DeviceError as error:
+            found = failed(spec, error)
+            found = found._replace(reason=f"{spec.id} cannot be prepared: {found.reason}")
+            return Measured(before, before, found, (busy, look()))
+        found = measure(kernel, spec, self.watch, rules)
+        after = before
+        try:
+            kernel.close()  # an error of a launch may show only when all are waited for
+            after = sensors.counters(self.device)
+        except DeviceError as error:
+            found = found if found.reason else failed(spec, error)
+        return Measured(before, after, found, (busy, look()))
+
+    def _send(self, spec: Benchmark, found: Measured, span: Span, table: dict[str, object]) -> None:
+        run, static = found.run, self.static
+        flags = [*run.flags, *telemetry.flags(run.samples, static, found.before, found.after, found.host)]
+        shown = telemetry.summary(run.samples, found.before, found.after) | table
+        if static.mps:  # the physical GPU was measured, but not as its peers are
+            flags.append("config_differs")
+            shown["mps"] = True
+        made = record(self.place, self.device, static, spec, run._replace(flags=tuple(flags)), span, shown)
+        self.channel.send({"record": made.to_json()})
+
+
+def record(
+    place: Place,
+    device: DeviceInfo,
+    static: Static,
+    spec: Benchmark,
+    run: Run,
+    span: Span,
+    table: dict[str, object] | None = None,
+) -> Record:
+    """One line of the result file."""
+    spoiled = INVALIDATING.intersection(run.flags)
+    reason = run.reason or ", ".join(sorted(spoiled))
+    mode = "concurrent" if span.peers_busy else "solo"
+    around = {"mode": mode} | ({"gpus": str(span.peers_busy + 1)} if spec.peers < 0 else {})
+    return Record(
+        run_id=run_id(span.start_s, place, device.uuid, spec.id),
+        sweep_id=place.sweep_id,
+        ts_start=round(span.start_s, 3),
+        ts_end=round(span.end_s, 3),
+        cluster=place.cluster,
+        node_name=place.node,
+        host=os.uname().nodename,
+        slurm_job_id=place.job_id,
+        gpu=_gpu_info(device, static),
+        env=_env_info(place, static),
+        bench=BenchInfo(
+            id=spec.id,
+            sensitivity_class=spec.sensitivity_class,
+            version=spec.version,
+            method_hash=method_hash(spec, place.backend, static.comparable() | around),
+            dtype=spec.dtype,
+            shape=spec.shape,
+            seed=place.seed,
+            mode=mode,
+            peers_busy=span.peers_busy,
+        ),
+        result=run.result,
+        telemetry=table or {},
+        flags=tuple(dict.fromkeys(run.flags)),
+        valid=not reason,
+        reason=reason,
+    )
+
+
+def key(device: DeviceInfo, static: Static) -> str:
+    """The name a GPU is known by: its UUID; for a partition that of the parent, and the profile."""
+    return f"{device.parent}/{static.mig_mode}" if device.parent else device.uuid
+
+
+def _gpu_info(device: DeviceInfo, static: Static) -> GpuInfo:
+    return GpuInfo(
+        uuid=key(device, static),
+        vendor=device.vendor,
+        model=device.model,
+        slurm_index=device.slot,
+        pci_bus_id=device.pci_bus_id,
+        minor=device.minor,
+        serial=device.serial,
+        vbios=device.vbios,
+        mem_bytes=device.mem_bytes,
+        mig_mode=static.mig_mode,
+        ecc_mode=static.ecc_mode,
+    )
+
+
+def _env_info(place: Place, static: Static) -> EnvInfo:
+    return EnvInfo(
+        driver=static.driver,
+        backend=place.backend,
+        tool_version=__version__,
+        runtime=static.runtime,
+        libs=static.libs,
+        power_limit_w=static.power_limit_w,
+        default_power_limit_w=static.default_power_limit_w,
+        app_clocks_mhz=static.app_clocks_mhz,
+        config_group=telemetry.config_group(static),
+    )
+
+
+_ULID = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+def run_id(start_s: float, place: Place, uuid: str, bench_id: str) -> str:
+    """26 characters in ULID's form: they sort by time (ms), and name this run alone.
+
+    The part that is random in a ULID is a hash of what was run, so that a result file
+    read twice names the same runs.
+    """
+    text = "\0".join((place.sweep_id, place.node, str(place.job_id), uuid, bench_id))
+    tail = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=10).digest(), "big")
+    number = (int(start_s * 1000) & (2**48 - 1)) << 80 | tail
+    return "".join(_ULID[number >> shift & 31] for shift in range(125, -1, -5))

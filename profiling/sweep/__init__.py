@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""On the controller: which nodes are measured when, and what comes back."""

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""The job that measures one node: its sbatch argv and its script. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from typing import NamedTuple
+
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.profiling.node.backends import Setting
+
+NAME_PREFIX = "pal-profile:"
+COMMENT = "pal-profile"
+WARNING_S = 60
+"""How long before the time limit a job hears SIGTERM; Slurm may send it up to 60 s earlier still."""
+
+
+class JobOptions(NamedTuple):
+    """What is the same for all jobs of a sweep."""
+
+    sweep_id: str
+    cluster: str
+    directory: str  # of the sweep, for the jobs' output
+    spool: str
+    python: str
+    setting: Setting
+    time_limit_s: int = 600
+    nice: int = 10000
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    reservation: str = ""
+    benchmarks: str = ""
+    quick: bool = False
+    gpu_timeout_s: float | None = None
+    mode: str = ""  # "solo": one GPU after the other
+    mig: bool = False
+
+
+def job_name(sweep_id: str) -> str:
+    """The name of all jobs of a sweep."""
+    return NAME_PREFIX + sweep_id
+
+
+def is_ours(job: SlurmJob, uid: int) -> bool:
+    """Whether a job is a sweep's of this user: anybody may give his job such a name, so its owner counts too."""
+    return job.name.startswith(NAME_PREFIX) and job.fields.get("UserId", "").endswith(f"({uid})")
+
+
+def output_path(directory: str, node: str) -> str:
+    """Where a node's job writes what it prints."""
+    return f"{directory}/{node}.out"
+
+
+def submit_argv(options: JobOptions, node: str, gpus: int) -> list[str]:
+    """sbatch's arguments for one node; the script comes on stdin.
+
+    One independent job per node: array tasks cannot name different nodes, and one job
+    over many nodes is lost with the first bad one. `--export=NIL`: nothing of the
+    submitting shell is wanted, and NONE would pay for a login shell on the node.
+    Raises UsageError when a path cannot be given to sbatch.
+    """
+    argv = [
+        "-N1",
+        "-w", node,
+        "--exclusive",
+        f"--gres=gpu:{gpus}",
+        "--mem=0",
+        "-t", _clock(options.time_limit_s),
+        "-J", job_name(options.sweep_id),
+        "--no-requeue",
+        f"--nice={options.nice}",
+        f"--comment={COMMENT}",
+        "--export=NIL",
+        "--chdir=/",
+        "-o", _literal(output_path(options.directory, node)),
+    ]  # fmt: skip
+    if options.time_limit_s >= 3 * WARNING_S:  # a shorter job would be warned at its start
+        argv.append(f"--signal=B:TERM@{WARNING_S}")
+    for name in ("partition", "account", "qos", "reservation"):
+        value = getattr(options, name)
+        if value:
+            argv.append(f"--{name}={value}")
+    return argv
+
+
+def _clock(seconds: int) -> str:
+    minutes = max(1, -(-seconds // 60))  # Slurm counts whole minutes
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
+
+
+def _literal(path: str) -> str:
+    """A path as sbatch's -o takes it literally: % begins a replacement there, a backslash ends all."""
+    if "\\" in path or "\n" in path:
+        raise UsageError(f"state directory {path!r} holds a backslash or a line break, which sbatch -o cannot take")
+    return path.replace("%", "%%")
+
+
+def script(options: JobOptions, node: str, gpus: int) -> str:
+    """The job's script: exec, so that Slurm's signal reaches the measuring process itself."""
+    words = [
+        options.python,
+        "-P",  # a file json.py in the working directory is not our business
+        "-m",
+        "slurm_pal.profiling.node.bench",
+        f"--sweep={options.sweep_id}",
+        f"--cluster={options.cluster}",
+        f"--spool={options.spool}",
+        f"--expected={gpus}",
+        f"--backend={options.setting.name}",
+        f"--seed={options.setting.seed}",
+    ]
+    if options.setting.registry:
+        words.append(f"--registry={options.setting.registry}")
+    if options.setting.wall_scale is not None:
+        words.append(f"--wall-scale={options.setting.wall_scale:g}")
+    if options.benchmarks:
+        words.append(f"--bench={options.benchmarks}")
+    if options.quick:
+        words.append("--quick")
+    if options.mode:
+        words.append(f"--mode={options.mode}")
+    if options.mig:
+        words.append("--mig")
+    if options.gpu_timeout_s is not None:
+        words.append(f"--gpu-timeout-s={options.gpu_timeout_s:g}")
+    return "#!/bin/sh\nexec " + shlex.join(words) + "\n"

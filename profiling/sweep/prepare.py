@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: MIT
+"""From settings and a request to a plan, and from a plan to the terms of a sweep."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import ConfigError, UsageError, one_line
+from slurm_pal.profiling.node.backends import BACKENDS, Setting, resolve
+from slurm_pal.profiling.node.benchmarks import select
+from slurm_pal.profiling.sweep import plan as planning
+from slurm_pal.profiling.sweep import window as windows
+from slurm_pal.profiling.sweep.job import JobOptions
+from slurm_pal.profiling.sweep.plan import Plan, Request
+from slurm_pal.profiling.sweep.state import Terms
+from slurm_pal.profiling.sweep.urgency import Urgency
+from slurm_pal.slurm.client import SlurmClient
+
+
+class Wish(NamedTuple):
+    """How to measure, from the command line."""
+
+    max_parallel: int | None = None
+    benchmarks: str = ""
+    quick: bool = False
+    seed: int | None = None
+    wall_scale: float | None = None
+    gpu_timeout_s: float | None = None
+    mode: str = ""  # "solo": one GPU after the other
+    mig: bool = False
+    window: str | None = None  # hours of the day; None: profile.window
+    budget_gpu_h_per_day: float | None = None  # None: profile.budget_gpu_h_per_day
+
+
+class Survey(NamedTuple):
+    """The cluster as a sweep sees it."""
+
+    plan: Plan
+    max_parallel: int
+    setting: Setting
+    window: str  # "": all day
+    budget_gpu_h_per_day: float  # 0: no limit
+
+
+def survey(
+    client: SlurmClient,
+    config: Config,
+    request: Request,
+    wish: Wish,
+    newest: Mapping[str, float],
+    urgent: Mapping[str, Urgency],
+    now_s: float,
+    environ: Mapping[str, str],
+) -> Survey:
+    """Ask Slurm once and choose nodes. Raises SlurmError, UsageError, ConfigError, MissingPackageError."""
+    window = _window(config, wish)
+    budget_gpu_h = wish.budget_gpu_h_per_day
+    if budget_gpu_h is None:
+        budget_gpu_h = config.number("profile", "budget_gpu_h_per_day")
+    setting = resolve(config.text("profile", "backend"), environ)._replace(wall_scale=wish.wall_scale)
+    scale = BACKENDS[setting.name].wall_scale if wish.wall_scale is None else wish.wall_scale
+    specs = select(benchmarks_of(config, wish), wish.quick)
+    request = request._replace(
+        partition=config.text("profile", "partition"),
+        reservation=config.text("profile", "reservation"),
+        budget_gpu_h_per_day=budget_gpu_h,
+    )
+    seen = client.overview(reservations=True)
+    solo = wish.mode == "solo"
+    plan = planning.choose(
+        seen.nodes,
+        newest,
+        seen.reservations,
+        request,
+        now_s,
+        lambda gpus: planning.node_seconds(specs, scale, gpus, solo),
+        urgent,
+    )
+    total = sum(1 for node in seen.nodes if node.n_gpus)
+    parallel = wish.max_parallel or int(config.number("profile", "max_parallel")) or planning.default_parallel(total)
+    return Survey(plan, parallel, setting, window, budget_gpu_h)
+
+
+def _window(config: Config, wish: Wish) -> str:
+    """The window asked for, checked."""
+    text = config.text("profile", "window") if wish.window is None else wish.window
+    try:
+        if text:
+            windows.parse(text)
+    except UsageError as error:
+        if wish.window is not None:
+            raise
+        raise ConfigError(f"{config.origin('profile', 'window')}: profile.{one_line(error)}") from None
+    return text
+
+
+def benchmarks_of(config: Config, wish: Wish) -> str:
+    """The benchmarks asked for: the option, with --quick the short set, else the setting."""
+    return wish.benchmarks or ("" if wish.quick else config.text("profile", "benchmarks"))
+
+
+def terms(client: SlurmClient, config: Config, found: Survey, wish: Wish, sweep_id: str, now_s: float) -> Terms:
+    """What a sweep by this plan agrees on. Raises SlurmError."""
+    seed = sweep_seed(sweep_id) if wish.seed is None else wish.seed
+    job = JobOptions(
+        sweep_id=sweep_id,
+        cluster=client.config().get("ClusterName", ""),
+        directory=os.path.abspath(os.path.join(config.state_dir, "sweeps", sweep_id)),
+        spool=os.path.abspath(config.spool_dir),
+        python=config.text("profile", "python") or sys.executable,
+        setting=found.setting._replace(seed=seed),
+        time_limit_s=_time_limit_s(config, found),
+        nice=int(config.number("profile", "nice")),
+        partition=config.text("profile", "partition"),
+        account=config.text("profile", "account"),
+        qos=config.text("profile", "qos"),
+        reservation=config.text("profile", "reservation"),
+        benchmarks=benchmarks_of(config, wish),
+        quick=wish.quick,
+        gpu_timeout_s=wish.gpu_timeout_s,
+        mode=wish.mode if wish.mode == "solo" else "",
+        mig=wish.mig,
+    )
+    return Terms(
+        job=job,
+        created_s=now_s,
+        max_parallel=found.max_parallel,
+        pending_max_s=config.number("profile", "pending_max_s"),
+        chosen=found.plan.chosen,
+        skipped=found.plan.skipped,
+        node_s=found.plan.node_s,
+        window=found.window,
+        budget_gpu_h_per_day=found.budget_gpu_h_per_day,
+        yield_to_users=config.flag("profile", "yield_to_users"),
+        publish_every_s=config.number("profile", "publish_every_s"),
+        uid=os.geteuid(),
+    )
+
+
+def _time_limit_s(config: Config, found: Survey) -> int:
+    """The setting; longer where the plan needs more, as `--mode solo` on nodes of many GPUs does."""
+    return max(int(config.number("profile", "time_limit_s")), math.ceil(2.0 * found.plan.node_s))
+
+
+def sweep_seed(sweep_id: str) -> int:
+    """The seed that a sweep's emulated noise is drawn with."""
+    return int.from_bytes(hashlib.blake2b(sweep_id.encode(), digest_size=4).digest(), "big")

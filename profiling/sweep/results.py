@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""What a node's job left in the spool, read for the state of a sweep."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from slurm_pal.base.errors import DataError, one_line
+from slurm_pal.base.files import open_trusted
+from slurm_pal.store.ingest import MAX_BYTES
+from slurm_pal.variability.records import Record, from_json
+from slurm_pal.variability.validate import check_types
+
+
+class NodeResult(NamedTuple):
+    """A node's result file in short."""
+
+    gpus: int  # with at least one valid record and no invalid one
+    reason: str  # of the first invalid record, "" where there is none
+
+
+def file_name(sweep_id: str, node: str) -> str:
+    """Name of a node's result file in SPOOL/incoming."""
+    return f"{sweep_id}.{node}.jsonl"
+
+
+def read(directories: Iterable[str], sweep_id: str, node: str, job_id: int) -> NodeResult | None:
+    """The result of one job, from the first of these directories that has it; None: not there (yet).
+
+    A file of another job (an earlier attempt) does not count, nor one that cannot be read: it may be of
+    another job, and `complaint` tells of it.
+    """
+    for path in _candidates(directories, file_name(sweep_id, node)):
+        records, trouble = _good(path)
+        found = summarise(records, job_id)
+        if found is not None:
+            return found._replace(reason=found.reason or trouble)
+    return None
+
+
+def complaint(directories: Iterable[str], sweep_id: str, node: str) -> str:
+    """What is wrong with a node's result files, "" where nothing is."""
+    return next(filter(None, (_good(path)[1] for path in _candidates(directories, file_name(sweep_id, node)))), "")
+
+
+def _good(path: str) -> tuple[list[Record], str]:
+    """The records of a file, read with the distrust of ingest, and what is wrong with the rest of it."""
+    good: list[Record] = []
+    trouble = ""
+    try:
+        with os.fdopen(open_trusted(path, follow=False), "rb") as stream:
+            lines = stream.read(MAX_BYTES).splitlines()
+    except FileNotFoundError:
+        return [], ""  # taken in meanwhile
+    except OSError as error:
+        return [], f"result file {path} cannot be read: {error.strerror}"
+    except DataError as error:
+        return [], f"result file not believed: {one_line(error)}"
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = from_json(line.decode())
+            check_types(record)
+        except (DataError, TypeError, UnicodeDecodeError, RecursionError) as error:
+            trouble = trouble or f"result file {path} unreadable: line {number}: {one_line(error)}"
+        else:
+            good.append(record)
+    return good, trouble
+
+
+def _candidates(directories: Iterable[str], name: str) -> Iterator[str]:
+    """Where the file may lie; ingest keeps earlier ones of the same name as NAME.1, NAME.2, ..."""
+    for directory in directories:
+        path, copy = os.path.join(directory, name), 0
+        while os.path.lexists(path):
+            yield path
+            copy += 1
+            path = os.path.join(directory, f"{name}.{copy}")
+
+
+def summarise(records: Iterable[Record], job_id: int) -> NodeResult | None:
+    """The records of one job in short; None where there is none of it."""
+    own = [r for r in records if r.slurm_job_id == job_id]
+    if not own:
+        return None
+    bad = [r for r in own if not r.valid]
+    spoiled = {r.gpu.uuid for r in bad}
+    measured = {r.gpu.uuid for r in own if r.valid} - spoiled
+    reason = f"GPU {bad[0].gpu.slurm_index}: {bad[0].reason}" if bad else ""
+    if len(spoiled) > 1:
+        reason += f" (and {len(spoiled) - 1} more)"
+    return NodeResult(len(measured), reason)

@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: MIT
+"""Carry a sweep out: submit one job per node, watch, collect, give up, resume.
+
+What is true stands in Slurm and in the result files; the journal only remembers what
+these forget. A sweep that dies at any point is therefore resumed by looking again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_pal.base.errors import DataError, SlurmError, one_line
+from slurm_pal.base.files import open_regular
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.terminal import visible
+from slurm_pal.profiling.sweep import job as sweep_job
+from slurm_pal.profiling.sweep import results
+from slurm_pal.profiling.sweep.gate import LOOK_S, LOOK_SHARE, Gate
+from slurm_pal.profiling.sweep.job import is_ours
+from slurm_pal.profiling.sweep.spending import DAY_S, Expense, Spending
+from slurm_pal.profiling.sweep.state import (
+    DONE,
+    FAILED,
+    OVER,
+    PARTIAL,
+    RESULT,
+    SKIPPED,
+    SUBMITTED,
+    TODO,
+    NodeState,
+    Pause,
+    SweepDirectory,
+    expenses,
+)
+from slurm_pal.slurm.client import SlurmClient
+from slurm_pal.slurm.states import JOB_ENDED, JOB_WAITING, NODE_UNUSABLE, usable
+
+SUBMIT_INTERVAL_S = 0.2
+POLL_MIN_S = 0.2
+POLL_MAX_S = 5.0
+GRACE_S = 5.0  # for a result file to appear on a shared file system after its job has ended
+NODE_CHECK_S = 10.0
+PATIENCE_S = 300.0  # with a controller that does not answer
+PUBLISH_SHARE = 20.0  # publishing takes at most a twentieth of the time
+FULL_S = 15.0  # how long to leave sbatch alone once the limit of submitted jobs is reached
+STUCK_S = 60.0  # a pending job that has been withdrawn is gone by then, or never goes by itself
+BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+
+TRANSIENT = (
+    "unable to contact slurm controller", "socket timed out", "temporarily", "did not answer within", "connect failure",
+    "connection refused", "connection reset", "communication", "timed out", "zero bytes",
+)  # fmt: skip
+"""Parts of Slurm's messages after which the same command may work a little later."""
+
+FULL = ("submitjoblimit", "submitjobsperuser", "maxsubmitjob")
+"""The same of limits of submitted jobs, which hold until one of them has ended."""
+
+
+def transient(error: SlurmError) -> bool:
+    """Whether trying again makes sense."""
+    return _says(error, TRANSIENT + FULL)
+
+
+def _says(error: SlurmError, parts: Sequence[str]) -> bool:
+    text = one_line(error).lower()
+    return any(part in text for part in parts)
+
+
+class Told(NamedTuple):
+    """Who hears of a sweep: a node's change, a pause (None: it has ended), and that results are worth publishing."""
+
+    node: Callable[[str, NodeState], None]
+    pause: Callable[[Pause | None], None] = lambda pause: None
+    publish: Callable[[], None] = lambda: None
+
+
+class Sweep:
+    """The running sweep. `stop.set()` ends it early."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        directory: SweepDirectory,
+        spool_dirs: Sequence[str],
+        told: Told,
+        stop: threading.Event,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        self._client = client
+        self._dir = directory
+        self._terms = directory.terms
+        self._chosen = {c.node: c for c in self._terms.chosen}
+        self._gpu_hours = self._terms.gpu_hours
+        self._spool_dirs = spool_dirs
+        self._told = told
+        self._stop = stop
+        self._now = now  # Unix time, for the journal
+        self._clock = clock  # for waiting: does not go backwards when somebody sets the time
+        self._sleep = sleep or stop.wait
+        self._gone_s: dict[str, float] = {}  # node -> when its job was first seen to have ended
+        self._pending_s: dict[str, float] = {}  # node -> when its job was first seen to wait
+        self._running_s: dict[str, float] = {}  # node -> when its job was first seen to run
+        self._withdrawn: dict[str, tuple[str, str]] = {}  # node -> what it becomes, why
+        self._lost: set[str] = set()  # nodes whose job ended as NODE_FAIL, and that were tried once more
+        limit_gpu_h = self._terms.budget_gpu_h_per_day
+        known = expenses(os.path.dirname(os.path.dirname(directory.path)), now() - DAY_S) if limit_gpu_h else []
+        self._spending = Spending(limit_gpu_h, known)
+        self._gate = Gate(client, self._terms, self._spending, now, clock)
+        self._news = False  # results that are not published yet
+        self._publish_s = clock() + self._terms.publish_every_s
+        self._refused = self._accepted = 0
+        self._silent_since_s: float | None = None
+        self._nodes_due_s = self._full_until_s = -math.inf
+
+    # -- the loop ---------------------------------------------------------------
+
+    def run(self) -> bool:
+        """Work until every node is over, or `stop` is set; whether it came to the end.
+
+        Raises SlurmError when Slurm refuses all jobs or stays silent, DataError when
+        the journal cannot be written. All can be resumed.
+        """
+        try:
+            return self._work()
+        except DataError:
+            with contextlib.suppress(SlurmError):  # nobody would watch them
+                self._client.cancel([j.job_id for j in self._pending(self._own_jobs()).values()], pending_only=True)
+            raise
+
+    def _work(self) -> bool:
+        self._recover()
+        interval_s, due_s = POLL_MIN_S, -math.inf
+        longest_s = min(POLL_MAX_S, max(POLL_MIN_S, self._terms.node_s / 10.0))
+        while not self._stop.is_set():
+            if self._clock() >= due_s:
+                at_work = any(s.state == SUBMITTED for s in self._dir.nodes.values())
+                changed = at_work and self._patiently(self._poll)
+                interval_s = POLL_MIN_S if changed else min(interval_s * 1.5, longest_s)
+                due_s = self._clock() + interval_s
+            waiting = [n for n, s in self._dir.nodes.items() if s.state == TODO]
+            active = sum(1 for s in self._dir.nodes.values() if s.state == SUBMITTED)
+            if not waiting and not active:
+                self._note(None)
+                return True
+            self._publish()
+            node = self._ask_gate(waiting)
+            if node and active < self._terms.max_parallel and self._clock() >= self._full_until_s:
+                self._submit(node)
+                self._sleep(SUBMIT_INTERVAL_S)
+            else:
+                self._sleep(max(0.01, due_s - self._clock()) if active else self._nap_s())
+        try:
+            self._withdraw()
+        except SlurmError as error:
+            hint = f"pending jobs stay in the queue, resume with pal-profile run --resume {self._dir.sweep_id}"
+            raise SlurmError(f"{one_line(error)}; {hint}") from None
+        self._note(None)
+        return all(s.state in OVER for s in self._dir.nodes.values())
+
+    def _publish(self) -> None:
+        """Let what has been measured be published when it is time."""
+        every_s, started_s = self._terms.publish_every_s, self._clock()
+        if not every_s or not self._news or started_s < self._publish_s:
+            return
+        self._told.publish()
+        self._news = False
+        self._publish_s = self._clock() + max(every_s, PUBLISH_SHARE * (self._clock() - started_s))
+
+    # -- pausing ----------------------------------------------------------------
+
+    def _ask_gate(self, waiting: Sequence[str]) -> str:
+        """The node to submit to now, "" for none; while nothing may be submitted, pending jobs are taken back."""
+        open_nodes = [*waiting, *self._pending_s]
+        if open_nodes and self._gate.look_due():
+            self._patiently(lambda: self._gate.look([self._chosen[n] for n in open_nodes]))
+        node = next((n for n in waiting if n in self._gate.idle), waiting[0] if waiting else "")
+        pause = self._gate.obstacle(self._gpu_hours.get(node, 0.0))
+        self._note(pause if open_nodes else None)
+        if pause is not None and pause.withdraw:
+            self._patiently(lambda: self._take_back(pause.why))
+        return "" if pause else node
+
+    def _nap_s(self) -> float:
+        """How long to sleep while paused with no job at work: nothing can happen before the next look."""
+        pause = self._dir.pause
+        left_s = pause.until_s - self._now() if pause and pause.until_s else LOOK_S
+        return min(LOOK_S, max(0.01, left_s))
+
+    def _note(self, pause: Pause | None) -> None:
+        known = self._dir.pause
+        if _kind(pause) != _kind(known):
+            self._dir.set_pause(pause)
+            self._told.pause(pause)
+
+    def _take_back(self, why: str) -> bool:
+        pending = [n for n in self._pending_s if n not in self._withdrawn]
+        self._client.cancel([self._dir.nodes[n].job_id for n in pending], pending_only=True)
+        self._withdrawn |= {n: (TODO, f"withdrawn: {why}") for n in pending}
+        return bool(pending)
+
+    # -- bookkeeping ------------------------------------------------------------
+
+    def _set(
+        self,
+        node: str,
+        state: str,
+        reason: str,
+        job_id: int | None = None,
+        attempts: int | None = None,
+        gpus: int | None = None,
+    ) -> None:
+        known = self._dir.nodes[node]
+        new = NodeState(
+            state,
+            known.job_id if job_id is None else job_id,
+            self._now(),
+            reason,
+            known.attempts if attempts is None else attempts,
+            known.gpus if gpus is None else gpus,
+        )
+        self._dir.set(node, new)
+        self._charge(node, known, new)
+        self._gone_s.pop(node, None)
+        self._pending_s.pop(node, None)
+        self._running_s.pop(node, None)
+        self._withdrawn.pop(node, None)
+        self._told.node(node, new)
+
+    def _charge(self, node: str, known: NodeState, new: NodeState) -> None:
+        """What a change of a node means for the budget: a job that took longer than expected costs more."""
+        job, expected_gpu_h = f"{self._dir.sweep_id}:{new.job_id}", self._gpu_hours[node]
+        if new.state == SUBMITTED:
+            self._spending.add(Expense(job, new.since_s, expected_gpu_h))
+        elif known.state == SUBMITTED and new.state in (TODO, SKIPPED):
+            self._spending.take_back(job)
+        elif known.state == SUBMITTED:
+            ran_s = self._clock() - self._running_s.get(node, self._clock())
+            took_gpu_h = self._chosen[node].gpus * ran_s / 3600.0
+            self._spending.add(Expense(job, known.since_s, max(expected_gpu_h, took_gpu_h)))
+
+    def _patiently(self, action: Callable[[], bool]) -> bool:
+        """Let a silent controller come back; SlurmError after `PATIENCE_S`."""
+        try:
+            changed = action()
+        except SlurmError as error:
+            if self._stop.is_set():
+                return False  # Ctrl-C ends the command in hand too, which says nothing of Slurm
+            if self._silent_since_s is None:
+                self._silent_since_s = self._clock()
+            silent_s = self._clock() - self._silent_since_s
+            if silent_s > PATIENCE_S or not transient(error):
+                hint = f"running jobs go on, resume with pal-profile run --resume {self._dir.sweep_id}"
+                raise SlurmError(f"{one_line(error)}; {hint}") from None
+            self._sleep(next((b for b in BACKOFF_S if b > silent_s / 2), BACKOFF_S[-1]))
+            return False
+        self._silent_since_s = None
+        return changed
+
+    # -- starting ---------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """After a break: nodes without a result are tried again, jobs of ours are found again."""
+        if self._dir.fresh:
+            return
+        alive = self._own_jobs()
+        for node, known in list(self._dir.nodes.items()):
+            job = alive.get(node)
+            if job is not None and known.state not in RESULT:
+                self._set(node, SUBMITTED, job_id=job.job_id, reason="found again")
+            elif known.state in (FAILED, SKIPPED) or (known.state == SUBMITTED and self._never_ran(known.job_id)):
+                self._set(node, TODO, reason="")
+        self._face_changes()
+
+    def _never_ran(self, job_id: int) -> bool:
+        """Whether a job was cancelled while it was pending, as we do when the journal can no longer tell."""
+        job = self._client.job(job_id)
+        return job is not None and job.state == "CANCELLED" and not job.nodes
+
+    def _face_changes(self) -> None:
+        """Since the sweep was planned, nodes may have left Slurm, or have been given other GPUs."""
+        now = {node.name: node.n_gpus for node in self._client.nodes()}
+        for node, known in list(self._dir.nodes.items()):
+            if gpus := now.get(node, 0):
+                self._chosen[node] = self._chosen[node]._replace(gpus=gpus)
+            elif known.state == TODO:
+                self._set(node, SKIPPED, reason="has no GPU any more" if node in now else "Slurm knows it no more")
+
+    def _own_jobs(self) -> dict[str, SlurmJob]:
+        """Our jobs that have not ended, by node."""
+        name, uid = sweep_job.job_name(self._dir.sweep_id), os.geteuid()
+        ours = [job for job in self._client.jobs() if job.name == name and is_ours(job, uid)]
+        return {
+            job.req_nodes[0]: job
+            for job in ours
+            if job.req_nodes and job.state not in JOB_ENDED and job.state != "COMPLETING"
+        }
+
+    def _submit(self, node: str) -> None:
+        known = self._dir.nodes[node]
+        argv = sweep_job.submit_argv(self._terms.job, node, self._chosen[node].gpus)
+        text = sweep_job.script(self._terms.job, node, self._chosen[node].gpus)
+        for pause_s in (*_pauses(), None):
+            try:
+                job_id = self._client.submit(argv, text)
+                break
+            except SlurmError as error:
+                if self._stop.is_set():
+                    return
+                if not transient(error):
+                    self._refuse(node, error)
+                    return
+                if _says(error, FULL) and any(s.state == SUBMITTED for s in self._dir.nodes.values()):
+                    self._full_until_s = self._clock() + FULL_S  # one of ours must end first, and is to be watched
+                    return
+                if pause_s is None:
+                    raise SlurmError(
+                        f"{one_line(error)}; nothing is lost, resume with pal-profile run --resume {self._dir.sweep_id}"
+                    ) from None
+                self._sleep(pause_s)
+                # A time-out may hide a job that was accepted: never submit twice.
+                with contextlib.suppress(SlurmError):
+                    if job := self._own_jobs().get(node):
+                        job_id = job.job_id
+                        break
+        self._accepted += 1
+        self._set(node, SUBMITTED, job_id=job_id, attempts=known.attempts + 1, reason="")
+
+    def _refuse(self, node: str, error: SlurmError) -> None:
+        self._refused += 1
+        if not self._accepted and (self._refused >= 3 or self._refused == len(self._dir.nodes)):
+            raise SlurmError(f"Slurm refuses sweep jobs: {one_line(error)}") from None
+        self._set(node, FAILED, reason=one_line(error), attempts=self._dir.nodes[node].attempts + 1)
+
+    # -- watching ---------------------------------------------------------------
+
+    def _poll(self) -> bool:
+        """Look once at queue and spool; whether a node changed."""
+        active = {n: s for n, s in self._dir.nodes.items() if s.state == SUBMITTED}
+        states = self._client.job_states(name_prefix=sweep_job.job_name(self._dir.sweep_id))
+        changed = False
+        for node, known in active.items():
+            state, why = states.get(known.job_id, ("", ""))
+            if state in JOB_WAITING:
+                self._judge_pending(node, known, why)
+            elif self._collect(node, known):
+                changed = True
+            elif state in JOB_ENDED or state in ("", "COMPLETING"):
+                changed |= self._judge_ended(node, known)
+            else:
+                self._running_s.setdefault(node, self._clock())
+                self._pending_s.pop(node, None)
+                self._withdrawn.pop(node, None)  # it started before it could be withdrawn
+        return self._judge_running() or changed
+
+    def _collect(self, node: str, known: NodeState) -> bool:
+        """Take the result of a node if it is there."""
+        found = results.read(self._spool_dirs, self._dir.sweep_id, node, known.job_id)
+        if found is None:
+            return False
+        expected = self._chosen[node].gpus
+        state = DONE if found.gpus >= expected else PARTIAL if found.gpus else FAILED
+        missing = f"{found.gpus} of {expected} GPUs measured" if state == PARTIAL and not found.reason else ""
+        self._set(node, state, reason=found.reason or missing, gpus=found.gpus)
+        self._news = True
+        return True
+
+    def _judge_pending(self, node: str, known: NodeState, why: str) -> None:
+        waited_s = self._clock() - self._pending_s.setdefault(node, self._clock())
+        if waited_s > self._terms.pending_max_s + STUCK_S:  # e.g. requeued and held, which pending_only leaves alone
+            self._client.cancel([known.job_id])
+        elif waited_s > self._terms.pending_max_s and node not in self._withdrawn:
+            self._client.cancel([known.job_id], pending_only=True)  # unless it starts this very moment
+            reason = f"busy: pending ({why}) for {self._terms.pending_max_s:g} s, withdrawn"
+            self._withdrawn[node] = (SKIPPED, reason)
+
+    def _judge_ended(self, node: str, known: NodeState) -> bool:
+        """A job that has ended without a result: wait a little for the file, then say why."""
+        if node in self._withdrawn:
+            state, reason = self._withdrawn[node]
+            self._set(node, state, reason=reason)
+            return True
+        if self._clock() - self._gone_s.setdefault(node, self._clock()) < GRACE_S:
+            return False
+        job = self._client.job(known.job_id)
+        why = self._why_ended(node, known.job_id, job)
+        if job and job.state == "NODE_FAIL" and node not in self._lost and self._is_well(node):
+            self._lost.add(node)  # slurmctld lost sight of it, and the node is there: once more
+            self._set(node, TODO, reason=f"{why}; once more")
+        else:
+            self._set(node, FAILED, reason=why)
+        return True
+
+    def _is_well(self, node: str) -> bool:
+        return any(seen.name == node and usable(seen.states) for seen in self._client.nodes())
+
+    def _why_ended(self, node: str, job_id: int, job: SlurmJob | None) -> str:
+        state = f"{job.state}" if job else "gone from Slurm"
+        if job and job.fields.get("ExitCode", "0:0") not in ("0:0", ""):
+            state += f", exit code {job.fields['ExitCode']}"
+        words = last_line(sweep_job.output_path(self._dir.path, node))
+        trouble = results.complaint(self._spool_dirs, self._dir.sweep_id, node)
+        said = "; ".join(filter(None, (words, trouble)))
+        return f"job {job_id} {state}: {said}" if said else f"job {job_id} {state}, without a result"
+
+    def _judge_running(self) -> bool:
+        """Give up jobs on nodes that Slurm has lost, and jobs that outlive their limit."""
+        now = self._clock()
+        late = {n: now - s for n, s in self._running_s.items() if now - s > 1.5 * self._terms.node_s + NODE_CHECK_S}
+        if not late or now < self._nodes_due_s:
+            return False
+        seen = {node.name: node.states for node in self._client.nodes()}
+        self._nodes_due_s = self._clock() + max(NODE_CHECK_S, LOOK_SHARE * (self._clock() - now))
+        changed = False
+        for node, running_s in late.items():
+            broken = seen.get(node, frozenset({"UNKNOWN"})) & NODE_UNUSABLE - {"DRAIN"}
+            overdue = running_s > self._terms.job.time_limit_s + 120.0
+            if broken or overdue:
+                job_id = self._dir.nodes[node].job_id
+                self._client.cancel([job_id])
+                state = "+".join(sorted(seen.get(node, ["unknown to Slurm"])))
+                reason = f"node is {state}" if broken else "did not end at its time limit"
+                self._set(node, FAILED, reason=f"job {job_id}: {reason}")
+                changed = True
+        return changed
+
+    # -- stopping ---------------------------------------------------------------
+
+    def _withdraw(self) -> None:
+        """Take pending jobs back; running ones go on and are collected by a resume."""
+        own = self._own_jobs()
+        pending = self._pending(own)
+        self._client.cancel([job.job_id for job in pending.values()], pending_only=True)
+        own = self._own_jobs() if pending else own
+        for node, known in list(self._dir.nodes.items()):
+            if known.state == SUBMITTED:
+                if not self._collect(node, known) and node in pending and node not in own:
+                    self._set(node, TODO, reason="withdrawn")
+            elif node in own and known.state not in RESULT:  # Ctrl-C ended sbatch before it could tell the job id
+                self._set(node, SUBMITTED, job_id=own[node].job_id, reason="found again")
+
+    @staticmethod
+    def _pending(jobs: Mapping[str, SlurmJob]) -> dict[str, SlurmJob]:
+        return {node: job for node, job in jobs.items() if job.state in JOB_WAITING}
+
+
+def _kind(pause: Pause | None) -> str:
+    """What a pause is about, without whose job or how much: that changes from look to look."""
+    return pause.why.partition(":")[0] if pause else ""
+
+
+def _pauses() -> Iterator[float]:
+    """How long to wait before each new try, until `PATIENCE_S` have gone by."""
+    total_s = 0.0
+    for pause_s in itertools.chain(BACKOFF_S, itertools.repeat(BACKOFF_S[-1])):
+        total_s += pause_s
+        if total_s > PATIENCE_S:
+            return
+        yield pause_s
+
+
+def last_line(path: str) -> str:
+    """The last line a job printed, printable and cut to 200 characters; "" where there is none."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - 2000))
+            lines = stream.read(2000).decode(errors="replace").strip().splitlines()
+    except (OSError, DataError):
+        return ""
+    return visible(lines[-1])[:200] if lines else ""

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: MIT
+"""pal.toml and what overrides it, with the origin of every value.
+
+Order, weakest first: built-in defaults; `pal.toml` beside slurm.conf and
+`pal.d/*.toml` there; `$XDG_CONFIG_HOME/slurm-pal/config.toml`; the variables
+`SLURM_PAL_<SECTION>_<KEY>`; command-line options. `$SLURM_PAL_CONFIG` names another
+first file (a lab sets it). Read on the submit path: no third-party import, and
+tomllib only for a file with more than plain values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from slurm_pal.base.errors import ConfigError
+from slurm_pal.base.files import SMALL_BYTES, read_trusted, slurm_conf
+from slurm_pal.base.light import NamedTuple
+
+Value = str | int | float | bool
+
+
+class Key(NamedTuple):
+    """One setting: its default (whose type is the setting's type) and what it means."""
+
+    default: Value
+    meaning: str
+    minimum: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+KEYS: dict[str, dict[str, Key]] = {
+    "paths": {
+        "state_dir": Key("/var/lib/slurm-pal", "database, sweeps and snapshot; local disk of the controller"),
+        "snapshot": Key("", "published snapshot, readable on every login node (default: STATE_DIR/snapshot)"),
+        "spool": Key("", "where sweep jobs drop their results, shared with the nodes (default: STATE_DIR/spool)"),
+        "table": Key("", "standing answers for the submit filter (default: STATE_DIR/pal_table.lua)"),
+        "gpus": Key("", "scores for the plug-in on the nodes (default: STATE_DIR/gpus.txt)"),
+    },
+    "slurm": {
+        "backend": Key(
+            "cli",
+            "how pal and pal-profile ask Slurm; palsub and pal publish always use cli",
+            choices=("cli", "pyslurm"),
+        ),
+    },
+    "placement": {
+        "policy": Key(
+            "class-fit",
+            "which rule places a job",
+            choices=("class-fit", "pal", "pm-first", "threshold", "packed", "random"),
+        ),
+        "locality_penalty": Key(1.7, "factor on iteration time when a job spans nodes (PAL, SC'24)", minimum=1.0),
+        "barred_slowdown": Key(
+            1.05, "sensitive jobs wait, as long as that pays, rather than start on GPUs slower than this", minimum=1.0
+        ),
+    },
+    "submit": {
+        "enabled": Key(True, "false: palsub hands every job to sbatch as it is"),
+        "watch": Key(False, "palsub starts its own watcher for leases, as if --pal-watch were given"),
+        "lease_max_s": Key(600.0, "no node list stays on a pending job longer than this, s", minimum=0),
+        "lease_pass_s": Key(3.0, "time for one scheduling pass, before which a lease is not judged, s", minimum=0.1),
+        "expected_run_share": Key(0.5, "expected run time as a share of the time limit", minimum=0.0),
+        "expected_run_s": Key(3600.0, "expected run time of a job without a time limit, s", minimum=0),
+        "slurm_timeout_s": Key(5.0, "give up asking Slurm after this, s, and submit plainly", minimum=0.1),
+        "heartbeat_max_age_s": Key(
+            10.0, "a daemon silent for longer, or for three of its beats, clears no leases, s", minimum=1
+        ),
+    },
+    "sensitivity": {
+        "trust": Key(
+            "user",
+            "whose word counts where a user and the measurement of his jobs differ",
+            choices=("user", "measured", "more-sensitive"),
+        ),
+        "history_sure": Key(0.8, "confidence from which measured earlier jobs decide; above 1: never", minimum=0),
+        "script_sure": Key(0.8, "confidence from which what a script shows decides; above 1: never", minimum=0),
+        "observe_s": Key(0.0, "palsub observes jobs with GPUs so long; 0: only where their users ask, s", minimum=0),
+        "active_s": Key(60.0, "so long a job must be seen at work before its class is told, s", minimum=2),
+        "classifier": Key(
+            "centroid",
+            "how telemetry becomes a class: nearest of the sweep's kernels, thresholds between them, fixed ones",
+            choices=("centroid", "calibrated", "rules"),
+        ),
+    },
+    "filter": {
+        "max_age_s": Key(30.0, "the submit filter does nothing hard by a table older than this, s", minimum=1),
+    },
+    "rebalance": {
+        "mode": Key("advise", "what pal-rebalance does with its plan", choices=("advise", "act")),
+        "interval_s": Key(15.0, "time between two ticks of pal-rebalance --daemon, s", minimum=1),
+        "retarget": Key(True, "set and clear node lists of pending jobs"),
+        "moves": Key(True, "move running jobs that are marked movable"),
+        "features": Key(False, "publish class features on the nodes (SlurmUser or root)"),
+        "weights": Key(False, "raise the Weight of nodes with slow GPUs (SlurmUser or root)"),
+        "depth": Key(100, "pending jobs that one tick looks at, users in turn, each by priority", minimum=1),
+        "allocation": Key("", "policy that shares out partitions to jobs that name several; empty: Slurm does"),
+        "throughputs": Key("", "the site's table of throughputs, CSV or .json; empty: only what past runs told"),
+        "partition_wait_s": Key(21600.0, "no job that could start is kept off a partition for longer, s", minimum=0),
+        "movable_qos": Key("", "jobs of these QOS may be moved without asking, comma-separated"),
+        "movable_partitions": Key("", "jobs of these partitions may be moved without asking, comma-separated"),
+        "may_empty_output": Key(False, "move jobs also where that empties their output file"),
+        "margin": Key(1.5, "a move must gain so many times its cost", minimum=1.0),
+        "minimum_s": Key(600.0, "no job is moved before it has run so long where it is, s", minimum=0),
+        "end_guard_s": Key(900.0, "no job is moved within so long of its time limit, s", minimum=0),
+        "moves_per_tick": Key(4, "moves under way at once", minimum=0),
+        "moves_per_job": Key(5, "moves of one job in its life", minimum=0),
+        "moves_per_user": Key(2, "moves of one user's jobs under way at once", minimum=0),
+        "move_cost_s": Key(60.0, "cost of a move until moves have been measured, s", minimum=0),
+        "lost_work_s": Key(600.0, "work lost by moving a job without a checkpoint command, s", minimum=0),
+        "ack_limit_s": Key(120.0, "a job that has not acknowledged its checkpoint by then is not moved, s", minimum=1),
+        "busy_threads": Key(64, "the tick only looks while slurmctld has so many threads at work", minimum=1),
+        "metrics": Key("", "textfile for the Prometheus node exporter"),
+        "log": Key("", "log of all actions as JSON lines (default: STATE_DIR/rebalance.log)"),
+    },
+    "profile": {
+        "backend": Key(
+            "auto",
+            "how GPUs are measured; auto: the first that works on the node",
+            choices=("auto", "emu", "torch", "driver", "cupy"),
+        ),
+        "benchmarks": Key("", "benchmarks of a sweep, comma-separated (default: see pal-profile bench --list)"),
+        "max_parallel": Key(0, "nodes measured at once; 0: 5 % of the nodes, at most 16", minimum=0),
+        "time_limit_s": Key(600, "time limit of one sweep job, s", minimum=60),
+        "pending_max_s": Key(120, "a sweep job that has not started by then is withdrawn, s", minimum=1),
+        "window": Key("", 'hours in which sweeps submit jobs, local time, like "20:00-06:00"; empty: all day'),
+        "budget_gpu_h_per_day": Key(0.0, "GPU-hours that sweeps may use in 24 h; 0: no limit", minimum=0),
+        "yield_to_users": Key(True, "sweeps pause while a user's GPU job waits for nodes that they could take"),
+        "publish_every_s": Key(
+            300.0, "a running sweep publishes what it has this often, s; 0: only its end", minimum=0
+        ),
+        "nice": Key(10000, "nice value of sweep jobs", minimum=0),
+        "partition": Key("", "partition of sweep jobs"),
+        "account": Key("", "account of sweep jobs"),
+        "qos": Key("", "QOS of sweep jobs"),
+        "reservation": Key("", "reservation of sweep jobs"),
+        "python": Key("", "Python with slurm-pal on the nodes (default: the one that runs pal-profile)"),
+    },
+    "classes": {
+        "method": Key("exact", "how classes are formed", choices=("exact", "pal", "pal-artifact")),
+        "stale_after_d": Key(30.0, "scores older than this shrink towards 1.0, days", minimum=0),
+        "unknown_after_d": Key(90.0, "scores older than this are forgotten, days", minimum=0),
+    },
+}
+
+
+class Config:
+    """The settings in force: `config["submit", "watch"]`, and where each came from."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str], Value] = {}
+        self._origins: dict[tuple[str, str], str] = {}
+        self.apps: dict[str, str] = {}  # application name -> sensitivity class
+        self.files: list[str] = []
+
+    def __getitem__(self, key: tuple[str, str]) -> Value:
+        section, name = key
+        found = self._values.get(key)
+        return KEYS[section][name].default if found is None else found
+
+    def text(self, section: str, name: str) -> str:
+        return str(self[section, name])
+
+    def number(self, section: str, name: str) -> float:
+        return float(self[section, name])
+
+    def flag(self, section: str, name: str) -> bool:
+        return bool(self[section, name])
+
+    def origin(self, section: str, name: str) -> str:
+        """Where a value came from: a file, `$VARIABLE`, an option, or "default"."""
+        return self._origins.get((section, name), "default")
+
+    def set(self, section: str, name: str, value: object, origin: str) -> None:
+        """Take one value. Raises ConfigError when key, type or range is wrong."""
+        known = KEYS.get(section, {}).get(name)
+        if known is None:
+            allowed = ", ".join(f"{s}.{k}" for s in KEYS for k in KEYS[s] if s == section or section not in KEYS)
+            raise ConfigError(f"{origin}: unknown setting {section}.{name}; allowed here: {allowed}")
+        self._values[section, name] = _checked(f"{section}.{name}", known, value, origin)
+        self._origins[section, name] = origin
+
+    @property
+    def state_dir(self) -> str:
+        return self.text("paths", "state_dir")
+
+    @property
+    def snapshot_path(self) -> str:
+        return self.text("paths", "snapshot") or os.path.join(self.state_dir, "snapshot")
+
+    @property
+    def spool_dir(self) -> str:
+        return self.text("paths", "spool") or os.path.join(self.state_dir, "spool")
+
+    @property
+    def table_path(self) -> str:
+        return self.text("paths", "table") or os.path.join(self.state_dir, "pal_table.lua")
+
+    @property
+    def public_table_path(self) -> str:
+        return public_table(self.table_path)
+
+    @property
+    def gpus_path(self) -> str:
+        return self.text("paths", "gpus") or os.path.join(self.state_dir, "gpus.txt")
+
+
+def public_table(path: str) -> str:
+    """Beside the filter's table at `path`: the same without what is known of users' jobs."""
+    root, extension = os.path.splitext(path)
+    return f"{root}.public{extension}"
+
+
+def _checked(name: str, key: Key, value: object, origin: str) -> Value:
+    wanted = type(key.default)
+    if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not abs(value) < 1e300:  # infinity, NaN, and whole numbers that no float holds
+            raise ConfigError(f"{origin}: {name} must be a finite number, like {key.default!r}")
+        value = float(value)
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise ConfigError(f"{origin}: {name} = {value!r} must be a {wanted.__name__}, like {key.default!r}")
+    if key.choices and value not in key.choices:
+        raise ConfigError(f"{origin}: {name} = {value!r} is not one of {', '.join(key.choices)}")
+    if key.minimum is not None and isinstance(value, int | float) and not value >= key.minimum:
+        raise ConfigError(f"{origin}: {name} = {value!r} must be at least {key.minimum:g}")
+    return value
+
+
+def load(environ: dict[str, str] | None = None) -> Config:
+    """Read all layers. Raises ConfigError with file, key and what is allowed."""
+    env = dict(os.environ) if environ is None else environ
+    config = Config()
+    for path in config_files(env):
+        _read_file(config, path)
+    for section, keys in KEYS.items():
+        for name, key in keys.items():
+            variable = f"SLURM_PAL_{section}_{name}".upper()
+            if variable in env:
+                config.set(section, name, _from_text(variable, key, env[variable]), f"${variable}")
+    return config
+
+
+def config_files(env: dict[str, str]) -> list[str]:
+    """The configuration files that exist, weakest first."""
+    site = env.get("SLURM_PAL_CONFIG") or os.path.join(os.path.dirname(slurm_conf()), "pal.toml")
+    found = [site] if os.path.exists(site) or env.get("SLURM_PAL_CONFIG") else []
+    parts = os.path.join(os.path.dirname(site), "pal.d")
+    if os.path.isdir(parts):
+        found += [os.path.join(parts, name) for name in sorted(os.listdir(parts)) if name.endswith(".toml")]
+    home = env.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    user = os.path.join(home, "slurm-pal", "config.toml")
+    return [*found, user] if os.path.exists(user) else found
+
+
+def _read_file(config: Config, path: str) -> None:
+    try:
+        text = read_trusted(path, SMALL_BYTES).decode()
+        table: Mapping[str, object] | None = plain_toml(text)
+        if table is None:
+            import tomllib
+
+            table = tomllib.loads(text)
+    except (OSError, ValueError, RecursionError) as error:  # errors of UTF-8 and of TOML are ValueErrors
+        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
+    config.files.append(path)
+    for section, body in table.items():
+        if not isinstance(body, dict):
+            allowed = "], [".join((*KEYS, "apps"))
+            raise ConfigError(f"{path}: {section} = {body!r} stands outside a section; allowed: [{allowed}]")
+        for name, value in body.items():
+            if section == "apps":
+                config.apps[name] = _app_class(path, name, value)
+            else:
+                config.set(section, name, value, path)
+
+
+def plain_toml(text: str) -> dict[str, dict[str, Value]] | None:
+    """What tomllib would make of a text, where each line is a section, a plain value, a comment or empty; else None.
+
+    A plain value is true, false, a decimal number, or a text without a backslash. That is what settings are made of,
+    and tomllib with all it imports would be a tenth of palsub's time.
+    """
+    table: dict[str, dict[str, Value]] = {}
+    body: dict[str, Value] | None = None
+    for line in text.split("\n"):
+        words = line.strip(" ")
+        if not line.isprintable():  # a tab, or what TOML does not allow
+            return None
+        if not words or words.startswith("#"):
+            continue
+        if words.startswith("["):
+            name = words.partition("#")[0].strip(" ")[1:-1]
+            if not words.startswith(f"[{name}]") or not _is_plain_key(name) or name in table:
+                return None
+            body = table[name] = {}
+            continue
+        left, _, right = words.partition("=")
+        name, value = left.strip(" "), _plain_value(right.strip(" "))
+        if body is None or value is None or not _is_plain_key(name) or name in body:
+            return None
+        body[name] = value
+    return table
+
+
+def _is_plain_key(text: str) -> bool:
+    return text.isascii() and text.replace("_", "").replace("-", "").isalnum()
+
+
+def _plain_value(text: str) -> Value | None:
+    if text.startswith('"'):
+        text, quote, rest = text[1:].partition('"')
+        return text if quote and "\\" not in text and rest.strip(" ")[:1] in ("", "#") else None
+    text = text.partition("#")[0].strip(" ")
+    if text in ("true", "false"):
+        return text == "true"
+    whole, point, rest = text.partition(".")
+    if not (text.isascii() and whole.isdigit() and len(text) < 16) or (whole[0] == "0" and whole != "0"):
+        return None
+    if point:
+        return float(text) if rest.isdigit() else None
+    return int(whole)
+
+
+def _app_class(path: str, name: str, value: object) -> str:
+    from slurm_pal.base.jobs import SENSITIVITY_CLASSES
+
+    if value not in SENSITIVITY_CLASSES:
+        raise ConfigError(f"{path}: apps.{name} = {value!r} is not one of {', '.join(SENSITIVITY_CLASSES)}")
+    return str(value)
+
+
+def _from_text(variable: str, key: Key, text: str) -> Value:
+    wanted = type(key.default)
+    try:
+        if wanted is bool:
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+        return wanted(text)
+    except (KeyError, ValueError):
+        raise ConfigError(f"${variable} = {text!r} must be a {wanted.__name__}, like {key.default!r}") from None

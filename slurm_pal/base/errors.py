@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""One exception tree and the one table of exit codes.
+
+Every error a user may meet derives from `PalError`; its text is a single line
+that says what is wrong, the value seen, what is allowed and what to do next.
+`palsub` is the exception to the table: it returns what sbatch returned.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from slurm_pal.base.terminal import visible
+
+
+class Exit(IntEnum):
+    """Exit codes shared by all programs (documented in docs/exit-codes.md)."""
+
+    OK = 0
+    FAILED = 1  # the command ran, and part of the work failed
+    USAGE = 2  # the command line is wrong (click's own code)
+    PARTIAL = 3  # bench: some GPUs of the node were not measured
+    INVALID = 4  # bench: another process was on the GPUs, nothing is usable
+    HARDWARE = 5  # bench: a GPU reported a hardware fault
+    SLURM = 6  # Slurm is not installed, not reachable or refused
+    CONFIG = 7  # pal.toml or an environment setting is wrong
+    DATA = 8  # database, snapshot or spool cannot be used
+    BUSY = 9  # another writer or sweep is at work
+    MISSING = 10  # a package that this command needs is not installed
+    INTERRUPTED = 130  # 128 + SIGINT
+
+
+class PalError(Exception):
+    """Base of all errors that are shown to a user as one line."""
+
+    exit_code = Exit.FAILED
+
+
+class UsageError(PalError):
+    """The request cannot mean anything: wrong option, value or combination."""
+
+    exit_code = Exit.USAGE
+
+
+class SlurmError(PalError):
+    """A Slurm command is missing, timed out or failed."""
+
+    exit_code = Exit.SLURM
+
+
+class NotNowError(SlurmError):
+    """Slurm refuses at this moment what it may take in the next: slurmctld has the job in its hands."""
+
+
+class ConfigError(PalError):
+    """A configuration file or variable holds something that is not allowed."""
+
+    exit_code = Exit.CONFIG
+
+
+class DataError(PalError):
+    """Stored data is missing, truncated, from a newer schema or not ours to read."""
+
+    exit_code = Exit.DATA
+
+
+class BusyError(PalError):
+    """Somebody else holds the lock that this work needs."""
+
+    exit_code = Exit.BUSY
+
+
+class MissingPackageError(PalError):
+    """A Debian or Python package is not installed; the text names it."""
+
+    exit_code = Exit.MISSING
+
+
+def one_line(error: BaseException) -> str:
+    """Flatten an error and its causes into one line, outermost first.
+
+    Characters that a terminal would act on are shown as escapes: the text may quote a user's file.
+    """
+    parts: list[str] = []
+    seen: BaseException | None = error
+    while seen is not None:
+        text = " ".join(str(seen).split()) or type(seen).__name__
+        if text not in parts:
+            parts.append(text)
+        seen = seen.__cause__
+    return visible(": ".join(parts))

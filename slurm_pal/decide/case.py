@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+"""One submission before its judgement, and the decision that comes of it."""
+
+from __future__ import annotations
+
+from slurm_pal.base.light import NamedTuple
+from slurm_pal.decide.offer import Offer
+from slurm_pal.decide.request import Request
+from slurm_pal.decide.scene import Scene
+from slurm_pal.placement.view import Placement, Rule
+from slurm_pal.store.snapshot import Snapshot
+
+TYPE_CHECKING = False  # typing's own constant costs the import of typing
+if TYPE_CHECKING:
+    from slurm_pal.base.config import Config
+
+
+class Settings(NamedTuple):
+    """The part of the configuration that decides (docs/settings.md)."""
+
+    policy: str = "class-fit"
+    locality_penalty: float = 1.7
+    barred_slowdown: float = 1.05
+    lease_max_s: float = 600.0
+    lease_pass_s: float = 3.0
+    expected_run_share: float = 0.5
+    expected_run_s: float = 3600.0
+
+
+def settings_of(config: Config, policy: str = "") -> Settings:
+    """What the configuration says; with `policy` another rule than its own."""
+    return Settings(
+        policy=policy or config.text("placement", "policy"),
+        locality_penalty=config.number("placement", "locality_penalty"),
+        barred_slowdown=config.number("placement", "barred_slowdown"),
+        lease_max_s=config.number("submit", "lease_max_s"),
+        lease_pass_s=config.number("submit", "lease_pass_s"),
+        expected_run_share=config.number("submit", "expected_run_share"),
+        expected_run_s=config.number("submit", "expected_run_s"),
+    )
+
+
+class Case(NamedTuple):
+    """A job that could start now: what it asks, where it may run, and what the rule chose."""
+
+    request: Request
+    snapshot: Snapshot
+    settings: Settings
+    rule: Rule
+    clearer: str  # who takes leases back: "daemon", "watcher", "" for nobody
+    scene: Scene
+    placed: Placement
+
+    @property
+    def may_lease(self) -> bool:
+        """Whether a node list or an exclusion may be used."""
+        return bool(self.clearer) and not self.request.soft_only
+
+    @property
+    def may_name(self) -> bool:
+        """Whether nodes may be named: not beside some that the user names.
+
+        His list would have to be put back, and on a job that has started meanwhile a shorter
+        ReqNodeList makes Slurm give the other nodes up (scontrol(1), NodeList; docs/slurm.md).
+        """
+        return self.may_lease and not self.request.req_nodes
+
+    @property
+    def limit_s(self) -> int | None:
+        """The job's time limit, its own or its partition's default, s."""
+        defaults = (p.default_time_s for p in self.scene.field.partitions if p.default_time_s)
+        return self.request.time_limit_s or next(defaults, None)
+
+
+class Decision(NamedTuple):
+    """What palsub adds to the command line, and everything `pal explain` tells about it."""
+
+    action: str  # nodelist | exclude | prefer | none
+    reason: str  # one sentence
+    added: tuple[str, ...] = ()  # words for sbatch
+    pinned: tuple[str, ...] = ()  # the whole --nodelist, the user's names included
+    excluded: tuple[str, ...] = ()  # the whole --exclude, the user's names included
+    chosen: Offer | None = None
+    alternatives: tuple[Offer, ...] = ()
+    plain: Offer | None = None
+    unknown: tuple[str, ...] = ()
+    lease_s: float = 0.0
+    lease_why: str = ""

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+"""Decide where a submission should go: a pure function of the request and what is known."""
+
+from __future__ import annotations
+
+from slurm_pal.decide import means
+from slurm_pal.decide.candidates import fields, several_models
+from slurm_pal.decide.case import Case, Decision, Settings
+from slurm_pal.decide.offer import Offer, doubts, gpu_of, offer_of
+from slurm_pal.decide.request import Request
+from slurm_pal.decide.scene import Scene, rows, scenes
+from slurm_pal.placement import place
+from slurm_pal.placement.class_fit import INSENSITIVE
+from slurm_pal.placement.plain import plain_pick
+from slurm_pal.placement.view import Placement, Rule
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store.snapshot import Snapshot
+
+QUEUES = "left to Slurm: the GPUs are not free now, so the job queues, and a node list could only delay it"
+ALTERNATIVES = 3
+
+
+def decide(
+    request: Request,
+    overview: Overview,
+    snapshot: Snapshot,
+    sensitivity: str,
+    settings: Settings,
+    clearer: str,
+    now_s: float,
+    alternatives: int = ALTERNATIVES,
+) -> Decision:
+    """Choose for one request.
+
+    `clearer` says who will take leases back ("daemon", "watcher", "" for nobody). So many
+    `alternatives` are told; they have no part in the choice.
+    Raises UsageError for an unknown policy.
+    """
+    if request.leave:
+        return Decision("none", f"left to Slurm: {request.leave}")
+    if request.shape is None:
+        return Decision("none", "left to Slurm: the job asks for no GPU")
+    found = fields(request, overview)
+    if isinstance(found, str):
+        return Decision("none", f"left to Slurm: {found}")
+    if not request.asks_gpus and not all(node.n_gpus for field in found for node in field.nodes):
+        return Decision("none", "left to Slurm: the job asks for no GPU")
+    if kinds := several_models(found, snapshot, request.shape.gpu_type):
+        return Decision("none", f"left to Slurm: scores do not compare the kinds of GPUs that it may get ({kinds})")
+    rule = Rule(sensitivity, settings.locality_penalty, settings.barred_slowdown, int(now_s))
+    best: tuple[float, Scene, Placement] | None = None
+    for field in found:
+        for scene in scenes(request, overview, snapshot, sensitivity, field):
+            placed = place(settings.policy, scene.view, scene.shape, rule)
+            if placed is not None:
+                if best is None or placed.product < best[0]:
+                    best = (placed.product, scene, placed)
+                break
+    if best is None:
+        return Decision("none", QUEUES)
+    return _judge(Case(request, snapshot, settings, rule, clearer, best[1], best[2]), alternatives)
+
+
+def _judge(case: Case, alternatives: int) -> Decision:
+    """Which means, if any, brings the job to the GPUs chosen for it."""
+    scene, rule = case.scene, case.rule
+    chosen = offer_of(scene, case.snapshot, rule, case.placed)
+    plain_placed = plain_pick(scene.view, scene.shape, rule)
+    plain = offer_of(scene, case.snapshot, rule, plain_placed) if plain_placed else None
+    others = _others(case, alternatives)
+    told = Decision("none", "", chosen=chosen, plain=plain, alternatives=others, unknown=doubts(scene, chosen))
+    if not _scored(case):
+        return told._replace(reason="left to Slurm: no GPU that is free now has a score")
+    if rule.sensitivity not in INSENSITIVE and chosen.slowdown > rule.barred_slowdown:
+        return means.keep_off(case, told, chosen)
+    if len(scene.view.names) == len(case.placed.nodes):
+        return told._replace(reason="as it is: no other GPUs that are free suit the job's request")
+    if case.may_name:
+        return means.pin(case, told, chosen)
+    if case.request.req_nodes:
+        return told._replace(reason="as it is: the user's own --nodelist names some of the nodes")
+    if plain is not None and plain.slots == chosen.slots:
+        return told._replace(reason="as it is: plain Slurm would probably pick the same GPUs")
+    return means.prefer(case, told, chosen)
+
+
+def _scored(case: Case) -> bool:
+    """Whether any GPU that is free now has a score."""
+    view = case.scene.view
+    return any(
+        gpu_of(case.snapshot, case.rule, name, index).slowdown is not None
+        for name, free in zip(view.names, view.free, strict=True)
+        for index in free
+    )
+
+
+def _others(case: Case, count: int) -> tuple[Offer, ...]:
+    """The next best: what the policy takes when the nodes chosen before are not there."""
+    offers: list[Offer] = []
+    gone = set(case.placed.nodes)
+    while len(offers) < count:
+        kept = [i for i in range(len(case.scene.view.names)) if i not in gone]
+        scene = case.scene._replace(view=rows(case.scene.view, kept))
+        again = place(case.settings.policy, scene.view, scene.shape, case.rule)
+        if again is None:
+            break
+        offers.append(offer_of(scene, case.snapshot, case.rule, again))
+        gone |= {kept[i] for i in again.nodes}
+    return tuple(offers)

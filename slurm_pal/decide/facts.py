@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""What is known of a job beyond Slurm's own fields: whether it is ours to steer, its class, whether it may be moved.
+
+It stands in words on the job itself: palsub's `pal:job=` in the comment, the submit
+filter's mark in the admin comment (in the comment where sbatch's client filter wrote it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_pal.base import marks
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS, SlurmJob
+from slurm_pal.sensitivity import observed
+from slurm_pal.sensitivity.cascade import SCRIPT, TELEMETRY
+from slurm_pal.sensitivity.history import SURE
+from slurm_pal.slurm.parse import value
+
+_FILTER_KEYS = ("lease", "class")
+"""The filter's mark begins with its lease, where it set one, or with the class."""
+_OFF = "off"
+
+
+class Terms(NamedTuple):
+    """What pal.toml says of moving jobs ([rebalance])."""
+
+    movable_qos: frozenset[str] = frozenset()
+    movable_partitions: frozenset[str] = frozenset()
+    lost_work_s: float = 600.0  # of a job that does not tell
+    appends: bool = False  # jobs that say nothing of it keep their output at a restart (JobFileAppend=1)
+    may_empty_output: bool = False  # the site has jobs moved that do not keep it
+
+
+UNMARKED = "it is not marked movable, nor is its QOS or its partition"
+EMPTIES = "a move would empty its output: #SBATCH --open-mode=append in its script, or palsub, keeps it"
+
+
+class Facts(NamedTuple):
+    """One job. `why_not` says why it may not be moved, "" where it may."""
+
+    ours: bool
+    sensitivity: str  # A, B, C or ?
+    origin: str  # where the class comes from
+    movable: bool
+    why_not: str
+    checkpoint: bool  # the batch shell makes a checkpoint on USR1 and acknowledges it
+    lost_s: float  # at most so much work is lost by a requeue without a checkpoint
+
+
+def appends(pairs: Mapping[str, str]) -> bool:
+    """Whether jobs keep their output at a restart unless they say otherwise, by `scontrol show config`."""
+    return pairs.get("JobFileAppend") == "1"
+
+
+def is_ours(job: SlurmJob) -> bool:
+    """Whether palsub or the submit filter saw the job and its user did not opt out. Any other is never touched."""
+    return _is_ours(marks.read(job.comment, marks.JOB), _filter_marks(job))
+
+
+def _is_ours(own: dict[str, str], seen: list[dict[str, str]]) -> bool:
+    return bool(seen or own) and all(mark.get("why") != _OFF for mark in seen)
+
+
+def facts_of(job: SlurmJob, terms: Terms) -> Facts:
+    """The facts of one job, running or pending. Pure; what cannot be read counts as not said."""
+    own, seen = marks.read(job.comment, marks.JOB), _filter_marks(job)
+    said = {"class": own[marks.JOB], "from": own.get("from", "")} if own else next(iter(seen), {})
+    sensitivity = said.get("class", "")
+    origin = said.get("from", "")
+    if sensitivity not in SENSITIVITY_CLASSES or origin == SCRIPT:  # what was guessed gives way to what was seen
+        own_gpus = observed.read(job.comment)
+        if own_gpus is not None and own_gpus.confidence >= SURE:
+            sensitivity, origin = own_gpus.sensitivity, TELEMETRY
+    known = sensitivity in SENSITIVITY_CLASSES
+    marked = any(words.get("mov") == "1" for words in (own, *seen))
+    mode = next((words["app"] for words in (own, *seen) if "app" in words), "")
+    ours = _is_ours(own, seen)
+    why_not = "" if ours else "neither palsub nor the submit filter saw it, or its user opted out"
+    why_not = why_not or _unmovable(job, marked, mode, terms)
+    lost = next((words["lost"] for words in (own, *seen) if "lost" in words), "")
+    return Facts(
+        ours=ours,
+        sensitivity=sensitivity if known else UNKNOWN_CLASS,
+        origin=origin,
+        movable=not why_not,
+        why_not=why_not,
+        checkpoint=own.get("ck") == "1",
+        lost_s=float(lost) if lost.isascii() and lost.isdigit() and len(lost) < 10 else terms.lost_work_s,
+    )
+
+
+def _filter_marks(job: SlurmJob) -> list[dict[str, str]]:
+    """The filter's marks; palsub's lease has no class, and is none."""
+    texts = (job.fields.get("AdminComment", ""), job.comment)
+    return [mark for text in texts for key in _FILTER_KEYS for mark in marks.words(text, key) if "class" in mark]
+
+
+def _unmovable(job: SlurmJob, marked: bool, mode: str, terms: Terms) -> str:
+    """Why a job of ours may not be moved, one short sentence; "" where it may.
+
+    `mode` is "1" for a job that appends to its output, "0" for one whose user wants it emptied at each start; Slurm
+    itself shows neither. Only who marked a job movable has it emptied by a move.
+    """
+    fields = job.fields
+    if not marked and fields.get("QOS") not in terms.movable_qos and job.partition not in terms.movable_partitions:
+        return UNMARKED
+    kept = mode == "1" or (marked and mode == "0") or (terms.appends and mode != "0")
+    for reason, holds in (
+        ("only batch jobs can be requeued", fields.get("BatchFlag") != "1"),
+        ("it must not be requeued (--no-requeue)", fields.get("Requeue") != "1"),
+        ("it is a part of a heterogeneous job", bool(value(fields, "HetJobId"))),
+        ("it is part of an array", bool(value(fields, "ArrayJobId"))),
+        ("it is suspended", job.state in ("SUSPENDED", "STOPPED")),
+        (EMPTIES, not (kept or terms.may_empty_output)),
+    ):
+        if holds:
+            return reason
+    return ""

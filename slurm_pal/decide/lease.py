@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""Leases: lists of ours on a pending job that somebody must take back.
+
+Two clearers. The **watcher** of the user reads lease files in their state folder (submit/lease_file). A
+**daemon** that says in its heartbeat that it clears leases (store/heartbeat) finds them on the jobs
+themselves: palsub then adds a comment, `pal:lease=<seconds>;req=...;exc=...;act=...;set=...`,
+where `req` and `exc` are the lists the user asked for, to be put back, and `set` is ours.
+"""
+
+from __future__ import annotations
+
+from slurm_pal.base.light import NamedTuple
+from slurm_pal.slurm.parse import LEASE_MARK
+
+PARTITION = "partition"
+"""The kind of a lease on partitions."""
+KEY = {"nodelist": "ReqNodeList", "move": "ReqNodeList", "exclude": "ExcNodeList", PARTITION: "Partition"}
+"""Which list a lease of this kind has set."""
+
+_NOT_OURS = ("JobHeld", "job requeued in held", "launch failed requeued held", "Dependency", "BeginTime")
+_NEVER = ("ReqNodeNotAvail", "BadConstraints", "PartitionNodeLimit")
+
+
+class TickLease(NamedTuple):
+    """A list of nodes or of partitions that the tick set on a pending job; it may have one of each."""
+
+    job_id: int
+    kind: str  # "nodelist", "exclude", "move" (ReqNodeList left on a job by a move) or PARTITION
+    ours: str  # hostlist as set (with the user's own names), or partitions with commas
+    own: str  # the user's own list, put back
+    made_s: float
+    until_s: float
+    restarts: int  # of the job when set
+    reason: str  # one sentence
+
+
+def verdict(reason: str, made_s: float, until_s: float, pass_s: float, now_s: float) -> str:
+    """Whether a pending job's lease is over: "wait" or "clear". Pure.
+
+    `reason` is squeue's or scontrol's word for why the job waits. A held job, or one that
+    waits for another job or for a time, is left alone; one that its lists may keep from
+    starting for ever gets one scheduling pass of `pass_s`, and so does a job that Slurm has
+    not looked at yet.
+    """
+    reason = reason.lstrip("(").replace("_", " ")
+    if reason.startswith(_NOT_OURS):
+        return "wait"
+    if reason.startswith(_NEVER):
+        return "clear" if now_s >= made_s + pass_s else "wait"
+    grace_s = pass_s if reason in ("", "None") else 0.0
+    return "clear" if now_s >= until_s + grace_s else "wait"
+
+
+def comment(lease_s: float, user_req: str, user_exc: str, action: str, ours: str) -> str:
+    """The mark by which a daemon knows a lease on a job: the user's lists, what was done, and the list we set."""
+    return f"{LEASE_MARK}{lease_s:.0f};req={user_req};exc={user_exc};act={action};set={ours}"

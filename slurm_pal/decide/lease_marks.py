@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""Leases that stand on the jobs themselves: which are over, and what puts the user's own lists back.
+
+The submit filter (in the admin comment) and palsub (in the comment) leave a mark beside a
+hard node list: `pal:lease=60;req=;exc=n3;...`. Anybody can write such a mark on a job of his
+own, so nothing in it is believed beyond that job: at worst it clears his own lists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from slurm_pal.base import marks as words
+from slurm_pal.base.clock import CLOCK_SKEW_S
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.hostlist import expand
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide.lease import verdict
+from slurm_pal.slurm.parse import unix_s
+
+_KEY = "lease"
+_LIST = {"nodelist": "ReqNodeList", "exclude": "ExcNodeList"}
+"""Which list a decision has set."""
+
+
+class Mark(NamedTuple):
+    """The mark of one lease."""
+
+    lease_s: float
+    user_req: str  # the user's own lists, as he wrote them
+    user_exc: str
+    action: str  # nodelist, exclude, prefer or none
+    ours: str  # what was set: for nodelist and exclude the list
+    words: dict[str, str]  # all of it
+
+
+class Update(NamedTuple):
+    """What ends one job's lease: fields for one `scontrol update`."""
+
+    job_id: int
+    fields: dict[str, str]
+
+
+def mark_in(text: str) -> Mark | None:
+    """The mark in a comment, beside whatever else stands there; None where there is none to be read."""
+    pairs = words.read(text, _KEY)
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,3})?", pairs.get(_KEY, "")):
+        return None
+    own = pairs.get("req", ""), pairs.get("exc", "")
+    return Mark(float(pairs[_KEY]), *own, pairs.get("act", ""), pairs.get("set", ""), pairs)
+
+
+def marks(job: SlurmJob) -> list[Mark]:
+    """The marks on a job: the filter's, palsub's."""
+    found = (mark_in(job.fields.get("AdminComment", "")), mark_in(job.comment))
+    return [mark for mark in found if mark is not None]
+
+
+def in_force(job: SlurmJob) -> dict[str, str]:
+    """The lists on a job that a mark has set and nobody has changed since, each with the user's own instead."""
+    found: dict[str, str] = {}
+    for mark in marks(job):
+        found |= _restored(job, mark)
+    return found
+
+
+def expired(jobs: Iterable[SlurmJob], now_s: float, pass_s: float) -> list[Update]:
+    """The leases that are over, with what takes them back. Pure.
+
+    `pass_s` is the time of one scheduling pass, granted to a job that Slurm has not looked
+    at. A held job is left alone, and so is one that waits for another job or for a time, and
+    every list that is no longer as we set it. Jobs on which the tick holds a lease of its own
+    (pending/retarget.py) are not for here: an old mark may name the same nodes.
+    """
+    found = (ending(job, now_s, pass_s) for job in jobs)
+    return [update for update in found if update is not None]
+
+
+def ending(job: SlurmJob, now_s: float, pass_s: float) -> Update | None:
+    """The same for one job; None where no lease of it is over."""
+    if job.state != "PENDING" or job.fields.get("Priority") == "0":
+        return None
+    fields: dict[str, str] = {}
+    for mark in marks(job):
+        if _over(job, mark, now_s, pass_s):
+            fields |= _restored(job, mark)
+    return Update(job.job_id, fields) if fields else None
+
+
+def judged(
+    jobs: Iterable[SlurmJob], judge: Callable[[SlurmJob], Update | None]
+) -> tuple[list[Update], list[tuple[SlurmJob, Exception]]]:
+    """What `judge` says of each job, and the jobs of which it cannot be said: they must not keep the others waiting."""
+    found: list[Update] = []
+    broken: list[tuple[SlurmJob, Exception]] = []
+    for job in jobs:
+        try:
+            update = judge(job)
+        except Exception as error:  # whatever a user may have written there
+            broken.append((job, error))
+            continue
+        if update is not None:
+            found.append(update)
+    return found, broken
+
+
+def _over(job: SlurmJob, mark: Mark, now_s: float, pass_s: float) -> bool:
+    """The lease runs from when the job may start; what was promised for a start is void after a requeue."""
+    made_s, lease_s = max(job.submit_s, unix_s(job.fields.get("EligibleTime", ""))), mark.lease_s
+    if job.restarts:
+        lease_s = 0.0
+    if now_s < job.submit_s - CLOCK_SKEW_S:  # the clock was set back: nobody knows how long it has waited
+        made_s, lease_s = now_s - pass_s, 0.0
+    return verdict(job.reason, made_s, made_s + lease_s, pass_s, now_s) == "clear"
+
+
+def _restored(job: SlurmJob, mark: Mark) -> dict[str, str]:
+    key = _LIST.get(mark.action, "")
+    present = {"ReqNodeList": job.req_nodes, "ExcNodeList": job.exc_nodes}.get(key, ())
+    own = {"ReqNodeList": mark.user_req, "ExcNodeList": mark.user_exc}.get(key, "")
+    return {key: own} if present and _still_ours(frozenset(present), own, mark.ours) else {}
+
+
+def _still_ours(present: frozenset[str], own: str, ours: str) -> bool:
+    """Whether a job's list is still as we set it, the user's own names in it, and more than his own."""
+    theirs, set_by_us = _names(own), _names(ours)
+    if theirs is None or not set_by_us:
+        return False
+    return present != theirs and present in (set_by_us, set_by_us | theirs)
+
+
+def _names(text: str) -> frozenset[str] | None:
+    """The nodes of a list; None for one that cannot be read or is absurdly long."""
+    try:
+        return frozenset(expand(text))
+    except UsageError:
+        return None

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: MIT
+"""From Slurm's state and the snapshot to the view that the placement rules see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import lru_cache
+from math import isnan
+
+from slurm_pal.base.cluster import Node
+from slurm_pal.base.jobs import GpuShape, SlurmJob
+from slurm_pal.base.light import Any
+from slurm_pal.placement.view import View
+from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.parse import unix_s, whole
+from slurm_pal.slurm.states import JOB_WAITING, usable
+from slurm_pal.store.snapshot import NO_CLASS, Column, Snapshot, known_class
+
+UNKNOWN_SLOWDOWN = 1.0
+"""An unmeasured GPU counts as a median one: never best, never barred."""
+FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job")
+"""How reasons begin that leave a job waiting for nodes; a limit, a license or a hold is another matter."""
+LONGEST_DELAY_S = 300.0
+"""After a requeue Slurm waits for cred_expire, 120 s by default; a job that begins later was told to by its user."""
+_ASKED = "TresPerJob", "TresPerTask", "TresPerSocket"
+_MEMORY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGTP]?)")
+_MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_NONE: frozenset[int] = frozenset()
+Table = tuple[Sequence[float], Sequence[float], Sequence[float]]
+"""Slowdowns, levels and class-A slowdowns of some GPUs of one node."""
+
+
+def used_indexes(jobs: Iterable[SlurmJob]) -> dict[str, set[int]]:
+    """Node -> GPU indexes that running jobs hold."""
+    used: dict[str, set[int]] = {}
+    for job in jobs:
+        for node, indexes in job.gpus.items():
+            used.setdefault(node, set()).update(indexes)
+    return used
+
+
+def claims(job: SlurmJob) -> bool:
+    """Whether a job pinned to nodes is about to take GPUs there, since it waits for nothing else.
+
+    One that is held, begins next week or waits for another job would keep all others off them.
+    """
+    reason = job.reason.lstrip("(").replace(" ", "_")
+    if job.state not in JOB_WAITING or not job.req_nodes or job.fields.get("Priority") == "0":
+        return False
+    if reason.startswith("BeginTime"):
+        return unix_s(job.fields.get("EligibleTime", "")) <= job.submit_s + LONGEST_DELAY_S
+    return not reason or reason.startswith(FOR_NODES)
+
+
+def claimed_gpus(jobs: Iterable[SlurmJob], nodes: Iterable[Node], used: Mapping[str, Set[int]]) -> dict[str, int]:
+    """Node -> GPUs that pending jobs pinned to that node are about to take; `used` are those that running jobs hold.
+
+    A job takes part as far as all its nodes have room for it now, after those of higher priority: else one
+    that waits for a busy node would keep all others off the free ones of its list.
+    """
+    pinned = sorted(filter(claims, jobs), key=lambda job: (-whole(job.fields.get("Priority", "")), job.job_id))
+    claimed: dict[str, int] = {}
+    known = {node.name: node for node in nodes} if pinned else {}
+    for job in pinned:
+        count = _gpus_of(job)
+        if count and all(
+            _has_room(job, known.get(name), used.get(name, _NONE), claimed.get(name, 0)) for name in job.req_nodes
+        ):
+            for name in job.req_nodes:
+                claimed[name] = claimed.get(name, 0) + count
+    return claimed
+
+
+def _gpus_of(job: SlurmJob) -> int:
+    """How many GPUs a pinned job takes of each node; at least one where they are asked for in another form."""
+    return job.gpus_per_node or int(any("gpu" in job.fields.get(key, "") for key in _ASKED))
+
+
+def _has_room(job: SlurmJob, node: Node | None, used: Set[int], claimed: int) -> bool:
+    """Whether a pinned job could start on the node beside what runs there and is about to, as far as Slurm shows it."""
+    if node is None or not usable(node.states):
+        return False
+    fields = job.fields
+    if len(free_indexes(node, used, claimed)) < _gpus_of(job):
+        return False
+    cpus = whole(fields.get("NumCPUs", "")) // max(1, whole(fields.get("NumNodes", "").rpartition("-")[2], 1))
+    memory_mib = max(_mib(fields.get("MinMemoryNode", "")), _mib(fields.get("MinMemoryCPU", "")) * cpus)
+    # From 26.05 on OverSubscribe is NO of every job, and another key tells of whole nodes.
+    alone = fields["Exclusive"] != "NO" if "Exclusive" in fields else fields.get("OverSubscribe") == "NO"
+    if alone and node.cpus_used:
+        return False
+    return cpus <= node.cpus - node.cpus_used and memory_mib <= node.memory_mib - node.memory_used_mib
+
+
+def _mib(text: str) -> float:
+    match = _MEMORY.fullmatch(text)
+    return float(match[1]) * _MIB[match[2]] if match else 0.0
+
+
+def free_indexes(node: Node, used: Set[int], claimed: int, gpu_type: str = "") -> list[int]:
+    """The GPU indexes of a node that Slurm would hand out next, in its order (lowest first).
+
+    GPUs that Slurm counts as used without telling their indexes, and those that pinned
+    jobs will take before us, are taken from the low end, as Slurm would.
+    """
+    free = [k for k, kind in enumerate(node.gpu_types) if k not in used and (not gpu_type or kind == gpu_type)]
+    return free[max(0, node.gpus_used - len(used)) + claimed :]
+
+
+def build_view(
+    overview: Overview, snapshot: Snapshot, shape: GpuShape, sensitivity: str, allowed_nodes: Iterable[str]
+) -> View:
+    """The free GPUs of the allowed nodes with their slowdowns for one job.
+
+    `allowed_nodes` are those that the job's own request permits and that can start it
+    now; nodes without a free GPU of the wanted type are left out. A job that takes whole
+    nodes sees only nodes with nothing running on them.
+    """
+    allowed = set(allowed_nodes)
+    used = used_indexes(overview.jobs)
+    claimed = claimed_gpus(overview.jobs, overview.nodes, used)
+    scores = _scores(snapshot, known_class(sensitivity))
+    rows: list[tuple[Any, ...]] = []  # the fields of a view, node by node
+    for position, node in enumerate(overview.nodes):
+        if node.name not in allowed or not node.n_gpus:
+            continue
+        if shape.whole_nodes and (node.cpus_used or used.get(node.name) or claimed.get(node.name)):
+            continue
+        free = free_indexes(node, used.get(node.name, _NONE), claimed.get(node.name, 0), shape.gpu_type)
+        if free:
+            cpus_free = node.cpus - node.cpus_used
+            table = scores.of(node.name, free)
+            rows.append((node.name, free, *table, node.n_gpus, node.weight, position, cpus_free))
+    return View(*(map(list, zip(*rows, strict=True)) if rows else ([] for _ in View._fields)))
+
+
+class _Scores:
+    """What a snapshot says of GPUs to jobs of one class; kept, since a tick asks for the same ones again and again."""
+
+    def __init__(self, snapshot: Snapshot, sensitivity: str) -> None:
+        columns = snapshot.columns
+        self._rows, self._index = snapshot.rows, columns["index"]
+        self._slowdown, self._slowdown_a = columns[f"slowdown_{sensitivity}"], columns["slowdown_A"]
+        self._bins, self._centroids = columns[f"class_{sensitivity}"], snapshot.centroids.get(sensitivity, [])
+        self._known: dict[tuple[str, tuple[int, ...]], Table] = {}
+
+    def of(self, node: str, indexes: list[int]) -> Table:
+        """Slowdowns, levels and class-A slowdowns of these GPUs of a node."""
+        key = node, tuple(indexes)
+        if key not in self._known:
+            rows = {self._index[row]: row for row in self._rows.get(node, ())}
+            found = [rows.get(k) for k in indexes]
+            self._known[key] = (
+                [_slowdown(self._slowdown, row) for row in found],
+                [self._level(row) for row in found],
+                [_slowdown(self._slowdown_a, row) for row in found],
+            )
+        return self._known[key]
+
+    def _level(self, row: int | None) -> float:
+        number = NO_CLASS if row is None else self._bins[row]
+        return self._centroids[number] if number != NO_CLASS and number < len(self._centroids) else UNKNOWN_SLOWDOWN
+
+
+@lru_cache(6)  # all classes of the published and of the corrected scores
+def _scores(snapshot: Snapshot, sensitivity: str) -> _Scores:
+    return _Scores(snapshot, sensitivity)
+
+
+def _slowdown(column: Column, row: int | None) -> float:
+    value = UNKNOWN_SLOWDOWN if row is None else float(column[row])
+    return UNKNOWN_SLOWDOWN if isnan(value) else value

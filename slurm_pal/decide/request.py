@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: MIT
+"""What a job asks for, as far as it bears on the choice of GPUs: from sbatch's options, by their long names.
+
+What we cannot map without guessing is left to Slurm, with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.hostlist import expand
+from slurm_pal.base.jobs import GpuShape
+from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.numbers import digits
+from slurm_pal.slurm.parse import seconds
+
+
+class Request(NamedTuple):
+    """One submission. `leave` says why the choice of nodes is Slurm's; "" when we may choose."""
+
+    leave: str = ""
+    shape: GpuShape | None = None  # for `nodes_min` nodes where the user gave a range
+    nodes_min: int = 1
+    nodes_max: int | None = None  # None: open, Slurm takes what it needs
+    nodes_stated: bool = False  # --nodes is the user's own
+    tasks: int = 1
+    tasks_per_node: int | None = None
+    cpus_per_task: int = 1
+    cpus_per_gpu: int = 0
+    min_cpus: int = 0
+    mem_per_node_mib: int | None = None  # 0: all of a node's memory
+    mem_per_cpu_mib: int = 0
+    mem_per_gpu_mib: int = 0
+    req_nodes: tuple[str, ...] = ()
+    exc_nodes: tuple[str, ...] = ()
+    constraint: str = ""
+    partitions: tuple[str, ...] = ()
+    reservation: str = ""
+    time_limit_s: int | None = None
+    comment: str = ""
+    parsable: bool = False
+    asks_gpus: bool = False  # False with a shape: --exclusive, given the GPUs of its nodes unasked
+    soft_only: str = ""  # why no hard node list may be used; "" when it may
+
+
+_LEAVE: dict[str, str] = {
+    "clusters": "--clusters: another cluster may take the job",
+    "cluster-constraint": "--cluster-constraint: another cluster may take the job",
+    "begin": "--begin: the job does not start now",
+    "dependency": "--dependency: the job does not start now",
+    "hold": "--hold: the job does not start now",
+    "bb": "burst buffers are staged first: the job does not start now",
+    "bbf": "burst buffers are staged first: the job does not start now",
+    "burst-buffer": "burst buffers are staged first: the job does not start now",
+    "reboot": "--reboot: the job does not start now",
+    "nodefile": "--nodefile names the nodes",
+    "switches": "--switches: Slurm weighs the network",
+    "contiguous": "--contiguous: Slurm weighs the order of nodes",
+    "spread-job": "--spread-job: Slurm spreads the job",
+    "segment": "--segment: Slurm weighs the network",
+    "gpus-per-socket": "--gpus-per-socket: which GPUs Slurm gives depends on sockets",
+    "ntasks-per-gpu": "--ntasks-per-gpu: Slurm derives the number of GPUs",
+    "tres-per-task": "--tres-per-task: Slurm derives the number of GPUs",
+    "resources": "--resources: Slurm derives the nodes",
+    "prefer": "--prefer is the user's own",
+    "batch": "--batch picks the first node by features",
+    "extra": "--extra may constrain the nodes",
+    "tmp": "--tmp: free disk is not known here",
+    "uid": "--uid: the job belongs to somebody else",
+    "external": "--external: the job runs nothing",
+}
+
+
+class Conflict(Exception):
+    """The request cannot be mapped; the text is the reason to leave the choice to Slurm."""
+
+
+def read(opts: Mapping[str, str]) -> Request:
+    """The request that these options make, name -> value. Never raises: doubts end in `leave`."""
+    try:
+        return _read(opts)
+    except (Conflict, UsageError) as reason:
+        return Request(leave=str(reason))
+
+
+def _read(opts: Mapping[str, str]) -> Request:
+    for name, reason in _LEAVE.items():
+        if name in opts:
+            raise Conflict(reason)
+    if opts.get("distribution", "").startswith("arbitrary"):
+        raise Conflict("--distribution=arbitrary: the user lays the tasks out")
+    low, high = _node_range(opts.get("nodes"))
+    tasks = _number(opts, "ntasks", 0)
+    per_node_tasks = _number(opts, "ntasks-per-node", 0) or None
+    if high is not None and per_node_tasks and tasks > high * per_node_tasks:
+        raise Conflict(f"{tasks} tasks do not fit on {high} nodes with {per_node_tasks} tasks each")
+    if high is None and tasks and per_node_tasks:
+        low = high = -(-tasks // per_node_tasks)
+    tasks = tasks or low * (per_node_tasks or 1)
+    shape, low, high = _shape(opts, low, high, tasks, per_node_tasks)
+    request = Request(
+        shape=shape,
+        nodes_min=low,
+        nodes_max=high,
+        nodes_stated="nodes" in opts,
+        tasks=max(tasks, low),
+        tasks_per_node=per_node_tasks,
+        cpus_per_task=0 if "overcommit" in opts else _number(opts, "cpus-per-task", 1),
+        cpus_per_gpu=_number(opts, "cpus-per-gpu", 0),
+        min_cpus=_number(opts, "mincpus", 0),
+        mem_per_node_mib=_mebibytes(opts, "mem") if "mem" in opts else None,
+        mem_per_cpu_mib=_mebibytes(opts, "mem-per-cpu"),
+        mem_per_gpu_mib=_mebibytes(opts, "mem-per-gpu"),
+        req_nodes=_hosts(opts, "nodelist"),
+        exc_nodes=_hosts(opts, "exclude"),
+        constraint=opts.get("constraint", ""),
+        partitions=tuple(filter(None, opts.get("partition", "").split(","))),
+        reservation=opts.get("reservation", ""),
+        time_limit_s=seconds(opts["time"]) if "time" in opts else None,
+        comment=opts.get("comment", ""),
+        parsable="parsable" in opts,
+        asks_gpus="gpu" in opts.get("gres", "") or any(n in opts for n in ("gpus", "gpus-per-node", "gpus-per-task")),
+        soft_only=_soft_only(opts),
+    )
+    if request.req_nodes and shape is not None:
+        _check_own_list(request, shape)
+    return request
+
+
+def _soft_only(opts: Mapping[str, str]) -> str:
+    if "array" in opts:
+        return "an array has one node list for all its tasks"
+    if "quiet" in opts:
+        return "with --quiet sbatch does not tell the job id, so nobody could take a node list back"
+    return ""
+
+
+def _check_own_list(request: Request, shape: GpuShape) -> None:
+    if request.nodes_max is not None and len(request.req_nodes) >= request.nodes_max:
+        raise Conflict("the user's own --nodelist names all nodes")
+    if shape.per_node is None or request.nodes_max != request.nodes_min:
+        raise Conflict("--nodelist names a part of the nodes, and their number is open")
+
+
+def _shape(
+    opts: Mapping[str, str], low: int, high: int | None, tasks: int, per_node_tasks: int | None
+) -> tuple[GpuShape | None, int, int | None]:
+    """The GPU shape for the least number of nodes, that number, and the largest (None: open)."""
+    kind_n, per_node = _gpus(opts.get("gres", ""), "--gres", gres=True)
+    kind_m, per_node_2 = _gpus(opts.get("gpus-per-node", ""), "--gpus-per-node")
+    kind_t, total = _gpus(opts.get("gpus", ""), "--gpus")
+    kind_k, per_task = _gpus(opts.get("gpus-per-task", ""), "--gpus-per-task")
+    kinds = {kind for kind in (kind_n, kind_m, kind_t, kind_k) if kind}
+    if len(kinds) > 1:
+        raise Conflict(f"GPU types {', '.join(sorted(kinds))} are asked for together")
+    if per_node and per_node_2 and per_node != per_node_2:
+        raise Conflict("--gres and --gpus-per-node ask for different numbers of GPUs")
+    per_node = per_node or per_node_2
+    whole = _exclusive(opts)
+    if per_task and not total:
+        total = per_task * tasks
+        if per_node_tasks and high is not None:
+            per_node, total = per_task * per_node_tasks, 0
+    if per_node and total:
+        if total % per_node:
+            raise Conflict(f"{total} GPUs cannot be {per_node} on each node")
+        low = high = total // per_node
+    if not per_node and not total:
+        if not whole:
+            return None, low, high
+        per_node = 1  # the job is given every GPU of its nodes, whether it asks or not
+    kind = next(iter(kinds), "")
+    if per_node:
+        shape = GpuShape(per_node * low, low, per_node, kind, whole)
+        return shape, low, high if high is not None or tasks > 1 else low
+    return GpuShape(total, low if high is not None else None, None, kind, whole), low, high
+
+
+def _exclusive(opts: Mapping[str, str]) -> bool:
+    if opts.get("exclusive", "") in ("user", "mcs", "topo"):
+        raise Conflict(f"--exclusive={opts['exclusive']}: Slurm decides who shares a node")
+    return "exclusive" in opts
+
+
+def _gpus(text: str, option: str, gres: bool = False) -> tuple[str, int]:
+    """(type, number) of a GPU request; ("", 0) when there is none."""
+    kind, number, seen = "", 0, 0
+    for part in filter(None, text.split(",")):
+        words = re.split(r"[:=/]", part.removeprefix("gres:").removeprefix("gres/"))
+        if gres and words[0] == "none":
+            continue
+        if gres and words[0] != "gpu":
+            raise Conflict(f"{option}={text}: how much of {words[0]} is free is not known here")
+        words = words[1:] if gres else words
+        count = digits(words[-1]) if words else None
+        words = words if count is None else words[:-1]
+        seen += 1
+        if seen > 1 or len(words) > 1:
+            raise Conflict(f"{option}={text}: several GPU types at once")
+        kind, number = (words[0] if words else ""), 1 if count is None else count
+    return kind, number
+
+
+def _node_range(text: str | None) -> tuple[int, int | None]:
+    if not text:
+        return 1, None
+    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
+    if not match or int(match[1]) < 1 or (match[2] and int(match[2]) < int(match[1])):
+        raise Conflict(f"--nodes={text} is not one number or a range")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _number(opts: Mapping[str, str], name: str, default: int) -> int:
+    text = opts.get(name, "")
+    if not text:
+        return default
+    number = digits(text)
+    if number is None:
+        raise Conflict(f"--{name}={text} is not a number")
+    return number
+
+
+def _mebibytes(opts: Mapping[str, str], name: str) -> int:
+    """sbatch(1): megabytes unless a suffix K, M, G or T says otherwise."""
+    text = opts.get(name, "")
+    match = re.fullmatch(r"([0-9]{1,15})([KMGTkmgt]?)[Bb]?", text)
+    if text and not match:
+        raise Conflict(f"--{name}={text} is not an amount of memory")
+    if not match:
+        return 0
+    return -(-int(match[1]) * {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}[match[2].upper() or "M"] // 1024)
+
+
+def _hosts(opts: Mapping[str, str], name: str) -> tuple[str, ...]:
+    text = opts.get(name, "")
+    if "/" in text:
+        raise Conflict(f"--{name}={text} is a file of node names")
+    return expand(text)

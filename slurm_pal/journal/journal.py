@@ -1,0 +1,574 @@
+# SPDX-License-Identifier: MIT
+"""The journal: what the tick has begun, so that a killed tick is finished or undone by the next one.
+
+One SQLite file with one writer, on the controller's local disk. A step of a move is on disk before
+it is taken. Nothing is ordered by time: a clock may jump. Mode 0600, since it tells whose job is
+moved where, and since a reader that stops in the middle of reading would hold the writer up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.files import slurm_user_uid
+from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.store.database import (
+    BUSY_TIMEOUT_S,
+    Opened,
+    Schema,
+    check_not_empty,
+    create,
+    make_directory,
+    migrate,
+    said,
+    writer_lock,
+)
+
+APPLICATION_ID = 0x70616C32  # "pal2"
+KEPT_S = 90 * 86400.0
+"""Closed moves, ended leases and observations are forgotten after this time."""
+MOST_ENDED = 200_000
+"""Of the ended leases only so many: a busy queue may have several a tick, and that for 90 days."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        # AUTOINCREMENT everywhere: the number of a forgotten row is never given again.
+        """CREATE TABLE moves (
+            move_id INTEGER PRIMARY KEY AUTOINCREMENT,
+            job_id INTEGER NOT NULL,
+            user TEXT NOT NULL,
+            made_s REAL NOT NULL,
+            restarts INTEGER NOT NULL,
+            source TEXT NOT NULL,
+            target TEXT NOT NULL,   -- JSON list of node names
+            target_gpus TEXT NOT NULL,
+            own_req TEXT NOT NULL,
+            before REAL NOT NULL,
+            after REAL NOT NULL,
+            gain_s REAL NOT NULL,
+            cost_s REAL NOT NULL,
+            checkpoint INTEGER NOT NULL,
+            ack TEXT NOT NULL,
+            step TEXT NOT NULL,
+            step_s REAL NOT NULL,
+            outcome TEXT NOT NULL,  -- "" while open
+            detail TEXT NOT NULL,
+            ended_s REAL NOT NULL,
+            observed REAL
+        )""",
+        "CREATE UNIQUE INDEX one_open_move ON moves (job_id) WHERE outcome = ''",
+        "CREATE INDEX moves_by_job ON moves (job_id)",
+        """CREATE TABLE steps (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            move_id INTEGER NOT NULL,
+            step TEXT NOT NULL,
+            at_s REAL NOT NULL
+        )""",
+        "CREATE INDEX steps_by_move ON steps (move_id)",
+        """CREATE TABLE leases (
+            job_id INTEGER PRIMARY KEY,
+            kind TEXT NOT NULL,
+            ours TEXT NOT NULL,
+            own TEXT NOT NULL,
+            made_s REAL NOT NULL,
+            until_s REAL NOT NULL,
+            restarts INTEGER NOT NULL,
+            reason TEXT NOT NULL
+        )""",
+        """CREATE TABLE ended_leases (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            job_id INTEGER NOT NULL,
+            kind TEXT NOT NULL,
+            ours TEXT NOT NULL,
+            own TEXT NOT NULL,
+            made_s REAL NOT NULL,
+            until_s REAL NOT NULL,
+            restarts INTEGER NOT NULL,
+            reason TEXT NOT NULL,
+            why TEXT NOT NULL,
+            ended_s REAL NOT NULL
+        )""",
+        "CREATE INDEX ended_leases_by_job ON ended_leases (job_id)",
+        """CREATE TABLE observations (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            key TEXT NOT NULL,
+            job_id INTEGER NOT NULL,
+            restarts INTEGER NOT NULL,
+            sensitivity TEXT NOT NULL,
+            gpus TEXT NOT NULL,     -- JSON list of [node, index]
+            predicted REAL NOT NULL,
+            step_s REAL NOT NULL,
+            at_s REAL NOT NULL,
+            UNIQUE (job_id, restarts)
+        )""",
+        "CREATE TABLE samples (job_id INTEGER PRIMARY KEY, restarts INTEGER NOT NULL, iteration INTEGER NOT NULL, "
+        "at_s REAL NOT NULL)",
+        "CREATE TABLE hands_off (job_id INTEGER PRIMARY KEY, why TEXT NOT NULL, at_s REAL NOT NULL)",
+        "CREATE TABLE waited (job_id INTEGER PRIMARY KEY, seconds REAL NOT NULL)",
+        "CREATE TABLE weights (node TEXT PRIMARY KEY, base INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE ticks (id INTEGER PRIMARY KEY CHECK (id = 1), at_s REAL NOT NULL)",
+    ),
+    (
+        """CREATE TABLE partitions (
+            job_id INTEGER PRIMARY KEY,
+            kind TEXT NOT NULL,
+            ours TEXT NOT NULL,
+            own TEXT NOT NULL,
+            made_s REAL NOT NULL,
+            until_s REAL NOT NULL,
+            restarts INTEGER NOT NULL,
+            reason TEXT NOT NULL
+        )""",
+        "ALTER TABLE moves ADD COLUMN partition TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE moves ADD COLUMN own_partitions TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE moves ADD COLUMN old_partitions TEXT NOT NULL DEFAULT ''",
+    ),
+)
+"""Statements that lead from one schema version to the next; the version is their number. Append only."""
+
+BREAKS = "it breaks us: "
+"""How the reason begins why a job is left alone that makes our code raise."""
+REPLACED, REFUSED = "another list takes its place", "Slurm refused: "
+"""How the ends of leases are explained whose update may not have come through, or may have nevertheless."""
+DOUBT_S = 900.0
+"""A tick takes no longer, so what was in doubt at the last one is no older than that."""
+
+REPAIR = (
+    "the next tick begins a new one; jobs that the old one left held or pinned: squeue -t PD -O JobID,Reason,ReqNodes"
+)
+
+
+class Move(NamedTuple):
+    """One move of one job."""
+
+    move_id: int  # given by `Journal.begin`
+    job_id: int
+    user: str
+    made_s: float  # Unix s, as are all `_s` that are points in time
+    restarts: int  # of the job when the move was planned
+    source: str  # GPUs it held, "n3:0,1 n4:2"
+    target: tuple[str, ...]  # nodes it is sent to
+    target_gpus: str  # GPUs expected there, same form as source
+    own_req: str  # the user's own ReqNodeList at planning, as a hostlist ("" none)
+    before: float  # believed time factor (slowdown x locality) where it was
+    after: float  # and where it goes, by the same measure
+    gain_s: float  # predicted, cost not deducted
+    cost_s: float  # predicted
+    checkpoint: bool  # signal the batch shell and wait for the acknowledgement
+    ack: str  # value of the job's pal:ack word before the signal ("" none)
+    step: str  # see steps.py
+    step_s: float  # when that step was entered
+    outcome: str = ""  # "" while open; moved, elsewhere, abandoned, ended or waiting
+    detail: str = ""
+    ended_s: float = 0.0
+    observed: float | None = None  # step time before / after, from pal progress; None unknown
+    partition: str = ""  # it is sent to; "" where its partitions stay as they are
+    own_partitions: str = ""  # the user's own list, where it is sent to a partition
+    old_partitions: str = ""  # ours from before the move, that may stand in its place ("" none)
+
+
+class Sample(NamedTuple):
+    """One look at a job's progress."""
+
+    job_id: int
+    restarts: int
+    iteration: int
+    at_s: float
+
+
+class Observation(NamedTuple):
+    """Step time of one incarnation of a job on its GPUs."""
+
+    key: str  # "user job-name gpus class": jobs that should take the same time per step
+    job_id: int
+    restarts: int
+    sensitivity: str
+    gpus: tuple[tuple[str, int], ...]  # (node, index)
+    predicted: float  # believed time factor (slowdown x locality) there
+    step_s: float  # seconds per iteration
+    at_s: float
+
+
+def _insert(table: str, fields: Iterable[str], verb: str = "INSERT") -> str:
+    names = tuple(fields)
+    return f"{verb} INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+
+
+def _table(kind: str) -> str:
+    return "partitions" if kind == PARTITION else "leases"
+
+
+_MOVE_COLUMNS = ", ".join(Move._fields)
+_NEW_MOVE = _insert("moves", Move._fields[1:])
+_NEW_STEP = _insert("steps", ("move_id", "step", "at_s"))
+_LEASE_COLUMNS = ", ".join(TickLease._fields)
+_END_LEASE = f"INSERT INTO ended_leases ({_LEASE_COLUMNS}, why, ended_s) SELECT {_LEASE_COLUMNS}, ?, ? FROM"
+_SET_SAMPLE = _insert("samples", Sample._fields, "REPLACE")
+_OBSERVATION_COLUMNS = ", ".join(Observation._fields)
+_SET_OBSERVATION = _insert("observations", Observation._fields, "REPLACE")
+_OF_THE_LIVING = ("waited", "samples", "hands_off")
+_OVERFLOW = "DELETE FROM ended_leases WHERE id <= (SELECT max(id) FROM ended_leases) - ?"
+_AGEING = (
+    "DELETE FROM steps WHERE move_id IN (SELECT move_id FROM moves WHERE outcome != '' AND ended_s < ?)",
+    "DELETE FROM moves WHERE outcome != '' AND ended_s < ?",
+    "DELETE FROM ended_leases WHERE ended_s < ?",
+    "DELETE FROM observations WHERE at_s < ?",
+)
+
+
+class Journal(Opened):
+    """An open journal. Use `open_journal`.
+
+    Each method that writes has its change on disk when it returns, whole or not at all. All
+    methods raise DataError when the file is damaged, the disk is full or the journal was opened
+    for reading, and BusyError when another program keeps the file locked for five seconds.
+    """
+
+    _file: tuple[int, int] = (0, 0)  # device and inode of what is open
+
+    def in_place(self) -> str:
+        """See that the file that is open is the one that PATH names; what was done where it is not, "" where it is.
+
+        Deleted or replaced under us it is made anew, with all that the open one holds; a file in its place is put
+        aside. Raises DataError where that cannot be done.
+        """
+        with contextlib.suppress(OSError):
+            if _identity(self.path) == self._file:
+                return ""
+        aside, what = "", "deleted"
+        if os.path.lexists(self.path):
+            aside, what = f"{self.path}.aside-{int(time.time())}", "replaced"
+            try:
+                os.rename(self.path, aside)
+            except OSError as error:
+                raise DataError(f"{self.path} was replaced under us, and cannot be moved ({error.strerror})") from None
+        make_directory(os.path.dirname(self.path) or ".", 0o755)
+        for left in (f"{self.path}-journal", f"{self.path}-wal"):  # of the other file: not to be played into ours
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(left)
+        create(self.path, _schema(), 0o600)
+        with said(self.path, REPAIR):
+            new = _connected(self.path)
+            try:
+                self._connection.backup(new)
+            except BaseException:
+                new.close()
+                raise
+        self._connection.close()
+        self._connection, self._file = new, _identity(self.path)
+        put = f", the other one is {aside}" if aside else ""
+        return f"the journal {self.path} was {what} under us: it is written anew{put}"
+
+    def close(self) -> None:
+        """Close the file and give the writer's lock back."""
+        self._connection.close()
+        super().close()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """All writes of the block in one transaction, which saves the disk a wait for each; an error undoes all.
+
+        Not for `begin`, `enter` and `finish`, which would return before they are on disk: they
+        raise RuntimeError in such a block.
+        """
+        with said(self.path, REPAIR), self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with said(self.path, REPAIR):
+            if self._connection.in_transaction:
+                yield self._connection
+            else:
+                with self._connection:
+                    yield self._connection
+
+    @contextlib.contextmanager
+    def _stepping(self) -> Iterator[sqlite3.Connection]:
+        if self._connection.in_transaction:
+            raise RuntimeError("a step of a move must be on disk at once, not with others together")
+        with self._writing() as connection:
+            yield connection
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with said(self.path, REPAIR):
+            return self._connection.execute(query, values).fetchall()
+
+    def _decoded(self, text: str) -> list[Any]:
+        try:
+            return list(json.loads(text))
+        except (ValueError, TypeError):
+            raise DataError(
+                f"{self.path} holds {text!r:.80}, which is not a JSON list: see sqlite3 {self.path}"
+            ) from None
+
+    def begin(self, move: Move) -> Move:
+        """Store a new move with its first step; returned with its `move_id`.
+
+        Raises DataError, also when the job has an open move already.
+        """
+        row = move._replace(target=json.dumps(move.target), checkpoint=int(move.checkpoint))  # type: ignore[arg-type]
+        with self._stepping() as connection:
+            if connection.execute("SELECT 1 FROM moves WHERE job_id = ? AND outcome = ''", (move.job_id,)).fetchone():
+                raise DataError(f"job {move.job_id} has an open move in {self.path}: finish that one first")
+            move_id = connection.execute(_NEW_MOVE, row[1:]).lastrowid
+            assert move_id is not None
+            connection.execute(_NEW_STEP, (move_id, move.step, move.step_s))
+        return move._replace(move_id=move_id)
+
+    def enter(self, move: Move, step: str, now_s: float) -> Move:
+        """The move is about to take `step`. Raises DataError, also when the move is not open."""
+        with self._stepping() as connection:
+            self._change_open(move, "step = ?, step_s = ?", step, now_s)
+            connection.execute(_NEW_STEP, (move.move_id, step, now_s))
+        return move._replace(step=step, step_s=now_s)
+
+    def finish(self, move: Move, outcome: str, detail: str, now_s: float) -> Move:
+        """The move is over. Raises DataError, also when it is not open."""
+        with self._stepping():
+            self._change_open(move, "outcome = ?, detail = ?, ended_s = ?", outcome, detail, now_s)
+        return move._replace(outcome=outcome, detail=detail, ended_s=now_s)
+
+    def _change_open(self, move: Move, assignments: str, *values: object) -> None:
+        statement = f"UPDATE moves SET {assignments} WHERE move_id = ? AND outcome = ''"
+        if not self._connection.execute(statement, (*values, move.move_id)).rowcount:
+            raise DataError(f"move {move.move_id} of job {move.job_id} is not open in {self.path}")
+
+    def open_moves(self) -> list[Move]:
+        """The moves that are not finished, oldest first."""
+        return self._moves("outcome = ''")
+
+    def moves(self, since_s: float = 0.0, job_id: int | None = None) -> list[Move]:
+        """Moves made at `since_s` (Unix s) or later, of one job or of all, newest last."""
+        if job_id is None:
+            return self._moves("made_s >= ?", since_s)
+        return self._moves("job_id = ? AND made_s >= ?", job_id, since_s)
+
+    def _moves(self, condition: str, *values: object) -> list[Move]:
+        rows = self._rows(f"SELECT {_MOVE_COLUMNS} FROM moves WHERE {condition} ORDER BY move_id", *values)
+        found = [Move(*row) for row in rows]
+        return [
+            move._replace(target=tuple(self._decoded(str(move.target))), checkpoint=bool(move.checkpoint))
+            for move in found
+        ]
+
+    def steps_of(self, move_id: int) -> list[tuple[str, float]]:
+        """The steps of a move in their order: (step, Unix s)."""
+        return self._rows("SELECT step, at_s FROM steps WHERE move_id = ? ORDER BY id", move_id)
+
+    def set_observed(self, move_id: int, observed: float) -> None:
+        """What a move has brought: step time before / after."""
+        with self._writing() as connection:
+            connection.execute("UPDATE moves SET observed = ? WHERE move_id = ?", (observed, move_id))
+
+    def lease(self, lease: TickLease) -> None:
+        """Store the lease of a job; it replaces the one it had of that sort, which is not counted as ended."""
+        with self._writing() as connection:
+            connection.execute(_insert(_table(lease.kind), TickLease._fields, "REPLACE"), lease)
+
+    def leases(self, kind: str = "") -> dict[int, TickLease]:
+        """Job -> its lease of nodes; or, of the kind PARTITION, of partitions."""
+        rows = self._rows(f"SELECT {_LEASE_COLUMNS} FROM {_table(kind)} ORDER BY job_id")
+        return {row[0]: TickLease(*row) for row in rows}
+
+    def end_lease(self, job_id: int, why: str, now_s: float, kind: str = "") -> None:
+        """The lease of a job is over, of nodes or of the kind PARTITION; that it has none is well."""
+        table = _table(kind)
+        with self._writing() as connection:
+            connection.execute(f"{_END_LEASE} {table} WHERE job_id = ?", (why, now_s, job_id))
+            connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))
+
+    def ended_leases(self, job_id: int | None = None, since_s: float = 0.0) -> list[tuple[TickLease, str, float]]:
+        """(lease, why it ended, when) of one job or of all, ended at `since_s` or later; the last to end is last."""
+        condition, values = "ended_s >= ?", [since_s]
+        if job_id is not None:
+            condition, values = f"{condition} AND job_id = ?", [since_s, job_id]
+        query = f"SELECT {_LEASE_COLUMNS}, why, ended_s FROM ended_leases WHERE {condition} ORDER BY id"
+        rows = self._rows(query, *values)
+        return [(TickLease(*row[:-2]), row[-2], row[-1]) for row in rows]
+
+    def last_ended(self, job_ids: Iterable[int], kind: str) -> dict[int, TickLease]:
+        """Job -> the lease of this kind that ended last; of those of these jobs that had one. One query for all."""
+        of_these = "kind = ? AND job_id IN (SELECT value FROM json_each(?))"
+        newest = f"SELECT max(id) FROM ended_leases WHERE {of_these} GROUP BY job_id"
+        query = f"SELECT {_LEASE_COLUMNS} FROM ended_leases WHERE id IN ({newest})"
+        return {row[0]: TickLease(*row) for row in self._rows(query, kind, json.dumps([*job_ids]))}
+
+    def hands_off(self, job_id: int, why: str, now_s: float) -> None:
+        """Leave this job alone for as long as it is in the queue."""
+        with self._writing() as connection:
+            connection.execute("REPLACE INTO hands_off VALUES (?, ?, ?)", (job_id, why, now_s))
+
+    def mend(self, job_id: int | None = None) -> None:
+        """A job that broke us is given another chance; None: all of them."""
+        which, values = ("", ()) if job_id is None else (" AND job_id = ?", (job_id,))
+        with self._writing() as connection:
+            connection.execute(f"DELETE FROM hands_off WHERE why LIKE '{BREAKS}%'{which}", values)
+
+    def broken(self) -> dict[int, str]:
+        """Job -> why, of those that are left alone since they break us."""
+        rows = self._rows(f"SELECT job_id, why FROM hands_off WHERE why LIKE '{BREAKS}%' ORDER BY job_id")
+        return {job_id: why.removeprefix(BREAKS) for job_id, why in rows}
+
+    def left_alone(self) -> frozenset[int]:
+        """The jobs that `hands_off` named."""
+        return frozenset(row[0] for row in self._rows("SELECT job_id FROM hands_off"))
+
+    def waited(self) -> dict[int, float]:
+        """Job -> seconds it waited because of our lists."""
+        return dict(self._rows("SELECT job_id, seconds FROM waited"))
+
+    def add_waited(self, job_id: int, seconds: float) -> None:
+        """The job waited so much longer because of our lists."""
+        statement = (
+            "INSERT INTO waited VALUES (?, ?) ON CONFLICT (job_id) DO UPDATE SET seconds = seconds + excluded.seconds"
+        )
+        with self._writing() as connection:
+            connection.execute(statement, (job_id, seconds))
+
+    def weights(self) -> dict[str, int]:
+        """Node -> the Weight it had before we changed it."""
+        return dict(self._rows("SELECT node, base FROM weights"))
+
+    def set_weight(self, node: str, base: int | None) -> None:
+        """Remember the Weight that a node had before we changed it; None forgets it."""
+        with self._writing() as connection:
+            if base is None:
+                connection.execute("DELETE FROM weights WHERE node = ?", (node,))
+            else:
+                connection.execute("REPLACE INTO weights VALUES (?, ?)", (node, base))
+
+    def samples(self) -> dict[int, Sample]:
+        """Job -> the last look at its progress."""
+        rows = self._rows(f"SELECT {', '.join(Sample._fields)} FROM samples")
+        return {row[0]: Sample(*row) for row in rows}
+
+    def add_sample(self, sample: Sample) -> None:
+        """Keep a look at a job's progress in place of the last one."""
+        with self._writing() as connection:
+            connection.execute(_SET_SAMPLE, sample)
+
+    def observe(self, seen: Observation) -> None:
+        """Keep what was seen of one incarnation of a job, in place of what was seen of it before."""
+        row = seen._replace(gpus=json.dumps(seen.gpus))  # type: ignore[arg-type]
+        with self._writing() as connection:
+            connection.execute(_SET_OBSERVATION, row)
+
+    def observations(self, since_s: float) -> list[Observation]:
+        """Observations made at `since_s` (Unix s) or later, in the order in which they came."""
+        query = f"SELECT {_OBSERVATION_COLUMNS} FROM observations WHERE at_s >= ? ORDER BY id"
+        found = [Observation(*row) for row in self._rows(query, since_s)]
+        return [seen._replace(gpus=tuple((n, i) for n, i in self._decoded(str(seen.gpus)))) for seen in found]
+
+    def last_tick_s(self) -> float:
+        """When the last tick was (Unix s); 0 before the first."""
+        rows = self._rows("SELECT at_s FROM ticks")
+        return float(rows[0][0]) if rows else 0.0
+
+    def ticked(self, now_s: float) -> None:
+        """A tick was at `now_s`."""
+        with self._writing() as connection:
+            connection.execute("REPLACE INTO ticks VALUES (1, ?)", (now_s,))
+
+    def forget(self, living: frozenset[int], now_s: float) -> None:
+        """Drop waits, samples and hands-off of jobs that are not in the queue (`living`), and what ended 90 days ago.
+
+        Open moves and leases in force stay, whatever their age.
+        """
+        with self._writing() as connection:
+            for table in _OF_THE_LIVING:
+                known = {row[0] for row in connection.execute(f"SELECT job_id FROM {table}")}
+                gone = [(job_id,) for job_id in sorted(known - living)]
+                connection.executemany(f"DELETE FROM {table} WHERE job_id = ?", gone)
+            connection.execute(_OVERFLOW, (MOST_ENDED,))
+            for statement in _AGEING:
+                connection.execute(statement, (now_s - KEPT_S,))
+
+
+def open_journal(path: str, write: bool = True) -> Journal:
+    """Open the journal at `path`; with `write` create or migrate it (0600) and hold the writer's lock.
+
+    Reading takes no lock of ours and needs no writer.
+
+    Raises BusyError when another writer holds PATH.lock; DataError when the file is missing
+    (reading), damaged, not ours, from a newer schema, where others could write it, or
+    cannot be opened or created.
+    """
+    folder, powers = os.path.dirname(path) or ".", {0, slurm_user_uid()}
+    with contextlib.ExitStack() as stack:
+        if write:
+            make_directory(folder, 0o755 if os.geteuid() in powers else 0o700)
+        elif not os.path.exists(path):
+            raise DataError(f"no journal at {path}: pal-rebalance has not acted yet")
+        _check_trust(folder, path, powers)
+        if write:
+            stack.enter_context(writer_lock(path, "another pal-rebalance"))
+            create(path, _schema(), 0o600)
+            with contextlib.suppress(PermissionError):  # not ours, yet writable: leave its mode
+                os.chmod(path, 0o600)
+        with said(path, REPAIR):
+            connection = _connected(path, write)
+            stack.callback(connection.close)
+            migrate(connection, path, _schema(), write)
+        journal = Journal(path, connection, stack.pop_all())
+        with contextlib.suppress(OSError):
+            journal._file = _identity(path)
+        return journal
+    raise AssertionError("unreachable")
+
+
+def _connected(path: str, write: bool = True) -> sqlite3.Connection:
+    # A reader, too, must be able to roll back what a killed writer left: so rw, and query_only.
+    connection = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S)
+    try:
+        connection.execute("PRAGMA journal_mode = DELETE" if write else "PRAGMA query_only = ON")
+        connection.execute("PRAGMA synchronous = EXTRA")  # FULL, and the removal of the rollback journal as well
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _identity(path: str) -> tuple[int, int]:
+    """Device and inode of a file. Raises OSError."""
+    found = os.stat(path, follow_symlinks=False)
+    return found.st_dev, found.st_ino
+
+
+def _schema() -> Schema:
+    what, renew = "a journal of slurm-pal", "pal-rebalance --once"
+    return Schema(APPLICATION_ID, len(MIGRATIONS), MIGRATIONS, what, "move it away or set paths.state_dir", renew)
+
+
+def _check_trust(folder: str, path: str, powers: set[int]) -> None:
+    """The rule of `files.open_trusted`, for the file and its directory; by name, before SQLite opens it.
+
+    The directory counts, since SQLite believes any PATH-journal that it finds there. The file is
+    not opened: to close it again would take SQLite's locks away from another connection.
+    """
+    for name, right_kind, kind in ((folder, stat.S_ISDIR, "directory"), (path, stat.S_ISREG, "regular file")):
+        try:
+            info = os.stat(name)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise DataError(f"{name} cannot be looked at ({error.strerror}): run as the owner of {path}") from None
+        if not right_kind(info.st_mode):
+            raise DataError(f"{name} is not a {kind}: move it away")
+        if info.st_mode & 0o002:
+            raise DataError(f"{name} can be written by everyone: chmod o-w {name}")
+        if right_kind is stat.S_ISREG:
+            check_not_empty(path, info.st_size, REPAIR)
+        if os.geteuid() in powers and info.st_uid not in powers:
+            rule = "root and SlurmUser keep their journal in files of their own"
+            raise DataError(f"{name} belongs to uid {info.st_uid}, but {rule}: move it away or set paths.state_dir")

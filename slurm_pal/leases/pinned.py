@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""Lists of ours that stand on pending jobs, whoever set them, and what puts the users' own back. Pure but for reading.
+
+Those of palsub and the submit filter are told by their marks on the jobs; those of the tick and of
+its moves by the journal, where a list may also stand that was about to be replaced when a tick was killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
+
+from slurm_pal.base.errors import NotNowError, SlurmError
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide.aside import fault_of
+from slurm_pal.decide.lease import KEY, PARTITION, TickLease
+from slurm_pal.decide.lease_marks import Update, in_force, judged
+from slurm_pal.decide.ownership import bears
+from slurm_pal.journal.journal import DOUBT_S, REFUSED, REPLACED, Journal, Move
+from slurm_pal.moves import steps
+from slurm_pal.slurm.client import AGAIN_S, SlurmClient
+
+
+class Remembered(NamedTuple):
+    """What a journal knows of lists: job -> leases, those in force first, and its move under way."""
+
+    leases: Mapping[int, tuple[TickLease, ...]] = {}
+    moves: Mapping[int, Move] = {}
+    marks: bool = True  # whether the marks of palsub and the filter count, too: nobody else is there to end them
+
+
+class Ended(NamedTuple):
+    """What was done."""
+
+    lists: tuple[Update, ...]  # taken back
+    trouble: tuple[str, ...]  # what stays for now, one line each
+
+
+def remembered(journal: Journal) -> Remembered:
+    """Raises DataError, BusyError."""
+    leases: dict[int, list[TickLease]] = defaultdict(list)
+    for lease in (*journal.leases().values(), *journal.leases(PARTITION).values()):
+        leases[lease.job_id].append(lease)
+    for lease, why, _ in reversed(journal.ended_leases(since_s=journal.last_tick_s() - DOUBT_S)):
+        if why.startswith((REPLACED, REFUSED)):  # the update that was to replace it may not have come through
+            leases[lease.job_id].append(lease)
+    found = {job_id: tuple(lists) for job_id, lists in leases.items()}
+    return Remembered(found, {move.job_id: move for move in journal.open_moves()})
+
+
+def due(known: Remembered, now_s: float, pass_s: float) -> Remembered:
+    """Of the leases in a journal those whose time is over."""
+    leases = {job_id: tuple(one for one in lists if now_s >= one.until_s + pass_s)
+              for job_id, lists in known.leases.items()}  # fmt: skip
+    return Remembered({job_id: lists for job_id, lists in leases.items() if lists}, {}, marks=False)
+
+
+def back(job: SlurmJob, known: Remembered, up: Set[str], now_s: float) -> dict[str, str]:
+    """Fields of one update that give a pending job its user's own lists; {} where none of ours stands."""
+    if job.state != "PENDING":
+        return {}
+    fields = in_force(job) if known.marks else {}
+    for lease in reversed(known.leases.get(job.job_id, ())):
+        if bears(job, lease) and (lease.kind != PARTITION or up >= {*lease.own.split(",")}):
+            fields[KEY[lease.kind]] = lease.own
+    move = known.moves.get(job.job_id)
+    if move is not None:
+        fields |= steps.back(move, job, None, now_s)
+        fields.pop("StartTime", None)  # Slurm's own delay ends, and a start too early would end the job for good
+    return fields
+
+
+def pinned(jobs: Iterable[SlurmJob], known: Remembered, up: Set[str], now_s: float) -> tuple[list[Update], list[str]]:
+    """The jobs with lists of ours, and one line for each job that cannot be understood: it is passed over."""
+
+    def judge(job: SlurmJob) -> Update | None:
+        fields = back(job, known, up, now_s)
+        return Update(job.job_id, fields) if fields else None
+
+    found, broken = judged(jobs, judge)
+    lines = (f"the lists of job {job.job_id} cannot be judged: {fault_of(error).line}" for job, error in broken)
+    return found, [*lines]
+
+
+def take_back(client: SlurmClient, known: Remembered, now_s: float, again_s: Sequence[float] = AGAIN_S) -> Ended:
+    """Give all pending jobs their users' own lists back, each looked at once more before.
+
+    What Slurm cannot do at the moment is tried again after each of these pauses, s.
+    Raises SlurmError when Slurm does not answer.
+    """
+    overview = client.overview(marked=True)
+    up = overview.up
+    unmarked = {*known.leases, *known.moves}.difference(job.job_id for job in overview.jobs)
+    jobs = [*overview.jobs, *client.jobs_of(sorted(unmarked)).values()]
+    wanted, trouble = pinned(jobs, known, up, now_s)
+    own = client.jobs_of([update.job_id for update in wanted])
+    wanted, more = pinned(own.values(), known, up, now_s)
+    done: list[Update] = []
+    for pause_s in (*again_s, None):  # None: no more tries
+        busy: list[Update] = []
+        for update in wanted:
+            try:
+                client.update_job(update.job_id, **update.fields)
+                done.append(update)
+            except SlurmError as error:  # it may have started just now
+                if isinstance(error, NotNowError) and pause_s is not None:
+                    busy.append(update)
+                else:
+                    more.append(f"the list of job {update.job_id} stays for now: {error}")
+        if not busy or pause_s is None:
+            break
+        time.sleep(pause_s)
+        wanted = busy
+    return Ended(tuple(done), (*trouble, *more))

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Running jobs: which to move where, whether that pays, and each move step by step."""

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: MIT
+"""Moves that are booked in one plan: what was found for each job, and whether fewer moves would do as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_pal.moves.survey import Survey, Want
+from slurm_pal.moves.worth import Limits, Movable, Planner, Slots, slots
+from slurm_pal.placement.occupancy import Occupancy
+from slurm_pal.placement.view import Placement, Rule
+
+
+class Way(NamedTuple):
+    """One way to place a running job anew."""
+
+    want: Want
+    movable: Movable
+    kept_off: tuple[int, ...]  # nodes that it shall leave: its GPUs there are slow, or it is to change its partition
+    speed: float = 1.0  # its throughput on median GPUs there over that on median ones of its own partition
+
+
+class Found(NamedTuple):
+    """Where a job would go, and what that is worth."""
+
+    way: Way
+    placed: Placement
+
+    @property
+    def job_id(self) -> int:
+        return self.way.want.job.job_id
+
+    @property
+    def gain_s(self) -> float:
+        """Expected run time saved, cost not deducted."""
+        movable = self.way.movable
+        return movable.remaining_s * (movable.factor - self.placed.product)
+
+    @property
+    def worth(self) -> float:
+        """GPU-seconds saved after the cost."""
+        return self.way.movable.shape.total * (self.gain_s - self.way.movable.cost_s)
+
+
+class Traffic(NamedTuple):
+    """Nodes (by position) that moves of earlier ticks, still under way, go to and leave."""
+
+    arriving: frozenset[int] = frozenset()
+    leaving: frozenset[int] = frozenset()
+
+
+class Bookings:
+    """The moves booked so far, by job id.
+
+    No move counts on GPUs that another one has still to give up, nor on a node where that
+    may happen first: Slurm hands out the lowest free index, so it would get other GPUs.
+    """
+
+    def __init__(self, survey: Survey, policy: str, limits: Limits, traffic: Traffic) -> None:
+        self._survey, self._margin, self._traffic = survey, limits.margin, traffic
+        self._planner = Planner(survey.occupancy, policy, limits._replace(chained=False))
+        self.moves: dict[int, Found] = {}
+
+    def best(self, ways: Sequence[Way]) -> Found | None:
+        """What is worth most to one job now, of what pays."""
+        planned = self._planned()
+        found = [one for one in (self._try(way, planned) for way in ways) if one is not None]
+        return max(found, key=lambda one: one.worth, default=None)
+
+    def in_the_way(self, found: Found) -> list[int]:
+        """Nodes where it matters to a move who comes or goes first: it had better wait for the next tick."""
+        leaving = {node for other in self.moves.values() for node, _ in other.way.movable.slots}
+        arriving = {node for other in self.moves.values() for node in other.placed.nodes}
+        traffic, here, there = self._traffic, {node for node, _ in found.way.movable.slots}, set(found.placed.nodes)
+        nodes = (leaving | traffic.leaving | traffic.arriving) & there | (arriving | traffic.arriving) & here
+        return sorted(nodes.union(node for node in arriving & there if self._order_matters(found, node)))
+
+    def _order_matters(self, found: Found, node: int) -> bool:
+        """Whether one of the jobs that come to a node would be no better off with the GPUs that others expect."""
+        coming = [found, *(other for other in self.moves.values() if node in other.placed.nodes)]
+        gpus = [k for one in coming for k in dict(slots(one.placed))[node]]
+        for one in coming:
+            movable, row = one.way.movable, self._survey.occupancy.believed(one.way.movable.rule.sensitivity)[node]
+            worst = max(one.placed.slowdown, *(row[k] for k in gpus)) * one.placed.locality
+            if movable.remaining_s * (movable.factor - worst) <= self._margin * movable.cost_s:
+                return True
+        return False
+
+    def book(self, found: Found) -> None:
+        """Count on this move."""
+        self._planner.book(found.way.movable, found.placed)
+        self.moves[found.job_id] = found
+
+    def unbook(self, job_id: int) -> Found:
+        """Do not count on it any more."""
+        self._planner.unbook(str(job_id))
+        return self.moves.pop(job_id)
+
+    def undo(self) -> None:
+        """Leave the occupancy as it was; `moves` stay to be read."""
+        self._planner.undo()
+
+    def instead(self, old: Found, lost: Found) -> Found | None:
+        """The best for a job if another one did not move: to choose anew, or to go in its place. Both unbooked."""
+        found = [one for one in (self.best([old.way]), self._in_place(old.way, lost)) if one is not None]
+        free = [one for one in found if not self.in_the_way(one)]
+        return max(free, key=lambda one: one.worth, default=None)
+
+    def _try(self, way: Way, planned: Mapping[int, tuple[int, int]]) -> Found | None:
+        barred = {*way.kept_off, *(node for node in planned if not self._survey.holds(way.want, node, planned))}
+        placed = self._planner.attempt(way.movable, barred)
+        return Found(way, placed) if placed is not None and self._is_gain(way, placed) else None
+
+    def _is_gain(self, way: Way, placed: Placement) -> bool:
+        """Whether the move pays by belief, too, where the job keeps some GPU: what was measured may be that one's."""
+        movable, held = way.movable, dict(way.movable.slots)
+        if not any(k in held.get(node, ()) for node, gpus in slots(placed) for k in gpus):
+            return True
+        believed = product(self._survey.occupancy, way.want, movable.slots, movable.rule)
+        gain_s = movable.remaining_s * (min(believed, movable.factor) - placed.product)
+        return gain_s > self._margin * movable.cost_s
+
+    def _in_place(self, way: Way, lost: Found) -> Found | None:
+        """The job on the GPUs that the other one does not take, where they may be exchanged and that pays."""
+        mine, its = way.movable, lost.way.movable
+        alike = (mine.shape, mine.rule, mine.partition) == (its.shape, its.rule, its.partition)
+        if not alike:
+            return None
+        found = Found(way, lost.placed)
+        # Not those that the other one holds and has not left.
+        lowest = all(self._lowest(node, gpus) for node, gpus in slots(lost.placed))
+        return found if lowest and found.gain_s > self._margin * mine.cost_s else None
+
+    def _lowest(self, node: int, gpus: Sequence[int]) -> bool:
+        """Whether these are the GPUs that Slurm would hand out now."""
+        return sorted(self._survey.occupancy.free_indexes(node))[: len(gpus)] == list(gpus)
+
+    def _planned(self) -> dict[int, tuple[int, int]]:
+        """Node -> CPUs and memory that booked moves take there; what they leave elsewhere is not free yet."""
+        taken: dict[int, tuple[int, int]] = {}
+        for found in self.moves.values():
+            for node in found.placed.nodes:
+                share = self._survey.more(found.way.want, node)
+                before = taken.get(node, (0, 0))
+                taken[node] = before[0] + share[0], before[1] + share[1]
+        return taken
+
+
+def product(occupancy: Occupancy, want: Want, held: Slots, rule: Rule) -> float:
+    """The believed time factor (slowdown x locality) of a job on these GPUs."""
+    table = occupancy.believed(rule.sensitivity)
+    whole = want.shape.whole_nodes
+    slowest = max(max(table[node]) if whole else max(table[node][k] for k in gpus) for node, gpus in held)
+    return slowest * (rule.locality_penalty if len(held) > 1 else 1.0)
+
+
+def thin_out(bookings: Bookings) -> dict[int, tuple[Found, int]]:
+    """Drop every move without which the others save no less: jobs shall not change places for nothing.
+
+    Only a job of the same user makes up for it: nobody's gain is taken to be given to somebody else.
+    Returns dropped job -> (its move, the job that makes up for it).
+    """
+    dropped: dict[int, tuple[Found, int]] = {}
+    again = True
+    while again:
+        again = False
+        for lost in sorted(bookings.moves.values(), key=lambda found: (found.worth, found.job_id)):
+            heir = _drop(bookings, lost.job_id)
+            if heir is not None:
+                dropped[lost.job_id], again = (lost, heir), True
+                break
+    return dropped
+
+
+def _drop(bookings: Bookings, job_id: int) -> int | None:
+    """Let this job stay if another one makes up for it; which, or None where all is as before."""
+    lost = bookings.unbook(job_id)
+    user = lost.way.want.job.user
+    for other_id in [found.job_id for found in bookings.moves.values() if found.way.want.job.user == user]:
+        old = bookings.unbook(other_id)
+        new = None if _beside(bookings, old, lost) else bookings.instead(old, lost)
+        if new is not None and new.worth >= old.worth + lost.worth:
+            bookings.book(new)
+            return other_id
+        bookings.book(old)
+    bookings.book(lost)
+    return None
+
+
+def _beside(bookings: Bookings, *gone: Found) -> bool:
+    """Whether others go to a node of these moves: without them they would be handed lower indexes than expected."""
+    nodes = {node for found in gone for node in found.placed.nodes}
+    return any(nodes.intersection(found.placed.nodes) for found in bookings.moves.values())

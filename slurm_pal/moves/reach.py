@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""How good a running job's GPUs could become at the very best, without trying it out.
+
+Nearly all running jobs are where they are best off. A bound that is cheap and never
+above what a placement would give leaves out the attempts that cannot pay, and so changes
+no decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_pal.base.jobs import GpuShape
+from slurm_pal.placement.occupancy import DRAWN_ANEW, Occupancy, kept
+from slurm_pal.placement.view import Placement, Rule
+
+Held = Sequence[tuple[int, Sequence[int]]]
+"""GPUs as (node, indexes)."""
+
+
+class Reach:
+    """Bounds on placements by one policy on one occupancy; `forget` must follow every change of it.
+
+    A rule that says node by node what it wants either takes the nodes it would take
+    anyway, or takes GPUs on a node that the job gives back.
+    """
+
+    def __init__(self, occupancy: Occupancy, policy: str) -> None:
+        self._occupancy, self._policy = occupancy, policy
+        self._bounded = kept(policy) and policy not in DRAWN_ANEW
+        self._elsewhere: dict[tuple[object, ...], Placement | None] = {}
+
+    def forget(self) -> None:
+        """The occupancy has changed."""
+        self._elsewhere.clear()
+
+    def least_product(self, shape: GpuShape, rule: Rule, partition: str, held: Held) -> float:
+        """At most the product that `Occupancy.place` would find once these GPUs are given back; 0.0 where unknown."""
+        if not self._bounded or shape.whole_nodes:
+            return 0.0
+        key = (shape, rule.sensitivity, rule.locality_penalty, rule.barred_slowdown, partition)
+        if key not in self._elsewhere:
+            self._elsewhere[key] = self._occupancy.place(self._policy, shape, rule, partition)
+        elsewhere = self._elsewhere[key]
+        if elsewhere is not None and any(node in elsewhere.nodes for node, _ in held):
+            return 0.0
+        here = min(self._here(shape.total, rule, node, indexes) for node, indexes in held)
+        return here if elsewhere is None else min(here, elsewhere.product)
+
+    def _here(self, total: int, rule: Rule, node: int, indexes: Sequence[int]) -> float:
+        """A bound for placements that use this node: for the whole job, or for a part of it, the first GPU at least."""
+        offered = self._occupancy.handed_out(rule.sensitivity, node, indexes)
+        if total == 1:
+            return offered[0]
+        spread = offered[0] * rule.locality_penalty
+        return min(spread, max(offered[:total])) if total <= len(offered) else spread

@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: MIT
+"""What to do next for one journalled move of a running job. Pure: the job as it is now decides.
+
+    planned -> [signalling] -> requeueing -> targeting -> [clearing | freeing] -> over
+
+The job is requeued, not held: Slurm itself starts it again after a delay (cred_expire + 1 s),
+whatever becomes of us. In that delay it is given its nodes, its partition where that is to be
+another one, and a start in `LATER_S` instead of a minute or two. So no job can be
+left held by us, a hold that we see is always somebody else's, and the job keeps its place in the
+queue, which a released one would lose.
+
+Each step is journalled before it is taken and can be taken twice without harm: after a crash the
+same function finishes or undoes the move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from slurm_pal.base import marks
+from slurm_pal.base.clock import CLOCK_SKEW_S
+from slurm_pal.base.hostlist import expand, fold
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.numbers import digits
+from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease_marks import in_force
+from slurm_pal.decide.offers import used_indexes
+from slurm_pal.journal.journal import Move
+from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.parse import unix_s
+from slurm_pal.slurm.states import JOB_ACTIVE, JOB_ENDED, JOB_UNKNOWN, JOB_WAITING, usable
+
+PLANNED, SIGNALLING, REQUEUEING, TARGETING = "planned", "signalling", "requeueing", "targeting"
+CLEARING, FREEING = "clearing", "freeing"
+"""The list is taken back; the delay after the requeue is ended, too."""
+SETTLED_S = 1.2
+"""So long after its end a job does not start again, whatever node it gets: it may be one that it held, just now or
+in an earlier move, or because its user changes its lists meanwhile. There slurmd compares the moment of the kill with
+that of the new credential in whole seconds; a start within the same second is refused ("Job credential revoked"),
+and slurmctld then ends the job for good (seen on 22.05 and 24.11)."""
+LATER_S, LATER = 2.0, "now+2"
+"""The start that comes with the update of the lists; slurmctld cuts it to whole seconds."""
+_FAILED, _MISSING = "its checkpoint failed", "no checkpoint after"
+_STARTED = JOB_ACTIVE - {"COMPLETING"}
+
+
+class StepLimits(NamedTuple):
+    """How long a move stays in a step, s."""
+
+    ack_limit_s: float = 120.0  # for the acknowledgement of a checkpoint
+    start_limit_s: float = 3.0  # one scheduling pass, for a start on the target
+    plan_limit_s: float = 10.0  # an older plan is not carried out
+    retry_s: float = 2.0  # an order that Slurm refuses is given anew for so long
+    settle_limit_s: float = 60.0  # after that nobody watches a job that waits without our list
+
+
+class Act(NamedTuple):
+    """The next thing to do; all of it empty: wait."""
+
+    step: str = ""  # to be journalled first; the present step: only its time, as if just entered
+    action: str = ""  # signal | requeue | update
+    fields: dict[str, str] = {}  # of the update
+    outcome: str = ""  # the move is over
+    detail: str = ""
+
+
+class _Seen(NamedTuple):
+    """A move and its job at one moment."""
+
+    move: Move
+    job: SlurmJob
+    now_s: float
+    limits: StepLimits
+    lease: TickLease | None
+
+    @property
+    def age_s(self) -> float:
+        """How long the move has been in the present step."""
+        return self.now_s - self.move.step_s
+
+    @property
+    def whose(self) -> str:
+        return _whose(self.move, self.job, self.lease)
+
+    @property
+    def back(self) -> dict[str, str]:
+        return back(self.move, self.job, self.lease, self.now_s)
+
+
+def act(move: Move, job: SlurmJob | None, now_s: float, limits: StepLimits, lease: TickLease | None = None) -> Act:
+    """What to do next. `job` is None when slurmctld no longer knows it.
+
+    `lease` is what the journal holds for this job: a list of ours from before the move.
+    """
+    if job is None or job.state in JOB_ENDED:
+        return Act(outcome="ended", detail="it is gone" if job is None else f"it is {job.state}")
+    seen = _Seen(move, job, now_s, limits, lease)
+    if now_s < move.step_s - CLOCK_SKEW_S:
+        return _set_back(seen)
+    return _STEPS.get(move.step, _requeued)(seen)
+
+
+def _set_back(seen: _Seen) -> Act:
+    """The clock was set back: nobody knows how old the step is, and the start that came with our lists is far off."""
+    move, job = seen.move, seen.job
+    ours = move.step == TARGETING and _waits(job) and not _is_held(job) and seen.whose == "ours"
+    if ours and _delayed(job, seen.now_s):
+        return Act(TARGETING, "update", _aimed(seen, 0.0))
+    return Act(step=move.step)
+
+
+def no_checkpoint(move: Move) -> bool:
+    """Whether a move was given up since its job did not make the checkpoint that it was to make."""
+    return move.outcome == "abandoned" and move.detail.startswith((_FAILED, _MISSING))
+
+
+def look_s(move: Move, now_s: float) -> float:
+    """How long after the last look the next one may come: steps that take long need no more than one a second."""
+    long = move.step in (SIGNALLING, CLEARING, FREEING) or now_s - move.step_s > 10.0
+    return 1.0 if long else 0.0
+
+
+# -- before the requeue: the job runs, and runs on ---------------------------------------------
+
+
+def _planned(seen: _Seen) -> Act:
+    why = _not_as_planned(seen)
+    if not why and seen.age_s > seen.limits.plan_limit_s:
+        why = f"the plan is {seen.age_s:.0f} s old"
+    if why:
+        return Act(outcome="abandoned", detail=why)
+    if seen.move.checkpoint:
+        return Act(SIGNALLING, "signal")
+    return Act(REQUEUEING, "requeue")
+
+
+def _signalling(seen: _Seen) -> Act:
+    said = marks.read(seen.job.comment, marks.ACK)
+    answered = said.get(marks.ACK, "") not in ("", seen.move.ack)
+    why = _not_as_planned(seen)
+    if not why and answered and said.get("failed"):
+        why = _FAILED
+    if not why and seen.age_s > seen.limits.ack_limit_s:  # an old checkpoint is no better than none
+        why = f"{_MISSING} {seen.limits.ack_limit_s:g} s"
+    if why:
+        return Act(outcome="abandoned", detail=why)
+    return Act(REQUEUEING, "requeue") if answered else Act()
+
+
+def _not_as_planned(seen: _Seen) -> str:
+    if seen.job.restarts != seen.move.restarts:
+        return "somebody else has requeued it"
+    return "" if seen.job.state == "RUNNING" else f"it is {seen.job.state}"
+
+
+def _requeueing(seen: _Seen) -> Act:
+    if seen.job.restarts > seen.move.restarts:
+        return _requeued(seen)
+    if seen.job.state == "COMPLETING":  # it ends on its own
+        return Act()
+    if seen.age_s > seen.limits.retry_s:
+        return Act(outcome="abandoned", detail="it was not requeued")
+    return Act(action="requeue")
+
+
+# -- after it ----------------------------------------------------------------------------------
+
+
+def _requeued(seen: _Seen) -> Act:
+    move, job = seen.move, seen.job
+    if job.state in _STARTED:
+        there = set(job.nodes) == set(move.target)
+        return Act(outcome="moved" if there else "elsewhere", detail="" if there else f"it runs on {fold(job.nodes)}")
+    if _waits(job):
+        return _held(seen) if _is_held(job) else _WAITING.get(move.step, _clearing)(seen)
+    if job.state == JOB_UNKNOWN and seen.age_s > seen.limits.settle_limit_s:
+        return Act(outcome="waiting", detail="its state cannot be read")
+    return Act()  # the run that was stopped has not ended: KillWait, epilogs
+
+
+def _held(seen: _Seen) -> Act:
+    """Somebody has put a hold on it meanwhile: that stays, and our list goes."""
+    if not seen.back or seen.age_s > seen.limits.settle_limit_s:
+        return Act(outcome="waiting", detail=f"somebody holds it: {seen.job.reason}")
+    return _cleared(seen)
+
+
+def _aim(seen: _Seen) -> Act:
+    """It is pending, in its delay: give it its nodes."""
+    return _cleared(seen) if seen.whose == "other" or _may_start(seen) else Act(TARGETING, "update", _aimed(seen, 0.0))
+
+
+def _may_start(seen: _Seen) -> bool:
+    """Whether it could be running by the time it is told: perhaps on more nodes than the target has.
+
+    A list of fewer nodes than a running job has makes Slurm give the others up (seen on
+    22.05; scontrol(1), NodeList).
+    """
+    one_gpu = seen.move.source.partition(":")[2].isdigit()
+    return not one_gpu and not _delayed(seen.job, seen.now_s)
+
+
+def _aimed(seen: _Seen, age_s: float) -> dict[str, str]:
+    """The update that sends it there; `age_s` after it was seen to have ended."""
+    fields = {"ReqNodeList": _ours(seen.move)}
+    if seen.move.partition:
+        fields["Partition"] = seen.move.partition
+    fields["StartTime"] = "now" if age_s >= SETTLED_S else LATER
+    own = in_force(seen.job).get("ExcNodeList")
+    if seen.lease is not None and _still_excluded(seen.job, seen.lease):
+        own = seen.lease.own
+    return fields if own is None else fields | {"ExcNodeList": own}
+
+
+def _targeted(seen: _Seen) -> Act:
+    if seen.age_s > seen.limits.start_limit_s + LATER_S or seen.whose == "other":
+        return _cleared(seen)
+    # The update may not have been given, or slurmctld was away or busy with the job.
+    same = not seen.move.partition and _names(seen.move.own_req) == _names(_ours(seen.move))
+    nothing_to_see = same and not _delayed(seen.job, seen.now_s)
+    if nothing_to_see or seen.whose == "ours" or _may_start(seen):
+        return Act()
+    return Act(action="update", fields=_aimed(seen, seen.age_s))
+
+
+def _cleared(seen: _Seen) -> Act:
+    fields = dict(seen.back)
+    step = FREEING if fields.pop("StartTime", "") else CLEARING  # where it starts is open now: see SETTLED_S
+    return Act(step, "update" if fields else "", fields)
+
+
+def _clearing(seen: _Seen) -> Act:
+    fields = dict(seen.back)
+    if seen.move.step != FREEING or not SETTLED_S <= seen.age_s <= SETTLED_S + seen.limits.retry_s:
+        fields.pop("StartTime", None)  # too early, or a time that its user has set since
+    if seen.age_s > seen.limits.settle_limit_s:
+        detail = "its own lists could not be put back yet" if fields else f"it waits: {seen.job.reason}"
+        return Act(outcome="waiting", detail=detail)
+    return Act(action="update" if fields else "", fields=fields)
+
+
+_STEPS: dict[str, Callable[[_Seen], Act]] = {
+    PLANNED: _planned,
+    SIGNALLING: _signalling,
+    REQUEUEING: _requeueing,
+}
+_WAITING: dict[str, Callable[[_Seen], Act]] = {REQUEUEING: _aim, TARGETING: _targeted}
+
+
+# -- lists -------------------------------------------------------------------------------------
+
+
+def back(move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float) -> dict[str, str]:
+    """What frees a requeued, pending job of what the move did to it: for one update; {} when there is nothing.
+
+    The user's own lists, of nodes and of partitions, come back, also in the place of those that we set
+    before the move, and the delay after the requeue ends. A list that somebody else has set since stays.
+    """
+    if job is None or not _waits(job) or job.restarts <= move.restarts:
+        return {}
+    whose = {"ReqNodeList": _whose_nodes(move, job, lease), "Partition": _whose_partitions(move, job)}
+    own = {"ReqNodeList": move.own_req, "Partition": move.own_partitions}
+    fields = {key: own[key] for key, whom in whose.items() if whom in ("ours", "old")}
+    if "ours" not in whose.values() and _delayed(job, now_s):  # ours came with its own start: a delay is not ours
+        fields["StartTime"] = "now"
+    return fields
+
+
+def lease_after(move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float) -> TickLease | None:
+    """What the journal must hold for a job when its move is over, so that no list of ours is forgotten.
+
+    While a job runs Slurm does not let its list be changed; the tick takes it back when the job
+    is pending again.
+    """
+    if job is None or job.state in JOB_ENDED:
+        return None
+    whose = _whose_nodes(move, job, lease)
+    if whose == "ours":
+        reason = f"it was moved to {fold(move.target)}"
+        return TickLease(job.job_id, "move", _ours(move), move.own_req, now_s, now_s, job.restarts, reason)
+    if lease is not None and (_still_excluded(job, lease) or (whose == "old" and lease.kind != "exclude")):
+        return lease
+    return None
+
+
+def partitions_after(move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float) -> TickLease | None:
+    """The same of a list of partitions; `lease` is what the journal holds of it now.
+
+    A running job shows the partition where it runs, and not its list. In doubt ours is remembered: when the
+    job is pending again it is seen whose its list is.
+    """
+    if not move.partition:
+        return lease
+    if job is None or job.state in JOB_ENDED:
+        return None
+    if _whose_partitions(move, job) == "ours":
+        reason, ours = f"it was moved to {move.partition}", move.partition
+        return TickLease(job.job_id, PARTITION, ours, move.own_partitions, now_s, now_s, job.restarts, reason)
+    return lease if not _waits(job) or _whose_partitions(move, job) == "old" else None
+
+
+def _ours(move: Move) -> str:
+    """The list that is set: the target, and what the user himself requires."""
+    return fold(tuple(dict.fromkeys((*expand(move.own_req), *move.target))))
+
+
+def _whose(move: Move, job: SlurmJob, lease: TickLease | None) -> str:
+    """Whose the lists of a pending job are together: "ours" only where all that the move sets is in force.
+
+    Slurm takes all of an update or nothing, so nodes of ours without our partition are somebody's doing.
+    """
+    nodes, partitions = _whose_nodes(move, job, lease), _whose_partitions(move, job)
+    if not move.partition or nodes == "other":
+        return nodes
+    if partitions == "ours":
+        return "ours" if _names(move.own_req) == _names(_ours(move)) else nodes
+    return "other" if "other" in (nodes, partitions) or nodes == "ours" else nodes
+
+
+def _whose_partitions(move: Move, job: SlurmJob) -> str:
+    """The same of the partitions of a pending job; "own" where the move leaves them as they are."""
+    present = frozenset(job.partition.split(","))
+    if not move.partition or present == frozenset(move.own_partitions.split(",")):
+        return "own"
+    if present == {move.partition}:
+        return "ours"
+    return "old" if present == frozenset(move.old_partitions.split(",")) else "other"
+
+
+def _whose_nodes(move: Move, job: SlurmJob, lease: TickLease | None) -> str:
+    """Whose the required nodes of a job are: "own" of its user, "ours", "old" (ours from before) or an "other"'s."""
+    present = frozenset(job.req_nodes)
+    if present == _names(move.own_req):
+        return "own"
+    if present == _names(_ours(move)):
+        return "ours"
+    before = lease is not None and lease.kind != "exclude" and present == _names(lease.ours)
+    return "old" if before or "ReqNodeList" in in_force(job) else "other"
+
+
+def _still_excluded(job: SlurmJob, lease: TickLease) -> bool:
+    return lease.kind == "exclude" and bool(job.exc_nodes) and frozenset(job.exc_nodes) == _names(lease.ours)
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(expand(text))
+
+
+def _is_held(job: SlurmJob) -> bool:
+    return job.fields.get("Priority") == "0" or job.reason.startswith("JobHeld")
+
+
+def _waits(job: SlurmJob) -> bool:
+    """Whether it is in the queue, and the run that was stopped has ended: before that StartTime would be lost."""
+    return job.state in JOB_WAITING and not job.nodes
+
+
+def _delayed(job: SlurmJob, now_s: float) -> bool:
+    """Whether it waits for a time; Slurm says so in the reason only when it has looked at the job."""
+    return job.reason.startswith("BeginTime") or unix_s(job.fields.get("EligibleTime", "")) > now_s
+
+
+# -- the target --------------------------------------------------------------------------------
+
+
+def unwilling(move: Move, overview: Overview) -> str:
+    """Why the target cannot take the job any more, "" if it can: a look just before the requeue. Pure."""
+    if move.partition and not any(p.name == move.partition and p.up for p in overview.partitions):
+        return f"partition {move.partition} takes no jobs now"
+    nodes = {node.name: node for node in overview.nodes}
+    for name in move.target:
+        if name not in nodes or not usable(nodes[name].states):
+            return f"{name} takes no jobs now"
+    used = used_indexes([job for job in overview.jobs if job.job_id != move.job_id])
+    for word in move.target_gpus.split():
+        name, _, indexes = word.partition(":")
+        if used.get(name, set()).intersection(digits(k) for k in indexes.split(",")):
+            return f"GPUs of {name} were taken meanwhile"
+    return ""

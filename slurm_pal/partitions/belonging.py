@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: MIT
+"""How much of whose time belongs in which partition: Slurm's state and throughputs into an allocation policy. Pure.
+
+Columns are partition x {packed, spread} x variability class (allocation/columns.py), so a job that
+suffers from slow GPUs or from the network is given another partition than one that does not.
+Rows are the jobs that wait with several partitions, and the running ones, whosever they are: what
+they hold comes free one day, and who it then belongs to is the question.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from slurm_pal.allocation import columns
+from slurm_pal.allocation.problem import Allocation, Problem
+from slurm_pal.base.cluster import Node
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, SlurmJob
+from slurm_pal.decide.candidates import RESERVED
+from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.parse import value
+from slurm_pal.slurm.states import usable
+from slurm_pal.store.snapshot import NO_CLASS, Snapshot
+
+MOST_TOGETHER = 6
+"""Of more partitions with nodes in common only all together have a bound: the sets of n are 2^n."""
+
+
+class Sharer(NamedTuple):
+    """One job that takes part."""
+
+    job: SlurmJob
+    speed: Mapping[str, float]  # partition -> steps/s, or in a unit of its own; those where it could run
+    gpus: int
+    sensitivity: str
+    run_s: float  # still to come, in the slowest of its partitions
+
+
+class Field(NamedTuple):
+    """The partitions that are shared."""
+
+    site: columns.Columns
+    overlaps: tuple[tuple[frozenset[str], float], ...]  # partitions with nodes in common, and the GPUs of all of them
+
+
+def field(overview: Overview, snapshot: Snapshot, names: Sequence[str], taking_part: frozenset[int]) -> Field | None:
+    """The partitions of these names that are up and have GPUs; None where none has.
+
+    What jobs hold that do not take part is left out, and so are nodes that are reserved now.
+    """
+    open_nodes = (node for node in overview.nodes if usable(node.states) and not node.states & RESERVED)
+    nodes = {node.name: node for node in open_nodes if node.n_gpus}
+    held = Counter(
+        (name, k)
+        for job in overview.jobs
+        if job.job_id not in taking_part
+        for name, indexes in job.gpus.items()
+        for k in indexes
+    )
+    found, inside = [], {}
+    for partition in overview.partitions:
+        mine = [nodes[name] for name in partition.nodes if name in nodes]
+        if partition.name in names and partition.up and mine:
+            made = _partition(partition.name, mine, snapshot, held)
+            if made is not None:
+                found.append(made)
+                inside[partition.name] = mine
+    return Field(columns.columns(found), _overlaps(inside, held)) if found else None
+
+
+def _partition(
+    name: str, nodes: Sequence[Node], snapshot: Snapshot, held: Counter[tuple[str, int]]
+) -> columns.Partition | None:
+    """Its GPUs by class A's variability classes; a GPU that nobody has measured counts as the median one."""
+    levels = max(1, len(snapshot.centroids.get("A", [])))
+    counts = np.zeros((len(nodes), levels), dtype=np.int64)
+    seen: dict[str, list[list[float]]] = {c: [[] for _ in range(levels)] for c in SENSITIVITY_CLASSES}
+    for row, node in enumerate(nodes):
+        for k in range(node.n_gpus):
+            if held[node.name, k]:
+                continue
+            at, known = snapshot.row(node.name, k), None
+            if at is not None and snapshot.columns["class_A"][at] != NO_CLASS:
+                known = min(levels - 1, int(snapshot.columns["class_A"][at]))
+            level = _middle(snapshot) if known is None else known
+            counts[row, level] += 1
+            for c in SENSITIVITY_CLASSES:
+                seen[c][level].append(snapshot.slowdown(c, node.name, k) or 1.0)
+    if not counts.sum():
+        return None
+    slowdown = {c: _levels(of) for c, of in seen.items()}
+    return columns.Partition(name, counts.tolist(), slowdown)
+
+
+def _middle(snapshot: Snapshot) -> int:
+    """The class of a median GPU."""
+    centroids = snapshot.centroids.get("A", [])
+    return min(range(len(centroids)), key=lambda k: abs(centroids[k] - 1.0), default=0)
+
+
+def _levels(seen: Sequence[Sequence[float]]) -> list[float]:
+    """Mean slowdown of each class; one that has no GPU here is as the class before it."""
+    found: list[float] = []
+    for values in seen:
+        found.append(sum(values) / len(values) if values else (found[-1] if found else 1.0))
+    return found
+
+
+def _overlaps(
+    inside: Mapping[str, Sequence[Node]], held: Counter[tuple[str, int]]
+) -> tuple[tuple[frozenset[str], float], ...]:
+    """Partitions that have nodes in common, and how many GPUs they have together."""
+    owners: dict[str, set[str]] = defaultdict(set)
+    free: dict[str, int] = {}
+    for name, nodes in inside.items():
+        for node in nodes:
+            owners[node.name].add(name)
+            free[node.name] = sum(not held[node.name, k] for k in range(node.n_gpus))
+    cells: Counter[frozenset[str]] = Counter()
+    for node_name, names in owners.items():
+        cells[frozenset(names)] += free[node_name]
+    groups: list[frozenset[str]] = []
+    for cell in cells:
+        groups = [*(g for g in groups if not g & cell), cell.union(*(g for g in groups if g & cell))]
+    return tuple(row for group in groups if len(group) > 1 for row in _bounds(group, cells))
+
+
+def _bounds(group: frozenset[str], cells: Mapping[frozenset[str], int]) -> list[tuple[frozenset[str], float]]:
+    """What keeps the shares of partitions within GPUs that several of them have; `cells`: partitions of a node -> GPUs.
+
+    By Hall's condition every set of the partitions needs a bound; only those are told that others do not contain.
+    """
+
+    def gpus(names: frozenset[str]) -> int:
+        return sum(count for cell, count in cells.items() if cell & names)
+
+    found: dict[frozenset[str], int] = {}
+    for size in range(len(group), 1, -1) if len(group) <= MOST_TOGETHER else (len(group),):
+        for names in map(frozenset, combinations(sorted(group), size)):
+            bound = gpus(names)
+            wider = any(names < other and found[other] <= bound for other in found)
+            if not wider and all(gpus(names - {one}) + gpus(frozenset({one})) > bound for one in names):
+                found[names] = bound
+    return [(names, float(bound)) for names, bound in found.items()]
+
+
+def problem_of(where: Field, sharers: Sequence[Sharer], locality_penalty: float, now_s: float) -> Problem:
+    """The jobs as an allocation problem. Remaining work is counted in the unit of each job's own throughputs.
+
+    Where a job runs does not count: who belongs where is the question, and what a move costs is for `planning`.
+    """
+    site = where.site
+    speed = np.array([[one.speed.get(p.name, 0.0) for p in site.partitions] for one in sharers])
+    slowest = np.where(speed > 0, speed, np.inf).min(axis=1, initial=np.inf)
+    slowest = np.where(np.isfinite(slowest), slowest, 0.0)
+    accounts = {name: k for k, name in enumerate(dict.fromkeys(_account(one.job) for one in sharers))}
+    jobs = columns.Jobs(
+        throughput=speed,
+        spread=np.full(len(sharers), 1.0 / locality_penalty),
+        sensitivity=[one.sensitivity if one.sensitivity in SENSITIVITY_CLASSES else "A" for one in sharers],
+        scale=np.array([float(one.gpus) for one in sharers]),
+    )
+    made = columns.problem(
+        site,
+        jobs,
+        remaining=slowest * np.array([one.run_s for one in sharers]),
+        age_s=np.array([max(0.0, now_s - one.job.submit_s) for one in sharers]),
+        entity=np.array([accounts[_account(one.job)] for one in sharers]),
+        entity_weight=np.ones(max(1, len(accounts))),
+    )
+    uses = [[float(column.partition in names) for column in site.names] for names, _ in where.overlaps]
+    if not uses:
+        return made
+    return made._replace(
+        uses=np.vstack([made.uses, uses]), capacity=np.append(made.capacity, [gpus for _, gpus in where.overlaps])
+    )
+
+
+def _account(job: SlurmJob) -> str:
+    return value(job.fields, "Account") or job.user
+
+
+def by_partition(where: Field, found: Allocation, rows: Iterable[int]) -> list[dict[str, float]]:
+    """Share of time in each partition, of the jobs of these rows."""
+    answers = []
+    for row in rows:
+        shares: dict[str, float] = defaultdict(float)
+        for column, share in zip(where.site.names, found.shares[row].tolist(), strict=True):
+            shares[column.partition] += share
+        for pair in found.pairs:
+            if row in (pair.first, pair.second):
+                for column, share in zip(where.site.names, pair.shares.tolist(), strict=True):
+                    shares[column.partition] += share
+        answers.append(dict(shares))
+    return answers

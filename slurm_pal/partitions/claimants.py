@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: MIT
+"""Who takes part in sharing out partitions: jobs as Slurm shows them, with their throughputs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_pal.allocation import throughputs
+from slurm_pal.base.cluster import Node
+from slurm_pal.base.jobs import GpuShape, SlurmJob
+from slurm_pal.decide.candidates import RESERVED, startable
+from slurm_pal.decide.constraint import compile_constraint
+from slurm_pal.decide.facts import Terms, facts_of
+from slurm_pal.decide.job_request import request_of
+from slurm_pal.decide.lease import TickLease
+from slurm_pal.decide.offers import FOR_NODES
+from slurm_pal.decide.request import Request
+from slurm_pal.moves.planning import Running
+from slurm_pal.moves.worth import expected_left_s, stated_limit_s
+from slurm_pal.partitions.belonging import Sharer
+from slurm_pal.partitions.history import application, types_of
+from slurm_pal.partitions.sharing import LIMITS, Claimant
+from slurm_pal.pending.retarget import Waiting
+from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.states import usable
+
+Vector = NDArray[np.float64]
+MOST_ERRORS = 2.0
+"""What a user's own jobs tell moves a throughput by so many standard errors of what is known without them at most."""
+
+
+class Known(NamedTuple):
+    """What is known of throughputs, and under which names."""
+
+    model: throughputs.Model  # its types are those of `type_of`
+    type_of: Mapping[str, str]  # partition -> type of GPUs
+    names: Mapping[str, str]  # see history.spellings
+    own: Mapping[str, throughputs.Model] = {}  # user -> the same with what their own jobs told
+
+
+class Leases(NamedTuple):
+    """Ours in force: job -> lease."""
+
+    partitions: Mapping[int, TickLease]
+    nodes: Mapping[int, TickLease]
+
+
+class Expected(NamedTuple):
+    """How long a job is expected to run, of which nobody knows the truth."""
+
+    share: float  # of its time limit
+    run_s: float  # without a time limit
+
+    def of(self, job: SlurmJob) -> float:
+        """In all, in the slowest of its partitions: its time limit must hold there, too."""
+        limit_s = stated_limit_s(job)
+        return self.share * limit_s if limit_s else self.run_s
+
+    def left_of(self, job: SlurmJob, slowest: float, now_s: float) -> float:
+        """Still to come where it runs; `slowest` is its throughput in the slowest of its partitions over that here."""
+        ran_s, limit_s = max(0.0, now_s - job.start_s), stated_limit_s(job)
+        if not limit_s:
+            return max(0.0, self.run_s * slowest - ran_s)
+        return expected_left_s(limit_s * slowest, self.share, ran_s, limit_s - ran_s, 1.0)
+
+
+def partition_types(overview: Overview, named: Iterable[str]) -> dict[str, str]:
+    """Partition -> type of GPUs: its own name where the table of throughputs has that, else its nodes' GRES type.
+
+    With GPUs of several types a partition is a type of its own.
+    """
+    known, nodes = frozenset(named), types_of(overview.nodes)
+    types = {node.name: nodes.get(node.name, "") for node in overview.nodes if node.n_gpus}
+    found: dict[str, str] = {}
+    for partition in overview.partitions:
+        kinds = {types[name] for name in partition.nodes if name in types}
+        only = kinds.pop() if len(kinds) == 1 and partition.name not in known else ""
+        found[partition.name] = only or partition.name
+    return found
+
+
+def claimants(
+    overview: Overview, waiting: Sequence[Waiting], leases: Leases, barred: Collection[int], known: Known,
+    expected: Expected,
+) -> list[Claimant]:  # fmt: skip
+    """The pending jobs that wait for nothing but GPUs, in the order given, also those with one partition only.
+
+    Left to Slurm are jobs with nodes of their user's own or in a reservation, those that `request_of` leaves to it,
+    and those of several partitions that are `barred`, or of which one takes no jobs now: to put their users' lists
+    back would lose it.
+    """
+    site = Site(overview)
+    found = (_claimant(one, leases, site, known, expected) for one in waiting)
+    return [
+        one
+        for one in found
+        if one is not None
+        and (len(one.own) == 1 or one.job.job_id in leases.partitions or _may_begin(one, site, barred))
+    ]
+
+
+def _may_begin(one: Claimant, site: Site, barred: Collection[int]) -> bool:
+    return one.job.job_id not in barred and site.up.issuperset(one.own)
+
+
+def _claimant(one: Waiting, leases: Leases, site: Site, known: Known, expected: Expected) -> Claimant | None:
+    job, lease = one.job, leases.partitions.get(one.job.job_id)
+    own = tuple((lease.own if lease is not None else job.partition).split(","))
+    reason = job.reason.lstrip("(").replace(" ", "_")
+    waits = not reason or reason.startswith(FOR_NODES) or (lease is not None and reason.startswith(LIMITS))
+    if job.state != "PENDING" or job.fields.get("Priority") == "0" or not waits:
+        return None
+    request = one.request if "," not in job.partition else in_partition(job, own[0], leases.nodes.get(job.job_id))
+    if request.leave or request.shape is None or request.req_nodes or request.reservation:
+        return None
+    limit_s = math.inf if job.fields.get("TimeLimit") == "UNLIMITED" else job.time_limit_s
+    places = {name: site.place(name, request, limit_s) for name in own}
+    could = {name: place for name, place in places.items() if place is not None}
+    speed, error = speeds(job, request.shape.total, [*could], known)
+    closed = frozenset(name for name in could if not site.holds(name, job, request, limit_s))
+    return Claimant(job, own, _open_shape(request), speed, error, could, expected.of(job), one.waited_s, closed)
+
+
+def _open_shape(request: Request) -> GpuShape:
+    """The shape for a range of nodes; that of the request is for the fewest."""
+    assert request.shape is not None
+    open_total = request.shape.per_node is None and request.nodes_max != request.nodes_min
+    return request.shape._replace(nodes=None) if open_total else request.shape
+
+
+def in_partition(job: SlurmJob, name: str, lease: TickLease | None) -> Request:
+    """The request of a job as if it had this partition only; the list of `lease`, ours on its nodes, is not its own."""
+    own_req = lease.own if lease is not None and lease.kind != "exclude" else None
+    own_exc = lease.own if lease is not None and lease.kind == "exclude" else None
+    return request_of(job._replace(partition=name, fields=job.fields | {"Partition": name}), own_req, own_exc)
+
+
+def open_partitions(site: Site, one: Running, own: Sequence[str]) -> list[str]:
+    """The partitions of its user's list `own` where a running job could ever run, the one where it does included.
+
+    Slurm has given it a time limit, if need be that of its partition; without one it fits in no partition that has one.
+    While one of the list takes no jobs the job stays: to put the list back would lose that one.
+    """
+    job, request = one.job, one.request
+    if request.leave or request.req_nodes or request.reservation or request.shape is None or job.partition not in own:
+        return []
+    if not site.up.issuperset(own):
+        return []
+    limit_s = math.inf if job.time_limit_s is None else job.time_limit_s
+    return [name for name in own if name == job.partition or site.place(name, request, limit_s) is not None]
+
+
+class Site:
+    """Partitions with their nodes that can run jobs."""
+
+    def __init__(self, overview: Overview) -> None:
+        nodes = {
+            node.name: node
+            for node in overview.nodes
+            if node.n_gpus and usable(node.states) and not node.states & RESERVED
+        }
+        self.up = frozenset(p.name for p in overview.partitions if p.up)
+        self._limit_s = {p.name: p.max_time_s or math.inf for p in overview.partitions}
+        self._all_nodes = {p.name: frozenset(p.nodes) for p in overview.partitions}
+        self._nodes = {p.name: [nodes[n] for n in p.nodes if n in nodes] for p in overview.partitions}
+        self._made = {name: _make(node) for name, node in nodes.items()}
+        self._known: dict[tuple[str, Request], tuple[str, ...] | None] = {}  # of thousands of jobs most ask alike
+
+    def place(self, name: str, request: Request, limit_s: float | None) -> tuple[str, ...] | None:
+        """The nodes of a partition with what a job needs beside GPUs free now; None where it could never run.
+
+        It could where the partition is up, its time limit allows it, and enough nodes could hold it when empty.
+        slurmctld sets the priority of a job to 0 that waits in a partition without such nodes (BadConstraints).
+        """
+        if name not in self.up or (limit_s or 0.0) > self._limit_s[name]:
+            return None
+        key = name, request._replace(partitions=(), time_limit_s=None)
+        if key not in self._known:
+            self._known[key] = self._place(*key)
+        return self._known[key]
+
+    def holds(self, name: str, job: SlurmJob, request: Request, limit_s: float | None) -> bool:
+        """Whether the lists of nodes that are on the job now, ours perhaps, leave it enough nodes of a partition.
+
+        The partition is changed by an update of its own: with nodes of another one, or without any left,
+        slurmctld sets the priority of the job to 0.
+        """
+        if not set(job.req_nodes).issubset(self._all_nodes.get(name, ())):
+            return False
+        own = frozenset(request.exc_nodes).issuperset(job.exc_nodes)
+        return own or self.place(name, request._replace(exc_nodes=job.exc_nodes), limit_s) is not None
+
+    def _place(self, name: str, request: Request) -> tuple[str, ...] | None:
+        predicate = compile_constraint(request.constraint) if request.constraint else lambda features: True
+        shape = request.shape
+        if predicate is None or shape is None:
+            return None
+        fixed = request.nodes_max == 1 or shape.per_node is not None
+        count = (shape.per_node or shape.total) if fixed else 1
+        tasks = request.tasks_per_node or (-(-request.tasks // (shape.nodes or 1)) if fixed else 1)
+        alike: dict[Node, list[Node]] = defaultdict(list)
+        for node in self._nodes[name]:
+            if node.name not in request.exc_nodes:
+                alike[self._made[node.name]].append(node)
+        fitting = [one for one in alike if _gpus(one, shape.gpu_type) >= count and predicate(one.features)]
+        holding = {one: len(alike[one]) for one in startable(fitting, request, tasks, count)}
+        largest = sorted((_gpus(one, shape.gpu_type) for one, n in holding.items() for _ in range(n)), reverse=True)
+        if len(largest) < (shape.nodes or 1) or sum(largest[: request.nodes_max]) < shape.total:
+            return None
+        some_free = [node for one in holding for node in alike[one] if node.gpus_used < node.n_gpus]
+        return tuple(node.name for node in startable(some_free, request, tasks, count))
+
+
+def _gpus(node: Node, kind: str) -> int:
+    return node.gpu_types.count(kind) if kind else node.n_gpus
+
+
+def _make(node: Node) -> Node:
+    """The node as it is when nothing runs on it; many are alike."""
+    return Node("", frozenset(), node.gpu_types, 0, node.cpus, 0, node.memory_mib, 0, node.features, ())
+
+
+def speeds(job: SlurmJob, gpus: int, names: Sequence[str], known: Known) -> tuple[dict[str, float], dict[str, float]]:
+    """Throughput and its error by partition.
+
+    What the user's own jobs told of it counts as far as the errors of what is known without them leave room.
+    """
+    app = application(job.user, job.name, known.names)
+    found = throughputs.matrix(known.model, [(app, gpus)])
+    throughput, error = found.throughput[0], found.relative_error[0]
+    if (own := known.own.get(job.user)) is not None:
+        told = throughputs.matrix(own, [(app, gpus)])
+        throughput, error = _bounded(told.throughput[0], throughput, error), told.relative_error[0]
+    place = {kind: k for k, kind in enumerate(known.model.types)}
+    at = {name: place[known.type_of[name]] for name in names if known.type_of.get(name) in place}
+    return {name: float(throughput[k]) for name, k in at.items()}, {name: float(error[k]) for name, k in at.items()}
+
+
+def _bounded(told: Vector, known: Vector, error: Vector) -> Vector:
+    """(n,) throughputs as they were told, none further from what is `known` than twice its error, whatever the unit."""
+    both = (told > 0) & (known > 0)
+    if not both.any():
+        return told
+    apart = np.log(np.where(both, told, 1.0) / np.where(both, known, 1.0))
+    unit = np.median(apart[both])
+    near = known * np.exp(unit + np.clip(apart - unit, -MOST_ERRORS * error, MOST_ERRORS * error))
+    return np.where(both, near, told)
+
+
+def in_partitions(overview: Overview, names: Sequence[str]) -> list[SlurmJob]:
+    """The jobs that hold GPUs of these partitions, each in its own one, or as if it were in one that has all its nodes.
+
+    A job may have come by another partition with the same nodes. One on a node that is reserved now holds nothing
+    that would be shared.
+    """
+    reserved = {node.name for node in overview.nodes if node.states & RESERVED}
+    nodes = {p.name: frozenset(p.nodes) - reserved for p in overview.partitions if p.name in names}
+    found = []
+    for job in overview.jobs:
+        if job.state != "RUNNING" or not job.gpus:
+            continue
+        inside = next((n for n in (job.partition, *nodes) if n in nodes and nodes[n].issuperset(job.gpus)), "")
+        if inside:
+            found.append(job._replace(partition=inside))
+    return found
+
+
+def sharers(
+    waiting: Sequence[Claimant], sensitivity: Mapping[int, str], running: Iterable[SlurmJob], names: Sequence[str],
+    elsewhere: Mapping[int, Mapping[str, float]], known: Known, expected: Expected, now_s: float,
+) -> list[Sharer]:  # fmt: skip
+    """All jobs that take part: the pending ones first, in their order, then the running ones (`in_partitions`).
+
+    A running job counts in all partitions of these names, also where it cannot be moved: what it holds comes free
+    one day, and shares are who it then belongs to, not what is done at once. Of a job that may be moved
+    `elsewhere` has the throughputs in its user's own partitions, for which its time limit is; that of any other
+    is for the one where it runs. It takes part as long as it runs.
+    """
+    found = [
+        Sharer(one.job, one.speed, one.shape.total, sensitivity.get(one.job.job_id, "A"), one.run_s) for one in waiting
+    ]
+    for job in running:
+        gpus = sum(map(len, job.gpus.values()))
+        speed = dict(elsewhere.get(job.job_id, {})) or (speeds(job, gpus, names, known)[0] if gpus else {})
+        here = speed.get(job.partition, 0.0)
+        if here > 0:
+            slowest = min(value for value in speed.values() if value > 0) / here
+            left_s = expected.left_of(job, slowest if job.job_id in elsewhere else 1.0, now_s)
+            found.append(Sharer(job, speed, gpus, facts_of(job, Terms()).sensitivity, left_s / slowest))
+    return found

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""Running jobs that another of their user's partitions would suit better: which, and by how much. Pure.
+
+While a job runs Slurm shows the partition it runs in, and not its user's list. That is known of
+the jobs whose list the tick once made shorter, and only these are looked at. Whether a move pays is
+for `planning`, which puts these partitions beside the job's own one; here is said which may be
+considered: where the allocation policy says that the job belongs, where it is faster, as far as
+that is sure, and where nobody waits in the queue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_pal.decide.offers import FOR_NODES
+from slurm_pal.journal.journal import Move
+from slurm_pal.moves.planning import Elsewhere, Running
+from slurm_pal.partitions.claimants import Known, Site, open_partitions, speeds
+from slurm_pal.partitions.sharing import LEAST_SHARE, sure
+from slurm_pal.pending.retarget import Wish
+from slurm_pal.slurm.client import Overview
+
+
+class Crosser(NamedTuple):
+    """A movable job that runs in one of several partitions of its user's."""
+
+    one: Running
+    own: tuple[str, ...]  # its user's list, in his order
+    speed: Mapping[str, float]  # partition -> throughput, in any unit of its own; those where it could run
+    error: Mapping[str, float]  # partition -> standard deviation of its logarithm
+
+    @property
+    def slowest(self) -> float:
+        """Its throughput in the slowest of these partitions over that where it runs."""
+        return min(speed for speed in self.speed.values() if speed > 0) / self.speed[self.one.job.partition]
+
+
+def crossers(
+    overview: Overview, running: Iterable[Running], own: Mapping[int, tuple[str, ...]], known: Known
+) -> list[Crosser]:
+    """Those of the movable jobs that may run in several partitions.
+
+    `own` has their users' lists, as far as they are known.
+    """
+    site, found = Site(overview), []
+    for one in running:
+        mine = own.get(one.job.job_id, ())
+        names = open_partitions(site, one, mine) if len(mine) > 1 else []
+        if len(names) > 1:
+            gpus = sum(map(len, one.job.gpus.values()))
+            found.append(Crosser(one, mine, *speeds(one.job, gpus, names, known)))
+    return [cross for cross in found if len(cross.speed) > 1 and cross.speed.get(cross.one.job.partition, 0.0) > 0]
+
+
+def elsewhere(cross: Crosser, belongs: Mapping[str, float], closed: Collection[str]) -> tuple[Elsewhere, ...]:
+    """The partitions in which this job would be faster, fastest first.
+
+    `belongs` is its share of time in each partition, as an allocation policy has it.
+    """
+    here = cross.one.job.partition
+    found = []
+    for name in cross.speed:
+        if name == here or name in closed or belongs.get(name, 0.0) <= LEAST_SHARE or cross.speed[name] <= 0:
+            continue
+        doubt = cross.error.get(here, 0.0) ** 2 + cross.error.get(name, 0.0) ** 2
+        speed = math.exp(sure(math.log(cross.speed[name] / cross.speed[here]), doubt))
+        if speed > 1.0:
+            found.append(Elsewhere(name, speed))
+    return tuple(sorted(found, key=lambda other: (-other.speed, other.partition)))
+
+
+def wanted(overview: Overview, wishes: Sequence[Wish], moving: Collection[int]) -> frozenset[str]:
+    """Partitions with nodes for which jobs wait in the queue, their lists as they will be with these wishes.
+
+    What is free there is theirs, and where they do not fit a job that is requeued would wait behind them.
+    `moving` are jobs of moves under way.
+    """
+    new = {wish.job_id: wish.fields["Partition"] for wish in wishes if "Partition" in wish.fields}
+    waiting = [
+        (new.get(job.job_id, job.partition), job.reason)
+        for job in overview.jobs
+        if job.state == "PENDING" and job.fields.get("Priority") != "0" and job.job_id not in moving
+    ]
+    found: set[str] = set()
+    for partitions, words in (*waiting, *overview.queued):
+        reason = words.lstrip("(").replace(" ", "_")
+        if not reason or reason.startswith(FOR_NODES):
+            found.update(partitions.split(","))
+    nodes = {name for partition in overview.partitions if partition.name in found for name in partition.nodes}
+    return frozenset(p.name for p in overview.partitions if not nodes.isdisjoint(p.nodes))
+
+
+def failed(moves: Iterable[Move]) -> frozenset[tuple[int, str]]:
+    """(job, partition) of moves that cost a job its run and did not bring it there: none is tried again."""
+    return frozenset((m.job_id, m.partition) for m in moves if m.partition and m.outcome in ("elsewhere", "waiting"))

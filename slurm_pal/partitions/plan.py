@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: MIT
+"""Partitions as an allocation policy shares them out: wishes of one tick, and where running jobs might go.
+
+What is decided is in `belonging` (who belongs where), `sharing` (what to do about pending jobs)
+and `crossing` (about running ones); here the parts are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_pal.allocation.steady import STEADY
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import ConfigError
+from slurm_pal.decide.candidates import may_start
+from slurm_pal.decide.case import settings_of
+from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.offers import claimed_gpus, free_indexes, used_indexes
+from slurm_pal.journal.journal import REFUSED, Journal, Move
+from slurm_pal.moves.planning import Running
+from slurm_pal.partitions import belonging, crossing, sharing
+from slurm_pal.partitions.claimants import Expected, Leases, claimants, in_partition, in_partitions, sharers
+from slurm_pal.partitions.crossing import Crosser
+from slurm_pal.partitions.speeds import Speeds
+from slurm_pal.pending.retarget import Waiting, Wish
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store.snapshot import Snapshot
+
+RETRY_S = 600.0
+"""A job whose list Slurm did not take is left to it for so long."""
+
+
+class Jobs(NamedTuple):
+    """The jobs of one tick."""
+
+    waiting: Sequence[Waiting]  # by Slurm's priority
+    running: Sequence[Running]  # those that may be moved, to other partitions, too
+    moving: Collection[int]  # jobs of moves under way: not to be touched
+    moves: Sequence[Move]  # that have been
+
+
+class Parted(NamedTuple):
+    """What is decided."""
+
+    shared: sharing.Shared
+    running: tuple[Running, ...]  # as given, with the other partitions where they might go
+
+
+class Partitions:
+    """Shares partitions out for one configuration. Raises ConfigError for a policy that is not known."""
+
+    def __init__(self, config: Config, journal: Journal) -> None:
+        self._config, self._journal = config, journal
+        name = config.text("rebalance", "allocation")
+        if name not in STEADY:
+            origin = config.origin("rebalance", "allocation")
+            raise ConfigError(f"rebalance.allocation = {name!r} ({origin}) is not one of {', '.join(STEADY)}")
+        self._allocate = STEADY[name]
+        self._speeds = Speeds(config, journal)
+
+    def share(
+        self, overview: Overview, scores: Snapshot, jobs: Jobs, now_s: float, interval_s: float
+    ) -> Parted:  # fmt: skip
+        """Wishes for the pending jobs, what takes our lists back from all others, and where running ones might go.
+
+        Raises DataError for a table of throughputs that cannot be read.
+        """
+        leases = Leases(self._journal.leases(PARTITION), self._journal.leases())
+        given_back = self._given_back(overview, leases.partitions, jobs.moving)
+        changed = {wish.job_id: wish for wish in sharing.changed(given_back, overview.jobs)}
+        waiting = [one for one in jobs.waiting if one.job.job_id not in changed]
+        crossers = self._crossers(overview, jobs.running, {**given_back, **leases.partitions}, now_s)
+        found, belongs = self._found(overview, scores, waiting, leases, crossers, now_s, interval_s)
+        found = [*changed.values(), *found]
+        settled = {wish.job_id for wish in found}.union(jobs.moving)
+        left = [job for job in overview.jobs if job.job_id not in settled]
+        wishes = [*found, *sharing.over(leases.partitions, left, overview.up, "it is no longer shared out")]
+        shared = sharing.Shared(tuple(wishes), *_in_force(overview, jobs.waiting, leases.nodes, wishes))
+        closed = crossing.wanted(overview, wishes, jobs.moving) if crossers else frozenset()
+        return Parted(shared, _with_others(jobs, crossers, belongs, closed))
+
+    def _given_back(
+        self, overview: Overview, leases: Mapping[int, TickLease], moving: Collection[int]
+    ) -> dict[int, TickLease]:
+        """Job -> our last lease on its partitions, of those that have had one and have none now."""
+        without = {*leases, *moving, *self._journal.left_alone()}
+        jobs = [job.job_id for job in overview.jobs if job.job_id not in without]
+        return self._journal.last_ended(jobs, PARTITION)
+
+    def _crossers(
+        self, overview: Overview, running: Sequence[Running], leases: Mapping[int, TickLease], now_s: float
+    ) -> list[Crosser]:
+        """Of these jobs those that could run elsewhere; `leases` tell their users' lists, in force or given back."""
+        own = {
+            one.job.job_id: tuple(lease.own.split(","))
+            for one in running
+            if (lease := leases.get(one.job.job_id)) is not None and sharing.of_this_job(lease, one.job)
+        }
+        return crossing.crossers(overview, running, own, self._speeds.known(overview, now_s)) if own else []
+
+    def _found(
+        self, overview: Overview, scores: Snapshot, waiting: Sequence[Waiting], leases: Leases,
+        crossers: Sequence[Crosser], now_s: float, interval_s: float,
+    ) -> tuple[list[Wish], dict[int, dict[str, float]]]:  # fmt: skip
+        """Wishes for pending jobs, and the shares of time of the others: job -> partition -> share."""
+        known = self._speeds.known(overview, now_s)
+        settings = settings_of(self._config)
+        expected = Expected(settings.expected_run_share, settings.expected_run_s)
+        pending = claimants(overview, waiting, leases, self._barred(now_s), known, expected)
+        jobs = [one for one in pending if len(one.own) > 1]
+        if not jobs and not crossers:
+            return [], {}
+        classes = {one.job.job_id: one.sensitivity for one in waiting}
+        lists = [*(one.own for one in jobs), *(cross.own for cross in crossers)]
+        names = sorted({name for own in lists for name in own})
+        alone = [one for one in pending if len(one.own) == 1 and one.own[0] in names]
+        elsewhere = {cross.one.job.job_id: cross.speed for cross in crossers}
+        inside = in_partitions(overview, names)
+        taking_part = sharers([*jobs, *alone], classes, inside, names, elsewhere, known, expected, now_s)
+        counted = frozenset(one.job.job_id for one in taking_part)
+        where = belonging.field(overview, scores, names, counted)
+        if where is None or not taking_part:
+            return [], {}
+        problem = belonging.problem_of(where, taking_part, settings.locality_penalty, now_s)
+        shares = self._allocate(problem)
+        rows = [*range(len(jobs)), *(k for k, one in enumerate(taking_part) if one.job.job_id in elsewhere)]
+        belongs = belonging.by_partition(where, shares, rows)
+        longest_s = self._config.number("rebalance", "partition_wait_s")
+        terms = sharing.Terms(settings.lease_pass_s, interval_s, longest_s)
+        room = _room(overview, frozenset(one.job.job_id for one in jobs))
+        wishes = sharing.share(jobs, belongs[: len(jobs)], leases.partitions, room, overview.up, terms, now_s)
+        return wishes, {taking_part[k].job.job_id: found for k, found in zip(rows, belongs, strict=True)}
+
+    def _barred(self, now_s: float) -> frozenset[int]:
+        """Jobs whose last lists Slurm has refused, or would not start them with: left to it for a time."""
+        return frozenset(
+            lease.job_id
+            for lease, why, _ in self._journal.ended_leases(since_s=now_s - RETRY_S)
+            if lease.kind == PARTITION and why.startswith((sharing.NOT_TAKEN, REFUSED))
+        )
+
+
+def _with_others(
+    jobs: Jobs, crossers: Iterable[Crosser], belongs: Mapping[int, Mapping[str, float]], closed: Collection[str]
+) -> tuple[Running, ...]:
+    """The running jobs with the partitions where they might go."""
+    failed, found = crossing.failed(jobs.moves), {}
+    for cross in crossers:
+        job_id = cross.one.job.job_id
+        not_there = {*closed, *(name for number, name in failed if number == job_id)}
+        others = crossing.elsewhere(cross, belongs.get(job_id, {}), not_there)
+        found[job_id] = cross.one._replace(own_partitions=cross.own, elsewhere=others, slowest=cross.slowest)
+    return tuple(found.get(one.job.job_id, one) for one in jobs.running)
+
+
+def _room(overview: Overview, shared: frozenset[int]) -> sharing.Room:
+    """What is free now, less what jobs with named nodes are about to take that are not themselves `shared` out."""
+    used = used_indexes(overview.jobs)
+    claimed = claimed_gpus((job for job in overview.jobs if job.job_id not in shared), overview.nodes, used)
+    free, empty = {}, set()
+    for node in overview.nodes:
+        if node.n_gpus and may_start(node):
+            indexes = free_indexes(node, used.get(node.name, set()), claimed.get(node.name, 0))
+            free[node.name] = [node.gpu_types[k] for k in indexes]
+            if len(indexes) == node.n_gpus and not node.cpus_used:
+                empty.add(node.name)
+    return sharing.Room(free, empty)
+
+
+def _in_force(
+    overview: Overview, waiting: Sequence[Waiting], nodes: Mapping[int, TickLease], wishes: Sequence[Wish]
+) -> tuple[tuple[Waiting, ...], Overview]:
+    """The jobs with the partitions that they are to have: nodes may be named at once inside a single one.
+
+    `nodes` are our leases on nodes: these lists are not the users' own.
+    """
+    new = {wish.job_id: wish.fields["Partition"] for wish in wishes if "Partition" in wish.fields}
+    jobs = tuple(
+        job._replace(partition=new[job.job_id], fields=job.fields | {"Partition": new[job.job_id]})
+        if job.job_id in new
+        else job
+        for job in overview.jobs
+    )
+    renewed = []
+    for one in waiting:
+        job_id = one.job.job_id
+        if job_id in new:
+            job = one.job._replace(partition=new[job_id], fields=one.job.fields | {"Partition": new[job_id]})
+            one = one._replace(job=job, request=in_partition(job, new[job_id], nodes.get(job_id)))
+        renewed.append(one)
+    return tuple(renewed), overview._replace(jobs=jobs)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""What the tick knows of throughputs: the site's table and past runs, kept while both stay as they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from slurm_pal.allocation import throughputs
+from slurm_pal.allocation.throughputs import Entry, Key, Model
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import DataError
+from slurm_pal.journal.journal import Journal
+from slurm_pal.partitions import throughput_table as store
+from slurm_pal.partitions.claimants import Known, partition_types
+from slurm_pal.partitions.history import heard, spellings, types_of
+from slurm_pal.sensitivity.catalogue import APPLICATIONS
+from slurm_pal.slurm.client import Overview
+
+KEPT_S = 600.0
+"""Past runs are looked at again so often: the completion of a large table takes a good part of a second."""
+
+MOST_AT_ONCE = 8
+"""Tables of single users that one tick completes; the jobs of other users wait for theirs with what is known to all."""
+
+
+class _Own(Mapping[str, Model]):
+    """User -> throughputs with what their own jobs told, completed when first asked for."""
+
+    def __init__(
+        self, tables: Sequence[Mapping[Key, Entry]], own: Mapping[str, Mapping[Key, Entry]], types: Sequence[str]
+    ) -> None:  # fmt: skip
+        self._tables, self._own, self._types = tables, own, types
+        self._made: dict[str, Model] = {}
+        self.left = MOST_AT_ONCE
+
+    def __getitem__(self, user: str) -> Model:
+        if user not in self._made:
+            if user not in self._own or not self.left:
+                raise KeyError(user)
+            self.left -= 1
+            self._made[user] = self._model(user)
+        return self._made[user]
+
+    def _model(self, user: str) -> Model:
+        try:
+            return throughputs.model(throughputs.merge([*self._tables, self._own[user]]), self._types)
+        except (DataError, ArithmeticError, ValueError):  # what one user's jobs told is to stop nobody else's
+            return throughputs.model(throughputs.merge(self._tables), self._types)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+
+class Speeds:
+    """Throughputs for one configuration."""
+
+    def __init__(self, config: Config, journal: Journal) -> None:
+        self._path, self._apps, self._journal = config.text("rebalance", "throughputs"), config.apps, journal
+        self._seen: tuple[object, ...] = ()
+        self._made_s = 0.0
+        self._known: Known | None = None
+
+    def known(self, overview: Overview, now_s: float) -> Known:
+        """What is known now. Raises DataError for a table that cannot be read or a journal that cannot be used."""
+        nodes = types_of(overview.nodes)
+        seen = (
+            _stamp(self._path),
+            nodes,
+            tuple((partition.name, partition.nodes) for partition in overview.partitions),
+        )
+        if self._known is None or seen != self._seen or not 0 <= now_s - self._made_s < KEPT_S:
+            self._known, self._seen, self._made_s = self._look(overview, nodes, now_s), seen, now_s
+        if isinstance(self._known.own, _Own):
+            self._known.own.left = MOST_AT_ONCE
+        return self._known
+
+    def _look(self, overview: Overview, nodes: dict[str, str], now_s: float) -> Known:
+        stated = store.read(self._path, now_s) if self._path else {}
+        names = spellings([*(key.application for key in stated), *self._apps, *APPLICATIONS])
+        told, own = heard(self._journal.observations(0.0), nodes, names, now_s)
+        table = throughputs.merge([stated, told])
+        type_of = partition_types(overview, (key.type for rows in (table, *own.values()) for key in rows))
+        types = sorted(set(type_of.values()))
+        return Known(throughputs.model(table, types), type_of, names, _Own((stated, told), own, types))
+
+
+def _stamp(path: str) -> tuple[float, int] | None:
+    """What changes when the table is replaced; None where there is none to read."""
+    if not path:
+        return None
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_mtime, info.st_ino

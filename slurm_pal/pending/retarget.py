@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: MIT
+"""Which node lists pending jobs should bear until the next tick: pure, by the same policy as palsub.
+
+Two lists, both hard for Slurm and hence leases. ReqNodeList names GPUs that are free at
+this instant, for as long as a scheduling pass takes. ExcNodeList keeps a sensitive job off
+slow GPUs for as long as waiting can pay; that clock runs only while the job could start on
+them, so it is set in time, before they become free. A list that somebody else set is
+never touched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import lru_cache
+from typing import NamedTuple
+
+from slurm_pal.base.clock import CLOCK_SKEW_S
+from slurm_pal.base.cluster import Node
+from slurm_pal.base.hostlist import expand, fold
+from slurm_pal.base.jobs import GpuShape, SlurmJob
+from slurm_pal.decide.candidates import Field, could_hold, fields, share
+from slurm_pal.decide.case import Decision, Settings
+from slurm_pal.decide.decide import QUEUES, decide
+from slurm_pal.decide.facts import is_ours
+from slurm_pal.decide.lease import KEY, TickLease, verdict
+from slurm_pal.decide.lease_marks import in_force
+from slurm_pal.decide.means import MEDIAN_SLOWDOWN
+from slurm_pal.decide.offers import FOR_NODES, claims, used_indexes
+from slurm_pal.decide.pools import every_gpu
+from slurm_pal.decide.request import Request
+from slurm_pal.placement.class_fit import INSENSITIVE
+from slurm_pal.placement.patience import WAIT_SHARE, patience_s
+from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.parse import whole
+from slurm_pal.store.snapshot import Snapshot
+
+LEAST_INTERVALS = 2.0
+"""A job is kept off slow GPUs beforehand only where waiting can pay for more intervals than these."""
+TOO_LONG = "waiting for better GPUs no longer pays"
+_folded = lru_cache(256)(fold)  # many jobs are kept off the same nodes
+
+
+class Waiting(NamedTuple):
+    """One pending job. `request` has the user's own node lists, not ours."""
+
+    job: SlurmJob
+    request: Request
+    sensitivity: str
+    waited_s: float  # so long it could have started, and was kept from it by us
+
+
+class Slow(NamedTuple):
+    """Nodes a job is better kept off, and for how many seconds of waiting that can pay."""
+
+    nodes: tuple[str, ...]
+    pays_s: float
+
+
+class Wish(NamedTuple):
+    """What should be done about one job."""
+
+    job_id: int
+    action: str  # nodelist | exclude | clear | keep | none; of partitions: partition | partition-clear | keep | none
+    fields: dict[str, str]  # for one scontrol update; {} where Slurm has nothing to change
+    lease: TickLease | None  # what the journal shall hold afterwards; None: no lease
+    could_start: bool  # one more interval counts as waited: it could start now, or could have, but for our list
+    reason: str
+    kind: str = ""  # PARTITION where it is about the job's partitions, and not its nodes
+
+
+def retarget(
+    overview: Overview,
+    snapshot: Snapshot,
+    waiting: Sequence[Waiting],
+    leases: Mapping[int, TickLease],
+    settings: Settings,
+    now_s: float,
+    interval_s: float,
+) -> list[Wish]:
+    """What to do about these jobs, by Slurm's priority. Pure.
+
+    `leases` are the tick's own; jobs of a move under way, and jobs whose owner took our list
+    off, must not be given. A lease that is ended here needs no `over` beside it. With
+    action `none` and no lease, a job that had one bears somebody else's list now.
+    Raises UsageError for an unknown policy.
+    """
+    rounds = _Round(overview, snapshot, leases, settings, now_s, interval_s)
+    order = sorted(waiting, key=lambda one: (-whole(one.job.fields.get("Priority", "")), one.job.job_id))
+    wishes = [rounds.wish(one) for one in order if one.job.state == "PENDING"]
+    return [wish for wish in wishes if wish is not None]
+
+
+def over(leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], now_s: float, pass_s: float) -> list[Wish]:
+    """The leases that are over, and those whose list somebody else has replaced. Pure.
+
+    For jobs that no `retarget` of this tick has seen. What keeps a job waiting does not
+    matter here: a held job must not be left with our list either. With `now_s` = infinity
+    all of them are over.
+    """
+    wishes = []
+    for job in jobs:
+        lease = leases.get(job.job_id)
+        if lease is None or job.state != "PENDING":
+            continue
+        why = _void(lease, job, now_s) or _past(lease, job, now_s, pass_s)
+        if _whose(job, lease) == "other":
+            wishes.append(_hands_off(job))
+        elif why:
+            wishes.append(_clear(job, lease, why))
+    return wishes
+
+
+def _void(lease: TickLease, job: SlurmJob, now_s: float) -> str:
+    """Why a lease means nothing any more, whatever its time; "" where it does."""
+    if lease.kind == "move" or job.restarts > lease.restarts:
+        return "it was set for a start that has been"
+    return "the clock was set back" if now_s < lease.made_s - CLOCK_SKEW_S else ""
+
+
+def _past(lease: TickLease, job: SlurmJob, now_s: float, pass_s: float) -> str:
+    said = verdict(job.reason, lease.made_s, lease.until_s, pass_s, now_s)
+    return "its time is over" if said == "clear" or now_s >= lease.until_s + pass_s else ""
+
+
+def _whose(job: SlurmJob, lease: TickLease | None) -> str:
+    """Whose the job's present list is: "ours", its user's "own" as it was before, or "other"."""
+    if lease is None:
+        return "own"
+    present = frozenset(job.exc_nodes if lease.kind == "exclude" else job.req_nodes)
+    if present == frozenset(expand(lease.ours)):
+        return "ours"
+    return "own" if present == frozenset(expand(lease.own)) else "other"
+
+
+def _tried(job: SlurmJob, lease: TickLease | None) -> frozenset[str]:
+    """The nodes that we have named for the job, and where it has not started yet."""
+    named = lease is not None and lease.kind == "nodelist" and _whose(job, lease) == "ours"
+    return frozenset(job.req_nodes) if named else frozenset()
+
+
+def _chosen(decided: Decision) -> frozenset[str]:
+    return frozenset(decided.chosen.nodes) if decided.chosen is not None else frozenset()
+
+
+def _back(job: SlurmJob, lease: TickLease | None) -> dict[str, str]:
+    """What puts the user's own list back; {} where it is in its place."""
+    return {KEY[lease.kind]: lease.own} if lease is not None and _whose(job, lease) == "ours" else {}
+
+
+def _clear(job: SlurmJob, lease: TickLease, why: str) -> Wish:
+    return Wish(job.job_id, "clear", _back(job, lease), None, False, why)
+
+
+def _hands_off(job: SlurmJob) -> Wish:
+    return Wish(job.job_id, "none", {}, None, False, "somebody has changed its node list since: left alone")
+
+
+class _Round:
+    """One tick's wishes, each made with those before it in force."""
+
+    def __init__(
+        self, overview: Overview, snapshot: Snapshot, leases: Mapping[int, TickLease], settings: Settings,
+        now_s: float, interval_s: float,
+    ) -> None:  # fmt: skip
+        self._leases, self._settings, self._now_s, self._interval_s = leases, settings, now_s, interval_s
+        self._free = _Free(overview, {job_id for job_id, lease in leases.items() if now_s >= lease.until_s})
+        self._field = _Fields(overview, snapshot, settings)
+        self._snapshot = snapshot
+        self._decided: dict[tuple[Request, str], Decision] = {}  # since a claim was last made or given up
+
+    def wish(self, one: Waiting) -> Wish | None:
+        """What to do about one job; None for one that is not ours."""
+        job, lease = one.job, self._leases.get(one.job.job_id)
+        if lease is None and not is_ours(job):
+            return None
+        if _whose(job, lease) == "other":
+            return _hands_off(job)
+        if why := _not_now(one) or (_void(lease, job, self._now_s) if lease is not None else ""):
+            return self._leave(one, lease, why)
+        decided = self._decide(one)
+        if lease is None and (marked := in_force(job)):
+            kept_off = "ExcNodeList" in marked and decided.action == "exclude"
+            return Wish(job.job_id, "none", {}, None, kept_off, "palsub or the submit filter has set its node list")
+        made = self._judge(one, lease, decided)
+        # A job whose GPUs others took before Slurm looked might have started elsewhere meanwhile. From then on that
+        # is counted beforehand, see `_name`: GPUs named and an exclusion in turns must not pass for one interval.
+        lost = not one.waited_s and _tried(job, lease) not in (frozenset(), _chosen(decided))
+        return made._replace(could_start=made.could_start or lost)
+
+    def _judge(self, one: Waiting, lease: TickLease | None, decided: Decision) -> Wish:
+        if decided.action == "nodelist" and not _fixed(one.request, len(decided.pinned)):
+            return self._leave(one, lease, "on how many nodes it will start is open")
+        if decided.action == "nodelist" and not self._field.surely(one.request, decided):
+            return self._leave(one, lease, "its memory for each CPU may be more than those nodes have")
+        if decided.action == "nodelist":
+            return self._name(one, lease, decided)
+        never = self._field.never_well(one.request, one.sensitivity)
+        if decided.action == "exclude":
+            slow = Slow((*decided.excluded, *never.nodes), decided.lease_s)
+            return self._keep_off(one, lease, slow, decided.reason, could_start=True)
+        good = decided.chosen is not None and decided.chosen.slowdown <= self._settings.barred_slowdown
+        if (good or decided.reason == QUEUES) and never.pays_s > LEAST_INTERVALS * self._interval_s:
+            reason = f"kept off {len(never.nodes)} nodes that are too slow for it, before they become free"
+            return self._keep_off(one, lease, never, reason, could_start=False)
+        return self._leave(one, lease, decided.reason)
+
+    def _decide(self, one: Waiting) -> Decision:
+        """palsub's decision, as if the job were submitted now without a list of ours."""
+        key = one.request, one.sensitivity
+        own = self._free.claims(one.job.job_id)
+        if key not in self._decided or own:
+            overview = self._free.overview(one.job.job_id)
+            settings, now_s = self._settings, self._now_s
+            found = decide(one.request, overview, self._snapshot, one.sensitivity, settings, "daemon", now_s, 0)
+            if own:
+                return found
+            self._decided[key] = found
+        return self._decided[key]
+
+    def _pays(self, one: Waiting, pays_s: float) -> bool:
+        """Whether one more interval of waiting is within what waiting can pay."""
+        return one.waited_s + self._interval_s <= pays_s
+
+    def _name(self, one: Waiting, lease: TickLease | None, decided: Decision) -> Wish:
+        """Name the nodes of free GPUs; not the same twice in a row, since Slurm did not start it there."""
+        job, pinned = one.job, fold(decided.pinned)
+        if lease is not None and _tried(job, lease) == _chosen(decided):
+            if self._now_s >= lease.until_s:
+                return self._leave(one, lease, "Slurm did not start it there: left to Slurm until the next tick")
+            self._claim(one, decided)
+            return Wish(job.job_id, "keep", {}, lease, False, lease.reason)
+        if _tried(job, lease) and not self._pays(one, decided.lease_s):
+            return self._leave(one, lease, "others took its GPUs: left to Slurm until the next tick")
+        self._claim(one, decided)
+        until_s = self._now_s + max(self._settings.lease_pass_s, self._interval_s)
+        made = TickLease(job.job_id, "nodelist", pinned, "", self._now_s, until_s, job.restarts, decided.reason)
+        lists = _back(job, lease) | {"ReqNodeList": pinned}
+        return Wish(job.job_id, "nodelist", lists, made, one.waited_s > 0, decided.reason)
+
+    def _keep_off(self, one: Waiting, lease: TickLease | None, slow: Slow, reason: str, could_start: bool) -> Wish:
+        """Exclude slow nodes beside the user's own list, as long as waiting pays."""
+        if not self._pays(one, slow.pays_s):
+            return self._leave(one, lease, TOO_LONG)
+        self._give_up(one.job)
+        job, own = one.job, one.request.exc_nodes
+        names = tuple(dict.fromkeys((*own, *slow.nodes)))
+        same = lease is not None and lease.kind == "exclude" and frozenset(job.exc_nodes) == frozenset(names)
+        ours = lease.ours if same and lease is not None else _folded(names)
+        made_s = lease.made_s if same and lease is not None else self._now_s
+        until_s = self._now_s + slow.pays_s - one.waited_s + self._interval_s
+        made = TickLease(job.job_id, "exclude", ours, _folded(own), made_s, until_s, job.restarts, reason)
+        if same:
+            return Wish(job.job_id, "keep", {}, made, could_start, reason)
+        return Wish(job.job_id, "exclude", _back(job, lease) | {"ExcNodeList": ours}, made, could_start, reason)
+
+    def _leave(self, one: Waiting, lease: TickLease | None, why: str) -> Wish:
+        """No list of ours: the job as its user wants it."""
+        self._give_up(one.job)
+        return _clear(one.job, lease, why) if lease is not None else Wish(one.job.job_id, "none", {}, None, False, why)
+
+    def _claim(self, one: Waiting, decided: Decision) -> None:
+        self._free.claim(one, decided)
+        self._decided.clear()
+
+    def _give_up(self, job: SlurmJob) -> None:
+        """Our own list goes, and with it what it claims; a list of the user's stays."""
+        if job.job_id in self._leases and self._free.give_up(job.job_id):
+            self._decided.clear()
+
+
+def _fixed(request: Request, n_nodes: int) -> bool:
+    """Whether the job can only ever start on so many nodes.
+
+    It may have started by the time it is told, and on a running job a list of fewer nodes
+    than it has makes Slurm give the others up (seen on 22.05; scontrol(1), NodeList).
+    """
+    shape = request.shape
+    if request.nodes_max is not None or shape is None:
+        return request.nodes_min == request.nodes_max == n_nodes
+    return shape.total == 1 or (shape.per_node is not None and request.tasks == n_nodes == 1)
+
+
+def _not_now(one: Waiting) -> str:
+    """Why nothing is to be decided about a job now; "" where it is."""
+    job = one.job
+    reason = job.reason.lstrip("(").replace(" ", "_")
+    if not is_ours(job):
+        return "not ours to steer"
+    if job.fields.get("Priority") == "0" or (reason and not reason.startswith(FOR_NODES)):
+        return f"it does not wait for GPUs ({job.reason})"
+    if one.request.req_nodes:
+        return "left to Slurm: its user names nodes"
+    return f"left to Slurm: {one.request.leave}" if one.request.leave else ""
+
+
+class _Free:
+    """What is free, less what jobs with a node list are about to take."""
+
+    def __init__(self, overview: Overview, unclaimed: Set[int]) -> None:
+        """`unclaimed` are jobs whose node lists claim nothing, since they are about to go."""
+        self._overview, self._nodes = overview, list(overview.nodes)
+        self._places = {node.name: place for place, node in enumerate(overview.nodes)}
+        # The placement code walks over all jobs each time: one that holds what all hold together is as good.
+        held = {name: tuple(sorted(indexes)) for name, indexes in used_indexes(overview.jobs).items()}
+        self._held = tuple(job._replace(state="RUNNING", gpus=held) for job in overview.jobs[:1])
+        self._claims: dict[int, tuple[SlurmJob, ...]] = {
+            job.job_id: (job,) for job in overview.jobs if claims(job) and job.job_id not in unclaimed
+        }
+
+    def claims(self, job_id: int) -> bool:
+        return job_id in self._claims
+
+    def overview(self, job_id: int) -> Overview:
+        """The cluster as this job finds it."""
+        others = (job for owner, jobs in self._claims.items() if owner != job_id for job in jobs)
+        return self._overview._replace(nodes=tuple(self._nodes), jobs=(*self._held, *others))
+
+    def claim(self, one: Waiting, decided: Decision) -> None:
+        """The job will take the GPUs chosen, and CPUs and memory with them."""
+        assert decided.chosen is not None and one.request.shape is not None
+        counts = Counter(gpu.node for gpu in decided.chosen.gpus)
+        tasks = one.request.tasks_per_node or -(-one.request.tasks // len(counts))
+        for name, count in counts.items():
+            node = self._nodes[self._places[name]]
+            cpus, memory_mib = share(node, one.request, tasks, count)
+            if one.request.shape.whole_nodes:
+                cpus, memory_mib = node.cpus, node.memory_mib
+            self._nodes[self._places[name]] = node._replace(
+                cpus_used=node.cpus_used + cpus, memory_used_mib=node.memory_used_mib + memory_mib
+            )
+        # What else it asks for is booked on the nodes: without its fields it is not asked for again.
+        self._claims[one.job.job_id] = tuple(
+            one.job._replace(req_nodes=(name,), gpus_per_node=count, fields={}) for name, count in counts.items()
+        )
+
+    def give_up(self, job_id: int) -> bool:
+        """Whether there was a claim."""
+        return self._claims.pop(job_id, None) is not None
+
+
+class _Fields:
+    """What the nodes that a job may use can ever give it, whatever runs on them now."""
+
+    def __init__(self, overview: Overview, snapshot: Snapshot, settings: Settings) -> None:
+        self._overview, self._snapshot, self._settings = overview, snapshot, settings
+        self._slowdown: dict[str, dict[str, list[float]]] = {}  # class -> node -> of each GPU
+        self._known: dict[tuple[Request, str], Slow] = {}
+
+    def never_well(self, request: Request, sensitivity: str) -> Slow:
+        """The nodes with GPUs enough for the job, but too few that are not barred, where others could hold it."""
+        key = request, sensitivity
+        if key not in self._known:
+            self._known[key] = self._never_well(request, sensitivity)
+        return self._known[key]
+
+    def surely(self, request: Request, decided: Decision) -> bool:
+        """Whether the nodes could hold it, once empty: a job that they could not Slurm would hold for good."""
+        named = [node for node in self._overview.nodes if node.name in decided.pinned]
+        assert request.shape is not None
+        tasks = request.tasks_per_node or -(-request.tasks // len(named))
+        return len(could_hold(named, request, tasks, request.shape.per_node or 1)) == len(named)
+
+    def _never_well(self, request: Request, sensitivity: str) -> Slow:
+        nothing, shape, found = Slow((), 0.0), request.shape, fields(request, self._overview)
+        if sensitivity in INSENSITIVE or shape is None or isinstance(found, str) or len(found) != 1:
+            return nothing
+        count, several = shape.per_node or shape.total, (shape.nodes or 1) > 1
+        if several and shape.per_node is None:  # how many GPUs Slurm gives on which node is open
+            return nothing
+        slow: dict[str, float] = {}
+        others: list[Node] = []
+        for node in found[0].nodes:
+            gpus = self._gpus(node, shape, sensitivity)
+            need = len(gpus) if shape.whole_nodes else count
+            if len(gpus) >= count and gpus[need - 1] > self._settings.barred_slowdown:
+                slow[node.name] = gpus[need - 1]
+            elif len(gpus) >= count:
+                others.append(node)
+        tasks = request.tasks_per_node or -(-request.tasks // (shape.nodes or 1))
+        if not slow or len(could_hold(others, request, tasks, count)) < (shape.nodes or 1):
+            return nothing
+        locality = self._settings.locality_penalty if several else 1.0
+        loss_s = patience_s(min(slow.values()) * locality, MEDIAN_SLOWDOWN * locality, self._run_s(request, found[0]))
+        return Slow(tuple(slow), min(WAIT_SHARE * loss_s, self._settings.lease_max_s))
+
+    def _gpus(self, node: Node, shape: GpuShape, sensitivity: str) -> list[float]:
+        """Slowdowns of the node's GPUs that such a job may use, fastest first."""
+        if sensitivity not in self._slowdown:
+            self._slowdown[sensitivity] = every_gpu(self._overview, self._snapshot, sensitivity)
+        row = self._slowdown[sensitivity].get(node.name, [])
+        wanted = shape.gpu_type if not shape.whole_nodes else ""
+        return sorted(s for s, kind in zip(row, node.gpu_types, strict=True) if wanted in ("", kind))
+
+    def _run_s(self, request: Request, field: Field) -> float:
+        """Expected run time, as for a submission."""
+        defaults = (p.default_time_s for p in field.partitions if p.default_time_s)
+        limit_s = request.time_limit_s or next(defaults, None)
+        return limit_s * self._settings.expected_run_share if limit_s else self._settings.expected_run_s

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: MIT
+"""Standing answers: for every request of a simple kind, the nodes it should go to now, best first.
+
+The submit filter runs inside slurmctld and can neither ask Slurm nor weigh nodes. It looks
+the answers up in a table, and remembers what it gave away since the table was made: so a
+node stands in a list once for every number of its free GPUs that may be gone by then. The
+order is that of the placement rule in force; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice, zip_longest
+from typing import NamedTuple
+
+from slurm_pal.base.cluster import Node
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, GpuShape
+from slurm_pal.decide.pools import Pool, Pools, every_gpu
+from slurm_pal.decide.scene import rows
+from slurm_pal.placement.class_fit import INSENSITIVE
+from slurm_pal.placement.occupancy import DRAWN_ANEW, kept
+from slurm_pal.placement.plain import plain_pick
+from slurm_pal.placement.view import Rule, View
+from slurm_pal.publisher.ranked import Row, rankings
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store.lua_table import NAME
+from slurm_pal.store.snapshot import Snapshot
+
+STAND_IN = "class-fit"
+"""Tabulated where the rule in force cannot be said node by node."""
+MOST_SLOW = 200  # a longer exclusion is not worth its place in the table
+MOST_SPARES = 128  # nodes worth waiting for, of one pool and class
+WHOLE = "x"  # in the place of a count: the whole node
+NOT_RANKED = 0
+"""In the place of a pool: its GPUs are of several models, which scores do not compare."""
+
+Question = tuple[int, str, str]
+"""Pool, sensitivity class, and GPUs on one node: a count, or WHOLE."""
+SENSITIVE = tuple(c for c in SENSITIVITY_CLASSES if c not in INSENSITIVE)
+
+
+class Offered(NamedTuple):
+    """One node with free GPUs, as a list names it."""
+
+    name: str
+    cpus: int  # free
+    memory_mib: int  # free
+    all_cpus: int
+    all_memory_mib: int
+    gpus: int  # all of the node
+    features: tuple[str, ...]  # active
+    slowdown: dict[str, tuple[float, ...]]  # sensitivity class -> free GPUs in the order of handing out
+
+
+class Size(NamedTuple):
+    """What a node has, whatever runs on it, as far as that says which jobs Slurm could ever give it."""
+
+    cpus: int
+    memory_mib: int
+    gpus: int  # of the pool's type
+    features: tuple[str, ...]  # active
+
+
+class Spare(NamedTuple):
+    """A node that may do better for a sensitive job once it is free: `fast` of its GPUs are not barred."""
+
+    name: str
+    fast: int
+    size: int  # its position in `sizes`
+
+
+class Richest(NamedTuple):
+    """The most that any node of a pool has of each. The rates are for each GPU of a node."""
+
+    cpus: int
+    memory_mib: int
+    cpus_per_gpu: int
+    memory_mib_per_gpu: int
+
+
+class Standing(NamedTuple):
+    """All answers at one moment. In a list stands (node, GPUs gone): the node's position in `nodes`."""
+
+    policy: str  # the rule that was tabulated
+    default: str  # the partition of a job that names none; "" without one
+    pools: dict[tuple[str, str], int]  # partition, GPU type ("": any) -> pool, from 1, or NOT_RANKED
+    nodes: tuple[Offered, ...]
+    lists: dict[tuple[int, str, int, str], list[tuple[int, int]]]  # pool, class, preference from 1, count
+    plain: dict[Question, float]  # slowdown where plain Slurm would put such a job
+    slow: dict[Question, tuple[str, ...]]  # free nodes that a sensitive job is better kept off
+    spares: dict[tuple[int, str], tuple[Spare, ...]]  # pool, class -> nodes to wait for, where there are slow ones
+    sizes: tuple[Size, ...]
+    richest: dict[int, Richest]  # of each pool
+    prefer: dict[str, tuple[str, ...]]  # class -> features of nodes worth asking for
+    left_out: tuple[str, ...]  # what has a name that the filter cannot read
+
+
+def tabulated(policy: str) -> str:
+    """The rule that stands for `policy` in the table: itself where it says of each node how it likes it."""
+    return policy if kept(policy) and policy not in DRAWN_ANEW else STAND_IN
+
+
+def standing(
+    overview: Overview,
+    snapshot: Snapshot,
+    policy: str,
+    locality_penalty: float,
+    barred_slowdown: float,
+    soft_features: bool = False,
+) -> Standing:
+    """The standing answers for a cluster. Pure.
+
+    `soft_features` says whether Slurm takes a job that prefers an unknown feature
+    (slurm.conf(5), ignore_prefer_validation). Raises UsageError for an unknown policy.
+    """
+    seen, left_out = _readable(overview)
+    rules = {c: Rule(c, locality_penalty, barred_slowdown) for c in SENSITIVITY_CLASSES}
+    made = _Answers(seen, snapshot, tabulated(policy), rules)
+    source = Pools(seen, snapshot)
+    numbers: dict[tuple[frozenset[str], str], int] = {}
+    found: dict[tuple[str, str], int] = {}
+    for name, words in source.of_partitions():
+        if words is not None and words not in numbers:
+            numbers[words] = len(numbers) + 1
+            made.add(numbers[words], source.pool(*words))
+        found[name] = NOT_RANKED if words is None else numbers[words]
+    prefer = _prefer(seen.nodes, snapshot, barred_slowdown) if soft_features else {}
+    default = next((p.name for p in seen.partitions if p.default), "")
+    return Standing(
+        made.policy, default, found, tuple(made.nodes), made.lists, made.plain, made.slow, made.spares,
+        tuple(made.sizes), made.richest, prefer, left_out,
+    )  # fmt: skip
+
+
+def _readable(overview: Overview) -> tuple[Overview, tuple[str, ...]]:
+    """The cluster without what has a name that the filter cannot read, and what that is."""
+    types = {kind for node in overview.nodes for kind in node.gpu_types if kind}
+    strange = {kind for kind in types if not NAME.fullmatch(kind)}
+    nodes = [node for node in overview.nodes if NAME.fullmatch(node.name) and not strange.intersection(node.gpu_types)]
+    partitions = [p for p in overview.partitions if NAME.fullmatch(p.name)]
+    left_out = [f"GPU type {kind!r} with its nodes" for kind in sorted(strange)]
+    left_out += [f"node {node.name!r}" for node in overview.nodes if not NAME.fullmatch(node.name)]
+    left_out += [f"partition {p.name!r}" for p in overview.partitions if p not in partitions]
+    return overview._replace(nodes=tuple(nodes), partitions=tuple(partitions)), tuple(left_out)
+
+
+def _prefer(nodes: Iterable[Node], snapshot: Snapshot, barred: float) -> dict[str, tuple[str, ...]]:
+    """Class features (`pal_A_v0`) of GPUs that are not barred, as far as some node bears them."""
+    active = frozenset(feature for node in nodes for feature in node.features)
+    found: dict[str, tuple[str, ...]] = {}
+    for c in SENSITIVITY_CLASSES:
+        names = [f"pal_{c}_v{k}" for k, level in enumerate(snapshot.centroids.get(c, [])) if level <= barred]
+        wanted = tuple(name for name in names if name in active)
+        if wanted:
+            found[c] = wanted
+    return found
+
+
+class _Answers:
+    """Collects the answers pool by pool; a node that two pools offer in the same way is listed once."""
+
+    def __init__(self, overview: Overview, snapshot: Snapshot, policy: str, rules: dict[str, Rule]) -> None:
+        self.policy, self._rules = policy, rules
+        self._by_name = {node.name: node for node in overview.nodes}
+        self._all = {c: every_gpu(overview, snapshot, c) for c in SENSITIVE}
+        self._places: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.nodes: list[Offered] = []
+        self.lists: dict[tuple[int, str, int, str], list[tuple[int, int]]] = {}
+        self.plain: dict[Question, float] = {}
+        self.slow: dict[Question, tuple[str, ...]] = {}
+        self.spares: dict[tuple[int, str], tuple[Spare, ...]] = {}
+        self.sizes: dict[Size, int] = {}
+        self.richest: dict[int, Richest] = {}
+
+    def add(self, number: int, pool: Pool) -> None:
+        """All answers for one pool."""
+        for (c, preference, count), entries in rankings(self.policy, pool.views, self._rules).items():
+            self.lists[number, c, preference, str(count)] = self._entries(pool, entries)
+        idle = {c: rows(view, pool.idle) for c, view in pool.views.items()}
+        for (c, preference, _), entries in rankings(self.policy, idle, self._rules, whole_nodes=True).items():
+            self.lists[number, c, preference, WHOLE] = self._entries(pool._replace(views=idle), entries)
+        for count in range(1, max(map(len, pool.views["A"].free), default=0) + 1):
+            self._answer(number, pool, pool.views, str(count), GpuShape(count, nodes=1, per_node=count))
+        self._answer(number, pool, idle, WHOLE, GpuShape(1, nodes=1, per_node=1, whole_nodes=True))
+        self.richest[number] = _richest(pool)
+
+    def _entries(self, pool: Pool, entries: list[Row]) -> list[tuple[int, int]]:
+        view = pool.views["A"]
+        return [(self._place(pool, view, row), gone) for row, gone in entries]
+
+    def _place(self, pool: Pool, view: View, row: int) -> int:
+        key = view.names[row], tuple(view.free[row])
+        if key not in self._places:
+            self._places[key] = len(self.nodes)
+            node = self._by_name[view.names[row]]
+            slowdown = {c: tuple(other.slowdown[row]) for c, other in pool.views.items()}
+            free_mib = max(0, node.memory_mib - node.memory_used_mib)
+            free_cpus, sizes = max(0, node.cpus - node.cpus_used), (node.cpus, node.memory_mib, node.n_gpus)
+            self.nodes.append(Offered(node.name, free_cpus, free_mib, *sizes, _features(node), slowdown))
+        return self._places[key]
+
+    def _answer(self, number: int, pool: Pool, views: dict[str, View], count: str, shape: GpuShape) -> None:
+        """What plain Slurm would do with a job of one node, and which nodes it should rather not get."""
+        placed = plain_pick(views["A"], shape, self._rules["A"])
+        if placed is None:
+            return
+        (row,), (gpus,) = placed.nodes, placed.gpus
+        for c, view in views.items():
+            self.plain[number, c, count] = max(view.slowdown[row][: len(gpus)])
+        for c in SENSITIVE:
+            slow = _slow(views[c], shape, self._rules[c].barred_slowdown)
+            if 0 < len(slow) <= MOST_SLOW:
+                self.slow[number, c, count] = slow
+                if (number, c) not in self.spares:
+                    self.spares[number, c] = self._spares(pool, c)
+
+    def _spares(self, pool: Pool, c: str) -> tuple[Spare, ...]:
+        """Nodes that could give, once free, GPUs that are not barred (as palsub judges).
+
+        Where they are more than a record may hold, there are some of every size; first those without free
+        GPUs, since of the others some are slow now.
+        """
+        bar, every = self._rules[c].barred_slowdown, self._all[c]
+        free = frozenset(pool.views[c].names)
+        by_size: dict[int, list[Spare]] = {}
+        for node in pool.field:
+            mine = _gpus_of_type(node, pool.gpu_type)
+            fast = sum(every[node.name][k] <= bar for k in mine) if mine else 0
+            if fast:
+                size = self._size(Size(node.cpus, node.memory_mib, len(mine), _features(node)))
+                by_size.setdefault(size, []).append(Spare(node.name, fast, size))
+        for spares in by_size.values():
+            spares.sort(key=lambda spare: (spare.name in free, -spare.fast))
+        turns = (spare for turn in zip_longest(*by_size.values()) for spare in turn if spare is not None)
+        return tuple(islice(turns, MOST_SPARES))
+
+    def _size(self, size: Size) -> int:
+        return self.sizes.setdefault(size, len(self.sizes))
+
+
+def _features(node: Node) -> tuple[str, ...]:
+    """Active features with names that the filter can read."""
+    return tuple(sorted(name for name in node.features if NAME.fullmatch(name)))
+
+
+def _gpus_of_type(node: Node, gpu_type: str) -> list[int]:
+    return [k for k, kind in enumerate(node.gpu_types) if not gpu_type or kind == gpu_type]
+
+
+def _richest(pool: Pool) -> Richest:
+    found = Richest(0, 0, 0, 0)
+    for node in pool.every:
+        if gpus := len(_gpus_of_type(node, pool.gpu_type)):
+            has = (node.cpus, node.memory_mib, -(-node.cpus // gpus), -(-node.memory_mib // gpus))
+            found = Richest(*map(max, found, has))
+    return found
+
+
+def _slow(view: View, shape: GpuShape, bar: float) -> tuple[str, ...]:
+    """Nodes that could start such a job now, with a barred GPU among those it would be given."""
+    return tuple(
+        name
+        for name, row in zip(view.names, view.slowdown, strict=True)
+        if len(row) >= shape.total and max(row if shape.whole_nodes else row[: shape.total]) > bar
+    )

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""Standing answers as records of the filter's table (store/lua_table.py has the file)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_pal.base.config import Config
+from slurm_pal.placement.patience import WAIT_SHARE
+from slurm_pal.publisher.standing import Offered, Richest, Size, Standing
+from slurm_pal.sensitivity.catalogue import APPLICATIONS
+from slurm_pal.slurm.parse import whole
+from slurm_pal.store.gpus_text import decimal
+from slurm_pal.store.lua_table import NAME, name
+
+_SETTINGS = {
+    "pass_s": ("submit", "lease_pass_s"),
+    "lease_max_s": ("submit", "lease_max_s"),
+    "run_share": ("submit", "expected_run_share"),
+    "run_s": ("submit", "expected_run_s"),
+    "barred": ("placement", "barred_slowdown"),
+    "locality": ("placement", "locality_penalty"),
+}
+"""The filter's word for a setting of pal.toml."""
+_MEMORY = {"mem_node": "DefMemPerNode", "mem_cpu": "DefMemPerCPU", "most_mem_cpu": "MaxMemPerCPU"}
+"""The filter's word for what slurm.conf says of memory, MiB."""
+ENTRY = 64  # an entry of a list is node x ENTRY + GPUs gone
+
+
+def records(
+    answers: Standing, config: Config, scores_epoch: int, slurm: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """All records of the table, in the order in which they stand there. `slurm` is Slurm's configuration.
+
+    Raises DataError for a name that the filter could not read.
+    """
+    found = {"scores_epoch": str(scores_epoch), "settings": _settings(config, slurm or {})}
+    if answers.default:
+        found["default"] = name(answers.default, "partition")
+    found |= {f"app.{name(app, 'application')}": c for app, c in applications(config)[0].items()}
+    for c, features in answers.prefer.items():
+        found[f"prefer.{c}"] = "|".join(name(feature, "feature") for feature in features)
+    for (partition, gpu_type), pool in answers.pools.items():
+        kind = name(gpu_type, "GPU type") if gpu_type else "-"
+        found[f"pool.{name(partition, 'partition')}.{kind}"] = str(pool)
+    found |= {f"node.{number}": _node(node) for number, node in enumerate(answers.nodes, 1)}
+    for (pool, c, preference, count), entries in answers.lists.items():
+        text = " ".join([str((place + 1) * ENTRY + gone) for place, gone in entries])
+        found[f"list.{pool}.{c}.{preference}.{count}"] = text
+    for (pool, c, count), slowdown in answers.plain.items():
+        found[f"plain.{pool}.{c}.{count}"] = decimal(slowdown)
+    for (pool, c, count), names in answers.slow.items():
+        found[f"slow.{pool}.{c}.{count}"] = ",".join(names)
+    found |= {f"most.{pool}": _richest(richest) for pool, richest in answers.richest.items()}
+    found |= {f"size.{number}": _size(size) for number, size in enumerate(answers.sizes)}
+    for (pool, c), spares in answers.spares.items():
+        words = (f"{spare.size}:{name(spare.name, 'node')}={spare.fast}" for spare in spares)
+        found[f"spare.{pool}.{c}"] = " ".join(words)
+    return found
+
+
+def applications(config: Config) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Application -> class, the site's own first, and the names that the filter cannot read."""
+    every = {app: c for app, (c, _) in APPLICATIONS.items()}
+    every |= {app.lower(): c for app, c in config.apps.items()}
+    strange = tuple(app for app in every if not NAME.fullmatch(app))
+    return {app: c for app, c in every.items() if app not in strange}, strange
+
+
+def _settings(config: Config, slurm: Mapping[str, str]) -> str:
+    words = [f"{word}={config.number(*key):g}" for word, key in _SETTINGS.items()]
+    words += [f"{word}={mib}" for word, key in _MEMORY.items() if (mib := whole(slurm.get(key, ""))) > 0]
+    return " ".join([*words, f"wait_share={WAIT_SHARE:g}"])
+
+
+def _node(node: Offered) -> str:
+    free = len(node.slowdown["A"])
+    head = f"{name(node.name, 'node')} cpus={node.cpus} mem={node.memory_mib} gpus={node.gpus} free={free}"
+    head += f" allcpus={node.all_cpus} allmem={node.all_memory_mib}"
+    scores = " ".join(f"{c}={','.join(map(decimal, row))}" for c, row in node.slowdown.items())
+    return f"{head} feat={','.join(node.features)} {scores}"
+
+
+def _size(size: Size) -> str:
+    head = f"allcpus={size.cpus} allmem={size.memory_mib} gpus={size.gpus}"
+    return f"{head} feat={','.join(size.features)}"
+
+
+def _richest(most: Richest) -> str:
+    rates = f"cpusgpu={most.cpus_per_gpu} memgpu={most.memory_mib_per_gpu}"
+    return f"allcpus={most.cpus} allmem={most.memory_mib} {rates}"

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+"""Policies side by side on unequal GPUs, seed by seed; work for pool.run_all."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_pal.allocation.problem import Vector, problem
+from slurm_pal.base.errors import UsageError
+from slurm_pal.research.bounds import makespan_bound_s
+from slurm_pal.research.replica.gavel import StoppedError
+from slurm_pal.research.unequal import Moment, Policy, Result, StarvedError, simulate
+from slurm_pal.research.unequal_jobs import Workload
+from slurm_pal.research.unequal_policies import POLICIES, check
+from slurm_pal.simulate.pool import Progress
+
+_STREAM = 0x11E9
+
+
+class Task(NamedTuple):
+    policy: str
+    seed: int
+
+
+class Figures(NamedTuple):
+    """Of one run. Completion times over the jobs of the window, all else over all jobs."""
+
+    avg_jct_s: float
+    p50_jct_s: float
+    p99_jct_s: float
+    makespan_s: float
+    utilisation: float
+    moves: float
+    lost_gpu_h: float
+    missed: float  # jobs that ended after their deadline
+
+
+class Ran(NamedTuple):
+    """One run: its figures, and which jobs ended how much after their deadlines."""
+
+    figures: Figures
+    late_s: dict[str, float]  # job id -> s, the latest first
+
+
+class Comparison(NamedTuple):
+    """What is compared; policies are names of `unequal_policies`."""
+
+    work: Workload
+    policies: tuple[str, ...]
+    move_cost_s: float
+    seeds: tuple[int, ...] = (1,)
+    jitter_s: float = 0.0  # submissions move by up to so much, by seed
+    window: tuple[int, int] | None = None  # job numbers from 0 in the order of the trace, end exclusive
+
+    def check(self) -> None:
+        """Raises UsageError for a policy or a window that means nothing."""
+        n = len(self.work.jobs)
+        if self.window is not None and not 0 <= self.window[0] < self.window[1] <= n:
+            raise UsageError(f"window {self.window[0]}:{self.window[1]} must be FIRST:END of job numbers within 0:{n}")
+        for name in self.policies:
+            check(name, self.work)
+
+    def tasks(self) -> list[Task]:
+        """Seed by seed, so that what is complete early are pairs."""
+        return [Task(name, seed) for seed in self.seeds for name in self.policies]
+
+    def arrival_s(self, seed: int) -> Vector:
+        """(m,) arrivals of one seed, alike for all policies: each moved by U(-jitter_s, jitter_s), never before 0."""
+        given = np.array([job.arrival_s for job in self.work.jobs])
+        if not self.jitter_s:
+            return given
+        moved_s = np.random.default_rng([seed, _STREAM]).uniform(-self.jitter_s, self.jitter_s, given.size)
+        return np.asarray(np.maximum(0.0, given + moved_s))
+
+    def run(self, task: Task, progress: Progress) -> Ran:
+        """One policy on one seed. Raises StarvedError when it lets jobs starve, StoppedError on request."""
+        work, arrival_s = self.work, self.arrival_s(task.seed)
+        row = POLICIES[task.policy]
+        jobs = [job._replace(arrival_s=at_s) for job, at_s in zip(work.jobs, arrival_s.tolist(), strict=True)]
+        policy = _watched(row.make(work, arrival_s, task.seed), arrival_s, progress)
+        try:
+            found = simulate(jobs, work.cluster.gpus, policy, move_cost_s=self.move_cost_s, review_s=row.review_s)
+        except StarvedError as error:
+            raise StarvedError(f"{task.policy}: {error}; leave that policy out") from None
+        return self._figures(found)
+
+    def _figures(self, found: Result) -> Ran:
+        first, end = self.window or (0, len(self.work.jobs))
+        late_s = self._late_s(found)
+        figures = Figures(
+            avg_jct_s=found.mean_jct_s(first, end),
+            p50_jct_s=found.percentile_jct_s(50, first, end),
+            p99_jct_s=found.percentile_jct_s(99, first, end),
+            makespan_s=found.makespan_s,
+            utilisation=found.utilisation,
+            moves=int(found.moves.sum()),
+            lost_gpu_h=found.lost_gpu_h,
+            missed=len(late_s),
+        )
+        return Ran(figures, late_s)
+
+    def _late_s(self, found: Result) -> dict[str, float]:
+        over_s = found.jct_s - self.work.deadline_s
+        order = [k for k in np.argsort(-over_s, kind="stable").tolist() if over_s[k] > 0]
+        return {self.work.jobs[k].id: round(float(over_s[k]), 3) for k in order}
+
+    def bound_s(self, seed: int) -> float:
+        """A lower bound on the makespan of any schedule, moves free."""
+        jobs = self.work.jobs
+        made = problem(
+            [job.throughput for job in jobs],
+            [job.scale for job in jobs],
+            self.work.cluster.gpus,
+            remaining=[job.steps for job in jobs],
+        )
+        return makespan_bound_s(made, self.arrival_s(seed))
+
+
+def mean(rows: list[Figures]) -> Figures:
+    """Field by field, over seeds."""
+    return Figures(*(fmean(values) for values in zip(*rows, strict=True)))
+
+
+def _watched(policy: Policy, arrival_s: Vector, progress: Progress) -> Policy:
+    """The same policy; it tells how many jobs are done, and ends the run on request."""
+    order_s, total = np.sort(arrival_s), arrival_s.size
+
+    def watched(moment: Moment) -> NDArray[np.int64]:
+        came = int(np.searchsorted(order_s, moment.now_s, side="right"))
+        if not progress(max(0, came - moment.job.size), total):
+            raise StoppedError("the run was stopped")
+        return policy(moment)
+
+    return watched

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: MIT
+"""sbatch's options in force for one submission, from its three sources.
+
+sbatch's precedence: command line, then SBATCH_* variables, then #SBATCH lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_pal.base.errors import UsageError
+from slurm_pal.decide.request import Conflict, Request, read
+from slurm_pal.submit.argv import CommandLine, Option, read_options
+from slurm_pal.submit.options_table import ENVIRONMENT
+from slurm_pal.submit.script import Script
+
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+
+
+def build(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> Request:
+    """Merge the three sources and read the job's shape. Never raises: doubts end in `leave`."""
+    try:
+        if line.unsure:
+            raise Conflict(line.unsure)
+        if line.hetjob or (script and script.hetjob):
+            raise Conflict("heterogeneous job: its components are placed together by Slurm")
+        if script and script.doubt:
+            raise Conflict(script.doubt)
+        merged = merge(line, environment, script)
+        if script and script.foreign and "ignore-pbs" not in merged:
+            raise Conflict("the script has #PBS or #BSUB lines, which sbatch translates itself")
+        return read(merged)
+    except (Conflict, UsageError) as reason:
+        return Request(leave=str(reason))
+
+
+def merge(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> dict[str, str]:
+    """sbatch options in force: name -> value. Raises Conflict when the directives cannot be read."""
+    own = read_options(script.words) if script and not line.has("wrap") else None
+    if own and script and (own.unsure or own.end != len(script.words)):
+        raise Conflict(own.unsure or f"#SBATCH {script.words[own.end]}: not an option")
+    variables = [(name, environment[key]) for key, name in ENVIRONMENT.items() if environment.get(key)]
+    if environment.get("SLURM_HOSTFILE"):
+        variables.append(("nodefile", environment["SLURM_HOSTFILE"]))
+    merged: dict[str, str] = {}
+    layers: list[list[Option]] = [list(own.found) if own else [], variables, list(line.options)]
+    for layer in layers:
+        if any(name in _MEMORY for name, _ in layer):  # the three exclude each other, also across layers
+            for name in _MEMORY:
+                merged.pop(name, None)
+        merged.update(layer)
+    return merged

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""One tick: look once, decide, order."""

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: MIT
+"""What a tick would do: Slurm's state, the scores and the journal in, wishes and planned moves out.
+
+Nothing is done here. What is read and remembered is the pace of the jobs, see `pace`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+from slurm_pal.base.cluster import Gpu
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import PalError, one_line
+from slurm_pal.base.hostlist import expand
+from slurm_pal.decide.case import settings_of
+from slurm_pal.decide.facts import Terms
+from slurm_pal.decide.lease import PARTITION
+from slurm_pal.journal.journal import Journal, Move
+from slurm_pal.moves import learning
+from slurm_pal.moves.learning import Corrections
+from slurm_pal.moves.planning import MoveTerms, Passed, Plan, Running, plan
+from slurm_pal.moves.steps import no_checkpoint
+from slurm_pal.partitions import sharing
+from slurm_pal.partitions.sharing import Shared
+from slurm_pal.pending.retarget import Wish, retarget
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store import snapshot as snapshots
+from slurm_pal.store.snapshot import Snapshot
+from slurm_pal.tick import pace
+from slurm_pal.tick.role import Role
+from slurm_pal.tick.steered import Memory, Pace, Steered, steered
+
+MEMORY_S = 90 * 86400.0  # how long finished moves teach
+LATELY_S = 86400.0  # so long a move counts when users compete for the next one
+FAILED_S = 3600.0  # so long a move for which no checkpoint came takes one from those that its user may have under way
+
+
+class Decided(NamedTuple):
+    """What was found, and what would be better."""
+
+    steered: Steered | None = None  # None: nothing could be decided
+    scores: Snapshot | None = None  # as published
+    wishes: tuple[Wish, ...] = ()
+    plan: Plan | None = None
+    exposed: tuple[tuple[Gpu, float], ...] = ()  # GPUs that became slow since they were measured, and how slow
+    calibration: float = 1.0  # observed gains over predicted ones
+    trouble: str = ""  # why partitions could not be shared out
+
+    @property
+    def staying(self) -> tuple[Passed, ...]:
+        """Running jobs that are not moved, and why."""
+        return (*(self.steered.staying if self.steered else ()), *(self.plan.passed if self.plan else ()))
+
+
+def terms_of(config: Config, appends: bool) -> Terms:
+    """What the settings say of moving jobs. `appends`: Slurm's JobFileAppend."""
+    return Terms(
+        _names(config.text("rebalance", "movable_qos")),
+        _names(config.text("rebalance", "movable_partitions")),
+        config.number("rebalance", "lost_work_s"),
+        appends,
+        config.flag("rebalance", "may_empty_output"),
+    )
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(filter(None, (word.strip() for word in text.split(","))))
+
+
+class Decider:
+    """Decides by one configuration, for one role."""
+
+    def __init__(self, config: Config, journal: Journal, role: Role, appends: bool = False) -> None:
+        self._config, self._journal, self._role = config, journal, role
+        self.terms = terms_of(config, appends)
+        self._partitions = None
+        if config.text("rebalance", "allocation"):
+            from slurm_pal.partitions.plan import Partitions
+
+            self._partitions = Partitions(config, journal)
+
+    def decide(self, overview: Overview, now_s: float, interval_s: float) -> Decided:
+        """`interval_s` is the time since the last tick.
+
+        Raises DataError when there are no scores, or the journal cannot be used.
+        """
+        published = snapshots.read(self._config.snapshot_path)
+        penalty = self._config.number("placement", "locality_penalty")
+        mine = [job for job in overview.jobs if not self._only_user or job.user == self._only_user]
+        paces, learnt = pace.look(mine, published, self._journal, self.terms, penalty, now_s, bool(self._only_user))
+        heard = learning.corrected(published, learnt)
+        scores = heard if self._only_user else self._bounded(published, learnt)
+        moves = self._journal.moves(now_s - MEMORY_S)
+        open_moves = self._journal.open_moves()
+        depth = int(self._number("depth"))
+        jobs = steered(overview, self._memory(moves, open_moves, paces), self.terms, self._only_user, depth)
+        shared, running, trouble = self._shared(overview, scores, jobs, moves, now_s, interval_s)
+        wishes, waiting, overview = list(shared.wishes), shared.waiting, shared.overview
+        if self._config.flag("rebalance", "retarget"):
+            leases = self._journal.leases()
+            wishes += retarget(overview, scores, waiting, leases, settings_of(self._config), now_s, interval_s)
+        calibration = learning.calibration(moves)
+        planned = None
+        if self._config.flag("rebalance", "moves"):
+            terms = self._move_terms(moves, open_moves, now_s)
+            here = heard if self._only_user else published
+            planned = plan(claimed(overview, wishes), heard, running, terms, now_s, here)
+        return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration, trouble)
+
+    def _bounded(self, published: Snapshot, learnt: Corrections) -> Snapshot:
+        """What is believed for pending jobs: words of users put a GPU behind others, but nobody waits for them."""
+        return learning.corrected(published, learnt, self._config.number("placement", "barred_slowdown"))
+
+    def _shared(
+        self, overview: Overview, scores: Snapshot, jobs: Steered, moves: list[Move], now_s: float, interval_s: float
+    ) -> tuple[Shared, tuple[Running, ...], str]:
+        """Wishes about partitions and the jobs as they will be with them; running jobs; why none could be decided."""
+        trouble = ""
+        moving = frozenset(move.job_id for move in moves if not move.outcome)
+        if self._partitions is not None:
+            from slurm_pal.partitions.plan import Jobs
+
+            to_go = jobs.running if self._config.flag("rebalance", "moves") else ()
+            try:
+                found = self._partitions.share(
+                    overview, scores, Jobs(jobs.waiting, to_go, moving, moves), now_s, interval_s
+                )
+                return found.shared, found.running or jobs.running, ""
+            except (PalError, ArithmeticError, ValueError) as error:  # the rest of the tick does not depend on it
+                trouble = f"no partitions are shared out: {one_line(error)}"
+        left = [job for job in overview.jobs if job.job_id not in moving]
+        leases = self._journal.leases(PARTITION)
+        wishes = sharing.over(leases, left, overview.up, "partitions are not shared out now")
+        given_back = {wish.job_id for wish in wishes if wish.fields}  # no nodes are named as if they were not
+        waiting = tuple(one for one in jobs.waiting if one.job.job_id not in given_back)
+        return Shared(tuple(wishes), waiting, overview), jobs.running, trouble
+
+    @property
+    def _only_user(self) -> str:
+        return self._role.user if self._role.name == "user" else ""
+
+    def _number(self, name: str) -> float:
+        return self._config.number("rebalance", name)
+
+    def _memory(self, moves: list[Move], open_moves: list[Move], paces: dict[int, Pace]) -> Memory:
+        by_job: dict[int, list[Move]] = defaultdict(list)
+        for move in moves:
+            by_job[move.job_id].append(move)
+        return Memory(
+            leases=self._journal.leases(),
+            waited=self._journal.waited(),
+            left_alone=self._journal.left_alone(),
+            moves={job_id: tuple(found) for job_id, found in by_job.items()},
+            moving=frozenset(move.job_id for move in open_moves),
+            paces=paces,
+        )
+
+    def _move_terms(self, moves: list[Move], open_moves: list[Move], now_s: float) -> MoveTerms:
+        in_flight: dict[str, int] = defaultdict(int)
+        for move in open_moves:
+            in_flight[move.user] += 1
+        settings = settings_of(self._config)
+        steps = [(move, self._journal.steps_of(move.move_id)) for move in moves]
+        default_s = self._number("move_cost_s")
+        costs_s, calibrations = learning.move_costs_s(steps, default_s), learning.calibrations(moves)
+        return MoveTerms(
+            policy=settings.policy,
+            locality_penalty=settings.locality_penalty,
+            barred_slowdown=settings.barred_slowdown,
+            margin=self._number("margin"),
+            minimum_s=self._number("minimum_s"),
+            end_guard_s=self._number("end_guard_s"),
+            per_tick=max(0, int(self._number("moves_per_tick")) - len(open_moves)),
+            per_job=int(self._number("moves_per_job")),
+            per_user=int(self._number("moves_per_user")),
+            move_cost_s=learning.agreed(costs_s.values(), default_s),
+            expected_run_share=settings.expected_run_share,
+            expected_run_s=settings.expected_run_s,
+            calibration=learning.agreed(calibrations.values(), 1.0),
+            in_flight=dict(in_flight),
+            open_moves=tuple(open_moves),
+            costs_s=costs_s,
+            calibrations=calibrations,
+            lately=Counter(move.user for move in moves if move.made_s > now_s - LATELY_S),
+            failed=Counter(move.user for move in moves if move.made_s > now_s - FAILED_S and no_checkpoint(move)),
+        )
+
+
+def claimed(overview: Overview, wishes: list[Wish]) -> Overview:
+    """The cluster as it will be once the node lists of these wishes are set: no move may go there."""
+    lists = {wish.job_id: expand(wish.fields["ReqNodeList"]) for wish in wishes if wish.action == "nodelist"}
+    jobs = tuple(job._replace(req_nodes=lists[job.job_id]) if job.job_id in lists else job for job in overview.jobs)
+    return overview._replace(jobs=jobs)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""How the running jobs do, from their own words (`pal progress`) at this tick and the ones before."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+
+from slurm_pal.base import marks
+from slurm_pal.base.errors import BusyError, DataError
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.numbers import digits
+from slurm_pal.decide.facts import Terms, facts_of
+from slurm_pal.journal.journal import Journal, Observation, Sample
+from slurm_pal.moves import learning
+from slurm_pal.moves.learning import Corrections
+from slurm_pal.store.snapshot import Snapshot
+from slurm_pal.tick.steered import Pace
+
+SINCE_S = 30 * 86400.0  # older steps say little about today's GPUs
+NEWS = 0.02  # a change of what a move brought that is worth a write
+
+
+def look(
+    jobs: Iterable[SlurmJob],
+    snapshot: Snapshot,
+    journal: Journal,
+    terms: Terms,
+    locality_penalty: float,
+    now_s: float,
+    alone: bool = False,
+) -> tuple[dict[int, Pace], Corrections]:
+    """What each job says of its pace, and what that says of the GPUs; both journalled where that can be.
+
+    A GPU is believed slower than measured once jobs of several users found it so lately; where a user steers
+    `alone`, only their own jobs, one is enough.
+
+    Raises DataError when the journal cannot be read.
+    """
+    before = journal.samples()
+    steps: dict[int, tuple[dict[str, str], Observation]] = {}
+    earlier = {(seen.job_id, seen.restarts): seen for seen in journal.observations(now_s - SINCE_S)}
+    fresh: list[Observation] = []
+    samples: list[Sample] = []
+    for job in jobs:
+        said = marks.read(job.comment, marks.PROGRESS)
+        if job.state != "RUNNING" or not job.gpus or digits(said.get("it", "")) is None:
+            continue
+        step_s = learning.step_time(before.get(job.job_id), said, job)
+        known = earlier.get((job.job_id, job.restarts))
+        if step_s is not None:
+            sensitivity = facts_of(job, terms).sensitivity
+            known = _observation(job, sensitivity, snapshot, locality_penalty, known, step_s, now_s)
+            earlier[job.job_id, job.restarts] = known
+            fresh.append(known)
+        sample = learning.sample(said, job)
+        if sample is not None and sample != before.get(job.job_id):
+            samples.append(sample)
+        if known is not None:
+            steps[job.job_id] = said, known
+    _remember(journal, fresh, samples, _brought(journal, earlier, now_s))
+    users, since_s = (1, 0.0) if alone else (learning.SLOW_USERS, now_s - learning.BELIEVED_S)
+    found = learning.corrections(earlier.values(), snapshot, users, since_s)
+    return {job_id: _pace(job_id, *seen, found) for job_id, seen in steps.items()}, found
+
+
+def _observation(
+    job: SlurmJob, sensitivity: str, snapshot: Snapshot, penalty: float, before: Observation | None, step_s: float,
+    now_s: float,
+) -> Observation:  # fmt: skip
+    gpus = tuple((node, index) for node, indexes in job.gpus.items() for index in indexes)
+    key = f"{job.user} {job.name} {len(gpus)} {sensitivity}"
+    smooth_s = learning.smoothed(before.step_s if before else None, step_s)
+    predicted = learning.believed(snapshot, sensitivity, job.gpus, penalty)
+    return Observation(key, job.job_id, job.restarts, sensitivity, gpus, predicted, smooth_s, now_s)
+
+
+def _remember(
+    journal: Journal, fresh: Iterable[Observation], samples: Iterable[Sample], brought: Mapping[int, float]
+) -> None:
+    """For the next tick. Advice beside a daemon may only read, and a full disk must not keep us from deciding."""
+    with contextlib.suppress(DataError, BusyError), journal.together():
+        for seen in fresh:
+            journal.observe(seen)
+        for sample in samples:
+            journal.add_sample(sample)
+        for move_id, ratio in brought.items():
+            journal.set_observed(move_id, ratio)
+
+
+def _brought(journal: Journal, seen: Mapping[tuple[int, int], Observation], now_s: float) -> dict[int, float]:
+    """What finished moves brought, where that is news: move -> step time before over that after."""
+    found: dict[int, float] = {}
+    for move in journal.moves(now_s - SINCE_S):
+        before, after = (seen.get((move.job_id, restarts)) for restarts in (move.restarts, move.restarts + 1))
+        if move.outcome in ("moved", "elsewhere") and before is not None and after is not None:
+            ratio = before.step_s / after.step_s
+            if move.observed is None or abs(ratio - move.observed) > NEWS * move.observed:
+                found[move.move_id] = ratio
+    return found
+
+
+def _pace(job_id: int, said: dict[str, str], seen: Observation, found: Corrections) -> Pace:
+    remaining_s = learning.remaining_s(said, seen.step_s)
+    return Pace(seen.step_s, remaining_s, found.jobs.get(job_id), found.sensitivity.get(seen.key, 1.0))

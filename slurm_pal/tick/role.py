@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""What this process may do on this cluster, by who runs it (scontrol(1), sacctmgr(1))."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from slurm_pal.base.errors import SlurmError, UsageError
+from slurm_pal.slurm.cli import subprocess_runner
+from slurm_pal.slurm.client import Runner, SlurmClient
+from slurm_pal.slurm.parse import whole
+
+OWN, OTHERS, COMMENT, FEATURES, WEIGHTS = "own", "others", "admin-comment", "features", "weights"
+"""Own jobs; those of others; AdminComment; node features; node weights."""
+
+_MAY = {
+    "slurm-user": frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS}),
+    "operator": frozenset({OWN, OTHERS}),
+    "user": frozenset({OWN}),
+}
+_NOT_DONE = {
+    FEATURES: "class features are not published: only SlurmUser ({owner}) and root may change nodes",
+    WEIGHTS: "node weights are not set: only SlurmUser ({owner}) and root may change nodes",
+}
+"""One line for each thing that the settings ask for and this role may not do."""
+_OPERATORS = frozenset({"operator", "administrator", "admin"})
+TIMEOUT_S = 10.0
+
+
+class Role(NamedTuple):
+    """Who acts, and what Slurm lets him do."""
+
+    name: str  # "slurm-user" (root too), "operator" or "user"
+    user: str
+    may: frozenset[str]  # of OWN, OTHERS, COMMENT, FEATURES, WEIGHTS
+    cannot: tuple[str, ...]  # one line for each thing asked for that is not done
+
+
+def role_of(
+    client: SlurmClient,
+    pairs: Mapping[str, str],
+    mine: bool,
+    asked: Collection[str] = (),
+    run: Runner | None = None,
+    uid: int | None = None,
+) -> Role:
+    """The role of this process (or of `uid`) on a cluster with this configuration (`scontrol show config`).
+
+    Where `pairs` is empty Slurm is asked for them. `asked` are the node levers that the
+    settings ask for (FEATURES, WEIGHTS); `run` starts sacctmgr. With `mine` even SlurmUser cares
+    for his own jobs only, as an ordinary user. A Slurm administrator counts as an operator.
+
+    Raises UsageError for an ordinary user without `mine`, SlurmError when Slurm does not answer.
+    """
+    pairs = pairs or client.config()
+    uid = os.geteuid() if uid is None else uid
+    user = _user_name(uid)
+    owner, _, number = pairs.get("SlurmUser", "unknown").partition("(")
+    name = "user" if mine else "slurm-user" if uid in (0, whole(number, -1)) else _by_accounting(pairs, user, run)
+    if name == "user" and not mine:
+        raise UsageError(
+            f"{user} is neither SlurmUser ({owner}), root nor a Slurm operator, and may steer only jobs of his own: "
+            "pal-rebalance --mine"
+        )
+    refused = (line for what, line in _NOT_DONE.items() if what in asked and what not in _MAY[name])
+    return Role(name, user, _MAY[name], tuple(line.format(owner=owner) for line in refused))
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _by_accounting(pairs: Mapping[str, str], user: str, run: Runner | None) -> str:
+    """ "operator" where the accounting database says so; "user" where it does not, is away or is not in use.
+
+    slurmdbd alone knows administration levels (sacctmgr(1), AdminLevel).
+    """
+    if not pairs.get("AccountingStorageType", "").endswith("slurmdbd"):
+        return "user"
+    argv = ["sacctmgr", "-n", "-P", "-r", "show", "user", user, "format=AdminLevel"]
+    try:
+        done = (run or subprocess_runner(TIMEOUT_S))(argv, "")
+    except SlurmError:
+        return "user"
+    level = done.stdout.strip().lower()
+    return "operator" if done.returncode == 0 and level in _OPERATORS else "user"

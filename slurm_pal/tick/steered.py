@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""The jobs that a tick may steer: those that palsub or the submit filter saw, told apart by what can be done.
+
+Pure: what Slurm shows and what the journal remembers in, nouns of the planners out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.numbers import digits
+from slurm_pal.decide.facts import Facts, Terms, facts_of, is_ours
+from slurm_pal.decide.job_request import request_of
+from slurm_pal.decide.lease import TickLease
+from slurm_pal.journal.journal import Move
+from slurm_pal.moves.planning import Passed, Running
+from slurm_pal.moves.steps import no_checkpoint
+from slurm_pal.pending.retarget import Waiting
+from slurm_pal.slurm.client import Overview
+
+FELT_AT_LEAST = 0.3
+"""Work that feels less than this of what its class does is not moved for it."""
+
+
+class Pace(NamedTuple):
+    """How a job does, by its own word (`pal progress`)."""
+
+    step_s: float  # seconds per iteration here
+    remaining_s: float | None  # at this pace; None where it does not say how long it goes on
+    factor: float | None  # its time factor here by its own steps; None where there is nothing to compare with
+    felt: float = 1.0  # exponent on believed factors: how much of them this work feels
+
+
+class Memory(NamedTuple):
+    """What earlier ticks left."""
+
+    leases: Mapping[int, TickLease]
+    waited: Mapping[int, float]  # job -> seconds that it could have started and was kept off by us
+    left_alone: frozenset[int]
+    moves: Mapping[int, tuple[Move, ...]]  # job -> its moves, newest last
+    moving: frozenset[int]  # jobs of moves under way
+    paces: Mapping[int, Pace]
+
+
+class Steered(NamedTuple):
+    """Who is there."""
+
+    waiting: tuple[Waiting, ...]  # by Slurm's priority, highest first
+    running: tuple[Running, ...]
+    staying: tuple[Passed, ...]  # ours and running, but not to be moved, and why
+    foreign: int  # jobs that are not ours to steer
+    behind: int = 0  # pending jobs that come after those of `waiting`
+
+
+def steered(overview: Overview, memory: Memory, terms: Terms, only_user: str = "", depth: int | None = None) -> Steered:
+    """Tell the jobs apart. With `only_user` the jobs of all others are foreign.
+
+    Of the pending jobs the first `depth` are looked at (None: all): to read what each of thousands asks for
+    would take most of a tick. Users take turns, each with their jobs by priority, so thousands of one hide nobody's.
+    """
+    pending: list[SlurmJob] = []
+    running: list[Running] = []
+    staying: list[Passed] = []
+    foreign = 0
+    for job in overview.jobs:
+        if (only_user and job.user != only_user) or not is_ours(job):
+            foreign += 1
+        elif job.job_id in memory.left_alone or job.job_id in memory.moving:
+            continue
+        elif job.state == "PENDING":
+            pending.append(job)
+        elif job.state == "RUNNING":
+            facts = facts_of(job, terms)
+            if facts.movable:
+                running.append(_running(job, facts, memory))
+            else:
+                staying.append(Passed(job.job_id, facts.why_not))
+    first = sorted(_in_turns(pending)[:depth], key=_rank)
+    waiting = tuple(_waiting(job, facts_of(job, terms), memory) for job in first)
+    return Steered(waiting, tuple(running), tuple(staying), foreign, len(pending) - len(waiting))
+
+
+def _in_turns(pending: list[SlurmJob]) -> list[SlurmJob]:
+    """The first job of each user by priority, then the second of each, and so on."""
+    turns: Counter[str] = Counter()
+    found: list[tuple[int, int, SlurmJob]] = []
+    for place, job in enumerate(sorted(pending, key=_rank)):
+        found.append((turns[job.user], place, job))
+        turns[job.user] += 1
+    return [job for _, _, job in sorted(found, key=lambda row: row[:2])]
+
+
+def _rank(job: SlurmJob) -> tuple[int, int]:
+    return -(digits(job.fields.get("Priority", "")) or 0), job.job_id
+
+
+def _waiting(job: SlurmJob, facts: Facts, memory: Memory) -> Waiting:
+    lease = memory.leases.get(job.job_id)
+    own_req = lease.own if lease is not None and lease.kind != "exclude" else None
+    own_exc = lease.own if lease is not None and lease.kind == "exclude" else None
+    request = request_of(job, own_req=own_req, own_exc=own_exc)
+    return Waiting(job, request, facts.sensitivity, memory.waited.get(job.job_id, 0.0))
+
+
+def _running(job: SlurmJob, facts: Facts, memory: Memory) -> Running:
+    lease, moves = memory.leases.get(job.job_id), memory.moves.get(job.job_id, ())
+    # A list that a lease or an earlier move left on the job is not a wish of the user.
+    own_req = lease.own if lease is not None and lease.kind != "exclude" else None
+    own_exc = lease.own if lease is not None and lease.kind == "exclude" else None
+    pace = memory.paces.get(job.job_id)
+    sensitivity, remaining_s, factor = _by_its_pace(facts.sensitivity, pace)
+    return Running(
+        job=job,
+        request=request_of(job, own_req=own_req, own_exc=own_exc),
+        sensitivity=sensitivity,
+        checkpoint=facts.checkpoint,
+        lost_s=facts.lost_s,
+        moves=sum(move.outcome in ("moved", "elsewhere") or no_checkpoint(move) for move in moves),
+        last_move_s=moves[-1].ended_s if moves else 0.0,
+        remaining_s=remaining_s,
+        factor=factor,
+        told_s=pace.remaining_s if pace is not None else None,
+    )
+
+
+def _by_its_pace(sensitivity: str, pace: Pace | None) -> tuple[str, float | None, float | None]:
+    """Class, remaining time and time factor as the planner is to take them.
+
+    The planner weighs believed factors at their full size. Work that feels only a part of
+    them (`felt`) is told to it with its factor at full size and as much less of time to go,
+    which makes the gains come out right; work that feels hardly anything counts as class C.
+    """
+    if pace is None:
+        return sensitivity, None, None
+    if pace.felt < FELT_AT_LEAST:
+        return "C", pace.remaining_s, None
+    if pace.factor is None:
+        return sensitivity, pace.remaining_s, None
+    full = pace.factor ** (1.0 / pace.felt)
+    remaining_s = None if pace.remaining_s is None else pace.remaining_s * pace.felt * full / pace.factor
+    return sensitivity, remaining_s, full

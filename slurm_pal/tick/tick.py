@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: MIT
+"""One tick: look once, say what would be better, and do it where that is wanted and allowed.
+
+The caller has the loop and the clock. The order is that of the price: what is free comes
+first. Every part stands alone, so that one that fails does not keep the others from being
+done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import NamedTuple, TypeVar
+
+from slurm_pal.base import marks
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import PalError, SlurmError, one_line
+from slurm_pal.base.hostlist import fold
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.notify import ALIVE, notify
+from slurm_pal.decide.aside import Aside, Fault, blamed
+from slurm_pal.decide.lease import PARTITION
+from slurm_pal.decide.lease_marks import in_force
+from slurm_pal.journal import story
+from slurm_pal.journal.event_log import EventLog
+from slurm_pal.journal.journal import BREAKS, Journal
+from slurm_pal.moves.mover import Mover, StepLimits
+from slurm_pal.moves.planning import to_move
+from slurm_pal.partitions import sharing
+from slurm_pal.pending.retarget import Wish, over
+from slurm_pal.publisher.observed import collector
+from slurm_pal.publisher.publication import LATEST_S, Publisher, Round
+from slurm_pal.slurm.client import AGAIN_S, LAST_S, Overview, SlurmClient
+from slurm_pal.slurm.counted import Counted
+from slurm_pal.slurm.diag import busy
+from slurm_pal.tick import levers, metrics
+from slurm_pal.tick.deciding import Decided, Decider
+from slurm_pal.tick.intake import Intake
+from slurm_pal.tick.metrics import TickNumbers
+from slurm_pal.tick.role import COMMENT, FEATURES, WEIGHTS, Role
+from slurm_pal.tick.wishes import Hand
+
+T = TypeVar("T")
+
+STATISTICS_S = 60.0
+SLOW_S = 1.0
+"""A slurmctld that answers sooner has threads to spare."""
+LONGEST_INTERVAL_S = 900.0
+"""A longer time without a tick was a pause, and says nothing of when the next one comes."""
+
+
+class Outcome(NamedTuple):
+    """What one tick saw, planned and did."""
+
+    at_s: float
+    acted: bool
+    paused: str  # why it only looked; "" where it did not
+    query_s: float  # how long Slurm took to answer the large question
+    queries: int  # asked of Slurm
+    orders: int  # given to Slurm
+    ingested: int  # new records
+    published: Round | None
+    decided: Decided
+    moving: int  # moves under way
+    trouble: tuple[str, ...]  # one line each
+
+
+class Tick:
+    """Ticks of one process: one journal, one role. Without `act` nothing is told to Slurm.
+
+    `last`: no other tick follows soon, so what Slurm cannot do at the moment is insisted on. `appends`: Slurm's
+    JobFileAppend.
+    """
+
+    def __init__(
+        self, config: Config, client: SlurmClient, counted: Counted, journal: Journal, role: Role,
+        publisher: Publisher | None, log: EventLog, *, act: bool, last: bool = False, appends: bool = False,
+    ) -> None:  # fmt: skip
+        self._now_s = 0.0
+        self._config, self._client, self._counted, self._journal, self._role = config, client, counted, journal, role
+        self._publisher, self._log, self._act = publisher, log, act
+        self._again_s = LAST_S if last else AGAIN_S
+        self._decider = Decider(config, journal, role, appends)
+        self._hand = Hand(client, journal, role, log, self._blame)
+        limits = StepLimits(ack_limit_s=config.number("rebalance", "ack_limit_s"), start_limit_s=self.pass_s)
+        self._mover = Mover(journal, client, limits, self._note, self._blame)
+        self._intake = Intake(config) if publisher else None
+        self._observers = collector(config, bool(publisher)) if publisher or role.name != "slurm-user" else None
+        self._trouble: list[str] = []
+        self._aside = Aside(self._tell_fault)
+        if publisher is not None:
+            publisher.aside = self._aside
+        self._anew = True  # this process has not looked yet
+        self._recovered = False
+        self._asked_s, self._took_s = -math.inf, 0.0  # when sdiag was asked, how long the last look took
+        self._beginning: dict[int, SlurmJob] = {}  # jobs whose moves begin just now
+
+    @property
+    def pass_s(self) -> float:
+        """Time of one scheduling pass."""
+        return self._config.number("submit", "lease_pass_s")
+
+    # -- a tick ------------------------------------------------------------------------------
+
+    def run(self, now_s: float) -> Outcome:
+        """One tick at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
+        self._trouble, started, self._now_s = [], time.monotonic(), now_s
+        queries, orders = self._counted.queries, self._counted.orders
+        paused = self._busy(now_s)
+        intake, publisher = self._intake, self._publisher
+        ingested = self._try(lambda: intake.take(now_s), 0) if intake else 0
+        asked_s = time.monotonic()
+        overview = self._client.overview(marked=True)
+        query_s = self._took_s = time.monotonic() - asked_s
+        every, overview = overview, self._aside.without(overview)
+        if observers := self._observers:
+            self._each(lambda seen: observers.take(seen.jobs, now_s), every, 0)
+        since_s = self._try(lambda: self._since_last(now_s), self._config.number("rebalance", "interval_s"))
+        if self._act:  # first of all: what cannot be remembered must not be begun
+            self._trouble += filter(None, (self._try(self._in_place, ""),))
+            paused = self._try(lambda: self._ticked(now_s), "the journal cannot be written") or paused
+        ours: frozenset[int] = self._try(self._looked_after, frozenset())
+        shared: frozenset[int] = self._try(lambda: frozenset(self._journal.leases(PARTITION)), frozenset())
+        published = (
+            self._each(lambda seen: publisher.serve(seen, query_s, now_s, ours, every.jobs), every, None)
+            if publisher
+            else None
+        )
+        self._trouble += published.told if published else ()
+        if self._act:
+            self._try(lambda: self._recover(now_s), None)
+            self._each(self._settle, every, None)
+        interval_s = self._interval(since_s)
+        decided = self._each(lambda seen: self._decider.decide(seen, now_s, interval_s), every, Decided())
+        self._trouble += filter(None, (decided.trouble,))
+        overview = self._aside.without(every)
+        if self._act:
+            self._do(decided, every, paused, now_s)
+            self._try(lambda: self._leave_alone(every, now_s), None)
+            kept_off = [wish.job_id for wish in decided.wishes if wish.could_start]
+            held = ours | shared
+            waits = {job_id: since_s if job_id in held else self._interval(since_s) for job_id in kept_off}
+            self._try(lambda: self._remember(waits, overview, now_s), None)
+        moving = self._try(lambda: len(self._journal.open_moves()), 0)
+        seen = Outcome(
+            now_s, self._act, paused, query_s, self._counted.queries - queries, self._counted.orders - orders, ingested,
+            published, decided, moving, tuple(dict.fromkeys(self._trouble)),
+        )  # fmt: skip
+        if self._act:
+            self._try(lambda: self._measure(seen, time.monotonic() - started), None)
+        return seen._replace(trouble=tuple(dict.fromkeys(self._trouble)))
+
+    def _busy(self, now_s: float) -> str:
+        """Why to look only. sdiag is asked once a minute, and each time while slurmctld is slow or was busy."""
+        if self._took_s < SLOW_S and 0 <= now_s - self._asked_s < STATISTICS_S:
+            return ""
+        found = busy(self._client.statistics(), int(self._config.number("rebalance", "busy_threads")))
+        self._asked_s = -math.inf if found else now_s
+        return found
+
+    def _do(self, decided: Decided, every: Overview, paused: str, now_s: float) -> None:
+        self._each(lambda seen: self._end_leases(seen, () if paused else decided.wishes, now_s), every, None)
+        if not paused:
+            self._each(lambda seen: self._change_nodes(decided, seen), every, None)
+            self._each(lambda seen: self._carry_wishes(decided.wishes, seen, now_s), every, None)
+            self._each(lambda seen: self._begin_moves(decided, seen, now_s), every, None)
+
+    def _leave_alone(self, every: Overview, now_s: float) -> None:
+        """Jobs that break us are left alone, and `pal doctor` shows them."""
+        free = self._aside.refresh(frozenset(job.job_id for job in every.jobs), now_s)
+        known = {} if self._anew else self._journal.broken()
+        with self._journal.together():
+            if self._anew:  # by an earlier process, which may have been an older release
+                self._journal.mend()
+                self._anew = False
+            for job_id in free:
+                self._journal.mend(job_id)
+            for job_id, one in self._aside.jobs().items():
+                if job_id not in known:
+                    self._journal.hands_off(job_id, f"{BREAKS}{one.fault.line}", now_s)
+
+    def alive(self, now_s: float) -> None:
+        """Between two ticks, and between two commands of one: say that we live, to palsub and to the watchdog."""
+        notify(ALIVE)
+        if self._publisher is not None:
+            self._publisher.alive(now_s)
+
+    @property
+    def journal_path(self) -> str:
+        return self._journal.path
+
+    @property
+    def lost(self) -> bool:
+        """Whether the publisher's lock was taken from under us: only a new process can go on."""
+        return self._publisher is not None and self._publisher.lost
+
+    def failed(self) -> None:
+        """A tick came to nothing: nobody is promised anything until one succeeds."""
+        if self._publisher is not None:
+            self._publisher.silent()
+
+    def advance(self, now_s: float) -> bool:
+        """One look at the moves under way; whether there are any. Raises SlurmError, DataError."""
+        self._now_s = now_s
+        if not self._act:
+            return False
+        self._recover(now_s)
+        return self._mover.step(now_s)
+
+    def _each(self, part: Callable[[Overview], T], every: Overview, otherwise: T) -> T:
+        """A part that looks at jobs: those that break it are set aside, and it is done for all others."""
+        return self._try(lambda: self._aside.run(part, every, self._now_s), otherwise)
+
+    def _try(self, part: Callable[[], T], otherwise: T) -> T:
+        try:
+            return part()
+        except (PalError, OSError) as error:
+            self._trouble.append(one_line(error))
+        except Exception as error:
+            self._trouble.append(f"internal error, {self._aside.told(error).line}")
+        return otherwise
+
+    def _tell_fault(self, job_id: int | None, fault: Fault) -> None:
+        about = {"job_id": job_id} if job_id is not None else {}
+        self._log.write(self._now_s, "fault", **about, error=fault.line, trace=fault.trace)
+        if job_id is not None:
+            self._trouble.append(f"job {job_id} is left alone, since it breaks us: {fault.line}")
+
+    def _since_last(self, now_s: float) -> float:
+        """How long the last tick is ago: by that much jobs may have waited because of us."""
+        last_s = self._journal.last_tick_s()
+        return now_s - last_s if 0 < last_s <= now_s else self._config.number("rebalance", "interval_s")
+
+    def _in_place(self) -> str:
+        """See to the journal's file; what was amiss, in the log as well."""
+        said = self._journal.in_place()
+        if said:
+            self._log.write(self._now_s, "journal", detail=said)
+        return said
+
+    def _ticked(self, now_s: float) -> str:
+        self._journal.ticked(now_s)
+        return ""
+
+    def _looked_after(self) -> frozenset[int]:
+        """Jobs with a lease or a move of the tick itself."""
+        return frozenset((*self._journal.leases(), *(move.job_id for move in self._journal.open_moves())))
+
+    def _interval(self, since_s: float) -> float:
+        """How soon the next tick is to be expected, by how long the last one is ago."""
+        return since_s if since_s <= LONGEST_INTERVAL_S else self._config.number("rebalance", "interval_s")
+
+    def _blame(self, job_id: int, error: Exception) -> str:
+        """An order for one job, or a move of it, failed by an error of ours; the line that says so."""
+        self._aside.told(error, job_id)
+        return blamed(job_id, error)
+
+    def _recover(self, now_s: float) -> None:
+        if not self._recovered:
+            self._mover.recover(now_s)
+            self._recovered = True
+
+    def _settle(self, overview: Overview) -> None:
+        """Not for jobs of moves under way: what stands there is for the mover to say."""
+        moving = {move.job_id for move in self._journal.open_moves()}
+        self._hand.settle(job for job in overview.jobs if job.job_id not in moving)
+
+    def _end_leases(self, overview: Overview, wishes: Sequence[Wish], now_s: float) -> None:
+        """Those that are over and have no wish of this tick, and those of jobs that have left the queue."""
+        moving = {move.job_id for move in self._journal.open_moves()}
+        wished = {wish.job_id for wish in wishes if wish.kind != PARTITION} | moving
+        living = {job.job_id for job in overview.jobs}
+        leases = self._journal.leases()
+        others = [job for job in overview.jobs if job.job_id not in wished]
+        self._carry_wishes(over(leases, others, now_s, self.pass_s), overview, now_s)
+        gone = leases.keys() - living - moving
+        if gone:
+            with self._journal.together():
+                for job_id in gone:
+                    self._journal.end_lease(job_id, "the job has left the queue", now_s)
+        self._end_partitions(overview, wishes, moving, now_s)
+
+    def _end_partitions(self, overview: Overview, wishes: Sequence[Wish], moving: Set[int], now_s: float) -> None:
+        """The same for lists of partitions, where the tick could decide nothing about them, or only looks."""
+        leases, wished = self._journal.leases(PARTITION), {wish.job_id for wish in wishes if wish.kind == PARTITION}
+        late = {
+            job_id: lease
+            for job_id, lease in leases.items()
+            if job_id not in wished | moving and now_s >= lease.until_s + self.pass_s
+        }
+        self._carry_wishes(sharing.over(late, overview.jobs, overview.up, "its time is over"), overview, now_s)
+        gone = leases.keys() - {job.job_id for job in overview.jobs} - moving
+        if gone:
+            with self._journal.together():
+                for job_id in gone:
+                    self._journal.end_lease(job_id, "the job has left the queue", now_s, PARTITION)
+
+    def _carry_wishes(self, wishes: Sequence[Wish], overview: Overview, now_s: float) -> None:
+        jobs = {job.job_id: job for job in overview.jobs}
+        self._trouble += self._hand.carry_out(wishes, jobs, now_s, self._again_s)
+
+    def _change_nodes(self, decided: Decided, overview: Overview) -> None:
+        """Class features and weights, where they are asked for, allowed, and not as they should be."""
+        config, scores = self._config, decided.scores
+        if scores is None:
+            return
+        if config.flag("rebalance", "features") and FEATURES in self._role.may:
+            wanted = levers.wanted_features(overview.nodes, scores)
+            self._trouble += levers.left_alone(overview.nodes, wanted)
+            levers.set_features(self._client, levers.feature_updates(overview.nodes, wanted))
+        if config.flag("rebalance", "weights") and WEIGHTS in self._role.may:
+            barred = config.number("placement", "barred_slowdown")
+            bases = self._journal.weights()
+            updates = levers.weight_updates(overview.nodes, scores, barred, bases)
+            levers.set_weights(self._client, self._journal, updates)
+
+    def _begin_moves(self, decided: Decided, overview: Overview, now_s: float) -> None:
+        jobs = {job.job_id: job for job in overview.jobs}
+        leases, partitions = self._journal.leases(), self._journal.leases(PARTITION)
+        begun = []
+        for planned in decided.plan.moves if decided.plan else ():
+            job, lease = jobs[planned.job_id], leases.get(planned.job_id)
+            own_req = in_force(job).get("ReqNodeList", fold(job.req_nodes))
+            if lease is not None and lease.kind != "exclude":
+                own_req = lease.own
+            ack = marks.read(job.comment, marks.ACK).get("ack", "")
+            old = partitions[job.job_id].ours if job.job_id in partitions else ""
+            begun.append(to_move(planned, now_s, own_req, ack, old))
+        self._beginning = jobs
+        try:
+            self._mover.start(begun)
+        finally:
+            self._beginning = {}
+
+    def _remember(self, waits: Mapping[int, float], overview: Overview, now_s: float) -> None:
+        """`waits`: by so many seconds a job has waited longer because of us."""
+        with self._journal.together():
+            for job_id, seconds in waits.items():
+                self._journal.add_waited(job_id, seconds)
+            self._journal.forget(frozenset(job.job_id for job in overview.jobs), now_s)
+
+    def _measure(self, seen: Outcome, tick_s: float) -> None:
+        path, scores = self._config.text("rebalance", "metrics"), seen.decided.scores
+        if not path or scores is None or self._role.name != "slurm-user":
+            return
+        leases = [lease for kind in ("", PARTITION) for lease in self._journal.leases(kind).values()]
+        kinds = Counter(lease.kind for lease in leases)
+        numbers = TickNumbers(
+            seen.at_s, tick_s, seen.queries, seen.query_s, scores, kinds, self._journal.moves(),
+            seen.decided.calibration, bool(seen.paused), len(self._aside.jobs()), self._aside.faults,
+        )  # fmt: skip
+        metrics.write(path, numbers)
+
+    def _note(self, what: str, details: dict[str, object]) -> None:
+        """A move took a step or ended: to the log, and to the job's owner where we may write that."""
+        at_s = float(str(details.pop("at_s")))
+        self._log.write(at_s, what, **details)
+        job_id = int(str(details["job_id"]))
+        if what in ("step", "refused") or COMMENT not in self._role.may:
+            return
+        with contextlib.suppress(SlurmError):  # the move itself does not depend on it
+            job = self._beginning.get(job_id) or self._client.job(job_id)
+            words = {"ev": f"{at_s:.0f}", "what": what, "gain": f"{float(str(details['gain_s'])):.0f}"}
+            words |= {"from": str(details["from"]), "to": str(details["to"])}
+            text = story.added(job.fields.get("AdminComment", ""), words) if job is not None else None
+            if text is not None:
+                self._client.update_job(job_id, AdminComment=text)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def stop(self, now_s: float) -> None:
+        """From now on nobody promises anything."""
+        if self._publisher is not None:
+            self._publisher.stop(now_s)
+
+    def take_back_node_lists(self, now_s: float) -> list[str]:
+        """End the node lists that did not lead to a start; what went wrong, one line each."""
+        self._trouble = []
+        self._try(lambda: self._take_back(now_s, "nodelist"), None)
+        return self._trouble
+
+    def take_back_lists(self, now_s: float) -> list[str]:
+        """End every lease of ours and of palsub's and the filter's, since nobody will be there to do it in time."""
+        self._trouble = []
+        self._try(lambda: self._take_back(now_s, ""), None)
+        publisher = self._publisher
+        if publisher is not None:
+            self._trouble += self._try(lambda: publisher.take_back_all()[1], [])
+            if not self._trouble and not self._try(lambda: len(self._journal.open_moves()), 1):
+                publisher.kept()
+        return self._trouble
+
+    def withdraw(self, now_s: float) -> list[str]:
+        """Take back all that is ours on jobs and nodes, after `stop` and once no move is under way."""
+        self.take_back_lists(now_s)
+        if FEATURES in self._role.may:
+            self._try(self._withdraw_features, None)
+            self._try(self._withdraw_weights, None)
+        return self._trouble
+
+    def left(self) -> tuple[int, int]:
+        """What cannot be taken back now: moves under way, and jobs with lists of ours: running, or Slurm refused it."""
+        return len(self._journal.open_moves()), len({*self._journal.leases(), *self._journal.leases(PARTITION)})
+
+    def _withdraw_features(self) -> None:
+        levers.set_features(self._client, levers.feature_updates(self._client.nodes(), {}))
+
+    def _withdraw_weights(self) -> None:
+        updates = levers.withdrawn_weights(self._client.nodes(), self._journal.weights())
+        levers.set_weights(self._client, self._journal, updates)
+
+    def _take_back(self, now_s: float, kind: str) -> None:
+        if not (self._journal.leases() or self._journal.leases(PARTITION) or self._hand.in_doubt):
+            return
+        overview = self._client.overview(marked=True)
+        self._try(lambda: self._settle(overview), None)
+        moving = {move.job_id for move in self._journal.open_moves()}
+        partitions = {} if kind else self._journal.leases(PARTITION)
+        leases = {
+            job_id: lease
+            for job_id, lease in self._journal.leases().items()
+            if kind in ("", lease.kind) and job_id not in moving
+        }
+        partitions = {job_id: lease for job_id, lease in partitions.items() if job_id not in moving}
+        own = sharing.over(partitions, overview.jobs, overview.up, "nobody shares out partitions")
+        wishes = [*own, *over(leases, overview.jobs, LATEST_S, self.pass_s)]
+        self._again_s = LAST_S
+        self._carry_wishes(wishes, overview, now_s)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: MIT
+"""Wishes of the tick into Slurm: each journalled, then one update of one job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from slurm_pal.base.errors import BusyError, DataError, NotNowError, SlurmError
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide.aside import blamed
+from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.ownership import bears
+from slurm_pal.journal import story
+from slurm_pal.journal.event_log import EventLog
+from slurm_pal.journal.journal import DOUBT_S, REFUSED, REPLACED, Journal
+from slurm_pal.partitions.sharing import CHANGED
+from slurm_pal.pending.retarget import Wish
+from slurm_pal.slurm.client import AGAIN_S, SlurmClient
+from slurm_pal.tick.role import Role
+
+_NOT_NOW = "Slurm has the job in its hands"
+
+
+class Hand:
+    """Carries wishes out for one role."""
+
+    def __init__(
+        self, client: SlurmClient, journal: Journal, role: Role, log: EventLog,
+        blame: Callable[[int, Exception], str] = blamed,
+    ) -> None:  # fmt: skip
+        """`blame` is told of jobs for which an order failed by an error of ours; it gives the line that says so."""
+        self._client, self._journal, self._role, self._log, self._blame = client, journal, role, log, blame
+        self._doubtful: set[int] | None = None  # jobs whose list may not be as journalled; None: all
+        self._since_s = journal.last_tick_s() - DOUBT_S
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether `settle` has something to look for."""
+        return self._doubtful is None or bool(self._doubtful)
+
+    def settle(self, jobs: Iterable[SlurmJob]) -> None:
+        """Put right what the journal says of lists whose update was cut short, before anything is decided by it.
+
+        Between journal and update a process may be killed: then a job bears the list from before.
+        An update that Slurm did not confirm may have come through: then it bears the new one. Without
+        this both would pass for a list of somebody else, and stay. Raises DataError, BusyError.
+        """
+        if not self.in_doubt:
+            return
+        doubtful = [job for job in jobs if self._doubtful is None or job.job_id in self._doubtful]
+        nodes, partitions = self._journal.leases(), self._journal.leases(PARTITION)
+        last = self._last_ended()
+        for job in doubtful:
+            if job.req_nodes or job.exc_nodes:
+                self._settle(job, nodes.get(job.job_id), last.get((job.job_id, False)))
+            if job.state == "PENDING":
+                self._settle(job, partitions.get(job.job_id), last.get((job.job_id, True)))
+        # A running job shows one partition, and its list again when it is requeued.
+        running = {job.job_id for job in doubtful if job.state != "PENDING"}
+        self._doubtful = running & self._doubtful if self._doubtful else set()
+
+    def _last_ended(self) -> dict[tuple[int, bool], tuple[TickLease, str]]:
+        """(job, whether of partitions) -> its lease of that sort that ended last, and why.
+
+        What an earlier process left in doubt is from its last tick: a list of days ago is somebody's own by now.
+        """
+        if self._doubtful is None:
+            ended = self._journal.ended_leases(since_s=self._since_s)
+        else:
+            ended = [row for job_id in sorted(self._doubtful) for row in self._journal.ended_leases(job_id)]
+        return {(lease.job_id, lease.kind == PARTITION): (lease, why) for lease, why, _ in ended}
+
+    def _settle(self, job: SlurmJob, lease: TickLease | None, last: tuple[TickLease, str] | None) -> None:
+        if last is None or (lease is not None and bears(job, lease)):
+            return
+        other, why = last
+        if why.startswith((REPLACED, REFUSED)) and bears(job, other):
+            self._journal.lease(other)
+
+    def carry_out(
+        self, wishes: Iterable[Wish], jobs: Mapping[int, SlurmJob], now_s: float, again_s: Sequence[float] = AGAIN_S
+    ) -> list[str]:
+        """Do what is wished; what went wrong, one line each.
+
+        What Slurm cannot do at that moment is tried again after each pause of `again_s`. While the
+        journal cannot be written no list is set, and the others are still taken back.
+        """
+        trouble: list[str] = []
+        comments: dict[int, str] = {}  # a job may be given two lists, and its comment is to tell both
+        left = [*wishes]
+        for pause_s in (0.0, *again_s):
+            time.sleep(pause_s)
+            left = [wish for wish in left if not self._carried(wish, jobs.get(wish.job_id), comments, trouble, now_s)]
+            if not left:
+                break
+        return [line for line in dict.fromkeys(trouble) if line]
+
+    def _carried(
+        self, wish: Wish, job: SlurmJob | None, comments: dict[int, str], trouble: list[str], now_s: float
+    ) -> bool:
+        """Whether this wish is over, well or not; False where Slurm may take it in a moment."""
+        if job is not None and wish.job_id in comments:
+            job = job._replace(fields=job.fields | {"AdminComment": comments[wish.job_id]})
+        told: dict[str, str] = {}
+        try:
+            told = self._told(wish, job, now_s) if wish.fields else {}
+            said = self._one(wish, told, now_s)
+        except NotNowError:
+            return False
+        except (DataError, BusyError) as error:
+            said = str(error)
+        except Exception as error:  # the others are carried out
+            said = self._blame(wish.job_id, error)
+        trouble.append(said)
+        if told and not said:
+            comments[wish.job_id] = told["AdminComment"]
+        return True
+
+    def _one(self, wish: Wish, told: Mapping[str, str], now_s: float) -> str:
+        before = self._journal.leases(wish.kind).get(wish.job_id)
+        if wish.action == "none" and wish.lease is None and (before is not None or wish.reason == CHANGED):
+            self._journal.hands_off(wish.job_id, wish.reason, now_s)
+        if wish.lease is not None:  # before it is set: what is not remembered could not be taken back
+            self._keep(wish.lease, before, now_s)
+        try:
+            if wish.fields:
+                self._client.update_job(wish.job_id, **wish.fields, **told)
+        except NotNowError:
+            if wish.lease is not None:
+                self._give_up(wish, before, _NOT_NOW, now_s)
+            raise
+        except SlurmError as error:  # it may have started, ended or been changed just now
+            if wish.lease is not None:
+                if self._doubtful is not None:
+                    self._doubtful.add(wish.job_id)
+                self._give_up(wish, before, f"{REFUSED}{error}", now_s)
+            what = "the partition" if wish.kind == PARTITION else "the node list"
+            return f"{what} of job {wish.job_id} stays as it is: {error}"
+        if wish.lease is None and before is not None:
+            self._journal.end_lease(wish.job_id, wish.reason, now_s, wish.kind)
+        if wish.fields:
+            self._log.write(now_s, wish.action, job_id=wish.job_id, fields=wish.fields, reason=wish.reason)
+        return ""
+
+    def _keep(self, lease: TickLease, before: TickLease | None, now_s: float) -> None:
+        """Journal a lease; one with another list, which the job may still bear, is not forgotten."""
+        with self._journal.together():
+            if before is not None and (before.kind, before.ours) != (lease.kind, lease.ours):
+                self._journal.end_lease(lease.job_id, REPLACED, now_s, lease.kind)
+            self._journal.lease(lease)
+
+    def _give_up(self, wish: Wish, before: TickLease | None, why: str, now_s: float) -> None:
+        with self._journal.together():
+            self._journal.end_lease(wish.job_id, why, now_s, wish.kind)
+            if before is not None:
+                self._journal.lease(before)
+
+    def _told(self, wish: Wish, job: SlurmJob | None, now_s: float) -> dict[str, str]:
+        """The job's story, for its owner to read, where we may write it."""
+        if job is None or "admin-comment" not in self._role.may:
+            return {}
+        lists = ",".join(filter(None, wish.fields.values()))
+        words = {"ev": f"{now_s:.0f}", "what": wish.action, **({"set": lists} if lists else {})}
+        text = story.added(job.fields.get("AdminComment", ""), words)
+        return {} if text is None else {"AdminComment": text}

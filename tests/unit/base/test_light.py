@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""What spares palsub an import does what the import would have done."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import tomllib
+import typing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_pal.base import config, light
+from slurm_pal.base.config import plain_toml
+
+
+class _Ours(light.NamedTuple):
+    """Doc."""
+
+    number: int
+    words: tuple[str, ...] = ()
+
+    @property
+    def twice(self) -> int:
+        return 2 * self.number
+
+    @classmethod
+    def of(cls, text: str) -> _Ours:
+        return cls(int(text))
+
+
+class _Typing(typing.NamedTuple):
+    """Doc."""
+
+    number: int
+    words: tuple[str, ...] = ()
+
+
+def test_a_named_tuple_is_as_that_of_typing() -> None:
+    made = _Ours.of("3")
+    assert made == (3, ()) == _Typing(3) and made.twice == 6
+    assert made._replace(words=("a",)) == _Ours(number=3, words=("a",)) == copy.copy(_Ours(3, ("a",)))
+    assert repr(made).replace("_Ours", "_Typing") == repr(_Typing(3))
+    for name in (
+        "_fields",
+        "_field_defaults",
+        "__match_args__",
+        "__doc__",
+        "__module__",
+        "__slots__",
+    ):
+        assert getattr(_Ours, name) == getattr(_Typing, name), name
+    assert _Ours.__qualname__ == _Ours.__name__ == "_Ours"
+    with pytest.raises(TypeError, match="number"):
+        _Ours()  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        made.number = 4  # type: ignore[misc]
+
+
+PIECES = st.sampled_from([
+    *"[]=\"#.'\\ \t\r\n_-+019aé", "\x7f", "\u200b", "true", "false", "[a]", "[a.b]", "[[a]]", "a = ", "b = ", "1",
+    "0.5", "1e3", "0x1", "00", "inf", '"x y"', '"""', '"a#b"', "1_0", "12345678901234567890", " # why\n", "\n[b]\n",
+    "\nc = 1\n", "[a] # b = c\n",
+])  # fmt: skip
+LINES = st.sampled_from([
+    "[a]", "[b]", " [c-1] ", "x = 1", "x = 0", "y = 1.50", 'z = "/a b/ü.toml"  # where', "on = true # yes", "off=false",
+    "# only words = here", "", "  ", 'q = ""', "k_1 = 123456789012345", 'w = "a # b" # c', "0 = 1", "- = 2", "x = 007",
+])  # fmt: skip
+
+
+@given(st.one_of(st.lists(PIECES).map("".join), st.lists(LINES).map("\n".join)))
+def test_plain_settings_are_read_as_tomllib_reads_them(text: str) -> None:
+    found = plain_toml(text)
+    if found is not None:
+        wanted = tomllib.loads(text)
+        assert found == wanted
+        assert [[*map(type, body.values())] for body in found.values()] == [
+            [*map(type, body.values())] for body in wanted.values()
+        ]
+
+
+def test_what_we_ship_and_what_admins_make_of_it_is_plain() -> None:
+    from pathlib import Path
+
+    text = (Path(__file__).parents[3] / "etc" / "pal.toml").read_text()
+    uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
+    for variant in (text, uncommented):
+        assert plain_toml(variant) == tomllib.loads(variant)
+    assert set(plain_toml(uncommented) or ()) <= {*config.KEYS, "apps"}
+
+
+def test_palsub_does_not_load_what_light_stands_for() -> None:
+    """Each of these was a part of palsub's time that anybody could measure."""
+    code = (
+        "import sys, slurm_pal.cli.palsub, slurm_pal.submit.submission, slurm_pal.submit.planner\n"
+        "import slurm_pal.base.config\n"
+        "import slurm_pal.decide.decide, slurm_pal.slurm.cli, slurm_pal.store.snapshot, slurm_pal.placement.class_fit\n"
+        "slurm_pal.base.config.load()\n"
+        "print([name for name in ('typing', 'tomllib', 'datetime', 'string') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stderr

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: MIT
+"""Decisions on small clusters, no Slurm and no file in sight."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from slurm_pal.base.cluster import Node, Partition
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide.case import Decision, Settings
+from slurm_pal.decide.decide import QUEUES, decide
+from slurm_pal.decide.request import Request
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store.snapshot import GpuScore, Snapshot, publish, read
+from slurm_pal.submit.argv import parse
+from slurm_pal.submit.options import build
+
+NOW_S = 1_700_000_000.0
+
+
+def node(name: str, **changes: object) -> Node:
+    plain = Node(name, frozenset({"IDLE"}), ("",) * 4, 0, 16, 0, 64000, 0, frozenset(), ("gpu",))
+    return plain._replace(**changes)  # type: ignore[arg-type]
+
+
+def job(job_id: int, gpus: dict[str, tuple[int, ...]], **changes: object) -> SlurmJob:
+    plain = SlurmJob(
+        job_id, "RUNNING", "None", "u", "j", "gpu", gpus, tuple(gpus), (), (), 0.0, 0.0, 0.0, None, 0, "", 1
+    )
+    return plain._replace(**changes)  # type: ignore[arg-type]
+
+
+def cluster(nodes: list[Node], jobs: tuple[SlurmJob, ...] = (), **changes: object) -> Overview:
+    names = tuple(n.name for n in nodes)
+    plain = Overview(tuple(nodes), jobs, (Partition("gpu", True, True, names),), {})
+    return plain._replace(**changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def scores(tmp_path_factory: pytest.TempPathFactory) -> Scores:
+    return Scores(str(tmp_path_factory.mktemp("scores") / "snapshot"))
+
+
+class Scores:
+    """Snapshots from {node: slowdowns of its GPUs for class A}; B suffers a third, C nothing."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, table: dict[str, list[float]], models: dict[str, str] | None = None) -> Snapshot:
+        kinds, bins = models or {}, {"A": "v0", "B": "v0", "C": "v0"}
+        gpus = [
+            GpuScore(name, k, f"{name}-{k}", kinds.get(name, "m"), _by_class(a), bins, NOW_S - 60, 0.9, ())
+            for name, values in table.items()
+            for k, a in enumerate(values)
+        ]
+        publish(self._path, gpus, cluster="c", epoch=1, now_s=NOW_S, centroids={c: [1.0] for c in "ABC"})
+        return read(self._path)
+
+
+def _by_class(a: float) -> dict[str, float]:
+    return {} if math.isnan(a) else {"A": a, "B": 1 + (a - 1) / 3, "C": 1.0}
+
+
+def request(words: str) -> Request:
+    return build(parse([*words.split(), "--wrap", "true"]), {}, None)
+
+
+def choose(
+    words: str,
+    overview: Overview,
+    snapshot: Snapshot,
+    sensitivity: str = "A",
+    clearer: str = "watcher",
+    **settings: float,
+) -> Decision:
+    return decide(request(words), overview, snapshot, sensitivity, Settings(**settings), clearer, NOW_S)  # type: ignore[arg-type]
+
+
+TWO = [node("n0"), node("n1")]
+SLOW_FIRST = {"n0": [1.1] * 4, "n1": [0.95] * 4}
+
+
+def test_a_job_is_pinned_to_faster_gpus_that_are_free_now(scores: Scores) -> None:
+    made = choose("--gres=gpu:1", cluster(TWO), scores(SLOW_FIRST))
+    assert made.action == "nodelist"
+    assert made.added == ("--nodelist=n1", "--nodes=1")
+    assert made.chosen is not None and made.chosen.gpus[0].gpu == 0
+    assert made.plain is not None and made.plain.nodes == ("n0",)
+    assert made.alternatives[0].nodes == ("n0",)
+
+
+def test_the_lease_is_what_waiting_can_pay(scores: Scores) -> None:
+    snapshot = scores(SLOW_FIRST)
+    made = choose("--gres=gpu:1 -t 60", cluster(TWO), snapshot, expected_run_share=0.5)
+    assert made.lease_s == pytest.approx((1.1 - 0.95) * 1800, rel=1e-6)
+    assert choose("--gres=gpu:1 -t 60", cluster(TWO), snapshot, lease_max_s=10.0).lease_s == 10.0
+    assert choose("--gres=gpu:1 -t 1", cluster(TWO), snapshot, lease_pass_s=7.0).lease_s == 7.0
+    default = cluster(TWO, partitions=(Partition("gpu", True, True, ("n0", "n1"), None, 600),))
+    assert choose("--gres=gpu:1", default, snapshot).lease_s == pytest.approx((1.1 - 0.95) * 300, rel=1e-6)
+
+
+def test_what_plain_slurm_would_probably_do_anyway_is_made_sure_of(scores: Scores) -> None:
+    snapshot = scores({"n0": [0.9] * 4, "n1": [1.0] * 4})
+    made = choose("--gres=gpu:1", cluster(TWO), snapshot)
+    assert made.pinned == ("n0",) and "plain Slurm would probably pick too" in made.reason
+    # Were n0 taken by somebody else, the job would go to n1: that is what waiting is worth.
+    assert "(1.000 - 0.900)" in made.lease_why
+    without = choose("--gres=gpu:1", cluster(TWO), snapshot, clearer="")
+    assert without.action == "none" and "same GPUs" in without.reason and without.added == ()
+
+
+def test_a_job_that_only_one_node_suits_is_left_as_it_is(scores: Scores) -> None:
+    made = choose("--gres=gpu:1 -x n1", cluster(TWO), scores({"n0": [1.0] * 4, "n1": [1.0] * 4}))
+    assert made.action == "none" and "no other GPUs" in made.reason
+
+
+def test_no_list_when_nothing_is_free(scores: Scores) -> None:
+    busy = (job(1, {"n0": (0, 1, 2, 3), "n1": (0, 1, 2, 3)}),)
+    full = [n._replace(gpus_used=4) for n in TWO]
+    made = choose("--gres=gpu:1", cluster(full, busy), scores(SLOW_FIRST))
+    assert made.action == "none" and made.reason == QUEUES
+
+
+def test_gpus_that_a_pinned_pending_job_will_take_are_not_free(scores: Scores) -> None:
+    claim = (job(1, {}, state="PENDING", req_nodes=("n1",), gpus_per_node=4),)
+    made = choose("--gres=gpu:1", cluster(TWO, claim), scores(SLOW_FIRST))
+    assert made.chosen is not None and made.chosen.nodes == ("n0",)
+
+
+def test_without_scores_slurm_decides(scores: Scores) -> None:
+    nothing = {"n0": [math.nan] * 4, "n1": [math.nan] * 4}
+    made = choose("--gres=gpu:1", cluster(TWO), scores(nothing))
+    assert made.action == "none" and "score" in made.reason
+
+
+def test_unknown_gpus_are_named(scores: Scores) -> None:
+    made = choose("--gres=gpu:1", cluster(TWO), scores({"n0": [1.4] * 4, "gone": [0.5] * 4}))
+    assert made.chosen is not None and made.chosen.nodes == ("n1",)
+    assert made.chosen.gpus[0].slowdown is None
+    assert any("never measured" in text and "n1:0" in text for text in made.unknown)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"), [("--gres=gpu:1 -a 1-9", "array"), ("--gres=gpu:1 -Q", "job id"), ("--gres=gpu:1", "nobody")]
+)
+def test_without_a_clearer_nothing_hard_is_used(words: str, why: str, scores: Scores) -> None:
+    clearer = "" if why == "nobody" else "watcher"
+    made = choose(words, cluster(TWO), scores(SLOW_FIRST), clearer=clearer)
+    assert made.action == "none" and why in made.reason and made.added == ()
+    marked = [n._replace(features=frozenset({f"pal_A_v{i}", "big"})) for i, n in enumerate(TWO)]
+    made = choose(words, cluster(marked), scores(SLOW_FIRST), clearer=clearer)
+    assert made.action == "prefer" and made.added == ("--prefer=pal_A_v1",) and made.lease_s == 0.0
+    made = choose(words + " -C big", cluster(marked), scores(SLOW_FIRST), clearer=clearer)
+    assert made.action == "none" and "--constraint" in made.reason
+
+
+def test_the_users_own_wishes_are_all_kept(scores: Scores) -> None:
+    four = [node(f"n{i}", features=frozenset({"new"} if i > 1 else {"old"})) for i in range(4)]
+    snapshot = scores({"n0": [0.9] * 4, "n1": [0.8] * 4, "n2": [1.1] * 4, "n3": [1.0] * 4})
+    assert choose("--gres=gpu:1 -x n1", cluster(four), snapshot).pinned == ("n0",)
+    assert choose("--gres=gpu:1 -C new", cluster(four), snapshot).pinned == ("n3",)
+    # Putting his list back would shrink a job that has just started: no nodes are named beside his.
+    made = choose("--gres=gpu:1 -N2 -w n2", cluster(four), snapshot)
+    assert (made.action, made.added) == ("none", ()) and "own --nodelist" in made.reason
+    reserved = cluster(four, reservations={"mine": ("n2", "n3")})
+    assert choose("--gres=gpu:1 --reservation=mine", reserved, snapshot).pinned == ("n3",)
+    assert "not known" in choose("--gres=gpu:1 --reservation=other", reserved, snapshot).reason
+    assert "partition" in choose("--gres=gpu:1 -p nix", cluster(four), snapshot).reason
+    assert "constraint" in choose("--gres=gpu:1 -C [a|b]", cluster(four), snapshot).reason
+
+
+def test_several_partitions_are_compared_but_not_mixed(scores: Scores) -> None:
+    nodes = [node(f"n{i}") for i in range(4)]
+    parts = (
+        Partition("a", True, True, ("n0", "n1")),
+        Partition("b", False, True, ("n2", "n3")),
+        Partition("down", False, False, ("n0",)),
+    )
+    snapshot = scores({"n0": [1.1] * 4, "n1": [0.9] * 4, "n2": [1.0] * 4, "n3": [0.95] * 4})
+    both = choose("--gres=gpu:1 -p a,b", cluster(nodes, partitions=parts), snapshot)
+    assert both.pinned == ("n1",)
+    wide = choose("--gres=gpu:4 -N2 -p a,b", cluster(nodes, partitions=parts), snapshot)
+    assert wide.chosen is not None and set(wide.chosen.nodes) == {"n2", "n3"}
+    assert "partition" in choose("--gres=gpu:1 -p down", cluster(nodes, partitions=parts), snapshot).reason
+
+
+def test_gpus_of_different_kinds_are_not_compared(scores: Scores) -> None:
+    """A slowdown is relative to the same model: the better V100 is still the slower GPU."""
+    parts = (Partition("old", False, True, ("n0",)), Partition("new", True, True, ("n1",)))
+    snapshot = scores({"n0": [0.9] * 4, "n1": [1.0] * 4}, {"n0": "V100", "n1": "H100"})
+    known = choose("-p old,new -N1 --gres=gpu:1", cluster(TWO, partitions=parts), snapshot)
+    assert known.action == "none" and "2 models" in known.reason
+    assert choose("-p old,new -N1 --gres=gpu:1 -x n1", cluster(TWO, partitions=parts), snapshot).chosen is not None
+    typed = [node("n0", gpu_types=("v100",) * 4), node("n1", gpu_types=("v100", "h100", "h100", "h100"))]
+    mixed = choose("--gres=gpu:1", cluster(typed), scores(SLOW_FIRST))
+    assert mixed.action == "none" and "h100, v100" in mixed.reason
+    assert choose("--gres=gpu:h100:1", cluster(typed), scores(SLOW_FIRST)).chosen is not None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"states": frozenset({"IDLE", "DRAIN"})},
+        {"states": frozenset({"IDLE", "PLANNED"})},
+        {"states": frozenset({"IDLE", "RESERVED"})},
+        {"cpus_used": 14},
+        {"memory_used_mib": 60000},
+    ],
+)
+def test_nodes_that_cannot_start_the_job_now_are_passed_over(changes: dict[str, object], scores: Scores) -> None:
+    nodes = [node("n0"), node("n1", **changes), node("n2")]
+    snapshot = scores({"n0": [1.1] * 4, "n1": [0.8] * 4, "n2": [1.0] * 4})
+    made = choose("--gres=gpu:1 -c 4 --mem=8G", cluster(nodes), snapshot)
+    assert made.pinned == ("n2",)
+
+
+def test_sensitive_jobs_are_kept_off_outliers_only_while_that_can_pay(scores: Scores) -> None:
+    nodes = [node("n0"), node("n1", gpus_used=4, cpus_used=4)]
+    busy = cluster(nodes, (job(1, {"n1": (0, 1, 2, 3)}),))
+    snapshot = scores({"n0": [1.5] * 4, "n1": [1.0] * 4})
+    made = choose("--gres=gpu:1 -t 60 -x other", busy, snapshot)
+    assert made.action == "exclude"
+    assert made.added == ("--exclude=other,n0",) and made.excluded == ("other", "n0")
+    assert made.lease_s == pytest.approx(0.5 * (1.5 - 1.0) * 1800)
+    assert choose("--gres=gpu:1", busy, snapshot, sensitivity="C").action == "none"
+    assert choose("--gres=gpu:1", busy, snapshot, clearer="").added == ()
+
+
+def test_outliers_are_taken_when_nothing_better_will_come(scores: Scores) -> None:
+    snapshot = scores({"n0": [1.5] * 4, "n1": [1.5] * 4})
+    made = choose("--gres=gpu:1", cluster(TWO), snapshot)
+    assert made.action == "none" and "no better" in made.reason
+    down = [node("n0"), node("n1", states=frozenset({"DOWN"}))]
+    made = choose("--gres=gpu:1", cluster(down), scores({"n0": [1.5] * 4, "n1": [1.0] * 4}))
+    assert made.action == "none" and "no better" in made.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "other", "expected"),
+    [
+        ("-c 8", {}, "exclude"), ("-c 8", {"cpus": 7}, "none"), ("--mem=2000", {"memory_mib": 1999}, "none"),
+        ("--mem=2000", {"memory_mib": 2000, "memory_used_mib": 2000}, "exclude"), ("-c 16", {}, "exclude"),
+        ("-C new", {"features": frozenset({"old"})}, "none"), ("-x n1", {}, "none"), ("-N2", {}, "none"),
+        ("--mem-per-cpu=1000", {"memory_mib": 2000}, "exclude"), ("--mem-per-cpu=1000", {"memory_mib": 1999}, "none"),
+        ("--exclusive --mem-per-cpu=1000", {"memory_mib": 15999}, "none"),
+        ("", {"gpu_types": ("",) * 4, "states": frozenset({"DRAIN"})}, "none"),
+    ],
+)  # fmt: skip
+def test_a_job_is_kept_off_outliers_only_where_others_could_hold_it(
+    scores: Scores, words: str, other: dict[str, object], expected: str
+) -> None:
+    """Where none could, Slurm would refuse it: Requested node configuration is not available."""
+    nodes = [node("n0", features=frozenset({"new"})), node("n1", gpus_used=4, cpus_used=4)._replace(**other)]  # type: ignore[arg-type]
+    busy = cluster(nodes, (job(1, {"n1": (0, 1, 2, 3)}),))
+    snapshot = scores({"n0": [1.5] * 4, "n1": [1.0] * 4})
+    assert choose(f"--gres=gpu:1 -t 60 {words}", busy, snapshot).action == expected
+
+
+def test_gpus_of_another_type_are_none_to_wait_for(scores: Scores) -> None:
+    nodes = [node("n0", gpu_types=("a",) * 4), node("n1", gpu_types=("a", "b", "b", "b"), gpus_used=4)]
+    busy = cluster(nodes, (job(1, {"n1": (0, 1, 2, 3)}),))
+    snapshot = scores({"n0": [1.5] * 4, "n1": [1.0] * 4})
+    assert choose("--gres=gpu:a:1 -t 60", busy, snapshot).action == "exclude"
+    assert choose("--gres=gpu:a:2 -t 60", busy, snapshot).action == "none"
+
+
+def test_insensitive_single_gpu_jobs_go_to_the_outliers(scores: Scores) -> None:
+    made = choose("--gres=gpu:1", cluster(TWO), scores({"n0": [1.0] * 4, "n1": [1.5] * 4}), sensitivity="C")
+    assert made.pinned == ("n1",) and made.lease_s == 3.0  # it gains nothing itself, so it waits for one pass only
+
+
+@pytest.mark.parametrize(
+    ("words", "added"),
+    [
+        ("--gpus=2", ("--nodelist=n1", "--nodes=1-2", "--use-min-nodes")),
+        ("--gpus=1", ("--nodelist=n1", "--nodes=1")),
+        ("--gpus=2 -N1", ("--nodelist=n1",)),
+        ("-n4 --gres=gpu:1", ("--nodelist=n1", "--nodes=1-4", "--use-min-nodes")),
+        ("--exclusive", ("--nodelist=n1", "--nodes=1")),
+        ("--gres=gpu:2 -N1-2", ()),  # two nodes fit, Slurm takes both
+    ],
+)
+def test_the_number_of_nodes_stays_as_open_as_it_was(words: str, added: tuple[str, ...], scores: Scores) -> None:
+    assert choose(words, cluster(TWO), scores(SLOW_FIRST)).added == added
+
+
+def test_exclusive_jobs_score_every_gpu_they_get(scores: Scores) -> None:
+    snapshot = scores({"n0": [0.9, 0.9, 0.9, 1.15], "n1": [1.0] * 4})
+    made = choose("--exclusive --gres=gpu:1", cluster(TWO), snapshot)
+    assert made.pinned == ("n1",) and made.chosen is not None and len(made.chosen.gpus) == 4
+    with_cpu_node = [*TWO, node("cpu", gpu_types=())]
+    assert "no GPU" in choose("--exclusive", cluster(with_cpu_node), snapshot).reason
+
+
+def test_a_job_over_nodes_pays_the_locality_penalty(scores: Scores) -> None:
+    snapshot = scores({"n0": [1.1] * 4, "n1": [1.0] * 4, "n2": [1.0] * 4})
+    made = choose("--gpus=8", cluster([node(f"n{i}") for i in range(3)]), snapshot)
+    assert made.chosen is not None and made.chosen.locality == 1.7
+    assert made.pinned == ("n1", "n2") and made.added[1:] == ("--nodes=1-8", "--use-min-nodes")
+
+
+def test_what_was_left_by_the_request_stays_left(scores: Scores) -> None:
+    assert "start now" in choose("--gres=gpu:1 -H", cluster(TWO), scores(SLOW_FIRST)).reason
+    assert "no GPU" in choose("-N1", cluster(TWO), scores(SLOW_FIRST)).reason

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+"""The filter sends jobs where the placement rule would: Lua with a published table against the rule itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_pal.base.config import Config
+from slurm_pal.base.jobs import GpuShape
+from slurm_pal.decide.offers import build_view
+from slurm_pal.placement import place
+from slurm_pal.placement.view import Rule
+from slurm_pal.publisher.table import records
+from slurm_pal.slurm.client import Overview
+from slurm_pal.store.lua_table import Header, encode
+from slurm_pal.store.snapshot import Snapshot
+
+from ...doubles.lua_filter import NO_VAL, NOW_S, install, job, run
+from ..publisher.test_standing import BARRED, LOCALITY, after, answer, clusters, several_types
+
+CLOSED = ("DRAIN", "PLANNED", "RESERVED")
+asked = st.one_of(
+    st.tuples(st.sampled_from("ABC"), st.integers(1, 3), st.integers(1, 4), st.just(False)),
+    st.tuples(st.sampled_from("ABC"), st.integers(1, 3), st.just(1), st.just(True)),
+)
+"""Sensitivity class, nodes, GPUs on each, exclusive: the table ranks whole nodes for one GPU only (docs/filter.md)."""
+
+
+def chosen(overview: Overview, scored: Snapshot, c: str, shape: GpuShape) -> tuple[list[str], float]:
+    """What the rule takes now: node names and the predicted factor."""
+    names = [n.name for n in overview.nodes if not n.states.intersection(CLOSED)]
+    view = build_view(overview, scored, shape, c, names)
+    placed = place("class-fit", view, shape, Rule(c, LOCALITY, BARRED), largest_node=4)
+    return ([view.names[i] for i in placed.nodes], placed.slowdown) if placed else ([], 0.0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(clusters(), st.lists(asked, min_size=1, max_size=6))
+def test_a_burst_is_placed_as_by_the_rule(
+    tmp_path_factory: pytest.TempPathFactory,
+    seen: tuple[Overview, Snapshot],
+    burst: list[tuple[str, int, int, bool]],
+) -> None:
+    overview, scored = seen
+    site: Path = install(tmp_path_factory.mktemp("site"))
+    table = records(answer(overview, scored), Config(), 1)
+    (site / "pal_table.lua").write_bytes(encode(Header(1, NOW_S, 30.0, "daemon"), table))
+    steps = [
+        job(
+            tres_per_node=f"gres:gpu:{gpus}", min_nodes=nodes, max_nodes=nodes, partition="gpu",
+            script=f"#!/bin/sh\n#PAL class={c}\n", **({"shared": 0} if exclusive else {}),
+        )
+        for c, nodes, gpus, exclusive in burst
+    ]  # fmt: skip
+    parts = {"gpu": {"nodes": ",".join(n.name for n in overview.nodes), "flag_default": 1, "default_time": NO_VAL}}
+    gone: dict[str, int] = {}
+    for (c, nodes, gpus, exclusive), result in zip(burst, run(site, steps, partitions=parts)[1:], strict=True):
+        if several_types(overview, tuple(n.name for n in overview.nodes), ""):
+            assert (result.mark["act"], result.mark["why"]) == ("none", "models")
+            continue
+        shape = GpuShape(nodes * gpus, nodes, gpus, "", exclusive)
+        names, slowdown = chosen(after(overview, "", gone), scored, c, shape)
+        why = result.mark["why"]
+        if not names:
+            assert why == "busy"
+        elif c != "C" and slowdown > BARRED:
+            assert why in ("slow", "slow-all")
+        else:
+            assert why in ("best", "same")
+            assert float(result.mark["slow"]) == pytest.approx(slowdown * (LOCALITY if nodes > 1 else 1), abs=6e-4)
+            if why == "best":
+                assert sorted(result.values["set_req_nodes"].split(",")) == sorted(names)
+            for name in names:
+                total = next(n.n_gpus for n in overview.nodes if n.name == name)
+                gone[name] = gone.get(name, 0) + (total if exclusive else gpus)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: MIT
+"""The commands of `pal lab` that need no running Slurm: what they print and refuse."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from slurm_pal.base.errors import MissingPackageError, PalError, UsageError
+from slurm_pal.cli.lab import lab
+from slurm_pal.emulation import gpus
+from slurm_pal.lab.conf import node_names
+from slurm_pal.lab.directory import LabDirectory
+
+
+def invoke(*argv: str) -> Result:
+    return CliRunner().invoke(lab, list(argv))
+
+
+def refused(*argv: str) -> str:
+    """The one line of the error, which the program `pal` prints."""
+    error = invoke(*argv).exception
+    assert isinstance(error, PalError)
+    assert "\n" not in str(error)
+    return str(error)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabDirectory:
+    """The files of a lab that does not run."""
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    made = LabDirectory(str(tmp_path / "lab"))
+    made.make()
+    made.write_facts({"nodes": 2, "gpus": 2, "seed": 1, "port": 17000, "slurm": "22.05"})
+    made.make_rooms(2)
+    gpus.write_registry(made.registry, gpus.draw_registry(node_names(2), 2, 1))
+    return made
+
+
+@pytest.mark.parametrize("command", ["", *sorted(lab.commands)])
+def test_help(command: str) -> None:
+    result = invoke(*filter(None, [command]), "--help")
+    assert result.exit_code == 0
+    assert result.output.startswith(f"Usage: lab {command}".rstrip())
+    described = lab.commands[command].help if command else lab.help
+    assert described
+    assert described.split("\n")[0] in " ".join(result.output.split())  # lines are wrapped
+
+
+def test_every_option_is_explained() -> None:
+    for command in lab.commands.values():
+        for parameter in command.params:
+            assert not isinstance(parameter, click.Option) or parameter.help, f"{command.name} {parameter.name}"
+
+
+def test_env_quotes_for_a_shell(stopped: LabDirectory) -> None:
+    output = invoke("env", "--dir", stopped.path).output
+    done = subprocess.run(
+        ["sh", "-c", output + 'printf "%s\\n" "$SLURM_CONF" "$SLURM_PAL_CONFIG"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [stopped.conf, stopped.pal_toml]
+    assert all(shlex.split(line)[0] == "export" for line in output.splitlines())
+
+
+def test_env_without_a_lab(tmp_path: Path) -> None:
+    assert f"there is no lab in {tmp_path}: pal lab up --dir {tmp_path}" == refused("env", "--dir", str(tmp_path))
+
+
+def test_status_of_a_lab_that_does_not_run(stopped: LabDirectory) -> None:
+    shown = invoke("status", "--dir", stopped.path)
+    assert (shown.exit_code, shown.output) == (1, f"no lab runs in {stopped.path}\n")
+    table = json.loads(invoke("status", "--dir", stopped.path, "--json").output)
+    assert table == {
+        "schema": "pal.lab/1",
+        "directory": stopped.path,
+        "state": "down",
+        "nodes": 2,
+        "gpus_per_node": 2,
+        "seed": 1,
+        "slurm": "22.05",
+        "port": 17000,
+        "daemons": {"munged": 0, "slurmctld": 0, "slurmd": 0},
+        "node_states": {},
+        "jobs": {},
+    }
+
+
+def test_gpus_reveals_the_truth(stopped: LabDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = gpus.load_registry(stopped.registry)
+    lines = invoke("gpus", "--dir", stopped.path).output.splitlines()
+    assert lines[0].split() == ["NODE", "GPU", "UUID", "A", "B", "C", "FAULTS"]
+    first = registry.gpus[0]
+    assert lines[1].split() == ["n0", "0", first.uuid, *(f"{first.slowdown[c]:.4f}" for c in "ABC"), "-"]
+    assert len(lines) == 5
+    bare = invoke("gpus", "-h", "--dir", stopped.path).output.splitlines()
+    assert [line.split() for line in bare] == [line.split() for line in lines[1:]]
+    table = json.loads(invoke("gpus", "--dir", stopped.path, "--json").output)
+    assert (table["schema"], table["seed"]) == ("pal.lab-gpus/1", 1)
+    assert table["gpus"] == [gpu._asdict() for gpu in registry.gpus]
+    monkeypatch.setenv("SLURM_CONF", stopped.conf)
+    assert invoke("gpus").output.splitlines() == lines
+
+
+def test_help_names_every_fault() -> None:
+    said = invoke("fault", "--help").output
+    assert all(f"    {name}: " in said for name in gpus.FLAGS)
+    assert all(f"    {name} FACTOR: " in said for name in gpus.FACTORS)
+
+
+def test_faults_and_swaps(stopped: LabDirectory) -> None:
+    where = ["--dir", stopped.path]
+    assert invoke("fault", "n0", "1", "ecc", *where).output.endswith(" faults: ecc\n")
+    assert invoke("fault", "n0", "1", "drift", "1.3", *where).output.endswith(" faults: ecc,drift=1.3\n")
+    assert invoke("swap", "n0:1", "n1:0", *where).output == "n0:1 and n1:0 exchanged\n"
+    assert invoke("gpus", "-h", *where).output.splitlines()[2].endswith("  ecc,drift=1.3")
+    assert invoke("fault", "n1", "0", "drift", "off", *where).output.endswith(" faults: ecc\n")
+    assert invoke("fault", "n1", "0", "ecc", "off", *where).output.endswith(" faults: -\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["fault", "n0", "1", "drift"], "fault drift needs a factor"),
+        (["fault", "n0", "1", "drift", "much"], "VALUE 'much' must be a factor like 1.3, or off"),
+        (["fault", "n0", "1", "ecc", "2"], "fault ecc takes no value"),
+        (["fault", "n0", "1", "rust"], "fault 'rust' is not one of hang,"),
+        (["fault", "n9", "1", "ecc"], "no GPU n9:1"),
+        (["swap", "n0", "n1:0"], "'n0' must be NODE:INDEX, like n3:2"),
+        (["swap", "n0:0", "n1:x"], "'n1:x' must be NODE:INDEX"),
+        (["swap", "n0:0", "n1:7"], "no GPU n1:7; n1 has indexes 0-1"),
+    ],
+)
+def test_what_cannot_be_done_changes_nothing(stopped: LabDirectory, argv: list[str], complaint: str) -> None:
+    before = Path(stopped.registry).read_bytes()
+    assert complaint in refused(*argv, "--dir", stopped.path)
+    assert Path(stopped.registry).read_bytes() == before
+
+
+def test_work_outside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert "not inside a Slurm job" in refused("work", "--class", "A", "--seconds", "1")
+    assert "--class 'Z' is not one of A, B, C" in refused("work", "--class", "Z")
+
+
+def test_up_checks_before_it_makes_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from slurm_pal.lab import lab as lab_module
+
+    def absent() -> dict[str, str]:
+        raise MissingPackageError("a lab needs slurmd")
+
+    assert "--nodes 0 must be in 1..2000" in refused("up", "--dir", str(tmp_path / "l"), "--nodes", "0")
+    assert "may have 107" in refused("up", "--dir", str(tmp_path / ("l" * 100)))
+    monkeypatch.setattr(lab_module, "find_programs", absent)
+    monkeypatch.setattr(LabDirectory, "check_name", lambda self: None)  # tmp_path may be too long
+    assert refused("up", "--dir", str(tmp_path / "l")) == "a lab needs slurmd"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_down_of_nothing_is_fine_and_of_something_else_is_not(tmp_path: Path) -> None:
+    nothing = invoke("down", "--dir", str(tmp_path / "none"))
+    assert (nothing.exit_code, nothing.output) == (0, f"0 processes ended, 0 jobs cancelled: {tmp_path}/none\n")
+    (tmp_path / "mine").write_text("")
+    error = invoke("down", "--dir", str(tmp_path)).exception
+    assert isinstance(error, UsageError)
+    assert (tmp_path / "mine").exists()
+
+
+def test_down_removes_a_lab_that_does_not_run(stopped: LabDirectory) -> None:
+    assert invoke("down", "--dir", stopped.path, "--keep").exit_code == 0
+    assert stopped.is_lab()
+    assert invoke("down", "--dir", stopped.path).exit_code == 0
+    assert not stopped.exists()

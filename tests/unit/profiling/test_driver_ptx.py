@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: MIT
+"""The PTX that ships: made of the present source, readable by old drivers, and as the Python side thinks."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from slurm_pal.base.errors import MissingPackageError, PalError
+from slurm_pal.profiling.driver import generate, ptx
+from slurm_pal.profiling.driver.arguments import KERNELS
+from slurm_pal.profiling.node.devices import DeviceError
+
+
+@pytest.mark.parametrize("target", ptx.TARGETS, ids=lambda t: t.file)
+def test_was_made_of_the_present_source_for_old_drivers(target: ptx.Target) -> None:
+    text = ptx.text(target)
+    assert f"// source {ptx.source_hash()}\n" in text, "run python -m slurm_pal.profiling.driver.generate"
+    assert re.search(r"^// compiler Cuda compilation tools, release \d+\.\d+", text, re.MULTILINE)
+    assert "\n.version 7.0\n" in text
+    assert f"\n.target sm_{target.least}\n" in text
+
+
+def test_every_source_file_is_in_the_hash() -> None:
+    folder = Path(ptx.__file__).resolve().parent
+    assert {p.name for p in folder.glob("*.h")} | {p.name for p in folder.glob("*.cu")} == set(ptx.SOURCES)
+
+
+@pytest.mark.parametrize("target", ptx.TARGETS, ids=lambda t: t.file)
+def test_kernels_take_what_python_passes(target: ptx.Target) -> None:
+    for name, text in ptx.entries(ptx.text(target)).items():
+        head = text[: text.index("{")]
+        sizes = re.findall(rf"{name}_param_\d+\[(\d+)\]", head)
+        threads = re.search(r"\.maxntid (\d+)", head)
+        argument = KERNELS[name].argument
+        assert [int(s) for s in sizes] == ([ctypes.sizeof(argument)] if argument else [])
+        assert threads and int(threads[1]) == KERNELS[name].threads
+
+
+def test_every_kernel_is_in_a_file() -> None:
+    found = {name for target in ptx.TARGETS for name in ptx.entries(ptx.text(target))}
+    assert found == set(KERNELS)
+
+
+def test_a_module_holds_what_is_asked_for() -> None:
+    module = ptx.module(ptx.TARGETS[0], frozenset({"hbm_copy", "empty"}))
+    assert module.endswith(b"\0")
+    assert set(ptx.entries(module.decode())) == {"hbm_copy", "empty"}
+    assert module.startswith(b"// Kernels")
+    assert len(module) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("capability", "file"), [(70, "volta.ptx"), (75, "volta.ptx"), (80, "ampere.ptx"), (120, "ampere.ptx")]
+)
+def test_each_device_has_its_file(capability: int, file: str) -> None:
+    assert ptx.target_for(capability).file == file
+
+
+def test_an_old_device_has_none() -> None:
+    with pytest.raises(DeviceError, match=r"7\.0 or later; this is 6\.1"):
+        ptx.target_for(61)
+
+
+def test_tidy_keeps_the_code_and_writes_our_header() -> None:
+    name = "_INTERNAL_0a1b2c3d_10_kernels_cu_4e5f607111gemm"
+    raw = (
+        f"//\n// by nvcc\n.version 9.0\n.target sm_75\n.address_size 64\n\n\tadd.s32 %r1; // sum\n.shared {name}[8];\n"
+    )
+    text = generate.tidy(raw, ptx.TARGETS[1], "nvcc 1.2", "feed")
+    assert text.splitlines()[1:] == [
+        "// source feed",
+        "// compiler nvcc 1.2",
+        ".version 7.0",
+        ".target sm_70",
+        ".address_size 64",
+        "add.s32 %r1;",
+        ".shared kernels11gemm[8];",
+    ]
+
+
+def test_without_nvcc_the_command_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nvcc = tmp_path / "nvcc"
+    monkeypatch.setattr("sys.argv", ["generate", "--nvcc", str(nvcc), "--into", str(tmp_path)])
+    with pytest.raises(MissingPackageError, match=r"nvcc cannot be run \(No such file.*\): install the CUDA toolkit"):
+        generate.main()
+    nvcc.write_text("#!/bin/sh\n", encoding="ascii")
+    with pytest.raises(MissingPackageError, match=r"nvcc cannot be run \(Permission denied\)"):
+        generate.main()
+    nvcc.chmod(0o755)
+    with pytest.raises(PalError, match="nvcc --version names no release: is it nvcc"):
+        generate.main()
+    assert not list(tmp_path.glob("*.ptx"))
+
+
+def test_where_the_files_cannot_be_written_the_command_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(generate, "make", lambda target, nvcc, source: "")
+    monkeypatch.setattr(generate, "assemble", lambda text, architecture, ptxas: True)
+    monkeypatch.setattr("sys.argv", ["generate", "--into", str(tmp_path / "none")])
+    with pytest.raises(PalError, match=r"none/ampere.ptx cannot be written: No such file.*; name a folder with --into"):
+        generate.main()
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not installed")
+@pytest.mark.parametrize("target", ptx.TARGETS, ids=lambda t: t.file)
+def test_the_command_gives_what_ships(target: ptx.Target) -> None:
+    text = generate.make(target, "nvcc", Path(ptx.__file__).resolve().parent / "kernels.cu")
+    compiler = next(line for line in text.splitlines() if line.startswith("// compiler"))
+    if compiler not in ptx.text(target):
+        pytest.skip(f"nvcc here is another one than that of the files ({compiler})")
+    assert text == ptx.text(target)

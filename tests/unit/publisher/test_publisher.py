@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: MIT
+"""Rounds of the publisher on a fake Slurm: who takes leases back, and what is promised when something is amiss."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import BusyError, DataError, SlurmError, UsageError
+from slurm_pal.base.files import locked
+from slurm_pal.cli.pal import pal
+from slurm_pal.decide.lease import comment
+from slurm_pal.publisher import publication as rounds
+from slurm_pal.publisher.publication import Publisher
+from slurm_pal.sensitivity.history import Label, Seen
+from slurm_pal.sensitivity.keys import name_key
+from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.fake import FakeNode, FakeSlurm, write_shims
+from slurm_pal.store import heartbeat, labels, snapshot
+from slurm_pal.store.lua_table import read_table
+from slurm_pal.store.snapshot import GpuScore
+
+MAX_AGE_S = 180.0
+
+
+def scores(config: Config, epoch: int = 1) -> None:
+    gpus = [
+        GpuScore(f"n{i}", k, f"{i}-{k}", "m", {"A": 1.0 + i / 10}, {"A": "v0"}, 1.0, 1.0, ())
+        for i in range(2)
+        for k in range(4)
+    ]
+    snapshot.publish(config.snapshot_path, gpus, cluster="fake", epoch=epoch, now_s=1.0)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    config = Config()
+    config.set("paths", "state_dir", str(tmp_path), "test")
+    return config
+
+
+@pytest.fixture
+def slurm() -> FakeSlurm:
+    return FakeSlurm([FakeNode("n0"), FakeNode("n1")])
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests: the fake Slurm's SlurmUser is root."""
+    monkeypatch.setattr("slurm_pal.publisher.publication.os.geteuid", lambda: 0)
+
+
+def blocked(slurm: FakeSlurm) -> int:
+    """A job pinned to a full node, with palsub's mark of a lease of 60 s."""
+    client = CliClient(slurm)
+    client.submit(["-w", "n1", "--gres=gpu:4"], "#!/bin/sh\n")
+    return client.submit(
+        ["-w", "n1", "--gres=gpu:1", f"--comment={comment(60, '', '', 'nodelist', 'n1')}"], "#!/bin/sh\n"
+    )
+
+
+def publisher(config: Config, slurm: FakeSlurm, stays: bool = True) -> Publisher:
+    return Publisher(config, CliClient(slurm), stays)
+
+
+@pytest.mark.usefixtures("root")
+def test_a_round_takes_back_and_publishes(config: Config, slurm: FakeSlurm) -> None:
+    scores(config)
+    number, now_s = blocked(slurm), time.time()
+    made = publisher(config, slurm)
+    first = made.round(now_s)
+    assert first.ended == () and first.trouble == () and first.gpus_written and slurm.jobs[number].state == "PENDING"
+    table = read_table(config.table_path)
+    assert (table.header.clears, table.header.written_s) == ("daemon", int(now_s))
+    assert heartbeat.fresh(config.snapshot_path, now_s, MAX_AGE_S)
+    second = made.round(now_s + 61)
+    assert [(u.job_id, u.fields) for u in second.ended] == [(number, {"ReqNodeList": ""})]
+    assert slurm.jobs[number].state == "RUNNING" and not second.gpus_written
+    scores(config, epoch=2)
+    assert made.round(now_s + 62).gpus_written
+    made.stop(now_s + 63)
+    assert read_table(config.table_path).header.clears == ""
+    assert not heartbeat.fresh(config.snapshot_path, now_s + 63, MAX_AGE_S)
+
+
+@pytest.mark.usefixtures("root")
+def test_what_is_known_of_users_jobs_is_for_slurmctld_alone(config: Config, slurm: FakeSlurm) -> None:
+    scores(config)
+    key = name_key("train")
+    label = Label("C", 1, (Seen(1, "C", 0.9, time.time()),))
+    labels.write(labels.path_of(labels.site_folder(config.snapshot_path), 1000), {key: label}, reader=1000)
+    config.set("sensitivity", "trust", "measured", "test")
+    made = publisher(config, slurm)
+    for leave in (lambda: made.round(time.time()), lambda: made.stop(time.time())):
+        leave()
+        whole, public = read_table(config.table_path), read_table(config.public_table_path)
+        assert whole.records["label.1000"] == f"{key}=C:0.900" and whole.records["trust"] == "measured"
+        assert public.header == whole.header
+        assert public.records == {k: v for k, v in whole.records.items() if k not in ("label.1000", "trust")}
+        modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (config.table_path, config.public_table_path)]
+        assert modes == [0o600, 0o644]
+
+
+def test_who_is_not_slurm_user_publishes_what_all_may_read(
+    config: Config, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores(config)
+    label = Label("C", 1, (Seen(1, "C", 0.9, time.time()),))
+    labels.write(labels.path_of(labels.site_folder(config.snapshot_path), 1000), {name_key("train"): label})
+    monkeypatch.setattr(rounds, "slurm_user_uid", lambda: 12345)
+    monkeypatch.setattr(rounds.os, "geteuid", lambda: 12346)
+    publisher(config, slurm, stays=False).round(time.time())
+    for path in (config.table_path, config.public_table_path):
+        assert not [key for key in read_table(path).records if key.startswith("label")]
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o644
+
+
+@pytest.mark.usefixtures("root")
+def test_who_goes_takes_everything_back(config: Config, slurm: FakeSlurm) -> None:
+    scores(config)
+    number = blocked(slurm)
+    made = publisher(config, slurm)
+    assert made.take_back_all() == ([], [])  # it never knew that it may
+    assert made.round(time.time()).ended == ()
+    made.stop(time.time())
+    ended, trouble = made.take_back_all()
+    assert [update.job_id for update in ended] == [number] and not trouble
+    assert slurm.jobs[number].state == "RUNNING"
+
+
+@pytest.mark.usefixtures("root")
+def test_a_forged_record_frees_nobody_elses_job(
+    config: Config, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job's name may hold a line end, and what follows may look like another job's record."""
+    scores(config)
+    client = CliClient(slurm)
+    client.submit(["-w", "n1", "--gres=gpu:4"], "#!/bin/sh\n")
+    theirs = client.submit(["-w", "n1", "--gres=gpu:1"], "#!/bin/sh\n")
+    made = publisher(config, slurm)
+    made.round(time.time())
+    seen = client.overview()
+    forged = tuple(
+        job._replace(comment=comment(0, "", "", "nodelist", "n1")) if job.job_id == theirs else job for job in seen.jobs
+    )
+    monkeypatch.setattr(CliClient, "overview", lambda self, **_: seen._replace(jobs=forged))
+    assert made.round(time.time() + 999).ended == ()
+    assert slurm.jobs[theirs].state == "PENDING"
+
+
+@pytest.mark.usefixtures("root")
+def test_epochs_rise_whatever_the_clock_does(config: Config, slurm: FakeSlurm) -> None:
+    scores(config)
+    made = publisher(config, slurm)
+    epochs = []
+    for now_s in (1000.0, 1000.0, 500.0, 2000.0):
+        made.round(now_s)
+        epochs.append(read_table(config.table_path).header.epoch)
+    made.stop(100.0)
+    epochs.append(read_table(config.table_path).header.epoch)
+    assert epochs == [1_000_000, 1_000_001, 1_000_002, 2_000_000, 2_000_001]
+
+
+def test_others_than_slurm_user_promise_nothing(
+    config: Config, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_pal.publisher.publication.os.geteuid", lambda: 4711)
+    scores(config)
+    number = blocked(slurm)
+    done = publisher(config, slurm).round(time.time() + 999)
+    assert done.ended == () and slurm.jobs[number].state == "PENDING"
+    assert done.trouble == ("leases are not taken back: only SlurmUser (root) and root may do that",)
+    assert read_table(config.table_path).header.clears == ""
+    assert not os.path.exists(config.snapshot_path + ".heartbeat")
+
+
+@pytest.mark.usefixtures("root")
+def test_one_shot_promises_nothing(config: Config, slurm: FakeSlurm) -> None:
+    scores(config)
+    number = blocked(slurm)
+    done = publisher(config, slurm, stays=False).round(time.time() + 999)
+    assert done.ended == () and done.trouble == () and slurm.jobs[number].state == "PENDING"
+    assert read_table(config.table_path).header.clears == ""
+    assert not os.path.exists(config.snapshot_path + ".heartbeat")
+
+
+@pytest.mark.usefixtures("root")
+def test_without_a_snapshot_leases_are_still_taken_back(config: Config, slurm: FakeSlurm) -> None:
+    number = blocked(slurm)
+    done = publisher(config, slurm).round(time.time() + 61)
+    assert slurm.jobs[number].state == "RUNNING" and done.table is None
+    assert len(done.trouble) == 1 and "no snapshot at" in done.trouble[0]
+    publisher(config, slurm).stop(0.0)  # no table: nothing to retire
+
+
+@pytest.mark.usefixtures("root")
+def test_a_job_that_slurm_will_not_change_does_not_keep_the_others(config: Config, slurm: FakeSlurm) -> None:
+    scores(config)
+    first, second = blocked(slurm), blocked(slurm)
+
+    def run(argv: list[str], stdin: str) -> object:
+        if f"JobId={first}" in argv:
+            slurm.finish(first)
+        return slurm(argv, stdin)
+
+    done = Publisher(config, CliClient(run), stays=True).round(time.time() + 61)  # type: ignore[arg-type]
+    assert [update.job_id for update in done.ended] == [second]
+    assert len(done.trouble) == 1 and f"job {first} stays for now" in done.trouble[0] and done.table is not None
+
+
+def test_a_dead_controller_is_the_callers_to_tell(config: Config, slurm: FakeSlurm) -> None:
+    slurm.down = True
+    with pytest.raises(SlurmError):
+        publisher(config, slurm).round(1.0)
+    assert not os.path.exists(config.table_path)
+
+
+@pytest.mark.usefixtures("root")
+def test_a_stand_in_is_told(config: Config, slurm: FakeSlurm) -> None:
+    scores(config)
+    config.set("placement", "policy", "pal", "test")
+    done = publisher(config, slurm).round(1.0)
+    assert done.table is not None
+    assert done.table.notes == ("placement.policy pal cannot be put into a table: class-fit stands in for it",)
+
+
+@pytest.mark.usefixtures("root")
+def test_a_table_that_cannot_be_written(config: Config, slurm: FakeSlurm, tmp_path: Path) -> None:
+    scores(config)
+    config.set("paths", "table", str(tmp_path / "absent" / "t.lua"), "test")
+    done = publisher(config, slurm).round(1.0)
+    assert done.table is None and "cannot be written" in done.trouble[0]
+
+
+@pytest.fixture
+def command(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """The fake Slurm on PATH, and a pal.toml."""
+    (tmp_path / "bin").mkdir()
+    write_shims(str(tmp_path / "bin"), str(tmp_path / "fake.json"), [FakeNode("n0"), FakeNode("n1")])
+    (tmp_path / "pal.toml").write_text(f'[paths]\nstate_dir = "{tmp_path}"\n')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return config
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(pal, ["publish", *words])
+
+
+def test_the_command_once(command: Config) -> None:
+    missing = invoke()
+    assert isinstance(missing.exception, DataError) and "no snapshot at" in str(missing.exception)
+    scores(command)
+    done = invoke()
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0].startswith(f"{command.table_path}: 2 nodes with free GPUs in 1 pools, ")
+    assert done.stdout.splitlines()[1] == f"{command.gpus_path}: written"
+    assert invoke().stdout.splitlines()[1] == f"{command.gpus_path}: as it was"
+
+
+@pytest.mark.parametrize("every", ["0", "-1", "nan", "30", "1e9"])
+def test_an_interval_that_nobody_would_believe(every: str, command: Config) -> None:
+    done = invoke("--every", every)
+    assert isinstance(done.exception, UsageError) and "below 30 s" in str(done.exception)
+
+
+def test_one_publisher_at_a_time(command: Config) -> None:
+    scores(command)
+    with locked(command.table_path + ".lock", "x"):
+        done = invoke()
+    assert isinstance(done.exception, BusyError)
+
+
+def test_a_place_that_does_not_exist(command: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PAL_PATHS_TABLE", "/nonexistent/pal_table.lua")
+    done = invoke()
+    assert isinstance(done.exception, DataError) and "mkdir /nonexistent" in str(done.exception)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""Steps, drifts and transients in the history of one GPU, and the flags that they become."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_pal.store.snapshot import FLAGS
+from slurm_pal.variability import drift
+from slurm_pal.variability.classify import classify
+from slurm_pal.variability.drift import Finding, of_records
+from slurm_pal.variability.records import Record
+
+from ...doubles.records_factory import DAY_S, NOW_S, record, sweep
+
+EVERY_D = 7.0
+
+
+def history(slowdowns: Sequence[float], every_d: float = EVERY_D, noise: float = 0.0, seed: int = 1) -> list[Record]:
+    """Runs of one GPU, the last one an hour ago."""
+    draw = random.Random(seed)
+    first_s = NOW_S - 3600.0 - (len(slowdowns) - 1) * every_d * DAY_S
+    return [
+        record(slowdown=s * (1.0 + draw.gauss(0.0, noise)), ts=first_s + i * every_d * DAY_S, sweep=f"s{i:03d}")
+        for i, s in enumerate(slowdowns)
+    ]
+
+
+def found(slowdowns: Sequence[float], **how: float) -> list[Finding]:
+    return of_records(history(slowdowns, **how), NOW_S)  # type: ignore[arg-type]
+
+
+def test_a_step_is_known_after_its_second_run_and_dated_to_its_first() -> None:
+    level = [1.0] * 6 + [1.021]
+    (doubt,) = found(level)
+    assert doubt.kind == drift.UNCONFIRMED and doubt.change == pytest.approx(0.021, abs=1e-4)
+    (step,) = found([*level, 1.021])
+    assert step.kind == drift.STEP and step.change == pytest.approx(0.021, abs=1e-4) and step.sigmas > 5
+    assert step.since_s == NOW_S - 3600.0 - 7 * DAY_S and step.seen_s == NOW_S - 3600.0
+
+
+def test_a_transient_is_told_and_is_no_step() -> None:
+    (transient,) = found([1.0] * 5 + [2.8, 1.0, 1.0])
+    assert transient.kind == drift.TRANSIENT and transient.change == pytest.approx(1.8, abs=1e-3)
+
+
+def test_a_faster_gpu_has_a_negative_change() -> None:
+    (step,) = found([1.0] * 5 + [0.97, 0.97])
+    assert step.kind == drift.STEP and step.change == pytest.approx(-0.03, abs=1e-4)
+
+
+def test_a_slow_drift_is_found_by_its_slope() -> None:
+    slow = [1.0 + 0.03 * i / 25 for i in range(26)]  # 3 % in 175 days, never 1 % at once
+    (slope,) = found(slow, noise=0.0006)
+    assert slope.kind == drift.DRIFT and slope.change == pytest.approx(0.03, abs=0.004)
+    assert slope.since_s == NOW_S - 3600.0 - 175 * DAY_S and slope.seen_s == NOW_S - 3600.0
+
+
+@given(st.integers(0, 10_000))
+def test_noise_alone_is_nothing(seed: int) -> None:
+    assert found([1.0] * 20, noise=0.0012, seed=seed) == []
+
+
+def test_a_step_is_no_drift() -> None:
+    assert [f.kind for f in found([1.0] * 10 + [1.03] * 10, noise=0.0006)] == [drift.STEP]
+
+
+def test_another_environment_begins_anew() -> None:
+    runs = history([1.0] * 5 + [1.1] * 5)
+    from dataclasses import replace
+
+    changed = [*runs[:5], *(replace(r, env=replace(r.env, power_limit_w=250.0)) for r in runs[5:])]
+    assert of_records(changed, NOW_S) == []
+
+
+def test_the_slower_of_two_first_runs_is_not_called_a_step_when_it_comes_back() -> None:
+    kinds = [f.kind for f in found([1.1, 1.0, 1.1, 1.1])]
+    assert drift.STEP not in kinds
+
+
+def test_health_checks_have_no_findings() -> None:
+    runs = [record(sensitivity="", slowdown=s, ts=NOW_S - (9 - i) * DAY_S, sweep=f"s{i}")
+            for i, s in enumerate([1.0] * 5 + [1.5] * 4)]  # fmt: skip
+    assert of_records(runs, NOW_S) == []
+
+
+def test_steps_become_flags_of_the_gpu_and_leave_after_a_month() -> None:
+    true = {"A": [1.0, 1.0, 1.01, 0.99]}
+    runs: list[Record] = []
+    for week in range(8, -1, -1):
+        values = {"A": [1.03 if week <= 3 and i == 1 else s for i, s in enumerate(true["A"])]}
+        runs += sweep(values, f"s{week}", ts=NOW_S - 3600.0 - week * 7 * DAY_S, noise=0.0002)
+    now = classify(runs, NOW_S)
+    by_slot = {g.slot: g.flags for g in now.gpus}
+    assert "step" in by_slot[1] and not any("step" in by_slot[i] for i in (0, 2, 3))
+    (finding,) = now.findings
+    assert finding.kind == drift.STEP and finding.change == pytest.approx(0.03, abs=0.002)
+    later = classify(runs, NOW_S + 20 * DAY_S)
+    assert not any("step" in g.flags for g in later.gpus) and later.findings == now.findings
+    assert {drift.STEP, drift.DRIFT} <= set(FLAGS) and len(FLAGS) <= 32
+
+
+@given(st.permutations(range(12)))
+def test_the_order_of_the_records_does_not_matter(order: list[int]) -> None:
+    runs = history([1.0] * 6 + [1.04] * 3 + [1.0] * 3)
+    assert of_records([runs[i] for i in order], NOW_S) == of_records(runs, NOW_S)
+
+
+@given(st.floats(0.02, 0.5), st.integers(3, 12), st.booleans())
+def test_every_large_step_is_found_once_with_its_size(size: float, before: int, faster: bool) -> None:
+    level = 1.0 / (1.0 + size) if faster else 1.0 + size
+    steps = [f for f in found([1.0] * before + [level] * 4, noise=0.0006) if f.kind == drift.STEP]
+    assert len(steps) == 1
+    assert math.log1p(steps[0].change) == pytest.approx(math.log(level), abs=0.006)
