@@ -23,6 +23,7 @@ from slurm_pal.cli.complaints import Complaints
 from slurm_pal.cli.until_signal import Woken, until_signal
 from slurm_pal.decide.aside import fault_of
 from slurm_pal.decide.facts import appends
+from slurm_pal.decide.lease import LeaseKind
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.journal.paths import journal_path, log_path
@@ -198,7 +199,7 @@ def _see_through(tick: Tick, seen: Outcome, complaints: Complaints) -> None:
     pass_end_s = time.monotonic() + tick.pass_s
     with until_signal() as woken:
         _finish_moves(tick, woken, ONCE_S, complaints)
-        if any(wish.lease is not None and wish.lease.kind == "nodelist" for wish in seen.decided.wishes):
+        if any(wish.lease is not None and wish.lease.kind is LeaseKind.NODELIST for wish in seen.decided.wishes):
             woken(max(0.0, pass_end_s - time.monotonic()))
             complaints.tell(tick.take_back_node_lists(time.time()))
 

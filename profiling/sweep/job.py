@@ -45,7 +45,7 @@ def job_name(sweep_id: str) -> str:
 
 def is_ours(job: SlurmJob, uid: int) -> bool:
     """Whether a job is a sweep's of this user: anybody may give his job such a name, so its owner counts too."""
-    return job.name.startswith(NAME_PREFIX) and job.fields.get("UserId", "").endswith(f"({uid})")
+    return job.name.startswith(NAME_PREFIX) and job.uid == uid
 
 
 def output_path(directory: str, node: str) -> str:

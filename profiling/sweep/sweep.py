@@ -404,8 +404,8 @@ class Sweep:
 
     def _why_ended(self, node: str, job_id: int, job: SlurmJob | None) -> str:
         state = f"{job.state}" if job else "gone from Slurm"
-        if job and job.fields.get("ExitCode", "0:0") not in ("0:0", ""):
-            state += f", exit code {job.fields['ExitCode']}"
+        if job and job.exit_code not in ("0:0", ""):
+            state += f", exit code {job.exit_code}"
         words = last_line(sweep_job.output_path(self._dir.path, node))
         trouble = results.complaint(self._spool_dirs, self._dir.sweep_id, node)
         said = "; ".join(filter(None, (words, trouble)))

@@ -3,20 +3,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.profiling.sweep.job import is_ours
 from slurm_pal.profiling.sweep.plan import Chosen
-from slurm_pal.slurm.parse import whole
 from slurm_pal.slurm.states import JOB_WAITING
 
 WAITS = frozenset({"Resources", "Priority"})
 """Reasons (squeue(1)) that end when GPUs become free; others (dependency, hold, limits) do not."""
-
-_REQUESTS = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqTRES")
-_TYPE = re.compile(r"\bgpu[:/=]([A-Za-z][\w.-]*)")
 
 
 def user_waiting(jobs: Iterable[SlurmJob], nodes: Iterable[Chosen], own_uid: int) -> SlurmJob | None:
@@ -39,17 +34,16 @@ def _waits(job: SlurmJob, own_uid: int) -> bool:
         job.state in JOB_WAITING
         and job.reason in WAITS
         and not is_ours(job, own_uid)
-        and (job.gpus_per_node > 0 or any("gpu" in job.fields.get(key, "") for key in _REQUESTS))
+        and (job.gpus_per_node > 0 or job.asks.gpus)
     )
 
 
 def _could_use(job: SlurmJob, partitions: Sequence[str], types: Sequence[str], names: Sequence[str]) -> bool:
     if partitions and not set(job.partition.split(",")) & set(partitions):
         return False
-    wanted = {kind for key in _REQUESTS for kind in _TYPE.findall(job.fields.get(key, ""))}
-    if types and wanted and not wanted & set(types):
+    if types and job.asks.gpu_types and not job.asks.gpu_types & set(types):
         return False
     if not job.req_nodes and not job.exc_nodes:
         return True
-    bound = bool(job.req_nodes) and whole(job.fields.get("NumNodes", "")) <= len(job.req_nodes)
+    bound = bool(job.req_nodes) and job.asks.nodes_min <= len(job.req_nodes)
     return any((not bound or name in job.req_nodes) and name not in job.exc_nodes for name in names)

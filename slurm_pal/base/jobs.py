@@ -26,12 +26,29 @@ class GpuShape(NamedTuple):
     whole_nodes: bool = False  # --exclusive: the job is given every GPU of its nodes
 
 
+FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job")
+"""How reasons begin that leave a job waiting for nodes; a limit, a license or a hold is another matter."""
+
+
+class Asks(NamedTuple):
+    """What a job asks for beside its GPUs of each node, as far as Slurm shows it in numbers."""
+
+    gpus: bool = False  # GPUs, in whatever form
+    gpu_types: frozenset[str] = frozenset()
+    cpus: int = 0  # of all its nodes
+    nodes_min: int = 1
+    nodes_max: int = 1
+    node_memory_mib: float = 0.0
+    cpu_memory_mib: float = 0.0
+    whole_nodes: bool = False
+
+
 class SlurmJob(NamedTuple):
-    """One job as `scontrol show job -d` tells it."""
+    """One job as Slurm shows it (scontrol(1), show job): what decides is parsed once, in `slurm/`."""
 
     job_id: int
     state: str  # a name from slurm.states, or "UNKNOWN"
-    reason: str
+    reason: str  # why it waits, in the form of squeue: "_" for each blank
     user: str
     name: str
     partition: str
@@ -47,4 +64,27 @@ class SlurmJob(NamedTuple):
     comment: str
     gpus_per_node: int  # requested; 0 where the request has another form
     array_job_id: int | None = None
-    fields: dict[str, str] = {}  # the raw key=value pairs, for display
+    array_task_id: int | None = None
+    uid: int = -1  # -1: not known
+    account: str = ""
+    qos: str = ""
+    admin_comment: str = ""
+    priority: int | None = None  # 0: held, or no node of its partitions fits
+    eligible_s: float = 0.0  # it may start from then on; 0.0 where unknown
+    unlimited: bool = False  # without a time limit
+    batch: bool = False
+    may_requeue: bool = False
+    het: bool = False  # a part of a heterogeneous job
+    exit_code: str = ""
+    asks: Asks = Asks()
+    raw: dict[str, str] = {}  # Slurm's key=value pairs, for `slurm/` only
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody starts it until somebody changes it."""
+        return self.priority == 0 or self.reason.startswith("JobHeld")
+
+    @property
+    def waits_for_nodes(self) -> bool:
+        """Whether it waits for nothing else, as far as the last scheduling pass has seen."""
+        return not self.held and (not self.reason or self.reason.startswith(FOR_NODES))

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 from slurm_pal.base.errors import PalError, one_line
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.parse import husk
 
 T = TypeVar("T")
 
@@ -31,8 +32,6 @@ AGAIN_S = 600.0
 MOST_KNOWN = 1000
 """Faults that are remembered as told."""
 _TEXT = 200  # characters of an error that are kept
-_KEPT = ("JobId", "Priority", "EligibleTime", "BatchFlag", "Requeue", "QOS")
-"""Fields without a user's text that a husk keeps: who may start when."""
 
 
 class Fault(NamedTuple):
@@ -219,14 +218,8 @@ def _husked(
     if not job_ids and not users and not dropped:
         return overview
     jobs = tuple(
-        _husk(job) if job.job_id in job_ids or job.user in users else job
+        husk(job) if job.job_id in job_ids or job.user in users else job
         for job in overview.jobs
         if job.job_id not in dropped
     )
     return overview._replace(jobs=jobs)
-
-
-def _husk(job: SlurmJob) -> SlurmJob:
-    """The job without a text of its user, and so without a word of ours."""
-    fields = {key: job.fields[key] for key in _KEPT if key in job.fields}
-    return job._replace(name="", comment="", fields=fields)

@@ -15,7 +15,6 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS, SlurmJob
 from slurm_pal.sensitivity import observed
 from slurm_pal.sensitivity.cascade import SCRIPT, TELEMETRY
 from slurm_pal.sensitivity.history import SURE
-from slurm_pal.slurm.parse import value
 
 _FILTER_KEYS = ("lease", "class")
 """The filter's mark begins with its lease, where it set one, or with the class."""
@@ -92,7 +91,7 @@ def facts_of(job: SlurmJob, terms: Terms) -> Facts:
 
 def _filter_marks(job: SlurmJob) -> list[dict[str, str]]:
     """The filter's marks; palsub's lease has no class, and is none."""
-    texts = (job.fields.get("AdminComment", ""), job.comment)
+    texts = (job.admin_comment, job.comment)
     return [mark for text in texts for key in _FILTER_KEYS for mark in marks.words(text, key) if "class" in mark]
 
 
@@ -102,15 +101,14 @@ def _unmovable(job: SlurmJob, marked: bool, mode: str, terms: Terms) -> str:
     `mode` is "1" for a job that appends to its output, "0" for one whose user wants it emptied at each start; Slurm
     itself shows neither. Only who marked a job movable has it emptied by a move.
     """
-    fields = job.fields
-    if not marked and fields.get("QOS") not in terms.movable_qos and job.partition not in terms.movable_partitions:
+    if not marked and job.qos not in terms.movable_qos and job.partition not in terms.movable_partitions:
         return UNMARKED
     kept = mode == "1" or (marked and mode == "0") or (terms.appends and mode != "0")
     for reason, holds in (
-        ("only batch jobs can be requeued", fields.get("BatchFlag") != "1"),
-        ("it must not be requeued (--no-requeue)", fields.get("Requeue") != "1"),
-        ("it is a part of a heterogeneous job", bool(value(fields, "HetJobId"))),
-        ("it is part of an array", bool(value(fields, "ArrayJobId"))),
+        ("only batch jobs can be requeued", not job.batch),
+        ("it must not be requeued (--no-requeue)", not job.may_requeue),
+        ("it is a part of a heterogeneous job", job.het),
+        ("it is part of an array", job.array_job_id is not None),
         ("it is suspended", job.state in ("SUSPENDED", "STOPPED")),
         (EMPTIES, not (kept or terms.may_empty_output)),
     ):

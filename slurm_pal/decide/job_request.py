@@ -1,44 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""What a job in Slurm asks for, from the key=value pairs of `scontrol show job -d`.
+"""What a job in Slurm asks for.
 
-The pairs are put back into words of sbatch and read by the same code as a submission, so
-that a job is understood alike when it is submitted and while it waits. Forms seen on
-22.05, 24.11 and 26.05; scontrol(1) does not describe them.
+What Slurm shows of it is put back into options of sbatch and read by the same code as a submission, so
+that a job is understood alike when it is submitted and while it waits.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from math import ceil
-from typing import NamedTuple
 
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.base.numbers import digits
 from slurm_pal.decide.lease_marks import in_force
-from slurm_pal.decide.request import Conflict, Request, read
-from slurm_pal.slurm.parse import value, whole
+from slurm_pal.decide.request import Request, read
+from slurm_pal.slurm.job_options import options_of
 
 OURS_SOFT = "pal_"
 """How the names of our class features begin."""
-
-_SAME = {
-    "Partition": "partition", "TimeLimit": "time", "Reservation": "reservation", "Features": "constraint",
-    "TresPerNode": "gres", "TresPerSocket": "gpus-per-socket", "NtasksPerTRES": "ntasks-per-gpu",
-    "Switches": "switches", "BurstBuffer": "bb", "ClusterFeatures": "cluster-constraint", "BatchFeatures": "batch",
-    "Extra": "extra", "Dependency": "dependency", "SegmentSize": "segment", "MinCPUsNode": "mincpus",
-}  # fmt: skip
-"""scontrol's key -> sbatch's option that takes the same value."""
-_NUMBERED = {"Contiguous": "contiguous", "Reboot": "reboot", "MinTmpDiskNode": "tmp"}
-"""The same, where 0 stands for an option not given."""
-_WHOLE_NODES = {"OK": None, "YES": None, "NO": "", "EXCLUSIVE": "", "USER": "user", "MCS": "mcs", "TOPO": "topo"}
-"""OverSubscribe's word -> the value of --exclusive, None without. 26.05 says NO of any job, and more in Exclusive."""
-_NO_LIMIT = "UNLIMITED", "365-00:00:00"
-"""See moves/worth.py, `stated_limit_s`; a job that is requeued still shows the year."""
-_GPUS = re.compile(r"(?:gres[:/])?gpu[:/=](.+)")
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTP]?)")
-_MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 
 
 def request_of(job: SlurmJob, own_req: str | None = None, own_exc: str | None = None) -> Request:
@@ -53,156 +32,15 @@ def request_of(job: SlurmJob, own_req: str | None = None, own_exc: str | None = 
         "nodelist": marked.get("ReqNodeList", fold(job.req_nodes)) if own_req is None else own_req,
         "exclude": marked.get("ExcNodeList", fold(job.exc_nodes)) if own_exc is None else own_exc,
     }
-    try:
-        options = _options(job) | {name: text for name, text in lists.items() if text}
-    except Conflict as reason:
-        return Request(leave=str(reason))
+    options = options_of(job)
+    if isinstance(options, str):
+        return Request(leave=options)
+    if not any(name and not name.startswith(OURS_SOFT) for name in re.split(r"[|&]", options.get("prefer", ""))):
+        options.pop("prefer", None)
+    options |= {name: text for name, text in lists.items() if text}
     return _built(tuple(options.items()))
 
 
 @lru_cache(1024)  # of thousands of jobs most ask for the same few things
 def _built(options: tuple[tuple[str, str], ...]) -> Request:
     return read(dict(options))
-
-
-def _options(job: SlurmJob) -> dict[str, str]:
-    """sbatch options that ask for the same; raises Conflict where there are none."""
-    pairs = job.fields
-    _check(job)
-    options = {name: text for key, name in _SAME.items() if (text := value(pairs, key))}
-    options |= {name: text for key, name in _NUMBERED.items() if (text := value(pairs, key)) not in ("", "0")}
-    if options.get("time") in _NO_LIMIT:
-        del options["time"]
-    preferred = [name for name in re.split(r"[|&]", value(pairs, "Prefer")) if not name.startswith(OURS_SOFT)]
-    if any(preferred):
-        options["prefer"] = value(pairs, "Prefer")
-    options |= _exclusive(pairs) | _tasks(pairs) | _memory(pairs) | _gpus(pairs)
-    return options | _nodes(job, options)
-
-
-def _check(job: SlurmJob) -> None:
-    """What sbatch has no single option for."""
-    if value(job.fields, "HetJobId"):
-        raise Conflict("heterogeneous job: its components are placed together by Slurm")
-    if stands_for_array(job):
-        raise Conflict("an array has one node list for all its tasks")
-    if "," in job.partition:
-        raise Conflict(f"partitions {job.partition}: it is open in which one the job will run")
-    if job.reason == "BeginTime":
-        raise Conflict("--begin: the job does not start now")
-
-
-def stands_for_array(job: SlurmJob) -> bool:
-    """Whether what is done to this job id is done to every task of an array (seen on 22.05).
-
-    That is the record of the tasks still to come, and the one task that has inherited the
-    array's own id. Other tasks have an id of their own, and are held, changed and released alone.
-    """
-    if not value(job.fields, "ArrayJobId"):
-        return False
-    return job.array_job_id in (None, job.job_id) or digits(value(job.fields, "ArrayTaskId")) is None
-
-
-def _exclusive(pairs: dict[str, str]) -> dict[str, str]:
-    key = "Exclusive" if "Exclusive" in pairs else "OverSubscribe"
-    word = pairs.get(key, "OK")
-    if key == "Exclusive" and word == "NO":
-        return {}
-    if key == "Exclusive" or word not in _WHOLE_NODES:
-        raise Conflict(f"{key}={word}: what this means for the job's nodes is not known here")
-    exclusive = _WHOLE_NODES[word]
-    return {} if exclusive is None else {"exclusive": exclusive}
-
-
-def _tasks(pairs: dict[str, str]) -> dict[str, str]:
-    tasks, cpus = whole(pairs.get("NumTasks", ""), 1), whole(pairs.get("CPUs/Task", ""), 1)
-    per_node = whole(pairs.get("NtasksPerN:B:S:C", ""))
-    options = {"ntasks": str(tasks), "cpus-per-task": str(cpus)}
-    # Of a range of nodes 22.05 shows tasks for more of them than it shows CPUs for.
-    if 0 < whole(pairs.get("NumCPUs", "")) < cpus * tasks and tasks > _count(pairs).high:
-        options["overcommit"] = ""
-    if per_node:
-        options["ntasks-per-node"] = str(per_node)
-    if count := _of_gpus(pairs, "CpusPerTres"):
-        options["cpus-per-gpu"] = count
-    return options
-
-
-def _memory(pairs: dict[str, str]) -> dict[str, str]:
-    """The one of the three that is in force. MinMemoryNode=0 stands for all of a node's, which nobody counts
-    where Slurm does not keep account of memory."""
-    if count := _of_gpus(pairs, "MemPerTres"):
-        return {"mem-per-gpu": _mib(count)}
-    for key, name in (("MinMemoryCPU", "mem-per-cpu"), ("MinMemoryNode", "mem")):
-        if text := value(pairs, key):
-            return {name: _mib(text)}
-    return {}
-
-
-def _mib(text: str) -> str:
-    match = _SIZE.fullmatch(text)
-    if not match:
-        raise Conflict(f"{text} is not an amount of memory")
-    return str(ceil(float(match[1]) * _MIB[match[2]]))
-
-
-def _of_gpus(pairs: dict[str, str], key: str) -> str:
-    """What stands after `gres:gpu:` in a value that names nothing but GPUs; "" where there is none."""
-    # From 23.11 on TresPerTask tells the CPUs too.
-    text = ",".join(part for part in value(pairs, key).split(",") if not part.startswith("cpu"))
-    match = _GPUS.fullmatch(text)
-    if text and (not match or "," in text):
-        raise Conflict(f"{key}={text}: not only GPUs are asked for")
-    return match[1].replace("=", ":") if match else ""
-
-
-def _gpus(pairs: dict[str, str]) -> dict[str, str]:
-    found = {"gpus": _of_gpus(pairs, "TresPerJob"), "gpus-per-task": _of_gpus(pairs, "TresPerTask")}
-    return {name: text for name, text in found.items() if text}
-
-
-def _nodes(job: SlurmJob, options: dict[str, str]) -> dict[str, str]:
-    """--nodes, where it is stated, or known since the job runs.
-
-    GPUs asked for as a whole on an open number of nodes are left to Slurm: it may spread
-    the job otherwise than we expect.
-    """
-    count, waits = _count(job.fields), job.state == "PENDING"
-    open_total = "ntasks-per-node" not in options and _total(options) > 1
-    if waits and not count.stated:
-        if job.restarts and count.high > 1:
-            raise Conflict("how many nodes it may have is not known after a restart")
-        if open_total:
-            raise Conflict("a number of GPUs on an open number of nodes")
-        return {}
-    if not waits and count.high > 1 and open_total:
-        raise Conflict("how many nodes its GPUs may be spread over is not known while it runs")
-    return {"nodes": f"{count.low}-{count.high}"}
-
-
-def _total(options: dict[str, str]) -> int:
-    """GPUs of a request that tells their number as a whole or by tasks; 0 of another."""
-    text = options.get("gpus") or options.get("gpus-per-task", "")
-    last = digits(text.rpartition(":")[2])
-    gpus = int(bool(text)) if last is None else last
-    return gpus if "gpus" in options else gpus * int(options["ntasks"])
-
-
-class _Count(NamedTuple):
-    """How many nodes a job wants."""
-
-    low: int
-    high: int
-    stated: bool  # by the user; else Slurm's estimate, or what it has
-
-
-def _count(pairs: dict[str, str]) -> _Count:
-    """Of `NumNodes=2` (open, or running), `NumNodes=1-3`, or `NumNodes=3-3`.
-
-    The last is printed for a range up to 3, too: its fewest nodes stand in the TRES.
-    """
-    first, dash, last = pairs.get("NumNodes", "").partition("-")
-    low = whole(first, 1)
-    high = whole(last, low)
-    asked = re.search(r"(?:^|,)node=([0-9]{1,9})", pairs.get("ReqTRES") or pairs.get("TRES", ""))
-    return _Count(max(1, min(low, int(asked[1]))) if dash and asked else low, high, bool(dash))

@@ -9,15 +9,41 @@ where `req` and `exc` are the lists the user asked for, to be put back, and `set
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.slurm.parse import LEASE_MARK
 
-PARTITION = "partition"
-"""The kind of a lease on partitions."""
-KEY = {"nodelist": "ReqNodeList", "move": "ReqNodeList", "exclude": "ExcNodeList", PARTITION: "Partition"}
-"""Which list a lease of this kind has set."""
+REQUIRED, EXCLUDED, PARTITION = "ReqNodeList", "ExcNodeList", "Partition"
+"""Slurm's names of the lists on a job that we may set (scontrol(1), update job)."""
 
-_NOT_OURS = ("JobHeld", "job requeued in held", "launch failed requeued held", "Dependency", "BeginTime")
+
+class Sort(StrEnum):
+    """What a lease is on; a job may have one of each."""
+
+    NODES = "nodes"
+    PARTITIONS = "partitions"
+
+
+class LeaseKind(StrEnum):
+    """Which list a lease has set, and how."""
+
+    NODELIST = "nodelist"
+    EXCLUDE = "exclude"
+    MOVE = "move"  # a node list that a move has left on its job
+    PARTITION = "partition"
+
+    @property
+    def key(self) -> str:
+        """Slurm's name of the list."""
+        return {LeaseKind.EXCLUDE: EXCLUDED, LeaseKind.PARTITION: PARTITION}.get(self, REQUIRED)
+
+    @property
+    def sort(self) -> Sort:
+        return Sort.PARTITIONS if self is LeaseKind.PARTITION else Sort.NODES
+
+
+_NOT_OURS = ("JobHeld", "job_requeued_in_held", "launch_failed_requeued_held", "Dependency", "BeginTime")
 _NEVER = ("ReqNodeNotAvail", "BadConstraints", "PartitionNodeLimit")
 
 
@@ -25,7 +51,7 @@ class TickLease(NamedTuple):
     """A list of nodes or of partitions that the tick set on a pending job; it may have one of each."""
 
     job_id: int
-    kind: str  # "nodelist", "exclude", "move" (ReqNodeList left on a job by a move) or PARTITION
+    kind: LeaseKind
     ours: str  # hostlist as set (with the user's own names), or partitions with commas
     own: str  # the user's own list, put back
     made_s: float
@@ -33,16 +59,25 @@ class TickLease(NamedTuple):
     restarts: int  # of the job when set
     reason: str  # one sentence
 
+    @property
+    def own_req(self) -> str | None:
+        """The node list that the user requires, where the job's present one may be ours; None: the present one."""
+        return self.own if self.kind in (LeaseKind.NODELIST, LeaseKind.MOVE) else None
+
+    @property
+    def own_exc(self) -> str | None:
+        """The same of the nodes that they exclude."""
+        return self.own if self.kind is LeaseKind.EXCLUDE else None
+
 
 def verdict(reason: str, made_s: float, until_s: float, pass_s: float, now_s: float) -> str:
     """Whether a pending job's lease is over: "wait" or "clear". Pure.
 
-    `reason` is squeue's or scontrol's word for why the job waits. A held job, or one that
+    `reason` is why the job waits, in the form of `SlurmJob.reason`. A held job, or one that
     waits for another job or for a time, is left alone; one that its lists may keep from
     starting for ever gets one scheduling pass of `pass_s`, and so does a job that Slurm has
     not looked at yet.
     """
-    reason = reason.lstrip("(").replace("_", " ")
     if reason.startswith(_NOT_OURS):
         return "wait"
     if reason.startswith(_NEVER):

@@ -14,14 +14,12 @@ from typing import NamedTuple
 
 from slurm_pal.base import marks as words
 from slurm_pal.base.clock import CLOCK_SKEW_S
-from slurm_pal.base.errors import UsageError
-from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import verdict
-from slurm_pal.slurm.parse import unix_s
+from slurm_pal.decide.lease import EXCLUDED, REQUIRED, verdict
+from slurm_pal.decide.ownership import Whose, listed, names, whose
 
 _KEY = "lease"
-_LIST = {"nodelist": "ReqNodeList", "exclude": "ExcNodeList"}
+_LIST = {"nodelist": REQUIRED, "exclude": EXCLUDED}
 """Which list a decision has set."""
 
 
@@ -54,7 +52,7 @@ def mark_in(text: str) -> Mark | None:
 
 def marks(job: SlurmJob) -> list[Mark]:
     """The marks on a job: the filter's, palsub's."""
-    found = (mark_in(job.fields.get("AdminComment", "")), mark_in(job.comment))
+    found = (mark_in(job.admin_comment), mark_in(job.comment))
     return [mark for mark in found if mark is not None]
 
 
@@ -80,7 +78,7 @@ def expired(jobs: Iterable[SlurmJob], now_s: float, pass_s: float) -> list[Updat
 
 def ending(job: SlurmJob, now_s: float, pass_s: float) -> Update | None:
     """The same for one job; None where no lease of it is over."""
-    if job.state != "PENDING" or job.fields.get("Priority") == "0":
+    if job.state != "PENDING" or job.held:
         return None
     fields: dict[str, str] = {}
     for mark in marks(job):
@@ -108,7 +106,7 @@ def judged(
 
 def _over(job: SlurmJob, mark: Mark, now_s: float, pass_s: float) -> bool:
     """The lease runs from when the job may start; what was promised for a start is void after a requeue."""
-    made_s, lease_s = max(job.submit_s, unix_s(job.fields.get("EligibleTime", ""))), mark.lease_s
+    made_s, lease_s = max(job.submit_s, job.eligible_s), mark.lease_s
     if job.restarts:
         lease_s = 0.0
     if now_s < job.submit_s - CLOCK_SKEW_S:  # the clock was set back: nobody knows how long it has waited
@@ -117,23 +115,10 @@ def _over(job: SlurmJob, mark: Mark, now_s: float, pass_s: float) -> bool:
 
 
 def _restored(job: SlurmJob, mark: Mark) -> dict[str, str]:
+    """The user's own list in place of the one that the mark has set, where that still stands as we set it."""
     key = _LIST.get(mark.action, "")
-    present = {"ReqNodeList": job.req_nodes, "ExcNodeList": job.exc_nodes}.get(key, ())
-    own = {"ReqNodeList": mark.user_req, "ExcNodeList": mark.user_exc}.get(key, "")
-    return {key: own} if present and _still_ours(frozenset(present), own, mark.ours) else {}
-
-
-def _still_ours(present: frozenset[str], own: str, ours: str) -> bool:
-    """Whether a job's list is still as we set it, the user's own names in it, and more than his own."""
-    theirs, set_by_us = _names(own), _names(ours)
-    if theirs is None or not set_by_us:
-        return False
-    return present != theirs and present in (set_by_us, set_by_us | theirs)
-
-
-def _names(text: str) -> frozenset[str] | None:
-    """The nodes of a list; None for one that cannot be read or is absurdly long."""
-    try:
-        return frozenset(expand(text))
-    except UsageError:
-        return None
+    own = {REQUIRED: mark.user_req, EXCLUDED: mark.user_exc}.get(key, "")
+    theirs, ours = names(own), names(mark.ours)
+    if not key or theirs is None or not ours:
+        return {}
+    return {key: own} if whose(listed(job, key), theirs, [ours, ours | theirs]) is Whose.OURS else {}

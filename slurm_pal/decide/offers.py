@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from math import isnan
@@ -13,19 +12,13 @@ from slurm_pal.base.jobs import GpuShape, SlurmJob
 from slurm_pal.base.light import Any
 from slurm_pal.placement.view import View
 from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.parse import unix_s, whole
 from slurm_pal.slurm.states import JOB_WAITING, usable
 from slurm_pal.store.snapshot import NO_CLASS, Column, Snapshot, known_class
 
 UNKNOWN_SLOWDOWN = 1.0
 """An unmeasured GPU counts as a median one: never best, never barred."""
-FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job")
-"""How reasons begin that leave a job waiting for nodes; a limit, a license or a hold is another matter."""
 LONGEST_DELAY_S = 300.0
 """After a requeue Slurm waits for cred_expire, 120 s by default; a job that begins later was told to by its user."""
-_ASKED = "TresPerJob", "TresPerTask", "TresPerSocket"
-_MEMORY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGTP]?)")
-_MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _NONE: frozenset[int] = frozenset()
 Table = tuple[Sequence[float], Sequence[float], Sequence[float]]
 """Slowdowns, levels and class-A slowdowns of some GPUs of one node."""
@@ -45,12 +38,11 @@ def claims(job: SlurmJob) -> bool:
 
     One that is held, begins next week or waits for another job would keep all others off them.
     """
-    reason = job.reason.lstrip("(").replace(" ", "_")
-    if job.state not in JOB_WAITING or not job.req_nodes or job.fields.get("Priority") == "0":
+    if job.state not in JOB_WAITING or not job.req_nodes:
         return False
-    if reason.startswith("BeginTime"):
-        return unix_s(job.fields.get("EligibleTime", "")) <= job.submit_s + LONGEST_DELAY_S
-    return not reason or reason.startswith(FOR_NODES)
+    if job.reason.startswith("BeginTime"):
+        return not job.held and job.eligible_s <= job.submit_s + LONGEST_DELAY_S
+    return job.waits_for_nodes
 
 
 def claimed_gpus(jobs: Iterable[SlurmJob], nodes: Iterable[Node], used: Mapping[str, Set[int]]) -> dict[str, int]:
@@ -59,7 +51,7 @@ def claimed_gpus(jobs: Iterable[SlurmJob], nodes: Iterable[Node], used: Mapping[
     A job takes part as far as all its nodes have room for it now, after those of higher priority: else one
     that waits for a busy node would keep all others off the free ones of its list.
     """
-    pinned = sorted(filter(claims, jobs), key=lambda job: (-whole(job.fields.get("Priority", "")), job.job_id))
+    pinned = sorted(filter(claims, jobs), key=lambda job: (-(job.priority or 0), job.job_id))
     claimed: dict[str, int] = {}
     known = {node.name: node for node in nodes} if pinned else {}
     for job in pinned:
@@ -74,28 +66,21 @@ def claimed_gpus(jobs: Iterable[SlurmJob], nodes: Iterable[Node], used: Mapping[
 
 def _gpus_of(job: SlurmJob) -> int:
     """How many GPUs a pinned job takes of each node; at least one where they are asked for in another form."""
-    return job.gpus_per_node or int(any("gpu" in job.fields.get(key, "") for key in _ASKED))
+    return job.gpus_per_node or int(job.asks.gpus)
 
 
 def _has_room(job: SlurmJob, node: Node | None, used: Set[int], claimed: int) -> bool:
     """Whether a pinned job could start on the node beside what runs there and is about to, as far as Slurm shows it."""
     if node is None or not usable(node.states):
         return False
-    fields = job.fields
+    asks = job.asks
     if len(free_indexes(node, used, claimed)) < _gpus_of(job):
         return False
-    cpus = whole(fields.get("NumCPUs", "")) // max(1, whole(fields.get("NumNodes", "").rpartition("-")[2], 1))
-    memory_mib = max(_mib(fields.get("MinMemoryNode", "")), _mib(fields.get("MinMemoryCPU", "")) * cpus)
-    # From 26.05 on OverSubscribe is NO of every job, and another key tells of whole nodes.
-    alone = fields["Exclusive"] != "NO" if "Exclusive" in fields else fields.get("OverSubscribe") == "NO"
-    if alone and node.cpus_used:
+    cpus = asks.cpus // max(1, asks.nodes_max)
+    memory_mib = max(asks.node_memory_mib, asks.cpu_memory_mib * cpus)
+    if asks.whole_nodes and node.cpus_used:
         return False
     return cpus <= node.cpus - node.cpus_used and memory_mib <= node.memory_mib - node.memory_used_mib
-
-
-def _mib(text: str) -> float:
-    match = _MEMORY.fullmatch(text)
-    return float(match[1]) * _MIB[match[2]] if match else 0.0
 
 
 def free_indexes(node: Node, used: Set[int], claimed: int, gpu_type: str = "") -> list[int]:

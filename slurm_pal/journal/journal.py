@@ -14,13 +14,13 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import slurm_user_uid
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.store.database import (
     BUSY_TIMEOUT_S,
     Opened,
@@ -132,6 +132,29 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE moves ADD COLUMN own_partitions TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE moves ADD COLUMN old_partitions TEXT NOT NULL DEFAULT ''",
     ),
+    (
+        # The leases of both sorts in one table: a job may have one of each.
+        "ALTER TABLE leases RENAME TO leases_of_nodes",
+        """CREATE TABLE leases (
+            job_id INTEGER NOT NULL,
+            sort TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            ours TEXT NOT NULL,
+            own TEXT NOT NULL,
+            made_s REAL NOT NULL,
+            until_s REAL NOT NULL,
+            restarts INTEGER NOT NULL,
+            reason TEXT NOT NULL,
+            PRIMARY KEY (job_id, sort)
+        ) WITHOUT ROWID""",
+        *(
+            "INSERT INTO leases "
+            f"SELECT job_id, '{sort}', kind, ours, own, made_s, until_s, restarts, reason FROM {table}"
+            for sort, table in (("nodes", "leases_of_nodes"), ("partitions", "partitions"))
+        ),
+        "DROP TABLE leases_of_nodes",
+        "DROP TABLE partitions",
+    ),
 )
 """Statements that lead from one schema version to the next; the version is their number. Append only."""
 
@@ -203,15 +226,15 @@ def _insert(table: str, fields: Iterable[str], verb: str = "INSERT") -> str:
     return f"{verb} INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
 
 
-def _table(kind: str) -> str:
-    return "partitions" if kind == PARTITION else "leases"
-
-
 _MOVE_COLUMNS = ", ".join(Move._fields)
 _NEW_MOVE = _insert("moves", Move._fields[1:])
 _NEW_STEP = _insert("steps", ("move_id", "step", "at_s"))
 _LEASE_COLUMNS = ", ".join(TickLease._fields)
-_END_LEASE = f"INSERT INTO ended_leases ({_LEASE_COLUMNS}, why, ended_s) SELECT {_LEASE_COLUMNS}, ?, ? FROM"
+_SET_LEASE = _insert("leases", ("sort", *TickLease._fields), "REPLACE")
+_END_LEASE = (
+    f"INSERT INTO ended_leases ({_LEASE_COLUMNS}, why, ended_s) "
+    f"SELECT {_LEASE_COLUMNS}, ?, ? FROM leases WHERE job_id = ? AND sort = ?"
+)
 _SET_SAMPLE = _insert("samples", Sample._fields, "REPLACE")
 _OBSERVATION_COLUMNS = ", ".join(Observation._fields)
 _SET_OBSERVATION = _insert("observations", Observation._fields, "REPLACE")
@@ -366,6 +389,14 @@ class Journal(Opened):
         """The steps of a move in their order: (step, Unix s)."""
         return self._rows("SELECT step, at_s FROM steps WHERE move_id = ? ORDER BY id", move_id)
 
+    def steps_of_each(self, moves: Sequence[Move]) -> list[tuple[Move, list[tuple[str, float]]]]:
+        """The same of many moves, by one query."""
+        query = "SELECT move_id, step, at_s FROM steps WHERE move_id IN (SELECT value FROM json_each(?)) ORDER BY id"
+        found: dict[int, list[tuple[str, float]]] = {move.move_id: [] for move in moves}
+        for move_id, step, at_s in self._rows(query, json.dumps([*found])):
+            found[move_id].append((step, at_s))
+        return [(move, found[move.move_id]) for move in moves]
+
     def set_observed(self, move_id: int, observed: float) -> None:
         """What a move has brought: step time before / after."""
         with self._writing() as connection:
@@ -374,19 +405,27 @@ class Journal(Opened):
     def lease(self, lease: TickLease) -> None:
         """Store the lease of a job; it replaces the one it had of that sort, which is not counted as ended."""
         with self._writing() as connection:
-            connection.execute(_insert(_table(lease.kind), TickLease._fields, "REPLACE"), lease)
+            connection.execute(_SET_LEASE, (lease.kind.sort, *lease))
 
-    def leases(self, kind: str = "") -> dict[int, TickLease]:
-        """Job -> its lease of nodes; or, of the kind PARTITION, of partitions."""
-        rows = self._rows(f"SELECT {_LEASE_COLUMNS} FROM {_table(kind)} ORDER BY job_id")
-        return {row[0]: TickLease(*row) for row in rows}
+    def leases(self, sort: Sort = Sort.NODES) -> dict[int, TickLease]:
+        """Job -> its lease of this sort."""
+        query = f"SELECT {_LEASE_COLUMNS} FROM leases WHERE sort = ? ORDER BY job_id"
+        return {row[0]: _lease(row) for row in self._rows(query, sort)}
 
-    def end_lease(self, job_id: int, why: str, now_s: float, kind: str = "") -> None:
-        """The lease of a job is over, of nodes or of the kind PARTITION; that it has none is well."""
-        table = _table(kind)
+    def lease_of(self, job_id: int, sort: Sort) -> TickLease | None:
+        """The lease of one job."""
+        query = f"SELECT {_LEASE_COLUMNS} FROM leases WHERE job_id = ? AND sort = ?"
+        return next(map(_lease, self._rows(query, job_id, sort)), None)
+
+    def every_lease(self) -> list[TickLease]:
+        """All leases, those of nodes first."""
+        return [*map(_lease, self._rows(f"SELECT {_LEASE_COLUMNS} FROM leases ORDER BY sort, job_id"))]
+
+    def end_lease(self, job_id: int, why: str, now_s: float, sort: Sort = Sort.NODES) -> None:
+        """The lease of a job is over; that it has none is well."""
         with self._writing() as connection:
-            connection.execute(f"{_END_LEASE} {table} WHERE job_id = ?", (why, now_s, job_id))
-            connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))
+            connection.execute(_END_LEASE, (why, now_s, job_id, sort))
+            connection.execute("DELETE FROM leases WHERE job_id = ? AND sort = ?", (job_id, sort))
 
     def ended_leases(self, job_id: int | None = None, since_s: float = 0.0) -> list[tuple[TickLease, str, float]]:
         """(lease, why it ended, when) of one job or of all, ended at `since_s` or later; the last to end is last."""
@@ -395,14 +434,14 @@ class Journal(Opened):
             condition, values = f"{condition} AND job_id = ?", [since_s, job_id]
         query = f"SELECT {_LEASE_COLUMNS}, why, ended_s FROM ended_leases WHERE {condition} ORDER BY id"
         rows = self._rows(query, *values)
-        return [(TickLease(*row[:-2]), row[-2], row[-1]) for row in rows]
+        return [(_lease(row[:-2]), row[-2], row[-1]) for row in rows]
 
-    def last_ended(self, job_ids: Iterable[int], kind: str) -> dict[int, TickLease]:
+    def last_ended(self, job_ids: Iterable[int], kind: LeaseKind) -> dict[int, TickLease]:
         """Job -> the lease of this kind that ended last; of those of these jobs that had one. One query for all."""
         of_these = "kind = ? AND job_id IN (SELECT value FROM json_each(?))"
         newest = f"SELECT max(id) FROM ended_leases WHERE {of_these} GROUP BY job_id"
         query = f"SELECT {_LEASE_COLUMNS} FROM ended_leases WHERE id IN ({newest})"
-        return {row[0]: TickLease(*row) for row in self._rows(query, kind, json.dumps([*job_ids]))}
+        return {row[0]: _lease(row) for row in self._rows(query, kind, json.dumps([*job_ids]))}
 
     def hands_off(self, job_id: int, why: str, now_s: float) -> None:
         """Leave this job alone for as long as it is in the queue."""
@@ -493,6 +532,14 @@ class Journal(Opened):
             connection.execute(_OVERFLOW, (MOST_ENDED,))
             for statement in _AGEING:
                 connection.execute(statement, (now_s - KEPT_S,))
+
+
+def _lease(row: Sequence[Any]) -> TickLease:
+    job_id, kind, *rest = row
+    if kind not in [*LeaseKind]:
+        known = ", ".join(LeaseKind)
+        raise DataError(f"the journal has a lease of the kind {kind!r:.40} on job {job_id}, not {known}: {REPAIR}")
+    return TickLease(job_id, LeaseKind(kind), *rest)
 
 
 def open_journal(path: str, write: bool = True) -> Journal:

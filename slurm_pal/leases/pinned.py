@@ -15,9 +15,9 @@ from typing import NamedTuple
 from slurm_pal.base.errors import NotNowError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.aside import fault_of
-from slurm_pal.decide.lease import KEY, PARTITION, TickLease
+from slurm_pal.decide.lease import Sort, TickLease
 from slurm_pal.decide.lease_marks import Update, in_force, judged
-from slurm_pal.decide.ownership import bears
+from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.journal.journal import DOUBT_S, REFUSED, REPLACED, Journal, Move
 from slurm_pal.moves import steps
 from slurm_pal.slurm.client import AGAIN_S, SlurmClient
@@ -41,7 +41,7 @@ class Ended(NamedTuple):
 def remembered(journal: Journal) -> Remembered:
     """Raises DataError, BusyError."""
     leases: dict[int, list[TickLease]] = defaultdict(list)
-    for lease in (*journal.leases().values(), *journal.leases(PARTITION).values()):
+    for lease in journal.every_lease():
         leases[lease.job_id].append(lease)
     for lease, why, _ in reversed(journal.ended_leases(since_s=journal.last_tick_s() - DOUBT_S)):
         if why.startswith((REPLACED, REFUSED)):  # the update that was to replace it may not have come through
@@ -63,8 +63,9 @@ def back(job: SlurmJob, known: Remembered, up: Set[str], now_s: float) -> dict[s
         return {}
     fields = in_force(job) if known.marks else {}
     for lease in reversed(known.leases.get(job.job_id, ())):
-        if bears(job, lease) and (lease.kind != PARTITION or up >= {*lease.own.split(",")}):
-            fields[KEY[lease.kind]] = lease.own
+        whole = lease.kind.sort is Sort.NODES or up >= {*lease.own.split(",")}
+        if whole and of_lease(job, lease) is Whose.OURS:
+            fields[lease.kind.key] = lease.own
     move = known.moves.get(job.job_id)
     if move is not None:
         fields |= steps.back(move, job, None, now_s)

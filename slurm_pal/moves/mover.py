@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from slurm_pal.base.errors import NotNowError, PalError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.aside import blamed
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import Sort, TickLease
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.moves import steps
 from slurm_pal.moves.steps import Act, StepLimits
@@ -140,20 +140,26 @@ class Mover:
             left = steps.lease_after(move, job, lease, now_s)
             self._leave(move, lease, left, act.outcome, now_s)
             if move.partition:
-                before = self._journal.leases(PARTITION).get(move.job_id)
+                before = self._journal.lease_of(move.job_id, Sort.PARTITIONS)
                 left = steps.partitions_after(move, job, before, now_s)
-                self._leave(move, before, left, act.outcome, now_s, PARTITION)
+                self._leave(move, before, left, act.outcome, now_s, Sort.PARTITIONS)
         ended = self._journal.finish(move, act.outcome, detail, now_s)
         self._moves.pop(move.job_id)
         self._refused.pop(move.job_id, None)
         self._tell(act.outcome, ended, now_s, detail=detail)
 
     def _leave(
-        self, move: Move, before: TickLease | None, left: TickLease | None, outcome: str, now_s: float, kind: str = ""
+        self,
+        move: Move,
+        before: TickLease | None,
+        left: TickLease | None,
+        outcome: str,
+        now_s: float,
+        sort: Sort = Sort.NODES,
     ) -> None:
         """The journal shall hold this lease from now on."""
         if left is None and before is not None:
-            self._journal.end_lease(move.job_id, f"the job was moved: {outcome}", now_s, kind)
+            self._journal.end_lease(move.job_id, f"the job was moved: {outcome}", now_s, sort)
         elif left is not None and left != before:
             self._journal.lease(left)
 

@@ -23,12 +23,12 @@ from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.hostlist import expand, fold
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.numbers import digits
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import EXCLUDED, PARTITION, REQUIRED, LeaseKind, TickLease
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.decide.offers import used_indexes
+from slurm_pal.decide.ownership import Whose, listed, names, of_lease, whose
 from slurm_pal.journal.journal import Move
 from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.parse import unix_s
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_ENDED, JOB_UNKNOWN, JOB_WAITING, usable
 
 PLANNED, SIGNALLING, REQUEUEING, TARGETING = "planned", "signalling", "requeueing", "targeting"
@@ -80,7 +80,7 @@ class _Seen(NamedTuple):
         return self.now_s - self.move.step_s
 
     @property
-    def whose(self) -> str:
+    def whose(self) -> Whose:
         return _whose(self.move, self.job, self.lease)
 
     @property
@@ -104,7 +104,7 @@ def act(move: Move, job: SlurmJob | None, now_s: float, limits: StepLimits, leas
 def _set_back(seen: _Seen) -> Act:
     """The clock was set back: nobody knows how old the step is, and the start that came with our lists is far off."""
     move, job = seen.move, seen.job
-    ours = move.step == TARGETING and _waits(job) and not _is_held(job) and seen.whose == "ours"
+    ours = move.step == TARGETING and _waits(job) and not job.held and seen.whose is Whose.OURS
     if ours and _delayed(job, seen.now_s):
         return Act(TARGETING, "update", _aimed(seen, 0.0))
     return Act(step=move.step)
@@ -173,7 +173,7 @@ def _requeued(seen: _Seen) -> Act:
         there = set(job.nodes) == set(move.target)
         return Act(outcome="moved" if there else "elsewhere", detail="" if there else f"it runs on {fold(job.nodes)}")
     if _waits(job):
-        return _held(seen) if _is_held(job) else _WAITING.get(move.step, _clearing)(seen)
+        return _held(seen) if job.held else _WAITING.get(move.step, _clearing)(seen)
     if job.state == JOB_UNKNOWN and seen.age_s > seen.limits.settle_limit_s:
         return Act(outcome="waiting", detail="its state cannot be read")
     return Act()  # the run that was stopped has not ended: KillWait, epilogs
@@ -188,7 +188,9 @@ def _held(seen: _Seen) -> Act:
 
 def _aim(seen: _Seen) -> Act:
     """It is pending, in its delay: give it its nodes."""
-    return _cleared(seen) if seen.whose == "other" or _may_start(seen) else Act(TARGETING, "update", _aimed(seen, 0.0))
+    return (
+        _cleared(seen) if seen.whose is Whose.OTHER or _may_start(seen) else Act(TARGETING, "update", _aimed(seen, 0.0))
+    )
 
 
 def _may_start(seen: _Seen) -> bool:
@@ -203,23 +205,23 @@ def _may_start(seen: _Seen) -> bool:
 
 def _aimed(seen: _Seen, age_s: float) -> dict[str, str]:
     """The update that sends it there; `age_s` after it was seen to have ended."""
-    fields = {"ReqNodeList": _ours(seen.move)}
+    fields = {REQUIRED: _ours(seen.move)}
     if seen.move.partition:
-        fields["Partition"] = seen.move.partition
+        fields[PARTITION] = seen.move.partition
     fields["StartTime"] = "now" if age_s >= SETTLED_S else LATER
-    own = in_force(seen.job).get("ExcNodeList")
+    own = in_force(seen.job).get(EXCLUDED)
     if seen.lease is not None and _still_excluded(seen.job, seen.lease):
         own = seen.lease.own
-    return fields if own is None else fields | {"ExcNodeList": own}
+    return fields if own is None else fields | {EXCLUDED: own}
 
 
 def _targeted(seen: _Seen) -> Act:
-    if seen.age_s > seen.limits.start_limit_s + LATER_S or seen.whose == "other":
+    if seen.age_s > seen.limits.start_limit_s + LATER_S or seen.whose is Whose.OTHER:
         return _cleared(seen)
     # The update may not have been given, or slurmctld was away or busy with the job.
-    same = not seen.move.partition and _names(seen.move.own_req) == _names(_ours(seen.move))
+    same = not seen.move.partition and names(seen.move.own_req) == names(_ours(seen.move))
     nothing_to_see = same and not _delayed(seen.job, seen.now_s)
-    if nothing_to_see or seen.whose == "ours" or _may_start(seen):
+    if nothing_to_see or seen.whose is Whose.OURS or _may_start(seen):
         return Act()
     return Act(action="update", fields=_aimed(seen, seen.age_s))
 
@@ -259,10 +261,10 @@ def back(move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float
     """
     if job is None or not _waits(job) or job.restarts <= move.restarts:
         return {}
-    whose = {"ReqNodeList": _whose_nodes(move, job, lease), "Partition": _whose_partitions(move, job)}
-    own = {"ReqNodeList": move.own_req, "Partition": move.own_partitions}
-    fields = {key: own[key] for key, whom in whose.items() if whom in ("ours", "old")}
-    if "ours" not in whose.values() and _delayed(job, now_s):  # ours came with its own start: a delay is not ours
+    found = {REQUIRED: _whose_nodes(move, job, lease), PARTITION: _whose_partitions(move, job)}
+    own = {REQUIRED: move.own_req, PARTITION: move.own_partitions}
+    fields = {key: own[key] for key, whom in found.items() if whom in (Whose.OURS, Whose.OLD)}
+    if Whose.OURS not in found.values() and _delayed(job, now_s):  # ours came with its own start: a delay is not ours
         fields["StartTime"] = "now"
     return fields
 
@@ -275,11 +277,11 @@ def lease_after(move: Move, job: SlurmJob | None, lease: TickLease | None, now_s
     """
     if job is None or job.state in JOB_ENDED:
         return None
-    whose = _whose_nodes(move, job, lease)
-    if whose == "ours":
+    found = _whose_nodes(move, job, lease)
+    if found is Whose.OURS:
         reason = f"it was moved to {fold(move.target)}"
-        return TickLease(job.job_id, "move", _ours(move), move.own_req, now_s, now_s, job.restarts, reason)
-    if lease is not None and (_still_excluded(job, lease) or (whose == "old" and lease.kind != "exclude")):
+        return TickLease(job.job_id, LeaseKind.MOVE, _ours(move), move.own_req, now_s, now_s, job.restarts, reason)
+    if lease is not None and (_still_excluded(job, lease) or (found is Whose.OLD and lease.own_req is not None)):
         return lease
     return None
 
@@ -294,10 +296,10 @@ def partitions_after(move: Move, job: SlurmJob | None, lease: TickLease | None, 
         return lease
     if job is None or job.state in JOB_ENDED:
         return None
-    if _whose_partitions(move, job) == "ours":
+    if _whose_partitions(move, job) is Whose.OURS:
         reason, ours = f"it was moved to {move.partition}", move.partition
-        return TickLease(job.job_id, PARTITION, ours, move.own_partitions, now_s, now_s, job.restarts, reason)
-    return lease if not _waits(job) or _whose_partitions(move, job) == "old" else None
+        return TickLease(job.job_id, LeaseKind.PARTITION, ours, move.own_partitions, now_s, now_s, job.restarts, reason)
+    return lease if not _waits(job) or _whose_partitions(move, job) is Whose.OLD else None
 
 
 def _ours(move: Move) -> str:
@@ -305,50 +307,37 @@ def _ours(move: Move) -> str:
     return fold(tuple(dict.fromkeys((*expand(move.own_req), *move.target))))
 
 
-def _whose(move: Move, job: SlurmJob, lease: TickLease | None) -> str:
-    """Whose the lists of a pending job are together: "ours" only where all that the move sets is in force.
+def _whose(move: Move, job: SlurmJob, lease: TickLease | None) -> Whose:
+    """Whose the lists of a pending job are together: ours only where all that the move sets is in force.
 
     Slurm takes all of an update or nothing, so nodes of ours without our partition are somebody's doing.
     """
     nodes, partitions = _whose_nodes(move, job, lease), _whose_partitions(move, job)
-    if not move.partition or nodes == "other":
+    if not move.partition or nodes is Whose.OTHER:
         return nodes
-    if partitions == "ours":
-        return "ours" if _names(move.own_req) == _names(_ours(move)) else nodes
-    return "other" if "other" in (nodes, partitions) or nodes == "ours" else nodes
+    if partitions is Whose.OURS:
+        return Whose.OURS if names(move.own_req) == names(_ours(move)) else nodes
+    return Whose.OTHER if partitions is Whose.OTHER or nodes is Whose.OURS else nodes
 
 
-def _whose_partitions(move: Move, job: SlurmJob) -> str:
-    """The same of the partitions of a pending job; "own" where the move leaves them as they are."""
-    present = frozenset(job.partition.split(","))
-    if not move.partition or present == frozenset(move.own_partitions.split(",")):
-        return "own"
-    if present == {move.partition}:
-        return "ours"
-    return "old" if present == frozenset(move.old_partitions.split(",")) else "other"
+def _whose_partitions(move: Move, job: SlurmJob) -> Whose:
+    """The same of the partitions of a pending job; its own where the move leaves them as they are."""
+    if not move.partition:
+        return Whose.OWN
+    own, ours, old = (names(text, PARTITION) for text in (move.own_partitions, move.partition, move.old_partitions))
+    return whose(listed(job, PARTITION), own, [ours], [old])
 
 
-def _whose_nodes(move: Move, job: SlurmJob, lease: TickLease | None) -> str:
-    """Whose the required nodes of a job are: "own" of its user, "ours", "old" (ours from before) or an "other"'s."""
-    present = frozenset(job.req_nodes)
-    if present == _names(move.own_req):
-        return "own"
-    if present == _names(_ours(move)):
-        return "ours"
-    before = lease is not None and lease.kind != "exclude" and present == _names(lease.ours)
-    return "old" if before or "ReqNodeList" in in_force(job) else "other"
+def _whose_nodes(move: Move, job: SlurmJob, lease: TickLease | None) -> Whose:
+    """Whose the required nodes of a job are; old ones were set by a lease, or by a mark that is in force."""
+    present = listed(job, REQUIRED)
+    before = [names(lease.ours)] if lease is not None and lease.own_req is not None else []
+    marked = [present] if REQUIRED in in_force(job) else []
+    return whose(present, names(move.own_req), [names(_ours(move))], [*before, *marked])
 
 
 def _still_excluded(job: SlurmJob, lease: TickLease) -> bool:
-    return lease.kind == "exclude" and bool(job.exc_nodes) and frozenset(job.exc_nodes) == _names(lease.ours)
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(expand(text))
-
-
-def _is_held(job: SlurmJob) -> bool:
-    return job.fields.get("Priority") == "0" or job.reason.startswith("JobHeld")
+    return lease.kind is LeaseKind.EXCLUDE and of_lease(job, lease) is Whose.OURS
 
 
 def _waits(job: SlurmJob) -> bool:
@@ -358,7 +347,7 @@ def _waits(job: SlurmJob) -> bool:
 
 def _delayed(job: SlurmJob, now_s: float) -> bool:
     """Whether it waits for a time; Slurm says so in the reason only when it has looked at the job."""
-    return job.reason.startswith("BeginTime") or unix_s(job.fields.get("EligibleTime", "")) > now_s
+    return job.reason.startswith("BeginTime") or job.eligible_s > now_s
 
 
 # -- the target --------------------------------------------------------------------------------

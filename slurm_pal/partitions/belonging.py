@@ -22,7 +22,6 @@ from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, SlurmJob
 from slurm_pal.decide.candidates import RESERVED
 from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.parse import value
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import NO_CLASS, Snapshot
 
@@ -181,7 +180,7 @@ def problem_of(where: Field, sharers: Sequence[Sharer], locality_penalty: float,
 
 
 def _account(job: SlurmJob) -> str:
-    return value(job.fields, "Account") or job.user
+    return job.account or job.user
 
 
 def by_partition(where: Field, found: Allocation, rows: Iterable[int]) -> list[dict[str, float]]:

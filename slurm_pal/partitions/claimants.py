@@ -19,7 +19,6 @@ from slurm_pal.decide.constraint import compile_constraint
 from slurm_pal.decide.facts import Terms, facts_of
 from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease import TickLease
-from slurm_pal.decide.offers import FOR_NODES
 from slurm_pal.decide.request import Request
 from slurm_pal.moves.planning import Running
 from slurm_pal.moves.worth import expected_left_s, stated_limit_s
@@ -112,14 +111,13 @@ def _may_begin(one: Claimant, site: Site, barred: Collection[int]) -> bool:
 def _claimant(one: Waiting, leases: Leases, site: Site, known: Known, expected: Expected) -> Claimant | None:
     job, lease = one.job, leases.partitions.get(one.job.job_id)
     own = tuple((lease.own if lease is not None else job.partition).split(","))
-    reason = job.reason.lstrip("(").replace(" ", "_")
-    waits = not reason or reason.startswith(FOR_NODES) or (lease is not None and reason.startswith(LIMITS))
-    if job.state != "PENDING" or job.fields.get("Priority") == "0" or not waits:
+    waits = job.waits_for_nodes or (lease is not None and not job.held and job.reason.startswith(LIMITS))
+    if job.state != "PENDING" or not waits:
         return None
     request = one.request if "," not in job.partition else in_partition(job, own[0], leases.nodes.get(job.job_id))
     if request.leave or request.shape is None or request.req_nodes or request.reservation:
         return None
-    limit_s = math.inf if job.fields.get("TimeLimit") == "UNLIMITED" else job.time_limit_s
+    limit_s = math.inf if job.unlimited else job.time_limit_s
     places = {name: site.place(name, request, limit_s) for name in own}
     could = {name: place for name, place in places.items() if place is not None}
     speed, error = speeds(job, request.shape.total, [*could], known)
@@ -136,9 +134,9 @@ def _open_shape(request: Request) -> GpuShape:
 
 def in_partition(job: SlurmJob, name: str, lease: TickLease | None) -> Request:
     """The request of a job as if it had this partition only; the list of `lease`, ours on its nodes, is not its own."""
-    own_req = lease.own if lease is not None and lease.kind != "exclude" else None
-    own_exc = lease.own if lease is not None and lease.kind == "exclude" else None
-    return request_of(job._replace(partition=name, fields=job.fields | {"Partition": name}), own_req, own_exc)
+    own_req = lease.own_req if lease is not None else None
+    own_exc = lease.own_exc if lease is not None else None
+    return request_of(job._replace(partition=name), own_req, own_exc)
 
 
 def open_partitions(site: Site, one: Running, own: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_pal.decide.offers import FOR_NODES
+from slurm_pal.base.jobs import FOR_NODES
 from slurm_pal.journal.journal import Move
 from slurm_pal.moves.planning import Elsewhere, Running
 from slurm_pal.partitions.claimants import Known, Site, open_partitions, speeds
@@ -81,7 +81,7 @@ def wanted(overview: Overview, wishes: Sequence[Wish], moving: Collection[int]) 
     waiting = [
         (new.get(job.job_id, job.partition), job.reason)
         for job in overview.jobs
-        if job.state == "PENDING" and job.fields.get("Priority") != "0" and job.job_id not in moving
+        if job.state == "PENDING" and not job.held and job.job_id not in moving
     ]
     found: set[str] = set()
     for partitions, words in (*waiting, *overview.queued):

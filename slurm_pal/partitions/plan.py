@@ -15,7 +15,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import ConfigError
 from slurm_pal.decide.candidates import may_start
 from slurm_pal.decide.case import settings_of
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.offers import claimed_gpus, free_indexes, used_indexes
 from slurm_pal.journal.journal import REFUSED, Journal, Move
 from slurm_pal.moves.planning import Running
@@ -66,7 +66,7 @@ class Partitions:
 
         Raises DataError for a table of throughputs that cannot be read.
         """
-        leases = Leases(self._journal.leases(PARTITION), self._journal.leases())
+        leases = Leases(self._journal.leases(Sort.PARTITIONS), self._journal.leases())
         given_back = self._given_back(overview, leases.partitions, jobs.moving)
         changed = {wish.job_id: wish for wish in sharing.changed(given_back, overview.jobs)}
         waiting = [one for one in jobs.waiting if one.job.job_id not in changed]
@@ -86,7 +86,7 @@ class Partitions:
         """Job -> our last lease on its partitions, of those that have had one and have none now."""
         without = {*leases, *moving, *self._journal.left_alone()}
         jobs = [job.job_id for job in overview.jobs if job.job_id not in without]
-        return self._journal.last_ended(jobs, PARTITION)
+        return self._journal.last_ended(jobs, LeaseKind.PARTITION)
 
     def _crossers(
         self, overview: Overview, running: Sequence[Running], leases: Mapping[int, TickLease], now_s: float
@@ -137,7 +137,7 @@ class Partitions:
         return frozenset(
             lease.job_id
             for lease, why, _ in self._journal.ended_leases(since_s=now_s - RETRY_S)
-            if lease.kind == PARTITION and why.startswith((sharing.NOT_TAKEN, REFUSED))
+            if lease.kind.sort is Sort.PARTITIONS and why.startswith((sharing.NOT_TAKEN, REFUSED))
         )
 
 
@@ -176,17 +176,12 @@ def _in_force(
     `nodes` are our leases on nodes: these lists are not the users' own.
     """
     new = {wish.job_id: wish.fields["Partition"] for wish in wishes if "Partition" in wish.fields}
-    jobs = tuple(
-        job._replace(partition=new[job.job_id], fields=job.fields | {"Partition": new[job.job_id]})
-        if job.job_id in new
-        else job
-        for job in overview.jobs
-    )
+    jobs = tuple(job._replace(partition=new[job.job_id]) if job.job_id in new else job for job in overview.jobs)
     renewed = []
     for one in waiting:
         job_id = one.job.job_id
         if job_id in new:
-            job = one.job._replace(partition=new[job_id], fields=one.job.fields | {"Partition": new[job_id]})
+            job = one.job._replace(partition=new[job_id])
             one = one._replace(job=job, request=in_partition(job, new[job_id], nodes.get(job_id)))
         renewed.append(one)
     return tuple(renewed), overview._replace(jobs=jobs)

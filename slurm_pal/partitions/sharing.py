@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.jobs import GpuShape, SlurmJob
-from slurm_pal.decide.lease import PARTITION, TickLease
-from slurm_pal.pending.retarget import Waiting, Wish
+from slurm_pal.decide.lease import PARTITION, LeaseKind, Sort, TickLease
+from slurm_pal.decide.ownership import Whose, of_lease
+from slurm_pal.pending.retarget import Waiting, Wish, WishAction
 from slurm_pal.placement.patience import WAIT_SHARE
 from slurm_pal.slurm.client import Overview
 
@@ -156,11 +157,11 @@ class _Sharing:
         since = lease if lease is not None and lease.restarts == one.job.restarts else None
         if since is not None and now_s < since.made_s - CLOCK_SKEW_S:  # the clock was set back: its times mean nothing
             since = None
-        self._stands = since if since is not None and whose(one.job, since) == "ours" else None
+        self._stands = since if since is not None and of_lease(one.job, since) is Whose.OURS else None
 
     def wish(self) -> Wish:
         one, lease = self._one, self._lease
-        if whose(one.job, lease) == "other":
+        if of_lease(one.job, lease) is Whose.OTHER:
             return _hands_off(one.job)
         if self._stands is not None and (why := not_taken(one.job)):
             return self._leave(why)
@@ -213,8 +214,10 @@ class _Sharing:
         """This list; one that stands already is kept, and the time at which it was made with it."""
         job, old = self._one.job, self._stands if self._lists(names) else None
         made_s, ours = (old.made_s, old.ours) if old is not None else (self._now_s, ",".join(names))
-        made = TickLease(job.job_id, PARTITION, ours, ",".join(self._one.own), made_s, until_s, job.restarts, reason)
-        return _say(job, "keep" if old is not None else "partition", made, reason, could_start)
+        made = TickLease(
+            job.job_id, LeaseKind.PARTITION, ours, ",".join(self._one.own), made_s, until_s, job.restarts, reason
+        )
+        return _say(job, WishAction.KEEP if old is not None else WishAction.PARTITION, made, reason, could_start)
 
     def _open(self, why: str) -> Wish:
         """The user's own list. Where it starts is Slurm's to say: the first with room, where it goes by the list."""
@@ -224,7 +227,7 @@ class _Sharing:
     def _leave(self, why: str) -> Wish:
         """The user's own list, for a job that does not start now."""
         if self._lease is None:
-            return _say(self._one.job, "none", None, why)
+            return _say(self._one.job, WishAction.NONE, None, why)
         return _back(self._one.job, self._lease, why, self._up)
 
 
@@ -252,20 +255,9 @@ def sure(ratio: float, doubt: float) -> float:
     return ratio**3 / (ratio**2 + doubt) if ratio else 0.0
 
 
-def whose(job: SlurmJob, lease: TickLease | None) -> str:
-    """Whose the partitions of a pending job are: "ours", its user's "own", or "other"."""
-    if lease is None:
-        return "own"
-    present = frozenset(job.partition.split(","))
-    if present == frozenset(lease.ours.split(",")):
-        return "ours"
-    return "own" if present == frozenset(lease.own.split(",")) else "other"
-
-
 def not_taken(job: SlurmJob) -> str:
     """Why Slurm would not start this job with the partitions that it has, "" where it only waits for its turn."""
-    reason = job.reason.lstrip("(").replace(" ", "_")
-    return f"{NOT_TAKEN} ({reason})" if reason.startswith((*LIMITS, UNFIT)) else ""
+    return f"{NOT_TAKEN} ({job.reason})" if job.reason.startswith((*LIMITS, UNFIT)) else ""
 
 
 def over(leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], up: Set[str], why: str) -> list[Wish]:
@@ -277,7 +269,7 @@ def over(leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], up: Set[str]
     for job in jobs:
         lease = leases.get(job.job_id)
         if lease is not None and job.state == "PENDING":
-            other = whose(job, lease) == "other"
+            other = of_lease(job, lease) is Whose.OTHER
             wishes.append(_hands_off(job) if other else _back(job, lease, not_taken(job) or why, up))
     return wishes
 
@@ -313,19 +305,19 @@ def _back(job: SlurmJob, lease: TickLease, why: str, up: Set[str]) -> Wish:
     """
     own = lease.own.split(",")
     names = [name for name in own if name in up]
-    if whose(job, lease) == "own" or len(names) == len(own):
-        made = _say(job, "partition-clear", None, why)
-        return made if whose(job, lease) == "own" else made._replace(fields={"Partition": lease.own})
+    if of_lease(job, lease) is Whose.OWN or len(names) == len(own):
+        made = _say(job, WishAction.PARTITION_CLEAR, None, why)
+        return made if of_lease(job, lease) is Whose.OWN else made._replace(fields={PARTITION: lease.own})
     reason = f"{why}; its other partitions take no jobs now"
     if not names or set(names) == set(lease.ours.split(",")):
-        return _say(job, "keep", lease, reason)
-    return _say(job, "partition", lease._replace(ours=",".join(names), reason=reason), reason)
+        return _say(job, WishAction.KEEP, lease, reason)
+    return _say(job, WishAction.PARTITION, lease._replace(ours=",".join(names), reason=reason), reason)
 
 
 def _hands_off(job: SlurmJob) -> Wish:
-    return _say(job, "none", None, CHANGED)
+    return _say(job, WishAction.NONE, None, CHANGED)
 
 
-def _say(job: SlurmJob, action: str, lease: TickLease | None, why: str, could_start: bool = False) -> Wish:
-    fields = {"Partition": lease.ours} if action == "partition" and lease is not None else {}
-    return Wish(job.job_id, action, fields, lease, could_start, why, PARTITION)
+def _say(job: SlurmJob, action: WishAction, lease: TickLease | None, why: str, could_start: bool = False) -> Wish:
+    fields = {PARTITION: lease.ours} if action is WishAction.PARTITION and lease is not None else {}
+    return Wish(job.job_id, action, fields, lease, could_start, why, Sort.PARTITIONS)

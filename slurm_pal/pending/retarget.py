@@ -12,27 +12,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
+from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.cluster import Node
-from slurm_pal.base.hostlist import expand, fold
-from slurm_pal.base.jobs import GpuShape, SlurmJob
+from slurm_pal.base.hostlist import fold
+from slurm_pal.base.jobs import Asks, GpuShape, SlurmJob
 from slurm_pal.decide.candidates import Field, could_hold, fields, share
 from slurm_pal.decide.case import Decision, Settings
 from slurm_pal.decide.decide import QUEUES, decide
 from slurm_pal.decide.facts import is_ours
-from slurm_pal.decide.lease import KEY, TickLease, verdict
+from slurm_pal.decide.lease import EXCLUDED, REQUIRED, LeaseKind, Sort, TickLease, verdict
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.decide.means import MEDIAN_SLOWDOWN
-from slurm_pal.decide.offers import FOR_NODES, claims, used_indexes
+from slurm_pal.decide.offers import claims, used_indexes
+from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.decide.pools import every_gpu
 from slurm_pal.decide.request import Request
 from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.patience import WAIT_SHARE, patience_s
 from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.parse import whole
 from slurm_pal.store.snapshot import Snapshot
 
 LEAST_INTERVALS = 2.0
@@ -57,16 +58,28 @@ class Slow(NamedTuple):
     pays_s: float
 
 
+class WishAction(StrEnum):
+    """What is to happen to a list on a job."""
+
+    NODELIST = "nodelist"
+    EXCLUDE = "exclude"
+    CLEAR = "clear"
+    PARTITION = "partition"
+    PARTITION_CLEAR = "partition-clear"
+    KEEP = "keep"
+    NONE = "none"
+
+
 class Wish(NamedTuple):
     """What should be done about one job."""
 
     job_id: int
-    action: str  # nodelist | exclude | clear | keep | none; of partitions: partition | partition-clear | keep | none
+    action: WishAction
     fields: dict[str, str]  # for one scontrol update; {} where Slurm has nothing to change
     lease: TickLease | None  # what the journal shall hold afterwards; None: no lease
     could_start: bool  # one more interval counts as waited: it could start now, or could have, but for our list
     reason: str
-    kind: str = ""  # PARTITION where it is about the job's partitions, and not its nodes
+    sort: Sort = Sort.NODES
 
 
 def retarget(
@@ -86,7 +99,7 @@ def retarget(
     Raises UsageError for an unknown policy.
     """
     rounds = _Round(overview, snapshot, leases, settings, now_s, interval_s)
-    order = sorted(waiting, key=lambda one: (-whole(one.job.fields.get("Priority", "")), one.job.job_id))
+    order = sorted(waiting, key=lambda one: (-(one.job.priority or 0), one.job.job_id))
     wishes = [rounds.wish(one) for one in order if one.job.state == "PENDING"]
     return [wish for wish in wishes if wish is not None]
 
@@ -104,7 +117,7 @@ def over(leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], now_s: float
         if lease is None or job.state != "PENDING":
             continue
         why = _void(lease, job, now_s) or _past(lease, job, now_s, pass_s)
-        if _whose(job, lease) == "other":
+        if of_lease(job, lease) is Whose.OTHER:
             wishes.append(_hands_off(job))
         elif why:
             wishes.append(_clear(job, lease, why))
@@ -113,7 +126,7 @@ def over(leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], now_s: float
 
 def _void(lease: TickLease, job: SlurmJob, now_s: float) -> str:
     """Why a lease means nothing any more, whatever its time; "" where it does."""
-    if lease.kind == "move" or job.restarts > lease.restarts:
+    if lease.kind is LeaseKind.MOVE or job.restarts > lease.restarts:
         return "it was set for a start that has been"
     return "the clock was set back" if now_s < lease.made_s - CLOCK_SKEW_S else ""
 
@@ -123,19 +136,9 @@ def _past(lease: TickLease, job: SlurmJob, now_s: float, pass_s: float) -> str:
     return "its time is over" if said == "clear" or now_s >= lease.until_s + pass_s else ""
 
 
-def _whose(job: SlurmJob, lease: TickLease | None) -> str:
-    """Whose the job's present list is: "ours", its user's "own" as it was before, or "other"."""
-    if lease is None:
-        return "own"
-    present = frozenset(job.exc_nodes if lease.kind == "exclude" else job.req_nodes)
-    if present == frozenset(expand(lease.ours)):
-        return "ours"
-    return "own" if present == frozenset(expand(lease.own)) else "other"
-
-
 def _tried(job: SlurmJob, lease: TickLease | None) -> frozenset[str]:
     """The nodes that we have named for the job, and where it has not started yet."""
-    named = lease is not None and lease.kind == "nodelist" and _whose(job, lease) == "ours"
+    named = lease is not None and lease.kind is LeaseKind.NODELIST and of_lease(job, lease) is Whose.OURS
     return frozenset(job.req_nodes) if named else frozenset()
 
 
@@ -145,15 +148,15 @@ def _chosen(decided: Decision) -> frozenset[str]:
 
 def _back(job: SlurmJob, lease: TickLease | None) -> dict[str, str]:
     """What puts the user's own list back; {} where it is in its place."""
-    return {KEY[lease.kind]: lease.own} if lease is not None and _whose(job, lease) == "ours" else {}
+    return {lease.kind.key: lease.own} if lease is not None and of_lease(job, lease) is Whose.OURS else {}
 
 
 def _clear(job: SlurmJob, lease: TickLease, why: str) -> Wish:
-    return Wish(job.job_id, "clear", _back(job, lease), None, False, why)
+    return Wish(job.job_id, WishAction.CLEAR, _back(job, lease), None, False, why)
 
 
 def _hands_off(job: SlurmJob) -> Wish:
-    return Wish(job.job_id, "none", {}, None, False, "somebody has changed its node list since: left alone")
+    return Wish(job.job_id, WishAction.NONE, {}, None, False, "somebody has changed its node list since: left alone")
 
 
 class _Round:
@@ -174,14 +177,16 @@ class _Round:
         job, lease = one.job, self._leases.get(one.job.job_id)
         if lease is None and not is_ours(job):
             return None
-        if _whose(job, lease) == "other":
+        if of_lease(job, lease) is Whose.OTHER:
             return _hands_off(job)
         if why := _not_now(one) or (_void(lease, job, self._now_s) if lease is not None else ""):
             return self._leave(one, lease, why)
         decided = self._decide(one)
         if lease is None and (marked := in_force(job)):
-            kept_off = "ExcNodeList" in marked and decided.action == "exclude"
-            return Wish(job.job_id, "none", {}, None, kept_off, "palsub or the submit filter has set its node list")
+            kept_off = EXCLUDED in marked and decided.action == "exclude"
+            return Wish(
+                job.job_id, WishAction.NONE, {}, None, kept_off, "palsub or the submit filter has set its node list"
+            )
         made = self._judge(one, lease, decided)
         # A job whose GPUs others took before Slurm looked might have started elsewhere meanwhile. From then on that
         # is counted beforehand, see `_name`: GPUs named and an exclusion in turns must not pass for one interval.
@@ -229,14 +234,14 @@ class _Round:
             if self._now_s >= lease.until_s:
                 return self._leave(one, lease, "Slurm did not start it there: left to Slurm until the next tick")
             self._claim(one, decided)
-            return Wish(job.job_id, "keep", {}, lease, False, lease.reason)
+            return Wish(job.job_id, WishAction.KEEP, {}, lease, False, lease.reason)
         if _tried(job, lease) and not self._pays(one, decided.lease_s):
             return self._leave(one, lease, "others took its GPUs: left to Slurm until the next tick")
         self._claim(one, decided)
         until_s = self._now_s + max(self._settings.lease_pass_s, self._interval_s)
-        made = TickLease(job.job_id, "nodelist", pinned, "", self._now_s, until_s, job.restarts, decided.reason)
-        lists = _back(job, lease) | {"ReqNodeList": pinned}
-        return Wish(job.job_id, "nodelist", lists, made, one.waited_s > 0, decided.reason)
+        made = TickLease(job.job_id, LeaseKind.NODELIST, pinned, "", self._now_s, until_s, job.restarts, decided.reason)
+        lists = _back(job, lease) | {REQUIRED: pinned}
+        return Wish(job.job_id, WishAction.NODELIST, lists, made, one.waited_s > 0, decided.reason)
 
     def _keep_off(self, one: Waiting, lease: TickLease | None, slow: Slow, reason: str, could_start: bool) -> Wish:
         """Exclude slow nodes beside the user's own list, as long as waiting pays."""
@@ -245,19 +250,23 @@ class _Round:
         self._give_up(one.job)
         job, own = one.job, one.request.exc_nodes
         names = tuple(dict.fromkeys((*own, *slow.nodes)))
-        same = lease is not None and lease.kind == "exclude" and frozenset(job.exc_nodes) == frozenset(names)
+        same = lease is not None and lease.kind is LeaseKind.EXCLUDE and frozenset(job.exc_nodes) == frozenset(names)
         ours = lease.ours if same and lease is not None else _folded(names)
         made_s = lease.made_s if same and lease is not None else self._now_s
         until_s = self._now_s + slow.pays_s - one.waited_s + self._interval_s
-        made = TickLease(job.job_id, "exclude", ours, _folded(own), made_s, until_s, job.restarts, reason)
+        made = TickLease(job.job_id, LeaseKind.EXCLUDE, ours, _folded(own), made_s, until_s, job.restarts, reason)
         if same:
-            return Wish(job.job_id, "keep", {}, made, could_start, reason)
-        return Wish(job.job_id, "exclude", _back(job, lease) | {"ExcNodeList": ours}, made, could_start, reason)
+            return Wish(job.job_id, WishAction.KEEP, {}, made, could_start, reason)
+        return Wish(job.job_id, WishAction.EXCLUDE, _back(job, lease) | {EXCLUDED: ours}, made, could_start, reason)
 
     def _leave(self, one: Waiting, lease: TickLease | None, why: str) -> Wish:
         """No list of ours: the job as its user wants it."""
         self._give_up(one.job)
-        return _clear(one.job, lease, why) if lease is not None else Wish(one.job.job_id, "none", {}, None, False, why)
+        return (
+            _clear(one.job, lease, why)
+            if lease is not None
+            else Wish(one.job.job_id, WishAction.NONE, {}, None, False, why)
+        )
 
     def _claim(self, one: Waiting, decided: Decision) -> None:
         self._free.claim(one, decided)
@@ -284,10 +293,9 @@ def _fixed(request: Request, n_nodes: int) -> bool:
 def _not_now(one: Waiting) -> str:
     """Why nothing is to be decided about a job now; "" where it is."""
     job = one.job
-    reason = job.reason.lstrip("(").replace(" ", "_")
     if not is_ours(job):
         return "not ours to steer"
-    if job.fields.get("Priority") == "0" or (reason and not reason.startswith(FOR_NODES)):
+    if not job.waits_for_nodes:
         return f"it does not wait for GPUs ({job.reason})"
     if one.request.req_nodes:
         return "left to Slurm: its user names nodes"
@@ -329,9 +337,10 @@ class _Free:
             self._nodes[self._places[name]] = node._replace(
                 cpus_used=node.cpus_used + cpus, memory_used_mib=node.memory_used_mib + memory_mib
             )
-        # What else it asks for is booked on the nodes: without its fields it is not asked for again.
+        # What else it asks for is booked on the nodes, and is not to count again.
         self._claims[one.job.job_id] = tuple(
-            one.job._replace(req_nodes=(name,), gpus_per_node=count, fields={}) for name, count in counts.items()
+            one.job._replace(req_nodes=(name,), gpus_per_node=count, priority=None, asks=Asks())
+            for name, count in counts.items()
         )
 
     def give_up(self, job_id: int) -> bool:

@@ -20,7 +20,6 @@ from slurm_pal.sensitivity.history import Label, Seen, learnt
 from slurm_pal.sensitivity.keys import name_key, script_key
 from slurm_pal.sensitivity.observed import Observed
 from slurm_pal.slurm.backend import connect
-from slurm_pal.slurm.parse import whole
 from slurm_pal.store import labels
 from slurm_pal.submit.known import own_labels
 
@@ -87,7 +86,7 @@ def collector(config: Config, site: bool) -> Collector:
 
 def uid_of(job: SlurmJob) -> int:
     """The number in `UserId=name(uid)`; -1 where it is not told."""
-    return whole(job.fields.get("UserId", "").rpartition("(")[2], -1)
+    return job.uid
 
 
 def add(path: str, job: SlurmJob, seen: Observed, now_s: float) -> None:

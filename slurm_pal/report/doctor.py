@@ -23,7 +23,6 @@ from slurm_pal.base.errors import (
 )
 from slurm_pal.base.files import read_trusted
 from slurm_pal.base.hostlist import fold
-from slurm_pal.decide.lease import PARTITION
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.leases import pinned, promise
@@ -231,7 +230,7 @@ def _role(client: SlurmClient) -> Finding:
 
 def _last_tick(journal: Journal, max_age_s: float, now_s: float) -> list[Finding]:
     age_s, moves = now_s - journal.last_tick_s(), len(journal.open_moves())
-    lists = len(journal.leases()) + len(journal.leases(PARTITION))
+    lists = len(journal.every_lease())
     text = f"the last tick was {age(age_s)} ago; moves under way: {moves}, lists of ours on jobs: {lists}"
     if -CLOCK_SLACK_S <= age_s <= max_age_s:
         return [Finding("ok", "tick", text)]

@@ -19,7 +19,7 @@ def decision(job: SlurmJob) -> dict[str, Any] | None:
 
     `by` is where it was taken: "slurmctld" (the admin comment) or "client" (the comment).
     """
-    for by, text in (("slurmctld", job.fields.get("AdminComment", "")), ("client", job.comment)):
+    for by, text in (("slurmctld", job.admin_comment), ("client", job.comment)):
         for word in text.split():
             found = dict(part.partition("=")[::2] for part in word.removeprefix("pal:").split(";"))
             if (

@@ -54,7 +54,7 @@ def of_journal(moves: Iterable[Move]) -> list[Row]:
 def of_words(job: SlurmJob) -> list[Row]:
     """Rows of the moves that a job's admin comment tells of; the word of its end completes the one of its begin."""
     rows: list[Row] = []
-    for event in story.events(job.fields.get("AdminComment", "")):
+    for event in story.events(job.admin_comment):
         ended = event["what"] if event["what"] in ENDS else ""
         if not ended and event["what"] != "move":
             continue

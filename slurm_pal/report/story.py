@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal import story as words
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.moves import learning
@@ -51,7 +51,7 @@ def of_submission(decision: dict[str, Any] | None, mark: dict[str, Any] | None, 
 
 def of_journal(journal: Journal, job_id: int) -> list[Event]:
     """Each lease and move of a job in a journal. Raises DataError when it cannot be read."""
-    present = [journal.leases(kind).get(job_id) for kind in ("", PARTITION)]
+    present = [journal.lease_of(job_id, sort) for sort in Sort]
     found = [_set(lease) for lease in present if lease is not None]
     for lease, why, ended_s in journal.ended_leases(job_id):
         found += [_set(lease), _cleared(lease, why, ended_s)]
@@ -60,7 +60,7 @@ def of_journal(journal: Journal, job_id: int) -> list[Event]:
 
 def of_words(job: SlurmJob) -> list[Event]:
     """What the admin comment of a job tells."""
-    return [_told(event) for event in words.events(job.fields.get("AdminComment", ""))]
+    return [_told(event) for event in words.events(job.admin_comment)]
 
 
 def in_order(events: list[Event]) -> list[Event]:
@@ -80,7 +80,7 @@ def lines(events: list[Event]) -> list[str]:
 
 
 def _set(lease: TickLease) -> Event:
-    what, text = ("nodelist", _LEFT) if lease.kind == "move" else (lease.kind, _SET.get(lease.kind, lease.kind))
+    what, text = ("nodelist", _LEFT) if lease.kind is LeaseKind.MOVE else (lease.kind, _SET.get(lease.kind, lease.kind))
     return {
         "at_s": lease.made_s, "what": what, "set": lease.ours, "until_s": lease.until_s, "reason": lease.reason,
         "text": f"{text.format(set=lease.ours)}: {lease.reason}",
@@ -88,7 +88,7 @@ def _set(lease: TickLease) -> Event:
 
 
 def _cleared(lease: TickLease, why: str, ended_s: float) -> Event:
-    what = "partition-clear" if lease.kind == PARTITION else "clear"
+    what = "partition-clear" if lease.kind is LeaseKind.PARTITION else "clear"
     return {
         "at_s": ended_s, "what": what, "set": lease.ours, "own": lease.own, "reason": why,
         "text": f"{_SET[what]} ({lease.ours}): {why}",
@@ -121,7 +121,7 @@ def _moved_text(outcome: str, source: str, target: str) -> str:
 def _told(event: dict[str, Any]) -> Event:
     what = event["what"]
     if what in _SET:
-        text = _SET[what].format(set=event.get("set") or ("some" if what == PARTITION else _BLANKS["set"]))
+        text = _SET[what].format(set=event.get("set") or ("some" if what == LeaseKind.PARTITION else _BLANKS["set"]))
     else:
         text = _moved_text(what, event.get("from", ""), event.get("to", ""))
     return {**event, "text": text + (f", gain predicted {event['gain_s']:.0f} s" if "gain_s" in event else "")}

@@ -6,11 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_pal.moves.planning import PlannedMove
-from slurm_pal.pending.retarget import Wish
+from slurm_pal.pending.retarget import Wish, WishAction
 from slurm_pal.report.table import columns
 from slurm_pal.tick.tick import Outcome
 
 MOST_STAYING = 20  # reasons shown before they are counted
+_STAYS = (WishAction.KEEP, WishAction.NONE)
 _DOES = {
     "nodelist": "name nodes", "exclude": "keep off", "clear": "take back", "keep": "leave the list", "none": "leave",
     "partition": "choose partition", "partition-clear": "all its partitions",
@@ -58,7 +59,7 @@ def _move(planned: dict[str, Any]) -> dict[str, Any]:
 def lines(seen: Outcome) -> list[str]:
     """The same as text: pending jobs, running jobs, then what stays and why."""
     text = [_head(seen)]
-    told = [wish for wish in seen.decided.wishes if wish.action not in ("keep", "none")]
+    told = [wish for wish in seen.decided.wishes if wish.action not in _STAYS]
     if told:
         text += ["", *columns(("JOBID", "PENDING", "LIST", "WHY"), [_wish_row(wish) for wish in told])]
     if seen.decided.plan and seen.decided.plan.moves:
@@ -69,7 +70,7 @@ def lines(seen: Outcome) -> list[str]:
         ]  # fmt: skip
         text += ["", *columns(("JOBID", "MOVE", "FACTOR", "GAIN", "COST", "CHECKPOINT"), rows)]
     staying = [(one.job_id, one.why) for one in seen.decided.staying]
-    staying += [(wish.job_id, wish.reason) for wish in seen.decided.wishes if wish.action in ("keep", "none")]
+    staying += [(wish.job_id, wish.reason) for wish in seen.decided.wishes if wish.action in _STAYS]
     if staying:
         text += ["", *columns(("JOBID", "AS IT IS"), [(str(job), why) for job, why in staying[:MOST_STAYING]])]
     if len(staying) > MOST_STAYING:

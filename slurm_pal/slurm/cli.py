@@ -197,7 +197,7 @@ class CliClient:
         filters = [*(["--me"] if name_prefix else []), *(["-u", user] if user else [])]
         rows = told.rows(self._checked(told.argv(fields, word, *filters)).stdout, fields, word)
         return {
-            job_id: (job_state(row["state"]), row["reason"])
+            job_id: (job_state(row["state"]), parse.reason(row["reason"]))
             for job_id, row in rows.items()
             if row["name"].startswith(name_prefix)
         }

@@ -19,7 +19,8 @@ from sys import intern
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import expand
-from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.jobs import Asks, SlurmJob
+from slurm_pal.base.light import Any
 from slurm_pal.base.numbers import MOST_GPUS, digits
 from slurm_pal.slurm.states import job_state, node_states
 
@@ -37,6 +38,13 @@ LEASE_MARK = "pal:lease="
 """How the mark of a lease begins, in a job's comment or admin comment."""
 _SUBMIT_LINE = re.compile(r" SubmitLine=.*?(?= WorkDir=/)", re.DOTALL)
 """The user's command line, from 26.05 on: any words, and it stands before keys that matter."""
+_ASKED = (
+    "NumCPUs", "NumNodes", "MinMemoryNode", "MinMemoryCPU", "Exclusive", "OverSubscribe",
+    "TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqTRES",
+)  # fmt: skip
+_TYPE = re.compile(r"\bgpu[:/=]([A-Za-z][\w.-]*)")
+_MEMORY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGTP]?)")
+_MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 NOTHING = frozenset({"", "(null)", "N/A", "None", "Unknown", "n/a"})
 """Slurm's words for nothing."""
 
@@ -219,13 +227,16 @@ def job(line: str) -> SlurmJob:
 
 def nobodys(job_id: int, pairs: dict[str, str]) -> SlurmJob:
     """A job of which only that it is there is believed, and its state: nobody steers it."""
-    state = job_state(pairs.get("JobState", ""))
-    kept = {"JobId": str(job_id), "JobState": state, "UserId": "", "Comment": "", "AdminComment": ""}
     return SlurmJob(
-        job_id=job_id, state=state, reason="", user="", name=pairs.get("JobName", ""), partition="", gpus={}, nodes=(),
-        req_nodes=(), exc_nodes=(), submit_s=0.0, start_s=0.0, end_s=0.0, time_limit_s=None, restarts=0, comment="",
-        gpus_per_node=0, fields=kept,
+        job_id=job_id, state=job_state(pairs.get("JobState", "")), reason="", user="", name=pairs.get("JobName", ""),
+        partition="", gpus={}, nodes=(), req_nodes=(), exc_nodes=(), submit_s=0.0, start_s=0.0, end_s=0.0,
+        time_limit_s=None, restarts=0, comment="", gpus_per_node=0,
     )  # fmt: skip
+
+
+def husk(job: SlurmJob) -> SlurmJob:
+    """The job without a text of its user, and so without a word of ours: who may start when, and nothing else."""
+    return job._replace(name="", comment="", admin_comment="", account="", asks=Asks(), raw={})
 
 
 def job_of(pairs: dict[str, str], layout: str) -> SlurmJob:
@@ -238,7 +249,6 @@ def job_of(pairs: dict[str, str], layout: str) -> SlurmJob:
     return SlurmJob(
         job_id=whole(pairs["JobId"]),
         state=job_state(pairs.get("JobState", "")),
-        reason=pairs.get("Reason", ""),
         user=pairs.get("UserId", "").partition("(")[0],
         name=pairs.get("JobName", ""),
         partition=pairs.get("Partition", ""),
@@ -246,16 +256,65 @@ def job_of(pairs: dict[str, str], layout: str) -> SlurmJob:
         nodes=nodes,
         req_nodes=req_nodes,
         exc_nodes=exc_nodes,
-        submit_s=unix_s(pairs.get("SubmitTime", "")),
         start_s=unix_s(pairs.get("StartTime", "")),
         end_s=unix_s(pairs.get("EndTime", "")),
-        time_limit_s=seconds(pairs.get("TimeLimit", "")),
-        restarts=whole(pairs.get("Restarts", "")),
         comment=value(pairs, "Comment"),
-        gpus_per_node=gpu_count(value(pairs, "TresPerNode")),
-        array_job_id=digits(value(pairs, "ArrayJobId")),
-        fields=pairs,
+        raw=pairs,
+        **decisive(pairs),
     )
+
+
+def decisive(pairs: dict[str, str]) -> dict[str, Any]:
+    """What of a job's pairs decides, by the names of `SlurmJob`."""
+    limit, priority = pairs.get("TimeLimit", ""), digits(pairs.get("Priority", ""))
+    return {
+        "reason": reason(pairs.get("Reason", "")),
+        "submit_s": unix_s(pairs.get("SubmitTime", "")),
+        "eligible_s": unix_s(pairs.get("EligibleTime", "")),
+        "time_limit_s": seconds(limit),
+        "unlimited": limit == "UNLIMITED",
+        "restarts": whole(pairs.get("Restarts", "")),
+        "gpus_per_node": _count_of(value(pairs, "TresPerNode")),
+        "array_job_id": digits(value(pairs, "ArrayJobId")),
+        "array_task_id": digits(value(pairs, "ArrayTaskId")),
+        "uid": whole(pairs.get("UserId", "").rpartition("(")[2], -1),
+        "account": value(pairs, "Account"),
+        "qos": value(pairs, "QOS"),
+        "admin_comment": value(pairs, "AdminComment"),
+        "priority": priority,
+        "batch": pairs.get("BatchFlag") == "1",
+        "may_requeue": pairs.get("Requeue") == "1",
+        "het": bool(value(pairs, "HetJobId")),
+        "exit_code": pairs.get("ExitCode", ""),
+        "asks": _asks(*(pairs.get(key, "") for key in _ASKED)),
+    }
+
+
+def reason(text: str) -> str:
+    """Why a job waits, in one form: squeue and scontrol print blanks or "_", and squeue sometimes brackets."""
+    return text.lstrip("(").replace(" ", "_")
+
+
+@lru_cache(1024)  # most jobs ask for the same few things
+def _asks(cpus: str, nodes: str, node_memory: str, cpu_memory: str, exclusive: str, shared: str, *tres: str) -> Asks:
+    first, _, last = nodes.partition("-")
+    low = whole(first, 1)
+    return Asks(
+        gpus=any("gpu" in text for text in tres),
+        gpu_types=frozenset(kind for text in tres for kind in _TYPE.findall(text)),
+        cpus=whole(cpus),
+        nodes_min=low,
+        nodes_max=whole(last, low),
+        node_memory_mib=_mib(node_memory),
+        cpu_memory_mib=_mib(cpu_memory),
+        # From 26.05 on OverSubscribe is NO of every job, and another key shows whole nodes.
+        whole_nodes=exclusive != "NO" if exclusive else shared == "NO",
+    )
+
+
+def _mib(text: str) -> float:
+    match = _MEMORY.fullmatch(text)
+    return float(match[1]) * _MIB[match[2]] if match else 0.0
 
 
 def _layout(text: str) -> list[tuple[str, str]]:

@@ -95,7 +95,7 @@ def _job(row: dict[str, Any]) -> SlurmJob:
     return SlurmJob(
         job_id=int(row["id"]),
         state=job_state(str(row["state"])),
-        reason=str(row["state_reason"] or "None"),
+        reason=parse.reason(str(row["state_reason"] or "None")),
         user=str(row["user_name"] or ""),
         name=str(row["name"] or ""),
         partition=str(row["partition"] or ""),

@@ -149,7 +149,7 @@ class Sealed:
             if pinned or (marked and (" ExcNodeList=(null) " not in region or _words_of_ours(row))):
                 jobs.append(self.job(job_id))
             elif marked and parse.word(region, "Priority") != "0":
-                queued.add((parse.word(region, "Partition"), parse.word(region, "Reason")))
+                queued.add((parse.word(region, "Partition"), parse.reason(parse.word(region, "Reason"))))
         return jobs, frozenset(queued)
 
 

@@ -15,7 +15,7 @@ from slurm_pal.base.errors import PalError, one_line
 from slurm_pal.base.hostlist import expand
 from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.facts import Terms
-from slurm_pal.decide.lease import PARTITION
+from slurm_pal.decide.lease import REQUIRED, Sort
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.moves import learning
 from slurm_pal.moves.learning import Corrections
@@ -23,7 +23,7 @@ from slurm_pal.moves.planning import MoveTerms, Passed, Plan, Running, plan
 from slurm_pal.moves.steps import no_checkpoint
 from slurm_pal.partitions import sharing
 from slurm_pal.partitions.sharing import Shared
-from slurm_pal.pending.retarget import Wish, retarget
+from slurm_pal.pending.retarget import Wish, WishAction, retarget
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot as snapshots
 from slurm_pal.store.snapshot import Snapshot
@@ -130,7 +130,7 @@ class Decider:
             except (PalError, ArithmeticError, ValueError) as error:  # the rest of the tick does not depend on it
                 trouble = f"no partitions are shared out: {one_line(error)}"
         left = [job for job in overview.jobs if job.job_id not in moving]
-        leases = self._journal.leases(PARTITION)
+        leases = self._journal.leases(Sort.PARTITIONS)
         wishes = sharing.over(leases, left, overview.up, "partitions are not shared out now")
         given_back = {wish.job_id for wish in wishes if wish.fields}  # no nodes are named as if they were not
         waiting = tuple(one for one in jobs.waiting if one.job.job_id not in given_back)
@@ -161,7 +161,7 @@ class Decider:
         for move in open_moves:
             in_flight[move.user] += 1
         settings = settings_of(self._config)
-        steps = [(move, self._journal.steps_of(move.move_id)) for move in moves]
+        steps = self._journal.steps_of_each(moves)
         default_s = self._number("move_cost_s")
         costs_s, calibrations = learning.move_costs_s(steps, default_s), learning.calibrations(moves)
         return MoveTerms(
@@ -189,6 +189,6 @@ class Decider:
 
 def claimed(overview: Overview, wishes: list[Wish]) -> Overview:
     """The cluster as it will be once the node lists of these wishes are set: no move may go there."""
-    lists = {wish.job_id: expand(wish.fields["ReqNodeList"]) for wish in wishes if wish.action == "nodelist"}
+    lists = {wish.job_id: expand(wish.fields[REQUIRED]) for wish in wishes if wish.action is WishAction.NODELIST}
     jobs = tuple(job._replace(req_nodes=lists[job.job_id]) if job.job_id in lists else job for job in overview.jobs)
     return overview._replace(jobs=jobs)

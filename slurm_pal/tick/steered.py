@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.base.numbers import digits
 from slurm_pal.decide.facts import Facts, Terms, facts_of, is_ours
 from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease import TickLease
@@ -94,13 +93,13 @@ def _in_turns(pending: list[SlurmJob]) -> list[SlurmJob]:
 
 
 def _rank(job: SlurmJob) -> tuple[int, int]:
-    return -(digits(job.fields.get("Priority", "")) or 0), job.job_id
+    return -(job.priority or 0), job.job_id
 
 
 def _waiting(job: SlurmJob, facts: Facts, memory: Memory) -> Waiting:
     lease = memory.leases.get(job.job_id)
-    own_req = lease.own if lease is not None and lease.kind != "exclude" else None
-    own_exc = lease.own if lease is not None and lease.kind == "exclude" else None
+    own_req = lease.own_req if lease is not None else None
+    own_exc = lease.own_exc if lease is not None else None
     request = request_of(job, own_req=own_req, own_exc=own_exc)
     return Waiting(job, request, facts.sensitivity, memory.waited.get(job.job_id, 0.0))
 
@@ -108,8 +107,8 @@ def _waiting(job: SlurmJob, facts: Facts, memory: Memory) -> Waiting:
 def _running(job: SlurmJob, facts: Facts, memory: Memory) -> Running:
     lease, moves = memory.leases.get(job.job_id), memory.moves.get(job.job_id, ())
     # A list that a lease or an earlier move left on the job is not a wish of the user.
-    own_req = lease.own if lease is not None and lease.kind != "exclude" else None
-    own_exc = lease.own if lease is not None and lease.kind == "exclude" else None
+    own_req = lease.own_req if lease is not None else None
+    own_exc = lease.own_exc if lease is not None else None
     pace = memory.paces.get(job.job_id)
     sensitivity, remaining_s, factor = _by_its_pace(facts.sensitivity, pace)
     return Running(

@@ -22,7 +22,7 @@ from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.notify import ALIVE, notify
 from slurm_pal.decide.aside import Aside, Fault, blamed
-from slurm_pal.decide.lease import PARTITION
+from slurm_pal.decide.lease import LeaseKind, Sort
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
@@ -123,7 +123,7 @@ class Tick:
             self._trouble += filter(None, (self._try(self._in_place, ""),))
             paused = self._try(lambda: self._ticked(now_s), "the journal cannot be written") or paused
         ours: frozenset[int] = self._try(self._looked_after, frozenset())
-        shared: frozenset[int] = self._try(lambda: frozenset(self._journal.leases(PARTITION)), frozenset())
+        shared: frozenset[int] = self._try(lambda: frozenset(self._journal.leases(Sort.PARTITIONS)), frozenset())
         published = (
             self._each(lambda seen: publisher.serve(seen, query_s, now_s, ours, every.jobs), every, None)
             if publisher
@@ -271,7 +271,7 @@ class Tick:
     def _end_leases(self, overview: Overview, wishes: Sequence[Wish], now_s: float) -> None:
         """Those that are over and have no wish of this tick, and those of jobs that have left the queue."""
         moving = {move.job_id for move in self._journal.open_moves()}
-        wished = {wish.job_id for wish in wishes if wish.kind != PARTITION} | moving
+        wished = {wish.job_id for wish in wishes if wish.sort is Sort.NODES} | moving
         living = {job.job_id for job in overview.jobs}
         leases = self._journal.leases()
         others = [job for job in overview.jobs if job.job_id not in wished]
@@ -285,7 +285,10 @@ class Tick:
 
     def _end_partitions(self, overview: Overview, wishes: Sequence[Wish], moving: Set[int], now_s: float) -> None:
         """The same for lists of partitions, where the tick could decide nothing about them, or only looks."""
-        leases, wished = self._journal.leases(PARTITION), {wish.job_id for wish in wishes if wish.kind == PARTITION}
+        leases, wished = (
+            self._journal.leases(Sort.PARTITIONS),
+            {wish.job_id for wish in wishes if wish.sort is Sort.PARTITIONS},
+        )
         late = {
             job_id: lease
             for job_id, lease in leases.items()
@@ -296,7 +299,7 @@ class Tick:
         if gone:
             with self._journal.together():
                 for job_id in gone:
-                    self._journal.end_lease(job_id, "the job has left the queue", now_s, PARTITION)
+                    self._journal.end_lease(job_id, "the job has left the queue", now_s, Sort.PARTITIONS)
 
     def _carry_wishes(self, wishes: Sequence[Wish], overview: Overview, now_s: float) -> None:
         jobs = {job.job_id: job for job in overview.jobs}
@@ -319,12 +322,12 @@ class Tick:
 
     def _begin_moves(self, decided: Decided, overview: Overview, now_s: float) -> None:
         jobs = {job.job_id: job for job in overview.jobs}
-        leases, partitions = self._journal.leases(), self._journal.leases(PARTITION)
+        leases, partitions = self._journal.leases(), self._journal.leases(Sort.PARTITIONS)
         begun = []
         for planned in decided.plan.moves if decided.plan else ():
             job, lease = jobs[planned.job_id], leases.get(planned.job_id)
             own_req = in_force(job).get("ReqNodeList", fold(job.req_nodes))
-            if lease is not None and lease.kind != "exclude":
+            if lease is not None and lease.own_req is not None:
                 own_req = lease.own
             ack = marks.read(job.comment, marks.ACK).get("ack", "")
             old = partitions[job.job_id].ours if job.job_id in partitions else ""
@@ -346,8 +349,8 @@ class Tick:
         path, scores = self._config.text("rebalance", "metrics"), seen.decided.scores
         if not path or scores is None or self._role.name != "slurm-user":
             return
-        leases = [lease for kind in ("", PARTITION) for lease in self._journal.leases(kind).values()]
-        kinds = Counter(lease.kind for lease in leases)
+        leases = self._journal.every_lease()
+        kinds = Counter(str(lease.kind) for lease in leases)
         numbers = TickNumbers(
             seen.at_s, tick_s, seen.queries, seen.query_s, scores, kinds, self._journal.moves(),
             seen.decided.calibration, bool(seen.paused), len(self._aside.jobs()), self._aside.faults,
@@ -365,7 +368,7 @@ class Tick:
             job = self._beginning.get(job_id) or self._client.job(job_id)
             words = {"ev": f"{at_s:.0f}", "what": what, "gain": f"{float(str(details['gain_s'])):.0f}"}
             words |= {"from": str(details["from"]), "to": str(details["to"])}
-            text = story.added(job.fields.get("AdminComment", ""), words) if job is not None else None
+            text = story.added(job.admin_comment, words) if job is not None else None
             if text is not None:
                 self._client.update_job(job_id, AdminComment=text)
 
@@ -379,13 +382,13 @@ class Tick:
     def take_back_node_lists(self, now_s: float) -> list[str]:
         """End the node lists that did not lead to a start; what went wrong, one line each."""
         self._trouble = []
-        self._try(lambda: self._take_back(now_s, "nodelist"), None)
+        self._try(lambda: self._take_back(now_s, LeaseKind.NODELIST), None)
         return self._trouble
 
     def take_back_lists(self, now_s: float) -> list[str]:
         """End every lease of ours and of palsub's and the filter's, since nobody will be there to do it in time."""
         self._trouble = []
-        self._try(lambda: self._take_back(now_s, ""), None)
+        self._try(lambda: self._take_back(now_s), None)
         publisher = self._publisher
         if publisher is not None:
             self._trouble += self._try(lambda: publisher.take_back_all()[1], [])
@@ -403,7 +406,7 @@ class Tick:
 
     def left(self) -> tuple[int, int]:
         """What cannot be taken back now: moves under way, and jobs with lists of ours: running, or Slurm refused it."""
-        return len(self._journal.open_moves()), len({*self._journal.leases(), *self._journal.leases(PARTITION)})
+        return len(self._journal.open_moves()), len({lease.job_id for lease in self._journal.every_lease()})
 
     def _withdraw_features(self) -> None:
         levers.set_features(self._client, levers.feature_updates(self._client.nodes(), {}))
@@ -412,17 +415,17 @@ class Tick:
         updates = levers.withdrawn_weights(self._client.nodes(), self._journal.weights())
         levers.set_weights(self._client, self._journal, updates)
 
-    def _take_back(self, now_s: float, kind: str) -> None:
-        if not (self._journal.leases() or self._journal.leases(PARTITION) or self._hand.in_doubt):
+    def _take_back(self, now_s: float, only: LeaseKind | None = None) -> None:
+        if not (self._journal.every_lease() or self._hand.in_doubt):
             return
         overview = self._client.overview(marked=True)
         self._try(lambda: self._settle(overview), None)
         moving = {move.job_id for move in self._journal.open_moves()}
-        partitions = {} if kind else self._journal.leases(PARTITION)
+        partitions = {} if only else self._journal.leases(Sort.PARTITIONS)
         leases = {
             job_id: lease
             for job_id, lease in self._journal.leases().items()
-            if kind in ("", lease.kind) and job_id not in moving
+            if only in (None, lease.kind) and job_id not in moving
         }
         partitions = {job_id: lease for job_id, lease in partitions.items() if job_id not in moving}
         own = sharing.over(partitions, overview.jobs, overview.up, "nobody shares out partitions")

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from slurm_pal.base.errors import BusyError, DataError, NotNowError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.aside import blamed
-from slurm_pal.decide.lease import PARTITION, TickLease
-from slurm_pal.decide.ownership import bears
+from slurm_pal.decide.lease import Sort, TickLease
+from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import DOUBT_S, REFUSED, REPLACED, Journal
 from slurm_pal.partitions.sharing import CHANGED
-from slurm_pal.pending.retarget import Wish
+from slurm_pal.pending.retarget import Wish, WishAction
 from slurm_pal.slurm.client import AGAIN_S, SlurmClient
 from slurm_pal.tick.role import Role
 
@@ -49,19 +49,19 @@ class Hand:
         if not self.in_doubt:
             return
         doubtful = [job for job in jobs if self._doubtful is None or job.job_id in self._doubtful]
-        nodes, partitions = self._journal.leases(), self._journal.leases(PARTITION)
+        nodes, partitions = (self._journal.leases(sort) for sort in Sort)
         last = self._last_ended()
         for job in doubtful:
             if job.req_nodes or job.exc_nodes:
-                self._settle(job, nodes.get(job.job_id), last.get((job.job_id, False)))
+                self._settle(job, nodes.get(job.job_id), last.get((job.job_id, Sort.NODES)))
             if job.state == "PENDING":
-                self._settle(job, partitions.get(job.job_id), last.get((job.job_id, True)))
+                self._settle(job, partitions.get(job.job_id), last.get((job.job_id, Sort.PARTITIONS)))
         # A running job shows one partition, and its list again when it is requeued.
         running = {job.job_id for job in doubtful if job.state != "PENDING"}
         self._doubtful = running & self._doubtful if self._doubtful else set()
 
-    def _last_ended(self) -> dict[tuple[int, bool], tuple[TickLease, str]]:
-        """(job, whether of partitions) -> its lease of that sort that ended last, and why.
+    def _last_ended(self) -> dict[tuple[int, Sort], tuple[TickLease, str]]:
+        """(job, sort) -> its lease of that sort that ended last, and why.
 
         What an earlier process left in doubt is from its last tick: a list of days ago is somebody's own by now.
         """
@@ -69,13 +69,13 @@ class Hand:
             ended = self._journal.ended_leases(since_s=self._since_s)
         else:
             ended = [row for job_id in sorted(self._doubtful) for row in self._journal.ended_leases(job_id)]
-        return {(lease.job_id, lease.kind == PARTITION): (lease, why) for lease, why, _ in ended}
+        return {(lease.job_id, lease.kind.sort): (lease, why) for lease, why, _ in ended}
 
     def _settle(self, job: SlurmJob, lease: TickLease | None, last: tuple[TickLease, str] | None) -> None:
-        if last is None or (lease is not None and bears(job, lease)):
+        if last is None or (lease is not None and of_lease(job, lease) is Whose.OURS):
             return
         other, why = last
-        if why.startswith((REPLACED, REFUSED)) and bears(job, other):
+        if why.startswith((REPLACED, REFUSED)) and of_lease(job, other) is Whose.OURS:
             self._journal.lease(other)
 
     def carry_out(
@@ -101,7 +101,7 @@ class Hand:
     ) -> bool:
         """Whether this wish is over, well or not; False where Slurm may take it in a moment."""
         if job is not None and wish.job_id in comments:
-            job = job._replace(fields=job.fields | {"AdminComment": comments[wish.job_id]})
+            job = job._replace(admin_comment=comments[wish.job_id])
         told: dict[str, str] = {}
         try:
             told = self._told(wish, job, now_s) if wish.fields else {}
@@ -118,8 +118,8 @@ class Hand:
         return True
 
     def _one(self, wish: Wish, told: Mapping[str, str], now_s: float) -> str:
-        before = self._journal.leases(wish.kind).get(wish.job_id)
-        if wish.action == "none" and wish.lease is None and (before is not None or wish.reason == CHANGED):
+        before = self._journal.lease_of(wish.job_id, wish.sort)
+        if wish.action is WishAction.NONE and wish.lease is None and (before is not None or wish.reason == CHANGED):
             self._journal.hands_off(wish.job_id, wish.reason, now_s)
         if wish.lease is not None:  # before it is set: what is not remembered could not be taken back
             self._keep(wish.lease, before, now_s)
@@ -135,10 +135,10 @@ class Hand:
                 if self._doubtful is not None:
                     self._doubtful.add(wish.job_id)
                 self._give_up(wish, before, f"{REFUSED}{error}", now_s)
-            what = "the partition" if wish.kind == PARTITION else "the node list"
+            what = "the partition" if wish.sort is Sort.PARTITIONS else "the node list"
             return f"{what} of job {wish.job_id} stays as it is: {error}"
         if wish.lease is None and before is not None:
-            self._journal.end_lease(wish.job_id, wish.reason, now_s, wish.kind)
+            self._journal.end_lease(wish.job_id, wish.reason, now_s, wish.sort)
         if wish.fields:
             self._log.write(now_s, wish.action, job_id=wish.job_id, fields=wish.fields, reason=wish.reason)
         return ""
@@ -147,12 +147,12 @@ class Hand:
         """Journal a lease; one with another list, which the job may still bear, is not forgotten."""
         with self._journal.together():
             if before is not None and (before.kind, before.ours) != (lease.kind, lease.ours):
-                self._journal.end_lease(lease.job_id, REPLACED, now_s, lease.kind)
+                self._journal.end_lease(lease.job_id, REPLACED, now_s, lease.kind.sort)
             self._journal.lease(lease)
 
     def _give_up(self, wish: Wish, before: TickLease | None, why: str, now_s: float) -> None:
         with self._journal.together():
-            self._journal.end_lease(wish.job_id, why, now_s, wish.kind)
+            self._journal.end_lease(wish.job_id, why, now_s, wish.sort)
             if before is not None:
                 self._journal.lease(before)
 
@@ -162,5 +162,5 @@ class Hand:
             return {}
         lists = ",".join(filter(None, wish.fields.values()))
         words = {"ev": f"{now_s:.0f}", "what": wish.action, **({"set": lists} if lists else {})}
-        text = story.added(job.fields.get("AdminComment", ""), words)
+        text = story.added(job.admin_comment, words)
         return {} if text is None else {"AdminComment": text}

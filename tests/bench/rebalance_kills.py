@@ -304,7 +304,7 @@ class Watch:
         self.restarts[job.job_id] = job.restarts
         if job.restarts and not KINDS[mine.kind].movable:
             seen.add(f"job {job.job_id} ({mine.kind}) was requeued")
-        held = job.state == "PENDING" and (job.fields.get("Priority") == "0" or "held" in job.reason.lower())
+        held = job.state == "PENDING" and (job.held or "held" in job.reason.lower())
         since_s = self._held_s.setdefault(job.job_id, now_s) if held else self._held_s.pop(job.job_id, now_s)
         if now_s - since_s > HELD_S:
             seen.add(f"job {job.job_id} is held: {job.reason}")

@@ -17,6 +17,8 @@ from slurm_pal.pending.retarget import Waiting
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import GpuScore, Snapshot, publish, read
 
+from .slurm_pairs import shown
+
 NOW_S = 1_763_712_345.0
 NODES = {"slow": ("s0", "s1"), "fast": ("f0", "f1")}
 OWN = "slow,fast"
@@ -37,9 +39,9 @@ def job(job_id: int = 7, partition: str = OWN, gpus: int = 1, **changes: object)
     fields |= {key: str(changes.pop(key)) for key in list(changes) if key not in SlurmJob._fields}
     plain = SlurmJob(
         job_id, "PENDING", "Resources", "u", "app", partition, {}, (), (), (), NOW_S - 60, 0.0, 0.0, 7200, 0,
-        "pal:job=A;from=x", gpus, None, fields,
+        "pal:job=A;from=x", gpus,
     )  # fmt: skip
-    return plain._replace(**changes)  # type: ignore[arg-type]
+    return shown(plain, fields)._replace(**changes)  # type: ignore[arg-type]
 
 
 def running(job_id: int, partition: str, held: dict[str, tuple[int, ...]], **changes: object) -> SlurmJob:

@@ -17,6 +17,8 @@ from slurm_pal.store.snapshot import GpuScore, Snapshot, publish, read
 from slurm_pal.submit.argv import parse
 from slurm_pal.submit.options import build
 
+from .slurm_pairs import shown
+
 NOW_S = 1_700_000_000.0
 HOUR_S = 3600.0
 TERMS = MoveTerms(
@@ -32,14 +34,15 @@ def node(name: str, gpus: int = 4, **changes: object) -> Node:
 
 
 def job(job_id: int, gpus: Mapping[str, Sequence[int]], **changes: object) -> SlurmJob:
-    """Has run for two hours of its day."""
+    """Has run for two hours of its day; `fields` are pairs of scontrol."""
+    pairs: Mapping[str, str] = changes.pop("fields", {})  # type: ignore[assignment]
     plain = SlurmJob(
         job_id=job_id, state="RUNNING", reason="None", user="u", name="j", partition="gpu",
         gpus={name: tuple(indexes) for name, indexes in gpus.items()}, nodes=tuple(gpus), req_nodes=(), exc_nodes=(),
         submit_s=NOW_S - 3 * HOUR_S, start_s=NOW_S - 2 * HOUR_S, end_s=0.0, time_limit_s=24 * 3600, restarts=0,
         comment="", gpus_per_node=0,
     )  # fmt: skip
-    return plain._replace(**changes)  # type: ignore[arg-type]
+    return shown(plain, pairs)._replace(**changes)  # type: ignore[arg-type]
 
 
 def request(words: str) -> Request:

@@ -59,7 +59,7 @@ def until(client: CliClient, number: int, wanted: Callable[[SlurmJob], bool], li
         assert job is not None
         if wanted(job):
             return job
-        assert time.monotonic() < deadline_s, job.fields
+        assert time.monotonic() < deadline_s, job.raw
         time.sleep(0.1)
 
 
@@ -223,5 +223,5 @@ def test_line_ends_in_a_users_words_hide_and_forge_nothing(client: CliClient) ->
     overview = client.overview(reservations=True, marked=True)
     assert tuple(node.name for node in overview.nodes) == NODES and not overview.reservations
     job = next(job for job in overview.jobs if job.job_id == number)
-    assert (job.fields["AdminComment"], job.gpus_per_node, job.gpus) == ("pal:lease=60", 1, {"n0": (0,)})
+    assert (job.raw["AdminComment"], job.gpus_per_node, job.gpus) == ("pal:lease=60", 1, {"n0": (0,)})
     assert job.comment.split()[:2] == ["one", "two"]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import Sort, TickLease
 from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.lab.lab import Lab
 
@@ -45,7 +45,7 @@ def site(started: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def lists(site: Site) -> dict[int, TickLease]:
     with open_journal(str(site.state / "rebalance.db"), write=False) as journal:
-        return journal.leases(PARTITION)
+        return journal.leases(Sort.PARTITIONS)
 
 
 def on_slow_gpus(site: Site, full: dict[str, int], name: str, *words: str, script: str = "") -> int:
@@ -162,7 +162,7 @@ def left_with(moving: test_moves.Site, number: int) -> str:
 
 def journalled(moving: test_moves.Site) -> dict[int, TickLease]:
     with open_journal(moving.path, write=False) as journal:
-        return journal.leases(PARTITION)
+        return journal.leases(Sort.PARTITIONS)
 
 
 def submitted(moving: test_moves.Site) -> int:

@@ -94,7 +94,7 @@ class Site:
 
 
 def mark(job: SlurmJob) -> dict[str, str]:
-    text = job.fields.get("AdminComment", "")
+    text = job.admin_comment
     return dict(pair.split("=", 1) for pair in text.removeprefix("pal:").split(";") if "=" in pair)
 
 

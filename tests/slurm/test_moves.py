@@ -172,7 +172,7 @@ def test_a_script_that_ends_after_its_checkpoint(status: int, site: Site, tmp_pa
         assert (tmp_path / "out").read_text().startswith("run 0 0.0\nsaved\n")
     else:
         job = site.until(number, lambda job: job.state not in ("RUNNING", "COMPLETING", "PENDING"))
-        ended = job.state, job.restarts, job.fields["ExitCode"]
+        ended = job.state, job.restarts, job.raw["ExitCode"]
         assert ended == ("COMPLETED", 0, "0:0") and done.outcome in ("ended", "abandoned")
         assert (tmp_path / "out").read_text() == "run 0 0.0\nsaved\n"
 

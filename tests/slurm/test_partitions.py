@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import Sort, TickLease
 from slurm_pal.journal.journal import open_journal
 from slurm_pal.lab.lab import Lab
 
@@ -53,7 +53,7 @@ def partition(site: Site, number: int, wanted: str) -> None:
 
 def leases(site: Site) -> dict[int, TickLease]:
     with open_journal(str(site.state / "rebalance.db"), write=False) as journal:
-        return journal.leases(PARTITION)
+        return journal.leases(Sort.PARTITIONS)
 
 
 def ticks(site: Site, count: int) -> None:

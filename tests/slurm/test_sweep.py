@@ -128,8 +128,8 @@ def test_a_sweep_finds_the_hidden_truth(control: Control, monkeypatch: pytest.Mo
     assert len(jobs) == 4 and {job.nodes for job in jobs} == {("n0",), ("n1",), ("n2",), ("n3",)}
     for job in jobs:
         assert job.state == "COMPLETED" and job.comment == "pal-profile" and job.time_limit_s == 600
-        assert (job.fields["Requeue"], job.fields["NumNodes"], job.fields["Nice"]) == ("0", "1", "10000")
-        assert job.fields["OverSubscribe"] == "NO" and job.gpus_per_node == 4
+        assert (job.raw["Requeue"], job.raw["NumNodes"], job.raw["Nice"]) == ("0", "1", "10000")
+        assert job.raw["OverSubscribe"] == "NO" and job.gpus_per_node == 4
     record = control.records("n2", table["sweep_id"])[0]
     assert record.slurm_job_id in {job.job_id for job in jobs} and record.cluster == "palab"
 

@@ -204,7 +204,7 @@ def test_each_moves_and_sees_only_his_own(site: Site) -> None:
         assert [move["job_id"] for move in told["moves"]] == [mine] and told["staying"] == [] and told["retarget"] == []
         assert y.name not in json.dumps(told) and told["foreign"] == 1
     gone, stays = site.running(mine, other)
-    assert gone.restarts == 1 and gone.nodes[0] in ("n2", "n3") and "AdminComment" not in gone.fields
+    assert gone.restarts == 1 and gone.nodes[0] in ("n2", "n3") and "AdminComment" not in gone.raw
     assert (stays.restarts, stays.nodes, stays.req_nodes) == (0, ("n1",), ())
 
     (log,) = [path for path in files_of(x) if path.name == "rebalance.log"]
@@ -243,7 +243,7 @@ def test_the_site_moves_both_and_each_sees_his_own_story(site: Site) -> None:
     told = site.root.tick("--act")
     assert {move["job_id"]: move["user"] for move in told["moves"]} == {mine: x.name, other: y.name}
     for job in site.running(mine, other):
-        assert job.restarts == 1 and job.nodes[0] in ("n2", "n3") and "pal:ev=" in job.fields["AdminComment"]
+        assert job.restarts == 1 and job.nodes[0] in ("n2", "n3") and "pal:ev=" in job.raw["AdminComment"]
     for user, own, foreign in ((x, mine, other), (y, other, mine)):
         assert own in moved(user) and foreign not in moved(user)
         assert "move" in [event["what"] for event in explained(user, own)["story"]]
@@ -285,7 +285,7 @@ def test_forged_words_change_nothing_for_others(site: Site) -> None:
     assert job.nodes == ("n3",) and job.restarts == 1
     after = site.job(waits)
     assert (after.req_nodes, after.exc_nodes) == (before.req_nodes, before.exc_nodes)
-    assert after.fields["Priority"] == before.fields["Priority"] != "0"
+    assert after.raw["Priority"] == before.raw["Priority"] != "0"
     (lists,) = {(site.job(n).req_nodes, site.job(n).exc_nodes) for n in forged[4:] if site.job(n).state == "PENDING"}
     assert lists == (("n2",), ())  # nor is his own list changed by words that do not speak of it
 
@@ -424,7 +424,7 @@ def test_a_name_does_not_stand_for_a_job_of_somebody_else(site: Site) -> None:
     site.scores("n0", "n1")
     other = y.plainly("--gres=gpu:1")  # neither palsub's nor movable
     (job,) = site.running(other)
-    stamp = job.fields["StartTime"]
+    stamp = job.raw["StartTime"]
     x.plainly("-H", "-J", FORGED.format(other, y.name, y.uid, time=stamp))
     for user in (site.root, y):
         told = user.tick("--act")

@@ -88,8 +88,8 @@ def test_what_nodes_are_wanted_makes_no_job_and_changes_none(key: str, text: str
     assert set(found) == {1, 2} and found[2].gpus == {"n0": (1,)} and found[2].user == "victim"
     job = found[1]
     assert (job.job_id, job.user, job.state, job.nodes, job.gpus) == (1, "u", "RUNNING", ("n0",), {"n0": (0,)})
-    assert (job.req_nodes, job.fields["OverSubscribe"], job.fields["NumNodes"]) == ((), "OK", "1")
-    assert job.fields[key.capitalize()] == text.replace("\n", " ")
+    assert (job.req_nodes, job.raw["OverSubscribe"], job.raw["NumNodes"]) == ((), "OK", "1")
+    assert job.raw[key.capitalize()] == text.replace("\n", " ")
     assert request_of(job) is not None
 
 
@@ -97,7 +97,7 @@ def test_what_nodes_are_wanted_is_read_to_its_end_by_palsub_too() -> None:
     """Another job's whole nodes count where it is pinned, whatever stands before them."""
     waits = Told(1, state="PENDING", nodes="", req="n0", features="fast*1 OverSubscribe=NO ReqNodeList=n1")
     (job,) = CliClient(Answers([waits], used=0)).overview().jobs
-    assert (job.req_nodes, job.fields["OverSubscribe"], job.job_id) == (("n0",), "OK", 1)
+    assert (job.req_nodes, job.raw["OverSubscribe"], job.job_id) == (("n0",), "OK", 1)
 
 
 def test_other_features_than_squeue_shows_are_nobodys() -> None:

@@ -16,6 +16,7 @@ from slurm_pal.decide.lease_marks import Update, expired, in_force, mark_in, mar
 from slurm_pal.slurm.cli import CliClient
 
 from ...doubles.answers import Answers, Told
+from ...doubles.slurm_pairs import shown
 
 NOW_S = 1_763_712_345.0
 PASS_S = 3.0
@@ -46,9 +47,8 @@ def job(
     fields = {"Priority": priority, "EligibleTime": stamp(submit_s if eligible_s is None else eligible_s)}
     if admin:
         fields["AdminComment"] = admin
-    return SlurmJob(
-        7, state, reason, "u", "j", "gpu", {}, (), req, exc, submit_s, 0.0, 0.0, None, restarts, own, 1, None, fields
-    )
+    plain = SlurmJob(7, state, reason, "u", "j", "gpu", {}, (), req, exc, submit_s, 0.0, 0.0, None, restarts, own, 1)
+    return shown(plain, fields)
 
 
 def ended(found: SlurmJob) -> dict[str, str]:

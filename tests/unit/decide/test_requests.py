@@ -194,7 +194,7 @@ def test_real_jobs_of_three_releases(release: str) -> None:
 @given(st.dictionaries(st.sampled_from([w.split("=")[0] for w in PLAIN.split()]), st.text(max_size=12)))
 def test_strange_values_never_raise(changes: dict[str, str]) -> None:
     plain = job()
-    strange = plain._replace(fields=plain.fields | changes, partition=changes.get("Partition", "gpu"))
+    strange = plain._replace(raw=plain.raw | changes, partition=changes.get("Partition", "gpu"))
     found = request_of(strange)
     assert found.leave or found.shape is None or found.shape.total > 0
 

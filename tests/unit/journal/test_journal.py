@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import BusyError, DataError, one_line
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal import journal as module
 from slurm_pal.journal.journal import Journal, Move, Observation, Sample, open_journal
 from slurm_pal.store import database
@@ -40,7 +40,7 @@ def move(job_id: int = 7, made_s: float = NOW_S, step: str = "planned") -> Move:
 
 
 def lease(job_id: int = 7, kind: str = "nodelist") -> TickLease:
-    return TickLease(job_id, kind, "n[1-2]", "", NOW_S, NOW_S + 30.0, 0, "idle there")
+    return TickLease(job_id, LeaseKind(kind), "n[1-2]", "", NOW_S, NOW_S + 30.0, 0, "idle there")
 
 
 def seen(job_id: int = 7, restarts: int = 0, at_s: float = NOW_S) -> Observation:
@@ -59,7 +59,7 @@ MOVES = st.tuples(
     st.just(0), numbers, texts, floats, numbers, texts, st.lists(texts, max_size=3).map(tuple), texts, texts,
     floats, floats, floats, floats, st.booleans(), texts, texts, floats,
 ).map(lambda row: Move(*row))  # fmt: skip
-LEASES = st.builds(TickLease, numbers, texts, texts, texts, floats, floats, numbers, texts)
+LEASES = st.builds(TickLease, numbers, st.sampled_from([*LeaseKind][:3]), texts, texts, floats, floats, numbers, texts)
 OBSERVATIONS = st.builds(
     Observation, texts, numbers, numbers, texts, st.lists(st.tuples(texts, numbers), max_size=3).map(tuple),
     floats, floats, floats,
@@ -162,15 +162,15 @@ def test_a_clock_that_jumps_back_changes_no_order(path: str) -> None:
 def test_leases_are_replaced_and_ended(path: str) -> None:
     with open_journal(path) as journal:
         journal.lease(lease(7))
-        journal.lease(lease(7, "exclude"))
+        journal.lease(lease(7, LeaseKind.EXCLUDE))
         journal.lease(lease(8))
-        assert journal.leases() == {7: lease(7, "exclude"), 8: lease(8)}
+        assert journal.leases() == {7: lease(7, LeaseKind.EXCLUDE), 8: lease(8)}
         assert journal.ended_leases() == []
         journal.end_lease(7, "it did not start", NOW_S)
         journal.end_lease(7, "again", NOW_S + 1)
         journal.end_lease(99, "never had one", NOW_S)
         assert journal.leases() == {8: lease(8)}
-        assert journal.ended_leases() == [(lease(7, "exclude"), "it did not start", NOW_S)]
+        assert journal.ended_leases() == [(lease(7, LeaseKind.EXCLUDE), "it did not start", NOW_S)]
         assert journal.ended_leases(8) == [] and journal.ended_leases(7, NOW_S + 1) == []
 
 
@@ -496,15 +496,21 @@ def test_an_older_schema_is_migrated_by_the_writer_only(path: str, monkeypatch: 
 def test_the_leases_of_many_jobs_that_ended_last(path: str) -> None:
     with open_journal(path) as journal:
         for number, (job_id, kind, ours) in enumerate(
-            [(7, PARTITION, "a"), (8, PARTITION, "a"), (7, PARTITION, "b"), (7, "nodelist", "n1"), (9, "exclude", "n2")]
+            [
+                (7, LeaseKind.PARTITION, "a"),
+                (8, LeaseKind.PARTITION, "a"),
+                (7, LeaseKind.PARTITION, "b"),
+                (7, LeaseKind.NODELIST, "n1"),
+                (9, LeaseKind.EXCLUDE, "n2"),
+            ]
         ):
             journal.lease(TickLease(job_id, kind, ours, "a,b", NOW_S, NOW_S, 0, "why"))
-            journal.end_lease(job_id, "over", NOW_S + number, kind)
-        journal.lease(TickLease(8, PARTITION, "b", "a,b", NOW_S, NOW_S, 0, "in force"))
-        found = journal.last_ended([7, 8, 9, 10], PARTITION)
+            journal.end_lease(job_id, "over", NOW_S + number, kind.sort)
+        journal.lease(TickLease(8, LeaseKind.PARTITION, "b", "a,b", NOW_S, NOW_S, 0, "in force"))
+        found = journal.last_ended([7, 8, 9, 10], LeaseKind.PARTITION)
         assert {job_id: lease.ours for job_id, lease in found.items()} == {7: "b", 8: "a"}
-        assert journal.last_ended([9, 10], PARTITION) == journal.last_ended([], PARTITION) == {}
-        assert journal.last_ended(range(1, 5000), PARTITION) == found
+        assert journal.last_ended([9, 10], LeaseKind.PARTITION) == journal.last_ended([], LeaseKind.PARTITION) == {}
+        assert journal.last_ended(range(1, 5000), LeaseKind.PARTITION) == found
 
 
 def test_moves_of_the_first_schema_stay_in_their_partitions(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -521,6 +527,32 @@ def test_moves_of_the_first_schema_stay_in_their_partitions(path: str, monkeypat
         assert found[1:] == (*old, "", "", "")
         other = journal.begin(move(99)._replace(partition="fast", own_partitions="slow,fast"))
         assert journal.moves(job_id=99) == [other] and other.partition == "fast"
+
+
+def test_leases_of_the_second_schema_come_together(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as second:
+        second.setattr(module, "MIGRATIONS", module.MIGRATIONS[:2])
+        open_journal(path).close()
+    nodes = [lease(7), lease(8, "exclude"), lease(9, "move")]
+    partitions = [lease(7, "partition")._replace(ours="fast", own="slow,fast"), lease(10, "partition")]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for table, rows in (("leases", nodes), ("partitions", partitions)):
+            connection.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    fails(path, "run pal-rebalance --once to migrate it", write=False)
+    with open_journal(path) as journal:
+        assert [*journal.leases().values()] == nodes and [*journal.leases(Sort.PARTITIONS).values()] == partitions
+        assert journal.every_lease() == [*nodes, *partitions]
+        assert journal.lease_of(7, Sort.PARTITIONS) == partitions[0] and journal.lease_of(8, Sort.PARTITIONS) is None
+        journal.end_lease(7, "over", NOW_S)
+        assert journal.lease_of(7, Sort.NODES) is None and journal.lease_of(7, Sort.PARTITIONS) == partitions[0]
+
+
+def test_a_lease_of_a_kind_that_nobody_knows_is_said(path: str) -> None:
+    with open_journal(path) as journal:
+        journal.lease(lease(7))
+        journal._connection.execute("UPDATE leases SET kind = 'strange'")
+        with pytest.raises(DataError, match="kind 'strange' on job 7"):
+            journal.leases()
 
 
 @pytest.mark.parametrize("statement", ["CREATE TABLE music (title TEXT)", "PRAGMA user_version = 1"])

@@ -15,7 +15,7 @@ import pytest
 
 from slurm_pal.base.errors import BusyError, NotNowError
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.journal.journal import Move
 from slurm_pal.leases import guard, promise
 from slurm_pal.leases.pinned import Remembered, due, pinned, take_back
@@ -191,7 +191,7 @@ def job(**more: object) -> SlurmJob:
 
 
 def lease(kind: str, ours: str, own: str, until_s: float = 2000.0) -> TickLease:
-    return TickLease(7, kind, ours, own, 1000.0, until_s, 0, "because")
+    return TickLease(7, LeaseKind(kind), ours, own, 1000.0, until_s, 0, "because")
 
 
 MARKED = "pal:lease=60;req=;exc=;act=nodelist;set=n1"
@@ -205,17 +205,29 @@ MARKED = "pal:lease=60;req=;exc=;act=nodelist;set=n1"
         (job(req_nodes=("n1",), comment=MARKED), Remembered(marks=False), {}),
         (job(req_nodes=("n2",), comment=MARKED), Remembered(), {}),  # changed since
         (job(req_nodes=("n1",), comment=MARKED, state="RUNNING"), Remembered(), {}),
-        (job(req_nodes=("n1",)), Remembered({7: (lease("nodelist", "n1", "n[1-2]"),)}), {"ReqNodeList": "n[1-2]"}),
-        (job(exc_nodes=("n1", "n2")), Remembered({7: (lease("exclude", "n[1-2]", "n2"),)}), {"ExcNodeList": "n2"}),
-        (job(req_nodes=("n3",)), Remembered({7: (lease("nodelist", "n1", ""),)}), {}),
+        (
+            job(req_nodes=("n1",)),
+            Remembered({7: (lease(LeaseKind.NODELIST, "n1", "n[1-2]"),)}),
+            {"ReqNodeList": "n[1-2]"},
+        ),
+        (
+            job(exc_nodes=("n1", "n2")),
+            Remembered({7: (lease(LeaseKind.EXCLUDE, "n[1-2]", "n2"),)}),
+            {"ExcNodeList": "n2"},
+        ),
+        (job(req_nodes=("n3",)), Remembered({7: (lease(LeaseKind.NODELIST, "n1", ""),)}), {}),
         # Killed between journal and update: the job bears the list from before.
         (
             job(req_nodes=("n3",)),
-            Remembered({7: (lease("nodelist", "n1", ""), lease("nodelist", "n3", ""))}),
+            Remembered({7: (lease(LeaseKind.NODELIST, "n1", ""), lease(LeaseKind.NODELIST, "n3", ""))}),
             {"ReqNodeList": ""},
         ),
-        (job(partition="q"), Remembered({7: (lease(PARTITION, "q", "p,q"),)}), {"Partition": "p,q"}),
-        (job(partition="q"), Remembered({7: (lease(PARTITION, "q", "down,q"),)}), {}),  # Slurm would drop that one
+        (job(partition="q"), Remembered({7: (lease(LeaseKind.PARTITION, "q", "p,q"),)}), {"Partition": "p,q"}),
+        (
+            job(partition="q"),
+            Remembered({7: (lease(LeaseKind.PARTITION, "q", "down,q"),)}),
+            {},
+        ),  # Slurm would drop that one
     ],
 )
 def test_which_lists_of_a_job_are_taken_back(one: SlurmJob, known: Remembered, fields: dict[str, str]) -> None:
@@ -237,8 +249,8 @@ def test_a_job_that_cannot_be_judged_keeps_no_other_pinned(monkeypatch: pytest.M
 
 
 def test_of_what_one_tick_left_only_what_is_over_is_ended() -> None:
-    known = Remembered({7: (lease("exclude", "n1", "", 2000.0), lease(PARTITION, "q", "p,q", 900.0))})
-    assert due(known, 1500.0, 3.0).leases == {7: (lease(PARTITION, "q", "p,q", 900.0),)}
+    known = Remembered({7: (lease(LeaseKind.EXCLUDE, "n1", "", 2000.0), lease(LeaseKind.PARTITION, "q", "p,q", 900.0))})
+    assert due(known, 1500.0, 3.0).leases == {7: (lease(LeaseKind.PARTITION, "q", "p,q", 900.0),)}
     assert due(known, 2003.0, 3.0).leases == known.leases and due(known, 800.0, 3.0).leases == {}
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal.journal import Move
 from slurm_pal.moves import steps
 from slurm_pal.moves.steps import LATER, Act, act
@@ -47,7 +47,7 @@ class Site(test_mover.Site):
         return self.slurm.list_of(self.slurm.jobs[number])
 
     def partitions(self) -> dict[int, TickLease]:
-        return self.journal.leases(PARTITION)
+        return self.journal.leases(Sort.PARTITIONS)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_where_its_user_named_the_target_the_partition_still_tells() -> None:
 def test_a_partition_that_stays_on_a_job_is_remembered() -> None:
     runs = PENDING._replace(state="RUNNING", nodes=("n1",), partition="fast")
     left = steps.partitions_after(CROSSING, runs, None, START_S)
-    assert left is not None and left[:4] == (7, PARTITION, "fast", OWN) and left.restarts == 1
+    assert left is not None and left[:4] == (7, LeaseKind.PARTITION, "fast", OWN) and left.restarts == 1
     before = left._replace(ours=OLD)
     elsewhere = runs._replace(partition="slow")
     assert steps.partitions_after(CROSSING, elsewhere, before, START_S) is before

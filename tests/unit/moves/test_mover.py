@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from slurm_pal.base import marks
 from slurm_pal.base.errors import DataError, NotNowError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import TickLease, comment
+from slurm_pal.decide.lease import LeaseKind, TickLease, comment
 from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.moves import steps
 from slurm_pal.moves.mover import Mover, StepLimits
 from slurm_pal.moves.steps import LATER, Act, act
+from slurm_pal.slurm import parse
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
@@ -137,11 +138,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 # -- decisions --------------------------------------------------------------------------------
 
-HELD = PENDING._replace(reason="JobHeldUser", fields={"Priority": "0"})
+HELD = PENDING._replace(reason="JobHeldUser", priority=0)
 ACKED = JOB._replace(comment="mine pal:ack=0.1 x")
 LATE_S = 10_000.0
-LEASE = TickLease(7, "nodelist", "n2", "n0", 0.0, 0.0, 0, "")
-EXCLUDE = LEASE._replace(kind="exclude", ours="n1", own="n2")
+LEASE = TickLease(7, LeaseKind.NODELIST, "n2", "n0", 0.0, 0.0, 0, "")
+EXCLUDE = LEASE._replace(kind=LeaseKind.EXCLUDE, ours="n1", own="n2")
 FREED = {"ReqNodeList": ""}
 NOW = {"StartTime": "now"}
 AIMED = {"ReqNodeList": "n1", "StartTime": LATER}
@@ -249,7 +250,7 @@ def test_lists_of_ours_from_before_make_way(job: SlurmJob, lease: TickLease | No
 
 
 def test_the_delay_is_seen_before_slurm_gives_it_as_the_reason() -> None:
-    fresh = PENDING._replace(reason="None", fields={"EligibleTime": "2030-01-01T00:00:00"})
+    fresh = PENDING._replace(reason="None", eligible_s=parse.unix_s("2030-01-01T00:00:00"))
     assert steps.back(MOVE, fresh, None, START_S) == NOW and steps.back(MOVE, fresh, None, 2e9) == {}
     assert steps.back(MOVE, fresh._replace(restarts=0), None, START_S) == {}
 

@@ -12,6 +12,7 @@ from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.offers import free_indexes
 from slurm_pal.moves.survey import Survey, Want
+from slurm_pal.slurm import parse
 from slurm_pal.slurm.client import Overview
 
 from ...doubles.running_factory import NOW_S, job, node, overview, request, scores
@@ -72,7 +73,9 @@ def stamp(at_s: float) -> str:
     ],
 )
 def test_a_job_that_waits_for_something_else_claims_nothing(reason: str, fields: dict[str, str], claimed: bool) -> None:
-    pinned = job(9, {}, state="PENDING", req_nodes=("n0",), gpus_per_node=2, nodes=(), reason=reason, fields=fields)
+    pinned = job(
+        9, {}, state="PENDING", req_nodes=("n0",), gpus_per_node=2, nodes=(), reason=parse.reason(reason), fields=fields
+    )
     free = Survey(overview([node("n0")], [pinned]), scores({}), ()).occupancy.free_indexes(0)
     assert sorted(free) == ([2, 3] if claimed else [0, 1, 2, 3])
 

@@ -29,6 +29,7 @@ from slurm_pal.partitions.history import heard
 from slurm_pal.tick.steered import Memory, steered
 
 from ...doubles.running_factory import HOUR_S, NOW_S, TERMS, job, node, overview, running, scores
+from ...doubles.slurm_pairs import shown
 
 X, Y, Z = "x", "y", "z"
 
@@ -214,8 +215,8 @@ def test_what_others_say_of_a_gpu_drives_nobody_off_it(said: dict[str, object]) 
 
 
 def pinned(number: int, nodes: Sequence[str], gpus: int, **fields: str) -> SlurmJob:
-    waits = job(number, {}, state="PENDING", reason="(Resources)", user=X, req_nodes=tuple(nodes), gpus_per_node=gpus)
-    return waits._replace(fields={"Priority": str(1000 - number)} | fields)
+    waits = job(number, {}, state="PENDING", reason="Resources", user=X, req_nodes=tuple(nodes), gpus_per_node=gpus)
+    return shown(waits, {"Priority": str(1000 - number)} | fields)
 
 
 @pytest.mark.parametrize("fields", [
@@ -260,9 +261,7 @@ def test_thousands_of_jobs_of_one_hide_nobodys(mine: int, theirs: int, depth: in
     looked = [one.job for one in seen.waiting]
     assert len(looked) == min(depth, len(jobs)) and seen.behind == len(jobs) - len(looked)
     assert sum(one.user == Y for one in looked) >= min(theirs, depth // 2)
-    assert [int(one.fields["Priority"]) for one in looked] == sorted(
-        (int(one.fields["Priority"]) for one in looked), reverse=True
-    )
+    assert [one.priority for one in looked] == sorted((one.priority or 0 for one in looked), reverse=True)
 
 
 MARK = r"(pal:lease=[0-9]{1,9};req=[a-z0-9,\[\]-]{0,9};act=(nodelist|exclude);set=n[0-3] ?)+"

@@ -10,7 +10,7 @@ import pytest
 from slurm_pal.base.cluster import Partition
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.job_request import request_of
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.partitions import claimants as module
 from slurm_pal.partitions.claimants import Expected, Leases, Site, claimants, in_partitions, partition_types, sharers
 from slurm_pal.partitions.sharing import Claimant
@@ -20,8 +20,8 @@ from ...doubles.partition_site import NODES, NOW_S, OWN, job, known, node, overv
 
 KNOWN = known({"slow": 1.0, "fast": 4.0})
 EXPECTED = Expected(0.5, 3600.0)
-OURS = TickLease(7, PARTITION, "fast", OWN, NOW_S - 30, NOW_S, 0, "why")
-NAMED = TickLease(7, "nodelist", "f0", "", NOW_S - 30, NOW_S, 0, "why")
+OURS = TickLease(7, LeaseKind.PARTITION, "fast", OWN, NOW_S - 30, NOW_S, 0, "why")
+NAMED = TickLease(7, LeaseKind.NODELIST, "f0", "", NOW_S - 30, NOW_S, 0, "why")
 
 
 def found(
@@ -83,7 +83,7 @@ def test_nodes_that_we_named_are_not_its_users() -> None:
     assert claimants(overview(named), [steered], leases, (), KNOWN, EXPECTED) != []
     both = job(req_nodes=("f0",))  # its partitions have come back before its nodes
     assert found(both, nodes=NAMED) is not None and found(both) is None
-    kept_off = NAMED._replace(kind="exclude", ours="f1", own="")
+    kept_off = NAMED._replace(kind=LeaseKind.EXCLUDE, ours="f1", own="")
     assert found(job(exc_nodes=("f1",)), nodes=kept_off).nodes["fast"] == ("f0", "f1")  # type: ignore[union-attr]
     assert found(job(exc_nodes=("f1",))).nodes["fast"] == ("f0",)  # type: ignore[union-attr]
 
@@ -139,7 +139,7 @@ def test_a_partition_where_it_could_never_start_has_no_throughput(one: SlurmJob,
     nodes = [node(f"s{k}", "slow", 4, **large) for k in range(3)] + [node("f0", "fast"), node("f1", "fast")]
     made = found(one, overview(one, nodes=nodes, parts=parts))
     assert made is not None and ("fast" in made.speed, "fast" in made.nodes) == (fast, fast)
-    slow = "TresPerNode" not in one.fields or one.fields["TresPerNode"] != "gres:gpu:fast:1"
+    slow = "TresPerNode" not in one.raw or one.raw["TresPerNode"] != "gres:gpu:fast:1"
     assert ("slow" in made.speed) is slow
 
 

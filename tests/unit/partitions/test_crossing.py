@@ -15,13 +15,13 @@ from slurm_pal.allocation import throughputs
 from slurm_pal.allocation.throughputs import TABLE, Entry, Key
 from slurm_pal.base.cluster import Partition
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.moves.planning import Elsewhere, MoveTerms, Plan, Running, plan
 from slurm_pal.partitions import crossing
 from slurm_pal.partitions.claimants import Known
 from slurm_pal.partitions.crossing import Crosser
 from slurm_pal.partitions.sharing import CHANGED
-from slurm_pal.pending.retarget import Wish
+from slurm_pal.pending.retarget import Wish, WishAction
 from slurm_pal.report import moves as moves_report
 from slurm_pal.report import story as story_report
 from slurm_pal.report import tick as report
@@ -238,7 +238,7 @@ def test_partitions_that_somebody_waits_for() -> None:
     assert found(waits("fast", "Dependency")) == found(waits("fast", "BeginTime")) == set()
     assert found(waits("fast", fields={"Priority": "0"})) == set() and found(waits("fast"), moving=(5,)) == set()
     assert found(job(5, {"s0": (0,)}, partition="slow")) == set()
-    here_only = Wish(5, "partition", {"Partition": "slow"}, None, False, "", PARTITION)
+    here_only = Wish(5, WishAction.PARTITION, {"Partition": "slow"}, None, False, "", Sort.PARTITIONS)
     assert found(waits("slow,fast"), [here_only]) == {"slow"}
     left_out, others = {("slow,fast", "Priority")}, {("fast", "Dependency"), ("slow", "QOSGrpGRES")}
     assert crossing.wanted(seen([], EVEN)._replace(queued=frozenset(left_out)), (), ()) == {"slow", "fast"}
@@ -278,7 +278,7 @@ class Site(test_tick.Site):
         return number
 
 
-LEASE = TickLease(0, PARTITION, "slow", "slow,fast", START_S, START_S, 0, "")
+LEASE = TickLease(0, LeaseKind.PARTITION, "slow", "slow,fast", START_S, START_S, 0, "")
 
 
 @pytest.fixture
@@ -293,7 +293,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_a_tick_moves_it_and_tells(site: Site, ended: bool) -> None:
     number = site.running(LEASE)
     if ended:
-        site.journal.end_lease(number, "waiting no longer pays", START_S, PARTITION)
+        site.journal.end_lease(number, "waiting no longer pays", START_S, Sort.PARTITIONS)
     outcome = site.run()
     assert outcome.trouble == () and outcome.moving == 1
     (shown,) = report.as_json(outcome)["moves"]
@@ -303,7 +303,7 @@ def test_a_tick_moves_it_and_tells(site: Site, ended: bool) -> None:
     (move,) = site.journal.moves()
     assert (move.outcome, move.partition, move.old_partitions) == ("moved", "fast", "" if ended else "slow")
     assert site.job(number).placed == {"n1": [0]}
-    assert site.journal.leases(PARTITION)[number][2:4] == ("fast", "slow,fast")
+    assert site.journal.leases(Sort.PARTITIONS)[number][2:4] == ("fast", "slow,fast")
     (row,) = moves_report.of_journal([move])
     assert moves_report.cells(row)[4] == "n1:0 in fast" and row.partition == "fast"
     told = [event for event in story_report.of_journal(site.journal, number) if event["what"] == "move"]
@@ -337,11 +337,13 @@ def test_a_list_that_its_user_changed_after_we_gave_it_back_is_his(site: Site) -
     (full,) = site.fill("n0")
     site.submit("-w", "n1", "--gres=gpu:4", "--partition=fast")
     number = site.running(LEASE._replace(ours="fast"))
-    site.journal.end_lease(number, "waiting no longer pays", START_S, PARTITION)
+    site.journal.end_lease(number, "waiting no longer pays", START_S, Sort.PARTITIONS)
     site.client.update_job(number, Partition="slow")
     seen = site.run()
     assert site.journal.left_alone() == {number} and site.job(number).state == "PENDING"
-    assert [wish.reason for wish in seen.decided.wishes if wish.job_id == number and wish.kind] == [CHANGED]
+    assert [wish.reason for wish in seen.decided.wishes if wish.job_id == number and wish.sort is Sort.PARTITIONS] == [
+        CHANGED
+    ]
     site.slurm.finish(full)
     site.slurm.finish(full + 1)
     for _ in range(3):

@@ -13,7 +13,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import ConfigError, DataError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.job_request import request_of
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal.journal import REFUSED, Journal, open_journal
 from slurm_pal.partitions.plan import RETRY_S, Jobs, Partitions
 from slurm_pal.partitions.sharing import NOT_TAKEN, Shared
@@ -27,7 +27,7 @@ INTERVAL_S = 15.0
 TABLE = "application,gpus,type,relative_speed\napp,1,slow,1\napp,1,fast,4\neven,1,slow,1\neven,1,fast,1\n"
 FULL = (running(1, "slow", {"s0": (0, 1), "s1": (0, 1)}), running(2, "fast", {"f0": (0, 1), "f1": (0, 1)}))
 SLOW_FREE, FAST_FREE = FULL[1:], FULL[:1]
-OURS = TickLease(7, PARTITION, "fast", OWN, NOW_S - 30, NOW_S + 900, 0, "why")
+OURS = TickLease(7, LeaseKind.PARTITION, "fast", OWN, NOW_S - 30, NOW_S + 900, 0, "why")
 
 
 class Site:
@@ -139,18 +139,18 @@ def test_jobs_that_run_or_move_or_are_gone_keep_their_leases(site: Site) -> None
 @pytest.mark.parametrize("why", [f"{REFUSED}Invalid account", f"{NOT_TAKEN} (QOSGrpGRES)"])
 def test_what_slurm_did_not_take_is_not_tried_again_for_a_time(site: Site, why: str) -> None:
     site.journal.lease(OURS)
-    site.journal.end_lease(7, why, NOW_S, PARTITION)
+    site.journal.end_lease(7, why, NOW_S, Sort.PARTITIONS)
     assert site.wishes(*FULL, job(), now_s=NOW_S + RETRY_S) == {}
     assert site.wishes(*FULL, job(), now_s=NOW_S + RETRY_S + 1)[7].action == "partition"
     site.journal.lease(OURS._replace(job_id=8))
-    site.journal.end_lease(8, "waiting for a faster partition no longer pays", NOW_S, PARTITION)
+    site.journal.end_lease(8, "waiting for a faster partition no longer pays", NOW_S, Sort.PARTITIONS)
     assert site.wishes(*FULL, job(8))[8].action == "partition"
 
 
 def test_nodes_may_be_named_at_once_in_the_partition_chosen(site: Site) -> None:
     shared = site.share(overview(job()))
     (one,) = shared.waiting
-    assert one.job.partition == one.job.fields["Partition"] == "fast" and not one.request.leave
+    assert one.job.partition == "fast" and one.request.partitions == ("fast",) and not one.request.leave
     assert [j.partition for j in shared.overview.jobs] == ["fast"]
 
 
@@ -164,7 +164,7 @@ def test_no_nodes_are_named_for_a_job_whose_partitions_come_back(site: Site) -> 
 def test_a_list_of_ours_on_nodes_does_not_become_the_users(site: Site) -> None:
     """The partition changes while nodes of the old one are excluded by us."""
     site.journal.lease(OURS._replace(ours="slow"))
-    site.journal.lease(TickLease(7, "exclude", "n9,s0", "n9", NOW_S - 30, NOW_S, 0, "why"))
+    site.journal.lease(TickLease(7, LeaseKind.EXCLUDE, "n9,s0", "n9", NOW_S - 30, NOW_S, 0, "why"))
     pinned = job(partition="slow", exc_nodes=("n9", "s0"))
     where = overview(*FAST_FREE, pinned)
     steered = Waiting(pinned, request_of(pinned, own_exc="n9"), "A", 0.0)
@@ -176,7 +176,7 @@ def test_a_list_of_ours_on_nodes_does_not_become_the_users(site: Site) -> None:
 def test_its_own_named_nodes_are_room_for_it(site: Site) -> None:
     """It has been sent there, and has not started yet."""
     site.journal.lease(OURS)
-    site.journal.lease(TickLease(7, "nodelist", "f0", "", NOW_S - 5, NOW_S + 10, 0, "why"))
+    site.journal.lease(TickLease(7, LeaseKind.NODELIST, "f0", "", NOW_S - 5, NOW_S + 10, 0, "why"))
     pinned = job(partition="fast", req_nodes=("f0",))
     where = overview(FULL[0], running(2, "fast", {"f0": (0,), "f1": (0, 1)}), pinned)
     steered = Waiting(pinned, request_of(pinned, own_req=""), "A", 0.0)
@@ -227,7 +227,7 @@ def test_the_journal_is_asked_once_for_all_running_jobs(site: Site) -> None:
     share(1)  # throughputs are kept from now on
     for number in (20, 21):
         site.journal.lease(OURS._replace(job_id=number))
-        site.journal.end_lease(number, "waiting no longer pays", NOW_S, PARTITION)
+        site.journal.end_lease(number, "waiting no longer pays", NOW_S, Sort.PARTITIONS)
     site.journal._connection.set_trace_callback(asked.append)
     assert share(1) == [("slow", "fast")]
     for_one = len(asked)

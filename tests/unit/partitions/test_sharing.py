@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.base.jobs import GpuShape, SlurmJob
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
+from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.partitions import sharing
 from slurm_pal.partitions.sharing import NOT_TAKEN, Claimant, Room, Terms
 from slurm_pal.pending.retarget import Wish
@@ -27,8 +28,7 @@ SPEEDS = {"slow": 1.0, "medium": 2.0, "fast": 4.0}
 
 def job(partition: str = OWN, **given: Any) -> SlurmJob:  # noqa: ANN401
     base = SlurmJob(
-        7, "PENDING", "Resources", "u", "app", partition, {}, (), (), (), NOW_S, 0.0, 0.0, 7200, 0, "", 0,
-        fields={"Priority": "10"},
+        7, "PENDING", "Resources", "u", "app", partition, {}, (), (), (), NOW_S, 0.0, 0.0, 7200, 0, "", 0, priority=10,
     )  # fmt: skip
     return base._replace(**given)
 
@@ -48,7 +48,7 @@ def room(**free: int) -> Room:
 
 
 def lease(ours: str, until_s: float = NOW_S, **given: Any) -> TickLease:  # noqa: ANN401
-    return TickLease(7, PARTITION, ours, OWN, NOW_S - 20, until_s, 0, "why")._replace(**given)
+    return TickLease(7, LeaseKind.PARTITION, ours, OWN, NOW_S - 20, until_s, 0, "why")._replace(**given)
 
 
 def wish(
@@ -56,7 +56,7 @@ def wish(
 ) -> Wish:
     leases = {} if before is None else {one.job.job_id: before}
     (found,) = sharing.share([one], [belongs], leases, free, up, TERMS, NOW_S)
-    assert found.kind == PARTITION
+    assert found.sort is Sort.PARTITIONS
     return found
 
 
@@ -66,7 +66,7 @@ def wish(
 def test_room_where_it_belongs_is_taken() -> None:
     found = wish(claimant(job()), {"fast": 0.8, "slow": 0.2}, room(s0=4, f0=4))
     assert (found.action, found.fields) == ("partition", {"Partition": "fast"})
-    assert found.lease == TickLease(7, PARTITION, "fast", OWN, NOW_S, NOW_S + 15, 0, found.reason)
+    assert found.lease == TickLease(7, LeaseKind.PARTITION, "fast", OWN, NOW_S, NOW_S + 15, 0, found.reason)
     assert found.could_start  # an interval that Slurm may let go by
     assert not wish(claimant(job()), {"fast": 1.0}, room(f0=4)).could_start
 
@@ -158,7 +158,7 @@ def test_what_slurm_refuses_is_given_up_at_once() -> None:
     found = wish(claimant(job("fast", reason="PartitionTimeLimit")), {"fast": 1.0}, room(f0=4), lease("fast"))
     assert (found.action, found.fields) == ("partition-clear", {"Partition": OWN})
     assert found.reason.startswith(NOT_TAKEN)
-    again = wish(claimant(job("fast", reason="(QOSMaxGRESPerUser)")), {"fast": 1.0}, room(f0=4), lease("fast"))
+    again = wish(claimant(job("fast", reason="QOSMaxGRESPerUser")), {"fast": 1.0}, room(f0=4), lease("fast"))
     assert again.action == "partition-clear"
 
 
@@ -337,7 +337,7 @@ def cases(draw: st.DrawFn) -> tuple[Claimant, dict[str, float], TickLease | None
     )  # fmt: skip
     ours = ",".join(draw(some.filter(lambda found: set(found) < set(own))))
     made_s, until_s = NOW_S - draw(times), NOW_S + draw(st.floats(-1e4, 1e4))
-    before = TickLease(here.job_id, PARTITION, ours, ",".join(own), made_s, until_s, 0, "why")
+    before = TickLease(here.job_id, LeaseKind.PARTITION, ours, ",".join(own), made_s, until_s, 0, "why")
     return one, draw(shares), draw(st.sampled_from([None, before]))
 
 
@@ -355,7 +355,7 @@ def test_a_list_is_a_part_of_the_users_own(
         assert found.fields in ({}, {"Partition": found.lease.ours})
     elif found.fields:
         assert found.fields == {"Partition": ",".join(one.own)} and own <= up
-    if sharing.whose(one.job, before) == "other":
+    if of_lease(one.job, before) is Whose.OTHER:
         assert found.fields == {} and found.lease is None
 
 
@@ -370,7 +370,7 @@ def test_a_job_that_has_waited_longer_than_pays_has_all_its_partitions(
     tired = one._replace(waited_s=min(longest_s, TERMS.longest_s) + 1.0)
     found = wish(tired, belongs, room(**free), before)
     assert found.lease is None and not found.could_start
-    if sharing.whose(tired.job, before) == "ours":
+    if of_lease(tired.job, before) is Whose.OURS:
         assert found.fields == {"Partition": ",".join(one.own)}
 
 

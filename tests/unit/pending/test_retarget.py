@@ -17,10 +17,12 @@ from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.case import Settings
 from slurm_pal.decide.job_request import request_of
-from slurm_pal.decide.lease import TickLease, comment
-from slurm_pal.pending.retarget import Waiting, Wish, over, retarget
+from slurm_pal.decide.lease import LeaseKind, TickLease, comment
+from slurm_pal.pending.retarget import Waiting, Wish, WishAction, over, retarget
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import GpuScore, Snapshot, publish, read
+
+from ...doubles.slurm_pairs import shown
 
 NOW_S = 1_763_712_345.0
 INTERVAL_S = 15.0
@@ -61,9 +63,9 @@ def job(job_id: int = 7, mark: str = "pal:job=A;from=x", gpus: int = 1, **change
     fields |= {key: str(changes.pop(key)) for key in list(changes) if key not in SlurmJob._fields}
     plain = SlurmJob(
         job_id, "PENDING", "Resources", "u", "j", "gpu", {}, (), (), (), NOW_S - 60, 0.0, 0.0, 3600, 0, mark, gpus,
-        None, fields,
+
     )  # fmt: skip
-    return plain._replace(**changes)  # type: ignore[arg-type]
+    return shown(plain, fields)._replace(**changes)  # type: ignore[arg-type]
 
 
 def running(job_id: int, held: dict[str, tuple[int, ...]]) -> SlurmJob:
@@ -77,13 +79,13 @@ def cluster(nodes: list[Node], *jobs: SlurmJob) -> Overview:
 
 
 def waiting(found: SlurmJob, lease: TickLease | None = None, waited_s: float = 0.0, sensitivity: str = "A") -> Waiting:
-    own_req = lease.own if lease is not None and lease.kind != "exclude" else None
-    own_exc = lease.own if lease is not None and lease.kind == "exclude" else None
+    own_req = lease.own_req if lease is not None else None
+    own_exc = lease.own_exc if lease is not None else None
     return Waiting(found, request_of(found, own_req, own_exc), sensitivity, waited_s)
 
 
 def lease_of(kind: str, ours: str, own: str = "", **changes: float) -> TickLease:
-    plain = TickLease(7, kind, ours, own, NOW_S - INTERVAL_S, NOW_S, 0, "why")
+    plain = TickLease(7, LeaseKind(kind), ours, own, NOW_S - INTERVAL_S, NOW_S, 0, "why")
     return plain._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -112,7 +114,7 @@ PATIENCE_S = 0.5 * 0.3 * 1800  # WAIT_SHARE x (1.3 - 1) x half the time limit
 def test_nodes_of_free_gpus_are_named_until_the_next_tick(scores: Scores) -> None:
     found = wish(cluster(NODES), scores(MIXED), job())
     assert (found.action, found.fields, found.could_start) == ("nodelist", {"ReqNodeList": "n2"}, False)
-    assert found.lease == TickLease(7, "nodelist", "n2", "", NOW_S, NOW_S + INTERVAL_S, 0, found.reason)
+    assert found.lease == TickLease(7, LeaseKind.NODELIST, "n2", "", NOW_S, NOW_S + INTERVAL_S, 0, found.reason)
     slow_pass = wish(cluster(NODES), scores(MIXED), job(), lease_pass_s=60.0)
     assert slow_pass.lease is not None and slow_pass.lease.until_s == NOW_S + 60.0
 
@@ -140,7 +142,7 @@ def test_the_same_nodes_are_never_named_twice_in_a_row(scores: Scores) -> None:
     assert (found.action, found.fields, found.lease) == ("clear", {"ReqNodeList": ""}, None)
     assert not found.could_start  # they are still free: something else keeps it waiting
     early = lease_of("nodelist", "n2", until_s=NOW_S + 5)
-    assert wish(cluster(NODES), scores(MIXED), pinned, early) == Wish(7, "keep", {}, early, False, "why")
+    assert wish(cluster(NODES), scores(MIXED), pinned, early) == Wish(7, WishAction.KEEP, {}, early, False, "why")
 
 
 def test_gpus_that_others_took_are_replaced_while_that_pays(scores: Scores) -> None:

@@ -28,7 +28,7 @@ DIGEST = "0123456789abcdef"
 def job(job_id: int, comment: str, name: str = "train", uid: int = 1000) -> SlurmJob:
     return SlurmJob(
         job_id, "RUNNING", "None", "u", name, "gpu", {"n0": (0,)}, ("n0",), (), (), 0.0, 0.0, 0.0, None, 0,
-        comment, 1, None, {"UserId": f"u({uid})", "BatchFlag": "1", "Requeue": "1"},
+        comment, 1, uid=uid, batch=True, may_requeue=True,
     )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def test_what_a_job_asks_for_is_read_alike_in_bulk_and_alone(release: str) -> No
     records = sealed.Sealed(text, rows_of(text), lambda ids: {})
     for alone in map(parse.job, text.splitlines()):
         bulk = records.job(alone.job_id)
-        assert bulk._replace(fields={}) == alone._replace(fields={})
+        assert bulk._replace(raw={}) == alone._replace(raw={})
         assert request_of(bulk) == request_of(alone)
 
 
@@ -175,4 +175,4 @@ def test_only_active_reservations_count() -> None:
 def test_a_record_whose_texts_look_like_keys_is_nobodys() -> None:
     for texts in ({"name": "a UserId=v(9)"}, {"comment": "b JobState=PENDING"}, {"account": "a NodeList=n9"}):
         job = parse.job(Told(1, **texts).record())  # type: ignore[arg-type]
-        assert (job.user, job.comment, job.gpus, job.nodes, job.fields["AdminComment"]) == ("", "", {}, (), "")
+        assert (job.user, job.comment, job.gpus, job.nodes, job.admin_comment) == ("", "", {}, (), "")

@@ -15,7 +15,7 @@ from slurm_pal.base.config import Config, load
 from slurm_pal.base.errors import DataError, Exit, SlurmError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.cli.pal import pal
-from slurm_pal.decide.lease import TickLease
+from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, Move, open_journal
 from slurm_pal.moves import learning
@@ -30,14 +30,13 @@ MOVE = Move(
     0, 7, "anna", NOW_S - 500, 0, "n3:0,1", ("n5",), "n5:0,1", "", 1.25, 1.0, 800.0, 60.0, True, "", "signal",
     NOW_S - 500,
 )  # fmt: skip
-LEASE = TickLease(7, "exclude", "n[3-4]", "", NOW_S - 900, NOW_S - 600, 0, "only slow GPUs are free")
+LEASE = TickLease(7, LeaseKind.EXCLUDE, "n[3-4]", "", NOW_S - 900, NOW_S - 600, 0, "only slow GPUs are free")
 
 
 def job(number: int, user: str, admin_comment: str = "") -> SlurmJob:
-    fields = {"AdminComment": admin_comment} if admin_comment else {}
     return SlurmJob(
         number, "RUNNING", "None", user, "train", "gpu", {"n5": (0, 1)}, ("n5",), (), (), NOW_S - 1000, NOW_S - 400,
-        0.0, None, 1, "", 2, None, fields,
+        0.0, None, 1, "", 2, admin_comment=admin_comment,
     )  # fmt: skip
 
 
@@ -189,7 +188,7 @@ def test_explain_tells_leases_and_moves_in_the_order_of_time(site: Path) -> None
         finished(book)
         book.lease(LEASE)
         book.end_lease(7, "waiting no longer pays", NOW_S - 600)
-        book.lease(LEASE._replace(kind="move", ours="n5", made_s=NOW_S - 496))
+        book.lease(LEASE._replace(kind=LeaseKind.MOVE, ours="n5", made_s=NOW_S - 496))
         book.lease(LEASE._replace(job_id=8))
     told = json.loads(invoke("explain", "7", "--json").stdout)["story"]
     assert [(event["what"], event["at_s"] - NOW_S) for event in told] == [
@@ -242,7 +241,7 @@ def test_explain_tells_why_a_movable_job_stays(
             raise SlurmError("slurmctld is down")
         return {"JobFileAppend": slurm}
 
-    one = job(7, "anna")._replace(comment=words, fields={"BatchFlag": "1", "Requeue": "1"})
+    one = job(7, "anna")._replace(comment=words, batch=True, may_requeue=True)
     monkeypatch.setattr(CliClient, "job", lambda self, number: one)
     monkeypatch.setattr(CliClient, "config", config)
     told = json.loads(invoke("explain", "7", "--json").stdout)["not_moved"]

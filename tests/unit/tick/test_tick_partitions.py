@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_pal.allocation.linear import UnsolvedError
 from slurm_pal.base.errors import SlurmError
-from slurm_pal.decide.lease import PARTITION
+from slurm_pal.decide.lease import Sort
 from slurm_pal.journal import story
 from slurm_pal.partitions import plan as module
 from slurm_pal.report import story as report_story
@@ -64,7 +64,7 @@ def until_given_back(site: Site, number: int, most: int = 400) -> float:
         site.run()
         if site.list_of(number) == OWN:
             return site.now_s - begun_s
-    raise AssertionError(site.journal.leases(PARTITION))
+    raise AssertionError(site.journal.leases(Sort.PARTITIONS))
 
 
 def test_a_job_waits_for_the_fast_partition_until_that_no_longer_pays(site: Site) -> None:
@@ -79,7 +79,7 @@ def test_a_job_waits_for_the_fast_partition_until_that_no_longer_pays(site: Site
     # An hour in the slow partition, a quarter of that in the fast one: half of the difference, and an interval.
     assert 1350 - 2 * 15 <= waited_s <= 1350 + 15
     assert site.job(number).state == "RUNNING" and list(site.job(number).placed) == ["n0"]
-    assert site.journal.leases(PARTITION) == {}
+    assert site.journal.leases(Sort.PARTITIONS) == {}
     told = [event["what"] for event in story.events(site.job(number).admin_comment)]
     assert told == ["partition", "partition-clear"]
     texts = [event["text"] for event in report_story.of_journal(site.journal, number)]
@@ -102,7 +102,7 @@ def test_advice_tells_slurm_nothing(tmp_path: Path) -> None:
     site.tick = site.new_tick()
     number = site.wanting()
     seen = site.run()
-    assert [wish.action for wish in seen.decided.wishes if wish.kind == PARTITION] == ["partition"]
+    assert [wish.action for wish in seen.decided.wishes if wish.sort is Sort.PARTITIONS] == ["partition"]
     assert "choose partition" in "\n".join(report.lines(seen)) and site.list_of(number) == OWN
     site.journal.close()
 
@@ -131,24 +131,24 @@ def test_a_solver_that_fails_ends_no_tick_and_keeps_no_list(
 def test_while_slurm_is_busy_lists_still_end(site: Site) -> None:
     number = site.wanting()
     site.run()
-    (lease,) = site.journal.leases(PARTITION).values()
+    (lease,) = site.journal.leases(Sort.PARTITIONS).values()
     site.busy = BUSY
     seen = site.run(61.0)
     assert seen.paused and site.list_of(number) == "fast"  # it would wait there in any case
     site.run(lease.until_s - site.now_s + 10.0)
-    assert site.list_of(number) == OWN and site.journal.leases(PARTITION) == {}
+    assert site.list_of(number) == OWN and site.journal.leases(Sort.PARTITIONS) == {}
 
 
 def test_while_nothing_can_be_decided_lists_still_end(site: Site) -> None:
     number = site.wanting()
     site.run()
-    (lease,) = site.journal.leases(PARTITION).values()
+    (lease,) = site.journal.leases(Sort.PARTITIONS).values()
     Path(site.config.snapshot_path).write_text("nothing")
     site.tick = site.new_tick()
     seen = site.run()
     assert seen.decided.steered is None and site.list_of(number) == "fast"
     site.run(lease.until_s - site.now_s + 10.0)
-    assert site.list_of(number) == OWN and site.journal.leases(PARTITION) == {}
+    assert site.list_of(number) == OWN and site.journal.leases(Sort.PARTITIONS) == {}
 
 
 def test_a_pause_of_hours_counts_as_waited(site: Site) -> None:
@@ -190,7 +190,7 @@ def test_an_order_that_came_through_unheard_is_taken_back_when_the_daemon_ends(
         patch.setattr(site.client, "update_job", update)
         seen = site.run()
     assert site.list_of(number) == "fast" and any("stays as it is" in line for line in seen.trouble)
-    assert site.journal.leases(PARTITION) == {}
+    assert site.journal.leases(Sort.PARTITIONS) == {}
     assert site.tick.take_back_lists(site.now_s) == [] and site.list_of(number) == OWN
 
 
@@ -210,7 +210,7 @@ def test_the_user_has_the_last_word(site: Site) -> None:
     for _ in range(3):
         site.run()
     assert site.list_of(number) == "slow" and site.journal.left_alone() == {number}
-    assert site.journal.leases(PARTITION) == {}
+    assert site.journal.leases(Sort.PARTITIONS) == {}
 
 
 def test_after_a_start_and_a_requeue(site: Site) -> None:
@@ -218,14 +218,14 @@ def test_after_a_start_and_a_requeue(site: Site) -> None:
     site.run()
     site.slurm.finish(site.full["n1"])
     site.run()
-    assert site.job(number).state == "RUNNING" and number in site.journal.leases(PARTITION)
+    assert site.job(number).state == "RUNNING" and number in site.journal.leases(Sort.PARTITIONS)
     site.submit("-w", "n1", "--gres=gpu:2", "-p", "fast")
     site.client.requeue(number)
     site.set("rebalance", allocation="")
     site.tick = site.new_tick()
     site.run()
     site.run()
-    assert site.list_of(number) == OWN and site.journal.leases(PARTITION) == {}
+    assert site.list_of(number) == OWN and site.journal.leases(Sort.PARTITIONS) == {}
 
 
 # -- whatever happens ------------------------------------------------------------------------
@@ -250,8 +250,8 @@ def test_at_the_end_every_job_has_its_own_list(tmp_path_factory: pytest.TempPath
     site.tick.withdraw(site.now_s)
     for number in numbers:
         if site.job(number).state == "PENDING":
-            assert site.list_of(number) == OWN, site.journal.leases(PARTITION)
-            assert number not in site.journal.leases(PARTITION)
+            assert site.list_of(number) == OWN, site.journal.leases(Sort.PARTITIONS)
+            assert number not in site.journal.leases(Sort.PARTITIONS)
     assert site.journal.left_alone() == frozenset()
     site.journal.close()
     site.log.close()

@@ -12,12 +12,12 @@ from slurm_pal.base import marks
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.decide.facts import Terms
-from slurm_pal.decide.lease import TickLease
+from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, Move, open_journal
 from slurm_pal.moves import learning
-from slurm_pal.pending.retarget import Wish
+from slurm_pal.pending.retarget import Wish, WishAction
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
@@ -75,7 +75,7 @@ def test_jobs_are_told_apart() -> None:
 
 @pytest.mark.parametrize("kind", ["nodelist", "move", "exclude"])
 def test_a_list_of_ours_is_not_taken_for_the_users(kind: str) -> None:
-    lease = TickLease(1, kind, "n0", "n3" if kind == "exclude" else "", NOW_S, NOW_S, 0, "")
+    lease = TickLease(1, LeaseKind(kind), "n0", "n3" if kind == "exclude" else "", NOW_S, NOW_S, 0, "")
     lists = {"exc_nodes": ("n0",)} if kind == "exclude" else {"req_nodes": ("n0",)}
     one = job(1, {"n0": (0, 1)}, comment=MINE, fields=BATCH, **lists)
     made = Move(1, 1, "u", NOW_S, 0, "n1:0", ("n0",), "n0:0", "", 1.3, 1.0, 9.0, 1.0, True, "", "x", NOW_S, "moved")
@@ -110,18 +110,20 @@ class Site:
         return self.hand.carry_out([wish], {self.job_id: shown}, NOW_S)
 
     def lease(self) -> TickLease:
-        return TickLease(self.job_id, "nodelist", "n1", "", NOW_S, NOW_S + 15, 0, "why")
+        return TickLease(self.job_id, LeaseKind.NODELIST, "n1", "", NOW_S, NOW_S + 15, 0, "why")
 
 
 def test_a_wish_is_journalled_and_done_and_taken_back(journal: Journal, tmp_path: Path) -> None:
     site = Site(journal, tmp_path, PLAIN)
     asked = site.counted.orders
-    assert site.carry_out(Wish(site.job_id, "nodelist", {"ReqNodeList": "n1"}, site.lease(), False, "why")) == []
+    assert (
+        site.carry_out(Wish(site.job_id, WishAction.NODELIST, {"ReqNodeList": "n1"}, site.lease(), False, "why")) == []
+    )
     assert site.slurm.jobs[site.job_id].req == "n1" and journal.leases() == {site.job_id: site.lease()}
     assert site.counted.orders == asked + 1
-    site.carry_out(Wish(site.job_id, "keep", {}, site.lease(), False, "stays"))
+    site.carry_out(Wish(site.job_id, WishAction.KEEP, {}, site.lease(), False, "stays"))
     assert site.counted.orders == asked + 1
-    assert site.carry_out(Wish(site.job_id, "clear", {"ReqNodeList": ""}, None, False, "over")) == []
+    assert site.carry_out(Wish(site.job_id, WishAction.CLEAR, {"ReqNodeList": ""}, None, False, "over")) == []
     assert site.slurm.jobs[site.job_id].req == "" and journal.leases() == {}
     assert [why for _, why, _ in journal.ended_leases(site.job_id)] == ["over"]
     assert [line.split('"what": "')[1].split('"')[0] for line in (tmp_path / "log").read_text().splitlines()] == [
@@ -132,11 +134,11 @@ def test_a_wish_is_journalled_and_done_and_taken_back(journal: Journal, tmp_path
 @pytest.mark.parametrize("before", [False, True])
 def test_what_slurm_refuses_is_not_remembered(journal: Journal, tmp_path: Path, before: bool) -> None:
     site = Site(journal, tmp_path)
-    old = site.lease()._replace(kind="exclude", ours="n0")
+    old = site.lease()._replace(kind=LeaseKind.EXCLUDE, ours="n0")
     if before:
         journal.lease(old)
     site.slurm.down = True
-    wish = Wish(site.job_id, "nodelist", {"ReqNodeList": "n1"}, site.lease(), False, "why")
+    wish = Wish(site.job_id, WishAction.NODELIST, {"ReqNodeList": "n1"}, site.lease(), False, "why")
     (line,) = site.hand.carry_out([wish], {}, NOW_S)
     assert line.startswith(f"the node list of job {site.job_id} stays as it is: ")
     assert journal.leases() == ({site.job_id: old} if before else {})
@@ -145,7 +147,7 @@ def test_what_slurm_refuses_is_not_remembered(journal: Journal, tmp_path: Path, 
 def test_a_list_that_somebody_changed_is_left_alone_for_good(journal: Journal, tmp_path: Path) -> None:
     site = Site(journal, tmp_path)
     journal.lease(site.lease())
-    site.carry_out(Wish(site.job_id, "none", {}, None, False, "his own list"))
+    site.carry_out(Wish(site.job_id, WishAction.NONE, {}, None, False, "his own list"))
     assert journal.leases() == {} and journal.left_alone() == {site.job_id}
 
 
@@ -153,7 +155,7 @@ def test_slurm_user_tells_the_owner(journal: Journal, tmp_path: Path, monkeypatc
     site = Site(journal, tmp_path)
     told: list[dict[str, str]] = []
     monkeypatch.setattr(site.client, "update_job", lambda job_id, **fields: told.append(fields))
-    site.carry_out(Wish(site.job_id, "nodelist", {"ReqNodeList": "n1"}, site.lease(), False, "why"))
+    site.carry_out(Wish(site.job_id, WishAction.NODELIST, {"ReqNodeList": "n1"}, site.lease(), False, "why"))
     (event,) = story.events(told[0]["AdminComment"])
     assert (event["what"], event["set"], told[0]["ReqNodeList"]) == ("nodelist", "n1", "n1")
 

@@ -10,12 +10,12 @@ import pytest
 
 from slurm_pal.base.errors import NotNowError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import PARTITION, TickLease
+from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import open_journal
 from slurm_pal.partitions import sharing
-from slurm_pal.pending.retarget import Wish, over
+from slurm_pal.pending.retarget import Wish, WishAction, over
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
 from slurm_pal.tick import wishes
@@ -27,9 +27,9 @@ from ...doubles.fake_partitions import PartedSlurm
 NOW_S = 1_700_000_000.0
 ROLE = Role("operator", "op", frozenset({"own", "others"}), ())
 KEY = {"nodelist": "ReqNodeList", "exclude": "ExcNodeList"}
-NAMED = TickLease(0, "nodelist", "n1", "", NOW_S, NOW_S + 15, 0, "why")
+NAMED = TickLease(0, LeaseKind.NODELIST, "n1", "", NOW_S, NOW_S + 15, 0, "why")
 OTHER = NAMED._replace(ours="n2")
-KEPT_OFF = NAMED._replace(kind="exclude", ours="n3")
+KEPT_OFF = NAMED._replace(kind=LeaseKind.EXCLUDE, ours="n3")
 MORE = KEPT_OFF._replace(ours="n[2-3]")
 CHANGES = [(None, NAMED), (None, KEPT_OFF), (NAMED, OTHER), (NAMED, KEPT_OFF), (KEPT_OFF, MORE), (KEPT_OFF, NAMED)]
 
@@ -143,7 +143,7 @@ def test_a_list_of_the_users_own_is_not_taken_for_ours(site: Site) -> None:
 OWN = "slow,fast,other"
 PARTS = {"slow": ["n0"], "fast": ["n1"], "other": ["n2", "n3"]}
 UP = frozenset(PARTS)
-FAST = TickLease(0, PARTITION, "fast", OWN, NOW_S, NOW_S + 15, 0, "why")
+FAST = TickLease(0, LeaseKind.PARTITION, "fast", OWN, NOW_S, NOW_S + 15, 0, "why")
 SLOW = FAST._replace(ours="slow")
 TWO = FAST._replace(ours="fast,other")
 CHOICES = [(None, FAST), (None, TWO), (FAST, SLOW), (FAST, TWO), (TWO, FAST), (FAST, None)]
@@ -157,15 +157,17 @@ class PartedSite(Site):
 
     def wish(self, lease: TickLease | None, before: TickLease | None = None) -> Wish:
         if lease is None:
-            return Wish(self.job_id, "partition-clear", {"Partition": OWN}, None, False, "why", PARTITION)
+            return Wish(
+                self.job_id, WishAction.PARTITION_CLEAR, {"Partition": OWN}, None, False, "why", Sort.PARTITIONS
+            )
         made, fields = lease._replace(job_id=self.job_id), {"Partition": lease.ours}
-        return Wish(self.job_id, "partition", fields, made, False, "why", PARTITION)
+        return Wish(self.job_id, WishAction.PARTITION, fields, made, False, "why", Sort.PARTITIONS)
 
     def partition(self) -> str:
         return self.job().partition
 
     def leases(self) -> dict[int, TickLease]:
-        return self.journal.leases(PARTITION)
+        return self.journal.leases(Sort.PARTITIONS)
 
     def end(self) -> None:
         self.hand.settle([self.job()])
@@ -312,7 +314,7 @@ def test_partitions_that_somebody_changed_are_left_alone(parted: PartedSite) -> 
 def test_a_lease_on_nodes_and_one_on_partitions_stand_side_by_side(parted: PartedSite) -> None:
     parted.carry_out(parted.wish(FAST))
     named = NAMED._replace(job_id=parted.job_id)
-    parted.carry_out(Wish(parted.job_id, "nodelist", {"ReqNodeList": "n1"}, named, False, "why"))
+    parted.carry_out(Wish(parted.job_id, WishAction.NODELIST, {"ReqNodeList": "n1"}, named, False, "why"))
     assert parted.leases()[parted.job_id].ours == "fast" and parted.journal.leases()[parted.job_id].ours == "n1"
     parted.hand = parted.started()
     parted.end()
@@ -324,7 +326,7 @@ def test_a_lease_on_nodes_and_one_on_partitions_stand_side_by_side(parted: Parte
 def test_the_comment_tells_both_lists_of_one_tick(tmp_path: Path) -> None:
     site = PartedSite(tmp_path, ROLE._replace(may=frozenset({"own", "others", "admin-comment"})))
     named = NAMED._replace(job_id=site.job_id)
-    wishes = [site.wish(FAST), Wish(site.job_id, "nodelist", {"ReqNodeList": "n1"}, named, False, "why")]
+    wishes = [site.wish(FAST), Wish(site.job_id, WishAction.NODELIST, {"ReqNodeList": "n1"}, named, False, "why")]
     assert site.hand.carry_out(wishes, {site.job_id: site.job()}, NOW_S) == []
     told = story.events(site.slurm.jobs[site.job_id].admin_comment)
     assert [(event["what"], event["set"]) for event in told] == [("partition", "fast"), ("nodelist", "n1")]
