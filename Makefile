@@ -5,8 +5,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find slurm_pal cli profiling -name '*.py') $(wildcard etc/*.lua etc/*.toml spank/* slurm_pal/submit/*.sh profiling/driver/*) pyproject.toml README.md
-LUA := $(wildcard etc/*.lua tests/lua/*.lua)
+SOURCES := $(shell find slurm_pal cli profiling -name '*.py') $(wildcard etc/*.lua etc/filter/*.lua etc/*.toml spank/* slurm_pal/submit/*.sh profiling/driver/*) pyproject.toml README.md
+LUA := $(wildcard etc/*.lua etc/filter/*.lua tests/lua/*.lua)
 C := $(wildcard spank/*.c)
 KERNELS := $(wildcard profiling/driver/*.cu profiling/driver/*.h)
 SHELL_SCRIPTS := .ci/run $(wildcard etc/*.sh slurm_pal/submit/*.sh) $(wildcard tests/*.sh)
@@ -73,6 +73,7 @@ lint: $(VENV)/installed  ## ruff, mypy, shellcheck, luacheck, clang-format, cppc
 	cd $(VENV) && bin/mypy --config-file ../pyproject.toml -p slurm_pal  # not here: cli/ and profiling/ are in the installed package
 	shellcheck $(SHELL_SCRIPTS)
 	luacheck --quiet $(LUA)
+	$(BIN)/python -P -m slurm_pal.filter.source > $(VENV)/pal.lua && luacheck --quiet $(VENV)/pal.lua
 	clang-format --dry-run --Werror $(C) $(KERNELS) $(wildcard spank/*.h spank/tests/*.[ch] tests/doubles/*.c tests/lua/*.c tests/unit/driver_double/*.[ch])
 	cppcheck --quiet --error-exitcode=1 --enable=warning --enable=style $(C)
 

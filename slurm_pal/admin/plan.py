@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_pal.admin import blocks, conf_text, lua_text
-from slurm_pal.admin.shipped import FILTERS, FOLDER, LOGIC, SERVER, SPANK, SPANK_FILE, Filter
+from slurm_pal.admin.shipped import FILTERS, FOLDER, SERVER, SPANK, SPANK_FILE, Filter
+from slurm_pal.filter.source import LOGIC
 
 
 class Site(NamedTuple):

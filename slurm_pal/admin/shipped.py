@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import NamedTuple
+
+from slurm_pal.filter.source import LOGIC, text_of
 
 FOLDER = "slurm-pal"
 """Beside slurm.conf: where our files stand when the site has a filter of its own."""
-LOGIC = "pal.lua"
 SPANK_FILE = "pal_spank.so"
 PLUGSTACK = "plugstack.conf"
 
@@ -38,5 +38,4 @@ SPANK = "spank"
 
 def lua_files() -> dict[str, str]:
     """Name -> text of the Lua files of this version."""
-    folder = resources.files("slurm_pal") / "etc"
-    return {name: (folder / name).read_text("utf-8") for name in (LOGIC, *(f.file for f in FILTERS))}
+    return {name: text_of(name) for name in (LOGIC, *(f.file for f in FILTERS))}

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 
 from slurm_pal.admin import conf_text
 from slurm_pal.admin.plan import Plan, Site, loaded_plugins
-from slurm_pal.admin.shipped import CLIENT, FILTERS, FOLDER, LOGIC, PLUGSTACK, SERVER, SPANK_FILE, lua_files
+from slurm_pal.admin.shipped import CLIENT, FILTERS, FOLDER, PLUGSTACK, SERVER, SPANK_FILE, lua_files
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.files import slurm_conf
+from slurm_pal.filter.source import LOGIC
 
 LARGEST_BYTES = 16 * 2**20
 _PLUGIN_FOLDERS = ("/usr/lib*/slurm-pal", "/usr/lib/*/slurm-pal", "/usr/local/lib*/slurm-pal")

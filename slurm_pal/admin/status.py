@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from slurm_pal.admin import conf_text, gres, lua_text, plan
 from slurm_pal.admin.plan import Site
-from slurm_pal.admin.shipped import CLIENT, FILTERS, FOLDER, LOGIC, SERVER, SPANK, Filter
+from slurm_pal.admin.shipped import CLIENT, FILTERS, FOLDER, SERVER, SPANK, Filter
 from slurm_pal.admin.site import read_text
 from slurm_pal.base.errors import DataError, Exit, UsageError, one_line
+from slurm_pal.filter.source import LOGIC
 from slurm_pal.report.table import age
 from slurm_pal.store.lua_table import read_table
 

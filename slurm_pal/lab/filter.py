@@ -11,6 +11,7 @@ from importlib.resources import as_file, files
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import write_atomic
+from slurm_pal.filter.source import text_of
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.programs import bare_environment
 from slurm_pal.publisher.publication import write_table
@@ -29,9 +30,8 @@ def install(directory: LabDirectory) -> str:
     "" or, in a few words, why there is no plug-in. A port that is taken makes `up` start
     anew, hence this once more. Raises OSError.
     """
-    shipped = files("slurm_pal") / "etc"
     for name in LUA_FILES:
-        write_atomic(directory("etc", name), (shipped / name).read_bytes())
+        write_atomic(directory("etc", name), text_of(name))
     trouble = _build(directory)
     if not trouble:
         line = f"optional {directory('etc', PLUGIN)} gpus={directory.gpus}\n"

@@ -3,7 +3,7 @@
 
 Checksums, not cryptographic digests: only keys of the same user stand beside them, and nobody reads a name
 from one, though whoever guesses a name can try it. They are such that the submit filter can make
-them, too: Lua 5.1 has no operations on bits, but whole numbers up to 2^53 (etc/pal.lua).
+them, too: Lua 5.1 has no operations on bits, but whole numbers up to 2^53 (etc/filter/classes.lua).
 """
 
 from __future__ import annotations

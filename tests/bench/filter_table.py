@@ -16,17 +16,18 @@ import os
 import subprocess
 import tempfile
 import time
-from importlib.resources import files
 from pathlib import Path
 
 from filter_cost import script_of, table
+
+from slurm_pal.filter.source import text_of
 
 TIMING = Path(__file__).parents[1] / "lua" / "timing.lua"
 
 
 def row(nodes: int, busy: float, labels: int, script: int, folder: Path) -> str:
     for name in ("job_submit.lua", "pal.lua"):
-        (folder / name).write_bytes((files("slurm_pal") / "etc" / name).read_bytes())
+        (folder / name).write_text(text_of(name))
     began = time.perf_counter()
     text = table(nodes, 8, busy, labels)
     took_s = time.perf_counter() - began

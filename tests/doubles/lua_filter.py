@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from slurm_pal.filter.source import PARTS, text_of
+
 ROOT = Path(__file__).parents[2]
 NO_VAL, NO_VAL16 = 4294967294, 65534
 NOW_S = 1_763_712_345
@@ -54,9 +56,14 @@ def literal(value: object) -> str:
 def install(folder: Path) -> Path:
     """The filters as a site has them, in a folder."""
     for name in ("job_submit.lua", "cli_filter.lua", "pal.lua"):
-        shutil.copy(ROOT / "etc" / name, folder / name)
+        (folder / name).write_text(text_of(name))
     (folder / "pal_table.public.lua").symlink_to("pal_table.lua")  # where nothing is known of jobs they are the same
     return folder
+
+
+def parts() -> dict[str, str]:
+    """Part of pal.lua -> its text."""
+    return {part: (ROOT / "etc" / "filter" / f"{part}.lua").read_text() for part in PARTS}
 
 
 def run(

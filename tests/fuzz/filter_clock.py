@@ -19,7 +19,6 @@ import sys
 import tempfile
 import threading
 import time
-from importlib.resources import files
 from pathlib import Path
 from statistics import median
 
@@ -27,6 +26,7 @@ from odd_lab import OddLab, odd_lab
 
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.config import Config
+from slurm_pal.filter.source import text_of
 from slurm_pal.lab.conf import node_names
 from slurm_pal.publisher.standing import standing
 from slurm_pal.publisher.table import records
@@ -76,8 +76,7 @@ def alone(mode: str, seed: int, count: int, seconds: float, code: str = "") -> d
     """
     with tempfile.TemporaryDirectory() as folder:
         lua = Path(folder) / "pal.lua"
-        ours = files("slurm_pal") / "etc" / "pal.lua"
-        lua.write_bytes(Path(code).read_bytes() if code else ours.read_bytes())
+        lua.write_bytes(Path(code).read_bytes() if code else text_of("pal.lua").encode())
         (Path(folder) / "pal_table.lua").write_bytes(table(seed))
         words = (str(lua), str(NODES), mode, str(seed), str(count), str(max(1, int(seconds))))
         done = subprocess.run(

@@ -14,11 +14,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 from slurm_pal.base.config import Config, load
+from slurm_pal.filter.source import text_of
 from slurm_pal.lab import conf
 from slurm_pal.lab import filter as lab_filter
 from slurm_pal.lab.conf import Spec
@@ -182,7 +182,7 @@ class OddLab:
         """From now on every sbatch, srun and salloc has the client filter."""
         self.client_side = True
         etc = self.lab.directory("etc")
-        Path(etc, "pal.lua").write_bytes((files("slurm_pal") / "etc" / "pal.lua").read_bytes())
+        Path(etc, "pal.lua").write_text(text_of("pal.lua"))
         Path(etc, "cli_filter.lua").write_text(CLI_FILTER % (etc, self.log))
         with open(self.lab.directory.conf, "a", encoding="utf-8") as stream:
             stream.write("CliFilterPlugins=lua\n")

@@ -9,16 +9,17 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import zlib
+from pathlib import Path
 from typing import NamedTuple
 
 from common import Part, mutate, run
 
 from slurm_pal.base.errors import PalError, one_line
+from slurm_pal.filter.source import text_of
 from slurm_pal.simulate import inputs
 from slurm_pal.simulate.throughput_file import read_throughputs
 from slurm_pal.store import labels, lua_table, snapshot
@@ -237,7 +238,7 @@ def main(arguments: list[str] | None = None) -> int:
     global FOLDER
     with tempfile.TemporaryDirectory() as FOLDER:
         for name in ("job_submit.lua", "pal.lua"):
-            shutil.copy(os.path.join(ROOT, "etc", name), FOLDER)
+            Path(FOLDER, name).write_text(text_of(name))
         return run("tables", PARTS, arguments)
 
 

@@ -10,13 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from slurm_pal.base.config import Config, load
 from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.filter.source import text_of
 from slurm_pal.lab import filter as lab_filter
 from slurm_pal.lab.lab import Lab
 from slurm_pal.publisher.publication import Publisher
@@ -175,7 +175,7 @@ def test_the_mark_of_a_movable_job_says_whether_its_output_is_kept(site: Site, t
 
     script.write_text(body)
     for name in ("cli_filter.lua", "pal.lua"):
-        (tmp_path / name).write_bytes((files("slurm_pal") / "etc" / name).read_bytes())
+        (tmp_path / name).write_text(text_of(name))
     conf = Path(site.env["SLURM_CONF"]).read_text()
     (tmp_path / "slurm.conf").write_text(f"{conf}\nCliFilterPlugins=lua\n")
     done = site.run("env", f"SLURM_CONF={tmp_path}/slurm.conf", "sbatch", "--parsable", str(script))

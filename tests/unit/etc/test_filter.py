@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_pal.filter.terms import REASONS
 from slurm_pal.sensitivity.cascade import HISTORY, WORD, Evidence, decide
 from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
 from slurm_pal.store.lua_table import Header, encode
 
-from ...doubles.lua_filter import NO_VAL, NOW_S, PARTITIONS, ROOT, install, job, run
+from ...doubles.lua_filter import NO_VAL, NOW_S, PARTITIONS, install, job, parts, run
 
 SETTINGS = "pass_s=3 lease_max_s=600 run_share=0.5 run_s=3600 barred=1.05 wait_share=0.5 locality=1.7"
 WHOLE_NODE = "cpus=16 mem=64000 gpus=4 free=4 allcpus=16 allmem=64000"
@@ -597,16 +598,13 @@ def test_the_client_filter_knows_of_no_job_what_it_was_measured_to_be(site: Path
 
 def test_only_these_fields_of_a_job_are_written() -> None:
     """`extra` is freed twice by slurmctld 22.05 when Lua has written it; each further field needs a soak of its own."""
-    text = (ROOT / "etc" / "pal.lua").read_text()
+    text = "".join(parts().values())
     assert set(re.findall(r"\bjob\.(\w+) = ", text)) == {"admin_comment", "req_nodes", "exc_nodes", "prefer"}
 
 
 def test_every_reason_has_its_words() -> None:
-    """Each code that the filter writes into a mark is explained."""
-    text = (ROOT / "etc" / "pal.lua").read_text()
-    table = text.split("local WHY = {")[1].split("\n}\n")[0]
-    explained = set(re.findall(r'^  \[?"?([\w-]+)"?\]? = "', table, re.MULTILINE))
-    used = set(re.findall(r'why = "([\w-]+)"', text)) | set(re.findall(r'then return "([\w-]+)" end', text))
-    used |= set(re.findall(r'leave or "([\w-]+)"', text)) | set(re.findall(r'soft = "([\w-]+)"', text))
-    assert used <= explained
-    assert NO_VAL not in explained
+    """Each code that the filter writes into a mark is explained, and none is that it does not write."""
+    before = (r"(?:why|leave|soft) = (?:.* and )?", r"(?:leave|soft) or ", r"softly\(.*, ", r"\breturn ")
+    used = set(re.findall(f'(?:{"|".join(before)})"([a-z][a-z-]*)"', "".join(parts().values())))
+    assert used == REASONS.keys()
+    assert NO_VAL not in REASONS

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 SUFFIXES = (".py", ".lua", ".c", ".h", ".cu", ".sh", ".toml", ".css", ".j2", ".map")
 NAMES = ("Makefile", ".ci/run")
 HEADER = re.compile(r"(?:#|--|//|/\*|\{#) SPDX-License-Identifier: MIT(?: \*/| #\})?")
-LATER = ("etc/job_submit.lua", "etc/cli_filter.lua", "etc/pal.lua", "slurm_pal/submit/wrapper.sh")
+LATER = ("etc/job_submit.lua", "etc/cli_filter.lua", "slurm_pal/submit/wrapper.sh")
 """Whose first lines others look at: `pal admin` knows our files by them; a wrapper has directives of users there."""
 
 

@@ -1,0 +1,117 @@
+-- SPDX-License-Identifier: MIT
+-- The decision on a request: which nodes, by which means, for how long.
+
+local names_in, spares_of = tables.names_in, tables.spares_of
+local promised, promise = promises.promised, promises.promise
+local share, takes, choose = answers.share, answers.takes, answers.choose
+local others, slowest = answers.others, answers.slowest
+
+local NOT_RANKED = "0" -- in the place of a pool
+
+local function text_of(chosen)
+  local names = {}
+  for _, pick in ipairs(chosen) do names[#names + 1] = pick.node.name end
+  return table.concat(names, ",")
+end
+
+-- The class whose scores stand for the job's: one that is not known is treated as A.
+local function scores_of(request)
+  return request.class == "?" and "A" or request.class
+end
+
+-- No hard words: a soft preference where the site publishes class features, else nothing.
+local function softly(t, request, why)
+  local wanted = t and not request.constraint and t.record["prefer." .. scores_of(request)]
+  if wanted then return { act = "prefer", set = wanted, why = "soft" } end
+  return { act = "none", why = why }
+end
+
+-- How long a wait for time factor `here` can pay against `there`, which is free, s.
+local function patience_s(t, request, there, here, portion)
+  local settings = t.settings
+  local run_s = request.limit_s and request.limit_s * (settings.run_share) or settings.run_s
+  local pays_s = portion * math.max(0, there - here) * run_s
+  return math.max(settings.pass_s, math.min(pays_s, settings.lease_max_s))
+end
+
+-- Whether, without the nodes in `slow`, enough are left that Slurm could give the job and that are worth waiting for.
+local function enough_others(view, slow)
+  local request, found = view.request, 0
+  for name in pairs(slow) do
+    if not view.partition[name] then return false end
+  end
+  for _, spare in ipairs(spares_of(view.t, view.pool, view.class)) do
+    local size, gpus = spare.size, request.count
+    if size and gpus == "x" then gpus = size.gpus end
+    if size and spare.fast >= gpus and not slow[spare.name] and not request.excluded[spare.name]
+      and view.partition[spare.name] and takes(view, size, gpus)
+      and (not request.constraint or request.constraint(size.features)) then
+      found = found + 1
+      if found >= request.nodes_min then return true end
+    end
+  end
+  return false
+end
+
+-- Only barred GPUs are free: exclude their nodes for as long as waiting for others can pay.
+local function keep_off(view, slowdown, locality)
+  local request = view.request
+  local key = ("slow.%s.%s.%s"):format(view.pool, view.class, request.count)
+  local slow = view.t.record[key]
+  if not slow or not enough_others(view, names_in(view.t, key)) then
+    return { act = "none", why = "slow-all", slow = slowdown * locality }
+  end
+  if request.soft then return softly(view.t, request, request.soft) end
+  return {
+    act = "exclude",
+    set = slow,
+    why = "slow",
+    slow = slowdown * locality,
+    lease_s = patience_s(view.t, request, slowdown * locality, locality, view.t.settings.wait_share),
+  }
+end
+
+local function decide(request, t, now_s)
+  if request.leave then return { act = "none", why = request.leave } end
+  if not t then return { act = "none", why = "table" } end
+  local pool = t.record[("pool.%s.%s"):format(request.partition, request.gpu_type)]
+  if pool == NOT_RANKED then return { act = "none", why = "models" } end
+  local age_s = now_s - t.written_s
+  if age_s > t.max_age_s or age_s < -t.max_age_s then return softly(t, request, "stale") end
+  if not t.clears then return softly(t, request, "nobody") end
+  local view = { t = t, request = request, promised = promised(t, now_s), found = {} }
+  view.partition = request.partition_nodes
+  view.pool, view.class = pool, scores_of(request)
+  local chosen, used
+  if view.pool then chosen, used = choose(view) end
+  if not chosen then return { act = "none", why = "busy" } end
+  local slowdown = slowest(view, chosen)
+  local locality = #chosen > 1 and (t.settings.locality or 1) or 1
+  if view.class ~= "C" and slowdown > (t.settings.barred or math.huge) then
+    return keep_off(view, slowdown, locality)
+  end
+  if not others(view, used) then return { act = "none", why = "same", slow = slowdown * locality, chosen = chosen } end
+  if request.soft then return softly(t, request, request.soft) end
+  for _, pick in ipairs(chosen) do
+    if not takes(view, pick.node, pick.count) then return { act = "none", why = "size", slow = slowdown * locality } end
+  end
+  local plain_slowdown = tonumber(t.record[("plain.%s.%s.%s"):format(view.pool, view.class, request.count)]) or 1
+  return {
+    act = "nodelist",
+    set = text_of(chosen),
+    why = "best",
+    slow = slowdown * locality,
+    lease_s = patience_s(t, request, plain_slowdown * locality, slowdown * locality, 1),
+    chosen = chosen,
+  }
+end
+
+-- The GPUs of a job that will start are no longer free for the next submission.
+local function remember(request, decision, now_s)
+  for _, pick in ipairs(decision.chosen or {}) do
+    local cpus, mem = share(request, pick.count, pick.node.allcpus or 0)
+    promise(pick.node.name, pick.count, cpus, mem, now_s)
+  end
+end
+
+return { decide = decide, remember = remember }

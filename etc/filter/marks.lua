@@ -1,0 +1,68 @@
+-- SPDX-License-Identifier: MIT
+-- Words on the job: what palsub has left there, and the mark that we leave.
+
+local filled, start_of = texts.filled, texts.start_of
+
+-- Whether palsub has looked at the job: its word, or the mark of its lease, is in the comment. Users who write
+-- the word themselves do not say where the class comes from.
+local function palsub_was_here(comment)
+  comment = " " .. start_of(comment)
+  return comment:find("pal:lease=", 1, true) or comment:find(" pal:job=[ABC?];from=")
+end
+
+-- The class that palsub has found, in its word on the job; it looked at more than we can.
+local function palsubs_class(comment)
+  return (" " .. start_of(comment)):match(" pal:job=([ABC]);")
+end
+
+-- One word that tells the lease to whoever takes it back, and the decision to `pal explain`.
+local function mark_of(request, decision, origin, t)
+  local fields = {}
+  if decision.lease_s then
+    fields[#fields + 1] = ("lease=%d"):format(math.floor(decision.lease_s + 0.5))
+    fields[#fields + 1] = "req="
+    fields[#fields + 1] = "exc=" .. request.exclude
+  end
+  fields[#fields + 1] = "class=" .. request.class
+  fields[#fields + 1] = "from=" .. origin
+  if request.movable then fields[#fields + 1] = "mov=1" end
+  if filled(request.movable) then fields[#fields + 1] = "lost=" .. request.movable end
+  if request.app then fields[#fields + 1] = "app=" .. request.app end
+  fields[#fields + 1] = "act=" .. decision.act
+  if decision.set then fields[#fields + 1] = "set=" .. decision.set end
+  fields[#fields + 1] = "why=" .. decision.why
+  if decision.slow then fields[#fields + 1] = ("slow=%.3f"):format(decision.slow) end
+  fields[#fields + 1] = "epoch=" .. (t and t.epoch or "-")
+  return "pal:" .. table.concat(fields, ";")
+end
+
+-- Bytes; slurmctld refuses a job whose own comment has more than 1024.
+local LONGEST_COMMENT, LONGEST_MARK = 1000, 8192
+
+-- The text with the mark behind it; nil where that would be too long.
+local function beside(text, mark, most)
+  text = filled(text)
+  if #mark + (text and #text + 1 or 0) > most then return nil end
+  return text and text .. " " .. mark or mark
+end
+
+-- A decision that can be kept, and the text with its mark. Nobody could take a list back that no mark tells of.
+local function marked(text, request, decision, origin, t, most)
+  local mark = beside(text, mark_of(request, decision, origin, t), most)
+  if mark or not decision.lease_s then return decision, mark end
+  decision = { act = "none", why = "long", slow = decision.slow }
+  return decision, beside(text, mark_of(request, decision, origin, t), most)
+end
+
+local function sentence(request, decision, origin)
+  local did = terms.acts[decision.act]
+  local what = did and did .. " " .. decision.set or terms.left
+  local factor = decision.slow and (", predicted at %.3f of a median GPU's time"):format(decision.slow) or ""
+  local lease = decision.lease_s and ("; for %d s at most"):format(math.floor(decision.lease_s + 0.5)) or ""
+  return ("class %s (%s): %s: %s%s%s"):format(request.class, origin, what, terms.why[decision.why], factor, lease)
+end
+
+return {
+  LONGEST_COMMENT = LONGEST_COMMENT, LONGEST_MARK = LONGEST_MARK, palsub_was_here = palsub_was_here,
+  palsubs_class = palsubs_class, marked = marked, sentence = sentence,
+}
