@@ -35,7 +35,7 @@ from slurm_pal.report import tick as report
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.tick.role import FEATURES, WEIGHTS, role_of
-from slurm_pal.tick.tick import Outcome, Tick
+from slurm_pal.tick.tick import Tick, TickResult
 
 T = TypeVar("T")
 
@@ -194,7 +194,7 @@ def _once(tick: Tick, wanted: Wanted, complaints: Complaints) -> None:
         _see_through(tick, seen, complaints)
 
 
-def _see_through(tick: Tick, seen: Outcome, complaints: Complaints) -> None:
+def _see_through(tick: Tick, seen: TickResult, complaints: Complaints) -> None:
     """Nobody comes after one tick: end its moves, and take back node lists that did not lead to a start."""
     pass_end_s = time.monotonic() + tick.pass_s
     with until_signal() as woken:
@@ -269,7 +269,7 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, str]:
         return None, f"{INTERNAL}{fault_of(error).line}"
 
 
-def _printed(seen: Outcome) -> str:
+def _printed(seen: TickResult) -> str:
     """Tell a tick as JSON; why that could not be."""
     return _attempt(lambda: click.echo(json.dumps({"schema": "pal.rebalance/1", **report.as_json(seen)})))[1]
 

@@ -22,14 +22,14 @@ from slurm_pal.cli.until_signal import Woken, until_signal
 from slurm_pal.decide.aside import fault_of
 from slurm_pal.decide.lease_marks import Update
 from slurm_pal.leases import pinned, promise
-from slurm_pal.publisher.publication import Publisher, Round
+from slurm_pal.publisher.publication import Publication, Publisher
 from slurm_pal.slurm.cli import CliClient
 
 TIMEOUT_S = 15.0
 QUERY_SHARE = 5.0  # Slurm is asked for at most a fifth of the time
 SHORTEST_PAUSE_S = 0.1
 CHUNK_S = 1.0  # between two signs of life
-MOST_FAILED = 5  # rounds in a row that nobody foresaw to fail: a new process may do better
+MOST_FAILED = 5  # publications in a row that nobody foresaw to fail: a new process may do better
 LOCK_WAIT_S = 15.0  # for a lease guard that clears up after the publisher before
 FILTER_LOOKS_S = 1.1  # the filter looks for a new table once a second; until then it may still promise
 
@@ -69,7 +69,7 @@ def _check(config: Config, every: float | None) -> None:
 
 
 def _once(config: Config, publisher: Publisher, as_json: bool) -> None:
-    done = publisher.round(time.time())
+    done = publisher.publish(time.time())
     if done.trouble:
         raise DataError(done.trouble[0])
     for note in done.table.notes if done.table else ():
@@ -84,7 +84,7 @@ def _once(config: Config, publisher: Publisher, as_json: bool) -> None:
 
 
 def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
-    """Round after round until a signal comes. A round that fails is told, and the next one tries again."""
+    """Publish again and again until a signal comes. What fails is shown, and the next publication tries again."""
     complaints = Complaints("pal")
     failed = 0
     with until_signal() as woken:
@@ -94,14 +94,14 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
         while True:
             started = time.monotonic()
             try:
-                done = publisher.round(time.time())
+                done = publisher.publish(time.time())
                 query_s, failed = done.query_s, 0
                 complaints.tell(done.told)
                 _print(done, as_json)
             except (PalError, OSError) as error:
                 publisher.silent()
                 complaints.tell([one_line(error)])
-            except Exception as error:  # whatever it was: the next round tries again
+            except Exception as error:  # whatever it was: the next publication tries again
                 publisher.silent()
                 failed += 1
                 complaints.tell([f"internal error, {fault_of(error).line}"])
@@ -123,11 +123,11 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
     if publisher.lost:
         raise DataError("the lock of the publisher was deleted: start it anew")
     if failed >= MOST_FAILED:
-        raise PalError(f"{failed} rounds in a row have failed by errors of ours: start it anew")
+        raise PalError(f"{failed} publications in a row have failed by errors of ours: start it anew")
 
 
 def _sleep(publisher: Publisher, woken: Woken, until_s: float) -> bool:
-    """Until the next round (monotonic time), with signs of life; whether a signal came."""
+    """Until the next publication (monotonic time), with signs of life; whether a signal came."""
     while (left_s := until_s - time.monotonic()) > 0:
         notify(ALIVE)
         publisher.alive(time.time())
@@ -136,7 +136,7 @@ def _sleep(publisher: Publisher, woken: Woken, until_s: float) -> bool:
     return False
 
 
-def _print(done: Round, as_json: bool) -> None:
+def _print(done: Publication, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"schema": "pal.publish/1", **_json(done)}))
         return
@@ -149,7 +149,7 @@ def _print_ended(ended: Sequence[Update]) -> None:
         common.say(f"job {update.job_id}: its lease has ended, {words}")
 
 
-def _json(done: Round) -> dict[str, Any]:
+def _json(done: Publication) -> dict[str, Any]:
     table: dict[str, Any] | None = None
     if done.table is not None:
         header = done.table.header._asdict()

@@ -17,15 +17,15 @@ RESERVED = frozenset({"RESERVED", "RES"})
 _PLANNED = "PLANNED"  # backfill keeps the node for another job
 
 
-class Field(NamedTuple):
+class Candidates(NamedTuple):
     """Where the request may look: one or more partitions, and the nodes that Slurm could ever give."""
 
     partitions: tuple[Partition, ...]
     nodes: tuple[Node, ...]  # permitted by the request, whatever runs on them
 
 
-def fields(request: Request, overview: Overview) -> list[Field] | str:
-    """The fields to look at, or why the choice must be left to Slurm.
+def candidates(request: Request, overview: Overview) -> list[Candidates] | str:
+    """The groups of nodes to look at, or why the choice must be left to Slurm.
 
     A job lies in one partition; only a job of one node may compare several at once.
     """
@@ -43,7 +43,7 @@ def fields(request: Request, overview: Overview) -> list[Field] | str:
             return f"reservation {request.reservation} is not known"
         reserved = frozenset(overview.reservations[request.reservation])
     groups = [tuple(wanted)] if (request.nodes_max or request.nodes_min) == 1 else [(p,) for p in wanted]
-    return [Field(group, _permitted(request, overview, group, predicate, reserved)) for group in groups]
+    return [Candidates(group, _permitted(request, overview, group, predicate, reserved)) for group in groups]
 
 
 def _partitions(request: Request, overview: Overview) -> list[Partition]:
@@ -73,7 +73,7 @@ def _permitted(
     )
 
 
-def several_models(found: Iterable[Field], snapshot: Snapshot, gpu_type: str) -> str:
+def several_models(found: Iterable[Candidates], snapshot: Snapshot, gpu_type: str) -> str:
     """Which GPUs of different models or types the request permits, "" where they are all alike.
 
     Slowdowns are relative to the same model, so scores do not tell which of several models is
@@ -82,7 +82,7 @@ def several_models(found: Iterable[Field], snapshot: Snapshot, gpu_type: str) ->
     types: set[str] = set()
     models: set[int] = set()
     model, index = snapshot.columns["model"], snapshot.columns["index"]
-    for node in {node.name: node for field in found for node in field.nodes}.values():
+    for node in {node.name: node for group in found for node in group.nodes}.values():
         named = {kind for kind in node.gpu_types if not gpu_type or kind == gpu_type}
         if not named:
             continue

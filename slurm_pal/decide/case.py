@@ -68,7 +68,7 @@ class Case(NamedTuple):
     @property
     def limit_s(self) -> int | None:
         """The job's time limit, its own or its partition's default, s."""
-        defaults = (p.default_time_s for p in self.scene.field.partitions if p.default_time_s)
+        defaults = (p.default_time_s for p in self.scene.candidates.partitions if p.default_time_s)
         return self.request.time_limit_s or next(defaults, None)
 
 

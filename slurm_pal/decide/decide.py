@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from slurm_pal.decide import means
-from slurm_pal.decide.candidates import fields, several_models
+from slurm_pal.decide.candidates import candidates, several_models
 from slurm_pal.decide.case import Case, Decision, Settings
 from slurm_pal.decide.offer import Offer, doubts, gpu_of, offer_of
 from slurm_pal.decide.request import Request
@@ -40,17 +40,17 @@ def decide(
         return Decision("none", f"left to Slurm: {request.leave}")
     if request.shape is None:
         return Decision("none", "left to Slurm: the job asks for no GPU")
-    found = fields(request, overview)
+    found = candidates(request, overview)
     if isinstance(found, str):
         return Decision("none", f"left to Slurm: {found}")
-    if not request.asks_gpus and not all(node.n_gpus for field in found for node in field.nodes):
+    if not request.asks_gpus and not all(node.n_gpus for group in found for node in group.nodes):
         return Decision("none", "left to Slurm: the job asks for no GPU")
     if kinds := several_models(found, snapshot, request.shape.gpu_type):
         return Decision("none", f"left to Slurm: scores do not compare the kinds of GPUs that it may get ({kinds})")
     rule = Rule(sensitivity, settings.locality_penalty, settings.barred_slowdown, int(now_s))
     best: tuple[float, Scene, Placement] | None = None
-    for field in found:
-        for scene in scenes(request, overview, snapshot, sensitivity, field):
+    for group in found:
+        for scene in scenes(request, overview, snapshot, sensitivity, group):
             placed = place(settings.policy, scene.view, scene.shape, rule)
             if placed is not None:
                 if best is None or placed.product < best[0]:

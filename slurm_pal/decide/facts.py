@@ -21,7 +21,7 @@ _FILTER_KEYS = ("lease", "class")
 _OFF = "off"
 
 
-class Terms(NamedTuple):
+class MoveSettings(NamedTuple):
     """What pal.toml says of moving jobs ([rebalance])."""
 
     movable_qos: frozenset[str] = frozenset()
@@ -61,7 +61,7 @@ def _is_ours(own: dict[str, str], seen: list[dict[str, str]]) -> bool:
     return bool(seen or own) and all(mark.get("why") != _OFF for mark in seen)
 
 
-def facts_of(job: SlurmJob, terms: Terms) -> Facts:
+def facts_of(job: SlurmJob, terms: MoveSettings) -> Facts:
     """The facts of one job, running or pending. Pure; what cannot be read counts as not said."""
     own, seen = marks.read(job.comment, marks.JOB), _filter_marks(job)
     said = {"class": own[marks.JOB], "from": own.get("from", "")} if own else next(iter(seen), {})
@@ -95,7 +95,7 @@ def _filter_marks(job: SlurmJob) -> list[dict[str, str]]:
     return [mark for text in texts for key in _FILTER_KEYS for mark in marks.words(text, key) if "class" in mark]
 
 
-def _unmovable(job: SlurmJob, marked: bool, mode: str, terms: Terms) -> str:
+def _unmovable(job: SlurmJob, marked: bool, mode: str, terms: MoveSettings) -> str:
     """Why a job of ours may not be moved, one short sentence; "" where it may.
 
     `mode` is "1" for a job that appends to its output, "0" for one whose user wants it emptied at each start; Slurm

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, GpuShape
-from slurm_pal.decide.candidates import RESERVED, Field, may_start, several_models
+from slurm_pal.decide.candidates import RESERVED, Candidates, may_start, several_models
 from slurm_pal.decide.offers import build_view
 from slurm_pal.decide.scene import rows
 from slurm_pal.placement.view import View
@@ -27,7 +27,7 @@ class Pool(NamedTuple):
     gpu_type: str  # ANY_TYPE: whatever type
     views: dict[str, View]  # sensitivity class -> nodes that could start a job now and have free GPUs
     idle: list[int]  # rows of the nodes on which nothing runs
-    field: tuple[Node, ...]  # every node that such a job could be given once it is free
+    ever: tuple[Node, ...]  # every node that such a job could be given once it is free
     every: tuple[Node, ...]  # all nodes, in whatever state
 
 
@@ -60,7 +60,7 @@ class Pools:
     def _mixed(self, names: frozenset[str], gpu_type: str) -> bool:
         """Whether palsub, too, would leave the choice among these nodes to Slurm."""
         nodes = tuple(self._nodes[name] for name in names if not self._nodes[name].states & RESERVED)
-        return bool(several_models([Field((), nodes)], self._snapshot, gpu_type))
+        return bool(several_models([Candidates((), nodes)], self._snapshot, gpu_type))
 
     def pool(self, names: frozenset[str], gpu_type: str) -> Pool:
         """The pool of these nodes, in Slurm's order."""
@@ -71,8 +71,8 @@ class Pools:
         views = {c: rows(view, inside) for c, view in seen.items()}
         idle = [row for row, name in enumerate(views["A"].names) if name in self._idle[gpu_type]]
         every = tuple(node for name, node in self._nodes.items() if name in names)
-        field = tuple(node for node in every if usable(node.states) and not node.states & RESERVED)
-        return Pool(gpu_type, views, idle, field, every)
+        ever = tuple(node for node in every if usable(node.states) and not node.states & RESERVED)
+        return Pool(gpu_type, views, idle, ever, every)
 
     def _look(self, gpu_type: str) -> None:
         def view(sensitivity: str, whole_nodes: bool = False) -> View:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.base.light import NamedTuple, TypeVar
-from slurm_pal.decide.candidates import Field, startable
+from slurm_pal.decide.candidates import Candidates, startable
 from slurm_pal.decide.offers import build_view
 from slurm_pal.decide.request import Request
 from slurm_pal.placement.view import View
@@ -19,24 +19,26 @@ T = TypeVar("T")
 
 
 class Scene(NamedTuple):
-    """One field with the view of what is free there, and how the shape was read on it."""
+    """Nodes that the request permits with the view of what is free there, and how the shape was read on them."""
 
-    field: Field
+    candidates: Candidates
     view: View
     shape: GpuShape
     fixed: tuple[str, ...]  # nodes of the user's own list, in addition to the view
     nodes: dict[str, Node]
 
 
-def scenes(request: Request, overview: Overview, snapshot: Snapshot, sensitivity: str, field: Field) -> list[Scene]:
-    """The readings of the shape to try on a field, the one that Slurm tries first coming first."""
+def scenes(
+    request: Request, overview: Overview, snapshot: Snapshot, sensitivity: str, candidates: Candidates
+) -> list[Scene]:
+    """The readings of the shape to try on these nodes, the one that Slurm tries first coming first."""
 
     def view(shape: GpuShape, tasks: int) -> View:
-        nodes = startable(field.nodes, request, tasks, shape.per_node or 1)
+        nodes = startable(candidates.nodes, request, tasks, shape.per_node or 1)
         names = [node.name for node in nodes if node.name not in request.req_nodes]
         return build_view(overview, snapshot, shape, sensitivity, names)
 
-    by_name = {node.name: node for node in field.nodes}
+    by_name = {node.name: node for node in candidates.nodes}
     if not set(request.req_nodes) <= set(by_name):
         return []
     found = []
@@ -47,7 +49,7 @@ def scenes(request: Request, overview: Overview, snapshot: Snapshot, sensitivity
             fitting = sum(len(free) >= shape.per_node for free in seen.free)
             count = max(request.nodes_min, min(request.nodes_max, fitting))
             shape = shape._replace(nodes=count, total=count * shape.per_node)
-        found.append(Scene(field, seen, shape, request.req_nodes, by_name))
+        found.append(Scene(candidates, seen, shape, request.req_nodes, by_name))
     return found
 
 

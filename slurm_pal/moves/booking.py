@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_pal.moves.survey import Survey, Want
-from slurm_pal.moves.worth import Limits, Movable, Planner, Slots, slots
+from slurm_pal.moves.worth import Movable, MoveLimits, Planner, Slots, slots
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement, Rule
 
@@ -57,7 +57,7 @@ class Bookings:
     may happen first: Slurm hands out the lowest free index, so it would get other GPUs.
     """
 
-    def __init__(self, survey: Survey, policy: str, limits: Limits, traffic: Traffic) -> None:
+    def __init__(self, survey: Survey, policy: str, limits: MoveLimits, traffic: Traffic) -> None:
         self._survey, self._margin, self._traffic = survey, limits.margin, traffic
         self._planner = Planner(survey.occupancy, policy, limits._replace(chained=False))
         self.moves: dict[int, Found] = {}

@@ -21,7 +21,7 @@ from slurm_pal.moves.booking import Bookings, Found, Traffic, Way, thin_out
 from slurm_pal.moves.learning import believed
 from slurm_pal.moves.steps import PLANNED
 from slurm_pal.moves.survey import Survey, Want
-from slurm_pal.moves.worth import Limits, Movable, Slots, expected_left_s, slots, stated_limit_s
+from slurm_pal.moves.worth import Movable, MoveLimits, Slots, expected_left_s, slots, stated_limit_s
 from slurm_pal.placement.view import Rule
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
@@ -105,7 +105,7 @@ class Passed(NamedTuple):
     why: str
 
 
-class Plan(NamedTuple):
+class MovePlan(NamedTuple):
     """What to do in one tick, what saves most first; and who stays."""
 
     moves: tuple[PlannedMove, ...]
@@ -115,7 +115,7 @@ class Plan(NamedTuple):
 def plan(
     overview: Overview, snapshot: Snapshot, running: Sequence[Running], terms: MoveTerms, now_s: float,
     here: Snapshot | None = None,
-) -> Plan:  # fmt: skip
+) -> MovePlan:  # fmt: skip
     """The moves of one tick. `now_s` is in Unix s. Raises UsageError for an unknown policy.
 
     `here` is what is believed of the GPUs that jobs hold, where it is not what is believed of free ones: what
@@ -159,10 +159,10 @@ class _Planning:
             else:
                 make = self._way_across if want.partition else self._way
                 self._ways[want.job.job_id].append(make(want, place.partition))
-        limits = Limits(terms.margin, terms.minimum_s, terms.per_tick, terms.per_job)
+        limits = MoveLimits(terms.margin, terms.minimum_s, terms.per_tick, terms.per_job)
         self._bookings = Bookings(self._survey, terms.policy, limits, self._traffic())
 
-    def plan(self) -> Plan:
+    def plan(self) -> MovePlan:
         self._choose()
         for job_id, (lost, heir) in thin_out(self._bookings).items():
             self._why[job_id] = f"{_gain(lost)} if it moved, but job {heir} alone makes as much of these GPUs"
@@ -170,7 +170,7 @@ class _Planning:
         booked = self._bookings.moves
         ranked = sorted(booked.values(), key=lambda found: (-found.worth, found.job_id))
         passed = (Passed(job_id, self._why[job_id]) for job_id in self._running if job_id not in booked)
-        return Plan(tuple(map(self._planned, ranked)), tuple(passed))
+        return MovePlan(tuple(map(self._planned, ranked)), tuple(passed))
 
     # Who may be moved at all
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, GpuShape, SlurmJob
-from slurm_pal.decide.candidates import fields, may_start, share, startable
+from slurm_pal.decide.candidates import candidates, may_start, share, startable
 from slurm_pal.decide.offers import build_view, claimed_gpus, free_indexes, used_indexes
 from slurm_pal.decide.request import Request
 from slurm_pal.moves.worth import Slots
@@ -150,7 +150,7 @@ class Survey:
         key = (partition, request.constraint, request.reservation, request.req_nodes, barred, make)
         if key not in self._fields:
             asked = request._replace(partitions=(partition,), exc_nodes=barred)
-            found = fields(asked, self._overview)
+            found = candidates(asked, self._overview)
             if isinstance(found, str):
                 self._fields[key] = found
             else:

@@ -36,7 +36,7 @@ class Movable(NamedTuple):
     moves: int  # so far
 
 
-class Limits(NamedTuple):
+class MoveLimits(NamedTuple):
     """When a move is worth its trouble."""
 
     margin: float = 1.5  # gain over cost
@@ -46,7 +46,7 @@ class Limits(NamedTuple):
     chained: bool = True  # later moves may use the GPUs that earlier ones give up; a real Slurm would have to wait
 
 
-class Move(NamedTuple):
+class CandidateMove(NamedTuple):
     """One job to its new GPUs; `gain_s` is expected run time saved, cost not deducted."""
 
     job_id: str
@@ -57,7 +57,7 @@ class Move(NamedTuple):
 class Planner:
     """Tries moves on an occupancy and books those that are taken; `undo` leaves it as it was."""
 
-    def __init__(self, occupancy: Occupancy, policy: str, limits: Limits) -> None:
+    def __init__(self, occupancy: Occupancy, policy: str, limits: MoveLimits) -> None:
         self._occupancy, self._policy, self._limits = occupancy, policy, limits
         self._reach = Reach(occupancy, policy)
         self._booked: dict[str, tuple[Movable, Placement]] = {}
@@ -111,12 +111,14 @@ class Planner:
         return tuple((node, tuple(k for k in gpus if k not in held.get(node, ()))) for node, gpus in slots(placed))
 
 
-def plan_moves(occupancy: Occupancy, policy: str, running: Sequence[Movable], limits: Limits) -> list[Move]:
+def plan_moves(
+    occupancy: Occupancy, policy: str, running: Sequence[Movable], limits: MoveLimits
+) -> list[CandidateMove]:
     """The moves to make now, those with most GPU-time at stake first.
 
     With chained moves each is planned with the GPUs that earlier ones give up. The occupancy is left as it was.
     """
-    moves: list[Move] = []
+    moves: list[CandidateMove] = []
     planner = Planner(occupancy, policy, limits)
     ripe = [job for job in running if job.since_s >= limits.minimum_s and job.moves < limits.per_job]
     for job in sorted(ripe, key=lambda job: (-job.shape.total * job.remaining_s * job.factor, job.job_id)):
@@ -125,7 +127,7 @@ def plan_moves(occupancy: Occupancy, policy: str, running: Sequence[Movable], li
         placed = planner.attempt(job)
         if placed is not None:
             planner.book(job, placed)
-            moves.append(Move(job.job_id, placed, job.remaining_s * (job.factor - placed.product)))
+            moves.append(CandidateMove(job.job_id, placed, job.remaining_s * (job.factor - placed.product)))
     planner.undo()
     return moves
 
@@ -151,7 +153,7 @@ def stated_limit_s(job: SlurmJob) -> float | None:
     return None if job.time_limit_s is None or job.time_limit_s >= YEAR_S else job.time_limit_s
 
 
-def _pays(job: Movable, product: float, limits: Limits) -> bool:
+def _pays(job: Movable, product: float, limits: MoveLimits) -> bool:
     """Whether a move to GPUs with this product saves more run time than it costs, with the margin."""
     return job.remaining_s * (job.factor - product) > limits.margin * job.cost_s
 

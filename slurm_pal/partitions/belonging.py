@@ -39,14 +39,16 @@ class Sharer(NamedTuple):
     run_s: float  # still to come, in the slowest of its partitions
 
 
-class Field(NamedTuple):
+class SharedPartitions(NamedTuple):
     """The partitions that are shared."""
 
     site: columns.Columns
     overlaps: tuple[tuple[frozenset[str], float], ...]  # partitions with nodes in common, and the GPUs of all of them
 
 
-def field(overview: Overview, snapshot: Snapshot, names: Sequence[str], taking_part: frozenset[int]) -> Field | None:
+def shared_partitions(
+    overview: Overview, snapshot: Snapshot, names: Sequence[str], taking_part: frozenset[int]
+) -> SharedPartitions | None:
     """The partitions of these names that are up and have GPUs; None where none has.
 
     What jobs hold that do not take part is left out, and so are nodes that are reserved now.
@@ -68,7 +70,7 @@ def field(overview: Overview, snapshot: Snapshot, names: Sequence[str], taking_p
             if made is not None:
                 found.append(made)
                 inside[partition.name] = mine
-    return Field(columns.columns(found), _overlaps(inside, held)) if found else None
+    return SharedPartitions(columns.columns(found), _overlaps(inside, held)) if found else None
 
 
 def _partition(
@@ -147,7 +149,7 @@ def _bounds(group: frozenset[str], cells: Mapping[frozenset[str], int]) -> list[
     return [(names, float(bound)) for names, bound in found.items()]
 
 
-def problem_of(where: Field, sharers: Sequence[Sharer], locality_penalty: float, now_s: float) -> Problem:
+def problem_of(where: SharedPartitions, sharers: Sequence[Sharer], locality_penalty: float, now_s: float) -> Problem:
     """The jobs as an allocation problem. Remaining work is counted in the unit of each job's own throughputs.
 
     Where a job runs does not count: who belongs where is the question, and what a move costs is for `planning`.
@@ -183,7 +185,7 @@ def _account(job: SlurmJob) -> str:
     return job.account or job.user
 
 
-def by_partition(where: Field, found: Allocation, rows: Iterable[int]) -> list[dict[str, float]]:
+def by_partition(where: SharedPartitions, found: Allocation, rows: Iterable[int]) -> list[dict[str, float]]:
     """Share of time in each partition, of the jobs of these rows."""
     answers = []
     for row in rows:

@@ -16,7 +16,7 @@ from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import GpuShape, SlurmJob
 from slurm_pal.decide.candidates import RESERVED, startable
 from slurm_pal.decide.constraint import compile_constraint
-from slurm_pal.decide.facts import Terms, facts_of
+from slurm_pal.decide.facts import MoveSettings, facts_of
 from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease import TickLease
 from slurm_pal.decide.request import Request
@@ -94,7 +94,7 @@ def claimants(
     and those of several partitions that are `barred`, or of which one takes no jobs now: to put their users' lists
     back would lose it.
     """
-    site = Site(overview)
+    site = PartitionNodes(overview)
     found = (_claimant(one, leases, site, known, expected) for one in waiting)
     return [
         one
@@ -104,11 +104,11 @@ def claimants(
     ]
 
 
-def _may_begin(one: Claimant, site: Site, barred: Collection[int]) -> bool:
+def _may_begin(one: Claimant, site: PartitionNodes, barred: Collection[int]) -> bool:
     return one.job.job_id not in barred and site.up.issuperset(one.own)
 
 
-def _claimant(one: Waiting, leases: Leases, site: Site, known: Known, expected: Expected) -> Claimant | None:
+def _claimant(one: Waiting, leases: Leases, site: PartitionNodes, known: Known, expected: Expected) -> Claimant | None:
     job, lease = one.job, leases.partitions.get(one.job.job_id)
     own = tuple((lease.own if lease is not None else job.partition).split(","))
     waits = job.waits_for_nodes or (lease is not None and not job.held and job.reason.startswith(LIMITS))
@@ -139,7 +139,7 @@ def in_partition(job: SlurmJob, name: str, lease: TickLease | None) -> Request:
     return request_of(job._replace(partition=name), own_req, own_exc)
 
 
-def open_partitions(site: Site, one: Running, own: Sequence[str]) -> list[str]:
+def open_partitions(site: PartitionNodes, one: Running, own: Sequence[str]) -> list[str]:
     """The partitions of its user's list `own` where a running job could ever run, the one where it does included.
 
     Slurm has given it a time limit, if need be that of its partition; without one it fits in no partition that has one.
@@ -154,7 +154,7 @@ def open_partitions(site: Site, one: Running, own: Sequence[str]) -> list[str]:
     return [name for name in own if name == job.partition or site.place(name, request, limit_s) is not None]
 
 
-class Site:
+class PartitionNodes:
     """Partitions with their nodes that can run jobs."""
 
     def __init__(self, overview: Overview) -> None:
@@ -290,5 +290,5 @@ def sharers(
         if here > 0:
             slowest = min(value for value in speed.values() if value > 0) / here
             left_s = expected.left_of(job, slowest if job.job_id in elsewhere else 1.0, now_s)
-            found.append(Sharer(job, speed, gpus, facts_of(job, Terms()).sensitivity, left_s / slowest))
+            found.append(Sharer(job, speed, gpus, facts_of(job, MoveSettings()).sensitivity, left_s / slowest))
     return found

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from slurm_pal.base.jobs import FOR_NODES
 from slurm_pal.journal.journal import Move
 from slurm_pal.moves.planning import Elsewhere, Running
-from slurm_pal.partitions.claimants import Known, Site, open_partitions, speeds
+from slurm_pal.partitions.claimants import Known, PartitionNodes, open_partitions, speeds
 from slurm_pal.partitions.sharing import LEAST_SHARE, sure
 from slurm_pal.pending.retarget import Wish
 from slurm_pal.slurm.client import Overview
@@ -44,7 +44,7 @@ def crossers(
 
     `own` has their users' lists, as far as they are known.
     """
-    site, found = Site(overview), []
+    site, found = PartitionNodes(overview), []
     for one in running:
         mine = own.get(one.job.job_id, ())
         names = open_partitions(site, one, mine) if len(mine) > 1 else []

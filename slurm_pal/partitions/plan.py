@@ -119,7 +119,7 @@ class Partitions:
         inside = in_partitions(overview, names)
         taking_part = sharers([*jobs, *alone], classes, inside, names, elsewhere, known, expected, now_s)
         counted = frozenset(one.job.job_id for one in taking_part)
-        where = belonging.field(overview, scores, names, counted)
+        where = belonging.shared_partitions(overview, scores, names, counted)
         if where is None or not taking_part:
             return [], {}
         problem = belonging.problem_of(where, taking_part, settings.locality_penalty, now_s)
@@ -127,7 +127,7 @@ class Partitions:
         rows = [*range(len(jobs)), *(k for k, one in enumerate(taking_part) if one.job.job_id in elsewhere)]
         belongs = belonging.by_partition(where, shares, rows)
         longest_s = self._config.number("rebalance", "partition_wait_s")
-        terms = sharing.Terms(settings.lease_pass_s, interval_s, longest_s)
+        terms = sharing.SharingTerms(settings.lease_pass_s, interval_s, longest_s)
         room = _room(overview, frozenset(one.job.job_id for one in jobs))
         wishes = sharing.share(jobs, belongs[: len(jobs)], leases.partitions, room, overview.up, terms, now_s)
         return wishes, {taking_part[k].job.job_id: found for k, found in zip(rows, belongs, strict=True)}

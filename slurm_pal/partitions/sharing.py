@@ -52,7 +52,7 @@ class Claimant(NamedTuple):
     closed: Set[str] = frozenset()  # partitions of which the lists of nodes on the job, ours perhaps, leave none
 
 
-class Terms(NamedTuple):
+class SharingTerms(NamedTuple):
     """How long a list may stand. Times in s."""
 
     pass_s: float  # of one scheduling pass of Slurm
@@ -125,7 +125,7 @@ def share(
     leases: Mapping[int, TickLease],
     room: Room,
     up: Set[str],
-    terms: Terms,
+    terms: SharingTerms,
     now_s: float,
 ) -> list[Wish]:
     """What to do about these jobs, given by Slurm's priority, highest first.
@@ -145,7 +145,7 @@ class _Sharing:
 
     def __init__(
         self, one: Claimant, place: Mapping[str, float], lease: TickLease | None, room: Room, up: Set[str],
-        terms: Terms, now_s: float,
+        terms: SharingTerms, now_s: float,
     ) -> None:  # fmt: skip
         self._one, self._lease, self._room, self._up, self._terms, self._now_s = one, lease, room, up, terms, now_s
         wanted = [

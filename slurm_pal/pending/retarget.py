@@ -20,7 +20,7 @@ from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import Asks, GpuShape, SlurmJob
-from slurm_pal.decide.candidates import Field, could_hold, fields, share
+from slurm_pal.decide.candidates import Candidates, candidates, could_hold, share
 from slurm_pal.decide.case import Decision, Settings
 from slurm_pal.decide.decide import QUEUES, decide
 from slurm_pal.decide.facts import is_ours
@@ -168,7 +168,7 @@ class _Round:
     ) -> None:  # fmt: skip
         self._leases, self._settings, self._now_s, self._interval_s = leases, settings, now_s, interval_s
         self._free = _Free(overview, {job_id for job_id, lease in leases.items() if now_s >= lease.until_s})
-        self._field = _Fields(overview, snapshot, settings)
+        self._prospects = _Prospects(overview, snapshot, settings)
         self._snapshot = snapshot
         self._decided: dict[tuple[Request, str], Decision] = {}  # since a claim was last made or given up
 
@@ -196,11 +196,11 @@ class _Round:
     def _judge(self, one: Waiting, lease: TickLease | None, decided: Decision) -> Wish:
         if decided.action == "nodelist" and not _fixed(one.request, len(decided.pinned)):
             return self._leave(one, lease, "on how many nodes it will start is open")
-        if decided.action == "nodelist" and not self._field.surely(one.request, decided):
+        if decided.action == "nodelist" and not self._prospects.surely(one.request, decided):
             return self._leave(one, lease, "its memory for each CPU may be more than those nodes have")
         if decided.action == "nodelist":
             return self._name(one, lease, decided)
-        never = self._field.never_well(one.request, one.sensitivity)
+        never = self._prospects.never_well(one.request, one.sensitivity)
         if decided.action == "exclude":
             slow = Slow((*decided.excluded, *never.nodes), decided.lease_s)
             return self._keep_off(one, lease, slow, decided.reason, could_start=True)
@@ -348,7 +348,7 @@ class _Free:
         return self._claims.pop(job_id, None) is not None
 
 
-class _Fields:
+class _Prospects:
     """What the nodes that a job may use can ever give it, whatever runs on them now."""
 
     def __init__(self, overview: Overview, snapshot: Snapshot, settings: Settings) -> None:
@@ -371,7 +371,7 @@ class _Fields:
         return len(could_hold(named, request, tasks, request.shape.per_node or 1)) == len(named)
 
     def _never_well(self, request: Request, sensitivity: str) -> Slow:
-        nothing, shape, found = Slow((), 0.0), request.shape, fields(request, self._overview)
+        nothing, shape, found = Slow((), 0.0), request.shape, candidates(request, self._overview)
         if sensitivity in INSENSITIVE or shape is None or isinstance(found, str) or len(found) != 1:
             return nothing
         count, several = shape.per_node or shape.total, (shape.nodes or 1) > 1
@@ -401,8 +401,8 @@ class _Fields:
         wanted = shape.gpu_type if not shape.whole_nodes else ""
         return sorted(s for s, kind in zip(row, node.gpu_types, strict=True) if wanted in ("", kind))
 
-    def _run_s(self, request: Request, field: Field) -> float:
+    def _run_s(self, request: Request, group: Candidates) -> float:
         """Expected run time, as for a submission."""
-        defaults = (p.default_time_s for p in field.partitions if p.default_time_s)
+        defaults = (p.default_time_s for p in group.partitions if p.default_time_s)
         limit_s = request.time_limit_s or next(defaults, None)
         return limit_s * self._settings.expected_run_share if limit_s else self._settings.expected_run_s

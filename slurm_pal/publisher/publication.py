@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The steps of one round of the publisher: ask Slurm once, take leases back, write what the filter reads.
+"""The steps of one publication of the publisher: ask Slurm once, take leases back, write what the filter reads.
 
 The caller has the loop, the clock and the log; each step stands alone, so that one that
 fails does not keep the others from being done.
@@ -36,12 +36,12 @@ LATEST_S = 2.0**40  # a moment after the end of every lease, Unix seconds
 BEAT_S = 3.0
 """Between two heartbeats; palsub believes one for three times as long."""
 AGE, LEAST_AGE_S = 2.5, 10.0
-"""A table is believed for so many intervals, and for no less than this: a round may take its time."""
+"""A table is believed for so many intervals, and for no less than this: a publication may take its time."""
 CLEARS = "daemon"
 """In the table: somebody takes leases back."""
 
 
-class Site(NamedTuple):
+class SlurmSettings(NamedTuple):
     """What Slurm's configuration says that matters here."""
 
     may_clear: bool  # whether this user may change any job
@@ -62,8 +62,8 @@ class Written(NamedTuple):
     notes: tuple[str, ...]  # what somebody should know, one line each
 
 
-class Round(NamedTuple):
-    """What one round did."""
+class Publication(NamedTuple):
+    """What one publication did."""
 
     query_s: float  # how long Slurm took to answer
     ended: tuple[Update, ...]  # leases taken back
@@ -77,12 +77,12 @@ class Round(NamedTuple):
         return (*self.trouble, *(self.table.notes if self.table else ()))
 
 
-def site(client: SlurmClient) -> Site:
+def site(client: SlurmClient) -> SlurmSettings:
     """Ask Slurm for its configuration. Raises SlurmError."""
     pairs = client.config()
     name, _, number = pairs.get("SlurmUser", "").partition("(")
     words = pairs.get("SchedulerParameters", "").split(",")
-    return Site(os.geteuid() in (0, whole(number, -1)), name, "ignore_prefer_validation" in words, pairs)
+    return SlurmSettings(os.geteuid() in (0, whole(number, -1)), name, "ignore_prefer_validation" in words, pairs)
 
 
 def take_back(
@@ -109,7 +109,7 @@ def take_back(
                 continue
             client.update_job(update.job_id, **update.fields)
             done.append(update)
-        except SlurmError as error:  # it may have started just now; if not, the next round tries again
+        except SlurmError as error:  # it may have started just now; if not, the next publication tries again
             trouble.append(f"the node list of job {update.job_id} stays for now: {error}")
     return done, trouble
 
@@ -169,29 +169,29 @@ def _replace(config: Config, header: Header, found: Mapping[str, str]) -> int:
 
 
 class Publisher:
-    """Rounds of one process. With `stays` it goes on, and so may promise to take leases back."""
+    """Publications of one process. With `stays` it goes on, and so may promise to take leases back."""
 
     SITE_S = 60.0  # how long Slurm's configuration is believed
 
     def __init__(
         self, config: Config, client: SlurmClient, stays: bool, every_s: float = math.inf, aside: Aside | None = None
     ) -> None:
-        """`every_s` is the time between two rounds; `aside` has the jobs that break us."""
+        """`every_s` is the time between two publications; `aside` has the jobs that break us."""
         self._config, self._client, self._stays = config, client, stays
         self._every_s, self._promises, self._beat_s = every_s, False, 0.0
         self._lock: tuple[int, int] | None = None
         self.lost = False  # the lock is: a new process must take it
         self.faults: list[str] = []
         self.aside = aside or Aside(self._tell)
-        self._site: Site | None = None
+        self._site: SlurmSettings | None = None
         self._site_s = 0.0
         self._scores_epoch: int | None = None  # of the gpus.txt in place, as far as we have looked
         self._observers = collector(config, site=True)
         self._labels = SureLabels(config)
         self._tidied_s = 0.0
 
-    def round(self, now_s: float) -> Round:
-        """Ask Slurm and do one round at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
+    def publish(self, now_s: float) -> Publication:
+        """Ask Slurm and do one publication at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
         self.known_site(now_s)
         started = time.monotonic()
         overview = self._client.overview(marked=True)
@@ -213,8 +213,8 @@ class Publisher:
     def serve(
         self, overview: Overview, query_s: float, now_s: float, others: Collection[int] = frozenset(),
         jobs: Sequence[SlurmJob] | None = None,
-    ) -> Round:  # fmt: skip
-        """One round on what Slurm answered within `query_s`: leases taken back, heartbeat, table, gpus.txt.
+    ) -> Publication:  # fmt: skip
+        """One publication on what Slurm answered within `query_s`: leases taken back, heartbeat, table, gpus.txt.
 
         `now_s` is when Slurm was asked; the lists of the jobs `others` are looked after by
         somebody else. `jobs` are those of `overview` as they were before any was set aside.
@@ -244,7 +244,7 @@ class Publisher:
             gpus_written = self._write_gpus(scores)
         except DataError as error:
             trouble.append(one_line(error))
-        return Round(query_s, tuple(ended), table, gpus_written, tuple(trouble))
+        return Publication(query_s, tuple(ended), table, gpus_written, tuple(trouble))
 
     def _promise(self) -> str:
         """Say on disk that lists may stand that rely on this process; why that cannot be, "" where it can."""
@@ -262,12 +262,12 @@ class Publisher:
         return ""
 
     def alive(self, now_s: float) -> None:
-        """Between two rounds: palsub believes a heartbeat for a few seconds only."""
+        """Between two publications: palsub believes a heartbeat for a few seconds only."""
         if self._promises and not 0 <= now_s - self._beat_s < BEAT_S:
             self._beat(now_s)
 
     def silent(self) -> None:
-        """A round came to nothing: the heartbeat ages until one succeeds."""
+        """A publication came to nothing: the heartbeat ages until one succeeds."""
         self._promises = False
 
     def take_over(self, known: Remembered) -> list[str]:
@@ -301,7 +301,7 @@ class Publisher:
         pass_s = self._config.number("submit", "lease_pass_s")
         return take_back(self._client, overview.jobs, LATEST_S, pass_s, self.aside)
 
-    def known_site(self, now_s: float) -> Site:
+    def known_site(self, now_s: float) -> SlurmSettings:
         """Slurm's configuration, asked for once a minute. Raises SlurmError."""
         if self._site is None or not 0 <= now_s - self._site_s < self.SITE_S:
             self._site, self._site_s = site(self._client), now_s

@@ -223,7 +223,7 @@ class _Answers:
         bar, every = self._rules[c].barred_slowdown, self._all[c]
         free = frozenset(pool.views[c].names)
         by_size: dict[int, list[Spare]] = {}
-        for node in pool.field:
+        for node in pool.ever:
             mine = _gpus_of_type(node, pool.gpu_type)
             fast = sum(every[node.name][k] <= bar for k in mine) if mine else 0
             if fast:

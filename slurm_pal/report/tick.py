@@ -8,7 +8,7 @@ from typing import Any
 from slurm_pal.moves.planning import PlannedMove
 from slurm_pal.pending.retarget import Wish, WishAction
 from slurm_pal.report.table import columns
-from slurm_pal.tick.tick import Outcome
+from slurm_pal.tick.tick import TickResult
 
 MOST_STAYING = 20  # reasons shown before they are counted
 _STAYS = (WishAction.KEEP, WishAction.NONE)
@@ -18,7 +18,7 @@ _DOES = {
 }  # fmt: skip
 
 
-def as_json(seen: Outcome) -> dict[str, Any]:
+def as_json(seen: TickResult) -> dict[str, Any]:
     """The body of pal.rebalance/1."""
     plan = seen.decided.plan
     jobs = seen.decided.steered
@@ -56,7 +56,7 @@ def _move(planned: dict[str, Any]) -> dict[str, Any]:
     return planned | {"target": list(planned["target"])}
 
 
-def lines(seen: Outcome) -> list[str]:
+def lines(seen: TickResult) -> list[str]:
     """The same as text: pending jobs, running jobs, then what stays and why."""
     text = [_head(seen)]
     told = [wish for wish in seen.decided.wishes if wish.action not in _STAYS]
@@ -86,7 +86,7 @@ def _wish_row(wish: Wish) -> tuple[str, str, str, str]:
     return str(wish.job_id), _DOES[wish.action], lists or "-", wish.reason
 
 
-def _head(seen: Outcome) -> str:
+def _head(seen: TickResult) -> str:
     if seen.decided.steered is None:
         return f"nothing was decided: {'; '.join(seen.trouble) or seen.paused}"
     done = "Done" if seen.acted else "Advice only (--act does it)"

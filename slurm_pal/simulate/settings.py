@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slurm_pal.moves.worth import Limits
+from slurm_pal.moves.worth import MoveLimits
 from slurm_pal.placement.patience import WAIT_SHARE
 
 
@@ -22,7 +22,7 @@ class Settings(NamedTuple):
     tick_s: float = 300.0  # how often moves are planned
     move_cost_s: float = 180.0  # checkpoint, Slurm's gap and restart, for jobs without their own
     warmup_s: float = 0.0  # after every start, the first included, without progress
-    limits: Limits = Limits()
+    limits: MoveLimits = MoveLimits()
     steer: str = "start"  # "submit": only jobs that can start when they are submitted are placed by us
     best_first: bool = False  # within a node the best GPU for the class instead of the lowest index
     failures: Failures | None = None

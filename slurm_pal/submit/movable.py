@@ -21,7 +21,7 @@ _OWN_FILE = r"(?<!%)(?:%%)*%\d*[jJA]"
 """In the name of an output file: the job's own number, by which no other job writes to it."""
 
 
-class Terms(NamedTuple):
+class MovableRequest(NamedTuple):
     """What a submission says beside it."""
 
     comment: str = ""  # the user's own
@@ -31,7 +31,7 @@ class Terms(NamedTuple):
     shared_output: str = ""  # an output file that later jobs with the same words write, too; "" for none
 
 
-def terms(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> Terms:
+def terms(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> MovableRequest:
     """Read what bears on moving the job from command line, environment and script. Never raises."""
     try:
         if line.hetjob or (script and script.hetjob):
@@ -40,7 +40,7 @@ def terms(line: CommandLine, environment: Mapping[str, str], script: Script | No
             raise Conflict(line.unsure or (script.doubt if script else ""))
         merged = merge(line, environment, script)
     except Conflict as reason:
-        return Terms("", str(reason), False)
+        return MovableRequest("", str(reason), False)
     said = _in_order(line, environment, script)
     obstacle = ""
     if "array" in merged:
@@ -49,7 +49,7 @@ def terms(line: CommandLine, environment: Mapping[str, str], script: Script | No
         obstacle = "of --no-requeue"
     named = dict(said)
     mode = named.get("open-mode", "")
-    return Terms(
+    return MovableRequest(
         merged.get("comment", ""), obstacle,
         open_mode=mode and (APPEND if mode[0] in "aA" else TRUNCATE),  # sbatch looks at the first letter only
         shared_output=next((named[name] for name in ("output", "error") if _shared(named.get(name, ""))), ""),

@@ -17,7 +17,7 @@ from slurm_pal.submit import decision, lease_file
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.choice import Choice, Moving
 from slurm_pal.submit.lease_file import Lease
-from slurm_pal.submit.movable import APPEND, TRUNCATE, Terms, comment, job_word, terms
+from slurm_pal.submit.movable import APPEND, TRUNCATE, MovableRequest, comment, job_word, terms
 from slurm_pal.submit.options import build
 from slurm_pal.submit.script import Script
 
@@ -32,7 +32,7 @@ LAST_MARGIN_S = 60.0
 """A lease is taken back this long after submit.lease_max_s whatever keeps the job waiting."""
 
 
-class Plan:
+class SubmissionPlan:
     """What will be submitted, and what is remembered about it."""
 
     def __init__(self, decided: Decision, made: decision.Record, words: list[str]) -> None:
@@ -46,7 +46,7 @@ class Plan:
 def plan(
     line: CommandLine, chosen: Choice, script: Script | None, config: Config, known: Verdict,
     warnings: list[str], moving: Moving, sent: CommandLine, asked: Asked,
-) -> Plan:  # fmt: skip
+) -> SubmissionPlan:  # fmt: skip
     """Decide about one submission. `warnings` gets what the user must be told, one line each.
 
     `sent` is the command line as sbatch shall get it: `line`, or that with the script wrapped.
@@ -68,7 +68,7 @@ def plan(
     # The submit filter leaves a job alone that bears a word of ours, also where nothing was added to it here.
     decided_here = not mark and not isinstance(scores, DataError)
     tells = moving.movable or (alive and (known.sensitivity != UNKNOWN_CLASS or decided_here))
-    own = terms(line, os.environ, script) if mark or tells else Terms()
+    own = terms(line, os.environ, script) if mark or tells else MovableRequest()
     # A move starts the script anew, and Slurm would empty its output as at any other start.
     open_mode = own.open_mode or (APPEND if moving.movable else "")
     word = job_word(known.sensitivity, origin(known), moving, open_mode) if tells else None
@@ -84,7 +84,7 @@ def plan(
         snapshot=_source(config, scores, now_s),
         warnings=warnings,
     ) | {"movable": moving._asdict() | {"open_mode": open_mode} if moving.movable else None}
-    planned = Plan(decided, made, words)
+    planned = SubmissionPlan(decided, made, words)
     if isinstance(scores, DataError):
         planned.trouble = str(scores)
     planned.parsable = request.parsable or line.has("parsable")
@@ -98,7 +98,9 @@ def origin(known: Verdict) -> str:
     return known.why if known.stage in ("", WORD) else known.stage
 
 
-def _added(known: Terms, asked: bool, mark: str, word: dict[str, str] | None, warnings: list[str]) -> list[str]:
+def _added(
+    known: MovableRequest, asked: bool, mark: str, word: dict[str, str] | None, warnings: list[str]
+) -> list[str]:
     """The --comment that sbatch gets for the mark of a lease and the word on the job, and --open-mode; [] for none.
 
     A comment of the user's own is added to only where they asked for that, by making the job movable.
@@ -193,13 +195,13 @@ def _lease(decided: Decision, request: Request, config: Config, now_s: float) ->
     )
 
 
-def prepare(planned: Plan) -> None:
+def prepare(planned: SubmissionPlan) -> None:
     """Write the lease before the job exists. Raises OSError when it cannot be written."""
     if planned.lease is not None:
         planned.prepared = lease_file.prepare(planned.lease, str(planned.made["cluster"]))
 
 
-def submitted(planned: Plan, job_id: int) -> list[str]:
+def submitted(planned: SubmissionPlan, job_id: int) -> list[str]:
     """The job exists: confirm lease and record. Returns warnings; never raises for our own files."""
     planned.made["job_id"] = job_id
     said: list[str] = []
@@ -215,7 +217,7 @@ def submitted(planned: Plan, job_id: int) -> list[str]:
     return said
 
 
-def _watch(planned: Plan, made: Lease, job_id: int) -> None:
+def _watch(planned: SubmissionPlan, made: Lease, job_id: int) -> None:
     from slurm_pal.submit import watcher
 
     shift_s = time.time() - made.made_s  # the lease runs from the submission
@@ -243,7 +245,7 @@ def _take_back(made: Lease, job_id: int, error: OSError) -> str:
     return f"{why}: the node list of job {job_id} was taken back at once"
 
 
-def forget(planned: Plan) -> None:
+def forget(planned: SubmissionPlan) -> None:
     """sbatch did not take the job: no lease."""
     if planned.prepared:
         lease_file.drop(planned.prepared)

@@ -32,7 +32,7 @@ class NotStarted(Exception):
     """sbatch could not be started; nothing was submitted. The text is the system's."""
 
 
-class Outcome(NamedTuple):
+class SbatchExit(NamedTuple):
     """How sbatch ended: `status` as os.waitstatus_to_exitcode gives it, negative for a signal."""
 
     status: int
@@ -98,7 +98,7 @@ def run(
     careful: bool = False,
     parsable: bool = False,
     on_job: Callable[[int], None],
-) -> Outcome:
+) -> SbatchExit:
     """Run `path` with `argv`; call `on_job` once, as soon as the line with the job id was forwarded.
 
     `careful`: hold stderr, and on failure give it back in `held` instead of showing it.
@@ -122,7 +122,7 @@ def run(
         err.release()
     for channel in channels:
         os.close(channel.read_end)
-    return Outcome(status, listener.job_id, err.held if err else b"", out.broken)
+    return SbatchExit(status, listener.job_id, err.held if err else b"", out.broken)
 
 
 class _Listener:
@@ -260,7 +260,7 @@ def replace(path: str, argv: Sequence[str], stdin: int | None = None) -> None:
     os.execv(path, list(argv))
 
 
-def show_held(ended: Outcome) -> None:
+def show_held(ended: SbatchExit) -> None:
     """Show what was held of stderr after all."""
     view = memoryview(ended.held)
     with contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
     from slurm_pal.base.config import Config
     from slurm_pal.submit.asked import Asked
-    from slurm_pal.submit.planner import Plan
+    from slurm_pal.submit.planner import SubmissionPlan
 
 REFUSALS = (
     b"node configuration", b"node name", b"ode count", b"eature specification", b"unrecognized option",
@@ -146,7 +146,7 @@ class Submission:
             warn(f"{self._path}: {error.strerror}")
         return 126
 
-    def _plan(self) -> Plan | None:
+    def _plan(self) -> SubmissionPlan | None:
         """The plan, or None when the site or the user has switched us off."""
         script = self._read_script()
         from slurm_pal.submit.asked import Asked, likely
@@ -159,7 +159,7 @@ class Submission:
         finally:
             asked.end()
 
-    def _planned(self, script: Script | None, asked: Asked) -> Plan | None:
+    def _planned(self, script: Script | None, asked: Asked) -> SubmissionPlan | None:
         from slurm_pal.base import config as configs
 
         config = configs.load()
@@ -281,14 +281,14 @@ class Submission:
 
         return show.dry_run(self._plain, [f"plain sbatch: {reason}"])
 
-    def _dry_run(self, planned: Plan) -> int:
+    def _dry_run(self, planned: SubmissionPlan) -> int:
         from slurm_pal.submit import show
 
         if self._choice.json:
             return show.as_json(planned.made, 1)
         return show.dry_run(planned.words, show.lines(planned.made))
 
-    def _submit(self, planned: Plan) -> int:
+    def _submit(self, planned: SubmissionPlan) -> int:
         if self._choice.explain:
             from slurm_pal.submit import show
 
@@ -303,7 +303,7 @@ class Submission:
             run_sbatch.show_held(ended)
         return self._end(planned, ended)
 
-    def _again(self, planned: Plan) -> int:
+    def _again(self, planned: SubmissionPlan) -> int:
         """sbatch refused, perhaps because of our words: let plain sbatch speak for itself."""
         if self._offset is not None:
             os.lseek(0 if self._stdin is None else self._stdin, self._offset, os.SEEK_SET)
@@ -315,7 +315,7 @@ class Submission:
             warn("sbatch refused the words added by palsub; submitted as plain sbatch")
         return self._end(planned, ended)
 
-    def _run(self, planned: Plan, words: list[str], careful: bool) -> run_sbatch.Outcome:
+    def _run(self, planned: SubmissionPlan, words: list[str], careful: bool) -> run_sbatch.SbatchExit:
         from slurm_pal.submit.planner import submitted
 
         def on_job(job_id: int) -> None:
@@ -328,12 +328,12 @@ class Submission:
 
         return run_sbatch.run(self._path, words, self._stdin, careful=careful, parsable=planned.parsable, on_job=on_job)
 
-    def _forget(self, planned: Plan) -> None:
+    def _forget(self, planned: SubmissionPlan) -> None:
         from slurm_pal.submit.planner import forget
 
         forget(planned)
 
-    def _end(self, planned: Plan, ended: run_sbatch.Outcome) -> int:
+    def _end(self, planned: SubmissionPlan, ended: run_sbatch.SbatchExit) -> int:
         if self._choice.json:
             from slurm_pal.submit import show
 

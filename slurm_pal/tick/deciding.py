@@ -14,12 +14,12 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import PalError, one_line
 from slurm_pal.base.hostlist import expand
 from slurm_pal.decide.case import settings_of
-from slurm_pal.decide.facts import Terms
+from slurm_pal.decide.facts import MoveSettings
 from slurm_pal.decide.lease import REQUIRED, Sort
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.moves import learning
 from slurm_pal.moves.learning import Corrections
-from slurm_pal.moves.planning import MoveTerms, Passed, Plan, Running, plan
+from slurm_pal.moves.planning import MovePlan, MoveTerms, Passed, Running, plan
 from slurm_pal.moves.steps import no_checkpoint
 from slurm_pal.partitions import sharing
 from slurm_pal.partitions.sharing import Shared
@@ -42,7 +42,7 @@ class Decided(NamedTuple):
     steered: Steered | None = None  # None: nothing could be decided
     scores: Snapshot | None = None  # as published
     wishes: tuple[Wish, ...] = ()
-    plan: Plan | None = None
+    plan: MovePlan | None = None
     exposed: tuple[tuple[Gpu, float], ...] = ()  # GPUs that became slow since they were measured, and how slow
     calibration: float = 1.0  # observed gains over predicted ones
     trouble: str = ""  # why partitions could not be shared out
@@ -53,9 +53,9 @@ class Decided(NamedTuple):
         return (*(self.steered.staying if self.steered else ()), *(self.plan.passed if self.plan else ()))
 
 
-def terms_of(config: Config, appends: bool) -> Terms:
+def terms_of(config: Config, appends: bool) -> MoveSettings:
     """What the settings say of moving jobs. `appends`: Slurm's JobFileAppend."""
-    return Terms(
+    return MoveSettings(
         _names(config.text("rebalance", "movable_qos")),
         _names(config.text("rebalance", "movable_partitions")),
         config.number("rebalance", "lost_work_s"),

@@ -10,7 +10,7 @@ from slurm_pal.base import marks
 from slurm_pal.base.errors import BusyError, DataError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.numbers import digits
-from slurm_pal.decide.facts import Terms, facts_of
+from slurm_pal.decide.facts import MoveSettings, facts_of
 from slurm_pal.journal.journal import Journal, Observation, Sample
 from slurm_pal.moves import learning
 from slurm_pal.moves.learning import Corrections
@@ -25,7 +25,7 @@ def look(
     jobs: Iterable[SlurmJob],
     snapshot: Snapshot,
     journal: Journal,
-    terms: Terms,
+    terms: MoveSettings,
     locality_penalty: float,
     now_s: float,
     alone: bool = False,

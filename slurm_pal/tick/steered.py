@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.facts import Facts, Terms, facts_of, is_ours
+from slurm_pal.decide.facts import Facts, MoveSettings, facts_of, is_ours
 from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease import TickLease
 from slurm_pal.journal.journal import Move
@@ -54,7 +54,9 @@ class Steered(NamedTuple):
     behind: int = 0  # pending jobs that come after those of `waiting`
 
 
-def steered(overview: Overview, memory: Memory, terms: Terms, only_user: str = "", depth: int | None = None) -> Steered:
+def steered(
+    overview: Overview, memory: Memory, settings: MoveSettings, only_user: str = "", depth: int | None = None
+) -> Steered:
     """Tell the jobs apart. With `only_user` the jobs of all others are foreign.
 
     Of the pending jobs the first `depth` are looked at (None: all): to read what each of thousands asks for
@@ -72,13 +74,13 @@ def steered(overview: Overview, memory: Memory, terms: Terms, only_user: str = "
         elif job.state == "PENDING":
             pending.append(job)
         elif job.state == "RUNNING":
-            facts = facts_of(job, terms)
+            facts = facts_of(job, settings)
             if facts.movable:
                 running.append(_running(job, facts, memory))
             else:
                 staying.append(Passed(job.job_id, facts.why_not))
     first = sorted(_in_turns(pending)[:depth], key=_rank)
-    waiting = tuple(_waiting(job, facts_of(job, terms), memory) for job in first)
+    waiting = tuple(_waiting(job, facts_of(job, settings), memory) for job in first)
     return Steered(waiting, tuple(running), tuple(staying), foreign, len(pending) - len(waiting))
 
 

@@ -32,7 +32,7 @@ from slurm_pal.moves.planning import to_move
 from slurm_pal.partitions import sharing
 from slurm_pal.pending.retarget import Wish, over
 from slurm_pal.publisher.observed import collector
-from slurm_pal.publisher.publication import LATEST_S, Publisher, Round
+from slurm_pal.publisher.publication import LATEST_S, Publication, Publisher
 from slurm_pal.slurm.client import AGAIN_S, LAST_S, Overview, SlurmClient
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.slurm.diag import busy
@@ -52,7 +52,7 @@ LONGEST_INTERVAL_S = 900.0
 """A longer time without a tick was a pause, and says nothing of when the next one comes."""
 
 
-class Outcome(NamedTuple):
+class TickResult(NamedTuple):
     """What one tick saw, planned and did."""
 
     at_s: float
@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
     queries: int  # asked of Slurm
     orders: int  # given to Slurm
     ingested: int  # new records
-    published: Round | None
+    published: Publication | None
     decided: Decided
     moving: int  # moves under way
     trouble: tuple[str, ...]  # one line each
@@ -105,7 +105,7 @@ class Tick:
 
     # -- a tick ------------------------------------------------------------------------------
 
-    def run(self, now_s: float) -> Outcome:
+    def run(self, now_s: float) -> TickResult:
         """One tick at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
         self._trouble, started, self._now_s = [], time.monotonic(), now_s
         queries, orders = self._counted.queries, self._counted.orders
@@ -145,7 +145,7 @@ class Tick:
             waits = {job_id: since_s if job_id in held else self._interval(since_s) for job_id in kept_off}
             self._try(lambda: self._remember(waits, overview, now_s), None)
         moving = self._try(lambda: len(self._journal.open_moves()), 0)
-        seen = Outcome(
+        seen = TickResult(
             now_s, self._act, paused, query_s, self._counted.queries - queries, self._counted.orders - orders, ingested,
             published, decided, moving, tuple(dict.fromkeys(self._trouble)),
         )  # fmt: skip
@@ -345,7 +345,7 @@ class Tick:
                 self._journal.add_waited(job_id, seconds)
             self._journal.forget(frozenset(job.job_id for job in overview.jobs), now_s)
 
-    def _measure(self, seen: Outcome, tick_s: float) -> None:
+    def _measure(self, seen: TickResult, tick_s: float) -> None:
         path, scores = self._config.text("rebalance", "metrics"), seen.decided.scores
         if not path or scores is None or self._role.name != "slurm-user":
             return

@@ -29,7 +29,7 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES, GpuShape
 from slurm_pal.emulation.gpus import Registry
 from slurm_pal.lab.demo import program
 from slurm_pal.lab.lab import Lab
-from slurm_pal.moves.worth import Limits
+from slurm_pal.moves.worth import MoveLimits
 from slurm_pal.simulate.hardware import hardware
 from slurm_pal.simulate.replay import Plan, replay
 from slurm_pal.simulate.settings import Settings
@@ -207,7 +207,7 @@ def simulated(jobs: Sequence[Job], scores: snapshot.Snapshot, arms: Sequence[str
             backfill_interval_s=PASS_S,
             tick_s=TICK_S,
             move_cost_s=cost_s,
-            limits=Limits(minimum_s=MINIMUM_S, per_tick=16, chained=False),
+            limits=MoveLimits(minimum_s=MINIMUM_S, per_tick=16, chained=False),
         )
         done = replay(Plan(Trace("bench", tuple(rows)), hardware(tables), POLICIES[arm], settings=settings))
         found[arm] = round(statistics.fmean(o.finish_s - o.submit_s for o in done.outcomes), 2)

@@ -451,7 +451,7 @@ def child(args: argparse.Namespace) -> None:
 
 
 def told_of(
-    outcome: tick.Outcome, number: int, wall: float, cpu: float, watch: Watch, answer_mib: float, before_mib: float
+    outcome: tick.TickResult, number: int, wall: float, cpu: float, watch: Watch, answer_mib: float, before_mib: float
 ) -> dict[str, object]:
     decided = outcome.decided
     actions = Counter(wish.action for wish in decided.wishes)

@@ -54,7 +54,7 @@ class Site:
 
     def round(self) -> list[str]:
         """One round of the publisher; the jobs whose leases it ended."""
-        return [str(update.job_id) for update in self.publisher.round(time.time()).ended]
+        return [str(update.job_id) for update in self.publisher.publish(time.time()).ended]
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.errors import SlurmError, UsageError
 from slurm_pal.base.hostlist import MOST_NAMES, expand
 from slurm_pal.base.numbers import digits
-from slurm_pal.decide.facts import Terms, facts_of
+from slurm_pal.decide.facts import MoveSettings, facts_of
 from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.offers import claimed_gpus, free_indexes, used_indexes
 from slurm_pal.slurm import parse, sealed
@@ -66,7 +66,7 @@ def test_a_text_makes_no_job_and_changes_none(key: str, text: str, order: int) -
 def test_what_stands_before_the_indexes_is_not_read_as_them(key: str, text: str) -> None:
     job = seen(Told(1, **{key: text}))[1]  # type: ignore[arg-type]
     assert (job.gpus, job.user, job.state) == ({}, "", "RUNNING")
-    assert facts_of(job, Terms()).ours is False and request_of(job) is not None
+    assert facts_of(job, MoveSettings()).ours is False and request_of(job) is not None
 
 
 @pytest.mark.parametrize("key", ["features", "prefer", "reservation"])
@@ -154,7 +154,7 @@ def test_an_odd_word_is_one_jobs_trouble_at_most(key: str, text: str) -> None:
     assert set(found) == {1, 2, 3} and found[2].gpus == {"n0": (1,)}
     for job in found.values():
         request_of(job)
-        facts_of(job, Terms())
+        facts_of(job, MoveSettings())
 
 
 @pytest.mark.parametrize("text", ODD)

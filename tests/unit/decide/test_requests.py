@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.jobs import GpuShape, SlurmJob
-from slurm_pal.decide.facts import Facts, Terms, appends, facts_of, is_ours
+from slurm_pal.decide.facts import Facts, MoveSettings, appends, facts_of, is_ours
 from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease import comment
 from slurm_pal.decide.request import Request
@@ -224,7 +224,7 @@ FILTER = "pal:lease=60;req=;exc=;class=B;from=#PAL;act=exclude;set=n0;why=slow;e
     ],
 )
 def test_which_jobs_are_ours(changes: str, ours: bool, sensitivity: str, origin: str) -> None:
-    found = facts_of(job(changes), Terms())
+    found = facts_of(job(changes), MoveSettings())
     assert (found.ours, found.sensitivity, found.origin) == (ours, sensitivity, origin)
     assert is_ours(job(changes)) is ours and not found.movable
 
@@ -233,16 +233,16 @@ MOVABLE = "Comment=pal:job=A;from=x;mov=1;ck=1;lost=90;app=1"
 
 
 def test_a_job_marked_movable() -> None:
-    assert facts_of(job(MOVABLE), Terms()) == Facts(True, "A", "x", True, "", True, 90.0)
-    assert facts_of(job(f"AdminComment={FILTER};mov=1;lost=40;app=1"), Terms())[3:] == (True, "", False, 40.0)
-    assert facts_of(job("Comment=pal:job=A;from=x"), Terms(lost_work_s=7.0)).lost_s == 7.0
-    assert facts_of(job("Comment=pal:job=A;lost=-1"), Terms(lost_work_s=7.0)).lost_s == 7.0
+    assert facts_of(job(MOVABLE), MoveSettings()) == Facts(True, "A", "x", True, "", True, 90.0)
+    assert facts_of(job(f"AdminComment={FILTER};mov=1;lost=40;app=1"), MoveSettings())[3:] == (True, "", False, 40.0)
+    assert facts_of(job("Comment=pal:job=A;from=x"), MoveSettings(lost_work_s=7.0)).lost_s == 7.0
+    assert facts_of(job("Comment=pal:job=A;lost=-1"), MoveSettings(lost_work_s=7.0)).lost_s == 7.0
 
 
 @pytest.mark.parametrize(
-    "terms", [Terms(movable_qos=frozenset({"normal"})), Terms(movable_partitions=frozenset({"gpu"}))]
+    "terms", [MoveSettings(movable_qos=frozenset({"normal"})), MoveSettings(movable_partitions=frozenset({"gpu"}))]
 )
-def test_a_site_may_declare_a_qos_or_a_partition_movable(terms: Terms) -> None:
+def test_a_site_may_declare_a_qos_or_a_partition_movable(terms: MoveSettings) -> None:
     assert facts_of(job("Comment=pal:job=A;app=1"), terms).movable
     assert facts_of(job("Comment=pal:job=A"), terms._replace(appends=True)).movable
     assert "array" in facts_of(job("Comment=pal:job=A;app=1 JobId=7 ArrayJobId=6 ArrayTaskId=3"), terms).why_not
@@ -264,28 +264,28 @@ def test_a_site_may_declare_a_qos_or_a_partition_movable(terms: Terms) -> None:
     ],
 )
 def test_what_is_never_moved(changes: str, word: str) -> None:
-    found = facts_of(job(f"{MOVABLE} {changes}"), Terms(appends=True, may_empty_output=True))
+    found = facts_of(job(f"{MOVABLE} {changes}"), MoveSettings(appends=True, may_empty_output=True))
     assert word in found.why_not and not found.movable and found.ours
 
 
-QOS = Terms(movable_qos=frozenset({"normal"}))
+QOS = MoveSettings(movable_qos=frozenset({"normal"}))
 
 
 @pytest.mark.parametrize(
     ("comment", "terms", "moved"),
     [
-        ("mov=1;app=1", Terms(), True),
-        ("mov=1", Terms(), False),  # nobody knows what its open mode is
-        ("mov=1", Terms(appends=True), True),
-        ("mov=1", Terms(may_empty_output=True), True),
-        ("mov=1;app=0", Terms(), True),  # its user said both
+        ("mov=1;app=1", MoveSettings(), True),
+        ("mov=1", MoveSettings(), False),  # nobody knows what its open mode is
+        ("mov=1", MoveSettings(appends=True), True),
+        ("mov=1", MoveSettings(may_empty_output=True), True),
+        ("mov=1;app=0", MoveSettings(), True),  # its user said both
         ("app=0", QOS._replace(appends=True), False),  # its user said the one, and the site the other
         ("app=0", QOS._replace(may_empty_output=True), True),
         ("from=x", QOS, False),
         ("app=1", QOS, True),
     ],
 )
-def test_a_job_whose_output_a_move_would_empty_stays(comment: str, terms: Terms, moved: bool) -> None:
+def test_a_job_whose_output_a_move_would_empty_stays(comment: str, terms: MoveSettings, moved: bool) -> None:
     found = facts_of(job(f"Comment=pal:job=A;{comment}"), terms)
     assert found.movable == moved and ("output" in found.why_not) == (not moved)
     assert appends({"JobFileAppend": "1"}) and not appends({"JobFileAppend": "0"}) and not appends({})

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from slurm_pal.journal.journal import Move
 from slurm_pal.moves import planning
 from slurm_pal.moves.booking import Bookings
-from slurm_pal.moves.planning import MoveTerms, Plan, PlannedMove, Running, gpus_of, plan, to_move
+from slurm_pal.moves.planning import MovePlan, MoveTerms, PlannedMove, Running, gpus_of, plan, to_move
 from slurm_pal.moves.steps import PLANNED
 from slurm_pal.moves.survey import Survey
-from slurm_pal.moves.worth import Limits, Planner, expected_left_s, plan_moves
+from slurm_pal.moves.worth import MoveLimits, Planner, expected_left_s, plan_moves
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
@@ -26,17 +26,17 @@ from .test_rebalance import cluster
 from .test_rebalance import job as movable
 
 
-def where(found: Plan) -> dict[int, str]:
+def where(found: MovePlan) -> dict[int, str]:
     return {move.job_id: move.target_gpus for move in found.moves}
 
 
-def why(found: Plan, job_id: int) -> str:
+def why(found: MovePlan, job_id: int) -> str:
     return next(passed.why for passed in found.passed if passed.job_id == job_id)
 
 
 def planned(
     table: dict[str, list[float]], jobs: list[Running], terms: MoveTerms = TERMS, **changes: object
-) -> Plan:  # fmt: skip
+) -> MovePlan:  # fmt: skip
     """The plan for a cluster of these slowdowns with these jobs on it."""
     nodes = [node(name, len(row)) for name, row in table.items()]
     seen = overview(nodes, [one.job for one in jobs], **changes)
@@ -218,7 +218,7 @@ def test_a_target_is_free_now_and_not_what_another_move_will_give_up() -> None:
     occupancy = cluster([1.2], [1.5], [1.0])
     waiting = [movable(occupancy, "2", [(1, (0,))]), movable(occupancy, "1", [(0, (0,))], remaining_s=9e4)]
     for chained, moved in ((True, {"1", "2"}), (False, {"1"})):
-        moves = plan_moves(occupancy, "class-fit", waiting, Limits(chained=chained))
+        moves = plan_moves(occupancy, "class-fit", waiting, MoveLimits(chained=chained))
         assert {move.job_id for move in moves} == moved
         assert occupancy.free_gpus == 1 and occupancy.free_indexes(2) == {0}
 
@@ -330,7 +330,7 @@ def test_two_moves_do_not_overfill_the_cpus_of_a_node() -> None:
 # -- as few moves as can be ------------------------------------------------------------------
 
 
-def chain(move_cost_s: float, user: str = "u", **changes: object) -> Plan:
+def chain(move_cost_s: float, user: str = "u", **changes: object) -> MovePlan:
     """The rule packs 1 onto n3 (1.20) and sends 2 to n2 (1.00): 1872 s. Or 1 goes to n2, and 2 stays: 1800 s."""
     table = {"n0": [1.5], "n1": [1.22], "n2": [1.0, 1.0], "n3": [1.2]}
     first = running(job(1, {"n0": (0,)}), remaining_s=1.5 * HOUR_S)
@@ -390,7 +390,7 @@ def test_keeping_a_job_off_a_node_that_is_down_does_not_open_it() -> None:
     occupancy = cluster([1.0, 1.0], [1.0])
     one = movable(occupancy, "1", [(0, (0,))], factor=1.5)
     occupancy.set_down(0, True)
-    placed = Planner(occupancy, "class-fit", Limits()).attempt(one, {0})
+    placed = Planner(occupancy, "class-fit", MoveLimits()).attempt(one, {0})
     assert placed is not None and placed.nodes == (1,)
     assert (occupancy.free(0), occupancy.free_gpus) == (0, 1)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.moves.order import response_ratio
 from slurm_pal.moves.reach import Reach
-from slurm_pal.moves.worth import Limits, Movable, plan_moves, slots
+from slurm_pal.moves.worth import Movable, MoveLimits, plan_moves, slots
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.patience import patience_s
 from slurm_pal.placement.view import Placement, Rule
@@ -56,7 +56,7 @@ def test_a_move_must_gain_more_than_it_costs_with_the_margin() -> None:
     for cost_s, moved in ((1199.0, True), (1200.0, False), (1201.0, False)):
         occupancy = cluster([1.5], [1.0])
         running = [job(occupancy, "1", [(0, (0,))], cost_s=cost_s)]
-        moves = plan_moves(occupancy, "class-fit", running, Limits(margin=1.5))
+        moves = plan_moves(occupancy, "class-fit", running, MoveLimits(margin=1.5))
         assert [(move.job_id, move.placement.nodes, move.gain_s) for move in moves] == (
             [("1", (1,), 1800.0)] if moved else []
         )
@@ -65,7 +65,7 @@ def test_a_move_must_gain_more_than_it_costs_with_the_margin() -> None:
 def test_gathering_a_spread_job_counts_its_locality() -> None:
     occupancy = cluster([1.0, 1.0], [1.0, 1.0])
     running = [job(occupancy, "1", [(0, (0,)), (1, (0,))])]
-    (move,) = plan_moves(occupancy, "packed", running, Limits())
+    (move,) = plan_moves(occupancy, "packed", running, MoveLimits())
     assert move.placement.nodes == (0,) and move.gain_s == pytest.approx(0.7 * HOUR_S)
 
 
@@ -73,14 +73,14 @@ def test_a_job_rests_for_a_while_where_it_is() -> None:
     for since_s, moved in ((599.0, 0), (600.0, 1)):
         occupancy = cluster([1.5], [1.0])
         running = [job(occupancy, "1", [(0, (0,))], since_s=since_s)]
-        assert len(plan_moves(occupancy, "class-fit", running, Limits(minimum_s=600.0))) == moved
+        assert len(plan_moves(occupancy, "class-fit", running, MoveLimits(minimum_s=600.0))) == moved
 
 
 def test_a_job_moves_a_limited_number_of_times() -> None:
     for moves, moved in ((2, 1), (3, 0)):
         occupancy = cluster([1.5], [1.0])
         running = [job(occupancy, "1", [(0, (0,))], moves=moves)]
-        assert len(plan_moves(occupancy, "class-fit", running, Limits(per_job=3))) == moved
+        assert len(plan_moves(occupancy, "class-fit", running, MoveLimits(per_job=3))) == moved
 
 
 def test_those_with_most_at_stake_move_first_and_no_more_than_allowed() -> None:
@@ -93,11 +93,11 @@ def test_those_with_most_at_stake_move_first_and_no_more_than_allowed() -> None:
         job(occupancy, "a", [(0, (3,))], remaining_s=2000.0),
     ]
     for per_tick, expected in ((1, ["much"]), (2, ["much", "a"]), (9, ["much", "a", "b", "little"])):
-        moves = plan_moves(occupancy, "class-fit", running, Limits(per_tick=per_tick))
+        moves = plan_moves(occupancy, "class-fit", running, MoveLimits(per_tick=per_tick))
         assert [move.job_id for move in moves] == expected
     wide = cluster([1.5] * 4, [1.0] * 4)
     running = [job(wide, "long", [(0, (0,))]), job(wide, "wide", [(0, (1, 2))], remaining_s=0.6 * HOUR_S)]
-    assert [move.job_id for move in plan_moves(wide, "class-fit", running, Limits())] == ["wide", "long"]
+    assert [move.job_id for move in plan_moves(wide, "class-fit", running, MoveLimits())] == ["wide", "long"]
 
 
 def test_later_moves_use_what_earlier_ones_give_up() -> None:
@@ -107,7 +107,7 @@ def test_later_moves_use_what_earlier_ones_give_up() -> None:
         job(occupancy, "slow", [(1, (0,))], remaining_s=1.0 * HOUR_S),
         job(occupancy, "first", [(0, (0,))], remaining_s=5.0 * HOUR_S),
     ]
-    moves = plan_moves(occupancy, "class-fit", running, Limits())
+    moves = plan_moves(occupancy, "class-fit", running, MoveLimits())
     assert {move.job_id: move.placement.nodes for move in moves} == {"first": (2,), "slow": (0,)}
 
 
@@ -158,7 +158,7 @@ def test_planned_moves_pay_fit_and_leave_everything_as_it_was(
 ) -> None:
     sizes, seed, policy = case
     occupancy, running = filled(sizes, seed, best_first, data)
-    limits = Limits(margin=data.draw(st.sampled_from((0.5, 1.5))), minimum_s=600.0, per_tick=3, per_job=3)
+    limits = MoveLimits(margin=data.draw(st.sampled_from((0.5, 1.5))), minimum_s=600.0, per_tick=3, per_job=3)
     before = state(occupancy)
     moves = plan_moves(occupancy, policy, running, limits)
     assert state(occupancy) == before
@@ -187,7 +187,7 @@ def test_the_bound_leaves_out_no_move(case: tuple[list[int], int, str], best_fir
     """The plan is the one that trying out every job would have made."""
     sizes, seed, policy = case
     occupancy, running = filled(sizes, seed, best_first, data)
-    limits = Limits(margin=0.5, minimum_s=0.0)
+    limits = MoveLimits(margin=0.5, minimum_s=0.0)
     quick = plan_moves(occupancy, policy, running, limits)
     with patch.object(Reach, "least_product", lambda *_: -inf):
         assert plan_moves(occupancy, policy, running, limits) == quick
@@ -227,7 +227,7 @@ def test_a_move_may_be_what_makes_the_next_one_pay() -> None:
         job(occupancy, "m", [(2, (0,))], factor=1.5, remaining_s=5 * HOUR_S),
         job(occupancy, "s", [(1, (0,))], rule=b, factor=1.5),
     ]
-    moves = plan_moves(occupancy, "class-fit", running, Limits())
+    moves = plan_moves(occupancy, "class-fit", running, MoveLimits())
     assert [(move.job_id, move.placement.nodes) for move in moves] == [("m", (3,)), ("s", (2,))]
 
 
@@ -235,7 +235,7 @@ def test_a_job_whose_own_node_looked_tightest_may_still_have_a_better_place() ->
     """n1 with one free GPU is the tightest fit until the job gives back the other one; then n0 is as tight."""
     occupancy = cluster([1.0, 1.0], [1.4, 1.5])
     running = [job(occupancy, "1", [(1, (0,))])]
-    (move,) = plan_moves(occupancy, "packed", running, Limits())
+    (move,) = plan_moves(occupancy, "packed", running, MoveLimits())
     assert move.placement.nodes == (0,)
 
 
@@ -257,7 +257,7 @@ def test_the_bound_spares_jobs_that_are_well_off() -> None:
         return place(self, *args)  # type: ignore[arg-type]
 
     with patch.object(Occupancy, "place", counted):
-        assert plan_moves(occupancy, "class-fit", running, Limits()) == []
+        assert plan_moves(occupancy, "class-fit", running, MoveLimits()) == []
     assert asked == 1
 
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from slurm_pal.allocation import throughputs
 from slurm_pal.allocation.throughputs import Entry, Key
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.facts import Terms
+from slurm_pal.decide.facts import MoveSettings
 from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease_marks import expired
 from slurm_pal.decide.offers import claimed_gpus, used_indexes
 from slurm_pal.journal.journal import Move, Observation
 from slurm_pal.moves.learning import MOST_CORRECTION, corrected, corrections
-from slurm_pal.moves.planning import MoveTerms, Plan, Running, plan
+from slurm_pal.moves.planning import MovePlan, MoveTerms, Running, plan
 from slurm_pal.moves.steps import no_checkpoint
 from slurm_pal.moves.worth import stated_limit_s
 from slurm_pal.partitions import claimants
@@ -45,7 +45,7 @@ words = st.fixed_dictionaries({
 # -- whose job gets the better GPU -------------------------------------------------------------
 
 
-def planned(jobs: Sequence[Running], table: Mapping[str, Sequence[float]], terms: MoveTerms = TERMS) -> Plan:
+def planned(jobs: Sequence[Running], table: Mapping[str, Sequence[float]], terms: MoveTerms = TERMS) -> MovePlan:
     nodes = [node(name, len(row)) for name, row in table.items()]
     return plan(overview(nodes, [one.job for one in jobs]), scores(table), jobs, terms, NOW_S)
 
@@ -126,7 +126,7 @@ def test_checkpoints_that_never_come_are_taken_from_the_moves_of_their_user() ->
     assert all(map(no_checkpoint, silent)) and not any(map(no_checkpoint, others))
     asked = job(7, {"n0": (0,)}, comment="pal:job=A;mov=1;app=1;ck=1", fields={"BatchFlag": "1", "Requeue": "1"})
     known = Memory({}, {}, frozenset(), {7: (*silent, *others)}, frozenset(), {})
-    (one,) = steered(overview([node("n0")], [asked]), known, Terms()).running
+    (one,) = steered(overview([node("n0")], [asked]), known, MoveSettings()).running
     assert one.moves == 4
 
 
@@ -257,7 +257,7 @@ def test_thousands_of_jobs_of_one_hide_nobodys(mine: int, theirs: int, depth: in
 
     jobs = [waits(k, X, 10_000 - k) for k in range(mine)] + [waits(1000 + k, Y, 500 - k) for k in range(theirs)]
     nothing = Memory({}, {}, frozenset(), {}, frozenset(), {})
-    seen = steered(overview([node("n0")], jobs), nothing, Terms(), depth=depth)
+    seen = steered(overview([node("n0")], jobs), nothing, MoveSettings(), depth=depth)
     looked = [one.job for one in seen.waiting]
     assert len(looked) == min(depth, len(jobs)) and seen.behind == len(jobs) - len(looked)
     assert sum(one.user == Y for one in looked) >= min(theirs, depth // 2)

@@ -16,7 +16,7 @@ from scipy.optimize import linprog
 from slurm_pal.allocation.problem import Allocation, PairShare
 from slurm_pal.allocation.steady import STEADY
 from slurm_pal.partitions import belonging
-from slurm_pal.partitions.belonging import Field, Sharer
+from slurm_pal.partitions.belonging import SharedPartitions, Sharer
 from slurm_pal.store.snapshot import Snapshot
 
 from ...doubles.partition_site import NOW_S, job, node, overview, part, running, scores
@@ -34,13 +34,13 @@ def sharer(job_id: int, gpus: int = 1, **given: object) -> Sharer:
     return Sharer(job(job_id), {"slow": 1.0, "fast": 4.0}, gpus, "A", 3600.0)._replace(**given)  # type: ignore[arg-type]
 
 
-def field(snapshot: Snapshot, *jobs: object, names: list[str] = NAMES, **given: object) -> Field:
-    found = belonging.field(overview(*jobs, **given), snapshot, names, NOBODY)  # type: ignore[arg-type]
+def field(snapshot: Snapshot, *jobs: object, names: list[str] = NAMES, **given: object) -> SharedPartitions:
+    found = belonging.shared_partitions(overview(*jobs, **given), snapshot, names, NOBODY)  # type: ignore[arg-type]
     assert found is not None
     return found
 
 
-def gpus_of(where: Field) -> dict[str, float]:
+def gpus_of(where: SharedPartitions) -> dict[str, float]:
     return {p.name: room.gpus.sum() for p, room in zip(where.site.partitions, where.site.rooms, strict=True)}
 
 
@@ -52,12 +52,12 @@ def test_gpus_of_partitions_that_are_up(plain: Snapshot) -> None:
     assert gpus_of(field(plain, nodes=drained)) == {"slow": 2.0, "fast": 2.0}
     kept = [node("s0", states=frozenset({"IDLE", "RESERVED"})), node("s1"), node("f0"), node("f1")]
     assert gpus_of(field(plain, nodes=kept)) == {"slow": 2.0, "fast": 4.0}
-    assert belonging.field(overview(), plain, ["other"], NOBODY) is None
+    assert belonging.shared_partitions(overview(), plain, ["other"], NOBODY) is None
 
 
 def test_what_others_hold_is_not_shared(plain: Snapshot) -> None:
     mine, other = running(1, "fast", {"f0": (0, 1)}), running(2, "fast", {"f1": (1,)})
-    found = belonging.field(overview(mine, other), plain, NAMES, frozenset({1}))
+    found = belonging.shared_partitions(overview(mine, other), plain, NAMES, frozenset({1}))
     assert found is not None and gpus_of(found) == {"slow": 4.0, "fast": 3.0}
     all_held = [running(k, "fast", {name: (0, 1)}) for k, name in enumerate(("f0", "f1"), 1)]
     assert gpus_of(field(plain, *all_held)) == {"slow": 4.0}

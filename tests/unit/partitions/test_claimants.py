@@ -12,7 +12,15 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.partitions import claimants as module
-from slurm_pal.partitions.claimants import Expected, Leases, Site, claimants, in_partitions, partition_types, sharers
+from slurm_pal.partitions.claimants import (
+    Expected,
+    Leases,
+    PartitionNodes,
+    claimants,
+    in_partitions,
+    partition_types,
+    sharers,
+)
 from slurm_pal.partitions.sharing import Claimant
 from slurm_pal.slurm.client import Overview
 
@@ -157,7 +165,7 @@ def test_a_partition_where_it_could_never_start_has_no_throughput(one: SlurmJob,
 )
 def test_nodes_that_could_take_it_now(changes: dict[str, object], ever: bool, now: bool) -> None:
     where = Overview((node("f0", **changes),), (), (part("fast", "f0"),), {})
-    place = Site(where).place("fast", request_of(job(partition="fast")), 3600)
+    place = PartitionNodes(where).place("fast", request_of(job(partition="fast")), 3600)
     assert (place is not None, bool(place)) == (ever, now)
 
 
@@ -165,7 +173,7 @@ def test_whole_nodes_and_gpus_on_an_open_number_of_nodes() -> None:
     whole = request_of(job(partition="fast", OverSubscribe="NO"))
     some = request_of(job(partition="fast", TresPerNode="(null)", TresPerJob="gres:gpu:3", NumNodes="1-2"))
     assert some.shape is not None and some.shape.total == 3 and not some.leave
-    site = Site(overview())
+    site = PartitionNodes(overview())
     assert site.place("fast", whole, None) == site.place("fast", some, None) == ("f0", "f1")
     more = request_of(job(partition="fast", TresPerNode="(null)", TresPerJob="gres:gpu:5", NumNodes="1-3"))
     assert site.place("fast", more, None) is None
@@ -176,7 +184,7 @@ def test_whole_nodes_and_gpus_on_an_open_number_of_nodes() -> None:
 def test_as_many_gpus_as_the_nodes_that_it_may_have_hold() -> None:
     """Two nodes hold four GPUs; to wait for five there would cost the job its priority (BadConstraints)."""
     parts, nodes = [part("fast", "f0", "f1", "f2")], [node(f"f{k}", "fast") for k in range(3)]
-    site = Site(overview(nodes=nodes, parts=parts))
+    site = PartitionNodes(overview(nodes=nodes, parts=parts))
 
     def place(gpus: int, count: str) -> tuple[str, ...] | None:
         asked = job(partition="fast", TresPerNode="(null)", TresPerJob=f"gres:gpu:{gpus}", NumNodes=count, NumTasks="2")

@@ -16,7 +16,7 @@ from slurm_pal.allocation.throughputs import TABLE, Entry, Key
 from slurm_pal.base.cluster import Partition
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
-from slurm_pal.moves.planning import Elsewhere, MoveTerms, Plan, Running, plan
+from slurm_pal.moves.planning import Elsewhere, MovePlan, MoveTerms, Running, plan
 from slurm_pal.partitions import crossing
 from slurm_pal.partitions.claimants import Known
 from slurm_pal.partitions.crossing import Crosser
@@ -53,11 +53,11 @@ def here(job_id: int = 1, gpus: dict[str, Sequence[int]] | None = None, words: s
 EVEN = {"s0": [1.0, 1.0], "s1": [1.0, 1.0], "f0": [1.0, 1.0], "f1": [1.0, 1.0]}
 
 
-def planned(jobs: list[Running], terms: MoveTerms = TERMS, table: dict[str, list[float]] = EVEN) -> Plan:
+def planned(jobs: list[Running], terms: MoveTerms = TERMS, table: dict[str, list[float]] = EVEN) -> MovePlan:
     return plan(seen([one.job for one in jobs], table), scores(table), jobs, terms, NOW_S)
 
 
-def why(found: Plan, job_id: int) -> str:
+def why(found: MovePlan, job_id: int) -> str:
     return next(one.why for one in found.passed if one.job_id == job_id)
 
 

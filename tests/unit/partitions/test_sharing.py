@@ -13,11 +13,11 @@ from slurm_pal.base.jobs import GpuShape, SlurmJob
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.partitions import sharing
-from slurm_pal.partitions.sharing import NOT_TAKEN, Claimant, Room, Terms
+from slurm_pal.partitions.sharing import NOT_TAKEN, Claimant, Room, SharingTerms
 from slurm_pal.pending.retarget import Wish
 
 NOW_S = 1_700_000_000.0
-TERMS = Terms(pass_s=3.0, interval_s=15.0, longest_s=3600.0)
+TERMS = SharingTerms(pass_s=3.0, interval_s=15.0, longest_s=3600.0)
 NODES = {"slow": ("s0", "s1"), "fast": ("f0", "f1"), "medium": ("m0",)}
 EXACT = {"slow": 0.0, "fast": 0.0, "medium": 0.0}
 UP = frozenset(NODES)

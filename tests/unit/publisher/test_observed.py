@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_pal.base import marks
 from slurm_pal.base.errors import DataError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.facts import Terms, facts_of
+from slurm_pal.decide.facts import MoveSettings, facts_of
 from slurm_pal.publisher.observed import Collector, add
 from slurm_pal.sensitivity import observed
 from slurm_pal.sensitivity.behaviour import Behaviour, Traits
@@ -155,9 +155,9 @@ def test_a_probe_speaks_for_the_job_that_it_stands_for(tmp_path: Path) -> None:
 def test_a_running_job_is_what_it_was_seen_to_be_unless_somebody_knew(
     comment: str, sensitivity: str, origin: str
 ) -> None:
-    found = facts_of(job(1, f"{comment} {said('C')}"), Terms())
+    found = facts_of(job(1, f"{comment} {said('C')}"), MoveSettings())
     assert (found.sensitivity, found.origin) == (sensitivity, origin)
 
 
 def test_an_unsure_observation_changes_nothing() -> None:
-    assert facts_of(job(1, f"pal:job=?;from=default {said('C', 0.7)}"), Terms()).sensitivity == "?"
+    assert facts_of(job(1, f"pal:job=?;from=default {said('C', 0.7)}"), MoveSettings()).sensitivity == "?"

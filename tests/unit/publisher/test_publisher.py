@@ -74,16 +74,16 @@ def test_a_round_takes_back_and_publishes(config: Config, slurm: FakeSlurm) -> N
     scores(config)
     number, now_s = blocked(slurm), time.time()
     made = publisher(config, slurm)
-    first = made.round(now_s)
+    first = made.publish(now_s)
     assert first.ended == () and first.trouble == () and first.gpus_written and slurm.jobs[number].state == "PENDING"
     table = read_table(config.table_path)
     assert (table.header.clears, table.header.written_s) == ("daemon", int(now_s))
     assert heartbeat.fresh(config.snapshot_path, now_s, MAX_AGE_S)
-    second = made.round(now_s + 61)
+    second = made.publish(now_s + 61)
     assert [(u.job_id, u.fields) for u in second.ended] == [(number, {"ReqNodeList": ""})]
     assert slurm.jobs[number].state == "RUNNING" and not second.gpus_written
     scores(config, epoch=2)
-    assert made.round(now_s + 62).gpus_written
+    assert made.publish(now_s + 62).gpus_written
     made.stop(now_s + 63)
     assert read_table(config.table_path).header.clears == ""
     assert not heartbeat.fresh(config.snapshot_path, now_s + 63, MAX_AGE_S)
@@ -97,7 +97,7 @@ def test_what_is_known_of_users_jobs_is_for_slurmctld_alone(config: Config, slur
     labels.write(labels.path_of(labels.site_folder(config.snapshot_path), 1000), {key: label}, reader=1000)
     config.set("sensitivity", "trust", "measured", "test")
     made = publisher(config, slurm)
-    for leave in (lambda: made.round(time.time()), lambda: made.stop(time.time())):
+    for leave in (lambda: made.publish(time.time()), lambda: made.stop(time.time())):
         leave()
         whole, public = read_table(config.table_path), read_table(config.public_table_path)
         assert whole.records["label.1000"] == f"{key}=C:0.900" and whole.records["trust"] == "measured"
@@ -115,7 +115,7 @@ def test_who_is_not_slurm_user_publishes_what_all_may_read(
     labels.write(labels.path_of(labels.site_folder(config.snapshot_path), 1000), {name_key("train"): label})
     monkeypatch.setattr(rounds, "slurm_user_uid", lambda: 12345)
     monkeypatch.setattr(rounds.os, "geteuid", lambda: 12346)
-    publisher(config, slurm, stays=False).round(time.time())
+    publisher(config, slurm, stays=False).publish(time.time())
     for path in (config.table_path, config.public_table_path):
         assert not [key for key in read_table(path).records if key.startswith("label")]
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o644
@@ -127,7 +127,7 @@ def test_who_goes_takes_everything_back(config: Config, slurm: FakeSlurm) -> Non
     number = blocked(slurm)
     made = publisher(config, slurm)
     assert made.take_back_all() == ([], [])  # it never knew that it may
-    assert made.round(time.time()).ended == ()
+    assert made.publish(time.time()).ended == ()
     made.stop(time.time())
     ended, trouble = made.take_back_all()
     assert [update.job_id for update in ended] == [number] and not trouble
@@ -144,13 +144,13 @@ def test_a_forged_record_frees_nobody_elses_job(
     client.submit(["-w", "n1", "--gres=gpu:4"], "#!/bin/sh\n")
     theirs = client.submit(["-w", "n1", "--gres=gpu:1"], "#!/bin/sh\n")
     made = publisher(config, slurm)
-    made.round(time.time())
+    made.publish(time.time())
     seen = client.overview()
     forged = tuple(
         job._replace(comment=comment(0, "", "", "nodelist", "n1")) if job.job_id == theirs else job for job in seen.jobs
     )
     monkeypatch.setattr(CliClient, "overview", lambda self, **_: seen._replace(jobs=forged))
-    assert made.round(time.time() + 999).ended == ()
+    assert made.publish(time.time() + 999).ended == ()
     assert slurm.jobs[theirs].state == "PENDING"
 
 
@@ -160,7 +160,7 @@ def test_epochs_rise_whatever_the_clock_does(config: Config, slurm: FakeSlurm) -
     made = publisher(config, slurm)
     epochs = []
     for now_s in (1000.0, 1000.0, 500.0, 2000.0):
-        made.round(now_s)
+        made.publish(now_s)
         epochs.append(read_table(config.table_path).header.epoch)
     made.stop(100.0)
     epochs.append(read_table(config.table_path).header.epoch)
@@ -173,7 +173,7 @@ def test_others_than_slurm_user_promise_nothing(
     monkeypatch.setattr("slurm_pal.publisher.publication.os.geteuid", lambda: 4711)
     scores(config)
     number = blocked(slurm)
-    done = publisher(config, slurm).round(time.time() + 999)
+    done = publisher(config, slurm).publish(time.time() + 999)
     assert done.ended == () and slurm.jobs[number].state == "PENDING"
     assert done.trouble == ("leases are not taken back: only SlurmUser (root) and root may do that",)
     assert read_table(config.table_path).header.clears == ""
@@ -184,7 +184,7 @@ def test_others_than_slurm_user_promise_nothing(
 def test_one_shot_promises_nothing(config: Config, slurm: FakeSlurm) -> None:
     scores(config)
     number = blocked(slurm)
-    done = publisher(config, slurm, stays=False).round(time.time() + 999)
+    done = publisher(config, slurm, stays=False).publish(time.time() + 999)
     assert done.ended == () and done.trouble == () and slurm.jobs[number].state == "PENDING"
     assert read_table(config.table_path).header.clears == ""
     assert not os.path.exists(config.snapshot_path + ".heartbeat")
@@ -193,7 +193,7 @@ def test_one_shot_promises_nothing(config: Config, slurm: FakeSlurm) -> None:
 @pytest.mark.usefixtures("root")
 def test_without_a_snapshot_leases_are_still_taken_back(config: Config, slurm: FakeSlurm) -> None:
     number = blocked(slurm)
-    done = publisher(config, slurm).round(time.time() + 61)
+    done = publisher(config, slurm).publish(time.time() + 61)
     assert slurm.jobs[number].state == "RUNNING" and done.table is None
     assert len(done.trouble) == 1 and "no snapshot at" in done.trouble[0]
     publisher(config, slurm).stop(0.0)  # no table: nothing to retire
@@ -209,7 +209,7 @@ def test_a_job_that_slurm_will_not_change_does_not_keep_the_others(config: Confi
             slurm.finish(first)
         return slurm(argv, stdin)
 
-    done = Publisher(config, CliClient(run), stays=True).round(time.time() + 61)  # type: ignore[arg-type]
+    done = Publisher(config, CliClient(run), stays=True).publish(time.time() + 61)  # type: ignore[arg-type]
     assert [update.job_id for update in done.ended] == [second]
     assert len(done.trouble) == 1 and f"job {first} stays for now" in done.trouble[0] and done.table is not None
 
@@ -217,7 +217,7 @@ def test_a_job_that_slurm_will_not_change_does_not_keep_the_others(config: Confi
 def test_a_dead_controller_is_the_callers_to_tell(config: Config, slurm: FakeSlurm) -> None:
     slurm.down = True
     with pytest.raises(SlurmError):
-        publisher(config, slurm).round(1.0)
+        publisher(config, slurm).publish(1.0)
     assert not os.path.exists(config.table_path)
 
 
@@ -225,7 +225,7 @@ def test_a_dead_controller_is_the_callers_to_tell(config: Config, slurm: FakeSlu
 def test_a_stand_in_is_told(config: Config, slurm: FakeSlurm) -> None:
     scores(config)
     config.set("placement", "policy", "pal", "test")
-    done = publisher(config, slurm).round(1.0)
+    done = publisher(config, slurm).publish(1.0)
     assert done.table is not None
     assert done.table.notes == ("placement.policy pal cannot be put into a table: class-fit stands in for it",)
 
@@ -234,7 +234,7 @@ def test_a_stand_in_is_told(config: Config, slurm: FakeSlurm) -> None:
 def test_a_table_that_cannot_be_written(config: Config, slurm: FakeSlurm, tmp_path: Path) -> None:
     scores(config)
     config.set("paths", "table", str(tmp_path / "absent" / "t.lua"), "test")
-    done = publisher(config, slurm).round(1.0)
+    done = publisher(config, slurm).publish(1.0)
     assert done.table is None and "cannot be written" in done.trouble[0]
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.moves.worth import Limits
+from slurm_pal.moves.worth import MoveLimits
 from slurm_pal.simulate.easy import Reservation
 from slurm_pal.simulate.hardware import hardware
 from slurm_pal.simulate.jobs import Job
@@ -98,7 +98,7 @@ def plans(draw: st.DrawFn, policies: Sequence[str] = tuple(POLICIES), failures: 
         )  # fmt: skip
     chosen = Settings(
         backfill_interval_s=draw(st.sampled_from((0.0, 30.0, 300.0))), backfill_depth=draw(st.sampled_from((2, 500))),
-        tick_s=100.0, warmup_s=draw(st.sampled_from((0.0, 7.0))), limits=Limits(margin=1.0, minimum_s=150.0),
+        tick_s=100.0, warmup_s=draw(st.sampled_from((0.0, 7.0))), limits=MoveLimits(margin=1.0, minimum_s=150.0),
         best_first=draw(st.booleans()), steer=draw(st.sampled_from(("start", "submit"))),
         failures=Failures(3e4, 500.0, 100.0) if failures and draw(st.booleans()) else None,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.moves.worth import Limits
+from slurm_pal.moves.worth import MoveLimits
 from slurm_pal.placement.patience import patience_s
 from slurm_pal.simulate.background import again_and_again
 from slurm_pal.simulate.hardware import Hardware
@@ -65,7 +65,7 @@ def test_warm_up_is_held_and_not_worked() -> None:
 
 
 MOVING = Settings(
-    backfill_interval_s=0.0, tick_s=100.0, move_cost_s=50.0, expected_run_share=1.0, limits=Limits(1.5, 100.0)
+    backfill_interval_s=0.0, tick_s=100.0, move_cost_s=50.0, expected_run_share=1.0, limits=MoveLimits(1.5, 100.0)
 )
 
 

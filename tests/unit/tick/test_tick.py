@@ -35,7 +35,7 @@ from slurm_pal.store import snapshot
 from slurm_pal.store.snapshot import GpuScore
 from slurm_pal.tick import steered
 from slurm_pal.tick.role import Role
-from slurm_pal.tick.tick import Outcome, Tick
+from slurm_pal.tick.tick import Tick, TickResult
 
 START_S = 1_700_000_000.0
 INTERVAL_S = 15.0
@@ -100,7 +100,7 @@ class Site:
     def job(self, number: int) -> FakeJob:
         return self.slurm.jobs[number]
 
-    def run(self, after_s: float = INTERVAL_S) -> Outcome:
+    def run(self, after_s: float = INTERVAL_S) -> TickResult:
         self.now_s += after_s
         return self.tick.run(self.now_s)
 

@@ -11,7 +11,7 @@ import pytest
 from slurm_pal.base import marks
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import SlurmError
-from slurm_pal.decide.facts import Terms
+from slurm_pal.decide.facts import MoveSettings
 from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
@@ -62,14 +62,14 @@ def test_jobs_are_told_apart() -> None:
     memory = NOTHING._replace(
         left_alone=frozenset({8}), moving=frozenset({9}), waited={5: 12.0}, paces={1: Pace(0.5, 100.0, 1.3)}
     )
-    found = steered(overview([node("n0"), node("n1")], jobs), memory, Terms(), only_user="u")
+    found = steered(overview([node("n0"), node("n1")], jobs), memory, MoveSettings(), only_user="u")
     assert [one.job.job_id for one in found.waiting] == [5, 6, 4]
     assert found.waiting[0].waited_s == 12.0 and found.waiting[2].sensitivity == "B"
     (moves,) = found.running
     assert (moves.job.job_id, moves.checkpoint, moves.remaining_s, moves.factor) == (1, True, 100.0, 1.3)
     assert [one.job_id for one in found.staying] == [2] and "not marked movable" in found.staying[0].why
     assert found.foreign == 2  # 3, which nobody saw, and 7, which is somebody else's
-    first = steered(overview([node("n0"), node("n1")], jobs), memory, Terms(), "u", depth=2)
+    first = steered(overview([node("n0"), node("n1")], jobs), memory, MoveSettings(), "u", depth=2)
     assert first == found._replace(waiting=found.waiting[:2], behind=1)
 
 
@@ -80,11 +80,11 @@ def test_a_list_of_ours_is_not_taken_for_the_users(kind: str) -> None:
     one = job(1, {"n0": (0, 1)}, comment=MINE, fields=BATCH, **lists)
     made = Move(1, 1, "u", NOW_S, 0, "n1:0", ("n0",), "n0:0", "", 1.3, 1.0, 9.0, 1.0, True, "", "x", NOW_S, "moved")
     memory = NOTHING._replace(leases={1: lease}, moves={1: (made, made._replace(outcome="abandoned", ended_s=NOW_S))})
-    found = steered(overview([node("n0")], [one]), memory, Terms())
+    found = steered(overview([node("n0")], [one]), memory, MoveSettings())
     (moves,) = found.running
     assert moves.request.leave == "" and moves.request.exc_nodes == (("n3",) if kind == "exclude" else ())
     assert (moves.moves, moves.last_move_s) == (1, NOW_S)
-    (moves,) = steered(overview([node("n0")], [one]), NOTHING, Terms()).running
+    (moves,) = steered(overview([node("n0")], [one]), NOTHING, MoveSettings()).running
     assert moves.request.exc_nodes == ("n0",) if kind == "exclude" else "own --nodelist" in moves.request.leave
 
 
@@ -174,7 +174,7 @@ def test_the_pace_of_jobs_is_learnt_tick_by_tick(journal: Journal) -> None:
             job(3, {"n1": (1,)}, comment="pal:job=A pal:it=x;at=1;r=0"),
             job(4, {"n1": (2,)}, comment="mine"),
         ]
-        looks.append(pace.look(jobs, scores, journal, Terms(), 1.7, at_s))
+        looks.append(pace.look(jobs, scores, journal, MoveSettings(), 1.7, at_s))
     assert looks[0][0] == {}  # one look is no pace
     paces, learnt = looks[-1]
     assert paces[1].step_s == pytest.approx(0.6) and paces[2].step_s == pytest.approx(0.75)
@@ -192,7 +192,9 @@ def test_what_a_move_brought_is_seen_from_both_incarnations(journal: Journal) ->
         for tick in range(3):
             at_s = NOW_S + 1000 * restarts + 60 * tick
             word = f"pal:job=A pal:it={start + rate * tick};at={at_s:.0f};r={restarts}"
-            pace.look([job(1, {where: (0,)}, comment=word, restarts=restarts)], scores, journal, Terms(), 1.7, at_s)
+            pace.look(
+                [job(1, {where: (0,)}, comment=word, restarts=restarts)], scores, journal, MoveSettings(), 1.7, at_s
+            )
     (seen,) = journal.moves()
     assert seen.observed == pytest.approx(1.5)
 
