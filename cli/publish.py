@@ -29,7 +29,7 @@ TIMEOUT_S = 15.0
 QUERY_SHARE = 5.0  # Slurm is asked for at most a fifth of the time
 SHORTEST_PAUSE_S = 0.1
 CHUNK_S = 1.0  # between two signs of life
-MOST_FAILED = 5  # rounds in a row that nobody foresaw to fail: a new process may do better
+MOST_FAILED = 5  # publications in a row that nobody foresaw to fail: a new process may do better
 LOCK_WAIT_S = 15.0  # for a lease guard that clears up after the publisher before
 FILTER_LOOKS_S = 1.1  # the filter looks for a new table once a second; until then it may still promise
 
@@ -85,7 +85,7 @@ def _once(config: Config, publisher: Publisher, as_json: bool) -> None:
 
 
 def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
-    """Round after round until a signal comes. A round that fails is told, and the next one tries again."""
+    """One publication after the other until a signal comes. One that fails is told, and the next one tries again."""
     complaints = Complaints("pal")
     failed = 0
     with until_signal() as woken:
@@ -102,7 +102,7 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
             except (PalError, OSError) as error:
                 publisher.silent()
                 complaints.tell([one_line(error)])
-            except Exception as error:  # whatever it was: the next round tries again
+            except Exception as error:  # whatever it was: the next one tries again
                 publisher.silent()
                 failed += 1
                 complaints.tell([f"internal error, {fault_of(error).line}"])
@@ -124,11 +124,11 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
     if publisher.lost:
         raise DataError("the lock of the publisher was deleted: start it anew")
     if failed >= MOST_FAILED:
-        raise PalError(f"{failed} rounds in a row have failed by errors of ours: start it anew")
+        raise PalError(f"{failed} publications in a row have failed by errors of ours: start it anew")
 
 
 def _sleep(publisher: Publisher, woken: Woken, until_s: float) -> bool:
-    """Until the next round (monotonic time), with signs of life; whether a signal came."""
+    """Until the next publication (monotonic time), with signs of life; whether a signal came."""
     while (left_s := until_s - time.monotonic()) > 0:
         notify(ALIVE)
         publisher.alive(time.time())
