@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # it brings sqlite3, which other commands start without
 
 LEAST = 8
 """Characters of a UUID, after its GPU- or MIG-, that name a GPU; fewer are mistyped too easily."""
-MOST_SHOWN = 8
+MOST_SHOWN = 5
 FORMS = "NODE:INDEX like n7:0, or a UUID"
 METAVAR = "NODE:INDEX|UUID"
 
@@ -58,7 +58,8 @@ class Gpu(NamedTuple):
         node, _, number = self.text.rpartition(":")
         beside = [p for p in places if p.node in (self.text, node)]
         if beside:
-            return f"no GPU {self.text!r}: that node has {_shown(beside)}; write {FORMS}"
+            at = ", ".join(f"{p.node}:{p.gpu_index}" for p in beside)
+            return f"no GPU {self.text!r}: that node has {at}; write {FORMS}"
         if digits(number) is not None and node and places:
             return f"no GPU {self.text!r}: the nodes are {fold(sorted({p.node for p in places}))}; write {FORMS}"
         near = sorted(places, key=lambda p: -_alike(p.uuid, self.text))

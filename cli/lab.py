@@ -224,9 +224,7 @@ def fault(directory: str | None, words: tuple[str, ...]) -> None:
     if len(words) > 1 and digits(words[1]) is not None:  # NODE INDEX, as it once was
         words = (f"{words[0]}:{words[1]}", *words[2:])
     if not 2 <= len(words) <= 3:
-        raise UsageError(
-            f"give a GPU, the name of a fault and perhaps a value, not {len(words)} words: {FAULT_EXAMPLE}"
-        )
+        raise UsageError(f"{len(words)} words, but a GPU, a fault and perhaps a value are needed: {FAULT_EXAMPLE}")
     path = _registry_path(directory)
     at = _place(path, Gpu(words[0]))
     gpu = emulated.set_fault(path, at.node, at.gpu_index, words[1], _fault_value(words[2] if len(words) == 3 else None))

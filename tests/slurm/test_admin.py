@@ -124,7 +124,7 @@ def test_the_sites_own_filter_goes_on(site: Site) -> None:
     assert "the site's own" in site.submit()
     assert "pal was called" in Path(site.lab.directory.log("slurmctld")).read_text()
     assert site.admin("status").returncode == 1  # the file with the trace is not that of this version
-    assert site.admin("uninstall", "--act").returncode == 0
+    assert site.admin("uninstall", "--apply").returncode == 0  # its earlier name
     assert site.files() == was
 
 

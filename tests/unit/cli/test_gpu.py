@@ -34,10 +34,10 @@ def test_a_gpu_by_place_and_by_uuid(text: str, meant: int) -> None:
     ("text", "why"),
     [
         ("GPU-aaaaaaaa", "2 GPUs begin with 'GPU-aaaaaaaa': GPU-aaaaaaaa-1 (n0:0), GPU-aaaaaaaa-2 (n0:1); write more"),
-        ("GPU-bbbbbbb", "'GPU-bbbbbbb' is too short for a GPU, 8 characters after GPU- are needed: GPU-bbbbbbbb-1 (n1:"),
+        ("GPU-bbbbbbb", "'GPU-bbbbbbb' is too short for a GPU, 8 characters after GPU- are needed: GPU-bbbbbbbb-1 ("),
         ("GPU-b", "'GPU-b' is too short for a GPU, 8 characters"),
-        ("n1:7", "no GPU 'n1:7': that node has GPU-bbbbbbbb-1 (n1:0), MIG-cccccccc-1 (n1:1); write NODE:INDEX"),
-        ("n1", "no GPU 'n1': that node has GPU-bbbbbbbb-1 (n1:0), "),
+        ("n1:7", "no GPU 'n1:7': that node has n1:0, n1:1; write NODE:INDEX like n7:0, or a UUID"),
+        ("n1", "no GPU 'n1': that node has n1:0, n1:1; "),
         ("n9:0", "no GPU 'n9:0': the nodes are n[0-2]; write"),
         ("GPU-bbbbcccc", "no GPU 'GPU-bbbbcccc': there is GPU-bbbbbbbb-1 (n1:0), GPU-aaaaaaaa-1 (n0:0), "),
         ("n0:-1", "no GPU 'n0:-1': that node has "),
@@ -53,7 +53,7 @@ def test_one_line_says_what_could_be_meant(text: str, why: str) -> None:
 
 
 def test_many_candidates_are_counted() -> None:
-    with pytest.raises(UsageError, match=r"^20 GPUs begin with 'GPU-': .*\(n0:7\) and 12 more; write more of it$"):
+    with pytest.raises(UsageError, match=r"^20 GPUs begin with 'GPU-': .*\(n0:4\) and 15 more; write more of it$"):
         Gpu("GPU-").among(Place("n0", k, f"GPU-{k:012x}") for k in range(20))
     with pytest.raises(UsageError, match=r"^no GPU 'n0:0' here$"):
         Gpu("n0:0").among([])

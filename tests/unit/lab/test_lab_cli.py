@@ -145,12 +145,12 @@ def test_node_and_index_as_two_words(stopped: LabDirectory) -> None:
         (["fault", "n0", "1", "ecc", "2"], "fault ecc takes no value"),
         (["fault", "n0", "1", "rust"], "fault 'rust' is not one of hang,"),
         (["fault", "n9", "1", "ecc"], "no GPU 'n9:1': the nodes are n[0-1]; write NODE:INDEX"),
-        (["fault", "n0:1", "drift", "1.3", "4"], "give a GPU, the name of a fault and perhaps a value, not 4 words"),
-        (["fault", "n0:1"], "give a GPU, the name of a fault and perhaps a value, not 1 words"),
-        (["fault", "n0", "x", "ecc"], "no GPU 'n0': that node has GPU-"),
-        (["swap", "n0", "n1:0"], "no GPU 'n0': that node has GPU-"),
-        (["swap", "n0:0", "n1:x"], "no GPU 'n1:x': that node has GPU-"),
-        (["swap", "n0:0", "n1:7"], "no GPU 'n1:7': that node has GPU-"),
+        (["fault", "n0:1", "drift", "1.3", "4"], "4 words, but a GPU, a fault and perhaps a value are needed"),
+        (["fault", "n0:1"], "1 words, but a GPU, a fault"),
+        (["fault", "n0", "x", "ecc"], "no GPU 'n0': that node has n"),
+        (["swap", "n0", "n1:0"], "no GPU 'n0': that node has n"),
+        (["swap", "n0:0", "n1:x"], "no GPU 'n1:x': that node has n"),
+        (["swap", "n0:0", "n1:7"], "no GPU 'n1:7': that node has n"),
     ],
 )
 def test_what_cannot_be_done_changes_nothing(stopped: LabDirectory, argv: list[str], complaint: str) -> None:

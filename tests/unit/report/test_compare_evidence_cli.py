@@ -104,7 +104,7 @@ def test_sweeps_by_date(site: Site) -> None:
         (["compare", "2020-01-01", "last"], Exit.USAGE, "no sweep '2020-01-01'"),
         (["compare", "last"], Exit.USAGE, "Missing argument"),
         (["evidence", "GPU-nope"], Exit.USAGE, "no GPU 'GPU-nope': there is GPU-"),
-        (["evidence", "n0001:9"], Exit.USAGE, "no GPU 'n0001:9': that node has GPU-"),
+        (["evidence", "n0001:9"], Exit.USAGE, "no GPU 'n0001:9': that node has n0001:"),
         (["evidence", uuid_of(5)[:11]], Exit.USAGE, "is too short for a GPU, 8 characters after GPU- are needed: "),
         (["evidence", ""], Exit.USAGE, "no GPU ''"),
         (["evidence", "GPU-"], Exit.USAGE, "16 GPUs begin with 'GPU-'"),
