@@ -15,13 +15,16 @@ from slurm_pal.base import config as settings
 from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError
 from slurm_pal.base.files import slurm_user_uid, write_atomic
 from slurm_pal.cli import common
+from slurm_pal.cli.aliases import Renamed
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 
 ASK_TIMEOUT_S = 15.0
 CHECK_TIMEOUT_S = 20.0  # Slurm itself looks for a missing include for a minute
 
 conf_option = click.option("--conf", metavar="DIR|FILE", help="The slurm.conf. Default: $SLURM_CONF, else /etc/slurm.")
-apply_option = click.option("--apply/--dry-run", "act", default=False, help="Do it. Default: only show it.")
+act_option = click.option(
+    "--act/--dry-run", "act", cls=Renamed, was=["--apply"], default=False, help="Do it. Default: only show it."
+)
 
 _VERBS = {
     "mkdir": "make the folder",
@@ -34,7 +37,7 @@ _VERBS = {
 }
 _AFTER_INSTALL = """Left to do:
   scontrol reconfigure    # slurmctld takes the new lines; running jobs go on, nothing need be restarted
-  pal publish             # writes the table that the filter looks things up in
+  pal publish-table       # writes the table that the filter looks things up in
   pal admin status        # is all of it in force?"""
 _AFTER_SPANK = """The plug-in must be at the same path on every login and compute node, and each node must see
 the same plugstack.conf; it is read anew by every command and job step."""
@@ -44,7 +47,7 @@ _AFTER_UNINSTALL = """Left to do:
 _AFTER_UNITS = """Left to do, as root; leave out what you do not want. One of these three starts the ticks:
   install -m 644 {dir}/systemd/pal-lease-guard.service {dir}/systemd/pal-rebalance.service /etc/systemd/system/
   systemctl daemon-reload && systemctl enable --now pal-lease-guard.service  # ends its lists should it be killed
-  systemctl enable --now pal-rebalance.service      # stays, in the place of pal publish --every
+  systemctl enable --now pal-rebalance.service      # stays, in the place of pal publish-table --every
 
   install -m 644 {dir}/systemd/pal-rebalance-once.service {dir}/systemd/pal-rebalance.timer /etc/systemd/system/
   systemctl daemon-reload && systemctl enable --now pal-rebalance.timer    # a tick a minute
@@ -69,9 +72,9 @@ def admin() -> None:
     \b
     Examples:
       pal admin install                what would be changed, line by line
-      pal admin install --apply        do it, with backups
+      pal admin install --act          do it, with backups
       pal admin status                 is all of it in force?
-      pal admin uninstall --apply      take it out again
+      pal admin uninstall --act        take it out again
       pal admin units --dir units      what systemd or cron need to start pal-rebalance, pal-profile
 
     Files are edited only in blocks that begin and end with a comment naming slurm-pal.
@@ -84,10 +87,10 @@ def admin() -> None:
 @click.option("--spank", "parts", flag_value=shipped.SPANK, multiple=True, help="The plug-in with --pal-class.")
 @click.option("--plugin", metavar="PATH", help="pal_spank.so. Default: where Slurm's plug-ins or ours are.")
 @conf_option
-@apply_option
+@act_option
 @common.verbose_option
 def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: bool) -> None:
-    """Show, or with --apply make, the changes that put slurm-pal in force.
+    """Show, or with --act make, the changes that put slurm-pal in force.
 
     Without --server, --client or --spank: the filter in slurmctld, and the plug-in where
     pal_spank.so is found. The client filter is for sites that cannot touch slurmctld.
@@ -112,10 +115,10 @@ def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: b
 
 @admin.command()
 @conf_option
-@apply_option
+@act_option
 @common.verbose_option
 def uninstall(conf: str | None, act: bool) -> None:
-    """Show, or with --apply do, what takes slurm-pal out: its blocks, files and links, nothing else.
+    """Show, or with --act do, what takes slurm-pal out: its blocks, files and links, nothing else.
 
     Backups and the table stay.
     """
@@ -233,7 +236,7 @@ def _carry_out(found: plan.Site, todo: plan.Plan, act: bool) -> bool:
         common.say("nothing to change")
         return False
     if not act:
-        common.say("Slurm's parser takes the new files. Nothing was changed; --apply does it.")
+        common.say("Slurm's parser takes the new files. Nothing was changed; --act does it.")
         return False
     for backup in apply.carry_out(todo, time.time()):
         common.say(f"backup: {backup}")

@@ -21,29 +21,27 @@ from slurm_pal.base.errors import DataError, MissingPackageError, UsageError, on
 from slurm_pal.base.files import write_atomic
 from slurm_pal.cli import common
 from slurm_pal.cli import output as output_file
+from slurm_pal.cli.gpu import METAVAR, Gpu, measured
 from slurm_pal.store import snapshot
 from slurm_pal.store.database import Database, open_database
 
 
 @click.command()
-@click.argument("uuid")
+@click.argument("gpu", type=Gpu, metavar=METAVAR)
 @click.option("-o", "--output", metavar="FILE", help="Where to write it (default: evidence-UUID.tar.gz here).")
 @click.option("--dir", "as_directory", is_flag=True, help="Write a directory instead of a .tar.gz.")
 @common.verbose_option
-def evidence(uuid: str, output: str | None, as_directory: bool) -> None:
+def evidence(gpu: Gpu, output: str | None, as_directory: bool) -> None:
     """Write down what is known of one GPU, for its vendor.
 
-    UUID may be a beginning that only one GPU has; `pal gpus --json` and `pal-profile show` tell UUIDs. The
-    bundle holds a summary with the GPU's serial number, its values against those of its peers (who are not
-    named), all its records, error counters and throttling, and the settings it was measured in. No user and no
-    job is named in it.
+    The GPU is NODE:INDEX (the one measured there last), or at least 8 characters of its UUID after GPU-;
+    `pal-profile show` lists UUIDs. The bundle holds a summary with the GPU's serial number, its values against
+    those of its peers (who are not named), all its records, error counters and throttling, and the settings it
+    was measured in. No user and no job is named in it.
     """
-    from slurm_pal.report.gpus.single import one_of
-
     config = settings.load()
     with open_database(config.state_dir) as database:
-        unknown = "was ever measured here: see pal-profile show for the UUIDs"
-        name = one_of(database.uuids(uuid) if uuid else (), uuid, unknown)
+        name = gpu.among(measured(database)).uuid
         stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in f"evidence-{name}")
         path = output or (stem if as_directory else f"{stem}.tar.gz")
         (_check_new if as_directory else output_file.check_place)(path)

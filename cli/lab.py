@@ -12,7 +12,9 @@ from typing import Any
 import click
 
 from slurm_pal.base.errors import Exit, UsageError
+from slurm_pal.base.numbers import digits
 from slurm_pal.cli import common
+from slurm_pal.cli.gpu import METAVAR, Gpu, Place
 from slurm_pal.emulation import gpus as emulated
 from slurm_pal.lab.directory import default_directory
 from slurm_pal.lab.lab import Lab
@@ -27,6 +29,9 @@ directory_option = click.option(
 shell_directory_option = click.option(
     "--dir", "directory", metavar="DIR", help="The lab's directory. Default: this shell's lab, else as for pal lab up."
 )
+
+
+FAULT_EXAMPLE = "pal lab fault n1:0 drift 1.3"
 
 
 def _lab(directory: str | None) -> Lab:
@@ -92,7 +97,7 @@ def _try(submit_filter: bool, without_plugin: str) -> str:
     if not submit_filter:
         return f"  palsub --pal-class A {job}"
     wanted = "SLURM_PAL_CLASS=A sbatch" if without_plugin else "sbatch --pal-class=A --pal-explain"
-    return f"  pal publish --every 2 &        # tell the filter what is free, and take leases back\n  {wanted} {job}"
+    return f"  pal publish-table --every 2 &  # tell the filter what is free, and take leases back\n  {wanted} {job}"
 
 
 @lab.command()
@@ -204,21 +209,26 @@ def _fault_lines() -> str:
 @lab.command(
     help=f"""Give a GPU a fault, or take it away with VALUE "off".
 
+    A GPU is NODE:INDEX, or at least 8 characters of its UUID after GPU-: {FAULT_EXAMPLE}
+
     \b
     NAME is one of
 {textwrap.indent(_fault_lines(), "    ")}
     """
 )
 @shell_directory_option
-@click.argument("node")
-@click.argument("index", type=int)
-@click.argument("name")
-@click.argument("value", required=False)
+@click.argument("words", metavar=f"{METAVAR} NAME [VALUE]", nargs=-1)
 @common.verbose_option
-def fault(directory: str | None, node: str, index: int, name: str, value: str | None) -> None:
+def fault(directory: str | None, words: tuple[str, ...]) -> None:
     """Give a GPU a fault, or take it away."""
-    gpu = emulated.set_fault(_registry_path(directory), node, index, name, _fault_value(value))
-    common.say(f"{node}:{index} {gpu.uuid} faults: {_faults(gpu)}")
+    if len(words) > 1 and digits(words[1]) is not None:  # NODE INDEX, as it once was
+        words = (f"{words[0]}:{words[1]}", *words[2:])
+    if not 2 <= len(words) <= 3:
+        raise UsageError(f"{len(words)} words, but a GPU, a fault and perhaps a value are needed: {FAULT_EXAMPLE}")
+    path = _registry_path(directory)
+    at = _place(path, Gpu(words[0]))
+    gpu = emulated.set_fault(path, at.node, at.gpu_index, words[1], _fault_value(words[2] if len(words) == 3 else None))
+    common.say(f"{at.node}:{at.gpu_index} {gpu.uuid} faults: {_faults(gpu)}")
 
 
 def _fault_value(text: str | None) -> float | bool | None:
@@ -232,17 +242,20 @@ def _fault_value(text: str | None) -> float | bool | None:
 
 @lab.command()
 @shell_directory_option
-@click.argument("one", metavar="NODE:INDEX")
-@click.argument("other", metavar="NODE:INDEX")
+@click.argument("one", type=Gpu, metavar=METAVAR)
+@click.argument("other", type=Gpu, metavar=METAVAR)
 @common.verbose_option
-def swap(directory: str | None, one: str, other: str) -> None:
-    """Exchange two GPUs between their slots, as a technician would."""
-    emulated.swap_gpus(_registry_path(directory), _slot(one), _slot(other))
-    common.say(f"{one} and {other} exchanged")
+def swap(directory: str | None, one: Gpu, other: Gpu) -> None:
+    """Exchange two GPUs between their slots, as a technician would.
+
+    A GPU is NODE:INDEX, or at least 8 characters of its UUID after GPU-.
+    """
+    path = _registry_path(directory)
+    first, second = _place(path, one), _place(path, other)
+    emulated.swap_gpus(path, first[:2], second[:2])
+    common.say(f"{first.node}:{first.gpu_index} and {second.node}:{second.gpu_index} exchanged")
 
 
-def _slot(text: str) -> tuple[str, int]:
-    node, _, index = text.rpartition(":")
-    if not node or not index.isdecimal():
-        raise UsageError(f"{text!r} must be NODE:INDEX, like n3:2")
-    return node, int(index)
+def _place(path: str, gpu: Gpu) -> Place:
+    """Where a GPU of the lab is. Raises UsageError."""
+    return gpu.among(Place(known.node, known.index, known.uuid) for known in emulated.load_registry(path).gpus)

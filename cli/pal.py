@@ -10,17 +10,19 @@ import click
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common, reading
 from slurm_pal.cli.admin import admin
+from slurm_pal.cli.aliases import renamed
 from slurm_pal.cli.compare import compare
 from slurm_pal.cli.demo import demo
 from slurm_pal.cli.doctor import doctor
 from slurm_pal.cli.evidence import evidence
 from slurm_pal.cli.explain import explain
+from slurm_pal.cli.gpu import METAVAR, Gpu
 from slurm_pal.cli.lab import lab
 from slurm_pal.cli.moves import moves
 from slurm_pal.cli.observe import observe
 from slurm_pal.cli.probe import probe_command
 from slurm_pal.cli.progress import ack, progress
-from slurm_pal.cli.publish import publish
+from slurm_pal.cli.publish import publish_table
 from slurm_pal.cli.report import heatmap, report
 from slurm_pal.cli.simulate.command import simulate
 from slurm_pal.cli.throughputs import throughputs
@@ -62,14 +64,26 @@ def _table_options(command: common.Command) -> common.Command:
 
 
 @pal.command()
+@click.argument("only", metavar=f"[{METAVAR}]...", nargs=-1, type=Gpu)
 @_table_options
-def gpus(nodelist: str | None, flagged: bool, noheader: bool, parsable2: bool, as_json: bool, color: str) -> None:
+def gpus(
+    only: tuple[Gpu, ...],
+    nodelist: str | None,
+    flagged: bool,
+    noheader: bool,
+    parsable2: bool,
+    as_json: bool,
+    color: str,
+) -> None:
     """One line for each GPU: slowdown and variability class per sensitivity class.
 
     Slowdown is time relative to the median GPU of the same model: 1.00 is the median,
-    larger is slower. Classes count from v0, the fastest.
+    larger is slower. Classes count from v0, the fastest. A GPU is NODE:INDEX, or at least
+    8 characters of its UUID after GPU-; without one all are shown.
     """
-    rows = [row for row in reading.gpu_rows(nodelist) if row.flags or not flagged]
+    known = reading.gpu_rows(nodelist)
+    chosen = {gpu.among(reading.places(known))[:2] for gpu in only}
+    rows = [r for r in known if (not only or (r.node, r.gpu_index) in chosen) and (r.flags or not flagged)]
     if as_json:
         common.print_json("gpus", {"gpus": [row.to_json() for row in rows]})
         return
@@ -140,7 +154,8 @@ pal.add_command(admin)
 pal.add_command(lab)
 pal.add_command(explain)
 pal.add_command(moves)
-pal.add_command(publish)
+pal.add_command(publish_table)
+renamed(pal, publish_table, "publish")
 pal.add_command(progress)
 pal.add_command(ack)
 pal.add_command(observe)

@@ -20,6 +20,8 @@ from slurm_pal.base.errors import Exit, PalError, UsageError, one_line
 from slurm_pal.base.hostlist import fold, typed
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common
+from slurm_pal.cli.aliases import Renamed, renamed
+from slurm_pal.cli.gpu import METAVAR, Gpu, measured
 from slurm_pal.profiling.sweep import collect, history, prepare
 from slurm_pal.profiling.sweep import state as sweep_state
 from slurm_pal.profiling.sweep.lock import at_work, only_sweep
@@ -31,6 +33,7 @@ from slurm_pal.profiling.sweep.sweep import Sweep, Told
 from slurm_pal.report import table
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
+from slurm_pal.store.database import open_database
 from slurm_pal.variability.drift import Finding
 from slurm_pal.variability.records import Record
 
@@ -51,7 +54,7 @@ def pal_profile() -> None:
       pal-profile run --budget 4        measure the stalest nodes for at most 4 GPU-hours
       pal-profile run --resume          go on with the last sweep
       pal-profile status                where each node of the last sweep stands
-      pal-profile show n7               scores and history of a node's GPUs
+      pal-profile show n7               scores and history of a node's GPUs; of one: n7:0
     """
 
 
@@ -59,7 +62,9 @@ def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of `plan` and `run` that say which nodes and how."""
     for option in reversed(
         (
-            click.option("-w", "--nodes", metavar="HOSTLIST", help="Only these nodes."),
+            click.option(
+                "-w", "--nodelist", cls=Renamed, was=["--nodes"], metavar="HOSTLIST", help="Only these nodes."
+            ),
             click.option("--sample", metavar="N|P%", default="", help="Only a random sample of them."),
             click.option("--since", metavar="AGE", help="Only nodes not measured for this long, e.g. 30d or 12h."),
             click.option("--max-nodes", type=click.IntRange(min=1), help="At most so many nodes."),
@@ -79,7 +84,7 @@ def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--max-parallel", type=click.IntRange(min=1), help="Nodes at once (default: 5 %, 1 to 16)."),
             click.option("--bench", metavar="ID,...", default="", help="Only these benchmarks."),
-            click.option("--quick", is_flag=True, help="Shorter warm-up for all but the first benchmark."),
+            click.option("--quick", is_flag=True, help="Of the default benchmarks only the three short ones."),
             click.option(
                 "--mode",
                 type=click.Choice(["concurrent", "solo"]),
@@ -104,9 +109,9 @@ def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
             raise UsageError(f"--{name.replace('_', '-')} {value:g} must be a finite number; leave it out for no limit")
     if options["sample"]:
         sample_size(options["sample"], 1)  # say what is wrong before Slurm is asked
-    nodes = typed(options["nodes"]) if options["nodes"] is not None else None
+    nodes = typed(options["nodelist"]) if options["nodelist"] is not None else None
     if nodes == ():
-        raise UsageError("--nodes names no node; write it like n[1-4,7]")
+        raise UsageError("--nodelist names no node; write it like n[1-4,7]")
     request = Request(
         nodes=nodes,
         sample=options["sample"],
@@ -319,28 +324,36 @@ def bench(argv: tuple[str, ...]) -> int:
     return bench_main(argv)
 
 
-@pal_profile.command()
+@pal_profile.command("publish-scores")
 @click.option("--method", type=click.Choice(METHODS), help="How classes are formed (default: classes.method).")
 @common.json_option
 @common.verbose_option
-def publish(method: str | None, as_json: bool) -> int:
-    """Read what the spool holds, form the classes anew and publish them now.
+def publish_scores(method: str | None, as_json: bool) -> int:
+    """Take in the results in the spool, form scores and classes anew and publish the snapshot of them now.
 
+    Sweeps do this by themselves. It writes no table for the submit filter: that is `pal publish-table`.
     Exit code 8 when nothing could be published, 1 when a part of the spool was refused.
     """
     return _print_summary(collect.collect(settings.load(), None, time.time(), method), as_json)
 
 
+renamed(pal_profile, publish_scores, "publish")
+
+
 @pal_profile.command()
-@click.argument("name", metavar="[NODE|UUID]", required=False, default="")
+@click.argument("name", metavar=f"[NODE|{METAVAR}]", required=False, default="")
 @click.option(
     "-n", "--runs", type=click.IntRange(min=0), default=10, show_default=True, help="So many runs of each GPU."
 )
 @common.json_option
 @common.verbose_option
 def show(name: str, runs: int, as_json: bool) -> None:
-    """Newest scores and history of a node's GPUs or of one GPU; scores of all without a name."""
-    found = history.read(settings.load(), name, runs if name or as_json else 0)
+    """Newest scores and history of a node's GPUs or of one GPU; scores of all without a name.
+
+    A GPU is NODE:INDEX (the one measured there last), or at least 8 characters of its UUID after GPU-.
+    """
+    config = settings.load()
+    found = history.read(config, _named(config, name), runs if name or as_json else 0)
     if as_json:
         common.print_json("history", {"gpus": [gpu.to_json() for gpu in found]})
         return
@@ -354,6 +367,18 @@ def show(name: str, runs: int, as_json: bool) -> None:
         header = ["TIME", "GPU", "SWEEP", "BENCH", "VALUE", "UNIT", "CV%", "CI95%", "NOTE"]
         rows = [_run_cells(run) for gpu in found for run in gpu.runs]
         common.say("", *table.columns(header, rows))
+
+
+def _named(config: Config, name: str) -> str:
+    """A node's name as it is, a GPU's UUID in full. Raises UsageError for a GPU that is not known."""
+    if not name:
+        return name
+    with open_database(config.state_dir) as database:
+        places = measured(database)
+    if name in {place.node for place in places}:
+        return name
+    meant = ":" in name or any(place.uuid.startswith(name) for place in places)
+    return Gpu(name).among(places).uuid if meant else name  # of anything else `history` says what it is not
 
 
 def _score_cells(gpu: history.GpuHistory) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""pal publish: what the submit filter and the plug-in on the nodes read."""
+"""pal publish-table: what the submit filter and the plug-in on the nodes read."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ LOCK_WAIT_S = 15.0  # for a lease guard that clears up after the publisher befor
 FILTER_LOOKS_S = 1.1  # the filter looks for a new table once a second; until then it may still promise
 
 
-@click.command()
+@click.command("publish-table")
 @click.option("--every", type=float, metavar="SECONDS", help="Stay, and do it again this often; take leases back.")
 @common.json_option
 @common.verbose_option
-def publish(every: float | None, as_json: bool) -> None:
+def publish_table(every: float | None, as_json: bool) -> None:
     """Write the submit filter's table of free GPUs, and gpus.txt for the nodes.
 
     \b
     Examples:
-      pal publish                once, as from cron: the filter then only asks softly
-      pal publish --every 5      as a service, by SlurmUser or root
+      pal publish-table                once, as from cron: the filter then only asks softly
+      pal publish-table --every 5      as a service, by SlurmUser or root
 
     With --every it ends the leases of jobs that have waited long enough for the GPUs they
     were promised, and only then does the filter promise any. SIGTERM and Ctrl-C end it
-    cleanly. Where the files are: paths.table and paths.gpus in pal.toml.
+    cleanly. Where the files are: paths.table and paths.gpus in pal.toml. The scores that it reads
+    are published by sweeps, and by `pal-profile publish-scores`.
     """
     config = settings.load()
     _check(config, every)

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import DataError, SlurmError, UsageError, one_line
 from slurm_pal.base.hostlist import typed
 from slurm_pal.cli import common
+from slurm_pal.cli.gpu import Place
 from slurm_pal.report import inventory
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import Overview
@@ -45,6 +47,11 @@ def selected(nodelist: str | None, known: set[str]) -> set[str]:
     if unknown:
         raise UsageError(f"no such node: {', '.join(unknown)}; sinfo -N lists the nodes")
     return wanted
+
+
+def places(rows: Iterable[inventory.GpuRow]) -> list[Place]:
+    """Where the GPUs of these rows are."""
+    return [Place(row.node, row.gpu_index, row.uuid) for row in rows]
 
 
 def gpu_rows(nodelist: str | None) -> list[inventory.GpuRow]:

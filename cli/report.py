@@ -17,6 +17,7 @@ from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common, reading
 from slurm_pal.cli import output as output_file
+from slurm_pal.cli.gpu import METAVAR, Gpu
 
 if TYPE_CHECKING:
     from slurm_pal.report.drawing import Kind
@@ -79,19 +80,22 @@ def heatmap(nodelist: str | None, sensitivity: str, output: str | None, color: s
 @click.command()
 @nodes_option
 @click.option(
-    "--gpu", "uuid", metavar="UUID", help="Only this GPU (a beginning that only one has): its place, flags, history."
+    "--gpu",
+    type=Gpu,
+    metavar=METAVAR,
+    help="Only this GPU (of its UUID at least 8 characters after GPU-): its place, flags, history.",
 )
 @click.option("--html", "path", metavar="FILE", help="One page with pictures that opens offline, instead of text.")
 @common.json_option
 @common.verbose_option
-def report(nodelist: str | None, uuid: str | None, path: str | None, as_json: bool) -> None:
+def report(nodelist: str | None, gpu: Gpu | None, path: str | None, as_json: bool) -> None:
     """What the GPUs of this site are worth: spread, cost, slowest and flagged ones, changes, coverage.
 
     \b
     Examples:
       pal report                          a page of text
       pal report --html gpus.html         a page to show, pictures included
-      pal report --gpu UUID --html g.html the history of one GPU
+      pal report --gpu n7:0 --html g.html the history of one GPU
     """
     if path and as_json:
         raise UsageError("--html and --json exclude each other: run pal report twice")
@@ -99,23 +103,25 @@ def report(nodelist: str | None, uuid: str | None, path: str | None, as_json: bo
     if as_json:
         from slurm_pal.report.gpus.as_json import to_json
 
-        common.print_json("report", to_json(_site(nodelist, uuid), uuid))
+        common.print_json("report", to_json(*_site(nodelist, gpu)))
     elif path:
         from slurm_pal.report.gpus.page import gpu_page, page  # before the work: what is missing is told at once
 
-        found = _site(nodelist, uuid)
+        found, uuid = _site(nodelist, gpu)
         output_file.say_written(path, output_file.write(path, page(found) if uuid is None else gpu_page(found, uuid)))
     else:
         from slurm_pal.report.gpus.text import gpu_text, text
 
         width = max(MIN_WIDTH, min(MAX_WIDTH, shutil.get_terminal_size().columns))
-        found = _site(nodelist, uuid, newest_only=True)  # which is all that text tells of
+        found, uuid = _site(nodelist, gpu, newest_only=True)  # which is all that text tells of
         common.say(*text(found, width) if uuid is None else gpu_text(found, uuid, width))
 
 
-def _site(nodelist: str | None, uuid: str | None, newest_only: bool = False) -> Site:
-    """As of now; without records, and with a line on stderr, where the database is not here but on the controller."""
-    from slurm_pal.report.gpus.single import row_of
+def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> tuple[Site, str | None]:
+    """As of now, and the UUID of the GPU asked for.
+
+    Without records, and with a line on stderr, where the database is not here but on the controller.
+    """
     from slurm_pal.report.gpus.site import site
     from slurm_pal.store.database import open_database
     from slurm_pal.store.publish import params_of
@@ -123,14 +129,21 @@ def _site(nodelist: str | None, uuid: str | None, newest_only: bool = False) -> 
     config, now_s = settings.load(), time.time()
     params = params_of(config)
     rows = reading.gpu_rows(nodelist)
-    one = "" if uuid is None else row_of(rows, uuid).uuid  # an unknown one is told before the records are read
+    uuid = None if gpu is None else _uuid(gpu, rows)  # an unknown one is reported before the records are read
     nodes = fold(sorted({row.node for row in rows})) if nodelist is not None else ""
     try:
         with open_database(config.state_dir) as database:
-            return _read(database, rows, now_s, params, nodes, one, newest_only)
+            return _read(database, rows, now_s, params, nodes, uuid or "", newest_only), uuid
     except DataError as error:
         common.say(f"pal: without records: {one_line(error)}", err=True)
-        return site(rows, (), (), now_s, params, nodes=nodes, uuid=one)
+        return site(rows, (), (), now_s, params, nodes=nodes, uuid=uuid or ""), uuid
+
+
+def _uuid(gpu: Gpu, rows: list[GpuRow]) -> str:
+    place = gpu.among(reading.places(rows))
+    if not place.uuid:
+        raise UsageError(f"{place.text()} was never measured: pal-profile run --nodelist {place.node}")
+    return place.uuid
 
 
 def _read(

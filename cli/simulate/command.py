@@ -179,7 +179,7 @@ def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
 def _check_types(policies: tuple[str, ...]) -> None:
     """Raises UsageError for an allocation policy, which needs GPUs of several types."""
     for name in ",".join(policies).split(","):
-        if name.strip().startswith(("gavel:", "pal-share")):
+        if name.strip().startswith(("gavel:", "pal-share", "nonpreemptive-makespan")):
             raise UsageError(
                 f"policy {name.strip()!r} is for GPUs of several types: give --cluster TYPE:GPUS,..., "
                 "like v100:12,p100:12,k80:12, and --throughputs FILE"

@@ -22,7 +22,7 @@ from slurm_pal.report import table as tables
 from slurm_pal.research.replica.gavel_jobs import Cluster, parse_types
 from slurm_pal.research.unequal_comparison import Comparison, Ran, Task, mean
 from slurm_pal.research.unequal_jobs import Workload, of_rows, of_trace
-from slurm_pal.research.unequal_policies import OURS, SLURM
+from slurm_pal.research.unequal_policies import OURS, RENAMED, SLURM
 from slurm_pal.research.unequal_rounds import ROUND_S
 from slurm_pal.simulate.inputs import AUTO, gavel, read
 from slurm_pal.simulate.inputs.collect import Collector
@@ -60,7 +60,8 @@ def run_unequal(options: Mapping[str, Any], command: str) -> Exit:
     )
     todo = comparison.tasks()
     results, interrupted = carry_out(comparison, todo, len(comparison.work.jobs), output.workers)
-    lines = _lines(comparison, results)
+    by_policy = _lines(comparison, results)
+    lines = {asked: by_policy[name] for asked, name in names.items() if name in by_policy}
     if lines:
         _show(comparison, lines, output)
     if interrupted:
@@ -77,18 +78,19 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]
             f"a cluster of types, {options['cluster']}, needs --throughputs FILE: steps/s by application and type"
         )
     words = [word.strip() for text in options["policies"] or DEFAULT_POLICIES for word in text.split(",")]
+    names = {word: RENAMED.get(word, word) for word in words}
     first, count = 1 if options["seed"] is None else options["seed"], options["seeds"] or 1
     jitter_s = (600.0 if count > 1 else 0.0) if options["jitter"] is None else options["jitter"]
     found = Comparison(
         work=_priced(_workload(options), options["prices"]),
-        policies=tuple(dict.fromkeys(words)),
+        policies=tuple(dict.fromkeys(names.values())),
         move_cost_s=Settings().move_cost_s if options["move_cost"] is None else options["move_cost"],
         seeds=tuple(range(first, first + count)),
         jitter_s=jitter_s,
         window=window_of(options["window"]),
     )
     found.check()
-    return {name: name for name in found.policies}, found
+    return names, found
 
 
 def _priced(work: Workload, text: str | None) -> Workload:
@@ -255,7 +257,7 @@ def _notes(comparison: Comparison) -> Sequence[str]:
     return [
         f"{work.name}: {jobs} on {work.cluster.text()}{counted}; {seeds}{moved}",
         f"Each move costs {comparison.move_cost_s:g} s on the new GPUs. gavel: in rounds of {ROUND_S:g} s; "
-        "+steady: no running job is stopped.",
+        "nonpreemptive: no running job is stopped.",
         "BOUND: no schedule ends all jobs sooner, even with free moves. RATIO: of mean JCT, to the first policy.",
         *(
             [f"Run times are taken as those on {work.cluster.types[0]}, or on the type that a job asked for."]

@@ -2,10 +2,10 @@
 """Policies for a scheduler that stops no job: where each job belongs, as shares of time. A row is a policy.
 
 The LP policies are followed by the second stage, since what they leave open would change from
-one tick to the next. `pal-share` is here that of least makespan and then most throughput: no job
-belongs where it would hold up the end of all work, and apart from that each column goes to the
-jobs that gain most by it. Its prices with moves have no use where no job can be moved on later, and
-most throughput alone leaves long jobs on slow GPUs (docs/benchmarks.md).
+one tick to the next. Ours, NONPREEMPTIVE_MAKESPAN, is that of least makespan and then most throughput: no
+job belongs where it would hold up the end of all work, and apart from that each column goes to the
+jobs that gain most by it. The prices of `pal-share` (research) have no use where no job can be moved on
+later, and most throughput alone leaves long jobs on slow GPUs (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from slurm_pal.allocation.problem import Allocation, Problem, Vector
 from slurm_pal.allocation.throughput_sum import max_sum
 from slurm_pal.allocation.water_filling import hierarchical
 
+NONPREEMPTIVE_MAKESPAN = "nonpreemptive-makespan"
 ALL_LEVELS = 150
 """Jobs up to which every level of water filling is solved: .2 s for jobs that are all different."""
 
@@ -62,11 +63,11 @@ def by_entity(problem: Problem) -> Allocation:
 fair = _then(max_min, second_stage.level_floor)
 soon = _then(makespan, second_stage.makespan_floor)
 STEADY: dict[str, Callable[[Problem], Allocation]] = {
-    "pal-share": soon,
+    NONPREEMPTIVE_MAKESPAN: soon,
     "gavel:max-min": fair,
     "gavel:ftf": _then(finish_time_fairness, second_stage.finish_time_floor),
     "gavel:makespan": soon,
     "gavel:max-sum": max_sum,
     "gavel:hierarchical": by_entity,
 }
-"""Name in `rebalance.allocation` -> policy."""
+"""Name in `rebalance.allocation` -> policy. `gavel:makespan` is the same as ours."""

@@ -27,6 +27,7 @@ class Key(NamedTuple):
     meaning: str
     minimum: float | None = None
     choices: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()  # values that are accepted by an earlier name: (earlier, now)
 
 
 KEYS: dict[str, dict[str, Key]] = {
@@ -40,7 +41,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "slurm": {
         "backend": Key(
             "cli",
-            "how pal and pal-profile ask Slurm; palsub and pal publish always use cli",
+            "how pal and pal-profile ask Slurm; palsub and pal publish-table always use cli",
             choices=("cli", "pyslurm"),
         ),
     },
@@ -94,7 +95,11 @@ KEYS: dict[str, dict[str, Key]] = {
         "features": Key(False, "publish class features on the nodes (SlurmUser or root)"),
         "weights": Key(False, "raise the Weight of nodes with slow GPUs (SlurmUser or root)"),
         "depth": Key(100, "pending jobs that one tick looks at, users in turn, each by priority", minimum=1),
-        "allocation": Key("", "policy that shares out partitions to jobs that name several; empty: Slurm does"),
+        "allocation": Key(
+            "",
+            "policy that shares out partitions to jobs that name several; empty: Slurm does",
+            renamed=(("pal-share", "nonpreemptive-makespan"),),  # the simulator's pal-share is another policy
+        ),
         "throughputs": Key("", "the site's table of throughputs, CSV or .json; empty: only what past runs told"),
         "partition_wait_s": Key(21600.0, "no job that could start is kept off a partition for longer, s", minimum=0),
         "movable_qos": Key("", "jobs of these QOS may be moved without asking, comma-separated"),
@@ -219,6 +224,9 @@ def _checked(name: str, key: Key, value: object, origin: str) -> Value:
         value = float(value)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise ConfigError(f"{origin}: {name} = {value!r} must be a {wanted.__name__}, like {key.default!r}")
+    for earlier, now in key.renamed:
+        if value == earlier:
+            value = now
     if key.choices and value not in key.choices:
         raise ConfigError(f"{origin}: {name} = {value!r} is not one of {', '.join(key.choices)}")
     if key.minimum is not None and isinstance(value, int | float) and not value >= key.minimum:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Policies for unequal GPUs with moves charged, by name; adding one is one row.
 
-pal-share, pal-share+steady    ours, with and without moves of running jobs
+pal-share                      ours, with moves of running jobs
+nonpreemptive-makespan         ours in the tick: no job is ever stopped
 slurm                          a list of all partitions, no moves
 gavel:NAME                     in the published rounds
-gavel:NAME+steady              by the same shares jobs wait for some types; no job is ever stopped
+gavel:NAME+nonpreemptive       by the same shares jobs wait for some types; no job is ever stopped
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.allocation.problem import Vector
-from slurm_pal.allocation.steady import STEADY
+from slurm_pal.allocation.steady import NONPREEMPTIVE_MAKESPAN, STEADY
 from slurm_pal.base.errors import UsageError
 from slurm_pal.research import policies as allocation
 from slurm_pal.research.unequal import Moment, Policy, pal_share_policy
@@ -26,7 +27,7 @@ from slurm_pal.research.unequal_queue import Belonging, Listed
 from slurm_pal.research.unequal_rounds import REVIEW_S, Rounds
 
 OURS, SLURM = "pal-share", "slurm"
-NO_MOVES = "+steady"
+NO_MOVES = "+nonpreemptive"
 """Suffix of a name: no running job is stopped."""
 TICK_S = 300.0
 """Between two looks of a policy that may give up waiting meanwhile."""
@@ -77,15 +78,23 @@ def _of_gavel(name: str, row: allocation.Policy) -> Row:
     return Row(partial(_rounds, name=name), row.summary, REVIEW_S, row.one_gpu, row.priced)
 
 
+def _followed(name: str) -> str:
+    """What a policy of the tick is called here."""
+    return name if name == NONPREEMPTIVE_MAKESPAN else name + NO_MOVES
+
+
 POLICIES: dict[str, Row] = {
     SLURM: Row(_slurm, "stock Slurm: all types as a list of partitions in the order of --cluster, EASY backfill"),
     OURS: Row(_ours, "ours: completion times first, a promise for the makespan, moves that pay"),
     **{name: _of_gavel(name, row) for name, row in allocation.POLICIES.items() if not row.pairs},
     **{
-        name + NO_MOVES: Row(partial(_steady, name=name), "where it says that jobs belong they wait; no moves", TICK_S)
+        _followed(name): Row(partial(_steady, name=name), "where it says that jobs belong they wait; no moves", TICK_S)
         for name in STEADY
     },
 }
+
+RENAMED = {f"{OURS}+steady": NONPREEMPTIVE_MAKESPAN, **{f"{name}+steady": _followed(name) for name in STEADY}}
+"""Earlier names of policies, which are accepted."""
 
 
 def check(name: str, work: Workload) -> None:

@@ -3,7 +3,7 @@
 
     python tests/bench/filter_ab.py [--jobs 200] [--load 0.8] [--seeds 1 2] [--json]
 
-A lab of 8 x 4 emulated GPUs with the filter, measured by pal-profile, and `pal publish --every 1`
+A lab of 8 x 4 emulated GPUs with the filter, measured by pal-profile, and `pal publish-table --every 1`
 beside it. For each seed the same jobs arrive at the same moments twice, by plain sbatch:
 once with SLURM_PAL_OFF=1, once without; which comes first is drawn. A job that started more than a
 second later after its submission than in the other run is counted as later; its wait paid when it was done
@@ -129,7 +129,7 @@ def main() -> None:
                     check=True,
                     capture_output=True,
                 )
-                publisher = subprocess.Popen([program("pal"), "publish", "--every", "1"], env=env)
+                publisher = subprocess.Popen([program("pal"), "publish-table", "--every", "1"], env=env)
                 try:
                     time.sleep(3)
                     ran = {}

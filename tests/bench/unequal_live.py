@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Three partitions of unequal GPUs on one real Slurm: plain sbatch with a list of partitions, and an allocation policy.
 
-    python tests/bench/unequal_live.py [--jobs 200] [--load 1.0] [--seed 1] [--arms plain,pal-share,gavel:max-min]
+    python tests/bench/unequal_live.py [--jobs 200] [--load 1.0] [--seed 1] [--arms plain,gavel:max-min,...]
 
 Partitions v100, a100 and h100 of 8 nodes x 4 emulated GPUs. An application of class A runs 1 : 2.5 : 6
 as fast on them, of class B 1 : 1.8 : 3, of class C 1 : 1.3 : 1.8; within a partition GPUs differ as
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--load", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--arms", default="plain,pal-share,gavel:max-min")
+    parser.add_argument("--arms", default="plain,nonpreemptive-makespan,gavel:max-min")
     parser.add_argument("--dry", action="store_true", help="only what the simulator says")
     parser.add_argument("--keep", action="store_true", help="leave logs and results")
     args = parser.parse_args()

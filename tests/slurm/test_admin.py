@@ -80,7 +80,7 @@ def test_install_use_status_uninstall(site: Site) -> None:
     shown = site.admin("install")
     assert shown.returncode == 0 and "+JobSubmitPlugins=throttle,lua" in shown.stdout, shown.stderr
     assert site.files() == was
-    done = site.admin("install", "--server", "--client", "--apply")
+    done = site.admin("install", "--server", "--client", "--act")
     assert done.returncode == 0 and "scontrol reconfigure" in done.stdout, done.stderr
     assert site.admin("status").returncode == 1  # slurmctld does not run it yet
     site.reconfigure("throttle,lua")
@@ -88,8 +88,8 @@ def test_install_use_status_uninstall(site: Site) -> None:
     assert site.admin("status").returncode == 8  # no table yet
     report = json.loads(site.admin("status", "--json").stdout)
     assert {item["part"] for item in report["items"] if item["state"] == "wrong"} == {"table"}
-    assert site.admin("install", "--apply").stdout.rstrip().endswith("nothing to change")
-    gone = site.admin("uninstall", "--apply")
+    assert site.admin("install", "--act").stdout.rstrip().endswith("nothing to change")
+    gone = site.admin("uninstall", "--act")
     assert gone.returncode == 0, gone.stderr
     assert site.files() == was
     site.reconfigure("throttle")
@@ -97,7 +97,7 @@ def test_install_use_status_uninstall(site: Site) -> None:
 
 
 def test_the_table_in_force_and_a_slurmctld_that_is_gone(site: Site) -> None:
-    assert site.admin("install", "--server", "--apply").returncode == 0
+    assert site.admin("install", "--server", "--act").returncode == 0
     site.reconfigure("lua")
     table = Path(load(site.lab.environ()).table_path)
     head = '["epoch"] = "7", ["written_s"] = "99999999999", ["max_age_s"] = "30", ["clears"] = "",'
@@ -115,7 +115,7 @@ def test_the_sites_own_filter_goes_on(site: Site) -> None:
         stream.write("JobSubmitPlugins=lua\n")
     site.reconfigure("lua")
     was = site.files()
-    done = site.admin("install", "--server", "--apply")
+    done = site.admin("install", "--server", "--act")
     assert done.returncode == 0, done.stderr
     ours = site.folder / "slurm-pal" / "job_submit.lua"
     text = ours.read_text()
@@ -124,7 +124,7 @@ def test_the_sites_own_filter_goes_on(site: Site) -> None:
     assert "the site's own" in site.submit()
     assert "pal was called" in Path(site.lab.directory.log("slurmctld")).read_text()
     assert site.admin("status").returncode == 1  # the file with the trace is not that of this version
-    assert site.admin("uninstall", "--apply").returncode == 0
+    assert site.admin("uninstall", "--apply").returncode == 0  # its earlier name
     assert site.files() == was
 
 
@@ -133,7 +133,7 @@ def test_what_slurms_parser_refuses_is_not_installed(site: Site) -> None:
     with site.conf.open("a") as stream:
         stream.write('JobSubmitPlugins="throttle ,x"\n')
     was = site.files()
-    refused = site.admin("install", "--server", "--apply")
+    refused = site.admin("install", "--server", "--act")
     assert refused.returncode == 1 and "Parse error in file" in refused.stderr, refused.stderr
     assert str(site.conf) in refused.stderr
     assert site.files() == was
@@ -144,7 +144,7 @@ def test_a_plug_in_that_cannot_be_loaded_is_refused(site: Site, tmp_path: Path) 
     plugin = tmp_path / "pal_spank.so"
     plugin.write_text("no ELF file")
     was = site.files()
-    refused = site.admin("install", "--spank", "--plugin", str(plugin), "--apply")
+    refused = site.admin("install", "--spank", "--plugin", str(plugin), "--act")
     assert refused.returncode == 1 and "Dlopen of plugin file failed" in refused.stderr
     assert site.files() == was
     source = tmp_path / "p.c"
@@ -155,8 +155,8 @@ def test_a_plug_in_that_cannot_be_loaded_is_refused(site: Site, tmp_path: Path) 
     )
     if subprocess.run(["gcc", "-shared", "-fPIC", "-o", plugin, source], capture_output=True, check=False).returncode:
         pytest.skip("no headers of Slurm")
-    done = site.admin("install", "--spank", "--plugin", str(plugin), "--apply")
+    done = site.admin("install", "--spank", "--plugin", str(plugin), "--act")
     assert done.returncode == 0, done.stderr
     assert "--pal-trace" in site.run("sbatch", "--help").stdout
-    assert site.admin("uninstall", "--apply").returncode == 0
+    assert site.admin("uninstall", "--act").returncode == 0
     assert site.files() == was

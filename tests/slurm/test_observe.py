@@ -109,7 +109,7 @@ def test_the_next_job_of_the_name_has_the_class_that_was_seen(sensitivity: str, 
     submitted = user.palsub("--pal-observe=60", "--comment=my own", *(["-a", array] if array else []), script)
     job = f"{submitted}_3" if array else str(submitted)
     user.until(lambda: observed.read(user.comment(job)) is not None)
-    user.run(*PAL, "publish")  # while the job runs
+    user.run(*PAL, "publish-table")  # while the job runs
     seen = observed.read(user.comment(job))
     assert seen is not None and seen.sensitivity == sensitivity and seen.confidence == 1.0
     assert user.comment(job).startswith("my own")

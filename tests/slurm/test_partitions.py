@@ -186,7 +186,10 @@ def test_without_a_sound_table_the_rest_of_the_tick_goes_on(site: Site, text: st
     partition(site, number, "slow,fast")
 
 
-@pytest.mark.parametrize("policy", ["pal-share", "gavel:max-min", "gavel:ftf", "gavel:makespan", "gavel:hierarchical"])
+@pytest.mark.parametrize(
+    "policy",
+    ["nonpreemptive-makespan", "pal-share", "gavel:max-min", "gavel:ftf", "gavel:makespan", "gavel:hierarchical"],
+)
 def test_every_policy_decides(site: Site, policy: str) -> None:
     site.fill("n0", "n1")
     number = submitted(site)
@@ -198,5 +201,5 @@ def test_every_policy_decides(site: Site, policy: str) -> None:
 def test_a_policy_that_is_not_known(site: Site) -> None:
     site.env["SLURM_PAL_REBALANCE_ALLOCATION"] = "gavel:magic"
     done = subprocess.run([*REBALANCE], env=site.env, capture_output=True, text=True, check=False)
-    assert done.returncode != 0 and "'gavel:magic'" in done.stderr and "pal-share" in done.stderr
+    assert done.returncode != 0 and "'gavel:magic'" in done.stderr and "nonpreemptive-makespan" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""pal publish on a real Slurm: leases end on time, and a stopped publisher promises nothing."""
+"""pal publish-table on a real Slurm: leases end on time, and a stopped publisher promises nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from . import queue_of
 
 pytestmark = pytest.mark.real_slurm
 
-PUBLISH = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "publish"]
+PUBLISH = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "publish-table"]
 PATIENCE_S = 40.0
 
 

@@ -114,3 +114,12 @@ def test_every_setting_is_documented_with_its_default() -> None:
         for name, key in keys.items():
             assert f"| `{section}.{name}` | " in page, f"{section}.{name} is missing in docs/settings.md"
             assert key.meaning in page
+
+
+def test_an_earlier_name_of_a_value_is_accepted_and_shown_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "pal.toml").write_text('[rebalance]\nallocation = "pal-share"\n')
+    found = config.load({"SLURM_PAL_CONFIG": str(tmp_path / "pal.toml"), "XDG_CONFIG_HOME": str(tmp_path)})
+    assert found.text("rebalance", "allocation") == "nonpreemptive-makespan"
+    assert found.origin("rebalance", "allocation") == str(tmp_path / "pal.toml")
+    also = config.load({"SLURM_PAL_REBALANCE_ALLOCATION": "pal-share", "XDG_CONFIG_HOME": str(tmp_path)})
+    assert also.text("rebalance", "allocation") == "nonpreemptive-makespan"

@@ -118,12 +118,23 @@ def test_help_names_every_fault() -> None:
 
 def test_faults_and_swaps(stopped: LabDirectory) -> None:
     where = ["--dir", stopped.path]
-    assert invoke("fault", "n0", "1", "ecc", *where).output.endswith(" faults: ecc\n")
-    assert invoke("fault", "n0", "1", "drift", "1.3", *where).output.endswith(" faults: ecc,drift=1.3\n")
+    assert invoke("fault", "n0:1", "ecc", *where).output.endswith(" faults: ecc\n")
+    assert invoke("fault", "n0:1", "drift", "1.3", *where).output.endswith(" faults: ecc,drift=1.3\n")
     assert invoke("swap", "n0:1", "n1:0", *where).output == "n0:1 and n1:0 exchanged\n"
     assert invoke("gpus", "-h", *where).output.splitlines()[2].endswith("  ecc,drift=1.3")
-    assert invoke("fault", "n1", "0", "drift", "off", *where).output.endswith(" faults: ecc\n")
-    assert invoke("fault", "n1", "0", "ecc", "off", *where).output.endswith(" faults: -\n")
+    uuid = gpus.load_registry(stopped.registry).gpu("n1", 0).uuid
+    assert invoke("fault", uuid[:12], "drift", "off", *where).output == f"n1:0 {uuid} faults: ecc\n"
+    assert invoke("fault", uuid, "ecc", "off", *where).output == f"n1:0 {uuid} faults: -\n"
+    assert invoke("swap", uuid, "n0:1", *where).output == "n1:0 and n0:1 exchanged\n"
+    assert gpus.load_registry(stopped.registry).gpu("n0", 1).uuid == uuid
+
+
+def test_node_and_index_as_two_words(stopped: LabDirectory) -> None:
+    where = ["--dir", stopped.path]
+    found = invoke("fault", "n0", "1", "ecc", *where)
+    assert (found.output.split()[0], found.output.endswith(" faults: ecc\n"), found.stderr) == ("n0:1", True, "")
+    assert invoke("fault", "n0", *where, "1", "drift", "1.3").output.endswith(" faults: ecc,drift=1.3\n")
+    assert invoke("fault", "n0", "1", "drift", "off", *where).output.endswith(" faults: ecc\n")
 
 
 @pytest.mark.parametrize(
@@ -133,10 +144,13 @@ def test_faults_and_swaps(stopped: LabDirectory) -> None:
         (["fault", "n0", "1", "drift", "much"], "VALUE 'much' must be a factor like 1.3, or off"),
         (["fault", "n0", "1", "ecc", "2"], "fault ecc takes no value"),
         (["fault", "n0", "1", "rust"], "fault 'rust' is not one of hang,"),
-        (["fault", "n9", "1", "ecc"], "no GPU n9:1"),
-        (["swap", "n0", "n1:0"], "'n0' must be NODE:INDEX, like n3:2"),
-        (["swap", "n0:0", "n1:x"], "'n1:x' must be NODE:INDEX"),
-        (["swap", "n0:0", "n1:7"], "no GPU n1:7; n1 has indexes 0-1"),
+        (["fault", "n9", "1", "ecc"], "no GPU 'n9:1': the nodes are n[0-1]; write NODE:INDEX"),
+        (["fault", "n0:1", "drift", "1.3", "4"], "4 words, but a GPU, a fault and perhaps a value are needed"),
+        (["fault", "n0:1"], "1 words, but a GPU, a fault"),
+        (["fault", "n0", "x", "ecc"], "no GPU 'n0': that node has n"),
+        (["swap", "n0", "n1:0"], "no GPU 'n0': that node has n"),
+        (["swap", "n0:0", "n1:x"], "no GPU 'n1:x': that node has n"),
+        (["swap", "n0:0", "n1:7"], "no GPU 'n1:7': that node has n"),
     ],
 )
 def test_what_cannot_be_done_changes_nothing(stopped: LabDirectory, argv: list[str], complaint: str) -> None:

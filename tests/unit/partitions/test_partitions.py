@@ -246,7 +246,7 @@ def test_a_running_job_whose_nodes_have_left_its_partition(site: Site) -> None:
 
 
 def test_a_policy_that_is_not_known(tmp_path: Path, journal: Journal) -> None:
-    with pytest.raises(ConfigError, match=r"'magic'.*pal-share"):
+    with pytest.raises(ConfigError, match=r"'magic'.*nonpreemptive-makespan"):
         Site(tmp_path, journal, allocation="magic")
 
 

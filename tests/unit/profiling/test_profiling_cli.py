@@ -98,15 +98,20 @@ def test_run_measures_publishes_and_sums_up(site: Site) -> None:
     assert node["schema"] == "pal.history/1" and [g["index"] for g in node["gpus"]] == [0, 1, 2, 3]
     uuid = node["gpus"][2]["uuid"]
     one = site.json("show", uuid, "-n", "2")["gpus"][0]
+    for named in (uuid[:12], "n1:2"):
+        assert [gpu["uuid"] for gpu in site.json("show", named)["gpus"]] == [uuid]
+    for named, why in (("n1:9", "no GPU 'n1:9': that node has "), ("n9", "nothing was measured on a node or GPU 'n9'")):
+        code, out, err = site.run("show", named)
+        assert (code, out, err.count("\n")) == (Exit.USAGE, "", 1) and why in err
     assert set(one["slowdown"]) == {"A", "B", "C"} and len(one["runs"]) == 2 and one["runs"][0]["valid"]
     code, out, _ = site.run("show", "n1")
     assert code == 0 and "TFLOP/s" in out and uuid in out
 
     before = (site.path / "state" / "snapshot").read_bytes()
-    again = site.json("publish")
+    again = site.json("publish-scores")
     assert again["new_records"] == 0 and again["published_gpus"] == 12
     assert (site.path / "state" / "snapshot").read_bytes() == before  # the same records, the same classes
-    assert site.json("publish", "--method", "pal")["classes"].keys() == again["classes"].keys()
+    assert site.json("publish-scores", "--method", "pal")["classes"].keys() == again["classes"].keys()
     code, _, err = site.run("run", "--since", "1d")
     assert code == 0 and "skipped 3: n[0-2] measured less than 1 d ago" in err and "nothing to measure now" in err
     assert len(site.slurm.jobs) == 3
@@ -114,21 +119,21 @@ def test_run_measures_publishes_and_sums_up(site: Site) -> None:
 
 @pytest.mark.parametrize("how", [[], ["--json"]])
 def test_what_is_not_published_is_no_success(site: Site, how: list[str]) -> None:
-    code, out, err = site.run("publish", *how)
+    code, out, err = site.run("publish-scores", *how)
     assert code == Exit.DATA and err == "pal-profile: error: not published: there is no measurement yet\n", out
     assert site.run("run", "--wall-scale", "0")[0] == 0
     folder, path = site.path / "state", site.path / "state" / "snapshot"
     path.unlink()
     path.mkdir()  # where the snapshot is to be
-    for words in (["publish"], ["run", "--since", "1d"], ["run", "-w", "n0", "--wall-scale", "0"]):
+    for words in (["publish-scores"], ["run", "--since", "1d"], ["run", "-w", "n0", "--wall-scale", "0"]):
         code, out, err = site.run(*words, *how)
         assert code == Exit.DATA and "error: not published: snapshot" in err.splitlines()[-1], (words, out, err)
     assert not json.loads(out)["published"] if how else "published" not in out
     path.rmdir()
     (folder / "spool" / "incoming" / "x.jsonl").write_text("no record\n")
-    code, out, err = site.run("publish", *how)
+    code, out, err = site.run("publish-scores", *how)
     assert code == Exit.FAILED and "x.jsonl:1" in out and err == ""
-    assert site.run("publish", *how)[0] == 0
+    assert site.run("publish-scores", *how)[0] == 0
 
 
 def test_run_as_json_prints_one_object_and_nothing_else(site: Site) -> None:
@@ -232,7 +237,7 @@ def test_a_dead_controller_is_one_line(site: Site) -> None:
         (["plan", "--sample", "0"], Exit.USAGE, "--sample '0'"),
         (["plan", "--since", "3"], Exit.USAGE, "duration '3'"),
         (["plan", "--bench", "nope"], Exit.USAGE, "unknown benchmark 'nope'"),
-        (["plan", "-w", ""], Exit.USAGE, "--nodes names no node"),
+        (["plan", "-w", ""], Exit.USAGE, "--nodelist names no node"),
         (["plan", "--budget", "-1"], Exit.USAGE, "Invalid value"),
         (["plan", "--budget", "nan"], Exit.USAGE, "--budget nan must be a finite number"),
         (["run", "--budget-per-day", "inf"], Exit.USAGE, "--budget-per-day inf must be a finite number"),
@@ -240,7 +245,7 @@ def test_a_dead_controller_is_one_line(site: Site) -> None:
         (["run", "--resume"], Exit.USAGE, "no sweep"),
         (["status"], Exit.USAGE, "no sweep"),
         (["show", "n0"], Exit.DATA, "no database"),
-        (["publish", "--method", "nope"], Exit.USAGE, "Invalid value"),
+        (["publish-scores", "--method", "nope"], Exit.USAGE, "Invalid value"),
         (["bench"], Exit.USAGE, "this is no Slurm job"),
     ],
 )
@@ -248,6 +253,17 @@ def test_bad_requests_are_one_clear_line(site: Site, argv: list[str], code: Exit
     found, out, err = site.run(*argv)
     assert (found, out) == (code, "") and text in err
     assert err.splitlines()[-1].count(text) == 1 and not site.slurm.jobs
+
+
+def test_earlier_names_work_as_they_did(site: Site) -> None:
+    assert site.json("plan", "--nodes", "n0") == site.json("plan", "--nodelist=n0") == site.json("plan", "-w", "n0")
+    assert site.run("plan", "--nodes", "zz") == site.run("plan", "-w", "zz")
+    assert site.run("publish", "--json") == site.run("publish-scores", "--json")
+    assert site.run("run", "-w", "n0", "--wall-scale", "0")[0] == 0
+    code, _, err = site.run("run", "--resume", "--nodes", "n0")
+    assert code == Exit.USAGE and "--nodelist cannot go with --resume" in err
+    code, out, err = site.run("publish")
+    assert (code, err) == (0, "") and "published 4 GPUs" in out
 
 
 def test_without_a_lab_the_nodes_choose_the_backend(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,10 +277,10 @@ def test_without_a_lab_the_nodes_choose_the_backend(site: Site, monkeypatch: pyt
 def test_bench_is_the_same_program(site: Site) -> None:
     code, out, err = site.run("bench", "--node", "n0", "--expected", "4", "--quick", "--wall-scale", "0")
     assert code == 0 and "n0: 12 records in " in out, err
-    assert site.json("publish")["new_records"] == 12
+    assert site.json("publish-scores")["new_records"] == 12
 
 
-@pytest.mark.parametrize("command", ["", "plan", "run", "status", "show", "bench", "publish"])
+@pytest.mark.parametrize("command", ["", "plan", "run", "status", "show", "bench", "publish-scores"])
 def test_help_of_every_command(site: Site, command: str) -> None:
     code, out, err = site.run(*([command] if command else []), "--help")
     assert (code, err) == (0, "") and "pal-profile" in out and len(out) > 200

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import time
@@ -251,7 +252,7 @@ def command(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def invoke(*words: str) -> Result:
-    return CliRunner().invoke(pal, ["publish", *words])
+    return CliRunner().invoke(pal, ["publish-table", *words])
 
 
 def test_the_command_once(command: Config) -> None:
@@ -263,6 +264,13 @@ def test_the_command_once(command: Config) -> None:
     assert done.stdout.splitlines()[0].startswith(f"{command.table_path}: 2 nodes with free GPUs in 1 pools, ")
     assert done.stdout.splitlines()[1] == f"{command.gpus_path}: written"
     assert invoke().stdout.splitlines()[1] == f"{command.gpus_path}: as it was"
+
+
+def test_the_command_by_its_earlier_name(command: Config) -> None:
+    assert isinstance(CliRunner().invoke(pal, ["publish"]).exception, DataError)
+    scores(command)
+    done = CliRunner().invoke(pal, ["publish", "--json"])
+    assert (done.exit_code, done.stderr) == (0, "") and json.loads(done.stdout)["schema"] == "pal.publish/1"
 
 
 @pytest.mark.parametrize("every", ["0", "-1", "nan", "30", "1e9"])

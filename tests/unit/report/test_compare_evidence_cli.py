@@ -103,7 +103,9 @@ def test_sweeps_by_date(site: Site) -> None:
         (["compare", "nope", "last"], Exit.USAGE, "no sweep 'nope'; give an id, last"),
         (["compare", "2020-01-01", "last"], Exit.USAGE, "no sweep '2020-01-01'"),
         (["compare", "last"], Exit.USAGE, "Missing argument"),
-        (["evidence", "GPU-nope"], Exit.USAGE, "no GPU 'GPU-nope' was ever measured here"),
+        (["evidence", "GPU-nope"], Exit.USAGE, "no GPU 'GPU-nope': there is GPU-"),
+        (["evidence", "n0001:9"], Exit.USAGE, "no GPU 'n0001:9': that node has n0001:"),
+        (["evidence", uuid_of(5)[:11]], Exit.USAGE, "is too short for a GPU, 8 characters after GPU- are needed: "),
         (["evidence", ""], Exit.USAGE, "no GPU ''"),
         (["evidence", "GPU-"], Exit.USAGE, "16 GPUs begin with 'GPU-'"),
         (["evidence", uuid_of(5), "-o", "/nowhere/x.tar.gz"], Exit.USAGE, "cannot write /nowhere/x.tar.gz: no"),
@@ -123,10 +125,11 @@ def test_before_the_first_sweep(site: Site, argv: list[str]) -> None:
     assert (code, out) == (Exit.DATA, "") and "no database" in err and err.count("\n") == 1
 
 
-def test_evidence_holds_all_of_one_gpu_and_names_nobody(site: Site) -> None:
+@pytest.mark.parametrize("named", ["", "n0002:1"])
+def test_evidence_holds_all_of_one_gpu_and_names_nobody(site: Site, named: str) -> None:
     site.fill()
     uuid = uuid_of(5)
-    code, out, err = site.run("evidence", uuid[:9])
+    code, out, err = site.run("evidence", named or uuid[:12])
     path = site.path / f"evidence-{uuid}.tar.gz"
     assert (code, err) == (0, "") and out.startswith(f"evidence-{uuid}.tar.gz: ")
     assert path.stat().st_mode & 0o777 == 0o644

@@ -164,10 +164,28 @@ def test_report_of_one_gpu(measured: Path) -> None:
     for words in ((), ("--json",), ("--html", str(path))):
         found = invoke("report", "--gpu", "GPU-none", *words)
         assert isinstance(found.exception, UsageError) and "GPU-none" in str(found.exception)
+    for named in ("n0003:3", uuid[:12]):
+        assert json.loads(invoke("report", "--gpu", named, "--json").stdout)["gpu"]["uuid"] == uuid
+
+
+def test_gpus_of_some_gpus(measured: Path) -> None:
+    shown = json.loads(invoke("gpus", "n0003:3", uuid_of(0), uuid_of(0)[:12], "--json").stdout)["gpus"]
+    assert [(row["node"], row["index"], row["uuid"]) for row in shown] == [
+        ("n0001", 0, uuid_of(0)), ("n0003", 3, uuid_of(11)),
+    ]  # fmt: skip
+    assert len(json.loads(invoke("gpus", "--json").stdout)["gpus"]) == 12
+    found = invoke("gpus", "-w", "n0002", "n0003:3")
+    assert isinstance(found.exception, UsageError) and "the nodes are n0002" in str(found.exception)
 
 
 def test_html_and_json_exclude_each_other(measured: Path) -> None:
     assert isinstance(invoke("report", "--html", "x", "--json").exception, UsageError)
+
+
+def test_a_gpu_that_was_never_measured(site: Path) -> None:
+    found = invoke("report", "--gpu", "n0001:0")
+    assert isinstance(found.exception, UsageError)
+    assert str(found.exception) == "n0001:0 was never measured: pal-profile run --nodelist n0001"
 
 
 def test_before_the_first_sweep_the_report_says_what_to_do(site: Path) -> None:

@@ -102,6 +102,17 @@ def test_figures_worked_out_by_hand(pal: Pal, base: list[str]) -> None:
     assert (told["jobs"], told["reference_type"], told["jobs_with_estimates"]) == (2, None, 0)
 
 
+def test_earlier_names_of_policies(pal: Pal, base: list[str]) -> None:
+    """They are the same policies, shown by the name that was asked for."""
+    now = ("nonpreemptive-makespan", "gavel:makespan+nonpreemptive", "gavel:max-min+nonpreemptive")
+    before = ("pal-share+steady", "gavel:makespan+steady", "gavel:max-min+steady")
+    found, earlier = (pal.told(*base, "--policy", ",".join(("slurm", *names)))["policies"] for names in (now, before))
+    assert list(earlier) == ["slurm", *before] and list(found) == ["slurm", *now]
+    assert list(earlier.values()) == list(found.values())
+    assert found[now[0]] == found[now[1]] and found[now[0]]["moves"] == 0
+    assert "+steady" not in pal.simulate("--list")
+
+
 def test_every_move_is_charged(pal: Pal, base: list[str]) -> None:
     free, dear = (
         pal.told(*base, "--policy", "gavel:max-min-agnostic", "--move-cost", cost)["policies"] for cost in ("0", "100")
@@ -211,7 +222,7 @@ def test_the_lists(pal: Pal) -> None:
     rows = [text.split("|") for text in pal.run("simulate", "--list", "-P", "-h")[1].splitlines()]
     found = {(row[0], row[1]): row[2] for row in rows}
     assert len(found) == len(rows)
-    for name in ("pal-share", "pal-share+steady", "gavel:max-min", "gavel:max-min+steady", "gavel:allox"):
+    for name in ("pal-share", "nonpreemptive-makespan", "gavel:max-min", "gavel:max-min+nonpreemptive", "gavel:allox"):
         assert found["--policy", name].startswith("unequal GPUs: ")
     for name in ("gavel:gandiva", "gavel:max-min+packing"):
         assert found["--policy", name].startswith("replica gavel: ")

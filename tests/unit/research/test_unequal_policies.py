@@ -254,7 +254,7 @@ def test_weights_and_accounts_reach_policies_without_rounds(monkeypatch: pytest.
     monkeypatch.setitem(STEADY, "gavel:max-min", lambda problem: seen.append(problem) or only_first(problem))
     jobs = (job("a", 10.0, app="flat", account="x"), job("b", 10.0, app="flat", account="y"))
     work = of_trace(trace(*jobs), parse_types(CLUSTER), KNOWN, 1.5)._replace(weight=np.array([1.0, 5.0]))
-    ran(work, "gavel:max-min+steady")
+    ran(work, "gavel:max-min+nonpreemptive")
     assert (seen[0].weight.tolist(), seen[0].entity.tolist(), seen[0].entity_weight.size) == ([1, 5], [0, 1], 2)
 
 

@@ -34,7 +34,7 @@ from slurm_pal.store.snapshot import GpuScore
 
 MOVABLE = "pal:job=A;from=x;mov=1;app=1"
 PATIENCE_S = 40.0
-PUBLISH = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "publish", "--every", "0.5"]
+PUBLISH = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "publish-table", "--every", "0.5"]
 DAEMON = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()"]
 
 
