@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- The table that `pal publish` writes, read as data.
+-- The table that `pal publish-table` writes, read as data.
 
 local filled, split, set_of = texts.filled, texts.split, texts.set_of
 

@@ -153,7 +153,7 @@ def _link(site: Site, path: str, table: str) -> Plan:
         return Plan()
     if path in site.table_links and site.table_links[path] is None:
         return Plan(blockers=(f"{path} is a file where a link to {table} must stand: move it away",))
-    return Plan((Step("link", path, "the table that `pal publish` and the daemon write", table),))
+    return Plan((Step("link", path, "the table that `pal publish-table` and the daemon write", table),))
 
 
 def _bootstrap(site: Site, which: Filter) -> Plan:

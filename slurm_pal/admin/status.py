@@ -18,7 +18,7 @@ from slurm_pal.filter.source import LOGIC
 from slurm_pal.report.table import age
 from slurm_pal.store.lua_table import read_table
 
-MEND_INSTALL = "pal admin install --apply"
+MEND_INSTALL = "pal admin install --act"
 
 
 class Item(NamedTuple):
@@ -129,7 +129,7 @@ def _files(site: Site, which: Filter) -> Item:
 
 
 def _table(facts: TableFacts) -> Item:
-    mend = "pal publish, or start the daemon"
+    mend = "pal publish-table, or start the daemon"
     if facts.age_s is None or facts.max_age_s is None:
         return Item("table", "wrong", facts.error, mend, Exit.DATA)
     clears = "a daemon takes leases back" if facts.clears else "nobody takes leases back: nothing hard is set"
@@ -159,7 +159,7 @@ def _spank(site: Site) -> list[Item]:
     except (OSError, UsageError) as error:
         why = error.strerror if isinstance(error, OSError) else one_line(error)
         lost = f"{site.gpus} cannot be read: {why}"
-        return [item, Item("gpus.txt", "wrong", lost, "pal publish", Exit.DATA)]
+        return [item, Item("gpus.txt", "wrong", lost, "pal publish-table", Exit.DATA)]
     return [item, Item("gpus.txt", "ok", f"{site.gpus}: {first.lstrip('# ')}")]
 
 

@@ -272,11 +272,13 @@ def _coverage(snapshot: Snapshot, overview: Overview) -> list[Finding]:
     if slots - known:
         names = fold(sorted({node for node, _ in slots - known}))
         text = f"{len(slots - known)} of {len(slots)} GPUs were never measured ({names})"
-        found.append(Finding("warn", "data", text, f"pal-profile run --nodes {names}"))
+        found.append(Finding("warn", "data", text, f"pal-profile run --nodelist {names}"))
     if known - slots:
         names = fold(sorted({node for node, _ in known - slots}))
         text = f"{len(known - slots)} GPUs of the snapshot are unknown to Slurm ({names})"
         found.append(
-            Finding("warn", "data", text, "sinfo -N; GPUs not seen for long leave with a later pal-profile publish")
+            Finding(
+                "warn", "data", text, "sinfo -N; GPUs not seen for long leave with a later pal-profile publish-scores"
+            )
         )
     return found or [Finding("ok", "data", f"all {len(slots)} GPUs of this cluster are measured")]

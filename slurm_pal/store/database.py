@@ -401,7 +401,9 @@ def _copied(path: str, stack: contextlib.ExitStack) -> str:
         raise BusyError(f"{path} is being put right after a writer was killed: try again") from None
     except OSError as error:
         what = f"a writer of {path} was killed, and its last state cannot be copied to {folder} ({error.strerror})"
-        raise DataError(f"{what}: its owner runs pal-profile publish, or set TMPDIR to where there is room") from None
+        raise DataError(
+            f"{what}: its owner runs pal-profile publish-scores, or set TMPDIR to where there is room"
+        ) from None
     return copy
 
 
@@ -436,7 +438,7 @@ def create(path: str, schema: Schema, mode: int) -> None:
 
 def _schema() -> Schema:
     elsewhere = "move it away or set paths.state_dir"
-    renew = "pal-profile publish"
+    renew = "pal-profile publish-scores"
     return Schema(APPLICATION_ID, SCHEMA_VERSION, MIGRATIONS, "a database of slurm-pal", elsewhere, renew)
 
 

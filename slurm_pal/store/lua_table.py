@@ -101,7 +101,9 @@ def read_table(path: str) -> Table:
     first, *lines = _text(path).split("\n")
     header = _header(path, first)
     if lines[-2:] != [f'["end"] = "{header.epoch}" }}', ""]:
-        raise DataError(f"table {path} is truncated (its last line does not end epoch {header.epoch}): run pal publish")
+        raise DataError(
+            f"table {path} is truncated (its last line does not end epoch {header.epoch}): run pal publish-table"
+        )
     return Table(header, _records(path, lines[:-2]))
 
 
@@ -114,11 +116,11 @@ def _text(path: str) -> str:
     try:
         return read_trusted(path).decode("ascii")
     except FileNotFoundError:
-        raise DataError(f"no table at {path}: run pal publish") from None
+        raise DataError(f"no table at {path}: run pal publish-table") from None
     except OSError as error:
         raise DataError(f"table {path} cannot be read ({error.strerror}): chmod a+r {path}") from None
     except UnicodeDecodeError:
-        raise DataError(f"table {path} is damaged (not plain text): run pal publish") from None
+        raise DataError(f"table {path} is damaged (not plain text): run pal publish-table") from None
 
 
 def _header(path: str, line: str) -> Header:
@@ -128,12 +130,12 @@ def _header(path: str, line: str) -> Header:
         raise DataError(f"table {path} has schema {kind}/{version}, newer than {SCHEMA} known here: update slurm-pal")
     found = _HEAD.fullmatch(line)
     if found is None or found.group(1) != SCHEMA:
-        raise DataError(f"{path} is not a table of {SCHEMA}: run pal publish")
+        raise DataError(f"{path} is not a table of {SCHEMA}: run pal publish-table")
     _, epoch, written_s, max_age_s, clears = found.groups()
     try:
         return Header(int(epoch), int(written_s), float(max_age_s), clears)
     except ValueError:
-        raise DataError(f"table {path} is damaged (max_age_s {max_age_s!r}): run pal publish") from None
+        raise DataError(f"table {path} is damaged (max_age_s {max_age_s!r}): run pal publish-table") from None
 
 
 def _records(path: str, lines: list[str]) -> dict[str, str]:
@@ -141,6 +143,6 @@ def _records(path: str, lines: list[str]) -> dict[str, str]:
     for number, line in enumerate(lines, 2):
         found = _RECORD.fullmatch(line)
         if found is None or found.group(1) in records:
-            raise DataError(f"table {path} is damaged (line {number}): run pal publish")
+            raise DataError(f"table {path} is damaged (line {number}): run pal publish-table")
         records[found.group(1)] = found.group(2)
     return records

@@ -235,14 +235,14 @@ def read(path: str) -> Snapshot:
     except OSError as error:
         raise DataError(f"snapshot {path} cannot be read ({error.strerror}): chmod a+r {path}") from None
     if not raw:
-        raise DataError(f"snapshot {path} is empty: run pal-profile publish")
+        raise DataError(f"snapshot {path} is empty: run pal-profile publish-scores")
     end = raw.find(b"\n")
     try:
         header = json.loads(raw[: end if end >= 0 else len(raw)])
         _check_schema(header, path)
         return _decode(header, raw, end + 1, path)
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise DataError(f"snapshot {path} is damaged ({error}): run pal-profile publish") from None
+        raise DataError(f"snapshot {path} is damaged ({error}): run pal-profile publish-scores") from None
 
 
 def _check_schema(header: dict[str, object], path: str) -> None:
@@ -259,9 +259,9 @@ def _decode(header: dict[str, object], raw: bytes, start: int, path: str) -> Sna
     end = start + body_bytes
     if start == 0 or len(raw) != end + CHECKSUM_BYTES:
         seen = f"{len(raw) - start} of {body_bytes + CHECKSUM_BYTES} bytes after the header"
-        raise DataError(f"snapshot {path} is truncated ({seen}): run pal-profile publish")
+        raise DataError(f"snapshot {path} is truncated ({seen}): run pal-profile publish-scores")
     if zlib.crc32(memoryview(raw)[:end]) != int.from_bytes(raw[end:], "little"):
-        raise DataError(f"snapshot {path} is damaged (checksum differs): run pal-profile publish")
+        raise DataError(f"snapshot {path} is damaged (checksum differs): run pal-profile publish-scores")
     columns: dict[str, Column] = {}
     texts: dict[str, list[str]] = {}
     layout: list[list[object]] = header["layout"]  # type: ignore[assignment]
@@ -278,7 +278,7 @@ def _decode(header: dict[str, object], raw: bytes, start: int, path: str) -> Sna
             columns[str(name)] = column
     missing = [name for name in (*_TYPES, *_TEXTS) if name not in columns and name not in texts]
     if missing:
-        raise DataError(f"snapshot {path} lacks {', '.join(missing)}: run pal-profile publish")
+        raise DataError(f"snapshot {path} lacks {', '.join(missing)}: run pal-profile publish-scores")
     _check_lengths(columns, texts)
     return Snapshot(header, columns, texts)
 

@@ -98,7 +98,7 @@ def test_a_file_that_is_not_ours_is_refused(data: bytes, complaint: str, tmp_pat
 
 
 def test_a_missing_or_open_file_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="run pal publish"):
+    with pytest.raises(DataError, match="run pal publish-table"):
         read_table(str(tmp_path / "none"))
     path = written(tmp_path, GOOD)
     Path(path).chmod(0o666)

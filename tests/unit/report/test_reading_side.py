@@ -128,7 +128,7 @@ def test_doctor_finds_nothing_on_a_healthy_site(site: Path) -> None:
 def test_doctor_names_unmeasured_and_unknown_gpus(site: Path) -> None:
     publish(site, scores(("n0", 0), ("n9", 0)))
     texts = [f.text + " -> " + f.mend for f in findings(site, "warn")]
-    assert any("3 of 4 GPUs were never measured (n[0-1]) -> pal-profile run --nodes n[0-1]" in t for t in texts)
+    assert any("3 of 4 GPUs were never measured (n[0-1]) -> pal-profile run --nodelist n[0-1]" in t for t in texts)
     assert any("unknown to Slurm (n9)" in t for t in texts)
 
 

@@ -328,8 +328,8 @@ def test_advice_names_faults_first_then_what_to_measure() -> None:
     rows = [row("n1", 0, 1.0), row("n1", 1, 1.2, "xid"), row("n2", 0, None, NEVER_MEASURED), row("n3", 0, 1.1, "stale")]
     found = advice(site(rows, [], [], NOW_S, Params()))
     assert found[0].startswith("Look at the hardware of 1 GPU: xid n1:1.")
-    assert found[1] == "1 GPU has no score for class A: pal-profile run --nodes n2"
-    assert found[2] == "1 GPU was measured more than 30 days ago: pal-profile run --nodes n3"
+    assert found[1] == "1 GPU has no score for class A: pal-profile run --nodelist n2"
+    assert found[2] == "1 GPU was measured more than 30 days ago: pal-profile run --nodelist n3"
     assert "palsub" in found[3]
     assert advice(site([row("n1", 0), row("n1", 1)], [], [], NOW_S, Params()))[0].startswith("Nothing now.")
     assert advice(site([row("n1", 0, None)], [], [], NOW_S, Params()))[0].endswith("pal-profile run")

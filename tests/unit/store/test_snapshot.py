@@ -173,7 +173,7 @@ def fails(path: Path, match: str) -> None:
 def test_missing_empty_and_directory(tmp_path: Path) -> None:
     fails(tmp_path / "snapshot", "no snapshot at .*: run pal-profile run")
     (tmp_path / "empty").write_bytes(b"")
-    fails(tmp_path / "empty", "is empty: run pal-profile publish")
+    fails(tmp_path / "empty", "is empty: run pal-profile publish-scores")
     fails(tmp_path, "is not a regular file")
 
 

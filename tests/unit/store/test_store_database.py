@@ -258,7 +258,9 @@ def test_where_there_is_no_room_for_a_copy(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(shutil, "copyfileobj", full)
     with unprivileged():
-        fails(directory, "was killed, and its last state cannot be copied .*: its owner runs pal-profile publish")
+        fails(
+            directory, "was killed, and its last state cannot be copied .*: its owner runs pal-profile publish-scores"
+        )
     os.chmod(directory, 0o755)
 
 
@@ -331,7 +333,7 @@ def test_migration_keeps_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyP
     longer = (*module.MIGRATIONS, ("ALTER TABLE records ADD COLUMN note TEXT",))
     monkeypatch.setattr(module, "MIGRATIONS", longer)
     monkeypatch.setattr(module, "SCHEMA_VERSION", len(longer))
-    fails(tmp_path, f"older than {len(longer)}: run pal-profile publish")
+    fails(tmp_path, f"older than {len(longer)}: run pal-profile publish-scores")
     with open_database(str(tmp_path), write=True) as database:
         assert len(database) == 24
 
