@@ -141,7 +141,7 @@ def advice(site: Site) -> list[str]:
         if rows:
             verb = text.replace("have", "has").replace("were", "was") if len(rows) == 1 else text
             nodes = places(rows)
-            chosen = "" if nodes.endswith("...") or len(rows) == len(site.rows) else f" --nodes {nodes}"
+            chosen = "" if nodes.endswith("...") or len(rows) == len(site.rows) else f" --nodelist {nodes}"
             found.append(f"{counted(len(rows), 'GPU')} {verb}: pal-profile run{chosen}")
     cost = waiting(site)
     if cost is not None and cost.waiting_share >= WORTH_PLACING:
