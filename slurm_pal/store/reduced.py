@@ -22,7 +22,7 @@ from slurm_pal.store.kernels import TELEMETRY, Told, told
 from slurm_pal.variability.packed import LENGTH_BYTES, Layout, Packed
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
-from slurm_pal.variability.runs import OBSERVATIONS, SIGHTINGS, Sweep, horizon_s, in_order, reduced
+from slurm_pal.variability.runs import OBSERVATIONS, SIGHTINGS, SweepRuns, horizon_s, in_order, reduced
 
 FORMAT = 1
 """To be raised when the same records are to be reduced to something else, or kept otherwise."""
@@ -38,7 +38,7 @@ _LAYOUTS: tuple[Layout, ...] = (OBSERVATIONS, SIGHTINGS, KERNELS)
 class Reduced(NamedTuple):
     """One sweep without its records."""
 
-    sweep: Sweep | None  # None: all too old
+    sweep: SweepRuns | None  # None: all too old
     kernels: Packed[Told]
 
 
@@ -57,7 +57,7 @@ def read(database: Database, extent: Extent, now_s: float, params: Params) -> Re
     return found
 
 
-def sweeps(database: Database, extents: Iterable[Extent], now_s: float, params: Params) -> Iterator[Sweep]:
+def sweeps(database: Database, extents: Iterable[Extent], now_s: float, params: Params) -> Iterator[SweepRuns]:
     """The sweeps in time order; only those that overlap are in memory. `extents` as the database gives them."""
     return in_order(((one.first_s, read(database, one, now_s, params).sweep) for one in extents), now_s)
 
@@ -112,4 +112,4 @@ def _decoded(sweep_id: str, view: memoryview) -> Reduced:
         view = view[end:]
     ts, *packed = parts
     rows = [Packed[Any].from_bytes(layout, part) for layout, part in zip(_LAYOUTS, packed, strict=True)]
-    return Reduced(Sweep(float(json.loads(bytes(ts))), sweep_id, rows[0], rows[1]), rows[2])
+    return Reduced(SweepRuns(float(json.loads(bytes(ts))), sweep_id, rows[0], rows[1]), rows[2])

@@ -10,7 +10,7 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.variability.classify import Classification, GpuStanding, classify_each
 from slurm_pal.variability.drift import Finding
 from slurm_pal.variability.params import Params
-from slurm_pal.variability.runs import Sweep
+from slurm_pal.variability.runs import SweepRuns
 
 NEWEST = 8  # sweeps that a page tells of
 JUMP = 0.01  # a change of the slowdown worth naming
@@ -50,7 +50,9 @@ class Step(NamedTuple):
         return self.changed[sensitivity] / compared if compared else None
 
 
-def steps(sweeps: Iterable[Sweep], params: Params, present: Collection[str] | None = None, skip: int = 0) -> list[Step]:
+def steps(
+    sweeps: Iterable[SweepRuns], params: Params, present: Collection[str] | None = None, skip: int = 0
+) -> list[Step]:
     """The sweeps after the first `skip`; they come in time order. `present` are the UUIDs that count, None: all."""
     found: list[Step] = []
     before: Classification | None = None
