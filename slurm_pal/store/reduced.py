@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from slurm_pal import __version__
 from slurm_pal.base.errors import BusyError, DataError
 from slurm_pal.store.database import Database, Extent
-from slurm_pal.store.kernels import TELEMETRY, Told, told
+from slurm_pal.store.kernels import TELEMETRY, KernelTelemetry, told
 from slurm_pal.variability.packed import LENGTH_BYTES, Layout, Packed
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
@@ -30,7 +30,7 @@ SETTLED_S = 3600.0
 """A sweep that grew within this time may still grow, and is not kept yet."""
 
 
-KERNELS = Layout(Told._make, Told._fields, frozenset(TELEMETRY), frozenset(TELEMETRY), {})
+KERNELS = Layout(KernelTelemetry._make, KernelTelemetry._fields, frozenset(TELEMETRY), frozenset(TELEMETRY), {})
 _LAYOUTS: tuple[Layout, ...] = (OBSERVATIONS, SIGHTINGS, KERNELS)
 """In the order in which they are kept."""
 
@@ -39,7 +39,7 @@ class Reduced(NamedTuple):
     """One sweep without its records."""
 
     sweep: SweepRuns | None  # None: all too old
-    kernels: Packed[Told]
+    kernels: Packed[KernelTelemetry]
 
 
 def read(database: Database, extent: Extent, now_s: float, params: Params) -> Reduced:
@@ -76,7 +76,7 @@ def _stamp(extent: Extent, params: Params) -> str:
 
 
 def _reduce(database: Database, extent: Extent, now_s: float, params: Params) -> Reduced:
-    kernels = Packed[Told](KERNELS)
+    kernels = Packed[KernelTelemetry](KERNELS)
 
     def by_gpu() -> Iterator[list[Record]]:
         for runs in database.by_gpu(extent.sweep_id):
