@@ -21,7 +21,7 @@ from slurm_pal.sensitivity.catalogue import APPLICATIONS
 from slurm_pal.slurm.backend import connect
 
 if TYPE_CHECKING:  # these bring numpy, which the other commands start without
-    from slurm_pal.allocation.throughputs import Entry, Key
+    from slurm_pal.allocation.throughputs import Entry, ThroughputKey
 
 ASK_TIMEOUT_S = 10.0
 NOTHING = "no throughputs: no table is given, and no past run has told its steps (pal progress)"
@@ -77,7 +77,9 @@ def _nodes(config: Config) -> tuple[Node, ...]:
         return ()
 
 
-def _past(config: Config, types: Mapping[str, str], stated: Mapping[Key, Entry], now_s: float) -> dict[Key, Entry]:
+def _past(
+    config: Config, types: Mapping[str, str], stated: Mapping[ThroughputKey, Entry], now_s: float
+) -> dict[ThroughputKey, Entry]:
     """What past runs tell; those left out are said on stderr. Raises DataError when the journal cannot be read."""
     from slurm_pal.partitions import history
 

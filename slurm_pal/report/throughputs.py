@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from slurm_pal.allocation.throughputs import Entry, Key, matrix, model
+from slurm_pal.allocation.throughputs import Entry, ThroughputKey, matrix, model
 from slurm_pal.base.terminal import visible
 from slurm_pal.report import table
 
@@ -29,7 +29,7 @@ class Row(NamedTuple):
     source: str
 
 
-def rows(known: Mapping[Key, Entry], types: Iterable[str]) -> list[Row]:
+def rows(known: Mapping[ThroughputKey, Entry], types: Iterable[str]) -> list[Row]:
     """Every known application and number of GPUs on every type, known or given, and what any other job gets."""
     if not known:
         return []
@@ -39,7 +39,7 @@ def rows(known: Mapping[Key, Entry], types: Iterable[str]) -> list[Row]:
     made = []
     for i, (application, gpus) in enumerate(jobs):
         for j, name in enumerate(columns):
-            entry = known.get(Key(application, gpus, name))
+            entry = known.get(ThroughputKey(application, gpus, name))
             runs, age_s = (entry.runs, entry.age_s or None) if entry else (0, None)
             rate, error = float(found.throughput[i, j]), float(found.relative_error[i, j])
             relative, source = not found.absolute[i], found.source[i][j]

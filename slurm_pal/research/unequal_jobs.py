@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.allocation.problem import Matrix, Vector
-from slurm_pal.allocation.throughputs import ESTIMATED, PRIOR, Entry, Estimates, Key, matrix, model
+from slurm_pal.allocation.throughputs import ESTIMATED, PRIOR, Entry, Estimates, ThroughputKey, matrix, model
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.research.replica.gavel_jobs import Cluster
 from slurm_pal.research.replica.gavel_published import PRICES
@@ -65,7 +65,7 @@ class _Given(NamedTuple):
 
 
 def of_rows(
-    name: str, rows: Sequence[Row], cluster: Cluster, known: Mapping[Key, Entry], limit_factor: float
+    name: str, rows: Sequence[Row], cluster: Cluster, known: Mapping[ThroughputKey, Entry], limit_factor: float
 ) -> Workload:
     """A Gavel trace. A deadline is a multiple of the run time on the first type of the cluster, from arrival on.
 
@@ -95,7 +95,7 @@ def of_rows(
     return _workload(name, cluster, given, found)
 
 
-def of_trace(trace: Trace, cluster: Cluster, known: Mapping[Key, Entry], limit_factor: float) -> Workload:
+def of_trace(trace: Trace, cluster: Cluster, known: Mapping[ThroughputKey, Entry], limit_factor: float) -> Workload:
     """A trace with run times. A job without a time limit gets `limit_factor` x its run time.
 
     Raises UsageError for a trace without jobs, for a type that is not in the table and for jobs that fit nowhere.
@@ -122,7 +122,7 @@ def of_trace(trace: Trace, cluster: Cluster, known: Mapping[Key, Entry], limit_f
     return _workload(trace.name, cluster, given, found)._replace(from_run_times=True)
 
 
-def _estimates(cluster: Cluster, known: Mapping[Key, Entry], kinds: Sequence[tuple[str, int]]) -> Estimates:
+def _estimates(cluster: Cluster, known: Mapping[ThroughputKey, Entry], kinds: Sequence[tuple[str, int]]) -> Estimates:
     types = sorted({key.type for key in known})
     for name in cluster.types:
         if name not in types:

@@ -11,7 +11,7 @@ import pytest
 
 from slurm_pal.allocation.problem import Allocation, Problem
 from slurm_pal.allocation.steady import STEADY
-from slurm_pal.allocation.throughputs import Entry, Key
+from slurm_pal.allocation.throughputs import Entry, ThroughputKey
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.research.policies import Policy as AllocationPolicy
@@ -27,16 +27,16 @@ from slurm_pal.simulate.known_throughputs import as_gavels, read_known
 from slurm_pal.simulate.trace import Trace, TraceJob
 
 KNOWN = {
-    Key("M", 1, "v100"): Entry(2.0, 0.1),
-    Key("M", 1, "k80"): Entry(1.0, 0.1),
-    Key("M", 2, "v100"): Entry(3.0, 0.1),
-    Key("M", 2, "k80"): Entry(2.0, 0.1),
-    Key("flat", 1, "v100"): Entry(1.0, 0.1),
-    Key("flat", 1, "k80"): Entry(1.0, 0.1),
-    Key("fast-only", 1, "v100"): Entry(4.0, 0.1),
-    Key("fast-only", 1, "k80"): Entry(0.0, 0.1),
-    Key("ratio", 1, "v100"): Entry(3.0, 0.1, relative=True),
-    Key("ratio", 1, "k80"): Entry(1.0, 0.1, relative=True),
+    ThroughputKey("M", 1, "v100"): Entry(2.0, 0.1),
+    ThroughputKey("M", 1, "k80"): Entry(1.0, 0.1),
+    ThroughputKey("M", 2, "v100"): Entry(3.0, 0.1),
+    ThroughputKey("M", 2, "k80"): Entry(2.0, 0.1),
+    ThroughputKey("flat", 1, "v100"): Entry(1.0, 0.1),
+    ThroughputKey("flat", 1, "k80"): Entry(1.0, 0.1),
+    ThroughputKey("fast-only", 1, "v100"): Entry(4.0, 0.1),
+    ThroughputKey("fast-only", 1, "k80"): Entry(0.0, 0.1),
+    ThroughputKey("ratio", 1, "v100"): Entry(3.0, 0.1, relative=True),
+    ThroughputKey("ratio", 1, "k80"): Entry(1.0, 0.1, relative=True),
 }
 CLUSTER = "v100:2,k80:2"
 
@@ -370,7 +370,7 @@ def test_ours_is_not_behind_stock_slurm_here() -> None:
     ],
 )
 def test_policies_that_cannot_be_run(name: str, words: str) -> None:
-    known = {**KNOWN, Key("M", 1, "h100"): Entry(9.0, 0.1)}
+    known = {**KNOWN, ThroughputKey("M", 1, "h100"): Entry(9.0, 0.1)}
     work = of_rows("t", [row(1), row(1, gpus=2)], parse_types("v100:2,h100:2"), known, 1.5)
     with pytest.raises(UsageError, match=words):
         check(name, work)
