@@ -147,7 +147,7 @@ def _differs(seen: Behaviour, told: Behaviour) -> bool:
 
 def run(wanted: Wanted, environ: Mapping[str, str]) -> Behaviour:
     """Observe the job that this process belongs to. Raises PalError where there is nothing to look at."""
-    from slurm_pal.lab.work import gpu_indexes
+    from slurm_pal.lab.payload import gpu_indexes
 
     job = inside.job_id(environ)
     node = environ.get("SLURMD_NODENAME", "")
