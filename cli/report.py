@@ -20,7 +20,7 @@ from slurm_pal.cli import output as output_file
 
 if TYPE_CHECKING:
     from slurm_pal.report.drawing import Kind
-    from slurm_pal.report.gpus.site import Site
+    from slurm_pal.report.gpus.gpu_report import GpuReport
     from slurm_pal.report.inventory import GpuRow
     from slurm_pal.store.database import Database
     from slurm_pal.variability.params import Params
@@ -113,10 +113,10 @@ def report(nodelist: str | None, uuid: str | None, path: str | None, as_json: bo
         common.say(*text(found, width) if uuid is None else gpu_text(found, uuid, width))
 
 
-def _site(nodelist: str | None, uuid: str | None, newest_only: bool = False) -> Site:
+def _site(nodelist: str | None, uuid: str | None, newest_only: bool = False) -> GpuReport:
     """As of now; without records, and with a line on stderr, where the database is not here but on the controller."""
+    from slurm_pal.report.gpus.gpu_report import gpu_report
     from slurm_pal.report.gpus.single import row_of
-    from slurm_pal.report.gpus.site import site
     from slurm_pal.store.database import open_database
     from slurm_pal.store.publish import params_of
 
@@ -130,15 +130,15 @@ def _site(nodelist: str | None, uuid: str | None, newest_only: bool = False) -> 
             return _read(database, rows, now_s, params, nodes, one, newest_only)
     except DataError as error:
         common.say(f"pal: without records: {one_line(error)}", err=True)
-        return site(rows, (), (), now_s, params, nodes=nodes, uuid=one)
+        return gpu_report(rows, (), (), now_s, params, nodes=nodes, uuid=one)
 
 
 def _read(
     database: Database, rows: list[GpuRow], now_s: float, params: Params, nodes: str, uuid: str, newest_only: bool
-) -> Site:
+) -> GpuReport:
     """The sweeps first, then the records, one after another: together they do not fit into memory."""
     from slurm_pal.report.gpus.course import NEWEST, steps
-    from slurm_pal.report.gpus.site import site
+    from slurm_pal.report.gpus.gpu_report import gpu_report
     from slurm_pal.store import reduced
     from slurm_pal.variability.runs import horizon_s
 
@@ -148,7 +148,7 @@ def _read(
     sweeps = reduced.sweeps(database, extents, now_s, params)
     skip = max(0, len(extents) - (1 if newest_only else NEWEST))
     changes = steps(sweeps, params, {row.uuid for row in rows}, skip)
-    return site(rows, database.by_time(since_s), changes, now_s, params, cluster, nodes, uuid)
+    return gpu_report(rows, database.by_time(since_s), changes, now_s, params, cluster, nodes, uuid)
 
 
 def _kind(path: str) -> Kind:

@@ -49,7 +49,7 @@ def throughputs(file: str | None, output: str | None, noheader: bool, parsable2:
     from slurm_pal.allocation.throughputs import merge
     from slurm_pal.partitions import throughput_table as store
     from slurm_pal.partitions.history import types_of
-    from slurm_pal.report import throughputs as report
+    from slurm_pal.report import throughput_rows
 
     now_s = time.time()
     stated = store.read(file, now_s) if file else {}
@@ -59,14 +59,14 @@ def throughputs(file: str | None, output: str | None, noheader: bool, parsable2:
     unnamed = store.write(output, known, now_s) if output else 0
     if unnamed:
         common.say(f"pal: {unnamed} not written to {output}: the job name is too long or not printable", err=True)
-    rows = report.rows(known, types.values())
+    rows = throughput_rows.rows(known, types.values())
     if as_json:
         common.print_json("throughputs", {"throughputs": [row._asdict() for row in rows]})
     elif not rows and not parsable2:
         common.say(NOTHING)
     else:
         form = table.parsable if parsable2 else table.columns
-        common.say(*form(report.HEADER, list(map(report.cells, rows)), noheader))
+        common.say(*form(throughput_rows.HEADER, list(map(throughput_rows.cells, rows)), noheader))
 
 
 def _nodes(config: Config) -> tuple[Node, ...]:

@@ -12,7 +12,7 @@ from slurm_pal.base.errors import Exit, UsageError
 from slurm_pal.cli import common
 from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption, write
 from slurm_pal.report import table as tables
-from slurm_pal.report.simulation.assemble import Found, answer
+from slurm_pal.report.simulation.assemble import AssembledStudy, answer
 from slurm_pal.report.simulation.study import Study
 from slurm_pal.research.replica.active import QUEUES, Settings
 from slurm_pal.research.replica.blox_pal import Figures, Result
@@ -81,7 +81,7 @@ def _comparison(options: Mapping[str, Any], cluster: Cluster) -> tuple[dict[str,
 
 def _found(
     comparison: Comparison, done: Mapping[Task, Result], notes: Sequence[str], options: Mapping[str, Any], command: str
-) -> Found:
+) -> AssembledStudy:
     s = comparison.settings
     study = Study(
         runs=[result.replay for result in done.values()],
@@ -103,10 +103,10 @@ def _found(
         ),
         command=command,
     )
-    return Found(study, ())
+    return AssembledStudy(study, ())
 
 
-def _show(comparison: Comparison, done: Mapping[Task, Result], found: Found, output: Output) -> None:
+def _show(comparison: Comparison, done: Mapping[Task, Result], found: AssembledStudy, output: Output) -> None:
     means = _means(comparison, done)
     if output.as_json:
         policies = answer(found.study.runs, output.names)

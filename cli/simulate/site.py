@@ -16,8 +16,15 @@ from slurm_pal.cli import common
 from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption, show_bad_rows, write
 from slurm_pal.cli.simulate.site_options import DAYS
 from slurm_pal.report import table as tables
-from slurm_pal.report.simulation.assemble import Found, body
-from slurm_pal.report.simulation.site import Findings, as_insensitive, due_to_slow, five_lines, gpu_hours_text, studied
+from slurm_pal.report.simulation.assemble import AssembledStudy, body
+from slurm_pal.report.simulation.site_gain import (
+    Findings,
+    as_insensitive,
+    due_to_slow,
+    five_lines,
+    gpu_hours_text,
+    studied,
+)
 from slurm_pal.report.simulation.study import Study, compare
 from slurm_pal.report.simulation.tables import caveats, table
 from slurm_pal.simulate.inputs import Options, read, sacct
@@ -278,7 +285,7 @@ def _show(
     lines = five_lines(findings)
     for line in caveats(comparison)[: -len(study.caveats) or None]:
         common.say(f"note: {line}", err=True)
-    found = Found(study, () if study.worst is None else (study.worst,))
+    found = AssembledStudy(study, () if study.worst is None else (study.worst,))
     if output.as_json:
         common.print_json("simulate", _json(found, output.names, findings, lines, fitted))
     elif output.parsable:
@@ -297,7 +304,7 @@ def _slow(runs: SiteRuns, site: Site, seed: int) -> list[tuple[Gpu, float]]:
 
 
 def _json(
-    found: Found, names: Mapping[str, str], findings: Findings, lines: Sequence[str], fitted: Fitted
+    found: AssembledStudy, names: Mapping[str, str], findings: Findings, lines: Sequence[str], fitted: Fitted
 ) -> dict[str, Any]:
     """The usual body, and `site` with what only a site has."""
     answer = body(found, names)

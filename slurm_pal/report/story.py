@@ -10,7 +10,7 @@ from slurm_pal.decide.lease import PARTITION, TickLease
 from slurm_pal.journal import story as words
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.moves import learning
-from slurm_pal.report.moves import stamp
+from slurm_pal.report.move_rows import stamp
 
 Event = dict[str, Any]
 """`at_s` (Unix s), `what`, `text` for people, and what else there is to know."""

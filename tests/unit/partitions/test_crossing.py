@@ -22,7 +22,7 @@ from slurm_pal.partitions.claimants import Known
 from slurm_pal.partitions.crossing import Crosser
 from slurm_pal.partitions.sharing import CHANGED
 from slurm_pal.pending.retarget import Wish
-from slurm_pal.report import moves as moves_report
+from slurm_pal.report import move_rows as moves_report
 from slurm_pal.report import story as story_report
 from slurm_pal.report import tick as report
 from slurm_pal.slurm.client import Overview

@@ -20,7 +20,7 @@ from slurm_pal.cli.pal import pal
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Observation, open_journal
 from slurm_pal.partitions import throughput_table as store
-from slurm_pal.report.throughputs import HEADER, OTHER
+from slurm_pal.report.throughput_rows import HEADER, OTHER
 from slurm_pal.slurm.cli import CliClient
 
 NOW_S, DAY_S = 1_800_000_000.0, 86400.0

@@ -19,7 +19,14 @@ from hypothesis import strategies as st
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.errors import SlurmError, UsageError
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.report.simulation.site import Findings, as_insensitive, due_to_slow, five_lines, gpu_hours_text, studied
+from slurm_pal.report.simulation.site_gain import (
+    Findings,
+    as_insensitive,
+    due_to_slow,
+    five_lines,
+    gpu_hours_text,
+    studied,
+)
 from slurm_pal.report.simulation.study import Study, compare
 from slurm_pal.simulate.profiles import Drawn, Fixed
 from slurm_pal.simulate.replay import replay

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from slurm_pal.base.cluster import Gpu
 from slurm_pal.base.jobs import UNKNOWN_CLASS
-from slurm_pal.report.simulation.study import Comparison, Study
+from slurm_pal.report.simulation.study import PolicyComparison, Study
 from slurm_pal.report.simulation.words import percent, ratio_text, unit_of
 from slurm_pal.simulate.metrics import SIZE_GROUPS, measure_all
 from slurm_pal.simulate.result import Replay
@@ -24,7 +24,7 @@ VERDICTS = {"gain": "", "loss": ", a loss", "unclear": ", no clear gain"}
 class Findings(NamedTuple):
     """What the five lines are made of."""
 
-    comparison: Comparison  # of the ways, the headline being the fullest one
+    comparison: PolicyComparison  # of the ways, the headline being the fullest one
     total: Tally  # the history
     left_out: Tally
     unknown: int  # replayed jobs of unknown class that counted as A
