@@ -18,9 +18,9 @@ from slurm_pal.research.policies import names as policy_names
 from slurm_pal.research.replica.gavel import Result, Settings
 from slurm_pal.research.replica.gavel_comparison import Comparison
 from slurm_pal.research.replica.gavel_jobs import parse_types, workload
+from slurm_pal.simulate.aliases import resolved
 from slurm_pal.simulate.inputs.gavel import read_rows
 from slurm_pal.simulate.known_throughputs import read_gavels
-from slurm_pal.simulate.names import resolved
 from slurm_pal.simulate.pool import processors
 
 DEFAULT_POLICIES = ("gavel:fifo-perf", "gavel:max-min", "gavel:ftf", "gavel:makespan")

@@ -9,8 +9,8 @@ from slurm_pal.research.policies import PACKING, policy
 from slurm_pal.research.policies import names as allocation_policies
 from slurm_pal.research.replica.policies import summaries as replica_policies
 from slurm_pal.research.unequal_policies import POLICIES as UNEQUAL
+from slurm_pal.simulate.aliases import POLICY_ALIASES, QUEUE_ALIASES, REPLICA_ALIASES
 from slurm_pal.simulate.inputs import FORMATS
-from slurm_pal.simulate.names import POLICY_ALIASES, QUEUE_ALIASES, REPLICA_ALIASES
 from slurm_pal.simulate.policies import POLICIES
 from slurm_pal.simulate.profiles import KINDS
 from slurm_pal.simulate.queues import QUEUES

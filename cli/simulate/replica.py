@@ -18,17 +18,17 @@ from slurm_pal.research.replica.active import QUEUES, Settings
 from slurm_pal.research.replica.blox_pal import Figures, Result
 from slurm_pal.research.replica.comparison import Comparison, Task, trace_of
 from slurm_pal.research.replica.policies import POLICIES, summaries
+from slurm_pal.simulate.aliases import REPLICA_ALIASES, resolved
 from slurm_pal.simulate.inputs.pal_profile import SEED
 from slurm_pal.simulate.inputs.pal_rows import read_sia
-from slurm_pal.simulate.names import REPLICA_ALIASES, resolved
 from slurm_pal.simulate.pool import processors
 from slurm_pal.simulate.profiles import profile_of
-from slurm_pal.simulate.virtual import Cluster
+from slurm_pal.simulate.virtual import VirtualCluster
 
 HEADER = ("POLICY", "AVG JCT(s)", "P99(s)", "MEDIAN(s)", "MAKESPAN(s)", "UTIL", "ROUNDS", "MOVES", "RATIO")
 
 
-def run_replica(options: Mapping[str, Any], cluster: Cluster, command: str) -> Exit:
+def run_replica(options: Mapping[str, Any], cluster: VirtualCluster, command: str) -> Exit:
     """Run and print; the exit code."""
     names, comparison = _comparison(options, cluster)
     output = Output(
@@ -50,7 +50,7 @@ def run_replica(options: Mapping[str, Any], cluster: Cluster, command: str) -> E
     return Exit.INTERRUPTED if interrupted else Exit.OK
 
 
-def _comparison(options: Mapping[str, Any], cluster: Cluster) -> tuple[dict[str, str], Comparison]:
+def _comparison(options: Mapping[str, Any], cluster: VirtualCluster) -> tuple[dict[str, str], Comparison]:
     if not options["trace"] or not options["profile"]:
         raise UsageError("--replica needs a Sia-Philly trace (--trace FILE) and measured GPUs (--profile DIR or CSV)")
     if options["format_"] not in ("auto", "sia"):

@@ -27,21 +27,21 @@ from slurm_pal.report.simulation.site_gain import (
 )
 from slurm_pal.report.simulation.study import Study, compare
 from slurm_pal.report.simulation.tables import caveats, table
-from slurm_pal.simulate.inputs import Options, read, sacct
-from slurm_pal.simulate.inputs.collect import Collector
+from slurm_pal.simulate.aliases import QUEUE_ALIASES, resolved
+from slurm_pal.simulate.inputs import ReaderOptions, read, sacct
+from slurm_pal.simulate.inputs.collect import TraceCollector
 from slurm_pal.simulate.inputs.lines import numbered
-from slurm_pal.simulate.inputs.options import parse_patterns
-from slurm_pal.simulate.names import QUEUE_ALIASES, resolved
+from slurm_pal.simulate.inputs.reader_options import parse_patterns
 from slurm_pal.simulate.pool import processors
 from slurm_pal.simulate.profiles import Drawn, Fixed, Source
 from slurm_pal.simulate.queues import QUEUES
 from slurm_pal.simulate.result import Replay
-from slurm_pal.simulate.settings import Settings
-from slurm_pal.simulate.site import Site, scored, site_of
-from slurm_pal.simulate.site_history import Fitted, fit, parse_mix
-from slurm_pal.simulate.site_runs import BASELINE, TICK, WAYS, SiteRuns, Task, capped_tasks, main_tasks
+from slurm_pal.simulate.settings import ReplaySettings
+from slurm_pal.simulate.site_history import FittedHistory, fit, parse_mix
+from slurm_pal.simulate.site_runs import BASELINE, TICK, WAYS, SiteRuns, SiteTask, capped_tasks, main_tasks
 from slurm_pal.simulate.statistics import verdict
 from slurm_pal.simulate.trace import Trace
+from slurm_pal.simulate.virtual_site import VirtualSite, scored, site_of
 from slurm_pal.slurm import accounting
 from slurm_pal.slurm.backend import connect
 from slurm_pal.store import snapshot as snapshots
@@ -64,7 +64,7 @@ class Profile(NamedTuple):
     notes: tuple[str, ...]
 
 
-def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]], Settings], command: str) -> Exit:
+def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]], ReplaySettings], command: str) -> Exit:
     """Ask Slurm, read scores and history, replay, print; the exit code. See SITE for the options.
 
     Raises SlurmError where Slurm or sacct does not answer, DataError without scores,
@@ -101,8 +101,8 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
 class _Background(NamedTuple):
     """What is said beside the replays."""
 
-    site: Site
-    fitted: Fitted
+    site: VirtualSite
+    fitted: FittedHistory
     profile: Profile
     notes: tuple[str, ...]
 
@@ -136,7 +136,7 @@ def _jitter_s(options: Mapping[str, Any], seeds: Sequence[int]) -> float:
     return SiteRuns._field_defaults["jitter_s"] if len(seeds) > 1 else 0.0
 
 
-def _profile(name: str | None, config: Config, site: Site) -> Profile:
+def _profile(name: str | None, config: Config, site: VirtualSite) -> Profile:
     """The published scores of these GPUs, or what is assumed instead. Raises DataError, UsageError."""
     if name == DRAWN:
         text = f"slowdowns are {Drawn().text()}, not measured here"
@@ -161,7 +161,7 @@ def _profile(name: str | None, config: Config, site: Site) -> Profile:
 
 def _history(options: Mapping[str, Any], config: Config) -> tuple[Trace, tuple[str, ...]]:
     """The trace, and what to say of it."""
-    reading = Options(site_apps=config.apps, patterns=parse_patterns(options["app_patterns"]))
+    reading = ReaderOptions(site_apps=config.apps, patterns=parse_patterns(options["app_patterns"]))
     if options["trace"] is not None:
         if options["days"] is not None:
             raise UsageError("--days is for the history that sacct gives; with --trace all of the file is replayed")
@@ -176,10 +176,10 @@ def _history(options: Mapping[str, Any], config: Config) -> tuple[Trace, tuple[s
     return trace, ()
 
 
-def _from_sacct(days: int, reading: Options) -> Trace:
+def _from_sacct(days: int, reading: ReaderOptions) -> Trace:
     """The history as sacct tells it. Raises SlurmError with the way out where it does not."""
     since = f"now-{days}days"
-    collector = Collector("sacct")
+    collector = TraceCollector("sacct")
     try:
         with accounting.history(accounting.argv(since), SACCT_TIMEOUT_S) as stream:
             return sacct.read_lines(numbered(stream, collector), collector, reading)
@@ -190,7 +190,7 @@ def _from_sacct(days: int, reading: Options) -> Trace:
         ) from None
 
 
-def _no_jobs(fitted: Fitted) -> str:
+def _no_jobs(fitted: FittedHistory) -> str:
     trace = fitted.trace
     reasons = ", ".join(f"{count} x {reason}" for reason, count in trace.skipped.items()) or "none"
     return (
@@ -199,7 +199,7 @@ def _no_jobs(fitted: Fitted) -> str:
     )
 
 
-def _changes(fitted: Fitted) -> list[str]:
+def _changes(fitted: FittedHistory) -> list[str]:
     groups = ((fitted.left_out, "left out"), (fitted.changed, "changed"))
     return [
         f"{tally.jobs} jobs ({gpu_hours_text(tally.gpu_h)}) {what}: {reason}."
@@ -220,7 +220,7 @@ def _replay_and_show(
     if interrupted:
         notes.append(interruption(len(results), len(todo)))
         common.say(notes[-1], err=True)
-        if not {Task(BASELINE, seeds[0]), Task(TICK, seeds[0])} <= results.keys():
+        if not {SiteTask(BASELINE, seeds[0]), SiteTask(TICK, seeds[0])} <= results.keys():
             return Exit.INTERRUPTED
     study = studied(runs, results, _study(runs, background, notes, output))
     total = compare(study).headline.ratio.get("mean_jct_s")
@@ -267,7 +267,8 @@ def _assumed(runs: SiteRuns, background: _Background) -> list[str]:
 
 
 def _show(
-    study: Study, runs: SiteRuns, results: Mapping[Task, Replay], seed: int, background: _Background, output: Output,
+    study: Study, runs: SiteRuns, results: Mapping[SiteTask, Replay], seed: int, background: _Background,
+    output: Output,
     verbose: bool,
 ) -> None:  # fmt: skip
     fitted, comparison = background.fitted, compare(study)
@@ -296,7 +297,7 @@ def _show(
     write(found, output)
 
 
-def _slow(runs: SiteRuns, site: Site, seed: int) -> list[tuple[Gpu, float]]:
+def _slow(runs: SiteRuns, site: VirtualSite, seed: int) -> list[tuple[Gpu, float]]:
     """GPUs that sensitive jobs should not have, slowest first, with their slowdown in class A."""
     slowdown = runs.source.draw(runs.cluster, seed).slowdown["A"]
     slow = [(gpu, x) for gpu, x in zip(site.gpus(), slowdown, strict=True) if x > runs.settings.barred_slowdown]
@@ -304,7 +305,7 @@ def _slow(runs: SiteRuns, site: Site, seed: int) -> list[tuple[Gpu, float]]:
 
 
 def _json(
-    found: AssembledStudy, names: Mapping[str, str], findings: Findings, lines: Sequence[str], fitted: Fitted
+    found: AssembledStudy, names: Mapping[str, str], findings: Findings, lines: Sequence[str], fitted: FittedHistory
 ) -> dict[str, Any]:
     """The usual body, and `site` with what only a site has."""
     answer = body(found, names)

@@ -25,11 +25,11 @@ from slurm_pal.research.unequal_jobs import Workload, of_rows, of_trace
 from slurm_pal.research.unequal_policies import OURS, SLURM
 from slurm_pal.research.unequal_rounds import ROUND_S
 from slurm_pal.simulate.inputs import AUTO, gavel, read
-from slurm_pal.simulate.inputs.collect import Collector
+from slurm_pal.simulate.inputs.collect import TraceCollector
 from slurm_pal.simulate.inputs.lines import numbered, opened
 from slurm_pal.simulate.known_throughputs import read_known
 from slurm_pal.simulate.pool import processors
-from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.statistics import Ratio, summary
 from slurm_pal.simulate.trace import Trace
 
@@ -82,7 +82,7 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]
     found = Comparison(
         work=_priced(_workload(options), options["prices"]),
         policies=tuple(dict.fromkeys(words)),
-        move_cost_s=Settings().move_cost_s if options["move_cost"] is None else options["move_cost"],
+        move_cost_s=ReplaySettings().move_cost_s if options["move_cost"] is None else options["move_cost"],
         seeds=tuple(range(first, first + count)),
         jitter_s=jitter_s,
         window=window_of(options["window"]),
@@ -117,7 +117,7 @@ def _workload(options: Mapping[str, Any]) -> Workload:
         raise UsageError("give a trace with --trace FILE, or --generate SPEC (--generate '' takes the defaults)")
     cluster = parse_types(options["cluster"])
     known = read_known(options["throughputs"], time.time())
-    limit_factor = options["limit_factor"] or Settings().limit_factor
+    limit_factor = options["limit_factor"] or ReplaySettings().limit_factor
     if path is None:
         return of_trace(_made_up(options["generate"], cluster), cluster, known, limit_factor)
     if _counts_steps(path, options["format_"]):
@@ -147,7 +147,7 @@ def _counts_steps(path: str, format_: str) -> bool:
     if format_ != AUTO:
         return format_ == "gavel"
     with opened(path) as stream:
-        _, text = next(numbered(stream, Collector(path)), (0, ""))
+        _, text = next(numbered(stream, TraceCollector(path)), (0, ""))
     return gavel.detects(text)
 
 

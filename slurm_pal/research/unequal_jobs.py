@@ -20,7 +20,7 @@ from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.research.replica.gavel_jobs import Cluster
 from slurm_pal.research.replica.gavel_published import PRICES
 from slurm_pal.research.unequal import Job
-from slurm_pal.simulate.inputs.gavel import NO_DEADLINE, Row
+from slurm_pal.simulate.inputs.gavel import NO_DEADLINE, GavelRow
 from slurm_pal.simulate.trace import Trace, TraceJob
 
 GUESSED = (ESTIMATED, PRIOR)
@@ -65,7 +65,7 @@ class _Given(NamedTuple):
 
 
 def of_rows(
-    name: str, rows: Sequence[Row], cluster: Cluster, known: Mapping[ThroughputKey, Entry], limit_factor: float
+    name: str, rows: Sequence[GavelRow], cluster: Cluster, known: Mapping[ThroughputKey, Entry], limit_factor: float
 ) -> Workload:
     """A Gavel trace. A deadline is a multiple of the run time on the first type of the cluster, from arrival on.
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 
 from slurm_pal.allocation.throughputs import Entry, ThroughputKey
-from slurm_pal.partitions import throughput_table as site_table
+from slurm_pal.partitions import throughput_table
 from slurm_pal.simulate.throughput_file import Throughputs, read_throughputs
 
 _SITE_NAMES = ("schema", "throughputs")
@@ -26,12 +26,12 @@ def read_known(path: str, now_s: float) -> dict[ThroughputKey, Entry]:
 
     Raises DataError as the reader of its kind does; a file that cannot be read at all is told as the site's own.
     """
-    return _entries(read_throughputs(path)) if _is_gavels(path) else site_table.read(path, now_s)
+    return _entries(read_throughputs(path)) if _is_gavels(path) else throughput_table.read(path, now_s)
 
 
 def read_gavels(path: str, now_s: float) -> Throughputs:
     """The same in the form of Gavel's reader, with pairs if the table has them. Raises DataError as `read_known`."""
-    return read_throughputs(path) if _is_gavels(path) else as_gavels(site_table.read(path, now_s))
+    return read_throughputs(path) if _is_gavels(path) else as_gavels(throughput_table.read(path, now_s))
 
 
 def as_gavels(known: Mapping[ThroughputKey, Entry]) -> Throughputs:
@@ -56,7 +56,7 @@ def _is_gavels(path: str) -> bool:
 
 def _entries(table: Throughputs) -> dict[ThroughputKey, Entry]:
     return {
-        ThroughputKey(model, gpus, name): Entry(rate, site_table.STATED_ERROR)
+        ThroughputKey(model, gpus, name): Entry(rate, throughput_table.STATED_ERROR)
         for (model, gpus), rates in table.packed.items()
         for name, rate in zip(table.types, rates, strict=True)
     }

@@ -20,7 +20,7 @@ from slurm_pal.research.replica import blox_pal, policies
 from slurm_pal.research.replica.active import RoundPolicy, Settings
 from slurm_pal.research.replica.ours import ours
 from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, draw, read_runs
-from slurm_pal.simulate.inputs.pal_rows import Row, read_sia
+from slurm_pal.simulate.inputs.pal_rows import PalRow, read_sia
 from slurm_pal.simulate.profiles import LONGHORN
 
 TRACES = (1, 2, 3, 4, 7)
@@ -47,7 +47,7 @@ SCENARIOS: list[tuple[str, Build, Settings, str]] = [
 ]
 
 
-def ratio(rows: dict[int, list[Row]], profile: Profile, build: Build, settings: Settings, charged: bool) -> float:
+def ratio(rows: dict[int, list[PalRow]], profile: Profile, build: Build, settings: Settings, charged: bool) -> float:
     """Geometric mean over the traces; the baseline pays the same charge where there is one."""
     base = settings if charged else PLAIN
     logs = []

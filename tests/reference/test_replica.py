@@ -18,8 +18,8 @@ import pytest
 from slurm_pal.research.replica.active import Gpus, Round, Settings
 from slurm_pal.research.replica.blox_pal import Figures, Result, run
 from slurm_pal.research.replica.policies import POLICIES, build
-from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, Run, draw, joint, read_runs
-from slurm_pal.simulate.inputs.pal_rows import Row, read_sia
+from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, ProfileRun, draw, joint, read_runs
+from slurm_pal.simulate.inputs.pal_rows import PalRow, read_sia
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "pal"
 pytestmark = pytest.mark.skipif(
@@ -39,12 +39,12 @@ AVG_JCT, MAKESPAN = "avg_jct_s", "makespan_s"
 
 
 @cache
-def trace(workload: str) -> list[Row]:
+def trace(workload: str) -> list[PalRow]:
     return read_sia(str(DATA / "traces" / f"workload-{workload}.csv"))
 
 
 @cache
-def runs(family: str) -> dict[str, list[Run]]:
+def runs(family: str) -> dict[str, list[ProfileRun]]:
     names = {"longhorn": "{}-longhorn-agg.csv", "frontera": "frontera-{}-agg.csv"}
     return {
         c: read_runs(str(DATA / "profiles" / names[family].format(FILES[c])), with_node=family == "frontera")

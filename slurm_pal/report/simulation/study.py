@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.simulate.metrics import SIZE_GROUPS, Measured, measure_all
+from slurm_pal.simulate.metrics import SIZE_GROUPS, ReplayMetrics, measure_all
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, paired, pairs, worst_tenth
 from slurm_pal.simulate.trace import Trace
@@ -84,7 +84,7 @@ class PolicyComparison(NamedTuple):
     policies: tuple[str, ...]
     queues: tuple[str, ...]
     queue: str  # the headline's
-    runs: tuple[Measured, ...]
+    runs: tuple[ReplayMetrics, ...]
     rows: tuple[PolicyRow, ...]
 
     @property
@@ -127,14 +127,14 @@ def compare(study: Study) -> PolicyComparison:
     return PolicyComparison(study, policies, queues, queue, runs, rows)
 
 
-def members(group: str, runs: Sequence[Measured]) -> tuple[str, ...]:
+def members(group: str, runs: Sequence[ReplayMetrics]) -> tuple[str, ...]:
     """Names that occur in a group, sizes by size, the rest by name."""
     found = {name for run in runs for name in getattr(run.metrics, group)}
     sizes = [name for name, _ in SIZE_GROUPS]
     return tuple(sorted(found, key=lambda name: (sizes.index(name) if name in sizes else -1, name)))
 
 
-def _row(study: Study, runs: Sequence[Measured], policy: str, queue: str) -> PolicyRow:
+def _row(study: Study, runs: Sequence[ReplayMetrics], policy: str, queue: str) -> PolicyRow:
     here = [run for run in runs if run.queue == queue]
     mine = [run for run in here if run.policy == policy and run.complete]
     grouped = [f"{group}.{name}" for group in GROUPS for name in members(group, here)]
@@ -147,6 +147,6 @@ def _row(study: Study, runs: Sequence[Measured], policy: str, queue: str) -> Pol
     return PolicyRow(policy, queue, len(mine), len(pairs(here, policy, study.baseline)), mean, ratio, users, accounts)
 
 
-def _mean(runs: Sequence[Measured], name: str) -> float | None:
+def _mean(runs: Sequence[ReplayMetrics], name: str) -> float | None:
     values = [value for run in runs if (value := run.metrics.value(name)) is not None]
     return fmean(values) if values else None

@@ -20,7 +20,7 @@ from slurm_pal.report.simulation.words import (
     unclear_because,
     unit_of,
 )
-from slurm_pal.simulate.metrics import Measured
+from slurm_pal.simulate.metrics import ReplayMetrics
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, needed, verdict
 
 SCHEMA = "pal.simulation/1"
@@ -221,7 +221,7 @@ def _sweep_json(sweep: ParameterSweep | None) -> dict[str, Any] | None:
     return {"label": sweep.label, "lines": lines}
 
 
-def _run_json(run: Measured) -> dict[str, Any]:
+def _run_json(run: ReplayMetrics) -> dict[str, Any]:
     return {**run._asdict(), "metrics": run.metrics._asdict()}
 
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.inputs.pal_profile import Profile
-from slurm_pal.simulate.inputs.pal_rows import Row
+from slurm_pal.simulate.inputs.pal_rows import PalRow
 
 Gpus = tuple[int, ...]
 """GPU ids, ascending; node = id // profile.gpus_per_node."""
@@ -86,7 +86,7 @@ class ActiveJob:
         "submit_s",
     )
 
-    def __init__(self, number: int, row: Row, submit_s: float) -> None:
+    def __init__(self, number: int, row: PalRow, submit_s: float) -> None:
         self.number = number
         self.row = row
         self.size = row.gpus

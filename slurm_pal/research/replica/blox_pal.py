@@ -16,8 +16,8 @@ from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.research.replica.active import QUEUES, ActiveJob, Gpus, Round, RoundPolicy, Settings
 from slurm_pal.research.replica.policies import build
 from slurm_pal.simulate.inputs.pal_profile import Profile
-from slurm_pal.simulate.inputs.pal_rows import Row
-from slurm_pal.simulate.result import Outcome, Replay, Timeline
+from slurm_pal.simulate.inputs.pal_rows import PalRow
+from slurm_pal.simulate.result import JobOutcome, Replay, Timeline
 
 REPLAYED_JOBS_PER_H = 2
 PATIENCE = 4
@@ -46,7 +46,11 @@ class Result(NamedTuple):
 
 
 def run(
-    rows: Sequence[Row], policy: str | RoundPolicy, profile: Profile, settings: Settings | None = None, name: str = ""
+    rows: Sequence[PalRow],
+    policy: str | RoundPolicy,
+    profile: Profile,
+    settings: Settings | None = None,
+    name: str = "",
 ) -> Result:
     """Simulate the jobs of a trace to the end. `name` is what the result calls a policy given as a callable.
 
@@ -65,7 +69,7 @@ def run(
     return loop.result(label)
 
 
-def replayed(rows: Sequence[Row], first: int, after_s: float, seed: int) -> Iterator[ActiveJob]:
+def replayed(rows: Sequence[PalRow], first: int, after_s: float, seed: int) -> Iterator[ActiveJob]:
     """Copies of the trace in turn, for ever, at Poisson arrivals after `after_s`; times in whole seconds."""
     generator = Random(seed)
     submit_s, number = after_s, first
@@ -81,7 +85,7 @@ class _Loop:
     Most rounds change nothing, so the parts that only a change needs stand apart.
     """
 
-    def __init__(self, rows: Sequence[Row], policy: RoundPolicy, profile: Profile, settings: Settings) -> None:
+    def __init__(self, rows: Sequence[PalRow], policy: RoundPolicy, profile: Profile, settings: Settings) -> None:
         self.policy, self.profile, self.settings = policy, profile, settings
         self.key = QUEUES[settings.queue]
         self.rows = rows
@@ -246,9 +250,9 @@ class _Loop:
         )
         return Result(replay, figures)
 
-    def _outcome(self, finish_s: float, job: ActiveJob) -> Outcome:
+    def _outcome(self, finish_s: float, job: ActiveJob) -> JobOutcome:
         per_node = self.profile.gpus_per_node
-        return Outcome(
+        return JobOutcome(
             job_id=job.row.job_id,
             submit_s=job.submit_s,
             start_s=job.start_s,
@@ -264,7 +268,7 @@ class _Loop:
         )
 
 
-def _check(rows: Sequence[Row], profile: Profile, settings: Settings) -> None:
+def _check(rows: Sequence[PalRow], profile: Profile, settings: Settings) -> None:
     if not rows:
         raise UsageError("a trace without jobs cannot be simulated")
     for row in rows:

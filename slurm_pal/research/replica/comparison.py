@@ -9,11 +9,11 @@ from typing import NamedTuple
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.research.replica.active import Settings
 from slurm_pal.research.replica.blox_pal import Result, run
-from slurm_pal.simulate.inputs.pal_rows import Row
+from slurm_pal.simulate.inputs.pal_rows import PalRow
 from slurm_pal.simulate.pool import Progress
 from slurm_pal.simulate.profiles import Source
 from slurm_pal.simulate.trace import Trace, TraceJob
-from slurm_pal.simulate.virtual import Cluster
+from slurm_pal.simulate.virtual import VirtualCluster
 
 
 class Task(NamedTuple):
@@ -24,8 +24,8 @@ class Task(NamedTuple):
 class Comparison(NamedTuple):
     """What is compared; policies are names of `replica.policies.POLICIES`."""
 
-    rows: Sequence[Row]
-    cluster: Cluster  # nodes of one size
+    rows: Sequence[PalRow]
+    cluster: VirtualCluster  # nodes of one size
     source: Source
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -41,7 +41,7 @@ class Comparison(NamedTuple):
         return found
 
 
-def trace_of(rows: Sequence[Row], name: str) -> Trace:
+def trace_of(rows: Sequence[PalRow], name: str) -> Trace:
     """The rows as a trace, for reports."""
     jobs = [TraceJob(row.job_id, row.submit_s, GpuShape(row.gpus), row.ideal_s, row.sensitivity) for row in rows]
     return Trace(name, tuple(sorted(jobs, key=lambda job: job.submit_s)))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation.problem import Matrix
 from slurm_pal.base.errors import UsageError
-from slurm_pal.simulate.inputs.gavel import NO_DEADLINE, Row
+from slurm_pal.simulate.inputs.gavel import NO_DEADLINE, GavelRow
 from slurm_pal.simulate.throughput_file import Key, Throughputs
 
 _PART = re.compile(r"(?P<type>[\w.-]+):(?P<gpus>[1-9][0-9]{0,5})", re.ASCII)
@@ -73,7 +73,7 @@ class Workload(NamedTuple):
         return [self.columns.index(name) for name in self.cluster.types]
 
 
-def workload(rows: Sequence[Row], cluster: Cluster, table: Throughputs) -> Workload:
+def workload(rows: Sequence[GavelRow], cluster: Cluster, table: Throughputs) -> Workload:
     """Look up every job. Raises DataError for one that is not in the table, UsageError for one that fits nowhere.
 
     A deadline is a multiple of the run time on the first type of the cluster, from arrival on.
@@ -93,7 +93,7 @@ def workload(rows: Sequence[Row], cluster: Cluster, table: Throughputs) -> Workl
     return found._replace(jobs=tuple(jobs))
 
 
-def _job(number: int, row: Row, kind: int, reference: NDArray[np.float64]) -> Job:
+def _job(number: int, row: GavelRow, kind: int, reference: NDArray[np.float64]) -> Job:
     deadline_s = float("inf")
     if row.slo != NO_DEADLINE and reference[kind] > 0:
         deadline_s = row.arrival_s + row.slo * row.total_steps / float(reference[kind])

@@ -19,7 +19,7 @@ from slurm_pal.report.simulation.study import ParameterSweep, PolicyComparison, 
 from slurm_pal.report.simulation.tables import BAD_ROWS, caveats, claim, table, to_json, what_you_gain
 from slurm_pal.report.simulation.words import count, interval, unclear_because, unit_of
 from slurm_pal.report.table import columns
-from slurm_pal.simulate.result import Outcome, Replay
+from slurm_pal.simulate.result import JobOutcome, Replay
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, summary
 from slurm_pal.simulate.trace import Trace
 
@@ -174,7 +174,7 @@ def test_jobs_csv_has_every_field() -> None:
     run = replay([outcome("1", nodes=("n2", "n1"), start_s=0.12345, user='a,"b"\n')], policy="pal", seed=7)
     rows = list(csv.DictReader(io.StringIO(jobs_csv([run, run]))))
     assert len(rows) == 2
-    assert list(rows[0]) == ["policy", "queue", "seed", *Outcome._fields, "jct_s", "wait_s"]
+    assert list(rows[0]) == ["policy", "queue", "seed", *JobOutcome._fields, "jct_s", "wait_s"]
     assert rows[0]["nodes"] == "n[1-2]" and rows[0]["start_s"] == "0.123" and rows[0]["user"] == 'a,"b"\n'
     assert (rows[0]["policy"], rows[0]["seed"], rows[0]["jct_s"], rows[0]["wait_s"]) == ("pal", "7", "1000.0", "0.123")
 

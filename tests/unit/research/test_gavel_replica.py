@@ -29,7 +29,7 @@ from slurm_pal.research.replica.gavel import (
 from slurm_pal.research.replica.gavel_comparison import Comparison
 from slurm_pal.research.replica.gavel_jobs import Workload, parse_types, workload
 from slurm_pal.research.replica.gavel_published import rules_of
-from slurm_pal.simulate.inputs.gavel import Row
+from slurm_pal.simulate.inputs.gavel import GavelRow
 from slurm_pal.simulate.throughput_file import Throughputs
 
 MODEL = ("M", 1)
@@ -40,11 +40,11 @@ TABLE = Throughputs(
 )
 
 
-def row(steps: int, arrival_s: float = 0.0, gpus: int = 1, model: str = "M", slo: float = -1.0) -> Row:
-    return Row(model, "", "", "-n", False, steps, gpus, 1.0, slo, arrival_s)
+def row(steps: int, arrival_s: float = 0.0, gpus: int = 1, model: str = "M", slo: float = -1.0) -> GavelRow:
+    return GavelRow(model, "", "", "-n", False, steps, gpus, 1.0, slo, arrival_s)
 
 
-def work(*rows: Row, cluster: str = "fast:1,slow:1") -> Workload:
+def work(*rows: GavelRow, cluster: str = "fast:1,slow:1") -> Workload:
     return workload(rows, parse_types(cluster), TABLE)
 
 

@@ -13,7 +13,7 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.research.replica.active import Gpus, Round, Settings
 from slurm_pal.research.replica.blox_pal import StarvedError, replayed, run
 from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, given
-from slurm_pal.simulate.inputs.pal_rows import Row
+from slurm_pal.simulate.inputs.pal_rows import PalRow
 
 ALONE = Settings(round_s=10.0, locality_penalty=2.0, replay=False)
 
@@ -22,8 +22,8 @@ def cluster(*slowdowns: float, size: int = 2) -> Profile:
     return given(dict.fromkeys(CLASSES, slowdowns), size)
 
 
-def row(number: int, gpus: int, submit_s: float, iterations: float, sensitivity: str = "A") -> Row:
-    return Row(str(number), gpus, submit_s, iterations, 1.0, sensitivity)
+def row(number: int, gpus: int, submit_s: float, iterations: float, sensitivity: str = "A") -> PalRow:
+    return PalRow(str(number), gpus, submit_s, iterations, 1.0, sensitivity)
 
 
 def fixed(*answers: dict[int, Gpus]) -> object:

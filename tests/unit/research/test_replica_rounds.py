@@ -12,7 +12,7 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.research.replica.active import ActiveJob, Gpus, Round, Settings
 from slurm_pal.research.replica.policies import POLICIES, build
 from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, given
-from slurm_pal.simulate.inputs.pal_rows import Row
+from slurm_pal.simulate.inputs.pal_rows import PalRow
 
 
 def profile(n_nodes: int = 3, size: int = 2, slow: int | None = None) -> Profile:
@@ -25,7 +25,7 @@ def profile(n_nodes: int = 3, size: int = 2, slow: int | None = None) -> Profile
 
 
 def job(number: int, size: int, sensitivity: str = "A", gpus: Gpus = ()) -> ActiveJob:
-    made = ActiveJob(number, Row(str(number), size, 0.0, 100.0, 1.0, sensitivity), 0.0)
+    made = ActiveJob(number, PalRow(str(number), size, 0.0, 100.0, 1.0, sensitivity), 0.0)
     made.gpus = gpus
     return made
 

@@ -22,7 +22,7 @@ from slurm_pal.research.unequal_jobs import Workload, of_rows, of_trace
 from slurm_pal.research.unequal_policies import NO_MOVES, OURS, POLICIES, SLURM, check
 from slurm_pal.research.unequal_queue import Belonging, Listed
 from slurm_pal.research.unequal_rounds import Rounds
-from slurm_pal.simulate.inputs.gavel import Row
+from slurm_pal.simulate.inputs.gavel import GavelRow
 from slurm_pal.simulate.known_throughputs import as_gavels, read_known
 from slurm_pal.simulate.trace import Trace, TraceJob
 
@@ -41,12 +41,12 @@ KNOWN = {
 CLUSTER = "v100:2,k80:2"
 
 
-def row(steps: int, arrival_s: float = 0.0, gpus: int = 1, model: str = "M", **given: float) -> Row:
+def row(steps: int, arrival_s: float = 0.0, gpus: int = 1, model: str = "M", **given: float) -> GavelRow:
     facts = {"priority_weight": 1.0, "slo": -1.0, **given}
-    return Row(model, "", "", "-n", False, steps, gpus, arrival_s=arrival_s, **facts)
+    return GavelRow(model, "", "", "-n", False, steps, gpus, arrival_s=arrival_s, **facts)
 
 
-def gavels(*rows: Row, cluster: str = CLUSTER) -> Workload:
+def gavels(*rows: GavelRow, cluster: str = CLUSTER) -> Workload:
     return of_rows("t", rows, parse_types(cluster), KNOWN, 1.5)
 
 
