@@ -19,9 +19,9 @@ from slurm_pal.cli.simulate.gavel import window_of
 from slurm_pal.cli.simulate.run import Output, carry_out, interruption, show_bad_rows
 from slurm_pal.cli.simulate.trace_inputs import generated, options_of
 from slurm_pal.report import table as tables
-from slurm_pal.research.replica.gavel_jobs import Cluster, parse_types
-from slurm_pal.research.unequal_comparison import Comparison, Ran, Task, mean
-from slurm_pal.research.unequal_jobs import Workload, of_rows, of_trace
+from slurm_pal.research.replica.gavel_jobs import GavelCluster, parse_types
+from slurm_pal.research.unequal_comparison import Ran, UnequalComparison, UnequalTask, mean
+from slurm_pal.research.unequal_jobs import UnequalWorkload, of_rows, of_trace
 from slurm_pal.research.unequal_policies import OURS, SLURM
 from slurm_pal.research.unequal_rounds import ROUND_S
 from slurm_pal.simulate.inputs import AUTO, gavel, read
@@ -71,7 +71,7 @@ def run_unequal(options: Mapping[str, Any], command: str) -> Exit:
 # -- what is asked ------------------------------------------------------------------------
 
 
-def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]:
+def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], UnequalComparison]:
     if not options["throughputs"]:
         raise UsageError(
             f"a cluster of types, {options['cluster']}, needs --throughputs FILE: steps/s by application and type"
@@ -79,7 +79,7 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]
     words = [word.strip() for text in options["policies"] or DEFAULT_POLICIES for word in text.split(",")]
     first, count = 1 if options["seed"] is None else options["seed"], options["seeds"] or 1
     jitter_s = (600.0 if count > 1 else 0.0) if options["jitter"] is None else options["jitter"]
-    found = Comparison(
+    found = UnequalComparison(
         work=_priced(_workload(options), options["prices"]),
         policies=tuple(dict.fromkeys(words)),
         move_cost_s=ReplaySettings().move_cost_s if options["move_cost"] is None else options["move_cost"],
@@ -91,7 +91,7 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]
     return {name: name for name in found.policies}, found
 
 
-def _priced(work: Workload, text: str | None) -> Workload:
+def _priced(work: UnequalWorkload, text: str | None) -> UnequalWorkload:
     """The same with the prices of --prices added to those that are known. Raises UsageError."""
     if text is None:
         return work
@@ -110,7 +110,7 @@ def _priced(work: Workload, text: str | None) -> Workload:
     return work._replace(price={**work.price, **given})
 
 
-def _workload(options: Mapping[str, Any]) -> Workload:
+def _workload(options: Mapping[str, Any]) -> UnequalWorkload:
     """The jobs of a trace of any format, or made-up ones, on the types of the cluster."""
     path = options["trace"]
     if (path is None) == (options["generate"] is None):
@@ -130,7 +130,7 @@ def _workload(options: Mapping[str, Any]) -> Workload:
     return of_trace(trace, cluster, known, limit_factor)
 
 
-def _made_up(text: str, cluster: Cluster) -> Trace:
+def _made_up(text: str, cluster: GavelCluster) -> Trace:
     """Jobs for all GPUs together. Raises UsageError for jobs that are wider than every type."""
     made, most = generated(text, sum(cluster.gpus)), max(cluster.gpus)
     widest = max((job.shape.total for job in made.jobs), default=0)
@@ -154,17 +154,19 @@ def _counts_steps(path: str, format_: str) -> bool:
 # -- what is found ------------------------------------------------------------------------
 
 
-def _lines(comparison: Comparison, results: Mapping[Task, Ran]) -> dict[str, Line]:
+def _lines(comparison: UnequalComparison, results: Mapping[UnequalTask, Ran]) -> dict[str, Line]:
     """Policy -> its line, of those that have a run."""
     first = comparison.policies[0]
     bounds_s = {seed: comparison.bound_s(seed) for seed in {task.seed for task in results}}
     found = {}
     for name in comparison.policies:
-        runs = {seed: results[Task(name, seed)] for seed in comparison.seeds if Task(name, seed) in results}
+        runs = {
+            seed: results[UnequalTask(name, seed)] for seed in comparison.seeds if UnequalTask(name, seed) in results
+        }
         pairs = [
-            runs[seed].figures.avg_jct_s / results[Task(first, seed)].figures.avg_jct_s
+            runs[seed].figures.avg_jct_s / results[UnequalTask(first, seed)].figures.avg_jct_s
             for seed in runs
-            if Task(first, seed) in results
+            if UnequalTask(first, seed) in results
         ]
         if runs:
             bound_s = fmean(bounds_s[seed] for seed in runs)
@@ -174,7 +176,7 @@ def _lines(comparison: Comparison, results: Mapping[Task, Ran]) -> dict[str, Lin
     return found
 
 
-def _show(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> None:
+def _show(comparison: UnequalComparison, lines: Mapping[str, Line], output: Output) -> None:
     if output.as_json:
         common.print_json("simulate", _body(comparison, lines, output))
         return
@@ -202,7 +204,7 @@ def _ratio(ratio: Ratio | None) -> str:
     return f"{ratio.mean:.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")
 
 
-def _body(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> dict[str, Any]:
+def _body(comparison: UnequalComparison, lines: Mapping[str, Line], output: Output) -> dict[str, Any]:
     work = comparison.work
     return {
         "policies": {
@@ -228,7 +230,7 @@ def _body(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> 
     }
 
 
-def _missed(comparison: Comparison, lines: Mapping[str, Line]) -> list[str]:
+def _missed(comparison: UnequalComparison, lines: Mapping[str, Line]) -> list[str]:
     """A line for each policy that lets jobs miss their deadlines; none where no job has one."""
     due = int(np.isfinite(comparison.work.deadline_s).sum())
     if not due:
@@ -246,7 +248,7 @@ def _several(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def _notes(comparison: Comparison) -> Sequence[str]:
+def _notes(comparison: UnequalComparison) -> Sequence[str]:
     """What was replayed, charged and supposed."""
     work, window = comparison.work, comparison.window
     jobs, seeds = _several(len(work.jobs), "job"), _several(len(comparison.seeds), "seed")

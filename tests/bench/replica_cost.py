@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurm_pal.research.replica.active import ActiveJob, Round, Settings
+from slurm_pal.research.replica.active import ActiveJob, RoundSettings, RoundState
 from slurm_pal.research.replica.blox_pal import run
-from slurm_pal.research.replica.policies import POLICIES, build
+from slurm_pal.research.replica.published_policies import POLICIES, build
 from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, draw, read_runs
 from slurm_pal.simulate.inputs.pal_rows import PalRow, read_sia
 
@@ -60,14 +60,14 @@ def rounds(title: str, rows: Sequence[PalRow], profiles: Sequence[Profile], repe
     print(" GPUs policy      jobs   tables  first min  first median  later min  later median  artefact/first")
     for profile in profiles:
         jobs = queue(profile.n_gpus, rows, random.Random(1))
-        moment = Round(0.0, jobs, profile, Settings())
+        moment = RoundState(0.0, jobs, profile, RoundSettings())
         for name, artefact_s in ARTEFACT_ROUND_S[profile.n_gpus].items():
             build_ms: list[float] = []
             first_ms: list[float] = []
             later_ms: list[float] = []
             for _ in range(repeats):
                 start = time.process_time()
-                policy = build(name, profile, Settings())
+                policy = build(name, profile, RoundSettings())
                 build_ms.append((time.process_time() - start) * 1e3)
                 first_ms += cpu_ms(lambda policy=policy, moment=moment: policy(moment), 1)  # type: ignore[misc]
                 later_ms += cpu_ms(lambda policy=policy, moment=moment: policy(moment), 1)  # type: ignore[misc]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.research.replica import blox_pal, policies
-from slurm_pal.research.replica.active import Settings
+from slurm_pal.research.replica import blox_pal, published_policies
+from slurm_pal.research.replica.active import RoundSettings
 from slurm_pal.simulate.experiment import Experiment, ReplayTask
 from slurm_pal.simulate.inputs import read
 from slurm_pal.simulate.inputs.pal_profile import CLASSES, draw, read_runs
@@ -56,8 +56,8 @@ def test_published_setting_with_backfill() -> None:
     for number in TRACES:
         rows = read_sia(str(DATA / "traces" / f"workload-{number}.csv"))
         means = []
-        for name, settings in (("pal-fit-order", Settings(backfill=True)), ("packed-s", Settings())):
-            policy = policies.build(name, profile, settings)
+        for name, settings in (("pal-fit-order", RoundSettings(backfill=True)), ("packed-s", RoundSettings())):
+            policy = published_policies.build(name, profile, settings)
             means.append(blox_pal.run(rows, policy, profile, settings).figures.avg_jct_s)
         ratios.append(means[0] / means[1])
     assert statistics.geometric_mean(ratios) <= 0.27
