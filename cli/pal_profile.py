@@ -20,14 +20,13 @@ from slurm_pal.base.errors import Exit, PalError, UsageError, one_line
 from slurm_pal.base.hostlist import fold, typed
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common
-from slurm_pal.profiling.sweep import collect, history, prepare
-from slurm_pal.profiling.sweep import state as sweep_state
+from slurm_pal.profiling.sweep import collect, gpu_history, prepare, sweep_state
 from slurm_pal.profiling.sweep.lock import at_work, only_sweep
-from slurm_pal.profiling.sweep.plan import Plan, Request, duration_s, sample_size
-from slurm_pal.profiling.sweep.prepare import Survey, Wish
+from slurm_pal.profiling.sweep.plan import SweepPlan, SweepRequest, duration_s, sample_size
+from slurm_pal.profiling.sweep.prepare import MeasureOptions, SweepSurvey
 from slurm_pal.profiling.sweep.progress import describe_pause, shown, stoppable
-from slurm_pal.profiling.sweep.state import FAILED, OVER, PARTIAL, SweepDirectory
-from slurm_pal.profiling.sweep.sweep import Sweep, Told
+from slurm_pal.profiling.sweep.sweep import Sweep, SweepListeners
+from slurm_pal.profiling.sweep.sweep_state import FAILED, OVER, PARTIAL, SweepDirectory
 from slurm_pal.report import table
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
@@ -98,7 +97,7 @@ def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
+def _request(options: dict[str, Any]) -> tuple[SweepRequest, MeasureOptions]:
     for name, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"--{name.replace('_', '-')} {value:g} must be a finite number; leave it out for no limit")
@@ -107,7 +106,7 @@ def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
     nodes = typed(options["nodes"]) if options["nodes"] is not None else None
     if nodes == ():
         raise UsageError("--nodes names no node; write it like n[1-4,7]")
-    request = Request(
+    request = SweepRequest(
         nodes=nodes,
         sample=options["sample"],
         since_s=duration_s(options["since"]) if options["since"] else None,
@@ -115,7 +114,7 @@ def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
         budget_gpu_h=options["budget"],
         seed=options["seed"] or 0,
     )
-    wish = Wish(
+    wish = MeasureOptions(
         max_parallel=options["max_parallel"],
         benchmarks=options["bench"],
         quick=options["quick"],
@@ -130,13 +129,13 @@ def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
     return request, wish
 
 
-def _survey(client: SlurmClient, config: Config, options: dict[str, Any]) -> tuple[Survey, Wish]:
+def _survey(client: SlurmClient, config: Config, options: dict[str, Any]) -> tuple[SweepSurvey, MeasureOptions]:
     request, wish = _request(options)
     newest, urgent = collect.newest_by_node(config), collect.urgent_nodes(config)
     return prepare.survey(client, config, request, wish, newest, urgent, time.time(), os.environ), wish
 
 
-def _plan_lines(found: Survey) -> list[str]:
+def _plan_lines(found: SweepSurvey) -> list[str]:
     plan = found.plan
     lines = [
         f"{len(plan.chosen)} nodes, {plan.gpus} GPUs, about {plan.node_s:.0f} s each, {found.max_parallel} at once: "
@@ -159,8 +158,8 @@ def _plan_lines(found: Survey) -> list[str]:
     return lines
 
 
-def _plan_json(found: Survey) -> dict[str, Any]:
-    plan: Plan = found.plan
+def _plan_json(found: SweepSurvey) -> dict[str, Any]:
+    plan: SweepPlan = found.plan
     return {
         "nodes": [c._asdict() for c in plan.chosen],
         "skipped": plan.skipped,
@@ -241,7 +240,7 @@ def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_js
     with stoppable(stop) as signals:
         try:
             with shown(sweep, quiet=as_json) as display:
-                told = Told(display.node, display.pause, lambda: display.note(_publish_part(config, sweep)))
+                told = SweepListeners(display.node, display.pause, lambda: display.note(_publish_part(config, sweep)))
                 ended = Sweep(client, sweep, collect.result_directories(config), told, stop).run()
         except PalError:
             with contextlib.suppress(PalError):
@@ -340,7 +339,7 @@ def publish(method: str | None, as_json: bool) -> int:
 @common.verbose_option
 def show(name: str, runs: int, as_json: bool) -> None:
     """Newest scores and history of a node's GPUs or of one GPU; scores of all without a name."""
-    found = history.read(settings.load(), name, runs if name or as_json else 0)
+    found = gpu_history.read(settings.load(), name, runs if name or as_json else 0)
     if as_json:
         common.print_json("history", {"gpus": [gpu.to_json() for gpu in found]})
         return
@@ -356,7 +355,7 @@ def show(name: str, runs: int, as_json: bool) -> None:
         common.say("", *table.columns(header, rows))
 
 
-def _score_cells(gpu: history.GpuHistory) -> list[str]:
+def _score_cells(gpu: gpu_history.GpuHistory) -> list[str]:
     score = gpu.score
     cells = [
         f"{score.slowdown[c]:.3f} {score.variability_class.get(c, '?')}" if score and c in score.slowdown else "?"

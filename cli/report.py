@@ -15,8 +15,7 @@ from slurm_pal.base import config as settings
 from slurm_pal.base.errors import DataError, UsageError, one_line
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
-from slurm_pal.cli import common, reading
-from slurm_pal.cli import output as output_file
+from slurm_pal.cli import common, output_file, reading
 
 if TYPE_CHECKING:
     from slurm_pal.report.drawing import Kind

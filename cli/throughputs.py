@@ -47,16 +47,16 @@ def throughputs(file: str | None, output: str | None, noheader: bool, parsable2:
     number after ~ is no steps/s: only ratios between types mean something.
     """
     from slurm_pal.allocation.throughputs import merge
-    from slurm_pal.partitions import throughput_table as store
+    from slurm_pal.partitions import throughput_table
     from slurm_pal.partitions.history import types_of
     from slurm_pal.report import throughput_rows
 
     now_s = time.time()
-    stated = store.read(file, now_s) if file else {}
+    stated = throughput_table.read(file, now_s) if file else {}
     config = settings.load()
     types = types_of(_nodes(config))
     known = merge([stated, _past(config, types, stated, now_s)])
-    unnamed = store.write(output, known, now_s) if output else 0
+    unnamed = throughput_table.write(output, known, now_s) if output else 0
     if unnamed:
         common.say(f"pal: {unnamed} not written to {output}: the job name is too long or not printable", err=True)
     rows = throughput_rows.rows(known, types.values())

@@ -55,7 +55,7 @@ DRAWN = "drawn"
 TYPICAL = "--profile drawn assumes a typical spread"
 
 
-class Profile(NamedTuple):
+class SiteProfile(NamedTuple):
     """How slow the site's GPUs are, and what to say of it."""
 
     source: Source
@@ -103,7 +103,7 @@ class _Background(NamedTuple):
 
     site: VirtualSite
     fitted: FittedHistory
-    profile: Profile
+    profile: SiteProfile
     notes: tuple[str, ...]
 
 
@@ -136,11 +136,11 @@ def _jitter_s(options: Mapping[str, Any], seeds: Sequence[int]) -> float:
     return SiteRuns._field_defaults["jitter_s"] if len(seeds) > 1 else 0.0
 
 
-def _profile(name: str | None, config: Config, site: VirtualSite) -> Profile:
+def _profile(name: str | None, config: Config, site: VirtualSite) -> SiteProfile:
     """The published scores of these GPUs, or what is assumed instead. Raises DataError, UsageError."""
     if name == DRAWN:
         text = f"slowdowns are {Drawn().text()}, not measured here"
-        return Profile(Drawn(), False, text, (f"The GPUs' {text}.",))
+        return SiteProfile(Drawn(), False, text, (f"The GPUs' {text}.",))
     if name is not None:
         raise UsageError(f"with --site the profile is the published snapshot, or {DRAWN}, not {name!r}")
     try:
@@ -156,7 +156,7 @@ def _profile(name: str | None, config: Config, site: VirtualSite) -> Profile:
         )
     note = f"{known.unscored} of {n_gpus} GPUs have no score and count as median ones (1.00): pal-profile run."
     text = f"scores ({n_gpus - known.unscored} of {n_gpus} GPUs) are exact and stay so"
-    return Profile(Fixed(known.slowdown, "the snapshot"), True, text, (note,) if known.unscored else ())
+    return SiteProfile(Fixed(known.slowdown, "the snapshot"), True, text, (note,) if known.unscored else ())
 
 
 def _history(options: Mapping[str, Any], config: Config) -> tuple[Trace, tuple[str, ...]]:

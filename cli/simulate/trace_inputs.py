@@ -14,7 +14,7 @@ from slurm_pal.simulate.inputs.reader_options import ReaderOptions, load_apps, p
 from slurm_pal.simulate.trace import Trace
 
 
-class Key(NamedTuple):
+class GeneratorOption(NamedTuple):
     """One word of `--generate`: the field of TraceSpec, and how its value is read."""
 
     field: str
@@ -27,16 +27,16 @@ def _hours(text: str) -> float:
 
 
 KEYS = {
-    "jobs": Key("jobs", int, "number of jobs"),
-    "seed": Key("seed", int, "another seed is another trace"),
-    "load": Key("load", float, "GPU-hours submitted per GPU-hour of the cluster"),
-    "rate": Key("rate_per_h", float, "submissions per hour, instead of load"),
-    "gpus": Key("cluster_gpus", int, "GPUs that the load is to fill; default: the cluster's"),
-    "arrivals": Key("arrivals", str, "poisson, or diurnal"),
-    "cap_h": Key("cap_s", _hours, "longer jobs run this long, hours"),
-    "users": Key("users", int, "number of users"),
-    "accounts": Key("accounts", int, "number of accounts"),
-    "zipf": Key("zipf", float, "how unequal users are"),
+    "jobs": GeneratorOption("jobs", int, "number of jobs"),
+    "seed": GeneratorOption("seed", int, "another seed is another trace"),
+    "load": GeneratorOption("load", float, "GPU-hours submitted per GPU-hour of the cluster"),
+    "rate": GeneratorOption("rate_per_h", float, "submissions per hour, instead of load"),
+    "gpus": GeneratorOption("cluster_gpus", int, "GPUs that the load is to fill; default: the cluster's"),
+    "arrivals": GeneratorOption("arrivals", str, "poisson, or diurnal"),
+    "cap_h": GeneratorOption("cap_s", _hours, "longer jobs run this long, hours"),
+    "users": GeneratorOption("users", int, "number of users"),
+    "accounts": GeneratorOption("accounts", int, "number of accounts"),
+    "zipf": GeneratorOption("zipf", float, "how unequal users are"),
 }
 
 

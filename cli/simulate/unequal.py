@@ -43,7 +43,7 @@ FORMS = (
 SHOWN_LATE = 5  # jobs that are named; --json names all
 
 
-class Line(NamedTuple):
+class PolicyLine(NamedTuple):
     """One policy: means over the seeds that have a run."""
 
     figures: Mapping[str, float]  # fields of Figures, and makespan_bound_s
@@ -154,7 +154,7 @@ def _counts_steps(path: str, format_: str) -> bool:
 # -- what is found ------------------------------------------------------------------------
 
 
-def _lines(comparison: UnequalComparison, results: Mapping[UnequalTask, Ran]) -> dict[str, Line]:
+def _lines(comparison: UnequalComparison, results: Mapping[UnequalTask, Ran]) -> dict[str, PolicyLine]:
     """Policy -> its line, of those that have a run."""
     first = comparison.policies[0]
     bounds_s = {seed: comparison.bound_s(seed) for seed in {task.seed for task in results}}
@@ -172,11 +172,11 @@ def _lines(comparison: UnequalComparison, results: Mapping[UnequalTask, Ran]) ->
             bound_s = fmean(bounds_s[seed] for seed in runs)
             figures = {**mean([run.figures for run in runs.values()])._asdict(), "makespan_bound_s": bound_s}
             late_s = next(iter(runs.values())).late_s
-            found[name] = Line(figures, summary(pairs) if pairs else None, len(runs), late_s)
+            found[name] = PolicyLine(figures, summary(pairs) if pairs else None, len(runs), late_s)
     return found
 
 
-def _show(comparison: UnequalComparison, lines: Mapping[str, Line], output: Output) -> None:
+def _show(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output: Output) -> None:
     if output.as_json:
         common.print_json("simulate", _body(comparison, lines, output))
         return
@@ -204,7 +204,7 @@ def _ratio(ratio: Ratio | None) -> str:
     return f"{ratio.mean:.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")
 
 
-def _body(comparison: UnequalComparison, lines: Mapping[str, Line], output: Output) -> dict[str, Any]:
+def _body(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output: Output) -> dict[str, Any]:
     work = comparison.work
     return {
         "policies": {
@@ -230,7 +230,7 @@ def _body(comparison: UnequalComparison, lines: Mapping[str, Line], output: Outp
     }
 
 
-def _missed(comparison: UnequalComparison, lines: Mapping[str, Line]) -> list[str]:
+def _missed(comparison: UnequalComparison, lines: Mapping[str, PolicyLine]) -> list[str]:
     """A line for each policy that lets jobs miss their deadlines; none where no job has one."""
     due = int(np.isfinite(comparison.work.deadline_s).sum())
     if not due:
