@@ -2,7 +2,7 @@
 """What happened to a GPU's level over its history: steps, drifts, transients.
 
 Steps and transients come from the mechanism that decides which runs are believed
-(history.py): a jump is held back until a second run agrees, and then it was a step; if the
+(track.py): a jump is held back until a second run agrees, and then it was a step; if the
 next run is back where the others were, it was a transient. What is too slow or too small for
 that shows in all believed runs since the last step together: a slope, or one change of level,
 that neither the noise of a run nor the usual wandering of GPUs over weeks explains.

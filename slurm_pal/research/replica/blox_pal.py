@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The published simulator's loop: rounds of progress, arrivals, ordering and placement (pal.md 1.3 to 1.5).
 
-The policy is a name from policies.py or any round policy as active.py describes it.
+The policy is a name from published_policies.py or any round policy as active.py describes it.
 """
 
 from __future__ import annotations

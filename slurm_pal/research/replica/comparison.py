@@ -22,7 +22,7 @@ class BloxTask(NamedTuple):
 
 
 class BloxComparison(NamedTuple):
-    """What is compared; policies are names of `replica.policies.POLICIES`."""
+    """What is compared; policies are names of `replica.published_policies.POLICIES`."""
 
     rows: Sequence[PalRow]
     cluster: VirtualCluster  # nodes of one size

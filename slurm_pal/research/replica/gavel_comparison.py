@@ -12,7 +12,7 @@ from slurm_pal.simulate.pool import Progress
 
 
 class GavelComparison(NamedTuple):
-    """What is compared; policies are names of `allocation.policies`."""
+    """What is compared; policies are names of `allocation_policies`."""
 
     work: GavelWorkload
     policies: tuple[str, ...]

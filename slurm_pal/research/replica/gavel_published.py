@@ -2,7 +2,7 @@
 """The policies as Gavel's simulator runs them: the programs of gavel.md 2, solved as its solver does.
 
 Where a published program leaves shares open, ours, an exact vertex, would be as good and give
-other figures (gavel_cone says why). Policies that are not here are those of `allocation.policies`.
+other figures (gavel_cone says why). Policies that are not here are those of `allocation_policies`.
 """
 
 from __future__ import annotations
