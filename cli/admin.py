@@ -10,7 +10,7 @@ import time
 
 import click
 
-from slurm_pal.admin import apply, check, plan, shipped, site, status, units
+from slurm_pal.admin import apply, changes, check, shipped, site_files, status, units
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError
 from slurm_pal.base.files import slurm_user_uid, write_atomic
@@ -98,15 +98,17 @@ def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: b
     """
     path = _use(conf)
     running = _running()
-    found = site.read(path, settings.load(), plugin, running.get("PluginDir", ""))
+    found = site_files.read(path, settings.load(), plugin, running.get("PluginDir", ""))
     if plugin is not None and not os.path.isfile(found.plugin):
         raise UsageError(f"--plugin {plugin}: there is no such file; make -C spank builds it")
     wanted = set(parts) or {shipped.SERVER.part} | ({shipped.SPANK} if found.plugin else set())
-    todo = plan.install(found, sorted(wanted))
-    dirs = site.plugin_dirs(found, running)
-    todo += plan.Plan(blockers=check.missing_plugins(wanted, dirs))
+    todo = changes.install(found, sorted(wanted))
+    dirs = site_files.plugin_dirs(found, running)
+    todo += changes.ChangePlan(blockers=check.missing_plugins(wanted, dirs))
     if not parts and not found.plugin:
-        todo += plan.Plan(notes=("pal_spank.so is not found, so no --pal-class for sbatch: make -C spank install",))
+        todo += changes.ChangePlan(
+            notes=("pal_spank.so is not found, so no --pal-class for sbatch: make -C spank install",)
+        )
     if _carry_out(found, todo, act):
         common.say(*_AFTER_INSTALL.split("\n"))
         if shipped.SPANK in wanted:
@@ -122,8 +124,8 @@ def uninstall(conf: str | None, act: bool) -> None:
 
     Backups and the table stay.
     """
-    found = site.read(_use(conf), settings.load())
-    todo = plan.uninstall(found)
+    found = site_files.read(_use(conf), settings.load())
+    todo = changes.uninstall(found)
     if _carry_out(found, todo, act):
         common.say(*_AFTER_UNINSTALL.split("\n"))
 
@@ -136,7 +138,7 @@ def uninstall(conf: str | None, act: bool) -> None:
 @click.pass_context
 def status_command(context: click.Context, conf: str | None, as_json: bool, color: str) -> None:
     """Show whether each installed part is in force. Exit code 0 only when all of them are."""
-    found = site.read(_use(conf), settings.load())
+    found = site_files.read(_use(conf), settings.load())
     running: dict[str, str] | None = None
     with contextlib.suppress(SlurmError):
         running = CliClient(timeout_s=ASK_TIMEOUT_S).config()
@@ -185,7 +187,7 @@ def _print_items(items: list[status.Item], colored: bool) -> None:
 
 def _use(conf: str | None) -> str:
     """The slurm.conf meant; settings and Slurm's own commands follow it from now on."""
-    path = site.find_conf(conf)
+    path = site_files.find_conf(conf)
     os.environ["SLURM_CONF"] = path
     return path
 
@@ -198,7 +200,7 @@ def _running() -> dict[str, str]:
         return {}
 
 
-def _show(todo: plan.Plan, act: bool) -> None:
+def _show(todo: changes.ChangePlan, act: bool) -> None:
     """The steps, files of the site as a diff; then what is to be known."""
     for step in todo.steps:
         target = f" -> {step.new}" if step.action == "link" else ""
@@ -210,7 +212,7 @@ def _show(todo: plan.Plan, act: bool) -> None:
         common.say(f"note: {note}")
 
 
-def _diff(step: plan.Step) -> list[str]:
+def _diff(step: changes.FileChange) -> list[str]:
     old, new = _shown_lines(step.old or ""), _shown_lines(step.new)
     before = step.path if step.old is not None else os.devnull
     found = difflib.unified_diff(old, new, before, step.path, lineterm="", n=2)
@@ -224,7 +226,7 @@ def _shown_lines(text: str) -> list[str]:
     return [*lines, *([f"{last}\n\\ No newline at end of file"] if last else [])]
 
 
-def _carry_out(found: plan.Site, todo: plan.Plan, act: bool) -> bool:
+def _carry_out(found: changes.SiteFiles, todo: changes.ChangePlan, act: bool) -> bool:
     """Show, check and, when told to, act; whether something was changed. Raises PalError when it is not possible."""
     reasons = _against(found, todo, act)
     _show(todo, act and not reasons)
@@ -243,12 +245,12 @@ def _carry_out(found: plan.Site, todo: plan.Plan, act: bool) -> bool:
     return True
 
 
-def _against(found: plan.Site, todo: plan.Plan, act: bool) -> list[str]:
+def _against(found: changes.SiteFiles, todo: changes.ChangePlan, act: bool) -> list[str]:
     """What speaks against the plan; Slurm's parser is asked only about what we find right."""
     reasons = list(todo.blockers)
     if not todo.steps:
         return reasons
-    reasons += site.distrust(found, todo)
-    if act and not site.may_act(found):
+    reasons += site_files.distrust(found, todo)
+    if act and not site_files.may_act(found):
         reasons.append("only root and SlurmUser install: sudo pal admin")
     return reasons or list(check.complaints(found, todo, subprocess_runner(CHECK_TIMEOUT_S)))

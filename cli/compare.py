@@ -17,7 +17,7 @@ from slurm_pal.report import table
 from slurm_pal.store.database import SweepSpan, open_database
 
 if TYPE_CHECKING:
-    from slurm_pal.variability.compare import Comparison, Place, Row
+    from slurm_pal.variability.compare import BenchmarkComparison, GpuSlots, SweepComparison
 
 _LAST = re.compile(r"last(?:-(\d+))?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -75,7 +75,7 @@ def resolve(name: str, known: Sequence[SweepSpan]) -> SweepSpan:
     raise UsageError(f"no sweep {name!r}; give an id, last, last-1 or a date like 2026-11-20; the last are {newest}")
 
 
-def _json(spans: Sequence[SweepSpan], found: Comparison) -> dict[str, Any]:
+def _json(spans: Sequence[SweepSpan], found: SweepComparison) -> dict[str, Any]:
     places = {name: [p._asdict() for p in getattr(found, name)] for name in ("moved", "appeared", "vanished")}
     return {
         "before": spans[0]._asdict(),
@@ -88,7 +88,7 @@ def _json(spans: Sequence[SweepSpan], found: Comparison) -> dict[str, Any]:
     }
 
 
-def _lines(spans: Sequence[SweepSpan], found: Comparison) -> list[str]:
+def _lines(spans: Sequence[SweepSpan], found: SweepComparison) -> list[str]:
     lines = [f"{what:6} {_span(span)}" for what, span in zip(("before", "after"), spans, strict=True)]
     lines += [f"{name}: {_counts(counts)}" for name, counts in found.environment.items()]
     header = ["BENCH", "CLASS", "MODEL", "GPUS", "RATIO", "95%", "P", "CHANGED", "CLOCK", "POWER", "TEMP"]
@@ -120,7 +120,7 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{what} ({n} GPU{'s' * (n > 1)})" for what, n in counts.items())
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: BenchmarkComparison) -> list[str]:
     interval = "-" if row.low is None or row.high is None else f"{row.low:.4f}..{row.high:.4f}"
     p_value = "-" if row.p_value is None else f"{row.p_value:.2g}"
     sensors = [_sensor(row.sensors.get(name)) for name in ("clock_mhz", "power_w", "temp_c")]
@@ -135,7 +135,7 @@ def _sensor(pair: tuple[float, float] | None) -> str:
     return "-" if pair is None else f"{pair[0]:.0f} {pair[1] - pair[0]:+.1f}"
 
 
-def _changed(row: Row) -> list[str]:
+def _changed(row: BenchmarkComparison) -> list[str]:
     if not row.changed:
         return []
     shown = [f"{g.node}:{g.slot} {100 * (g.ratio - 1.0):+.1f} %" for g in row.changed[:MAX_SHOWN]]
@@ -143,6 +143,6 @@ def _changed(row: Row) -> list[str]:
     return [f"{row.benchmark} changed: {', '.join(shown)}{more}"]
 
 
-def _place(place: Place) -> str:
+def _place(place: GpuSlots) -> str:
     before, after = (f"{p[0]}:{p[1]}" if p else "" for p in (place.before, place.after))
     return f"{place.uuid} {before} -> {after}" if before and after else f"{place.uuid} {before or after}"

@@ -19,8 +19,7 @@ from slurm_pal.base import config as settings
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, MissingPackageError, UsageError, one_line
 from slurm_pal.base.files import write_atomic
-from slurm_pal.cli import common
-from slurm_pal.cli import output as output_file
+from slurm_pal.cli import common, output_file
 from slurm_pal.cli.gpu import METAVAR, Gpu, measured
 from slurm_pal.store import snapshot
 from slurm_pal.store.database import Database, open_database

@@ -18,7 +18,7 @@ from slurm_pal.cli.gpu import METAVAR, Gpu, Place
 from slurm_pal.emulation import gpus as emulated
 from slurm_pal.lab.directory import default_directory
 from slurm_pal.lab.lab import Lab
-from slurm_pal.lab.work import LOCALITY_PENALTY
+from slurm_pal.lab.payload import LOCALITY_PENALTY
 
 directory_option = click.option(
     "--dir",
@@ -159,7 +159,7 @@ def env(directory: str | None) -> None:
 @common.verbose_option
 def work(sensitivity: str, seconds: float, locality_penalty: float, checkpoint: str, steps: int, as_json: bool) -> None:
     """Be a job: take as long as the slowest of the GPUs that this job was given says."""
-    from slurm_pal.lab import work as payload
+    from slurm_pal.lab import payload
 
     record = payload.run(sensitivity, seconds, locality_penalty, checkpoint, steps)
     click.echo(json.dumps(record) if as_json else payload.describe(record))

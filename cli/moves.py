@@ -16,9 +16,8 @@ from slurm_pal.journal import paths
 from slurm_pal.journal.journal import open_journal
 from slurm_pal.moves import learning
 from slurm_pal.profiling.sweep.plan import duration_s
-from slurm_pal.report import moves as report
-from slurm_pal.report import table
-from slurm_pal.report.moves import Row
+from slurm_pal.report import move_rows, table
+from slurm_pal.report.move_rows import MoveRow
 from slurm_pal.slurm.cli import CliClient
 
 ASK_TIMEOUT_S = 10.0
@@ -42,7 +41,7 @@ def moves(since: str, job_id: int | None, noheader: bool, parsable2: bool, as_js
     if not paths.has_powers():
         rows += [row for row in _told(job_id) if row.made_s >= since_s]
     rows.sort(key=lambda row: row.made_s)
-    sums = report.totals(rows, calibration)
+    sums = move_rows.totals(rows, calibration)
     if as_json:
         common.print_json("moves", {"moves": [row._asdict() for row in rows], "total": sums})
         return
@@ -50,24 +49,26 @@ def moves(since: str, job_id: int | None, noheader: bool, parsable2: bool, as_js
         common.say(line)
 
 
-def _text(rows: list[Row], sums: dict[str, Any], noheader: bool, parsable2: bool) -> list[str]:
+def _text(rows: list[MoveRow], sums: dict[str, Any], noheader: bool, parsable2: bool) -> list[str]:
     if not rows:
         return [] if parsable2 else ["no moves"]
-    made = (table.parsable if parsable2 else table.columns)(report.HEADER, list(map(report.cells, rows)), noheader)
-    return made if parsable2 else [*made, report.summary(sums)]
+    made = (table.parsable if parsable2 else table.columns)(
+        move_rows.HEADER, list(map(move_rows.cells, rows)), noheader
+    )
+    return made if parsable2 else [*made, move_rows.summary(sums)]
 
 
-def _journalled(config: Config, since_s: float, job_id: int | None) -> tuple[list[Row], float | None]:
+def _journalled(config: Config, since_s: float, job_id: int | None) -> tuple[list[MoveRow], float | None]:
     """Rows and calibration of the journal that this user may read. Raises DataError when it cannot be read."""
     path = paths.readable_journal(config)
     if path is None:
         return [], None
     with open_journal(path, write=False) as journal:
-        found = report.of_journal(journal.moves(since_s, job_id))
+        found = move_rows.of_journal(journal.moves(since_s, job_id))
         return found, learning.calibration(journal.moves())
 
 
-def _told(job_id: int | None) -> list[Row]:
+def _told(job_id: int | None) -> list[MoveRow]:
     """What the words on this user's own jobs tell; none when Slurm does not answer, which is said."""
     client = CliClient(timeout_s=ASK_TIMEOUT_S)
     user = paths.user_name()
@@ -77,4 +78,4 @@ def _told(job_id: int | None) -> list[Row]:
     except SlurmError as error:
         common.say(f"pal: moves that the site's ticks made are not shown: {one_line(error)}", err=True)
         return []
-    return [row for job in known.values() if job.user == user for row in report.of_words(job)]
+    return [row for job in known.values() if job.user == user for row in move_rows.of_words(job)]

@@ -43,7 +43,9 @@ def observe(seconds: float, as_json: bool) -> None:
         active_s = config.number("sensitivity", "active_s")
         timing = Timing(active_s / 2, active_s)
         classifier, kernels = config.text("sensitivity", "classifier"), path_of(config.gpus_path)
-        seen = observer.run(observer.Wanted(seconds, timing, classifier, kernels, pid=os.getppid()), os.environ)
+        seen = observer.run(
+            observer.ObserverOptions(seconds, timing, classifier, kernels, pid=os.getppid()), os.environ
+        )
     except (PalError, OSError, ImportError) as error:
         common.say(f"pal observe: {one_line(error)}", err=True)
         return

@@ -22,14 +22,13 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common
 from slurm_pal.cli.aliases import Renamed, renamed
 from slurm_pal.cli.gpu import METAVAR, Gpu, measured
-from slurm_pal.profiling.sweep import collect, history, prepare
-from slurm_pal.profiling.sweep import state as sweep_state
+from slurm_pal.profiling.sweep import collect, gpu_history, prepare, sweep_state
 from slurm_pal.profiling.sweep.lock import at_work, only_sweep
-from slurm_pal.profiling.sweep.plan import Plan, Request, duration_s, sample_size
-from slurm_pal.profiling.sweep.prepare import Survey, Wish
+from slurm_pal.profiling.sweep.plan import SweepPlan, SweepRequest, duration_s, sample_size
+from slurm_pal.profiling.sweep.prepare import MeasureOptions, SweepSurvey
 from slurm_pal.profiling.sweep.progress import describe_pause, shown, stoppable
-from slurm_pal.profiling.sweep.state import FAILED, OVER, PARTIAL, SweepDirectory
-from slurm_pal.profiling.sweep.sweep import Sweep, Told
+from slurm_pal.profiling.sweep.sweep import Sweep, SweepListeners
+from slurm_pal.profiling.sweep.sweep_state import FAILED, OVER, PARTIAL, SweepDirectory
 from slurm_pal.report import table
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
@@ -103,7 +102,7 @@ def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
+def _request(options: dict[str, Any]) -> tuple[SweepRequest, MeasureOptions]:
     for name, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"--{name.replace('_', '-')} {value:g} must be a finite number; leave it out for no limit")
@@ -112,7 +111,7 @@ def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
     nodes = typed(options["nodelist"]) if options["nodelist"] is not None else None
     if nodes == ():
         raise UsageError("--nodelist names no node; write it like n[1-4,7]")
-    request = Request(
+    request = SweepRequest(
         nodes=nodes,
         sample=options["sample"],
         since_s=duration_s(options["since"]) if options["since"] else None,
@@ -120,7 +119,7 @@ def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
         budget_gpu_h=options["budget"],
         seed=options["seed"] or 0,
     )
-    wish = Wish(
+    wish = MeasureOptions(
         max_parallel=options["max_parallel"],
         benchmarks=options["bench"],
         quick=options["quick"],
@@ -135,13 +134,13 @@ def _request(options: dict[str, Any]) -> tuple[Request, Wish]:
     return request, wish
 
 
-def _survey(client: SlurmClient, config: Config, options: dict[str, Any]) -> tuple[Survey, Wish]:
+def _survey(client: SlurmClient, config: Config, options: dict[str, Any]) -> tuple[SweepSurvey, MeasureOptions]:
     request, wish = _request(options)
     newest, urgent = collect.newest_by_node(config), collect.urgent_nodes(config)
     return prepare.survey(client, config, request, wish, newest, urgent, time.time(), os.environ), wish
 
 
-def _plan_lines(found: Survey) -> list[str]:
+def _plan_lines(found: SweepSurvey) -> list[str]:
     plan = found.plan
     lines = [
         f"{len(plan.chosen)} nodes, {plan.gpus} GPUs, about {plan.node_s:.0f} s each, {found.max_parallel} at once: "
@@ -164,8 +163,8 @@ def _plan_lines(found: Survey) -> list[str]:
     return lines
 
 
-def _plan_json(found: Survey) -> dict[str, Any]:
-    plan: Plan = found.plan
+def _plan_json(found: SweepSurvey) -> dict[str, Any]:
+    plan: SweepPlan = found.plan
     return {
         "nodes": [c._asdict() for c in plan.chosen],
         "skipped": plan.skipped,
@@ -246,7 +245,7 @@ def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_js
     with stoppable(stop) as signals:
         try:
             with shown(sweep, quiet=as_json) as display:
-                told = Told(display.node, display.pause, lambda: display.note(_publish_part(config, sweep)))
+                told = SweepListeners(display.node, display.pause, lambda: display.note(_publish_part(config, sweep)))
                 ended = Sweep(client, sweep, collect.result_directories(config), told, stop).run()
         except PalError:
             with contextlib.suppress(PalError):
@@ -353,7 +352,7 @@ def show(name: str, runs: int, as_json: bool) -> None:
     A GPU is NODE:INDEX (the one measured there last), or at least 8 characters of its UUID after GPU-.
     """
     config = settings.load()
-    found = history.read(config, _named(config, name), runs if name or as_json else 0)
+    found = gpu_history.read(config, _named(config, name), runs if name or as_json else 0)
     if as_json:
         common.print_json("history", {"gpus": [gpu.to_json() for gpu in found]})
         return
@@ -378,10 +377,10 @@ def _named(config: Config, name: str) -> str:
     if name in {place.node for place in places}:
         return name
     meant = ":" in name or any(place.uuid.startswith(name) for place in places)
-    return Gpu(name).among(places).uuid if meant else name  # of anything else `history` says what it is not
+    return Gpu(name).among(places).uuid if meant else name  # of anything else `gpu_history` says what it is not
 
 
-def _score_cells(gpu: history.GpuHistory) -> list[str]:
+def _score_cells(gpu: gpu_history.GpuHistory) -> list[str]:
     score = gpu.score
     cells = [
         f"{score.slowdown[c]:.3f} {score.variability_class.get(c, '?')}" if score and c in score.slowdown else "?"

@@ -53,7 +53,7 @@ ONCE_S = 600.0  # given to those that one tick began; where Slurm answers they e
 FILTER_LOOKS_S = 1.1  # the filter looks for a new table once a second; until then it may still promise
 
 
-class Wanted(NamedTuple):
+class RebalanceOptions(NamedTuple):
     """The command line."""
 
     daemon: bool
@@ -101,7 +101,7 @@ def pal_rebalance(
         become.slurm_user()
     config = settings.load()
     acts = act or withdraw or config.text("rebalance", "mode") == "act"
-    wanted = Wanted(daemon, acts, mine, every, as_json)
+    wanted = RebalanceOptions(daemon, acts, mine, every, as_json)
     complaints = Complaints("pal-rebalance")
     _check(config, wanted)
     with contextlib.ExitStack() as stack:
@@ -119,7 +119,7 @@ def pal_rebalance(
             _once(tick, wanted, complaints)
 
 
-def _check(config: Config, wanted: Wanted) -> None:
+def _check(config: Config, wanted: RebalanceOptions) -> None:
     if wanted.every is None:
         return
     if not wanted.daemon:
@@ -127,7 +127,7 @@ def _check(config: Config, wanted: Wanted) -> None:
     common.check_every(config, wanted.every)
 
 
-def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack, complaints: Complaints) -> Tick:
+def _tick(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack, complaints: Complaints) -> Tick:
     counted = Counted(subprocess_runner(TIMEOUT_S))
     client = CliClient(counted)
     every_s = (wanted.every or config.number("rebalance", "interval_s")) if wanted.daemon else math.inf
@@ -153,7 +153,7 @@ def _tick(config: Config, wanted: Wanted, stack: contextlib.ExitStack, complaint
     return tick
 
 
-def _may_publish(config: Config, wanted: Wanted, stack: contextlib.ExitStack) -> bool:
+def _may_publish(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack) -> bool:
     """Whether the filter's table is ours to write. Raises BusyError, DataError for a daemon that acts."""
     promises = wanted.daemon and wanted.act
     try:
@@ -172,7 +172,7 @@ def _may_publish(config: Config, wanted: Wanted, stack: contextlib.ExitStack) ->
     return True
 
 
-def _journal(path: str, wanted: Wanted, stack: contextlib.ExitStack) -> Journal:
+def _journal(path: str, wanted: RebalanceOptions, stack: contextlib.ExitStack) -> Journal:
     """For writing; for advice also beside a daemon, which holds it."""
     try:
         return stack.enter_context(open_journal(path))
@@ -182,7 +182,7 @@ def _journal(path: str, wanted: Wanted, stack: contextlib.ExitStack) -> Journal:
         return stack.enter_context(open_journal(path, write=False))
 
 
-def _once(tick: Tick, wanted: Wanted, complaints: Complaints) -> None:
+def _once(tick: Tick, wanted: RebalanceOptions, complaints: Complaints) -> None:
     seen = tick.run(time.time())
     if wanted.as_json:
         common.print_json("rebalance", report.as_json(seen))
@@ -221,7 +221,7 @@ def _finish_moves(tick: Tick, woken: Woken, most_s: float, complaints: Complaint
             until_s, ending = min(until_s, time.monotonic() + LAST_S), True
 
 
-def _stay(config: Config, tick: Tick, wanted: Wanted, complaints: Complaints) -> None:
+def _stay(config: Config, tick: Tick, wanted: RebalanceOptions, complaints: Complaints) -> None:
     """Tick after tick until a signal comes. One that fails is told, and the next one tries again.
 
     Raises PalError when ticks fail one after the other by errors of ours: a new process may do better.

@@ -15,13 +15,12 @@ from slurm_pal.base import config as settings
 from slurm_pal.base.errors import DataError, UsageError, one_line
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
-from slurm_pal.cli import common, reading
-from slurm_pal.cli import output as output_file
+from slurm_pal.cli import common, output_file, reading
 from slurm_pal.cli.gpu import METAVAR, Gpu
 
 if TYPE_CHECKING:
     from slurm_pal.report.drawing import Kind
-    from slurm_pal.report.gpus.site import Site
+    from slurm_pal.report.gpus.gpu_report import GpuReport
     from slurm_pal.report.inventory import GpuRow
     from slurm_pal.store.database import Database
     from slurm_pal.variability.params import Params
@@ -117,12 +116,12 @@ def report(nodelist: str | None, gpu: Gpu | None, path: str | None, as_json: boo
         common.say(*text(found, width) if uuid is None else gpu_text(found, uuid, width))
 
 
-def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> tuple[Site, str | None]:
+def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> tuple[GpuReport, str | None]:
     """As of now, and the UUID of the GPU asked for.
 
     Without records, and with a line on stderr, where the database is not here but on the controller.
     """
-    from slurm_pal.report.gpus.site import site
+    from slurm_pal.report.gpus.gpu_report import gpu_report
     from slurm_pal.store.database import open_database
     from slurm_pal.store.publish import params_of
 
@@ -136,7 +135,7 @@ def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> t
             return _read(database, rows, now_s, params, nodes, uuid or "", newest_only), uuid
     except DataError as error:
         common.say(f"pal: without records: {one_line(error)}", err=True)
-        return site(rows, (), (), now_s, params, nodes=nodes, uuid=uuid or ""), uuid
+        return gpu_report(rows, (), (), now_s, params, nodes=nodes, uuid=uuid or ""), uuid
 
 
 def _uuid(gpu: Gpu, rows: list[GpuRow]) -> str:
@@ -148,10 +147,10 @@ def _uuid(gpu: Gpu, rows: list[GpuRow]) -> str:
 
 def _read(
     database: Database, rows: list[GpuRow], now_s: float, params: Params, nodes: str, uuid: str, newest_only: bool
-) -> Site:
+) -> GpuReport:
     """The sweeps first, then the records, one after another: together they do not fit into memory."""
     from slurm_pal.report.gpus.course import NEWEST, steps
-    from slurm_pal.report.gpus.site import site
+    from slurm_pal.report.gpus.gpu_report import gpu_report
     from slurm_pal.store import reduced
     from slurm_pal.variability.runs import horizon_s
 
@@ -161,7 +160,7 @@ def _read(
     sweeps = reduced.sweeps(database, extents, now_s, params)
     skip = max(0, len(extents) - (1 if newest_only else NEWEST))
     changes = steps(sweeps, params, {row.uuid for row in rows}, skip)
-    return site(rows, database.by_time(since_s), changes, now_s, params, cluster, nodes, uuid)
+    return gpu_report(rows, database.by_time(since_s), changes, now_s, params, cluster, nodes, uuid)
 
 
 def _kind(path: str) -> Kind:

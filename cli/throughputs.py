@@ -21,7 +21,7 @@ from slurm_pal.sensitivity.catalogue import APPLICATIONS
 from slurm_pal.slurm.backend import connect
 
 if TYPE_CHECKING:  # these bring numpy, which the other commands start without
-    from slurm_pal.allocation.throughputs import Entry, Key
+    from slurm_pal.allocation.throughputs import Entry, ThroughputKey
 
 ASK_TIMEOUT_S = 10.0
 NOTHING = "no throughputs: no table is given, and no past run has told its steps (pal progress)"
@@ -47,26 +47,26 @@ def throughputs(file: str | None, output: str | None, noheader: bool, parsable2:
     number after ~ is no steps/s: only ratios between types mean something.
     """
     from slurm_pal.allocation.throughputs import merge
-    from slurm_pal.partitions import throughput_table as store
+    from slurm_pal.partitions import throughput_table
     from slurm_pal.partitions.history import types_of
-    from slurm_pal.report import throughputs as report
+    from slurm_pal.report import throughput_rows
 
     now_s = time.time()
-    stated = store.read(file, now_s) if file else {}
+    stated = throughput_table.read(file, now_s) if file else {}
     config = settings.load()
     types = types_of(_nodes(config))
     known = merge([stated, _past(config, types, stated, now_s)])
-    unnamed = store.write(output, known, now_s) if output else 0
+    unnamed = throughput_table.write(output, known, now_s) if output else 0
     if unnamed:
         common.say(f"pal: {unnamed} not written to {output}: the job name is too long or not printable", err=True)
-    rows = report.rows(known, types.values())
+    rows = throughput_rows.rows(known, types.values())
     if as_json:
         common.print_json("throughputs", {"throughputs": [row._asdict() for row in rows]})
     elif not rows and not parsable2:
         common.say(NOTHING)
     else:
         form = table.parsable if parsable2 else table.columns
-        common.say(*form(report.HEADER, list(map(report.cells, rows)), noheader))
+        common.say(*form(throughput_rows.HEADER, list(map(throughput_rows.cells, rows)), noheader))
 
 
 def _nodes(config: Config) -> tuple[Node, ...]:
@@ -77,7 +77,9 @@ def _nodes(config: Config) -> tuple[Node, ...]:
         return ()
 
 
-def _past(config: Config, types: Mapping[str, str], stated: Mapping[Key, Entry], now_s: float) -> dict[Key, Entry]:
+def _past(
+    config: Config, types: Mapping[str, str], stated: Mapping[ThroughputKey, Entry], now_s: float
+) -> dict[ThroughputKey, Entry]:
     """What past runs tell; those left out are said on stderr. Raises DataError when the journal cannot be read."""
     from slurm_pal.partitions import history
 

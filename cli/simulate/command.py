@@ -17,9 +17,9 @@ from slurm_pal.cli.simulate.site_options import check_site_options
 if TYPE_CHECKING:
     from slurm_pal.cli.simulate.run import Output
     from slurm_pal.simulate.experiment import Experiment
-    from slurm_pal.simulate.settings import Settings
+    from slurm_pal.simulate.settings import ReplaySettings
     from slurm_pal.simulate.trace import Trace
-    from slurm_pal.simulate.virtual import Cluster
+    from slurm_pal.simulate.virtual import VirtualCluster
 
 # Everything that is heavy to import is imported where it is used: `pal gpus` shares this process's start.
 
@@ -116,7 +116,7 @@ def _command() -> str:
     return shlex.join(["pal", *sys.argv[1:]])
 
 
-def _cluster(options: dict[str, Any]) -> Cluster:
+def _cluster(options: dict[str, Any]) -> VirtualCluster:
     from slurm_pal.simulate.virtual import parse_cluster
 
     nodes, gpus = options["nodes"], options["gpus_per_node"]
@@ -125,7 +125,7 @@ def _cluster(options: dict[str, Any]) -> Cluster:
     return parse_cluster(f"{nodes or 16}x{gpus or 4}" if nodes or gpus else options["cluster"] or DEFAULT_CLUSTER)
 
 
-def _trace(options: dict[str, Any], cluster: Cluster) -> Trace:
+def _trace(options: dict[str, Any], cluster: VirtualCluster) -> Trace:
     if (options["trace"] is None) == (options["generate"] is None):
         raise UsageError("give a trace with --trace FILE, or --generate SPEC (--generate '' takes the defaults)")
     from slurm_pal.cli.simulate.trace_inputs import generated, options_of, with_throughputs
@@ -139,10 +139,10 @@ def _trace(options: dict[str, Any], cluster: Cluster) -> Trace:
 
 def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
     """The names as asked for, and the experiment without its trace."""
+    from slurm_pal.simulate.aliases import POLICY_ALIASES, QUEUE_ALIASES, resolved
     from slurm_pal.simulate.experiment import Experiment
-    from slurm_pal.simulate.names import POLICY_ALIASES, QUEUE_ALIASES, resolved
     from slurm_pal.simulate.policies import POLICIES
-    from slurm_pal.simulate.profiles import Slow, parse_slow, profile_of
+    from slurm_pal.simulate.profiles import SlowShare, parse_slow, profile_of
     from slurm_pal.simulate.queues import QUEUES
     from slurm_pal.simulate.scores import parse_scores
     from slurm_pal.simulate.trace import Trace
@@ -161,7 +161,7 @@ def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
         trace=Trace("", ()),
         cluster=parse_cluster(DEFAULT_CLUSTER),
         source=profile_of(options["profile"] or "drawn"),
-        slow=parse_slow(options["slow"]) if options["slow"] else Slow(),
+        slow=parse_slow(options["slow"]) if options["slow"] else SlowShare(),
         scores=parse_scores(options["scores"]),
         policies=policies,
         policy=next(iter(others[::-1]), baseline) if "pal-fit" not in others else "pal-fit",
@@ -190,14 +190,14 @@ FIELDS = {
     "locality_penalty": "locality_penalty", "move_cost": "move_cost_s", "warm_up": "warmup_s", "tick": "tick_s",
     "bar": "barred_slowdown", "limit_factor": "limit_factor", "bf_interval": "backfill_interval_s", "steer": "steer",
 }  # fmt: skip
-"""Option -> field of Settings; an option that is not given leaves the field's default."""
+"""Option -> field of ReplaySettings; an option that is not given leaves the field's default."""
 
 
-def _settings(options: dict[str, Any]) -> Settings:
-    from slurm_pal.simulate.settings import Failures, Settings
+def _settings(options: dict[str, Any]) -> ReplaySettings:
+    from slurm_pal.simulate.settings import Failures, ReplaySettings
 
     given = {field: options[name] for name, field in FIELDS.items() if options[name] is not None}
-    settings = Settings(best_first=options["best_first"])._replace(**given)
+    settings = ReplaySettings(best_first=options["best_first"])._replace(**given)
     if options["margin"] is not None:
         settings = settings._replace(limits=settings.limits._replace(margin=options["margin"]))
     if options["backfill"] is False:

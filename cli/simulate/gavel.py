@@ -14,13 +14,13 @@ from slurm_pal.base.files import write_atomic
 from slurm_pal.cli import common
 from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption
 from slurm_pal.report import table as tables
-from slurm_pal.research.policies import names as policy_names
-from slurm_pal.research.replica.gavel import Result, Settings
-from slurm_pal.research.replica.gavel_comparison import Comparison
+from slurm_pal.research import allocation_policies
+from slurm_pal.research.replica.gavel_comparison import GavelComparison
 from slurm_pal.research.replica.gavel_jobs import parse_types, workload
+from slurm_pal.research.replica.gavel_simulator import GavelResult, GavelSettings
+from slurm_pal.simulate.aliases import resolved
 from slurm_pal.simulate.inputs.gavel import read_rows
 from slurm_pal.simulate.known_throughputs import read_gavels
-from slurm_pal.simulate.names import resolved
 from slurm_pal.simulate.pool import processors
 
 DEFAULT_POLICIES = ("gavel:fifo-perf", "gavel:max-min", "gavel:ftf", "gavel:makespan")
@@ -52,19 +52,21 @@ def run_gavel(options: Mapping[str, Any], command: str) -> Exit:
     return Exit.INTERRUPTED if interrupted else Exit.OK
 
 
-def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]:
+def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], GavelComparison]:
     for name, example in (("trace", "FILE"), ("throughputs", "FILE"), ("cluster", "v100:12,p100:12,k80:12")):
         if not options[name]:
             raise UsageError(f"--replica gavel needs --{name}, like --{name} {example}")
     if options["format_"] not in ("auto", "gavel"):
         raise UsageError(f"--replica gavel reads Gavel's traces; format {options['format_']!r} is not gavel")
-    names = resolved(options["policies"] or DEFAULT_POLICIES, policy_names(), {})
-    settings = Settings(
-        round_s=options["tick"] or Settings().round_s, seed=options["seed"] or 0, window=window_of(options["window"])
+    names = resolved(options["policies"] or DEFAULT_POLICIES, allocation_policies.names(), {})
+    settings = GavelSettings(
+        round_s=options["tick"] or GavelSettings().round_s,
+        seed=options["seed"] or 0,
+        window=window_of(options["window"]),
     )
     cluster, table = parse_types(options["cluster"]), read_gavels(options["throughputs"], time.time())
     work = workload(read_rows(options["trace"]), cluster, table)
-    found = Comparison(work, tuple(dict.fromkeys(names.values())), settings)
+    found = GavelComparison(work, tuple(dict.fromkeys(names.values())), settings)
     found.check()
     return names, found
 
@@ -78,7 +80,7 @@ def window_of(text: str | None) -> tuple[int, int] | None:
     return int(first), int(end)
 
 
-def _show(comparison: Comparison, done: Mapping[str, Result], output: Output) -> None:
+def _show(comparison: GavelComparison, done: Mapping[str, GavelResult], output: Output) -> None:
     window, cluster = comparison.settings.window, comparison.work.cluster.text()
     if output.as_json:
         figures = {name: _plain(done[policy]) for name, policy in output.names.items() if policy in done}
@@ -102,11 +104,11 @@ def _show(comparison: Comparison, done: Mapping[str, Result], output: Output) ->
         common.say("", f"{jobs} on {cluster}; rounds of {comparison.settings.round_s:g} s, moves are free")
 
 
-def _plain(found: Result) -> dict[str, float | None]:
+def _plain(found: GavelResult) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in found.figures._asdict().items()}
 
 
-def _rows(done: Mapping[str, Result], output: Output) -> list[Sequence[str]]:
+def _rows(done: Mapping[str, GavelResult], output: Output) -> list[Sequence[str]]:
     """One line for each policy that has a run; the ratio is to the first of them."""
     first = next(iter(done.values())).figures.avg_jct_s
     return [
@@ -125,7 +127,7 @@ def _number(value: float, form: str) -> str:
     return format(value, form) if math.isfinite(value) else "-"
 
 
-def _write_jobs(folder: str, done: Mapping[str, Result], names: Mapping[str, str]) -> None:
+def _write_jobs(folder: str, done: Mapping[str, GavelResult], names: Mapping[str, str]) -> None:
     """NAME.csv for each policy, as other modes write them. Raises UsageError when they cannot be written."""
     try:
         for asked, name in names.items():

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from slurm_pal.cli.simulate.trace_inputs import KEYS
 from slurm_pal.report import table
-from slurm_pal.research.policies import PACKING, policy
-from slurm_pal.research.policies import names as allocation_policies
-from slurm_pal.research.replica.policies import summaries as replica_policies
+from slurm_pal.research import allocation_policies
+from slurm_pal.research.replica.published_policies import summaries as replica_policies
 from slurm_pal.research.unequal_policies import POLICIES as UNEQUAL
+from slurm_pal.simulate.aliases import POLICY_ALIASES, QUEUE_ALIASES, REPLICA_ALIASES
 from slurm_pal.simulate.inputs import FORMATS
-from slurm_pal.simulate.names import POLICY_ALIASES, QUEUE_ALIASES, REPLICA_ALIASES
 from slurm_pal.simulate.policies import POLICIES
 from slurm_pal.simulate.profiles import KINDS
 from slurm_pal.simulate.queues import QUEUES
@@ -53,9 +52,10 @@ def _allocation() -> list[tuple[str, str, str]]:
     found = [
         ("--policy", name, f"unequal GPUs: {row.summary}") for name, row in UNEQUAL.items() if name not in POLICIES
     ]
-    for name in allocation_policies():
+    for name in allocation_policies.names():
         if name not in UNEQUAL:
-            said = f"{policy(name).summary}{', two jobs on the same GPUs' * name.endswith(PACKING)}"
+            shared = ", two jobs on the same GPUs" * name.endswith(allocation_policies.PACKING)
+            said = f"{allocation_policies.policy(name).summary}{shared}"
             found.append(("--policy", name, f"replica gavel: {said}"))
     return found
 

@@ -12,23 +12,23 @@ from slurm_pal.base.errors import Exit, UsageError
 from slurm_pal.cli import common
 from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption, write
 from slurm_pal.report import table as tables
-from slurm_pal.report.simulation.assemble import Found, answer
+from slurm_pal.report.simulation.assemble import AssembledStudy, answer
 from slurm_pal.report.simulation.study import Study
-from slurm_pal.research.replica.active import QUEUES, Settings
-from slurm_pal.research.replica.blox_pal import Figures, Result
-from slurm_pal.research.replica.comparison import Comparison, Task, trace_of
-from slurm_pal.research.replica.policies import POLICIES, summaries
+from slurm_pal.research.replica.active import QUEUES, RoundSettings
+from slurm_pal.research.replica.blox_pal import BloxFigures, BloxResult
+from slurm_pal.research.replica.comparison import BloxComparison, BloxTask, trace_of
+from slurm_pal.research.replica.published_policies import POLICIES, summaries
+from slurm_pal.simulate.aliases import REPLICA_ALIASES, resolved
 from slurm_pal.simulate.inputs.pal_profile import SEED
 from slurm_pal.simulate.inputs.pal_rows import read_sia
-from slurm_pal.simulate.names import REPLICA_ALIASES, resolved
 from slurm_pal.simulate.pool import processors
 from slurm_pal.simulate.profiles import profile_of
-from slurm_pal.simulate.virtual import Cluster
+from slurm_pal.simulate.virtual import VirtualCluster
 
 HEADER = ("POLICY", "AVG JCT(s)", "P99(s)", "MEDIAN(s)", "MAKESPAN(s)", "UTIL", "ROUNDS", "MOVES", "RATIO")
 
 
-def run_replica(options: Mapping[str, Any], cluster: Cluster, command: str) -> Exit:
+def run_replica(options: Mapping[str, Any], cluster: VirtualCluster, command: str) -> Exit:
     """Run and print; the exit code."""
     names, comparison = _comparison(options, cluster)
     output = Output(
@@ -50,7 +50,7 @@ def run_replica(options: Mapping[str, Any], cluster: Cluster, command: str) -> E
     return Exit.INTERRUPTED if interrupted else Exit.OK
 
 
-def _comparison(options: Mapping[str, Any], cluster: Cluster) -> tuple[dict[str, str], Comparison]:
+def _comparison(options: Mapping[str, Any], cluster: VirtualCluster) -> tuple[dict[str, str], BloxComparison]:
     if not options["trace"] or not options["profile"]:
         raise UsageError("--replica needs a Sia-Philly trace (--trace FILE) and measured GPUs (--profile DIR or CSV)")
     if options["format_"] not in ("auto", "sia"):
@@ -58,7 +58,7 @@ def _comparison(options: Mapping[str, Any], cluster: Cluster) -> tuple[dict[str,
     if not cluster.per_node:
         raise UsageError(f"--replica needs nodes of one size, not {cluster.text()}")
     names = resolved(options["policies"] or POLICIES, summaries(), REPLICA_ALIASES)
-    settings = Settings(
+    settings = RoundSettings(
         round_s=options["tick"] or 360.0,
         locality_penalty=options["locality_penalty"] or 1.7,
         queue=next(iter(resolved([options["queue"]], QUEUES, {}, "queue").values())),
@@ -69,7 +69,7 @@ def _comparison(options: Mapping[str, Any], cluster: Cluster) -> tuple[dict[str,
     )
     settings.check()
     first = SEED if options["seed"] is None else options["seed"]
-    return names, Comparison(
+    return names, BloxComparison(
         rows=read_sia(options["trace"]),
         cluster=cluster,
         source=profile_of(options["profile"], directory="runs"),
@@ -80,8 +80,12 @@ def _comparison(options: Mapping[str, Any], cluster: Cluster) -> tuple[dict[str,
 
 
 def _found(
-    comparison: Comparison, done: Mapping[Task, Result], notes: Sequence[str], options: Mapping[str, Any], command: str
-) -> Found:
+    comparison: BloxComparison,
+    done: Mapping[BloxTask, BloxResult],
+    notes: Sequence[str],
+    options: Mapping[str, Any],
+    command: str,
+) -> AssembledStudy:
     s = comparison.settings
     study = Study(
         runs=[result.replay for result in done.values()],
@@ -103,10 +107,12 @@ def _found(
         ),
         command=command,
     )
-    return Found(study, ())
+    return AssembledStudy(study, ())
 
 
-def _show(comparison: Comparison, done: Mapping[Task, Result], found: Found, output: Output) -> None:
+def _show(
+    comparison: BloxComparison, done: Mapping[BloxTask, BloxResult], found: AssembledStudy, output: Output
+) -> None:
     means = _means(comparison, done)
     if output.as_json:
         policies = answer(found.study.runs, output.names)
@@ -132,11 +138,11 @@ def _show(comparison: Comparison, done: Mapping[Task, Result], found: Found, out
         common.say("", "; ".join(f"{name} {value}" for name, value in found.study.charged))
 
 
-def _means(comparison: Comparison, done: Mapping[Task, Result]) -> dict[str, dict[str, float]]:
+def _means(comparison: BloxComparison, done: Mapping[BloxTask, BloxResult]) -> dict[str, dict[str, float]]:
     """Each policy's figures (fields of Figures), averaged over its seeds."""
     of = {name: [r.figures for task, r in done.items() if task.policy == name] for name in comparison.policies}
     return {
-        name: {field: fmean(getattr(row, field) for row in rows) for field in Figures._fields}
+        name: {field: fmean(getattr(row, field) for row in rows) for field in BloxFigures._fields}
         for name, rows in of.items()
         if rows
     }

@@ -17,9 +17,9 @@ from slurm_pal.base.errors import Exit, UsageError
 from slurm_pal.base.files import write_atomic
 from slurm_pal.cli import common
 from slurm_pal.report import table as tables
-from slurm_pal.report.simulation.assemble import Found, assemble, body, job_tables
+from slurm_pal.report.simulation.assemble import AssembledStudy, assemble, body, job_tables
 from slurm_pal.report.simulation.files import PAGE, claim_folder
-from slurm_pal.report.simulation.study import Comparison, compare
+from slurm_pal.report.simulation.study import PolicyComparison, compare
 from slurm_pal.report.simulation.tables import caveats, claim, table, what_you_gain
 from slurm_pal.report.simulation.words import percent, ratio_text
 from slurm_pal.simulate.experiment import Experiment, in_order, tasks
@@ -91,7 +91,7 @@ def interruption(done: int, of: int) -> str:
     return f"Interrupted: {done} of {of} replays are complete, and only they count."
 
 
-def _comparable(found: Found) -> bool:
+def _comparable(found: AssembledStudy) -> bool:
     """Whether both sides of the claim have a complete run."""
     return {found.study.policy, found.study.baseline} <= {run.policy for run in found.study.runs if run.outcomes}
 
@@ -141,7 +141,7 @@ def show_bad_rows(trace: Trace) -> None:
         common.say(f"not replayed: {count} x {reason}", err=True)
 
 
-def show(found: Found, output: Output, too_wide: Sequence[TraceJob] = ()) -> None:
+def show(found: AssembledStudy, output: Output, too_wide: Sequence[TraceJob] = ()) -> None:
     """The comparison on standard output."""
     if output.as_json:
         answer = body(found, output.names, too_wide)
@@ -166,7 +166,7 @@ def _echo(lines: Sequence[str]) -> None:
         common.say(line)
 
 
-def _setting(found: Found) -> str:
+def _setting(found: AssembledStudy) -> str:
     study = found.study
     figures = describe(study.trace)
     seeds = len({run.seed for run in study.runs})
@@ -176,7 +176,7 @@ def _setting(found: Found) -> str:
     )
 
 
-def _claimed(comparison: Comparison) -> str:
+def _claimed(comparison: PolicyComparison) -> str:
     if comparison.study.policy == comparison.study.baseline:
         return "one policy only: nothing is compared."
     return claim(comparison)
@@ -205,7 +205,7 @@ def claim_folders(output: Output) -> None:
             raise UsageError(f"cannot write to {folder}: {error.strerror}; name another folder") from None
 
 
-def write(found: Found, output: Output) -> None:
+def write(found: AssembledStudy, output: Output) -> None:
     """The report's folder and the tables of jobs, where asked for; their place is told on standard error."""
     if output.out:
         from slurm_pal.report.simulation.page import write_report

@@ -16,25 +16,32 @@ from slurm_pal.cli import common
 from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption, show_bad_rows, write
 from slurm_pal.cli.simulate.site_options import DAYS
 from slurm_pal.report import table as tables
-from slurm_pal.report.simulation.assemble import Found, body
-from slurm_pal.report.simulation.site import Findings, as_insensitive, due_to_slow, five_lines, gpu_hours_text, studied
+from slurm_pal.report.simulation.assemble import AssembledStudy, body
+from slurm_pal.report.simulation.site_gain import (
+    Findings,
+    as_insensitive,
+    due_to_slow,
+    five_lines,
+    gpu_hours_text,
+    studied,
+)
 from slurm_pal.report.simulation.study import Study, compare
 from slurm_pal.report.simulation.tables import caveats, table
-from slurm_pal.simulate.inputs import Options, read, sacct
-from slurm_pal.simulate.inputs.collect import Collector
+from slurm_pal.simulate.aliases import QUEUE_ALIASES, resolved
+from slurm_pal.simulate.inputs import ReaderOptions, read, sacct
+from slurm_pal.simulate.inputs.collect import TraceCollector
 from slurm_pal.simulate.inputs.lines import numbered
-from slurm_pal.simulate.inputs.options import parse_patterns
-from slurm_pal.simulate.names import QUEUE_ALIASES, resolved
+from slurm_pal.simulate.inputs.reader_options import parse_patterns
 from slurm_pal.simulate.pool import processors
 from slurm_pal.simulate.profiles import Drawn, Fixed, Source
 from slurm_pal.simulate.queues import QUEUES
 from slurm_pal.simulate.result import Replay
-from slurm_pal.simulate.settings import Settings
-from slurm_pal.simulate.site import Site, scored, site_of
-from slurm_pal.simulate.site_history import Fitted, fit, parse_mix
-from slurm_pal.simulate.site_runs import BASELINE, TICK, WAYS, SiteRuns, Task, capped_tasks, main_tasks
+from slurm_pal.simulate.settings import ReplaySettings
+from slurm_pal.simulate.site_history import FittedHistory, fit, parse_mix
+from slurm_pal.simulate.site_runs import BASELINE, TICK, WAYS, SiteRuns, SiteTask, capped_tasks, main_tasks
 from slurm_pal.simulate.statistics import verdict
 from slurm_pal.simulate.trace import Trace
+from slurm_pal.simulate.virtual_site import VirtualSite, scored, site_of
 from slurm_pal.slurm import accounting
 from slurm_pal.slurm.backend import connect
 from slurm_pal.store import snapshot as snapshots
@@ -48,7 +55,7 @@ DRAWN = "drawn"
 TYPICAL = "--profile drawn assumes a typical spread"
 
 
-class Profile(NamedTuple):
+class SiteProfile(NamedTuple):
     """How slow the site's GPUs are, and what to say of it."""
 
     source: Source
@@ -57,7 +64,7 @@ class Profile(NamedTuple):
     notes: tuple[str, ...]
 
 
-def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]], Settings], command: str) -> Exit:
+def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]], ReplaySettings], command: str) -> Exit:
     """Ask Slurm, read scores and history, replay, print; the exit code. See SITE for the options.
 
     Raises SlurmError where Slurm or sacct does not answer, DataError without scores,
@@ -94,9 +101,9 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
 class _Background(NamedTuple):
     """What is said beside the replays."""
 
-    site: Site
-    fitted: Fitted
-    profile: Profile
+    site: VirtualSite
+    fitted: FittedHistory
+    profile: SiteProfile
     notes: tuple[str, ...]
 
 
@@ -129,11 +136,11 @@ def _jitter_s(options: Mapping[str, Any], seeds: Sequence[int]) -> float:
     return SiteRuns._field_defaults["jitter_s"] if len(seeds) > 1 else 0.0
 
 
-def _profile(name: str | None, config: Config, site: Site) -> Profile:
+def _profile(name: str | None, config: Config, site: VirtualSite) -> SiteProfile:
     """The published scores of these GPUs, or what is assumed instead. Raises DataError, UsageError."""
     if name == DRAWN:
         text = f"slowdowns are {Drawn().text()}, not measured here"
-        return Profile(Drawn(), False, text, (f"The GPUs' {text}.",))
+        return SiteProfile(Drawn(), False, text, (f"The GPUs' {text}.",))
     if name is not None:
         raise UsageError(f"with --site the profile is the published snapshot, or {DRAWN}, not {name!r}")
     try:
@@ -149,12 +156,12 @@ def _profile(name: str | None, config: Config, site: Site) -> Profile:
         )
     note = f"{known.unscored} of {n_gpus} GPUs have no score and count as median ones (1.00): pal-profile run."
     text = f"scores ({n_gpus - known.unscored} of {n_gpus} GPUs) are exact and stay so"
-    return Profile(Fixed(known.slowdown, "the snapshot"), True, text, (note,) if known.unscored else ())
+    return SiteProfile(Fixed(known.slowdown, "the snapshot"), True, text, (note,) if known.unscored else ())
 
 
 def _history(options: Mapping[str, Any], config: Config) -> tuple[Trace, tuple[str, ...]]:
     """The trace, and what to say of it."""
-    reading = Options(site_apps=config.apps, patterns=parse_patterns(options["app_patterns"]))
+    reading = ReaderOptions(site_apps=config.apps, patterns=parse_patterns(options["app_patterns"]))
     if options["trace"] is not None:
         if options["days"] is not None:
             raise UsageError("--days is for the history that sacct gives; with --trace all of the file is replayed")
@@ -169,10 +176,10 @@ def _history(options: Mapping[str, Any], config: Config) -> tuple[Trace, tuple[s
     return trace, ()
 
 
-def _from_sacct(days: int, reading: Options) -> Trace:
+def _from_sacct(days: int, reading: ReaderOptions) -> Trace:
     """The history as sacct tells it. Raises SlurmError with the way out where it does not."""
     since = f"now-{days}days"
-    collector = Collector("sacct")
+    collector = TraceCollector("sacct")
     try:
         with accounting.history(accounting.argv(since), SACCT_TIMEOUT_S) as stream:
             return sacct.read_lines(numbered(stream, collector), collector, reading)
@@ -183,7 +190,7 @@ def _from_sacct(days: int, reading: Options) -> Trace:
         ) from None
 
 
-def _no_jobs(fitted: Fitted) -> str:
+def _no_jobs(fitted: FittedHistory) -> str:
     trace = fitted.trace
     reasons = ", ".join(f"{count} x {reason}" for reason, count in trace.skipped.items()) or "none"
     return (
@@ -192,7 +199,7 @@ def _no_jobs(fitted: Fitted) -> str:
     )
 
 
-def _changes(fitted: Fitted) -> list[str]:
+def _changes(fitted: FittedHistory) -> list[str]:
     groups = ((fitted.left_out, "left out"), (fitted.changed, "changed"))
     return [
         f"{tally.jobs} jobs ({gpu_hours_text(tally.gpu_h)}) {what}: {reason}."
@@ -213,7 +220,7 @@ def _replay_and_show(
     if interrupted:
         notes.append(interruption(len(results), len(todo)))
         common.say(notes[-1], err=True)
-        if not {Task(BASELINE, seeds[0]), Task(TICK, seeds[0])} <= results.keys():
+        if not {SiteTask(BASELINE, seeds[0]), SiteTask(TICK, seeds[0])} <= results.keys():
             return Exit.INTERRUPTED
     study = studied(runs, results, _study(runs, background, notes, output))
     total = compare(study).headline.ratio.get("mean_jct_s")
@@ -260,7 +267,8 @@ def _assumed(runs: SiteRuns, background: _Background) -> list[str]:
 
 
 def _show(
-    study: Study, runs: SiteRuns, results: Mapping[Task, Replay], seed: int, background: _Background, output: Output,
+    study: Study, runs: SiteRuns, results: Mapping[SiteTask, Replay], seed: int, background: _Background,
+    output: Output,
     verbose: bool,
 ) -> None:  # fmt: skip
     fitted, comparison = background.fitted, compare(study)
@@ -278,7 +286,7 @@ def _show(
     lines = five_lines(findings)
     for line in caveats(comparison)[: -len(study.caveats) or None]:
         common.say(f"note: {line}", err=True)
-    found = Found(study, () if study.worst is None else (study.worst,))
+    found = AssembledStudy(study, () if study.worst is None else (study.worst,))
     if output.as_json:
         common.print_json("simulate", _json(found, output.names, findings, lines, fitted))
     elif output.parsable:
@@ -289,7 +297,7 @@ def _show(
     write(found, output)
 
 
-def _slow(runs: SiteRuns, site: Site, seed: int) -> list[tuple[Gpu, float]]:
+def _slow(runs: SiteRuns, site: VirtualSite, seed: int) -> list[tuple[Gpu, float]]:
     """GPUs that sensitive jobs should not have, slowest first, with their slowdown in class A."""
     slowdown = runs.source.draw(runs.cluster, seed).slowdown["A"]
     slow = [(gpu, x) for gpu, x in zip(site.gpus(), slowdown, strict=True) if x > runs.settings.barred_slowdown]
@@ -297,7 +305,7 @@ def _slow(runs: SiteRuns, site: Site, seed: int) -> list[tuple[Gpu, float]]:
 
 
 def _json(
-    found: Found, names: Mapping[str, str], findings: Findings, lines: Sequence[str], fitted: Fitted
+    found: AssembledStudy, names: Mapping[str, str], findings: Findings, lines: Sequence[str], fitted: FittedHistory
 ) -> dict[str, Any]:
     """The usual body, and `site` with what only a site has."""
     answer = body(found, names)

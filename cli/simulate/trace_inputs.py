@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.simulate.inputs.generate import SIZES, Spec, generate
-from slurm_pal.simulate.inputs.options import Options, load_apps, parse_patterns
+from slurm_pal.simulate.inputs.generate import SIZES, TraceSpec, generate
+from slurm_pal.simulate.inputs.reader_options import ReaderOptions, load_apps, parse_patterns
 from slurm_pal.simulate.trace import Trace
 
 
-class Key(NamedTuple):
-    """One word of `--generate`: the field of Spec, and how its value is read."""
+class GeneratorOption(NamedTuple):
+    """One word of `--generate`: the field of TraceSpec, and how its value is read."""
 
     field: str
     read: Callable[[str], Any]
@@ -27,16 +27,16 @@ def _hours(text: str) -> float:
 
 
 KEYS = {
-    "jobs": Key("jobs", int, "number of jobs"),
-    "seed": Key("seed", int, "another seed is another trace"),
-    "load": Key("load", float, "GPU-hours submitted per GPU-hour of the cluster"),
-    "rate": Key("rate_per_h", float, "submissions per hour, instead of load"),
-    "gpus": Key("cluster_gpus", int, "GPUs that the load is to fill; default: the cluster's"),
-    "arrivals": Key("arrivals", str, "poisson, or diurnal"),
-    "cap_h": Key("cap_s", _hours, "longer jobs run this long, hours"),
-    "users": Key("users", int, "number of users"),
-    "accounts": Key("accounts", int, "number of accounts"),
-    "zipf": Key("zipf", float, "how unequal users are"),
+    "jobs": GeneratorOption("jobs", int, "number of jobs"),
+    "seed": GeneratorOption("seed", int, "another seed is another trace"),
+    "load": GeneratorOption("load", float, "GPU-hours submitted per GPU-hour of the cluster"),
+    "rate": GeneratorOption("rate_per_h", float, "submissions per hour, instead of load"),
+    "gpus": GeneratorOption("cluster_gpus", int, "GPUs that the load is to fill; default: the cluster's"),
+    "arrivals": GeneratorOption("arrivals", str, "poisson, or diurnal"),
+    "cap_h": GeneratorOption("cap_s", _hours, "longer jobs run this long, hours"),
+    "users": GeneratorOption("users", int, "number of users"),
+    "accounts": GeneratorOption("accounts", int, "number of accounts"),
+    "zipf": GeneratorOption("zipf", float, "how unequal users are"),
 }
 
 
@@ -59,10 +59,10 @@ def generated(text: str, n_gpus: int) -> Trace:
     if any(isinstance(value, float) and math.isnan(value) for value in values.values()):
         raise UsageError(f"{text!r} has a value that is not a number")
     fitting = {size: share for size, share in SIZES.items() if size <= max(1, values["cluster_gpus"])}
-    return generate(Spec(**values, sizes=fitting))
+    return generate(TraceSpec(**values, sizes=fitting))
 
 
-def with_throughputs(reading: Options, path: str | None) -> Options:
+def with_throughputs(reading: ReaderOptions, path: str | None) -> ReaderOptions:
     """The same with the throughput table at `path`, of either kind, for formats that count steps. Raises DataError."""
     if path is None:
         return reading
@@ -71,11 +71,11 @@ def with_throughputs(reading: Options, path: str | None) -> Options:
     return reading._replace(throughputs=as_gavels(read_known(path, time.time())))
 
 
-def options_of(options: Mapping[str, Any]) -> Options:
+def options_of(options: Mapping[str, Any]) -> ReaderOptions:
     """What the readers have to be told; [apps] of pal.toml counts for sacct. Raises UsageError, ConfigError."""
     from slurm_pal.base import config
 
-    return Options(
+    return ReaderOptions(
         apps=load_apps(options["app_table"]) if options["app_table"] else {},
         site_apps=config.load().apps,
         patterns=parse_patterns(options["app_patterns"]),

@@ -19,17 +19,17 @@ from slurm_pal.cli.simulate.gavel import window_of
 from slurm_pal.cli.simulate.run import Output, carry_out, interruption, show_bad_rows
 from slurm_pal.cli.simulate.trace_inputs import generated, options_of
 from slurm_pal.report import table as tables
-from slurm_pal.research.replica.gavel_jobs import Cluster, parse_types
-from slurm_pal.research.unequal_comparison import Comparison, Ran, Task, mean
-from slurm_pal.research.unequal_jobs import Workload, of_rows, of_trace
+from slurm_pal.research.replica.gavel_jobs import GavelCluster, parse_types
+from slurm_pal.research.unequal_comparison import Ran, UnequalComparison, UnequalTask, mean
+from slurm_pal.research.unequal_jobs import UnequalWorkload, of_rows, of_trace
 from slurm_pal.research.unequal_policies import OURS, RENAMED, SLURM
 from slurm_pal.research.unequal_rounds import ROUND_S
 from slurm_pal.simulate.inputs import AUTO, gavel, read
-from slurm_pal.simulate.inputs.collect import Collector
+from slurm_pal.simulate.inputs.collect import TraceCollector
 from slurm_pal.simulate.inputs.lines import numbered, opened
 from slurm_pal.simulate.known_throughputs import read_known
 from slurm_pal.simulate.pool import processors
-from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.statistics import Ratio, summary
 from slurm_pal.simulate.trace import Trace
 
@@ -43,7 +43,7 @@ FORMS = (
 SHOWN_LATE = 5  # jobs that are named; --json names all
 
 
-class Line(NamedTuple):
+class PolicyLine(NamedTuple):
     """One policy: means over the seeds that have a run."""
 
     figures: Mapping[str, float]  # fields of Figures, and makespan_bound_s
@@ -72,7 +72,7 @@ def run_unequal(options: Mapping[str, Any], command: str) -> Exit:
 # -- what is asked ------------------------------------------------------------------------
 
 
-def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]:
+def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], UnequalComparison]:
     if not options["throughputs"]:
         raise UsageError(
             f"a cluster of types, {options['cluster']}, needs --throughputs FILE: steps/s by application and type"
@@ -81,10 +81,10 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]
     names = {word: RENAMED.get(word, word) for word in words}
     first, count = 1 if options["seed"] is None else options["seed"], options["seeds"] or 1
     jitter_s = (600.0 if count > 1 else 0.0) if options["jitter"] is None else options["jitter"]
-    found = Comparison(
+    found = UnequalComparison(
         work=_priced(_workload(options), options["prices"]),
         policies=tuple(dict.fromkeys(names.values())),
-        move_cost_s=Settings().move_cost_s if options["move_cost"] is None else options["move_cost"],
+        move_cost_s=ReplaySettings().move_cost_s if options["move_cost"] is None else options["move_cost"],
         seeds=tuple(range(first, first + count)),
         jitter_s=jitter_s,
         window=window_of(options["window"]),
@@ -93,7 +93,7 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], Comparison]
     return names, found
 
 
-def _priced(work: Workload, text: str | None) -> Workload:
+def _priced(work: UnequalWorkload, text: str | None) -> UnequalWorkload:
     """The same with the prices of --prices added to those that are known. Raises UsageError."""
     if text is None:
         return work
@@ -112,14 +112,14 @@ def _priced(work: Workload, text: str | None) -> Workload:
     return work._replace(price={**work.price, **given})
 
 
-def _workload(options: Mapping[str, Any]) -> Workload:
+def _workload(options: Mapping[str, Any]) -> UnequalWorkload:
     """The jobs of a trace of any format, or made-up ones, on the types of the cluster."""
     path = options["trace"]
     if (path is None) == (options["generate"] is None):
         raise UsageError("give a trace with --trace FILE, or --generate SPEC (--generate '' takes the defaults)")
     cluster = parse_types(options["cluster"])
     known = read_known(options["throughputs"], time.time())
-    limit_factor = options["limit_factor"] or Settings().limit_factor
+    limit_factor = options["limit_factor"] or ReplaySettings().limit_factor
     if path is None:
         return of_trace(_made_up(options["generate"], cluster), cluster, known, limit_factor)
     if _counts_steps(path, options["format_"]):
@@ -132,7 +132,7 @@ def _workload(options: Mapping[str, Any]) -> Workload:
     return of_trace(trace, cluster, known, limit_factor)
 
 
-def _made_up(text: str, cluster: Cluster) -> Trace:
+def _made_up(text: str, cluster: GavelCluster) -> Trace:
     """Jobs for all GPUs together. Raises UsageError for jobs that are wider than every type."""
     made, most = generated(text, sum(cluster.gpus)), max(cluster.gpus)
     widest = max((job.shape.total for job in made.jobs), default=0)
@@ -149,34 +149,36 @@ def _counts_steps(path: str, format_: str) -> bool:
     if format_ != AUTO:
         return format_ == "gavel"
     with opened(path) as stream:
-        _, text = next(numbered(stream, Collector(path)), (0, ""))
+        _, text = next(numbered(stream, TraceCollector(path)), (0, ""))
     return gavel.detects(text)
 
 
 # -- what is found ------------------------------------------------------------------------
 
 
-def _lines(comparison: Comparison, results: Mapping[Task, Ran]) -> dict[str, Line]:
+def _lines(comparison: UnequalComparison, results: Mapping[UnequalTask, Ran]) -> dict[str, PolicyLine]:
     """Policy -> its line, of those that have a run."""
     first = comparison.policies[0]
     bounds_s = {seed: comparison.bound_s(seed) for seed in {task.seed for task in results}}
     found = {}
     for name in comparison.policies:
-        runs = {seed: results[Task(name, seed)] for seed in comparison.seeds if Task(name, seed) in results}
+        runs = {
+            seed: results[UnequalTask(name, seed)] for seed in comparison.seeds if UnequalTask(name, seed) in results
+        }
         pairs = [
-            runs[seed].figures.avg_jct_s / results[Task(first, seed)].figures.avg_jct_s
+            runs[seed].figures.avg_jct_s / results[UnequalTask(first, seed)].figures.avg_jct_s
             for seed in runs
-            if Task(first, seed) in results
+            if UnequalTask(first, seed) in results
         ]
         if runs:
             bound_s = fmean(bounds_s[seed] for seed in runs)
             figures = {**mean([run.figures for run in runs.values()])._asdict(), "makespan_bound_s": bound_s}
             late_s = next(iter(runs.values())).late_s
-            found[name] = Line(figures, summary(pairs) if pairs else None, len(runs), late_s)
+            found[name] = PolicyLine(figures, summary(pairs) if pairs else None, len(runs), late_s)
     return found
 
 
-def _show(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> None:
+def _show(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output: Output) -> None:
     if output.as_json:
         common.print_json("simulate", _body(comparison, lines, output))
         return
@@ -204,7 +206,7 @@ def _ratio(ratio: Ratio | None) -> str:
     return f"{ratio.mean:.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")
 
 
-def _body(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> dict[str, Any]:
+def _body(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output: Output) -> dict[str, Any]:
     work = comparison.work
     return {
         "policies": {
@@ -230,7 +232,7 @@ def _body(comparison: Comparison, lines: Mapping[str, Line], output: Output) -> 
     }
 
 
-def _missed(comparison: Comparison, lines: Mapping[str, Line]) -> list[str]:
+def _missed(comparison: UnequalComparison, lines: Mapping[str, PolicyLine]) -> list[str]:
     """A line for each policy that lets jobs miss their deadlines; none where no job has one."""
     due = int(np.isfinite(comparison.work.deadline_s).sum())
     if not due:
@@ -248,7 +250,7 @@ def _several(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def _notes(comparison: Comparison) -> Sequence[str]:
+def _notes(comparison: UnequalComparison) -> Sequence[str]:
     """What was replayed, charged and supposed."""
     work, window = comparison.work, comparison.window
     jobs, seeds = _several(len(work.jobs), "job"), _several(len(comparison.seeds), "seed")

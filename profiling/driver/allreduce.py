@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from ctypes import c_void_p
 
-from slurm_pal.profiling.driver.arguments import Format, Stream
-from slurm_pal.profiling.driver.gpu import Gpu, Marks
-from slurm_pal.profiling.driver.site import Array, Body, Site
+from slurm_pal.profiling.driver.arguments import NumberFormat, Stream
+from slurm_pal.profiling.driver.gpu import GpuContext, Marks
 from slurm_pal.profiling.driver.traffic import BLOCK_VECTORS, VECTOR
+from slurm_pal.profiling.driver.workbench import Array, BenchLaunch, DriverWorkbench
 from slurm_pal.profiling.node import ring
 from slurm_pal.profiling.node.devices import DeviceError
 
@@ -22,7 +22,7 @@ from slurm_pal.profiling.node.devices import DeviceError
 class _Member:
     """One device of the ring: its input, its sums, and room for the chunk that comes."""
 
-    def __init__(self, gpu: Gpu, size: int, chunk: int) -> None:
+    def __init__(self, gpu: GpuContext, size: int, chunk: int) -> None:
         self.gpu = gpu
         self.input, self.sums, self.stage = gpu.allocate(size), gpu.allocate(size), gpu.allocate(chunk)
         self.done = gpu.event(timed=False)
@@ -32,28 +32,28 @@ class _Member:
 class Ring:
     """The whole ring. Its marks stand behind the streams of all devices (profiling/node/in_flight.py: Clock)."""
 
-    def __init__(self, site: Site, first: Array) -> None:
-        n = len(site.gpus)
+    def __init__(self, bench: DriverWorkbench, first: Array) -> None:
+        n = len(bench.gpus)
         self.chunk = first.size // n
-        self._copy = site.gpu.library.function("cuMemcpyPeerAsync")
-        self._members = [_Member(gpu, first.size, self.chunk) for gpu in site.gpus]
-        for left, right in zip(site.gpus, site.gpus[1:] + site.gpus[:1], strict=True):
+        self._copy = bench.gpu.library.function("cuMemcpyPeerAsync")
+        self._members = [_Member(gpu, first.size, self.chunk) for gpu in bench.gpus]
+        for left, right in zip(bench.gpus, bench.gpus[1:] + bench.gpus[:1], strict=True):
             left.reach(right)  # neighbours alone: without a switch a device has eight peers at most
             right.reach(left)
         for member in self._members:  # each has the same input: drawn once, then sent
-            self._fetch(member, member.input, site.gpu, first.address, first.size)
+            self._fetch(member, member.input, bench.gpu, first.address, first.size)
             member.gpu.wait()
-        self._marks = Marks(site.gpu)
+        self._marks = Marks(bench.gpu)
         self._steps = [[self._move(move) for move in moves] for moves in ring.steps(n)]
         self._sources = [[(move.target, move.source) for move in moves] for moves in ring.steps(n)]
-        self.sums = [Array(m.sums, Format.FP32, (first.size // 4,)) for m in self._members]
+        self.sums = [Array(m.sums, NumberFormat.FP32, (first.size // 4,)) for m in self._members]
 
-    def _fetch(self, to: _Member, address: int, source: Gpu, from_address: int, size: int) -> None:
+    def _fetch(self, to: _Member, address: int, source: GpuContext, from_address: int, size: int) -> None:
         to.gpu.use()
         code = self._copy(address, to.gpu.context, from_address, source.context, size, to.gpu.stream)
         to.gpu.library.check("cuMemcpyPeerAsync", code)
 
-    def _move(self, move: ring.Move) -> Callable[[], None]:
+    def _move(self, move: ring.Transfer) -> Callable[[], None]:
         """One chunk from one device to the next, as launches in the target's stream."""
         source, target = self._members[move.source], self._members[move.target]
         at, size = move.chunk * self.chunk, self.chunk
@@ -106,19 +106,19 @@ class Ring:
         return self._marks.elapsed_s(start, end)
 
 
-def build(site: Site) -> Body:
+def build(bench: DriverWorkbench) -> BenchLaunch:
     """The benchmark over its own device and all peers. Raises DeviceError."""
-    n = len(site.gpus)
+    n = len(bench.gpus)
     if n < 2:
-        raise DeviceError(f"{site.spec.id} needs two devices or more and got {n}")
-    site.load([])
+        raise DeviceError(f"{bench.spec.id} needs two devices or more and got {n}")
+    bench.load([])
     unit = n * VECTOR * BLOCK_VECTORS
-    size = site.array_bytes(VECTOR) // unit * unit  # a few KiB less where n divides the array unevenly
+    size = bench.array_bytes(VECTOR) // unit * unit  # a few KiB less where n divides the array unevenly
     if not size:
         raise DeviceError(
-            f"{site.spec.id}: an array of {site.array_bytes(VECTOR)} bytes; wanted {unit} or more for {n} devices"
+            f"{bench.spec.id}: an array of {bench.array_bytes(VECTOR)} bytes; wanted {unit} or more for {n} devices"
         )
-    first = site.normal(Format.FP32, size // 4)
-    reduction = Ring(site, first)
+    first = bench.normal(NumberFormat.FP32, size // 4)
+    reduction = Ring(bench, first)
     arrays = {"input": first} | {f"sums{i}": array for i, array in enumerate(reduction.sums)}
-    return Body(reduction.launch, ring.link_bytes(reduction.chunk, n), arrays, reduction)
+    return BenchLaunch(reduction.launch, ring.link_bytes(reduction.chunk, n), arrays, reduction)

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 
-class Format(IntEnum):
+class NumberFormat(IntEnum):
     """Number formats, as numbers.h counts them."""
 
     BF16 = 0
@@ -20,7 +20,7 @@ class Format(IntEnum):
     @property
     def size(self) -> int:
         """Bytes of a number in memory; tf32 is kept as fp32."""
-        return {Format.BF16: 2, Format.FP16: 2, Format.FP64: 8}.get(self, 4)
+        return {NumberFormat.BF16: 2, NumberFormat.FP16: 2, NumberFormat.FP64: 8}.get(self, 4)
 
 
 class Operand(ctypes.Structure):

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from slurm_pal.base.errors import MissingPackageError
 from slurm_pal.profiling.driver import allreduce, block, gemm, ptx, traffic
-from slurm_pal.profiling.driver.gpu import Gpu, Marks
-from slurm_pal.profiling.driver.library import LIBRARY, Library
-from slurm_pal.profiling.driver.site import Array, Body, Site
+from slurm_pal.profiling.driver.gpu import GpuContext, Marks
+from slurm_pal.profiling.driver.library import LIBRARY, CudaLibrary
+from slurm_pal.profiling.driver.workbench import Array, BenchLaunch, DriverWorkbench
 from slurm_pal.profiling.node.backends import Setting
 from slurm_pal.profiling.node.benchmarks import Benchmark
-from slurm_pal.profiling.node.devices import ANY_SLOT, DeviceError, DeviceInfo, Telemetry
+from slurm_pal.profiling.node.devices import ANY_SLOT, DeviceError, DeviceInfo, Sensors, Telemetry
 from slurm_pal.profiling.node.in_flight import InFlight
 
-BUILDERS: dict[str, Callable[[Site], Body]] = {
+BUILDERS: dict[str, Callable[[DriverWorkbench], BenchLaunch]] = {
     "gemm_bf16": gemm.build,
     "gemm_fp16": gemm.build,
     "gemm_tf32": gemm.build,
@@ -35,12 +35,6 @@ BUILDERS: dict[str, Callable[[Site], Body]] = {
 LEAST_CAPABILITY = {"bf16": 80, "tf32": 80}
 
 
-class Sensors(Telemetry, Protocol):
-    """A management library."""
-
-    def devices(self, node: str, indexes: Sequence[int]) -> tuple[DeviceInfo, ...]: ...
-
-
 def _nvml() -> Sensors:
     from slurm_pal.profiling.node.nvml import Nvml
 
@@ -50,7 +44,7 @@ def _nvml() -> Sensors:
 def available() -> str:
     """Why this backend cannot be used here; "" when it can. Initialises no device."""
     try:
-        Library(LIBRARY)
+        CudaLibrary(LIBRARY)
         return "" if _nvml().devices("", ANY_SLOT) else "there is no NVIDIA GPU here that answers"
     except DeviceError as error:
         return str(error)
@@ -75,16 +69,16 @@ class DriverBackend:
         self.telemetry: Telemetry = sensors
         self._sensors = sensors
         self._path = path
-        self._library: Library | None = None
+        self._library: CudaLibrary | None = None
 
     def devices(self, node: str, indexes: Sequence[int]) -> tuple[DeviceInfo, ...]:
         """The GPUs behind these Slurm indexes, as the management library lists them."""
         return self._sensors.devices(node, indexes)
 
-    def library(self) -> Library:
+    def library(self) -> CudaLibrary:
         """The driver, initialised in this process: only in a worker. Raises DeviceError."""
         if self._library is None:
-            self._library = Library(self._path)
+            self._library = CudaLibrary(self._path)
         self._library.start()
         return self._library
 
@@ -114,17 +108,17 @@ class DriverBackend:
 class DriverKernel:
     """One benchmark on one device. Raises DeviceError where it cannot be built, and frees what it had."""
 
-    def __init__(self, library: Library, spec: Benchmark, devices: Sequence[DeviceInfo]) -> None:
+    def __init__(self, library: CudaLibrary, spec: Benchmark, devices: Sequence[DeviceInfo]) -> None:
         if spec.id not in BUILDERS:
             raise DeviceError(f"backend driver has no kernel for {spec.id}")
         self.unit = spec.unit
         self._id = spec.id
-        self._gpus: list[Gpu] = []
+        self._gpus: list[GpuContext] = []
         self._flight: InFlight[Any] | None = None
         try:
             for info in devices:
-                self._gpus.append(Gpu(library, info))
-            body = BUILDERS[spec.id](Site(spec, tuple(self._gpus)))
+                self._gpus.append(GpuContext(library, info))
+            body = BUILDERS[spec.id](DriverWorkbench(spec, tuple(self._gpus)))
             self._flight = InFlight(body.launch, body.clock or Marks(self._gpus[0]))
         except DeviceError:
             self.close()

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from slurm_pal.profiling.driver.arguments import Columns, Format, Gelu, Norm, Operand, Softmax
+from slurm_pal.profiling.driver.arguments import Columns, Gelu, Norm, NumberFormat, Operand, Softmax
 from slurm_pal.profiling.driver.gemm import Batch, product
-from slurm_pal.profiling.driver.site import Array, Body, Site
+from slurm_pal.profiling.driver.workbench import Array, BenchLaunch, DriverWorkbench
 from slurm_pal.profiling.node import inputs
 from slurm_pal.profiling.node.devices import DeviceError
 
@@ -46,14 +46,14 @@ class _NormArrays(NamedTuple):
 class Block:
     """Buffers and launches of one step. Raises DeviceError."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._gpu = site.gpu
-        self.shape = inputs.block(site.spec.shape)
+    def __init__(self, bench: DriverWorkbench) -> None:
+        self._bench = bench
+        self._gpu = bench.gpu
+        self.shape = inputs.block(bench.spec.shape)
         self._check()
         self.width, self.seq = self.shape.width, self.shape.seq
         self.tokens = self.shape.batch * self.seq
-        site.load(KERNELS)
+        bench.load(KERNELS)
         self._allocate()
         self.launches = [*self._forward(), *self._back_mlp(), *self._back_attention()]
 
@@ -63,15 +63,15 @@ class Block:
             raise DeviceError(f"tblock: width {width} and sequence {seq}; wanted multiples of {HEAD}")
 
     def _allocate(self) -> None:
-        d, t, bf16 = self.width, self.tokens, Format.BF16
-        normal, empty = self._site.normal, self._site.empty
+        d, t, bf16 = self.width, self.tokens, NumberFormat.BF16
+        normal, empty = self._bench.normal, self._bench.empty
         self.x, self.above = normal(bf16, t, d), normal(bf16, t, d)
         self.w_qkv, self.w_out = self._weight(3 * d, d), self._weight(d, d)
         self.w_up, self.w_down = self._weight(4 * d, d), self._weight(d, 4 * d)
         self.d_qkv_w, self.d_out_w = empty(bf16, 3 * d, d), empty(bf16, d, d)
         self.d_up_w, self.d_down_w = empty(bf16, 4 * d, d), empty(bf16, d, 4 * d)
         self.norm1, self.norm2 = self._norm_arrays(), self._norm_arrays()
-        self.parts = empty(Format.FP32, t // PART_ROWS, 2 * d)
+        self.parts = empty(NumberFormat.FP32, t // PART_ROWS, 2 * d)
         self.normed1, self.normed2 = empty(bf16, t, d), empty(bf16, t, d)
         self.qkv, self.d_qkv = empty(bf16, t, 3 * d), empty(bf16, t, 3 * d)
         count = self.shape.batch * (d // HEAD)
@@ -81,16 +81,16 @@ class Block:
         self.d_a, self.d_x, self.d_rows = empty(bf16, t, d), empty(bf16, t, d), empty(bf16, t, d)
 
     def _weight(self, rows: int, columns: int) -> Array:
-        return self._site.normal(Format.BF16, rows, columns, scale=columns**-0.5)
+        return self._bench.normal(NumberFormat.BF16, rows, columns, scale=columns**-0.5)
 
     def _norm_arrays(self) -> _NormArrays:
-        normal, empty = self._site.normal, self._site.empty
+        normal, empty = self._bench.normal, self._bench.empty
         return _NormArrays(
-            normal(Format.BF16, self.width, scale=0.0, offset=1.0),
-            normal(Format.BF16, self.width, scale=0.0),
-            empty(Format.FP32, self.tokens),
-            empty(Format.FP32, self.tokens),
-            empty(Format.FP32, 2, self.width),
+            normal(NumberFormat.BF16, self.width, scale=0.0, offset=1.0),
+            normal(NumberFormat.BF16, self.width, scale=0.0),
+            empty(NumberFormat.FP32, self.tokens),
+            empty(NumberFormat.FP32, self.tokens),
+            empty(NumberFormat.FP32, 2, self.width),
         )
 
     def arrays(self) -> dict[str, Array]:
@@ -218,10 +218,10 @@ class Block:
         ]
 
 
-def build(site: Site) -> Body:
+def build(bench: DriverWorkbench) -> BenchLaunch:
     """The benchmark. Raises DeviceError."""
-    block = Block(site)
-    return Body(site.gpu.captured(block.launches), 1.0, block.arrays())
+    block = Block(bench)
+    return BenchLaunch(bench.gpu.captured(block.launches), 1.0, block.arrays())
 
 
 def _whole(array: Array) -> Operand:

@@ -30,7 +30,7 @@ from slurm_pal.profiling.node.benchmarks import Benchmark, by_id, select
 from slurm_pal.profiling.node.devices import ANY_SLOT, DeviceError, DeviceInfo
 
 
-class Finding(NamedTuple):
+class Deviation(NamedTuple):
     """How far one quantity is from its reference."""
 
     what: str
@@ -74,58 +74,58 @@ def _read(kernel: DriverKernel, name: str) -> Real:
     return reference.numbers(kernel.read(array), array.format, array.shape)
 
 
-def _gemm(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
+def _gemm(kernel: DriverKernel, spec: Benchmark) -> Iterator[Deviation]:
     m, n, k = inputs.matrix(spec.shape)
     a, b, c = (_read(kernel, name) for name in "abc")
     wanted = (a if a.shape == (m, k) else a.T) @ (b.T if b.shape == (n, k) else b)
-    yield Finding("product", distance(c, wanted), _LIMITS[spec.dtype])
+    yield Deviation("product", distance(c, wanted), _LIMITS[spec.dtype])
     for name, drawn in (("a", a), ("b", b)):
         yield from _normal(name, drawn)
 
 
-def _normal(name: str, drawn: Real) -> Iterator[Finding]:
+def _normal(name: str, drawn: Real) -> Iterator[Deviation]:
     """Mean, variance and fourth moment against 0, 1 and 3: within five standard errors."""
     root = math.sqrt(drawn.size)
-    yield Finding(f"mean of {name}", abs(float(drawn.mean())), 5 / root)
-    yield Finding(f"variance of {name}", abs(float(drawn.var()) - 1), 5 * math.sqrt(2) / root)
-    yield Finding(f"fourth moment of {name}", abs(float((drawn**4).mean()) - 3), 5 * math.sqrt(96) / root)
+    yield Deviation(f"mean of {name}", abs(float(drawn.mean())), 5 / root)
+    yield Deviation(f"variance of {name}", abs(float(drawn.var()) - 1), 5 * math.sqrt(2) / root)
+    yield Deviation(f"fourth moment of {name}", abs(float((drawn**4).mean()) - 3), 5 * math.sqrt(96) / root)
 
 
-def _triad(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
+def _triad(kernel: DriverKernel, spec: Benchmark) -> Iterator[Deviation]:
     a, b, c = (_read(kernel, name) for name in "abc")
-    yield Finding("b + s c", distance(a, b + inputs.TRIAD_SCALE * c), 1e-6)
+    yield Deviation("b + s c", distance(a, b + inputs.TRIAD_SCALE * c), 1e-6)
 
 
-def _same(one: str, other: str) -> Callable[[DriverKernel, Benchmark], Iterator[Finding]]:
-    def check(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
-        yield Finding(f"{one} as {other}", distance(_read(kernel, one), _read(kernel, other)), 0.0)
+def _same(one: str, other: str) -> Callable[[DriverKernel, Benchmark], Iterator[Deviation]]:
+    def check(kernel: DriverKernel, spec: Benchmark) -> Iterator[Deviation]:
+        yield Deviation(f"{one} as {other}", distance(_read(kernel, one), _read(kernel, other)), 0.0)
 
     return check
 
 
-def _block(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
+def _block(kernel: DriverKernel, spec: Benchmark) -> Iterator[Deviation]:
     shape = inputs.block(spec.shape)
     size = (shape.batch, shape.seq, shape.width)
     weights = {name: _read(kernel, name) for name in ("w_qkv", "w_out", "w_up", "w_down")}
     x, above = (_read(kernel, name).reshape(size) for name in ("x", "above"))
     wanted = reference.block(x, above, weights, shape.heads, EPSILON)
     for name, value in wanted.items():
-        yield Finding(name, distance(_read(kernel, name).reshape(value.shape), value), _BLOCK_LIMIT)
+        yield Deviation(name, distance(_read(kernel, name).reshape(value.shape), value), _BLOCK_LIMIT)
 
 
-def _sums(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
+def _sums(kernel: DriverKernel, spec: Benchmark) -> Iterator[Deviation]:
     """All devices have the same input, so each must hold as many times that."""
     own, count = _read(kernel, "input"), len(kernel.arrays) - 1
     for i in range(count):
-        yield Finding(f"sum {i + 1} of {count}", distance(_read(kernel, f"sums{i}"), count * own), _SUM_LIMIT)
+        yield Deviation(f"sum {i + 1} of {count}", distance(_read(kernel, f"sums{i}"), count * own), _SUM_LIMIT)
 
 
-def _runs(kernel: DriverKernel, spec: Benchmark) -> Iterator[Finding]:
+def _runs(kernel: DriverKernel, spec: Benchmark) -> Iterator[Deviation]:
     """It was launched, and no error came of it."""
-    yield Finding("launched", 0.0, 0.0)
+    yield Deviation("launched", 0.0, 0.0)
 
 
-CHECKS: dict[str, Callable[[DriverKernel, Benchmark], Iterator[Finding]]] = {
+CHECKS: dict[str, Callable[[DriverKernel, Benchmark], Iterator[Deviation]]] = {
     **{f"gemm_{dtype}": _gemm for dtype in _LIMITS},
     "tblock": _block,
     "hbm_triad": _triad,
@@ -140,7 +140,7 @@ CHECKS: dict[str, Callable[[DriverKernel, Benchmark], Iterator[Finding]]] = {
 
 def check(
     backend: DriverBackend, device: DeviceInfo, spec: Benchmark, peers: Sequence[DeviceInfo] = ()
-) -> list[Finding]:
+) -> list[Deviation]:
     """Run two blocks of one benchmark and compare what they leave. Raises DeviceError."""
     kernel = backend.prepare(device, spec, peers)
     try:
@@ -152,7 +152,7 @@ def check(
 
 def _with_peers(
     backend: DriverBackend, device: DeviceInfo, spec: Benchmark, others: Sequence[DeviceInfo]
-) -> list[Finding]:
+) -> list[Deviation]:
     """The same with as many of the others as the benchmark needs: each in turn where it needs one."""
     if spec.peers <= 0:
         return check(backend, device, spec, others if spec.peers else ())

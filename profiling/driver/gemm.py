@@ -7,41 +7,41 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from slurm_pal.profiling.driver.arguments import Format, Gemm, Operand
-from slurm_pal.profiling.driver.gpu import Gpu
-from slurm_pal.profiling.driver.site import Array, Body, Site
+from slurm_pal.profiling.driver.arguments import Gemm, NumberFormat, Operand
+from slurm_pal.profiling.driver.gpu import GpuContext
+from slurm_pal.profiling.driver.workbench import Array, BenchLaunch, DriverWorkbench
 from slurm_pal.profiling.node import inputs
 from slurm_pal.profiling.node.devices import DeviceError
 
 TILE, DEPTH = 128, 32  # m and n are multiples of the one, k of the other
 
 
-class Choice(NamedTuple):
+class GemmKernel(NamedTuple):
     """A kernel for one number format."""
 
     kernel: str
-    form: Format
+    form: NumberFormat
     along_k: bool  # factors are a[m][k], b[n][k]; otherwise a[k][m], b[k][n]
     least: int = 0  # compute capability, major * 10 + minor
     below: int = 1000
 
 
-CHOICES: dict[str, tuple[Choice, ...]] = {
-    "bf16": (Choice("gemm_bf16_nt", Format.BF16, True, least=80),),
+CHOICES: dict[str, tuple[GemmKernel, ...]] = {
+    "bf16": (GemmKernel("gemm_bf16_nt", NumberFormat.BF16, True, least=80),),
     "fp16": (
-        Choice("gemm_fp16_nt", Format.FP16, True, least=80),
-        Choice("gemm_fp16_wmma", Format.FP16, True, least=70, below=80),
+        GemmKernel("gemm_fp16_nt", NumberFormat.FP16, True, least=80),
+        GemmKernel("gemm_fp16_wmma", NumberFormat.FP16, True, least=70, below=80),
     ),
-    "tf32": (Choice("gemm_tf32_nt", Format.TF32, True, least=80),),
-    "fp32": (Choice("gemm_fp32", Format.FP32, False),),
+    "tf32": (GemmKernel("gemm_tf32_nt", NumberFormat.TF32, True, least=80),),
+    "fp32": (GemmKernel("gemm_fp32", NumberFormat.FP32, False),),
     "fp64": (
-        Choice("gemm_fp64", Format.FP64, False, least=80),
-        Choice("gemm_fp64_scalar", Format.FP64, False, least=70, below=80),
+        GemmKernel("gemm_fp64", NumberFormat.FP64, False, least=80),
+        GemmKernel("gemm_fp64_scalar", NumberFormat.FP64, False, least=70, below=80),
     ),
 }
 
 
-def choose(dtype: str, capability: int) -> Choice | None:
+def choose(dtype: str, capability: int) -> GemmKernel | None:
     """The kernel for a number format on a device; None where it has none."""
     return next((c for c in CHOICES.get(dtype, ()) if c.least <= capability < c.below), None)
 
@@ -54,7 +54,7 @@ class Batch(NamedTuple):
 
 
 def product(
-    gpu: Gpu,
+    gpu: GpuContext,
     kernel: str,
     factors: tuple[Operand, Operand, Operand],
     sizes: tuple[int, int, int],
@@ -72,19 +72,19 @@ def product(
     return gpu.launch(kernel, (m // TILE * (n // TILE), batch.products), argument)
 
 
-def build(site: Site) -> Body:
+def build(bench: DriverWorkbench) -> BenchLaunch:
     """The benchmark: one product after the other into a ring of outputs. Raises DeviceError."""
-    spec = site.spec
-    choice = choose(spec.dtype, site.gpu.limits.capability)
+    spec = bench.spec
+    choice = choose(spec.dtype, bench.gpu.limits.capability)
     if choice is None:
         raise DeviceError(f"{spec.id}: no kernel for {spec.dtype} on this device")
     m, n, k = inputs.matrix(spec.shape)
-    site.load([choice.kernel])
-    a, b = (site.normal(choice.form, *((size, k) if choice.along_k else (k, size))) for size in (m, n))
-    outputs = [site.empty(choice.form, m, n) for _ in range(inputs.OUTPUTS)]
-    launches = [product(site.gpu, choice.kernel, (_whole(a), _whole(b), _whole(out)), (m, n, k)) for out in outputs]
+    bench.load([choice.kernel])
+    a, b = (bench.normal(choice.form, *((size, k) if choice.along_k else (k, size))) for size in (m, n))
+    outputs = [bench.empty(choice.form, m, n) for _ in range(inputs.OUTPUTS)]
+    launches = [product(bench.gpu, choice.kernel, (_whole(a), _whole(b), _whole(out)), (m, n, k)) for out in outputs]
     turn = itertools.cycle(launches)
-    return Body(lambda: next(turn)(), 2.0 * m * n * k, {"a": a, "b": b, "c": outputs[0]})
+    return BenchLaunch(lambda: next(turn)(), 2.0 * m * n * k, {"a": a, "b": b, "c": outputs[0]})
 
 
 def _whole(array: Array) -> Operand:

@@ -9,7 +9,7 @@ from ctypes import c_uint64, c_void_p
 
 from slurm_pal.profiling.driver import ptx
 from slurm_pal.profiling.driver.arguments import KERNELS
-from slurm_pal.profiling.driver.library import Library
+from slurm_pal.profiling.driver.library import CudaLibrary
 from slurm_pal.profiling.node.devices import DeviceError, DeviceInfo
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -19,10 +19,10 @@ _UNTIMED = 2  # CU_EVENT_DISABLE_TIMING
 _BLOCKING = 1  # CU_EVENT_BLOCKING_SYNC: who waits for it sleeps, and leaves the processor to the sampler
 
 
-class Gpu:
+class GpuContext:
     """A device's primary context. Raises DeviceError, and then leaves nothing behind."""
 
-    def __init__(self, library: Library, info: DeviceInfo) -> None:
+    def __init__(self, library: CudaLibrary, info: DeviceInfo) -> None:
         self.library = library
         self.uuid = info.uuid
         self.device = library.find(info.uuid)
@@ -129,7 +129,7 @@ class Gpu:
         self.library.call("cuMemcpyDtoH_v2", buffer, address, size)
         return buffer.raw
 
-    def reach(self, other: Gpu) -> None:
+    def reach(self, other: GpuContext) -> None:
         """Let this device read and write the other's memory, where the machine can."""
         if self.library.integer("cuDeviceCanAccessPeer", self.device, other.device):
             self.use()
@@ -150,7 +150,7 @@ class Gpu:
 class Marks:
     """A `Clock` (profiling/node/in_flight.py) on a device's stream; four marks are two blocks in flight."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: GpuContext) -> None:
         self._gpu = gpu
         self._events = [gpu.event() for _ in range(4)]
         self._next = 0

@@ -127,14 +127,14 @@ _JIT_LOG, _JIT_LOG_BYTES, _LOG_BYTES = 5, 6, 4096  # CU_JIT_ERROR_LOG_BUFFER(_SI
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-class Limits(NamedTuple):
+class DeviceLimits(NamedTuple):
     """What decides which kernels a device can run."""
 
     capability: int  # major * 10 + minor
     l2_bytes: int
 
 
-class Library:
+class CudaLibrary:
     """libcuda, loaded; nothing is initialised before `start`. Raises DeviceError where it is missing."""
 
     def __init__(self, path: str = LIBRARY) -> None:
@@ -243,13 +243,13 @@ class Library:
             found.add(raw.raw.hex())
         return found
 
-    def limits(self, device: int) -> Limits:
+    def limits(self, device: int) -> DeviceLimits:
         """Compute capability and second-level cache of a device."""
         values = [
             self.integer("cuDeviceGetAttribute", which, device)
             for which in (CAPABILITY_MAJOR, CAPABILITY_MINOR, L2_BYTES)
         ]
-        return Limits(10 * values[0] + values[1], values[2])
+        return DeviceLimits(10 * values[0] + values[1], values[2])
 
     def enable_peer(self, context: c_void_p) -> None:
         """Let the current context reach the memory of `context`."""

@@ -9,19 +9,19 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.profiling.driver.arguments import Format
+from slurm_pal.profiling.driver.arguments import NumberFormat
 
 Real: TypeAlias = NDArray[np.float64]
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def numbers(raw: bytes, form: Format, shape: tuple[int, ...]) -> Real:
+def numbers(raw: bytes, form: NumberFormat, shape: tuple[int, ...]) -> Real:
     """Device memory as numbers."""
-    if form == Format.BF16:
+    if form == NumberFormat.BF16:
         words = np.frombuffer(raw, dtype=np.uint16).astype(np.uint32) << 16
         return words.view(np.float32).astype(np.float64).reshape(shape)
-    kind = {Format.FP16: "<f2", Format.FP64: "<f8"}.get(form, "<f4")
+    kind = {NumberFormat.FP16: "<f2", NumberFormat.FP64: "<f8"}.get(form, "<f4")
     return np.frombuffer(raw, dtype=np.dtype(kind)).astype(np.float64).reshape(shape)
 
 

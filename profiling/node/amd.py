@@ -12,25 +12,25 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-from slurm_pal.profiling.node import devices as bits
-from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, Sample, Static
+from slurm_pal.profiling.node import throttle
+from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, SensorSample, Static
 from slurm_pal.profiling.node.nvml import Foreign, numa_node
-from slurm_pal.profiling.node.processes import Processes
+from slurm_pal.profiling.node.process_owners import NodeProcesses
 from slurm_pal.profiling.node.sampler import HZ, Eyes, Sampler
 
 # MI300 and later count the time spent below the wanted clock, by cause.
 _RESIDENCIES = {
-    "ppt_residency_acc": bits.SW_POWER_CAP,
-    "socket_thm_residency_acc": bits.SW_THERMAL,
-    "vr_thm_residency_acc": bits.SW_THERMAL,
-    "hbm_thm_residency_acc": bits.SW_THERMAL,
-    "prochot_residency_acc": bits.HW_THERMAL,
+    "ppt_residency_acc": throttle.SW_POWER_CAP,
+    "socket_thm_residency_acc": throttle.SW_THERMAL,
+    "vr_thm_residency_acc": throttle.SW_THERMAL,
+    "hbm_thm_residency_acc": throttle.SW_THERMAL,
+    "prochot_residency_acc": throttle.HW_THERMAL,
 }
 # Older ones give a mask that is the same for all chips (SMU_THROTTLER_* of the kernel's amdgpu driver).
 _THROTTLERS = (
-    (0x0000_0000_00FF_00FF, bits.SW_POWER_CAP),  # power and current limits
-    (0x0000_0FFF_0000_0000, bits.SW_THERMAL),  # temperatures
-    (0x0000_F000_0000_0000, bits.HW_THERMAL),  # regulator hot, processor hot
+    (0x0000_0000_00FF_00FF, throttle.SW_POWER_CAP),  # power and current limits
+    (0x0000_0FFF_0000_0000, throttle.SW_THERMAL),  # temperatures
+    (0x0000_F000_0000_0000, throttle.HW_THERMAL),  # regulator hot, processor hot
 )
 _BLANK = frozenset((2**16 - 1, 2**32 - 1, 2**64 - 1))  # "not there", which the package before ROCm 6.1 hands on
 _WHOLE = ("", "SPX")  # one partition that is the whole device
@@ -48,7 +48,7 @@ class AmdSmi:
         self._module = module
         self._pid = 0
         self._handles: dict[str, Foreign] = {}
-        self._processes = Processes(proc)
+        self._processes = NodeProcesses(proc)
         self._sysfs = sysfs
         self._hz = hz
 
@@ -147,13 +147,13 @@ class AmdSmi:
         last: dict[str, float] = {}
         return Eyes(lambda: self._look(handle, last))
 
-    def _look(self, handle: Foreign, last: dict[str, float]) -> Sample:
+    def _look(self, handle: Foreign, last: dict[str, float]) -> SensorSample:
         """One table holds nearly all; `last` keeps its residency counters from look to look."""
         seen = self._table("amdsmi_get_gpu_metrics_info", handle)
         present = _number(seen.get("current_socket_power"))
         power = present if present is not None else _number(seen.get("average_socket_power"))
         speed = _number(seen.get("pcie_link_speed"))  # 0.1 GT/s
-        return Sample(
+        return SensorSample(
             t_s=time.monotonic(),
             sm_clk_mhz=_first(seen, "current_gfxclk", "average_gfxclk_frequency"),
             mem_clk_mhz=_first(seen, "current_uclk", "average_uclk_frequency"),

@@ -20,7 +20,7 @@ class Setting(NamedTuple):
     wall_scale: float | None = None  # None: the backend's own
 
 
-class Choice(NamedTuple):
+class BackendChoice(NamedTuple):
     """One row of the table."""
 
     description: str
@@ -100,13 +100,15 @@ def _open_first(setting: Setting) -> Backend:
 REAL = ("torch", "driver", "cupy")
 """The order in which `auto` tries: libraries with tuned kernels first, then what needs only the driver."""
 
-BACKENDS: dict[str, Choice] = {
-    "auto": Choice("the GPUs of a lab, else the first backend that finds a GPU", lambda environ: "", _open_first),
-    "emu": Choice("emulated GPUs of a lab, with a virtual clock", _lab, _open_emu, 0.01, needs_registry=True),
-    "torch": Choice("PyTorch on CUDA, ROCm or XPU", *_module("slurm_pal.profiling.node.torch_backend")),
-    "driver": Choice("NVIDIA GPUs with nothing but the driver", *_module("slurm_pal.profiling.driver")),
-    "cupy": Choice("CuPy on CUDA", *_module("slurm_pal.profiling.node.cupy_backend")),
-    "replay": Choice(
+BACKENDS: dict[str, BackendChoice] = {
+    "auto": BackendChoice(
+        "the GPUs of a lab, else the first backend that finds a GPU", lambda environ: "", _open_first
+    ),
+    "emu": BackendChoice("emulated GPUs of a lab, with a virtual clock", _lab, _open_emu, 0.01, needs_registry=True),
+    "torch": BackendChoice("PyTorch on CUDA, ROCm or XPU", *_module("slurm_pal.profiling.node.torch_backend")),
+    "driver": BackendChoice("NVIDIA GPUs with nothing but the driver", *_module("slurm_pal.profiling.driver")),
+    "cupy": BackendChoice("CuPy on CUDA", *_module("slurm_pal.profiling.node.cupy_backend")),
+    "replay": BackendChoice(
         "measurements of a file, in place of devices",
         lambda environ: "it replays the CSV that --registry names",
         _open_replay,

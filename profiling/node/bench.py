@@ -22,13 +22,13 @@ from slurm_pal.base.numbers import MOST_GPUS, digits
 from slurm_pal.profiling.node.backends import Setting, open_backend, resolve
 from slurm_pal.profiling.node.benchmarks import BENCHMARKS, Benchmark, by_id, fitted, select
 from slurm_pal.profiling.node.devices import Backend, DeviceInfo, Static
-from slurm_pal.profiling.node.measurement import MODES, Order, Place, Span, measure_gpu, record
-from slurm_pal.profiling.node.runner import Run, nothing
+from slurm_pal.profiling.node.measurement import MODES, MeasurementSpan, Order, RecordOrigin, measure_gpu, record
+from slurm_pal.profiling.node.runner import BenchRun, nothing
 from slurm_pal.profiling.node.workers import Channel, Team, Worker
 from slurm_pal.variability.records import Record, from_json
 
 
-class Outcome(NamedTuple):
+class BenchOutput(NamedTuple):
     """What a node brought: record lines, and what to tell about it."""
 
     lines: tuple[str, ...]
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> Exit:
     incoming = _incoming(options)
     backend = open_backend(_setting(options, environ))
     sweep = options.sweep or time.strftime("manual-%Y%m%d-%H%M%S", time.gmtime())
-    place = Place(sweep, options.cluster, node, job_id, options.seed, backend.name)
+    place = RecordOrigin(sweep, options.cluster, node, job_id, options.seed, backend.name)
     timeout_s = options.gpu_timeout_s if options.gpu_timeout_s is not None else 10.0 + 150.0 * backend.wall_scale
     outcome = measure_node(backend, place, indexes, options.expected, order, timeout_s, environ)
     for note in outcome.notes:
@@ -215,13 +215,13 @@ class _Collector:
 
 def measure_node(
     backend: Backend,
-    place: Place,
+    place: RecordOrigin,
     indexes: Sequence[int],
     expected: int,
     order: Order,
     timeout_s: float,
     environ: Mapping[str, str] | None = None,
-) -> Outcome:
+) -> BenchOutput:
     """Measure these GPUs, at once or in turns; what is complete is kept, whatever happens to the others."""
     devices = backend.devices(place.node, indexes)
     notes = _missing(devices, indexes, expected)
@@ -250,7 +250,7 @@ def measure_node(
         notes.append(f"nothing to measure on {len(devices)} GPUs")
     said = (*dict.fromkeys(notes), *gathered.said())
     lines = tuple(r.to_json() for r in records)
-    return Outcome(lines, said, _exit_code([set(r.flags) for r in records], bool(notes)))
+    return BenchOutput(lines, said, _exit_code([set(r.flags) for r in records], bool(notes)))
 
 
 def partitions(devices: Sequence[DeviceInfo], environ: Mapping[str, str]) -> tuple[DeviceInfo, ...]:
@@ -286,34 +286,36 @@ def _static(worker: Worker, gathered: _Collector) -> Static:
     return gathered.static.get(worker.device.uuid, Static("unknown"))
 
 
-def _failed(worker: Worker, gathered: _Collector, place: Place, order: Order, now_s: float) -> Record:
+def _failed(worker: Worker, gathered: _Collector, place: RecordOrigin, order: Order, now_s: float) -> Record:
     """An invalid record for the phase in which a GPU was given up."""
     names = {b.id for b in BENCHMARKS}
     spec = by_id(worker.phase) if worker.phase in names else order.specs[0]
     spec = fitted(spec, worker.device.mem_bytes)
     stop = "timeout" if worker.error.startswith("no answer") else "error"
     flags = (worker.flag,) if worker.flag else ()
-    run = Run(nothing(spec, stop), (), flags, worker.error or "the worker ended early")
-    return record(place, worker.device, _static(worker, gathered), spec, run, Span(now_s, now_s))
+    run = BenchRun(nothing(spec, stop), (), flags, worker.error or "the worker ended early")
+    return record(place, worker.device, _static(worker, gathered), spec, run, MeasurementSpan(now_s, now_s))
 
 
-def _foreign(workers: Sequence[Worker], gathered: _Collector, place: Place, spec: Benchmark, now_s: float) -> Outcome:
+def _foreign(
+    workers: Sequence[Worker], gathered: _Collector, place: RecordOrigin, spec: Benchmark, now_s: float
+) -> BenchOutput:
     """Somebody else is on a GPU: the whole node is abandoned, and says why."""
     lines, notes = [], []
     for worker in sorted(workers, key=lambda w: w.device.uuid not in gathered.intruders):
         uuid = worker.device.uuid
         static = _static(worker, gathered)
         own = gathered.intruders.get(uuid)
-        run = Run(
+        run = BenchRun(
             nothing(spec, "error"),
             (),
             ("foreign_process",),
             f"in use by {own}" if own else "another GPU of the node was in use",
         )
-        lines.append(record(place, worker.device, static, spec, run, Span(now_s, now_s)).to_json())
+        lines.append(record(place, worker.device, static, spec, run, MeasurementSpan(now_s, now_s)).to_json())
         if own:
             notes.append(f"GPU {worker.device.slot} ({uuid}) is in use by {own}; nothing was measured on this node")
-    return Outcome(tuple(lines), tuple(notes), Exit.INVALID)
+    return BenchOutput(tuple(lines), tuple(notes), Exit.INVALID)
 
 
 if __name__ == "__main__":

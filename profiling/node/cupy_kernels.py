@@ -19,7 +19,7 @@ import cupyx
 from slurm_pal.profiling.node import inputs, ring
 from slurm_pal.profiling.node.benchmarks import Benchmark
 from slurm_pal.profiling.node.device_errors import FOREIGN
-from slurm_pal.profiling.node.library_kernel import Body, LibraryKernel, all_reduce
+from slurm_pal.profiling.node.library_kernel import KernelBody, LibraryKernel, all_reduce
 
 Foreign: TypeAlias = Any
 """CuPy's own: an array, a stream, an event."""
@@ -64,7 +64,7 @@ class EventClock:
         return float(cupy.cuda.get_elapsed_time(start, end)) / 1e3
 
 
-class Site(NamedTuple):
+class CupyWorkbench(NamedTuple):
     """What a kernel is built from. Device and stream are the present ones while it is built and runs."""
 
     spec: Benchmark
@@ -88,12 +88,12 @@ class Site(NamedTuple):
         return self.normal(inputs.items(self.spec.shape))
 
 
-def _gemm(site: Site) -> Body:
+def _gemm(bench: CupyWorkbench) -> KernelBody:
     from cupy.cuda import cublas  # loads the library
 
-    m, n, k = inputs.matrix(site.spec.shape)
-    kind = _FORMATS[site.spec.dtype]
-    a, b = site.normal(m, k, dtype=kind.stored), site.normal(k, n, dtype=kind.stored)
+    m, n, k = inputs.matrix(bench.spec.shape)
+    kind = _FORMATS[bench.spec.dtype]
+    a, b = bench.normal(m, k, dtype=kind.stored), bench.normal(k, n, dtype=kind.stored)
     turn = itertools.cycle([cupy.empty((m, n), dtype=kind.stored) for _ in range(inputs.OUTPUTS)])
     one, zero = kind.scalar(1.0), kind.scalar(0.0)
     handle = cupy.cuda.device.get_cublas_handle()
@@ -108,57 +108,57 @@ def _gemm(site: Site) -> Body:
         )
         return out
 
-    return Body(launch)
+    return KernelBody(launch)
 
 
-def _triad(site: Site) -> Body:
-    a, b, c = (site.array() for _ in range(3))
+def _triad(bench: CupyWorkbench) -> KernelBody:
+    a, b, c = (bench.array() for _ in range(3))
     triad = cupy.ElementwiseKernel("float32 b, float32 c, float32 s", "float32 a", "a = b + s * c", "triad")
-    return Body(lambda: triad(b, c, inputs.TRIAD_SCALE, a))
+    return KernelBody(lambda: triad(b, c, inputs.TRIAD_SCALE, a))
 
 
-def _copy(site: Site) -> Body:
-    a, b = site.array(), site.array()
-    return Body(lambda: a.data.copy_from_device_async(b.data, a.nbytes, site.stream))
+def _copy(bench: CupyWorkbench) -> KernelBody:
+    a, b = bench.array(), bench.array()
+    return KernelBody(lambda: a.data.copy_from_device_async(b.data, a.nbytes, bench.stream))
 
 
-def _host(site: Site) -> tuple[Foreign, Foreign]:
+def _host(bench: CupyWorkbench) -> tuple[Foreign, Foreign]:
     """The same bytes in device memory and in page-locked host memory."""
-    device = site.array()
+    device = bench.array()
     host = cupyx.empty_pinned(device.shape, dtype="float32")
-    device.data.copy_to_host_async(host.ctypes.data, device.nbytes, site.stream)
-    site.stream.synchronize()
+    device.data.copy_to_host_async(host.ctypes.data, device.nbytes, bench.stream)
+    bench.stream.synchronize()
     return device, host
 
 
-def _h2d(site: Site) -> Body:
-    device, host = _host(site)
-    return Body(lambda: device.data.copy_from_host_async(host.ctypes.data, host.nbytes, site.stream))
+def _h2d(bench: CupyWorkbench) -> KernelBody:
+    device, host = _host(bench)
+    return KernelBody(lambda: device.data.copy_from_host_async(host.ctypes.data, host.nbytes, bench.stream))
 
 
-def _d2h(site: Site) -> Body:
-    device, host = _host(site)
-    return Body(lambda: device.data.copy_to_host_async(host.ctypes.data, host.nbytes, site.stream))
+def _d2h(bench: CupyWorkbench) -> KernelBody:
+    device, host = _host(bench)
+    return KernelBody(lambda: device.data.copy_to_host_async(host.ctypes.data, host.nbytes, bench.stream))
 
 
-def _launch_latency(site: Site) -> Body:
+def _launch_latency(bench: CupyWorkbench) -> KernelBody:
     """A kernel that does nothing."""
     nothing = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing")
-    return Body(lambda: nothing((1,), (1,), ()))
+    return KernelBody(lambda: nothing((1,), (1,), ()))
 
 
-def _p2p(site: Site) -> Body:
-    source = site.array()
-    with cupy.cuda.Device(site.devices[1]):
+def _p2p(bench: CupyWorkbench) -> KernelBody:
+    source = bench.array()
+    with cupy.cuda.Device(bench.devices[1]):
         target = cupy.empty(source.shape, dtype="float32")
-    return Body(lambda: target.data.copy_from_device_async(source.data, source.nbytes, site.stream))
+    return KernelBody(lambda: target.data.copy_from_device_async(source.data, source.nbytes, bench.stream))
 
 
-def _allreduce(site: Site) -> Body:
-    return all_reduce(site, Lanes(_Lane(site.devices[0], site.stream)))
+def _allreduce(bench: CupyWorkbench) -> KernelBody:
+    return all_reduce(bench, CupyLanes(_Lane(bench.devices[0], bench.stream)))
 
 
-BUILDERS: dict[str, Callable[[Site], Body]] = {
+BUILDERS: dict[str, Callable[[CupyWorkbench], KernelBody]] = {
     "gemm_bf16": _gemm,
     "gemm_fp16": _gemm,
     "gemm_tf32": _gemm,
@@ -179,7 +179,7 @@ class _Lane(NamedTuple):
     stream: Foreign
 
 
-class Lanes:
+class CupyLanes:
     """CuPy's streams for an all-reduce (profiling/node/ring.py)."""
 
     def __init__(self, main: _Lane) -> None:
@@ -210,11 +210,11 @@ class Lanes:
 
 
 @contextlib.contextmanager
-def _site(spec: Benchmark, devices: Sequence[int]) -> Iterator[Site]:
+def _bench(spec: Benchmark, devices: Sequence[int]) -> Iterator[CupyWorkbench]:
     """In a stream of its own on the first device; at the end the memory of all of them is freed."""
     try:
         with cupy.cuda.Device(devices[0]), cupy.cuda.Stream(non_blocking=True) as stream:
-            yield Site(spec, devices, stream, cupy.random.default_rng(inputs.seed(spec.id)))
+            yield CupyWorkbench(spec, devices, stream, cupy.random.default_rng(inputs.seed(spec.id)))
     finally:
         for device in devices:
             with cupy.cuda.Device(device):
@@ -224,4 +224,4 @@ def _site(spec: Benchmark, devices: Sequence[int]) -> Iterator[Site]:
 
 def kernel(spec: Benchmark, devices: Sequence[int]) -> LibraryKernel:
     """One benchmark on the first of `devices`, the others being its peers. Raises DeviceError."""
-    return LibraryKernel(spec, BUILDERS, _site(spec, devices), ERRORS)
+    return LibraryKernel(spec, BUILDERS, _bench(spec, devices), ERRORS)

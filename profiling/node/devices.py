@@ -14,10 +14,6 @@ from slurm_pal.base.errors import PalError
 from slurm_pal.profiling.node.benchmarks import Benchmark
 from slurm_pal.profiling.node.host import Host
 
-# Throttle reasons, with NVML's bit values (nvmlClocksEventReason*).
-IDLE, APP_CLOCKS, SW_POWER_CAP, HW_SLOWDOWN, SYNC_BOOST = 1, 2, 4, 8, 16
-SW_THERMAL, HW_THERMAL, POWER_BRAKE, DISPLAY = 32, 64, 128, 256
-
 ANY_SLOT = range(64)
 """More than a node has: asked for to learn whether there is any GPU, since the first may be dead."""
 
@@ -76,7 +72,7 @@ class Static(NamedTuple):
         return fixed | {f"lib:{name}": version for name, version in self.libs.items()}
 
 
-class Sample(NamedTuple):
+class SensorSample(NamedTuple):
     """One look at the sensors; a device may lack any of them."""
 
     t_s: float  # device time, s
@@ -131,11 +127,11 @@ class Kernel(Protocol):
 class Watch(Protocol):
     """Sensors of one device while something runs on it."""
 
-    def sample(self) -> Sample:
+    def sample(self) -> SensorSample:
         """The newest look; all fields but `t_s` may be None."""
         ...
 
-    def take(self) -> tuple[Sample, ...]:
+    def take(self) -> tuple[SensorSample, ...]:
         """All looks since the last call, oldest first."""
         ...
 
@@ -152,6 +148,14 @@ class Telemetry(Protocol):
     def watch(self, device: DeviceInfo) -> Watch: ...
 
     def counters(self, device: DeviceInfo) -> Counters: ...
+
+
+class Sensors(Telemetry, Protocol):
+    """A vendor's management library, or what stands in for it: sensors that list their devices."""
+
+    def devices(self, node: str, indexes: Sequence[int]) -> tuple[DeviceInfo, ...]:
+        """The devices behind these Slurm indexes; one that does not answer is left out."""
+        ...
 
 
 @runtime_checkable

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.emulation.gpus import EmuGpu, Registry
-from slurm_pal.profiling.node import devices as bits
+from slurm_pal.profiling.node import throttle
 from slurm_pal.profiling.node.benchmarks import Benchmark
-from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, Sample, Static
+from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, SensorSample, Static
 from slurm_pal.profiling.node.host import Host
 from slurm_pal.variability.params import TIME_UNITS
 
@@ -38,7 +38,7 @@ DEFAULT_WALL_SCALE = 0.01
 MIG_PROFILE = "3g.8gb"
 
 
-HELD_BACK = {"throttle": bits.HW_SLOWDOWN, "thermal": bits.SW_THERMAL, "power_brake": bits.POWER_BRAKE}
+HELD_BACK = {"throttle": throttle.HW_SLOWDOWN, "thermal": throttle.SW_THERMAL, "power_brake": throttle.POWER_BRAKE}
 """Faults that hold the clock back, with the throttle reason that each gives."""
 
 HOT_C = 16.0  # warmer than its peers under the fault `thermal`
@@ -100,9 +100,9 @@ class Device:
     def reasons(self) -> int:
         """Mask of throttle reasons now."""
         if not self.busy:
-            return bits.IDLE
+            return throttle.IDLE
         held = [bit for name, bit in HELD_BACK.items() if name in self.faults]
-        return sum(held) if held else bits.SW_POWER_CAP if self.load.capped else 0
+        return sum(held) if held else throttle.SW_POWER_CAP if self.load.capped else 0
 
     def advance(self, seconds: float, load: _Load, sm_clk_mhz: float) -> None:
         """Let device time pass under a load; sleeps the agreed share of it."""
@@ -131,7 +131,7 @@ class EmuWatch:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._taken: list[Sample] = []
+        self._taken: list[SensorSample] = []
         self._next_s = device.clock_s
         device.watch = self
 
@@ -145,9 +145,9 @@ class EmuWatch:
         """Keep one look at the device as it is now."""
         self._taken.append(self.sample())
 
-    def sample(self) -> Sample:
+    def sample(self) -> SensorSample:
         now = self._device
-        return Sample(
+        return SensorSample(
             t_s=now.clock_s,
             sm_clk_mhz=now.sm_clk_mhz,
             mem_clk_mhz=877.0,
@@ -161,7 +161,7 @@ class EmuWatch:
             tensor=now.load.tensor if now.busy else 0.0,
         )
 
-    def take(self) -> tuple[Sample, ...]:
+    def take(self) -> tuple[SensorSample, ...]:
         taken, self._taken = tuple(self._taken), []
         return taken
 

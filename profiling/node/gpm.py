@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from slurm_pal.profiling.node.devices import DeviceError
 
 if TYPE_CHECKING:
-    from slurm_pal.profiling.node.nvml import Foreign, Library
+    from slurm_pal.profiling.node.nvml import Foreign, NvmlLibrary
 
 EVERY_S = 0.5
 """Between two samples: often enough for the looks of an observer, seldom enough to cost next to nothing."""
@@ -38,7 +38,7 @@ class Gpm:
     """GPM of one device, or of one MIG instance of it. `open_gpm` makes it."""
 
     def __init__(
-        self, library: Library, handle: Foreign, instance: int | None, samples: tuple[Foreign, Foreign]
+        self, library: NvmlLibrary, handle: Foreign, instance: int | None, samples: tuple[Foreign, Foreign]
     ) -> None:
         self._library, self._handle, self._instance = library, handle, instance
         self._before, self._after = samples
@@ -72,7 +72,7 @@ class Gpm:
             self._library.ask("nvmlGpmSampleFree", sample)
 
 
-def open_gpm(library: Library, uuid: str) -> Gpm | None:
+def open_gpm(library: NvmlLibrary, uuid: str) -> Gpm | None:
     """GPM of a GPU or MIG device, its first sample taken; None where card, driver or permission lacks it.
 
     Raises DeviceError when the GPU is lost.
@@ -97,7 +97,7 @@ def open_gpm(library: Library, uuid: str) -> Gpm | None:
 class Beside:
     """GPM read in a thread of its own: a call that hangs or is slow costs this, and no look at the other sensors."""
 
-    def __init__(self, library: Library, uuid: str, every_s: float = EVERY_S) -> None:
+    def __init__(self, library: NvmlLibrary, uuid: str, every_s: float = EVERY_S) -> None:
         self._library, self._uuid, self._every_s = library, uuid, every_s
         self._newest: Activity | None = None
         self.thread = threading.Thread(target=self._live, daemon=True)

@@ -13,24 +13,24 @@ import time
 from collections.abc import Sequence
 from glob import glob
 
-from slurm_pal.profiling.node import devices as bits
-from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Sample, Static
+from slurm_pal.profiling.node import throttle
+from slurm_pal.profiling.node.devices import Counters, DeviceInfo, SensorSample, Static
 from slurm_pal.profiling.node.nvml import numa_node
-from slurm_pal.profiling.node.processes import Processes
+from slurm_pal.profiling.node.process_owners import NodeProcesses
 from slurm_pal.profiling.node.sampler import HZ, Eyes, Sampler
 
 _DRIVERS = ("xe", "i915")
 _VENDOR = "0x8086"
 _INTEGRATED = "0000:00:02.0"  # where Intel puts the graphics of its processors
 _REASONS = {
-    "pl1": bits.SW_POWER_CAP,
-    "pl2": bits.SW_POWER_CAP,
-    "pl4": bits.SW_POWER_CAP,
-    "thermal": bits.SW_THERMAL,
-    "ratl": bits.SW_THERMAL,
-    "prochot": bits.HW_THERMAL,
-    "vr_thermalert": bits.HW_THERMAL,
-    "vr_tdc": bits.HW_SLOWDOWN,
+    "pl1": throttle.SW_POWER_CAP,
+    "pl2": throttle.SW_POWER_CAP,
+    "pl4": throttle.SW_POWER_CAP,
+    "thermal": throttle.SW_THERMAL,
+    "ratl": throttle.SW_THERMAL,
+    "prochot": throttle.HW_THERMAL,
+    "vr_thermalert": throttle.HW_THERMAL,
+    "vr_tdc": throttle.HW_SLOWDOWN,
 }
 # Per driver, below the card: frequency files of the compute engines of every tile, and the reasons' prefix.
 _ACTUAL = {"xe": "device/tile*/gt0/freq0/act_freq", "i915": "gt/gt*/rps_act_freq_mhz"}
@@ -51,7 +51,7 @@ class IntelSysfs:
         self._proc = proc
         self._sysfs = sysfs
         self._hz = hz
-        self._processes = Processes(proc)
+        self._processes = NodeProcesses(proc)
 
     def devices(self, node: str, indexes: Sequence[int]) -> tuple[DeviceInfo, ...]:
         """The GPUs behind these Slurm indexes, by the rule of `Nvml.devices`.
@@ -178,17 +178,17 @@ class _Look:
         self._card = card
         self._last: tuple[float, float] | None = None  # s, J
 
-    def __call__(self) -> Sample:
+    def __call__(self) -> SensorSample:
         card, now_s = self._card, time.monotonic()
         clocks, reasons = card.numbers(_ACTUAL.get(card.driver, "")), card.reasons()
         asleep = bool(clocks) and not any(clocks)  # in C6 the clock is told as 0
-        return Sample(
+        return SensorSample(
             t_s=now_s,
             sm_clk_mhz=min(filter(None, clocks), default=None),  # of the slowest tile that is awake
             power_w=self._power_w(now_s),
             temp_c=card.degrees("pkg", "temp2_input", "temp1_input"),
             mem_temp_c=card.degrees("vram"),
-            reasons=reasons if reasons is None or not asleep else reasons | bits.IDLE,
+            reasons=reasons if reasons is None or not asleep else reasons | throttle.IDLE,
             pcie_gen=_GENERATION.get(card.read("device/current_link_speed").partition(" ")[0]),
             pcie_width=_whole(card.read("device/current_link_width")),
         )

@@ -17,7 +17,8 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.emulation.gpus import EmuGpu, Registry
 from slurm_pal.emulation.load import load_of
 from slurm_pal.profiling.node import emu
-from slurm_pal.profiling.node.devices import IDLE, SW_POWER_CAP, Counters, DeviceInfo, Sample, Static
+from slurm_pal.profiling.node.devices import Counters, DeviceInfo, SensorSample, Static
+from slurm_pal.profiling.node.throttle import IDLE, SW_POWER_CAP
 
 NOISE = 0.01
 """Of power and, under the cap, of the clock; white from second to second."""
@@ -61,7 +62,7 @@ class LabWatch:
     def __init__(self, path: str, gpu: EmuGpu, clock: Callable[[], float]) -> None:
         self._path, self._gpu, self._clock = path, gpu, clock
 
-    def sample(self) -> Sample:
+    def sample(self) -> SensorSample:
         """What the GPU shows just now."""
         gpu, now_s = self._gpu, self._clock()
         sensitivity = load_of(self._path, gpu.node, gpu.index)
@@ -73,12 +74,12 @@ class LabWatch:
             clock_mhz = emu.CAPPED_CLOCK_MHZ / gpu.true_slowdown(sensitivity) * draw.gauss(1.0, NOISE)
         reasons = IDLE if not sensitivity else SW_POWER_CAP if load.capped else 0
         dram, tensor = (share * (1.0 - abs(draw.gauss(0.0, NOISE))) for share in (load.dram, load.tensor))
-        return Sample(
+        return SensorSample(
             now_s, min(clock_mhz, emu.MAX_CLOCK_MHZ), power_w=power_w, reasons=reasons,
             utilisation=1.0 if sensitivity else 0.0, dram=dram, tensor=tensor,
         )  # fmt: skip
 
-    def take(self) -> tuple[Sample, ...]:
+    def take(self) -> tuple[SensorSample, ...]:
         """The present look: nobody looks in between."""
         return (self.sample(),)
 

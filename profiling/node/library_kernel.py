@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """One benchmark as a kernel of a GPU library: what PyTorch and CuPy have in common.
 
-A library brings a site, which allocates and takes time, and a table of builders, which say what one
+A library brings a workbench, which allocates and takes time, and a table of builders, which say what one
 launch of each benchmark is. How a kernel is opened, run and closed stands here.
 """
 
@@ -21,7 +21,7 @@ Foreign: TypeAlias = Any
 """The library's own: an array, a stream, a device."""
 
 
-class Site(Protocol):
+class Workbench(Protocol):
     """Where a kernel is built; as long as it is open, its device is the present one."""
 
     @property
@@ -42,28 +42,28 @@ class Site(Protocol):
         ...
 
 
-class Body(NamedTuple):
+class KernelBody(NamedTuple):
     """What a builder gives: one launch."""
 
     launch: Callable[[], object]
     work: float | None = None  # per launch, where it is not what the benchmark says
-    clock: Clock[Foreign] | None = None  # where it is not the site's
+    clock: Clock[Foreign] | None = None  # where it is not the workbench's
 
 
-AnySite = TypeVar("AnySite", bound=Site)
+AnyBench = TypeVar("AnyBench", bound=Workbench)
 
 
 class LibraryKernel:
     """One benchmark on one device. Raises DeviceError where it cannot be built, and frees what it had.
 
-    `builders` are by benchmark id; `errors` is what the library raises; leaving `site` frees its memory.
+    `builders` are by benchmark id; `errors` is what the library raises; leaving `bench` frees its memory.
     """
 
     def __init__(
         self,
         spec: Benchmark,
-        builders: Mapping[str, Callable[[AnySite], Body]],
-        site: contextlib.AbstractContextManager[AnySite],
+        builders: Mapping[str, Callable[[AnyBench], KernelBody]],
+        bench: contextlib.AbstractContextManager[AnyBench],
         errors: tuple[type[Exception], ...],
     ) -> None:
         if spec.id not in builders:
@@ -74,7 +74,7 @@ class LibraryKernel:
         self._until_close = contextlib.ExitStack()
         self._flight: InFlight[Foreign] | None = None
         try:
-            place = self._until_close.enter_context(site)
+            place = self._until_close.enter_context(bench)
             if spec.peers and len(place.devices) < 2:
                 raise DeviceError(f"{spec.id} needs two devices or more and got {len(place.devices)}")
             body = builders[spec.id](place)
@@ -98,7 +98,7 @@ class LibraryKernel:
             return self._flight.run_block(n)
 
     def close(self) -> None:
-        """Wait, free the memory and leave the site. A device that is gone frees nothing."""
+        """Wait, free the memory and leave the workbench. A device that is gone frees nothing."""
         flight, self._flight = self._flight, None
         with contextlib.suppress(*self._errors):
             if flight is not None:
@@ -108,10 +108,10 @@ class LibraryKernel:
             self._until_close.close()
 
 
-def all_reduce(site: Site, lanes: ring.Lanes) -> Body:
-    """An all-reduce over the site's devices. Its work is what passes over each link (ring.link_bytes)."""
-    n = len(site.devices)
-    items = inputs.items(site.spec.shape) // n
-    first = site.normal(n, items)
-    made = ring.AllReduce([lanes.member(first, device) for device in site.devices], lanes, site.clock)
-    return Body(made.launch, ring.link_bytes(4 * items, n), made)
+def all_reduce(bench: Workbench, lanes: ring.Lanes) -> KernelBody:
+    """An all-reduce over the workbench's devices. Its work is what passes over each link (ring.link_bytes)."""
+    n = len(bench.devices)
+    items = inputs.items(bench.spec.shape) // n
+    first = bench.normal(n, items)
+    made = ring.AllReduce([lanes.member(first, device) for device in bench.devices], lanes, bench.clock)
+    return KernelBody(made.launch, ring.link_bytes(4 * items, n), made)

@@ -14,7 +14,7 @@ from slurm_pal.profiling.node import binding, host, telemetry
 from slurm_pal.profiling.node.benchmarks import FALLBACKS, Benchmark, by_id, fitted, method_hash, on_the_bus
 from slurm_pal.profiling.node.devices import Backend, Counters, DeviceError, DeviceInfo, OwnHost, Static, Watch
 from slurm_pal.profiling.node.host import Host
-from slurm_pal.profiling.node.runner import Rules, Run, failed, measure, rules_for
+from slurm_pal.profiling.node.runner import BenchRun, StopRules, failed, measure, rules_for
 from slurm_pal.profiling.node.workers import Channel, Turn
 from slurm_pal.variability.params import TIME_UNITS
 from slurm_pal.variability.records import BenchInfo, EnvInfo, GpuInfo, Record
@@ -27,7 +27,7 @@ MODES = ("concurrent", "solo")
 MIG_OFF = frozenset({"", "disabled", "unknown"})
 
 
-class Place(NamedTuple):
+class RecordOrigin(NamedTuple):
     """Where and for which sweep this node measures."""
 
     sweep_id: str
@@ -46,7 +46,7 @@ class Order(NamedTuple):
     mig: bool = False  # partitions are measured too
 
 
-class Span(NamedTuple):
+class MeasurementSpan(NamedTuple):
     """When a run took place, and beside how many others."""
 
     start_s: float  # Unix
@@ -54,12 +54,12 @@ class Span(NamedTuple):
     peers_busy: int = 0
 
 
-class Measured(NamedTuple):
+class MeasuredRun(NamedTuple):
     """One run with the counters around it."""
 
     before: Counters
     after: Counters
-    run: Run
+    run: BenchRun
     host: tuple[Host, Host]
 
 
@@ -68,7 +68,7 @@ def measure_gpu(
     peers: Sequence[DeviceInfo],
     channel: Channel,
     backend: Backend,
-    place: Place,
+    place: RecordOrigin,
     order: Order,
 ) -> None:
     """The worker's life: preflight, then every benchmark, each behind the barrier or in its turn."""
@@ -141,7 +141,7 @@ class _Work:
         peers: Sequence[DeviceInfo],
         channel: Channel,
         backend: Backend,
-        place: Place,
+        place: RecordOrigin,
         order: Order,
         static: Static,
         watch: Watch,
@@ -181,7 +181,7 @@ class _Work:
         start_s = time.time()
         found = self._run(spec, rules_for(spec, self.hot))
         self.hot = True
-        self._send(spec, found, Span(start_s, time.time(), busy), {})
+        self._send(spec, found, MeasurementSpan(start_s, time.time(), busy), {})
 
     def _health(self, spec: Benchmark, turn: Turn) -> None:
         start_s = time.time()
@@ -201,11 +201,13 @@ class _Work:
             found, table["p2p_gb_s"] = self._pairs(spec, rules, peers)
         else:
             found = self._run(spec, rules)
-        self._send(spec, found, Span(start_s, time.time(), busy), table)
+        self._send(spec, found, MeasurementSpan(start_s, time.time(), busy), table)
 
-    def _pairs(self, spec: Benchmark, rules: Rules, peers: Sequence[DeviceInfo]) -> tuple[Measured, dict[str, float]]:
+    def _pairs(
+        self, spec: Benchmark, rules: StopRules, peers: Sequence[DeviceInfo]
+    ) -> tuple[MeasuredRun, dict[str, float]]:
         """From this GPU to each of the others: the worst run, and all values by the peer's UUID."""
-        tried: list[Measured] = []
+        tried: list[MeasuredRun] = []
         values: dict[str, float] = {}
         for peer in peers:
             self.channel.enter(spec.id, peer.slot)
@@ -217,9 +219,9 @@ class _Work:
             values[peer.uuid] = float(f"{found.run.result.value:.5g}")
         worst = min(tried, key=lambda m: m.run.result.value * (-1 if spec.unit in TIME_UNITS else 1))
         first, last = tried[0], tried[-1]
-        return Measured(first.before, last.after, worst.run, (first.host[0], last.host[1])), values
+        return MeasuredRun(first.before, last.after, worst.run, (first.host[0], last.host[1])), values
 
-    def _run(self, spec: Benchmark, rules: Rules, peers: Sequence[DeviceInfo] = ()) -> Measured:
+    def _run(self, spec: Benchmark, rules: StopRules, peers: Sequence[DeviceInfo] = ()) -> MeasuredRun:
         look = self.backend.host if isinstance(self.backend, OwnHost) else host.look
         sensors, busy = self.backend.telemetry, look()
         before = Counters()
@@ -229,7 +231,7 @@ class _Work:
         except DeviceError as error:
             found = failed(spec, error)
             found = found._replace(reason=f"{spec.id} cannot be prepared: {found.reason}")
-            return Measured(before, before, found, (busy, look()))
+            return MeasuredRun(before, before, found, (busy, look()))
         found = measure(kernel, spec, self.watch, rules)
         after = before
         try:
@@ -237,9 +239,9 @@ class _Work:
             after = sensors.counters(self.device)
         except DeviceError as error:
             found = found if found.reason else failed(spec, error)
-        return Measured(before, after, found, (busy, look()))
+        return MeasuredRun(before, after, found, (busy, look()))
 
-    def _send(self, spec: Benchmark, found: Measured, span: Span, table: dict[str, object]) -> None:
+    def _send(self, spec: Benchmark, found: MeasuredRun, span: MeasurementSpan, table: dict[str, object]) -> None:
         run, static = found.run, self.static
         flags = [*run.flags, *telemetry.flags(run.samples, static, found.before, found.after, found.host)]
         shown = telemetry.summary(run.samples, found.before, found.after) | table
@@ -251,12 +253,12 @@ class _Work:
 
 
 def record(
-    place: Place,
+    place: RecordOrigin,
     device: DeviceInfo,
     static: Static,
     spec: Benchmark,
-    run: Run,
-    span: Span,
+    run: BenchRun,
+    span: MeasurementSpan,
     table: dict[str, object] | None = None,
 ) -> Record:
     """One line of the result file."""
@@ -315,7 +317,7 @@ def _gpu_info(device: DeviceInfo, static: Static) -> GpuInfo:
     )
 
 
-def _env_info(place: Place, static: Static) -> EnvInfo:
+def _env_info(place: RecordOrigin, static: Static) -> EnvInfo:
     return EnvInfo(
         driver=static.driver,
         backend=place.backend,
@@ -332,7 +334,7 @@ def _env_info(place: Place, static: Static) -> EnvInfo:
 _ULID = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
-def run_id(start_s: float, place: Place, uuid: str, bench_id: str) -> str:
+def run_id(start_s: float, place: RecordOrigin, uuid: str, bench_id: str) -> str:
     """26 characters in ULID's form: they sort by time (ms), and name this run alone.
 
     The part that is random in a ULID is a hash of what was run, so that a result file

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import time
 
-from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Sample, Static
+from slurm_pal.profiling.node.devices import Counters, DeviceInfo, SensorSample, Static
 
 
 class NullWatch:
     """Looks without fields."""
 
-    def sample(self) -> Sample:
-        return Sample(time.monotonic())
+    def sample(self) -> SensorSample:
+        return SensorSample(time.monotonic())
 
-    def take(self) -> tuple[Sample, ...]:
+    def take(self) -> tuple[SensorSample, ...]:
         return ()
 
     def close(self) -> None:

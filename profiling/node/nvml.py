@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, Sample, Static
+from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, SensorSample, Static
 from slurm_pal.profiling.node.gpm import Activity, Beside
-from slurm_pal.profiling.node.processes import Processes
+from slurm_pal.profiling.node.process_owners import NodeProcesses
 from slurm_pal.profiling.node.sampler import HZ, Eyes, Sampler
 
 # Fields of nvmlDeviceGetFieldValues.
@@ -34,7 +34,7 @@ Foreign: TypeAlias = Any
 """What a vendor's package gives: it comes without types."""
 
 
-class Library:
+class NvmlLibrary:
     """NVML as one process uses it: opened at the first question, never shared over a fork."""
 
     def __init__(self, module: Foreign = None) -> None:
@@ -121,8 +121,8 @@ class Nvml:
     """
 
     def __init__(self, module: Foreign = None, proc: str = "/proc", sysfs: str = "/sys", hz: float = HZ) -> None:
-        self._library = Library(module)
-        self._processes = Processes(proc)
+        self._library = NvmlLibrary(module)
+        self._processes = NodeProcesses(proc)
         self._sysfs = sysfs
         self._hz = hz
         self._samplers: dict[str, Sampler] = {}  # the last one of each device: it knows the Xids
@@ -257,7 +257,7 @@ class Nvml:
         return sampler
 
 
-def _eyes(library: Library, uuid: str) -> Eyes:
+def _eyes(library: NvmlLibrary, uuid: str) -> Eyes:
     """Opened in the sampler. An Xid is heard from the moment of registration on."""
     handle = library.handle(uuid)
     heard = library.ask("nvmlEventSetCreate")
@@ -267,7 +267,7 @@ def _eyes(library: Library, uuid: str) -> Eyes:
     return Eyes(lambda: look(library, handle, gpm.take()), lambda: _xids(library, heard))
 
 
-def _xids(library: Library, heard: Foreign) -> tuple[int, ...]:
+def _xids(library: NvmlLibrary, heard: Foreign) -> tuple[int, ...]:
     """Numbers of the critical errors since the last call; NVML says "timeout" when there is no more.
 
     A GPU that is lost meanwhile is for the look to tell: the Xid that says why must not be lost with it.
@@ -283,7 +283,7 @@ def _xids(library: Library, heard: Foreign) -> tuple[int, ...]:
     return tuple(found)
 
 
-def look(library: Library, handle: Foreign, activity: Activity = Activity()) -> Sample:  # noqa: B008
+def look(library: NvmlLibrary, handle: Foreign, activity: Activity = Activity()) -> SensorSample:  # noqa: B008
     """All sensors of a device once; `activity` is what GPM told since the look before.
 
     Where the card has the instantaneous power (Ampere and later), nvmlDeviceGetPowerUsage is a
@@ -294,7 +294,7 @@ def look(library: Library, handle: Foreign, activity: Activity = Activity()) -> 
     power = library.ask("nvmlDeviceGetPowerUsage", handle) if instant is None else instant
     busy = library.ask("nvmlDeviceGetUtilizationRates", handle)
     temperature = library.ask_first(("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"), handle, _GPU_SENSOR)
-    return Sample(
+    return SensorSample(
         t_s=time.monotonic(),
         sm_clk_mhz=_number(library.ask("nvmlDeviceGetClockInfo", handle, _CLOCK_SM)),
         mem_clk_mhz=_number(library.ask("nvmlDeviceGetClockInfo", handle, _CLOCK_MEM)),

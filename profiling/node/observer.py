@@ -16,12 +16,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from slurm_pal.base import marks
 from slurm_pal.base.errors import DataError, PalError, UsageError, one_line
 from slurm_pal.base.jobs import UNKNOWN_CLASS
-from slurm_pal.profiling.node.devices import IDLE, SW_POWER_CAP, DeviceError, DeviceInfo, Sample, Static, Watch
+from slurm_pal.profiling.node.devices import DeviceError, DeviceInfo, Sensors, SensorSample, Static, Watch
+from slurm_pal.profiling.node.throttle import IDLE, SW_POWER_CAP
 from slurm_pal.sensitivity.behaviour import (
     CENTROID,
     CLASSIFIERS,
@@ -48,17 +49,7 @@ OTHERWISE = 0.1
 TIMEOUT_S = 10.0
 
 
-class Sensors(Protocol):
-    """A `Telemetry` that can list devices."""
-
-    def devices(self, node: str, indexes: Sequence[int]) -> tuple[DeviceInfo, ...]: ...
-
-    def static(self, device: DeviceInfo) -> Static: ...
-
-    def watch(self, device: DeviceInfo) -> Watch: ...
-
-
-class Wanted(NamedTuple):
+class ObserverOptions(NamedTuple):
     """What is to be seen, and what is said with it."""
 
     seconds: float
@@ -104,7 +95,7 @@ class _Gpu:
         )
 
 
-def _active(seen: Sample) -> bool:
+def _active(seen: SensorSample) -> bool:
     """Whether a kernel ran; by the idle bit where utilisation is not told."""
     if seen.utilisation is not None:
         return seen.utilisation > 0
@@ -116,7 +107,11 @@ def _share(value: float | None, whole: float | None) -> float | None:
 
 
 def observe(
-    watched: Sequence[tuple[Watch, Static]], wanted: Wanted, judge: Judge, means: Means, max_mhz: float | None = None
+    watched: Sequence[tuple[Watch, Static]],
+    wanted: ObserverOptions,
+    judge: Judge,
+    means: Means,
+    max_mhz: float | None = None,
 ) -> Behaviour:
     """Look once a second until the time is over, the job has ended, or a probe knows enough; what was seen.
 
@@ -145,9 +140,9 @@ def _differs(seen: Behaviour, told: Behaviour) -> bool:
     return seen.sensitivity != told.sensitivity or abs(seen.confidence - told.confidence) >= OTHERWISE
 
 
-def run(wanted: Wanted, environ: Mapping[str, str]) -> Behaviour:
+def run(wanted: ObserverOptions, environ: Mapping[str, str]) -> Behaviour:
     """Observe the job that this process belongs to. Raises PalError where there is nothing to look at."""
-    from slurm_pal.lab.work import gpu_indexes
+    from slurm_pal.lab.payload import gpu_indexes
 
     job = inside.job_id(environ)
     node = environ.get("SLURMD_NODENAME", "")
@@ -236,7 +231,7 @@ def _kernels(path: str, model: str) -> Kernels | None:
         return None
 
 
-def _tell(job: str, seen: Behaviour, wanted: Wanted) -> None:
+def _tell(job: str, seen: Behaviour, wanted: ObserverOptions) -> None:
     """Put the word into the job's comment, and once more where somebody wrote over it; what fails is not said."""
     from slurm_pal.submit.processes import runner
 
@@ -270,7 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.suppress(OSError):
         os.nice(19)
     timing = Timing(options.active / 2, options.active)
-    wanted = Wanted(
+    wanted = ObserverOptions(
         options.seconds, timing, options.classifier, options.kernels, options.digest, options.stage, options.pid
     )
     try:

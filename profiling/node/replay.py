@@ -18,7 +18,7 @@ from typing import NamedTuple
 from slurm_pal.base.errors import DataError
 from slurm_pal.profiling.node.backends import Setting
 from slurm_pal.profiling.node.benchmarks import Benchmark
-from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Sample, Static
+from slurm_pal.profiling.node.devices import Counters, DeviceInfo, SensorSample, Static
 from slurm_pal.profiling.node.host import Host
 
 BENCHMARK = "gemm_fp32"
@@ -27,7 +27,7 @@ HZ = 10.0
 NO_TIME = -1.0
 
 
-class Row(NamedTuple):
+class RecordedRun(NamedTuple):
     """One run of the file."""
 
     time_s: float  # of one matrix product
@@ -60,9 +60,9 @@ _SHOWN = 40  # characters of a wrong cell
 _UUID_MOST = 200
 
 
-def read(path: str) -> dict[str, list[Row]]:
+def read(path: str) -> dict[str, list[RecordedRun]]:
     """The runs of each GPU, oldest first. Raises DataError with the line that cannot be read."""
-    found: dict[str, list[tuple[float, Row]]] = {}
+    found: dict[str, list[tuple[float, RecordedRun]]] = {}
     try:
         with open(path, newline="", encoding="utf-8-sig") as stream:
             rows = csv.DictReader(stream)
@@ -82,9 +82,9 @@ def read(path: str) -> dict[str, list[Row]]:
     return {uuid: [row for _, row in sorted(runs, key=lambda r: r[0])] for uuid, runs in sorted(found.items())}
 
 
-def _row(line: dict[str, str]) -> Row:
+def _row(line: dict[str, str]) -> RecordedRun:
     sensors = (_number(line, name) if line.get(name) else None for name in ("freq", "memfreq", "temp", "pwr"))
-    return Row(_number(line, "perf") / 1e3, int(_number(line, "input_size")), *sensors)
+    return RecordedRun(_number(line, "perf") / 1e3, int(_number(line, "input_size")), *sensors)
 
 
 def _number(line: dict[str, str], name: str) -> float:
@@ -105,7 +105,7 @@ def _uuid(line: dict[str, str]) -> str:
 class Replayed:
     """A kernel that takes as long as the run of the file, scaled to the benchmark's size."""
 
-    def __init__(self, spec: Benchmark, row: Row, clocks: dict[str, float], uuid: str) -> None:
+    def __init__(self, spec: Benchmark, row: RecordedRun, clocks: dict[str, float], uuid: str) -> None:
         self.work, self.unit = spec.work, spec.unit
         self._launch_s = row.time_s * spec.work / (2.0 * row.n**3)
         self._clocks, self._uuid = clocks, uuid
@@ -122,14 +122,14 @@ class Replayed:
 class ReplayWatch:
     """The run's sensors, the same at every look."""
 
-    def __init__(self, row: Row, clocks: dict[str, float], uuid: str) -> None:
+    def __init__(self, row: RecordedRun, clocks: dict[str, float], uuid: str) -> None:
         self._row, self._clocks, self._uuid = row, clocks, uuid
         self._since_s = clocks.get(uuid, 0.0)
 
-    def sample(self) -> Sample:
+    def sample(self) -> SensorSample:
         return self._at(self._clocks.get(self._uuid, 0.0))
 
-    def take(self) -> tuple[Sample, ...]:
+    def take(self) -> tuple[SensorSample, ...]:
         now_s = self._clocks.get(self._uuid, 0.0)
         count = int((now_s - self._since_s) * HZ)
         looks = tuple(self._at(self._since_s + i / HZ) for i in range(1, count + 1))
@@ -139,19 +139,19 @@ class ReplayWatch:
     def close(self) -> None:
         """Nothing to end."""
 
-    def _at(self, t_s: float) -> Sample:
+    def _at(self, t_s: float) -> SensorSample:
         row = self._row
-        return Sample(t_s, row.sm_clk_mhz, row.mem_clk_mhz, row.power_w, row.temp_c)
+        return SensorSample(t_s, row.sm_clk_mhz, row.mem_clk_mhz, row.power_w, row.temp_c)
 
 
-class Replay:
+class ReplayBackend:
     """The GPUs of a file; its own telemetry."""
 
     name = "replay"
     version = "1"
     wall_scale = 0.0
 
-    def __init__(self, runs: dict[str, list[Row]], seed: int) -> None:
+    def __init__(self, runs: dict[str, list[RecordedRun]], seed: int) -> None:
         self.telemetry = self
         self.runs = runs
         self._uuids = tuple(runs)
@@ -191,6 +191,6 @@ class Replay:
         return Host()
 
 
-def open_backend(setting: Setting) -> Replay:
+def open_backend(setting: Setting) -> ReplayBackend:
     """The file that `setting.registry` names. Raises DataError."""
-    return Replay(read(setting.registry), setting.seed)
+    return ReplayBackend(read(setting.registry), setting.seed)

@@ -22,7 +22,7 @@ Foreign: TypeAlias = Any
 """Arrays and streams of the library that moves the data."""
 
 
-class Move(NamedTuple):
+class Transfer(NamedTuple):
     """One chunk from one device to its right neighbour."""
 
     source: int
@@ -32,10 +32,14 @@ class Move(NamedTuple):
     first: bool  # the source sends its own input; False: what it has summed or received
 
 
-def steps(n: int) -> tuple[tuple[Move, ...], ...]:
+def steps(n: int) -> tuple[tuple[Transfer, ...], ...]:
     """The 2 (n - 1) steps over `n` >= 2 devices; the moves of one step go at the same time."""
-    reduce = (tuple(Move(i, (i + 1) % n, (i - step) % n, True, step == 0) for i in range(n)) for step in range(n - 1))
-    gather = (tuple(Move(i, (i + 1) % n, (i + 1 - step) % n, False, False) for i in range(n)) for step in range(n - 1))
+    reduce = (
+        tuple(Transfer(i, (i + 1) % n, (i - step) % n, True, step == 0) for i in range(n)) for step in range(n - 1)
+    )
+    gather = (
+        tuple(Transfer(i, (i + 1) % n, (i + 1 - step) % n, False, False) for i in range(n)) for step in range(n - 1)
+    )
     return (*reduce, *gather)
 
 
@@ -101,7 +105,7 @@ class AllReduce:
             for move in moves:
                 self._move(move, self.members[move.source], self.members[move.target])
 
-    def _move(self, move: Move, source: Member, target: Member) -> None:
+    def _move(self, move: Transfer, source: Member, target: Member) -> None:
         chunk = (source.input if move.first else source.sum)[move.chunk]
         goal = target.sum[move.chunk]
         self._lanes.copy(target.stage if move.add else goal, chunk, source.send, target.receive)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from slurm_pal.base.errors import one_line
 from slurm_pal.profiling.node.benchmarks import Benchmark
-from slurm_pal.profiling.node.devices import DeviceError, Kernel, Sample, Watch
+from slurm_pal.profiling.node.devices import DeviceError, Kernel, SensorSample, Watch
 from slurm_pal.variability.records import Result
 
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
@@ -25,7 +25,7 @@ MEDIAN_TO_MEAN = 1.2533  # sqrt(pi / 2): standard error of a median over that of
 MIN_JUDGED = 3  # blocks: fewer have no spread worth the name
 
 
-class Rules(NamedTuple):
+class StopRules(NamedTuple):
     """When a device is warm and when enough has been measured."""
 
     block_s: float = 0.75  # a block lasts 0.5 to 1 s: one event pair, no per-kernel sync
@@ -46,7 +46,7 @@ DRIFT_PCT = 0.2
 """A run that passes the test for standing still drifts by less than this while it is measured."""
 
 
-def rules_for(spec: Benchmark, hot: bool) -> Rules:
+def rules_for(spec: Benchmark, hot: bool) -> StopRules:
     """The rules of one run.
 
     The first benchmark of a GPU heats it up and has the long warm-up. On a hot device the
@@ -56,33 +56,33 @@ def rules_for(spec: Benchmark, hot: bool) -> Rules:
     """
     s = spec.seconds
     if spec.is_health:
-        return Rules(
+        return StopRules(
             block_s=s / 40, warmup_min_s=s / 4, warmup_max_s=s / 4, slope_pct_per_s=math.inf, rise_c=math.inf,
             min_blocks=5, measure_min_s=s / 2, measure_max_s=s * 0.75, cv_pct=math.inf,
         )  # fmt: skip
     if not hot:
-        return Rules()
-    return Rules(
+        return StopRules()
+    return StopRules(
         block_s=s / 20, warmup_min_s=s / 2, warmup_max_s=s * 1.5, slope_pct_per_s=DRIFT_PCT / (s / 2),
         measure_min_s=s / 2, measure_max_s=s * 1.5,
     )  # fmt: skip
 
 
-class Run(NamedTuple):
+class BenchRun(NamedTuple):
     """What one benchmark on one device gave."""
 
     result: Result
-    samples: tuple[Sample, ...]  # sensors during the measurement
+    samples: tuple[SensorSample, ...]  # sensors during the measurement
     flags: tuple[str, ...]
     reason: str = ""  # why it failed, "" when it did not
 
 
-def measure(kernel: Kernel, spec: Benchmark, watch: Watch, rules: Rules | None = None) -> Run:
+def measure(kernel: Kernel, spec: Benchmark, watch: Watch, rules: StopRules | None = None) -> BenchRun:
     """Warm up, measure, judge. A device error becomes a result with stop_reason `error`.
 
     The kernel stays open; its owner closes it.
     """
-    rules = rules or Rules()
+    rules = rules or StopRules()
     spec = spec._replace(work=kernel.work)  # a kernel may have had to round its array
     try:
         n, spent_s = _block_size(kernel, rules)
@@ -93,7 +93,7 @@ def measure(kernel: Kernel, spec: Benchmark, watch: Watch, rules: Rules | None =
         return failed(spec, error)
     result = summarise(times, n, spec, warmup_s, steady, stop_reason)
     flags = [*([] if steady else ["unsteady"]), *(["noisy"] if result.cv_pct > rules.cv_pct else [])]
-    return Run(result, watch.take(), tuple(flags))
+    return BenchRun(result, watch.take(), tuple(flags))
 
 
 def nothing(spec: Benchmark, stop_reason: str) -> Result:
@@ -101,9 +101,9 @@ def nothing(spec: Benchmark, stop_reason: str) -> Result:
     return Result(0.0, spec.unit, 0, 0.0, 0.0, 0.0, 0.0, 0.0, False, stop_reason)
 
 
-def failed(spec: Benchmark, error: DeviceError) -> Run:
+def failed(spec: Benchmark, error: DeviceError) -> BenchRun:
     """A run that ended in an error of the device."""
-    return Run(nothing(spec, "error"), (), (error.flag,) if error.flag else (), one_line(error))
+    return BenchRun(nothing(spec, "error"), (), (error.flag,) if error.flag else (), one_line(error))
 
 
 def _timed(kernel: Kernel, n: int) -> float:
@@ -113,7 +113,7 @@ def _timed(kernel: Kernel, n: int) -> float:
     return seconds
 
 
-def _block_size(kernel: Kernel, rules: Rules) -> tuple[int, float]:
+def _block_size(kernel: Kernel, rules: StopRules) -> tuple[int, float]:
     """Launches per block, and the device time spent on finding out."""
     n, spent_s = 1, 0.0
     while True:
@@ -124,7 +124,7 @@ def _block_size(kernel: Kernel, rules: Rules) -> tuple[int, float]:
         n *= 4
 
 
-def _warm_up(kernel: Kernel, watch: Watch, rules: Rules, n: int, spent_s: float) -> tuple[float, bool]:
+def _warm_up(kernel: Kernel, watch: Watch, rules: StopRules, n: int, spent_s: float) -> tuple[float, bool]:
     """Run until block time and temperature stand still; (device seconds, whether they did)."""
     clock_s, times, ends = spent_s, list[float](), list[float]()
     heat: list[tuple[float, float]] = []  # (s, degC)
@@ -145,7 +145,7 @@ def _warm_up(kernel: Kernel, watch: Watch, rules: Rules, n: int, spent_s: float)
             return clock_s, False
 
 
-def _flat(ends: Sequence[float], times: Sequence[float], rules: Rules) -> bool:
+def _flat(ends: Sequence[float], times: Sequence[float], rules: StopRules) -> bool:
     if math.isinf(rules.slope_pct_per_s):
         return True
     if len(times) < rules.slope_blocks:
@@ -170,7 +170,7 @@ def _rise_c(heat: Sequence[tuple[float, float]], window_s: float) -> float:
     return now_c - (before[-1] if before else heat[0][1])
 
 
-def _blocks(kernel: Kernel, rules: Rules, n: int) -> tuple[list[float], str]:
+def _blocks(kernel: Kernel, rules: StopRules, n: int) -> tuple[list[float], str]:
     times: list[float] = []
     clock_s = 0.0
     while True:

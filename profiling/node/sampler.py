@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from slurm_pal.profiling.node.devices import DeviceError, Sample
+from slurm_pal.profiling.node.devices import DeviceError, SensorSample
 
 HZ = 10.0
 _STALE_S = 2.0  # an older look says nothing about now
@@ -40,7 +40,7 @@ def _no_events() -> tuple[int, ...]:
 class Eyes(NamedTuple):
     """What looks at one device. Either may raise DeviceError when the device is lost."""
 
-    look: Callable[[], Sample]
+    look: Callable[[], SensorSample]
     events: Callable[[], tuple[int, ...]] = _no_events  # errors the driver has reported since the last call
 
 
@@ -57,8 +57,8 @@ class Sampler:
 
     def __init__(self, open_eyes: OpenEyes, hz: float = HZ) -> None:
         self.events: list[int] = []
-        self._newest: Sample | None = None
-        self._taken: deque[Sample] = deque(maxlen=_KEPT)
+        self._newest: SensorSample | None = None
+        self._taken: deque[SensorSample] = deque(maxlen=_KEPT)
         self._buffer = b""
         self._closed = False
         self._data, data = os.pipe()
@@ -77,15 +77,15 @@ class Sampler:
         if not self._closed:
             os.set_blocking(self._data, False)
 
-    def sample(self) -> Sample:
+    def sample(self) -> SensorSample:
         """The newest look, or one without fields when there is none of the last seconds."""
         self._hear()
         now_s = time.monotonic()
         if self._newest is None or now_s - self._newest.t_s > _STALE_S:
-            return Sample(now_s)
+            return SensorSample(now_s)
         return self._newest
 
-    def take(self) -> tuple[Sample, ...]:
+    def take(self) -> tuple[SensorSample, ...]:
         """All looks since the last call, oldest first; after `close` those that were left."""
         self._hear()
         taken = tuple(self._taken)
@@ -123,7 +123,7 @@ class Sampler:
             *lines, self._buffer = (self._buffer + chunk).split(b"\n")
             for line in lines:
                 fields, events = json.loads(line)
-                self._newest = Sample(*fields)
+                self._newest = SensorSample(*fields)
                 self._taken.append(self._newest)
                 self.events.extend(events)
 
@@ -187,7 +187,7 @@ def _serve(eyes: Eyes, data: int, lifeline: int, period_s: float) -> None:
         try:
             sample = eyes.look()
         except DeviceError:
-            _send(data, Sample(time.monotonic()), events)
+            _send(data, SensorSample(time.monotonic()), events)
             return
         _send(data, sample, events)
         due_s = max(due_s + period_s, time.monotonic())  # what a slow look has missed is not caught up
@@ -195,7 +195,7 @@ def _serve(eyes: Eyes, data: int, lifeline: int, period_s: float) -> None:
             return
 
 
-def _send(data: int, sample: Sample, events: tuple[int, ...]) -> None:
+def _send(data: int, sample: SensorSample, events: tuple[int, ...]) -> None:
     line = json.dumps([sample, events], separators=(",", ":")).encode() + b"\n"
     with contextlib.suppress(BlockingIOError):  # nobody reads; a line is short enough to go whole or not at all
         os.write(data, line)

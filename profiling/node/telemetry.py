@@ -7,18 +7,18 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from slurm_pal.profiling.node import devices as bits
-from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Sample, Static, Telemetry
+from slurm_pal.profiling.node import throttle
+from slurm_pal.profiling.node.devices import Counters, DeviceInfo, SensorSample, Static, Telemetry
 from slurm_pal.profiling.node.host import Host, noise
 
 _Count = TypeVar("_Count", int, float)
 _DUTIES = {
-    "power_cap": bits.SW_POWER_CAP,
-    "sw_thermal": bits.SW_THERMAL,
-    "hw_thermal": bits.HW_THERMAL,
-    "hw_slowdown": bits.HW_SLOWDOWN,
-    "power_brake": bits.POWER_BRAKE,
-    "idle": bits.IDLE,
+    "power_cap": throttle.SW_POWER_CAP,
+    "sw_thermal": throttle.SW_THERMAL,
+    "hw_thermal": throttle.HW_THERMAL,
+    "hw_slowdown": throttle.HW_SLOWDOWN,
+    "power_brake": throttle.POWER_BRAKE,
+    "idle": throttle.IDLE,
 }
 _SPREADS = {  # field -> digits kept
     "sm_clk_mhz": 2,
@@ -36,7 +36,7 @@ _IDLE_BYTES = 500 * 2**20  # a GPU nobody uses holds less than this
 _IDLE_UTILISATION = 0.05
 
 
-def summary(samples: Sequence[Sample], before: Counters, after: Counters) -> dict[str, object]:
+def summary(samples: Sequence[SensorSample], before: Counters, after: Counters) -> dict[str, object]:
     """The record's `telemetry` table; what the device does not tell is left out."""
     table: dict[str, object] = {}
     span_s = samples[-1].t_s - samples[0].t_s if samples else 0.0
@@ -96,7 +96,7 @@ def _new_xids(before: Counters, after: Counters) -> tuple[int, ...]:
     return after.xids[len(before.xids) :]
 
 
-def duty(samples: Sequence[Sample]) -> dict[str, float]:
+def duty(samples: Sequence[SensorSample]) -> dict[str, float]:
     """Share of the samples in which each throttle reason was given; {} where none is told."""
     masks = [s.reasons for s in samples if s.reasons is not None]
     if not masks:
@@ -111,7 +111,7 @@ def _spread(values: Iterable[float | None], digits: int) -> dict[str, float]:
     return {name: round(quantile(known, q), digits) for name, q in (("p5", 0.05), ("p50", 0.5), ("p95", 0.95))}
 
 
-def _lowest(samples: Sequence[Sample], field: str) -> int | None:
+def _lowest(samples: Sequence[SensorSample], field: str) -> int | None:
     return min((value for s in samples if (value := getattr(s, field)) is not None), default=None)
 
 
@@ -125,7 +125,7 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 
 def flags(
-    samples: Sequence[Sample],
+    samples: Sequence[SensorSample],
     static: Static,
     before: Counters,
     after: Counters,

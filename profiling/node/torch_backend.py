@@ -10,23 +10,17 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from slurm_pal.base.errors import MissingPackageError, one_line
 from slurm_pal.profiling.node.backends import Setting
 from slurm_pal.profiling.node.benchmarks import Benchmark
 from slurm_pal.profiling.node.device_errors import told
-from slurm_pal.profiling.node.devices import ANY_SLOT, Backend, DeviceError, DeviceInfo, Kernel, Telemetry
+from slurm_pal.profiling.node.devices import ANY_SLOT, Backend, DeviceError, DeviceInfo, Kernel, Sensors, Telemetry
 from slurm_pal.profiling.node.libraries import Described, cublas_version
 
 if TYPE_CHECKING:
     from slurm_pal.profiling.node.torch_runtime import Runtime
-
-
-class Sensors(Telemetry, Protocol):
-    """A vendor's management library."""
-
-    def devices(self, node: str, indexes: Sequence[int]) -> tuple[DeviceInfo, ...]: ...
 
 
 def _nvml() -> Sensors:

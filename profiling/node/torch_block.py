@@ -69,7 +69,7 @@ def forward(x: torch.Tensor, p: Parameters, heads: int) -> torch.Tensor:
     return a + F.linear(F.gelu(F.linear(normed, p.up)), p.down)
 
 
-class Step:
+class BlockStep:
     """Forward and backward of one block on fixed data; calling it gives the output and the gradients."""
 
     def __init__(self, shape: BlockShape, dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> None:

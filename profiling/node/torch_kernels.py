@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The benchmarks as PyTorch work: for each id what is allocated and what one launch does.
 
-To add one, write a function that gives a `Body` and name it in `BUILDERS`.
+To add one, write a function that gives a `KernelBody` and name it in `BUILDERS`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import torch
 
 from slurm_pal.profiling.node import inputs, ring
 from slurm_pal.profiling.node.benchmarks import Benchmark
-from slurm_pal.profiling.node.library_kernel import Body, LibraryKernel, all_reduce
-from slurm_pal.profiling.node.torch_block import Step
+from slurm_pal.profiling.node.library_kernel import KernelBody, LibraryKernel, all_reduce
+from slurm_pal.profiling.node.torch_block import BlockStep
 from slurm_pal.profiling.node.torch_runtime import DTYPES, ERRORS, Foreign, Runtime
 
 _PRECISION = {"tf32": "high", "fp32": "highest"}  # of float32 matrix products
 
 
-class Site(NamedTuple):
+class TorchWorkbench(NamedTuple):
     """What a kernel is built from."""
 
     runtime: Runtime
@@ -43,64 +43,64 @@ class Site(NamedTuple):
         return self.normal(inputs.items(self.spec.shape))
 
 
-def _gemm(site: Site) -> Body:
-    m, n, k = inputs.matrix(site.spec.shape)
-    dtype = DTYPES[site.spec.dtype]
-    a, b = site.normal(m, k, dtype=dtype), site.normal(k, n, dtype=dtype)
-    outputs = [torch.empty(m, n, device=site.devices[0], dtype=dtype) for _ in range(inputs.OUTPUTS)]
+def _gemm(bench: TorchWorkbench) -> KernelBody:
+    m, n, k = inputs.matrix(bench.spec.shape)
+    dtype = DTYPES[bench.spec.dtype]
+    a, b = bench.normal(m, k, dtype=dtype), bench.normal(k, n, dtype=dtype)
+    outputs = [torch.empty(m, n, device=bench.devices[0], dtype=dtype) for _ in range(inputs.OUTPUTS)]
     turn = itertools.cycle(outputs)
-    return Body(lambda: torch.mm(a, b, out=next(turn)))
+    return KernelBody(lambda: torch.mm(a, b, out=next(turn)))
 
 
-def _tblock(site: Site) -> Body:
-    step = Step(inputs.block(site.spec.shape), DTYPES[site.spec.dtype], site.devices[0], site.generator)
-    return Body(site.runtime.captured(step) if site.runtime.graphs else step)
+def _tblock(bench: TorchWorkbench) -> KernelBody:
+    step = BlockStep(inputs.block(bench.spec.shape), DTYPES[bench.spec.dtype], bench.devices[0], bench.generator)
+    return KernelBody(bench.runtime.captured(step) if bench.runtime.graphs else step)
 
 
-def _triad(site: Site) -> Body:
-    a, b, c = (site.array() for _ in range(3))
-    return Body(lambda: torch.add(b, c, alpha=inputs.TRIAD_SCALE, out=a))
+def _triad(bench: TorchWorkbench) -> KernelBody:
+    a, b, c = (bench.array() for _ in range(3))
+    return KernelBody(lambda: torch.add(b, c, alpha=inputs.TRIAD_SCALE, out=a))
 
 
-def _copy(site: Site) -> Body:
-    a, b = site.array(), site.array()
-    return Body(lambda: a.copy_(b))
+def _copy(bench: TorchWorkbench) -> KernelBody:
+    a, b = bench.array(), bench.array()
+    return KernelBody(lambda: a.copy_(b))
 
 
-def _host(site: Site) -> tuple[torch.Tensor, torch.Tensor]:
+def _host(bench: TorchWorkbench) -> tuple[torch.Tensor, torch.Tensor]:
     """The same bytes in device memory and in page-locked host memory."""
-    device = site.array().view(torch.uint8)
-    host = site.runtime.pinned(device.numel())
+    device = bench.array().view(torch.uint8)
+    host = bench.runtime.pinned(device.numel())
     host.copy_(device)
     return device, host
 
 
-def _h2d(site: Site) -> Body:
-    device, host = _host(site)
-    return Body(lambda: device.copy_(host, non_blocking=True))
+def _h2d(bench: TorchWorkbench) -> KernelBody:
+    device, host = _host(bench)
+    return KernelBody(lambda: device.copy_(host, non_blocking=True))
 
 
-def _d2h(site: Site) -> Body:
-    device, host = _host(site)
-    return Body(lambda: host.copy_(device, non_blocking=True))
+def _d2h(bench: TorchWorkbench) -> KernelBody:
+    device, host = _host(bench)
+    return KernelBody(lambda: host.copy_(device, non_blocking=True))
 
 
-def _launch_latency(site: Site) -> Body:
+def _launch_latency(bench: TorchWorkbench) -> KernelBody:
     """The smallest kernel that PyTorch can be made to start: one element, one operation."""
-    return Body(site.normal(1).abs_)
+    return KernelBody(bench.normal(1).abs_)
 
 
-def _p2p(site: Site) -> Body:
-    source = site.array()
-    target = torch.empty_like(source, device=site.devices[1])
-    return Body(lambda: target.copy_(source, non_blocking=True))
+def _p2p(bench: TorchWorkbench) -> KernelBody:
+    source = bench.array()
+    target = torch.empty_like(source, device=bench.devices[1])
+    return KernelBody(lambda: target.copy_(source, non_blocking=True))
 
 
-def _allreduce(site: Site) -> Body:
-    return all_reduce(site, Lanes(site.runtime))
+def _allreduce(bench: TorchWorkbench) -> KernelBody:
+    return all_reduce(bench, TorchLanes(bench.runtime))
 
 
-BUILDERS: dict[str, Callable[[Site], Body]] = {
+BUILDERS: dict[str, Callable[[TorchWorkbench], KernelBody]] = {
     "gemm_bf16": _gemm,
     "gemm_fp16": _gemm,
     "gemm_tf32": _gemm,
@@ -118,7 +118,7 @@ BUILDERS: dict[str, Callable[[Site], Body]] = {
 }
 
 
-class Lanes:
+class TorchLanes:
     """PyTorch's streams for an all-reduce (profiling/node/ring.py)."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -144,13 +144,15 @@ class Lanes:
 
 
 @contextlib.contextmanager
-def _site(runtime: Runtime, spec: Benchmark, devices: tuple[torch.device, ...]) -> Iterator[Site]:
+def _bench(runtime: Runtime, spec: Benchmark, devices: tuple[torch.device, ...]) -> Iterator[TorchWorkbench]:
     """Float32 products in TF32 or not, whatever the process had: set back at the end, and memory freed."""
     before = torch.get_float32_matmul_precision()
     try:
         runtime.use(devices[0])
         torch.set_float32_matmul_precision(_PRECISION.get(spec.dtype, "highest"))
-        yield Site(runtime, spec, devices, torch.Generator(device=devices[0]).manual_seed(inputs.seed(spec.id)))
+        yield TorchWorkbench(
+            runtime, spec, devices, torch.Generator(device=devices[0]).manual_seed(inputs.seed(spec.id))
+        )
     finally:
         torch.set_float32_matmul_precision(before)
         runtime.free()
@@ -158,4 +160,4 @@ def _site(runtime: Runtime, spec: Benchmark, devices: tuple[torch.device, ...]) 
 
 def kernel(runtime: Runtime, spec: Benchmark, devices: tuple[torch.device, ...]) -> LibraryKernel:
     """One benchmark on the first of `devices`, the others being its peers. Raises DeviceError."""
-    return LibraryKernel(spec, BUILDERS, _site(runtime, spec, devices), ERRORS)
+    return LibraryKernel(spec, BUILDERS, _bench(runtime, spec, devices), ERRORS)

@@ -12,7 +12,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError, one_line
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.profiling.sweep import urgency
-from slurm_pal.profiling.sweep.state import RESULT, SweepDirectory
+from slurm_pal.profiling.sweep.sweep_state import RESULT, SweepDirectory
 from slurm_pal.profiling.sweep.urgency import Urgency
 from slurm_pal.store import snapshot
 from slurm_pal.store.database import Database, database_path, open_database

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from slurm_pal.profiling.sweep import window
-from slurm_pal.profiling.sweep.plan import Chosen
+from slurm_pal.profiling.sweep.plan import ChosenNode
 from slurm_pal.profiling.sweep.spending import Spending
-from slurm_pal.profiling.sweep.state import Pause, Terms
+from slurm_pal.profiling.sweep.sweep_state import Pause, SweepTerms
 from slurm_pal.profiling.sweep.waiting import user_waiting
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.slurm.states import EXACTLY_IDLE
@@ -25,7 +25,7 @@ class Gate:
     def __init__(
         self,
         client: SlurmClient,
-        terms: Terms,
+        terms: SweepTerms,
         spending: Spending,
         now: Callable[[], float],
         clock: Callable[[], float],
@@ -45,7 +45,7 @@ class Gate:
         """Whether it is time to ask Slurm who waits."""
         return self._yields and self._clock() >= self._due_s and self._closed() is None
 
-    def look(self, nodes: Sequence[Chosen]) -> bool:
+    def look(self, nodes: Sequence[ChosenNode]) -> bool:
         """Ask Slurm who waits for one of `nodes`; whether the answer changed. Raises SlurmError."""
         started_s = self._clock()
         job = user_waiting(self._client.jobs(), nodes, os.geteuid())

@@ -19,7 +19,7 @@ CONFIRM_AFTER_S = 12 * 3600.0
 """How long after a doubtful run `--since` no longer holds its node back; a run an hour later would repeat its heat."""
 
 
-class Request(NamedTuple):
+class SweepRequest(NamedTuple):
     """What the administrator asked for; None and "" mean no limit."""
 
     nodes: tuple[str, ...] | None = None
@@ -33,7 +33,7 @@ class Request(NamedTuple):
     budget_gpu_h_per_day: float = 0.0  # 0: no limit
 
 
-class Chosen(NamedTuple):
+class ChosenNode(NamedTuple):
     """One node that will be measured."""
 
     node: str
@@ -45,10 +45,10 @@ class Chosen(NamedTuple):
     gpu_types: tuple[str, ...] = ()  # each once, without ""
 
 
-class Plan(NamedTuple):
+class SweepPlan(NamedTuple):
     """The nodes in the order they will be taken, and why others are not."""
 
-    chosen: tuple[Chosen, ...]
+    chosen: tuple[ChosenNode, ...]
     skipped: dict[str, str]
     node_s: float  # expected time of the largest node, s
 
@@ -71,11 +71,11 @@ def choose(
     nodes: Sequence[Node],
     newest: Mapping[str, float],
     reserved: Mapping[str, Sequence[str]],
-    request: Request,
+    request: SweepRequest,
     now_s: float,
     seconds: Callable[[int], float],
     urgent: Mapping[str, Urgency] | None = None,
-) -> Plan:
+) -> SweepPlan:
     """Choose nodes: urgent ones, then those never measured, then stalest first.
 
     `newest`: node -> Unix time of its newest measurement; `reserved`: active
@@ -86,7 +86,7 @@ def choose(
     """
     skipped: dict[str, str] = {}
     owner = {name: reservation for reservation, names in reserved.items() for name in names}
-    candidates: list[Chosen] = []
+    candidates: list[ChosenNode] = []
     urgent = urgent or {}
     for node in _wanted(nodes, request.nodes):
         measured_s, cause = newest.get(node.name, 0.0), urgent.get(node.name)
@@ -96,13 +96,15 @@ def choose(
             continue
         types = tuple(sorted(set(node.gpu_types) - {""}))
         why = cause.why if cause else ""
-        candidates.append(Chosen(node.name, node.n_gpus, measured_s, seconds(node.n_gpus), why, node.partitions, types))
+        candidates.append(
+            ChosenNode(node.name, node.n_gpus, measured_s, seconds(node.n_gpus), why, node.partitions, types)
+        )
     candidates = _sample(candidates, request, skipped)
     last = max((u.rank for u in urgent.values()), default=0) + 1
     # Stable: Slurm's order among equals. Those never measured have time 0.
     candidates.sort(key=lambda c: (urgent[c.node].rank if c.node in urgent else last, c.measured_s))
     chosen = _within(candidates, request, skipped)
-    return Plan(tuple(chosen), skipped, max((c.seconds for c in chosen), default=seconds(0)))
+    return SweepPlan(tuple(chosen), skipped, max((c.seconds for c in chosen), default=seconds(0)))
 
 
 def _wanted(nodes: Sequence[Node], names: tuple[str, ...] | None) -> list[Node]:
@@ -118,7 +120,7 @@ def _wanted(nodes: Sequence[Node], names: tuple[str, ...] | None) -> list[Node]:
 
 
 def _obstacle(
-    node: Node, reservation: str, measured_s: float, request: Request, now_s: float, cause: Urgency | None
+    node: Node, reservation: str, measured_s: float, request: SweepRequest, now_s: float, cause: Urgency | None
 ) -> str:
     """Why this node cannot or need not be measured now; "" when it can."""
     if node.n_gpus == 0:
@@ -141,7 +143,7 @@ def _obstacle(
     return ""
 
 
-def _sample(candidates: list[Chosen], request: Request, skipped: dict[str, str]) -> list[Chosen]:
+def _sample(candidates: list[ChosenNode], request: SweepRequest, skipped: dict[str, str]) -> list[ChosenNode]:
     if not request.sample:
         return candidates
     count = sample_size(request.sample, len(candidates))
@@ -164,8 +166,8 @@ def sample_size(text: str, total: int) -> int:
     return min(wanted, total)
 
 
-def _within(candidates: list[Chosen], request: Request, skipped: dict[str, str]) -> list[Chosen]:
-    chosen: list[Chosen] = []
+def _within(candidates: list[ChosenNode], request: SweepRequest, skipped: dict[str, str]) -> list[ChosenNode]:
+    chosen: list[ChosenNode] = []
     spent_h = 0.0
     for candidate in candidates:
         cost_h = candidate.gpus * candidate.seconds / 3600.0

@@ -14,16 +14,15 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import ConfigError, UsageError, one_line
 from slurm_pal.profiling.node.backends import BACKENDS, Setting, resolve
 from slurm_pal.profiling.node.benchmarks import select
-from slurm_pal.profiling.sweep import plan as planning
 from slurm_pal.profiling.sweep import window as windows
-from slurm_pal.profiling.sweep.job import JobOptions
-from slurm_pal.profiling.sweep.plan import Plan, Request
-from slurm_pal.profiling.sweep.state import Terms
+from slurm_pal.profiling.sweep.plan import SweepPlan, SweepRequest, choose, default_parallel, node_seconds
+from slurm_pal.profiling.sweep.sweep_job import JobOptions
+from slurm_pal.profiling.sweep.sweep_state import SweepTerms
 from slurm_pal.profiling.sweep.urgency import Urgency
 from slurm_pal.slurm.client import SlurmClient
 
 
-class Wish(NamedTuple):
+class MeasureOptions(NamedTuple):
     """How to measure, from the command line."""
 
     max_parallel: int | None = None
@@ -38,10 +37,10 @@ class Wish(NamedTuple):
     budget_gpu_h_per_day: float | None = None  # None: profile.budget_gpu_h_per_day
 
 
-class Survey(NamedTuple):
+class SweepSurvey(NamedTuple):
     """The cluster as a sweep sees it."""
 
-    plan: Plan
+    plan: SweepPlan
     max_parallel: int
     setting: Setting
     window: str  # "": all day
@@ -51,13 +50,13 @@ class Survey(NamedTuple):
 def survey(
     client: SlurmClient,
     config: Config,
-    request: Request,
-    wish: Wish,
+    request: SweepRequest,
+    wish: MeasureOptions,
     newest: Mapping[str, float],
     urgent: Mapping[str, Urgency],
     now_s: float,
     environ: Mapping[str, str],
-) -> Survey:
+) -> SweepSurvey:
     """Ask Slurm once and choose nodes. Raises SlurmError, UsageError, ConfigError, MissingPackageError."""
     window = _window(config, wish)
     budget_gpu_h = wish.budget_gpu_h_per_day
@@ -73,21 +72,21 @@ def survey(
     )
     seen = client.overview(reservations=True)
     solo = wish.mode == "solo"
-    plan = planning.choose(
+    plan = choose(
         seen.nodes,
         newest,
         seen.reservations,
         request,
         now_s,
-        lambda gpus: planning.node_seconds(specs, scale, gpus, solo),
+        lambda gpus: node_seconds(specs, scale, gpus, solo),
         urgent,
     )
     total = sum(1 for node in seen.nodes if node.n_gpus)
-    parallel = wish.max_parallel or int(config.number("profile", "max_parallel")) or planning.default_parallel(total)
-    return Survey(plan, parallel, setting, window, budget_gpu_h)
+    parallel = wish.max_parallel or int(config.number("profile", "max_parallel")) or default_parallel(total)
+    return SweepSurvey(plan, parallel, setting, window, budget_gpu_h)
 
 
-def _window(config: Config, wish: Wish) -> str:
+def _window(config: Config, wish: MeasureOptions) -> str:
     """The window asked for, checked."""
     text = config.text("profile", "window") if wish.window is None else wish.window
     try:
@@ -100,12 +99,14 @@ def _window(config: Config, wish: Wish) -> str:
     return text
 
 
-def benchmarks_of(config: Config, wish: Wish) -> str:
+def benchmarks_of(config: Config, wish: MeasureOptions) -> str:
     """The benchmarks asked for: the option, with --quick the short set, else the setting."""
     return wish.benchmarks or ("" if wish.quick else config.text("profile", "benchmarks"))
 
 
-def terms(client: SlurmClient, config: Config, found: Survey, wish: Wish, sweep_id: str, now_s: float) -> Terms:
+def terms(
+    client: SlurmClient, config: Config, found: SweepSurvey, wish: MeasureOptions, sweep_id: str, now_s: float
+) -> SweepTerms:
     """What a sweep by this plan agrees on. Raises SlurmError."""
     seed = sweep_seed(sweep_id) if wish.seed is None else wish.seed
     job = JobOptions(
@@ -127,7 +128,7 @@ def terms(client: SlurmClient, config: Config, found: Survey, wish: Wish, sweep_
         mode=wish.mode if wish.mode == "solo" else "",
         mig=wish.mig,
     )
-    return Terms(
+    return SweepTerms(
         job=job,
         created_s=now_s,
         max_parallel=found.max_parallel,
@@ -143,7 +144,7 @@ def terms(client: SlurmClient, config: Config, found: Survey, wish: Wish, sweep_
     )
 
 
-def _time_limit_s(config: Config, found: Survey) -> int:
+def _time_limit_s(config: Config, found: SweepSurvey) -> int:
     """The setting; longer where the plan needs more, as `--mode solo` on nodes of many GPUs does."""
     return max(int(config.number("profile", "time_limit_s")), math.ceil(2.0 * found.plan.node_s))
 

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from slurm_pal.base.terminal import visible
-from slurm_pal.profiling.sweep.state import DONE, OVER, SUBMITTED, NodeState, Pause, SweepDirectory
+from slurm_pal.profiling.sweep.sweep_state import DONE, OVER, SUBMITTED, NodeState, Pause, SweepDirectory
 
 
 class Display(NamedTuple):

@@ -20,12 +20,11 @@ from slurm_pal.base.errors import DataError, SlurmError, one_line
 from slurm_pal.base.files import open_regular
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.terminal import visible
-from slurm_pal.profiling.sweep import job as sweep_job
-from slurm_pal.profiling.sweep import results
+from slurm_pal.profiling.sweep import results, sweep_job
 from slurm_pal.profiling.sweep.gate import LOOK_S, LOOK_SHARE, Gate
-from slurm_pal.profiling.sweep.job import is_ours
 from slurm_pal.profiling.sweep.spending import DAY_S, Expense, Spending
-from slurm_pal.profiling.sweep.state import (
+from slurm_pal.profiling.sweep.sweep_job import is_ours
+from slurm_pal.profiling.sweep.sweep_state import (
     DONE,
     FAILED,
     OVER,
@@ -73,7 +72,7 @@ def _says(error: SlurmError, parts: Sequence[str]) -> bool:
     return any(part in text for part in parts)
 
 
-class Told(NamedTuple):
+class SweepListeners(NamedTuple):
     """Who hears of a sweep: a node's change, a pause (None: it has ended), and that results are worth publishing."""
 
     node: Callable[[str, NodeState], None]
@@ -89,7 +88,7 @@ class Sweep:
         client: SlurmClient,
         directory: SweepDirectory,
         spool_dirs: Sequence[str],
-        told: Told,
+        told: SweepListeners,
         stop: threading.Event,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.profiling.sweep.job import is_ours
-from slurm_pal.profiling.sweep.plan import Chosen
+from slurm_pal.profiling.sweep.plan import ChosenNode
+from slurm_pal.profiling.sweep.sweep_job import is_ours
 from slurm_pal.slurm.states import JOB_WAITING
 
 WAITS = frozenset({"Resources", "Priority"})
 """Reasons (squeue(1)) that end when GPUs become free; others (dependency, hold, limits) do not."""
 
 
-def user_waiting(jobs: Iterable[SlurmJob], nodes: Iterable[Chosen], own_uid: int) -> SlurmJob | None:
+def user_waiting(jobs: Iterable[SlurmJob], nodes: Iterable[ChosenNode], own_uid: int) -> SlurmJob | None:
     """The first pending GPU job that is not a sweep's and could use one of `nodes`; None: nobody waits.
 
     `own_uid` is the user whom the sweep runs as. Nodes are looked at by kind (partitions and GPU

@@ -9,16 +9,16 @@ import shutil
 import time
 from collections.abc import Callable
 
-from slurm_pal.admin.plan import Plan, Step
+from slurm_pal.admin.changes import ChangePlan, FileChange
 from slurm_pal.admin.shipped import SERVER
-from slurm_pal.admin.site import as_bytes, read_text
+from slurm_pal.admin.site_files import as_bytes, read_text
 from slurm_pal.base.errors import PalError
 from slurm_pal.base.files import write_atomic
 
 BACKUP = ".pal-backup-"
 
 
-def carry_out(plan: Plan, now_s: float) -> list[str]:
+def carry_out(plan: ChangePlan, now_s: float) -> list[str]:
     """Take all steps in order; return the paths of the backups. `now_s`: Unix seconds, for their names.
 
     Raises PalError when a file has changed since it was read, OSError as the system
@@ -42,7 +42,7 @@ def carry_out(plan: Plan, now_s: float) -> list[str]:
     return backups
 
 
-def _unchanged(step: Step) -> None:
+def _unchanged(step: FileChange) -> None:
     if read_text(step.path) != step.old:
         raise PalError(f"{step.path} was changed by somebody else meanwhile: run it again")
 
@@ -80,20 +80,20 @@ def _nothing() -> None:
     pass
 
 
-def _mkdir(step: Step, now_s: float) -> Callable[[], object]:
+def _mkdir(step: FileChange, now_s: float) -> Callable[[], object]:
     os.mkdir(step.path, 0o755)
     os.chmod(step.path, 0o755)  # whatever the umask
     return lambda: os.rmdir(step.path)
 
 
-def _rmdir(step: Step, now_s: float) -> Callable[[], object]:
+def _rmdir(step: FileChange, now_s: float) -> Callable[[], object]:
     with contextlib.suppress(OSError):  # something else lies in it, or it is a link
         os.rmdir(step.path)
         return lambda: os.mkdir(step.path, 0o755)
     return _nothing
 
 
-def _write(step: Step, now_s: float) -> Callable[[], object]:
+def _write(step: FileChange, now_s: float) -> Callable[[], object]:
     """Copy or edit. Our own files are 0644; a file of the site keeps mode and owner."""
     if step.action == "edit" and step.old is not None:
         _like(step.path, step.path, as_bytes(step.new))
@@ -107,7 +107,7 @@ def _write(step: Step, now_s: float) -> Callable[[], object]:
     return lambda: _like(step.path, step.path, old)
 
 
-def _link(step: Step, now_s: float) -> Callable[[], object]:
+def _link(step: FileChange, now_s: float) -> Callable[[], object]:
     before = os.readlink(step.path) if os.path.islink(step.path) else None
     temporary = f"{step.path}.pal-new"
     with contextlib.suppress(FileNotFoundError):
@@ -116,10 +116,10 @@ def _link(step: Step, now_s: float) -> Callable[[], object]:
     os.replace(temporary, step.path)
     if before is None:
         return lambda: os.unlink(step.path)
-    return lambda: _link(Step("link", step.path, "", before), now_s)
+    return lambda: _link(FileChange("link", step.path, "", before), now_s)
 
 
-def _touch(step: Step, now_s: float) -> Callable[[], object]:
+def _touch(step: FileChange, now_s: float) -> Callable[[], object]:
     _later(step.path, now_s)
     return _nothing
 
@@ -134,7 +134,7 @@ def _later(path: str, now_s: float) -> None:
     os.utime(path, (later_s, later_s))
 
 
-def _remove(step: Step, now_s: float) -> Callable[[], object]:
+def _remove(step: FileChange, now_s: float) -> Callable[[], object]:
     if os.path.islink(step.path):
         target = os.readlink(step.path)
         os.unlink(step.path)
@@ -144,7 +144,7 @@ def _remove(step: Step, now_s: float) -> Callable[[], object]:
     return lambda: write_atomic(step.path, old)
 
 
-_ACTIONS: dict[str, Callable[[Step, float], Callable[[], object]]] = {
+_ACTIONS: dict[str, Callable[[FileChange, float], Callable[[], object]]] = {
     "mkdir": _mkdir,
     "rmdir": _rmdir,
     "copy": _write,

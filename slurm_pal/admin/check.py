@@ -14,9 +14,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterable
 
-from slurm_pal.admin.plan import Plan, Site, Step
+from slurm_pal.admin.changes import ChangePlan, FileChange, SiteFiles
 from slurm_pal.admin.shipped import FILTERS, FOLDER
-from slurm_pal.admin.site import as_bytes
+from slurm_pal.admin.site_files import as_bytes
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.slurm.client import Runner
 
@@ -24,7 +24,7 @@ LUA_COMPILERS = ("luac5.1", "luac", "luac5.3", "luac5.4")
 COMPILER_TIMEOUT_S = 10.0
 
 
-def complaints(site: Site, plan: Plan, run: Runner) -> tuple[str, ...]:
+def complaints(site: SiteFiles, plan: ChangePlan, run: Runner) -> tuple[str, ...]:
     """What Slurm says against the files after the plan, that it does not say against those of today.
 
     Raises SlurmError when sbatch cannot be run.
@@ -48,7 +48,7 @@ def missing_plugins(parts: Iterable[str], plugin_dirs: str) -> tuple[str, ...]:
     return tuple(f"{name} is not in {plugin_dirs}: Slurm was built without Lua" for name in absent)
 
 
-def _lay_out(site: Site, plan: Plan, folder: str) -> str:
+def _lay_out(site: SiteFiles, plan: ChangePlan, folder: str) -> str:
     """The folder of slurm.conf as it will be: what changes as files, the rest as links."""
     _mirror(site.folder, folder, leave_out=FOLDER)
     own = os.path.join(folder, FOLDER)
@@ -80,7 +80,7 @@ def _mirror(real: str, copy: str, leave_out: str = "") -> None:
             os.symlink(os.path.join(real, name), os.path.join(copy, name))
 
 
-def _put(step: Step, place: str) -> None:
+def _put(step: FileChange, place: str) -> None:
     if step.action in ("copy", "edit"):
         _write(place, as_bytes(step.new))
     elif step.action == "remove" and os.path.lexists(place):
@@ -113,7 +113,7 @@ def _words(conf: str, run: Runner, names: dict[str, str]) -> list[str]:
     return lines or ([f"sbatch --version failed: {text.strip()}"] if done.returncode else [])
 
 
-def _lua_errors(steps: Iterable[Step], folder: str) -> tuple[str, ...]:
+def _lua_errors(steps: Iterable[FileChange], folder: str) -> tuple[str, ...]:
     """What a Lua compiler, where there is one, says against the Lua files that the plan changes."""
     compiler = next(filter(None, map(shutil.which, LUA_COMPILERS)), None)
     found = []

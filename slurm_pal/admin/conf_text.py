@@ -30,7 +30,7 @@ class Statement(NamedTuple):
     lines: int  # how many it spans
 
 
-class Place(NamedTuple):
+class EffectiveSetting(NamedTuple):
     """The statement of a key that is in force."""
 
     path: str
@@ -87,21 +87,23 @@ def read_all(path: str, read: Callable[[str], str]) -> dict[str, str]:
     return texts
 
 
-def in_force(path: str, texts: Mapping[str, str], key: str) -> Place | None:
+def in_force(path: str, texts: Mapping[str, str], key: str) -> EffectiveSetting | None:
     """The last statement of `key`, in the order in which Slurm reads the files; None when there is none."""
     cluster = next((s.value for s in statements(texts[path]) if s.key == "clustername"), "")
     return _last(path, texts, key.lower(), cluster, (path,))
 
 
-def _last(path: str, texts: Mapping[str, str], key: str, cluster: str, above: tuple[str, ...]) -> Place | None:
-    found: Place | None = None
+def _last(
+    path: str, texts: Mapping[str, str], key: str, cluster: str, above: tuple[str, ...]
+) -> EffectiveSetting | None:
+    found: EffectiveSetting | None = None
     for statement in statements(texts[path]):
         if statement.key == "include":
             name = _included(path, statement, cluster)
             if name in texts and name not in above:
                 found = _last(name, texts, key, cluster, (*above, name)) or found
         elif statement.key == key:
-            found = Place(path, statement)
+            found = EffectiveSetting(path, statement)
     return found
 
 

@@ -9,10 +9,10 @@ import pwd
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from slurm_pal.admin import conf_text, gres, lua_text, plan
-from slurm_pal.admin.plan import Site
+from slurm_pal.admin import changes, conf_text, gres, lua_text
+from slurm_pal.admin.changes import SiteFiles
 from slurm_pal.admin.shipped import CLIENT, FILTERS, FOLDER, SERVER, SPANK, Filter
-from slurm_pal.admin.site import read_text
+from slurm_pal.admin.site_files import read_text
 from slurm_pal.base.errors import DataError, Exit, UsageError, one_line
 from slurm_pal.filter.source import LOGIC
 from slurm_pal.report.table import age
@@ -44,7 +44,7 @@ class TableFacts(NamedTuple):
     owner: str = ""
 
 
-def examine(site: Site, running: Mapping[str, str] | None, now_s: float) -> list[Item]:
+def examine(site: SiteFiles, running: Mapping[str, str] | None, now_s: float) -> list[Item]:
     """All checks. `running`: slurmctld's own configuration, None when it does not answer."""
     parts = parts_present(site)
     items: list[Item] = []
@@ -64,16 +64,16 @@ def exit_code(items: list[Item]) -> Exit:
     return next((code for code in (Exit.SLURM, Exit.FAILED, Exit.DATA) if code in codes), Exit.OK)
 
 
-def parts_present(site: Site) -> set[str]:
+def parts_present(site: SiteFiles) -> set[str]:
     """Parts of which something is there, whether install or the admin's hand put it."""
-    parts = plan.installed_parts(site)
+    parts = changes.installed_parts(site)
     for each in FILTERS:
         if lua_text.is_ours(site.files.get(os.path.join(site.folder, each.file), "")):
             parts.add(each.part)
-    return parts | ({SPANK} if plan.spank_places(site) else set())
+    return parts | ({SPANK} if changes.spank_places(site) else set())
 
 
-def table_of(site: Site) -> str:
+def table_of(site: SiteFiles) -> str:
     """The table of slurmctld, or that of the clients for who may not read the former: they are of one age."""
     own = site.tables[SERVER.part]
     return own if os.access(own, os.R_OK) or not os.path.exists(own) else site.tables[CLIENT.part]
@@ -93,14 +93,14 @@ def table_facts(path: str, now_s: float) -> TableFacts:
     return TableFacts(path, "", age_s, header.max_age_s, header.epoch, header.clears, info.st_size, owner)
 
 
-def _filter(site: Site, which: Filter, running: Mapping[str, str] | None) -> list[Item]:
+def _filter(site: SiteFiles, which: Filter, running: Mapping[str, str] | None) -> list[Item]:
     items = [_files(site, which)]
     name = f"{which.key} in {site.conf}"
-    if not plan.runs_lua(conf_text.value(site.conf, site.texts, which.key)):
+    if not changes.runs_lua(conf_text.value(site.conf, site.texts, which.key)):
         items.append(Item(which.part, "wrong", f"{name} has no lua", MEND_INSTALL, Exit.FAILED))
     elif which is SERVER and running is None:
         items.append(Item(which.part, "wrong", "slurmctld does not answer", "scontrol ping", Exit.SLURM))
-    elif which is SERVER and running is not None and not plan.runs_lua(running.get(which.key, "")):
+    elif which is SERVER and running is not None and not changes.runs_lua(running.get(which.key, "")):
         text = f"{name} has lua, slurmctld does not run it yet"
         items.append(Item(which.part, "wrong", text, "scontrol reconfigure", Exit.FAILED))
     else:
@@ -108,7 +108,7 @@ def _filter(site: Site, which: Filter, running: Mapping[str, str] | None) -> lis
     return items
 
 
-def _files(site: Site, which: Filter) -> Item:
+def _files(site: SiteFiles, which: Filter) -> Item:
     """Whether our files, beside slurm.conf or behind the site's filter, are those of this version."""
     first = os.path.join(site.folder, which.file)
     chained = not lua_text.is_ours(site.files.get(first, ""))
@@ -139,7 +139,7 @@ def _table(facts: TableFacts) -> Item:
     return Item("table", "ok", text)
 
 
-def _preferences(site: Site, running: Mapping[str, str] | None) -> Item:
+def _preferences(site: SiteFiles, running: Mapping[str, str] | None) -> Item:
     said = (running or {}).get("SchedulerParameters") or conf_text.value(site.conf, site.texts, "SchedulerParameters")
     if "ignore_prefer_validation" in said.split(","):
         return Item("prefer", "ok", "SchedulerParameters has ignore_prefer_validation")
@@ -147,13 +147,13 @@ def _preferences(site: Site, running: Mapping[str, str] | None) -> Item:
     return Item("prefer", "note", text, "slurm.conf: SchedulerParameters=...,ignore_prefer_validation")
 
 
-def _spank(site: Site) -> list[Item]:
-    missing = [path for path in plan.spank_paths(site) if not os.path.isfile(path)]
+def _spank(site: SiteFiles) -> list[Item]:
+    missing = [path for path in changes.spank_paths(site) if not os.path.isfile(path)]
     if missing:
         mend = "make -C spank && make -C spank install"
         item = Item(SPANK, "wrong", f"{missing[0]} is missing, though plugstack.conf loads it", mend, Exit.FAILED)
     else:
-        item = Item(SPANK, "ok", f"{', '.join(plan.spank_paths(site))} by plugstack.conf")
+        item = Item(SPANK, "ok", f"{', '.join(changes.spank_paths(site))} by plugstack.conf")
     try:
         first = read_text(site.gpus).partition("\n")[0]
     except (OSError, UsageError) as error:
@@ -163,7 +163,7 @@ def _spank(site: Site) -> list[Item]:
     return [item, Item("gpus.txt", "ok", f"{site.gpus}: {first.lstrip('# ')}")]
 
 
-def _gres(site: Site) -> list[Item]:
+def _gres(site: SiteFiles) -> list[Item]:
     try:
         text = read_text(os.path.join(site.folder, "gres.conf"))
     except (OSError, UsageError):

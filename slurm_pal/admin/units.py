@@ -40,7 +40,7 @@ _HIDDEN = {
 """What hides folders from a service, and what takes its place where something lies there that it needs."""
 
 
-class Place(NamedTuple):
+class Deployment(NamedTuple):
     """Where things are on this site."""
 
     program: str
@@ -63,7 +63,7 @@ class Place(NamedTuple):
         return (self.program, self.state_dir, self.log, *self.write_dirs, *self.variables.values())
 
 
-def place(config: Config, uid: int, environ: Mapping[str, str] | None = None, program: str | None = None) -> Place:
+def place(config: Config, uid: int, environ: Mapping[str, str] | None = None, program: str | None = None) -> Deployment:
     """What the files need to know. `uid` is SlurmUser's, `program` the path of pal-rebalance.
 
     Raises UsageError when the program is not found, a path cannot stand in such a file, or
@@ -87,7 +87,7 @@ def place(config: Config, uid: int, environ: Mapping[str, str] | None = None, pr
     window = config.text("profile", "window")
     if window:
         windows.parse(window)
-    found = Place(program, user, group, state_dir, log, tuple(more), variables, window)
+    found = Deployment(program, user, group, state_dir, log, tuple(more), variables, window)
     for path in found.paths:
         if not all(map(_PLAIN.fullmatch, path.split(":"))):
             raise UsageError(f"{path!r} cannot stand in a unit file: only letters, digits and _./+@=,- are allowed")
@@ -113,7 +113,7 @@ def _names(uid: int) -> tuple[str, str]:
         raise UsageError(f"SlurmUser (uid {uid}) is no user of this machine: run this where slurmctld runs") from None
 
 
-def filled(where: Place) -> dict[str, str]:
+def filled(where: Deployment) -> dict[str, str]:
     """Name (of `NAMES`) -> text, for this site."""
     folder = resources.files("slurm_pal") / "etc"
     shipped = {name: folder.joinpath(*name.split("/")).read_text("utf-8") for name in NAMES}
@@ -130,7 +130,7 @@ def filled(where: Place) -> dict[str, str]:
     }
 
 
-def _service(text: str, where: Place) -> str:
+def _service(text: str, where: Deployment) -> str:
     lines = [f"Environment={name}={value}" for name, value in where.variables.items()]
     under = where.state_dir.removeprefix("/var/lib/")
     if under == where.state_dir:
@@ -148,7 +148,7 @@ def _service(text: str, where: Place) -> str:
     return text.replace("UMask=0022\n", "".join(f"{line}\n" for line in [*lines, "UMask=0022"]))
 
 
-def _cron(text: str, where: Place) -> str:
+def _cron(text: str, where: Deployment) -> str:
     variables = {"PATH": _PATH} | where.variables
     text = text.replace(f"PATH={_PATH}\n", "".join(f"{name}={value}\n" for name, value in variables.items()))
     for shipped, ours in ((_PROGRAM, where.program), (_SWEEPER, where.sweeper)):
@@ -156,7 +156,7 @@ def _cron(text: str, where: Place) -> str:
     return text
 
 
-def _windowed(text: str, where: Place) -> str:
+def _windowed(text: str, where: Deployment) -> str:
     """Where pal.toml has a window, sweeps begin when it opens, and read it there."""
     if not where.window:
         return text
@@ -166,6 +166,6 @@ def _windowed(text: str, where: Place) -> str:
     return text.replace("\n0 20 * * * ", f"\n{minute} {hour} * * * ")
 
 
-def _logrotate(text: str, where: Place) -> str:
+def _logrotate(text: str, where: Deployment) -> str:
     text = text.replace(f"{_STATE_DIR}/rebalance.log {{", f"{where.log} {{")
     return text.replace(f"su {_USER} {_GROUP}", f"su {where.user} {where.group}")

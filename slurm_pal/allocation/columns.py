@@ -29,7 +29,7 @@ from slurm_pal.allocation.problem import Matrix, Problem, Vector
 from slurm_pal.base.errors import DataError
 
 
-class Partition(NamedTuple):
+class PartitionGpus(NamedTuple):
     """GPUs of one kind, by node and variability class. Classes are ordered from best to worst."""
 
     name: str
@@ -37,12 +37,12 @@ class Partition(NamedTuple):
     slowdown: Mapping[str, Sequence[float]]  # sensitivity class -> slowdown of each class, 1.0 being the median GPU
 
 
-class Jobs(NamedTuple):
+class PartitionJobs(NamedTuple):
     """m jobs on P partitions, in order of arrival."""
 
     throughput: Matrix  # (m, P) steps/s of the gang within one node, on GPUs of slowdown 1.0; 0: it cannot run there
     spread: NDArray[np.float64]  # (m,) or (m, P) throughput over nodes / within one; above 1 counts as 1
-    sensitivity: Sequence[str]  # (m,) keys of Partition.slowdown
+    sensitivity: Sequence[str]  # (m,) keys of PartitionGpus.slowdown
     scale: Vector  # (m,) GPUs that the job holds at once
 
 
@@ -54,7 +54,7 @@ class Column(NamedTuple):
     level: int  # the worst variability class that a gang in this column may use
 
 
-class Room(NamedTuple):
+class PartitionCapacity(NamedTuple):
     """What the V classes of a partition hold."""
 
     gpus: Vector  # (V,) of each class
@@ -70,13 +70,13 @@ class Room(NamedTuple):
 class Columns(NamedTuple):
     """The columns of a site, in order, and what they hold."""
 
-    partitions: tuple[Partition, ...]
-    rooms: tuple[Room, ...]
+    partitions: tuple[PartitionGpus, ...]
+    rooms: tuple[PartitionCapacity, ...]
     names: tuple[Column, ...]
     first: tuple[int, ...]  # column at which each partition begins
 
 
-def columns(partitions: Sequence[Partition]) -> Columns:
+def columns(partitions: Sequence[PartitionGpus]) -> Columns:
     """The columns of these partitions. Raises DataError for none, and for tables that do not fit together."""
     if not partitions:
         raise DataError("a site needs at least one partition with GPUs")
@@ -93,7 +93,7 @@ def columns(partitions: Sequence[Partition]) -> Columns:
     return Columns(tuple(partitions), rooms, names, tuple(int(at) for at in np.cumsum([0, *sizes[:-1]])))
 
 
-def _room(partition: Partition) -> Room:
+def _room(partition: PartitionGpus) -> PartitionCapacity:
     widths = sorted({len(node) for node in partition.nodes})
     if len(widths) != 1 or not widths[0]:
         raise DataError(
@@ -113,10 +113,10 @@ def _room(partition: Partition) -> Room:
                 f"a slowdown above 0 for each, not {list(levels)}"
             )
     gpus = counts.sum(axis=0)
-    return Room(gpus, np.cumsum(gpus), np.cumsum(counts, axis=1).max(axis=0), len(counts))
+    return PartitionCapacity(gpus, np.cumsum(gpus), np.cumsum(counts, axis=1).max(axis=0), len(counts))
 
 
-def problem(site: Columns, jobs: Jobs, **given: Any) -> Problem:  # noqa: ANN401  # fields of Problem
+def problem(site: Columns, jobs: PartitionJobs, **given: Any) -> Problem:  # noqa: ANN401  # fields of Problem
     """Jobs x columns as every policy takes it; `given` are further fields of Problem, by column of `site`.
 
     The reference shares (`gpus`) count each GPU once, in the packed column of its own class.
@@ -148,7 +148,7 @@ def _spread_ratio(spread: NDArray[np.float64], m: int, p: int) -> Matrix:
     return np.asarray(np.minimum(ratio, 1.0))
 
 
-def _slowdowns(partition: Partition, sensitivity: Sequence[str]) -> Matrix:
+def _slowdowns(partition: PartitionGpus, sensitivity: Sequence[str]) -> Matrix:
     """(m, V) of each job at each level: that of the slowest class it may meet there."""
     missing = sorted(set(sensitivity) - partition.slowdown.keys())
     if missing:
@@ -162,7 +162,7 @@ def _slowdowns(partition: Partition, sensitivity: Sequence[str]) -> Matrix:
     return np.asarray(worst[[row[name] for name in sensitivity]])
 
 
-def _throughput(room: Room, speed: Vector, ratio: Vector, scale: Vector, slowdown: Matrix) -> Matrix:
+def _throughput(room: PartitionCapacity, speed: Vector, ratio: Vector, scale: Vector, slowdown: Matrix) -> Matrix:
     """(m, 2 V) steps/s in the columns of one partition."""
     wide = np.asarray(scale, dtype=np.float64)[:, None]
     held = wide <= room.upto

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation import base
 from slurm_pal.allocation.grouping import Groups
-from slurm_pal.allocation.linear import INFINITE, Program, Rows, Solution, together
+from slurm_pal.allocation.linear import INFINITE, LinearProgram, Rows, Solution, together
 from slurm_pal.allocation.plans import Plans, cheapest
 from slurm_pal.allocation.problem import Matrix, Problem, Vector
 
@@ -35,7 +35,7 @@ TOLERANCE = 1e-9  # of a load
 LEAST = 1e-9  # share of time, as a unit of a program
 
 
-class Site(NamedTuple):
+class LevelProblem(NamedTuple):
     """g groups with needs, n columns, k capacities. At level L a group needs work * L / (span - age * L) steps/s."""
 
     throughput: Matrix  # (g, n) steps/s, 0 where the group cannot run; above 0 somewhere
@@ -68,15 +68,15 @@ class Site(NamedTuple):
         """The largest part of a capacity that is used; above 1 it does not suffice."""
         return float((self.uses @ (self.demand @ shares) / self.capacity).max(initial=0.0))
 
-    def sample(self) -> Site:
+    def sample(self) -> LevelProblem:
         """Every 4th group, with its part of the capacity."""
         part = slice(None, None, SAMPLE)
         ratio = self.demand[part].sum() / self.demand.sum()
         rows = (self.throughput[part], self.demand[part])
-        return Site(*rows, self.uses, self.capacity * ratio, self.work[part], self.span[part], self.age[part])
+        return LevelProblem(*rows, self.uses, self.capacity * ratio, self.work[part], self.span[part], self.age[part])
 
 
-class Level(NamedTuple):
+class HighestLevel(NamedTuple):
     """The highest level, shares that reach it, and the prices that prove it."""
 
     level: float
@@ -90,7 +90,7 @@ def plain(found: Groups) -> tuple[Vector, Vector]:
 
 
 def highest_shares(problem: Problem, found: Groups, work: Vector, span: Vector, age: Vector) -> Matrix:
-    """(m, n) shares at the highest level; `work`, `span` and `age` are (g,), see Site.
+    """(m, n) shares at the highest level; `work`, `span` and `age` are (g,), see LevelProblem.
 
     Groups that can run nowhere or have no work get nothing. Raises UnsolvedError where the solver fails.
     """
@@ -100,39 +100,41 @@ def highest_shares(problem: Problem, found: Groups, work: Vector, span: Vector, 
     if asks.size:
         demand = (problem.scale[found.first] * found.count)[asks]
         limits = (problem.uses, problem.capacity)
-        shares[asks] = highest(Site(throughput[asks], demand, *limits, work[asks], span[asks], age[asks])).shares
+        shares[asks] = highest(
+            LevelProblem(throughput[asks], demand, *limits, work[asks], span[asks], age[asks])
+        ).shares
     return np.asarray(base.within_limits(problem, found, shares)[found.member])
 
 
-def highest(site: Site) -> Level:
-    """The highest level of a site. Raises UnsolvedError where the solver fails."""
-    taken = (site.capacity > 0) & (site.uses > 0).any(axis=1)
-    site = site._replace(uses=site.uses[taken], capacity=site.capacity[taken])
-    price = _normal(np.zeros(len(site.capacity)), site)
-    level, plans = _lowered(site, site.bound(), price)
-    shares = plans.shares(site.throughput.shape[1])
-    if site.load(shares) <= 1 + TOLERANCE:
-        return Level(level, shares, price)
-    if len(site.work) > WHOLE:
-        found = _by_parts(site, level, _normal(highest(site.sample()).price, site))
+def highest(problem: LevelProblem) -> HighestLevel:
+    """The highest level of a problem. Raises UnsolvedError where the solver fails."""
+    taken = (problem.capacity > 0) & (problem.uses > 0).any(axis=1)
+    problem = problem._replace(uses=problem.uses[taken], capacity=problem.capacity[taken])
+    price = _normal(np.zeros(len(problem.capacity)), problem)
+    level, plans = _lowered(problem, problem.bound(), price)
+    shares = plans.shares(problem.throughput.shape[1])
+    if problem.load(shares) <= 1 + TOLERANCE:
+        return HighestLevel(level, shares, price)
+    if len(problem.work) > WHOLE:
+        found = _by_parts(problem, level, _normal(highest(problem.sample()).price, problem))
         level = found.level
-        if site.load(found.shares) <= 1 + TOLERANCE:
+        if problem.load(found.shares) <= 1 + TOLERANCE:
             return found
-    return _whole(site, level)
+    return _whole(problem, level)
 
 
-def _normal(price: Vector, site: Site) -> Vector:
+def _normal(price: Vector, problem: LevelProblem) -> Vector:
     """Prices at which all capacity costs 1; even ones where all are 0."""
-    worth = price @ site.capacity
-    return price / worth if worth > 0 else 1.0 / (len(price) * site.capacity)
+    worth = price @ problem.capacity
+    return price / worth if worth > 0 else 1.0 / (len(price) * problem.capacity)
 
 
-def _lowered(site: Site, level: float, price: Vector) -> tuple[float, Plans]:
+def _lowered(problem: LevelProblem, level: float, price: Vector) -> tuple[float, Plans]:
     """The bound by these prices: a level at most the given one, where the cheapest plans cost at most all capacity."""
-    prices = site.prices(price)
+    prices = problem.prices(price)
     for _ in range(ROUNDS):  # Newton: the cost is convex in the level, so it comes down to the root and not below it
-        need, slope = site.need(level)
-        plans = cheapest(site.throughput, prices, need)
+        need, slope = problem.need(level)
+        plans = cheapest(problem.throughput, prices, need)
         over = plans.cost.sum() - 1.0
         if over <= TOLERANCE / 10:
             break
@@ -140,19 +142,19 @@ def _lowered(site: Site, level: float, price: Vector) -> tuple[float, Plans]:
     return level, plans
 
 
-def _whole(site: Site, level: float) -> Level:
+def _whole(problem: LevelProblem, level: float) -> HighestLevel:
     """All groups in one program, solved again at each lower level."""
-    everything = np.ones(len(site.work), dtype=bool)
-    part = _Part(site, everything, site.need(level)[0], np.zeros(len(site.capacity)))
+    everything = np.ones(len(problem.work), dtype=bool)
+    part = _Part(problem, everything, problem.need(level)[0], np.zeros(len(problem.capacity)))
     for _ in range(ROUNDS):
         solution = part.program.solve()
-        shares, price = part.shares(solution, np.zeros_like(site.throughput)), part.price(solution)
-        lower = _lowered(site, level, price)[0]
-        if site.load(shares) <= 1 + TOLERANCE or lower == level:
+        shares, price = part.shares(solution, np.zeros_like(problem.throughput)), part.price(solution)
+        lower = _lowered(problem, level, price)[0]
+        if problem.load(shares) <= 1 + TOLERANCE or lower == level:
             break
         level = lower
-        part.change_need(site.need(level)[0])
-    return Level(level, shares, price)
+        part.change_need(problem.need(level)[0])
+    return HighestLevel(level, shares, price)
 
 
 class _Trust(NamedTuple):
@@ -162,21 +164,21 @@ class _Trust(NamedTuple):
     kept: NDArray[np.bool_]  # (g,) groups left to the solver from now on
 
 
-def _by_parts(site: Site, level: float, price: Vector) -> Level:
+def _by_parts(problem: LevelProblem, level: float, price: Vector) -> HighestLevel:
     """Rounds of programs over the groups whose plans may change; ends unproved after many."""
-    g, n = site.throughput.shape
+    g, n = problem.throughput.shape
     trust = _Trust(REACH, np.zeros(g, dtype=bool))
-    level, plans = _lowered(site, level, price)
+    level, plans = _lowered(problem, level, price)
     for _ in range(ROUNDS):
-        free, distance = _near(site, plans, price, trust)
+        free, distance = _near(problem, plans, price, trust)
         shares = np.where(free[:, None], 0.0, plans.shares(n))
         low, high = np.maximum(0.0, price - distance), price + distance
-        part = _Part(site, free, site.need(level)[0], site.uses @ (site.demand @ shares), (low, high))
+        part = _Part(problem, free, problem.need(level)[0], problem.uses @ (problem.demand @ shares), (low, high))
         solution = part.program.solve()
         shares, new = part.shares(solution, shares), part.price(solution)
-        if site.load(shares) <= 1 + TOLERANCE:
-            return Level(level, shares, new)
-        at_new = cheapest(site.throughput, site.prices(new), site.need(level)[0])
+        if problem.load(shares) <= 1 + TOLERANCE:
+            return HighestLevel(level, shares, new)
+        at_new = cheapest(problem.throughput, problem.prices(new), problem.need(level)[0])
         changed = ~free & ((at_new.high != plans.high) | (at_new.low != plans.low))
         if at_new.cost.sum() < plans.cost.sum():  # a plan that was held changed: leave it to the solver
             trust = _Trust(trust.reach / 2, trust.kept | changed)
@@ -184,14 +186,14 @@ def _by_parts(site: Site, level: float, price: Vector) -> Level:
         at_edge = bool(((new <= low) & (low > 0) | (new >= high * (1 - TOLERANCE))).any())
         trust = _Trust(trust.reach * 2, trust.kept) if at_edge else _Trust(trust.reach, trust.kept | changed)
         price = new
-        level, plans = _lowered(site, level, price)
-    return Level(level, shares, price)
+        level, plans = _lowered(problem, level, price)
+    return HighestLevel(level, shares, price)
 
 
-def _near(site: Site, plans: Plans, price: Vector, trust: _Trust) -> tuple[NDArray[np.bool_], float]:
+def _near(problem: LevelProblem, plans: Plans, price: Vector, trust: _Trust) -> tuple[NDArray[np.bool_], float]:
     """Groups whose plan is the first to change with the prices, and how far prices may move."""
     g, top = len(plans.gap), float(price.max())
-    gap = plans.gap / (site.demand * top)
+    gap = plans.gap / (problem.demand * top)
     wanted = min(g - 1, max(WHOLE // 2, int(FREE * g)))
     reach = max(float(np.partition(gap, wanted)[wanted]), 1e-4)
     return (gap <= reach) | trust.kept, min(trust.reach * reach, 1.0) * top
@@ -209,14 +211,14 @@ class _Part:
 
     def __init__(
         self,
-        site: Site,
+        problem: LevelProblem,
         free: NDArray[np.bool_],
         need: Vector,
         used: Vector,
         between: tuple[Vector, Vector] | None = None,
     ) -> None:
-        self._site, self._free = site, np.flatnonzero(free)
-        throughput, self._best = site.throughput[self._free], site.best()[self._free]
+        self._problem, self._free = problem, np.flatnonzero(free)
+        throughput, self._best = problem.throughput[self._free], problem.best()[self._free]
         self._need, self._unit = need[self._free], np.maximum(need[self._free] / self._best, LEAST)
         self._group, self._column = np.nonzero(throughput)
         cells, g = len(self._group), len(self._free)
@@ -229,19 +231,19 @@ class _Part:
         )  # fmt: skip
         capacities, trade = self._capacities(used), np.zeros(0)
         if between is not None:
-            capacities, trade = _traded(capacities, cells, site.capacity), np.concatenate([between[1], -between[0]])
+            capacities, trade = _traded(capacities, cells, problem.capacity), np.concatenate([between[1], -between[0]])
         cost = np.concatenate([np.zeros(cells), [1.0], trade])
-        self.program = Program(cost, together(groups, capacities), maximise=False)
+        self.program = LinearProgram(cost, together(groups, capacities), maximise=False)
 
     def _scaled(self) -> Vector:
         return np.asarray(self._need / (self._best * self._unit))
 
     def _capacities(self, used: Vector) -> Rows:
         """Use / capacity - load <= what the other groups leave."""
-        uses, capacity, cells = self._site.uses, self._site.capacity, len(self._group)
+        uses, capacity, cells = self._problem.uses, self._problem.capacity, len(self._group)
         row, cell = np.nonzero(uses[:, self._column])
         load = np.arange(len(capacity))
-        demand = (self._site.demand[self._free] * self._unit)[self._group[cell]]
+        demand = (self._problem.demand[self._free] * self._unit)[self._group[cell]]
         part = demand * uses[row, self._column[cell]] / capacity[row]
         return Rows(
             np.concatenate([row, load]), np.concatenate([cell, np.full(len(load), cells)]),
@@ -258,7 +260,7 @@ class _Part:
         """(g, n) `others` with the shares of the free groups, scaled to exactly the throughput asked for."""
         times = np.zeros((len(self._free), others.shape[1]))
         times[self._group, self._column] = np.maximum(solution.x[: len(self._group)], 0.0) * self._unit[self._group]
-        reached = (times * self._site.throughput[self._free]).sum(axis=1)
+        reached = (times * self._problem.throughput[self._free]).sum(axis=1)
         times *= (self._need / np.where(reached > 0, reached, np.inf))[:, None]
         shares = others.copy()
         shares[self._free] = times
@@ -266,8 +268,8 @@ class _Part:
 
     def price(self, solution: Solution) -> Vector:
         """(k,) prices of a GPU."""
-        capacity = self._site.capacity
-        return _normal(np.maximum(-solution.dual[2 * len(self._free) :], 0.0) / capacity, self._site)
+        capacity = self._problem.capacity
+        return _normal(np.maximum(-solution.dual[2 * len(self._free) :], 0.0) / capacity, self._problem)
 
 
 def _traded(rows: Rows, cells: int, capacity: Vector) -> Rows:

@@ -46,7 +46,7 @@ class Solution(NamedTuple):
     dual: Vector
 
 
-class Program:
+class LinearProgram:
     """One program, which may be solved again after a change: the solver goes on from its last basis."""
 
     def __init__(self, cost: Vector, rows: Rows, *, upper: Vector | None = None, maximise: bool = True) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from slurm_pal.allocation import base, levels
 from slurm_pal.allocation.grouping import Groups, groups
-from slurm_pal.allocation.linear import INFINITE, PRIMAL, Program, Rows, together
+from slurm_pal.allocation.linear import INFINITE, PRIMAL, LinearProgram, Rows, together
 from slurm_pal.allocation.problem import Allocation, Matrix, Problem, Vector, effective
 
 
@@ -43,6 +43,6 @@ def _directly(problem: Problem, found: Groups, variables: base.Cells, unit: Vect
     )
     cost = np.zeros(variables.size + 1)
     cost[-1] = 1.0
-    program = Program(cost, together(base.base_rows(problem, found, variables), rows))
+    program = LinearProgram(cost, together(base.base_rows(problem, found, variables), rows))
     program.option("simplex_strategy", PRIMAL)
     return base.shares_of(problem, found, variables, program.solve().x)

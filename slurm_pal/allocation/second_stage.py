@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation import base
 from slurm_pal.allocation.grouping import Groups, groups
-from slurm_pal.allocation.linear import INFINITE, PRIMAL, InfeasibleError, Program, Rows, together
+from slurm_pal.allocation.linear import INFINITE, PRIMAL, InfeasibleError, LinearProgram, Rows, together
 from slurm_pal.allocation.problem import Allocation, Matrix, Problem, Vector, effective
 from slurm_pal.base.errors import DataError
 
@@ -107,7 +107,7 @@ def second_stage(
     return Allocation(shares, objective, notes=base.left_out(runs))
 
 
-class Task(NamedTuple):
+class SecondStageData(NamedTuple):
     """What the program is given about each job."""
 
     floor: Vector  # (m,) steps/s
@@ -118,7 +118,7 @@ class Task(NamedTuple):
 
 def _task(
     problem: Problem, floor: Vector, previous: Matrix | None, penalty: Vector | None, value: Vector | None
-) -> Task:
+) -> SecondStageData:
     m, n = problem.n_jobs, problem.n_columns
     before = held_shares(problem) if previous is None else np.asarray(previous, dtype=np.float64)
     price = np.zeros(m) if penalty is None else np.asarray(penalty, dtype=np.float64)
@@ -133,7 +133,7 @@ def _task(
             )
     reference = base.reference_throughput(problem)
     gain = np.divide(worth, reference, out=np.zeros(m), where=reference > 0)
-    return Task(floor, gain, np.where(before.sum(axis=1) > 0, price, 0.0), before)
+    return SecondStageData(floor, gain, np.where(before.sum(axis=1) > 0, price, 0.0), before)
 
 
 def _cells(problem: Problem, found: Groups, previous: Matrix) -> tuple[base.Cells, NDArray[np.int64]]:
@@ -144,7 +144,7 @@ def _cells(problem: Problem, found: Groups, previous: Matrix) -> tuple[base.Cell
 
 
 def _program(
-    problem: Problem, found: Groups, variables: base.Cells, kept: NDArray[np.int64], task: Task, slack: float
+    problem: Problem, found: Groups, variables: base.Cells, kept: NDArray[np.int64], task: SecondStageData, slack: float
 ) -> Vector:
     """(v,) the share of each cell. The program has the new shares, then the kept ones, as its variables."""
     every = np.concatenate([np.arange(variables.size), kept])
@@ -156,7 +156,7 @@ def _program(
     upper = np.full(twice.size, INFINITE)
     upper[variables.size :] = task.previous[job[variables.size :], twice.column[variables.size :]]
     rows = together(base.base_rows(problem, found, twice), _floor_rows(found, twice, (1.0 - slack) * task.floor))
-    program = Program(cost, rows, upper=upper)
+    program = LinearProgram(cost, rows, upper=upper)
     program.option("simplex_strategy", PRIMAL)  # 2 to 6 times as fast as the dual one (1,500 to 3,000 jobs)
     try:
         x = program.solve().x

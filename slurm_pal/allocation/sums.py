@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.allocation.linear import INFINITE, PRIMAL, Program, Rows
+from slurm_pal.allocation.linear import INFINITE, PRIMAL, LinearProgram, Rows
 from slurm_pal.allocation.problem import Matrix, Vector
 
 WHOLE = 300  # groups that go to the solver at once
@@ -128,7 +128,7 @@ def _solved(market: Market, free: NDArray[np.bool_], held: Matrix, between: tupl
     use = market.demand[rows_of[group[cell]]] * market.uses[row, column[cell]]
     trade = np.zeros(0) if between is None else np.concatenate([-between[1], between[0]])
     traded = np.arange(len(trade))
-    program = Program(
+    program = LinearProgram(
         np.concatenate([gain, trade]) / top,
         Rows(
             np.concatenate([group, len(rows_of) + row, len(rows_of) + np.tile(np.arange(k), 2)[traded]]),

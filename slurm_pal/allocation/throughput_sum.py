@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation import base, sums
 from slurm_pal.allocation.grouping import Groups, groups
-from slurm_pal.allocation.linear import INFINITE, PRIMAL, Program, Rows, together
+from slurm_pal.allocation.linear import INFINITE, PRIMAL, LinearProgram, Rows, together
 from slurm_pal.allocation.problem import Allocation, Matrix, Problem, Vector, effective
 from slurm_pal.base.errors import DataError
 
@@ -107,7 +107,7 @@ def _with_deadlines(
         _deadline_rows(variables, need[found.first], due),
         _missing(size, members),
     )
-    program = Program(np.concatenate([np.zeros(size.cells), -members]), rows)
+    program = LinearProgram(np.concatenate([np.zeros(size.cells), -members]), rows)
     program.option("simplex_strategy", PRIMAL)
     missing = float(members @ program.solve().x[size.cells :])
     program.change_row(len(rows.lower) - 1, -INFINITE, missing + 1e-9)

@@ -35,7 +35,7 @@ EXPONENT, EXPONENT_ERROR, EXPONENT_COUNT = 0.8, 0.35, 3.0
 """Throughput grows with GPUs to this power until a table shows how (Gavel's: .68 to .85, scatter .17 to .49)."""
 
 
-class Key(NamedTuple):
+class ThroughputKey(NamedTuple):
     """What a throughput belongs to."""
 
     application: str
@@ -67,7 +67,7 @@ class Model(NamedTuple):
     """Known entries made ready for `matrix`. Build it with `model`."""
 
     types: tuple[str, ...]
-    known: Mapping[Key, Entry]
+    known: Mapping[ThroughputKey, Entry]
     rows: Mapping[tuple[str, int], int]  # (application, GPUs) -> row of the completion
     sizes: Mapping[str, tuple[int, ...]]  # application -> numbers of GPUs to scale from
     unitless: frozenset[tuple[str, int]]  # rows of relative speeds
@@ -78,7 +78,9 @@ class Model(NamedTuple):
 # -- several sources ----------------------------------------------------------------------
 
 
-def merge(tables: Iterable[Mapping[Key, Entry]], half_life_s: float = HALF_LIFE_S) -> dict[Key, Entry]:
+def merge(
+    tables: Iterable[Mapping[ThroughputKey, Entry]], half_life_s: float = HALF_LIFE_S
+) -> dict[ThroughputKey, Entry]:
     """One table of several. Entries of one key count by their inverse variance, which halves with each half-life.
 
     Where they disagree by more than their errors the error grows by as much. A 0 of the site's
@@ -89,14 +91,14 @@ def merge(tables: Iterable[Mapping[Key, Entry]], half_life_s: float = HALF_LIFE_
     """
     if not half_life_s > 0:
         raise DataError(f"the half-life of throughputs is {half_life_s:g} s; it must be above 0")
-    found: dict[Key, list[Entry]] = defaultdict(list)
+    found: dict[ThroughputKey, list[Entry]] = defaultdict(list)
     for key, entry in (pair for table in tables for pair in table.items()):
         _check(key, entry)
         found[key].append(_aged(entry, half_life_s))
     return {key: _combined(entries) for key, entries in sorted(_in_one_unit(found).items())}
 
 
-def _check(key: Key, entry: Entry) -> None:
+def _check(key: ThroughputKey, entry: Entry) -> None:
     what = f"throughput of {key.application!r} on {key.gpus} GPUs of type {key.type!r}"
     if key.gpus < 1:
         raise DataError(f"{what}: the number of GPUs must be at least 1")
@@ -116,7 +118,7 @@ def _aged(entry: Entry, half_life_s: float) -> Entry:
     return entry._replace(relative_error=min(max(entry.relative_error, LEAST_ERROR) * growth, MOST_ERROR))
 
 
-def _in_one_unit(found: Mapping[Key, list[Entry]]) -> dict[Key, list[Entry]]:
+def _in_one_unit(found: Mapping[ThroughputKey, list[Entry]]) -> dict[ThroughputKey, list[Entry]]:
     """The same entries with relative speeds scaled to steps/s where others tell the scale."""
     measured: dict[tuple[str, int], dict[str, Entry]] = defaultdict(dict)
     speeds: dict[tuple[str, int], dict[str, Entry]] = defaultdict(dict)
@@ -125,7 +127,7 @@ def _in_one_unit(found: Mapping[Key, list[Entry]]) -> dict[Key, list[Entry]]:
             if entry.steps_per_s > 0:
                 (speeds if entry.relative else measured)[key[:2]][key.type] = entry
     scales = {row: _scale(speeds[row], measured[row]) for row in speeds if row in measured}
-    made: dict[Key, list[Entry]] = defaultdict(list)
+    made: dict[ThroughputKey, list[Entry]] = defaultdict(list)
     for key, entries in found.items():
         for entry in entries:
             if not entry.relative or key[:2] not in scales or entry.steps_per_s == 0:
@@ -178,7 +180,7 @@ def _combined(entries: Sequence[Entry]) -> Entry:
 # -- every job on every type --------------------------------------------------------------
 
 
-def model(known: Mapping[Key, Entry], types: Sequence[str]) -> Model:
+def model(known: Mapping[ThroughputKey, Entry], types: Sequence[str]) -> Model:
     """Complete what is known (as `merge` gives it) over `types`, the columns of the answer in their order.
 
     Entries of other types help too. Costs about .1 s for a hundred rows, so keep it while the table stays.
@@ -213,7 +215,7 @@ def _sizes(rows: Iterable[tuple[str, int]], unitless: frozenset[tuple[str, int]]
     return {name: tuple(sorted(measured[name] or known)) for name, known in found.items()}
 
 
-def _exponent(known: Mapping[Key, Entry]) -> tuple[float, float]:
+def _exponent(known: Mapping[ThroughputKey, Entry]) -> tuple[float, float]:
     """How throughput grows with GPUs: the mean and the scatter of the slopes, with what was assumed as a few more."""
     lines: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for key, entry in known.items():
@@ -253,7 +255,7 @@ def _answer(made: Model, application: str, gpus: int) -> list[Entry]:
     if gpus < 1:
         raise DataError(f"a job of {application!r} has {gpus} GPUs; its throughput needs at least 1")
     guesses = _guesses(made, application, gpus)
-    keys = (Key(application, gpus, name) for name in made.types)
+    keys = (ThroughputKey(application, gpus, name) for name in made.types)
     return [made.known.get(key, guess) for key, guess in zip(keys, guesses, strict=True)]
 
 

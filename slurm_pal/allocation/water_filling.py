@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation import base
 from slurm_pal.allocation.grouping import Groups, groups
-from slurm_pal.allocation.linear import INFINITE, Program, Rows, together
+from slurm_pal.allocation.linear import INFINITE, LinearProgram, Rows, together
 from slurm_pal.allocation.problem import Allocation, Problem, Vector
 
 Flags = NDArray[np.bool_]
@@ -91,7 +91,7 @@ class _Water:
         self._scale = 0.0  # of c, so that paces are around 1
         self._base = base.base_rows(problem, found, variables)
         self._start = len(self._base.lower)
-        self._program: Program | None = None
+        self._program: LinearProgram | None = None
         self.x: Vector = np.zeros(variables.size)
         self.gained = 0.0  # of the best throughput, by the group that gained most in the last step
 
@@ -125,7 +125,7 @@ class _Water:
         flags[left] = True
         return flags
 
-    def _changed(self, pace: Vector) -> Program:
+    def _changed(self, pace: Vector) -> LinearProgram:
         """The program at the present levels and paces."""
         if self._program is None:
             self._program = self._built(np.arange(len(pace)), -pace, np.append(np.zeros(self._variables.size), 1.0))
@@ -144,7 +144,9 @@ class _Water:
         program = self._built(left, np.full(left.size, -1.0), cost, upper)
         return program.solve().x[self._variables.size :]
 
-    def _built(self, rows: NDArray[np.int64], values: Vector, cost: Vector, upper: Vector | None = None) -> Program:
+    def _built(
+        self, rows: NDArray[np.int64], values: Vector, cost: Vector, upper: Vector | None = None
+    ) -> LinearProgram:
         """A program whose variables after the cells stand with `values` in the throughput rows `rows`."""
         cells, extra = self._variables.size, len(cost) - self._variables.size
         later = cells + (np.arange(rows.size) if extra == rows.size else np.zeros(rows.size, dtype=np.int64))
@@ -155,4 +157,4 @@ class _Water:
             np.maximum(self._level - SLACK, 0.0),
             np.full(len(self._level), INFINITE),
         )
-        return Program(cost, together(self._base, throughput), upper=upper)
+        return LinearProgram(cost, together(self._base, throughput), upper=upper)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The configuration files of a lab, as texts: pure functions of a `Spec`.
+"""The configuration files of a lab, as texts: pure functions of a `LabSpec`.
 
 Only keys that 22.05 knows and later releases still read: one key that a release does
 not know makes every client command fail. What stands at Slurm's default is left out
@@ -22,7 +22,7 @@ a feature that vanished from the nodes must not make `--prefer` fail."""
 SLURMD_TIMEOUT_S = 30  # a killed node is DOWN after this, not after Slurm's five minutes
 
 
-class Spec(NamedTuple):
+class LabSpec(NamedTuple):
     """What a lab is made of."""
 
     directory: LabDirectory
@@ -40,7 +40,7 @@ def node_names(nodes: int) -> tuple[str, ...]:
     return tuple(f"n{number}" for number in range(nodes))
 
 
-def slurm_conf_text(spec: Spec) -> str:
+def slurm_conf_text(spec: LabSpec) -> str:
     """slurm.conf(5) for slurmctld, all slurmds and the clients."""
     d, last = spec.directory, spec.nodes - 1
     plugins = "JobSubmitPlugins=lua\n" if spec.submit_filter else ""
@@ -98,7 +98,7 @@ PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=
 """
 
 
-def gres_conf_text(spec: Spec) -> str:
+def gres_conf_text(spec: LabSpec) -> str:
     """gres.conf(5): untyped GPUs, so that Slurm hands out the lowest free index first."""
     indexes = f"[0-{spec.gpus - 1}]" if spec.gpus > 1 else "0"
     return f"Name=gpu File={spec.directory('dev')}/nvidia{indexes}\n"
@@ -127,7 +127,7 @@ backend = "emu"
 """
 
 
-def config_files(spec: Spec) -> dict[str, str]:
+def config_files(spec: LabSpec) -> dict[str, str]:
     """File name below etc/ -> text."""
     return {
         "slurm.conf": slurm_conf_text(spec),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.files import write_atomic
 from slurm_pal.base.numbers import digits
-from slurm_pal.lab.conf import Spec, config_files, node_names
+from slurm_pal.lab.conf import LabSpec, config_files, node_names
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.ports import is_listening
 from slurm_pal.lab.processes import Process, identify, write_pids
@@ -97,7 +97,7 @@ def complaints(lines: Sequence[str], count: int = 3) -> str:
     return " | ".join((loud or texts)[-count:]) or "(empty)"
 
 
-def start(spec: Spec, programs: dict[str, str], crew: Crew, deadline_s: float) -> None:
+def start(spec: LabSpec, programs: dict[str, str], crew: Crew, deadline_s: float) -> None:
     """Write the configuration, start everything and wait until all nodes are idle.
 
     `deadline_s` is on time.monotonic's scale. Raises PortTaken, or SlurmError when a
@@ -143,7 +143,7 @@ def _wait_for_munge(d: LabDirectory, crew: Crew, deadline_s: float) -> None:
         time.sleep(0.01)
 
 
-def _wait_for_idle(spec: Spec, programs: dict[str, str], crew: Crew, deadline_s: float) -> None:
+def _wait_for_idle(spec: LabSpec, programs: dict[str, str], crew: Crew, deadline_s: float) -> None:
     while True:
         crew.check()
         late = time.monotonic() > deadline_s
@@ -170,14 +170,14 @@ def node_states(text: str) -> dict[str, int]:
     return counts
 
 
-class Answer(NamedTuple):
+class CommandAnswer(NamedTuple):
     """What a Slurm command printed; `text` is empty when it failed, and `complaint` says why."""
 
     text: str
     complaint: str
 
 
-def ask(directory: LabDirectory, argv: Sequence[str], timeout_s: float = 10.0) -> Answer:
+def ask(directory: LabDirectory, argv: Sequence[str], timeout_s: float = 10.0) -> CommandAnswer:
     """Run a Slurm command in this lab; a lab that does not answer is an answer too."""
     environment = bare_environment() | {"SLURM_CONF": directory.conf, "LC_ALL": "C"}
     try:
@@ -186,6 +186,6 @@ def ask(directory: LabDirectory, argv: Sequence[str], timeout_s: float = 10.0) -
             env=environment, timeout=timeout_s, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Answer("", str(error))
+        return CommandAnswer("", str(error))
     complaint = done.stderr.strip().splitlines()[-1:] or [f"{argv[0]} printed nothing"]
-    return Answer(done.stdout if done.returncode == 0 else "", complaint[0])
+    return CommandAnswer(done.stdout if done.returncode == 0 else "", complaint[0])

@@ -31,7 +31,7 @@ class DemoJob(NamedTuple):
     seconds: float
 
 
-class Outcome(NamedTuple):
+class FinishedJob(NamedTuple):
     """One finished job: what the payload and Slurm said of it."""
 
     job: DemoJob
@@ -102,7 +102,7 @@ class Phase:
         ours, theirs = ([(g["node"], g["index"]) for g in decision[k]["gpus"]] for k in ("chosen", "plain_slurm"))
         return ours != theirs
 
-    def outcomes(self, limit_s: float = 150.0) -> list[Outcome]:
+    def outcomes(self, limit_s: float = 150.0) -> list[FinishedJob]:
         """Wait until no job is left and read what they said.
 
         Raises PalError when jobs are still there after `limit_s` or left no result.
@@ -120,14 +120,14 @@ class Phase:
         return subprocess.run(argv, env=self._env, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def _outcome(job: DemoJob, job_id: int, submitted_s: float, directory: str) -> Outcome:
+def _outcome(job: DemoJob, job_id: int, submitted_s: float, directory: str) -> FinishedJob:
     path = os.path.join(directory, f"{job_id}.json")
     try:
         with open(path, encoding="utf-8") as stream:
             said: dict[str, Any] = json.load(stream)
     except (OSError, ValueError) as error:
         raise PalError(f"job {job_id} left no result in {path}: {error}") from None
-    return Outcome(
+    return FinishedJob(
         job=job,
         job_id=job_id,
         where=_where(said["gpus"]),
@@ -149,7 +149,7 @@ def program(name: str) -> str:
     return path
 
 
-def ratios(plain: Sequence[Outcome], placed: Sequence[Outcome]) -> dict[str, float]:
+def ratios(plain: Sequence[FinishedJob], placed: Sequence[FinishedJob]) -> dict[str, float]:
     """Mean completion under palsub over that under sbatch, per sensitivity class and for "all"."""
     found: dict[str, float] = {}
     for name in [*sorted({outcome.job.sensitivity for outcome in plain}), "all"]:
@@ -195,7 +195,7 @@ def demonstrate(directory: str, seed: int, say: Say) -> dict[str, float]:
     return found
 
 
-def comparison(plain: Sequence[Outcome], placed: Sequence[Outcome]) -> list[str]:
+def comparison(plain: Sequence[FinishedJob], placed: Sequence[FinishedJob]) -> list[str]:
     """One line per job: where it ran, true slowdown and completion, before and after."""
     lines = ["   class GPUs | sbatch    slowdown  done after | palsub    slowdown  done after | faster by"]
     for before, after in sorted(zip(plain, placed, strict=True), key=lambda pair: pair[0].job):

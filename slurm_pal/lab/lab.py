@@ -21,7 +21,7 @@ from typing import NamedTuple
 from slurm_pal.base.errors import BusyError, PalError, SlurmError, UsageError
 from slurm_pal.emulation.gpus import DEFAULT_MODEL, Registry, draw_registry, load_registry, read_table, write_registry
 from slurm_pal.lab import daemons, filter, processes
-from slurm_pal.lab.conf import Spec, node_names
+from slurm_pal.lab.conf import LabSpec, node_names
 from slurm_pal.lab.directory import MARKER, LabDirectory
 from slurm_pal.lab.ports import free_blocks
 from slurm_pal.lab.processes import Process
@@ -37,7 +37,7 @@ _STEP_TERM_S = 1.0
 _SWEEPS = 10
 
 
-class Status(NamedTuple):
+class LabStatus(NamedTuple):
     """A lab as it is now."""
 
     directory: str
@@ -52,7 +52,7 @@ class Status(NamedTuple):
     jobs: dict[str, int]  # state -> number of jobs in the queue
 
 
-class Ended(NamedTuple):
+class LabShutdown(NamedTuple):
     """What `down` did."""
 
     jobs_cancelled: int
@@ -111,7 +111,7 @@ class Lab:
         with d.claimed():
             lab._refuse_remains()
             try:
-                spec = Spec(d, nodes, gpus, cpus, memory_mib, user, 0, version, submit_filter)
+                spec = LabSpec(d, nodes, gpus, cpus, memory_mib, user, 0, version, submit_filter)
                 lab._bring_up(spec, registry, programs, started + wait_s)
                 if submit_filter:
                     filter.first_table(d)
@@ -128,7 +128,7 @@ class Lab:
         if d.is_lab():
             raise UsageError(f"{d} holds what is left of a lab: clear it away with pal lab down --dir {d}")
 
-    def _bring_up(self, spec: Spec, registry: Registry, programs: dict[str, str], deadline_s: float) -> None:
+    def _bring_up(self, spec: LabSpec, registry: Registry, programs: dict[str, str], deadline_s: float) -> None:
         d = self.directory
         for count, port in enumerate(free_blocks(spec.nodes + 1, d.path)):
             if count == _PORT_TRIES:
@@ -182,7 +182,7 @@ class Lab:
         if not self.directory.is_lab():
             raise UsageError(f"there is no lab in {self.directory}: pal lab up --dir {self.directory}")
 
-    def status(self) -> Status:
+    def status(self) -> LabStatus:
         """Ask the processes and slurmctld. Never raises for a broken lab."""
         d, facts = self.directory, self.directory.facts()
         living = self._living()
@@ -196,7 +196,7 @@ class Lab:
             for state in daemons.ask(d, ["squeue", "-h", "-a", "-r", "-o", "%T"]).text.split():
                 jobs[state.lower()] = jobs.get(state.lower(), 0) + 1
         whole = bool(states) and nodes > 0 and counts == {"munged": 1, "slurmctld": 1, "slurmd": nodes}
-        return Status(
+        return LabStatus(
             directory=d.path,
             state="up" if whole else "degraded" if living else "down",
             nodes=nodes,
@@ -211,7 +211,7 @@ class Lab:
 
     # -- ending it --------------------------------------------------------------------
 
-    def down(self, keep: bool = False) -> Ended:
+    def down(self, keep: bool = False) -> LabShutdown:
         """Cancel all jobs, end every process of this lab and no other, remove the directory.
 
         Works on a lab that crashed, was killed in part, or is not there (then nothing
@@ -222,12 +222,12 @@ class Lab:
         d = self.directory
         self._refuse_own_job()
         if not d.exists():
-            return Ended(0, self._end_processes(), (), True)
+            return LabShutdown(0, self._end_processes(), (), True)
         if not d.is_lab():
             ended = self._end_processes()
             if not ended:
                 raise UsageError(f"{d} is not a lab (it has no {MARKER}): nothing done; give the lab's --dir")
-            return Ended(0, ended, (), False)
+            return LabShutdown(0, ended, (), False)
         owner = os.stat(d.path).st_uid
         if os.geteuid() not in (0, owner):
             raise UsageError(f"the lab in {d} belongs to uid {owner}: only that user or root can end it")
@@ -235,7 +235,7 @@ class Lab:
             cancelled = self._cancel_jobs()
             ended = self._end_processes()
             others = [] if keep else d.remove()
-        return Ended(cancelled, ended, tuple(others), not keep and not others)
+        return LabShutdown(cancelled, ended, tuple(others), not keep and not others)
 
     def _refuse_own_job(self) -> None:
         if "SLURMD_NODENAME" in os.environ and os.environ.get("SLURM_CONF") == self.directory.conf:

@@ -75,7 +75,7 @@ def shared_partitions(
 
 def _partition(
     name: str, nodes: Sequence[Node], snapshot: Snapshot, held: Counter[tuple[str, int]]
-) -> columns.Partition | None:
+) -> columns.PartitionGpus | None:
     """Its GPUs by class A's variability classes; a GPU that nobody has measured counts as the median one."""
     levels = max(1, len(snapshot.centroids.get("A", [])))
     counts = np.zeros((len(nodes), levels), dtype=np.int64)
@@ -94,7 +94,7 @@ def _partition(
     if not counts.sum():
         return None
     slowdown = {c: _levels(of) for c, of in seen.items()}
-    return columns.Partition(name, counts.tolist(), slowdown)
+    return columns.PartitionGpus(name, counts.tolist(), slowdown)
 
 
 def _middle(snapshot: Snapshot) -> int:
@@ -159,7 +159,7 @@ def problem_of(where: SharedPartitions, sharers: Sequence[Sharer], locality_pena
     slowest = np.where(speed > 0, speed, np.inf).min(axis=1, initial=np.inf)
     slowest = np.where(np.isfinite(slowest), slowest, 0.0)
     accounts = {name: k for k, name in enumerate(dict.fromkeys(_account(one.job) for one in sharers))}
-    jobs = columns.Jobs(
+    jobs = columns.PartitionJobs(
         throughput=speed,
         spread=np.full(len(sharers), 1.0 / locality_penalty),
         sensitivity=[one.sensitivity if one.sensitivity in SENSITIVITY_CLASSES else "A" for one in sharers],

@@ -14,7 +14,7 @@ from math import exp, log, sqrt
 from statistics import median
 from typing import NamedTuple
 
-from slurm_pal.allocation.throughputs import ANY, HALF_LIFE_S, PROGRESS, Entry, Key
+from slurm_pal.allocation.throughputs import ANY, HALF_LIFE_S, PROGRESS, Entry, ThroughputKey
 from slurm_pal.base.cluster import Node
 from slurm_pal.journal.journal import Observation
 from slurm_pal.moves.learning import ABSURD
@@ -31,7 +31,7 @@ UNKNOWN_NODE, SEVERAL_TYPES, NO_STEP = "node of no known type", "GPUs of several
 class History(NamedTuple):
     """Past runs as a table."""
 
-    entries: dict[Key, Entry]
+    entries: dict[ThroughputKey, Entry]
     unused: dict[str, int]  # why observations say nothing -> how many
 
 
@@ -88,10 +88,10 @@ def history(
 def heard(
     observations: Iterable[Observation], types: Mapping[str, str], known: Mapping[str, str], now_s: float,
     half_life_s: float = HALF_LIFE_S,
-) -> tuple[dict[Key, Entry], dict[str, dict[Key, Entry]]]:  # fmt: skip
+) -> tuple[dict[ThroughputKey, Entry], dict[str, dict[ThroughputKey, Entry]]]:  # fmt: skip
     """The same as (what enough users told, for jobs of all; user -> what their jobs told, for theirs alone)."""
     runs, _ = _runs(observations, types, known, now_s, half_life_s)
-    all_, own = {}, defaultdict[str, dict[Key, Entry]](dict)
+    all_, own = {}, defaultdict[str, dict[ThroughputKey, Entry]](dict)
     for key, seen in sorted(runs.items()):
         users = sorted({run.user for run in seen})
         if len(users) >= LEAST_USERS:
@@ -104,9 +104,9 @@ def heard(
 def _runs(
     observations: Iterable[Observation], types: Mapping[str, str], known: Mapping[str, str], now_s: float,
     half_life_s: float,
-) -> tuple[dict[Key, list[_Run]], Counter[str]]:  # fmt: skip
+) -> tuple[dict[ThroughputKey, list[_Run]], Counter[str]]:  # fmt: skip
     """Past runs by application, number of GPUs and type; and why others say nothing."""
-    runs: dict[Key, list[_Run]] = defaultdict(list)
+    runs: dict[ThroughputKey, list[_Run]] = defaultdict(list)
     unused: Counter[str] = Counter()
     for one in observations:
         user, name = _names(one.key)
@@ -120,7 +120,7 @@ def _runs(
         else:
             age_s = max(0.0, now_s - one.at_s)
             run = _Run(user, log(one.predicted / one.step_s), age_s, 2.0 ** -min(age_s / half_life_s, 100.0))
-            runs[Key(application(user, name, known), len(one.gpus), kinds.pop())].append(run)
+            runs[ThroughputKey(application(user, name, known), len(one.gpus), kinds.pop())].append(run)
     return runs, unused
 
 

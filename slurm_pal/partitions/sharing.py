@@ -2,7 +2,7 @@
 """In which of its user's partitions a pending job should wait for a start: pure, by effective throughput.
 
 A job that may run in several partitions has a list of them. An allocation policy says how much
-of whose time belongs where (research/policies.py); here that becomes a shorter list, a lease:
+of whose time belongs where (research/allocation_policies.py); here that becomes a shorter list, a lease:
 the one partition where the job belongs and finds room now, or those where it belongs while
 waiting for them pays. Slurm itself starts the job, and checks accounts, QOS and limits as ever:
 a list is only ever a part of the user's own, and one that Slurm does not take is given up at once.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_pal.allocation import throughputs
-from slurm_pal.allocation.throughputs import Entry, Key, Model
+from slurm_pal.allocation.throughputs import Entry, Model, ThroughputKey
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError
 from slurm_pal.journal.journal import Journal
@@ -28,7 +28,8 @@ class _Own(Mapping[str, Model]):
     """User -> throughputs with what their own jobs told, completed when first asked for."""
 
     def __init__(
-        self, tables: Sequence[Mapping[Key, Entry]], own: Mapping[str, Mapping[Key, Entry]], types: Sequence[str]
+        self, tables: Sequence[Mapping[ThroughputKey, Entry]], own: Mapping[str, Mapping[ThroughputKey, Entry]],
+        types: Sequence[str]
     ) -> None:  # fmt: skip
         self._tables, self._own, self._types = tables, own, types
         self._made: dict[str, Model] = {}

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 
-from slurm_pal.allocation.throughputs import MOST_RATE, TABLE, Entry, Key
+from slurm_pal.allocation.throughputs import MOST_RATE, TABLE, Entry, ThroughputKey
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import read_trusted, write_atomic
 
@@ -41,7 +41,7 @@ class _BadRowError(ValueError):
     """Says what is wrong with one row."""
 
 
-def read(path: str, now_s: float) -> dict[Key, Entry]:
+def read(path: str, now_s: float) -> dict[ThroughputKey, Entry]:
     """The table at `path`; ages count from `now_s` (Unix s).
 
     Raises DataError for a file that cannot be read or trusted, and for the first row that is wrong.
@@ -53,8 +53,8 @@ def read(path: str, now_s: float) -> dict[Key, Entry]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start + 1} is not UTF-8") from None
     rows = _of_json(path, text) if path.endswith(".json") else _of_csv(path, text)
-    found: dict[Key, Entry] = {}
-    places: dict[Key, str] = {}
+    found: dict[ThroughputKey, Entry] = {}
+    places: dict[ThroughputKey, str] = {}
     for place, row in rows:
         try:
             key, entry = _entry(row, now_s)
@@ -67,11 +67,11 @@ def read(path: str, now_s: float) -> dict[Key, Entry]:
     return found
 
 
-def _said(key: Key) -> str:
+def _said(key: ThroughputKey) -> str:
     return f"application {key.application!r} on {key.gpus} GPUs of type {key.type!r}"
 
 
-def _check_units(path: str, found: Mapping[Key, Entry]) -> None:
+def _check_units(path: str, found: Mapping[ThroughputKey, Entry]) -> None:
     """A row of the completed table has one unit; 0 has none."""
     units: dict[tuple[str, int], bool] = {}
     for key, entry in found.items():
@@ -124,8 +124,10 @@ def _check_names(where: str, names: list[str]) -> None:
         )
 
 
-def _entry(row: Row, now_s: float) -> tuple[Key, Entry]:
-    key = Key(_name(row, "application"), int(_number(row, "gpus", 1, MOST_GPUS, whole=True)), _name(row, "type"))
+def _entry(row: Row, now_s: float) -> tuple[ThroughputKey, Entry]:
+    key = ThroughputKey(
+        _name(row, "application"), int(_number(row, "gpus", 1, MOST_GPUS, whole=True)), _name(row, "type")
+    )
     if (RATE in row) == (SPEED in row):
         raise _BadRowError(f"a row must have one of {RATE} and {SPEED}, not {'both' if RATE in row else 'none'}")
     unit = RATE if RATE in row else SPEED
@@ -179,7 +181,7 @@ def _when_s(text: object) -> float:
 # -- writing ------------------------------------------------------------------------------
 
 
-def write(path: str, entries: Mapping[Key, Entry], now_s: float) -> int:
+def write(path: str, entries: Mapping[ThroughputKey, Entry], now_s: float) -> int:
     """Write entries as a table that `read` takes, mode 0644; those with a name that it would refuse are left out.
 
     Returns how many those are. Raises DataError when the file cannot be written.
@@ -194,7 +196,7 @@ def write(path: str, entries: Mapping[Key, Entry], now_s: float) -> int:
     return len(entries) - len(named)
 
 
-def _row(key: Key, entry: Entry, now_s: float) -> dict[str, Any]:
+def _row(key: ThroughputKey, entry: Entry, now_s: float) -> dict[str, Any]:
     unit = SPEED if entry.relative else RATE
     measured = datetime.fromtimestamp(now_s - entry.age_s, UTC).isoformat(timespec="seconds")
     return {

@@ -40,7 +40,7 @@ MISSED = 3.0
 _RESTART = "systemctl restart pal-rebalance.service"
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """One check: level "ok", "note", "warn" or "fail"; `mend` is a command or an edit."""
 
     level: str
@@ -49,7 +49,7 @@ class Finding(NamedTuple):
     mend: str = ""
 
 
-def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None] = shutil.which) -> list[Finding]:
+def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None] = shutil.which) -> list[CheckResult]:
     """All checks, in the order in which trouble should be mended."""
     findings = _programs(which)
     findings += _controller(client)
@@ -57,13 +57,13 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
         config = settings.load()
         findings += _settings(config)
     except ConfigError as error:
-        return [*findings, Finding("fail", "settings", one_line(error), "mend the file or unset the variable")]
+        return [*findings, CheckResult("fail", "settings", one_line(error), "mend the file or unset the variable")]
     snapshot, data = _snapshot(config, now_s)
     findings += data + _heartbeat(config, now_s) + _tick(config, client, now_s) + _state_dir(config)
     try:
         overview = client.overview()
     except MissingPackageError as error:
-        return [*findings, Finding("fail", "slurm", one_line(error), 'pal.toml: [slurm] backend = "cli"')]
+        return [*findings, CheckResult("fail", "slurm", one_line(error), 'pal.toml: [slurm] backend = "cli"')]
     except SlurmError:
         return findings  # said by _controller
     with contextlib.suppress(SlurmError):
@@ -73,36 +73,36 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
     return findings
 
 
-def _programs(which: Callable[[str], str | None]) -> list[Finding]:
+def _programs(which: Callable[[str], str | None]) -> list[CheckResult]:
     missing = [name for name in ("sbatch", "scontrol", "squeue", "scancel") if not which(name)]
     if missing:
-        return [Finding("fail", "slurm", f"not in PATH: {', '.join(missing)}", "apt-get install slurm-client")]
-    return [Finding("ok", "slurm", f"commands in {os.path.dirname(which('sbatch') or '')}")]
+        return [CheckResult("fail", "slurm", f"not in PATH: {', '.join(missing)}", "apt-get install slurm-client")]
+    return [CheckResult("ok", "slurm", f"commands in {os.path.dirname(which('sbatch') or '')}")]
 
 
-def _controller(client: SlurmClient) -> list[Finding]:
+def _controller(client: SlurmClient) -> list[CheckResult]:
     try:
         config, version = client.config(), client.version()
     except SlurmError as error:
         text = one_line(error)
         mend = "systemctl start munge" if "unge" in text else "scontrol ping; systemctl status slurmctld"
-        return [Finding("fail", "slurm", text, mend)]
+        return [CheckResult("fail", "slurm", text, mend)]
     release = releases.text(version)
-    found = [Finding("ok", "slurm", f"cluster {config.get('ClusterName', '?')} answers, release {release}")]
+    found = [CheckResult("ok", "slurm", f"cluster {config.get('ClusterName', '?')} answers, release {release}")]
     if not releases.known(version):
         span = f"{releases.text(releases.OLDEST)} to {releases.text(releases.NEWEST)}"
-        found.append(Finding("warn", "slurm", f"release {release} is outside {span}", "run the tests first"))
+        found.append(CheckResult("warn", "slurm", f"release {release} is outside {span}", "run the tests first"))
     if "gpu" not in config.get("GresTypes", "gpu").split(","):
         found.append(
-            Finding("fail", "slurm", "GresTypes has no gpu: Slurm does not count GPUs", "slurm.conf: GresTypes=gpu")
+            CheckResult("fail", "slurm", "GresTypes has no gpu: Slurm does not count GPUs", "slurm.conf: GresTypes=gpu")
         )
     if "cons_tres" not in config.get("SelectType", "cons_tres"):
         text = f"{config['SelectType']} cannot share a node's GPUs between jobs"
-        found.append(Finding("warn", "slurm", text, "slurm.conf: SelectType=select/cons_tres"))
+        found.append(CheckResult("warn", "slurm", text, "slurm.conf: SelectType=select/cons_tres"))
     return found
 
 
-def _settings(config: Config) -> list[Finding]:
+def _settings(config: Config) -> list[CheckResult]:
     changed = [
         f"{section}.{name} = {config[section, name]!r} ({config.origin(section, name)})"
         for section, keys in KEYS.items()
@@ -110,31 +110,31 @@ def _settings(config: Config) -> list[Finding]:
         if config.origin(section, name) != "default"
     ]
     files = ", ".join(config.files) or "no pal.toml, all defaults"
-    return [Finding("ok", "settings", files), *(Finding("ok", "settings", text) for text in changed)]
+    return [CheckResult("ok", "settings", files), *(CheckResult("ok", "settings", text) for text in changed)]
 
 
-def _snapshot(config: Config, now_s: float) -> tuple[Snapshot | None, list[Finding]]:
+def _snapshot(config: Config, now_s: float) -> tuple[Snapshot | None, list[CheckResult]]:
     try:
         snapshot = read(config.snapshot_path)
     except DataError as error:
         text, _, mend = one_line(error).rpartition(": ")
-        return None, [Finding("fail", "data", text, mend)]
-    found = [Finding("ok", "data", f"snapshot of {len(snapshot)} GPUs, epoch {snapshot.epoch}")]
+        return None, [CheckResult("fail", "data", text, mend)]
+    found = [CheckResult("ok", "data", f"snapshot of {len(snapshot)} GPUs, epoch {snapshot.epoch}")]
     newest_s = max(snapshot.columns["measured_s"], default=0.0)
     ahead_s = max(snapshot.written_s, newest_s) - now_s
     if ahead_s > CLOCK_SLACK_S:
         text = f"the snapshot is {ahead_s:.0f} s from the future: this clock or the writer's is wrong"
-        found.append(Finding("fail", "clock", text, "timedatectl set-ntp true"))
+        found.append(CheckResult("fail", "clock", text, "timedatectl set-ntp true"))
     else:
-        found.append(Finding("ok", "clock", "agrees with the snapshot"))
+        found.append(CheckResult("ok", "clock", "agrees with the snapshot"))
     stale_s = config.number("classes", "stale_after_d") * 86400
     if newest_s and now_s - newest_s > stale_s:
         text = f"the newest measurement is {(now_s - newest_s) / 86400:.0f} days old"
-        found.append(Finding("warn", "data", text, "pal-profile run --since 30d"))
+        found.append(CheckResult("warn", "data", text, "pal-profile run --since 30d"))
     return snapshot, found
 
 
-def _heartbeat(config: Config, now_s: float) -> list[Finding]:
+def _heartbeat(config: Config, now_s: float) -> list[CheckResult]:
     path = config.snapshot_path + ".heartbeat"
     nobody = "nobody clears leases: palsub pins jobs only with --pal-watch, else it uses soft means"
     try:
@@ -142,26 +142,26 @@ def _heartbeat(config: Config, now_s: float) -> list[Finding]:
         alive = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     except FileNotFoundError:
         if config.flag("submit", "watch"):
-            return [Finding("ok", "leases", "cleared by palsub's own watcher (submit.watch)")]
-        return [Finding("note", "leases", nobody, "pal.toml: [submit] watch = true")]
+            return [CheckResult("ok", "leases", "cleared by palsub's own watcher (submit.watch)")]
+        return [CheckResult("note", "leases", nobody, "pal.toml: [submit] watch = true")]
     except (OSError, DataError, ValueError, KeyError, TypeError) as error:
-        return [Finding("warn", "leases", f"heartbeat {path} cannot be read: {one_line(error)}", f"rm {path}")]
+        return [CheckResult("warn", "leases", f"heartbeat {path} cannot be read: {one_line(error)}", f"rm {path}")]
     if not alive:
-        return [Finding("warn", "leases", f"the daemon was last seen {age_s:.0f} s ago; {nobody}", _RESTART)]
-    return [Finding("ok", "leases", f"a daemon clears them, last seen {age_s:.0f} s ago"), *_guard(config)]
+        return [CheckResult("warn", "leases", f"the daemon was last seen {age_s:.0f} s ago; {nobody}", _RESTART)]
+    return [CheckResult("ok", "leases", f"a daemon clears them, last seen {age_s:.0f} s ago"), *_guard(config)]
 
 
-def _guard(config: Config) -> list[Finding]:
+def _guard(config: Config) -> list[CheckResult]:
     """Whether somebody takes lists back should the daemon be killed; nobody else can look at the guard's lock."""
     if not paths.has_powers():
         return []
     if promise.guarded(config.table_path):
-        return [Finding("ok", "leases", "a lease guard watches over the daemon")]
+        return [CheckResult("ok", "leases", "a lease guard watches over the daemon")]
     text = "no lease guard is at work: should the daemon be killed, jobs stay pinned until it is started again"
-    return [Finding("warn", "leases", text, "systemctl enable --now pal-lease-guard.service")]
+    return [CheckResult("warn", "leases", text, "systemctl enable --now pal-lease-guard.service")]
 
 
-def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[Finding]:
+def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[CheckResult]:
     """Pending jobs that bear a list of ours, for how long, and whether somebody alive takes them back."""
     known, path = pinned.Remembered(), paths.readable_journal(config)
     with contextlib.suppress(PalError):
@@ -170,9 +170,9 @@ def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[Finding]:
                 known = pinned.remembered(journal)
     overview = client.overview(marked=True)
     found, broken = pinned.pinned(overview.jobs, known, overview.up, now_s)
-    lines = [Finding("warn", "leases", line) for line in broken[:MOST_NAMED]]
+    lines = [CheckResult("warn", "leases", line) for line in broken[:MOST_NAMED]]
     if not found:
-        return [*lines, Finding("ok", "leases", "no pending job bears a list of ours")]
+        return [*lines, CheckResult("ok", "leases", "no pending job bears a list of ours")]
     since_s = {job.job_id: job.submit_s for job in overview.jobs}
     for job_id, leases in known.leases.items():
         since_s[job_id] = max([since_s.get(job_id, 0.0), *(lease.made_s for lease in leases)])
@@ -183,32 +183,32 @@ def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[Finding]:
     alive = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     by_child = path is not None and promise.stood_by(path)
     if alive or by_child or (paths.has_powers() and promise.guarded(config.table_path)):
-        return [*lines, Finding("ok", "leases", f"{text}; somebody alive takes them back")]
+        return [*lines, CheckResult("ok", "leases", f"{text}; somebody alive takes them back")]
     mend = "pal-rebalance --withdraw" if paths.has_powers() else "pal-rebalance --mine --withdraw"
-    return [*lines, Finding("warn", "leases", f"{text}; nobody alive takes them back", mend)]
+    return [*lines, CheckResult("warn", "leases", f"{text}; nobody alive takes them back", mend)]
 
 
-def _tick(config: Config, client: SlurmClient, now_s: float) -> list[Finding]:
+def _tick(config: Config, client: SlurmClient, now_s: float) -> list[CheckResult]:
     """Mode, role and last tick, and whether something of ours is left without anybody who looks after it."""
     if config.text("rebalance", "mode") == "act":
-        found = [Finding("ok", "tick", 'mode "act": pal-rebalance does what it plans')]
+        found = [CheckResult("ok", "tick", 'mode "act": pal-rebalance does what it plans')]
     else:
         text, mend = 'mode "advise": pal-rebalance plans and does nothing', 'pal.toml: [rebalance] mode = "act"'
-        found = [Finding("note", "tick", text, mend)]
+        found = [CheckResult("note", "tick", text, mend)]
     with contextlib.suppress(SlurmError):  # said by _controller
         found.append(_role(client))
     path = paths.readable_journal(config)
     if path is None:
-        return [*found, Finding("note", "tick", "no tick that acts was ever made here", _tick_command(""))]
+        return [*found, CheckResult("note", "tick", "no tick that acts was ever made here", _tick_command(""))]
     try:
         with open_journal(path, write=False) as journal:
             late_s = MISSED * max(config.number("rebalance", "interval_s"), 60.0)
             return [*found, *_last_tick(journal, late_s, now_s), *_broken(journal)]
     except PalError as error:
-        return [*found, Finding("warn", "tick", one_line(error))]
+        return [*found, CheckResult("warn", "tick", one_line(error))]
 
 
-def _broken(journal: Journal) -> list[Finding]:
+def _broken(journal: Journal) -> list[CheckResult]:
     """Jobs that make our code raise."""
     jobs = journal.broken()
     if not jobs:
@@ -217,68 +217,72 @@ def _broken(journal: Journal) -> list[Finding]:
     ids = " ".join(map(str, [*jobs][:MOST_NAMED]))
     more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
     text = f"left alone, since they break us: jobs {ids}{more}; {first}: {why}"
-    return [Finding("warn", "tick", text, "see `trace` in rebalance.log, and please report it")]
+    return [CheckResult("warn", "tick", text, "see `trace` in rebalance.log, and please report it")]
 
 
-def _role(client: SlurmClient) -> Finding:
+def _role(client: SlurmClient) -> CheckResult:
     try:
         role = role_of(client, {}, mine=False)
     except UsageError:
-        return Finding("ok", "tick", "you may steer jobs of your own: pal-rebalance --mine")
-    return Finding("ok", "tick", f"you may steer all jobs, as {role.name}")
+        return CheckResult("ok", "tick", "you may steer jobs of your own: pal-rebalance --mine")
+    return CheckResult("ok", "tick", f"you may steer all jobs, as {role.name}")
 
 
-def _last_tick(journal: Journal, max_age_s: float, now_s: float) -> list[Finding]:
+def _last_tick(journal: Journal, max_age_s: float, now_s: float) -> list[CheckResult]:
     age_s, moves = now_s - journal.last_tick_s(), len(journal.open_moves())
     lists = len(journal.every_lease())
     text = f"the last tick was {age(age_s)} ago; moves under way: {moves}, lists of ours on jobs: {lists}"
     if -CLOCK_SLACK_S <= age_s <= max_age_s:
-        return [Finding("ok", "tick", text)]
+        return [CheckResult("ok", "tick", text)]
     if age_s < 0:
-        return [Finding("warn", "tick", f"the last tick was {-age_s:.0f} s in the future", "timedatectl set-ntp true")]
+        return [
+            CheckResult("warn", "tick", f"the last tick was {-age_s:.0f} s in the future", "timedatectl set-ntp true")
+        ]
     if moves or lists:
-        return [Finding("warn", "tick", f"{text}; nobody looks after them", _tick_command(" --act"))]
-    return [Finding("note", "tick", text, _tick_command(""))]
+        return [CheckResult("warn", "tick", f"{text}; nobody looks after them", _tick_command(" --act"))]
+    return [CheckResult("note", "tick", text, _tick_command(""))]
 
 
 def _tick_command(more: str) -> str:
     return f"pal-rebalance {'' if paths.has_powers() else '--mine '}--once{more}"
 
 
-def _state_dir(config: Config) -> list[Finding]:
+def _state_dir(config: Config) -> list[CheckResult]:
     path = config.state_dir
     if not os.path.isdir(path):
         mend = f"install -d -m 755 {path} on the controller; readers need only the snapshot"
         return [
-            Finding("note", "permissions", f"no state directory {path} here: sweeps cannot run from this host", mend)
+            CheckResult(
+                "note", "permissions", f"no state directory {path} here: sweeps cannot run from this host", mend
+            )
         ]
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     if os.stat(path).st_mode & 0o002:
-        found.append(Finding("fail", "permissions", f"{path} can be written by everyone", f"chmod o-w {path}"))
+        found.append(CheckResult("fail", "permissions", f"{path} can be written by everyone", f"chmod o-w {path}"))
     if not os.access(path, os.W_OK):
-        found.append(Finding("note", "permissions", f"{path} is not yours to write: you can read, not sweep"))
+        found.append(CheckResult("note", "permissions", f"{path} is not yours to write: you can read, not sweep"))
     rejected = os.path.join(config.spool_dir, "rejected")
     bad = os.listdir(rejected) if os.path.isdir(rejected) else []
     if bad:
         text = f"{len(bad)} result files held lines that could not be read"
-        found.append(Finding("warn", "data", text, f"look into {rejected}, then remove them"))
-    return found or [Finding("ok", "permissions", f"{path} can be written")]
+        found.append(CheckResult("warn", "data", text, f"look into {rejected}, then remove them"))
+    return found or [CheckResult("ok", "permissions", f"{path} can be written")]
 
 
-def _coverage(snapshot: Snapshot, overview: Overview) -> list[Finding]:
+def _coverage(snapshot: Snapshot, overview: Overview) -> list[CheckResult]:
     slots = {(node.name, index) for node in overview.nodes for index in range(node.n_gpus)}
     known = {(g.node, g.index) for g in map(snapshot.gpu, range(len(snapshot)))}
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     if slots - known:
         names = fold(sorted({node for node, _ in slots - known}))
         text = f"{len(slots - known)} of {len(slots)} GPUs were never measured ({names})"
-        found.append(Finding("warn", "data", text, f"pal-profile run --nodelist {names}"))
+        found.append(CheckResult("warn", "data", text, f"pal-profile run --nodelist {names}"))
     if known - slots:
         names = fold(sorted({node for node, _ in known - slots}))
         text = f"{len(known - slots)} GPUs of the snapshot are unknown to Slurm ({names})"
         found.append(
-            Finding(
+            CheckResult(
                 "warn", "data", text, "sinfo -N; GPUs not seen for long leave with a later pal-profile publish-scores"
             )
         )
-    return found or [Finding("ok", "data", f"all {len(slots)} GPUs of this cluster are measured")]
+    return found or [CheckResult("ok", "data", f"all {len(slots)} GPUs of this cluster are measured")]

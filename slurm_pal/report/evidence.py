@@ -34,7 +34,7 @@ FIELDS = (
 """Sensors and counters of telemetry.csv, as the record names them; `xids` stands behind them."""
 
 
-class Standing(NamedTuple):
+class PeerStanding(NamedTuple):
     """One GPU among its peers in one benchmark."""
 
     group: Group
@@ -51,17 +51,17 @@ class Standing(NamedTuple):
         return sum(1 for p in self.peers if (p < self.value if is_time else p > self.value))
 
 
-class Values(NamedTuple):
+class PeerValues(NamedTuple):
     """What the GPUs of the site measured in the groups that one of them has runs in, itself included."""
 
     usable: dict[Group, dict[str, array[float]]]  # of the runs that count, by GPU
     valid: dict[Group, array[float]]  # of all valid runs
 
 
-def values_beside(own: Sequence[Record], records: Iterable[Record]) -> Values:
+def values_beside(own: Sequence[Record], records: Iterable[Record]) -> PeerValues:
     """Of all `records`, which include those of the GPU (`own`), what it is held against; nothing else is kept."""
     params, groups = Params(), {group_of(record) for record in own}
-    found = Values({group: {} for group in groups}, {group: array("d") for group in groups})
+    found = PeerValues({group: {} for group in groups}, {group: array("d") for group in groups})
     for record in records:
         group = group_of(record)
         if group not in groups:
@@ -73,7 +73,7 @@ def values_beside(own: Sequence[Record], records: Iterable[Record]) -> Values:
     return found
 
 
-def bundle(own: Sequence[Record], beside: Values, flags: Sequence[str], now_s: float) -> dict[str, str]:
+def bundle(own: Sequence[Record], beside: PeerValues, flags: Sequence[str], now_s: float) -> dict[str, str]:
     """File name -> text of everything but the picture.
 
     `own`: all records of the GPU by time, at least one; `beside`: see `values_beside`; `flags`: as published.
@@ -88,7 +88,7 @@ def bundle(own: Sequence[Record], beside: Values, flags: Sequence[str], now_s: f
     }
 
 
-def standings(own: Sequence[Record], beside: Values) -> list[Standing]:
+def standings(own: Sequence[Record], beside: PeerValues) -> list[PeerStanding]:
     """The GPU among its peers, in each group that it has valid runs in."""
     uuid = own[-1].gpu.uuid
     found = []
@@ -100,7 +100,7 @@ def standings(own: Sequence[Record], beside: Values) -> list[Standing]:
         middle = median([mine, *peers])
         slowdown = mine / middle if group.unit in TIME_UNITS else middle / mine
         last_s = max(r.ts_end for r in own if group_of(r) == group)
-        found.append(Standing(group, mine, len(by_gpu[uuid]), last_s, tuple(peers), slowdown))
+        found.append(PeerStanding(group, mine, len(by_gpu[uuid]), last_s, tuple(peers), slowdown))
     return found
 
 
@@ -117,7 +117,7 @@ _FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+@-]+/)+")
 
 def summary(
     own: Sequence[Record],
-    found: Sequence[Standing],
+    found: Sequence[PeerStanding],
     events: Sequence[drift.Finding],
     flags: Sequence[str],
     now_s: float,
@@ -148,7 +148,7 @@ def summary(
     return "\n".join(lines) + "\n"
 
 
-def _standing_line(s: Standing) -> str:
+def _standing_line(s: PeerStanding) -> str:
     runs = f"{s.runs} run{'s' * (s.runs > 1)} up to {_day(s.last_s)}"
     head = f"  {s.group.benchmark:14} {s.value:.5g} {s.group.unit}, {runs}"
     if not s.peers:
@@ -213,7 +213,7 @@ def stays(own: Sequence[Record]) -> list[tuple[str, str, str]]:
     return found
 
 
-def peers_csv(found: Sequence[Standing]) -> str:
+def peers_csv(found: Sequence[PeerStanding]) -> str:
     """Values of the GPU and of its peers, who have no names; slowest first."""
     rows: list[Sequence[object]] = [("benchmark", "class", "unit", "method", "who", "value")]
     for s in found:
@@ -269,7 +269,7 @@ def _time(ts: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ts))
 
 
-def picture(own: Sequence[Record], beside: Values, now_s: float) -> bytes:
+def picture(own: Sequence[Record], beside: PeerValues, now_s: float) -> bytes:
     """The history of the GPU against its peers as SVG; b"" where it has no run with a value.
 
     Raises MissingPackageError without matplotlib.

@@ -7,10 +7,10 @@ from typing import Any
 
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
-from slurm_pal.journal import story as words
+from slurm_pal.journal import story
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.moves import learning
-from slurm_pal.report.moves import stamp
+from slurm_pal.report.move_rows import stamp
 
 Event = dict[str, Any]
 """`at_s` (Unix s), `what`, `text` for people, and what else there is to know."""
@@ -60,7 +60,7 @@ def of_journal(journal: Journal, job_id: int) -> list[Event]:
 
 def of_words(job: SlurmJob) -> list[Event]:
     """What the admin comment of a job tells."""
-    return [_told(event) for event in words.events(job.admin_comment)]
+    return [_told(event) for event in story.events(job.admin_comment)]
 
 
 def in_order(events: list[Event]) -> list[Event]:

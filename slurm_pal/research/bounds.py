@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation.base import fitting
 from slurm_pal.allocation.grouping import Groups, groups
-from slurm_pal.allocation.linear import INFINITE, Program, Rows, together
+from slurm_pal.allocation.linear import INFINITE, LinearProgram, Rows, together
 from slurm_pal.allocation.problem import Problem, Vector
 
 SUFFIXES = 24  # release times that `makespan_bound_s` looks at, at most
@@ -74,7 +74,7 @@ def completion_bound_s(problem: Problem, release_s: Vector, edges_s: Vector) -> 
         for e in [np.flatnonzero(use)]
     ]
     cost = np.concatenate((np.zeros(job.size), np.ones(m)))
-    found = Program(cost, together(work, mean, time, *room), maximise=False).solve()
+    found = LinearProgram(cost, together(work, mean, time, *room), maximise=False).solve()
     return float((found.objective + shortest_s.sum()) / m)
 
 
@@ -102,7 +102,7 @@ def _least_s(problem: Problem, found: Groups) -> float:
         parts.append(_at_most(np.zeros(n, dtype=np.int64), use, np.array([capacity]), n))
     cost = np.zeros(n + 1)
     cost[n] = 1.0
-    least = Program(cost, together(*parts), maximise=False).solve().objective
+    least = LinearProgram(cost, together(*parts), maximise=False).solve().objective
     return unit_s * max(1.0, least)
 
 

@@ -16,7 +16,7 @@ Columns = NDArray[np.int64]
 """(m,) the column that each job has to itself, -1 for none."""
 
 
-class Room:
+class FreeCapacity:
     """The GPUs that are left."""
 
     def __init__(self, problem: Problem) -> None:
@@ -32,9 +32,9 @@ class Room:
         self._free -= self._problem.scale[job] * self._problem.uses[:, column]
 
 
-def keep_held(problem: Problem) -> tuple[Columns, Room]:
+def keep_held(problem: Problem) -> tuple[Columns, FreeCapacity]:
     """Who runs stays, and the room that this leaves."""
-    room = Room(problem)
+    room = FreeCapacity(problem)
     for job in np.flatnonzero(problem.held >= 0):
         room.take(int(job), int(problem.held[job]))
     return problem.held.copy(), room
@@ -107,7 +107,7 @@ def _in_order(problem: Problem) -> Columns:
 
 
 def _fastest(problem: Problem, order: Iterable[int], *, stops: bool) -> Columns:
-    columns, room = np.full(problem.n_jobs, -1), Room(problem)
+    columns, room = np.full(problem.n_jobs, -1), FreeCapacity(problem)
     for job in order:
         options = room.columns(job)
         options = options[problem.throughput[job, options] > 0]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation import base
 from slurm_pal.allocation.grouping import Groups
-from slurm_pal.allocation.linear import INFINITE, Program, Rows, together
+from slurm_pal.allocation.linear import INFINITE, LinearProgram, Rows, together
 from slurm_pal.allocation.problem import Allocation, PairShare, Problem, Vector
 from slurm_pal.research.pairs import LEAST, Mix, cut, effective_packed, kind_groups, listed, shared
 
@@ -192,7 +192,7 @@ def _solved(problem: Problem, found: Groups, sides: _Sides, needs: _Needs) -> Ve
         program.option("solver", "simplex")  # goes on from the basis, which the interior point method cannot
 
 
-def _program(sides: _Sides, limits: Rows, best: Vector, asks: Ints, scaled: Vector) -> Program:
+def _program(sides: _Sides, limits: Rows, best: Vector, asks: Ints, scaled: Vector) -> LinearProgram:
     """The largest factor by which the needs can be met; `scaled` are those of the groups `asks`, of their best."""
     height = sides.size
     unit = np.where(best > 0, best, 1.0)
@@ -202,7 +202,7 @@ def _program(sides: _Sides, limits: Rows, best: Vector, asks: Ints, scaled: Vect
     )  # fmt: skip
     cost = np.zeros(height + 1 + len(sides.twins))
     cost[height] = 1.0
-    program = Program(cost, together(limits, throughput))
+    program = LinearProgram(cost, together(limits, throughput))
     program.option("solver", "ipm")
     return program
 

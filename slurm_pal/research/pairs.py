@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation import base
 from slurm_pal.allocation.grouping import Groups, groups
-from slurm_pal.allocation.linear import INFINITE, Program, Rows, together
+from slurm_pal.allocation.linear import INFINITE, LinearProgram, Rows, together
 from slurm_pal.allocation.problem import Allocation, Matrix, PairShare, Problem, Vector, effective
 from slurm_pal.allocation.throughput_sum import checked_prices
 
@@ -163,7 +163,7 @@ def _level(problem: Problem, found: Groups, mix: Mix, unit: Vector) -> Vector:
         np.zeros(len(best)),
         np.full(len(best), INFINITE),
     )
-    program = Program(np.append(np.zeros(mix.size), 1.0), together(_limits(problem, found, mix), rows))
+    program = LinearProgram(np.append(np.zeros(mix.size), 1.0), together(_limits(problem, found, mix), rows))
     return program.solve().x[: mix.size]
 
 
@@ -171,7 +171,7 @@ def _sum(problem: Problem, found: Groups, mix: Mix, value: Vector) -> Allocation
     """The largest sum of value * time."""
     if not mix.size:
         return base.nothing(problem, notes=_left_out(found, mix))
-    time = _within(problem, found, mix, Program(value, _limits(problem, found, mix)).solve().x)
+    time = _within(problem, found, mix, LinearProgram(value, _limits(problem, found, mix)).solve().x)
     shares, pairs = _dealt(problem, found, mix, time)
     return Allocation(shares, float(value @ time), pairs, _left_out(found, mix))
 

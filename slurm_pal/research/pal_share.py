@@ -22,7 +22,7 @@ from slurm_pal.research.selection import select
 from slurm_pal.research.worth import Worth, worth
 
 
-class Settings(NamedTuple):
+class PalShareSettings(NamedTuple):
     """What a site may change."""
 
     slack: float = 0.03  # part of the least time for all present work by which it may end later
@@ -36,15 +36,15 @@ class Settings(NamedTuple):
                 raise UsageError(f"pal-share: {name} is {value}; it must be a number above 0")
 
 
-class Standing(NamedTuple):
-    """What moving means for each of m jobs. Build it with `standing`."""
+class MoveCosts(NamedTuple):
+    """What moving means for each of m jobs. Build it with `move_costs`."""
 
     may_move: NDArray[np.bool_]  # (m,) a running job that may not keeps its column
     move_cost_s: Vector  # (m,) lost at a move, or at a stop and the start after it
-    promised_s: Vector  # (m,) `Decision.promised_s` of before, less the time since; nan for a new job
+    promised_s: Vector  # (m,) `ShareDecision.promised_s` of before, less the time since; nan for a new job
 
 
-class Decision(NamedTuple):
+class ShareDecision(NamedTuple):
     """The answer: where each of m jobs runs from now on."""
 
     column: NDArray[np.int64]  # (m,) -1: it waits
@@ -63,7 +63,7 @@ REASONS = {
 }
 
 
-def standing(n_jobs: int, **given: Any) -> Standing:  # noqa: ANN401  # anything like an array
+def move_costs(n_jobs: int, **given: Any) -> MoveCosts:  # noqa: ANN401  # anything like an array
     """A checked standing. By default all jobs may move at no cost, and nothing was promised.
 
     Raises DataError for shapes that do not fit, and for a cost that is negative or not finite.
@@ -72,27 +72,27 @@ def standing(n_jobs: int, **given: Any) -> Standing:  # noqa: ANN401  # anything
     values = {**defaults, **given}
     arrays: dict[str, Any] = {
         name: np.array(np.broadcast_to(values[name], (n_jobs,)), dtype=bool if name == "may_move" else np.float64)
-        for name in Standing._fields
+        for name in MoveCosts._fields
         if np.shape(values[name]) in ((), (n_jobs,))
     }
-    for name in Standing._fields:
+    for name in MoveCosts._fields:
         if name not in arrays:
             raise DataError(f"{name} has the shape {np.shape(values[name])}; with {n_jobs} jobs it must be {(n_jobs,)}")
-    made = Standing(**arrays)
+    made = MoveCosts(**arrays)
     wrong = made.move_cost_s[~(np.isfinite(made.move_cost_s) & (made.move_cost_s >= 0))]
     if wrong.size:
         raise DataError(f"move_cost_s must hold finite numbers of at least 0; it holds {wrong[0]} s")
     return made
 
 
-def decide(problem: Problem, now: Standing, settings: Settings | None = None) -> Decision:
+def decide(problem: Problem, now: MoveCosts, settings: PalShareSettings | None = None) -> ShareDecision:
     """Who runs where until the next decision. Ask again when a job comes or ends, and now and then in between.
 
     Uses throughput, scale, gpus, uses, capacity, weight, remaining and held of the problem. Running jobs must fit.
     What is chosen fits all capacity rows. Where a column draws on several, values are those of `gpus` alone.
     Raises UsageError for a setting that means nothing.
     """
-    settings = settings or Settings()
+    settings = settings or PalShareSettings()
     settings.check()
     found = values(problem, now, settings)
     reward = found.worth.step[:, None] * found.usable
@@ -100,10 +100,10 @@ def decide(problem: Problem, now: Standing, settings: Settings | None = None) ->
     column = _chosen(problem, reward, found.worth.price, found.pinned)
     runs = np.asarray(found.usable.any(axis=1))
     reason = _reasons(problem.held, column, runs, found.pinned)
-    return Decision(column, reason, np.where(runs, found.promised_s, np.inf))
+    return ShareDecision(column, reason, np.where(runs, found.promised_s, np.inf))
 
 
-class Values(NamedTuple):
+class ShareInputs(NamedTuple):
     """What a decision is made of."""
 
     usable: Matrix  # (m, n) throughput where a job may run, steps/s
@@ -113,7 +113,7 @@ class Values(NamedTuple):
     promised_s: float  # from now, when all present work shall be done
 
 
-def values(problem: Problem, now: Standing, settings: Settings) -> Values:
+def values(problem: Problem, now: MoveCosts, settings: PalShareSettings) -> ShareInputs:
     """What steps are worth and GPUs cost, by which `decide` tells jobs apart."""
     usable, pinned = _usable(problem, now)
     able = problem._replace(throughput=usable)
@@ -124,10 +124,10 @@ def values(problem: Problem, now: Standing, settings: Settings) -> Values:
     weight = problem.weight * _urgency(problem, promised_s, least_s, runs & ~pinned, settings)
     # Free GPUs: the shortest job ends first. Scarce GPUs: the least work does. This order lies between the two.
     order = np.argsort(-least_s * np.sqrt(problem.scale), kind="stable")
-    return Values(usable, pinned, seconds, _worth(able, weight, order), promised_s)
+    return ShareInputs(usable, pinned, seconds, _worth(able, weight, order), promised_s)
 
 
-def _usable(problem: Problem, now: Standing) -> tuple[Matrix, NDArray[np.bool_]]:
+def _usable(problem: Problem, now: MoveCosts) -> tuple[Matrix, NDArray[np.bool_]]:
     """(m, n) throughput where a job may run, and (m,) the running jobs that stay: also those without a known speed."""
     usable = fitting(problem)
     held = np.flatnonzero(problem.held >= 0)
@@ -139,7 +139,7 @@ def _usable(problem: Problem, now: Standing) -> tuple[Matrix, NDArray[np.bool_]]
     return np.where(pinned[:, None] & ~only_held, 0.0, usable), pinned
 
 
-def _promise(problem: Problem, now: Standing, runs: NDArray[np.bool_], settings: Settings) -> float:
+def _promise(problem: Problem, now: MoveCosts, runs: NDArray[np.bool_], settings: PalShareSettings) -> float:
     """When all work shall be done, s from now. Only a new job puts it off, or work that cannot be done by then."""
     least_s = drain_s(problem)
     made_s = float(now.promised_s.max(initial=0.0, where=np.isfinite(now.promised_s)))
@@ -148,7 +148,7 @@ def _promise(problem: Problem, now: Standing, runs: NDArray[np.bool_], settings:
 
 
 def _urgency(
-    problem: Problem, promised_s: float, least_s: Vector, ours: NDArray[np.bool_], settings: Settings
+    problem: Problem, promised_s: float, least_s: Vector, ours: NDArray[np.bool_], settings: PalShareSettings
 ) -> Vector:
     """(m,) 1 for a job with slack, rising as the slack falls below what was granted to the work at hand.
 
@@ -171,7 +171,7 @@ def _worth(problem: Problem, weight: Vector, order: NDArray[np.int64]) -> Worth:
     return Worth(found.step, found.price[pool])
 
 
-def _keeping(problem: Problem, now: Standing, reward: Matrix, seconds: Matrix, settings: Settings) -> Matrix:
+def _keeping(problem: Problem, now: MoveCosts, reward: Matrix, seconds: Matrix, settings: PalShareSettings) -> Matrix:
     """(m, n) added to the reward of the column held: what a move loses, spread over the time in which it can pay."""
     held = np.flatnonzero(problem.held >= 0)
     column = problem.held[held]

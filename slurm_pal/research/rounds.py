@@ -23,7 +23,7 @@ RowId = tuple[int, int]
 """The job numbers of a row, ascending; the second is -1 for a job alone."""
 
 
-class Queue(NamedTuple):
+class RoundQueue(NamedTuple):
     """k rows in order of arrival: a job, then its pairs with the jobs before it."""
 
     ids: tuple[RowId, ...]
@@ -31,14 +31,14 @@ class Queue(NamedTuple):
     able: NDArray[np.bool_]  # (k, n) all jobs of the row make progress there
 
 
-class Chosen(NamedTuple):
+class ChosenRow(NamedTuple):
     """A row that gets GPUs of a column in the next round."""
 
     row: int
     column: int
 
 
-class Lease(NamedTuple):
+class RoundLease(NamedTuple):
     """The GPUs of a row for one round, numbered from 0 within their column."""
 
     column: int
@@ -63,7 +63,7 @@ class Account:
         """Drop all rows but these; `rows` is (k,)."""
         self.received_s, self.deficit_s = self.received_s[rows], self.deficit_s[rows]
 
-    def charge(self, chosen: Chosen, seconds: float) -> None:
+    def charge(self, chosen: ChosenRow, seconds: float) -> None:
         self.received_s[chosen.row, chosen.column] += seconds
         self.total_s[chosen.column] += seconds
 
@@ -83,14 +83,14 @@ def priorities(shares: Matrix, account: Account, able: NDArray[np.bool_]) -> Mat
 
 
 def select(
-    queue: Queue,
+    queue: RoundQueue,
     shares: Matrix,
     account: Account,
     gpus: Sequence[int],
     turn: Sequence[int],
     *,
     entitled_only: bool = False,
-) -> list[Chosen]:
+) -> list[ChosenRow]:
     """Who runs: columns in `turn`, in each the rows by priority, deficit, share, then arrival, as far as they fit.
 
     A row that does not fit is passed over; so is one with a job that runs already. Rows
@@ -98,7 +98,7 @@ def select(
     """
     priority = priorities(shares, account, queue.able)
     taken: set[int] = {-1}
-    found: list[Chosen] = []
+    found: list[ChosenRow] = []
     for column in turn:
         left = gpus[column]
         wanted = queue.able[:, column] & (queue.scale <= left)
@@ -110,7 +110,7 @@ def select(
             first, second = queue.ids[row]
             size = int(queue.scale[row])
             if size <= left and first not in taken and (second < 0 or second not in taken):
-                found.append(Chosen(row, column))
+                found.append(ChosenRow(row, column))
                 taken.add(first)
                 if second >= 0:
                     taken.add(second)
@@ -120,12 +120,14 @@ def select(
     return found
 
 
-def lease(queue: Queue, chosen: Sequence[Chosen], before: Mapping[RowId, Lease]) -> dict[RowId, Lease]:
+def lease(
+    queue: RoundQueue, chosen: Sequence[ChosenRow], before: Mapping[RowId, RoundLease]
+) -> dict[RowId, RoundLease]:
     """GPUs for the chosen rows: in each column the widest first, each width first those that can keep their GPUs.
 
     The others take free GPUs in order of their number, so servers fill one after the other.
     """
-    found: dict[RowId, Lease] = {}
+    found: dict[RowId, RoundLease] = {}
     for column in dict.fromkeys(each.column for each in chosen):
         rows = [each.row for each in chosen if each.column == column]
         used: set[int] = set()
@@ -139,7 +141,7 @@ def lease(queue: Queue, chosen: Sequence[Chosen], before: Mapping[RowId, Lease])
             for row in of_width:
                 if queue.ids[row] not in found:
                     gpus = _lowest_free(used, width)
-                    found[queue.ids[row]] = Lease(column, gpus)
+                    found[queue.ids[row]] = RoundLease(column, gpus)
                     used |= gpus
     return found
 

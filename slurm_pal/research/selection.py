@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.allocation.base import fitting
-from slurm_pal.allocation.linear import Program, Rows
+from slurm_pal.allocation.linear import LinearProgram, Rows
 from slurm_pal.allocation.problem import Matrix, Problem, Vector
 
 WHOLE = 1e-6
@@ -30,7 +30,7 @@ def select(problem: Problem, reward: Matrix, price: Vector) -> NDArray[np.int64]
     chosen = np.full(problem.n_jobs, -1)
     if not value.size:
         return chosen
-    program = Program(value, _rows(problem, job, column))
+    program = LinearProgram(value, _rows(problem, job, column))
     force = 1e3 * (1.0 + float(value.max()))
     picked = _rounded(problem, (problem.held[job] == column).astype(np.float64), value, job, column)
     most = float(value[picked].sum())

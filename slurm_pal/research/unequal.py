@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from slurm_pal.allocation.problem import Problem, Vector, problem
 from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.research import pal_share
-from slurm_pal.research.pal_share import standing
+from slurm_pal.research.pal_share import move_costs
 
 TOUCH_S = 1e-6  # events closer together than this are one
 UNDERRATED = 0.1  # a job that outlives the belief about it is taken to have this part of its work so far left
@@ -34,7 +34,7 @@ class StarvedError(PalError):
     """Jobs do not finish: the policy never lets them run, or moves them all the time."""
 
 
-class Job(NamedTuple):
+class GangJob(NamedTuple):
     id: str
     arrival_s: float
     steps: float
@@ -57,7 +57,7 @@ Policy = Callable[[Moment], NDArray[np.int64]]
 """(m,) column of each job, -1 to wait. A policy with a memory serves one run."""
 
 
-class Result(NamedTuple):
+class UnequalResult(NamedTuple):
     """One run. Arrays are in the order of the jobs given."""
 
     jct_s: Vector
@@ -75,8 +75,8 @@ class Result(NamedTuple):
 
 
 def simulate(
-    jobs: Sequence[Job], gpus: Sequence[float], policy: Policy, *, move_cost_s: float, review_s: float = 1800.0
-) -> Result:
+    jobs: Sequence[GangJob], gpus: Sequence[float], policy: Policy, *, move_cost_s: float, review_s: float = 1800.0
+) -> UnequalResult:
     """Run all jobs to the end; `gpus` are those of each column.
 
     Raises UsageError for jobs that fit nowhere and for wrong answers of the policy, StarvedError when jobs
@@ -89,13 +89,13 @@ def simulate(
     return run.result()
 
 
-def pal_share_policy(settings: pal_share.Settings | None = None) -> Policy:
+def pal_share_policy(settings: pal_share.PalShareSettings | None = None) -> Policy:
     """The policy of `pal-share`, with the promises it makes as its memory."""
     promised: dict[int, float] = {}
 
     def policy(moment: Moment) -> NDArray[np.int64]:
         until_s = np.array([promised.get(int(number), math.nan) for number in moment.job])
-        now = standing(len(moment.job), move_cost_s=moment.move_cost_s, promised_s=until_s - moment.now_s)
+        now = move_costs(len(moment.job), move_cost_s=moment.move_cost_s, promised_s=until_s - moment.now_s)
         found = pal_share.decide(moment.problem, now, settings)
         promised.update(zip(moment.job.tolist(), (found.promised_s + moment.now_s).tolist(), strict=True))
         return found.column
@@ -107,7 +107,7 @@ class _Run:
     """The state of one simulation; `step` goes from one event to the next."""
 
     def __init__(
-        self, jobs: Sequence[Job], gpus: Sequence[float], policy: Policy, move_cost_s: float, review_s: float
+        self, jobs: Sequence[GangJob], gpus: Sequence[float], policy: Policy, move_cost_s: float, review_s: float
     ) -> None:
         self.policy, self.move_cost_s, self.review_s = policy, move_cost_s, review_s
         self.gpus = np.array(gpus, dtype=np.float64)
@@ -202,9 +202,9 @@ class _Run:
             self.present.remove(job)
         self.now_s = next_s
 
-    def result(self) -> Result:
+    def result(self) -> UnequalResult:
         makespan_s = float(self.finish_s.max())
-        return Result(
+        return UnequalResult(
             jct_s=self.finish_s - self.arrival_s,
             finish_s=self.finish_s,
             moves=self.moves,
@@ -214,7 +214,7 @@ class _Run:
         )
 
 
-def _check(jobs: Sequence[Job], gpus: Sequence[float], move_cost_s: float, review_s: float) -> None:
+def _check(jobs: Sequence[GangJob], gpus: Sequence[float], move_cost_s: float, review_s: float) -> None:
     if not jobs:
         raise UsageError("a trace without jobs cannot be simulated")
     if not (0 <= move_cost_s < math.inf and 0 < review_s < math.inf):

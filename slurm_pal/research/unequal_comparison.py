@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from slurm_pal.allocation.problem import Vector, problem
 from slurm_pal.base.errors import UsageError
 from slurm_pal.research.bounds import makespan_bound_s
-from slurm_pal.research.replica.gavel import StoppedError
-from slurm_pal.research.unequal import Moment, Policy, Result, StarvedError, simulate
-from slurm_pal.research.unequal_jobs import Workload
+from slurm_pal.research.replica.gavel_simulator import StoppedError
+from slurm_pal.research.unequal import Moment, Policy, StarvedError, UnequalResult, simulate
+from slurm_pal.research.unequal_jobs import UnequalWorkload
 from slurm_pal.research.unequal_policies import POLICIES, check
 from slurm_pal.simulate.pool import Progress
 
 _STREAM = 0x11E9
 
 
-class Task(NamedTuple):
+class UnequalTask(NamedTuple):
     policy: str
     seed: int
 
 
-class Figures(NamedTuple):
+class UnequalFigures(NamedTuple):
     """Of one run. Completion times over the jobs of the window, all else over all jobs."""
 
     avg_jct_s: float
@@ -42,14 +42,14 @@ class Figures(NamedTuple):
 class Ran(NamedTuple):
     """One run: its figures, and which jobs ended how much after their deadlines."""
 
-    figures: Figures
+    figures: UnequalFigures
     late_s: dict[str, float]  # job id -> s, the latest first
 
 
-class Comparison(NamedTuple):
+class UnequalComparison(NamedTuple):
     """What is compared; policies are names of `unequal_policies`."""
 
-    work: Workload
+    work: UnequalWorkload
     policies: tuple[str, ...]
     move_cost_s: float
     seeds: tuple[int, ...] = (1,)
@@ -64,9 +64,9 @@ class Comparison(NamedTuple):
         for name in self.policies:
             check(name, self.work)
 
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[UnequalTask]:
         """Seed by seed, so that what is complete early are pairs."""
-        return [Task(name, seed) for seed in self.seeds for name in self.policies]
+        return [UnequalTask(name, seed) for seed in self.seeds for name in self.policies]
 
     def arrival_s(self, seed: int) -> Vector:
         """(m,) arrivals of one seed, alike for all policies: each moved by U(-jitter_s, jitter_s), never before 0."""
@@ -76,7 +76,7 @@ class Comparison(NamedTuple):
         moved_s = np.random.default_rng([seed, _STREAM]).uniform(-self.jitter_s, self.jitter_s, given.size)
         return np.asarray(np.maximum(0.0, given + moved_s))
 
-    def run(self, task: Task, progress: Progress) -> Ran:
+    def run(self, task: UnequalTask, progress: Progress) -> Ran:
         """One policy on one seed. Raises StarvedError when it lets jobs starve, StoppedError on request."""
         work, arrival_s = self.work, self.arrival_s(task.seed)
         row = POLICIES[task.policy]
@@ -88,10 +88,10 @@ class Comparison(NamedTuple):
             raise StarvedError(f"{task.policy}: {error}; leave that policy out") from None
         return self._figures(found)
 
-    def _figures(self, found: Result) -> Ran:
+    def _figures(self, found: UnequalResult) -> Ran:
         first, end = self.window or (0, len(self.work.jobs))
         late_s = self._late_s(found)
-        figures = Figures(
+        figures = UnequalFigures(
             avg_jct_s=found.mean_jct_s(first, end),
             p50_jct_s=found.percentile_jct_s(50, first, end),
             p99_jct_s=found.percentile_jct_s(99, first, end),
@@ -103,7 +103,7 @@ class Comparison(NamedTuple):
         )
         return Ran(figures, late_s)
 
-    def _late_s(self, found: Result) -> dict[str, float]:
+    def _late_s(self, found: UnequalResult) -> dict[str, float]:
         over_s = found.jct_s - self.work.deadline_s
         order = [k for k in np.argsort(-over_s, kind="stable").tolist() if over_s[k] > 0]
         return {self.work.jobs[k].id: round(float(over_s[k]), 3) for k in order}
@@ -120,9 +120,9 @@ class Comparison(NamedTuple):
         return makespan_bound_s(made, self.arrival_s(seed))
 
 
-def mean(rows: list[Figures]) -> Figures:
+def mean(rows: list[UnequalFigures]) -> UnequalFigures:
     """Field by field, over seeds."""
-    return Figures(*(fmean(values) for values in zip(*rows, strict=True)))
+    return UnequalFigures(*(fmean(values) for values in zip(*rows, strict=True)))
 
 
 def _watched(policy: Policy, arrival_s: Vector, progress: Progress) -> Policy:

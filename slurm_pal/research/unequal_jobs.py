@@ -15,24 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.allocation.problem import Matrix, Vector
-from slurm_pal.allocation.throughputs import ESTIMATED, PRIOR, Entry, Estimates, Key, matrix, model
+from slurm_pal.allocation.throughputs import ESTIMATED, PRIOR, Entry, Estimates, ThroughputKey, matrix, model
 from slurm_pal.base.errors import DataError, UsageError
-from slurm_pal.research.replica.gavel_jobs import Cluster
+from slurm_pal.research.replica.gavel_jobs import GavelCluster
 from slurm_pal.research.replica.gavel_published import PRICES
-from slurm_pal.research.unequal import Job
-from slurm_pal.simulate.inputs.gavel import NO_DEADLINE, Row
+from slurm_pal.research.unequal import GangJob
+from slurm_pal.simulate.inputs.gavel import NO_DEADLINE, GavelRow
 from slurm_pal.simulate.trace import Trace, TraceJob
 
 GUESSED = (ESTIMATED, PRIOR)
 _SHOWN = 5  # jobs in an error
 
 
-class Workload(NamedTuple):
+class UnequalWorkload(NamedTuple):
     """m jobs on a cluster; columns are its types in their order. Arrays have a row for each job."""
 
     name: str
-    cluster: Cluster
-    jobs: tuple[Job, ...]
+    cluster: GavelCluster
+    jobs: tuple[GangJob, ...]
     weight: Vector
     deadline_s: Vector  # after arrival; inf: none
     entity: NDArray[np.int64]  # account, as a number
@@ -65,8 +65,12 @@ class _Given(NamedTuple):
 
 
 def of_rows(
-    name: str, rows: Sequence[Row], cluster: Cluster, known: Mapping[Key, Entry], limit_factor: float
-) -> Workload:
+    name: str,
+    rows: Sequence[GavelRow],
+    cluster: GavelCluster,
+    known: Mapping[ThroughputKey, Entry],
+    limit_factor: float,
+) -> UnequalWorkload:
     """A Gavel trace. A deadline is a multiple of the run time on the first type of the cluster, from arrival on.
 
     Raises UsageError for a type that is not in the table and for jobs that fit nowhere, DataError for a
@@ -95,7 +99,9 @@ def of_rows(
     return _workload(name, cluster, given, found)
 
 
-def of_trace(trace: Trace, cluster: Cluster, known: Mapping[Key, Entry], limit_factor: float) -> Workload:
+def of_trace(
+    trace: Trace, cluster: GavelCluster, known: Mapping[ThroughputKey, Entry], limit_factor: float
+) -> UnequalWorkload:
     """A trace with run times. A job without a time limit gets `limit_factor` x its run time.
 
     Raises UsageError for a trace without jobs, for a type that is not in the table and for jobs that fit nowhere.
@@ -122,7 +128,9 @@ def of_trace(trace: Trace, cluster: Cluster, known: Mapping[Key, Entry], limit_f
     return _workload(trace.name, cluster, given, found)._replace(from_run_times=True)
 
 
-def _estimates(cluster: Cluster, known: Mapping[Key, Entry], kinds: Sequence[tuple[str, int]]) -> Estimates:
+def _estimates(
+    cluster: GavelCluster, known: Mapping[ThroughputKey, Entry], kinds: Sequence[tuple[str, int]]
+) -> Estimates:
     types = sorted({key.type for key in known})
     for name in cluster.types:
         if name not in types:
@@ -132,7 +140,7 @@ def _estimates(cluster: Cluster, known: Mapping[Key, Entry], kinds: Sequence[tup
     return matrix(model(known, cluster.types), kinds)
 
 
-def _reference(jobs: Sequence[TraceJob], cluster: Cluster, throughput: Matrix) -> Vector:
+def _reference(jobs: Sequence[TraceJob], cluster: GavelCluster, throughput: Matrix) -> Vector:
     """(m,) throughput where the run time was taken; on the first type that can run the job where that one cannot."""
     place = {name: column for column, name in enumerate(cluster.types)}
     column = np.array([place.get(job.shape.gpu_type, place.get(job.partition, 0)) for job in jobs])
@@ -141,27 +149,27 @@ def _reference(jobs: Sequence[TraceJob], cluster: Cluster, throughput: Matrix) -
     return np.asarray(throughput[rows, able])
 
 
-def _workload(name: str, cluster: Cluster, given: _Given, found: Estimates) -> Workload:
+def _workload(name: str, cluster: GavelCluster, given: _Given, found: Estimates) -> UnequalWorkload:
     scale = np.array(given.gpus)
     fits = (found.throughput > 0) & (scale[:, None] <= np.array(cluster.gpus))
     _check_fit(cluster, given, fits)
     slowest = np.where(fits, found.throughput, np.inf).min(axis=1)
     accounts = {account: number for number, account in enumerate(dict.fromkeys(given.accounts))}
     jobs = [
-        Job(*row)
+        GangJob(*row)
         for row in zip(
             given.ids, given.arrival_s, given.steps.tolist(), given.gpus, map(tuple, found.throughput.tolist()),
             strict=True,
         )
     ]  # fmt: skip
-    return Workload(
+    return UnequalWorkload(
         name, cluster, tuple(jobs), given.weight, given.deadline_s,
         np.array([accounts[account] for account in given.accounts]), given.slack * given.steps / slowest,
         sum(any(source in GUESSED for source in sources) for sources in found.source),
     )  # fmt: skip
 
 
-def _check_fit(cluster: Cluster, given: _Given, fits: NDArray[np.bool_]) -> None:
+def _check_fit(cluster: GavelCluster, given: _Given, fits: NDArray[np.bool_]) -> None:
     wide = np.flatnonzero(~fits.any(axis=1)).tolist()
     if wide:
         said = ", ".join(f"job {given.ids[i]} ({given.gpus[i]} GPUs)" for i in wide[:_SHOWN])

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from slurm_pal.allocation.problem import Vector
 from slurm_pal.allocation.steady import NONPREEMPTIVE_MAKESPAN, STEADY
 from slurm_pal.base.errors import UsageError
-from slurm_pal.research import policies as allocation
+from slurm_pal.research import allocation_policies
 from slurm_pal.research.unequal import Moment, Policy, pal_share_policy
-from slurm_pal.research.unequal_jobs import Workload
+from slurm_pal.research.unequal_jobs import UnequalWorkload
 from slurm_pal.research.unequal_queue import Belonging, Listed
 from slurm_pal.research.unequal_rounds import REVIEW_S, Rounds
 
@@ -32,11 +32,11 @@ NO_MOVES = "+nonpreemptive"
 TICK_S = 300.0
 """Between two looks of a policy that may give up waiting meanwhile."""
 
-Make = Callable[[Workload, Vector, int], Policy]
+Make = Callable[[UnequalWorkload, Vector, int], Policy]
 """A policy for one run: the jobs, their arrivals (s), and a seed for what it draws."""
 
 
-class Row(NamedTuple):
+class UnequalPolicy(NamedTuple):
     make: Make
     summary: str
     review_s: float = 1800.0  # it is asked at least so often
@@ -44,7 +44,7 @@ class Row(NamedTuple):
     priced: bool = False  # needs a price of each type
 
 
-def _told(policy: Policy, work: Workload) -> Policy:
+def _told(policy: Policy, work: UnequalWorkload) -> Policy:
     """The policy, told the weights and accounts of jobs too."""
     entity_weight = np.ones(int(work.entity.max()) + 1)
 
@@ -56,26 +56,26 @@ def _told(policy: Policy, work: Workload) -> Policy:
     return told
 
 
-def _ours(work: Workload, arrival_s: Vector, seed: int) -> Policy:
+def _ours(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
     return _told(pal_share_policy(), work)
 
 
-def _slurm(work: Workload, arrival_s: Vector, seed: int) -> Policy:
+def _slurm(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
     return Listed(work.limit_s)
 
 
-def _steady(work: Workload, arrival_s: Vector, seed: int, *, name: str) -> Policy:
+def _steady(work: UnequalWorkload, arrival_s: Vector, seed: int, *, name: str) -> Policy:
     return _told(Belonging(work.limit_s, STEADY[name]), work)
 
 
-def _rounds(work: Workload, arrival_s: Vector, seed: int, *, name: str) -> Policy:
-    row = allocation.policy(name)
+def _rounds(work: UnequalWorkload, arrival_s: Vector, seed: int, *, name: str) -> Policy:
+    row = allocation_policies.policy(name)
     price = np.array([work.price.get(kind, 1.0) for kind in work.cluster.types])
     return Rounds(row, work.weight, arrival_s + work.deadline_s, work.entity, price, seed)
 
 
-def _of_gavel(name: str, row: allocation.Policy) -> Row:
-    return Row(partial(_rounds, name=name), row.summary, REVIEW_S, row.one_gpu, row.priced)
+def _of_gavel(name: str, row: allocation_policies.AllocationPolicy) -> UnequalPolicy:
+    return UnequalPolicy(partial(_rounds, name=name), row.summary, REVIEW_S, row.one_gpu, row.priced)
 
 
 def _followed(name: str) -> str:
@@ -83,12 +83,16 @@ def _followed(name: str) -> str:
     return name if name == NONPREEMPTIVE_MAKESPAN else name + NO_MOVES
 
 
-POLICIES: dict[str, Row] = {
-    SLURM: Row(_slurm, "stock Slurm: all types as a list of partitions in the order of --cluster, EASY backfill"),
-    OURS: Row(_ours, "ours: completion times first, a promise for the makespan, moves that pay"),
-    **{name: _of_gavel(name, row) for name, row in allocation.POLICIES.items() if not row.pairs},
+POLICIES: dict[str, UnequalPolicy] = {
+    SLURM: UnequalPolicy(
+        _slurm, "stock Slurm: all types as a list of partitions in the order of --cluster, EASY backfill"
+    ),
+    OURS: UnequalPolicy(_ours, "ours: completion times first, a promise for the makespan, moves that pay"),
+    **{name: _of_gavel(name, row) for name, row in allocation_policies.POLICIES.items() if not row.pairs},
     **{
-        _followed(name): Row(partial(_steady, name=name), "where it says that jobs belong they wait; no moves", TICK_S)
+        _followed(name): UnequalPolicy(
+            partial(_steady, name=name), "where it says that jobs belong they wait; no moves", TICK_S
+        )
         for name in STEADY
     },
 }
@@ -97,11 +101,11 @@ RENAMED = {f"{OURS}+steady": NONPREEMPTIVE_MAKESPAN, **{f"{name}+steady": _follo
 """Earlier names of policies, which are accepted."""
 
 
-def check(name: str, work: Workload) -> None:
+def check(name: str, work: UnequalWorkload) -> None:
     """Raises UsageError for a policy that cannot be run on these jobs, or is not known."""
     row = POLICIES.get(name)
     if row is None:
-        if name in allocation.names():
+        if name in allocation_policies.names():
             raise UsageError(f"policy {name!r} lets jobs share GPUs, which is simulated with --replica gavel only")
         raise UsageError(f"policy {name!r} is not one of {', '.join(POLICIES)}")
     wide = next((job for job in work.jobs if job.scale > 1), None)

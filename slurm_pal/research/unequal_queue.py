@@ -24,7 +24,7 @@ LEAST_SHARE = 1e-6
 """A smaller share is rounding of the solver."""
 
 
-class Queue:
+class BackfillQueue:
     """Jobs start in order in the first column of their list with room.
 
     The first job that a column must turn away has a reservation there: the moment at which it can
@@ -95,7 +95,7 @@ class Listed:
     """The policy with all columns in the list of each job, in their order."""
 
     def __init__(self, limit_s: Vector) -> None:
-        self._queue = Queue(limit_s)
+        self._queue = BackfillQueue(limit_s)
 
     def __call__(self, moment: Moment) -> NDArray[np.int64]:
         if not finds_room(moment.problem).any():
@@ -107,7 +107,7 @@ class Belonging:
     """The policy with lists by an allocation policy, which sees running jobs too: what they hold comes free one day."""
 
     def __init__(self, limit_s: Vector, allocate: Callable[[Problem], Allocation]) -> None:
-        self._queue, self._allocate = Queue(limit_s), allocate
+        self._queue, self._allocate = BackfillQueue(limit_s), allocate
         self._kept_s: dict[int, float] = {}  # how long a job could have started and was kept from it
         self._before: tuple[float, set[int]] = (0.0, set())  # when, and who was kept from then on
 

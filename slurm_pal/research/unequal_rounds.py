@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.allocation.problem import Matrix, Problem, Vector
-from slurm_pal.research.policies import Policy
+from slurm_pal.research.allocation_policies import AllocationPolicy
 from slurm_pal.research.replica.gavel_published import Earned
-from slurm_pal.research.rounds import Account, Chosen, Queue, select
+from slurm_pal.research.rounds import Account, ChosenRow, RoundQueue, select
 from slurm_pal.research.unequal import Moment
 
 ROUND_S, RESET_S = 360.0, 1920.0
@@ -31,7 +31,13 @@ class Rounds:
     """The policy. `weight`, `deadline_s` (on the clock) and `entity` are by job number, `price` by column."""
 
     def __init__(
-        self, policy: Policy, weight: Vector, deadline_s: Vector, entity: NDArray[np.int64], price: Vector, seed: int
+        self,
+        policy: AllocationPolicy,
+        weight: Vector,
+        deadline_s: Vector,
+        entity: NDArray[np.int64],
+        price: Vector,
+        seed: int,
     ) -> None:
         n = price.size
         self._policy, self._price = policy, price
@@ -59,7 +65,7 @@ class Rounds:
         kept, new = int(stay.sum()), moment.job.size - int(stay.sum())
         self._account.keep(stay)
         for row in np.flatnonzero(moment.problem.held[:kept] >= 0).tolist():
-            self._account.charge(Chosen(row, int(moment.problem.held[row])), moment.now_s - self._round_s)
+            self._account.charge(ChosenRow(row, int(moment.problem.held[row])), moment.now_s - self._round_s)
         self._account.add(np.full(new, CREDIT_S))
         self._shares = np.concatenate((self._shares[stay], np.zeros((new, self._price.size))))
         self._stale = self._stale or new > 0 or not bool(stay.all())
@@ -87,7 +93,7 @@ class Rounds:
         if self._policy.shuffled:
             self._turns.shuffle(turn)
         ids = tuple((number, -1) for number in self._ids.tolist())
-        queue = Queue(ids, problem.scale.astype(np.int64), problem.throughput > 0)
+        queue = RoundQueue(ids, problem.scale.astype(np.int64), problem.throughput > 0)
         gpus = [int(count) for count in problem.gpus]
         found = np.full(len(ids), -1)
         entitled_only = self._policy.entitled_only

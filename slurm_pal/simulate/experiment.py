@@ -18,14 +18,14 @@ from slurm_pal.simulate.fitting import jittered
 from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware
 from slurm_pal.simulate.policies import POLICIES
 from slurm_pal.simulate.pool import Progress, Watch, run_all
-from slurm_pal.simulate.profiles import Drawn, Slow, Source, slowed, tables
+from slurm_pal.simulate.profiles import Drawn, SlowShare, Source, slowed, tables
 from slurm_pal.simulate.queues import QUEUES
-from slurm_pal.simulate.replay import Plan, replay
+from slurm_pal.simulate.replay import ReplayPlan, replay
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.scores import Scores, believed
-from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import Trace
-from slurm_pal.simulate.virtual import Cluster
+from slurm_pal.simulate.virtual import VirtualCluster
 
 LOADS = (0.6, 0.8, 1.0, 1.2, 1.4)
 """Of the load sweep, relative to the trace."""
@@ -41,16 +41,16 @@ class Experiment(NamedTuple):
     """What is compared, and how. Only the trace (see fitting.py) and its cluster must be given."""
 
     trace: Trace
-    cluster: Cluster
+    cluster: VirtualCluster
     source: Source = Drawn()
-    slow: Slow = Slow()
+    slow: SlowShare = SlowShare()
     scores: Scores = Scores()
     policies: tuple[str, ...] = ("slurm", "packed", "pal", "pal-fit")
     policy: str = "pal-fit"  # the one that the claim is about
     baseline: str = "packed"
     queue: str = "fifo"
     seeds: tuple[int, ...] = tuple(range(1, 9))
-    settings: Settings = Settings()
+    settings: ReplaySettings = ReplaySettings()
     jitter_s: float = 600.0  # submissions move by up to so much, by seed
     background_per_h: float = 0.0  # jobs per hour after the last submission; 0: none
     worst: int = 1
@@ -70,11 +70,11 @@ class Experiment(NamedTuple):
             raise UsageError(f"worst {self.worst}: must be in 0..{self.cluster.n_gpus}, the GPUs of the cluster")
         self.source.draw(self.cluster, self.seeds[0])
 
-    def run(self, task: Task, progress: Progress | None = None) -> Replay:
+    def run(self, task: ReplayTask, progress: Progress | None = None) -> Replay:
         """Carry out one task."""
         return replay(self.plan(task), progress)
 
-    def plan(self, task: Task) -> Plan:
+    def plan(self, task: ReplayTask) -> ReplayPlan:
         """The replay of one task: a pure function of the experiment and the task."""
         trace = jittered(self.trace, self.jitter_s, task.load, task.seed)
         settings, background = self.settings, None
@@ -83,7 +83,7 @@ class Experiment(NamedTuple):
         if self.background_per_h:
             stream = int(np.random.SeedSequence([task.seed, _BACKGROUND_STREAM]).generate_state(1)[0])
             background = again_and_again(trace, self.background_per_h * task.load, stream)
-        return Plan(
+        return ReplayPlan(
             trace, self.machine(task.seed, task.capped), task.policy, self.queue, task.seed, settings, background
         )
 
@@ -94,7 +94,7 @@ class Experiment(NamedTuple):
         return capped_worst(made, capped) if capped else made
 
 
-class Task(NamedTuple):
+class ReplayTask(NamedTuple):
     """One replay of an experiment."""
 
     policy: str
@@ -104,7 +104,7 @@ class Task(NamedTuple):
     move_cost_s: float | None = None  # None: as in the settings
 
 
-Results = dict[Task, Replay]
+Results = dict[ReplayTask, Replay]
 
 
 def worst_counts(experiment: Experiment) -> tuple[int, ...]:
@@ -115,24 +115,24 @@ def worst_counts(experiment: Experiment) -> tuple[int, ...]:
     return tuple(k for k in dict.fromkeys((experiment.worst, share)) if k)
 
 
-def tasks(experiment: Experiment) -> list[Task]:
+def tasks(experiment: Experiment) -> list[ReplayTask]:
     """All replays: the comparison seed by seed, so that what is complete early are pairs, then what explains it."""
     e = experiment
     names = dict.fromkeys((e.baseline, *e.policies, e.policy))
     two = tuple(dict.fromkeys((e.baseline, e.policy)))
     moving = tuple(name for name in two if POLICIES[name].moves != "none")
-    found = [Task(name, seed) for seed in e.seeds for name in names]
-    found += [Task(name, seed, capped=k) for k in worst_counts(e) for seed in e.seeds for name in two]
+    found = [ReplayTask(name, seed) for seed in e.seeds for name in names]
+    found += [ReplayTask(name, seed, capped=k) for k in worst_counts(e) for seed in e.seeds for name in two]
     if "load" in e.sweeps:
-        found += [Task(name, seed, load=x) for x in LOADS if x != 1.0 for seed in e.seeds for name in two]
+        found += [ReplayTask(name, seed, load=x) for x in LOADS if x != 1.0 for seed in e.seeds for name in two]
     if "move-cost" in e.sweeps:
-        found += [Task(name, seed, move_cost_s=x) for x in MOVE_COSTS_S for seed in e.seeds for name in moving]
+        found += [ReplayTask(name, seed, move_cost_s=x) for x in MOVE_COSTS_S for seed in e.seeds for name in moving]
     return found
 
 
 def run(
     experiment: Experiment, workers: int = 1, watch: Watch = lambda done: None
-) -> Generator[tuple[Task, Replay], None, None]:
+) -> Generator[tuple[ReplayTask, Replay], None, None]:
     """Carry out all tasks; (task, replay) as they finish. See pool.run_all for interruptions and errors."""
     return run_all(experiment, tasks(experiment), workers, watch)
 

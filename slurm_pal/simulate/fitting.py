@@ -13,17 +13,17 @@ from slurm_pal.base.jobs import GpuShape
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Rule
 from slurm_pal.simulate.trace import Trace, TraceJob
-from slurm_pal.simulate.virtual import Cluster
+from slurm_pal.simulate.virtual import VirtualCluster
 
 _SHOWN = 10  # job ids in a note
 _STREAM = 0x717E5
 
 
-class Fitted(NamedTuple):
+class FittedTrace(NamedTuple):
     """What can be replayed, and what was changed or left out to get there."""
 
     trace: Trace
-    cluster: Cluster
+    cluster: VirtualCluster
     too_wide: tuple[TraceJob, ...]
     remapped: dict[str, int]  # partition the cluster lacks -> jobs
     keep_partitions: bool = False
@@ -44,7 +44,7 @@ class Fitted(NamedTuple):
         return tuple(found)
 
 
-def fit(trace: Trace, cluster: Cluster, keep_partitions: bool = False) -> Fitted:
+def fit(trace: Trace, cluster: VirtualCluster, keep_partitions: bool = False) -> FittedTrace:
     """Leave out what an empty cluster could not hold, and settle partitions that it lacks.
 
     Jobs of such a partition may use any node; with `keep_partitions` each such name
@@ -68,13 +68,13 @@ def fit(trace: Trace, cluster: Cluster, keep_partitions: bool = False) -> Fitted
             f"trace {trace.name}: no job to replay: {len(trace.bad)} bad rows, {sum(trace.skipped.values())} skipped, "
             f"{len(too_wide)} jobs too wide for {cluster.text()}"
         )
-    return Fitted(trace._replace(jobs=jobs), cluster, too_wide, dict(sorted(lacking.items())), keep_partitions)
+    return FittedTrace(trace._replace(jobs=jobs), cluster, too_wide, dict(sorted(lacking.items())), keep_partitions)
 
 
 class _Fits:
     """Whether an empty cluster holds a shape: asked of the placement itself, once per shape."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: VirtualCluster) -> None:
         table = [[1.0] * count for count in cluster.node_gpus]
         self._empty = Occupancy(cluster.names, {"A": table}, {"A": table}, cluster.partitions)
         self._known: dict[tuple[GpuShape, str], bool] = {}

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from slurm_pal.simulate.result import Outcome
-from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.result import JobOutcome
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import TraceJob
 
 Held = tuple[tuple[int, tuple[int, ...]], ...]
 """GPUs as (node, indexes)."""
 
 
-class Job:
+class ReplayJob:
     """State of one job. `done_s` counts ideal seconds; moments are s from the start of the trace."""
 
     __slots__ = (
@@ -21,7 +21,7 @@ class Job:
         "user", "weighted_locality", "weighted_slowdown", "works_from_s",
     )  # fmt: skip
 
-    def __init__(self, trace: TraceJob, number: int, settings: Settings, reported: bool) -> None:
+    def __init__(self, trace: TraceJob, number: int, settings: ReplaySettings, reported: bool) -> None:
         self.trace, self.number, self.reported = trace, number, reported
         self.submit_s, self.ideal_s, self.gpus = trace.submit_s, trace.ideal_s, trace.shape.total
         self.user, self.account = trace.user, trace.account
@@ -87,10 +87,10 @@ class Job:
         self.patient_until_s = None
         self.held, self.held_gpus = (), 0
 
-    def outcome(self, now_s: float, names: tuple[str, ...]) -> Outcome:
+    def outcome(self, now_s: float, names: tuple[str, ...]) -> JobOutcome:
         work = self.done_s or 1.0
         trace = self.trace
-        return Outcome(
+        return JobOutcome(
             job_id=trace.job_id, submit_s=self.submit_s,
             start_s=self.submit_s if self.first_start_s is None else self.first_start_s, finish_s=now_s,
             gpus=self.gpus, ideal_s=self.ideal_s, sensitivity=trace.sensitivity,

@@ -11,8 +11,8 @@ import csv
 import json
 from collections.abc import Mapping
 
-from slurm_pal.allocation.throughputs import Entry, Key
-from slurm_pal.partitions import throughput_table as site_table
+from slurm_pal.allocation.throughputs import Entry, ThroughputKey
+from slurm_pal.partitions import throughput_table
 from slurm_pal.simulate.throughput_file import Throughputs, read_throughputs
 
 _SITE_NAMES = ("schema", "throughputs")
@@ -21,25 +21,25 @@ _GAVEL_COLUMN = "model"
 """The first column of Gavel's CSV; the site's own must not have it."""
 
 
-def read_known(path: str, now_s: float) -> dict[Key, Entry]:
+def read_known(path: str, now_s: float) -> dict[ThroughputKey, Entry]:
     """The table at `path`, of either kind, without pairs of jobs; ages count from `now_s` (Unix s).
 
     Raises DataError as the reader of its kind does; a file that cannot be read at all is told as the site's own.
     """
-    return _entries(read_throughputs(path)) if _is_gavels(path) else site_table.read(path, now_s)
+    return _entries(read_throughputs(path)) if _is_gavels(path) else throughput_table.read(path, now_s)
 
 
 def read_gavels(path: str, now_s: float) -> Throughputs:
     """The same in the form of Gavel's reader, with pairs if the table has them. Raises DataError as `read_known`."""
-    return read_throughputs(path) if _is_gavels(path) else as_gavels(site_table.read(path, now_s))
+    return read_throughputs(path) if _is_gavels(path) else as_gavels(throughput_table.read(path, now_s))
 
 
-def as_gavels(known: Mapping[Key, Entry]) -> Throughputs:
+def as_gavels(known: Mapping[ThroughputKey, Entry]) -> Throughputs:
     """The same as Gavel's reader has it: 0 for what is not in the table, relative speeds left out."""
     types = tuple(dict.fromkeys(key.type for key in known))
     rates = {key: entry.steps_per_s for key, entry in known.items() if not entry.relative}
     rows = dict.fromkeys((key.application, key.gpus) for key in rates)
-    return Throughputs(types, {row: tuple(rates.get(Key(*row, name), 0.0) for name in types) for row in rows})
+    return Throughputs(types, {row: tuple(rates.get(ThroughputKey(*row, name), 0.0) for name in types) for row in rows})
 
 
 def _is_gavels(path: str) -> bool:
@@ -54,9 +54,9 @@ def _is_gavels(path: str) -> bool:
         return False
 
 
-def _entries(table: Throughputs) -> dict[Key, Entry]:
+def _entries(table: Throughputs) -> dict[ThroughputKey, Entry]:
     return {
-        Key(model, gpus, name): Entry(rate, site_table.STATED_ERROR)
+        ThroughputKey(model, gpus, name): Entry(rate, throughput_table.STATED_ERROR)
         for (model, gpus), rates in table.packed.items()
         for name, rate in zip(table.types, rates, strict=True)
     }

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from slurm_pal.base.errors import DataError
-from slurm_pal.simulate.result import Outcome, Replay
+from slurm_pal.simulate.result import JobOutcome, Replay
 
 SIZE_GROUPS = (("1", 1), ("2-4", 4), ("5-8", 8), (">8", math.inf))
 """Name and greatest number of GPUs of each size group."""
@@ -62,7 +62,7 @@ class Metrics(NamedTuple):
         return None if value is None else float(value)
 
 
-class Measured(NamedTuple):
+class ReplayMetrics(NamedTuple):
     """The metrics of one replay, and which replay it was."""
 
     policy: str
@@ -107,12 +107,14 @@ def measure(replay: Replay) -> Metrics:
     )
 
 
-def measure_all(runs: Iterable[Replay | Measured]) -> list[Measured]:
+def measure_all(runs: Iterable[Replay | ReplayMetrics]) -> list[ReplayMetrics]:
     """Each run with its metrics; runs that are measured already stay, replays that ended no job are left out."""
     return [
-        run if isinstance(run, Measured) else Measured(run.policy, run.queue, run.seed, run.complete, measure(run))
+        run
+        if isinstance(run, ReplayMetrics)
+        else ReplayMetrics(run.policy, run.queue, run.seed, run.complete, measure(run))
         for run in runs
-        if isinstance(run, Measured) or run.outcomes
+        if isinstance(run, ReplayMetrics) or run.outcomes
     ]
 
 
@@ -126,7 +128,7 @@ def size_group(gpus: int) -> str:
     return next(name for name, most in SIZE_GROUPS if gpus <= most)
 
 
-def work_gpu_s(outcome: Outcome) -> float:
+def work_gpu_s(outcome: JobOutcome) -> float:
     """Executed work in ideal GPU-seconds.
 
     A job that was killed at its limit did only what its time on the GPUs allowed at its
@@ -139,7 +141,7 @@ def work_gpu_s(outcome: Outcome) -> float:
     return outcome.gpus * done_s
 
 
-def _slowdown(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def _slowdown(outcomes: Sequence[JobOutcome]) -> dict[str, float]:
     work: dict[str, float] = {}
     slowed: dict[str, float] = {}
     for o in outcomes:
@@ -149,12 +151,12 @@ def _slowdown(outcomes: Sequence[Outcome]) -> dict[str, float]:
     return {name: slowed[name] / work[name] for name in sorted(work) if work[name] > 0}
 
 
-def _share(wide: Sequence[Outcome], weight: Callable[[Outcome], float]) -> float | None:
+def _share(wide: Sequence[JobOutcome], weight: Callable[[JobOutcome], float]) -> float | None:
     total = math.fsum(map(weight, wide))
     return math.fsum(weight(o) for o in wide if o.locality > ONE_NODE) / total if total > 0 else None
 
 
-def _mean_jct(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> dict[str, float]:
+def _mean_jct(outcomes: Sequence[JobOutcome], key: Callable[[JobOutcome], str]) -> dict[str, float]:
     """Mean JCT per group; jobs whose group has no name (no user known) are in none."""
     groups: dict[str, list[float]] = {}
     for o in outcomes:

@@ -16,10 +16,10 @@ from typing import NamedTuple, Protocol
 
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.emulation.gpus import draw_registry
-from slurm_pal.simulate.inputs import pal_profile as published
-from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, Run
+from slurm_pal.simulate.inputs import pal_profile
+from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, ProfileRun
 from slurm_pal.simulate.inputs.pal_rows import number, read_csv
-from slurm_pal.simulate.virtual import Cluster
+from slurm_pal.simulate.virtual import VirtualCluster
 from slurm_pal.store import snapshot as snapshots
 
 Columns = dict[str, tuple[float, ...]]
@@ -34,7 +34,7 @@ _SLOW_STREAM = "slow GPUs"
 class Source(Protocol):
     """Where slowdowns come from. Sources are sent to worker processes, so they must be picklable."""
 
-    def draw(self, cluster: Cluster, seed: int) -> Profile:
+    def draw(self, cluster: VirtualCluster, seed: int) -> Profile:
         """The cluster's GPUs; the same seed gives the same GPUs. Raises UsageError when it cannot be."""
 
     def text(self) -> str:
@@ -44,7 +44,7 @@ class Source(Protocol):
 class Drawn(NamedTuple):
     """The made-up population of `pal lab`: 2 % between GPUs, 5 % of outliers."""
 
-    def draw(self, cluster: Cluster, seed: int) -> Profile:
+    def draw(self, cluster: VirtualCluster, seed: int) -> Profile:
         names = [f"n{k}" for k in range(len(cluster.node_gpus))]
         registry = draw_registry(names, max(cluster.node_gpus), seed)
         kept = [
@@ -57,31 +57,31 @@ class Drawn(NamedTuple):
         return "drawn (SD 2 %, 5 % outliers of 1.1 to 1.5 in class A)"
 
 
-class Measured(NamedTuple):
+class Independent(NamedTuple):
     """GPUs drawn one by one, class by class, from measured runs (pal.md 2.1 and 6)."""
 
-    kind: str  # of published.KINDS
-    runs: Mapping[str, Sequence[Run]]
+    kind: str  # of pal_profile.KINDS
+    runs: Mapping[str, Sequence[ProfileRun]]
     name: str
 
-    def draw(self, cluster: Cluster, seed: int) -> Profile:
-        made = published.draw(self.runs, cluster.n_gpus, 1, self.kind, seed)
+    def draw(self, cluster: VirtualCluster, seed: int) -> Profile:
+        made = pal_profile.draw(self.runs, cluster.n_gpus, 1, self.kind, seed)
         return made._replace(gpus_per_node=cluster.per_node or 1)
 
     def text(self) -> str:
-        return f"{published.KINDS[self.kind].summary}, from {self.name}"
+        return f"{pal_profile.KINDS[self.kind].summary}, from {self.name}"
 
 
 class Joint(NamedTuple):
     """Whole measured nodes, all classes joined by GPU."""
 
-    runs: Mapping[str, Sequence[Run]]
+    runs: Mapping[str, Sequence[ProfileRun]]
     name: str
 
-    def draw(self, cluster: Cluster, seed: int) -> Profile:
+    def draw(self, cluster: VirtualCluster, seed: int) -> Profile:
         if not cluster.per_node:
             raise UsageError(f"whole nodes need nodes of one size, not {cluster.text()}")
-        return published.joint(self.runs, len(cluster.node_gpus), cluster.per_node, seed)
+        return pal_profile.joint(self.runs, len(cluster.node_gpus), cluster.per_node, seed)
 
     def text(self) -> str:
         return f"whole nodes by per-GPU medians, from {self.name}"
@@ -101,7 +101,7 @@ class Fixed(NamedTuple):
     columns: Columns
     name: str
 
-    def draw(self, cluster: Cluster, seed: int) -> Profile:
+    def draw(self, cluster: VirtualCluster, seed: int) -> Profile:
         rows = len(self.columns["A"])
         if rows != cluster.n_gpus:
             raise UsageError(f"{self.name} describes {rows} GPUs, the cluster has {cluster.text()}; say --cluster")
@@ -121,7 +121,7 @@ class Sampled(NamedTuple):
     nodes: tuple[Node, ...]
     name: str
 
-    def draw(self, cluster: Cluster, seed: int) -> Profile:
+    def draw(self, cluster: VirtualCluster, seed: int) -> Profile:
         """A node takes a node of the snapshot with as many GPUs, or, where there is none, GPUs from anywhere."""
         generator = random.Random(seed)
         by_size = {size: [node for node in self.nodes if len(node) == size] for size in set(cluster.node_gpus)}
@@ -145,12 +145,12 @@ class Sampled(NamedTuple):
         return f"sampled from {self.name}"
 
 
-def _profile(name: str, cluster: Cluster, columns: Columns, seed: int) -> Profile:
+def _profile(name: str, cluster: VirtualCluster, columns: Columns, seed: int) -> Profile:
     full = {c: columns.get(c, columns["C"]) for c in CLASSES}
-    return published.given(full, cluster.per_node or 1, seed)._replace(name=f"{name} seed {seed}")
+    return pal_profile.given(full, cluster.per_node or 1, seed)._replace(name=f"{name} seed {seed}")
 
 
-def tables(profile: Profile, cluster: Cluster) -> dict[str, list[Sequence[float]]]:
+def tables(profile: Profile, cluster: VirtualCluster) -> dict[str, list[Sequence[float]]]:
     """The slowdowns as [node][index] per class."""
     return {c: cluster.rows(column) for c, column in profile.slowdown.items()}
 
@@ -158,7 +158,7 @@ def tables(profile: Profile, cluster: Cluster) -> dict[str, list[Sequence[float]
 # -- by name ----------------------------------------------------------------------------
 
 
-class Kind(NamedTuple):
+class SourceKind(NamedTuple):
     """One word of `--profile`; `load` is given what stands after its colon."""
 
     load: Callable[[str], Source]
@@ -185,7 +185,7 @@ def _snapshot(rest: str) -> Source:
 def _measured(kind: str) -> Callable[[str], Source]:
     def load(rest: str) -> Source:
         files = _files(rest, LONGHORN)
-        return Measured(kind, _runs(files, with_node=False), _names(files))
+        return Independent(kind, _runs(files, with_node=False), _names(files))
 
     return load
 
@@ -196,11 +196,11 @@ def _joint(rest: str) -> Source:
 
 
 KINDS = {
-    "drawn": Kind(_drawn, "drawn by seed: SD 2 %, 5 % outliers of 1.1 to 1.5 (class A), as in pal lab"),
-    "medians": Kind(_measured("medians"), "FILES: each GPU has the median of one measured GPU, per class"),
-    "runs": Kind(_measured("raw"), "FILES: each GPU has one random single run, per class (as published)"),
-    "joint": Kind(_joint, "FILES: whole measured nodes, classes joined by UUID"),
-    "snapshot": Kind(_snapshot, "nodes sampled from this site's published snapshot, or snapshot:FILE"),
+    "drawn": SourceKind(_drawn, "drawn by seed: SD 2 %, 5 % outliers of 1.1 to 1.5 (class A), as in pal lab"),
+    "medians": SourceKind(_measured("medians"), "FILES: each GPU has the median of one measured GPU, per class"),
+    "runs": SourceKind(_measured("raw"), "FILES: each GPU has one random single run, per class (as published)"),
+    "joint": SourceKind(_joint, "FILES: whole measured nodes, classes joined by UUID"),
+    "snapshot": SourceKind(_snapshot, "nodes sampled from this site's published snapshot, or snapshot:FILE"),
 }
 """FILES: a directory with the published files, or perf CSVs of class A,B,C[,D]."""
 
@@ -249,10 +249,10 @@ def _in_directory(directory: str, preferred: Sequence[str]) -> list[str]:
     )
 
 
-def _runs(files: Sequence[str], with_node: bool) -> dict[str, list[Run]]:
+def _runs(files: Sequence[str], with_node: bool) -> dict[str, list[ProfileRun]]:
     """Nodes are those of class A's file."""
-    of_a = published.read_runs(files[0], with_node)
-    others = {path: published.read_runs(path) for path in dict.fromkeys(files[1:])}
+    of_a = pal_profile.read_runs(files[0], with_node)
+    others = {path: pal_profile.read_runs(path) for path in dict.fromkeys(files[1:])}
     return {"A": of_a, **{c: others[path] for c, path in zip(CLASSES[1:], files[1:], strict=True)}}
 
 
@@ -279,7 +279,7 @@ def _table(path: str) -> Source:
 # -- GPUs made slower --------------------------------------------------------------------
 
 
-class Slow(NamedTuple):
+class SlowShare(NamedTuple):
     """A share of the GPUs that is persistently slower, by `factor` in class A."""
 
     share: float = 0.0
@@ -297,19 +297,19 @@ OTHER_CLASSES = 0.6
 FACTOR_MAX = 100.0
 
 
-def parse_slow(text: str) -> Slow:
+def parse_slow(text: str) -> SlowShare:
     """`SHARE:FACTOR`, like 0.03:1.5. Raises UsageError."""
     share, colon, factor = text.partition(":")
     try:
-        found = Slow(float(share), float(factor))
+        found = SlowShare(float(share), float(factor))
     except ValueError:
-        found = Slow(math.nan)
+        found = SlowShare(math.nan)
     if not colon or not 0 <= found.share <= 1 or not 1 <= found.factor <= FACTOR_MAX:
         raise UsageError(f"slow GPUs {text!r} must be SHARE:FACTOR, a share in 0..1 and a factor in 1..{FACTOR_MAX:g}")
     return found
 
 
-def slowed(profile: Profile, slow: Slow, seed: int) -> Profile:
+def slowed(profile: Profile, slow: SlowShare, seed: int) -> Profile:
     """The profile with a share of its GPUs (rounded, at least one unless the share is 0) made slower."""
     if not slow.share:
         return profile

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 
-class Waiting(Protocol):
+class QueuedJob(Protocol):
     """What a queue may know of a pending job."""
 
     submit_s: float
@@ -56,10 +56,10 @@ class Usage:
         return used * math.pow(0.5, (now_s - since_s) / self._half_life_s)
 
 
-Key = Callable[[Waiting, float, Usage], float]
+Key = Callable[[QueuedJob, float, Usage], float]
 
 
-class Queue(NamedTuple):
+class QueueOrder(NamedTuple):
     """One row."""
 
     key: Key
@@ -72,7 +72,7 @@ MAX_AGE_S = 7 * 86400.0
 WEIGHTS: Mapping[str, float] = {"age": 1000.0, "fairshare": 1000.0, "size": 100.0}
 
 
-def multifactor(job: Waiting, now_s: float, usage: Usage) -> float:
+def multifactor(job: QueuedJob, now_s: float, usage: Usage) -> float:
     """Age, fair share and size as in Slurm's priority/multifactor (slurm.conf(5)), one level of accounts."""
     age = min(1.0, (now_s - job.submit_s) / MAX_AGE_S)
     fair = usage.fair(job.account or job.user, now_s)
@@ -80,12 +80,12 @@ def multifactor(job: Waiting, now_s: float, usage: Usage) -> float:
     return -(WEIGHTS["age"] * age + WEIGHTS["fairshare"] * fair + WEIGHTS["size"] * size)
 
 
-QUEUES: Mapping[str, Queue] = {
-    "fifo": Queue(lambda job, now_s, usage: job.submit_s, "first come, first served (priority/basic)"),
-    "las": Queue(
+QUEUES: Mapping[str, QueueOrder] = {
+    "fifo": QueueOrder(lambda job, now_s, usage: job.submit_s, "first come, first served (priority/basic)"),
+    "las": QueueOrder(
         lambda job, now_s, usage: job.attained_s,
         "least attained service first (Tiresias); without preemption only restarted jobs differ from fifo",
     ),
-    "srtf": Queue(lambda job, now_s, usage: job.limit_s - job.attained_s, "shortest remaining time limit first"),
-    "multifactor": Queue(multifactor, "age, fair share and size, as priority/multifactor", fixed=False),
+    "srtf": QueueOrder(lambda job, now_s, usage: job.limit_s - job.attained_s, "shortest remaining time limit first"),
+    "multifactor": QueueOrder(multifactor, "age, fair share and size, as priority/multifactor", fixed=False),
 }

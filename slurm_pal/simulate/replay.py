@@ -19,12 +19,12 @@ from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement
 from slurm_pal.simulate.alone import Alone
 from slurm_pal.simulate.hardware import Hardware
-from slurm_pal.simulate.jobs import Job
+from slurm_pal.simulate.jobs import ReplayJob
 from slurm_pal.simulate.policies import POLICIES, SimPolicy
+from slurm_pal.simulate.published_round import everybody_anew
 from slurm_pal.simulate.queues import QUEUES, Usage
-from slurm_pal.simulate.result import Outcome, Replay, Timeline
-from slurm_pal.simulate.rounds import everybody_anew
-from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.result import JobOutcome, Replay, Timeline
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.starter import Starter
 from slurm_pal.simulate.trace import Trace, TraceJob
 
@@ -34,7 +34,7 @@ Progress = Callable[[int, int], bool]
 """Told (reported jobs done, of how many); False stops the replay, whose result is then incomplete."""
 
 
-class Plan(NamedTuple):
+class ReplayPlan(NamedTuple):
     """What to replay, and how. `background` goes on for ever and is not reported (pal.md 1.4: keeps the load up)."""
 
     trace: Trace
@@ -42,11 +42,11 @@ class Plan(NamedTuple):
     policy: str
     queue: str = "fifo"
     seed: int = 0  # for failures and random placement
-    settings: Settings = Settings()
+    settings: ReplaySettings = ReplaySettings()
     background: Callable[[], Iterator[TraceJob]] | None = None
 
 
-def replay(plan: Plan, progress: Progress | None = None) -> Replay:
+def replay(plan: ReplayPlan, progress: Progress | None = None) -> Replay:
     """Run it. Raises UsageError for an unknown policy or queue, and for a job that can never fit."""
     for name, table, what in ((plan.policy, POLICIES, "policy"), (plan.queue, QUEUES, "queue")):
         if name not in table:
@@ -57,7 +57,7 @@ def replay(plan: Plan, progress: Progress | None = None) -> Replay:
 class _Run:
     """The state of one replay."""
 
-    def __init__(self, plan: Plan, progress: Progress | None) -> None:
+    def __init__(self, plan: ReplayPlan, progress: Progress | None) -> None:
         self._plan, self._progress = plan, progress
         self._policy: SimPolicy = POLICIES[plan.policy]
         self._settings = plan.settings
@@ -70,16 +70,16 @@ class _Run:
         self._queue, self._usage = QUEUES[plan.queue], Usage()
         self._events: list[tuple[float, int, int, int]] = []
         self._arrivals = self._all_jobs()
-        self._coming: Job | None = None
-        self._pending: list[Job] = []  # in the queue's order, as far as that is fixed
+        self._coming: ReplayJob | None = None
+        self._pending: list[ReplayJob] = []  # in the queue's order, as far as that is fixed
         self._fitting: set[tuple[GpuShape, str, str]] = set()  # kinds of jobs that the empty cluster can hold
-        self._running: dict[int, Job] = {}
+        self._running: dict[int, ReplayJob] = {}
         self._ends: list[tuple[float, int]] = []  # (end of limit, job number), sorted
         self._numbers = 0
         self._now_s = 0.0
         self._last_pass_s = -1e18
         self._woken_s: float | None = None
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[JobOutcome] = []
         self._gpu_s = self._move_gpu_s = 0.0
         self._moves = 0
         self._settled_until_s = 0.0  # no move pays before, unless a job starts or ends
@@ -147,7 +147,7 @@ class _Run:
 
     # Arrivals
 
-    def _all_jobs(self) -> Iterator[Job]:
+    def _all_jobs(self) -> Iterator[ReplayJob]:
         """Trace and background merged by submission."""
         background = self._plan.background() if self._plan.background else iter(())
         ahead = next(background, None)
@@ -160,9 +160,9 @@ class _Run:
             yield self._job(ahead, False)
             ahead = next(background, None)
 
-    def _job(self, trace_job: TraceJob, reported: bool) -> Job:
+    def _job(self, trace_job: TraceJob, reported: bool) -> ReplayJob:
         self._numbers += 1
-        return Job(trace_job, self._numbers, self._settings, reported)
+        return ReplayJob(trace_job, self._numbers, self._settings, reported)
 
     def _next_arrival(self) -> None:
         self._coming = next(self._arrivals, None)
@@ -176,16 +176,16 @@ class _Run:
         self._enqueue(job)
         self._next_arrival()
 
-    def _enqueue(self, job: Job) -> None:
+    def _enqueue(self, job: ReplayJob) -> None:
         if self._queue.fixed:
             insort(self._pending, job, key=self._in_line)
         else:
             self._pending.append(job)
 
-    def _in_line(self, job: Job) -> tuple[float, int]:
+    def _in_line(self, job: ReplayJob) -> tuple[float, int]:
         return self._queue.key(job, self._now_s, self._usage), job.number
 
-    def _check_fits(self, job: Job) -> None:
+    def _check_fits(self, job: ReplayJob) -> None:
         """Raises UsageError for a job that even the empty cluster could not hold."""
         trace = job.trace
         kind = (trace.shape, trace.partition, _class(job))
@@ -254,10 +254,10 @@ class _Run:
             self._woken_s = at_s
             heappush(self._events, (at_s, WAKE, 0, 0))
 
-    def _by_end(self) -> Iterator[Job]:
+    def _by_end(self) -> Iterator[ReplayJob]:
         return (self._running[number] for _, number in self._ends)
 
-    def _begin(self, job: Job, placed: Placement, cost_s: float = 0.0) -> None:
+    def _begin(self, job: ReplayJob, placed: Placement, cost_s: float = 0.0) -> None:
         """Run a job on these GPUs from now on; `cost_s` is charged when it had run elsewhere."""
         held = slots(placed)
         self._settled_until_s = 0.0
@@ -277,7 +277,7 @@ class _Run:
         insort(self._ends, (job.limit_end_s, job.number))
         heappush(self._events, (job.end_s, FINISH, job.number, job.edition))
 
-    def _stop(self, job: Job) -> None:
+    def _stop(self, job: ReplayJob) -> None:
         """Count what it did and free its GPUs."""
         self._settled_until_s = 0.0
         gpu_s = job.advance(self._now_s)
@@ -288,7 +288,7 @@ class _Run:
         self._busy -= job.held_gpus
         del self._ends[bisect_left(self._ends, (job.limit_end_s, job.number))]
 
-    def _finish(self, job: Job) -> None:
+    def _finish(self, job: ReplayJob) -> None:
         self._stop(job)
         if job.reported:
             self._outcomes.append(job.outcome(self._now_s, self._plan.hardware.names))
@@ -313,7 +313,7 @@ class _Run:
             self._carry_out(everybody_anew(self._occupancy, self._policy.placement, movable, self._starter.rule))
         return True
 
-    def _next_prospect_s(self, movable: Sequence[Job]) -> float:
+    def _next_prospect_s(self, movable: Sequence[ReplayJob]) -> float:
         """When a plan may find what it did not find now, if no job starts or ends until then.
 
         What is left to run, and with it the gain of any move, only shrinks, but for two moments of a job:
@@ -333,18 +333,18 @@ class _Run:
             self._move_gpu_s += job.move_cost_s * job.held_gpus
             self._begin(job, moves[job.number], job.move_cost_s)
 
-    def _movable(self, job: Job) -> Movable:
+    def _movable(self, job: ReplayJob) -> Movable:
         return Movable(
             str(job.number), job.trace.shape, self._starter.rule(job), job.trace.partition, job.held, job.believed,
             self._remaining_s(job), self._now_s - job.start_s, job.move_cost_s + self._settings.warmup_s, job.moves,
         )  # fmt: skip
 
-    def _remaining_s(self, job: Job) -> float:
+    def _remaining_s(self, job: ReplayJob) -> float:
         """Expected ideal seconds still to come, from the time limit and the run time so far."""
         share, left_s = self._settings.expected_run_share, job.limit_end_s - self._now_s
         return expected_left_s(job.limit_s, share, job.attained_s, left_s, job.factor)
 
-    def _expected_s(self, job: Job) -> float:
+    def _expected_s(self, job: ReplayJob) -> float:
         return job.limit_s * self._settings.expected_run_share
 
     # Nodes that fail
@@ -387,6 +387,6 @@ def _can_hold(sizes: Sequence[int], need: Need) -> bool:
     )
 
 
-def _class(job: Job) -> str:
+def _class(job: ReplayJob) -> str:
     """The class whose slowdowns the job really feels; a job nobody classified feels those of class A."""
     return "A" if job.trace.sensitivity == "?" else job.trace.sensitivity

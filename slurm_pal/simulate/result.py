@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """What became of one job. Moments are s from the start of the trace."""
 
     job_id: str
@@ -51,7 +51,7 @@ class Replay(NamedTuple):
     queue: str
     seed: int
     n_gpus: int
-    outcomes: tuple[Outcome, ...]  # by finish time
+    outcomes: tuple[JobOutcome, ...]  # by finish time
     timeline: Timeline
     gpu_s: float  # GPU-seconds held by jobs, moves included
     moves: int

@@ -35,7 +35,7 @@ class Scores(NamedTuple):
         return ", ".join(words) or "exact"
 
 
-class Part(NamedTuple):
+class ScoreFlaw(NamedTuple):
     """One word of `--scores`."""
 
     field: str
@@ -44,9 +44,9 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "noise": Part("noise_sd", 1.0, "noise=SD: each score is off by this relative SD"),
-    "missing": Part("missing", 1.0, "missing=SHARE: that share of the GPUs has no score and is believed median"),
-    "stale": Part("stale_sd", 1.0, "stale=SD: GPUs have drifted by this relative SD since they were measured"),
+    "noise": ScoreFlaw("noise_sd", 1.0, "noise=SD: each score is off by this relative SD"),
+    "missing": ScoreFlaw("missing", 1.0, "missing=SHARE: that share of the GPUs has no score and is believed median"),
+    "stale": ScoreFlaw("stale_sd", 1.0, "stale=SD: GPUs have drifted by this relative SD since they were measured"),
 }
 EXACT = "exact"
 

@@ -9,7 +9,7 @@ from slurm_pal.moves.worth import MoveLimits
 from slurm_pal.placement.patience import WAIT_SHARE
 
 
-class Settings(NamedTuple):
+class ReplaySettings(NamedTuple):
     """Assumptions of real mode. Times in s."""
 
     locality_penalty: float = 1.7  # for applications without their own

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS, GpuShape
 from slurm_pal.placement.need import Need, need_of
-from slurm_pal.simulate.site import Site, place_name
 from slurm_pal.simulate.trace import Trace, TraceJob
+from slurm_pal.simulate.virtual_site import VirtualSite, place_name
 
 
 class Tally(NamedTuple):
@@ -24,7 +24,7 @@ class Tally(NamedTuple):
         return Tally(self.jobs + 1, self.gpu_h + gpu_hours(job))
 
 
-class Fitted(NamedTuple):
+class FittedHistory(NamedTuple):
     """A history that the virtual cluster can replay; nothing of it is dropped in silence."""
 
     trace: Trace  # jobs left out are counted in `skipped`
@@ -48,7 +48,7 @@ def gpu_hours(job: TraceJob) -> float:
     return job.shape.total * job.ideal_s / 3600
 
 
-def fit(trace: Trace, site: Site, penalty: float | None) -> Fitted:
+def fit(trace: Trace, site: VirtualSite, penalty: float | None) -> FittedHistory:
     """Give each job a virtual partition, a shape that fits it, and a time limit.
 
     Run times of a history include what crossing nodes cost. The replay charges that too, so
@@ -73,10 +73,10 @@ def fit(trace: Trace, site: Site, penalty: float | None) -> Fitted:
     skipped = dict(trace.skipped)
     for text, tally in left_out.items():
         skipped[text] = skipped.get(text, 0) + tally.jobs
-    return Fitted(trace._replace(jobs=tuple(jobs), skipped=skipped), total, changed, left_out)
+    return FittedHistory(trace._replace(jobs=tuple(jobs), skipped=skipped), total, changed, left_out)
 
 
-def _fit(job: TraceJob, site: Site, penalty: float | None, reasons: list[str]) -> TraceJob:
+def _fit(job: TraceJob, site: VirtualSite, penalty: float | None, reasons: list[str]) -> TraceJob:
     """The job as it will be replayed; `reasons` gets what was changed. Raises _LeftOut."""
     partition = _partition(job, site, reasons)
     place = _place(job, partition, site, reasons)
@@ -89,7 +89,7 @@ def _fit(job: TraceJob, site: Site, penalty: float | None, reasons: list[str]) -
     return job._replace(partition=place, shape=shape, ideal_s=ideal_s, limit_s=_limit_s(job, partition, site, reasons))
 
 
-def _partition(job: TraceJob, site: Site, reasons: list[str]) -> str:
+def _partition(job: TraceJob, site: VirtualSite, reasons: list[str]) -> str:
     """The Slurm partition whose nodes the job may use; "" is all of them."""
     if not job.partition or job.partition in site.cluster.partitions:
         return job.partition
@@ -98,7 +98,7 @@ def _partition(job: TraceJob, site: Site, reasons: list[str]) -> str:
     return site.default
 
 
-def _place(job: TraceJob, partition: str, site: Site, reasons: list[str]) -> str:
+def _place(job: TraceJob, partition: str, site: VirtualSite, reasons: list[str]) -> str:
     """The virtual partition. Raises _LeftOut for a GPU type that the partition does not have."""
     kind = job.shape.gpu_type
     if not kind:
@@ -135,7 +135,7 @@ def _holds(sizes: Sequence[int], need: Need) -> bool:
     return len(wanted) <= len(largest) and all(size >= n for size, n in zip(largest, wanted, strict=False))
 
 
-def _limit_s(job: TraceJob, partition: str, site: Site, reasons: list[str]) -> float | None:
+def _limit_s(job: TraceJob, partition: str, site: VirtualSite, reasons: list[str]) -> float | None:
     """The job's own limit, else its partition's of today, unless it ran for longer; None: the replay's default."""
     if job.limit_s is not None:
         return job.limit_s

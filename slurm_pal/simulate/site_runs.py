@@ -11,37 +11,37 @@ from slurm_pal.simulate.fitting import jittered
 from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware
 from slurm_pal.simulate.pool import Progress
 from slurm_pal.simulate.profiles import Source, tables
-from slurm_pal.simulate.replay import Plan, replay
+from slurm_pal.simulate.replay import ReplayPlan, replay
 from slurm_pal.simulate.result import Replay
-from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.site_history import classed
 from slurm_pal.simulate.trace import Trace
-from slurm_pal.simulate.virtual import Cluster
+from slurm_pal.simulate.virtual import VirtualCluster
 
 BASELINE, SUBMIT, TICK = "slurm", "palsub", "palsub+tick"
 
 
-class Way(NamedTuple):
+class SiteWay(NamedTuple):
     """How jobs come to their GPUs."""
 
     policy: str  # of policies.POLICIES; "": the site's own placement.policy
-    steer: str  # of Settings
+    steer: str  # of ReplaySettings
     summary: str
 
 
 WAYS = {
-    BASELINE: Way("slurm", "start", "plain Slurm"),
-    SUBMIT: Way("", "submit", "jobs that can start at once are placed by palsub, nothing moves"),
-    TICK: Way("pal-fit", "start", "every start is placed, sensitive jobs wait where it pays, moves that pay"),
+    BASELINE: SiteWay("slurm", "start", "plain Slurm"),
+    SUBMIT: SiteWay("", "submit", "jobs that can start at once are placed by palsub, nothing moves"),
+    TICK: SiteWay("pal-fit", "start", "every start is placed, sensitive jobs wait where it pays, moves that pay"),
 }
 
 
-class Task(NamedTuple):
+class SiteTask(NamedTuple):
     """One replay."""
 
     way: str
     seed: int
-    capped: bool = False  # GPUs slower than `Settings.barred_slowdown` are replaced by median ones
+    capped: bool = False  # GPUs slower than `ReplaySettings.barred_slowdown` are replaced by median ones
     unknown: str = ""  # the class of jobs of unknown class; "": by `SiteRuns.mix`
 
 
@@ -49,19 +49,19 @@ class SiteRuns(NamedTuple):
     """What is compared. Scores are believed as they are, so belief is the truth."""
 
     trace: Trace
-    cluster: Cluster
+    cluster: VirtualCluster
     source: Source
-    settings: Settings
+    settings: ReplaySettings
     policy: str  # the site's placement.policy
     queue: str = "fifo"
     jitter_s: float = 600.0  # submissions move by up to so much, by seed
     mix: Mapping[str, float] = {}  # shares of classes among jobs of unknown class; empty: they count as A
 
-    def run(self, task: Task, progress: Progress | None = None) -> Replay:
+    def run(self, task: SiteTask, progress: Progress | None = None) -> Replay:
         """Carry out one task; the replay bears the name of the way."""
         return replay(self.plan(task), progress)._replace(policy=task.way)
 
-    def plan(self, task: Task) -> Plan:
+    def plan(self, task: SiteTask) -> ReplayPlan:
         """A pure function of the study and the task."""
         way, trace = WAYS[task.way], jittered(self.trace, self.jitter_s, 1.0, task.seed)
         mix = {task.unknown: 1.0} if task.unknown else self.mix
@@ -71,7 +71,7 @@ class SiteRuns(NamedTuple):
         if task.capped:
             machine = capped_worst(machine, self.slow_gpus(task.seed))
         settings = self.settings._replace(steer=way.steer)
-        return Plan(trace, machine, way.policy or self.policy, self.queue, task.seed, settings)
+        return ReplayPlan(trace, machine, way.policy or self.policy, self.queue, task.seed, settings)
 
     def machine(self, seed: int) -> Hardware:
         """The virtual cluster of one seed."""
@@ -88,14 +88,14 @@ class SiteRuns(NamedTuple):
         return sum(job.sensitivity == UNKNOWN_CLASS for job in self.trace.jobs)
 
 
-def main_tasks(study: SiteRuns, seeds: Sequence[int]) -> list[Task]:
+def main_tasks(study: SiteRuns, seeds: Sequence[int]) -> list[SiteTask]:
     """The comparison, seed by seed, and, where jobs of unknown class count as A, the same with them as C."""
-    found = [Task(way, seed) for seed in seeds for way in WAYS]
+    found = [SiteTask(way, seed) for seed in seeds for way in WAYS]
     if study.unknown and not study.mix:
-        found += [Task(way, seed, unknown="C") for seed in seeds for way in WAYS]
+        found += [SiteTask(way, seed, unknown="C") for seed in seeds for way in WAYS]
     return found
 
 
-def capped_tasks(study: SiteRuns, seeds: Sequence[int]) -> list[Task]:
+def capped_tasks(study: SiteRuns, seeds: Sequence[int]) -> list[SiteTask]:
     """What tells how much of a gain is due to slow GPUs; nothing where there are none."""
-    return [Task(way, seed, capped=True) for seed in seeds if study.slow_gpus(seed) for way in (BASELINE, TICK)]
+    return [SiteTask(way, seed, capped=True) for seed in seeds if study.slow_gpus(seed) for way in (BASELINE, TICK)]

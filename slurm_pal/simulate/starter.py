@@ -14,9 +14,9 @@ from slurm_pal.placement.occupancy import DRAWN_ANEW, PLAIN, Occupancy
 from slurm_pal.placement.patience import patience_s
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.simulate.easy import Reservation
-from slurm_pal.simulate.jobs import Job
+from slurm_pal.simulate.jobs import ReplayJob
 from slurm_pal.simulate.policies import SimPolicy
-from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.settings import ReplaySettings
 
 Kind = tuple[object, ...]
 """All that a placement depends on, besides what is free."""
@@ -42,8 +42,8 @@ class Starter:
         self,
         occupancy: Occupancy,
         policy: SimPolicy,
-        settings: Settings,
-        start: Callable[[Job, Placement], None],
+        settings: ReplaySettings,
+        start: Callable[[ReplayJob, Placement], None],
         seed: int = 0,
     ) -> None:
         self._occupancy, self._policy, self._settings, self._start = occupancy, policy, settings, start
@@ -56,13 +56,13 @@ class Starter:
         end_s, self._patience_end_s = self._patience_end_s, None
         return end_s
 
-    def heads(self, queue: Sequence[Job], now_s: float) -> list[Job]:
+    def heads(self, queue: Sequence[ReplayJob], now_s: float) -> list[ReplayJob]:
         """Start jobs in the queue's order until one is blocked in each partition; returns who is left."""
         return self._heads(queue, now_s, Pass())[0]
 
-    def _heads(self, queue: Sequence[Job], now_s: float, found: Pass) -> tuple[list[Job], set[int]]:
+    def _heads(self, queue: Sequence[ReplayJob], now_s: float, found: Pass) -> tuple[list[ReplayJob], set[int]]:
         """Who is left, and the numbers of those that were tried. Nobody takes nodes that a blocked job may use."""
-        left: list[Job] = []
+        left: list[ReplayJob] = []
         tried: set[int] = set()
         blocked: set[str] = set()
         for position, job in enumerate(queue):
@@ -77,14 +77,16 @@ class Starter:
                 return left + list(queue[position + 1 :]), tried
         return left, tried
 
-    def backfill(self, queue: Sequence[Job], running: Callable[[], Iterable[Job]], now_s: float) -> list[Job]:
+    def backfill(
+        self, queue: Sequence[ReplayJob], running: Callable[[], Iterable[ReplayJob]], now_s: float
+    ) -> list[ReplayJob]:
         """One pass: heads, a reservation for the first blocked job of each partition, then whoever fits around them."""
         found = Pass()
         left, tried = self._heads(queue, now_s, found)
         if not left or self._occupancy.free_gpus == 0:
             return left
         reserved: dict[str, Reservation] = {}
-        others: list[Job] = []
+        others: list[ReplayJob] = []
         started: set[int] = set()
         for job in left[: self._settings.backfill_depth]:
             if job.trace.partition in reserved:
@@ -103,10 +105,10 @@ class Starter:
                 started.add(job.number)
         return [job for job in left if job.number not in started] if started else left
 
-    def _ratio(self, job: Job, now_s: float) -> float:
+    def _ratio(self, job: ReplayJob, now_s: float) -> float:
         return response_ratio(now_s - job.submit_s, job.limit_s, job.gpus)
 
-    def _try(self, job: Job, now_s: float, reserved: Sequence[Reservation], found: Pass) -> bool:
+    def _try(self, job: ReplayJob, now_s: float, reserved: Sequence[Reservation], found: Pass) -> bool:
         """Start the job if it fits, does not rather wait, and delays no reserved job."""
         if job.gpus > self._occupancy.free_gpus:
             return False
@@ -132,24 +134,26 @@ class Starter:
         found.started()
         return True
 
-    def _offer(self, job: Job, rule_name: str, kind: Kind, offers: dict[Kind, Placement | None]) -> Placement | None:
+    def _offer(
+        self, job: ReplayJob, rule_name: str, kind: Kind, offers: dict[Kind, Placement | None]
+    ) -> Placement | None:
         """Where the job would start now."""
         if kind not in offers or (offers[kind] is not None and rule_name in DRAWN_ANEW):
             offers[kind] = self._occupancy.place(rule_name, job.trace.shape, self.rule(job), job.trace.partition)
         return offers[kind]
 
-    def _steered(self, job: Job, now_s: float) -> bool:
+    def _steered(self, job: ReplayJob, now_s: float) -> bool:
         """Whether anybody places the job: without a tick only palsub does, and no job that has to queue."""
         if self._settings.steer == "start" or now_s <= job.submit_s + self._settings.backfill_interval_s:
             return True
         return job.patient_until_s is not None and now_s <= job.patient_until_s
 
-    def rule(self, job: Job) -> Rule:
+    def rule(self, job: ReplayJob) -> Rule:
         """The parameters of this job's placement; what is drawn is drawn anew each time."""
         self._drawn += 1
         return Rule(job.trace.sensitivity, job.locality_penalty, self._settings.barred_slowdown, self._drawn)
 
-    def _waits(self, job: Job, placed: Placement, now_s: float) -> bool:
+    def _waits(self, job: ReplayJob, placed: Placement, now_s: float) -> bool:
         """Whether a sensitive job turns down outliers: as long as waiting for others can pay, and others exist."""
         bar = self._settings.barred_slowdown
         if not self._policy.waits or job.trace.sensitivity in INSENSITIVE or placed.slowdown <= bar:
@@ -167,7 +171,7 @@ class Starter:
         self._patience_end_s = until_s if self._patience_end_s is None else min(self._patience_end_s, until_s)
         return True
 
-    def _suitable(self, job: Job) -> int:
+    def _suitable(self, job: ReplayJob) -> int:
         """How many GPUs of the job's partition are not outliers for it, free or not."""
         key = (job.trace.sensitivity, job.trace.partition)
         if key not in self._capable:
@@ -180,7 +184,7 @@ class Starter:
             )
         return self._capable[key]
 
-    def _reserve(self, job: Job, running: Iterable[Job], now_s: float) -> Reservation:
+    def _reserve(self, job: ReplayJob, running: Iterable[ReplayJob], now_s: float) -> Reservation:
         """When the job can start at the latest; one that waits for better GPUs keeps any until its patience ends.
 
         Others whose time limit lies before that end may use the free GPUs meanwhile.

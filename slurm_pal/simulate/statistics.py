@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.base.errors import MissingPackageError, UsageError
-from slurm_pal.simulate.metrics import Measured, Metrics, measure_all
+from slurm_pal.simulate.metrics import Metrics, ReplayMetrics, measure_all
 from slurm_pal.simulate.result import Replay
 
-Runs = Iterable[Replay | Measured]
+Runs = Iterable[Replay | ReplayMetrics]
 Verdict = Literal["gain", "loss", "unclear"]
 
 LEVEL = 0.95

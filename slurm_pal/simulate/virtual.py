@@ -16,7 +16,7 @@ _PART = re.compile(r"(?:(?P<name>[\w.-]+)=)?(?P<nodes>\d{1,8})x(?P<gpus>\d{1,8})
 _Value = TypeVar("_Value")
 
 
-class Cluster(NamedTuple):
+class VirtualCluster(NamedTuple):
     """Nodes in Slurm's order. `partitions` gives the positions of the nodes of each partition."""
 
     names: tuple[str, ...]
@@ -50,7 +50,7 @@ class Cluster(NamedTuple):
         return f"{self.n_gpus} GPU{'s' * (self.n_gpus != 1)}: {sizes}{more}{model}"
 
 
-def parse_cluster(text: str) -> Cluster:
+def parse_cluster(text: str) -> VirtualCluster:
     """`NODESxGPUS`, or partitions of their own nodes as `NAME=NODESxGPUS,...`.
 
     Raises UsageError for anything else, an empty cluster, or one beyond GPUS_MAX.
@@ -68,4 +68,4 @@ def parse_cluster(text: str) -> Cluster:
         if found["name"]:
             partitions[found["name"]] = tuple(range(len(sizes), len(sizes) + nodes))
         sizes += [gpus] * nodes
-    return Cluster(tuple(f"n{k}" for k in range(len(sizes))), tuple(sizes), partitions)
+    return VirtualCluster(tuple(f"n{k}" for k in range(len(sizes))), tuple(sizes), partitions)

@@ -36,7 +36,7 @@ class Kernels(NamedTuple):
     centroids: dict[str, Centroid]  # by sensitivity class
 
 
-class Told(NamedTuple):
+class KernelTelemetry(NamedTuple):
     """What one record tells of its kernel; None where it does not."""
 
     uuid: str
@@ -56,13 +56,15 @@ TELEMETRY = {
     "clock_mhz": ("sm_clk_mhz", "p50"), "highest_mhz": ("sm_clk_mhz", "p95"), "power_w": ("power_w", "p50"),
     "power_cap": ("duty", "power_cap"), "dram": ("dram", "p50"), "tensor": ("tensor", "p50"),
 }  # fmt: skip
-"""The last fields of Told, and where in a record's telemetry they stand."""
+"""The last fields of KernelTelemetry, and where in a record's telemetry they stand."""
 
 
-def told(record: Record) -> Told:
+def told(record: Record) -> KernelTelemetry:
     """What a record tells."""
     gpu, shown = record.gpu, (number(record.telemetry, *path) for path in TELEMETRY.values())
-    return Told(gpu.uuid, gpu.model, record.bench.sensitivity_class, record.valid, record.env.power_limit_w, *shown)
+    return KernelTelemetry(
+        gpu.uuid, gpu.model, record.bench.sensitivity_class, record.valid, record.env.power_limit_w, *shown
+    )
 
 
 class _Point(NamedTuple):
@@ -132,7 +134,7 @@ class Points:
         self._told: dict[str, list[_Point]] = defaultdict(list)
         self._highest: dict[str, float] = defaultdict(float)
 
-    def take(self, one: Told) -> None:
+    def take(self, one: KernelTelemetry) -> None:
         """Add what one record tells."""
         self._highest[one.model] = max(self._highest[one.model], one.highest_mhz or 0.0)
         at = _place(one)
@@ -148,7 +150,7 @@ class Points:
         }
 
 
-def _place(one: Told) -> Centroid | None:
+def _place(one: KernelTelemetry) -> Centroid | None:
     """Where one record lies, the SM clock in MHz."""
     if not one.valid or one.sensitivity not in SENSITIVITY_CLASSES or not one.limit_w:
         return None

@@ -44,7 +44,7 @@ class Header(NamedTuple):
     clears: str  # "daemon": somebody takes leases back; "": nobody does
 
 
-class Table(NamedTuple):
+class FilterTable(NamedTuple):
     """A table as a reader sees it."""
 
     header: Header
@@ -93,7 +93,7 @@ def replace(path: str, data: bytes, private: bool) -> None:
         raise DataError(f"table {path} cannot be written ({error.strerror}); the old one, if any, ages") from None
 
 
-def read_table(path: str) -> Table:
+def read_table(path: str) -> FilterTable:
     """Read a table strictly: every line is what `encode` writes, or it is refused.
 
     Raises DataError when it is missing, not to be trusted, truncated, damaged or from a newer schema.
@@ -104,7 +104,7 @@ def read_table(path: str) -> Table:
         raise DataError(
             f"table {path} is truncated (its last line does not end epoch {header.epoch}): run pal publish-table"
         )
-    return Table(header, _records(path, lines[:-2]))
+    return FilterTable(header, _records(path, lines[:-2]))
 
 
 def read_header(path: str) -> Header:

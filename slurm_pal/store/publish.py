@@ -14,7 +14,7 @@ from slurm_pal.store.database import Database, open_database
 from slurm_pal.store.snapshot import FLAGS, GpuScore
 from slurm_pal.variability.classify import Classification, GpuStanding, classify_sweeps
 from slurm_pal.variability.params import DAY_S, Params
-from slurm_pal.variability.runs import Sweep, horizon_s, in_order
+from slurm_pal.variability.runs import SweepRuns, horizon_s, in_order
 
 KERNELS_D = 30.0
 """Of so many days before the newest record the sweep's kernels are taken, by which jobs are told apart."""
@@ -100,7 +100,7 @@ class _Held:
         self.points = kernels.Points()
         self._database, self._now_s, self._params = database, now_s, params
 
-    def batches(self) -> Iterator[tuple[float, Sweep | None]]:
+    def batches(self) -> Iterator[tuple[float, SweepRuns | None]]:
         """For `runs.in_order`; what the kernels need is noted as it goes by."""
         recent_s = max(extent.last_s for extent in self.extents) - KERNELS_D * DAY_S
         for extent in self.extents:

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from slurm_pal import __version__
 from slurm_pal.base.errors import BusyError, DataError
 from slurm_pal.store.database import Database, Extent
-from slurm_pal.store.kernels import TELEMETRY, Told, told
+from slurm_pal.store.kernels import TELEMETRY, KernelTelemetry, told
 from slurm_pal.variability.packed import LENGTH_BYTES, Layout, Packed
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
-from slurm_pal.variability.runs import OBSERVATIONS, SIGHTINGS, Sweep, horizon_s, in_order, reduced
+from slurm_pal.variability.runs import OBSERVATIONS, SIGHTINGS, SweepRuns, horizon_s, in_order, reduced
 
 FORMAT = 1
 """To be raised when the same records are to be reduced to something else, or kept otherwise."""
@@ -30,7 +30,7 @@ SETTLED_S = 3600.0
 """A sweep that grew within this time may still grow, and is not kept yet."""
 
 
-KERNELS = Layout(Told._make, Told._fields, frozenset(TELEMETRY), frozenset(TELEMETRY), {})
+KERNELS = Layout(KernelTelemetry._make, KernelTelemetry._fields, frozenset(TELEMETRY), frozenset(TELEMETRY), {})
 _LAYOUTS: tuple[Layout, ...] = (OBSERVATIONS, SIGHTINGS, KERNELS)
 """In the order in which they are kept."""
 
@@ -38,8 +38,8 @@ _LAYOUTS: tuple[Layout, ...] = (OBSERVATIONS, SIGHTINGS, KERNELS)
 class Reduced(NamedTuple):
     """One sweep without its records."""
 
-    sweep: Sweep | None  # None: all too old
-    kernels: Packed[Told]
+    sweep: SweepRuns | None  # None: all too old
+    kernels: Packed[KernelTelemetry]
 
 
 def read(database: Database, extent: Extent, now_s: float, params: Params) -> Reduced:
@@ -57,7 +57,7 @@ def read(database: Database, extent: Extent, now_s: float, params: Params) -> Re
     return found
 
 
-def sweeps(database: Database, extents: Iterable[Extent], now_s: float, params: Params) -> Iterator[Sweep]:
+def sweeps(database: Database, extents: Iterable[Extent], now_s: float, params: Params) -> Iterator[SweepRuns]:
     """The sweeps in time order; only those that overlap are in memory. `extents` as the database gives them."""
     return in_order(((one.first_s, read(database, one, now_s, params).sweep) for one in extents), now_s)
 
@@ -76,7 +76,7 @@ def _stamp(extent: Extent, params: Params) -> str:
 
 
 def _reduce(database: Database, extent: Extent, now_s: float, params: Params) -> Reduced:
-    kernels = Packed[Told](KERNELS)
+    kernels = Packed[KernelTelemetry](KERNELS)
 
     def by_gpu() -> Iterator[list[Record]]:
         for runs in database.by_gpu(extent.sweep_id):
@@ -112,4 +112,4 @@ def _decoded(sweep_id: str, view: memoryview) -> Reduced:
         view = view[end:]
     ts, *packed = parts
     rows = [Packed[Any].from_bytes(layout, part) for layout, part in zip(_LAYOUTS, packed, strict=True)]
-    return Reduced(Sweep(float(json.loads(bytes(ts))), sweep_id, rows[0], rows[1]), rows[2])
+    return Reduced(SweepRuns(float(json.loads(bytes(ts))), sweep_id, rows[0], rows[1]), rows[2])

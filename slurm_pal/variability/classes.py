@@ -15,7 +15,7 @@ import numpy as np
 from slurm_pal.variability.flags import Mask, fast_outliers, slow_outliers
 from slurm_pal.variability.kmeans import Clusters, Floats, Ints, cluster, silhouette
 from slurm_pal.variability.params import Params
-from slurm_pal.variability.slowdown import Standing
+from slurm_pal.variability.slowdown import GroupSlowdowns
 
 SILHOUETTE_GAIN = 0.05
 """Held classes are also given up for a partition whose silhouette is better by this much."""
@@ -62,7 +62,7 @@ def choose(
 
 
 def step(
-    held: Held | None, standing: Standing, unfit: frozenset[str], faulty: frozenset[str], params: Params
+    held: Held | None, standing: GroupSlowdowns, unfit: frozenset[str], faulty: frozenset[str], params: Params
 ) -> Held | None:
     """The classes after a sweep, from those before it.
 
@@ -90,7 +90,7 @@ def step(
     )
 
 
-def _lone(held: Held | None, standing: Standing, params: Params) -> Mask:
+def _lone(held: Held | None, standing: GroupSlowdowns, params: Params) -> Mask:
     """Slow outliers, with hysteresis for GPUs whose place is known."""
     slow, scale = standing.slowdown, standing.scale
     if held is None:

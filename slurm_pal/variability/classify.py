@@ -19,13 +19,13 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.variability import classes, drift, flags, levels, published
 from slurm_pal.variability.classes import Held
 from slurm_pal.variability.drift import Course, Finding
-from slurm_pal.variability.history import Track, observe
 from slurm_pal.variability.params import Params, preference
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.residence import newest, residents
-from slurm_pal.variability.runs import Group, Sighting, Sweep, sweeps
-from slurm_pal.variability.slowdown import Standing, age_state, confidence, shrunk, standing
+from slurm_pal.variability.runs import Group, Sighting, SweepRuns, sweeps
+from slurm_pal.variability.slowdown import GroupSlowdowns, age_state, confidence, shrunk, standing
 from slurm_pal.variability.succession import background, kin
+from slurm_pal.variability.track import Track, observe
 
 
 class GpuStanding(NamedTuple):
@@ -69,7 +69,7 @@ def classify(records: Iterable[Record], now_s: float, params: Params | None = No
     return classify_sweeps(sweeps(records, now_s, params), now_s, params)
 
 
-def classify_sweeps(known: Iterable[Sweep], now_s: float, params: Params) -> Classification:
+def classify_sweeps(known: Iterable[SweepRuns], now_s: float, params: Params) -> Classification:
     """The same from sweeps in time order (`runs.in_order` has them without holding all records)."""
     fold = _Fold(params)
     for sweep in known:
@@ -77,7 +77,9 @@ def classify_sweeps(known: Iterable[Sweep], now_s: float, params: Params) -> Cla
     return fold.finish(now_s)
 
 
-def classify_each(known: Iterable[Sweep], params: Params, skip: int = 0) -> Iterator[tuple[Sweep, Classification]]:
+def classify_each(
+    known: Iterable[SweepRuns], params: Params, skip: int = 0
+) -> Iterator[tuple[SweepRuns, Classification]]:
     """Each sweep after the first `skip` with what was known once it was in, as of its own time; in time order."""
     fold = _Fold(params)
     for position, sweep in enumerate(known):
@@ -95,7 +97,7 @@ class _Chosen(NamedTuple):
     group: Group
     track: Track
     state: str  # fresh, stale or unknown
-    standing: Standing | None  # None when unknown
+    standing: GroupSlowdowns | None  # None when unknown
     position: int  # in the standing
 
 
@@ -111,7 +113,7 @@ class _Fold:
         self.params = params
         self.tracks: dict[Group, dict[str, Track]] = {}
         self.seen: dict[str, Sighting] = {}
-        self.standings: dict[Group, Standing] = {}
+        self.standings: dict[Group, GroupSlowdowns] = {}
         self.methods: dict[Group, list[Group]] = {}  # kin -> its groups, the newest method first
         self.outdated: dict[Group, frozenset[str]] = {}  # GPUs whose environment is another one since
         self.held: dict[Group, Held] = {}
@@ -126,7 +128,7 @@ class _Fold:
         twin.outdated = dict(self.outdated)
         return twin
 
-    def take(self, sweep: Sweep) -> None:
+    def take(self, sweep: SweepRuns) -> None:
         """Take in one sweep; sweeps come in time order."""
         self.seen = newest(self.seen, sweep.sightings)
         # Equal groups of a sweep are one object, and that is quicker to look up than its eight fields.

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slurm_pal.base.errors import DataError
-from slurm_pal.variability.history import drift_variance
 from slurm_pal.variability.kmeans import Floats
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
-from slurm_pal.variability.runs import Group, Observation, Sighting, group_of, number, sweeps
+from slurm_pal.variability.runs import Group, Sighting, SweepObservation, group_of, number, sweeps
+from slurm_pal.variability.track import drift_variance
 
 FALSE_SHARE = 0.05  # of the GPUs called changed, at most so many by chance (Benjamini-Hochberg)
 CONFIDENCE = 0.95
@@ -32,7 +32,7 @@ SHORT = 1.6  # by so much over the root of n the shortest stretch of n normal va
 SENSORS = {"clock_mhz": ("sm_clk_mhz", "p50"), "power_w": ("power_w", "p50"), "temp_c": ("temp_c", "p50")}
 
 
-class Ratio(NamedTuple):
+class GpuRatio(NamedTuple):
     """One GPU in one benchmark."""
 
     uuid: str
@@ -43,7 +43,7 @@ class Ratio(NamedTuple):
     changed: bool  # beyond noise, with the correction for many GPUs
 
 
-class Row(NamedTuple):
+class BenchmarkComparison(NamedTuple):
     """One benchmark on one GPU model, over all GPUs measured in both sweeps."""
 
     benchmark: str
@@ -58,11 +58,11 @@ class Row(NamedTuple):
     interval: str  # "order" statistics, or "t" on logarithms for fewer than 6 GPUs; "" for one
     p_value: float | None  # Wilcoxon signed-rank over the GPUs; None for fewer than 6, and where relative
     noise: float  # relative SD of one GPU's ratio by chance
-    gpus: tuple[Ratio, ...]  # all, most changed first
+    gpus: tuple[GpuRatio, ...]  # all, most changed first
     sensors: dict[str, tuple[float, float]]  # name -> medians over the GPUs before, after
 
     @property
-    def changed(self) -> tuple[Ratio, ...]:
+    def changed(self) -> tuple[GpuRatio, ...]:
         """The GPUs that changed beyond noise."""
         return tuple(g for g in self.gpus if g.changed)
 
@@ -74,7 +74,7 @@ class Row(NamedTuple):
         return table | {"n_gpus": len(self.gpus), "n_changed": len(self.changed)}
 
 
-class Place(NamedTuple):
+class GpuSlots(NamedTuple):
     """A GPU and its slots; None where it was not seen."""
 
     uuid: str
@@ -82,13 +82,13 @@ class Place(NamedTuple):
     after: tuple[str, int] | None
 
 
-class Comparison(NamedTuple):
+class SweepComparison(NamedTuple):
     """What two sweeps have in common, and what not."""
 
-    rows: tuple[Row, ...]
-    moved: tuple[Place, ...]
-    appeared: tuple[Place, ...]  # on nodes that both sweeps measured
-    vanished: tuple[Place, ...]  # likewise
+    rows: tuple[BenchmarkComparison, ...]
+    moved: tuple[GpuSlots, ...]
+    appeared: tuple[GpuSlots, ...]  # on nodes that both sweeps measured
+    vanished: tuple[GpuSlots, ...]  # likewise
     only_before: int  # GPUs of nodes that the other sweep did not measure
     only_after: int
     environment: dict[str, dict[str, int]]  # "driver 550.1 -> 560.2" and the like -> GPUs, by setting
@@ -98,15 +98,15 @@ class _Side(NamedTuple):
     """One sweep, ready to be looked up."""
 
     seen: dict[str, Sighting]
-    observed: dict[tuple[str, str], Observation]  # (uuid, benchmark) -> newest
+    observed: dict[tuple[str, str], SweepObservation]  # (uuid, benchmark) -> newest
     records: dict[tuple[str, Group], Record]  # newest
 
 
-def compare(before: Sequence[Record], after: Sequence[Record], params: Params | None = None) -> Comparison:
+def compare(before: Sequence[Record], after: Sequence[Record], params: Params | None = None) -> SweepComparison:
     """Compare the records of two sweeps. Raises DataError when no GPU was measured in both."""
     params = params or Params()
     old, new = _side(before, params), _side(after, params)
-    pairs: dict[tuple[Group, bool], list[tuple[Observation, Observation]]] = {}
+    pairs: dict[tuple[Group, bool], list[tuple[SweepObservation, SweepObservation]]] = {}
     for key in sorted(old.observed.keys() & new.observed.keys()):
         a, b = old.observed[key], new.observed[key]
         if a.group.unit == b.group.unit:
@@ -115,13 +115,13 @@ def compare(before: Sequence[Record], after: Sequence[Record], params: Params | 
         raise DataError("the two sweeps have no GPU and benchmark in common: compare sweeps over the same nodes")
     rows = [_row(group, relative, some, old, new, params) for (group, relative), some in pairs.items()]
     rows.sort(key=lambda r: (not r.sensitivity, r.sensitivity, r.benchmark, r.model, r.relative))
-    return Comparison(tuple(rows), *_places(old.seen, new.seen), _environment(old, new))
+    return SweepComparison(tuple(rows), *_places(old.seen, new.seen), _environment(old, new))
 
 
 def _side(records: Sequence[Record], params: Params) -> _Side:
     horizon_s = max((r.ts_end for r in records), default=0.0)
     seen: dict[str, Sighting] = {}
-    observed: dict[tuple[str, str], Observation] = {}
+    observed: dict[tuple[str, str], SweepObservation] = {}
     for sweep in sweeps(records, horizon_s, params._replace(retention_d=math.inf)):
         seen |= {s.uuid: s for s in sweep.sightings}
         for one in sweep.observations:
@@ -135,11 +135,11 @@ def _side(records: Sequence[Record], params: Params) -> _Side:
 def _row(
     group: Group,
     relative: bool,
-    pairs: Sequence[tuple[Observation, Observation]],
+    pairs: Sequence[tuple[SweepObservation, SweepObservation]],
     old: _Side,
     new: _Side,
     params: Params,
-) -> Row:
+) -> BenchmarkComparison:
     raw = np.array([a.speed - b.speed for a, b in pairs])
     logs = raw - np.median(raw) if relative else raw
     sd = _noise(logs, np.array([_pair_sd(a, b, params) for a, b in pairs]))
@@ -147,11 +147,11 @@ def _row(
     changed = benjamini_hochberg(p_values)
     low, high, kind = median_interval(logs)
     gpus = [
-        Ratio(b.uuid, new.seen[b.uuid].node, new.seen[b.uuid].slot, math.exp(x), float(p), bool(c))
+        GpuRatio(b.uuid, new.seen[b.uuid].node, new.seen[b.uuid].slot, math.exp(x), float(p), bool(c))
         for (_, b), x, p, c in zip(pairs, logs, p_values, changed, strict=True)
     ]
     both = [(old.records[a.uuid, a.group], new.records[b.uuid, b.group]) for a, b in pairs]
-    return Row(
+    return BenchmarkComparison(
         benchmark=group.benchmark,
         sensitivity=group.sensitivity,
         model=group.model,
@@ -169,7 +169,7 @@ def _row(
     )
 
 
-def _pair_sd(a: Observation, b: Observation, params: Params) -> float:
+def _pair_sd(a: SweepObservation, b: SweepObservation, params: Params) -> float:
     """SD of a GPU's log ratio when nothing has changed: two runs, and the wandering of the time between."""
     runs = sum(max(params.repeatability, one.noise, one.repeat_cv or 0.0) ** 2 / one.weight for one in (a, b))
     return math.sqrt(runs + drift_variance(abs(b.ts - a.ts), params))
@@ -272,13 +272,13 @@ def _sensors(pairs: Sequence[tuple[Record, Record]]) -> dict[str, tuple[float, f
 
 def _places(
     old: Mapping[str, Sighting], new: Mapping[str, Sighting]
-) -> tuple[tuple[Place, ...], tuple[Place, ...], tuple[Place, ...], int, int]:
+) -> tuple[tuple[GpuSlots, ...], tuple[GpuSlots, ...], tuple[GpuSlots, ...], int, int]:
     nodes = {s.node for s in old.values()} & {s.node for s in new.values()}
     moved, appeared, vanished = [], [], []
     only_before = only_after = 0
     for uuid in sorted({*old, *new}):
         a, b = old.get(uuid), new.get(uuid)
-        place = Place(uuid, (a.node, a.slot) if a else None, (b.node, b.slot) if b else None)
+        place = GpuSlots(uuid, (a.node, a.slot) if a else None, (b.node, b.slot) if b else None)
         if a and b:
             moved += [place] if place.before != place.after else []
         elif a:

@@ -2,7 +2,7 @@
 """What happened to a GPU's level over its history: steps, drifts, transients.
 
 Steps and transients come from the mechanism that decides which runs are believed
-(history.py): a jump is held back until a second run agrees, and then it was a step; if the
+(track.py): a jump is held back until a second run agrees, and then it was a step; if the
 next run is back where the others were, it was a transient. What is too slow or too small for
 that shows in all believed runs since the last step together: a slope, or one change of level,
 that neither the noise of a run nor the usual wandering of GPUs over weeks explains.
@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_pal.variability.history import Track, drift_variance, observe
 from slurm_pal.variability.kmeans import Floats
 from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.records import Record
-from slurm_pal.variability.runs import Group, Observation, sweeps
+from slurm_pal.variability.runs import Group, SweepObservation, sweeps
+from slurm_pal.variability.track import Track, drift_variance, observe
 
 STEP, DRIFT, TRANSIENT, UNCONFIRMED = "step", "drift", "transient", "unconfirmed"
 
@@ -47,7 +47,7 @@ class Finding(NamedTuple):
     sigmas: float  # the same in standard deviations of what chance would do
 
 
-class Point(NamedTuple):
+class BelievedRun(NamedTuple):
     """A believed run."""
 
     ts: float
@@ -55,8 +55,8 @@ class Point(NamedTuple):
     variance: float  # of one run
 
 
-_FIELDS = len(Point._fields)
-_TS, _SPEED = Point._fields.index("ts"), Point._fields.index("speed")
+_FIELDS = len(BelievedRun._fields)
+_TS, _SPEED = BelievedRun._fields.index("ts"), BelievedRun._fields.index("speed")
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Course:
     points: array[float] = field(default_factory=lambda: array("d"))  # ts, speed and variance of one after the other
     events: tuple[Finding, ...] = ()
 
-    def follow(self, before: Track | None, after: Track, seen: Observation, params: Params) -> None:
+    def follow(self, before: Track | None, after: Track, seen: SweepObservation, params: Params) -> None:
         """Take in what `observe` made of one more run."""
         if after is before:  # not taken in
             return
@@ -93,13 +93,13 @@ class Course:
             self.points.extend(_point(seen, params))
 
     def _note(
-        self, kind: str, before: Track, first: Observation, seen: Observation, level: float, params: Params
+        self, kind: str, before: Track, first: SweepObservation, seen: SweepObservation, level: float, params: Params
     ) -> None:
         sd = _jump_sd(before, first, params)
         self.events += (_finding(kind, seen, first.ts, before.speed - level, sd),)
 
 
-def _finding(kind: str, seen: Observation, since_s: float, slower: float, sd: float) -> Finding:
+def _finding(kind: str, seen: SweepObservation, since_s: float, slower: float, sd: float) -> Finding:
     """`slower`: natural logarithm of the ratio of times, new to old."""
     group = seen.group
     sigmas = abs(slower) / sd
@@ -108,11 +108,11 @@ def _finding(kind: str, seen: Observation, since_s: float, slower: float, sd: fl
     )
 
 
-def _point(seen: Observation, params: Params) -> Point:
-    return Point(seen.ts, seen.speed, max(params.repeatability, seen.noise) ** 2 / seen.weight)
+def _point(seen: SweepObservation, params: Params) -> BelievedRun:
+    return BelievedRun(seen.ts, seen.speed, max(params.repeatability, seen.noise) ** 2 / seen.weight)
 
 
-def _jump_sd(before: Track, seen: Observation, params: Params) -> float:
+def _jump_sd(before: Track, seen: SweepObservation, params: Params) -> float:
     wander = drift_variance(seen.ts - before.ts, params)
     return math.sqrt(before.variance + _point(seen, params).variance + wander)
 
@@ -125,7 +125,7 @@ def doubt(track: Track, params: Params) -> Finding | None:
     return _finding(UNCONFIRMED, first, first.ts, track.speed - first.speed, _jump_sd(track, first, params))
 
 
-def drift_of(course: Course, last: Observation, repeatability: float, params: Params) -> Finding | None:
+def drift_of(course: Course, last: SweepObservation, repeatability: float, params: Params) -> Finding | None:
     """What the runs since the last confirmed step show together: a drift, or a step too small to be seen at once.
 
     `repeatability`: relative SD of runs in the group. Generalised least squares of log speed on
@@ -140,7 +140,7 @@ def drift_of(course: Course, last: Observation, repeatability: float, params: Pa
         return None
     if abs(last_of[_SPEED] - first[_SPEED]) < MIN_CHANGE / 2.0:  # spares the algebra for nearly all GPUs
         return None
-    points = [Point._make(course.points[i : i + _FIELDS]) for i in range(0, len(course.points), _FIELDS)]
+    points = [BelievedRun._make(course.points[i : i + _FIELDS]) for i in range(0, len(course.points), _FIELDS)]
     days = np.array([(p.ts - points[0].ts) / DAY_S for p in points])
     speed = np.array([p.speed - points[0].speed for p in points])
     covariance = _covariance(points, days, repeatability, params)
@@ -163,7 +163,7 @@ class _Fit(NamedTuple):
     misfit: float  # chi square
 
 
-def _covariance(points: Sequence[Point], days: Floats, repeatability: float, params: Params) -> Floats:
+def _covariance(points: Sequence[BelievedRun], days: Floats, repeatability: float, params: Params) -> Floats:
     noise = np.array([max(p.variance, repeatability**2) for p in points])
     apart = np.abs(np.subtract.outer(days, days)) / MEMORY_D
     wander = drift_variance(MEMORY_D * DAY_S, params) / (2.0 * (1.0 - math.exp(-1.0)))
@@ -181,7 +181,7 @@ def _fit(shape: Floats, speed: Floats, covariance: Floats) -> _Fit:
     return _Fit(float(found[1]), math.sqrt(float(inverse[1, 1])), float(rest @ np.linalg.solve(covariance, rest)))
 
 
-def findings(history: Iterable[Observation], params: Params | None = None) -> list[Finding]:
+def findings(history: Iterable[SweepObservation], params: Params | None = None) -> list[Finding]:
     """All events of one GPU in one group, oldest first; `history` in time order."""
     params = params or Params()
     course, track = Course(), None
@@ -197,7 +197,7 @@ def findings(history: Iterable[Observation], params: Params | None = None) -> li
 def of_records(records: Iterable[Record], now_s: float, params: Params | None = None) -> list[Finding]:
     """All events of one GPU in all its groups with a sensitivity class, by time."""
     params = params or Params()
-    by_group: dict[Group, list[Observation]] = {}
+    by_group: dict[Group, list[SweepObservation]] = {}
     for sweep in sweeps(records, now_s, params):
         for seen in sweep.observations:
             if seen.group.sensitivity:

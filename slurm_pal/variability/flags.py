@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.variability.history import Track
 from slurm_pal.variability.kmeans import Floats
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.runs import Sighting
+from slurm_pal.variability.track import Track
 
 Mask = NDArray[np.bool_]
 

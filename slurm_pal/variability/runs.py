@@ -51,7 +51,7 @@ class Environment(NamedTuple):
         return self != older and any(a != b and a and b for a, b in zip(self, older, strict=True))
 
 
-class Observation(NamedTuple):
+class SweepObservation(NamedTuple):
     """One GPU's value in one sweep: the median over its usable runs there."""
 
     uuid: str
@@ -82,8 +82,8 @@ class Sighting(NamedTuple):
 
 
 OBSERVATIONS = Layout(
-    kind=Observation._make,
-    fields=Observation._fields,
+    kind=SweepObservation._make,
+    fields=SweepObservation._fields,
     numbers=frozenset({"ts", "speed", "noise", "repeat_cv", "power_w"}),
     optional=frozenset({"repeat_cv", "power_w"}),
     load={"group": Group._make, "flags": frozenset, "environment": Environment._make},
@@ -97,16 +97,16 @@ SIGHTINGS = Layout(
 )
 
 
-class Sweep(NamedTuple):
+class SweepRuns(NamedTuple):
     """All runs of one sweep, as far as they have come in; both by UUID."""
 
     ts: float  # lower median of its runs
     sweep_id: str
-    observations: Packed[Observation]
+    observations: Packed[SweepObservation]
     sightings: Packed[Sighting]
 
 
-def sweeps(records: Iterable[Record], now_s: float, params: Params) -> list[Sweep]:
+def sweeps(records: Iterable[Record], now_s: float, params: Params) -> list[SweepRuns]:
     """The sweeps within the retention horizon, in time order.
 
     The order of `records` does not matter, nor do repeated `run_id`s. A run from the
@@ -123,13 +123,13 @@ def sweeps(records: Iterable[Record], now_s: float, params: Params) -> list[Swee
     return sorted((sweep for sweep in found if sweep is not None), key=_by_time)
 
 
-def reduced(sweep_id: str, by_gpu: Iterable[list[Record]], now_s: float, params: Params) -> Sweep | None:
+def reduced(sweep_id: str, by_gpu: Iterable[list[Record]], now_s: float, params: Params) -> SweepRuns | None:
     """One sweep from the records of one GPU after another, by UUID; None when all are too old.
 
     Only the records of one GPU need to be in memory at a time.
     """
     oldest_s = horizon_s(now_s, params)
-    observations, sightings, ends = Packed[Observation](OBSERVATIONS), Packed[Sighting](SIGHTINGS), array("d")
+    observations, sightings, ends = Packed[SweepObservation](OBSERVATIONS), Packed[Sighting](SIGHTINGS), array("d")
     for all_runs in by_gpu:
         runs = [record for record in all_runs if record.ts_end >= oldest_s]
         if not runs:
@@ -139,7 +139,7 @@ def reduced(sweep_id: str, by_gpu: Iterable[list[Record]], now_s: float, params:
         _reduce(runs, observations, sightings, now_s, params)
     if not ends:
         return None
-    return Sweep(sorted(ends)[(len(ends) - 1) // 2], sweep_id, observations, sightings)
+    return SweepRuns(sorted(ends)[(len(ends) - 1) // 2], sweep_id, observations, sightings)
 
 
 def horizon_s(now_s: float, params: Params) -> float:
@@ -147,12 +147,12 @@ def horizon_s(now_s: float, params: Params) -> float:
     return now_s - params.retention_d * DAY_S
 
 
-def in_order(batches: Iterable[tuple[float, Sweep | None]], now_s: float) -> Iterator[Sweep]:
+def in_order(batches: Iterable[tuple[float, SweepRuns | None]], now_s: float) -> Iterator[SweepRuns]:
     """Sweeps in time order, with only those in memory that overlap in time.
 
     A batch is (Unix s of the oldest record of a sweep, that sweep); they come in order of that time.
     """
-    waiting: list[Sweep] = []
+    waiting: list[SweepRuns] = []
     for first_s, sweep in batches:
         over_s = min(first_s, now_s)  # no sweep still to come is older
         yield from sorted((one for one in waiting if one.ts < over_s), key=_by_time)
@@ -162,7 +162,7 @@ def in_order(batches: Iterable[tuple[float, Sweep | None]], now_s: float) -> Ite
     yield from sorted(waiting, key=_by_time)
 
 
-def _by_time(sweep: Sweep) -> tuple[float, str]:
+def _by_time(sweep: SweepRuns) -> tuple[float, str]:
     return (sweep.ts, sweep.sweep_id)
 
 
@@ -171,7 +171,11 @@ def _sort_key(record: Record) -> tuple[str, float, str, str]:
 
 
 def _reduce(
-    runs: list[Record], observations: Packed[Observation], sightings: Packed[Sighting], now_s: float, params: Params
+    runs: list[Record],
+    observations: Packed[SweepObservation],
+    sightings: Packed[Sighting],
+    now_s: float,
+    params: Params,
 ) -> None:
     """Add what the runs of one GPU in one sweep tell; `runs` by time."""
     by_group: dict[Group, list[Record]] = {}
@@ -254,7 +258,7 @@ def number(table: Mapping[str, object], *path: str) -> float | None:
 
 def _observation(
     uuid: str, group: Group, records: list[Record], flags: dict[str, frozenset[str]], now_s: float, params: Params
-) -> Observation | None:
+) -> SweepObservation | None:
     weights = [weight_of(record, flags[record.run_id], params) for record in records]
     best = max(weights)
     if best == 0.0:
@@ -264,7 +268,7 @@ def _observation(
     values = [float(record.result.value) for record in used]
     log_value = math.log(median(values))
     powers = [w for w in (number(r.telemetry, "power_w", "p50") for r in used) if w is not None]
-    return Observation(
+    return SweepObservation(
         uuid=uuid,
         group=group,
         ts=min(used[-1].ts_end, now_s),

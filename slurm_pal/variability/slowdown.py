@@ -14,17 +14,17 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_pal.variability.flags import robust_scale
-from slurm_pal.variability.history import Track, repeat_sd, sigma
 from slurm_pal.variability.kmeans import Floats
 from slurm_pal.variability.params import DAY_S, TIME_UNITS, Params
 from slurm_pal.variability.runs import Group
 from slurm_pal.variability.spread import slowdowns
+from slurm_pal.variability.track import Track, repeat_sd, sigma
 
 ENOUGH_REPEATS = 8
 """GPUs with repeated runs that are needed before repeatability is taken from them."""
 
 
-class Standing(NamedTuple):
+class GroupSlowdowns(NamedTuple):
     """The GPUs of one group at one moment; arrays are (n_gpus,), in order of UUID."""
 
     uuids: tuple[str, ...]
@@ -35,14 +35,14 @@ class Standing(NamedTuple):
     small: bool  # too few GPUs: no median worth the name
 
 
-def standing(group: Group, tracks: Mapping[str, Track], params: Params) -> Standing:
+def standing(group: Group, tracks: Mapping[str, Track], params: Params) -> GroupSlowdowns:
     """Slowdowns of the GPUs in `tracks`: those not too old, and what stands in for others (succession.py)."""
     uuids = tuple(sorted(tracks))
     is_time = group.unit in TIME_UNITS
     speeds = np.array([tracks[u].speed for u in uuids], dtype=np.float64)
     slow = slowdowns(np.exp(-speeds if is_time else speeds), is_time) if uuids else speeds
     scale = robust_scale(slow, params) if uuids else params.mad_floor
-    return Standing(
+    return GroupSlowdowns(
         uuids=uuids,
         slowdown=slow,
         z=(slow - 1.0) / scale,

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from slurm_pal.variability.history import Track
 from slurm_pal.variability.runs import Group
+from slurm_pal.variability.track import Track
 
 
 def kin(group: Group) -> Group:

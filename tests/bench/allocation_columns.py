@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from slurm_pal.allocation import columns
 from slurm_pal.allocation import problem as problems
 from slurm_pal.allocation.base import reference_throughput
-from slurm_pal.allocation.columns import Columns, Jobs, Partition, Room
+from slurm_pal.allocation.columns import Columns, PartitionCapacity, PartitionGpus, PartitionJobs
 from slurm_pal.allocation.max_min import max_min
 from slurm_pal.allocation.problem import Matrix, Problem, Vector, effective
 from slurm_pal.allocation.second_stage import level_floor, move_penalty, second_stage
@@ -77,7 +77,7 @@ def site(seed: int, nodes: int, levels: int, widen: float = 1.0) -> Columns:
             c: tuple(statistics.fmean(gpu[c] for gpu, v in flat if v == level) for level in range(levels))
             for c in "ABC"
         }
-        found.append(Partition(name, [[row.count(v) for v in range(levels)] for row in in_class], slowdown))
+        found.append(PartitionGpus(name, [[row.count(v) for v in range(levels)] for row in in_class], slowdown))
     return columns.columns(found)
 
 
@@ -106,10 +106,12 @@ def draw(generator: random.Random, known: list[App], m: int) -> list[Job]:
     return [(generator.choice(known), size) for size in sizes]
 
 
-def table(jobs: list[Job]) -> Jobs:
+def table(jobs: list[Job]) -> PartitionJobs:
     speed = [[app.steps * size**0.9 * fast**app.exponent for fast in SPEED.values()] for app, size in jobs]
     spread = np.array([app.spread ** math.log2(max(2, size)) ** 0.5 for app, size in jobs])
-    return Jobs(np.array(speed), spread, [app.sensitivity for app, _ in jobs], np.array([float(s) for _, s in jobs]))
+    return PartitionJobs(
+        np.array(speed), spread, [app.sensitivity for app, _ in jobs], np.array([float(s) for _, s in jobs])
+    )
 
 
 def waiting(generator: random.Random, nodes: int) -> tuple[list[App], list[Job]]:
@@ -122,7 +124,7 @@ def waiting(generator: random.Random, nodes: int) -> tuple[list[App], list[Job]]
 # -- columns that say less -------------------------------------------------------------------
 
 
-def at_random(room: Room, partition: Partition, scale: float, packed: bool) -> Vector:
+def at_random(room: PartitionCapacity, partition: PartitionGpus, scale: float, packed: bool) -> Vector:
     """(V,) probability of each level as the worst of `scale` GPUs, drawn from one node or from all of them."""
     size = int(scale)
     pools = np.cumsum(np.array(partition.nodes), axis=1) if packed else room.upto[None, :].astype(int)
@@ -130,7 +132,7 @@ def at_random(room: Room, partition: Partition, scale: float, packed: bool) -> V
     return np.diff(upto.mean(axis=0), prepend=0.0)
 
 
-def class_blind(made: Columns, jobs: Jobs, locality: bool) -> Problem:
+def class_blind(made: Columns, jobs: PartitionJobs, locality: bool) -> Problem:
     """Columns = partition, or partition x {packed, spread}."""
     parts, uses = [], []
     for k, (partition, room) in enumerate(zip(made.partitions, made.rooms, strict=True)):
@@ -152,7 +154,7 @@ def class_blind(made: Columns, jobs: Jobs, locality: bool) -> Problem:
     return problems.problem(np.hstack(parts), jobs.scale, gpus, uses=rows, capacity=capacity)
 
 
-def locality_blind(made: Columns, jobs: Jobs) -> Problem:
+def locality_blind(made: Columns, jobs: PartitionJobs) -> Problem:
     """Columns = partition x variability class; gangs span nodes."""
     spread = np.where(jobs.scale > 1, jobs.spread, 1.0)[:, None]
     full = columns.problem(made, jobs._replace(throughput=jobs.throughput * spread, spread=np.ones(len(spread))))
@@ -163,7 +165,7 @@ def locality_blind(made: Columns, jobs: Jobs) -> Problem:
     )  # fmt: skip
 
 
-VARIANTS: dict[str, Callable[[Columns, Jobs], Problem]] = {
+VARIANTS: dict[str, Callable[[Columns, PartitionJobs], Problem]] = {
     "partition": lambda made, jobs: class_blind(made, jobs, locality=False),
     "+ packed or spread": lambda made, jobs: class_blind(made, jobs, locality=True),
     "+ variability class": locality_blind,
@@ -213,7 +215,7 @@ class Found(NamedTuple):
     mean_booked: float
 
 
-def evaluate(name: str, made: Columns, jobs: Jobs, reference: Vector, base_level: float | None) -> Found:
+def evaluate(name: str, made: Columns, jobs: PartitionJobs, reference: Vector, base_level: float | None) -> Found:
     problem = VARIANTS[name](made, jobs)
     own = reference_throughput(problem)
     problem = problem._replace(weight=jobs.scale * reference / own)

@@ -25,7 +25,7 @@ from typing import Any
 from slurm_pal.variability import drift
 from slurm_pal.variability.drift import Finding, findings
 from slurm_pal.variability.params import DAY_S, Params
-from slurm_pal.variability.runs import Environment, Group, Observation
+from slurm_pal.variability.runs import Environment, Group, SweepObservation
 
 NOISE = 0.0012
 WANDER_28D = math.sqrt(0.0033**2 - 0.0012**2)
@@ -36,10 +36,10 @@ GROUP = Group("A", "gemm_bf16", "emu", "m", 80, "default", "h", "TFLOP/s")
 Truth = tuple[str, float]  # kind, relative size
 
 
-def observation(uuid: str, day: float, slowdown: float) -> Observation:
+def observation(uuid: str, day: float, slowdown: float) -> SweepObservation:
     """One run; `slowdown` relative to 1."""
     ts, speed = START_S + day * DAY_S, -math.log(slowdown)
-    return Observation(uuid, GROUP, ts, speed, 1.0, 0.0005, None, frozenset(), None, ENVIRONMENT)
+    return SweepObservation(uuid, GROUP, ts, speed, 1.0, 0.0005, None, frozenset(), None, ENVIRONMENT)
 
 
 def wandering(days: list[float], draw: random.Random, model: str) -> list[float]:
@@ -59,7 +59,7 @@ def wandering(days: list[float], draw: random.Random, model: str) -> list[float]
 
 
 def generated(truth: Truth, every_d: float, model: str, draw: random.Random, span_d: float = 168.0) -> tuple[
-    list[Observation], float]:  # fmt: skip
+    list[SweepObservation], float]:  # fmt: skip
     """(history, day of the event). A step comes in the middle, a drift over the second half, a transient once."""
     days = [(i + draw.uniform(-0.1, 0.1)) * every_d for i in range(int(span_d / every_d) + 1)]
     base = wandering(days, draw, model)
@@ -96,7 +96,7 @@ def scored(truth: Truth, every_d: float, model: str, gpus: int, seed: int = 1) -
             "with": {k: n / gpus for k, n in kinds.items()}, "findings": by_kind, "delay_d": delay}  # fmt: skip
 
 
-def delay_d(finding: Finding, history: list[Observation], event_d: float) -> float:
+def delay_d(finding: Finding, history: list[SweepObservation], event_d: float) -> float:
     """Days from the event to its finding; of a drift, from its beginning to the first run after which it was told."""
     if finding.kind != drift.DRIFT:
         return (finding.seen_s - START_S) / DAY_S - event_d
@@ -117,7 +117,7 @@ def rates(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return table
 
 
-def public(path: Path) -> Iterator[list[Observation]]:
+def public(path: Path) -> Iterator[list[SweepObservation]]:
     """Histories by GPU and day: the median of each day, as a sweep takes it, from the time of one benchmark."""
     by_gpu: dict[str, dict[int, list[float]]] = {}
     with path.open(encoding="utf-8", newline="") as stream:

@@ -33,7 +33,7 @@ from pathlib import Path
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.config import Config
 from slurm_pal.lab import filter as lab_filter
-from slurm_pal.lab.conf import Spec, config_files, node_names
+from slurm_pal.lab.conf import LabSpec, config_files, node_names
 from slurm_pal.lab.daemons import Crew, munged_argv
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.ports import free_blocks, is_listening
@@ -57,7 +57,7 @@ class Controller:
         programs = find_programs()
         version = slurm_version(programs["slurmctld"])
         port = next(free_blocks(2, d.path))
-        spec = Spec(d, nodes, gpus, 64, 512000, account_name(), port, version, submit_filter)
+        spec = LabSpec(d, nodes, gpus, 64, 512000, account_name(), port, version, submit_filter)
         for file, text in config_files(spec).items():
             text = re.sub(r"Port=\[.*?\]", f"Port={port + 1}", text)
             Path(d("etc", file)).write_text(text)

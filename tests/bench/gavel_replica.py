@@ -15,9 +15,9 @@ import os
 import sys
 import time
 
-from slurm_pal.research.replica.gavel import Settings, run
 from slurm_pal.research.replica.gavel_jobs import parse_types, workload
 from slurm_pal.research.replica.gavel_published import rules_of
+from slurm_pal.research.replica.gavel_simulator import GavelSettings, run
 from slurm_pal.simulate.inputs.gavel import read_rows
 from slurm_pal.simulate.throughput_file import read_throughputs
 
@@ -50,7 +50,7 @@ def main() -> None:
         gpus = 36 if row["trace"].startswith("paper") else 12
         work = workload(read_rows(path), parse_types(f"v100:{gpus},p100:{gpus},k80:{gpus}"), table)
         name, began_s = NAMES[row["policy"]], time.process_time()
-        found = run(work, name, rules_of(name, work, 0), Settings(window=WINDOWS.get(row["trace"]))).figures
+        found = run(work, name, rules_of(name, work, 0), GavelSettings(window=WINDOWS.get(row["trace"]))).figures
         cells = [
             f"{value / 3600:.4f} | {100 * (value / 3600 / float(row[column]) - 1):+.3f}"
             for value, column in (

@@ -17,13 +17,13 @@ import os
 import statistics
 from collections import defaultdict
 
-from slurm_pal.simulate.experiment import Experiment, Task
+from slurm_pal.simulate.experiment import Experiment, ReplayTask
 from slurm_pal.simulate.inputs import read
 from slurm_pal.simulate.metrics import measure
 from slurm_pal.simulate.pool import processors, run_all
-from slurm_pal.simulate.profiles import Slow, parse_slow, profile_of
+from slurm_pal.simulate.profiles import SlowShare, parse_slow, profile_of
 from slurm_pal.simulate.result import Replay
-from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.statistics import summary
 from slurm_pal.simulate.virtual import parse_cluster
 
@@ -45,18 +45,18 @@ SHORT_S = 3600.0
 class AllTraces:
     """All traces of one scenario as one pool of tasks: (trace, task)."""
 
-    def __init__(self, data: str, kind: str, slow: str, settings: Settings) -> None:
+    def __init__(self, data: str, kind: str, slow: str, settings: ReplaySettings) -> None:
         source = profile_of(f"{kind}:{os.path.join(data, 'profiles')}")
         self.experiments = {
             number: Experiment(
                 trace=read(os.path.join(data, "traces", f"workload-{number}.csv")),
-                cluster=parse_cluster("16x4"), source=source, slow=parse_slow(slow) if slow else Slow(),
+                cluster=parse_cluster("16x4"), source=source, slow=parse_slow(slow) if slow else SlowShare(),
                 settings=settings, background_per_h=2.0,
             )
             for number in TRACES
         }  # fmt: skip
 
-    def run(self, task: tuple[int, Task], progress: object) -> Replay:
+    def run(self, task: tuple[int, ReplayTask], progress: object) -> Replay:
         return self.experiments[task[0]].run(task[1])
 
 
@@ -82,12 +82,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=processors())
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))
     parser.add_argument("--scenarios", nargs="+", type=int, default=list(range(len(SCENARIOS))))
-    parser.add_argument("--bar", type=float, default=Settings().barred_slowdown)
-    parser.add_argument("--move-cost", type=float, default=Settings().move_cost_s)
-    parser.add_argument("--wait-share", type=float, default=Settings().wait_share)
-    parser.add_argument("--steer", choices=("start", "submit"), default=Settings().steer)
+    parser.add_argument("--bar", type=float, default=ReplaySettings().barred_slowdown)
+    parser.add_argument("--move-cost", type=float, default=ReplaySettings().move_cost_s)
+    parser.add_argument("--wait-share", type=float, default=ReplaySettings().wait_share)
+    parser.add_argument("--steer", choices=("start", "submit"), default=ReplaySettings().steer)
     arguments = parser.parse_args()
-    settings = Settings(
+    settings = ReplaySettings(
         barred_slowdown=arguments.bar,
         move_cost_s=arguments.move_cost,
         wait_share=arguments.wait_share,
@@ -97,7 +97,7 @@ def main() -> None:
         name, (kind, slow) = list(SCENARIOS.items())[number]
         work = AllTraces(arguments.data, kind, slow, settings)
         tasks = [
-            (trace, Task(policy, seed))
+            (trace, ReplayTask(policy, seed))
             for trace in TRACES
             for seed in range(1, arguments.seeds + 1)
             for policy in dict.fromkeys((BASELINE, *arguments.policies))
@@ -111,7 +111,7 @@ def main() -> None:
         )
 
 
-def table(results: dict[tuple[int, Task], Replay], policies: list[str], seeds: int) -> None:
+def table(results: dict[tuple[int, ReplayTask], Replay], policies: list[str], seeds: int) -> None:
     head = ["policy", "mean JCT ratio [95 %]", "geomean", *(f"trace {n}" for n in TRACES), "without trace 2 [95 %]",
             "A slowdown x locality", "moves a run"]  # fmt: skip
     print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
@@ -120,7 +120,10 @@ def table(results: dict[tuple[int, Task], Replay], policies: list[str], seeds: i
         work, moves = [], 0
         for trace in TRACES:
             for seed in range(1, seeds + 1):
-                base, mine = measure(results[trace, Task(BASELINE, seed)]), measure(results[trace, Task(policy, seed)])
+                base, mine = (
+                    measure(results[trace, ReplayTask(BASELINE, seed)]),
+                    measure(results[trace, ReplayTask(policy, seed)]),
+                )
                 ratio.setdefault(trace, []).append(mine.mean_jct_s / base.mean_jct_s)
                 work.append(math.log(mine.value("slowdown.A") / base.value("slowdown.A")))
                 moves += mine.moves
@@ -135,7 +138,7 @@ def table(results: dict[tuple[int, Task], Replay], policies: list[str], seeds: i
         print("| " + " | ".join(cells) + " |", flush=True)
 
 
-def groups(results: dict[tuple[int, Task], Replay], policies: list[str]) -> None:
+def groups(results: dict[tuple[int, ReplayTask], Replay], policies: list[str]) -> None:
     """Who gains and who pays: geometric mean over pairs of the ratio of the group's mean completion time."""
     names = ["1", "2-4", "5-8", "9-16", "> 16", "< 1 h", ">= 1 h"]
     print("\n| policy | " + " | ".join(names) + " |\n" + "|---" * (len(names) + 1) + "|")
@@ -143,7 +146,7 @@ def groups(results: dict[tuple[int, Task], Replay], policies: list[str]) -> None
         logs: dict[str, list[float]] = defaultdict(list)
         for (trace, task), replay in results.items():
             if task.policy == policy:
-                base = by_group(results[trace, Task(BASELINE, task.seed)])
+                base = by_group(results[trace, ReplayTask(BASELINE, task.seed)])
                 for name, value in by_group(replay).items():
                     logs[name].append(math.log(value / base[name]))
         print(f"| {policy} | " + " | ".join(f"{math.exp(statistics.fmean(logs[name])):.3f}" for name in names) + " |")

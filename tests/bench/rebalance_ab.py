@@ -31,8 +31,8 @@ from slurm_pal.lab.demo import program
 from slurm_pal.lab.lab import Lab
 from slurm_pal.moves.worth import MoveLimits
 from slurm_pal.simulate.hardware import hardware
-from slurm_pal.simulate.replay import Plan, replay
-from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.replay import ReplayPlan, replay
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.store import snapshot
 
@@ -202,14 +202,14 @@ def simulated(jobs: Sequence[Job], scores: snapshot.Snapshot, arms: Sequence[str
     ]
     found = {}
     for arm in arms:
-        settings = Settings(
+        settings = ReplaySettings(
             steer="submit" if arm == "palsub" else "start",
             backfill_interval_s=PASS_S,
             tick_s=TICK_S,
             move_cost_s=cost_s,
             limits=MoveLimits(minimum_s=MINIMUM_S, per_tick=16, chained=False),
         )
-        done = replay(Plan(Trace("bench", tuple(rows)), hardware(tables), POLICIES[arm], settings=settings))
+        done = replay(ReplayPlan(Trace("bench", tuple(rows)), hardware(tables), POLICIES[arm], settings=settings))
         found[arm] = round(statistics.fmean(o.finish_s - o.submit_s for o in done.outcomes), 2)
     return found
 

@@ -41,7 +41,7 @@ from slurm_pal.base import config as settings
 from slurm_pal.base.hostlist import fold
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import open_journal
-from slurm_pal.lab.conf import Spec, config_files, node_names
+from slurm_pal.lab.conf import LabSpec, config_files, node_names
 from slurm_pal.lab.daemons import Crew, munged_argv
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.ports import free_blocks, is_listening
@@ -285,7 +285,7 @@ class Controller:
         d.make_rooms(gpus)
         programs = find_programs()
         port = next(free_blocks(2, d.path))
-        spec = Spec(d, nodes, gpus, 64, 512000, account_name(), port, slurm_version(programs["slurmctld"]))
+        spec = LabSpec(d, nodes, gpus, 64, 512000, account_name(), port, slurm_version(programs["slurmctld"]))
         for file, text in config_files(spec).items():
             Path(d("etc", file)).write_text(_in_the_cloud(text, port) if file == "slurm.conf" else text)
         key = Path(d("etc", "munge.key"))

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurm_pal.research.replica.active import ActiveJob, Round, Settings
+from slurm_pal.research.replica.active import ActiveJob, RoundSettings, RoundState
 from slurm_pal.research.replica.blox_pal import run
-from slurm_pal.research.replica.policies import POLICIES, build
+from slurm_pal.research.replica.published_policies import POLICIES, build
 from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, draw, read_runs
-from slurm_pal.simulate.inputs.pal_rows import Row, read_sia
+from slurm_pal.simulate.inputs.pal_rows import PalRow, read_sia
 
 FILES = {"A": "resnet", "B": "bert", "C": "bert", "D": "pagerank"}
 ARTEFACT_RUN_S = {"packed-s": 57, "packed-ns": 104, "random-s": 61, "random-ns": 107, "pm-first": 97, "pal": 82}
@@ -47,7 +47,7 @@ def cpu_ms(work: Callable[[], object], repeats: int) -> list[float]:
     return times
 
 
-def queue(n_gpus: int, rows: Sequence[Row], generator: random.Random) -> list[ActiveJob]:
+def queue(n_gpus: int, rows: Sequence[PalRow], generator: random.Random) -> list[ActiveJob]:
     """Jobs like `rows`, just over LOAD times the cluster."""
     jobs: list[ActiveJob] = []
     while sum(job.size for job in jobs) < LOAD * n_gpus:
@@ -55,19 +55,19 @@ def queue(n_gpus: int, rows: Sequence[Row], generator: random.Random) -> list[Ac
     return jobs
 
 
-def rounds(title: str, rows: Sequence[Row], profiles: Sequence[Profile], repeats: int) -> None:
+def rounds(title: str, rows: Sequence[PalRow], profiles: Sequence[Profile], repeats: int) -> None:
     print(f"\nOne round, queue of {LOAD} x the cluster, {title}: CPU ms")
     print(" GPUs policy      jobs   tables  first min  first median  later min  later median  artefact/first")
     for profile in profiles:
         jobs = queue(profile.n_gpus, rows, random.Random(1))
-        moment = Round(0.0, jobs, profile, Settings())
+        moment = RoundState(0.0, jobs, profile, RoundSettings())
         for name, artefact_s in ARTEFACT_ROUND_S[profile.n_gpus].items():
             build_ms: list[float] = []
             first_ms: list[float] = []
             later_ms: list[float] = []
             for _ in range(repeats):
                 start = time.process_time()
-                policy = build(name, profile, Settings())
+                policy = build(name, profile, RoundSettings())
                 build_ms.append((time.process_time() - start) * 1e3)
                 first_ms += cpu_ms(lambda policy=policy, moment=moment: policy(moment), 1)  # type: ignore[misc]
                 later_ms += cpu_ms(lambda policy=policy, moment=moment: policy(moment), 1)  # type: ignore[misc]
@@ -78,7 +78,7 @@ def rounds(title: str, rows: Sequence[Row], profiles: Sequence[Profile], repeats
             )
 
 
-def whole_runs(rows: Sequence[Row], profile: Profile, repeats: int) -> None:
+def whole_runs(rows: Sequence[PalRow], profile: Profile, repeats: int) -> None:
     print("Workload 7, whole run with binning, 64 GPUs: CPU ms")
     print("policy          min   median  artefact/median")
     for name in POLICIES:
@@ -98,7 +98,7 @@ def main() -> None:
     whole_runs(traces["workload-7"], draw(runs), asked.repeats)
     sia = [row for rows in traces.values() for row in rows]
     classes = random.Random(6)
-    philly = [Row(str(i), n, 0.0, 1.0, 1.0, classes.choice(CLASSES)) for i, n in enumerate(PHILLY)]
+    philly = [PalRow(str(i), n, 0.0, 1.0, 1.0, classes.choice(CLASSES)) for i, n in enumerate(PHILLY)]
     profiles = [draw(runs, nodes=n // 4) for n in ARTEFACT_ROUND_S]
     rounds("jobs drawn from all Sia-Philly traces", sia, profiles, asked.repeats)
     rounds("Philly sizes (77 % one GPU), four classes", philly, profiles, asked.repeats)

@@ -16,25 +16,28 @@ import statistics
 import sys
 from collections.abc import Callable
 
-from slurm_pal.research.replica import blox_pal, policies
-from slurm_pal.research.replica.active import RoundPolicy, Settings
+from slurm_pal.research.replica import blox_pal, published_policies
+from slurm_pal.research.replica.active import RoundPolicy, RoundSettings
 from slurm_pal.research.replica.ours import ours
 from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, draw, read_runs
-from slurm_pal.simulate.inputs.pal_rows import Row, read_sia
+from slurm_pal.simulate.inputs.pal_rows import PalRow, read_sia
 from slurm_pal.simulate.profiles import LONGHORN
 
 TRACES = (1, 2, 3, 4, 7)
-PLAIN, FILL = Settings(), Settings(backfill=True)
+PLAIN, FILL = RoundSettings(), RoundSettings(backfill=True)
 BARRED = FILL._replace(barred={"A": 1.5})
-Build = Callable[[Profile, Settings], RoundPolicy]
+Build = Callable[[Profile, RoundSettings], RoundPolicy]
 
 
 def published(name: str) -> Build:
-    return lambda profile, settings: policies.build(name, profile, settings)
+    return lambda profile, settings: published_policies.build(name, profile, settings)
 
 
-SCENARIOS: list[tuple[str, Build, Settings, str]] = [
-    *((f"{policies.POLICIES[name].artefact}", published(name), PLAIN, "") for name in policies.POLICIES),
+SCENARIOS: list[tuple[str, Build, RoundSettings, str]] = [
+    *(
+        (f"{published_policies.POLICIES[name].artefact}", published(name), PLAIN, "")
+        for name in published_policies.POLICIES
+    ),
     ("Packed-NS + backfill", published("packed-ns"), FILL, ""),
     ("PM-First + backfill", published("pm-first"), FILL, ""),
     ("PAL + backfill", published("pal"), FILL, ""),
@@ -47,13 +50,17 @@ SCENARIOS: list[tuple[str, Build, Settings, str]] = [
 ]
 
 
-def ratio(rows: dict[int, list[Row]], profile: Profile, build: Build, settings: Settings, charged: bool) -> float:
+def ratio(
+    rows: dict[int, list[PalRow]], profile: Profile, build: Build, settings: RoundSettings, charged: bool
+) -> float:
     """Geometric mean over the traces; the baseline pays the same charge where there is one."""
     base = settings if charged else PLAIN
     logs = []
     for jobs in rows.values():
         mine = blox_pal.run(jobs, build(profile, settings), profile, settings).figures.avg_jct_s
-        theirs = blox_pal.run(jobs, policies.build("packed-s", profile, base), profile, base).figures.avg_jct_s
+        theirs = blox_pal.run(
+            jobs, published_policies.build("packed-s", profile, base), profile, base
+        ).figures.avg_jct_s
         logs.append(math.log(mine / theirs))
     return math.exp(statistics.fmean(logs))
 

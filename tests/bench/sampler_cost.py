@@ -32,7 +32,7 @@ def child_s() -> float:
 
 def run(kind: str, seconds: float) -> tuple[float, int]:
     """CPU s of the sampler's process, and how often it looked."""
-    from slurm_pal.profiling.node.devices import Sample
+    from slurm_pal.profiling.node.devices import SensorSample
     from slurm_pal.profiling.node.nvml import Nvml
     from slurm_pal.profiling.node.sampler import Eyes, Sampler
 
@@ -45,7 +45,7 @@ def run(kind: str, seconds: float) -> tuple[float, int]:
         nvml = Nvml()
         watch = nvml.watch(nvml.devices("n0", (0,))[0])
     else:
-        watch = Sampler(lambda: Eyes(lambda: Sample(time.monotonic()), tuple))
+        watch = Sampler(lambda: Eyes(lambda: SensorSample(time.monotonic()), tuple))
     time.sleep(seconds)
     looks = watch.take()
     watch.close()

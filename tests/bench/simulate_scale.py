@@ -20,8 +20,8 @@ import time
 import numpy as np
 
 from slurm_pal.simulate.hardware import Hardware, hardware
-from slurm_pal.simulate.inputs.generate import Spec, generate
-from slurm_pal.simulate.replay import Plan, replay
+from slurm_pal.simulate.inputs.generate import TraceSpec, generate
+from slurm_pal.simulate.replay import ReplayPlan, replay
 
 NODE_GPUS = 8
 SIGMA = {"A": 0.03, "B": 0.02, "C": 0.005, "D": 0.005}
@@ -48,9 +48,9 @@ def rss_mib() -> float:
 def one(policy: str, queue: str, jobs: int, gpus: int, load: float, seed: int) -> str:
     """Replay once; the line of the table."""
     machine = cluster(gpus, seed)
-    trace = generate(Spec(jobs=jobs, seed=seed, load=load, cluster_gpus=gpus))
+    trace = generate(TraceSpec(jobs=jobs, seed=seed, load=load, cluster_gpus=gpus))
     before_mib, start = rss_mib(), time.process_time()
-    run = replay(Plan(trace, machine, policy, queue, seed))
+    run = replay(ReplayPlan(trace, machine, policy, queue, seed))
     cpu_s = time.process_time() - start
     peak_mib = rss_mib()
     return (

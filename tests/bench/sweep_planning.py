@@ -19,13 +19,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from slurm_pal.base.config import Config
-from slurm_pal.profiling.sweep import prepare
-from slurm_pal.profiling.sweep import state as sweep_state
+from slurm_pal.profiling.sweep import prepare, sweep_state
 from slurm_pal.profiling.sweep.gate import Gate
-from slurm_pal.profiling.sweep.plan import Request
-from slurm_pal.profiling.sweep.prepare import Wish
+from slurm_pal.profiling.sweep.plan import SweepRequest
+from slurm_pal.profiling.sweep.prepare import MeasureOptions
 from slurm_pal.profiling.sweep.spending import Spending
-from slurm_pal.profiling.sweep.sweep import Sweep, Told
+from slurm_pal.profiling.sweep.sweep import Sweep, SweepListeners
 from slurm_pal.profiling.sweep.urgency import CHANGED, Urgency
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Completed
@@ -110,7 +109,7 @@ def loop(client: CliClient, directory: sweep_state.SweepDirectory, spool: str) -
         client,
         directory,
         spool_directories(spool),
-        Told(lambda node, state: None),
+        SweepListeners(lambda node, state: None),
         stop,
         now,
         lambda: clock_s[0],
@@ -127,11 +126,11 @@ def one(nodes: int, place: str) -> dict[str, tuple[float, float]]:
     newest = {f"n{i}": NOW_S - 86400.0 * (i % 30) for i in range(nodes)}
     urgent = {f"n{i}": Urgency(CHANGED, "GPU 0 step") for i in range(0, nodes, 50)}
 
-    def survey() -> prepare.Survey:
-        return prepare.survey(client, config, Request(), Wish(), newest, urgent, NOW_S, {})
+    def survey() -> prepare.SweepSurvey:
+        return prepare.survey(client, config, SweepRequest(), MeasureOptions(), newest, urgent, NOW_S, {})
 
     found = survey()
-    terms = prepare.terms(client, config, found, Wish(), "20270115-080000-00000", NOW_S)
+    terms = prepare.terms(client, config, found, MeasureOptions(), "20270115-080000-00000", NOW_S)
     directory = sweep_state.create(place, terms)
     gate = Gate(client, terms, Spending(0.0), lambda: NOW_S, time.monotonic)
     costs = {

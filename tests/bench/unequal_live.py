@@ -170,7 +170,7 @@ def simulated(jobs: Sequence[Job], arm: str) -> tuple[float, float]:
     """(mean completion, makespan), s, with GPUs of a partition all alike and no nodes."""
     kinds = LIST.split(",")
     rows = [
-        unequal.Job(str(k), job.at_s, job.seconds, job.gpus,
+        unequal.GangJob(str(k), job.at_s, job.seconds, job.gpus,
                     tuple(SPEEDS[job.sensitivity][kind] / SPEEDS[job.sensitivity]["h100"] for kind in kinds))
         for k, job in enumerate(jobs)
     ]  # fmt: skip

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from slurm_pal.allocation.max_min import max_min
 from slurm_pal.allocation.problem import Problem, problem
 from slurm_pal.research.bounds import completion_bound_s, makespan_bound_s
-from slurm_pal.research.rounds import Account, Chosen, Queue, select
-from slurm_pal.research.unequal import Job, Moment, Result, pal_share_policy, simulate
+from slurm_pal.research.rounds import Account, ChosenRow, RoundQueue, select
+from slurm_pal.research.unequal import GangJob, Moment, UnequalResult, pal_share_policy, simulate
 from slurm_pal.simulate.inputs.gavel import read_rows
 from slurm_pal.simulate.throughput_file import Throughputs, read_throughputs
 
@@ -85,15 +85,15 @@ MODELS += ["A3C", "CycleGAN"]
 SCALES = ((0.7, 1), (0.8, 2), (0.95, 4), (math.inf, 8))
 
 
-def read(data: Path, name: str, table: Throughputs) -> list[Job]:
+def read(data: Path, name: str, table: Throughputs) -> list[GangJob]:
     rows = read_rows(str(data / "traces" / f"{name}.trace"))
     return [
-        Job(str(i), r.arrival_s, r.total_steps, r.scale_factor, table.rates(r.job_type, r.scale_factor, TYPES))
+        GangJob(str(i), r.arrival_s, r.total_steps, r.scale_factor, table.rates(r.job_type, r.scale_factor, TYPES))
         for i, r in enumerate(rows)
     ]
 
 
-def draw(recipe: Recipe, seed: int, table: Throughputs) -> list[Job]:
+def draw(recipe: Recipe, seed: int, table: Throughputs) -> list[GangJob]:
     """The published generator (README of the data), steps cut to whole ones."""
     kinds, gaps = random.Random(seed + 2), random.Random(seed + 3)
     jobs, now_s = [], 0.0
@@ -108,16 +108,16 @@ def draw(recipe: Recipe, seed: int, table: Throughputs) -> list[Job]:
         rates = table.rates(model, scale, TYPES)
         if number and recipe.gap_s:
             now_s -= math.log(1.0 - gaps.random()) * recipe.gap_s
-        jobs.append(Job(str(number), now_s, max(1, int(duration_s * rates[0])), scale, rates))
+        jobs.append(GangJob(str(number), now_s, max(1, int(duration_s * rates[0])), scale, rates))
     return jobs
 
 
-def as_problem(jobs: Sequence[Job], gpus: Sequence[float]) -> tuple[Problem, NDArray[np.float64]]:
+def as_problem(jobs: Sequence[GangJob], gpus: Sequence[float]) -> tuple[Problem, NDArray[np.float64]]:
     made = problem([j.throughput for j in jobs], [j.scale for j in jobs], gpus, remaining=[j.steps for j in jobs])
     return made, np.array([job.arrival_s for job in jobs])
 
 
-def least_mean_h(jobs: Sequence[Job], gpus: Sequence[float]) -> float:
+def least_mean_h(jobs: Sequence[GangJob], gpus: Sequence[float]) -> float:
     """The lower bound on the mean completion time; fluid where all jobs are there at 0, else each job on its own."""
     made, release_s = as_problem(jobs, gpus)
     if release_s.max() > 0 or len(jobs) > 100:
@@ -148,7 +148,7 @@ class MaxMinRounds:
             self.reset_s, self.changed = moment.now_s, False
         self.round_s = moment.now_s
         able = moment.problem.throughput > 0
-        queue = Queue(tuple((int(i), -1) for i in moment.job), moment.problem.scale.astype(np.int64), able)
+        queue = RoundQueue(tuple((int(i), -1) for i in moment.job), moment.problem.scale.astype(np.int64), able)
         found[:] = -1
         for chosen in select(
             queue, self.shares, self.account, [int(g) for g in moment.problem.gpus], range(len(TYPES))
@@ -161,7 +161,7 @@ class MaxMinRounds:
         for row, job in enumerate(self.ids.tolist()):
             here = np.flatnonzero(moment.job == job)
             if here.size and moment.problem.held[here[0]] >= 0:
-                self.account.charge(Chosen(row, int(moment.problem.held[here[0]])), moment.now_s - self.round_s)
+                self.account.charge(ChosenRow(row, int(moment.problem.held[here[0]])), moment.now_s - self.round_s)
         stay = np.isin(self.ids, moment.job)
         self.account.keep(stay)
         self.shares = self.shares[stay]
@@ -172,7 +172,7 @@ class MaxMinRounds:
         self.ids = moment.job.copy()
 
 
-def cells(found: Result, trace: Trace, bound_h: float) -> str:
+def cells(found: UnequalResult, trace: Trace, bound_h: float) -> str:
     """Columns that all tables share: mean, p99, makespan over its bound, moves, GPU hours lost to them."""
     mean_h = found.mean_jct_s(trace.first, trace.end) / HOUR
     p99_h = found.percentile_jct_s(99, trace.first, trace.end) / HOUR
@@ -189,7 +189,7 @@ def head(title: str, *more: str) -> None:
     print(f"\n{title}\n\n| {' | '.join(names)} |\n|{'---|' * len(names)}", flush=True)
 
 
-def given_traces(jobs: dict[str, list[Job]], move_cost_s: float) -> None:
+def given_traces(jobs: dict[str, list[GangJob]], move_cost_s: float) -> None:
     head("pal-share, seed-0 traces", "best published", "ratio", "bound on the ratio", "CPU s")
     for name, trace in jobs.items():
         settings = TRACES[name]
@@ -203,7 +203,7 @@ def given_traces(jobs: dict[str, list[Job]], move_cost_s: float) -> None:
         print(f"| {name} | {row} | {best} | {ratio:.3f} | {least:.3f} | {cpu_s:.1f} |", flush=True)
 
 
-def bound_h(jobs: Sequence[Job], gpus: Sequence[float]) -> float:
+def bound_h(jobs: Sequence[GangJob], gpus: Sequence[float]) -> float:
     return makespan_bound_s(*as_problem(jobs, gpus)) / HOUR
 
 
@@ -228,7 +228,7 @@ def further_seeds(table: Throughputs, seeds: int, move_cost_s: float) -> None:
     print("", *summary, sep="\n", flush=True)
 
 
-def wrong_estimates(jobs: dict[str, list[Job]], move_cost_s: float) -> None:
+def wrong_estimates(jobs: dict[str, list[GangJob]], move_cost_s: float) -> None:
     head("Remaining steps wrong by a log-normal factor", "ratio to best published")
     for name, trace in jobs.items():
         settings = TRACES[name]
@@ -241,7 +241,7 @@ def wrong_estimates(jobs: dict[str, list[Job]], move_cost_s: float) -> None:
             print(f"| {name}, sigma {sigma:g} | {row} | {ratio:.3f} |", flush=True)
 
 
-def charged_rounds(jobs: dict[str, list[Job]], move_cost_s: float) -> None:
+def charged_rounds(jobs: dict[str, list[GangJob]], move_cost_s: float) -> None:
     head("Max-min fairness in published rounds, moves free and charged")
     for name, trace in jobs.items():
         settings = TRACES[name]

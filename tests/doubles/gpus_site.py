@@ -7,8 +7,8 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from slurm_pal.report.gpus.course import Step, steps
-from slurm_pal.report.gpus.site import Site, site
+from slurm_pal.report.gpus.course import SweepChange, steps
+from slurm_pal.report.gpus.gpu_report import GpuReport, gpu_report
 from slurm_pal.report.inventory import GpuRow
 from slurm_pal.variability.classify import classify
 from slurm_pal.variability.params import Params
@@ -62,12 +62,14 @@ def by_time(found: Sequence[Record]) -> list[Record]:
     return sorted(found, key=lambda r: (r.ts_end, r.run_id))
 
 
-def steps_of(found: Sequence[Record], present: Collection[str] | None = None, now_s: float = NOW_S) -> list[Step]:
+def steps_of(
+    found: Sequence[Record], present: Collection[str] | None = None, now_s: float = NOW_S
+) -> list[SweepChange]:
     """What changed in all sweeps."""
     return steps(sweeps(found, now_s, Params()), Params(), present)
 
 
-def site_of(found: Sequence[Record], now_s: float = NOW_S, uuid: str = "") -> Site:
+def site_of(found: Sequence[Record], now_s: float = NOW_S, uuid: str = "") -> GpuReport:
     rows = rows_of(found, now_s)
     changed = steps_of(found, {row.uuid for row in rows}, now_s)
-    return site(rows, by_time(found), changed, now_s, Params(), "lab", uuid=uuid)
+    return gpu_report(rows, by_time(found), changed, now_s, Params(), "lab", uuid=uuid)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm_pal.allocation import throughputs
-from slurm_pal.allocation.throughputs import TABLE, Entry, Key
+from slurm_pal.allocation.throughputs import TABLE, Entry, ThroughputKey
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.job_request import request_of
@@ -68,7 +68,9 @@ def waiting(found: SlurmJob, waited_s: float = 0.0, sensitivity: str = "A") -> W
 def known(table: Mapping[str, float], type_of: Mapping[str, str] | None = None, error: float = 0.01) -> Known:
     """Throughputs of `app` on 1 and 2 GPUs by type; `type_of`: partition -> type, by default the same names."""
     entries = {
-        Key("app", n, kind): Entry(rate * n, error, 1, 0.0, TABLE) for kind, rate in table.items() for n in (1, 2)
+        ThroughputKey("app", n, kind): Entry(rate * n, error, 1, 0.0, TABLE)
+        for kind, rate in table.items()
+        for n in (1, 2)
     }
     places = type_of or {name: name for name in table}
     return Known(throughputs.model(entries, sorted(set(places.values()))), places, {"app": "app"})

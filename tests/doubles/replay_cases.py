@@ -11,16 +11,16 @@ from unittest.mock import patch
 
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.simulate.hardware import Hardware, hardware
-from slurm_pal.simulate.jobs import Held, Job
+from slurm_pal.simulate.jobs import Held, ReplayJob
 from slurm_pal.simulate.policies import POLICIES
-from slurm_pal.simulate.replay import Plan, replay
-from slurm_pal.simulate.result import Outcome
-from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.replay import ReplayPlan, replay
+from slurm_pal.simulate.result import JobOutcome
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import Trace, TraceJob
 
 from .cluster_factory import CLASSES
 
-AT_ONCE = Settings(backfill_interval_s=0.0)
+AT_ONCE = ReplaySettings(backfill_interval_s=0.0)
 PLACED_ONCE = [name for name, policy in POLICIES.items() if policy.moves == "none" and not policy.alone]
 
 
@@ -39,22 +39,22 @@ def trace(*jobs: TraceJob) -> Trace:
 
 
 def run(
-    cluster: Hardware, jobs: Sequence[TraceJob], policy: str = "packed", given: Settings = AT_ONCE, **plan: object
-) -> dict[str, Outcome]:
+    cluster: Hardware, jobs: Sequence[TraceJob], policy: str = "packed", given: ReplaySettings = AT_ONCE, **plan: object
+) -> dict[str, JobOutcome]:
     """Outcomes by job id."""
-    result = replay(Plan(trace(*jobs), cluster, policy, settings=given, **plan))  # type: ignore[arg-type]
+    result = replay(ReplayPlan(trace(*jobs), cluster, policy, settings=given, **plan))  # type: ignore[arg-type]
     assert result.complete
     return {outcome.job_id: outcome for outcome in result.outcomes}
 
 
-WAITING = Settings(backfill_interval_s=0.0, barred_slowdown=1.2, expected_run_share=0.5)
+WAITING = ReplaySettings(backfill_interval_s=0.0, barred_slowdown=1.2, expected_run_share=0.5)
 
 
 @dataclasses.dataclass
 class Stay:
     """One job on one set of GPUs."""
 
-    job: Job
+    job: ReplayJob
     held: Held
     start_s: float
     idle_s: float
@@ -70,30 +70,30 @@ def watched() -> Iterator[list[Stay]]:
     """All stays of all jobs, read off the calls by which the engine starts and ends them."""
     stays: list[Stay] = []
     last: dict[int, Stay] = {}
-    begin, lose, outcome = Job.begin, Job.lose, Job.outcome
+    begin, lose, outcome = ReplayJob.begin, ReplayJob.lose, ReplayJob.outcome
 
-    def close(job: Job, at_s: float, lost: bool = False) -> None:
+    def close(job: ReplayJob, at_s: float, lost: bool = False) -> None:
         if job.number in last:
             stay = last.pop(job.number)
             stay.end_s, stay.lost = at_s, lost
 
-    def watch_begin(self: Job, held: Held, slowdown: float, locality: float, now_s: float, idle_s: float) -> None:
+    def watch_begin(self: ReplayJob, held: Held, slowdown: float, locality: float, now_s: float, idle_s: float) -> None:
         close(self, now_s)
         last[self.number] = Stay(self, held, now_s, idle_s)
         stays.append(last[self.number])
         begin(self, held, slowdown, locality, now_s, idle_s)
 
-    def watch_lose(self: Job, kept_s: float) -> None:
+    def watch_lose(self: ReplayJob, kept_s: float) -> None:
         close(self, self.since_s, lost=True)
         lose(self, kept_s)
 
-    def watch_outcome(self: Job, now_s: float, names: tuple[str, ...]) -> Outcome:
+    def watch_outcome(self: ReplayJob, now_s: float, names: tuple[str, ...]) -> JobOutcome:
         close(self, now_s)
         return outcome(self, now_s, names)
 
     with (
-        patch.object(Job, "begin", watch_begin),
-        patch.object(Job, "lose", watch_lose),
-        patch.object(Job, "outcome", watch_outcome),
+        patch.object(ReplayJob, "begin", watch_begin),
+        patch.object(ReplayJob, "lose", watch_lose),
+        patch.object(ReplayJob, "outcome", watch_outcome),
     ):
         yield stays

@@ -7,20 +7,20 @@ import random
 from collections.abc import Sequence
 
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.simulate.result import Outcome, Replay, Timeline
+from slurm_pal.simulate.result import JobOutcome, Replay, Timeline
 from slurm_pal.simulate.trace import BadRow, Trace, TraceJob
 
 N_GPUS = 64
 SIZES = (1, 1, 1, 2, 4, 4, 8, 16)
 
 
-def outcome(job_id: str = "1", **changes: object) -> Outcome:
+def outcome(job_id: str = "1", **changes: object) -> JobOutcome:
     """One job on one median GPU that starts at once and takes 1000 s."""
-    base = Outcome(job_id, 0.0, 0.0, 1000.0, 1, 1000.0, "A", 1.0, 1.0, 0, 0, ("n1",), user="ann", account="lab")
+    base = JobOutcome(job_id, 0.0, 0.0, 1000.0, 1, 1000.0, "A", 1.0, 1.0, 0, 0, ("n1",), user="ann", account="lab")
     return base._replace(**changes)  # type: ignore[arg-type]
 
 
-def replay(outcomes: Sequence[Outcome], **changes: object) -> Replay:
+def replay(outcomes: Sequence[JobOutcome], **changes: object) -> Replay:
     """A replay of these outcomes on four GPUs; the rest follows from them unless given."""
     ended = sorted(outcomes, key=lambda o: o.finish_s)
     made = Replay(
@@ -38,7 +38,7 @@ def replay(outcomes: Sequence[Outcome], **changes: object) -> Replay:
     return made._replace(**changes)  # type: ignore[arg-type]
 
 
-def timeline(outcomes: Sequence[Outcome]) -> Timeline:
+def timeline(outcomes: Sequence[JobOutcome]) -> Timeline:
     """GPUs in use and jobs in the queue after each submission, start and end."""
     steps: dict[float, list[int]] = {}
     for o in outcomes:
@@ -70,7 +70,7 @@ def drawn(
     """
     trace, luck = random.Random(f"trace {seed}"), random.Random(f"luck {policy} {seed}")
     factor = slowdown * luck.lognormvariate(0.0, noise)
-    made: list[Outcome] = []
+    made: list[JobOutcome] = []
     submit_s = free_s = 0.0
     for number in range(jobs):
         submit_s += trace.expovariate(1 / 300)
@@ -84,7 +84,7 @@ def drawn(
         start_s = max(submit_s, free_s)
         free_s = start_s + factor * gpus * run_s / N_GPUS
         nodes = tuple(f"n{i + 1}" for i in range(-(-gpus // 4)))
-        job = Outcome(
+        job = JobOutcome(
             str(number), submit_s, start_s, start_s + run_s, gpus, ideal_s, sensitivity, 1 + loss, locality, 0, 0, nodes
         )
         made.append(job._replace(user=user, account=f"group{number % 3}"))

@@ -45,7 +45,7 @@ from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import open_journal
 from slurm_pal.lab.demo import program
-from slurm_pal.profiling.sweep.plan import Chosen
+from slurm_pal.profiling.sweep.plan import ChosenNode
 from slurm_pal.profiling.sweep.waiting import user_waiting
 from slurm_pal.publisher.publication import Publisher
 from slurm_pal.slurm.cli import CliClient
@@ -422,7 +422,7 @@ class Fuzzer:
             self._violation("tick: decides about jobs that are not there", str(named))
 
     def _gate(self) -> None:
-        chosen = [Chosen(f"n{i}", GPUS, 0.0, partitions=("gpu",)) for i in range(NODES)]
+        chosen = [ChosenNode(f"n{i}", GPUS, 0.0, partitions=("gpu",)) for i in range(NODES)]
         user_waiting(self._client.jobs(), chosen, os.geteuid())
         self._client.job_states()
         self._client.job_states(name_prefix="train")

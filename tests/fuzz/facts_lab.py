@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_pal.lab import conf, processes
-from slurm_pal.lab.conf import Spec
+from slurm_pal.lab.conf import LabSpec
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.question import clean_environment
@@ -44,7 +44,7 @@ class Died(Exception):
     """slurmctld is gone, or answers no more."""
 
 
-def slurm_conf_text(spec: Spec) -> str:
+def slurm_conf_text(spec: LabSpec) -> str:
     """The lab's slurm.conf with features and licences."""
     features, licences = ",".join(FEATURES), ",".join(f"{name}:{count}" for name, count in LICENSES.items())
     gres = f" Gres=gpu:{spec.gpus} "

@@ -21,7 +21,7 @@ from slurm_pal.base.config import Config, load
 from slurm_pal.filter.source import text_of
 from slurm_pal.lab import conf
 from slurm_pal.lab import filter as lab_filter
-from slurm_pal.lab.conf import Spec
+from slurm_pal.lab.conf import LabSpec
 from slurm_pal.lab.lab import Lab
 from slurm_pal.publisher.publication import site, write_table
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
@@ -115,7 +115,7 @@ return slurm.SUCCESS
 """
 
 
-def slurm_conf_text(spec: Spec) -> str:
+def slurm_conf_text(spec: LabSpec) -> str:
     """The lab's slurm.conf with these nodes and partitions instead of its own."""
     head = _plain_conf(spec).split("NodeName=")[0]
     head = "\n".join(line for line in head.splitlines() if not line.startswith("SchedulerParameters="))
@@ -136,7 +136,7 @@ def slurm_conf_text(spec: Spec) -> str:
 _plain_conf = conf.slurm_conf_text
 
 
-def gres_conf_text(spec: Spec) -> str:
+def gres_conf_text(spec: LabSpec) -> str:
     """gres.conf with as many GPUs as each node has."""
     lines = []
     for names, _, _, gpus, kind, _, _ in NODES:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from slurm_pal.allocation.completion import Matrix, complete
-from slurm_pal.allocation.throughputs import Entry, Key, matrix, model
+from slurm_pal.allocation.throughputs import Entry, ThroughputKey, matrix, model
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "gavel"
 TABLE = DATA / "throughputs_null.csv"
@@ -90,7 +90,7 @@ def test_other_numbers_of_gpus_and_unknown_applications() -> None:
             name: int(k) % 3 for name, k in zip(names, np.random.default_rng(seed).permutation(len(names)), strict=True)
         }
         known = {
-            Key(name, gpus, kind): Entry(float(np.exp(value)), 0.03)
+            ThroughputKey(name, gpus, kind): Entry(float(np.exp(value)), 0.03)
             for name, gpus, row in zip(table.models, table.gpus, table.logs, strict=True)
             for kind, value in zip(PACKED, row, strict=True)
             if lot[name] == 0 or (lot[name] == 1 and gpus == 2)

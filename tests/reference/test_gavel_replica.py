@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.research.replica.gavel import Figures, Settings, run
 from slurm_pal.research.replica.gavel_jobs import parse_types, workload
 from slurm_pal.research.replica.gavel_published import rules_of
+from slurm_pal.research.replica.gavel_simulator import GavelFigures, GavelSettings, run
 from slurm_pal.simulate.inputs.gavel import read_rows
 from slurm_pal.simulate.throughput_file import Throughputs, read_throughputs
 
@@ -59,11 +59,11 @@ def table() -> Throughputs:
 
 
 @cache
-def figures(trace: str, policy: str) -> Figures:
+def figures(trace: str, policy: str) -> GavelFigures:
     rows = read_rows(str(DATA / "traces" / f"{trace}.trace"))
     work = workload(rows, parse_types("v100:12,p100:12,k80:12"), table())
     name = NAMES[policy]
-    return run(work, name, rules_of(name, work, 0), Settings(window=WINDOWS.get(trace))).figures
+    return run(work, name, rules_of(name, work, 0), GavelSettings(window=WINDOWS.get(trace))).figures
 
 
 def cases() -> list[tuple[str, str]]:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.research.replica import blox_pal, policies
-from slurm_pal.research.replica.active import Settings
-from slurm_pal.simulate.experiment import Experiment, Task
+from slurm_pal.research.replica import blox_pal, published_policies
+from slurm_pal.research.replica.active import RoundSettings
+from slurm_pal.simulate.experiment import Experiment, ReplayTask
 from slurm_pal.simulate.inputs import read
 from slurm_pal.simulate.inputs.pal_profile import CLASSES, draw, read_runs
 from slurm_pal.simulate.inputs.pal_rows import read_sia
 from slurm_pal.simulate.metrics import measure
-from slurm_pal.simulate.profiles import Slow, parse_slow, profile_of
+from slurm_pal.simulate.profiles import SlowShare, parse_slow, profile_of
 from slurm_pal.simulate.virtual import parse_cluster
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "pal"
@@ -38,11 +38,13 @@ def test_real_mode(kind: str, slow: str, most: float) -> None:
     for number in TRACES:
         experiment = Experiment(
             trace=read(str(DATA / "traces" / f"workload-{number}.csv")), cluster=parse_cluster("16x4"),
-            source=profile_of(f"{kind}:{DATA / 'profiles'}"), slow=parse_slow(slow) if slow else Slow(),
+            source=profile_of(f"{kind}:{DATA / 'profiles'}"), slow=parse_slow(slow) if slow else SlowShare(),
             background_per_h=2.0,
         )  # fmt: skip
         for seed in (101, 102):
-            mine, packed = (measure(experiment.run(Task(name, seed))).mean_jct_s for name in ("pal-fit", "packed"))
+            mine, packed = (
+                measure(experiment.run(ReplayTask(name, seed))).mean_jct_s for name in ("pal-fit", "packed")
+            )
             ratios.append(mine / packed)
     assert statistics.fmean(ratios) <= most
 
@@ -54,8 +56,8 @@ def test_published_setting_with_backfill() -> None:
     for number in TRACES:
         rows = read_sia(str(DATA / "traces" / f"workload-{number}.csv"))
         means = []
-        for name, settings in (("pal-fit-order", Settings(backfill=True)), ("packed-s", Settings())):
-            policy = policies.build(name, profile, settings)
+        for name, settings in (("pal-fit-order", RoundSettings(backfill=True)), ("packed-s", RoundSettings())):
+            policy = published_policies.build(name, profile, settings)
             means.append(blox_pal.run(rows, policy, profile, settings).figures.avg_jct_s)
         ratios.append(means[0] / means[1])
     assert statistics.geometric_mean(ratios) <= 0.27

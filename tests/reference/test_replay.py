@@ -22,8 +22,8 @@ from slurm_pal.profiling.node.bench import measure_node
 from slurm_pal.profiling.node.benchmarks import by_id, fitted, select
 from slurm_pal.profiling.node.devices import Backend
 from slurm_pal.profiling.node.emu import EmuBackend
-from slurm_pal.profiling.node.measurement import Order, Place
-from slurm_pal.profiling.node.replay import Replay
+from slurm_pal.profiling.node.measurement import Order, RecordOrigin
+from slurm_pal.profiling.node.replay import ReplayBackend
 from slurm_pal.profiling.node.runner import measure, rules_for
 from slurm_pal.variability.classify import Classification, classify
 from slurm_pal.variability.params import DAY_S, Params
@@ -37,9 +37,9 @@ pytestmark = pytest.mark.skipif(not SGEMM.is_file(), reason=f"no reference data 
 NOW_S = 1_800_000_000.0
 
 
-def replayed(seed: int) -> Replay:
+def replayed(seed: int) -> ReplayBackend:
     backend = open_backend(resolve("replay", {}, str(SGEMM))._replace(seed=seed))
-    assert isinstance(backend, Replay)
+    assert isinstance(backend, ReplayBackend)
     return backend
 
 
@@ -52,7 +52,7 @@ def test_the_runner_on_replayed_runs_gives_the_table_of_the_specification() -> N
     devices = [device for node in backend.nodes for device in backend.devices(node, range(4))]
     counts = {uuid: len(rows) for uuid, rows in backend.runs.items()}
     for seed in range(max(counts.values())):
-        backend = Replay(backend.runs, seed)
+        backend = ReplayBackend(backend.runs, seed)
         for device in (d for d in devices if seed < counts[d.uuid]):
             found = measure(backend.prepare(device, fitted(spec, device.mem_bytes)), spec, backend.watch(device), rules)
             runs.setdefault(device.uuid, []).append(1.0 / found.result.value)
@@ -66,7 +66,9 @@ def test_the_runner_on_replayed_runs_gives_the_table_of_the_specification() -> N
 
 def test_a_replayed_node_gives_ordinary_records() -> None:
     backend = replayed(3)
-    outcome = measure_node(backend, Place("s", "c", "r7", 0, 3, backend.name), range(4), 4, Order(select("")), 60.0)
+    outcome = measure_node(
+        backend, RecordOrigin("s", "c", "r7", 0, 3, backend.name), range(4), 4, Order(select("")), 60.0
+    )
     records = [from_json(line) for line in outcome.lines]
     assert outcome.exit_code == Exit.OK and [r.bench.id for r in records] == ["gemm_fp32"] * 4
     assert all(r.valid and r.gpu.vendor == "replay" for r in records)
@@ -104,7 +106,7 @@ def sweep(seed: int) -> list[Record]:
     backend: Backend = EmuBackend(registry, seed, 0.0)
     lines: list[str] = []
     for node in registry.nodes:
-        place = Place(f"s{seed}", "c", node, 0, seed, "emu")
+        place = RecordOrigin(f"s{seed}", "c", node, 0, seed, "emu")
         lines += measure_node(backend, place, range(4), 0, Order(select("gemm_bf16")), 60.0).lines
     at_s = NOW_S + seed * DAY_S
     records = [from_json(line) for line in lines]

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.research.replica.active import Gpus, Round, Settings
-from slurm_pal.research.replica.blox_pal import Figures, Result, run
-from slurm_pal.research.replica.policies import POLICIES, build
-from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, Run, draw, joint, read_runs
-from slurm_pal.simulate.inputs.pal_rows import Row, read_sia
+from slurm_pal.research.replica.active import Gpus, RoundSettings, RoundState
+from slurm_pal.research.replica.blox_pal import BloxFigures, BloxResult, run
+from slurm_pal.research.replica.published_policies import POLICIES, build
+from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, ProfileRun, draw, joint, read_runs
+from slurm_pal.simulate.inputs.pal_rows import PalRow, read_sia
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "pal"
 pytestmark = pytest.mark.skipif(
@@ -29,22 +29,22 @@ WORKLOADS = ("1", "2", "3", "4", "7")
 FILES = {"A": "resnet", "B": "bert", "C": "bert", "D": "pagerank"}
 # PAL with ties broken by node id (README of the data): the CSV's own rows depend on the machine.
 PAL = {
-    "1": Figures(25320.99375, 120944, 4330, 226080, 628, 137, 0.859375),
-    "2": Figures(263712.1125, 569011, 76802, 678240, 1884, 68, 0.856746),
-    "3": Figures(106396.1625, 196662, 105814, 257760, 716, 82, 0.858611),
-    "4": Figures(17323.8125, 112887, 6489, 198720, 552, 96, 0.908996),
-    "7": Figures(96564.4, 188091, 120116, 241560, 671, 140, 0.838045),
+    "1": BloxFigures(25320.99375, 120944, 4330, 226080, 628, 137, 0.859375),
+    "2": BloxFigures(263712.1125, 569011, 76802, 678240, 1884, 68, 0.856746),
+    "3": BloxFigures(106396.1625, 196662, 105814, 257760, 716, 82, 0.858611),
+    "4": BloxFigures(17323.8125, 112887, 6489, 198720, 552, 96, 0.908996),
+    "7": BloxFigures(96564.4, 188091, 120116, 241560, 671, 140, 0.838045),
 }
 AVG_JCT, MAKESPAN = "avg_jct_s", "makespan_s"
 
 
 @cache
-def trace(workload: str) -> list[Row]:
+def trace(workload: str) -> list[PalRow]:
     return read_sia(str(DATA / "traces" / f"workload-{workload}.csv"))
 
 
 @cache
-def runs(family: str) -> dict[str, list[Run]]:
+def runs(family: str) -> dict[str, list[ProfileRun]]:
     names = {"longhorn": "{}-longhorn-agg.csv", "frontera": "frontera-{}-agg.csv"}
     return {
         c: read_runs(str(DATA / "profiles" / names[family].format(FILES[c])), with_node=family == "frontera")
@@ -58,9 +58,9 @@ def profile(kind: str = "raw", seed: int = 42) -> Profile:
 
 
 @cache
-def simulated(workload: str, policy: str, kind: str = "raw", seed: int = 42, **settings: object) -> Result:
+def simulated(workload: str, policy: str, kind: str = "raw", seed: int = 42, **settings: object) -> BloxResult:
     barred = {"A": settings.pop("barred_a")} if "barred_a" in settings else {}
-    chosen = Settings(barred=barred, **settings)  # type: ignore[arg-type]
+    chosen = RoundSettings(barred=barred, **settings)  # type: ignore[arg-type]
     return run(trace(workload), policy, profile(kind, seed), chosen)
 
 
@@ -112,7 +112,7 @@ def test_averages(workload: str, policy: str) -> None:
     assert found.utilisation == pytest.approx(expected_figures(workload, policy).utilisation, rel=0, abs=5.1e-7)
 
 
-def expected_figures(workload: str, policy: str) -> Figures:
+def expected_figures(workload: str, policy: str) -> BloxFigures:
     if policy == "pal":
         return PAL[workload]
     with open(DATA / "expected" / "sia_fifo_lf1.7_expected.csv", newline="", encoding="utf-8") as stream:
@@ -121,13 +121,13 @@ def expected_figures(workload: str, policy: str) -> Figures:
             for row in csv.DictReader(stream)
             if (row["workload"], row["policy"]) == (workload, POLICIES[policy].artefact)
         )
-    return Figures(**{name: float(row[name]) for name in Figures._fields})  # type: ignore[arg-type]
+    return BloxFigures(**{name: float(row[name]) for name in BloxFigures._fields})  # type: ignore[arg-type]
 
 
 def test_a_published_policy_given_as_a_callable_changes_nothing() -> None:
-    inner = build("pal", profile(), Settings())
+    inner = build("pal", profile(), RoundSettings())
 
-    def custom(moment: Round) -> dict[int, Gpus]:
+    def custom(moment: RoundState) -> dict[int, Gpus]:
         return dict(reversed(inner(moment).items()))
 
     found = run(trace("7"), custom, profile(), name="own")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.simulate.inputs import Options, describe, own, read
-from slurm_pal.simulate.inputs.options import App
+from slurm_pal.simulate.inputs import ReaderOptions, describe, own, read
+from slurm_pal.simulate.inputs.reader_options import App
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "pal"
 pytestmark = pytest.mark.skipif(
@@ -54,7 +54,7 @@ def test_our_own_csv_holds_a_published_trace(tmp_path: Path) -> None:
 def test_the_poisson_trace_has_no_iteration_times() -> None:
     path = str(DATA / "traces" / "poisson_trace_50_lam1.csv")
     assert [row.line for row in read(path).bad] == list(range(2, 52))
-    trace = read(path, options=Options(apps={"*": App(0.1)}))
+    trace = read(path, options=ReaderOptions(apps={"*": App(0.1)}))
     assert (len(trace.jobs), trace.bad) == (50, ())
     assert {job.app for job in trace.jobs} == {"res18", "res50", "alexnet", "shufflenet", "transformer"}
     assert {job.shape.total for job in trace.jobs} == {1, 2, 4, 8}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_pal.research.replica.gavel_jobs import parse_types
-from slurm_pal.research.unequal_comparison import Comparison, Figures, Task
+from slurm_pal.research.unequal_comparison import UnequalComparison, UnequalFigures, UnequalTask
 from slurm_pal.research.unequal_jobs import of_rows
 from slurm_pal.simulate.inputs.gavel import read_rows
 from slurm_pal.simulate.known_throughputs import read_known
@@ -26,15 +26,15 @@ SINGLE, MULTI, ARRIVING = "static_single_n100_s0", "static_multi_n100_s0", "cont
 WINDOWS = {ARRIVING: (100, 300)}
 
 
-def compared(trace: str, table: str = "throughputs_null.csv", move_cost_s: float = 0.0) -> Comparison:
+def compared(trace: str, table: str = "throughputs_null.csv", move_cost_s: float = 0.0) -> UnequalComparison:
     rows = read_rows(str(DATA / "traces" / f"{trace}.trace"))
     work = of_rows(trace, rows, parse_types("v100:12,p100:12,k80:12"), read_known(str(DATA / table), 0.0), 1.5)
     assert work.guessed == 0
-    return Comparison(work, (), move_cost_s, window=WINDOWS.get(trace))
+    return UnequalComparison(work, (), move_cost_s, window=WINDOWS.get(trace))
 
 
-def figures(what: Comparison, policy: str) -> Figures:
-    return what.run(Task(policy, 1), lambda done, of: True).figures
+def figures(what: UnequalComparison, policy: str) -> UnequalFigures:
+    return what.run(UnequalTask(policy, 1), lambda done, of: True).figures
 
 
 def published(policy: str, trace: str) -> tuple[float, float]:

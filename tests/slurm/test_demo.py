@@ -40,8 +40,8 @@ def test_the_demonstration(directory: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_ratios_are_of_means_per_class() -> None:
-    def outcome(name: str, completion_s: float) -> demo.Outcome:
-        return demo.Outcome(demo.DemoJob(name, 1, 1.0), 1, "n0:0", 1.0, 1.0, completion_s)
+    def outcome(name: str, completion_s: float) -> demo.FinishedJob:
+        return demo.FinishedJob(demo.DemoJob(name, 1, 1.0), 1, "n0:0", 1.0, 1.0, completion_s)
 
     plain = [outcome("A", 10.0), outcome("A", 30.0), outcome("C", 10.0)]
     placed = [outcome("A", 10.0), outcome("A", 20.0), outcome("C", 11.0)]

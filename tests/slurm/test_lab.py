@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from slurm_pal.base.errors import BusyError, SlurmError, UsageError
 from slurm_pal.cli.lab import lab as lab_command
 from slurm_pal.lab import daemons, ports, processes
-from slurm_pal.lab.conf import Spec, config_files
+from slurm_pal.lab.conf import LabSpec, config_files
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.lab import Lab
 
@@ -384,7 +384,7 @@ def test_taken_ports_lead_to_another_block(lab_dir: str, monkeypatch: pytest.Mon
 
 
 def test_a_failed_start_shows_the_log_and_leaves_nothing(lab_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(spec: Spec) -> dict[str, str]:
+    def broken(spec: LabSpec) -> dict[str, str]:
         texts = config_files(spec)
         return texts | {"slurm.conf": texts["slurm.conf"] + "NoSuchKey=1\n"}
 

@@ -8,16 +8,16 @@ from typing import Any
 
 from slurm_pal.report.gpus import words
 from slurm_pal.report.gpus.cost import ASSUMPTION
-from slurm_pal.report.gpus.course import Step
+from slurm_pal.report.gpus.course import SweepChange
 from slurm_pal.report.gpus.figures import GroupFigures
+from slurm_pal.report.gpus.gpu_report import GpuReport
 from slurm_pal.report.gpus.reasons import meaning
 from slurm_pal.report.gpus.single import known, rank, run_json, runs
-from slurm_pal.report.gpus.site import Site
 
 SHOWN = 100  # slowest and flagged GPUs; pal gpus --json has all
 
 
-def to_json(site: Site, uuid: str | None = None) -> dict[str, Any]:
+def to_json(report: GpuReport, uuid: str | None = None) -> dict[str, Any]:
     """The keys, as docs/report.md describes them.
 
     `cluster`, `now_s`, `nodes`, `emulated`; `claims`, `advice`, `caveats` (sentences); `coverage`; `groups`: per
@@ -26,34 +26,34 @@ def to_json(site: Site, uuid: str | None = None) -> dict[str, Any]:
     `compared` and `changed` per class; `refused` {reason: runs} of the newest sweep; `methods`; for one GPU `gpu`.
     """
     body: dict[str, Any] = {
-        "cluster": site.cluster,
-        "now_s": site.now_s,
-        "nodes": site.nodes,
-        "emulated": site.measured.emulated,
-        "claims": words.claims(site),
-        "advice": words.advice(site),
-        "coverage": {**site.coverage._asdict(), "scored": site.coverage.scored},
-        "groups": [_group(g) for g in site.measured.groups],
+        "cluster": report.cluster,
+        "now_s": report.now_s,
+        "nodes": report.nodes,
+        "emulated": report.measured.emulated,
+        "claims": words.claims(report),
+        "advice": words.advice(report),
+        "coverage": {**report.coverage._asdict(), "scored": report.coverage.scored},
+        "groups": [_group(g) for g in report.measured.groups],
         "costs": [
             {**c._asdict(), "behind_gpu_h_per_day": c.behind_gpu_h, "waiting_gpu_h_per_day": c.waiting_gpu_h}
-            for c in site.costs
+            for c in report.costs
         ],
         "cost_assumption": ASSUMPTION,
-        "slowest": [row.to_json() for row in site.slowest[:SHOWN]],
+        "slowest": [row.to_json() for row in report.slowest[:SHOWN]],
         "flags": {
             flag: {"meaning": meaning(flag), "gpus": [f"{r.node}:{r.gpu_index}" for r in gpus]}
-            for flag, gpus in site.flags.items()
+            for flag, gpus in report.flags.items()
         },
-        "sweeps": [_step(step) for step in site.steps],
-        "refused": site.measured.refused,
-        "methods": [m._asdict() for m in site.measured.methods],
-        "caveats": words.caveats(site),
+        "sweeps": [_step(step) for step in report.steps],
+        "refused": report.measured.refused,
+        "methods": [m._asdict() for m in report.measured.methods],
+        "caveats": words.caveats(report),
     }
     if uuid is not None:
-        row = known(site, uuid)
-        places = {c: rank(site, row, c) for c in row.slowdown}
+        row = known(report, uuid)
+        places = {c: rank(report, row, c) for c in row.slowdown}
         ranks = {c: {"place": p[0], "of": p[1]} for c, p in places.items() if p}
-        body["gpu"] = {**row.to_json(), "rank": ranks, "runs": [run_json(r) for r in runs(site, row.uuid)]}
+        body["gpu"] = {**row.to_json(), "rank": ranks, "runs": [run_json(r) for r in runs(report, row.uuid)]}
     return body
 
 
@@ -62,7 +62,7 @@ def _group(g: GroupFigures) -> dict[str, Any]:
     return {**g.group._asdict(), **spread, "median_value": g.median_value}
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: SweepChange) -> dict[str, Any]:
     return {
         "sweep": step.sweep_id,
         "ts": step.ts,

@@ -10,14 +10,14 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.variability.classify import Classification, GpuStanding, classify_each
 from slurm_pal.variability.drift import Finding
 from slurm_pal.variability.params import Params
-from slurm_pal.variability.runs import Sweep
+from slurm_pal.variability.runs import SweepRuns
 
 NEWEST = 8  # sweeps that a page tells of
 JUMP = 0.01  # a change of the slowdown worth naming
 QUIET_FLAGS = frozenset({"stale", "unknown"})  # come with age, not with a sweep
 
 
-class Move(NamedTuple):
+class ChangedGpu(NamedTuple):
     """One GPU whose class, slowdown or flags changed."""
 
     uuid: str
@@ -29,7 +29,7 @@ class Move(NamedTuple):
     gone_flags: tuple[str, ...]
 
 
-class Step(NamedTuple):
+class SweepChange(NamedTuple):
     """One sweep, and how the classification differs from the one before it."""
 
     sweep_id: str
@@ -39,7 +39,7 @@ class Step(NamedTuple):
     levels: dict[str, int]  # sensitivity class -> number of classes
     compared: dict[str, int]  # GPUs with a class before and after; {} for the first sweep
     changed: dict[str, int]  # those of them with another class now
-    moves: tuple[Move, ...]
+    moves: tuple[ChangedGpu, ...]
     new: tuple[str, ...]  # UUIDs never seen before
     gone: tuple[str, ...]
     findings: tuple[Finding, ...]  # all steps, drifts and transients known by then
@@ -50,9 +50,11 @@ class Step(NamedTuple):
         return self.changed[sensitivity] / compared if compared else None
 
 
-def steps(sweeps: Iterable[Sweep], params: Params, present: Collection[str] | None = None, skip: int = 0) -> list[Step]:
+def steps(
+    sweeps: Iterable[SweepRuns], params: Params, present: Collection[str] | None = None, skip: int = 0
+) -> list[SweepChange]:
     """The sweeps after the first `skip`; they come in time order. `present` are the UUIDs that count, None: all."""
-    found: list[Step] = []
+    found: list[SweepChange] = []
     before: Classification | None = None
     # One more than is shown, so that the first one has something to be compared with.
     for sweep, now in classify_each(sweeps, params, skip - 1):
@@ -63,7 +65,7 @@ def steps(sweeps: Iterable[Sweep], params: Params, present: Collection[str] | No
     return found[1:] if skip > 0 else found
 
 
-def _step(sweep_id: str, ts: float, gpus: int, before: Classification | None, now: Classification) -> Step:
+def _step(sweep_id: str, ts: float, gpus: int, before: Classification | None, now: Classification) -> SweepChange:
     old = {g.uuid: g for g in before.gpus} if before else {}
     both = [(old[g.uuid], g) for g in now.gpus if g.uuid in old]
     compared, changed = {}, {}
@@ -71,7 +73,7 @@ def _step(sweep_id: str, ts: float, gpus: int, before: Classification | None, no
         pairs = [(a.variability_class[c], b.variability_class[c]) for a, b in both if c in _classes(a) & _classes(b)]
         compared[c], changed[c] = len(pairs), sum(1 for a, b in pairs if a != b)
     present = {g.uuid for g in now.gpus}
-    return Step(
+    return SweepChange(
         sweep_id=sweep_id,
         ts=ts,
         gpus=gpus,
@@ -92,7 +94,7 @@ def _classes(gpu: GpuStanding) -> set[str]:
     return set(gpu.variability_class)
 
 
-def _move(before: GpuStanding, now: GpuStanding) -> Move | None:
+def _move(before: GpuStanding, now: GpuStanding) -> ChangedGpu | None:
     classes = {
         c: (before.variability_class[c], now.variability_class[c])
         for c in SENSITIVITY_CLASSES
@@ -106,4 +108,4 @@ def _move(before: GpuStanding, now: GpuStanding) -> Move | None:
     new, gone = (tuple(sorted(a - b - QUIET_FLAGS)) for a, b in ((now.flags, before.flags), (before.flags, now.flags)))
     if not (classes or slowdown or new or gone):
         return None
-    return Move(now.uuid, now.node, now.slot, classes, slowdown, new, gone)
+    return ChangedGpu(now.uuid, now.node, now.slot, classes, slowdown, new, gone)

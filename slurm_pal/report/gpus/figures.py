@@ -23,7 +23,7 @@ SENSORS = ("power_w", "temp_c", "sm_clk_mhz")
 """What a slowdown is held against: tables of a record's telemetry that have a median ("p50")."""
 
 
-class Point(NamedTuple):
+class GpuPoint(NamedTuple):
     """One GPU's newest usable run: its slowdown among the newest runs of the group, and what the sensors said."""
 
     uuid: str
@@ -38,7 +38,7 @@ class GroupFigures(NamedTuple):
     spread: Spread
     median_value: float  # of the GPUs' medians, in the group's unit
     slowdown: dict[str, float]  # UUID -> from the median of its runs, against the median GPU
-    points: tuple[Point, ...]
+    points: tuple[GpuPoint, ...]
 
     @property
     def compared(self) -> bool:
@@ -65,7 +65,7 @@ class _Runs:
         self.values.setdefault(group, array("d")).append(record.result.value)
 
 
-class Speeds:
+class GpuSpeeds:
     """What the usable runs say of the speed of each GPU: no more of a run is in memory than its value."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ def _figures(group: Group, runs: Mapping[str, _Runs]) -> GroupFigures:
     medians = [median(own) for own in values.values()]
     slow = slowdowns(medians, is_time)
     newest = slowdowns([own[-1] for own in values.values()], is_time)
-    points = (Point(u, float(s), runs[u].sensors) for u, s in zip(values, newest, strict=True))
+    points = (GpuPoint(u, float(s), runs[u].sensors) for u, s in zip(values, newest, strict=True))
     return GroupFigures(
         group=group,
         spread=measure(values, is_time),

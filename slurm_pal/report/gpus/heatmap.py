@@ -19,8 +19,8 @@ from rich.text import Text
 
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.terminal import visible
-from slurm_pal.report.gpus.names import LONGEST, cut
 from slurm_pal.report.gpus.scale import FLAGGED, STEPS, UNKNOWN, counts, step_of
+from slurm_pal.report.gpus.shown_names import LONGEST, cut
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
 from slurm_pal.report.table import counted
 
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
     present: bool = True
 
 
-class Line(NamedTuple):
+class HeatmapLine(NamedTuple):
     """One or several neighbouring nodes with the same picture."""
 
     nodes: tuple[str, ...]
@@ -60,20 +60,20 @@ def cell(row: GpuRow, sensitivity: str) -> Cell:
     return Cell(known, marked(row))
 
 
-def by_node(rows: Iterable[GpuRow], sensitivity: str) -> list[Line]:
+def by_node(rows: Iterable[GpuRow], sensitivity: str) -> list[HeatmapLine]:
     """One line for each node, in the order of the rows."""
     found: dict[str, dict[int, Cell]] = {}
     for row in rows:
         found.setdefault(row.node, {})[row.gpu_index] = cell(row, sensitivity)
-    return [Line((node,), _filled(cells)) for node, cells in found.items()]
+    return [HeatmapLine((node,), _filled(cells)) for node, cells in found.items()]
 
 
-def lines(rows: Iterable[GpuRow], sensitivity: str) -> list[Line]:
+def lines(rows: Iterable[GpuRow], sensitivity: str) -> list[HeatmapLine]:
     """One line for each run of neighbouring nodes that look the same, in the order of the rows."""
     found = []
     for _, run in groupby(by_node(rows, sensitivity), key=lambda line: tuple(map(_look, line.cells))):
         same = list(run)
-        found.append(Line(tuple(line.nodes[0] for line in same), same[0].cells))
+        found.append(HeatmapLine(tuple(line.nodes[0] for line in same), same[0].cells))
     return found
 
 

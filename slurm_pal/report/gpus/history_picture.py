@@ -11,9 +11,9 @@ import numpy as np
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report import drawing
 from slurm_pal.report.drawing import COLOURS, INK, SOFT, Axes, Figure, Kind, Picture, ticker
-from slurm_pal.report.gpus.course import Step
-from slurm_pal.report.gpus.names import LONGEST_MODEL, cut
-from slurm_pal.report.gpus.site import Site
+from slurm_pal.report.gpus.course import SweepChange
+from slurm_pal.report.gpus.gpu_report import GpuReport
+from slurm_pal.report.gpus.shown_names import LONGEST_MODEL, cut
 from slurm_pal.report.table import day
 from slurm_pal.variability.drift import Finding
 from slurm_pal.variability.params import DAY_S, preference
@@ -30,14 +30,14 @@ class Event(NamedTuple):
     text: str
 
 
-def history(site: Site, uuid: str, kinds: Sequence[Kind] = ("svg",), prefix: str = "") -> Picture:
+def history(report: GpuReport, uuid: str, kinds: Sequence[Kind] = ("svg",), prefix: str = "") -> Picture:
     """The picture of the GPU of the site whose history is shown; it says why there is none."""
-    row = site.gpu(uuid)
+    row = report.gpu(uuid)
     at = f"{cut(row.node)}:{row.gpu_index}" if row else uuid
-    own = [r for r in site.measured.own if r.gpu.uuid == uuid]
-    told = {c: class_changes(site.steps, uuid, c) for c in SENSITIVITY_CLASSES}
+    own = [r for r in report.measured.own if r.gpu.uuid == uuid]
+    told = {c: class_changes(report.steps, uuid, c) for c in SENSITIVITY_CLASSES}
     title = f"{prefix}{': h' if prefix else 'H'}istory of {at} ({uuid})"
-    return picture(title, own, site.measured.valid, told, kinds)
+    return picture(title, own, report.measured.valid, told, kinds)
 
 
 def picture(
@@ -131,7 +131,7 @@ def events(own: Sequence[Record]) -> list[Event]:
     return found
 
 
-def class_changes(steps: Sequence[Step], uuid: str, sensitivity: str) -> list[Event]:
+def class_changes(steps: Sequence[SweepChange], uuid: str, sensitivity: str) -> list[Event]:
     """Where the variability class of the GPU changed, and its steps and drifts."""
     found: list[Event] = []
     before: int | None = None

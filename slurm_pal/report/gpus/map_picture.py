@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_pal.report.drawing import INK, PAPER, SOFT, WIDTH_IN, Axes, Figure
-from slurm_pal.report.gpus.heatmap import Cell, Line, by_node
-from slurm_pal.report.gpus.names import cut
+from slurm_pal.report.gpus.heatmap import Cell, HeatmapLine, by_node
 from slurm_pal.report.gpus.scale import MEDIAN_STEP, STEPS, UNKNOWN, counts, step_of
+from slurm_pal.report.gpus.shown_names import cut
 from slurm_pal.report.inventory import GpuRow
 
 NODES_PER_BAND = 48
@@ -59,7 +59,7 @@ def heat_map(rows: Sequence[GpuRow], sensitivity: str, figure: Figure, alike_is_
     return ""
 
 
-def _squares(axes: Axes, bands: Sequence[Sequence[Line]], step: float, raster: bool) -> None:
+def _squares(axes: Axes, bands: Sequence[Sequence[HeatmapLine]], step: float, raster: bool) -> None:
     """The GPUs, in one collection for each colour: few objects, whatever the number of GPUs."""
     from matplotlib.collections import PolyCollection
 
@@ -81,14 +81,14 @@ def _colour(cell: Cell) -> str:
     return UNKNOWN_COLOUR if cell.slowdown is None else step_of(cell.slowdown).colour
 
 
-def _desk(axes: Axes, band: Sequence[Line], top: float) -> None:
+def _desk(axes: Axes, band: Sequence[HeatmapLine], top: float) -> None:
     from matplotlib.patches import Rectangle
 
     depth = max(len(node.cells) for node in band)
     axes.add_patch(Rectangle((-0.08, top - 0.08), len(band) + 0.08, depth + 0.08, color=DESK, linewidth=0, zorder=0))
 
 
-def _marks(axes: Axes, band: Sequence[Line], top: float, side_in: float) -> None:
+def _marks(axes: Axes, band: Sequence[HeatmapLine], top: float, side_in: float) -> None:
     """A ring on each flagged GPU, light within dark, so that it shows on every colour."""
     spots = [(x + 0.46, top + y + 0.46) for x, n in enumerate(band) for y, c in enumerate(n.cells) if c.flagged]
     if not spots:
@@ -99,7 +99,7 @@ def _marks(axes: Axes, band: Sequence[Line], top: float, side_in: float) -> None
     axes.scatter(x, y, s=size, facecolors=MARK, edgecolors="#111111", linewidths=1.0, zorder=3, rasterized=raster)
 
 
-def _names(axes: Axes, band: Sequence[Line], below: float, side_in: float) -> None:
+def _names(axes: Axes, band: Sequence[HeatmapLine], below: float, side_in: float) -> None:
     """Names under every so many nodes, as close as they do not touch; none beyond the edge."""
     names = [cut(node.name) for node in band]
     every = math.ceil((max(map(len, names)) + 0.7) * CHARACTER_IN / side_in)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from slurm_pal.report.gpus.figures import GroupFigures, Speeds
+from slurm_pal.report.gpus.figures import GpuSpeeds, GroupFigures
 from slurm_pal.report.gpus.reasons import by_gravity, why_refused
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
@@ -27,7 +27,7 @@ class Method(NamedTuple):
     runs: int
 
 
-class Measured(NamedTuple):
+class GpuMeasurements(NamedTuple):
     """By the runs of the GPUs that are shown."""
 
     runs: int
@@ -39,9 +39,11 @@ class Measured(NamedTuple):
     valid: Mapping[Group, array[float]]  # the values of all valid runs
 
 
-def measured(records: Iterable[Record], present: Collection[str], now_s: float, params: Params, uuid: str) -> Measured:
+def measured(
+    records: Iterable[Record], present: Collection[str], now_s: float, params: Params, uuid: str
+) -> GpuMeasurements:
     """`records` by time, each once; `present`: UUIDs of the GPUs shown; `uuid`: of the one with a history, or ""."""
-    speeds = Speeds()
+    speeds = GpuSpeeds()
     own: list[Record] = []
     methods: Counter[Method] = Counter()
     refused: dict[str, Counter[str]] = {}
@@ -60,7 +62,7 @@ def measured(records: Iterable[Record], present: Collection[str], now_s: float, 
             valid.setdefault(group_of(record), array("d")).append(record.result.value)
         if record.gpu.uuid == uuid:
             own.append(record)
-    return Measured(
+    return GpuMeasurements(
         runs=runs,
         emulated=emulated,
         groups=tuple(speeds.figures()),

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from slurm_pal import __version__
 from slurm_pal.report.drawing import Picture
 from slurm_pal.report.gpus import words
+from slurm_pal.report.gpus.gpu_report import GpuReport
 from slurm_pal.report.gpus.history_picture import history
-from slurm_pal.report.gpus.names import clean
 from slurm_pal.report.gpus.pictures import pictures
+from slurm_pal.report.gpus.shown_names import clean
 from slurm_pal.report.gpus.single import gpu_claim, gpu_sections, gpu_title, known
-from slurm_pal.report.gpus.site import Site
 from slurm_pal.report.html import inline, rendered
 from slurm_pal.report.table import age, unbroken
 
@@ -21,7 +21,7 @@ TEMPLATE = "page.html.j2"
 SLOWEST, FLAGGED = 30, 100  # rows shown; pal gpus has all
 
 
-class Tile(NamedTuple):
+class GpuTile(NamedTuple):
     """One number at the top of the page."""
 
     name: str
@@ -30,54 +30,54 @@ class Tile(NamedTuple):
     verdict: str  # gain, loss or flat: the colour
 
 
-def page(site: Site) -> str:
+def page(report: GpuReport) -> str:
     """The page of the site. Whatever comes from records or Slurm is escaped."""
-    drawn = pictures(site)
-    if site.measured.runs and site.slowest:
-        drawn.append(history(site, site.slowest[0].uuid, prefix="Slowest GPU"))
-    claims = words.claims(site)
+    drawn = pictures(report)
+    if report.measured.runs and report.slowest:
+        drawn.append(history(report, report.slowest[0].uuid, prefix="Slowest GPU"))
+    claims = words.claims(report)
     content = {
-        "title": words.heading(site),
-        "subtitle": words.coverage_line(site.coverage),
+        "title": words.heading(report),
+        "subtitle": words.coverage_line(report.coverage),
         "claim": claims[0],
         "lines": claims[1:],
-        "tiles": tiles(site),
-        "advice": words.advice(site),
+        "tiles": tiles(report),
+        "advice": words.advice(report),
         "tables": [
-            words.spread_table(site),
-            words.cost_table(site),
-            words.slowest_table(site, SLOWEST),
-            words.flag_table(site),
-            words.flagged_table(site, FLAGGED),
+            words.spread_table(report),
+            words.cost_table(report),
+            words.slowest_table(report, SLOWEST),
+            words.flag_table(report),
+            words.flagged_table(report, FLAGGED),
         ],
-        "changes": words.changes(site),
-        "methods": words.method_table(site),
-        "caveats": words.caveats(site),
+        "changes": words.changes(report),
+        "methods": words.method_table(report),
+        "caveats": words.caveats(report),
     }
-    return _page(site, drawn, content)
+    return _page(report, drawn, content)
 
 
-def gpu_page(site: Site, uuid: str) -> str:
+def gpu_page(report: GpuReport, uuid: str) -> str:
     """The page of one GPU. Raises UsageError when it is not among those shown."""
     content = {
-        "title": f"GPU {gpu_title(site, uuid)}",
-        "subtitle": words.heading(site),
-        "claim": gpu_claim(site, uuid),
+        "title": f"GPU {gpu_title(report, uuid)}",
+        "subtitle": words.heading(report),
+        "claim": gpu_claim(report, uuid),
         "lines": (),
         "tiles": (),
         "advice": (),
-        "tables": gpu_sections(site, uuid),
+        "tables": gpu_sections(report, uuid),
         "changes": (),
-        "methods": words.method_table(site)._replace(rows=[]),
-        "caveats": words.caveats(site),
+        "methods": words.method_table(report)._replace(rows=[]),
+        "caveats": words.caveats(report),
     }
-    return _page(site, [history(site, known(site, uuid).uuid)], content)
+    return _page(report, [history(report, known(report, uuid).uuid)], content)
 
 
-def _page(site: Site, drawn: Sequence[Picture], content: dict[str, Any]) -> str:
+def _page(report: GpuReport, drawn: Sequence[Picture], content: dict[str, Any]) -> str:
     shown = [(picture, inline(picture)) for picture in drawn if not picture.missing]
     common = {
-        "when": words.when(site.now_s),
+        "when": words.when(report.now_s),
         "version": __version__,
         "pictures": shown,
         "missing": [picture for picture in drawn if picture.missing],
@@ -85,25 +85,25 @@ def _page(site: Site, drawn: Sequence[Picture], content: dict[str, Any]) -> str:
     return clean(unbroken(rendered(__package__ or "", TEMPLATE, {**common, **content})))
 
 
-def tiles(site: Site) -> list[Tile]:
+def tiles(report: GpuReport) -> list[GpuTile]:
     """Coverage, spread, cost and faults in one number each."""
-    c = site.coverage
+    c = report.coverage
     share = c.scored / c.gpus if c.gpus else 0.0
     detail = f"{c.scored:,} of {c.gpus:,}" + (f", median age {age(c.median_age_s)}" if c.scored else "")
-    found = [Tile("GPUs with a score", words.percent(share, 0), detail, "loss" if share < 0.9 else "gain")]
-    groups = site.leading
+    found = [GpuTile("GPUs with a score", words.percent(share, 0), detail, "loss" if share < 0.9 else "gain")]
+    groups = report.leading
     if not groups:
-        found.append(Tile("Spread", words.NOTHING, "nothing to compare", "flat"))
+        found.append(GpuTile("Spread", words.NOTHING, "nothing to compare", "flat"))
     else:
         name = f"Spread, class {groups[0].group.sensitivity}"
-        detail = f"outliers aside; slowest {words.slowest_of(site, groups).slowdown:.2f} x the median"
+        detail = f"outliers aside; slowest {words.slowest_of(report, groups).slowdown:.2f} x the median"
         far = max(group.spread.whisker for group in groups)
-        found.append(Tile(name, words.percent(far), detail, "flat"))
-    cost = words.waiting(site)
+        found.append(GpuTile(name, words.percent(far), detail, "flat"))
+    cost = words.waiting(report)
     value = words.hours(cost.waiting_gpu_h) if cost else words.NOTHING
     detail = f"{words.percent(cost.waiting_share)} of the time, waiting at full load" if cost else "no estimate"
-    found.append(Tile("GPU-hours lost a day", value, detail, "flat"))
-    faulty, noticed = len(words.faults(site)), len(words.noticed(site))
+    found.append(GpuTile("GPU-hours lost a day", value, detail, "flat"))
+    faulty, noticed = len(words.faults(report)), len(words.noticed(report))
     detail = f"and {noticed - faulty:,} more with a flag" if noticed > faulty else "no other flags"
-    found.append(Tile("GPUs to look at", f"{faulty:,}", detail, "loss" if faulty else "gain"))
+    found.append(GpuTile("GPUs to look at", f"{faulty:,}", detail, "loss" if faulty else "gain"))
     return found

@@ -13,10 +13,10 @@ import numpy as np
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report import drawing
 from slurm_pal.report.drawing import COLOURS, SOFT, Axes, Figure, Kind, Line2D, Picture, legend_above, ticker
-from slurm_pal.report.gpus.figures import GroupFigures, Point
+from slurm_pal.report.gpus.figures import GpuPoint, GroupFigures
+from slurm_pal.report.gpus.gpu_report import GpuReport
 from slurm_pal.report.gpus.map_picture import heat_map
-from slurm_pal.report.gpus.names import cut
-from slurm_pal.report.gpus.site import Site
+from slurm_pal.report.gpus.shown_names import cut
 from slurm_pal.report.inventory import GpuRow
 from slurm_pal.report.table import counted, day
 from slurm_pal.variability.kmeans import Floats
@@ -29,22 +29,22 @@ LONGEST_LABEL = 30  # characters of a model's name
 MOST_SHOWN = 1.25  # a slowdown that is always within the limits of the distribution
 
 
-class Plan(NamedTuple):
+class GpuPicture(NamedTuple):
     """How one picture is made."""
 
     name: str
     title: str
     caption: str
-    paint: Callable[[Site, Figure], str]
+    paint: Callable[[GpuReport, Figure], str]
     height_in: float = 4.8
 
 
-def pictures(site: Site, kinds: Sequence[Kind] = ("svg",)) -> list[Picture]:
-    """All pictures of the site, in the order of the page."""
-    return [_drawn(plan, partial(plan.paint, site), kinds) for plan in PLANS]
+def pictures(report: GpuReport, kinds: Sequence[Kind] = ("svg",)) -> list[Picture]:
+    """All pictures of the report, in the order of the page."""
+    return [_drawn(plan, partial(plan.paint, report), kinds) for plan in PLANS]
 
 
-def _drawn(plan: Plan, paint: Callable[[Figure], str], kinds: Sequence[Kind]) -> Picture:
+def _drawn(plan: GpuPicture, paint: Callable[[Figure], str], kinds: Sequence[Kind]) -> Picture:
     return drawing.draw(plan.name, plan.title, plan.caption, paint, kinds, plan.height_in)
 
 
@@ -54,17 +54,17 @@ def single_map(rows: Sequence[GpuRow], sensitivity: str, kinds: Sequence[Kind]) 
     return _drawn(plan, partial(heat_map, rows, sensitivity), kinds)
 
 
-def map_of(sensitivity: str) -> Callable[[Site, Figure], str]:
+def map_of(sensitivity: str) -> Callable[[GpuReport, Figure], str]:
     """The heat map of one sensitivity class."""
-    return lambda site, figure: heat_map(site.rows, sensitivity, figure, alike_is_enough=True)
+    return lambda report, figure: heat_map(report.rows, sensitivity, figure, alike_is_enough=True)
 
 
-def distribution(site: Site, figure: Figure) -> str:
+def distribution(report: GpuReport, figure: Figure) -> str:
     """One panel per sensitivity class: share of the GPUs up to a slowdown, a line for each model.
 
     All panels have one scale, or a class whose GPUs are alike would look like one whose GPUs are not.
     """
-    compared = [g for g in site.measured.groups if g.compared]
+    compared = [g for g in report.measured.groups if g.compared]
     by_class = {c: [g for g in compared if g.group.sensitivity == c] for c in SENSITIVITY_CLASSES}
     known = {c: groups for c, groups in by_class.items() if groups}
     if not known:
@@ -74,7 +74,7 @@ def distribution(site: Site, figure: Figure) -> str:
     panels = figure.subplots(1, len(known), squeeze=False, sharey=True, sharex=True)[0]
     for axes, (c, groups) in zip(panels, known.items(), strict=True):
         beyond = sum(_ecdf(axes, group, colours[group.group.model], low, high) for group in groups)
-        _boundaries(axes, site, c, groups)
+        _boundaries(axes, report, c, groups)
         axes.set_title(f"class {c}", loc="left", fontsize=12, fontweight="bold")
         axes.set_title(f"beyond the edges: {beyond}" if beyond else "", loc="right", fontsize=10, color=SOFT)
         axes.axvline(1.0, color=SOFT, linestyle="--", linewidth=1)
@@ -115,11 +115,11 @@ def _ecdf(axes: Axes, group: GroupFigures, colour: str, low: float, high: float)
     return int(np.count_nonzero((values < low) | (values > high)))
 
 
-def _boundaries(axes: Axes, site: Site, sensitivity: str, groups: Sequence[GroupFigures]) -> None:
+def _boundaries(axes: Axes, report: GpuReport, sensitivity: str, groups: Sequence[GroupFigures]) -> None:
     """Where one variability class ends and the next begins, by the GPUs as published; of the largest group only."""
     mine = groups[0].slowdown
     classes: dict[str, list[float]] = {}
-    for row in site.rows:
+    for row in report.rows:
         if row.uuid in mine:
             classes.setdefault(row.variability_class.get(sensitivity, "?"), []).append(mine[row.uuid])
     ranges = sorted((min(v), max(v)) for name, v in classes.items() if name != "?" and len(v) > 1)
@@ -127,9 +127,9 @@ def _boundaries(axes: Axes, site: Site, sensitivity: str, groups: Sequence[Group
         axes.axvline((end + start) / 2, color=SOFT, linestyle=":", linewidth=1)
 
 
-def causes(site: Site, figure: Figure) -> str:
+def causes(report: GpuReport, figure: Figure) -> str:
     """Slowdown against power, temperature and clock; each sensitivity class has its row."""
-    found = {c: _points(site, c) for c in SENSITIVITY_CLASSES}
+    found = {c: _points(report, c) for c in SENSITIVITY_CLASSES}
     known = {c: points for c, points in found.items() if points}
     if not known:
         return "no run brought power, temperature or clock"
@@ -143,13 +143,13 @@ def causes(site: Site, figure: Figure) -> str:
     return ""
 
 
-def _points(site: Site, sensitivity: str) -> list[Point]:
+def _points(report: GpuReport, sensitivity: str) -> list[GpuPoint]:
     """Of the largest group only: other models have other clocks and powers."""
-    groups = [g for g in site.measured.groups if g.group.sensitivity == sensitivity and g.compared]
+    groups = [g for g in report.measured.groups if g.group.sensitivity == sensitivity and g.compared]
     return [p for p in groups[0].points if p.sensors] if groups else []
 
 
-def _scatter(axes: Axes, points: Sequence[Point], sensor: str, colour: str) -> None:
+def _scatter(axes: Axes, points: Sequence[GpuPoint], sensor: str, colour: str) -> None:
     known = [(p.sensors[sensor], p.slowdown) for p in points if sensor in p.sensors]
     if not known:
         axes.text(0.5, 0.5, "not told", transform=axes.transAxes, ha="center", color=SOFT)
@@ -178,9 +178,9 @@ def _ranks(values: Floats) -> Floats:
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[which], dtype=np.float64)
 
 
-def churn(site: Site, figure: Figure) -> str:
+def churn(report: GpuReport, figure: Figure) -> str:
     """Share of the GPUs that changed class with each sweep."""
-    shown = [step for step in site.steps if any(step.churn(c) is not None for c in SENSITIVITY_CLASSES)]
+    shown = [step for step in report.steps if any(step.churn(c) is not None for c in SENSITIVITY_CLASSES)]
     if not shown:
         return "needs two sweeps of the same GPUs"
     if not any(n for step in shown for n in step.changed.values()):
@@ -206,7 +206,7 @@ def churn(site: Site, figure: Figure) -> str:
 
 PLANS = (
     *(
-        Plan(
+        GpuPicture(
             f"map-{c}",
             f"Every GPU, class {c}" + (" (compute-bound, suffers most)" if c == "A" else ""),
             "One square for each GPU: nodes from left to right, GPU indexes from top to bottom. Slowdown is time "
@@ -216,7 +216,7 @@ PLANS = (
         )
         for c in SENSITIVITY_CLASSES
     ),
-    Plan(
+    GpuPicture(
         "distribution",
         "How far apart the GPUs are",
         "Share of the GPUs of a model that are at most so slow; the steeper, the more alike. The dashed line is the "
@@ -225,14 +225,14 @@ PLANS = (
         distribution,
         4.4,
     ),
-    Plan(
+    GpuPicture(
         "causes",
         "Slowdown against power, temperature and clock",
         "One dot for each GPU of the most frequent model, from its newest usable run. A rank correlation near +1 or "
         "\N{MINUS SIGN}1 means that the two go together; it does not say which is the cause.",
         causes,
     ),
-    Plan(
+    GpuPicture(
         "churn",
         "How stable the classes are",
         "Share of the GPUs whose variability class changed with a sweep; the number above a bar counts them. Classes "

@@ -23,7 +23,7 @@ FLAGGED = "!"
 MEDIAN_STEP = 4
 
 
-class Step(NamedTuple):
+class ScaleStep(NamedTuple):
     """One step: its digit, its colour, the slowdowns it stands for (low <= slowdown < high)."""
 
     digit: str
@@ -41,12 +41,12 @@ class Step(NamedTuple):
 
 
 STEPS = tuple(
-    Step(str(i), colour, ink, low, high)
+    ScaleStep(str(i), colour, ink, low, high)
     for i, (colour, ink, low, high) in enumerate(zip(COLOURS, INKS, (None, *EDGES), (*EDGES, None), strict=True))
 )
 
 
-def step_of(slowdown: float) -> Step:
+def step_of(slowdown: float) -> ScaleStep:
     """The step of a slowdown."""
     return STEPS[bisect_right(EDGES, slowdown)]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
+from slurm_pal.report.gpus.gpu_report import GpuReport
 from slurm_pal.report.gpus.heatmap import cell
-from slurm_pal.report.gpus.names import LONGEST_MODEL, cut
 from slurm_pal.report.gpus.reasons import AGE, by_gravity, kind, meaning, why_refused
-from slurm_pal.report.gpus.site import Site
+from slurm_pal.report.gpus.shown_names import LONGEST_MODEL, cut
 from slurm_pal.report.gpus.words import NOTHING, WORK, Section, when
 from slurm_pal.report.inventory import GpuRow
 from slurm_pal.report.table import age
@@ -38,48 +38,48 @@ def row_of(rows: Iterable[GpuRow], uuid: str) -> GpuRow:
     return found[one_of(found, uuid, "here: pal gpus --json lists the UUIDs")]
 
 
-def known(site: Site, uuid: str) -> GpuRow:
+def known(report: GpuReport, uuid: str) -> GpuRow:
     """The same among those shown."""
-    return row_of(site.rows, uuid)
+    return row_of(report.rows, uuid)
 
 
-def gpu_title(site: Site, uuid: str) -> str:
-    row = known(site, uuid)
+def gpu_title(report: GpuReport, uuid: str) -> str:
+    row = known(report, uuid)
     return f"{cut(row.node)}:{row.gpu_index} {cut(row.model, LONGEST_MODEL) or NOTHING} {row.uuid}"
 
 
-def rank(site: Site, row: GpuRow, sensitivity: str) -> tuple[int, int] | None:
+def rank(report: GpuReport, row: GpuRow, sensitivity: str) -> tuple[int, int] | None:
     """(place counted from the fastest, number of GPUs of its model); None without a score or where all are alike."""
     if sensitivity not in row.slowdown:
         return None
-    peers = [r.slowdown[sensitivity] for r in site.rows if r.model == row.model and sensitivity in r.slowdown]
+    peers = [r.slowdown[sensitivity] for r in report.rows if r.model == row.model and sensitivity in r.slowdown]
     return (1 + sum(1 for s in peers if s < row.slowdown[sensitivity]), len(peers)) if len(set(peers)) > 1 else None
 
 
-def gpu_claim(site: Site, uuid: str) -> str:
+def gpu_claim(report: GpuReport, uuid: str) -> str:
     """The sentence at the top: how it does in the class that its model suffers most in, and what stands against it."""
-    row = known(site, uuid)
+    row = known(report, uuid)
     c = next((c for c in SENSITIVITY_CLASSES if c in row.slowdown), None)
     if c is None or cell(row, c).slowdown is None:
         return "It has no score that counts: pal-profile run measures it."
-    at = rank(site, row, c)
+    at = rank(report, row, c)
     where = f" (place {at[0]} of {at[1]} from the fastest)" if at else ""
     grave = [flag for flag in by_gravity(row.flags) if kind(flag) != AGE]
     why = f"; {grave[0]}: {meaning(grave[0])}" if grave else ""
     return f"In {WORK[c]} it takes {row.slowdown[c]:.2f} times as long as the median GPU of its model{where}{why}."
 
 
-def gpu_sections(site: Site, uuid: str) -> list[Section]:
+def gpu_sections(report: GpuReport, uuid: str) -> list[Section]:
     """Its scores, flags and newest runs."""
-    row = known(site, uuid)
+    row = known(report, uuid)
     scores = []
     for c in SENSITIVITY_CLASSES:
-        place = rank(site, row, c)
+        place = rank(report, row, c)
         if c in row.slowdown:
             at = f"{place[0]} of {place[1]}" if place else "all alike"
             scores.append((c, f"{row.slowdown[c]:.3f}", row.variability_class.get(c, "?"), at, age(row.age_s)))
     flags = [(flag, meaning(flag)) for flag in by_gravity(row.flags)]
-    own = runs(site, row.uuid)
+    own = runs(report, row.uuid)
     cells = [_run_cells(r) for r in own[:RUNS]]
     header = ("TIME", "SWEEP", "BENCH", "VALUE", "CI95", "MHZ", "W", "C", "NOTE")
     more = f"And {len(own) - RUNS} older ones: pal-profile show {row.uuid}" if len(own) > RUNS else ""
@@ -90,9 +90,9 @@ def gpu_sections(site: Site, uuid: str) -> list[Section]:
     ]
 
 
-def runs(site: Site, uuid: str) -> list[Record]:
+def runs(report: GpuReport, uuid: str) -> list[Record]:
     """Its records, newest first, where it is the one whose history is shown."""
-    return [r for r in reversed(site.measured.own) if r.gpu.uuid == uuid]
+    return [r for r in reversed(report.measured.own) if r.gpu.uuid == uuid]
 
 
 def _run_cells(run: Record) -> tuple[str, ...]:

@@ -7,38 +7,38 @@ import textwrap
 from collections.abc import Sequence
 
 from slurm_pal.report.gpus import words
-from slurm_pal.report.gpus.names import clean
+from slurm_pal.report.gpus.gpu_report import GpuReport
+from slurm_pal.report.gpus.shown_names import clean
 from slurm_pal.report.gpus.single import gpu_claim, gpu_sections, gpu_title
-from slurm_pal.report.gpus.site import Site
 from slurm_pal.report.gpus.words import Section
 from slurm_pal.report.table import columns, unbroken
 
 SLOWEST, FLAGGED = 10, 10
 
 
-def text(site: Site, width: int = 80) -> list[str]:
+def text(report: GpuReport, width: int = 80) -> list[str]:
     """Lines of the report; paragraphs fit `width`, tables are as wide as their cells."""
-    lines = [words.heading(site), f"as of {words.when(site.now_s)}", ""]
-    lines += _paragraphs(words.claims(site), width)
-    lines += _paragraphs([words.coverage_line(site.coverage)], width)
-    lines += ["", "WHAT TO DO", *_bullets(words.advice(site), width)]
+    lines = [words.heading(report), f"as of {words.when(report.now_s)}", ""]
+    lines += _paragraphs(words.claims(report), width)
+    lines += _paragraphs([words.coverage_line(report.coverage)], width)
+    lines += ["", "WHAT TO DO", *_bullets(words.advice(report), width)]
     for section in (
-        words.spread_table(site),
-        words.cost_table(site),
-        words.slowest_table(site, SLOWEST),
-        words.flag_table(site),
-        words.flagged_table(site, FLAGGED),
+        words.spread_table(report),
+        words.cost_table(report),
+        words.slowest_table(report, SLOWEST),
+        words.flag_table(report),
+        words.flagged_table(report, FLAGGED),
     ):
         lines += table(section, width)
-    lines += ["", "SINCE THE SWEEP BEFORE", *_paragraphs(words.changes(site), width)]
-    lines += table(words.method_table(site), width)
-    return [clean(line) for line in (*lines, "", "CAVEATS", *_bullets(words.caveats(site), width))]
+    lines += ["", "SINCE THE SWEEP BEFORE", *_paragraphs(words.changes(report), width)]
+    lines += table(words.method_table(report), width)
+    return [clean(line) for line in (*lines, "", "CAVEATS", *_bullets(words.caveats(report), width))]
 
 
-def gpu_text(site: Site, uuid: str, width: int = 80) -> list[str]:
+def gpu_text(report: GpuReport, uuid: str, width: int = 80) -> list[str]:
     """The same for one GPU: where it stands, its flags, its runs."""
-    lines = [gpu_title(site, uuid), f"as of {words.when(site.now_s)}", "", *wrapped(gpu_claim(site, uuid), width)]
-    for section in gpu_sections(site, uuid):
+    lines = [gpu_title(report, uuid), f"as of {words.when(report.now_s)}", "", *wrapped(gpu_claim(report, uuid), width)]
+    for section in gpu_sections(report, uuid):
         lines += table(section, width)
     return [clean(line) for line in lines]
 

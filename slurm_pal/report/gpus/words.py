@@ -12,12 +12,12 @@ from typing import NamedTuple
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.cost import ASSUMPTION, Cost
-from slurm_pal.report.gpus.course import Step
+from slurm_pal.report.gpus.course import SweepChange
 from slurm_pal.report.gpus.figures import GroupFigures
+from slurm_pal.report.gpus.gpu_report import SMALLEST, Coverage, GpuReport, flagged
 from slurm_pal.report.gpus.heatmap import cell
-from slurm_pal.report.gpus.names import LONGEST_MODEL, cut
 from slurm_pal.report.gpus.reasons import AGE, FAULT, by_gravity, kind, meaning
-from slurm_pal.report.gpus.site import SMALLEST, Coverage, Site, flagged
+from slurm_pal.report.gpus.shown_names import LONGEST_MODEL, cut
 from slurm_pal.report.inventory import GpuRow
 from slurm_pal.report.table import age, counted
 
@@ -56,21 +56,21 @@ def hours(gpu_h: float) -> str:
     return f"{gpu_h:,.0f}" if gpu_h >= 100 else f"{gpu_h:.1f}"
 
 
-def heading(site: Site) -> str:
+def heading(report: GpuReport) -> str:
     """What was looked at."""
-    c = site.coverage
-    name = f"{cut(site.cluster, LONGEST_MODEL)}: " if site.cluster else ""
-    where = f" ({cut(site.nodes, LONGEST_LIST)})" if site.nodes else ""
-    emulated = ", emulated" if site.measured.emulated else ""
+    c = report.coverage
+    name = f"{cut(report.cluster, LONGEST_MODEL)}: " if report.cluster else ""
+    where = f" ({cut(report.nodes, LONGEST_LIST)})" if report.nodes else ""
+    emulated = ", emulated" if report.measured.emulated else ""
     return f"{name}{counted(c.gpus, 'GPU')} of {counted(c.nodes, 'node')}{where}{emulated}"
 
 
-def claims(site: Site) -> list[str]:
+def claims(report: GpuReport) -> list[str]:
     """The sentences at the top: how far the GPUs differ, and what that costs."""
-    if not site.coverage.scored:
+    if not report.coverage.scored:
         return ["Nothing usable has been measured yet: run pal-profile run."]
-    found = [_spread_claim(site) if site.leading else _snapshot_claim(site)]
-    cost = waiting(site)
+    found = [_spread_claim(report) if report.leading else _snapshot_claim(report)]
+    cost = waiting(report)
     if cost is not None:
         found.append(
             f"At full load with {WORK[cost.sensitivity]}, jobs that fill nodes lose {percent(cost.waiting_share)} of "
@@ -86,11 +86,11 @@ class Slowest(NamedTuple):
     place: str  # "" where only its runs tell it
 
 
-def slowest_of(site: Site, groups: Sequence[GroupFigures]) -> Slowest:
+def slowest_of(report: GpuReport, groups: Sequence[GroupFigures]) -> Slowest:
     """By the scores that count now; by all runs where the classes are one. At least one group."""
     c = groups[0].group.sensitivity
     mine = {uuid for group in groups for uuid in group.slowdown}
-    row = max((row for row in site.rows if row.uuid in mine), key=lambda r: r.slowdown.get(c, 0.0), default=None)
+    row = max((row for row in report.rows if row.uuid in mine), key=lambda r: r.slowdown.get(c, 0.0), default=None)
     if row is not None and row.slowdown.get(c, 0.0) > 1.0:
         return Slowest(row.slowdown[c], place(row))
     return Slowest(max(group.spread.slowest for group in groups), "")
@@ -101,22 +101,22 @@ def place(row: GpuRow) -> str:
     return f"{cut(row.node)}:{row.gpu_index}"
 
 
-def _snapshot_claim(site: Site) -> str:
+def _snapshot_claim(report: GpuReport) -> str:
     """From the published scores alone."""
-    models = Counter(row.model for row in site.rows if row.slowdown.get("A"))
+    models = Counter(row.model for row in report.rows if row.slowdown.get("A"))
     if max(models.values(), default=0) < 2:
         return "No two GPUs of one model were measured: there is nothing to compare."
-    slowest = max(row.slowdown.get("A", 0.0) for row in site.rows)
+    slowest = max(row.slowdown.get("A", 0.0) for row in report.rows)
     return (
         f"In {WORK['A']} the slowest of {counted(models.total(), 'GPU')} takes {slowest:.2f} times as long as the "
         "median GPU of its model."
     )
 
 
-def _spread_claim(site: Site) -> str:
+def _spread_claim(report: GpuReport) -> str:
     """Of one group by its name; of several together, or a site of two models would hear of one of them only."""
-    groups = site.leading
-    g, slowest = groups[0].group, slowest_of(site, groups)
+    groups = report.leading
+    g, slowest = groups[0].group, slowest_of(report, groups)
     far = percent(max(group.spread.whisker for group in groups))
     which = f"the slowest{f', {slowest.place},' if slowest.place else ''} takes {slowest.slowdown:.2f} times as long as"
     if len(groups) == 1:
@@ -126,24 +126,24 @@ def _spread_claim(site: Site) -> str:
     return f"In {WORK[g.sensitivity]} {alike}; {which} the median GPU of its kind."
 
 
-def advice(site: Site) -> list[str]:
+def advice(report: GpuReport) -> list[str]:
     """What to do about it, the most urgent first; there is always something."""
     found = []
-    broken = faults(site)
+    broken = faults(report)
     if broken:
         found.append(
             f"Look at the hardware of {counted(len(broken), 'GPU')}: {_by_fault(broken)}. For the vendor, pal evidence "
             "UUID writes down what is known of one."
         )
-    missing = [row for row in site.rows if cell(row, "A").slowdown is None]
-    old = [row for row in site.rows if "stale" in row.flags and cell(row, "A").slowdown is not None]
+    missing = [row for row in report.rows if cell(row, "A").slowdown is None]
+    old = [row for row in report.rows if "stale" in row.flags and cell(row, "A").slowdown is not None]
     for rows, text in ((missing, "have no score for class A"), (old, "were measured more than 30 days ago")):
         if rows:
             verb = text.replace("have", "has").replace("were", "was") if len(rows) == 1 else text
             nodes = places(rows)
-            chosen = "" if nodes.endswith("...") or len(rows) == len(site.rows) else f" --nodelist {nodes}"
+            chosen = "" if nodes.endswith("...") or len(rows) == len(report.rows) else f" --nodelist {nodes}"
             found.append(f"{counted(len(rows), 'GPU')} {verb}: pal-profile run{chosen}")
-    cost = waiting(site)
+    cost = waiting(report)
     if cost is not None and cost.waiting_share >= WORTH_PLACING:
         found.append(
             f"Give {WORK[cost.sensitivity]} GPUs of like speed, by palsub or the submit filter: that saves at most "
@@ -160,9 +160,9 @@ def _by_fault(broken: Sequence[GpuRow]) -> str:
     return "; ".join(f"{flag} {_cut(found[flag], len(found[flag]))}" for flag in by_gravity(found))
 
 
-def waiting(site: Site) -> Cost | None:
+def waiting(report: GpuReport) -> Cost | None:
     """The estimate that is told first: class A, where several GPUs of a node can wait for each other."""
-    return next((c for c in site.costs if c.sensitivity == "A" and c.waiting_share > 0), None)
+    return next((c for c in report.costs if c.sensitivity == "A" and c.waiting_share > 0), None)
 
 
 def coverage_line(c: Coverage) -> str:
@@ -177,11 +177,11 @@ def coverage_line(c: Coverage) -> str:
     return "; ".join(parts)
 
 
-def changes(site: Site) -> list[str]:
+def changes(report: GpuReport) -> list[str]:
     """What the newest sweep changed."""
-    if not site.steps:
+    if not report.steps:
         return ["No sweep has been taken in."]
-    step = site.steps[-1]
+    step = report.steps[-1]
     found = [f"Sweep {step.sweep_id} of {when(step.ts)} measured {counted(step.gpus, 'GPU')}."]
     if not step.compared:
         return [*found, "It is the first one: there is nothing to compare with."]
@@ -193,7 +193,7 @@ def changes(site: Site) -> list[str]:
     return [*found, *_moves(step)]
 
 
-def _moves(step: Step) -> list[str]:
+def _moves(step: SweepChange) -> list[str]:
     found = []
     far = [m for m in step.moves if m.slowdown]
     if far:
@@ -218,7 +218,7 @@ def _cut(texts: Sequence[str], of: int) -> str:
     return ", ".join(texts[:PLACES]) + (", ..." if of > PLACES else "")
 
 
-def spread_table(site: Site) -> Section:
+def spread_table(report: GpuReport) -> Section:
     header = ("CLASS", "MODEL", "BENCHMARK", "GPUS", "MEDIAN", "WHISKER", "P1", "P99", "MAX", "SD", "REPEATS", "ICC")
     rows = [
         (
@@ -235,7 +235,7 @@ def spread_table(site: Site) -> Section:
             f"{g.spread.within_cv_pct:.2f} %" if math.isfinite(g.spread.within_cv_pct) else NOTHING,
             figure(g.spread.icc, 2),
         )
-        for g in site.measured.groups
+        for g in report.measured.groups
     ]
     note = (
         "By the median of each GPU's runs; newer runs count more in its score. P1, P99, MAX: slowdown. WHISKER: "
@@ -246,7 +246,7 @@ def spread_table(site: Site) -> Section:
     return Section("How far apart the GPUs are", header, rows, note)
 
 
-def cost_table(site: Site) -> Section:
+def cost_table(report: GpuReport) -> Section:
     header = ("CLASS", "GPUS", "BEHIND", "GPU-H/DAY", "WAITING", "GPU-H/DAY")
     rows = [
         (
@@ -257,7 +257,7 @@ def cost_table(site: Site) -> Section:
             percent(c.waiting_share, 2),
             hours(c.waiting_gpu_h),
         )
-        for c in site.costs
+        for c in report.costs
     ]
     return Section("What that costs at full load (estimate)", header, rows, ASSUMPTION)
 
@@ -282,17 +282,17 @@ def gpu_table(title: str, rows: Sequence[GpuRow], limit: int) -> Section:
     return Section(title, header, cells, f"And {more:,} more: pal gpus" if more > 0 else "")
 
 
-def slowest_table(site: Site, limit: int) -> Section:
-    return gpu_table("Slowest GPUs", site.slowest, limit)
+def slowest_table(report: GpuReport, limit: int) -> Section:
+    return gpu_table("Slowest GPUs", report.slowest, limit)
 
 
-def flagged_table(site: Site, limit: int) -> Section:
-    return gpu_table("Flagged GPUs", flagged(site.rows), limit)
+def flagged_table(report: GpuReport, limit: int) -> Section:
+    return gpu_table("Flagged GPUs", flagged(report.rows), limit)
 
 
-def flag_table(site: Site) -> Section:
+def flag_table(report: GpuReport) -> Section:
     """Each flag once: what it means, on how many GPUs, and where."""
-    rows = [(f, str(len(gpus)), meaning(f), places(gpus)) for f, gpus in site.flags.items()]
+    rows = [(f, str(len(gpus)), meaning(f), places(gpus)) for f, gpus in report.flags.items()]
     note = "A slow GPU is not a broken one: flags never drain a node." if rows else ""
     return Section("Flags", ("FLAG", "GPUS", "MEANING", "NODES"), rows, note)
 
@@ -303,30 +303,30 @@ def places(gpus: Iterable[GpuRow], limit: int = LONGEST_LIST) -> str:
     return text if len(text) <= limit else (text[: text.rfind(",", 0, limit) + 1] or text[:limit]) + "..."
 
 
-def method_table(site: Site) -> Section:
+def method_table(report: GpuReport) -> Section:
     header = ("BENCHMARK", "CLASS", "DTYPE", "SHAPE", "BACKEND", "DRIVER", "RUNS")
     rows = [
         (m.benchmark, m.sensitivity or "health", m.dtype, m.shape, m.backend, m.driver, str(m.runs))
-        for m in site.measured.methods
+        for m in report.measured.methods
     ]
     return Section("How it was measured", header, rows)
 
 
-def faults(site: Site) -> list[GpuRow]:
+def faults(report: GpuReport) -> list[GpuRow]:
     """GPUs whose hardware somebody should look at."""
-    return [row for row in site.rows if any(kind(f) == FAULT for f in row.flags)]
+    return [row for row in report.rows if any(kind(f) == FAULT for f in row.flags)]
 
 
-def noticed(site: Site) -> list[GpuRow]:
+def noticed(report: GpuReport) -> list[GpuRow]:
     """GPUs with any flag that tells of the GPU itself."""
-    return [row for row in site.rows if any(kind(f) != AGE for f in row.flags)]
+    return [row for row in report.rows if any(kind(f) != AGE for f in row.flags)]
 
 
-def caveats(site: Site) -> list[str]:
+def caveats(report: GpuReport) -> list[str]:
     """What the reader must know before he believes it."""
     found = []
-    c = site.coverage
-    if site.measured.emulated:
+    c = report.coverage
+    if report.measured.emulated:
         found.append("These GPUs are emulated: the figures are made up and say nothing of real hardware.")
     if c.gpus > c.scored:
         n = c.gpus - c.scored
@@ -334,17 +334,17 @@ def caveats(site: Site) -> list[str]:
         found.append(f"{counted(n, 'GPU')} {text} as a median GPU.")
     if c.stale:
         found.append(f"{counted(c.stale, 'GPU')} measured more than 30 days ago count less every day.")
-    if not site.measured.runs and c.scored:
+    if not report.measured.runs and c.scored:
         found.append(
             "Only the published snapshot was at hand: spread, history and changes need the controller's records."
         )
-    once = [g for g in site.measured.groups if g.spread.runs_per_gpu < 2]
+    once = [g for g in report.measured.groups if g.spread.runs_per_gpu < 2]
     if once:
         found.append("Where REPEATS is missing, GPUs were measured once: how well a run repeats is not known there.")
-    small = [g for g in site.measured.groups if g.spread.gpus < SMALLEST]
+    small = [g for g in report.measured.groups if g.spread.gpus < SMALLEST]
     if small:
         found.append("Groups of fewer than four GPUs have no median worth the name: their slowdowns are 1.0.")
-    for reason, n in list(site.measured.refused.items())[:PLACES]:
+    for reason, n in list(report.measured.refused.items())[:PLACES]:
         found.append(f"{counted(n, 'run')} of the newest sweep {'does' if n == 1 else 'do'} not count: {reason}.")
     found.append("A benchmark is not an application: how much a job suffers depends on its sensitivity class.")
     return found

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from slurm_pal.report.simulation.study import Study, Sweep, compare
+from slurm_pal.report.simulation.study import ParameterSweep, Study, compare
 from slurm_pal.report.simulation.tables import to_json
-from slurm_pal.simulate.experiment import LOADS, MOVE_COSTS_S, Experiment, Results, Task, worst_counts
-from slurm_pal.simulate.metrics import Measured, measure_all
+from slurm_pal.simulate.experiment import LOADS, MOVE_COSTS_S, Experiment, ReplayTask, Results, worst_counts
+from slurm_pal.simulate.metrics import ReplayMetrics, measure_all
 from slurm_pal.simulate.policies import POLICIES
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, paired, ratios
@@ -23,16 +23,16 @@ SCHEMA = "pal.simulate/1"
 JCT = "mean_jct_s"
 
 
-class Found(NamedTuple):
+class AssembledStudy(NamedTuple):
     """A study, and what it has no place for."""
 
     study: Study
     worst: tuple[WorstGpus, ...]  # one for each number of GPUs that was capped
 
 
-def assemble(experiment: Experiment, results: Results, notes: Sequence[str] = (), command: str = "") -> Found:
+def assemble(experiment: Experiment, results: Results, notes: Sequence[str] = (), command: str = "") -> AssembledStudy:
     """What the replays come to; those of an unfinished experiment as far as they go."""
-    main = [replay for task, replay in results.items() if task == Task(task.policy, task.seed)]
+    main = [replay for task, replay in results.items() if task == ReplayTask(task.policy, task.seed)]
     measured = {task: measure_all([replay])[0] for task, replay in results.items() if replay.outcomes}
     worst = tuple(
         WorstGpus(k, total, capped)
@@ -53,7 +53,7 @@ def assemble(experiment: Experiment, results: Results, notes: Sequence[str] = ()
         move_cost=_move_cost(experiment, measured) if "move-cost" in experiment.sweeps else None,
         worst=worst[0] if worst else None,
     )
-    return Found(study, worst)
+    return AssembledStudy(study, worst)
 
 
 def charged(experiment: Experiment) -> tuple[tuple[str, str], ...]:
@@ -82,7 +82,7 @@ def charged(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def _ratio(e: Experiment, measured: Mapping[Task, Measured], **variant: float | None) -> Ratio | None:
+def _ratio(e: Experiment, measured: Mapping[ReplayTask, ReplayMetrics], **variant: float | None) -> Ratio | None:
     """The ratio of mean JCT, policy to baseline, in one variant of the experiment; None without a pair."""
     # The baseline never moves a job: what a move costs is nothing to it.
     runs = [
@@ -96,20 +96,20 @@ def _ratio(e: Experiment, measured: Mapping[Task, Measured], **variant: float | 
     return paired(runs, e.policy, e.baseline, JCT)
 
 
-def _task(name: str, seed: int, variant: Mapping[str, float | None]) -> Task:
+def _task(name: str, seed: int, variant: Mapping[str, float | None]) -> ReplayTask:
     kept = {k: v for k, v in variant.items() if k != "move_cost_s" or POLICIES[name].moves != "none"}
-    return Task(name, seed)._replace(**kept)  # type: ignore[arg-type]
+    return ReplayTask(name, seed)._replace(**kept)  # type: ignore[arg-type]
 
 
-def _sweep(e: Experiment, label: str, points: Sequence[tuple[float, Ratio | None]]) -> Sweep:
-    return Sweep(label, {e.policy: [(x, ratio) for x, ratio in points if ratio]})
+def _sweep(e: Experiment, label: str, points: Sequence[tuple[float, Ratio | None]]) -> ParameterSweep:
+    return ParameterSweep(label, {e.policy: [(x, ratio) for x, ratio in points if ratio]})
 
 
-def _load(e: Experiment, measured: Mapping[Task, Measured]) -> Sweep:
+def _load(e: Experiment, measured: Mapping[ReplayTask, ReplayMetrics]) -> ParameterSweep:
     return _sweep(e, "load, relative to the trace", [(x, _ratio(e, measured, load=x)) for x in LOADS])
 
 
-def _move_cost(e: Experiment, measured: Mapping[Task, Measured]) -> Sweep:
+def _move_cost(e: Experiment, measured: Mapping[ReplayTask, ReplayMetrics]) -> ParameterSweep:
     return _sweep(e, "cost of a move, s", [(x, _ratio(e, measured, move_cost_s=x)) for x in MOVE_COSTS_S])
 
 
@@ -146,7 +146,7 @@ def answer(runs: Sequence[Replay], names: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def body(found: Found, names: Mapping[str, str], too_wide: Sequence[TraceJob] = ()) -> dict[str, Any]:
+def body(found: AssembledStudy, names: Mapping[str, str], too_wide: Sequence[TraceJob] = ()) -> dict[str, Any]:
     """All that `--json` prints: the answer for other programs, then the report.
 
     Beside what `answer` and `tables.to_json` describe: `trace.bad` holds every bad row,

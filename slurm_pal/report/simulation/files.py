@@ -13,7 +13,7 @@ from typing import Any
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.files import write_atomic
 from slurm_pal.base.hostlist import fold
-from slurm_pal.simulate.result import Outcome, Replay
+from slurm_pal.simulate.result import JobOutcome, Replay
 
 SUMMARY = "summary.json"
 """Its presence, with our schema, marks a folder as ours."""
@@ -24,13 +24,13 @@ OURS = "pal.simulation/"
 
 
 def jobs_csv(runs: Iterable[Replay]) -> str:
-    """One line per job and run: policy, queue, seed, the fields of Outcome, jct_s and wait_s.
+    """One line per job and run: policy, queue, seed, the fields of JobOutcome, jct_s and wait_s.
 
     `nodes` is a folded host list. Moments and times are s, rounded to 1 ms.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("policy", "queue", "seed", *Outcome._fields, "jct_s", "wait_s"))
+    writer.writerow(("policy", "queue", "seed", *JobOutcome._fields, "jct_s", "wait_s"))
     folded: dict[tuple[str, ...], str] = {}  # few node sets, many jobs: folding is slow
     for run in runs:
         for o in run.outcomes:

@@ -11,7 +11,7 @@ from slurm_pal.report.drawing import Picture
 from slurm_pal.report.html import inline, rendered
 from slurm_pal.report.simulation.files import JOBS, PAGE, SUMMARY, jobs_csv, save, summary_json
 from slurm_pal.report.simulation.pictures import file_names, pictures
-from slurm_pal.report.simulation.study import Comparison
+from slurm_pal.report.simulation.study import PolicyComparison
 from slurm_pal.report.simulation.tables import caveats, claim, table, to_json, what_you_gain
 from slurm_pal.report.simulation.words import NOTHING, gpus_text, interval, percent, ratio_text
 from slurm_pal.report.table import unbroken
@@ -34,7 +34,7 @@ GROUP_NAMES: tuple[tuple[str, Callable[[str], str]], ...] = (
 )
 
 
-class Tile(NamedTuple):
+class ReplayTile(NamedTuple):
     """One number at the top of the page."""
 
     name: str
@@ -44,12 +44,12 @@ class Tile(NamedTuple):
     words: str
 
 
-def page(comparison: Comparison, drawn: Sequence[Picture]) -> str:
+def page(comparison: PolicyComparison, drawn: Sequence[Picture]) -> str:
     """The page as HTML. Everything from the trace and the command line is escaped."""
     return rendered(__package__ or "", TEMPLATE, _content(comparison, drawn))
 
 
-def write_report(folder: str, comparison: Comparison) -> list[str]:
+def write_report(folder: str, comparison: PolicyComparison) -> list[str]:
     """The page, its pictures (SVG and PNG), jobs.csv and summary.json; returns their paths.
 
     Raises UsageError when the folder is not ours or cannot be written.
@@ -64,7 +64,7 @@ def write_report(folder: str, comparison: Comparison) -> list[str]:
     return save(folder, files, replaced=file_names())
 
 
-def _content(comparison: Comparison, drawn: Sequence[Picture]) -> dict[str, Any]:
+def _content(comparison: PolicyComparison, drawn: Sequence[Picture]) -> dict[str, Any]:
     study, trace = comparison.study, comparison.study.trace
     header, rows = table(comparison)
     said = verdict(comparison.headline.ratio.get("mean_jct_s"))
@@ -89,12 +89,12 @@ def _content(comparison: Comparison, drawn: Sequence[Picture]) -> dict[str, Any]
     }
 
 
-def _tile(name: str, ratio: Ratio | None) -> Tile:
+def _tile(name: str, ratio: Ratio | None) -> ReplayTile:
     if ratio is None:
-        return Tile(name, NOTHING, "nothing to compare", "unclear", VERDICTS["unclear"])
+        return ReplayTile(name, NOTHING, "nothing to compare", "unclear", VERDICTS["unclear"])
     said = verdict(ratio)
     changed = f"{100 * (ratio.mean - 1):+.0f} %".replace("-", "\N{MINUS SIGN}")
-    return Tile(name, changed, f"ratio {ratio.mean:.2f}, 95 % interval {interval(ratio)}", said, VERDICTS[said])
+    return ReplayTile(name, changed, f"ratio {ratio.mean:.2f}, 95 % interval {interval(ratio)}", said, VERDICTS[said])
 
 
 def _split(line: str) -> tuple[str, str]:
@@ -103,7 +103,7 @@ def _split(line: str) -> tuple[str, str]:
     return (topic, rest) if colon and len(topic) < 30 else ("", line)
 
 
-def _fairness(comparison: Comparison) -> dict[str, Any]:
+def _fairness(comparison: PolicyComparison) -> dict[str, Any]:
     """Header and rows: ratios of each policy within each group, and of the worst users."""
     rows = [row for row in comparison.rows if row.queue == comparison.queue and row.ratio]
     lines = [

@@ -23,7 +23,7 @@ from slurm_pal.report.drawing import (
     legend_above,
     ticker,
 )
-from slurm_pal.report.simulation.study import Comparison, Sweep
+from slurm_pal.report.simulation.study import ParameterSweep, PolicyComparison
 from slurm_pal.report.simulation.words import gpus_text, unit_of
 from slurm_pal.simulate.metrics import Metrics
 from slurm_pal.simulate.result import Replay, Timeline
@@ -39,17 +39,17 @@ CDF_POINTS = 250
 TIME_BINS = 240
 
 
-class Plan(NamedTuple):
+class ReplayPicture(NamedTuple):
     """How one picture is made; `draw` answers why not when its data is absent."""
 
     name: str
     title: str
     caption: str
-    draw: Callable[[Comparison, Figure], str]
+    draw: Callable[[PolicyComparison, Figure], str]
     height_in: float = 4.8
 
 
-def pictures(comparison: Comparison, kinds: Sequence[Kind] = ("svg", "png")) -> list[Picture]:
+def pictures(comparison: PolicyComparison, kinds: Sequence[Kind] = ("svg", "png")) -> list[Picture]:
     """All pictures of the comparison, in the order of the page."""
     return [_picture(plan, comparison, kinds) for plan in PLANS]
 
@@ -59,7 +59,7 @@ def file_names() -> list[str]:
     return [f"{plan.name}.{kind}" for plan in PLANS for kind in NO_DATE]
 
 
-def _picture(plan: Plan, comparison: Comparison, kinds: Sequence[Kind]) -> Picture:
+def _picture(plan: ReplayPicture, comparison: PolicyComparison, kinds: Sequence[Kind]) -> Picture:
     caption = plan.caption.format(baseline=comparison.study.baseline, policy=comparison.study.policy)
     title = plan.title.format(baseline=comparison.study.baseline)
     return drawing.draw(plan.name, title, caption, lambda figure: plan.draw(comparison, figure), kinds, plan.height_in)
@@ -73,7 +73,7 @@ class Style(NamedTuple):
     mark: str
 
 
-def style(comparison: Comparison, policy: str) -> Style:
+def style(comparison: PolicyComparison, policy: str) -> Style:
     """The baseline is grey; the others take the palette in their order, and other dashes when it is used up."""
     if policy == comparison.study.baseline:
         return Style(BASELINE_COLOUR, "--", "o")
@@ -82,7 +82,7 @@ def style(comparison: Comparison, policy: str) -> Style:
     return Style(COLOURS[place], DASHES[turn % len(DASHES)], MARKS[place])
 
 
-def _ratios(comparison: Comparison, figure: Figure) -> str:
+def _ratios(comparison: PolicyComparison, figure: Figure) -> str:
     rows = [
         (row, ratio)
         for row in comparison.rows
@@ -130,7 +130,7 @@ def _whisker(axes: Axes, ratio: Ratio, place: float, look: Style, across: bool) 
     )
 
 
-def _jct_cdf(comparison: Comparison, figure: Figure) -> str:
+def _jct_cdf(comparison: PolicyComparison, figure: Figure) -> str:
     shares = np.linspace(0.0, 1.0, CDF_POINTS)
     lines = {p: _quantiles(comparison.replays(p), shares) for p in comparison.policies}
     known = {p: line for p, line in lines.items() if line is not None}
@@ -176,7 +176,7 @@ def _time_ticks(axes: Axes, low_s: float, high_s: float) -> None:
     axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
-def _over_time(comparison: Comparison, figure: Figure) -> str:
+def _over_time(comparison: PolicyComparison, figure: Figure) -> str:
     known = {p: [r for r in comparison.replays(p) if r.timeline.time_s] for p in comparison.policies}
     known = {p: replays for p, replays in known.items() if replays}
     if not known:
@@ -224,15 +224,15 @@ def binned(timeline: Timeline, values: Sequence[float], edges: Floats) -> Floats
     return bins
 
 
-def _load(comparison: Comparison, figure: Figure) -> str:
+def _load(comparison: PolicyComparison, figure: Figure) -> str:
     return _sweep(comparison, figure, comparison.study.load, "load")
 
 
-def _move_cost(comparison: Comparison, figure: Figure) -> str:
+def _move_cost(comparison: PolicyComparison, figure: Figure) -> str:
     return _sweep(comparison, figure, comparison.study.move_cost, "move cost")
 
 
-def _sweep(comparison: Comparison, figure: Figure, sweep: Sweep | None, what: str) -> str:
+def _sweep(comparison: PolicyComparison, figure: Figure, sweep: ParameterSweep | None, what: str) -> str:
     if sweep is None or not any(sweep.lines.values()):
         return f"no runs with another {what} were made"
     axes = figure.subplots()
@@ -251,7 +251,7 @@ def _sweep(comparison: Comparison, figure: Figure, sweep: Sweep | None, what: st
     return ""
 
 
-def _class_slowdown(comparison: Comparison, figure: Figure) -> str:
+def _class_slowdown(comparison: PolicyComparison, figure: Figure) -> str:
     classes = comparison.members("slowdown")
     known = [p for p in comparison.policies if _metrics(comparison, p)] if classes else []
     if not known:
@@ -283,12 +283,12 @@ def _class_slowdown(comparison: Comparison, figure: Figure) -> str:
     return ""
 
 
-def _metrics(comparison: Comparison, policy: str) -> list[Metrics]:
+def _metrics(comparison: PolicyComparison, policy: str) -> list[Metrics]:
     here = (run for run in comparison.runs if run.queue == comparison.queue and run.complete)
     return [run.metrics for run in here if run.policy == policy]
 
 
-def _size_jct(comparison: Comparison, figure: Figure) -> str:
+def _size_jct(comparison: PolicyComparison, figure: Figure) -> str:
     sizes = comparison.members("size_jct_s")
     rows = [row for row in comparison.rows if row.queue == comparison.queue and row.ratio]
     points = {
@@ -314,7 +314,7 @@ def _size_jct(comparison: Comparison, figure: Figure) -> str:
 
 
 PLANS = (
-    Plan(
+    ReplayPicture(
         "ratio",
         "Mean completion time against {baseline}",
         "Large mark: mean ratio over the pairs of runs, with its 95 % interval. Small dots: single pairs. "
@@ -322,13 +322,13 @@ PLANS = (
         _ratios,
         4.2,
     ),
-    Plan(
+    ReplayPicture(
         "jct-cdf",
         "Completion times of all jobs",
         "Share of the jobs that completed within a time, all seeds together. Further left is faster.",
         _jct_cdf,
     ),
-    Plan(
+    ReplayPicture(
         "over-time",
         "Queue and use of the GPUs over time",
         "Means over the seeds, averaged within 1/240 of the time shown; it ends where the slowest "
@@ -336,7 +336,7 @@ PLANS = (
         _over_time,
         6.2,
     ),
-    Plan(
+    ReplayPicture(
         "class-slowdown",
         "What the GPUs cost each sensitivity class",
         "Mean slowdown x locality of the executed work, weighted by ideal GPU-seconds; whiskers: 95 % interval "
@@ -344,19 +344,19 @@ PLANS = (
         "Class A is the most sensitive.",
         _class_slowdown,
     ),
-    Plan(
+    ReplayPicture(
         "size-jct",
         "Who gains: completion time by job size",
         "Mean ratio to {baseline} within each size group, with 95 % intervals. Below 1.00 is shorter.",
         _size_jct,
     ),
-    Plan(
+    ReplayPicture(
         "gain-load",
         "Gain against load",
         "Mean ratio to {baseline} at each load; bands: 95 % intervals. Below 1.00 is shorter.",
         _load,
     ),
-    Plan(
+    ReplayPicture(
         "gain-move-cost",
         "Gain against the cost of a move",
         "Mean ratio to {baseline} for each price of a move; bands: 95 % intervals. Below 1.00 is shorter.",

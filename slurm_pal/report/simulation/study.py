@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.simulate.metrics import SIZE_GROUPS, Measured, measure_all
+from slurm_pal.simulate.metrics import SIZE_GROUPS, ReplayMetrics, measure_all
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, paired, pairs, worst_tenth
 from slurm_pal.simulate.trace import Trace
@@ -40,7 +40,7 @@ AVERAGED = (
 """Metrics whose mean over the runs is reported."""
 
 
-class Sweep(NamedTuple):
+class ParameterSweep(NamedTuple):
     """The same comparison at several settings: `lines` gives (x, ratio of mean JCT) per policy, by rising x."""
 
     label: str  # of x, with its unit
@@ -59,12 +59,12 @@ class Study(NamedTuple):
     charged: tuple[tuple[str, str], ...] = ()  # what the replay charges: (name, value with its unit)
     caveats: tuple[str, ...] = ()  # sentences, beside those that follow from the runs
     command: str = ""  # the command line that made it
-    load: Sweep | None = None
-    move_cost: Sweep | None = None
+    load: ParameterSweep | None = None
+    move_cost: ParameterSweep | None = None
     worst: WorstGpus | None = None
 
 
-class Row(NamedTuple):
+class PolicyRow(NamedTuple):
     """One policy under one queue. Means are over its complete runs; ratios are to the baseline's pairs."""
 
     policy: str
@@ -77,25 +77,25 @@ class Row(NamedTuple):
     worst_accounts: WorstTenth | None
 
 
-class Comparison(NamedTuple):
+class PolicyComparison(NamedTuple):
     """A study with its numbers. Policies: the baseline, then in the order of the runs and sweeps."""
 
     study: Study
     policies: tuple[str, ...]
     queues: tuple[str, ...]
     queue: str  # the headline's
-    runs: tuple[Measured, ...]
-    rows: tuple[Row, ...]
+    runs: tuple[ReplayMetrics, ...]
+    rows: tuple[PolicyRow, ...]
 
     @property
-    def headline(self) -> Row:
+    def headline(self) -> PolicyRow:
         return self.row(self.study.policy)
 
     @property
-    def base(self) -> Row:
+    def base(self) -> PolicyRow:
         return self.row(self.study.baseline)
 
-    def row(self, policy: str) -> Row:
+    def row(self, policy: str) -> PolicyRow:
         """The policy's row under the headline's queue."""
         return next(r for r in self.rows if (r.policy, r.queue) == (policy, self.queue))
 
@@ -108,7 +108,7 @@ class Comparison(NamedTuple):
         return members(group, [r for r in self.runs if r.queue == self.queue])
 
 
-def compare(study: Study) -> Comparison:
+def compare(study: Study) -> PolicyComparison:
     """Measure all runs and compare each policy with the baseline, queue by queue.
 
     Raises UsageError when the headline's policy or the baseline has no run that ended a job
@@ -124,29 +124,29 @@ def compare(study: Study) -> Comparison:
         if (name, queue) not in present:
             raise UsageError(f"nothing to report: no run of policy {name!r} under queue {queue!r} ended a job")
     rows = tuple(_row(study, runs, p, q) for q in queues for p in policies if (p, q) in present)
-    return Comparison(study, policies, queues, queue, runs, rows)
+    return PolicyComparison(study, policies, queues, queue, runs, rows)
 
 
-def members(group: str, runs: Sequence[Measured]) -> tuple[str, ...]:
+def members(group: str, runs: Sequence[ReplayMetrics]) -> tuple[str, ...]:
     """Names that occur in a group, sizes by size, the rest by name."""
     found = {name for run in runs for name in getattr(run.metrics, group)}
     sizes = [name for name, _ in SIZE_GROUPS]
     return tuple(sorted(found, key=lambda name: (sizes.index(name) if name in sizes else -1, name)))
 
 
-def _row(study: Study, runs: Sequence[Measured], policy: str, queue: str) -> Row:
+def _row(study: Study, runs: Sequence[ReplayMetrics], policy: str, queue: str) -> PolicyRow:
     here = [run for run in runs if run.queue == queue]
     mine = [run for run in here if run.policy == policy and run.complete]
     grouped = [f"{group}.{name}" for group in GROUPS for name in members(group, here)]
     mean = {name: _mean(mine, name) for name in (*AVERAGED, *grouped)}
     # Without the baseline under this queue there is nothing to compare with.
     if policy == study.baseline or not any(run.policy == study.baseline for run in here):
-        return Row(policy, queue, len(mine), 0, mean, {}, None, None)
+        return PolicyRow(policy, queue, len(mine), 0, mean, {}, None, None)
     ratio = {name: paired(here, policy, study.baseline, name) for name in (*COMPARED, *grouped)}
     users, accounts = (worst_tenth(here, policy, study.baseline, f"{who}_jct_s") for who in ("user", "account"))
-    return Row(policy, queue, len(mine), len(pairs(here, policy, study.baseline)), mean, ratio, users, accounts)
+    return PolicyRow(policy, queue, len(mine), len(pairs(here, policy, study.baseline)), mean, ratio, users, accounts)
 
 
-def _mean(runs: Sequence[Measured], name: str) -> float | None:
+def _mean(runs: Sequence[ReplayMetrics], name: str) -> float | None:
     values = [value for run in runs if (value := run.metrics.value(name)) is not None]
     return fmean(values) if values else None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from slurm_pal.report.simulation.study import Comparison, Row, Sweep
+from slurm_pal.report.simulation.study import ParameterSweep, PolicyComparison, PolicyRow
 from slurm_pal.report.simulation.words import (
     change,
     count,
@@ -20,7 +20,7 @@ from slurm_pal.report.simulation.words import (
     unclear_because,
     unit_of,
 )
-from slurm_pal.simulate.metrics import Measured
+from slurm_pal.simulate.metrics import ReplayMetrics
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, needed, verdict
 
 SCHEMA = "pal.simulation/1"
@@ -28,7 +28,7 @@ BAD_ROWS = 100  # as many are listed; the count is of all
 GOAL = 0.02  # the precision for which the number of pairs is told
 
 
-def table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+def table(comparison: PolicyComparison) -> tuple[list[str], list[list[str]]]:
     """Header and rows for `slurm_pal.report.table.columns`; one row per queue and policy."""
     jct = unit_of(row.mean[name] for row in comparison.rows for name in ("mean_jct_s", "p99_jct_s"))
     span = unit_of(row.mean["makespan_s"] for row in comparison.rows)
@@ -47,7 +47,7 @@ def table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     return header, lines
 
 
-def what_you_gain(comparison: Comparison) -> list[str]:
+def what_you_gain(comparison: PolicyComparison) -> list[str]:
     """Five lines for `--site`: completion time, the times, the tail, the cost, who is worst off."""
     row, base = comparison.headline, comparison.base
     return [
@@ -59,7 +59,7 @@ def what_you_gain(comparison: Comparison) -> list[str]:
     ]
 
 
-def claim(comparison: Comparison) -> str:
+def claim(comparison: PolicyComparison) -> str:
     """One sentence on the mean completion time that says no more than its interval does."""
     study, ratio = comparison.study, comparison.headline.ratio.get("mean_jct_s")
     if ratio is None:
@@ -73,7 +73,7 @@ def claim(comparison: Comparison) -> str:
     return f"{words}{found}: {how_much} (95 % interval {interval(ratio)}, {pairs_text(ratio.n)})."
 
 
-def _times(row: Row, base: Row) -> str:
+def _times(row: PolicyRow, base: PolicyRow) -> str:
     jct, wait = (row.mean["mean_jct_s"], base.mean["mean_jct_s"]), (row.mean["mean_wait_s"], base.mean["mean_wait_s"])
     unit, short = unit_of(jct), unit_of(wait)
     whole = f"{base.policy}: {unit.text(jct[1])} {unit.name}"
@@ -84,12 +84,12 @@ def _times(row: Row, base: Row) -> str:
     )
 
 
-def _tail(row: Row) -> str:
+def _tail(row: PolicyRow) -> str:
     p99, makespan = row.ratio.get("p99_jct_s"), row.ratio.get("makespan_s")
     return f"Slowest jobs (p99): ratio {judged(p99)}. Whole trace (makespan): ratio {judged(makespan)}."
 
 
-def _cost(row: Row, base: Row) -> str:
+def _cost(row: PolicyRow, base: PolicyRow) -> str:
     used, moved = row.mean["gpu_hours"], row.mean["move_gpu_hours"]
     share = moved / used if used and moved is not None else None
     timeouts = "".join(
@@ -103,7 +103,7 @@ def _cost(row: Row, base: Row) -> str:
     )
 
 
-def _worst_off(comparison: Comparison, row: Row) -> str:
+def _worst_off(comparison: PolicyComparison, row: PolicyRow) -> str:
     names = [f"size_jct_s.{name}" for name in comparison.members("size_jct_s")]
     known = [(ratio.mean, name, ratio) for name in names if (ratio := row.ratio.get(name)) is not None]
     text = "Worst off: nothing to compare"
@@ -117,7 +117,7 @@ def _worst_off(comparison: Comparison, row: Row) -> str:
     return f"{text}. To know the ratio within {percent(GOAL)} takes about {enough} pairs." if enough else f"{text}."
 
 
-def caveats(comparison: Comparison) -> list[str]:
+def caveats(comparison: PolicyComparison) -> list[str]:
     """Sentences that follow from the runs themselves, then those of the study."""
     study, row, base = comparison.study, comparison.headline, comparison.base
     found: list[str] = []
@@ -140,7 +140,7 @@ def caveats(comparison: Comparison) -> list[str]:
     return [*found, *study.caveats]
 
 
-def to_json(comparison: Comparison) -> dict[str, Any]:
+def to_json(comparison: PolicyComparison) -> dict[str, Any]:
     """The body of schema pal.simulation/1. A number that does not exist is null, never NaN.
 
     Keys: `policy`, `baseline`, `queue` (of the headline); `trace` {name, jobs, bad_rows, bad
@@ -181,7 +181,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     return clean
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: PolicyRow) -> dict[str, Any]:
     return {
         "policy": row.policy,
         "queue": row.queue,
@@ -214,14 +214,14 @@ def _worst_gpus_json(worst: WorstGpus | None) -> dict[str, Any] | None:
     return {"k": worst.k, "total": total, "capped": capped, "share": worst.share}
 
 
-def _sweep_json(sweep: Sweep | None) -> dict[str, Any] | None:
+def _sweep_json(sweep: ParameterSweep | None) -> dict[str, Any] | None:
     if sweep is None:
         return None
     lines = {p: [{"x": x, "ratio": _ratio_json(ratio)} for x, ratio in line] for p, line in sweep.lines.items()}
     return {"label": sweep.label, "lines": lines}
 
 
-def _run_json(run: Measured) -> dict[str, Any]:
+def _run_json(run: ReplayMetrics) -> dict[str, Any]:
     return {**run._asdict(), "metrics": run.metrics._asdict()}
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What a round policy sees and returns: the contract for the published policies and for any other.
 
-A round policy is a callable `policy(moment: Round) -> Mapping[int, Gpus]`. It is called once
+A round policy is a callable `policy(moment: RoundState) -> Mapping[int, Gpus]`. It is called once
 per round, after completions and arrivals, and says who runs until the next round:
 
 * `moment.jobs` holds every unfinished job that has arrived, running ones included, in
@@ -25,13 +25,13 @@ from typing import NamedTuple
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.inputs.pal_profile import Profile
-from slurm_pal.simulate.inputs.pal_rows import Row
+from slurm_pal.simulate.inputs.pal_rows import PalRow
 
 Gpus = tuple[int, ...]
 """GPU ids, ascending; node = id // profile.gpus_per_node."""
 
 
-class Settings(NamedTuple):
+class RoundSettings(NamedTuple):
     """One scenario; the defaults are the published Sia-Philly setting."""
 
     round_s: float = 360.0
@@ -86,7 +86,7 @@ class ActiveJob:
         "submit_s",
     )
 
-    def __init__(self, number: int, row: Row, submit_s: float) -> None:
+    def __init__(self, number: int, row: PalRow, submit_s: float) -> None:
         self.number = number
         self.row = row
         self.size = row.gpus
@@ -115,16 +115,16 @@ class ActiveJob:
         return self.remaining_iterations * self.row.iteration_s
 
 
-class Round(NamedTuple):
+class RoundState(NamedTuple):
     """One moment of decision."""
 
     now_s: float
     jobs: Sequence[ActiveJob]  # in queue order
     profile: Profile
-    settings: Settings
+    settings: RoundSettings
 
 
-RoundPolicy = Callable[[Round], Mapping[int, Gpus]]
+RoundPolicy = Callable[[RoundState], Mapping[int, Gpus]]
 
 
 def _submitted(job: ActiveJob) -> float:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The published simulator's loop: rounds of progress, arrivals, ordering and placement (pal.md 1.3 to 1.5).
 
-The policy is a name from policies.py or any round policy as active.py describes it.
+The policy is a name from published_policies.py or any round policy as active.py describes it.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from random import Random
 from typing import NamedTuple
 
 from slurm_pal.base.errors import PalError, UsageError
-from slurm_pal.research.replica.active import QUEUES, ActiveJob, Gpus, Round, RoundPolicy, Settings
-from slurm_pal.research.replica.policies import build
+from slurm_pal.research.replica.active import QUEUES, ActiveJob, Gpus, RoundPolicy, RoundSettings, RoundState
+from slurm_pal.research.replica.published_policies import build
 from slurm_pal.simulate.inputs.pal_profile import Profile
-from slurm_pal.simulate.inputs.pal_rows import Row
-from slurm_pal.simulate.result import Outcome, Replay, Timeline
+from slurm_pal.simulate.inputs.pal_rows import PalRow
+from slurm_pal.simulate.result import JobOutcome, Replay, Timeline
 
 REPLAYED_JOBS_PER_H = 2
 PATIENCE = 4
 """A run ends as starved after this many times what its jobs would take one by one on the slowest GPUs."""
 
 
-class StarvedError(PalError):
+class BloxStarvedError(PalError):
     """Jobs of the trace do not finish: whatever the replay adds, or the policy does, is always preferred."""
 
 
-class Figures(NamedTuple):
+class BloxFigures(NamedTuple):
     """The artefact's figures over the jobs of the trace; replayed copies count in the last three only."""
 
     avg_jct_s: float
@@ -40,21 +40,25 @@ class Figures(NamedTuple):
     utilisation: float  # 0..1
 
 
-class Result(NamedTuple):
+class BloxResult(NamedTuple):
     replay: Replay
-    figures: Figures
+    figures: BloxFigures
 
 
 def run(
-    rows: Sequence[Row], policy: str | RoundPolicy, profile: Profile, settings: Settings | None = None, name: str = ""
-) -> Result:
+    rows: Sequence[PalRow],
+    policy: str | RoundPolicy,
+    profile: Profile,
+    settings: RoundSettings | None = None,
+    name: str = "",
+) -> BloxResult:
     """Simulate the jobs of a trace to the end. `name` is what the result calls a policy given as a callable.
 
     Raises UsageError for a row or setting that cannot be simulated, or a wrong answer of the
-    policy; StarvedError when jobs have not finished after PATIENCE times what all of them
+    policy; BloxStarvedError when jobs have not finished after PATIENCE times what all of them
     would need one after the other on the slowest GPUs.
     """
-    settings = settings or Settings()
+    settings = settings or RoundSettings()
     settings.check()
     _check(rows, profile, settings)
     label = policy if isinstance(policy, str) else name or "custom"
@@ -65,7 +69,7 @@ def run(
     return loop.result(label)
 
 
-def replayed(rows: Sequence[Row], first: int, after_s: float, seed: int) -> Iterator[ActiveJob]:
+def replayed(rows: Sequence[PalRow], first: int, after_s: float, seed: int) -> Iterator[ActiveJob]:
     """Copies of the trace in turn, for ever, at Poisson arrivals after `after_s`; times in whole seconds."""
     generator = Random(seed)
     submit_s, number = after_s, first
@@ -81,7 +85,7 @@ class _Loop:
     Most rounds change nothing, so the parts that only a change needs stand apart.
     """
 
-    def __init__(self, rows: Sequence[Row], policy: RoundPolicy, profile: Profile, settings: Settings) -> None:
+    def __init__(self, rows: Sequence[PalRow], policy: RoundPolicy, profile: Profile, settings: RoundSettings) -> None:
         self.policy, self.profile, self.settings = policy, profile, settings
         self.key = QUEUES[settings.queue]
         self.rows = rows
@@ -124,7 +128,7 @@ class _Loop:
             self.active.append(self.next_job)
             self.next_job = next(self.arrivals, None)
         ordered = sorted(self.active, key=self.key)
-        self._hold(self.policy(Round(now_s, ordered, self.profile, self.settings)), now_s)
+        self._hold(self.policy(RoundState(now_s, ordered, self.profile, self.settings)), now_s)
         self.gpu_rounds += self.held_gpus
         self.n_rounds += 1
         if not self.active and self.next_job is not None:
@@ -208,16 +212,16 @@ class _Loop:
         if seen and not 0 <= min(seen) <= max(seen) < self.profile.n_gpus:
             raise UsageError(f"policy gave GPUs {min(seen)} to {max(seen)}; there are 0 to {self.profile.n_gpus - 1}")
 
-    def _starved(self, now_s: float) -> StarvedError:
+    def _starved(self, now_s: float) -> BloxStarvedError:
         ended = {job.number for _, job in self.finished}
         left = [row.job_id for i, row in enumerate(self.rows) if i not in ended]
         advice = "; try without replay" if self.settings.replay else ""
-        return StarvedError(
+        return BloxStarvedError(
             f"{len(left)} of {len(self.rows)} jobs, first {left[0]}, have not finished after {now_s:.0f} s, "
             f"{PATIENCE} times what all of them one by one would take{advice}"
         )
 
-    def result(self, policy: str) -> Result:
+    def result(self, policy: str) -> BloxResult:
         settings, profile = self.settings, self.profile
         end_s = self.n_rounds * settings.round_s
         outcomes = tuple(self._outcome(finish_s, job) for finish_s, job in self.finished)
@@ -235,7 +239,7 @@ class _Loop:
             move_gpu_s=self.moved_gpus * settings.start_cost_s,
             end_s=end_s,
         )
-        figures = Figures(
+        figures = BloxFigures(
             avg_jct_s=sum(jct_s) / len(jct_s),
             p99_jct_s=jct_s[int(len(jct_s) * 0.99)],
             median_jct_s=jct_s[len(jct_s) // 2],
@@ -244,11 +248,11 @@ class _Loop:
             migrations=self.moves,
             utilisation=gpu_s / (profile.n_gpus * end_s),
         )
-        return Result(replay, figures)
+        return BloxResult(replay, figures)
 
-    def _outcome(self, finish_s: float, job: ActiveJob) -> Outcome:
+    def _outcome(self, finish_s: float, job: ActiveJob) -> JobOutcome:
         per_node = self.profile.gpus_per_node
-        return Outcome(
+        return JobOutcome(
             job_id=job.row.job_id,
             submit_s=job.submit_s,
             start_s=job.start_s,
@@ -264,7 +268,7 @@ class _Loop:
         )
 
 
-def _check(rows: Sequence[Row], profile: Profile, settings: Settings) -> None:
+def _check(rows: Sequence[PalRow], profile: Profile, settings: RoundSettings) -> None:
     if not rows:
         raise UsageError("a trace without jobs cannot be simulated")
     for row in rows:

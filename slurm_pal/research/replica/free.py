@@ -58,7 +58,7 @@ class _Marks(dict[int, tuple[int, ...]]):
         return found
 
 
-class Table:
+class RankTable:
     """What one class thinks of each GPU: static, shared by all rounds.
 
     `levels` (n_gpus,) are binned slowdowns, None for a GPU barred from the class.
@@ -110,13 +110,13 @@ class Free:
 
     __slots__ = ("left", "node", "sets", "table")
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: RankTable) -> None:
         self.node = [(1 << table.size) - 1] * len(table.marks)  # bit set of the free GPUs of each node
         self.left = len(self.node) * table.size
         self.table = table
         self.sets = table.full.copy()
 
-    def follow(self, table: Table) -> None:
+    def follow(self, table: RankTable) -> None:
         """Look at the free GPUs as another class does."""
         self.table = table
         all_free = self.left == len(self.node) * table.size

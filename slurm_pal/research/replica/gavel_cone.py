@@ -41,11 +41,11 @@ STEADY = 7e-8  # added to the diagonal for the factors, and refined away
 REFINEMENTS = 9
 
 
-class UnsolvedError(PalError):
+class ConeError(PalError):
     """The method did not reach its tolerance."""
 
 
-class Program(NamedTuple):
+class ConeProgram(NamedTuple):
     """m jobs with k variables and r rows each, p shared rows."""
 
     cost: Array  # (m, k)
@@ -98,13 +98,13 @@ class _Columns(NamedTuple):
         return _Columns(factor * self.local, factor * self.level)
 
 
-def solve(program: Program) -> Array:
-    """(m, k) the variables of the jobs. Raises UnsolvedError, also for a program without a solution."""
+def solve(program: ConeProgram) -> Array:
+    """(m, k) the variables of the jobs. Raises ConeError, also for a program without a solution."""
     scaled, by = _equilibrated(program)
     return np.asarray(_Method(scaled).run() / by)
 
 
-def _equilibrated(program: Program) -> tuple[Program, Array]:
+def _equilibrated(program: ConeProgram) -> tuple[ConeProgram, Array]:
     """Rows and columns divided by the roots of their largest entries, thrice; and the factors of the variables.
 
     The rows of a cone are divided alike, by the root of the sum of theirs.
@@ -258,7 +258,7 @@ def _cone_room(point: Array, direction: Array) -> float:
 class _Method:
     """One run."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ConeProgram) -> None:
         self._p = program
         self._cost = _Columns(program.cost, program.level_cost)
         self._limit = _Rows(program.limit, program.shared_limit)
@@ -281,7 +281,7 @@ class _Method:
             except np.linalg.LinAlgError:
                 break
         if best_off > INACCURATE:
-            raise UnsolvedError(f"the interior-point method ended {best_off:.1g} off the optimum; {len(best)} jobs")
+            raise ConeError(f"the interior-point method ended {best_off:.1g} off the optimum; {len(best)} jobs")
         return best
 
     def _moved(self, now: _State, missing: _Missing) -> _State:
@@ -373,7 +373,7 @@ def _step(scaling: _Scaling, wds: _Rows, wdz: _Rows, dtau: float, dkappa: float)
 class _Equations:
     """[0 G'; G -WW] of a step: a block per job, bordered by the shared rows and the level."""
 
-    def __init__(self, program: Program, squares: Array, shared_squares: Array) -> None:
+    def __init__(self, program: ConeProgram, squares: Array, shared_squares: Array) -> None:
         self._p = program
         m, r, k = program.local.shape
         p = len(shared_squares)

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation.problem import Matrix
 from slurm_pal.base.errors import UsageError
-from slurm_pal.simulate.inputs.gavel import NO_DEADLINE, Row
+from slurm_pal.simulate.inputs.gavel import NO_DEADLINE, GavelRow
 from slurm_pal.simulate.throughput_file import Key, Throughputs
 
 _PART = re.compile(r"(?P<type>[\w.-]+):(?P<gpus>[1-9][0-9]{0,5})", re.ASCII)
 
 
-class Cluster(NamedTuple):
+class GavelCluster(NamedTuple):
     """GPU types in the order in which rounds fill them. Each GPU is a server of its own, as published."""
 
     types: tuple[str, ...]
@@ -28,7 +28,7 @@ class Cluster(NamedTuple):
         return ",".join(f"{name}:{count}" for name, count in zip(self.types, self.gpus, strict=True))
 
 
-def parse_types(text: str) -> Cluster:
+def parse_types(text: str) -> GavelCluster:
     """`TYPE:GPUS,...`, fastest type first, like v100:12,p100:12,k80:12. Raises UsageError for anything else."""
     parts = [_PART.fullmatch(part.strip()) for part in text.split(",")]
     found = [(part["type"], int(part["gpus"])) for part in parts if part is not None]
@@ -38,10 +38,10 @@ def parse_types(text: str) -> Cluster:
             f"cluster {text!r} must be TYPE:GPUS,... with own names and 1 to 999999 GPUs each, "
             "like v100:12,p100:12,k80:12"
         )
-    return Cluster(types, tuple(count for _, count in found))
+    return GavelCluster(types, tuple(count for _, count in found))
 
 
-class Job(NamedTuple):
+class GavelJob(NamedTuple):
     """One job; its number is its row in the trace."""
 
     number: int
@@ -50,14 +50,14 @@ class Job(NamedTuple):
     gpus: int
     weight: float
     deadline_s: float  # when it is to end at the latest, on the clock of the trace; inf: none
-    kind: int  # row of Workload.rates
+    kind: int  # row of GavelWorkload.rates
 
 
-class Workload(NamedTuple):
+class GavelWorkload(NamedTuple):
     """A trace on a cluster. Columns are the GPU types by name, as Gavel's programs have them."""
 
-    jobs: tuple[Job, ...]
-    cluster: Cluster
+    jobs: tuple[GavelJob, ...]
+    cluster: GavelCluster
     columns: tuple[str, ...]
     rates: Matrix  # (kinds, n) steps/s alone
     pairs: NDArray[np.float64]  # (kinds, kinds, n) steps/s of the first beside the second
@@ -73,7 +73,7 @@ class Workload(NamedTuple):
         return [self.columns.index(name) for name in self.cluster.types]
 
 
-def workload(rows: Sequence[Row], cluster: Cluster, table: Throughputs) -> Workload:
+def workload(rows: Sequence[GavelRow], cluster: GavelCluster, table: Throughputs) -> GavelWorkload:
     """Look up every job. Raises DataError for one that is not in the table, UsageError for one that fits nowhere.
 
     A deadline is a multiple of the run time on the first type of the cluster, from arrival on.
@@ -83,7 +83,7 @@ def workload(rows: Sequence[Row], cluster: Cluster, table: Throughputs) -> Workl
     for row in rows:
         kinds.setdefault((row.job_type, row.scale_factor), len(kinds))
     rates = np.array([table.rates(model, size, columns) for model, size in kinds]).reshape(len(kinds), len(columns))
-    found = Workload((), cluster, columns, rates, _pairs(table, list(kinds), columns))
+    found = GavelWorkload((), cluster, columns, rates, _pairs(table, list(kinds), columns))
     for model, size in kinds:
         able = rates[kinds[model, size]] > 0
         if not (able & (np.array(found.gpus) >= size)).any():
@@ -93,11 +93,11 @@ def workload(rows: Sequence[Row], cluster: Cluster, table: Throughputs) -> Workl
     return found._replace(jobs=tuple(jobs))
 
 
-def _job(number: int, row: Row, kind: int, reference: NDArray[np.float64]) -> Job:
+def _job(number: int, row: GavelRow, kind: int, reference: NDArray[np.float64]) -> GavelJob:
     deadline_s = float("inf")
     if row.slo != NO_DEADLINE and reference[kind] > 0:
         deadline_s = row.arrival_s + row.slo * row.total_steps / float(reference[kind])
-    return Job(number, row.arrival_s, row.total_steps, row.scale_factor, row.priority_weight, deadline_s, kind)
+    return GavelJob(number, row.arrival_s, row.total_steps, row.scale_factor, row.priority_weight, deadline_s, kind)
 
 
 def _pairs(table: Throughputs, kinds: Sequence[Key], columns: Sequence[str]) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@
 """The policies as Gavel's simulator runs them: the programs of gavel.md 2, solved as its solver does.
 
 Where a published program leaves shares open, ours, an exact vertex, would be as good and give
-other figures (gavel_cone says why). Policies that are not here are those of `allocation.policies`.
+other figures (gavel_cone says why). Policies that are not here are those of `allocation_policies`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from slurm_pal.allocation.problem import (
 )
 from slurm_pal.base.errors import UsageError
 from slurm_pal.research import gandiva
-from slurm_pal.research.policies import Policy, policy
+from slurm_pal.research.allocation_policies import AllocationPolicy, policy
 from slurm_pal.research.replica import gavel_cone
-from slurm_pal.research.replica.gavel import Decide, Moment, Rules
-from slurm_pal.research.replica.gavel_jobs import Workload
+from slurm_pal.research.replica.gavel_jobs import GavelWorkload
+from slurm_pal.research.replica.gavel_simulator import Decide, GavelMoment, GavelRules
 
 PRICES = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
 """$ per GPU and hour, the constants of the published code."""
@@ -37,7 +37,7 @@ SHORTEST_S, LONGEST_S, CLOSE = 100.0, 1e6, 1.05
 """Where the published search for the makespan begins, and the ratio at which it ends."""
 
 
-def rules_of(name: str, work: Workload, seed: int) -> Rules:
+def rules_of(name: str, work: GavelWorkload, seed: int) -> GavelRules:
     """A policy for one run; it may keep a memory. Raises UsageError for an unknown one, or one not for these jobs."""
     found = policy(name)
     wide = [job for job in work.jobs if job.gpus > 1]
@@ -46,10 +46,10 @@ def rules_of(name: str, work: Workload, seed: int) -> Rules:
     if found.priced:
         prices_of(work)
     decide: Decide = _Gandiva(seed) if name == "gavel:gandiva" else _Decide(name, found, work, seed)
-    return Rules(decide, found.shuffled, found.entitled_only, found.pairs)
+    return GavelRules(decide, found.shuffled, found.entitled_only, found.pairs)
 
 
-def prices_of(work: Workload) -> Vector:
+def prices_of(work: GavelWorkload) -> Vector:
     """(n,) the published prices. Raises UsageError for a type that has none."""
     for name in work.columns:
         if name not in PRICES:
@@ -77,20 +77,20 @@ class Earned:
 class _Decide:
     """A policy with what the published ones remember."""
 
-    def __init__(self, name: str, found: Policy, work: Workload, seed: int) -> None:
+    def __init__(self, name: str, found: AllocationPolicy, work: GavelWorkload, seed: int) -> None:
         self._policy, self._draws = found, Random(seed)
         self._program = PROGRAMS.get(name)
         self._reference = work.turn[0]
         self._prices = prices_of(work) if found.priced else np.ones(len(work.columns))
         self._earned = Earned(len(work.jobs))
 
-    def __call__(self, moment: Moment) -> Allocation:
+    def __call__(self, moment: GavelMoment) -> Allocation:
         seen = self._policy.seen(moment.problem._replace(price=self._prices), self._reference, as_published=True)
         seen = seen._replace(earned_s=self._earned.until_now(seen, np.array(moment.numbers)))
         if self._program is not None:
             try:
                 return Allocation(self._program(seen))
-            except gavel_cone.UnsolvedError:
+            except gavel_cone.ConeError:
                 pass  # published: isolated shares or none; ours are at least optimal
         return self._policy.allocate(seen, self._draws)
 
@@ -102,7 +102,7 @@ class _Gandiva:
         self._draws = Random(seed)
         self._partner: dict[int, int] = {}
 
-    def __call__(self, moment: Moment) -> Allocation:
+    def __call__(self, moment: GavelMoment) -> Allocation:
         row = {number: place for place, number in enumerate(moment.numbers)}
         before = [row.get(self._partner.get(number, -1), -1) for number in moment.numbers]
         now = gandiva.partners(moment.problem, self._draws, np.array(before))
@@ -169,7 +169,7 @@ def _cost(problem: Problem) -> Matrix:
 
 def _rows(
     problem: Problem, duty: Matrix | None = None, level: float = 0.0, least: Vector | float = 0.0
-) -> gavel_cone.Program:
+) -> gavel_cone.ConeProgram:
     """The conditions B of gavel.md 1 and, with `duty` (m, n), rows duty_i X_i >= level * t + least_i."""
     m, n = problem.throughput.shape
     local = np.zeros((m, n + 1 + (duty is not None), n))
@@ -178,7 +178,7 @@ def _rows(
     local[:, n], limit[:, n] = 1.0, 1.0
     if duty is not None:
         local[:, n + 1], tie[:, n + 1], limit[:, n + 1] = -duty, level, -np.asarray(least)
-    return gavel_cone.Program(np.zeros((m, n)), local, tie, limit, _use(problem, n), problem.gpus)
+    return gavel_cone.ConeProgram(np.zeros((m, n)), local, tie, limit, _use(problem, n), problem.gpus)
 
 
 def _use(problem: Problem, variables: int) -> gavel_cone.Array:
@@ -198,13 +198,13 @@ def _finish_time(problem: Problem) -> Matrix:
     local[:, n + 2, :n], local[:, n + 2, n] = -problem.throughput, -1.0
     local[:, n + 3, :n], local[:, n + 3, n] = -problem.throughput, 1.0
     limit[:, n + 4] = 2.0
-    program = gavel_cone.Program(
+    program = gavel_cone.ConeProgram(
         np.zeros((m, n + 1)), local, tie, limit, _use(problem, n + 1), problem.gpus, level_cost=1.0, cone=True
     )
     return _solved(program, problem)
 
 
-def _solved(program: gavel_cone.Program, problem: Problem) -> Matrix:
+def _solved(program: gavel_cone.ConeProgram, problem: Problem) -> Matrix:
     return np.clip(gavel_cone.solve(program)[:, : problem.n_columns], 0.0, 1.0)
 
 

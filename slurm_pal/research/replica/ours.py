@@ -11,7 +11,7 @@ from slurm_pal.moves.worth import slots
 from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement, Rule
-from slurm_pal.research.replica.active import ActiveJob, Gpus, Round, RoundPolicy
+from slurm_pal.research.replica.active import ActiveJob, Gpus, RoundPolicy, RoundState
 from slurm_pal.simulate.inputs.pal_profile import Profile
 
 RULE = "class-fit"
@@ -38,7 +38,7 @@ def ours(profile: Profile, by_response: bool = True) -> RoundPolicy:
         for sensitivity, table in tables.items()
     }
 
-    def policy(moment: Round) -> Mapping[int, Gpus]:
+    def policy(moment: RoundState) -> Mapping[int, Gpus]:
         placed: dict[int, Placement] = {}
         for job in _in_turn(moment, occupancy.free_gpus, by_response):
             if job.size > occupancy.free_gpus:
@@ -56,7 +56,7 @@ def ours(profile: Profile, by_response: bool = True) -> RoundPolicy:
     return policy
 
 
-def _in_turn(moment: Round, gpus: int, by_response: bool) -> list[ActiveJob]:
+def _in_turn(moment: RoundState, gpus: int, by_response: bool) -> list[ActiveJob]:
     """The head of the queue that fits by number, most sensitive first, and then the rest."""
     head = 0
     while head < len(moment.jobs) and moment.jobs[head].size <= gpus:

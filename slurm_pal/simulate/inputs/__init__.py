@@ -10,13 +10,13 @@ from typing import NamedTuple, Protocol
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.inputs import gavel, own, sacct, shockwave, sia, swf
-from slurm_pal.simulate.inputs.collect import Collector, shown
+from slurm_pal.simulate.inputs.collect import TraceCollector, shown
 from slurm_pal.simulate.inputs.describe import describe
 from slurm_pal.simulate.inputs.lines import Numbered, numbered, opened
-from slurm_pal.simulate.inputs.options import Options
+from slurm_pal.simulate.inputs.reader_options import ReaderOptions
 from slurm_pal.simulate.trace import Trace
 
-__all__ = ["AUTO", "FORMATS", "Format", "Options", "describe", "read"]
+__all__ = ["AUTO", "FORMATS", "ReaderOptions", "TraceFormat", "describe", "read"]
 
 AUTO = "auto"
 
@@ -27,28 +27,28 @@ class Reader(Protocol):
     def detects(self, first: str) -> bool:
         """Whether a file with this first line is of the format."""
 
-    def read_lines(self, lines: Iterator[Numbered], collector: Collector, options: Options) -> Trace:
+    def read_lines(self, lines: Iterator[Numbered], collector: TraceCollector, options: ReaderOptions) -> Trace:
         """Read all lines. Raises UsageError when the file is not of the format at all."""
 
 
-class Format(NamedTuple):
+class TraceFormat(NamedTuple):
     """One format of `--format`."""
 
     module: Reader
     summary: str
 
 
-FORMATS: dict[str, Format] = {
-    "pal": Format(own, "our own CSV, as written by the generator"),
-    "sacct": Format(sacct, "export of sacct --parsable2"),
-    "sia": Format(sia, "Sia-Philly CSV: job_id,num_gpus,submit_time,duration,model"),
-    "shockwave": Format(shockwave, "Shockwave CSV: name,model_name,time,num_iters,num_replicas"),
-    "gavel": Format(gavel, "Gavel trace: ten tab-separated columns, work in steps; needs a throughput table"),
-    "swf": Format(swf, "Standard Workload Format of the Parallel Workloads Archive"),
+FORMATS: dict[str, TraceFormat] = {
+    "pal": TraceFormat(own, "our own CSV, as written by the generator"),
+    "sacct": TraceFormat(sacct, "export of sacct --parsable2"),
+    "sia": TraceFormat(sia, "Sia-Philly CSV: job_id,num_gpus,submit_time,duration,model"),
+    "shockwave": TraceFormat(shockwave, "Shockwave CSV: name,model_name,time,num_iters,num_replicas"),
+    "gavel": TraceFormat(gavel, "Gavel trace: ten tab-separated columns, work in steps; needs a throughput table"),
+    "swf": TraceFormat(swf, "Standard Workload Format of the Parallel Workloads Archive"),
 }
 
 
-def read(path: str, format: str = AUTO, options: Options | None = None) -> Trace:
+def read(path: str, format: str = AUTO, options: ReaderOptions | None = None) -> Trace:
     """Read a trace file, plain or gzip; `auto` tells the format by its first line.
 
     Rows that cannot be used are in `bad`, with line and reason; rows that are not to be
@@ -57,7 +57,7 @@ def read(path: str, format: str = AUTO, options: Options | None = None) -> Trace
     """
     if format != AUTO and format not in FORMATS:
         raise UsageError(f"trace format {format!r} is not one of {', '.join((AUTO, *FORMATS))}")
-    collector = Collector(os.path.basename(path))
+    collector = TraceCollector(os.path.basename(path))
     with opened(path) as stream:
         lines = numbered(stream, collector)
         first = next(lines, None)
@@ -65,7 +65,9 @@ def read(path: str, format: str = AUTO, options: Options | None = None) -> Trace
             raise UsageError(f"{path}: there is no line of text in it")
         name = _detected(path, first[1]) if format == AUTO else format
         try:
-            return FORMATS[name].module.read_lines(itertools.chain((first,), lines), collector, options or Options())
+            return FORMATS[name].module.read_lines(
+                itertools.chain((first,), lines), collector, options or ReaderOptions()
+            )
         except UsageError as error:
             raise UsageError(f"{path}: as {name}: {error}") from None
 

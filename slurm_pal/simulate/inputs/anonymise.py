@@ -14,7 +14,7 @@ from typing import TextIO
 from slurm_pal.base.errors import UsageError
 from slurm_pal.sensitivity.catalogue import APPLICATIONS
 from slurm_pal.simulate.inputs.collect import Unusable
-from slurm_pal.simulate.inputs.sacct_columns import NAME, NAMES, PLAIN, SEPARATOR, Columns, header
+from slurm_pal.simulate.inputs.sacct_columns import NAME, NAMES, PLAIN, SEPARATOR, SacctColumns, header
 from slurm_pal.simulate.trace import BadRow
 
 KEY_BYTES = (16, hashlib.blake2b.MAX_KEY_SIZE)
@@ -54,7 +54,7 @@ def anonymise(
     return left_out
 
 
-def _row(columns: Columns, cells: list[str], key: bytes, kept: set[str]) -> str:
+def _row(columns: SacctColumns, cells: list[str], key: bytes, kept: set[str]) -> str:
     clean = [_clean(name, cell.strip(), key, kept) for name, cell in zip(columns.names, cells, strict=True)]
     return SEPARATOR.join([*clean, ""] if columns.closed else clean) + "\n"
 

@@ -23,7 +23,7 @@ class NotReplayed(Exception):
     """A well-formed row that is not to be replayed; its text is the count it falls under."""
 
 
-class Collector:
+class TraceCollector:
     """Gathers one trace. Bad rows may come in any order and are sorted by line at the end."""
 
     def __init__(self, name: str) -> None:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.simulate.inputs.collect import Collector, Unusable, number, shown, whole
+from slurm_pal.simulate.inputs.collect import TraceCollector, Unusable, number, shown, whole
 from slurm_pal.simulate.inputs.lines import Numbered, numbered, opened
-from slurm_pal.simulate.inputs.options import Options
+from slurm_pal.simulate.inputs.reader_options import ReaderOptions
 from slurm_pal.simulate.throughput_file import Throughputs
 from slurm_pal.simulate.trace import Trace, TraceJob
 
@@ -25,7 +25,7 @@ NO_DEADLINE = -1.0
 LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6  # wider ratios are beyond the tolerance of a linear program
 
 
-class Row(NamedTuple):
+class GavelRow(NamedTuple):
     """One line of a trace. A job's number is its place among the lines that are not empty, from 0."""
 
     job_type: str  # model, as in the throughput table
@@ -48,7 +48,7 @@ def detects(first: str) -> bool:
     return True
 
 
-def read_lines(lines: Iterator[Numbered], collector: Collector, options: Options) -> Trace:
+def read_lines(lines: Iterator[Numbered], collector: TraceCollector, options: ReaderOptions) -> Trace:
     """The jobs, numbered from 0 in file order; ideal run time is that on the GPU type that is fastest for the job.
 
     Raises UsageError without options.throughputs.
@@ -64,14 +64,14 @@ def read_lines(lines: Iterator[Numbered], collector: Collector, options: Options
     return collector.trace()
 
 
-def read_rows(path: str) -> list[Row]:
+def read_rows(path: str) -> list[GavelRow]:
     """All columns of a trace, plain or gzip, for the replica of Gavel's simulator.
 
     Raises DataError, with the line: a row of another form, an arrival before the one above it;
     UsageError for a file that cannot be opened; DataError for one without a job.
     """
-    collector = Collector(path)
-    rows: list[Row] = []
+    collector = TraceCollector(path)
+    rows: list[GavelRow] = []
     with opened(path) as stream:
         for line, text in numbered(stream, collector):
             try:
@@ -91,8 +91,8 @@ def read_rows(path: str) -> list[Row]:
     return rows
 
 
-def parse(text: str) -> Row:
-    """One line. Raises Unusable for anything but ten columns with values as Row has them."""
+def parse(text: str) -> GavelRow:
+    """One line. Raises Unusable for anything but ten columns with values as GavelRow has them."""
     cells = text.split("\t")
     if len(cells) != len(COLUMNS):
         raise Unusable(f"{len(cells)} tab-separated columns, not the {len(COLUMNS)} of a Gavel trace: {shown(text)}")
@@ -104,7 +104,7 @@ def parse(text: str) -> Row:
         raise Unusable(f"priority_weight = {weight:g} must be from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}")
     if slo <= 0 and slo != NO_DEADLINE:
         raise Unusable(f"SLO = {slo:g} must be above 0, or -1 for none")
-    return Row(
+    return GavelRow(
         job_type=found["job_type"].strip(),
         command=found["command"],
         working_directory=found["working_directory"],
@@ -118,7 +118,7 @@ def parse(text: str) -> Row:
     )
 
 
-def _job(place: int, row: Row, table: Throughputs) -> TraceJob:
+def _job(place: int, row: GavelRow, table: Throughputs) -> TraceJob:
     """Run time on the fastest type: the replay has GPUs of one kind, and no job can be better off than there."""
     rate = max(table.packed.get((row.job_type, row.scale_factor), (0.0,)))
     if rate <= 0:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.simulate.inputs.describe import describe
-from slurm_pal.simulate.inputs.options import CLASSES
+from slurm_pal.simulate.inputs.reader_options import CLASSES
 from slurm_pal.simulate.trace import Trace, TraceJob
 
 Floats = NDArray[np.float64]
@@ -31,7 +31,7 @@ SIZES: dict[int, float] = {1: 0.77, 2: 0.02, 4: 0.09, 8: 0.12}
 CLASS_MIX: dict[str, float] = {"A": 0.4, "B": 0.3, "C": 0.3}
 
 
-class Span(NamedTuple):
+class RunTimeRange(NamedTuple):
     """A part of the run times: log-uniform between two bounds."""
 
     share: float  # of jobs
@@ -45,7 +45,7 @@ class Span(NamedTuple):
         return (top_s - self.low_s + min(cap_s, self.high_s) * math.log(self.high_s / top_s)) / log_width
 
 
-RUN_TIMES = (Span(0.8, 60 * 10**1.5, 60 * 10**3), Span(0.2, 60 * 10**3, 60 * 10**4))
+RUN_TIMES = (RunTimeRange(0.8, 60 * 10**1.5, 60 * 10**3), RunTimeRange(0.2, 60 * 10**3, 60 * 10**4))
 
 WEEKDAY = (
     0.5, 0.4, 0.4, 0.3, 0.3, 0.4, 0.5, 0.8, 1.2, 1.6, 1.8, 1.8,
@@ -66,7 +66,7 @@ SPREAD_FACTOR = 1.7
 ARRIVALS = ("poisson", "diurnal")
 
 
-class Spec(NamedTuple):
+class TraceSpec(NamedTuple):
     """What to generate. The defaults fill 80 % of 64 GPUs."""
 
     jobs: int = 1000
@@ -76,7 +76,7 @@ class Spec(NamedTuple):
     rate_per_h: float | None = None  # submissions per hour, instead of `load`
     arrivals: str = "poisson"
     sizes: Mapping[int, float] = SIZES
-    run_times: tuple[Span, ...] = RUN_TIMES
+    run_times: tuple[RunTimeRange, ...] = RUN_TIMES
     cap_s: float = math.inf  # longer jobs run this long
     classes: Mapping[str, float] = CLASS_MIX
     locality_penalties: Mapping[str, float] = {}  # class -> factor; others: the replay's default
@@ -85,7 +85,7 @@ class Spec(NamedTuple):
     zipf: float = 1.2  # the k-th user submits in proportion to k^-zipf; so do the members of the k-th account
 
 
-def generate(spec: Spec) -> Trace:
+def generate(spec: TraceSpec) -> Trace:
     """Draw a trace; times count from 0, which is a Monday 0:00 for diurnal arrivals.
 
     Each property has a random stream of its own: changing the class mix, say, leaves
@@ -112,7 +112,7 @@ def generate(spec: Spec) -> Trace:
 
 
 def _jobs(
-    spec: Spec,
+    spec: TraceSpec,
     submit_s: list[float],
     gpus: list[int],
     run_s: list[float],
@@ -139,7 +139,7 @@ def _jobs(
     )
 
 
-def rate_per_h(spec: Spec) -> float:
+def rate_per_h(spec: TraceSpec) -> float:
     """Submissions per hour: as given, or such that the mean job times the rate offers `load`."""
     if spec.rate_per_h is not None:
         return spec.rate_per_h
@@ -147,12 +147,12 @@ def rate_per_h(spec: Spec) -> float:
     return 3600 * spec.load * spec.cluster_gpus / (mean_gpus * mean_run_time_s(spec))
 
 
-def mean_run_time_s(spec: Spec) -> float:
+def mean_run_time_s(spec: TraceSpec) -> float:
     """The expected run time, cap included."""
     return sum(span.share * span.mean_s(spec.cap_s) for span in spec.run_times) / sum(s.share for s in spec.run_times)
 
 
-def statistics(spec: Spec, seeds: Iterable[int]) -> dict[str, tuple[float, float]]:
+def statistics(spec: TraceSpec, seeds: Iterable[int]) -> dict[str, tuple[float, float]]:
     """Mean and sample SD over seeds of the figures of `describe`, nested names joined by dots.
 
     `offered_load` is added: GPU-hours over the GPU-hours of `cluster_gpus` in the span.
@@ -180,7 +180,7 @@ def _flat(prefix: str, figures: Mapping[str, Any]) -> dict[str, float]:
     return flat
 
 
-def _arrivals_s(spec: Spec, rng: np.random.Generator) -> Floats:
+def _arrivals_s(spec: TraceSpec, rng: np.random.Generator) -> Floats:
     """Moments of a Poisson process, s; for diurnal arrivals its clock runs as fast as the hour's rate."""
     hours = np.cumsum(rng.exponential(1 / rate_per_h(spec), spec.jobs))
     if spec.arrivals == "diurnal":
@@ -190,7 +190,7 @@ def _arrivals_s(spec: Spec, rng: np.random.Generator) -> Floats:
     return 3600 * hours
 
 
-def _run_times_s(spec: Spec, rng: np.random.Generator) -> Floats:
+def _run_times_s(spec: TraceSpec, rng: np.random.Generator) -> Floats:
     part = _choice(rng, [span.share for span in spec.run_times], spec.jobs)
     low = np.log([span.low_s for span in spec.run_times])[part]
     high = np.log([span.high_s for span in spec.run_times])[part]
@@ -219,7 +219,7 @@ def _zipf(rng: np.random.Generator, kinds: int, exponent: float, count: int) -> 
 # -- what is allowed ------------------------------------------------------------------------
 
 
-def _check(spec: Spec) -> None:
+def _check(spec: TraceSpec) -> None:
     for name, value, least, most in (
         ("jobs", spec.jobs, 1, JOBS_MAX),
         ("seed", spec.seed, 0, math.inf),
@@ -245,7 +245,7 @@ def _check(spec: Spec) -> None:
         _within(f"locality penalty of class {kind}", factor, 1, 100)
 
 
-def _check_run_times(spec: Spec) -> None:
+def _check_run_times(spec: TraceSpec) -> None:
     for span in spec.run_times:
         if not 0 < span.low_s < span.high_s < math.inf:
             raise UsageError(f"run times from {span.low_s:g} to {span.high_s:g} s must rise, from above 0")

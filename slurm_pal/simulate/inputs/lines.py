@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, cast
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.simulate.inputs.collect import Collector
+from slurm_pal.simulate.inputs.collect import TraceCollector
 
 LINE_MAX_BYTES = 1 << 16
 """No row of any format comes near; a longer line means that the file is not text."""
@@ -39,7 +39,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 
 
-def numbered(stream: BinaryIO, collector: Collector) -> Iterator[Numbered]:
+def numbered(stream: BinaryIO, collector: TraceCollector) -> Iterator[Numbered]:
     """(line number, text without its line end) of each line that is not empty.
 
     A line that is too long or not UTF-8 goes to the collector as a bad row.

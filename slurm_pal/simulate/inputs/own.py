@@ -17,10 +17,10 @@ from collections.abc import Iterator
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.simulate.inputs import table
-from slurm_pal.simulate.inputs.collect import Collector, Unusable, choice, number, shown, whole
+from slurm_pal.simulate.inputs import csv_rows
+from slurm_pal.simulate.inputs.collect import TraceCollector, Unusable, choice, number, shown, whole
 from slurm_pal.simulate.inputs.lines import Numbered
-from slurm_pal.simulate.inputs.options import CLASSES, Options
+from slurm_pal.simulate.inputs.reader_options import CLASSES, ReaderOptions
 from slurm_pal.simulate.trace import Trace, TraceJob
 
 FAMILY, VERSION = "pal.trace", 1
@@ -39,18 +39,18 @@ def detects(first: str) -> bool:
     return first.startswith(f"# {FAMILY}/")
 
 
-def read_lines(lines: Iterator[Numbered], collector: Collector, options: Options) -> Trace:
+def read_lines(lines: Iterator[Numbered], collector: TraceCollector, options: ReaderOptions) -> Trace:
     """Read what `as_text` wrote. Raises UsageError for another file or a newer schema."""
     del options
     line, text = next(lines, (1, ""))
     schema, _, name = text.removeprefix("# ").partition(" ")
     if schema != SCHEMA:
         raise UsageError(f"line {line}: {shown(text)} must be '# {SCHEMA} NAME'")
-    table.read_jobs(lines, COLUMNS, collector, _job)
+    csv_rows.read_jobs(lines, COLUMNS, collector, _job)
     return collector.trace(name=_plain(name))
 
 
-def _job(row: table.Row) -> TraceJob:
+def _job(row: csv_rows.Row) -> TraceJob:
     if not row["job_id"]:
         raise Unusable("the job id is empty")
     return TraceJob(
@@ -70,7 +70,7 @@ def _job(row: table.Row) -> TraceJob:
     )
 
 
-def _shape(row: table.Row) -> GpuShape:
+def _shape(row: csv_rows.Row) -> GpuShape:
     nodes = whole("nodes", row["nodes"], 1) if row["nodes"] else None
     per_node = whole("per_node", row["per_node"], 1) if row["per_node"] else None
     total = whole("gpus", row["gpus"], 1)

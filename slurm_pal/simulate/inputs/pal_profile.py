@@ -21,7 +21,7 @@ CAP = 1.2
 SEED = 42
 
 
-class Run(NamedTuple):
+class ProfileRun(NamedTuple):
     """One measured run: which GPU, its slowdown, and the node where the file names it."""
 
     uuid: str
@@ -47,15 +47,15 @@ class Profile(NamedTuple):
         return len(next(iter(self.slowdown.values())))
 
 
-class Kind(NamedTuple):
+class DrawKind(NamedTuple):
     """What a GPU may be given: the values one class draws from, and the largest value a draw may have."""
 
-    values: Callable[[Sequence[Run]], list[float]]
+    values: Callable[[Sequence[ProfileRun]], list[float]]
     cap: float
     summary: str
 
 
-def read_runs(path: str, with_node: bool = False) -> list[Run]:
+def read_runs(path: str, with_node: bool = False) -> list[ProfileRun]:
     """The runs of a profile CSV (columns uuid, perf; with_node: also cabinet, node) in file order.
 
     Rows without a positive `perf` say nothing and are left out. Raises DataError for a
@@ -75,10 +75,10 @@ def read_runs(path: str, with_node: bool = False) -> list[Run]:
     if not found:
         raise DataError(f"{path} holds no run with a positive perf")
     middle = statistics.median([perf for _, perf, _ in found])
-    return [Run(uuid, perf / middle, node) for uuid, perf, node in found]
+    return [ProfileRun(uuid, perf / middle, node) for uuid, perf, node in found]
 
 
-def gpu_medians(runs: Sequence[Run]) -> dict[str, float]:
+def gpu_medians(runs: Sequence[ProfileRun]) -> dict[str, float]:
     """The median slowdown of each GPU, by ascending UUID."""
     of: dict[str, list[float]] = {}
     for run in runs:
@@ -86,23 +86,27 @@ def gpu_medians(runs: Sequence[Run]) -> dict[str, float]:
     return {uuid: statistics.median(of[uuid]) for uuid in sorted(of)}
 
 
-def _raw(runs: Sequence[Run]) -> list[float]:
+def _raw(runs: Sequence[ProfileRun]) -> list[float]:
     return [run.slowdown for run in runs]
 
 
-def _medians(runs: Sequence[Run]) -> list[float]:
+def _medians(runs: Sequence[ProfileRun]) -> list[float]:
     return list(gpu_medians(runs).values())
 
 
 KINDS = {
-    "raw": Kind(_raw, float("inf"), "one random single run per GPU and class, as published"),
-    "medians": Kind(_medians, float("inf"), "one random GPU's median per GPU and class"),
-    "capped": Kind(_raw, CAP, f"as raw, but nothing slower than {CAP}"),
+    "raw": DrawKind(_raw, float("inf"), "one random single run per GPU and class, as published"),
+    "medians": DrawKind(_medians, float("inf"), "one random GPU's median per GPU and class"),
+    "capped": DrawKind(_raw, CAP, f"as raw, but nothing slower than {CAP}"),
 }
 
 
 def draw(
-    runs: Mapping[str, Sequence[Run]], nodes: int = 16, gpus_per_node: int = 4, kind: str = "raw", seed: int = SEED
+    runs: Mapping[str, Sequence[ProfileRun]],
+    nodes: int = 16,
+    gpus_per_node: int = 4,
+    kind: str = "raw",
+    seed: int = SEED,
 ) -> Profile:
     """A cluster whose GPUs are drawn per class from `runs[class]`, GPU by GPU, class by class.
 
@@ -121,7 +125,7 @@ def draw(
     return Profile(f"{kind} seed {seed}", gpus_per_node, final, seed, generator.getstate())
 
 
-def joint(runs: Mapping[str, Sequence[Run]], nodes: int = 16, gpus_per_node: int = 4, seed: int = 1) -> Profile:
+def joint(runs: Mapping[str, Sequence[ProfileRun]], nodes: int = 16, gpus_per_node: int = 4, seed: int = 1) -> Profile:
     """A cluster of real nodes: per-GPU medians of all classes joined by UUID, nodes as class A's file has them.
 
     The nodes with exactly `gpus_per_node` GPUs known to every class, in ascending
@@ -159,7 +163,7 @@ def given(slowdown: Mapping[str, Sequence[float]], gpus_per_node: int, seed: int
     return Profile("given", gpus_per_node, columns, seed, random.Random(seed).getstate())
 
 
-def _check(runs: Mapping[str, Sequence[Run]], nodes: int, gpus_per_node: int) -> None:
+def _check(runs: Mapping[str, Sequence[ProfileRun]], nodes: int, gpus_per_node: int) -> None:
     if nodes < 1 or gpus_per_node < 1:
         raise UsageError(f"a cluster of {nodes} nodes of {gpus_per_node} GPUs is empty; both must be at least 1")
     lacking = [c for c in CLASSES if not runs.get(c)]

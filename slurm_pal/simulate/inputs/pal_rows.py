@@ -14,7 +14,7 @@ from slurm_pal.simulate.inputs.pal_applications import application_of
 COLUMNS = ("job_id", "num_gpus", "submit_time", "duration", "model")
 
 
-class Row(NamedTuple):
+class PalRow(NamedTuple):
     """One job of the trace. `iteration_s` is the time of one iteration on a median GPU."""
 
     job_id: str
@@ -30,13 +30,13 @@ class Row(NamedTuple):
         return self.iteration_s * self.iterations
 
 
-def read_sia(path: str) -> list[Row]:
+def read_sia(path: str) -> list[PalRow]:
     """The jobs of a Sia-Philly trace (CSV with the columns COLUMNS), in file order.
 
     Raises DataError, with the line number where there is one: a missing column, a value
     that is not allowed, an unknown model, a job id that comes twice, or no job at all.
     """
-    rows: list[Row] = []
+    rows: list[PalRow] = []
     seen: dict[str, int] = {}
     for line, fields in read_csv(path, COLUMNS):
         where = f"{path} line {line}"
@@ -78,7 +78,7 @@ def _fields(path: str, stream: TextIO, columns: tuple[str, ...]) -> Iterator[tup
             yield reader.line_num, {name: values[i].strip() if i < len(values) else "" for name, i in places}
 
 
-def _row(fields: Mapping[str, str], where: str) -> Row:
+def _row(fields: Mapping[str, str], where: str) -> PalRow:
     if not fields["job_id"]:
         raise DataError(f"{where}: job_id is empty")
     gpus = number(fields, "num_gpus", where)
@@ -93,7 +93,7 @@ def _row(fields: Mapping[str, str], where: str) -> Row:
         application = application_of(fields["model"])
     except UsageError as error:
         raise DataError(f"{where}: {error}") from None
-    return Row(fields["job_id"], int(gpus), submit_s, iterations, application.iteration_s, application.sensitivity)
+    return PalRow(fields["job_id"], int(gpus), submit_s, iterations, application.iteration_s, application.sensitivity)
 
 
 def number(fields: Mapping[str, str], name: str, where: str) -> float:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
 from slurm_pal.sensitivity.catalogue import APPLICATIONS, class_of
-from slurm_pal.simulate.inputs.collect import Collector, NotReplayed, Unusable, number, shown, whole
+from slurm_pal.simulate.inputs.collect import NotReplayed, TraceCollector, Unusable, number, shown, whole
 from slurm_pal.simulate.inputs.lines import Numbered
-from slurm_pal.simulate.inputs.options import CLASSES, Options
+from slurm_pal.simulate.inputs.reader_options import CLASSES, ReaderOptions
 from slurm_pal.simulate.inputs.sacct_columns import header, is_header
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.slurm.parse import gpu_count, seconds
@@ -53,7 +53,7 @@ def detects(first: str) -> bool:
     return is_header(first)
 
 
-def read_lines(lines: Iterator[Numbered], collector: Collector, options: Options) -> Trace:
+def read_lines(lines: Iterator[Numbered], collector: TraceCollector, options: ReaderOptions) -> Trace:
     """Read an export; times count from the first submission of a job that is replayed.
 
     A missing column that one can do without is noted as a bad row of the header's line.
@@ -87,7 +87,7 @@ def read_lines(lines: Iterator[Numbered], collector: Collector, options: Options
     return collector.trace(from_first=True)
 
 
-def _add_one_run_each(runs: list[_Run], last_submit_s: dict[str, float], collector: Collector) -> None:
+def _add_one_run_each(runs: list[_Run], last_submit_s: dict[str, float], collector: TraceCollector) -> None:
     """Leave out runs that a later row continues and rows that stand twice; keep ids apart after a reset."""
     seen: dict[str, set[float]] = {}
     for run in runs:
@@ -254,7 +254,7 @@ def _nodes_of(name: str, tres: str) -> int | None:
 class Apps:
     """Job name -> application and sensitivity class, by patterns, pal.toml and the catalogue."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReaderOptions) -> None:
         """Raises UsageError for a pattern that names an application nobody knows."""
         self._site = options.site_apps
         self._patterns = [(glob.lower(), self._named(name)) for glob, name in options.patterns]

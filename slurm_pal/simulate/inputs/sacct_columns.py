@@ -53,7 +53,7 @@ WISHED: dict[str, tuple[tuple[str, ...], str]] = {
 """Columns that may be missing: which ones would do, and what is lost without any of them."""
 
 
-class Columns(NamedTuple):
+class SacctColumns(NamedTuple):
     """The header of an export."""
 
     names: tuple[str, ...]  # in lower case
@@ -94,7 +94,7 @@ def is_header(text: str) -> bool:
     return SEPARATOR in text and not {"jobid", "jobidraw"}.isdisjoint(_names(text))
 
 
-def header(text: str) -> Columns:
+def header(text: str) -> SacctColumns:
     """The columns that a header names. Raises UsageError, naming those that are needed and missing."""
     names = _names(text)
     closed = len(names) > 1 and not names[-1]
@@ -108,7 +108,7 @@ def header(text: str) -> Columns:
         twice = sorted({name for name in names if names.count(name) > 1})
         raise UsageError(f"columns {', '.join(twice)} stand twice in the header; ask sacct for each once")
     free = tuple(name for name in names if name not in PLAIN and name not in NAMES)
-    return Columns(tuple(names), free, closed)
+    return SacctColumns(tuple(names), free, closed)
 
 
 def _names(text: str) -> list[str]:

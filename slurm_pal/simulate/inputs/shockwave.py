@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from slurm_pal.simulate.inputs import table
-from slurm_pal.simulate.inputs.collect import Collector, number, whole
+from slurm_pal.simulate.inputs import csv_rows
+from slurm_pal.simulate.inputs.collect import TraceCollector, number, whole
 from slurm_pal.simulate.inputs.lines import Numbered
-from slurm_pal.simulate.inputs.options import App, Options, app_of
+from slurm_pal.simulate.inputs.reader_options import App, ReaderOptions, app_of
 from slurm_pal.simulate.inputs.sia import iterations_job
 from slurm_pal.simulate.trace import Trace, TraceJob
 
@@ -19,16 +19,16 @@ COLUMNS = ("name", "model_name", "time", "num_iters", "num_replicas")
 
 
 def detects(first: str) -> bool:
-    return table.has_columns(first, COLUMNS)
+    return csv_rows.has_columns(first, COLUMNS)
 
 
-def read_lines(lines: Iterator[Numbered], collector: Collector, options: Options) -> Trace:
+def read_lines(lines: Iterator[Numbered], collector: TraceCollector, options: ReaderOptions) -> Trace:
     """Read such a trace; `time` is taken as seconds from 0. Raises UsageError for another header."""
-    table.read_jobs(lines, COLUMNS, collector, lambda row: _job(row, options.apps))
+    csv_rows.read_jobs(lines, COLUMNS, collector, lambda row: _job(row, options.apps))
     return collector.trace()
 
 
-def _job(row: table.Row, apps: Mapping[str, App]) -> TraceJob:
+def _job(row: csv_rows.Row, apps: Mapping[str, App]) -> TraceJob:
     model = row["model_name"].strip()
     return iterations_job(
         job_id=row["name"].strip(),

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.simulate.inputs import table
-from slurm_pal.simulate.inputs.collect import Collector, NotReplayed, Unusable, number, shown, whole
+from slurm_pal.simulate.inputs import csv_rows
+from slurm_pal.simulate.inputs.collect import NotReplayed, TraceCollector, Unusable, number, shown, whole
 from slurm_pal.simulate.inputs.lines import Numbered
-from slurm_pal.simulate.inputs.options import App, Options, app_of
+from slurm_pal.simulate.inputs.reader_options import App, ReaderOptions, app_of
 from slurm_pal.simulate.trace import Trace, TraceJob
 
 COLUMNS = ("job_id", "num_gpus", "submit_time", "duration", "model")
@@ -33,16 +33,16 @@ OTHER_CLASS = "A"
 
 
 def detects(first: str) -> bool:
-    return table.has_columns(first, COLUMNS)
+    return csv_rows.has_columns(first, COLUMNS)
 
 
-def read_lines(lines: Iterator[Numbered], collector: Collector, options: Options) -> Trace:
+def read_lines(lines: Iterator[Numbered], collector: TraceCollector, options: ReaderOptions) -> Trace:
     """Read a Sia-Philly trace; its times count from 0 already. Raises UsageError for another header."""
-    table.read_jobs(lines, COLUMNS, collector, lambda row: _job(row, options.apps))
+    csv_rows.read_jobs(lines, COLUMNS, collector, lambda row: _job(row, options.apps))
     return collector.trace()
 
 
-def _job(row: table.Row, apps: Mapping[str, App]) -> TraceJob:
+def _job(row: csv_rows.Row, apps: Mapping[str, App]) -> TraceJob:
     model = row["model"].strip()
     app = app_of(model, apps, APPS)
     return iterations_job(

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
-from slurm_pal.simulate.inputs.collect import Collector, NotReplayed, Unusable, number, shown, whole
+from slurm_pal.simulate.inputs.collect import NotReplayed, TraceCollector, Unusable, number, shown, whole
 from slurm_pal.simulate.inputs.lines import Numbered
-from slurm_pal.simulate.inputs.options import Options
+from slurm_pal.simulate.inputs.reader_options import ReaderOptions
 from slurm_pal.simulate.trace import Trace, TraceJob
 
 FIELDS = 18
 COMMENT = ";"
 
 
-class Status(IntEnum):
+class SwfStatus(IntEnum):
     """Field 11. A job that ran in parts has one line for each (2, 3, 4) and one for the whole (0 or 1)."""
 
     UNKNOWN = -1
@@ -35,7 +35,7 @@ class Status(IntEnum):
     CANCELLED = 5
 
 
-PARTS = (Status.PART, Status.LAST_PART_COMPLETED, Status.LAST_PART_FAILED)
+PARTS = (SwfStatus.PART, SwfStatus.LAST_PART_COMPLETED, SwfStatus.LAST_PART_FAILED)
 
 
 class Fields(NamedTuple):
@@ -68,7 +68,7 @@ def _is_row(text: str) -> bool:
         return False
 
 
-def read_lines(lines: Iterator[Numbered], collector: Collector, options: Options) -> Trace:
+def read_lines(lines: Iterator[Numbered], collector: TraceCollector, options: ReaderOptions) -> Trace:
     """Read an SWF log; its times count from 0 already.
 
     Raises UsageError when no line of it is a job of 18 fields, or for processors_per_gpu below 1.
@@ -96,8 +96,8 @@ def read_lines(lines: Iterator[Numbered], collector: Collector, options: Options
 
 def _job(fields: Fields, processors_per_gpu: int) -> TraceJob:
     status = whole("status", fields.status, -1)
-    if status not in tuple(Status):
-        raise Unusable(f"status = {status} is not one of {', '.join(str(int(known)) for known in Status)}")
+    if status not in tuple(SwfStatus):
+        raise Unusable(f"status = {status} is not one of {', '.join(str(int(known)) for known in SwfStatus)}")
     run_s, processors = number("run time", fields.run, -1), whole("allocated processors", fields.allocated, -1)
     limit_s = number("requested time", fields.limit, -1)
     submit_s = number("submit time", fields.submit, 0)
@@ -106,7 +106,7 @@ def _job(fields: Fields, processors_per_gpu: int) -> TraceJob:
     if status in PARTS:
         raise NotReplayed("part of a job that has a line of its own")
     if run_s <= 0:
-        raise NotReplayed("cancelled before its start" if status == Status.CANCELLED else "no run time")
+        raise NotReplayed("cancelled before its start" if status == SwfStatus.CANCELLED else "no run time")
     if processors <= 0:
         raise NotReplayed("no processors")
     return TraceJob(

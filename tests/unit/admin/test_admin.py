@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.admin import apply, blocks, check, conf_text, gres, lua_text, plan, shipped, site, status
+from slurm_pal.admin import apply, blocks, changes, check, conf_text, gres, lua_text, shipped, site_files, status
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, Exit, PalError, UsageError
 from slurm_pal.slurm.client import Completed
@@ -22,16 +22,16 @@ CONF = "/etc/slurm/slurm.conf"
 PLUGSTACK = "/etc/slurm/plugstack.conf"
 
 
-def make(conf: str = "ClusterName=c\n", **changes: object) -> plan.Site:
+def make(conf: str = "ClusterName=c\n", **others: object) -> changes.SiteFiles:
     """A site with this slurm.conf and nothing of ours."""
-    plain = plan.Site(
+    plain = changes.SiteFiles(
         CONF, CONF, {CONF: conf}, PLUGSTACK, None, {}, {}, {}, SHIPPED, "/usr/lib/pal_spank.so",
         {"server": "/v/t.lua", "client": "/v/t.public.lua"}, "/v/g.txt",
     )  # fmt: skip
-    return plain._replace(**changes)  # type: ignore[arg-type]
+    return plain._replace(**others)  # type: ignore[arg-type]
 
 
-def after(before: plan.Site, done: plan.Plan) -> plan.Site:
+def after(before: changes.SiteFiles, done: changes.ChangePlan) -> changes.SiteFiles:
     """The site as it is when the plan has been carried out."""
     assert not done.blockers
     texts, files, links = dict(before.texts), dict(before.files), dict(before.table_links)
@@ -54,11 +54,11 @@ def after(before: plan.Site, done: plan.Plan) -> plan.Site:
 
 
 def conf_after(conf: str, *parts: str) -> str:
-    return after(make(conf), plan.install(make(conf), parts)).texts[CONF]
+    return after(make(conf), changes.install(make(conf), parts)).texts[CONF]
 
 
 def test_a_bare_site_gets_files_and_one_block() -> None:
-    done = plan.install(make(), ["server"])
+    done = changes.install(make(), ["server"])
     assert [(s.action, s.path) for s in done.steps] == [
         ("copy", "/etc/slurm/pal.lua"),
         ("link", "/etc/slurm/pal_table.lua"),
@@ -92,7 +92,7 @@ def test_the_last_statement_counts_as_it_does_for_slurm() -> None:
 
 def test_a_key_in_an_included_file_is_named_and_nothing_is_done() -> None:
     texts = {CONF: "Include d/more.conf\n", "/etc/slurm/d/more.conf": "# x\nJobSubmitPlugins=throttle\n"}
-    done = plan.install(make(texts=texts), ["server"])
+    done = changes.install(make(texts=texts), ["server"])
     assert len(done.blockers) == 1
     assert "/etc/slurm/d/more.conf line 2" in done.blockers[0]
     assert "JobSubmitPlugins=throttle,lua" in done.blockers[0]
@@ -141,7 +141,7 @@ def test_comments_and_continuations(line: str, value: str) -> None:
 def test_the_sites_own_filter_is_called_from_not_overwritten() -> None:
     path = "/etc/slurm/job_submit.lua"
     before = make("JobSubmitPlugins=lua\n", files={path: SITE_LUA})
-    done = plan.install(before, ["server"])
+    done = changes.install(before, ["server"])
     now = after(before, done)
     assert [s.path for s in done.steps if s.action == "copy"] == [
         "/etc/slurm/slurm-pal/pal.lua",
@@ -152,8 +152,8 @@ def test_the_sites_own_filter_is_called_from_not_overwritten() -> None:
         '\n-- BEGIN slurm-pal (pal admin install)\npcall(dofile, "/etc/slurm/slurm-pal/job_submit.lua") -- slurm-pal\n'
         "-- END slurm-pal\nreturn slurm.SUCCESS -- done",
     )
-    assert plan.install(now, ["server"]).steps == ()
-    assert after(now, plan.uninstall(now)).files == {path: SITE_LUA}
+    assert changes.install(now, ["server"]).steps == ()
+    assert after(now, changes.uninstall(now)).files == {path: SITE_LUA}
 
 
 @pytest.mark.parametrize(
@@ -168,26 +168,26 @@ def test_the_sites_own_filter_is_called_from_not_overwritten() -> None:
     ],
 )
 def test_a_filter_with_another_end_gets_the_line_by_hand(text: str) -> None:
-    done = plan.install(make("JobSubmitPlugins=lua\n", files={"/etc/slurm/job_submit.lua": text}), ["server"])
+    done = changes.install(make("JobSubmitPlugins=lua\n", files={"/etc/slurm/job_submit.lua": text}), ["server"])
     assert any('pcall(dofile, "/etc/slurm/slurm-pal/job_submit.lua")' in b for b in done.blockers)
 
 
 def test_a_line_by_hand_is_enough() -> None:
     text = 'pcall(dofile, "/etc/slurm/slurm-pal/job_submit.lua")\nreturn rc\n'
     before = make("JobSubmitPlugins=lua\n", files={"/etc/slurm/job_submit.lua": text})
-    assert after(before, plan.install(before, ["server"])).files["/etc/slurm/job_submit.lua"] == text
+    assert after(before, changes.install(before, ["server"])).files["/etc/slurm/job_submit.lua"] == text
     assert lua_text.calls("--" + text, "/etc/slurm/slurm-pal/job_submit.lua") is None
 
 
 def test_a_filter_that_is_not_in_force_is_not_switched_on() -> None:
-    done = plan.install(make(files={"/etc/slurm/job_submit.lua": SITE_LUA}), ["server"])
+    done = changes.install(make(files={"/etc/slurm/job_submit.lua": SITE_LUA}), ["server"])
     assert any("not in force" in blocker for blocker in done.blockers)
 
 
 def test_new_logic_touches_what_slurmctld_looks_at() -> None:
-    one = after(make(), plan.install(make(), ["server"]))
+    one = after(make(), changes.install(make(), ["server"]))
     newer = one._replace(shipped=SHIPPED | {"pal.lua": "-- slurm-pal: newer\n"})
-    assert [(s.action, s.path) for s in plan.install(newer, []).steps] == [
+    assert [(s.action, s.path) for s in changes.install(newer, []).steps] == [
         ("copy", "/etc/slurm/pal.lua"),
         ("touch", "/etc/slurm/job_submit.lua"),
     ]
@@ -206,7 +206,9 @@ def test_who_may_not_read_slurmctlds_table_looks_at_the_clients(
 
 def test_each_filter_reads_the_table_that_is_for_it() -> None:
     """What users' jobs were measured to be is for slurmctld alone."""
-    links = {step.path: step.new for step in plan.install(make(), ["server", "client"]).steps if step.action == "link"}
+    links = {
+        step.path: step.new for step in changes.install(make(), ["server", "client"]).steps if step.action == "link"
+    }
     assert links == {
         "/etc/slurm/pal_table.lua": "/v/t.lua",
         "/etc/slurm/pal_table.public.lua": "/v/t.public.lua",
@@ -216,27 +218,27 @@ def test_each_filter_reads_the_table_that_is_for_it() -> None:
 def test_files_and_links_that_are_not_ours_stay() -> None:
     links = {"/etc/slurm/pal_table.lua": None, "/etc/slurm/pal_table.public.lua": None}
     foreign = make(files={"/etc/slurm/pal.lua": "x"}, table_links=links)
-    done = plan.install(foreign, ["server"])
+    done = changes.install(foreign, ["server"])
     assert len(done.blockers) == 2
-    assert len(plan.install(foreign, ["server", "client"]).blockers) == 3
-    assert plan.uninstall(foreign).steps == ()
+    assert len(changes.install(foreign, ["server", "client"]).blockers) == 3
+    assert changes.uninstall(foreign).steps == ()
 
 
 def test_uninstall_never_leaves_slurm_without_the_file_it_names() -> None:
     files = {"/etc/slurm/job_submit.lua": SHIPPED["job_submit.lua"]}
-    done = plan.uninstall(make("JobSubmitPlugins=lua\n", files=files))
+    done = changes.uninstall(make("JobSubmitPlugins=lua\n", files=files))
     assert any("line 1 still sets JobSubmitPlugins=lua" in blocker for blocker in done.blockers)
 
 
 def test_the_plug_in_gets_a_file_or_a_line() -> None:
-    now = after(make(), plan.install(make(), ["spank"]))
+    now = after(make(), changes.install(make(), ["spank"]))
     assert "\noptional /usr/lib/pal_spank.so gpus=/v/g.txt\n" in (now.plugstack_text or "")
     assert now.texts == make().texts
-    assert after(now, plan.uninstall(now)).plugstack_text is None
+    assert after(now, changes.uninstall(now)).plugstack_text is None
     own = make(plugstack_text="optional /x/pal_spank.so gpus=/y\n")
-    assert plan.install(own, ["spank"]).steps == ()
-    assert plan.install(make(plugin=""), ["spank"]).blockers
-    assert plan.install(make(plugin="/a b/pal_spank.so"), ["spank"]).blockers
+    assert changes.install(own, ["spank"]).steps == ()
+    assert changes.install(make(plugin=""), ["spank"]).blockers
+    assert changes.install(make(plugin="/a b/pal_spank.so"), ["spank"]).blockers
 
 
 LINES = st.sampled_from(
@@ -259,21 +261,21 @@ PARTS = st.lists(st.sampled_from(["server", "client", "spank"]), min_size=1, uni
 @given(TEXTS, st.none() | TEXTS, PARTS, PARTS)
 def test_what_goes_in_comes_out_byte_for_byte(conf: str, stack: str | None, parts: list[str], more: list[str]) -> None:
     before = make(conf, plugstack_text=stack)
-    if plan.install(before, parts).blockers or plan.install(before, more).blockers:
+    if changes.install(before, parts).blockers or changes.install(before, more).blockers:
         return
-    one = after(before, plan.install(before, parts))
-    assert plan.install(one, parts).steps == ()
-    assert plan.installed_parts(one) >= set(parts) & {"spank"}
-    two = after(one, plan.install(one, more))
+    one = after(before, changes.install(before, parts))
+    assert changes.install(one, parts).steps == ()
+    assert changes.installed_parts(one) >= set(parts) & {"spank"}
+    two = after(one, changes.install(one, more))
     for each in shipped.FILTERS:
         if each.part in {*parts, *more}:
-            assert plan.runs_lua(conf_text.value(CONF, two.texts, each.key))
-    assert plan.install(two, parts).steps == ()
-    removed = plan.uninstall(two)
+            assert changes.runs_lua(conf_text.value(CONF, two.texts, each.key))
+    assert changes.install(two, parts).steps == ()
+    removed = changes.uninstall(two)
     if not removed.blockers:
         gone = after(two, removed)
         assert (gone.texts, gone.plugstack_text, gone.files, gone.table_links) == (before.texts, stack, {}, {})
-        assert plan.uninstall(gone).steps == ()
+        assert changes.uninstall(gone).steps == ()
 
 
 def test_text_after_the_block_stays_a_line_of_its_own() -> None:
@@ -313,14 +315,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     etc = tmp_path / "etc"
     etc.mkdir(mode=0o755)
     (etc / "slurm.conf").write_text(f"SlurmUser={os.geteuid()}\nJobSubmitPlugins=throttle")
-    monkeypatch.setattr(site, "lua_files", lambda: SHIPPED)
+    monkeypatch.setattr(site_files, "lua_files", lambda: SHIPPED)
     return etc
 
 
-def read(folder: Path) -> plan.Site:
+def read(folder: Path) -> changes.SiteFiles:
     config = Config()
     config.set("paths", "state_dir", str(folder.parent / "state"), "test")
-    return site.read(str(folder / "slurm.conf"), config, str(folder / "pal_spank.so"))
+    return site_files.read(str(folder / "slurm.conf"), config, str(folder / "pal_spank.so"))
 
 
 def everything(folder: Path) -> dict[str, bytes | str]:
@@ -337,26 +339,26 @@ def test_files_keep_mode_and_the_link_to_slurm_conf_stays(folder: Path) -> None:
     real.chmod(0o640)
     (folder / "slurm.conf").symlink_to("../real.conf")
     was = real.read_bytes()
-    backups = apply.carry_out(plan.install(read(folder), ["server"]), 0.0)
+    backups = apply.carry_out(changes.install(read(folder), ["server"]), 0.0)
     assert backups == [f"{real}.pal-backup-19700101T000000Z"]
     assert Path(backups[0]).read_bytes() == was
     assert {stat.S_IMODE(p.stat().st_mode) for p in (real, Path(backups[0]))} == {0o640}
     assert stat.S_IMODE((folder / "pal.lua").stat().st_mode) == 0o644
     assert os.readlink(folder / "slurm.conf") == "../real.conf"
     assert os.readlink(folder / "pal_table.lua") == str(folder.parent / "state" / "pal_table.lua")
-    second = apply.carry_out(plan.uninstall(read(folder)), 0.0)
+    second = apply.carry_out(changes.uninstall(read(folder)), 0.0)
     assert second == [f"{real}.pal-backup-19700101T000000Z-2"]
     assert real.read_bytes() == was
     assert everything(folder) == {"slurm.conf": "../real.conf"}
 
 
 def test_a_failing_step_puts_everything_back(folder: Path) -> None:
-    apply.carry_out(plan.install(read(folder), ["server"]), 0.0)
+    apply.carry_out(changes.install(read(folder), ["server"]), 0.0)
     (folder / "pal.lua").write_text("-- slurm-pal: old\n")
     (folder / "plugstack.conf").write_text("# mine\n")
-    todo = plan.install(read(folder), ["server", "client", "spank"])
+    todo = changes.install(read(folder), ["server", "client", "spank"])
     was = everything(folder)
-    broken = plan.Step("edit", str(folder / "slurm.conf"), "", "new", "not what it is")
+    broken = changes.FileChange("edit", str(folder / "slurm.conf"), "", "new", "not what it is")
     with pytest.raises(PalError, match="changed by somebody else"):
         apply.carry_out(todo._replace(steps=(*todo.steps, broken)), 1.0)
     now = everything(folder)
@@ -365,26 +367,26 @@ def test_a_failing_step_puts_everything_back(folder: Path) -> None:
 
 def test_what_slurmctld_reloads_by_its_time_gets_a_later_second(folder: Path) -> None:
     path = folder / "job_submit.lua"
-    apply.carry_out(plan.Plan((plan.Step("copy", str(path), "", "x"),)), 4e9)
+    apply.carry_out(changes.ChangePlan((changes.FileChange("copy", str(path), "", "x"),)), 4e9)
     assert path.stat().st_mtime == 4e9 + 1
-    apply.carry_out(plan.Plan((plan.Step("touch", str(path), ""),)), 5.0)
+    apply.carry_out(changes.ChangePlan((changes.FileChange("touch", str(path), ""),)), 5.0)
     assert path.stat().st_mtime == 4e9 + 2
 
 
 def test_what_others_can_write_is_refused(folder: Path) -> None:
-    todo = plan.install(read(folder), ["server"])
-    assert site.distrust(read(folder), todo) == ()
+    todo = changes.install(read(folder), ["server"])
+    assert site_files.distrust(read(folder), todo) == ()
     folder.chmod(0o757)
-    assert site.distrust(read(folder), todo) == (f"{folder} can be written by everyone: chmod o-w {folder}",)
+    assert site_files.distrust(read(folder), todo) == (f"{folder} can be written by everyone: chmod o-w {folder}",)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_what_others_own_is_refused(folder: Path) -> None:
-    todo = plan.install(read(folder), ["server"])
+    todo = changes.install(read(folder), ["server"])
     os.chown(folder / "slurm.conf", 65534, -1)
-    assert [r for r in site.distrust(read(folder), todo) if "belongs to uid 65534" in r]
+    assert [r for r in site_files.distrust(read(folder), todo) if "belongs to uid 65534" in r]
     (folder / "slurm.conf").write_text("SlurmUser=65534\n")
-    assert site.distrust(read(folder), todo) == ()
+    assert site_files.distrust(read(folder), todo) == ()
 
 
 def test_slurms_words_against_the_candidate_are_shown(folder: Path) -> None:
@@ -397,7 +399,7 @@ def test_slurms_words_against_the_candidate_are_shown(folder: Path) -> None:
         complaint = f"sbatch: error: {os.path.dirname(path)}: bad\n" if "lua" in seen[-1] else ""
         return Completed(0, "", "sbatch: error: old trouble\n" + complaint)
 
-    todo = plan.install(read(folder), ["server"])
+    todo = changes.install(read(folder), ["server"])
     assert check.complaints(read(folder), todo, sbatch) == (f"sbatch: error: {folder}: bad",)
     assert seen == [todo.steps[-1].new, todo.steps[-1].old]
 
@@ -415,7 +417,7 @@ def test_status_follows_the_installation(folder: Path) -> None:
         return status.exit_code(items), {item.part for item in items if item.state == "wrong"}
 
     assert judged({}) == (Exit.FAILED, {"filter"})
-    apply.carry_out(plan.install(read(folder), ["server"]), 0.0)
+    apply.carry_out(changes.install(read(folder), ["server"]), 0.0)
     assert judged({"JobSubmitPlugins": "throttle"}) == (Exit.FAILED, {"server", "table"})
     assert judged(None) == (Exit.SLURM, {"server", "table"})
     runs = {"JobSubmitPlugins": "throttle,lua"}

@@ -17,14 +17,14 @@ from slurm_pal.allocation.problem import Problem
 from slurm_pal.base.errors import DataError
 
 SLOW = {"A": (1.0, 1.25), "C": (1.0, 1.0)}
-V100 = c.Partition("v100", ((4, 0), (2, 2)), SLOW)
-K80 = c.Partition("k80", ((8,),), {"A": (1.0,), "C": (1.0,)})
+V100 = c.PartitionGpus("v100", ((4, 0), (2, 2)), SLOW)
+K80 = c.PartitionGpus("k80", ((8,),), {"A": (1.0,), "C": (1.0,)})
 SITE = c.columns([V100, K80])
 
 
 def made(throughput: list[list[float]], scale: list[float], spread: float = 0.5, sensitivity: str = "A") -> Problem:
     m = len(scale)
-    jobs = c.Jobs(np.array(throughput), np.full(m, spread), [sensitivity] * m, np.array(scale, dtype=float))
+    jobs = c.PartitionJobs(np.array(throughput), np.full(m, spread), [sensitivity] * m, np.array(scale, dtype=float))
     return c.problem(SITE, jobs)
 
 
@@ -53,8 +53,8 @@ def test_speed_of_a_gang_in_each_column(scale: float, row: tuple[float, ...]) ->
 
 
 def test_a_gang_that_no_node_holds_at_a_level_spans_nodes_there_only() -> None:
-    site = c.columns([c.Partition("p", ((2, 2), (2, 2)), SLOW)])
-    jobs = c.Jobs(np.array([[10.0]]), np.array([0.5]), ["A"], np.array([4.0]))
+    site = c.columns([c.PartitionGpus("p", ((2, 2), (2, 2)), SLOW)])
+    jobs = c.PartitionJobs(np.array([[10.0]]), np.array([0.5]), ["A"], np.array([4.0]))
     assert c.problem(site, jobs).throughput[0] == pytest.approx((5, 8, 0, 4))
 
 
@@ -63,8 +63,8 @@ def test_insensitive_jobs_and_ratios_above_one() -> None:
 
 
 def test_a_level_is_as_slow_as_the_slowest_class_it_may_use() -> None:
-    site = c.columns([c.Partition("p", ((1, 1, 1),), {"B": (1.0, 1.6, 1.2)})])
-    jobs = c.Jobs(np.array([[8.0]]), np.array([[1.0]]), ["B"], np.array([1.0]))
+    site = c.columns([c.PartitionGpus("p", ((1, 1, 1),), {"B": (1.0, 1.6, 1.2)})])
+    jobs = c.PartitionJobs(np.array([[8.0]]), np.array([[1.0]]), ["B"], np.array([1.0]))
     assert c.problem(site, jobs).throughput[0, :3] == pytest.approx((8, 5, 5))
 
 
@@ -80,11 +80,11 @@ def test_rows_are_nested_and_reference_counts_each_gpu_once() -> None:
     [
         (lambda: c.columns([V100, V100]), "different names"),
         (lambda: c.columns([]), "at least one partition"),
-        (lambda: c.columns([c.Partition("p", (), SLOW)]), "needs nodes.*they have no counts"),
-        (lambda: c.columns([c.Partition("p", ((1, 2), (3,)), SLOW)]), "needs nodes.*they have 1 or 2 counts"),
-        (lambda: c.columns([c.Partition("p", ((0, 0),), SLOW)]), "one GPU; .* 0 and there are 0 GPUs"),
-        (lambda: c.columns([c.Partition("p", ((1,),), SLOW)]), "slowdown above 0 for each"),
-        (lambda: c.columns([c.Partition("p", ((1, 1),), {"A": (0.0, 1.0)})]), "slowdown above 0 for each"),
+        (lambda: c.columns([c.PartitionGpus("p", (), SLOW)]), "needs nodes.*they have no counts"),
+        (lambda: c.columns([c.PartitionGpus("p", ((1, 2), (3,)), SLOW)]), "needs nodes.*they have 1 or 2 counts"),
+        (lambda: c.columns([c.PartitionGpus("p", ((0, 0),), SLOW)]), "one GPU; .* 0 and there are 0 GPUs"),
+        (lambda: c.columns([c.PartitionGpus("p", ((1,),), SLOW)]), "slowdown above 0 for each"),
+        (lambda: c.columns([c.PartitionGpus("p", ((1, 1),), {"A": (0.0, 1.0)})]), "slowdown above 0 for each"),
         (lambda: made([[10]], [1]), "2 partitions"),
         (lambda: made([[10, 4]], [1], sensitivity="X"), "'X'"),
         (lambda: made([[10, 4]], [1], spread=float("nan")), "spread"),
@@ -111,7 +111,7 @@ def instances(draw: st.DrawFn) -> tuple[list[int], list[float]]:
 def test_nested_rows_hold_exactly_where_gpu_time_can_be_divided(instance: tuple[list[int], list[float]]) -> None:
     """Brute force: GPU time of level v to class u <= v as a transport problem."""
     counts, asked = instance
-    site = c.columns([c.Partition("p", (counts,), {"A": [1.0] * len(counts)})])
+    site = c.columns([c.PartitionGpus("p", (counts,), {"A": [1.0] * len(counts)})])
     uses, capacity = c.nested_rows(site)
     rows_hold = bool((uses[:, : len(counts)] @ asked <= capacity + 1e-9).all())
     ways = [(v, u) for v in range(len(counts)) for u in range(v + 1)]
@@ -153,7 +153,7 @@ def test_shares_of_one_gpu_jobs_have_a_timetable_exactly_where_the_rows_hold(
 ) -> None:
     """Shares are thirds of the time; a timetable has three slots, each job at most once in a slot."""
     counts = [classes.count(0), classes.count(1)]
-    site = c.columns([c.Partition("p", (counts,), {"A": [1.0, 1.0]})])
+    site = c.columns([c.PartitionGpus("p", (counts,), {"A": [1.0, 1.0]})])
     uses, capacity = c.nested_rows(site)
     asked = [sum(n for level, n in jobs if level == v) / 3 for v in (0, 1)]
     rows_hold = bool((uses[:, :2] @ asked <= capacity + 1e-9).all())

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from slurm_pal.allocation.linear import INFINITE, InfeasibleError, Program, Rows, UnsolvedError, together
+from slurm_pal.allocation.linear import INFINITE, InfeasibleError, LinearProgram, Rows, UnsolvedError, together
 
 
 def rows(entries: list[tuple[int, int, float]], lower: list[float], upper: list[float]) -> Rows:
@@ -22,7 +22,7 @@ def small() -> Rows:
 
 
 def test_triplets_in_any_order() -> None:
-    found = Program(np.array([3.0, 5.0]), small()).solve()
+    found = LinearProgram(np.array([3.0, 5.0]), small()).solve()
     assert found.x == pytest.approx([2.0, 1.0])
     assert found.objective == pytest.approx(11.0)
     assert found.dual == pytest.approx([2.0, 1.0])  # one more of a bound is worth that much
@@ -30,12 +30,12 @@ def test_triplets_in_any_order() -> None:
 
 def test_minimise_and_upper() -> None:
     at_least = rows([(0, 0, 1.0), (0, 1, 1.0)], [3.0], [INFINITE])
-    found = Program(np.array([1.0, 4.0]), at_least, upper=np.array([2.0, INFINITE]), maximise=False).solve()
+    found = LinearProgram(np.array([1.0, 4.0]), at_least, upper=np.array([2.0, INFINITE]), maximise=False).solve()
     assert found.x == pytest.approx([2.0, 1.0])
 
 
 def test_changes() -> None:
-    program = Program(np.array([3.0, 5.0]), small())
+    program = LinearProgram(np.array([3.0, 5.0]), small())
     program.solve()
     program.change_row(0, -INFINITE, 3.0)
     assert program.solve().x == pytest.approx([3.0, 0.0])
@@ -49,25 +49,25 @@ def test_changes() -> None:
 def test_no_rows_in_a_part() -> None:
     nothing = np.zeros(0, dtype=np.int64)
     empty = Rows(nothing, nothing, np.zeros(0), np.zeros(0), np.zeros(0))
-    assert Program(np.array([3.0, 5.0]), together(empty, small())).solve().objective == pytest.approx(11.0)
+    assert LinearProgram(np.array([3.0, 5.0]), together(empty, small())).solve().objective == pytest.approx(11.0)
 
 
 def test_a_row_without_entries() -> None:
     blank = Rows(
         np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), np.array([0.0]), np.array([1.0])
     )
-    assert Program(np.array([3.0, 5.0]), together(small(), blank)).solve().objective == pytest.approx(11.0)
+    assert LinearProgram(np.array([3.0, 5.0]), together(small(), blank)).solve().objective == pytest.approx(11.0)
 
 
 def test_infeasible() -> None:
     both = rows([(0, 0, 1.0), (1, 0, 1.0)], [2.0, -INFINITE], [INFINITE, 1.0])
     with pytest.raises(InfeasibleError, match="no allocation meets all conditions"):
-        Program(np.ones(1), both).solve()
+        LinearProgram(np.ones(1), both).solve()
 
 
 def test_unbounded() -> None:
     with pytest.raises(UnsolvedError, match=r"not solved: Unbounded"):
-        Program(np.ones(1), rows([(0, 0, -1.0)], [-INFINITE], [1.0])).solve()
+        LinearProgram(np.ones(1), rows([(0, 0, -1.0)], [-INFINITE], [1.0])).solve()
 
 
 @settings(max_examples=60, deadline=None)
@@ -79,7 +79,7 @@ def test_against_scipy(seed: int, n: int, k: int, maximise: bool) -> None:
     row, column = np.nonzero(matrix)
     mixed = rng.permutation(len(row))
     triplets = Rows(row[mixed], column[mixed], matrix[row, column][mixed], np.full(k, -INFINITE), limit)
-    found = Program(cost, triplets, upper=upper, maximise=maximise).solve()
+    found = LinearProgram(cost, triplets, upper=upper, maximise=maximise).solve()
     sign = -1.0 if maximise else 1.0
     want = linprog(sign * cost, A_ub=matrix, b_ub=limit, bounds=list(zip(np.zeros(n), upper, strict=True)))
     assert found.objective == pytest.approx(sign * want.fun, rel=1e-9, abs=1e-9)

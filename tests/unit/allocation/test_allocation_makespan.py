@@ -37,7 +37,7 @@ def test_many_jobs(seed: int, equal: int) -> None:
     assert found.objective > 1.05 * (given_.remaining / given_.throughput.max(axis=1)).max()  # capacity binds
 
 
-def hard(seed: int, m: int, n: int, equal: int) -> levels.Site:
+def hard(seed: int, m: int, n: int, equal: int) -> levels.LevelProblem:
     """Needs, speeds and ages over many orders of magnitude, equal rows, nested capacities."""
     rng = np.random.default_rng(seed)
     throughput = 10 ** rng.uniform(-4, 4, (m, 1)) * rng.uniform(0.05, 1.0, (m, n))
@@ -49,7 +49,7 @@ def hard(seed: int, m: int, n: int, equal: int) -> levels.Site:
     capacity = uses @ (demand.sum() * rng.uniform(0.02, 0.5, n))
     work = 10 ** rng.uniform(-2, 8, m)
     age = rng.choice([0.0, 1.0], m) * 10 ** rng.uniform(0, 6, m)
-    return levels.Site(throughput, demand, uses, capacity, work, 10 ** rng.uniform(2, 6, m), age)
+    return levels.LevelProblem(throughput, demand, uses, capacity, work, 10 ** rng.uniform(2, 6, m), age)
 
 
 @settings(max_examples=40, deadline=None)

@@ -17,7 +17,7 @@ from slurm_pal.allocation.problem import (
     violation,
 )
 from slurm_pal.base.errors import DataError, UsageError
-from slurm_pal.research.policies import names, policy
+from slurm_pal.research.allocation_policies import names, policy
 
 
 def test_defaults() -> None:

@@ -19,7 +19,7 @@ from slurm_pal.allocation.throughputs import (
     PROGRESS,
     TABLE,
     Entry,
-    Key,
+    ThroughputKey,
     matrix,
     merge,
     model,
@@ -27,13 +27,13 @@ from slurm_pal.allocation.throughputs import (
 from slurm_pal.base.errors import DataError
 
 DAY_S = 86400.0
-KEY = Key("bert", 1, "a100")
+KEY = ThroughputKey("bert", 1, "a100")
 TYPES = ("v100", "a100", "h100")
 
 
-def speeds(*rates: float, application: str = "bert", gpus: int = 1, **given: object) -> dict[Key, Entry]:
+def speeds(*rates: float, application: str = "bert", gpus: int = 1, **given: object) -> dict[ThroughputKey, Entry]:
     return {
-        Key(application, gpus, name): Entry(rate, 0.05, **given)  # type: ignore[arg-type]
+        ThroughputKey(application, gpus, name): Entry(rate, 0.05, **given)  # type: ignore[arg-type]
         for name, rate in zip(TYPES, rates, strict=False)
         if rate >= 0
     }
@@ -74,7 +74,7 @@ def test_a_zero_of_the_table_stands() -> None:
 
 def test_relative_speeds_take_the_unit_of_what_was_measured() -> None:
     found = merge([speeds(1, 2.5, 6, relative=True), speeds(4.0, source=PROGRESS, runs=3)])
-    rates = [found[Key("bert", 1, name)] for name in TYPES]
+    rates = [found[ThroughputKey("bert", 1, name)] for name in TYPES]
     assert [entry.steps_per_s for entry in rates] == pytest.approx([4, 10, 24])
     assert not any(entry.relative for entry in rates)
     assert rates[2].relative_error == pytest.approx(hypot(0.05, hypot(0.05, 0.05)))
@@ -84,7 +84,7 @@ def test_relative_speeds_stay_alone_and_go_where_nothing_tells_their_unit() -> N
     alone = merge([speeds(1, 2.5, relative=True)])
     assert all(entry.relative for entry in alone.values()) and len(alone) == 2
     found = merge([speeds(1, 2.5, relative=True), speeds(-1, -1, 70.0)])
-    assert list(found) == [Key("bert", 1, "h100")]
+    assert list(found) == [ThroughputKey("bert", 1, "h100")]
 
 
 @given(
@@ -114,7 +114,7 @@ def test_a_mean_lies_between_its_entries(entries: list[Entry]) -> None:
         (KEY._replace(gpus=0), Entry(1.0, 0.1), "at least 1"),
     ],
 )
-def test_entries_that_are_not_allowed(key: Key, entry: Entry, said: str) -> None:
+def test_entries_that_are_not_allowed(key: ThroughputKey, entry: Entry, said: str) -> None:
     with pytest.raises(DataError, match=said):
         merge([{key: entry}])
     with pytest.raises(DataError, match=said):
@@ -205,7 +205,7 @@ def test_relative_rows_are_not_scaled_from_where_steps_are_known() -> None:
 def test_other_sizes_of_an_application_tell_of_its_types() -> None:
     usual = [speeds(1.0, 2.0, 8.0, application=f"a{k}") for k in range(8)]
     known = {key: entry for row in usual for key, entry in row.items()}
-    known |= speeds(9.0, 3.0, 1.0) | {Key("bert", 8, "v100"): Entry(45.0, 0.05)}
+    known |= speeds(9.0, 3.0, 1.0) | {ThroughputKey("bert", 8, "v100"): Entry(45.0, 0.05)}
     found = matrix(model(known, TYPES), [("bert", 8)])
     assert found.source[0] == (TABLE, ESTIMATED, ESTIMATED)
     assert 15 <= found.throughput[0, 1] < 40 and 5 <= found.throughput[0, 2] < 40  # by the usual ratios 90 and 360
@@ -213,7 +213,9 @@ def test_other_sizes_of_an_application_tell_of_its_types() -> None:
 
 def test_types_that_are_not_asked_for_help_too() -> None:
     rows = [speeds(1.0, 2.0, 8.0, application=f"a{k}") for k in range(6)]
-    known = {key: entry for row in rows for key, entry in row.items()} | {Key("bert", 1, "h100"): Entry(80.0, 0.05)}
+    known = {key: entry for row in rows for key, entry in row.items()} | {
+        ThroughputKey("bert", 1, "h100"): Entry(80.0, 0.05)
+    }
     found = matrix(model(known, ["v100"]), [("bert", 1)])
     assert found.throughput.shape == (1, 1) and found.throughput[0, 0] == pytest.approx(10, rel=0.02)
 
@@ -221,14 +223,14 @@ def test_types_that_are_not_asked_for_help_too() -> None:
 @settings(max_examples=30, deadline=None)
 @given(
     known=st.dictionaries(
-        st.builds(Key, st.sampled_from("abc*"), st.sampled_from([1, 2, 8]), st.sampled_from(TYPES)),
+        st.builds(ThroughputKey, st.sampled_from("abc*"), st.sampled_from([1, 2, 8]), st.sampled_from(TYPES)),
         st.builds(
             Entry, st.one_of(st.just(0.0), st.floats(1e-3, 1e3)), st.floats(0.01, 0.9), st.just(1), st.just(0.0),
             st.just(TABLE), st.booleans(),
         ), max_size=12,
     )
 )  # fmt: skip
-def test_every_job_has_a_throughput_wherever_the_table_does_not_say_zero(known: dict[Key, Entry]) -> None:
+def test_every_job_has_a_throughput_wherever_the_table_does_not_say_zero(known: dict[ThroughputKey, Entry]) -> None:
     merged = merge([known])
     jobs = [(name, gpus) for name in ("a", "b", "c", "new") for gpus in (1, 2, 3, 8)]
     found = matrix(model(merged, TYPES), jobs)
@@ -236,5 +238,5 @@ def test_every_job_has_a_throughput_wherever_the_table_does_not_say_zero(known: 
     assert (found.relative_error > 0).all()
     for i, job in enumerate(jobs):
         for j, name in enumerate(TYPES):
-            stated = merged.get(Key(*job, name))
+            stated = merged.get(ThroughputKey(*job, name))
             assert (found.throughput[i, j] == 0) == (stated is not None and stated.steps_per_s == 0)

@@ -15,7 +15,7 @@ import pytest
 
 from slurm_pal.profiling import driver
 from slurm_pal.profiling.driver.backend import DriverBackend
-from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Sample, Static
+from slurm_pal.profiling.node.devices import Counters, DeviceInfo, SensorSample, Static
 
 _HERE = Path(__file__).parent
 _SOURCES = ("fake_cuda.c", "fibers.c")
@@ -39,10 +39,10 @@ class Quiet:
     def watch(self, device: DeviceInfo) -> Quiet:
         return self
 
-    def sample(self) -> Sample:
-        return Sample(0.0)
+    def sample(self) -> SensorSample:
+        return SensorSample(0.0)
 
-    def take(self) -> tuple[Sample, ...]:
+    def take(self) -> tuple[SensorSample, ...]:
         return ()
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ def config(**paths: str) -> Config:
     return made
 
 
-def place(made: Config | None = None, program: str = "/usr/bin/pal-rebalance", **env: str) -> units.Place:
+def place(made: Config | None = None, program: str = "/usr/bin/pal-rebalance", **env: str) -> units.Deployment:
     found = units.place(made or config(), 0, PLAIN | env, program)
     return found._replace(user="slurm", group="slurm")
 

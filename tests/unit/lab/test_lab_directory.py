@@ -131,8 +131,8 @@ def test_sizes_that_make_no_sense(tmp_path: Path, size: dict[str, int], complain
 # -- configuration files ----------------------------------------------------------------
 
 
-def spec(nodes: int = 8, version: tuple[int, int] = (22, 5)) -> conf.Spec:
-    return conf.Spec(LabDirectory("/l"), nodes, 4, 16, 64000, "me", 17000, version)
+def spec(nodes: int = 8, version: tuple[int, int] = (22, 5)) -> conf.LabSpec:
+    return conf.LabSpec(LabDirectory("/l"), nodes, 4, 16, 64000, "me", 17000, version)
 
 
 def test_slurm_conf_says_what_the_lab_is() -> None:

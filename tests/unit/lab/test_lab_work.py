@@ -14,7 +14,7 @@ import pytest
 from slurm_pal.base.errors import DataError, SlurmError, UsageError
 from slurm_pal.emulation import gpus
 from slurm_pal.emulation.gpus import EmuGpu, Registry
-from slurm_pal.lab import work
+from slurm_pal.lab import payload
 from slurm_pal.slurm.client import Completed
 
 LINE = (
@@ -52,15 +52,15 @@ def inside(tmp_path: Path) -> dict[str, str]:
 def test_on_one_node_the_environment_tells(
     inside: dict[str, str], variables: dict[str, str], held: tuple[int, ...], slowdown: float
 ) -> None:
-    planned = work.plan(inside | variables, "A", 10.0, 1.7, no_slurm)
-    assert planned == work.Plan(12, "A", {"n0": held}, slowdown, 1.0, 10.0 * slowdown)
+    planned = payload.plan(inside | variables, "A", 10.0, 1.7, no_slurm)
+    assert planned == payload.PayloadPlan(12, "A", {"n0": held}, slowdown, 1.0, 10.0 * slowdown)
 
 
 def test_a_class_feels_its_own_slowdown_and_the_drift(inside: dict[str, str]) -> None:
     alone = inside | {"SLURM_JOB_GPUS": "2"}
-    assert work.plan(alone, "B", 10.0, 1.7, no_slurm).slowdown == 1.1
+    assert payload.plan(alone, "B", 10.0, 1.7, no_slurm).slowdown == 1.1
     gpus.set_fault(str(gpus.find_registry(inside)), "n0", 2, "drift", 2.0)
-    assert work.plan(alone, "A", 10.0, 1.7, no_slurm).slowdown == pytest.approx(2.4)
+    assert payload.plan(alone, "A", 10.0, 1.7, no_slurm).slowdown == pytest.approx(2.4)
 
 
 def test_on_several_nodes_slurm_tells(inside: dict[str, str]) -> None:
@@ -72,21 +72,21 @@ def test_on_several_nodes_slurm_tells(inside: dict[str, str]) -> None:
         return Completed(0, "\n".join(lines) + "\n", "")
 
     wide = inside | {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_GPUS": "0"}
-    planned = work.plan(wide, "A", 10.0, 2.0, runner)
-    assert planned == work.Plan(12, "A", {"n0": (0, 2), "n1": (0, 1)}, 1.5, 2.0, 30.0)
+    planned = payload.plan(wide, "A", 10.0, 2.0, runner)
+    assert planned == payload.PayloadPlan(12, "A", {"n0": (0, 2), "n1": (0, 1)}, 1.5, 2.0, 30.0)
     assert asked == [["scontrol", "show", "job", "-d", "-o", "12"]]
 
 
 def test_nodes_without_gpus_do_not_count_as_spread(inside: dict[str, str]) -> None:
     wide = inside | {"SLURM_JOB_NUM_NODES": "2"}
-    planned = work.plan(wide, "A", 10.0, 2.0, lambda *_: Completed(0, LINE.format(job=12, gres=""), ""))
+    planned = payload.plan(wide, "A", 10.0, 2.0, lambda *_: Completed(0, LINE.format(job=12, gres=""), ""))
     assert (planned.gpus, planned.locality) == ({"n0": (0, 2)}, 1.0)
 
 
 def test_slurm_that_does_not_answer(inside: dict[str, str]) -> None:
     wide = inside | {"SLURM_JOB_NUM_NODES": "2"}
     with pytest.raises(SlurmError, match="scontrol show job 12 failed: Unable to contact"):
-        work.plan(wide, "A", 1.0, 1.7, lambda *_: Completed(1, "", "Unable to contact slurm controller\n"))
+        payload.plan(wide, "A", 1.0, 1.7, lambda *_: Completed(1, "", "Unable to contact slurm controller\n"))
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_what_cannot_be_done_is_said(
     inside: dict[str, str], change: dict[str, str], arguments: tuple[str, float, float], complaint: str
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
-        work.plan(inside | change, *arguments, no_slurm)
+        payload.plan(inside | change, *arguments, no_slurm)
 
 
-PLAN = work.Plan(12, "A", {"n0": (0, 2), "n1": (1,)}, 1.5, 1.7, 25.5)
+PLAN = payload.PayloadPlan(12, "A", {"n0": (0, 2), "n1": (1,)}, 1.5, 1.7, 25.5)
 
 
 def test_the_record_and_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_the_record_and_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     # A sleep that ends early: the work still takes its time.
     monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + max(seconds / 2, 1e-3)))
     before = signal.getsignal(signal.SIGTERM)
-    record = work.work(PLAN)
+    record = payload.work(PLAN)
     assert signal.getsignal(signal.SIGTERM) is before
     assert record["started_s"] == 1100.0
     assert 25.5 <= clock[0] - 100.0 < 25.6
@@ -134,7 +134,7 @@ def test_the_record_and_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         "locality": 1.7,
         "seconds": 25.5,
     }
-    assert work.describe(record) == "job 12 class A on n0:0,2 n1:1: slowdown 1.5 x locality 1.7 = 25.5 s"
+    assert payload.describe(record) == "job 12 class A on n0:0,2 n1:1: slowdown 1.5 x locality 1.7 = 25.5 s"
 
 
 def test_sigterm_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_sigterm_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(time, "sleep", terminated)
     with pytest.raises(SystemExit) as ended:
-        work.work(PLAN)
+        payload.work(PLAN)
     assert ended.value.code == 143
 
 
@@ -151,7 +151,7 @@ def test_a_checkpoint_is_written_at_its_signal_and_taken_up_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, told = [0.0], list[tuple[int, int]]()
-    saving = work.Saving(
+    saving = payload.Saving(
         str(tmp_path / "saved"), 100, lambda step, total: told.append((step, total)), str(tmp_path / "ack")
     )
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -166,13 +166,13 @@ def test_a_checkpoint_is_written_at_its_signal_and_taken_up_again(
     monkeypatch.setattr(time, "sleep", sleep)
     before = signal.getsignal(signal.SIGUSR1)
     with pytest.raises(SystemExit):
-        work.work(PLAN, saving)
+        payload.work(PLAN, saving)
     assert signal.getsignal(signal.SIGUSR1) is before and os.path.exists(saving.acknowledge)
     share = float((tmp_path / "saved").read_text())
     assert share == pytest.approx(12.0 / 25.5, abs=0.01)
     monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
     clock[0] = 100.0
-    record = work.work(PLAN, saving)
+    record = payload.work(PLAN, saving)
     assert record["resumed"] == pytest.approx(share, abs=1e-6)
     assert clock[0] - 100.0 == pytest.approx(25.5 * (1 - share), abs=0.2)
     assert told[0] == (0, 100) and told[1][0] > 35 and told[-1][0] > told[1][0]
@@ -181,4 +181,4 @@ def test_a_checkpoint_is_written_at_its_signal_and_taken_up_again(
 def test_a_checkpoint_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "saved").write_text("half\n")
     with pytest.raises(DataError, match="cannot be read"):
-        work.work(PLAN, work.Saving(str(tmp_path / "saved")))
+        payload.work(PLAN, payload.Saving(str(tmp_path / "saved")))

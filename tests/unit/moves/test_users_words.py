@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.allocation import throughputs
-from slurm_pal.allocation.throughputs import Entry, Key
+from slurm_pal.allocation.throughputs import Entry, ThroughputKey
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.facts import MoveSettings
 from slurm_pal.decide.job_request import request_of
@@ -306,7 +306,7 @@ def test_steps_of_two_accounts_teach_others_nothing(said: list[Observation]) -> 
 def test_one_of_four_leads_no_throughput_beyond_the_others(lies: list[float], honest: list[float]) -> None:
     said = [bert(X, k, step_s) for k, step_s in enumerate(lies)]
     true = [bert(f"h{k}", 100 + k, step_s) for k, step_s in enumerate(honest)]
-    entry = heard([*said, *true], TYPES, KNOWN, NOW_S)[0][Key("bert", 1, "a100")]
+    entry = heard([*said, *true], TYPES, KNOWN, NOW_S)[0][ThroughputKey("bert", 1, "a100")]
     assert 1 / max(honest) <= entry.steps_per_s * (1 + 1e-9) and entry.steps_per_s <= (1 + 1e-9) / min(honest)
 
 
@@ -314,8 +314,8 @@ def test_one_of_four_leads_no_throughput_beyond_the_others(lies: list[float], ho
 @settings(max_examples=30, deadline=None)
 def test_own_steps_count_as_far_as_the_sites_errors_leave_room(slow: float, fast: float, error: float) -> None:
     types = ["a100", "v100"]
-    stated = {Key("bert", 1, "v100"): Entry(1.0, error), Key("bert", 1, "a100"): Entry(3.0, error)}
-    told = {Key("bert", 1, "v100"): Entry(slow, 0.01), Key("bert", 1, "a100"): Entry(fast, 0.01)}
+    stated = {ThroughputKey("bert", 1, "v100"): Entry(1.0, error), ThroughputKey("bert", 1, "a100"): Entry(3.0, error)}
+    told = {ThroughputKey("bert", 1, "v100"): Entry(slow, 0.01), ThroughputKey("bert", 1, "a100"): Entry(fast, 0.01)}
     known = Known(throughputs.model(stated, types), {name: name for name in types}, KNOWN)
     mine = known._replace(own={X: throughputs.model(told, types)})
     at = [claimants.speeds(job(1, {}, name="bert", user=user), 1, types, mine)[0] for user in (X, Y)]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.allocation import throughputs
-from slurm_pal.allocation.throughputs import TABLE, Entry, Key
+from slurm_pal.allocation.throughputs import TABLE, Entry, ThroughputKey
 from slurm_pal.base.cluster import Partition
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
@@ -22,7 +22,7 @@ from slurm_pal.partitions.claimants import Known
 from slurm_pal.partitions.crossing import Crosser
 from slurm_pal.partitions.sharing import CHANGED
 from slurm_pal.pending.retarget import Wish, WishAction
-from slurm_pal.report import moves as moves_report
+from slurm_pal.report import move_rows as moves_report
 from slurm_pal.report import story as story_report
 from slurm_pal.report import tick as report
 from slurm_pal.slurm.client import Overview
@@ -207,7 +207,7 @@ def test_doubt_only_makes_a_gain_smaller(speed: float, less: float, more: float)
 
 
 def known(**given: float) -> Known:
-    table = {Key("j", 1, kind): Entry(rate, 0.01, 1, 0.0, TABLE) for kind, rate in given.items()}
+    table = {ThroughputKey("j", 1, kind): Entry(rate, 0.01, 1, 0.0, TABLE) for kind, rate in given.items()}
     return Known(throughputs.model(table, ["fast", "slow"]), {"slow": "slow", "fast": "fast"}, {"j": "j"})
 
 

@@ -7,7 +7,7 @@ from math import exp, log, sqrt
 
 import pytest
 
-from slurm_pal.allocation.throughputs import PROGRESS, Key, merge
+from slurm_pal.allocation.throughputs import PROGRESS, ThroughputKey, merge
 from slurm_pal.base.cluster import Node
 from slurm_pal.journal.journal import Observation
 from slurm_pal.partitions.history import (
@@ -40,22 +40,25 @@ def seen(
     return Observation(f"{user} {name} {len(gpus)} A", job_id, 0, "A", gpus, predicted, step_s, NOW_S - age_s)
 
 
-def entries(*observations: Observation) -> dict[Key, object]:
+def entries(*observations: Observation) -> dict[ThroughputKey, object]:
     return dict(history(observations, TYPES, KNOWN, NOW_S).entries)
 
 
 def test_a_run_is_an_entry_of_its_application_gpus_and_type() -> None:
     found = history([seen(0.5), seen(2.0, nodes=("v1", "v1"))], TYPES, KNOWN, NOW_S)
-    assert found.unused == {} and set(found.entries) == {Key("bert", 1, "a100"), Key("bert", 2, "v100")}
-    one = found.entries[Key("bert", 1, "a100")]
+    assert found.unused == {} and set(found.entries) == {
+        ThroughputKey("bert", 1, "a100"),
+        ThroughputKey("bert", 2, "v100"),
+    }
+    one = found.entries[ThroughputKey("bert", 1, "a100")]
     assert (one.steps_per_s, one.runs, one.age_s, one.source) == (pytest.approx(2.0), 1, 0.0, PROGRESS)
     assert one.relative_error == pytest.approx(RUN_SPREAD * sqrt(SPREAD_RUNS / (1 + SPREAD_RUNS)))
-    assert found.entries[Key("bert", 2, "v100")].steps_per_s == pytest.approx(0.5)
+    assert found.entries[ThroughputKey("bert", 2, "v100")].steps_per_s == pytest.approx(0.5)
 
 
 def test_the_rate_is_that_of_median_gpus() -> None:
     found = history([seen(0.6, predicted=1.2)], TYPES, KNOWN, NOW_S).entries
-    assert found[Key("bert", 1, "a100")].steps_per_s == pytest.approx(2.0)
+    assert found[ThroughputKey("bert", 1, "a100")].steps_per_s == pytest.approx(2.0)
 
 
 def test_a_name_that_nobody_knows_is_an_application_of_its_user() -> None:
@@ -73,7 +76,7 @@ def test_a_name_that_nobody_knows_is_an_application_of_its_user() -> None:
 
 def test_newer_runs_count_more_and_give_the_age() -> None:
     found = history([seen(1.0, age_s=30 * DAY_S), seen(0.5, job_id=2)], TYPES, KNOWN, NOW_S, 30 * DAY_S)
-    entry = found.entries[Key("bert", 1, "a100")]
+    entry = found.entries[ThroughputKey("bert", 1, "a100")]
     assert log(entry.steps_per_s) == pytest.approx(2 / 3 * log(2))
     assert entry.age_s == pytest.approx(10 * DAY_S) and entry.runs == 2
 
@@ -81,14 +84,14 @@ def test_newer_runs_count_more_and_give_the_age() -> None:
 def test_one_user_does_not_change_the_throughput_of_all() -> None:
     honest = [seen(0.5, user=user, job_id=number) for number, user in enumerate(["anna", "otto", "ida"])]
     lies = [seen(1e-5, user="eve", job_id=10 + k) for k in range(100)]
-    entry = history([*honest, *lies], TYPES, KNOWN, NOW_S).entries[Key("bert", 1, "a100")]
+    entry = history([*honest, *lies], TYPES, KNOWN, NOW_S).entries[ThroughputKey("bert", 1, "a100")]
     assert entry.steps_per_s == pytest.approx(2.0)
 
 
 def test_runs_that_agree_are_surer_and_runs_that_differ_are_not() -> None:
     def error(*steps_s: float) -> float:
         found = history([seen(s, job_id=k) for k, s in enumerate(steps_s)], TYPES, KNOWN, NOW_S).entries
-        return found[Key("bert", 1, "a100")].relative_error
+        return found[ThroughputKey("bert", 1, "a100")].relative_error
 
     assert error(0.5, 0.5, 0.5, 0.5) < 0.6 * error(0.5, 0.5)
     assert error(0.25, 1.0, 0.25, 1.0) > 3 * error(0.5, 0.5, 0.5, 0.5)
@@ -106,7 +109,7 @@ def test_runs_that_say_nothing_are_counted() -> None:
 
 def test_a_clock_that_went_back_makes_no_age_below_zero() -> None:
     found = history([seen(age_s=-5 * DAY_S)], TYPES, KNOWN, NOW_S).entries
-    assert found[Key("bert", 1, "a100")].age_s == 0
+    assert found[ThroughputKey("bert", 1, "a100")].age_s == 0
     assert merge([found]) == found
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.allocation.throughputs import Entry, Key
+from slurm_pal.allocation.throughputs import Entry, ThroughputKey
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.config import load
 from slurm_pal.base.errors import DataError, Exit, SlurmError
@@ -20,7 +20,7 @@ from slurm_pal.cli.pal import pal
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Observation, open_journal
 from slurm_pal.partitions import throughput_table as store
-from slurm_pal.report.throughputs import HEADER, OTHER
+from slurm_pal.report.throughput_rows import HEADER, OTHER
 from slurm_pal.slurm.cli import CliClient
 
 NOW_S, DAY_S = 1_800_000_000.0, 86400.0
@@ -129,16 +129,17 @@ def test_what_is_known_can_be_written_as_a_table(site: Path) -> None:
     assert invoke(table_at(site, TABLE), "-o", target).exit_code == 0
     written = store.read(target, NOW_S)
     assert set(written) == {
-        Key("bert", 1, "a100"), Key("bert", 1, "v100"), Key("bert", 8, "v100"), Key("anna/mine", 1, "v100"),
+        ThroughputKey("bert", 1, "a100"), ThroughputKey("bert", 1, "v100"), ThroughputKey("bert", 8, "v100"),
+        ThroughputKey("anna/mine", 1, "v100"),
     }  # fmt: skip
-    assert written[Key("anna/mine", 1, "v100")].age_s == pytest.approx(DAY_S, abs=1)
+    assert written[ThroughputKey("anna/mine", 1, "v100")].age_s == pytest.approx(DAY_S, abs=1)
 
 
 def test_a_job_name_that_cannot_stand_in_a_table_is_told(site: Path) -> None:
     observe(("mine", "n2", 0.5, DAY_S), ("x\x1b[31m", "n1", 0.1, 0.0))
     result = invoke("-o", str(site / "known.csv"))
     assert result.stderr == f"pal: 1 not written to {site}/known.csv: the job name is too long or not printable\n"
-    assert set(store.read(str(site / "known.csv"), NOW_S)) == {Key("anna/mine", 1, "v100")}
+    assert set(store.read(str(site / "known.csv"), NOW_S)) == {ThroughputKey("anna/mine", 1, "v100")}
 
 
 def test_what_cannot_run_has_no_unit(site: Path) -> None:
@@ -167,8 +168,8 @@ def test_a_bad_table_is_one_line_and_an_exit_code(site: Path) -> None:
 def test_a_csv_table(tmp_path: Path) -> None:
     text = '\ufefftype, gpus,application,relative_speed,steps_per_s\r\nh100,1,*,6,\r\n\r\na100,2,"a, b",,7.5\r\n'
     assert store.read(table_at(tmp_path, text), NOW_S) == {
-        Key("*", 1, "h100"): Entry(6.0, store.STATED_ERROR, relative=True),
-        Key("a, b", 2, "a100"): Entry(7.5, store.STATED_ERROR),
+        ThroughputKey("*", 1, "h100"): Entry(6.0, store.STATED_ERROR, relative=True),
+        ThroughputKey("a, b", 2, "a100"): Entry(7.5, store.STATED_ERROR),
     }
 
 
@@ -179,18 +180,20 @@ def test_a_json_table(tmp_path: Path) -> None:
     ]
     path = table_at(tmp_path, json.dumps({"schema": store.SCHEMA, "throughputs": rows}), "t.json")
     assert store.read(path, NOW_S) == {
-        Key("bert", 1, "a100"): Entry(7.0, 0.2, 3), Key("bert", 1, "v100"): Entry(3.5, store.STATED_ERROR),
+        ThroughputKey("bert", 1, "a100"): Entry(7.0, 0.2, 3),
+        ThroughputKey("bert", 1, "v100"): Entry(3.5, store.STATED_ERROR),
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.json"])
 def test_what_is_written_can_be_read(tmp_path: Path, name: str) -> None:
     entries = {
-        Key("bert", 1, "a100"): Entry(7.25, 0.125, 3, DAY_S), Key('odd, "name"', 4, "v100"): Entry(0.0, 0.1),
-        Key("wrf", 2, "v100"): Entry(2.5, 0.3, relative=True),
+        ThroughputKey("bert", 1, "a100"): Entry(7.25, 0.125, 3, DAY_S),
+        ThroughputKey('odd, "name"', 4, "v100"): Entry(0.0, 0.1),
+        ThroughputKey("wrf", 2, "v100"): Entry(2.5, 0.3, relative=True),
     }  # fmt: skip
     path = str(tmp_path / name)
-    odd = {Key(name, 1, "a100"): Entry(1.0, 0.1) for name in ("anna/a\nb", "anna/ ", "x" * 201)}
+    odd = {ThroughputKey(name, 1, "a100"): Entry(1.0, 0.1) for name in ("anna/a\nb", "anna/ ", "x" * 201)}
     store.write(path, {**entries, **odd}, NOW_S)
     assert store.read(path, NOW_S) == entries
     assert os.stat(path).st_mode & 0o777 == 0o644

@@ -11,12 +11,12 @@ import pytest
 from slurm_pal.base.errors import MissingPackageError
 from slurm_pal.profiling.driver import backend as module
 from slurm_pal.profiling.driver import check, ptx
-from slurm_pal.profiling.driver.gpu import Gpu
-from slurm_pal.profiling.driver.library import GRAPH_MAKERS, PROTOTYPES, Library
+from slurm_pal.profiling.driver.gpu import GpuContext
+from slurm_pal.profiling.driver.library import GRAPH_MAKERS, PROTOTYPES, CudaLibrary
 from slurm_pal.profiling.node.backends import Setting
 from slurm_pal.profiling.node.benchmarks import BENCHMARKS, Benchmark, by_id
 from slurm_pal.profiling.node.devices import DeviceError, DeviceInfo
-from slurm_pal.profiling.node.runner import Rules, measure
+from slurm_pal.profiling.node.runner import StopRules, measure
 
 from ..driver_double.machine import Machine, Quiet, Without, compiled, late_machine, machine
 
@@ -79,7 +79,9 @@ def test_the_runner_measures_device_time(machine: Machine, name: str) -> None:
     moved = spec.id.startswith("pcie")
     machine.double.double_launch_s(0.25)
     kernel = machine.backend().prepare(machine.devices[0], spec)
-    rules = Rules(block_s=0.5 if not moved else 2e-5, warmup_min_s=0, warmup_max_s=0, measure_min_s=0, measure_max_s=0)
+    rules = StopRules(
+        block_s=0.5 if not moved else 2e-5, warmup_min_s=0, warmup_max_s=0, measure_min_s=0, measure_max_s=0
+    )
     run = measure(kernel, spec, Quiet(()), rules)
     kernel.close()
     assert run.reason == "" and kernel.work == spec.work
@@ -177,7 +179,7 @@ def test_closed_is_closed(machine: Machine) -> None:
 def test_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = str(tmp_path / "libcuda.so.1")
     with pytest.raises(DeviceError, match=r"cannot be loaded \(.*No such file.*\): is the NVIDIA driver installed"):
-        Library(missing)
+        CudaLibrary(missing)
     monkeypatch.setattr(module, "LIBRARY", missing)
     assert "cannot be loaded" in module.available()
     with pytest.raises(MissingPackageError, match=r"backend driver cannot be used: .*cannot be loaded"):
@@ -224,10 +226,10 @@ def test_a_later_driver_names_partitions_and_makes_graphs_in_its_way(late_machin
 def test_a_partition_named_as_before_driver_470(machine: Machine, late_machine: Machine, late: bool) -> None:
     """Slurm passes on the name that the driver gives, and only one partition is visible."""
     here = late_machine if late else machine
-    assert Library(here.path).find(here.devices[1].uuid.lower()) == 1
-    assert Library(here.path).find(f"MIG-{here.devices[1].uuid}/7/0") == 1
+    assert CudaLibrary(here.path).find(here.devices[1].uuid.lower()) == 1
+    assert CudaLibrary(here.path).find(f"MIG-{here.devices[1].uuid}/7/0") == 1
     with pytest.raises(DeviceError, match="shows 2 devices and not all of them"):
-        Library(here.path).find("all of them")
+        CudaLibrary(here.path).find("all of them")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +250,7 @@ def test_a_driver_without_a_function_runs_what_does_not_need_it(
     assert {name for name, lack in said.items() if lack} == lacking
     assert all(lack.startswith("the NVIDIA driver has no cu") for lack in said.values() if lack)
     with pytest.raises(DeviceError, match=f"the NVIDIA driver has no {missing[0]}"):
-        Library(machine.path).function(missing[0])
+        CudaLibrary(machine.path).function(missing[0])
     assert all(f.good for f in check.check(backend, machine.devices[0], small("hbm_copy")))
 
 
@@ -298,10 +300,10 @@ def test_a_node_that_is_not_set_up_is_told_what_to_do(machine: Machine, name: st
 
 def test_the_context_is_not_left_current(machine: Machine) -> None:
     """The next benchmark of the worker begins without one, rather than with one that is gone."""
-    library = Library(machine.path)
+    library = CudaLibrary(machine.path)
     library.start()
     for _ in range(2):
-        gpu = Gpu(library, machine.devices[0])
+        gpu = GpuContext(library, machine.devices[0])
         gpu.close()
         gpu.close()
         with pytest.raises(DeviceError, match="error 201"):

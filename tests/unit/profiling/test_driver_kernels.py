@@ -141,7 +141,7 @@ def test_a_wrong_product_is_found(machine: Machine) -> None:
         kernel.run_block(1)
         good = check._read(kernel, "c")
         assert check.distance(np.roll(good, 1, axis=0), good) > 0.1
-        assert not check.Finding("c", check.distance(good * math.nan, good), 1.0).good
+        assert not check.Deviation("c", check.distance(good * math.nan, good), 1.0).good
     finally:
         kernel.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 from slurm_pal.profiling.node import gpm
 from slurm_pal.profiling.node.gpm import Activity, Beside, open_gpm
-from slurm_pal.profiling.node.nvml import Library
+from slurm_pal.profiling.node.nvml import NvmlLibrary
 
 from ...doubles.nvml_double import LOST, NO_PERMISSION, NOT_SUPPORTED, FakeNvml, Gpu
 
@@ -21,8 +21,8 @@ TENSOR, DRAM, FP64, FP32, FP16 = 5, 10, 11, 12, 13
 BUSY = {TENSOR: 61.0, DRAM: 42.5, FP64: 0.0, FP32: 12.0, FP16: 3.0}
 
 
-def library(gpu: Gpu) -> Library:
-    return Library(FakeNvml(gpu))
+def library(gpu: Gpu) -> NvmlLibrary:
+    return NvmlLibrary(FakeNvml(gpu))
 
 
 def read(metrics: dict[int, float]) -> Activity | None:
@@ -69,7 +69,7 @@ def test_without_support_or_permission_there_is_none_and_nothing_is_kept(name: s
 def test_a_mig_device_is_read_by_its_instance() -> None:
     whole, part = Gpu(0, gpm=BUSY), Gpu(1, GetGpuInstanceId=3, GetDeviceHandleFromMigDeviceHandle=None)
     part.uuid, part.answers["GetDeviceHandleFromMigDeviceHandle"] = "MIG-7", whole
-    shared = Library(FakeNvml(whole, part))
+    shared = NvmlLibrary(FakeNvml(whole, part))
     found = open_gpm(shared, "MIG-7")
     assert found is not None and found.read() == Activity(0.425, 0.61)
     assert whole.instances == [3, 3]

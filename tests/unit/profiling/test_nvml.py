@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from slurm_pal.profiling.node import telemetry
-from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, Sample, Static
-from slurm_pal.profiling.node.nvml import Library, Nvml, look, numa_node
+from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, SensorSample, Static
+from slurm_pal.profiling.node.nvml import Nvml, NvmlLibrary, look, numa_node
 
 from ...doubles.nvml_double import (
     GIB,
@@ -36,8 +36,8 @@ def one(**answers: object) -> tuple[Gpu, Nvml, DeviceInfo]:
     return gpu, nvml, nvml.devices("n1", (0,))[0]
 
 
-def seen(gpu: Gpu, lacks: tuple[str, ...] = ()) -> Sample:
-    library = Library(FakeNvml(gpu, lacks=lacks))
+def seen(gpu: Gpu, lacks: tuple[str, ...] = ()) -> SensorSample:
+    library = NvmlLibrary(FakeNvml(gpu, lacks=lacks))
     return look(library, library.handle(gpu.uuid))
 
 
@@ -160,7 +160,7 @@ def test_a_mig_device_is_known_by_its_profile_and_read_through_the_whole_gpu() -
 def test_a_look_takes_the_instantaneous_power_where_there_is_one() -> None:
     gpu = Gpu(0)
     sample = seen(gpu)
-    assert sample._replace(t_s=0.0) == Sample(
+    assert sample._replace(t_s=0.0) == SensorSample(
         0.0, 1365.0, 1593.0, 290.5, 64.0, 71.0, 4, power_avg_w=281.0, utilisation=1.0, pcie_gen=4, pcie_width=16
     )
     gpu.fields.clear()
@@ -329,7 +329,7 @@ def test_the_sampler_of_a_lost_gpu_tells_the_last_xid_and_then_nothing(after: li
     with_xid = nvml.watch(device)
     try:
         assert until(nvml, device, (79,)) == (79,)
-        assert with_xid.sample()._replace(t_s=0.0) == Sample(0.0)
+        assert with_xid.sample()._replace(t_s=0.0) == SensorSample(0.0)
     finally:
         with_xid.close()
 
@@ -348,7 +348,7 @@ def test_a_ramp_of_power_and_throttling_comes_through_the_sampler() -> None:
     nvml = Nvml(FakeNvml(gpu), hz=100)
     (device,) = nvml.devices("n1", (0,))
     watch = nvml.watch(device)
-    taken: list[Sample] = []
+    taken: list[SensorSample] = []
     try:
         deadline = time.monotonic() + 20
         while len(taken) < 10 and time.monotonic() < deadline:

@@ -17,21 +17,22 @@ from slurm_pal.emulation import gpus
 from slurm_pal.emulation.gpus import EmuGpu, Registry
 from slurm_pal.emulation.load import load_of, running
 from slurm_pal.profiling.node import observer
-from slurm_pal.profiling.node.devices import IDLE, SW_POWER_CAP, DeviceError, DeviceInfo, Sample, Static
+from slurm_pal.profiling.node.devices import DeviceError, DeviceInfo, SensorSample, Static
 from slurm_pal.profiling.node.lab_sensors import LabSensors
-from slurm_pal.profiling.node.observer import Means, Wanted, observe
+from slurm_pal.profiling.node.observer import Means, ObserverOptions, observe
+from slurm_pal.profiling.node.throttle import IDLE, SW_POWER_CAP
 from slurm_pal.sensitivity.behaviour import Behaviour, Timing, by_rules
 from slurm_pal.sensitivity.cascade import PROBE
 from slurm_pal.sensitivity.observed import read
 
 STATIC = Static("x", power_limit_w=300.0, max_sm_clk_mhz=1500.0)
 WORK = {
-    "A": Sample(0.0, 1350.0, power_w=297.0, reasons=SW_POWER_CAP, utilisation=1.0),
-    "B": Sample(0.0, 1500.0, power_w=230.0, reasons=0, utilisation=0.9),
-    "C": Sample(0.0, 1500.0, power_w=80.0, reasons=0, utilisation=1.0),
-    "M": Sample(0.0, 1500.0, power_w=190.0, reasons=0, utilisation=1.0, dram=0.9, tensor=0.05),
-    "-": Sample(0.0, 300.0, power_w=40.0, reasons=IDLE, utilisation=0.0),
-    "!": Sample(0.0),
+    "A": SensorSample(0.0, 1350.0, power_w=297.0, reasons=SW_POWER_CAP, utilisation=1.0),
+    "B": SensorSample(0.0, 1500.0, power_w=230.0, reasons=0, utilisation=0.9),
+    "C": SensorSample(0.0, 1500.0, power_w=80.0, reasons=0, utilisation=1.0),
+    "M": SensorSample(0.0, 1500.0, power_w=190.0, reasons=0, utilisation=1.0, dram=0.9, tensor=0.05),
+    "-": SensorSample(0.0, 300.0, power_w=40.0, reasons=IDLE, utilisation=0.0),
+    "!": SensorSample(0.0),
 }
 
 
@@ -49,7 +50,7 @@ class World:
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def sample(self) -> Sample:
+    def sample(self) -> SensorSample:
         left_s = self.now_s
         for kind, seconds in self.plan:
             left_s -= seconds
@@ -57,14 +58,14 @@ class World:
                 return WORK[kind]._replace(t_s=self.now_s)
         return WORK["-"]._replace(t_s=self.now_s)
 
-    def take(self) -> tuple[Sample, ...]:
+    def take(self) -> tuple[SensorSample, ...]:
         return ()
 
     def close(self) -> None:
         pass
 
     def observe(self, seconds: float = 300.0, **more: object) -> Behaviour:
-        return observe([(self, STATIC)], Wanted(seconds, **more), by_rules, self.means)  # type: ignore[arg-type]
+        return observe([(self, STATIC)], ObserverOptions(seconds, **more), by_rules, self.means)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["A", "B", "C"])
@@ -133,10 +134,10 @@ class Lone:
         self.watched.append(device.slot)
         return self
 
-    def sample(self) -> Sample:
-        return Sample(0.0)
+    def sample(self) -> SensorSample:
+        return SensorSample(0.0)
 
-    def take(self) -> tuple[Sample, ...]:
+    def take(self) -> tuple[SensorSample, ...]:
         return ()
 
     def close(self) -> None:
@@ -149,7 +150,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, sensors: Lone) -> None:
 
     monkeypatch.setattr(observer, "SENSORS", {"amd": broken, "lone": lambda environ: sensors})
     env = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1", "SLURMD_NODENAME": "n0"}
-    assert observer.run(Wanted(0.0), env).sensitivity == "?"
+    assert observer.run(ObserverOptions(0.0), env).sensitivity == "?"
 
 
 def test_a_lost_gpu_does_not_keep_the_others_from_being_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,11 @@ import pytest
 from slurm_pal.base.errors import DataError, Exit, MissingPackageError, SlurmError, UsageError
 from slurm_pal.emulation.gpus import draw_registry, load_registry, set_fault, write_registry
 from slurm_pal.profiling.node import backends, bench, measurement
-from slurm_pal.profiling.node.backends import BACKENDS, Choice, Setting, open_backend, resolve
+from slurm_pal.profiling.node.backends import BACKENDS, BackendChoice, Setting, open_backend, resolve
 from slurm_pal.profiling.node.benchmarks import Benchmark
 from slurm_pal.profiling.node.devices import DeviceInfo
 from slurm_pal.profiling.node.emu import EmuBackend, EmuKernel
-from slurm_pal.profiling.node.measurement import Place
+from slurm_pal.profiling.node.measurement import RecordOrigin
 from slurm_pal.profiling.node.workers import Channel, Team, Worker
 from slurm_pal.store.ingest import ingest
 from slurm_pal.variability.records import Record, from_json
@@ -471,12 +471,14 @@ def test_auto_takes_a_lab_and_else_leaves_it_to_the_node(
 def test_auto_on_a_node_tries_the_backends_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
-    def row(name: str, reason: str) -> Choice:
+    def row(name: str, reason: str) -> BackendChoice:
         def available(environ: object) -> str:
             tried.append(name)
             return reason
 
-        return Choice(name, available, lambda setting: EmuBackend(draw_registry(["n0"], 1, 1), setting.seed, 0.0))
+        return BackendChoice(
+            name, available, lambda setting: EmuBackend(draw_registry(["n0"], 1, 1), setting.seed, 0.0)
+        )
 
     monkeypatch.setitem(BACKENDS, "torch", row("torch", "PyTorch is not installed"))
     monkeypatch.setitem(BACKENDS, "driver", row("driver", ""))
@@ -506,7 +508,7 @@ def resolve_and_open(registry: str) -> None:
 
 
 def test_run_ids_sort_by_time_and_name_one_run() -> None:
-    place = Place("s", "c", "n0", 1, 0, "emu")
+    place = RecordOrigin("s", "c", "n0", 1, 0, "emu")
     early, late = (measurement.run_id(t, place, "GPU-1", "gemm") for t in (1_700_000_000.0, 1_700_000_000.002))
     assert early < late and early[10:] == late[10:]
     assert measurement.run_id(1_700_000_000.0, place._replace(job_id=2), "GPU-1", "gemm") != early

@@ -307,7 +307,7 @@ def test_a_sweep_in_progress_says_whether_it_pauses(site: Site) -> None:
     assert site.run("run", "--max-parallel", "3", "--wall-scale", "0")[0] == 0
     table = site.json("status")
     assert (table["state"], table["pause"]) == ("ended", None)
-    from slurm_pal.profiling.sweep import state as sweep_state
+    from slurm_pal.profiling.sweep import sweep_state
 
     state_dir = str(site.path / "state")
     directory = sweep_state.load(state_dir)

@@ -11,9 +11,10 @@ import pytest
 from slurm_pal.emulation.gpus import Registry, draw_registry, load_registry, set_fault, wear, write_registry
 from slurm_pal.profiling.node import host, telemetry
 from slurm_pal.profiling.node.benchmarks import BENCHMARKS, Benchmark, by_id, select
-from slurm_pal.profiling.node.devices import IDLE, SW_POWER_CAP, Counters, DeviceError, OwnHost
+from slurm_pal.profiling.node.devices import Counters, DeviceError, OwnHost
 from slurm_pal.profiling.node.emu import EmuBackend
-from slurm_pal.profiling.node.runner import Run, measure, rules_for
+from slurm_pal.profiling.node.runner import BenchRun, measure, rules_for
+from slurm_pal.profiling.node.throttle import IDLE, SW_POWER_CAP
 
 
 def with_fault(registry: Registry, index: int, name: str, value: float | bool = True) -> Registry:
@@ -21,7 +22,7 @@ def with_fault(registry: Registry, index: int, name: str, value: float | bool = 
     return registry
 
 
-def measured(backend: EmuBackend, node: str, indexes: range, spec: Benchmark = BENCHMARKS[0]) -> dict[int, Run]:
+def measured(backend: EmuBackend, node: str, indexes: range, spec: Benchmark = BENCHMARKS[0]) -> dict[int, BenchRun]:
     found = {}
     for device in backend.devices(node, indexes):
         kernel = backend.prepare(device, spec)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.profiling.sweep import spending, window
-from slurm_pal.profiling.sweep.plan import Chosen
+from slurm_pal.profiling.sweep.plan import ChosenNode
 from slurm_pal.profiling.sweep.spending import Expense, Spending
 from slurm_pal.profiling.sweep.urgency import CONFIRM, ENVIRONMENT, UNKNOWN, urgent
 from slurm_pal.profiling.sweep.waiting import user_waiting
@@ -114,7 +114,8 @@ def test_a_journal_tells_what_was_spent() -> None:
 # -- users who wait ---------------------------------------------------------------------
 
 NODES = [
-    Chosen("n0", 4, 0.0, partitions=("gpu",), gpu_types=("v100",)), Chosen("n1", 4, 0.0, partitions=("gpu", "long")),
+    ChosenNode("n0", 4, 0.0, partitions=("gpu",), gpu_types=("v100",)),
+    ChosenNode("n1", 4, 0.0, partitions=("gpu", "long")),
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_pal.profiling.node import host
 from slurm_pal.profiling.node.host import Host, look, noise
-from slurm_pal.profiling.node.processes import Processes, job_of
+from slurm_pal.profiling.node.process_owners import NodeProcesses, job_of
 
 from ...doubles.proc_double import proc
 
@@ -78,7 +78,7 @@ def test_the_job_of_a_cgroup(text: str, job: str) -> None:
 
 
 def test_in_a_job_only_its_processes_are_ours(tmp_path: Path) -> None:
-    who = Processes(proc(tmp_path, job="12"))
+    who = NodeProcesses(proc(tmp_path, job="12"))
     proc(tmp_path, 20, job="12", session=999)
     proc(tmp_path, 21, job="123")
     proc(tmp_path, 22)
@@ -86,7 +86,7 @@ def test_in_a_job_only_its_processes_are_ours(tmp_path: Path) -> None:
 
 
 def test_outside_a_job_our_session_is_ours(tmp_path: Path) -> None:
-    who = Processes(proc(tmp_path, session=500))
+    who = NodeProcesses(proc(tmp_path, session=500))
     proc(tmp_path, 20, session=500)
     proc(tmp_path, 21, session=501)
     proc(tmp_path, 22, job="12", session=501)
@@ -94,20 +94,20 @@ def test_outside_a_job_our_session_is_ours(tmp_path: Path) -> None:
 
 
 def test_what_we_cannot_read_of_ourselves_makes_nobody_ours(tmp_path: Path) -> None:
-    assert not Processes(str(tmp_path)).ours(1)
+    assert not NodeProcesses(str(tmp_path)).ours(1)
 
 
 def test_the_real_proc_knows_us() -> None:
-    assert Processes().ours(os.getpid())
+    assert NodeProcesses().ours(os.getpid())
 
 
 def test_a_process_is_described_as_far_as_it_can_be_read(tmp_path: Path) -> None:
-    who = Processes(proc(tmp_path, 20, comm="bad\x1bname"))
+    who = NodeProcesses(proc(tmp_path, 20, comm="bad\x1bname"))
     assert who.describe(20, 3 * 2**20) == f"pid 20 of uid {os.getuid()} (bad?name), 3 MiB"
     assert who.describe(21, None) == "pid 21"
 
 
 def test_the_mps_server_by_its_name_cut_at_15_characters(tmp_path: Path) -> None:
-    who = Processes(proc(tmp_path, 20, comm="nvidia-cuda-mps"))
+    who = NodeProcesses(proc(tmp_path, 20, comm="nvidia-cuda-mps"))
     proc(tmp_path, 21, comm="nvidia-smi")
     assert (who.serves_mps(20), who.serves_mps(21), who.serves_mps(22)) == (True, False, False)

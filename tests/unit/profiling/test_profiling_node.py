@@ -19,13 +19,13 @@ from slurm_pal.profiling.node.backends import BACKENDS
 from slurm_pal.profiling.node.benchmarks import BENCHMARKS, DEFAULT, Benchmark, select
 from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, Static
 from slurm_pal.profiling.node.emu import EmuBackend, EmuKernel, EmuTelemetry
-from slurm_pal.profiling.node.measurement import Order, Place, agenda
+from slurm_pal.profiling.node.measurement import Order, RecordOrigin, agenda
 from slurm_pal.variability.records import Record, from_json
 from slurm_pal.variability.validate import check_types
 
 from ...doubles.watchdog import HOUR_S, hasten
 
-PLACE = Place("s1", "c", "n0", 7, 3, "emu")
+PLACE = RecordOrigin("s1", "c", "n0", 7, 3, "emu")
 LONG_S = 120.0
 
 
@@ -38,7 +38,7 @@ def registry(tmp_path: Path) -> str:
 
 def measured(
     registry: str, ids: str = "", gpus: int = 4, mode: str = "concurrent", mig: bool = False
-) -> tuple[bench.Outcome, list[Record]]:
+) -> tuple[bench.BenchOutput, list[Record]]:
     backend = EmuBackend(load_registry(registry), PLACE.seed, 0.0)
     order = Order(select(ids), mode, mig)
     outcome = bench.measure_node(backend, PLACE, range(gpus), gpus, order, LONG_S)

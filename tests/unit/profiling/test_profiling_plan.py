@@ -16,8 +16,8 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.profiling.node.backends import Setting
 from slurm_pal.profiling.node.benchmarks import select
 from slurm_pal.profiling.sweep import plan as planning
-from slurm_pal.profiling.sweep.job import JobOptions, job_name, output_path, script, submit_argv
-from slurm_pal.profiling.sweep.plan import Plan, Request, choose, default_parallel, duration_s, sample_size
+from slurm_pal.profiling.sweep.plan import SweepPlan, SweepRequest, choose, default_parallel, duration_s, sample_size
+from slurm_pal.profiling.sweep.sweep_job import JobOptions, job_name, output_path, script, submit_argv
 from slurm_pal.profiling.sweep.urgency import Urgency
 
 NOW_S = 1_800_000_000.0
@@ -30,13 +30,13 @@ def node(name: str, states: str = "IDLE", gpus: int = 4, gpus_used: int = 0, cpu
     )
 
 
-def planned(nodes: list[Node], request: Request | None = None, newest: dict[str, float] | None = None,
+def planned(nodes: list[Node], request: SweepRequest | None = None, newest: dict[str, float] | None = None,
             reserved: dict[str, tuple[str, ...]] | None = None, node_s: float = 900.0,
-            urgent: dict[str, Urgency] | None = None) -> Plan:  # fmt: skip
-    return choose(nodes, newest or {}, reserved or {}, request or Request(), NOW_S, lambda gpus: node_s, urgent)
+            urgent: dict[str, Urgency] | None = None) -> SweepPlan:  # fmt: skip
+    return choose(nodes, newest or {}, reserved or {}, request or SweepRequest(), NOW_S, lambda gpus: node_s, urgent)
 
 
-def names(plan: Plan) -> list[str]:
+def names(plan: SweepPlan) -> list[str]:
     return [c.node for c in plan.chosen]
 
 
@@ -52,7 +52,9 @@ def test_only_exactly_idle_nodes_are_taken(states: str) -> None:
 
 def test_reasons_of_nodes_left_alone() -> None:
     nodes = [node("a", gpus=0), node("b"), node("c"), node("d", cpus_used=1), node("e")]
-    plan = planned(nodes, Request(since_s=30 * DAY_S), {"c": NOW_S - DAY_S, "e": NOW_S - 31 * DAY_S}, {"maint": ("b",)})
+    plan = planned(
+        nodes, SweepRequest(since_s=30 * DAY_S), {"c": NOW_S - DAY_S, "e": NOW_S - 31 * DAY_S}, {"maint": ("b",)}
+    )
     assert names(plan) == ["e"]
     assert plan.skipped == {
         "a": "has no GPU", "b": "in reservation maint", "c": "measured less than 30 d ago", "d": "in use",
@@ -61,12 +63,12 @@ def test_reasons_of_nodes_left_alone() -> None:
 
 def test_our_own_reservation_is_used_and_only_it() -> None:
     nodes = [node("a", "IDLE+RESERVED"), node("b"), node("c", "IDLE+RESERVED+DRAIN")]
-    plan = planned(nodes, Request(reservation="sweep"), reserved={"sweep": ("a", "c")})
+    plan = planned(nodes, SweepRequest(reservation="sweep"), reserved={"sweep": ("a", "c")})
     assert names(plan) == ["a"] and plan.skipped["b"] == "not in reservation sweep"
 
 
 def test_a_partition_restricts_the_nodes() -> None:
-    plan = planned([node("a"), node("b")._replace(partitions=("cpu",))], Request(partition="gpu"))
+    plan = planned([node("a"), node("b")._replace(partitions=("cpu",))], SweepRequest(partition="gpu"))
     assert names(plan) == ["a"] and plan.skipped == {"b": "not in partition gpu"}
 
 
@@ -78,17 +80,17 @@ def test_stalest_first_and_never_measured_before_all() -> None:
 
 
 def test_nodes_by_name_and_an_unknown_one_is_named() -> None:
-    assert names(planned([node("a"), node("b")], Request(nodes=("b",)))) == ["b"]
+    assert names(planned([node("a"), node("b")], SweepRequest(nodes=("b",)))) == ["b"]
     with pytest.raises(UsageError, match="no node zz, yy"):
-        planned([node("a")], Request(nodes=("a", "zz", "yy")))
+        planned([node("a")], SweepRequest(nodes=("a", "zz", "yy")))
 
 
 def test_limits_take_the_stalest_and_say_what_they_left() -> None:
     nodes = [node(f"n{i}") for i in range(4)]
-    plan = planned(nodes, Request(max_nodes=3, budget_gpu_h=2.5))  # 900 s x 4 GPUs = 1 GPU-hour
+    plan = planned(nodes, SweepRequest(max_nodes=3, budget_gpu_h=2.5))  # 900 s x 4 GPUs = 1 GPU-hour
     assert names(plan) == ["n0", "n1"] and plan.gpu_hours == pytest.approx(2.0)
     assert set(plan.skipped.values()) == {"over the budget of 2.5 GPU-hours"}
-    plan = planned(nodes, Request(max_nodes=1))
+    plan = planned(nodes, SweepRequest(max_nodes=1))
     assert plan.skipped["n3"] == "over --max-nodes 1"
 
 
@@ -105,7 +107,7 @@ def test_every_node_is_chosen_or_has_a_reason(
 ) -> None:
     nodes = [node(f"n{i}", states, gpus) for i, (gpus, states, _) in enumerate(rows)]
     newest = {f"n{i}": measured for i, (_, _, measured) in enumerate(rows)}
-    request = Request(budget_gpu_h=budget, max_nodes=most, sample=sample, seed=4)
+    request = SweepRequest(budget_gpu_h=budget, max_nodes=most, sample=sample, seed=4)
     plan = planned(nodes, request, newest)
     assert {*names(plan), *plan.skipped} == {n.name for n in nodes} and not set(names(plan)) & set(plan.skipped)
     assert plan.gpu_hours <= budget + 1e-9 and len(plan.chosen) <= most
@@ -118,7 +120,7 @@ def test_every_node_is_chosen_or_has_a_reason(
 
 def test_a_sample_depends_on_its_seed() -> None:
     nodes = [node(f"n{i}") for i in range(40)]
-    drawn = {tuple(sorted(names(planned(nodes, Request(sample="25%", seed=seed))))) for seed in range(5)}
+    drawn = {tuple(sorted(names(planned(nodes, SweepRequest(sample="25%", seed=seed))))) for seed in range(5)}
     assert len(drawn) == 5 and {len(d) for d in drawn} == {10}
 
 
@@ -228,12 +230,14 @@ def test_urgent_nodes_come_before_the_stalest() -> None:
 def test_a_doubtful_run_is_repeated_in_spite_of_since_but_not_at_once() -> None:
     causes = {"a": Urgency(0, "x"), "b": Urgency(0, "x"), "c": Urgency(1, "step")}
     newest = {"a": NOW_S - 20 * 3600, "b": NOW_S - 3600, "c": NOW_S - 20 * 3600}
-    plan = planned([node("a"), node("b"), node("c")], Request(since_s=14 * DAY_S), newest, urgent=causes)
+    plan = planned([node("a"), node("b"), node("c")], SweepRequest(since_s=14 * DAY_S), newest, urgent=causes)
     assert names(plan) == ["a"] and plan.skipped["c"] == "measured less than 14 d ago"
 
 
 def test_a_node_dearer_than_a_days_budget_is_left_out_and_said() -> None:
-    plan = planned([node("a", gpus=8), node("b")], Request(budget_gpu_h_per_day=1.0))  # 900 s x 4 GPUs = 1 GPU-hour
+    plan = planned(
+        [node("a", gpus=8), node("b")], SweepRequest(budget_gpu_h_per_day=1.0)
+    )  # 900 s x 4 GPUs = 1 GPU-hour
     assert names(plan) == ["b"] and plan.skipped == {"a": "dearer than the 1 GPU-hours of a day"}
 
 
@@ -247,7 +251,7 @@ def test_five_thousand_nodes_are_planned_in_order_without_losing_one() -> None:
     nodes = [node(f"n{i:04d}", "IDLE" if i % 10 else "MIXED", 8) for i in range(5000)]
     newest = {f"n{i:04d}": NOW_S - (i * 7919 % 5000) * 3600.0 for i in range(5000)}
     causes = {f"n{i:04d}": Urgency(i % 3, "x") for i in range(1, 5000, 50)}
-    plan = planned(nodes, Request(sample="50%", seed=1), newest, urgent=causes)
+    plan = planned(nodes, SweepRequest(sample="50%", seed=1), newest, urgent=causes)
     assert len(plan.chosen) == 2250 and len(plan.chosen) + len(plan.skipped) == 5000
     order = [(causes[c.node].rank if c.node in causes else 3, c.measured_s) for c in plan.chosen]
     assert order == sorted(order)

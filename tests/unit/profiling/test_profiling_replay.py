@@ -13,8 +13,8 @@ from slurm_pal.profiling.node.backends import open_backend, resolve
 from slurm_pal.profiling.node.bench import measure_node
 from slurm_pal.profiling.node.benchmarks import select
 from slurm_pal.profiling.node.host import Host
-from slurm_pal.profiling.node.measurement import Order, Place
-from slurm_pal.profiling.node.replay import Replay, Row, read
+from slurm_pal.profiling.node.measurement import Order, RecordOrigin
+from slurm_pal.profiling.node.replay import RecordedRun, ReplayBackend, read
 from slurm_pal.variability.records import from_json
 
 
@@ -31,8 +31,8 @@ def test_columns_may_be_more_fewer_and_in_any_order(tmp_path: Path) -> None:
         "red,80,G2,20,8192,60.5\r\nblue,70,G2,10,8192.0,\r\n,1,G1,-1.0,8192,\r\n,90,G1,,16384\r\n",
     )
     assert read(path) == {
-        "G1": [Row(0.09, 16384, None, None, None, None)],
-        "G2": [Row(0.07, 8192, None, None, None, None), Row(0.08, 8192, None, None, 60.5, None)],
+        "G1": [RecordedRun(0.09, 16384, None, None, None, None)],
+        "G2": [RecordedRun(0.07, 8192, None, None, None, None), RecordedRun(0.08, 8192, None, None, 60.5, None)],
     }
 
 
@@ -76,8 +76,8 @@ def test_a_path_that_is_no_file_is_named_once(tmp_path: Path) -> None:
 def test_a_busy_machine_says_nothing_about_the_runs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "look", lambda: Host(load=900.0, cores=2))
     backend = open_backend(resolve("replay", {}, written(tmp_path, "uuid,perf,input_size,pwr\nG1,70,8192,299\n")))
-    assert isinstance(backend, Replay) and backend.nodes == ("r0",)
-    place = Place("s", "c", "r0", 0, 3, backend.name)
+    assert isinstance(backend, ReplayBackend) and backend.nodes == ("r0",)
+    place = RecordOrigin("s", "c", "r0", 0, 3, backend.name)
     outcome = measure_node(backend, place, range(1), 1, Order(select("gemm_fp32,tblock")), 60.0)
     (record,) = (from_json(line) for line in outcome.lines)
     assert outcome.exit_code == Exit.OK and record.valid and record.flags == ()

@@ -22,8 +22,8 @@ from slurm_pal.profiling.node.benchmarks import (
     on_the_bus,
     select,
 )
-from slurm_pal.profiling.node.devices import DeviceError, Sample, Static
-from slurm_pal.profiling.node.runner import Rules, measure, rules_for
+from slurm_pal.profiling.node.devices import DeviceError, SensorSample, Static
+from slurm_pal.profiling.node.runner import StopRules, measure, rules_for
 
 GEMM = BENCHMARKS[0]
 LAUNCH_S = 0.005
@@ -40,7 +40,7 @@ class Scripted:
         self.clock_s = 0.0
         self.launches = 0
         self._launch_s, self._temp_c = launch_s, temp_c
-        self._looks: list[Sample] = []
+        self._looks: list[SensorSample] = []
 
     def run_block(self, n: int) -> float:
         seconds = n * self._launch_s(self.clock_s)
@@ -49,10 +49,10 @@ class Scripted:
         self._looks.append(self.sample())
         return seconds
 
-    def sample(self) -> Sample:
-        return Sample(self.clock_s, temp_c=self._temp_c(self.clock_s))
+    def sample(self) -> SensorSample:
+        return SensorSample(self.clock_s, temp_c=self._temp_c(self.clock_s))
 
-    def take(self) -> tuple[Sample, ...]:
+    def take(self) -> tuple[SensorSample, ...]:
         taken, self._looks = tuple(self._looks), []
         return taken
 
@@ -129,7 +129,7 @@ def test_a_hot_device_takes_what_the_table_says() -> None:
         result = measure(kernel, spec, kernel, rules_for(spec, hot=True)).result
         assert result.steady and result.n_blocks >= 10
         assert spec.seconds <= kernel.clock_s < 1.6 * spec.seconds, spec.id
-        assert rules_for(spec, hot=False) == Rules()
+        assert rules_for(spec, hot=False) == StopRules()
 
 
 def test_a_hot_run_that_drifts_is_unsteady_as_a_long_one_is() -> None:

@@ -18,14 +18,14 @@ from slurm_pal.base.errors import BusyError, DataError, SlurmError, UsageError
 from slurm_pal.profiling.node.backends import Setting
 from slurm_pal.profiling.node.benchmarks import BENCHMARKS
 from slurm_pal.profiling.node.devices import DeviceInfo, Static
-from slurm_pal.profiling.node.measurement import Place, Span, record
-from slurm_pal.profiling.node.runner import Run, nothing
-from slurm_pal.profiling.sweep import results
-from slurm_pal.profiling.sweep import state as sweep_state
-from slurm_pal.profiling.sweep.job import JobOptions
+from slurm_pal.profiling.node.measurement import MeasurementSpan, RecordOrigin, record
+from slurm_pal.profiling.node.runner import BenchRun, nothing
+from slurm_pal.profiling.sweep import results, sweep_state
 from slurm_pal.profiling.sweep.lock import at_work, only_sweep
-from slurm_pal.profiling.sweep.plan import Chosen
-from slurm_pal.profiling.sweep.state import (
+from slurm_pal.profiling.sweep.plan import ChosenNode
+from slurm_pal.profiling.sweep.sweep import Sweep, SweepListeners, last_line
+from slurm_pal.profiling.sweep.sweep_job import JobOptions
+from slurm_pal.profiling.sweep.sweep_state import (
     DONE,
     FAILED,
     PARTIAL,
@@ -34,9 +34,8 @@ from slurm_pal.profiling.sweep.state import (
     TODO,
     NodeState,
     SweepDirectory,
-    Terms,
+    SweepTerms,
 )
-from slurm_pal.profiling.sweep.sweep import Sweep, Told, last_line
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
@@ -63,7 +62,7 @@ class World:
         self.sleeps = 0
         job = JobOptions("20270115-080000-00000", "fake", f"{self.state_dir}/sweeps/20270115-080000-00000",
                          str(tmp_path / "spool"), "/bin/false", Setting("emu"))  # fmt: skip
-        base = Terms(job, START_S, 2, 60.0, tuple(Chosen(f"n{i}", 4, 0.0) for i in range(nodes)), {}, 10.0)
+        base = SweepTerms(job, START_S, 2, 60.0, tuple(ChosenNode(f"n{i}", 4, 0.0) for i in range(nodes)), {}, 10.0)
         self.directory = sweep_state.create(self.state_dir, base._replace(**terms))  # type: ignore[arg-type]
 
     def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
@@ -77,13 +76,15 @@ class World:
         self.on_sleep()
 
     def write_result(self, node: str, job_id: int, valid: int = 4, reason: str = "no answer") -> None:
-        place = Place("20270115-080000-00000", "fake", node, job_id, 0, "emu")
+        place = RecordOrigin("20270115-080000-00000", "fake", node, job_id, 0, "emu")
         lines = []
         for i in range(4):
             result = replace(nothing(BENCHMARKS[0], "ci"), value=1.0 if i < valid else 0.0)
-            run = Run(result, (), (), "" if i < valid else reason)
+            run = BenchRun(result, (), (), "" if i < valid else reason)
             device = DeviceInfo(f"GPU-{node}-{i}", "emu", "m", i)
-            lines.append(record(place, device, Static("1"), BENCHMARKS[0], run, Span(START_S, START_S)).to_json())
+            lines.append(
+                record(place, device, Static("1"), BENCHMARKS[0], run, MeasurementSpan(START_S, START_S)).to_json()
+            )
         (self.spool / f"{place.sweep_id}.{node}.jsonl").write_text("\n".join(lines) + "\n")
 
     def finish_all(self, valid: int = 4) -> None:
@@ -98,7 +99,7 @@ class World:
             CliClient(self),
             directory or self.directory,
             [str(self.spool)],
-            Told(
+            SweepListeners(
                 lambda node, state: self.events.append((node, state.state)),
                 lambda pause: self.pauses.append(pause.why if pause else ""),
                 lambda: self.published.append(self.now_s),

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.profiling.node import devices, telemetry
-from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Sample, Static
+from slurm_pal.profiling.node import telemetry, throttle
+from slurm_pal.profiling.node.devices import Counters, DeviceInfo, SensorSample, Static
 from slurm_pal.profiling.node.host import Host
 from slurm_pal.profiling.node.null import Null
 from slurm_pal.variability.runs import INVALIDATING, RUN_FLAGS
@@ -24,14 +24,14 @@ MIB = 2**20
 
 def test_all_fields_of_a_run() -> None:
     samples = [
-        Sample(
+        SensorSample(
             t_s=0.1 * i,
             sm_clk_mhz=1400.0 + i,
             mem_clk_mhz=1593.0,
             power_w=290.0 + i,
             temp_c=60.0 + i,
             mem_temp_c=70.0,
-            reasons=devices.SW_POWER_CAP if i % 2 else 0,
+            reasons=throttle.SW_POWER_CAP if i % 2 else 0,
             power_avg_w=288.0,
             utilisation=0.1 * i,
             pcie_gen=4 if i else 1,
@@ -82,18 +82,18 @@ def test_counters_that_began_anew_tell_nothing() -> None:
 
 def test_a_device_that_tells_nothing() -> None:
     watch = Null().watch(DEVICE)
-    assert watch.sample()._replace(t_s=0.0) == Sample(0.0)
+    assert watch.sample()._replace(t_s=0.0) == SensorSample(0.0)
     watch.close()
     assert telemetry.summary(watch.take(), Null().counters(DEVICE), Null().counters(DEVICE)) == {}
     assert telemetry.flags((), Null().static(DEVICE), Counters(), Counters()) == ()
 
 
-FIELDS = [f for f in Sample._fields if f != "t_s"]
+FIELDS = [f for f in SensorSample._fields if f != "t_s"]
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(FIELDS), st.integers(0, 511), max_size=len(FIELDS)), max_size=12))
 def test_any_fields_may_be_missing_in_any_sample(looks: list[dict[str, int]]) -> None:
-    samples = [Sample(float(i))._replace(**look) for i, look in enumerate(looks)]  # type: ignore[arg-type]
+    samples = [SensorSample(float(i))._replace(**look) for i, look in enumerate(looks)]  # type: ignore[arg-type]
     table = telemetry.summary(samples, Counters(), Counters())
     known = {name for look in looks for name in look}
     in_table = {"pcie_gen": "pcie", "pcie_width": "pcie", "reasons": "duty"}
@@ -101,20 +101,20 @@ def test_any_fields_may_be_missing_in_any_sample(looks: list[dict[str, int]]) ->
     telemetry.flags(samples, Static("1", pcie_max_width=16), Counters(), Counters())
 
 
-def capped(share: float, bit: int) -> list[Sample]:
-    return [Sample(float(i), reasons=bit if i < share * 200 else 0) for i in range(200)]
+def capped(share: float, bit: int) -> list[SensorSample]:
+    return [SensorSample(float(i), reasons=bit if i < share * 200 else 0) for i in range(200)]
 
 
 @pytest.mark.parametrize(
     ("given", "flag"),
     [
-        ({"samples": capped(0.02, devices.HW_SLOWDOWN)}, "degraded"),
-        ({"samples": capped(0.02, devices.HW_THERMAL)}, "degraded"),
-        ({"samples": capped(0.02, devices.POWER_BRAKE)}, "degraded"),
-        ({"samples": capped(0.01, devices.POWER_BRAKE)}, ""),
-        ({"samples": capped(0.06, devices.SW_THERMAL)}, "thermal_limited"),
-        ({"samples": capped(0.05, devices.SW_THERMAL)}, ""),
-        ({"samples": capped(1.0, devices.SW_POWER_CAP)}, ""),
+        ({"samples": capped(0.02, throttle.HW_SLOWDOWN)}, "degraded"),
+        ({"samples": capped(0.02, throttle.HW_THERMAL)}, "degraded"),
+        ({"samples": capped(0.02, throttle.POWER_BRAKE)}, "degraded"),
+        ({"samples": capped(0.01, throttle.POWER_BRAKE)}, ""),
+        ({"samples": capped(0.06, throttle.SW_THERMAL)}, "thermal_limited"),
+        ({"samples": capped(0.05, throttle.SW_THERMAL)}, ""),
+        ({"samples": capped(1.0, throttle.SW_POWER_CAP)}, ""),
         ({"before": Counters(ecc_uncorrected=3), "after": Counters(ecc_uncorrected=4)}, "ecc"),
         ({"before": Counters(ecc_uncorrected=3), "after": Counters(ecc_uncorrected=3)}, ""),
         ({"after": Counters(ecc_uncorrected=4)}, ""),  # a lifetime's count, without a look before
@@ -134,9 +134,9 @@ def capped(share: float, bit: int) -> list[Sample]:
         ({"host": (CALM, STOLEN)}, "host_noise"),
         ({"host": (CALM, CALM)}, ""),
         ({"host": (Host(), Host())}, ""),
-        ({"samples": [Sample(0.0, pcie_width=8)], "static": Static("1", pcie_max_width=16)}, "pcie_link"),
-        ({"samples": [Sample(0.0, pcie_width=16)], "static": Static("1", pcie_max_width=16)}, ""),
-        ({"samples": [Sample(0.0, pcie_width=8)]}, ""),
+        ({"samples": [SensorSample(0.0, pcie_width=8)], "static": Static("1", pcie_max_width=16)}, "pcie_link"),
+        ({"samples": [SensorSample(0.0, pcie_width=16)], "static": Static("1", pcie_max_width=16)}, ""),
+        ({"samples": [SensorSample(0.0, pcie_width=8)]}, ""),
     ],
 )
 def test_flags(given: dict[str, Any], flag: str) -> None:
@@ -153,7 +153,7 @@ def test_a_narrow_link_invalidates_nothing() -> None:
 class Scripted:
     """Telemetry of which a test says what it sees."""
 
-    def __init__(self, counters: Counters, looks: tuple[Sample, ...] = ()) -> None:
+    def __init__(self, counters: Counters, looks: tuple[SensorSample, ...] = ()) -> None:
         self._counters, self._looks = counters, looks
         self.closed = False
 
@@ -166,18 +166,18 @@ class Scripted:
     def watch(self, device: DeviceInfo) -> Scripted:
         return self
 
-    def sample(self) -> Sample:
+    def sample(self) -> SensorSample:
         return self._looks[-1]
 
-    def take(self) -> tuple[Sample, ...]:
+    def take(self) -> tuple[SensorSample, ...]:
         return self._looks
 
     def close(self) -> None:
         self.closed = True
 
 
-def looks(*shares: float | None) -> tuple[Sample, ...]:
-    return tuple(Sample(float(i), utilisation=share) for i, share in enumerate(shares))
+def looks(*shares: float | None) -> tuple[SensorSample, ...]:
+    return tuple(SensorSample(float(i), utilisation=share) for i, share in enumerate(shares))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def looks(*shares: float | None) -> tuple[Sample, ...]:
         (Counters(others=("pid 7",)), looks(0.9), ("pid 7", "busy 90 % of the time while idle")),
     ],
 )
-def test_preflight(counters: Counters, seen: tuple[Sample, ...], found: tuple[str, ...]) -> None:
+def test_preflight(counters: Counters, seen: tuple[SensorSample, ...], found: tuple[str, ...]) -> None:
     scripted = Scripted(counters, seen)
     assert telemetry.preflight(scripted, DEVICE, 0.0) == found
     assert scripted.closed

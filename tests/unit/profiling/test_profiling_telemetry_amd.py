@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from slurm_pal.profiling.node import amd, devices, telemetry
+from slurm_pal.profiling.node import amd, telemetry, throttle
 from slurm_pal.profiling.node.amd import AmdSmi
-from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, Sample, Static
+from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, SensorSample, Static
 
 from ...doubles.proc_double import proc
 
@@ -176,7 +176,7 @@ def test_the_older_name_of_the_energy_counter() -> None:
     assert smi.counters(device).energy_j == 30.0
 
 
-def looked(answers: dict[str, Any]) -> tuple[AmdSmi, Any, Sample]:
+def looked(answers: dict[str, Any]) -> tuple[AmdSmi, Any, SensorSample]:
     smi, device = one(answers)
     eyes = smi._eyes(device.uuid)
     return smi, eyes, eyes.look()._replace(t_s=0.0)
@@ -185,7 +185,7 @@ def looked(answers: dict[str, Any]) -> tuple[AmdSmi, Any, Sample]:
 def test_a_look_and_residencies_that_grow_as_throttle_reasons() -> None:
     answers = gpu()
     _, eyes, first = looked(answers)
-    expected = Sample(
+    expected = SensorSample(
         0.0, 1402.0, 1300.0, 748.0, 61.0, 48.0, None, power_avg_w=None, utilisation=0.97, pcie_gen=5, pcie_width=16,
         dram=0.34,
     )  # fmt: skip
@@ -195,18 +195,18 @@ def test_a_look_and_residencies_that_grow_as_throttle_reasons() -> None:
     for name in ("accumulation_counter", "ppt_residency_acc", "hbm_thm_residency_acc", "prochot_residency_acc"):
         metrics[name] += 7
         seen.append(eyes.look().reasons)
-    assert seen == [0, devices.SW_POWER_CAP, devices.SW_THERMAL, devices.HW_THERMAL]
+    assert seen == [0, throttle.SW_POWER_CAP, throttle.SW_THERMAL, throttle.HW_THERMAL]
 
 
 @pytest.mark.parametrize(
     ("bits", "reasons"),
     [
         (0, 0),
-        (1 << 0, devices.SW_POWER_CAP),
-        (1 << 22, devices.SW_POWER_CAP),
-        (1 << 36, devices.SW_THERMAL),
-        (1 << 47, devices.HW_THERMAL),
-        (1 << 1 | 1 << 34, devices.SW_POWER_CAP | devices.SW_THERMAL),
+        (1 << 0, throttle.SW_POWER_CAP),
+        (1 << 22, throttle.SW_POWER_CAP),
+        (1 << 36, throttle.SW_THERMAL),
+        (1 << 47, throttle.HW_THERMAL),
+        (1 << 1 | 1 << 34, throttle.SW_POWER_CAP | throttle.SW_THERMAL),
         (1 << 56, 0),
     ],
 )
@@ -230,7 +230,7 @@ def test_an_older_card_gives_a_mask(bits: int, reasons: int) -> None:
 def test_power_without_the_metrics_table(told: dict[str, object], power_w: float) -> None:
     answers = gpu(power_info=told)
     del answers["amdsmi_get_gpu_metrics_info"]
-    assert looked(answers)[2] == Sample(0.0, power_w=power_w)
+    assert looked(answers)[2] == SensorSample(0.0, power_w=power_w)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in METRICS if not name.endswith("_acc")))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.profiling.node import devices, telemetry
-from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Sample, Static
+from slurm_pal.profiling.node import telemetry, throttle
+from slurm_pal.profiling.node.devices import Counters, DeviceInfo, SensorSample, Static
 from slurm_pal.profiling.node.intel import IntelSysfs, _Look
 
 from ...doubles.proc_double import proc
@@ -71,7 +71,7 @@ def one(root: Path, files: dict[str, str]) -> tuple[IntelSysfs, DeviceInfo]:
     return intel, device
 
 
-def first_look(intel: IntelSysfs, device: DeviceInfo) -> Sample:
+def first_look(intel: IntelSysfs, device: DeviceInfo) -> SensorSample:
     watch = intel.watch(device)
     try:
         deadline = time.monotonic() + 20
@@ -107,8 +107,8 @@ def test_xe(tmp_path: Path) -> None:
         pcie_max_width=16,
     )
     sample = first_look(intel, device)
-    assert sample == Sample(
-        0.0, 1450.0, None, None, 55.0, 62.0, devices.SW_POWER_CAP, pcie_gen=5, pcie_width=8
+    assert sample == SensorSample(
+        0.0, 1450.0, None, None, 55.0, 62.0, throttle.SW_POWER_CAP, pcie_gen=5, pcie_width=8
     )  # the slowest tile; no power before there are two looks
     flags = telemetry.flags([sample], intel.static(device), Counters(), Counters())
     assert flags == ("config_differs", "pcie_link")
@@ -117,10 +117,10 @@ def test_xe(tmp_path: Path) -> None:
 def test_a_tile_that_sleeps_has_no_clock_and_a_card_that_sleeps_is_idle(tmp_path: Path) -> None:
     half = XE | {"device/tile1/gt0/freq0/act_freq": "0"}
     sample = first_look(*one(tmp_path / "half", half))
-    assert (sample.sm_clk_mhz, sample.reasons) == (1550.0, devices.SW_POWER_CAP)
+    assert (sample.sm_clk_mhz, sample.reasons) == (1550.0, throttle.SW_POWER_CAP)
     whole = half | {"device/tile0/gt0/freq0/act_freq": "0", "device/tile1/gt0/freq0/throttle/reason_pl1": "0"}
     sample = first_look(*one(tmp_path / "whole", whole))
-    assert (sample.sm_clk_mhz, sample.reasons) == (None, devices.IDLE)
+    assert (sample.sm_clk_mhz, sample.reasons) == (None, throttle.IDLE)
 
 
 def test_i915(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_i915(tmp_path: Path) -> None:
     assert intel.static(device).driver == "i915-6.12.1" and intel.static(device).max_sm_clk_mhz == 1550.0
     sample = first_look(intel, device)
     assert (sample.sm_clk_mhz, sample.temp_c, sample.mem_temp_c) == (1300.0, 51.0, None)
-    assert sample.reasons == devices.SW_THERMAL
+    assert sample.reasons == throttle.SW_THERMAL
 
 
 def test_power_is_energy_over_time(tmp_path: Path) -> None:
@@ -215,4 +215,4 @@ def test_a_card_that_is_gone_tells_nothing(tmp_path: Path) -> None:
     assert intel.devices("n1", (0,)) == ()
     assert intel.static(device) == Static(driver="")
     assert intel.counters(device) == Counters()
-    assert first_look(intel, device) == Sample(0.0)
+    assert first_look(intel, device) == SensorSample(0.0)

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from slurm_pal.profiling.node import sampler
-from slurm_pal.profiling.node.devices import DeviceError, Sample
+from slurm_pal.profiling.node.devices import DeviceError, SensorSample
 from slurm_pal.profiling.node.sampler import Eyes, Sampler
 
 GIVEN_S = 20.0  # for what takes milliseconds on a machine that has time
@@ -28,18 +28,18 @@ GIVEN_S = 20.0  # for what takes milliseconds on a machine that has time
 
 def counting() -> Eyes:
     numbers: Iterator[int] = iter(range(10**6))
-    return Eyes(lambda: Sample(time.monotonic(), power_w=float(next(numbers)), reasons=4))
+    return Eyes(lambda: SensorSample(time.monotonic(), power_w=float(next(numbers)), reasons=4))
 
 
 def hanging(after: int = 0) -> Callable[[], Eyes]:
     def open_eyes() -> Eyes:
         left = iter(range(after))
 
-        def look() -> Sample:
+        def look() -> SensorSample:
             if next(left, None) is None:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 time.sleep(3600)
-            return Sample(time.monotonic(), power_w=1.0)
+            return SensorSample(time.monotonic(), power_w=1.0)
 
         return Eyes(look)
 
@@ -55,8 +55,8 @@ def until(happened: Callable[[], bool]) -> bool:
     return True
 
 
-def collect(watch: Sampler, count: int) -> list[Sample]:
-    found: list[Sample] = []
+def collect(watch: Sampler, count: int) -> list[SensorSample]:
+    found: list[SensorSample] = []
     assert until(lambda: found.extend(watch.take()) or len(found) >= count)
     return found
 
@@ -107,13 +107,13 @@ def test_close_ends_and_collects_the_process_and_what_was_left_can_be_taken() ->
     with pytest.raises(ChildProcessError):
         os.waitpid(watch.pid, 0)
     assert watch.take() and not watch.take()
-    assert watch.sample()._replace(t_s=0.0) == Sample(0.0)
+    assert watch.sample()._replace(t_s=0.0) == SensorSample(0.0)
 
 
 def test_events_are_collected() -> None:
     def open_eyes() -> Eyes:
         pending = [(79,), (), (31, 43)]
-        return Eyes(lambda: Sample(time.monotonic()), lambda: pending.pop(0) if pending else ())
+        return Eyes(lambda: SensorSample(time.monotonic()), lambda: pending.pop(0) if pending else ())
 
     watch = Sampler(open_eyes, hz=200)
     try:
@@ -143,20 +143,20 @@ def test_a_sampler_that_fails_is_no_error(trouble: str) -> None:
         if trouble == "at opening":
             raise OSError("no library")
 
-        def look() -> Sample:
+        def look() -> SensorSample:
             if trouble == "while looking":
                 raise RuntimeError("broken")
             if trouble == "device lost":
                 raise DeviceError("lost", "xid")
-            return Sample(1.0, power_w=object())  # type: ignore[arg-type]
+            return SensorSample(1.0, power_w=object())  # type: ignore[arg-type]
 
         return Eyes(look, lambda: (79,))
 
     watch = Sampler(open_eyes, hz=200)
     try:
         assert until(lambda: not alive(watch.pid))
-        assert watch.sample()._replace(t_s=0.0) == Sample(0.0)
-        assert [s._replace(t_s=0.0) for s in watch.take()] == ([Sample(0.0)] if trouble == "device lost" else [])
+        assert watch.sample()._replace(t_s=0.0) == SensorSample(0.0)
+        assert [s._replace(t_s=0.0) for s in watch.take()] == ([SensorSample(0.0)] if trouble == "device lost" else [])
         assert watch.events == ([79] if trouble == "device lost" else [])
     finally:
         watch.close()
@@ -177,20 +177,20 @@ def test_a_look_that_hangs_goes_stale_and_is_killed_at_close(monkeypatch: pytest
 def test_a_sampler_that_hangs_at_opening_is_killed_at_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "_PATIENCE_S", 0.05)
     watch = Sampler(lambda: time.sleep(3600))  # type: ignore[arg-type, func-returns-value]
-    assert watch.sample()._replace(t_s=0.0) == Sample(0.0)
+    assert watch.sample()._replace(t_s=0.0) == SensorSample(0.0)
     watch.close()
     assert until(lambda: not alive(watch.pid))
 
 
 PARENT = """
 import sys, time
-from slurm_pal.profiling.node.devices import Sample
+from slurm_pal.profiling.node.devices import SensorSample
 from slurm_pal.profiling.node.sampler import Eyes, Sampler
 
 def look():
     if sys.argv[1] == "hangs":
         time.sleep(3600)
-    return Sample(time.monotonic())
+    return SensorSample(time.monotonic())
 
 print(Sampler(lambda: Eyes(look), hz=50).pid, flush=True)
 time.sleep(3600)
@@ -225,9 +225,9 @@ def test_nobody_reading_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "_PIPE_BYTES", 4096)
     looks = mmap.mmap(-1, 1)  # shared with the sampler
 
-    def look() -> Sample:
+    def look() -> SensorSample:
         looks[0] = (looks[0] + 1) % 256
-        return Sample(time.monotonic(), power_w=100.0)
+        return SensorSample(time.monotonic(), power_w=100.0)
 
     watch = Sampler(lambda: Eyes(look), hz=2000)
     try:
@@ -249,7 +249,7 @@ def test_a_user_whose_processes_are_used_up_has_a_watch_without_looks(monkeypatc
     before = sorted(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "fork", none_left)
     watch = Sampler(counting)
-    assert watch.sample()._replace(t_s=0.0) == Sample(0.0) and watch.take() == ()
+    assert watch.sample()._replace(t_s=0.0) == SensorSample(0.0) and watch.take() == ()
     watch.close()
     assert sorted(os.listdir("/proc/self/fd")) == before
 
@@ -262,7 +262,7 @@ def test_no_descriptor_is_left() -> None:
 
 
 def test_looks_of_long_ago_say_nothing() -> None:
-    watch = Sampler(lambda: Eyes(lambda: Sample(time.monotonic() - 60.0, power_w=5.0)), hz=200)
+    watch = Sampler(lambda: Eyes(lambda: SensorSample(time.monotonic() - 60.0, power_w=5.0)), hz=200)
     try:
         assert collect(watch, 1)[0].power_w == 5.0
         assert watch.sample().power_w is None
@@ -275,7 +275,7 @@ def test_a_finaliser_of_the_parent_does_not_run_in_the_sampler(tmp_path: Path) -
     script = tmp_path / "garbage.py"
     script.write_text(
         "import gc, os, sys, time\n"
-        "from slurm_pal.profiling.node.devices import Sample\n"
+        "from slurm_pal.profiling.node.devices import SensorSample\n"
         "from slurm_pal.profiling.node.sampler import Eyes, Sampler\n"
         "class Held:\n"
         "    def __init__(self): self.me, self.path = self, sys.argv[1]\n"
@@ -284,7 +284,7 @@ def test_a_finaliser_of_the_parent_does_not_run_in_the_sampler(tmp_path: Path) -
         "Held()\n"
         "def look():\n"
         "    gc.collect()\n"
-        "    return Sample(time.monotonic(), power_w=1.0)\n"
+        "    return SensorSample(time.monotonic(), power_w=1.0)\n"
         "watch = Sampler(lambda: Eyes(look), hz=100)\n"
         "while not watch.take(): time.sleep(0.01)\n"
         "watch.close()\n"

@@ -24,7 +24,7 @@ from slurm_pal.profiling.node.backends import Setting
 from slurm_pal.profiling.node.benchmarks import BENCHMARKS, Benchmark, on_the_bus
 from slurm_pal.profiling.node.devices import DeviceError, DeviceInfo
 from slurm_pal.profiling.node.null import Null, NullWatch
-from slurm_pal.profiling.node.runner import Rules, measure
+from slurm_pal.profiling.node.runner import StopRules, measure
 
 from ...doubles.stream_double import Streams
 
@@ -34,7 +34,7 @@ torch_kernels = pytest.importorskip("slurm_pal.profiling.node.torch_kernels")
 torch_runtime = pytest.importorskip("slurm_pal.profiling.node.torch_runtime")
 
 DEFERRED = torch.cuda.DeferredCudaCallError
-SHORT = Rules(0.002, 0.0, 0.02, 2, 1e9, 1e9, 1.0, 2, 0.004, 0.02, 1e9, 1e9)
+SHORT = StopRules(0.002, 0.0, 0.02, 2, 1e9, 1e9, 1.0, 2, 0.004, 0.02, 1e9, 1e9)
 HERE, THERE = (DeviceInfo(f"CPU-{i}", "cpu", "processor", i) for i in range(2))
 SMALL = {"gemm": ("64x48x32", 2.0 * 64 * 48 * 32), "tblock": ("d256-seq16-batch2", 1.0)}
 

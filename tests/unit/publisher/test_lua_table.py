@@ -16,7 +16,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError
 from slurm_pal.publisher.standing import standing
 from slurm_pal.publisher.table import applications, records
-from slurm_pal.store.lua_table import Header, Table, encode, name, read_header, read_table
+from slurm_pal.store.lua_table import FilterTable, Header, encode, name, read_header, read_table
 
 from .test_standing import cluster, node, scores
 
@@ -35,7 +35,7 @@ def written(tmp_path: Path, data: bytes) -> str:
 def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, body: dict[str, str]) -> None:
     path = tmp_path_factory.getbasetemp() / "table.lua"
     path.write_bytes(encode(HEADER, body))
-    assert read_table(str(path)) == Table(HEADER, body)
+    assert read_table(str(path)) == FilterTable(HEADER, body)
     assert read_header(str(path)) == HEADER
     path.unlink()
 

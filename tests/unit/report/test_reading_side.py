@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from slurm_pal.cli.pal import pal
 from slurm_pal.report import inventory, table
-from slurm_pal.report.doctor import Finding, examine
+from slurm_pal.report.doctor import CheckResult, examine
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm, write_shims
 from slurm_pal.store import snapshot
@@ -116,7 +116,7 @@ def test_a_measurement_from_the_future_has_age_zero(site: Path) -> None:
     assert row.age_s == 0.0
 
 
-def findings(site: Path, level: str, client: CliClient | None = None) -> list[Finding]:
+def findings(site: Path, level: str, client: CliClient | None = None) -> list[CheckResult]:
     return [f for f in examine(client or CliClient(), NOW_S) if f.level == level]
 
 

@@ -19,11 +19,11 @@ from slurm_pal.report.evidence import values_beside
 from slurm_pal.report.gpus.as_json import to_json
 from slurm_pal.report.gpus.cost import HOURS_PER_DAY, cost
 from slurm_pal.report.gpus.course import steps
+from slurm_pal.report.gpus.gpu_report import coverage, flagged, gpu_report, slowest
 from slurm_pal.report.gpus.heatmap import lines, marked, printed, render
 from slurm_pal.report.gpus.reasons import MEANINGS, by_gravity, meaning
 from slurm_pal.report.gpus.scale import EDGES, STEPS, counts, step_of
 from slurm_pal.report.gpus.single import known
-from slurm_pal.report.gpus.site import coverage, flagged, site, slowest
 from slurm_pal.report.gpus.text import gpu_text, text
 from slurm_pal.report.gpus.words import advice, changes, claims
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
@@ -183,7 +183,7 @@ def test_records_are_not_held_but_for_those_of_the_gpu_shown() -> None:
             del telemetry
             most = max(most, sum(1 for known in held if known() is not None))
 
-    found = site(rows_of(made), stream(), steps_of(made), NOW_S, Params(), "lab", uuid=uuid_of(0))
+    found = gpu_report(rows_of(made), stream(), steps_of(made), NOW_S, Params(), "lab", uuid=uuid_of(0))
     assert found == site_of(made, uuid=uuid_of(0)) and len(held) == 63
     assert [r.gpu.uuid for r in found.measured.own] == 9 * [uuid_of(0)]
     values_beside(found.measured.own, stream())
@@ -309,7 +309,7 @@ def test_the_report_says_what_is_known() -> None:
 def test_the_order_of_records_does_not_matter() -> None:
     made = records()
     rows = rows_of(made)
-    assert text(site(rows, by_time(made), steps_of(made), NOW_S, Params(), "lab")) == text(site_of(made[::-1]))
+    assert text(gpu_report(rows, by_time(made), steps_of(made), NOW_S, Params(), "lab")) == text(site_of(made[::-1]))
 
 
 def test_a_slow_gpu_of_the_rarer_model_is_told_first() -> None:
@@ -326,17 +326,17 @@ def test_a_slow_gpu_of_the_rarer_model_is_told_first() -> None:
 
 def test_advice_names_faults_first_then_what_to_measure() -> None:
     rows = [row("n1", 0, 1.0), row("n1", 1, 1.2, "xid"), row("n2", 0, None, NEVER_MEASURED), row("n3", 0, 1.1, "stale")]
-    found = advice(site(rows, [], [], NOW_S, Params()))
+    found = advice(gpu_report(rows, [], [], NOW_S, Params()))
     assert found[0].startswith("Look at the hardware of 1 GPU: xid n1:1.")
     assert found[1] == "1 GPU has no score for class A: pal-profile run --nodelist n2"
     assert found[2] == "1 GPU was measured more than 30 days ago: pal-profile run --nodelist n3"
     assert "palsub" in found[3]
-    assert advice(site([row("n1", 0), row("n1", 1)], [], [], NOW_S, Params()))[0].startswith("Nothing now.")
-    assert advice(site([row("n1", 0, None)], [], [], NOW_S, Params()))[0].endswith("pal-profile run")
+    assert advice(gpu_report([row("n1", 0), row("n1", 1)], [], [], NOW_S, Params()))[0].startswith("Nothing now.")
+    assert advice(gpu_report([row("n1", 0, None)], [], [], NOW_S, Params()))[0].endswith("pal-profile run")
 
 
 def test_a_uuid_may_be_a_beginning_that_one_gpu_has() -> None:
-    found = site([row("n1", 0), row("n1", 1), row("n10", 0)], [], [], NOW_S, Params())
+    found = gpu_report([row("n1", 0), row("n1", 1), row("n10", 0)], [], [], NOW_S, Params())
     assert known(found, "GPU-n10").node == "n10" and known(found, "GPU-n1-1").gpu_index == 1
     with pytest.raises(UsageError, match="3 GPUs begin with 'GPU-n1'"):
         known(found, "GPU-n1")
@@ -361,13 +361,13 @@ def test_only_invalid_records() -> None:
 
 
 def test_nothing_at_all() -> None:
-    found = site([row("n1", 0, None, NEVER_MEASURED, age_s=None)], [], [], NOW_S, Params())
+    found = gpu_report([row("n1", 0, None, NEVER_MEASURED, age_s=None)], [], [], NOW_S, Params())
     assert "\n".join(text(found)).count("Nothing usable") == 1
     assert changes(found) == ["No sweep has been taken in."]
 
 
 def test_a_snapshot_alone_still_has_costs_and_flags() -> None:
-    found = site([row("n1", 0, 1.0), row("n1", 1, 1.2, "outlier")], [], [], NOW_S, Params())
+    found = gpu_report([row("n1", 0, 1.0), row("n1", 1, 1.2, "outlier")], [], [], NOW_S, Params())
     said = "\n".join(text(found))
     assert found.costs and "outlier" in said and "Only the published snapshot" in said
     assert claims(found)[0].startswith("In compute-bound work the slowest of 2 GPUs takes 1.20 times as long")

@@ -20,11 +20,11 @@ pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 pytest.importorskip("jinja2", reason="the page needs Jinja2")
 
 from slurm_pal.report.drawing import Figure, draw
+from slurm_pal.report.gpus.gpu_report import GpuReport, gpu_report
 from slurm_pal.report.gpus.heatmap import render
 from slurm_pal.report.gpus.history_picture import class_changes, events, history
 from slurm_pal.report.gpus.page import gpu_page, page, tiles
 from slurm_pal.report.gpus.pictures import PLANS, churn, correlation, distribution, pictures, single_map
-from slurm_pal.report.gpus.site import Site, site
 
 from ...doubles.gpus_site import records, rows_of, site_of, steps_of
 from ...doubles.html_reader import HOSTILE, Reader, framed
@@ -32,25 +32,25 @@ from ...doubles.records_factory import DAY_S, NOW_S, record, uuid_of
 
 
 @pytest.fixture(scope="module")
-def made() -> Site:
+def made() -> GpuReport:
     return site_of(records())
 
 
 @pytest.fixture(scope="module")
-def html(made: Site) -> str:
+def html(made: GpuReport) -> str:
     return page(made)
 
 
-def hostile_site() -> Site:
+def hostile_site() -> GpuReport:
     found = [
         replace(r, gpu=replace(r.gpu, model=HOSTILE), sweep_id=HOSTILE, env=replace(r.env, driver=HOSTILE))
         for r in records(gpus=8, sweeps=1)
     ]
     rows = [row._replace(node=HOSTILE, flags=(*row.flags, HOSTILE)) for row in rows_of(found)]
-    return site(rows, found, steps_of(found), NOW_S, Params(), HOSTILE, HOSTILE)
+    return gpu_report(rows, found, steps_of(found), NOW_S, Params(), HOSTILE, HOSTILE)
 
 
-def test_the_page_says_what_was_found(made: Site, html: str) -> None:
+def test_the_page_says_what_was_found(made: GpuReport, html: str) -> None:
     reader = Reader(html)
     assert reader.open == []
     said = re.sub(r"\s+", " ", " ".join(reader.text))
@@ -104,14 +104,14 @@ def test_hostile_names_stay_text() -> None:
         assert "49" not in re.findall(r"\{\{.*?\}\}", text)
 
 
-def test_the_same_records_give_the_same_bytes(made: Site, html: str) -> None:
+def test_the_same_records_give_the_same_bytes(made: GpuReport, html: str) -> None:
     again = site_of(records()[::-1])
     assert page(again) == html
     for kind in ("svg", "png"):
         assert single_map(made.rows, "A", (kind,)) == single_map(again.rows, "A", (kind,))
 
 
-def test_pictures_are_well_formed_and_1000_pixels_wide(made: Site) -> None:
+def test_pictures_are_well_formed_and_1000_pixels_wide(made: GpuReport) -> None:
     drawn = [*pictures(made, ("png",)), history(made, uuid_of(47), ("svg", "png"))]
     assert {p.name for p in drawn if not p.missing} >= {"map-A", "distribution", "causes", "history"}
     for picture in drawn:
@@ -124,7 +124,7 @@ def test_pictures_are_well_formed_and_1000_pixels_wide(made: Site) -> None:
 def test_a_site_without_measurements_says_so() -> None:
     row = rows_of(records(gpus=4, sweeps=1))[0]
     bare = row._replace(slowdown={}, age_s=None, flags=(NEVER_MEASURED,), variability_class={})
-    found = site([bare], [], [], NOW_S, Params())
+    found = gpu_report([bare], [], [], NOW_S, Params())
     reader = Reader(page(found))
     said = " ".join(reader.text)
     assert "Nothing usable has been measured yet: run pal-profile run." in said
@@ -138,7 +138,7 @@ def test_one_gpu_and_only_invalid_records_have_a_page() -> None:
         assert Reader(gpu_page(found, found.rows[0].uuid)).open == []
 
 
-def test_ten_thousand_points_do_not_become_ten_thousand_outlines(made: Site) -> None:
+def test_ten_thousand_points_do_not_become_ten_thousand_outlines(made: GpuReport) -> None:
     group = made.measured.groups[0]
     causes = next(plan for plan in PLANS if plan.name == "causes")
     sizes: dict[int, int] = {}
@@ -152,7 +152,7 @@ def test_ten_thousand_points_do_not_become_ten_thousand_outlines(made: Site) -> 
     assert sizes[1600] < 1.3 * sizes[400]
 
 
-def test_all_classes_are_drawn_on_one_scale(made: Site) -> None:
+def test_all_classes_are_drawn_on_one_scale(made: GpuReport) -> None:
     figure = Figure()
     assert distribution(made, figure) == ""
     assert len(figure.axes) == 3 and len({axes.get_xlim() for axes in figure.axes}) == 1
@@ -160,7 +160,7 @@ def test_all_classes_are_drawn_on_one_scale(made: Site) -> None:
     assert low < 1.0 < 1.2 < high
 
 
-def test_sweeps_that_changed_nothing_are_no_picture(made: Site) -> None:
+def test_sweeps_that_changed_nothing_are_no_picture(made: GpuReport) -> None:
     steps = [step._replace(changed=dict.fromkeys(step.changed, 0)) for step in made.steps]
     assert churn(made._replace(steps=tuple(steps)), Figure()) == "no GPU changed class with the last 1 sweep"
 
@@ -169,7 +169,7 @@ def test_invisible_and_endless_names_do_no_harm() -> None:
     odd = "\u202eGPU \x1b[31m \ud800 \u05d0 \u663e\u5361 " + 200 * "x"
     found = [replace(r, gpu=replace(r.gpu, model=odd)) for r in records(gpus=8, sweeps=1)]
     rows = [row._replace(node=f"n{row.node[-1]}{odd}") for row in rows_of(found)]
-    shown = page(site(rows, found, steps_of(found), NOW_S, Params(), odd))
+    shown = page(gpu_report(rows, found, steps_of(found), NOW_S, Params(), odd))
     assert not set("\u202e\x1b") & set(shown) and shown.encode() and "x" * 60 not in shown[: shown.index("<h2>What")]
     picture = single_map(rows, "A", ("svg",)).images["svg"]  # a warning of matplotlib's would be an error here
     assert b"nx" not in picture and 200 * b"x" not in picture
@@ -196,7 +196,7 @@ def test_history_marks_changes_of_class() -> None:
     ]
 
 
-def test_history_of_a_gpu_without_runs_is_missing(made: Site) -> None:
+def test_history_of_a_gpu_without_runs_is_missing(made: GpuReport) -> None:
     assert history(made, "GPU-none").missing == "no run of it is stored that has a value"
 
 

@@ -15,11 +15,11 @@ import pytest
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.report.simulation.files import SUMMARY, claim_folder, jobs_csv, save, summary_json
-from slurm_pal.report.simulation.study import Comparison, Study, Sweep, compare
+from slurm_pal.report.simulation.study import ParameterSweep, PolicyComparison, Study, compare
 from slurm_pal.report.simulation.tables import BAD_ROWS, caveats, claim, table, to_json, what_you_gain
 from slurm_pal.report.simulation.words import count, interval, unclear_because, unit_of
 from slurm_pal.report.table import columns
-from slurm_pal.simulate.result import Outcome, Replay
+from slurm_pal.simulate.result import JobOutcome, Replay
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, summary
 from slurm_pal.simulate.trace import Trace
 
@@ -39,7 +39,7 @@ def study_of(ours: list[float], **changes: object) -> Study:
     return Study(runs, "pal", "packed", trace_of(runs[0]))._replace(**changes)  # type: ignore[arg-type]
 
 
-def made_up() -> Comparison:
+def made_up() -> PolicyComparison:
     runs = [
         drawn(p, s, jobs=60, slowdown=f, moves=m) for p, f, m in (("packed", 1, 0), ("pal", 0.8, 9)) for s in (1, 2)
     ]
@@ -137,7 +137,7 @@ def test_the_worst_off_group_is_named() -> None:
 
 def test_json_is_plain_and_complete() -> None:
     worst = WorstGpus(2, summary([0.8, 0.81]), summary([0.9, 0.9]))
-    load = Sweep("load", {"pal": [(0.5, summary([0.9])._replace(mean=math.inf))]})
+    load = ParameterSweep("load", {"pal": [(0.5, summary([0.9])._replace(mean=math.inf))]})
     study = made_up().study._replace(worst=worst, load=load, charged=(("move", "180 s"),), command="pal simulate x")
     study = study._replace(trace=trace_of(study.runs[0], bad=BAD_ROWS + 5, skipped={"no GPUs": 3}))
     body = json.loads(summary_json(to_json(compare(study))))
@@ -174,7 +174,7 @@ def test_jobs_csv_has_every_field() -> None:
     run = replay([outcome("1", nodes=("n2", "n1"), start_s=0.12345, user='a,"b"\n')], policy="pal", seed=7)
     rows = list(csv.DictReader(io.StringIO(jobs_csv([run, run]))))
     assert len(rows) == 2
-    assert list(rows[0]) == ["policy", "queue", "seed", *Outcome._fields, "jct_s", "wait_s"]
+    assert list(rows[0]) == ["policy", "queue", "seed", *JobOutcome._fields, "jct_s", "wait_s"]
     assert rows[0]["nodes"] == "n[1-2]" and rows[0]["start_s"] == "0.123" and rows[0]["user"] == 'a,"b"\n'
     assert (rows[0]["policy"], rows[0]["seed"], rows[0]["jct_s"], rows[0]["wait_s"]) == ("pal", "7", "1000.0", "0.123")
 

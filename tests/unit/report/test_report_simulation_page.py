@@ -33,7 +33,7 @@ from slurm_pal.report.simulation.pictures import (  # noqa: E402
     pictures,
     style,
 )
-from slurm_pal.report.simulation.study import Comparison, Study, Sweep, compare  # noqa: E402
+from slurm_pal.report.simulation.study import ParameterSweep, PolicyComparison, Study, compare  # noqa: E402
 
 from ...doubles.html_reader import HOSTILE, Reader, dumped_dom  # noqa: E402
 from ...doubles.replay_factory import drawn, outcome, replay, trace_of  # noqa: E402
@@ -43,7 +43,7 @@ def study(**changes: object) -> Study:
     factors = {"packed": 1.0, "pal": 1.1, "class-fit": 0.85}
     runs = [drawn(p, s, jobs=40, slowdown=f) for p, f in factors.items() for s in range(1, 4)]
     gain = summary([0.8, 0.82, 0.79])
-    sweep = Sweep("offered load", {"class-fit": [(0.5, gain), (0.9, summary([0.7, 0.72, 0.69]))]})
+    sweep = ParameterSweep("offered load", {"class-fit": [(0.5, gain), (0.9, summary([0.7, 0.72, 0.69]))]})
     made = Study(
         runs,
         "class-fit",
@@ -61,12 +61,12 @@ def study(**changes: object) -> Study:
 
 
 @pytest.fixture(scope="module")
-def full() -> tuple[Comparison, str]:
+def full() -> tuple[PolicyComparison, str]:
     comparison = compare(study())
     return comparison, page(comparison, pictures(comparison, ("svg",)))
 
 
-def test_the_page_says_what_was_found(full: tuple[Comparison, str]) -> None:
+def test_the_page_says_what_was_found(full: tuple[PolicyComparison, str]) -> None:
     comparison, html = full
     reader = Reader(html)
     assert reader.open == []
@@ -82,7 +82,7 @@ def test_the_page_says_what_was_found(full: tuple[Comparison, str]) -> None:
     assert "Not shown" not in text
 
 
-def test_the_page_asks_for_nothing(full: tuple[Comparison, str]) -> None:
+def test_the_page_asks_for_nothing(full: tuple[PolicyComparison, str]) -> None:
     _, html = full
     assert not re.search(r"https?://|<script|\bsrc\s*=|@import|<link|<iframe|javascript:", html, re.IGNORECASE)
     assert not re.search(r"url\([^#]", html)
@@ -90,7 +90,7 @@ def test_the_page_asks_for_nothing(full: tuple[Comparison, str]) -> None:
     assert links and all(value.startswith("#") for value in links)
 
 
-def test_ids_are_unique_and_every_reference_has_one(full: tuple[Comparison, str]) -> None:
+def test_ids_are_unique_and_every_reference_has_one(full: tuple[PolicyComparison, str]) -> None:
     _, html = full
     attributes = Reader(html).attributes
     ids = [value for _, name, value in attributes if name == "id"]
@@ -117,7 +117,7 @@ def test_hostile_names_stay_text() -> None:
 
 
 def test_pictures_without_data_are_said_to_be_missing() -> None:
-    bare = study(load=None, move_cost=Sweep("s", {"pal": []}), worst=None, charged=())
+    bare = study(load=None, move_cost=ParameterSweep("s", {"pal": []}), worst=None, charged=())
     comparison = compare(bare)
     drawn_now = pictures(comparison, ("svg",))
     missing = {p.name: p.missing for p in drawn_now if p.missing}
@@ -176,7 +176,7 @@ def test_pictures_are_1000_pixels_wide_and_well_formed() -> None:
 
 
 def test_a_policy_has_one_look() -> None:
-    comparison = compare(study(load=Sweep("load", {"late": [(1.0, summary([0.9]))]})))
+    comparison = compare(study(load=ParameterSweep("load", {"late": [(1.0, summary([0.9]))]})))
     looks = [style(comparison, policy) for policy in (*comparison.policies, "late")]
     assert looks[0].colour == BASELINE_COLOUR
     assert len({look.colour for look in looks}) == 4  # late is the fourth policy
@@ -207,7 +207,7 @@ def test_a_written_report(tmp_path: Path) -> None:
     }
 
 
-def test_a_browser_shows_the_page(full: tuple[Comparison, str], tmp_path: Path) -> None:
+def test_a_browser_shows_the_page(full: tuple[PolicyComparison, str], tmp_path: Path) -> None:
     path = tmp_path / PAGE
     path.write_text(full[1], encoding="utf-8")
     reader = Reader(dumped_dom(path))

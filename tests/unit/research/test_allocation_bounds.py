@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_pal.allocation.makespan import makespan
 from slurm_pal.allocation.problem import problem
 from slurm_pal.research.bounds import completion_bound_s, drain_s, makespan_bound_s
-from slurm_pal.research.unequal import Job, pal_share_policy, simulate
+from slurm_pal.research.unequal import GangJob, pal_share_policy, simulate
 
 
 def test_the_longest_job_or_the_capacity() -> None:
@@ -63,7 +63,7 @@ def test_one_lp_without_releases_and_gangs(drawn: list[tuple[float, float, int, 
 @settings(max_examples=40)
 @given(jobs)
 def test_no_run_beats_a_bound(drawn: list[tuple[float, float, int, float, float]]) -> None:
-    trace = [Job(str(i), d[0], d[1], d[2], d[3:]) for i, d in enumerate(drawn)]
+    trace = [GangJob(str(i), d[0], d[1], d[2], d[3:]) for i, d in enumerate(drawn)]
     release_s = np.array([d[0] for d in drawn])
     ran = simulate(trace, [4, 4], pal_share_policy(), move_cost_s=0.0)
     found = problem([d[3:] for d in drawn], [d[2] for d in drawn], [4, 4], remaining=[d[1] for d in drawn])

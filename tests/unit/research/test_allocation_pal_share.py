@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_pal.allocation.problem import problem
 from slurm_pal.base.errors import DataError, UsageError
-from slurm_pal.research.pal_share import REASONS, Decision, Settings, decide, standing
+from slurm_pal.research.pal_share import REASONS, PalShareSettings, ShareDecision, decide, move_costs
 
 HOUR = 3600.0
 
@@ -24,10 +24,10 @@ def decided(
     scale: list[int] | None = None,
     now: dict[str, Any] | None = None,
     **given: Any,  # noqa: ANN401  # fields of Problem
-) -> Decision:
+) -> ShareDecision:
     m = len(speed)
     made = problem(speed, np.ones(m) if scale is None else scale, gpus, **given)
-    return decide(made, standing(m, **(now or {})))
+    return decide(made, move_costs(m, **(now or {})))
 
 
 def test_the_shortest_runs_first() -> None:
@@ -101,7 +101,7 @@ def test_promises_stand_until_a_longer_job_comes() -> None:
 
 
 def test_no_jobs() -> None:
-    found = decide(problem(np.zeros((0, 2)), [], [1, 1]), standing(0))
+    found = decide(problem(np.zeros((0, 2)), [], [1, 1]), move_costs(0))
     assert found.column.size == 0 and found.reason == ()
 
 
@@ -121,15 +121,15 @@ def test_columns_that_draw_on_two_capacities() -> None:
 @pytest.mark.parametrize("setting", [{"slack": 0.0}, {"urgency": -1.0}, {"horizon_s": float("nan")}])
 def test_settings_that_mean_nothing(setting: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=min(setting)):
-        decide(problem([[1.0]], [1], [1]), standing(1), Settings(**setting))
+        decide(problem([[1.0]], [1], [1]), move_costs(1), PalShareSettings(**setting))
 
 
 def test_standing_is_checked() -> None:
     with pytest.raises(DataError, match="may_move has the shape"):
-        standing(2, may_move=[True])
+        move_costs(2, may_move=[True])
     for cost in (-1.0, np.nan, np.inf):
         with pytest.raises(DataError, match=f"at least 0; it holds {cost} s"):
-            standing(2, move_cost_s=[5.0, cost])
+            move_costs(2, move_cost_s=[5.0, cost])
 
 
 rows = st.tuples(
@@ -153,7 +153,7 @@ def test_an_answer_can_be_carried_out(drawn: list[Any], gpus: list[int]) -> None
     speed = np.array([d[1] for d in drawn]).reshape(m, 2)
     made = problem(speed, [d[0] for d in drawn], gpus, remaining=[d[2] for d in drawn], held=held)
     may_move, cost = np.array([d[3] for d in drawn], dtype=bool), [d[4] for d in drawn]
-    found = decide(made, standing(m, may_move=may_move, move_cost_s=np.array(cost)))
+    found = decide(made, move_costs(m, may_move=may_move, move_cost_s=np.array(cost)))
     assert set(found.reason) <= set(REASONS)
     for column in (0, 1):
         assert made.scale[found.column == column].sum() <= gpus[column]

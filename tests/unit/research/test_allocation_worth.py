@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.allocation.linear import Program, Rows
+from slurm_pal.allocation.linear import LinearProgram, Rows
 from slurm_pal.research.worth import _Market, worth
 
 
@@ -83,4 +83,4 @@ def best_value(jobs: list[tuple[list[float], float]], gpus: np.ndarray) -> float
     limits = np.concatenate(([scale for _, scale in jobs], gpus))
     row, entry = np.concatenate((job, m + column)), np.tile(np.arange(k), 2)
     rows = Rows(row, entry, np.ones(2 * k), np.full(limits.size, -np.inf), limits)
-    return Program(value.astype(float), rows).solve().objective
+    return LinearProgram(value.astype(float), rows).solve().objective

@@ -72,9 +72,9 @@ def test_the_search_ends_within_5_percent(least_s: float) -> None:
 
 
 def test_no_solution_is_an_error() -> None:
-    program = gavel_cone.Program(  # x <= -1 and x >= 0
+    program = gavel_cone.ConeProgram(  # x <= -1 and x >= 0
         cost=np.zeros((1, 1)), local=np.array([[[-1.0], [1.0]]]), tie=np.zeros((1, 2)), limit=np.array([[0.0, -1.0]]),
         shared=np.ones((1, 1, 1)), shared_limit=np.array([1.0]),
     )  # fmt: skip
-    with pytest.raises(gavel_cone.UnsolvedError, match="off the optimum"):
+    with pytest.raises(gavel_cone.ConeError, match="off the optimum"):
         gavel_cone.solve(program)

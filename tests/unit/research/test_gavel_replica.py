@@ -14,22 +14,22 @@ import pytest
 from slurm_pal.allocation.problem import Allocation
 from slurm_pal.base.errors import DataError, Exit, UsageError
 from slurm_pal.cli.pal import main
-from slurm_pal.research.policies import POLICIES, names, policy
-from slurm_pal.research.replica.gavel import (
+from slurm_pal.research.allocation_policies import POLICIES, names, policy
+from slurm_pal.research.replica.gavel_comparison import GavelComparison
+from slurm_pal.research.replica.gavel_jobs import GavelWorkload, parse_types, workload
+from slurm_pal.research.replica.gavel_published import rules_of
+from slurm_pal.research.replica.gavel_simulator import (
     Decide,
-    Figures,
-    Moment,
-    Result,
-    Rules,
-    Settings,
+    GavelFigures,
+    GavelMoment,
+    GavelResult,
+    GavelRules,
+    GavelSettings,
     StoppedError,
     StuckError,
     run,
 )
-from slurm_pal.research.replica.gavel_comparison import Comparison
-from slurm_pal.research.replica.gavel_jobs import Workload, parse_types, workload
-from slurm_pal.research.replica.gavel_published import rules_of
-from slurm_pal.simulate.inputs.gavel import Row
+from slurm_pal.simulate.inputs.gavel import GavelRow
 from slurm_pal.simulate.throughput_file import Throughputs
 
 MODEL = ("M", 1)
@@ -40,18 +40,18 @@ TABLE = Throughputs(
 )
 
 
-def row(steps: int, arrival_s: float = 0.0, gpus: int = 1, model: str = "M", slo: float = -1.0) -> Row:
-    return Row(model, "", "", "-n", False, steps, gpus, 1.0, slo, arrival_s)
+def row(steps: int, arrival_s: float = 0.0, gpus: int = 1, model: str = "M", slo: float = -1.0) -> GavelRow:
+    return GavelRow(model, "", "", "-n", False, steps, gpus, 1.0, slo, arrival_s)
 
 
-def work(*rows: Row, cluster: str = "fast:1,slow:1") -> Workload:
+def work(*rows: GavelRow, cluster: str = "fast:1,slow:1") -> GavelWorkload:
     return workload(rows, parse_types(cluster), TABLE)
 
 
 def to(*columns: int) -> Decide:
     """Every job all of its time in these columns (0 = fast, 1 = slow), by number."""
 
-    def decide(moment: Moment) -> Allocation:
+    def decide(moment: GavelMoment) -> Allocation:
         shares = np.zeros((len(moment.numbers), 2))
         for place, number in enumerate(moment.numbers):
             shares[place, columns[number]] = 1.0
@@ -60,13 +60,13 @@ def to(*columns: int) -> Decide:
     return decide
 
 
-def simulated(jobs: Workload, rules: Rules | Decide | str, **given: object) -> Result:
-    settings = Settings(**given)  # type: ignore[arg-type]
+def simulated(jobs: GavelWorkload, rules: GavelRules | Decide | str, **given: object) -> GavelResult:
+    settings = GavelSettings(**given)  # type: ignore[arg-type]
     chosen = rules_of(rules, jobs, 0) if isinstance(rules, str) else rules
-    return run(jobs, "it", chosen if isinstance(chosen, Rules) else Rules(chosen), settings)
+    return run(jobs, "it", chosen if isinstance(chosen, GavelRules) else GavelRules(chosen), settings)
 
 
-def finishes(found: Result) -> list[float]:
+def finishes(found: GavelResult) -> list[float]:
     return [outcome.finish_s for outcome in found.outcomes]
 
 
@@ -132,7 +132,7 @@ def test_a_pair_shares_its_gpu_and_ends_together() -> None:
 
 
 def test_nobody_runs_for_ever() -> None:
-    nothing = Rules(lambda moment: Allocation(np.zeros((1, 2))), entitled_only=True)
+    nothing = GavelRules(lambda moment: Allocation(np.zeros((1, 2))), entitled_only=True)
     with pytest.raises(StuckError, match="1 jobs are left and none makes progress"):
         simulated(work(row(10)), nothing)
 
@@ -153,7 +153,7 @@ def test_a_job_that_cannot_run_on_the_reference_type(name: str) -> None:
 
 def test_a_run_can_be_stopped() -> None:
     told: list[tuple[int, int]] = []
-    compared = Comparison(work(row(1000), row(10), row(10, arrival_s=5000.0)), ("gavel:max-min",))
+    compared = GavelComparison(work(row(1000), row(10), row(10, arrival_s=5000.0)), ("gavel:max-min",))
     compared.run("gavel:max-min", lambda done, of: told.append((done, of)) or True)
     assert told[0] == (0, 3) and told[-1] == (3, 3) and told == sorted(told)
     with pytest.raises(StoppedError, match="stopped"):
@@ -175,7 +175,7 @@ def test_every_policy_ends_every_job(name: str) -> None:
 
 def test_the_same_seed_is_the_same_run() -> None:
     jobs = work(*(row(2000 + 100 * k) for k in range(6)), cluster="fast:2,slow:2")
-    figures: list[Figures] = [simulated(jobs, "gavel:isolated", seed=seed).figures for seed in (3, 3, 4)]
+    figures: list[GavelFigures] = [simulated(jobs, "gavel:isolated", seed=seed).figures for seed in (3, 3, 4)]
     assert figures[0] == figures[1] != figures[2]
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.research.rounds import NEVER_RAN, Account, Chosen, Lease, Queue, lease, priorities, select
+from slurm_pal.research.rounds import NEVER_RAN, Account, ChosenRow, RoundLease, RoundQueue, lease, priorities, select
 
 
-def alone(*scale: int, n: int = 2) -> Queue:
+def alone(*scale: int, n: int = 2) -> RoundQueue:
     rows = len(scale)
-    return Queue(tuple((row, -1) for row in range(rows)), np.array(scale), np.ones((rows, n), bool))
+    return RoundQueue(tuple((row, -1) for row in range(rows)), np.array(scale), np.ones((rows, n), bool))
 
 
 def account(received: list[list[float]]) -> Account:
@@ -21,7 +21,7 @@ def account(received: list[list[float]]) -> Account:
     found.add(np.zeros(len(received)))
     for row, seconds in enumerate(received):
         for column, value in enumerate(seconds):
-            found.charge(Chosen(row, column), value)
+            found.charge(ChosenRow(row, column), value)
     return found
 
 
@@ -58,19 +58,19 @@ def test_order_priority_then_deficit_then_arrival() -> None:
 def test_one_that_does_not_fit_is_passed_over_and_rows_without_share_fill_up() -> None:
     queue, books = alone(2, 3, 1), account([[1.0, 1.0]] * 3)
     shares = np.array([[0.9, 0.0], [0.5, 0.0], [0.0, 0.0]])
-    assert select(queue, shares, books, [4, 2], [0, 1]) == [Chosen(0, 0), Chosen(2, 0)]
-    assert select(queue, shares, books, [4, 2], [0, 1], entitled_only=True) == [Chosen(0, 0)]
+    assert select(queue, shares, books, [4, 2], [0, 1]) == [ChosenRow(0, 0), ChosenRow(2, 0)]
+    assert select(queue, shares, books, [4, 2], [0, 1], entitled_only=True) == [ChosenRow(0, 0)]
 
 
 def test_the_first_type_in_turn_chooses_first() -> None:
     queue, books = alone(1), account([[1.0, 1.0]])
     shares = np.array([[0.1, 0.9]])
-    assert select(queue, shares, books, [1, 1], [0, 1]) == [Chosen(0, 0)]
-    assert select(queue, shares, books, [1, 1], [1, 0]) == [Chosen(0, 1)]
+    assert select(queue, shares, books, [1, 1], [0, 1]) == [ChosenRow(0, 0)]
+    assert select(queue, shares, books, [1, 1], [1, 0]) == [ChosenRow(0, 1)]
 
 
 def test_a_job_runs_alone_or_in_one_pair() -> None:
-    queue = Queue(((0, -1), (1, -1), (0, 1), (2, -1), (0, 2)), np.ones(5, int), np.ones((5, 1), bool))
+    queue = RoundQueue(((0, -1), (1, -1), (0, 1), (2, -1), (0, 2)), np.ones(5, int), np.ones((5, 1), bool))
     shares = np.array([[0.1], [0.1], [0.9], [0.1], [0.8]])
     found = select(queue, shares, account([[1.0]] * 5), [3], [0])
     assert [queue.ids[c.row] for c in found] == [(0, 1), (2, -1)]
@@ -78,20 +78,20 @@ def test_a_job_runs_alone_or_in_one_pair() -> None:
 
 def test_leases_widest_first_and_kept_where_still_free() -> None:
     queue = alone(1, 2, 1)
-    before = {(2, -1): Lease(0, frozenset({0})), (0, -1): Lease(0, frozenset({3}))}
-    found = lease(queue, [Chosen(0, 0), Chosen(2, 0), Chosen(1, 0)], before)
+    before = {(2, -1): RoundLease(0, frozenset({0})), (0, -1): RoundLease(0, frozenset({3}))}
+    found = lease(queue, [ChosenRow(0, 0), ChosenRow(2, 0), ChosenRow(1, 0)], before)
     assert found[1, -1].gpus == {0, 1}  # the wide one is placed before the others may keep theirs
     assert found[0, -1].gpus == {3}
     assert found[2, -1].gpus == {2}
 
 
 def test_a_lease_of_another_type_is_not_kept() -> None:
-    found = lease(alone(1), [Chosen(0, 1)], {(0, -1): Lease(0, frozenset({4}))})
-    assert found == {(0, -1): Lease(1, frozenset({0}))}
+    found = lease(alone(1), [ChosenRow(0, 1)], {(0, -1): RoundLease(0, frozenset({4}))})
+    assert found == {(0, -1): RoundLease(1, frozenset({0}))}
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Queue, np.ndarray, Account, list[int], list[int]]:
+def cases(draw: st.DrawFn) -> tuple[RoundQueue, np.ndarray, Account, list[int], list[int]]:
     jobs, n = draw(st.integers(1, 6)), draw(st.integers(1, 3))
     scale = draw(st.lists(st.sampled_from([1, 2, 4]), min_size=jobs, max_size=jobs))
     ids = [(i, -1) for i in range(jobs)]
@@ -100,14 +100,14 @@ def cases(draw: st.DrawFn) -> tuple[Queue, np.ndarray, Account, list[int], list[
     numbers = st.lists(st.floats(0, 1), min_size=n, max_size=n)
     shares = np.array([draw(numbers) for _ in range(k)])
     able = np.array([[draw(st.booleans()) for _ in range(n)] for _ in range(k)])
-    queue = Queue(tuple(ids), np.array([scale[first] for first, _ in ids]), able)
+    queue = RoundQueue(tuple(ids), np.array([scale[first] for first, _ in ids]), able)
     gpus = draw(st.lists(st.integers(1, 6), min_size=n, max_size=n))
     return queue, shares, account([draw(numbers) for _ in range(k)]), gpus, draw(st.permutations(range(n)))
 
 
 @given(cases())
 def test_nobody_twice_nothing_too_much_and_no_gpu_idle_that_a_row_could_have(
-    case: tuple[Queue, np.ndarray, Account, list[int], list[int]],
+    case: tuple[RoundQueue, np.ndarray, Account, list[int], list[int]],
 ) -> None:
     queue, shares, books, gpus, turn = case
     chosen = select(queue, shares, books, gpus, turn)

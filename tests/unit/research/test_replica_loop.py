@@ -10,20 +10,20 @@ from random import Random
 import pytest
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.research.replica.active import Gpus, Round, Settings
-from slurm_pal.research.replica.blox_pal import StarvedError, replayed, run
+from slurm_pal.research.replica.active import Gpus, RoundSettings, RoundState
+from slurm_pal.research.replica.blox_pal import BloxStarvedError, replayed, run
 from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, given
-from slurm_pal.simulate.inputs.pal_rows import Row
+from slurm_pal.simulate.inputs.pal_rows import PalRow
 
-ALONE = Settings(round_s=10.0, locality_penalty=2.0, replay=False)
+ALONE = RoundSettings(round_s=10.0, locality_penalty=2.0, replay=False)
 
 
 def cluster(*slowdowns: float, size: int = 2) -> Profile:
     return given(dict.fromkeys(CLASSES, slowdowns), size)
 
 
-def row(number: int, gpus: int, submit_s: float, iterations: float, sensitivity: str = "A") -> Row:
-    return Row(str(number), gpus, submit_s, iterations, 1.0, sensitivity)
+def row(number: int, gpus: int, submit_s: float, iterations: float, sensitivity: str = "A") -> PalRow:
+    return PalRow(str(number), gpus, submit_s, iterations, 1.0, sensitivity)
 
 
 def fixed(*answers: dict[int, Gpus]) -> object:
@@ -31,7 +31,7 @@ def fixed(*answers: dict[int, Gpus]) -> object:
     turns = iter(answers)
     last = [answers[0]]
 
-    def policy(moment: Round) -> dict[int, Gpus]:
+    def policy(moment: RoundState) -> dict[int, Gpus]:
         last[0] = next(turns, last[0])
         return {job.number: last[0][job.number] for job in moment.jobs if job.number in last[0]}
 
@@ -134,7 +134,7 @@ def test_jobs_are_admitted_by_round_then_by_line() -> None:
     rows = [row(0, 1, 25.0, 10.0), row(1, 1, 8.0, 10.0), row(2, 1, 5.0, 10.0)]
     seen: list[list[int]] = []
 
-    def policy(moment: Round) -> dict[int, Gpus]:
+    def policy(moment: RoundState) -> dict[int, Gpus]:
         seen.append([job.number for job in moment.jobs])
         return {moment.jobs[0].number: (0,)} if moment.jobs else {}
 
@@ -153,7 +153,7 @@ def test_the_figures_are_order_statistics_of_the_artefact() -> None:
 def test_long_idle_spans_are_skipped() -> None:
     calls = []
 
-    def policy(moment: Round) -> dict[int, Gpus]:
+    def policy(moment: RoundState) -> dict[int, Gpus]:
         calls.append(moment.now_s)
         return {job.number: (0,) for job in moment.jobs}
 
@@ -182,30 +182,30 @@ def test_wrong_answers_of_a_policy(answer: dict[int, Gpus], reason: str) -> None
 
 
 def test_a_policy_that_never_places_a_job_is_found_out() -> None:
-    with pytest.raises(StarvedError, match=r"1 of 2 jobs, first 1, have not finished after \d+ s"):
+    with pytest.raises(BloxStarvedError, match=r"1 of 2 jobs, first 1, have not finished after \d+ s"):
         run([row(0, 1, 0.0, 5.0), row(1, 1, 0.0, 5.0)], lambda moment: {0: (0,)} if moment.jobs[0].number == 0 else {},
             cluster(1.0, 1.0), ALONE)  # fmt: skip
 
 
 def test_endless_replay_under_las_is_found_out() -> None:
     rows = [row(0, 1, 0.0, 1e5), *[row(i, 1, 0.0, 1e4) for i in range(1, 5)]]
-    with pytest.raises(StarvedError, match="without replay"):
+    with pytest.raises(BloxStarvedError, match="without replay"):
         run(rows, "packed-ns", cluster(1.0, size=1), ALONE._replace(round_s=360.0, queue="las", replay=True))
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (Settings(round_s=0.0), "round of 0.0 s"),
-        (Settings(round_s=math.nan), "round of nan s"),
-        (Settings(locality_penalty=0.5), "locality penalty 0.5: must be at least 1"),
-        (Settings(queue="sjf"), "queue 'sjf' is not one of fifo, las, srtf"),
-        (Settings(start_cost_s=360.0), "start cost 360.0 s: must be at least 0 and below 360.0 s"),
-        (Settings(barred={"A": 0.0}), "class A barred beyond slowdown 0.0: must be above 0"),
-        (Settings(barred={"A": 1.5}), "job 0 wants 2 GPUs; class A may use 1"),
+        (RoundSettings(round_s=0.0), "round of 0.0 s"),
+        (RoundSettings(round_s=math.nan), "round of nan s"),
+        (RoundSettings(locality_penalty=0.5), "locality penalty 0.5: must be at least 1"),
+        (RoundSettings(queue="sjf"), "queue 'sjf' is not one of fifo, las, srtf"),
+        (RoundSettings(start_cost_s=360.0), "start cost 360.0 s: must be at least 0 and below 360.0 s"),
+        (RoundSettings(barred={"A": 0.0}), "class A barred beyond slowdown 0.0: must be above 0"),
+        (RoundSettings(barred={"A": 1.5}), "job 0 wants 2 GPUs; class A may use 1"),
     ],
 )
-def test_settings_that_mean_nothing(settings: Settings, reason: str) -> None:
+def test_settings_that_mean_nothing(settings: RoundSettings, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         run([row(0, 2, 0.0, 5.0)], "pal", cluster(1.0, 2.0), settings)
 

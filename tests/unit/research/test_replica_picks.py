@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_pal.placement.lxv import lxv
 from slurm_pal.research.replica import picks
-from slurm_pal.research.replica.free import Free, Table
+from slurm_pal.research.replica.free import Free, RankTable
 
 Levels = list[float | None]
 
@@ -83,7 +83,7 @@ def cases(draw: st.DrawFn) -> tuple[Levels, int, float, list[int], int]:
 
 
 def free_of(levels: Levels, size: int, penalty: float, held: list[int]) -> tuple[Free, list[int]]:
-    free = Free(Table(levels, size, penalty))
+    free = Free(RankTable(levels, size, penalty))
     free.flip(held)
     return free, [g for g, level in enumerate(levels) if g not in held and level is not None]
 

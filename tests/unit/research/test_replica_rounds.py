@@ -9,10 +9,10 @@ from hypothesis import settings as trials
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.research.replica.active import ActiveJob, Gpus, Round, Settings
-from slurm_pal.research.replica.policies import POLICIES, build
+from slurm_pal.research.replica.active import ActiveJob, Gpus, RoundSettings, RoundState
+from slurm_pal.research.replica.published_policies import POLICIES, build
 from slurm_pal.simulate.inputs.pal_profile import CLASSES, Profile, given
-from slurm_pal.simulate.inputs.pal_rows import Row
+from slurm_pal.simulate.inputs.pal_rows import PalRow
 
 
 def profile(n_nodes: int = 3, size: int = 2, slow: int | None = None) -> Profile:
@@ -25,14 +25,16 @@ def profile(n_nodes: int = 3, size: int = 2, slow: int | None = None) -> Profile
 
 
 def job(number: int, size: int, sensitivity: str = "A", gpus: Gpus = ()) -> ActiveJob:
-    made = ActiveJob(number, Row(str(number), size, 0.0, 100.0, 1.0, sensitivity), 0.0)
+    made = ActiveJob(number, PalRow(str(number), size, 0.0, 100.0, 1.0, sensitivity), 0.0)
     made.gpus = gpus
     return made
 
 
-def place(policy: str, jobs: list[ActiveJob], cluster: Profile, settings: Settings | None = None) -> dict[int, Gpus]:
-    settings = settings or Settings()
-    return dict(build(policy, cluster, settings)(Round(0.0, jobs, cluster, settings)))
+def place(
+    policy: str, jobs: list[ActiveJob], cluster: Profile, settings: RoundSettings | None = None
+) -> dict[int, Gpus]:
+    settings = settings or RoundSettings()
+    return dict(build(policy, cluster, settings)(RoundState(0.0, jobs, cluster, settings)))
 
 
 JOBS = st.lists(st.tuples(st.integers(1, 6), st.sampled_from(CLASSES)), max_size=10)
@@ -45,7 +47,7 @@ def test_capacity_and_sizes(
     policy: str, wanted: list[tuple[int, str]], backfill: bool, barred: bool, size: int
 ) -> None:
     cluster = profile(6 // size, size, slow=1)
-    settings = Settings(backfill=backfill, barred={"A": 1.5} if barred else {})
+    settings = RoundSettings(backfill=backfill, barred={"A": 1.5} if barred else {})
     jobs = [job(i, n, c) for i, (n, c) in enumerate(wanted)]
     placed = place(policy, jobs, cluster, settings)
     held = [g for gpus in placed.values() for g in gpus]
@@ -78,7 +80,7 @@ def test_backfilled_jobs_come_after_the_sorted_head() -> None:
     """As the artefact appends the rest of the queue, a late job of class A does not go before the head."""
     cluster = given({c: [1.0, 1.0, 2.0] for c in CLASSES}, 1)
     jobs = [job(0, 2, "D"), job(1, 3, "B"), job(2, 1, "A")]
-    assert place("pm-first", jobs, cluster, Settings(backfill=True)) == {0: (0, 1), 2: (2,)}
+    assert place("pm-first", jobs, cluster, RoundSettings(backfill=True)) == {0: (0, 1), 2: (2,)}
     assert place("pm-first", jobs, cluster) == {0: (0, 1)}
 
 
@@ -107,20 +109,20 @@ def test_jobs_killed_in_vain_stay_killed() -> None:
 
 def test_backfilled_sticky_tries_the_killed_job_again() -> None:
     jobs = [job(0, 4, gpus=(0, 1, 2, 3)), job(1, 4), job(2, 1, gpus=(5,))]
-    assert place("packed-s", jobs, profile(), Settings(backfill=True)) == {0: (0, 1, 2, 3), 2: (4,)}
+    assert place("packed-s", jobs, profile(), RoundSettings(backfill=True)) == {0: (0, 1, 2, 3), 2: (4,)}
 
 
 def test_random_goes_on_from_the_profiles_generator() -> None:
     cluster = profile()
     jobs = [job(0, 2)]
     assert place("random-ns", jobs, cluster) == place("random-ns", jobs, cluster)
-    policy = build("random-ns", cluster, Settings())
-    answers = {tuple(policy(Round(0.0, jobs, cluster, Settings())).items()) for _ in range(20)}
+    policy = build("random-ns", cluster, RoundSettings())
+    answers = {tuple(policy(RoundState(0.0, jobs, cluster, RoundSettings())).items()) for _ in range(20)}
     assert len(answers) > 1
 
 
 def test_unknown_names() -> None:
     with pytest.raises(UsageError, match=r"policy 'best' is not one of packed-s, .*pal"):
-        build("best", profile(), Settings())
+        build("best", profile(), RoundSettings())
     with pytest.raises(UsageError, match="class 'E' to bar is not one of A, B, C, D"):
-        build("pal", profile(), Settings(barred={"E": 1.5}))
+        build("pal", profile(), RoundSettings(barred={"E": 1.5}))

@@ -11,46 +11,46 @@ import pytest
 
 from slurm_pal.allocation.problem import Allocation, Problem
 from slurm_pal.allocation.steady import STEADY
-from slurm_pal.allocation.throughputs import Entry, Key
+from slurm_pal.allocation.throughputs import Entry, ThroughputKey
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.research.policies import Policy as AllocationPolicy
+from slurm_pal.research.allocation_policies import AllocationPolicy
 from slurm_pal.research.replica.gavel_jobs import parse_types
-from slurm_pal.research.unequal import Job, Policy, Result, StarvedError, simulate
-from slurm_pal.research.unequal_comparison import Comparison, Figures, StoppedError, Task
-from slurm_pal.research.unequal_jobs import Workload, of_rows, of_trace
+from slurm_pal.research.unequal import GangJob, Policy, StarvedError, UnequalResult, simulate
+from slurm_pal.research.unequal_comparison import StoppedError, UnequalComparison, UnequalFigures, UnequalTask
+from slurm_pal.research.unequal_jobs import UnequalWorkload, of_rows, of_trace
 from slurm_pal.research.unequal_policies import NO_MOVES, OURS, POLICIES, SLURM, check
 from slurm_pal.research.unequal_queue import Belonging, Listed
 from slurm_pal.research.unequal_rounds import Rounds
-from slurm_pal.simulate.inputs.gavel import Row
+from slurm_pal.simulate.inputs.gavel import GavelRow
 from slurm_pal.simulate.known_throughputs import as_gavels, read_known
 from slurm_pal.simulate.trace import Trace, TraceJob
 
 KNOWN = {
-    Key("M", 1, "v100"): Entry(2.0, 0.1),
-    Key("M", 1, "k80"): Entry(1.0, 0.1),
-    Key("M", 2, "v100"): Entry(3.0, 0.1),
-    Key("M", 2, "k80"): Entry(2.0, 0.1),
-    Key("flat", 1, "v100"): Entry(1.0, 0.1),
-    Key("flat", 1, "k80"): Entry(1.0, 0.1),
-    Key("fast-only", 1, "v100"): Entry(4.0, 0.1),
-    Key("fast-only", 1, "k80"): Entry(0.0, 0.1),
-    Key("ratio", 1, "v100"): Entry(3.0, 0.1, relative=True),
-    Key("ratio", 1, "k80"): Entry(1.0, 0.1, relative=True),
+    ThroughputKey("M", 1, "v100"): Entry(2.0, 0.1),
+    ThroughputKey("M", 1, "k80"): Entry(1.0, 0.1),
+    ThroughputKey("M", 2, "v100"): Entry(3.0, 0.1),
+    ThroughputKey("M", 2, "k80"): Entry(2.0, 0.1),
+    ThroughputKey("flat", 1, "v100"): Entry(1.0, 0.1),
+    ThroughputKey("flat", 1, "k80"): Entry(1.0, 0.1),
+    ThroughputKey("fast-only", 1, "v100"): Entry(4.0, 0.1),
+    ThroughputKey("fast-only", 1, "k80"): Entry(0.0, 0.1),
+    ThroughputKey("ratio", 1, "v100"): Entry(3.0, 0.1, relative=True),
+    ThroughputKey("ratio", 1, "k80"): Entry(1.0, 0.1, relative=True),
 }
 CLUSTER = "v100:2,k80:2"
 
 
-def row(steps: int, arrival_s: float = 0.0, gpus: int = 1, model: str = "M", **given: float) -> Row:
+def row(steps: int, arrival_s: float = 0.0, gpus: int = 1, model: str = "M", **given: float) -> GavelRow:
     facts = {"priority_weight": 1.0, "slo": -1.0, **given}
-    return Row(model, "", "", "-n", False, steps, gpus, arrival_s=arrival_s, **facts)
+    return GavelRow(model, "", "", "-n", False, steps, gpus, arrival_s=arrival_s, **facts)
 
 
-def gavels(*rows: Row, cluster: str = CLUSTER) -> Workload:
+def gavels(*rows: GavelRow, cluster: str = CLUSTER) -> UnequalWorkload:
     return of_rows("t", rows, parse_types(cluster), KNOWN, 1.5)
 
 
-def ran(work: Workload, name: str, move_cost_s: float = 0.0, review_s: float | None = None) -> Result:
+def ran(work: UnequalWorkload, name: str, move_cost_s: float = 0.0, review_s: float | None = None) -> UnequalResult:
     arrival_s = np.array([job.arrival_s for job in work.jobs])
     made = POLICIES[name]
     policy = made.make(work, arrival_s, 1)
@@ -62,7 +62,7 @@ def ran(work: Workload, name: str, move_cost_s: float = 0.0, review_s: float | N
 
 def test_a_gavel_trace_counts_steps() -> None:
     work = gavels(row(100, 5.0, slo=2.0, priority_weight=5.0), row(60, 7.0, gpus=2))
-    assert work.jobs[0] == Job("0", 5.0, 100.0, 1, (2.0, 1.0), work.jobs[0].believed_steps)
+    assert work.jobs[0] == GangJob("0", 5.0, 100.0, 1, (2.0, 1.0), work.jobs[0].believed_steps)
     assert work.jobs[1][2:5] == (60.0, 2, (3.0, 2.0))
     assert work.weight.tolist() == [5.0, 1.0]
     assert work.deadline_s.tolist() == [100.0, np.inf]  # 2 x 100 steps at 2 a second
@@ -147,7 +147,7 @@ def test_a_json_without_a_known_top_is_told_as_gavels(tmp_path: Path) -> None:
 
 def queued(jobs: list[tuple[float, float, int]], gpus: list[int], limit: float = 1.0) -> list[float]:
     """Ends of jobs (arrival, seconds, GPUs) that run alike in all columns."""
-    made = [Job(str(k), at, run, size, (1.0,) * len(gpus)) for k, (at, run, size) in enumerate(jobs)]
+    made = [GangJob(str(k), at, run, size, (1.0,) * len(gpus)) for k, (at, run, size) in enumerate(jobs)]
     policy: Policy = Listed(np.array([limit * run for _, run, _ in jobs]))
     return simulate(made, gpus, policy, move_cost_s=0).finish_s.tolist()
 
@@ -161,7 +161,7 @@ def test_backfill_goes_by_time_limits() -> None:
     jobs = [(0.0, 100.0, 1), (1.0, 10.0, 2), (2.0, 60.0, 1)]
     assert queued(jobs, [2], limit=1.0)[2] == 62.0
     assert queued(jobs, [2], limit=3.0)[2] == 62.0  # the gang is expected at 300 s then
-    made = [Job(str(k), at, run, size, (1.0,)) for k, (at, run, size) in enumerate(jobs)]
+    made = [GangJob(str(k), at, run, size, (1.0,)) for k, (at, run, size) in enumerate(jobs)]
     found = simulate(made, [2], Listed(np.array([100.0, 10.0, 100.0])), move_cost_s=0)
     assert found.finish_s.tolist() == [100.0, 110.0, 170.0]
 
@@ -173,9 +173,9 @@ def test_a_long_job_may_take_what_a_reservation_leaves() -> None:
 
 
 def test_each_column_has_its_own_reservation() -> None:
-    jobs = [Job("a", 0.0, 100.0, 1, (1.0, 0.0)), Job("b", 0.0, 300.0, 1, (0.0, 1.0)),
-            Job("left", 1.0, 10.0, 2, (1.0, 0.0)), Job("right", 1.0, 10.0, 2, (0.0, 1.0)),
-            Job("long", 2.0, 150.0, 1, (1.0, 1.0))]  # fmt: skip
+    jobs = [GangJob("a", 0.0, 100.0, 1, (1.0, 0.0)), GangJob("b", 0.0, 300.0, 1, (0.0, 1.0)),
+            GangJob("left", 1.0, 10.0, 2, (1.0, 0.0)), GangJob("right", 1.0, 10.0, 2, (0.0, 1.0)),
+            GangJob("long", 2.0, 150.0, 1, (1.0, 1.0))]  # fmt: skip
     limit_s = np.array([made.steps for made in jobs])
     found = simulate(jobs, [2, 2], Listed(limit_s), move_cost_s=0)
     # The long job would delay the gang on the left, not the one on the right.
@@ -189,30 +189,30 @@ def only_first(problem: Problem) -> Allocation:
 
 
 def test_a_job_waits_for_its_column_half_of_what_it_gains_there() -> None:
-    jobs = [Job("a", 0.0, 5000.0, 1, (1.0, 0.0)), Job("b", 0.0, 1000.0, 1, (2.0, 1.0))]
+    jobs = [GangJob("a", 0.0, 5000.0, 1, (1.0, 0.0)), GangJob("b", 0.0, 1000.0, 1, (2.0, 1.0))]
     limit_s = np.array([5000.0, 1000.0])
     found = simulate(jobs, [1, 1], Belonging(limit_s, only_first), move_cost_s=0, review_s=10)
     assert found.finish_s.tolist() == [5000.0, 1250.0]  # gains 500 s there, so it waits 250
 
 
 def test_time_without_free_gpus_is_not_time_kept_waiting() -> None:
-    jobs = [Job("a", 0.0, 5000.0, 1, (1.0, 0.0)), Job("c", 0.0, 300.0, 1, (0.0, 1.0)),
-            Job("b", 0.0, 1000.0, 1, (2.0, 1.0))]  # fmt: skip
+    jobs = [GangJob("a", 0.0, 5000.0, 1, (1.0, 0.0)), GangJob("c", 0.0, 300.0, 1, (0.0, 1.0)),
+            GangJob("b", 0.0, 1000.0, 1, (2.0, 1.0))]  # fmt: skip
     limit_s = np.array([5000.0, 300.0, 1000.0])
     found = simulate(jobs, [1, 1], Belonging(limit_s, only_first), move_cost_s=0, review_s=10)
     assert found.finish_s.tolist() == [5000.0, 300.0, 1550.0]
 
 
 def test_time_behind_a_reservation_is_not_time_kept_waiting() -> None:
-    jobs = [Job("a", 0.0, 100.0, 1, (1.0, 0.0)), Job("c", 0.0, 100.0, 1, (0.0, 1.0)),
-            Job("gang", 0.0, 5000.0, 2, (1.0, 0.0)), Job("b", 0.0, 1000.0, 1, (2.0, 1.0))]  # fmt: skip
+    jobs = [GangJob("a", 0.0, 100.0, 1, (1.0, 0.0)), GangJob("c", 0.0, 100.0, 1, (0.0, 1.0)),
+            GangJob("gang", 0.0, 5000.0, 2, (1.0, 0.0)), GangJob("b", 0.0, 1000.0, 1, (2.0, 1.0))]  # fmt: skip
     limit_s = np.array([100.0, 100.0, 5000.0, 1000.0])
     found = simulate(jobs, [2, 1], Belonging(limit_s, only_first), move_cost_s=0, review_s=10)
     assert found.finish_s.tolist() == [100.0, 100.0, 5100.0, 1350.0]
 
 
 def test_a_job_without_a_share_starts_anywhere() -> None:
-    jobs = [Job("a", 0.0, 100.0, 1, (2.0, 1.0)), Job("b", 0.0, 100.0, 1, (2.0, 1.0))]
+    jobs = [GangJob("a", 0.0, 100.0, 1, (2.0, 1.0)), GangJob("b", 0.0, 100.0, 1, (2.0, 1.0))]
     none = Belonging(np.full(2, 100.0), lambda problem: Allocation(np.zeros_like(problem.throughput)))
     found = simulate(jobs, [1, 1], none, move_cost_s=0)
     assert found.finish_s.tolist() == [50.0, 100.0]
@@ -327,7 +327,7 @@ def test_a_policy_that_keeps_stops_nobody_it_chose() -> None:
 # -- every policy ---------------------------------------------------------------------------
 
 
-def made_up(gangs: bool) -> Workload:
+def made_up(gangs: bool) -> UnequalWorkload:
     draws = np.random.default_rng(7)
     rows = [
         row(int(draws.uniform(200, 20000)), 150.0 * k, int(draws.choice([1, 2])) if gangs else 1, slo=1.5 + k % 3)
@@ -339,10 +339,10 @@ def made_up(gangs: bool) -> Workload:
 @pytest.mark.parametrize("name", POLICIES)
 def test_all_jobs_end_and_no_bound_is_broken(name: str) -> None:
     work = made_up(gangs=not POLICIES[name].one_gpu)
-    compared = Comparison(work, (name,), move_cost_s=30.0)
+    compared = UnequalComparison(work, (name,), move_cost_s=30.0)
     compared.check()
     told: list[tuple[int, int]] = []
-    found: Figures = compared.run(Task(name, 1), lambda done, of: told.append((done, of)) or True).figures
+    found: UnequalFigures = compared.run(UnequalTask(name, 1), lambda done, of: told.append((done, of)) or True).figures
     assert found.makespan_s >= compared.bound_s(1) * (1 - 1e-9)
     assert found.p50_jct_s <= found.p99_jct_s and found.utilisation <= 1
     assert found.lost_gpu_h * 3600 <= 30.0 * 2 * found.moves + 1e-6
@@ -352,8 +352,8 @@ def test_all_jobs_end_and_no_bound_is_broken(name: str) -> None:
 
 
 def test_ours_is_not_behind_stock_slurm_here() -> None:
-    compared = Comparison(made_up(gangs=True), (OURS, SLURM), move_cost_s=30.0)
-    ours, slurm = (compared.run(Task(name, 1), lambda done, of: True).figures for name in (OURS, SLURM))
+    compared = UnequalComparison(made_up(gangs=True), (OURS, SLURM), move_cost_s=30.0)
+    ours, slurm = (compared.run(UnequalTask(name, 1), lambda done, of: True).figures for name in (OURS, SLURM))
     assert ours.avg_jct_s < slurm.avg_jct_s and ours.makespan_s <= 1.03 * slurm.makespan_s
 
 
@@ -370,14 +370,14 @@ def test_ours_is_not_behind_stock_slurm_here() -> None:
     ],
 )
 def test_policies_that_cannot_be_run(name: str, words: str) -> None:
-    known = {**KNOWN, Key("M", 1, "h100"): Entry(9.0, 0.1)}
+    known = {**KNOWN, ThroughputKey("M", 1, "h100"): Entry(9.0, 0.1)}
     work = of_rows("t", [row(1), row(1, gpus=2)], parse_types("v100:2,h100:2"), known, 1.5)
     with pytest.raises(UsageError, match=words):
         check(name, work)
 
 
 def test_seeds_move_arrivals_alike_for_all_policies() -> None:
-    compared = Comparison(made_up(gangs=False), (SLURM,), move_cost_s=0.0, jitter_s=60.0)
+    compared = UnequalComparison(made_up(gangs=False), (SLURM,), move_cost_s=0.0, jitter_s=60.0)
     given = np.array([made.arrival_s for made in compared.work.jobs])
     one, again, other = (compared.arrival_s(seed) for seed in (1, 1, 2))
     assert (one == again).all() and (one != other).any()
@@ -387,8 +387,8 @@ def test_seeds_move_arrivals_alike_for_all_policies() -> None:
 
 def test_a_starving_policy_is_named_and_a_run_can_be_stopped() -> None:
     work = gavels(row(5000, model="flat"), row(5000, model="flat"), cluster="v100:1")
-    compared = Comparison(work, ("gavel:max-min",), move_cost_s=400.0)
+    compared = UnequalComparison(work, ("gavel:max-min",), move_cost_s=400.0)
     with pytest.raises(StarvedError, match=r"gavel:max-min: .* leave that policy out"):
-        compared.run(Task("gavel:max-min", 1), lambda done, of: True)
+        compared.run(UnequalTask("gavel:max-min", 1), lambda done, of: True)
     with pytest.raises(StoppedError, match="stopped"):
-        compared.run(Task("gavel:max-min", 1), lambda done, of: False)
+        compared.run(UnequalTask("gavel:max-min", 1), lambda done, of: False)

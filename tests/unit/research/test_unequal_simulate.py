@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.research.unequal import Job, Moment, StarvedError, pal_share_policy, simulate
+from slurm_pal.research.unequal import GangJob, Moment, StarvedError, pal_share_policy, simulate
 
 
 class Script:
@@ -24,7 +24,7 @@ class Script:
         return np.array([columns[job] for job in moment.job])
 
 
-LONG = Job("a", 0.0, 1000.0, 1, (2.0, 1.0))
+LONG = GangJob("a", 0.0, 1000.0, 1, (2.0, 1.0))
 
 
 def test_a_first_start_is_free() -> None:
@@ -54,7 +54,7 @@ def test_a_move_during_a_move_costs_again() -> None:
 
 
 def test_what_a_policy_sees() -> None:
-    jobs = [LONG, Job("b", 30.0, 10.0, 2, (0.0, 1.0), believed_steps=4.0)]
+    jobs = [LONG, GangJob("b", 30.0, 10.0, 2, (0.0, 1.0), believed_steps=4.0)]
     script = Script((0, [0, 1]))
     found = simulate(jobs, [1, 2], script, move_cost_s=50, review_s=35)
     assert found.finish_s.tolist() == [500, 40]
@@ -76,7 +76,7 @@ def test_a_job_that_outlives_the_belief_keeps_something_to_do() -> None:
     [([0, 0], "gave out"), ([2, 0], "below 2"), ([0, 1], "no progress"), ([0], "one column")],
 )
 def test_wrong_answers(answer: list[int], word: str) -> None:
-    jobs = [LONG, Job("b", 0.0, 10.0, 1, (1.0, 0.0))]
+    jobs = [LONG, GangJob("b", 0.0, 10.0, 1, (1.0, 0.0))]
     with pytest.raises(UsageError, match=word):
         simulate(jobs, [1, 1], lambda moment: np.array(answer), move_cost_s=0)
 
@@ -94,7 +94,7 @@ def test_wrong_answers(answer: list[int], word: str) -> None:
         ([LONG._replace(steps=float("inf"))], "takes up to inf s"),
     ],
 )
-def test_jobs_that_cannot_be_simulated(jobs: list[Job], word: str) -> None:
+def test_jobs_that_cannot_be_simulated(jobs: list[GangJob], word: str) -> None:
     with pytest.raises(UsageError, match=word):
         simulate(jobs, [1, 1], pal_share_policy(), move_cost_s=0)
 

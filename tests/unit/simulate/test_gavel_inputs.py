@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slurm_pal.base.errors import DataError, UsageError
-from slurm_pal.simulate.inputs import Options, read
+from slurm_pal.simulate.inputs import ReaderOptions, read
 from slurm_pal.simulate.inputs.gavel import NO_DEADLINE, read_rows
 from slurm_pal.simulate.throughput_file import Throughputs, read_throughputs
 
@@ -126,7 +126,7 @@ def test_rows_of_a_trace(tmp_path: Path) -> None:
 
 def test_a_trace_for_the_replay(tmp_path: Path, table: Throughputs) -> None:
     path = written(tmp_path / "t.trace", f"{WIDE}\n{LINE}\nnonsense\n{LINE.replace('batch size 1', 'batch size 2')}\n")
-    found = read(path, options=Options(throughputs=table))
+    found = read(path, options=ReaderOptions(throughputs=table))
     assert [(job.job_id, job.submit_s, job.shape.total, job.ideal_s) for job in found.jobs] == [
         ("1", 0.0, 1, 100.0),  # 800 steps at 8 steps/s, the fastest type
         ("0", 12.5, 2, 10.0),

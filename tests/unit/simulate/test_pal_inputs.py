@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from slurm_pal.base.errors import DataError, UsageError
-from slurm_pal.simulate.inputs.pal_profile import CLASSES, Run, draw, given, joint, read_runs
-from slurm_pal.simulate.inputs.pal_rows import Row, read_sia
+from slurm_pal.simulate.inputs.pal_profile import CLASSES, ProfileRun, draw, given, joint, read_runs
+from slurm_pal.simulate.inputs.pal_rows import PalRow, read_sia
 
 HEADER = "job_id,num_gpus,submit_time,duration,model\n"
 
@@ -25,9 +25,9 @@ def written(tmp_path: Path, text: str | bytes) -> str:
 def test_rows_of_a_trace(tmp_path: Path) -> None:
     text = "\ufeffmodel, num_gpus,submit_time,duration,job_id,note\nGPT2,16,38,100.0,a,x\n\nresnet50,1,38.5,2,b\n"
     first, second = read_sia(written(tmp_path, text))
-    assert first == Row("a", 16, 38.0, 100.0, 3.5714, "B")
+    assert first == PalRow("a", 16, 38.0, 100.0, 3.5714, "B")
     assert first.ideal_s == pytest.approx(357.14)
-    assert second == Row("b", 1, 38.5, 2.0, 0.17540429367763434, "A")
+    assert second == PalRow("b", 1, 38.5, 2.0, 0.17540429367763434, "A")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 def test_runs_are_relative_to_the_median_row(tmp_path: Path) -> None:
     text = ",uuid,perf\n0,b,10\n1,a,20\n2,a,40\n3,c,oops\n4,c,-1\n5,c,\n"
     runs = read_runs(written(tmp_path, text))
-    assert runs == [Run("b", 0.5), Run("a", 1.0), Run("a", 2.0)]
+    assert runs == [ProfileRun("b", 0.5), ProfileRun("a", 1.0), ProfileRun("a", 2.0)]
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_bad_profiles(tmp_path: Path, text: str, reason: str) -> None:
         read_runs(written(tmp_path, text))
 
 
-def measured(seed: int) -> list[Run]:
+def measured(seed: int) -> list[ProfileRun]:
     generator = Random(seed)
-    return [Run(f"u{generator.randrange(9)}", generator.uniform(0.9, 1.6)) for _ in range(60)]
+    return [ProfileRun(f"u{generator.randrange(9)}", generator.uniform(0.9, 1.6)) for _ in range(60)]
 
 
 RUNS = {c: measured(i) for i, c in enumerate(CLASSES)}
@@ -111,10 +111,10 @@ def test_kinds_of_draws() -> None:
 
 
 def test_joint_nodes_stay_together_in_order() -> None:
-    def column(scale: float, without: str = "") -> list[Run]:
+    def column(scale: float, without: str = "") -> list[ProfileRun]:
         place = {"b": ("c1", "10"), "a": ("c1", "10"), "c": ("c1", "9"), "d": ("c1", "9"), "e": ("c0", "1")}
         return [
-            Run(uuid, scale + i / 10, node)
+            ProfileRun(uuid, scale + i / 10, node)
             for i, (uuid, node) in enumerate(place.items())
             if uuid != without
             for _ in range(2)

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.report.simulation.assemble import answer, assemble, body, job_table, job_tables
-from slurm_pal.simulate.experiment import LOADS, MOVE_COSTS_S, Experiment, Results, Task, in_order, run, tasks
+from slurm_pal.simulate.aliases import POLICY_ALIASES, resolved
+from slurm_pal.simulate.experiment import LOADS, MOVE_COSTS_S, Experiment, ReplayTask, Results, in_order, run, tasks
 from slurm_pal.simulate.fitting import fit, jittered
-from slurm_pal.simulate.inputs.generate import Spec, generate
-from slurm_pal.simulate.names import POLICY_ALIASES, resolved
+from slurm_pal.simulate.inputs.generate import TraceSpec, generate
 from slurm_pal.simulate.policies import POLICIES
-from slurm_pal.simulate.profiles import Slow
+from slurm_pal.simulate.profiles import SlowShare
 from slurm_pal.simulate.scores import Scores
-from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import BadRow, Trace, TraceJob
 from slurm_pal.simulate.virtual import parse_cluster
 
 CLUSTER = parse_cluster("4x4")
-TRACE = generate(Spec(jobs=40, cluster_gpus=16, cap_s=7200.0))
-SMALL = Experiment(TRACE, CLUSTER, policies=("packed", "pal-fit"), seeds=(1, 2), slow=Slow(0.1, 1.5))
+TRACE = generate(TraceSpec(jobs=40, cluster_gpus=16, cap_s=7200.0))
+SMALL = Experiment(TRACE, CLUSTER, policies=("packed", "pal-fit"), seeds=(1, 2), slow=SlowShare(0.1, 1.5))
 
 
 def job(job_id: str, gpus: int = 1, partition: str = "", **changes: object) -> TraceJob:
@@ -101,7 +101,12 @@ def test_without_jitter_the_trace_stays() -> None:
 
 def test_pairs_come_first_and_seed_by_seed() -> None:
     first = tasks(SMALL)[:4]
-    assert first == [Task("packed", 1), Task("pal-fit", 1), Task("packed", 2), Task("pal-fit", 2)]
+    assert first == [
+        ReplayTask("packed", 1),
+        ReplayTask("pal-fit", 1),
+        ReplayTask("packed", 2),
+        ReplayTask("pal-fit", 2),
+    ]
 
 
 def test_capped_runs_for_k_and_for_a_share() -> None:
@@ -120,19 +125,19 @@ def test_sweeps_run_only_what_they_need() -> None:
 
 
 def test_all_policies_of_a_seed_meet_the_same() -> None:
-    ours, theirs = (SMALL.plan(Task(name, 2)) for name in ("packed", "pal-fit"))
+    ours, theirs = (SMALL.plan(ReplayTask(name, 2)) for name in ("packed", "pal-fit"))
     assert ours._replace(policy="") == theirs._replace(policy="")
-    other = SMALL.plan(Task("packed", 3))
+    other = SMALL.plan(ReplayTask("packed", 3))
     assert other.trace != ours.trace and other.hardware != ours.hardware
 
 
 def test_a_task_changes_what_it_says() -> None:
-    plain = SMALL.plan(Task("pal-fit", 1))
+    plain = SMALL.plan(ReplayTask("pal-fit", 1))
     slowest = max(x for row in plain.hardware.true["A"] for x in row)
-    capped = SMALL.plan(Task("pal-fit", 1, capped=1)).hardware.true["A"]
+    capped = SMALL.plan(ReplayTask("pal-fit", 1, capped=1)).hardware.true["A"]
     assert slowest > 1.4 and max(x for row in capped for x in row) < slowest
-    assert SMALL.plan(Task("pal-fit", 1, move_cost_s=7.0)).settings.move_cost_s == 7.0
-    dense = SMALL.plan(Task("pal-fit", 1, load=2.0)).trace
+    assert SMALL.plan(ReplayTask("pal-fit", 1, move_cost_s=7.0)).settings.move_cost_s == 7.0
+    dense = SMALL.plan(ReplayTask("pal-fit", 1, load=2.0)).trace
     assert dense.jobs[-1].submit_s < plain.trace.jobs[-1].submit_s
     assert plain.background is None
 
@@ -141,7 +146,7 @@ def test_background_differs_by_seed_and_goes_on_for_ever() -> None:
     busy = SMALL._replace(background_per_h=5.0)
 
     def first(seed: int, load: float = 1.0) -> list[float]:
-        made = busy.plan(Task("packed", seed, load=load)).background
+        made = busy.plan(ReplayTask("packed", seed, load=load)).background
         assert made is not None
         stream = made()
         return [next(stream).submit_s for _ in range(len(TRACE.jobs) * 2)]
@@ -228,7 +233,9 @@ def test_the_study_has_the_main_runs_and_the_share_of_the_worst(done: Results) -
 
 
 def test_every_assumption_is_told() -> None:
-    changed = SMALL._replace(background_per_h=3.0, settings=Settings(move_cost_s=77.0, warmup_s=5.0, backfill_depth=0))
+    changed = SMALL._replace(
+        background_per_h=3.0, settings=ReplaySettings(move_cost_s=77.0, warmup_s=5.0, backfill_depth=0)
+    )
     told = dict(assemble(changed, {}).study.charged)
     assert told["move"].startswith("77 s") and told["warm-up"].startswith("5 s")
     assert told["backfill"] == "none" and told["background"].startswith("3 jobs")
@@ -244,7 +251,9 @@ def test_sweeps_have_a_point_for_each_setting() -> None:
 
 
 def test_what_is_incomplete_is_left_out(done: Results) -> None:
-    part = {task: replay for task, replay in done.items() if task in (Task("packed", 1), Task("pal-fit", 1))}
+    part = {
+        task: replay for task, replay in done.items() if task in (ReplayTask("packed", 1), ReplayTask("pal-fit", 1))
+    }
     found = assemble(SMALL, part)
     assert found.worst == ()
     told = body(found, {"packed": "packed", "default": "pal-fit"})
@@ -281,7 +290,7 @@ def test_job_tables(done: Results) -> None:
     lines = made["default.csv"].splitlines()
     assert lines[0] == "job_id,submit_s,start_s,finish_s,gpus"
     assert len(lines) == 1 + len(TRACE.jobs)
-    whole = done[Task("packed", 1)]
+    whole = done[ReplayTask("packed", 1)]
     exact = whole._replace(outcomes=(whole.outcomes[0]._replace(submit_s=38.0, start_s=360.0, finish_s=1000.12345),))
     assert job_table(exact).splitlines()[1].split(",")[1:4] == ["38", "360", "1000.123"]
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from slurm_pal.simulate.replay import Plan, replay
+from slurm_pal.simulate.replay import ReplayPlan, replay
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.settings import Failures
 from slurm_pal.simulate.trace import TraceJob
@@ -37,7 +37,7 @@ def failing(
 ) -> Replay:
     given = AT_ONCE._replace(failures=failures, move_cost_s=40.0)
     with patch("slurm_pal.simulate.replay.np.random.default_rng", lambda seed: Draws(*draws_s)):
-        return replay(Plan(trace(*jobs), machine(*rows), policy, settings=given))
+        return replay(ReplayPlan(trace(*jobs), machine(*rows), policy, settings=given))
 
 
 def test_lost_work_goes_back_to_the_last_checkpoint() -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.simulate.inputs import FORMATS, Options, describe, generate, own, read
+from slurm_pal.simulate.inputs import FORMATS, ReaderOptions, describe, generate, own, read
 from slurm_pal.simulate.inputs.lines import LINE_MAX_BYTES
-from slurm_pal.simulate.inputs.options import App, app_of, load_apps, parse_patterns
+from slurm_pal.simulate.inputs.reader_options import App, app_of, load_apps, parse_patterns
 from slurm_pal.simulate.trace import BadRow, Trace, TraceJob
 
 SIA_HEADER = "job_id,num_gpus,submit_time,duration,model\n"
@@ -39,7 +39,7 @@ def write(tmp_path: Path, data: str | bytes, name: str = "trace") -> str:
         ("swf", SWF, 1),
         ("swf", SWF.partition("\n")[2], 1),
         ("sacct", SACCT, 1),
-        ("pal", own.as_text(generate.generate(generate.Spec(jobs=5))), 5),
+        ("pal", own.as_text(generate.generate(generate.TraceSpec(jobs=5))), 5),
     ],
 )
 def test_the_first_line_tells_the_format(tmp_path: Path, name: str, text: str, jobs: int) -> None:
@@ -150,7 +150,7 @@ def test_rows_without_work_are_counted(tmp_path: Path) -> None:
 def test_an_application_table_overrides_and_adds(tmp_path: Path) -> None:
     table = '[vgg19]\niteration_s = 2\n\n[DCGAN]\nclass = "A"\n\n[PointNet]\niteration_s = 3.0\nclass = "?"\n'
     apps = load_apps(write(tmp_path, table, "apps.toml"))
-    jobs = read(write(tmp_path, SIA), options=Options(apps=apps)).jobs
+    jobs = read(write(tmp_path, SIA), options=ReaderOptions(apps=apps)).jobs
     assert [(job.ideal_s, job.sensitivity) for job in jobs] == [(10.5 * 0.0469266931, "A"), (200.0, "C"), (6.0, "?")]
 
 
@@ -160,7 +160,7 @@ def test_shockwave_needs_a_table(tmp_path: Path) -> None:
     assert [row.line for row in bare.bad] == [2, 3]
     assert all("seconds per iteration are unknown" in row.reason for row in bare.bad)
     table = json.dumps({"res18": {"iteration_s": 0.5}, "*": {"iteration_s": 2, "class": "B"}})
-    options = Options(apps=load_apps(write(tmp_path, table, "apps.json")))
+    options = ReaderOptions(apps=load_apps(write(tmp_path, table, "apps.json")))
     assert read(path, options=options).jobs == (
         TraceJob("1", 33.0, GpuShape(1), 50.0, "B", app="res18"),
         TraceJob("2", 41.0, GpuShape(2), 100.0, "B", app="res50"),

@@ -21,8 +21,8 @@ from slurm_pal.simulate.inputs.generate import (
     LIMITS_H,
     SIZES,
     WEEK,
-    Span,
-    Spec,
+    RunTimeRange,
+    TraceSpec,
     generate,
     mean_run_time_s,
     rate_per_h,
@@ -30,7 +30,7 @@ from slurm_pal.simulate.inputs.generate import (
 )
 
 SIGMAS = 5
-MANY = Spec(jobs=40000, seed=11)
+MANY = TraceSpec(jobs=40000, seed=11)
 
 
 def near_share(found: float, share: float, count: int) -> bool:
@@ -41,7 +41,7 @@ def near_mean(values: np.ndarray, mean: float) -> bool:
     return abs(values.mean() - mean) <= SIGMAS * values.std(ddof=1) / math.sqrt(len(values))
 
 
-def column(spec: Spec, name: str) -> np.ndarray:
+def column(spec: TraceSpec, name: str) -> np.ndarray:
     return np.array([getattr(job, name) for job in generate(spec).jobs])
 
 
@@ -66,7 +66,7 @@ def test_run_times_are_the_log_uniform_mixture() -> None:
 def test_mean_with_a_cap_is_the_integral(low_s: float, ratio: float, cap_s: float) -> None:
     points = (np.arange(20000) + 0.5) / 20000
     expected = np.minimum(low_s * ratio**points, cap_s).mean()
-    assert Span(1.0, low_s, low_s * ratio).mean_s(cap_s) == pytest.approx(expected, rel=1e-4)
+    assert RunTimeRange(1.0, low_s, low_s * ratio).mean_s(cap_s) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_cap_cuts_run_times_and_nothing_else() -> None:
@@ -110,7 +110,7 @@ def test_diurnal_arrivals_follow_the_week() -> None:
 
 @given(st.integers(0, 10**6))
 def test_time_limits_are_what_people_write_and_long_enough(seed: int) -> None:
-    for job in generate(Spec(jobs=200, seed=seed)).jobs:
+    for job in generate(TraceSpec(jobs=200, seed=seed)).jobs:
         assert job.limit_s is not None
         hours = job.limit_s / 3600
         assert job.limit_s >= (1.1 if job.shape.total == 1 else 1.87) * job.ideal_s * (1 - 1e-12)
@@ -140,7 +140,7 @@ def test_users_are_zipf_and_belong_to_one_account() -> None:
 
 @pytest.mark.parametrize("change", [{"classes": {"B": 1.0}}, {"users": 3}, {"sizes": {2: 1.0}, "rate_per_h": 5.0}])
 def test_one_property_leaves_the_others(change: dict[str, Any]) -> None:
-    base = Spec(jobs=300, rate_per_h=5.0)
+    base = TraceSpec(jobs=300, rate_per_h=5.0)
     # Sizes matter to limits: whoever uses several GPUs allows for the run across nodes.
     touched = {"classes": {"sensitivity"}, "users": {"user"}, "sizes": {"shape", "limit_s"}}[next(iter(change))]
     for name in ("submit_s", "shape", "ideal_s", "sensitivity", "limit_s", "user"):
@@ -151,24 +151,24 @@ def test_one_property_leaves_the_others(change: dict[str, Any]) -> None:
 
 
 def test_seeds() -> None:
-    spec = Spec(jobs=50)
+    spec = TraceSpec(jobs=50)
     assert generate(spec) == generate(spec)
     assert generate(spec).jobs != generate(spec._replace(seed=2)).jobs
 
 
 def test_locality_penalties_per_class() -> None:
-    jobs = generate(Spec(jobs=200, locality_penalties={"A": 1.4})).jobs
+    jobs = generate(TraceSpec(jobs=200, locality_penalties={"A": 1.4})).jobs
     assert {(job.sensitivity, job.locality_penalty) for job in jobs} == {("A", 1.4), ("B", None), ("C", None)}
 
 
 def test_statistics_over_seeds() -> None:
-    found = statistics(Spec(jobs=50), (1, 2, 3))
-    rates = [describe(generate(Spec(jobs=50, seed=seed)))["arrivals_per_h"] for seed in (1, 2, 3)]
+    found = statistics(TraceSpec(jobs=50), (1, 2, 3))
+    rates = [describe(generate(TraceSpec(jobs=50, seed=seed)))["arrivals_per_h"] for seed in (1, 2, 3)]
     assert found["arrivals_per_h"] == (pytest.approx(np.mean(rates)), pytest.approx(np.std(rates, ddof=1)))
     assert found["jobs"] == (50.0, 0.0)
     assert {"sizes.1", "run_time_s.p50", "classes.A", "offered_load"} <= found.keys()
     with pytest.raises(UsageError, match="1 seeds are too few"):
-        statistics(Spec(jobs=50), (1,))
+        statistics(TraceSpec(jobs=50), (1,))
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,11 @@ def test_statistics_over_seeds() -> None:
         ({"classes": {"E": 1.0}}, "class 'E' is not one of"),
         ({"locality_penalties": {"A": 0.5}}, "locality penalty of class A 0.5 must be"),
         ({"cap_s": 10.0}, "run time cap 10 s is below"),
-        ({"run_times": (Span(1.0, 5.0, 5.0),)}, "run times from 5 to 5 s must rise"),
+        ({"run_times": (RunTimeRange(1.0, 5.0, 5.0),)}, "run times from 5 to 5 s must rise"),
         ({"run_times": ()}, "run times: shares"),
         ({"users": 0}, "users 0 must be"),
     ],
 )
 def test_values_out_of_range(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        generate(Spec(**({"jobs": 10} | change)))
+        generate(TraceSpec(**({"jobs": 10} | change)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.simulate.inputs import own, read
-from slurm_pal.simulate.inputs.options import CLASSES
+from slurm_pal.simulate.inputs.reader_options import CLASSES
 from slurm_pal.simulate.trace import BadRow, Trace, TraceJob
 
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.simulate.inputs import Options, read
+from slurm_pal.simulate.inputs import ReaderOptions, read
 from slurm_pal.simulate.inputs.anonymise import anonymise, hashed
 from slurm_pal.simulate.inputs.sacct import gpus_of
 from slurm_pal.simulate.trace import Trace, TraceJob
@@ -39,7 +39,7 @@ def export(*rows: dict[str, str], header: str = HEADER) -> str:
     return "\n".join([header, *lines]) + "\n"
 
 
-def parse(tmp_path: Path, text: str, options: Options | None = None) -> Trace:
+def parse(tmp_path: Path, text: str, options: ReaderOptions | None = None) -> Trace:
     path = tmp_path / "sacct.txt"
     path.write_text(text, encoding="utf-8")
     return read(str(path), options=options)
@@ -361,11 +361,11 @@ def test_a_job_id_used_again_after_a_reset(tmp_path: Path) -> None:
 def test_applications(tmp_path: Path) -> None:
     names = ("ResNet50", "my-solver", "train-7", "LLM-x", "resnet50-v2")
     text = export(*({"JobIDRaw": str(i), "JobName": name} for i, name in enumerate(names)))
-    options = Options(site_apps={"My-Solver": "B"}, patterns=(("train-?", "hpcg"), ("llm-*", "C")))
+    options = ReaderOptions(site_apps={"My-Solver": "B"}, patterns=(("train-?", "hpcg"), ("llm-*", "C")))
     found = [(job.app, job.sensitivity) for job in parse(tmp_path, text, options).jobs]
     assert found == [("resnet50", "A"), ("my-solver", "B"), ("hpcg", "C"), ("", "C"), ("", "?")]
     with pytest.raises(UsageError, match="application 'nothing' is not known"):
-        parse(tmp_path, text, Options(patterns=(("x", "nothing"),)))
+        parse(tmp_path, text, ReaderOptions(patterns=(("x", "nothing"),)))
 
 
 # -- exports without names ---------------------------------------------------------------

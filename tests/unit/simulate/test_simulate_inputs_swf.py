@@ -9,7 +9,7 @@ import pytest
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.simulate.inputs import Options, read
+from slurm_pal.simulate.inputs import ReaderOptions, read
 from slurm_pal.simulate.trace import Trace, TraceJob
 
 NAMES = (
@@ -19,7 +19,7 @@ NAMES = (
 ROW = dict.fromkeys(NAMES, "-1") | {"job": "1", "submit": "10", "wait": "3", "run": "60", "allocated": "4"}
 
 
-def parse(tmp_path: Path, *rows: dict[str, str] | str, options: Options | None = None) -> Trace:
+def parse(tmp_path: Path, *rows: dict[str, str] | str, options: ReaderOptions | None = None) -> Trace:
     lines = [row if isinstance(row, str) else "  ".join((ROW | row).values()) for row in rows]
     path = tmp_path / "log.swf"
     path.write_text("\n".join(["; Version: 2.2", ";", *lines]) + "\n", encoding="ascii")
@@ -42,7 +42,7 @@ def test_all_fields(tmp_path: Path) -> None:
 )
 def test_processors_are_gpus(tmp_path: Path, allocated: str, requested: str, per_gpu: int, gpus: int) -> None:
     row = {"allocated": allocated, "requested": requested}
-    (job,) = parse(tmp_path, row, options=Options(processors_per_gpu=per_gpu)).jobs
+    (job,) = parse(tmp_path, row, options=ReaderOptions(processors_per_gpu=per_gpu)).jobs
     assert job.shape == GpuShape(gpus)
 
 
@@ -91,4 +91,4 @@ def test_not_that_format(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no line has the 18 fields"):
         parse(tmp_path, "1 2 3")
     with pytest.raises(UsageError, match="processors per GPU = 0 must be at least 1"):
-        parse(tmp_path, ROW, options=Options(processors_per_gpu=0))
+        parse(tmp_path, ROW, options=ReaderOptions(processors_per_gpu=0))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import DataError, UsageError
-from slurm_pal.simulate.metrics import Measured, element, measure, measure_all, size_group, work_gpu_s
+from slurm_pal.simulate.metrics import ReplayMetrics, element, measure, measure_all, size_group, work_gpu_s
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.statistics import (
     Ratio,
@@ -170,7 +170,7 @@ def test_measured_runs_are_not_measured_again() -> None:
     runs = runs_of([0.5, 0.8])
     known = measure_all(runs)
     assert measure_all(known) == known
-    assert all(isinstance(run, Measured) for run in known)
+    assert all(isinstance(run, ReplayMetrics) for run in known)
     assert paired(known, "pal", "packed", "mean_jct_s") == paired(runs, "pal", "packed", "mean_jct_s")
 
 

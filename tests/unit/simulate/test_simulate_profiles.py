@@ -18,17 +18,17 @@ from slurm_pal.placement.occupancy import Table
 from slurm_pal.simulate.profiles import (
     Drawn,
     Fixed,
+    Independent,
     Joint,
-    Measured,
     Sampled,
-    Slow,
+    SlowShare,
     parse_slow,
     profile_of,
     slowed,
     tables,
 )
 from slurm_pal.simulate.scores import Scores, believed, parse_scores
-from slurm_pal.simulate.virtual import Cluster, parse_cluster
+from slurm_pal.simulate.virtual import VirtualCluster, parse_cluster
 from slurm_pal.store.snapshot import GpuScore, encode
 
 CLUSTER = parse_cluster("16x4")
@@ -103,7 +103,7 @@ def test_nodes_of_unequal_size_get_their_number_of_gpus() -> None:
 
 def test_medians_take_the_median_of_one_gpu(directory: Path) -> None:
     source = profile_of(f"medians:{directory}")
-    assert isinstance(source, Measured)
+    assert isinstance(source, Independent)
     drawn = sorted(set(source.draw(CLUSTER, 1).slowdown["A"]))
     middle = float(np.median([*range(100, 106), *range(100, 106), *[900] * 6]))
     assert drawn == pytest.approx([value / middle for value in range(100, 106)])
@@ -119,7 +119,7 @@ def test_runs_take_single_runs(directory: Path) -> None:
 def test_a_directory_is_read_as_the_mode_says(directory: Path) -> None:
     for kind, name in (("medians", "medians"), ("runs", "raw")):
         source = profile_of(str(directory), kind)
-        assert isinstance(source, Measured)
+        assert isinstance(source, Independent)
         assert source.kind == name
 
 
@@ -212,15 +212,15 @@ def test_a_directory_without_perf_files(tmp_path: Path) -> None:
 def test_slow_gpus_are_slower_by_the_factor_of_the_class() -> None:
     profile = Drawn().draw(CLUSTER, 1)
     slow = slowed(profile, parse_slow("0.03:1.5"), 7)
-    assert slow == slowed(profile, Slow(0.03, 1.5), 7)
+    assert slow == slowed(profile, SlowShare(0.03, 1.5), 7)
     ratio = {c: np.array(slow.slowdown[c]) / np.array(profile.slowdown[c]) for c in CLASSES}
     hit = ratio["A"] > 1.4
     assert hit.sum() == 2
     for c, factor in (("A", 1.5), ("B", 1.3), ("C", 1.3)):
         assert ratio[c][hit] == pytest.approx(factor)
         assert ratio[c][~hit] == pytest.approx(1.0)
-    assert slowed(profile, Slow(), 7) is profile
-    assert np.sum(np.array(slowed(profile, Slow(0.001, 2.0), 7).slowdown["A"]) > 1.9) == 1, "at least one"
+    assert slowed(profile, SlowShare(), 7) is profile
+    assert np.sum(np.array(slowed(profile, SlowShare(0.001, 2.0), 7).slowdown["A"]) > 1.9) == 1, "at least one"
 
 
 @pytest.mark.parametrize("text", ["", "0.1", "2:1.5", "-0.1:1.5", "0.1:0.5", "0.1:x", "nan:1.5", "0.1:inf", "0.1:1:2"])
@@ -289,6 +289,6 @@ def test_bad_scores(text: str) -> None:
 
 
 def test_a_cluster_of_one_gpu() -> None:
-    one = Cluster(("n0",), (1,))
+    one = VirtualCluster(("n0",), (1,))
     true = tables(Drawn().draw(one, 1), one)
     assert [len(row) for row in believed(true, Scores(0.1, 1.0, 0.1), 1)["A"]] == [1]

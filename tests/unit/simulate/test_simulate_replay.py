@@ -17,12 +17,12 @@ from slurm_pal.base.jobs import GpuShape
 from slurm_pal.moves.worth import MoveLimits
 from slurm_pal.simulate.easy import Reservation
 from slurm_pal.simulate.hardware import hardware
-from slurm_pal.simulate.jobs import Job
+from slurm_pal.simulate.jobs import ReplayJob
 from slurm_pal.simulate.policies import POLICIES
 from slurm_pal.simulate.queues import QUEUES
-from slurm_pal.simulate.replay import Plan, replay
-from slurm_pal.simulate.result import Outcome
-from slurm_pal.simulate.settings import Failures, Settings
+from slurm_pal.simulate.replay import ReplayPlan, replay
+from slurm_pal.simulate.result import JobOutcome
+from slurm_pal.simulate.settings import Failures, ReplaySettings
 from slurm_pal.simulate.starter import Starter
 from slurm_pal.simulate.trace import Trace, TraceJob
 
@@ -73,7 +73,7 @@ SIZES = st.sampled_from(([2, 2], [4, 4, 4], [1, 1, 1], [3, 3]))
 
 
 @st.composite
-def plans(draw: st.DrawFn, policies: Sequence[str] = tuple(POLICIES), failures: bool = True) -> Plan:
+def plans(draw: st.DrawFn, policies: Sequence[str] = tuple(POLICIES), failures: bool = True) -> ReplayPlan:
     """Any policy on a small cluster with outliers, and a queue most of the time."""
     sizes = draw(SIZES)
     nodes = list(range(len(sizes)))
@@ -96,19 +96,19 @@ def plans(draw: st.DrawFn, policies: Sequence[str] = tuple(POLICIES), failures: 
                 move_cost_s=draw(st.sampled_from((None, 0.0, 20.0))),
             )
         )  # fmt: skip
-    chosen = Settings(
+    chosen = ReplaySettings(
         backfill_interval_s=draw(st.sampled_from((0.0, 30.0, 300.0))), backfill_depth=draw(st.sampled_from((2, 500))),
         tick_s=100.0, warmup_s=draw(st.sampled_from((0.0, 7.0))), limits=MoveLimits(margin=1.0, minimum_s=150.0),
         best_first=draw(st.booleans()), steer=draw(st.sampled_from(("start", "submit"))),
         failures=Failures(3e4, 500.0, 100.0) if failures and draw(st.booleans()) else None,
     )  # fmt: skip
     policy, queue = draw(st.sampled_from(list(policies))), draw(st.sampled_from(list(QUEUES)))
-    return Plan(Trace("drawn", tuple(jobs)), cluster, policy, queue, draw(st.integers(0, 3)), chosen)
+    return ReplayPlan(Trace("drawn", tuple(jobs)), cluster, policy, queue, draw(st.integers(0, 3)), chosen)
 
 
 @settings(max_examples=300, deadline=None)
 @given(plans())
-def test_gpus_are_held_by_one_job_at_a_time_and_every_second_is_counted(plan: Plan) -> None:
+def test_gpus_are_held_by_one_job_at_a_time_and_every_second_is_counted(plan: ReplayPlan) -> None:
     with watched() as stays:
         result = replay(plan)
     assert all(stay.end_s < inf for stay in stays)
@@ -136,7 +136,7 @@ def moves_of(stays: Sequence[Stay]) -> list[tuple[Stay, Stay]]:
 
 @settings(max_examples=200, deadline=None)
 @given(plans())
-def test_a_move_goes_elsewhere_and_takes_the_place_of_the_old_one_at_once(plan: Plan) -> None:
+def test_a_move_goes_elsewhere_and_takes_the_place_of_the_old_one_at_once(plan: ReplayPlan) -> None:
     with watched() as stays:
         replay(plan)
     for one, other in moves_of(stays):
@@ -145,7 +145,7 @@ def test_a_move_goes_elsewhere_and_takes_the_place_of_the_old_one_at_once(plan: 
 
 @settings(max_examples=300, deadline=None)
 @given(plans())
-def test_every_job_ends_and_its_outcome_is_the_sum_of_its_stays(plan: Plan) -> None:
+def test_every_job_ends_and_its_outcome_is_the_sum_of_its_stays(plan: ReplayPlan) -> None:
     with watched() as stays:
         result = replay(plan)
     assert sorted(outcome.job_id for outcome in result.outcomes) == sorted(j.job_id for j in plan.trace.jobs)
@@ -158,7 +158,7 @@ def test_every_job_ends_and_its_outcome_is_the_sum_of_its_stays(plan: Plan) -> N
         check_outcome(plan, outcome, mine[outcome.job_id])
 
 
-def check_outcome(plan: Plan, outcome: Outcome, stays: Sequence[Stay]) -> None:
+def check_outcome(plan: ReplayPlan, outcome: JobOutcome, stays: Sequence[Stay]) -> None:
     first, last = stays[0], stays[-1]
     wanted = last.job.trace
     assert outcome.submit_s == wanted.submit_s <= outcome.start_s == first.start_s
@@ -182,7 +182,7 @@ def check_outcome(plan: Plan, outcome: Outcome, stays: Sequence[Stay]) -> None:
         check_work(plan, outcome, stays)
 
 
-def check_work(plan: Plan, outcome: Outcome, stays: Sequence[Stay]) -> None:
+def check_work(plan: ReplayPlan, outcome: JobOutcome, stays: Sequence[Stay]) -> None:
     """Work done is time on the GPUs without what is charged, over slowest GPU x locality; means weigh by work."""
     done: list[tuple[float, float, float]] = []
     wanted = stays[0].job.trace
@@ -205,7 +205,7 @@ def check_work(plan: Plan, outcome: Outcome, stays: Sequence[Stay]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(plans())
-def test_the_timeline_tells_the_state_after_each_change(plan: Plan) -> None:
+def test_the_timeline_tells_the_state_after_each_change(plan: ReplayPlan) -> None:
     with watched() as stays:
         result = replay(plan)
     rows = list(zip(*result.timeline, strict=True))
@@ -220,7 +220,7 @@ def test_the_timeline_tells_the_state_after_each_change(plan: Plan) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(plans())
-def test_the_same_plan_gives_the_same_result(plan: Plan) -> None:
+def test_the_same_plan_gives_the_same_result(plan: ReplayPlan) -> None:
     assert replay(plan) == replay(plan)
 
 
@@ -231,12 +231,12 @@ def reservations() -> Iterator[list[tuple[int, float]]]:
     reserve, backfill = Starter._reserve, Starter.backfill
     first = False
 
-    def watch_backfill(self: Starter, *args: object) -> list[Job]:
+    def watch_backfill(self: Starter, *args: object) -> list[ReplayJob]:
         nonlocal first
         first = True
         return backfill(self, *args)  # type: ignore[arg-type]
 
-    def watch_reserve(self: Starter, job: Job, *args: object) -> Reservation:
+    def watch_reserve(self: Starter, job: ReplayJob, *args: object) -> Reservation:
         nonlocal first
         found = reserve(self, job, *args)  # type: ignore[arg-type]
         if first:
@@ -250,7 +250,7 @@ def reservations() -> Iterator[list[tuple[int, float]]]:
 
 @settings(max_examples=300, deadline=None)
 @given(plans(PLACED_ONCE, failures=False))
-def test_nobody_delays_the_first_of_the_queue_beyond_its_reservation(plan: Plan) -> None:
+def test_nobody_delays_the_first_of_the_queue_beyond_its_reservation(plan: ReplayPlan) -> None:
     with watched() as stays, reservations() as made:
         replay(plan._replace(queue="fifo"))
     started = {stay.job.number: stay for stay in reversed(stays)}

@@ -15,8 +15,8 @@ from slurm_pal.moves.worth import MoveLimits
 from slurm_pal.placement.patience import patience_s
 from slurm_pal.simulate.background import again_and_again
 from slurm_pal.simulate.hardware import Hardware
-from slurm_pal.simulate.replay import Plan, replay
-from slurm_pal.simulate.settings import Settings
+from slurm_pal.simulate.replay import ReplayPlan, replay
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import TraceJob
 
 from ...doubles.replay_cases import AT_ONCE, WAITING, job, machine, run, trace, watched
@@ -40,9 +40,9 @@ def test_backfill_by_hand() -> None:
 def test_backfill_waits_for_the_interval_but_the_first_in_line_does_not() -> None:
     """A pass at 0 (a), the next at 30 at the earliest: d may pass b only then; c starts at once when it is first."""
     jobs = [job("a", 0, 3, 50, limit_s=50), job("b", 1, 4, 10, limit_s=10), job("d", 2, 1, 5, limit_s=5)]
-    found = run(machine([1.0] * 4), jobs, given=Settings(backfill_interval_s=30.0))
+    found = run(machine([1.0] * 4), jobs, given=ReplaySettings(backfill_interval_s=30.0))
     assert [found[name].start_s for name in "abd"] == [0, 50, 30]
-    found = run(machine([1.0] * 4), [*jobs[:1], job("c", 7, 1, 5)], given=Settings(backfill_interval_s=30.0))
+    found = run(machine([1.0] * 4), [*jobs[:1], job("c", 7, 1, 5)], given=ReplaySettings(backfill_interval_s=30.0))
     assert found["c"].start_s == 7
 
 
@@ -60,11 +60,13 @@ def test_without_a_limit_a_job_gets_one_by_its_ideal_time_across_nodes() -> None
 
 
 def test_warm_up_is_held_and_not_worked() -> None:
-    result = replay(Plan(trace(job("a", 0, 2, 100)), machine([1.0, 1.0]), "packed", settings=Settings(warmup_s=20.0)))
+    result = replay(
+        ReplayPlan(trace(job("a", 0, 2, 100)), machine([1.0, 1.0]), "packed", settings=ReplaySettings(warmup_s=20.0))
+    )
     assert result.outcomes[0].finish_s == 120 and result.gpu_s == 240
 
 
-MOVING = Settings(
+MOVING = ReplaySettings(
     backfill_interval_s=0.0, tick_s=100.0, move_cost_s=50.0, expected_run_share=1.0, limits=MoveLimits(1.5, 100.0)
 )
 
@@ -76,7 +78,7 @@ def test_a_job_that_moved_once_by_hand() -> None:
     """
     jobs = [job("a", 0, 1, 250, limit_s=300), job("b", 10, 1, 1000, limit_s=4000)]
     with watched() as stays:
-        result = replay(Plan(trace(*jobs), machine([1.0], [2.0]), "class-fit-move", settings=MOVING))
+        result = replay(ReplayPlan(trace(*jobs), machine([1.0], [2.0]), "class-fit-move", settings=MOVING))
     found = {outcome.job_id: outcome for outcome in result.outcomes}
     b = found["b"]
     assert (b.start_s, b.finish_s, b.moves, b.nodes) == (10, 1205, 1, ("n0",))
@@ -125,7 +127,7 @@ def test_random_policies_draw_by_the_seed_and_anew_each_time() -> None:
     assert nodes("random", 1) == nodes("random", 1) != nodes("random", 2)
     assert set(nodes("random", 1)) == {(f"n{k}",) for k in range(5)}
     long = [job("a", 0, 1, 5000)]
-    result = replay(Plan(trace(*long), cluster, "random-ns", settings=MOVING))
+    result = replay(ReplayPlan(trace(*long), cluster, "random-ns", settings=MOVING))
     assert result.moves > 10, "an order drawn once would leave the job where it is"
 
 
@@ -204,7 +206,7 @@ def test_partitions_that_share_no_node_do_not_wait_for_each_other() -> None:
         job("a", 0, 2, 100, partition="p"), job("b", 1, 2, 100, partition="p"), job("c", 2, 2, 100, partition="q"),
         job("d", 3, 2, 100, partition="q"),
     ]  # fmt: skip
-    found = run(cluster, jobs, given=Settings(backfill_interval_s=1000.0))
+    found = run(cluster, jobs, given=ReplaySettings(backfill_interval_s=1000.0))
     assert [found[name].start_s for name in "abcd"] == [0, 100, 2, 102]
 
 
@@ -261,7 +263,7 @@ def test_whole_nodes_are_held_counted_and_reserved() -> None:
         job("x", 0, 1, 100, limit_s=100), job("y", 0, GpuShape(4, nodes=2), 60, limit_s=60),
         job("e", 5, GpuShape(1, whole_nodes=True), 50, limit_s=50), job("s", 10, 4, 60, limit_s=60),
     ]  # fmt: skip
-    result = replay(Plan(trace(*jobs), cluster, "packed", settings=AT_ONCE))
+    result = replay(ReplayPlan(trace(*jobs), cluster, "packed", settings=AT_ONCE))
     found = {outcome.job_id: outcome for outcome in result.outcomes}
     assert (found["e"].start_s, found["e"].gpus) == (60, 1)
     assert result.gpu_s == 100 + 4 * 60 + 4 * 50 + 4 * 60
@@ -274,14 +276,14 @@ def test_background_jobs_load_the_cluster_and_are_not_reported() -> None:
     reported = [job("a", 0, 1, 100), job("b", 1000, 1, 100)]
     load = again_and_again(trace(*reported), 3600.0, seed=1)
     with watched() as stays:
-        result = replay(Plan(trace(*reported), machine([1.0]), "packed", settings=AT_ONCE, background=load))
+        result = replay(ReplayPlan(trace(*reported), machine([1.0]), "packed", settings=AT_ONCE, background=load))
     assert [outcome.job_id for outcome in result.outcomes] == ["a", "b"]
     assert all(stay.job.reported == (stay.start_s < result.end_s) for stay in stays), "they queue behind the reported"
 
     def before() -> Iterator[TraceJob]:
         return iter([job("early", 950, 1, 500), job("late", 1050, 1, 500)])
 
-    result = replay(Plan(trace(*reported), machine([1.0], [1.0]), "packed", settings=AT_ONCE, background=before))
+    result = replay(ReplayPlan(trace(*reported), machine([1.0], [1.0]), "packed", settings=AT_ONCE, background=before))
     found = {outcome.job_id: outcome for outcome in result.outcomes}
     assert set(found) == {"a", "b"} and result.end_s == 1100
     # a 100 s, early from 950, b from 1000: the GPU time of jobs that still run counts up to the end
@@ -308,15 +310,15 @@ def test_progress_may_stop_the_replay() -> None:
         told.append((done, total))
         return done < 4
 
-    result = replay(Plan(trace(*jobs), machine([1.0]), "packed"), progress)
+    result = replay(ReplayPlan(trace(*jobs), machine([1.0]), "packed"), progress)
     assert not result.complete and [outcome.job_id for outcome in result.outcomes] == ["0", "1", "2", "3"]
     assert told[-1] == (4, 10) and [done for done, _ in told] == sorted(done for done, _ in told)
     assert result.gpu_s == 200 and result.end_s == 350
-    assert replay(Plan(trace(*jobs), machine([1.0]), "packed"), lambda done, total: True).complete
+    assert replay(ReplayPlan(trace(*jobs), machine([1.0]), "packed"), lambda done, total: True).complete
 
 
 def test_an_empty_trace_is_a_complete_replay() -> None:
-    result = replay(Plan(trace(), machine([1.0]), "pal-fit"))
+    result = replay(ReplayPlan(trace(), machine([1.0]), "pal-fit"))
     assert result.complete and result.outcomes == () and result.gpu_s == 0 and result.timeline.time_s == ()
 
 
@@ -335,7 +337,7 @@ REFUSED: list[tuple[dict[str, object], TraceJob, str]] = [
 
 @pytest.mark.parametrize(("changes", "wanted", "text"), REFUSED)
 def test_what_cannot_be_replayed_is_refused(changes: dict[str, object], wanted: TraceJob, text: str) -> None:
-    plan = Plan(trace(wanted), machine([1.0] * 2, [1.0] * 2, [1.0] * 2, partitions={"p": [0]}), "packed")
+    plan = ReplayPlan(trace(wanted), machine([1.0] * 2, [1.0] * 2, [1.0] * 2, partitions={"p": [0]}), "packed")
     with pytest.raises(UsageError, match=text) as caught:
         replay(plan._replace(**changes))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
@@ -348,7 +350,7 @@ def test_a_job_for_which_no_node_is_left_ends_the_replay_instead_of_ticking_for_
             patch("slurm_pal.placement.occupancy.Occupancy.place", lambda *_: None),
             pytest.raises(UsageError, match="1 pending jobs can never start"),
         ):
-            replay(Plan(trace(job("a", 0, 1, 10)), machine([1.0]), policy))
+            replay(ReplayPlan(trace(job("a", 0, 1, 10)), machine([1.0]), policy))
 
 
 def test_fair_share_counts_running_jobs_under_every_policy() -> None:
@@ -373,7 +375,7 @@ def busy(jobs: int, gpus: int = 8) -> list[TraceJob]:
 @pytest.mark.parametrize("policy", ["packed", "pal-fit"])
 def test_what_is_kept_grows_in_step_with_the_jobs(policy: str) -> None:
     for jobs in (100, 400):
-        result = replay(Plan(trace(*busy(jobs)), machine([1.0] * 4, [1.1] * 4), policy))
+        result = replay(ReplayPlan(trace(*busy(jobs)), machine([1.0] * 4, [1.1] * 4), policy))
         assert len(result.outcomes) == jobs
         assert len(result.timeline.time_s) <= 3 * jobs
 
@@ -381,7 +383,7 @@ def test_what_is_kept_grows_in_step_with_the_jobs(policy: str) -> None:
 def test_ticks_without_a_move_leave_no_trace() -> None:
     """A year of one job: 100,000 ticks, two changes."""
     jobs = [job("a", 0, 1, 365 * 86400.0, limit_s=4e7)]
-    result = replay(Plan(trace(*jobs), machine([1.0, 1.0]), "pal-fit", settings=Settings(tick_s=3600.0)))
+    result = replay(ReplayPlan(trace(*jobs), machine([1.0, 1.0]), "pal-fit", settings=ReplaySettings(tick_s=3600.0)))
     assert len(result.timeline.time_s) == 2
 
 
@@ -398,7 +400,7 @@ def placements(policy: str, jobs: Sequence[TraceJob], cluster: Hardware) -> int:
         return place(self, *args)
 
     with patch.object(Occupancy, "place", counted):
-        replay(Plan(trace(*jobs), cluster, policy))
+        replay(ReplayPlan(trace(*jobs), cluster, policy))
     return asked
 
 

@@ -19,16 +19,23 @@ from hypothesis import strategies as st
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.errors import SlurmError, UsageError
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.report.simulation.site import Findings, as_insensitive, due_to_slow, five_lines, gpu_hours_text, studied
+from slurm_pal.report.simulation.site_gain import (
+    Findings,
+    as_insensitive,
+    due_to_slow,
+    five_lines,
+    gpu_hours_text,
+    studied,
+)
 from slurm_pal.report.simulation.study import Study, compare
 from slurm_pal.simulate.profiles import Drawn, Fixed
 from slurm_pal.simulate.replay import replay
-from slurm_pal.simulate.settings import Settings
-from slurm_pal.simulate.site import Part, Site, place_name, scored, site_of
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.site_history import Tally, classed, fit, parse_mix
-from slurm_pal.simulate.site_runs import BASELINE, SUBMIT, TICK, WAYS, SiteRuns, Task, capped_tasks, main_tasks
+from slurm_pal.simulate.site_runs import BASELINE, SUBMIT, TICK, WAYS, SiteRuns, SiteTask, capped_tasks, main_tasks
 from slurm_pal.simulate.statistics import paired, verdict
 from slurm_pal.simulate.trace import Trace, TraceJob
+from slurm_pal.simulate.virtual_site import NodePart, VirtualSite, place_name, scored, site_of
 from slurm_pal.slurm import accounting
 from slurm_pal.slurm.client import Overview
 
@@ -57,7 +64,7 @@ def trace(*jobs: TraceJob) -> Trace:
 
 
 @pytest.fixture
-def mixed() -> Site:
+def mixed() -> VirtualSite:
     """Two types, a node with both, a CPU node, a down node, overlapping partitions."""
     return site_of(
         overview(
@@ -80,14 +87,14 @@ def mixed() -> Site:
 # -- the cluster --------------------------------------------------------------------------
 
 
-def test_a_node_of_two_types_is_two_nodes_and_indexes_stay_slurms(mixed: Site) -> None:
+def test_a_node_of_two_types_is_two_nodes_and_indexes_stay_slurms(mixed: VirtualSite) -> None:
     assert mixed.cluster.names == ("a0", "a1", "v0", "m0:a100", "m0:v100")
     assert mixed.cluster.node_gpus == (4, 4, 2, 2, 1)
-    assert mixed.parts[3:] == (Part("m0", "a100", (0, 2)), Part("m0", "v100", (1,)))
+    assert mixed.parts[3:] == (NodePart("m0", "a100", (0, 2)), NodePart("m0", "v100", (1,)))
     assert mixed.gpus()[-3:] == [("m0", 0), ("m0", 2), ("m0", 1)]
 
 
-def test_each_partition_and_type_has_its_nodes(mixed: Site) -> None:
+def test_each_partition_and_type_has_its_nodes(mixed: VirtualSite) -> None:
     assert mixed.cluster.partitions == {
         "all": (0, 1, 2, 3, 4), "all:a100": (0, 1, 3), "all:v100": (2, 4), "big": (0, 1), "big:a100": (0, 1),
         ":a100": (0, 1, 3), ":v100": (2, 4),
@@ -100,7 +107,7 @@ def test_types_differ_by_more_than_case() -> None:
     assert site.cluster.partitions[place_name("gpu", "a100")] == (0, 1)
 
 
-def test_what_is_left_out_and_what_is_kept_is_said(mixed: Site) -> None:
+def test_what_is_left_out_and_what_is_kept_is_said(mixed: VirtualSite) -> None:
     assert mixed.notes == (
         "Not simulated: 1 node without GPUs, 1 node in state FUTURE, 1 node in no partition.",
         "1 node with 4 GPUs (a1) start no job now (down, drained); they count as working.",
@@ -143,7 +150,7 @@ def test_the_default_partition_has_gpus(partitions: list[Partition], default: st
     assert site_of(overview([node("c0"), node("n0", ""), node("n1", "")], *partitions)).default == default
 
 
-def test_gpus_without_a_score_are_median_ones_and_counted(mixed: Site) -> None:
+def test_gpus_without_a_score_are_median_ones_and_counted(mixed: VirtualSite) -> None:
     known = {("A", "a0", 1): 1.3, ("B", "a0", 1): 1.1, ("C", "a0", 1): 1.0, ("A", "m0", 1): 1.4}
     found = scored(mixed, lambda c, name, index: known.get((c, name, index)))
     assert found.unscored == 12  # the GPU with a score of class A alone counts among them
@@ -176,7 +183,9 @@ LIMITED = "has no time limit: its partition's DefaultTime, else MaxTime"
         (job(), "", []),
     ],
 )  # fmt: skip
-def test_a_job_is_replayed_where_it_can_be(mixed: Site, wanted: TraceJob, place: str, reasons: list[str]) -> None:
+def test_a_job_is_replayed_where_it_can_be(
+    mixed: VirtualSite, wanted: TraceJob, place: str, reasons: list[str]
+) -> None:
     fitted = fit(trace(wanted), mixed, PENALTY)
     assert [one.partition for one in fitted.trace.jobs] == [place]
     assert list(fitted.changed) == reasons and not fitted.left_out
@@ -193,7 +202,9 @@ def test_a_job_is_replayed_where_it_can_be(mixed: Site, wanted: TraceJob, place:
         (job(partition="all", shape=GpuShape(4, gpu_type="v100")), "wants more GPUs than partition all has for it (3)"),
     ],
 )  # fmt: skip
-def test_a_job_that_cannot_be_replayed_is_left_out_with_its_reason(mixed: Site, wanted: TraceJob, reason: str) -> None:
+def test_a_job_that_cannot_be_replayed_is_left_out_with_its_reason(
+    mixed: VirtualSite, wanted: TraceJob, reason: str
+) -> None:
     fitted = fit(trace(wanted, job(partition="big", limit_s=60.0)), mixed, PENALTY)
     lost = Tally(1, wanted.shape.total * 1.0)
     assert fitted.left_out == {reason: lost} == {reason: fitted.lost}
@@ -207,7 +218,7 @@ def test_a_type_is_ignored_where_there_are_none() -> None:
     assert fitted.trace.jobs[0].shape == GpuShape(2, 1, 2) and list(fitted.changed) == [ANY]
 
 
-def test_limits_of_partitions(mixed: Site) -> None:
+def test_limits_of_partitions(mixed: VirtualSite) -> None:
     fitted = fit(trace(job(partition="all"), job(partition="big", ideal_s=900.0), job(limit_s=5.0)), mixed, PENALTY)
     assert [one.limit_s for one in fitted.trace.jobs] == [7200, 1000, 5.0]
 
@@ -218,7 +229,7 @@ def test_a_job_across_nodes_runs_as_long_as_it_did() -> None:
     history = trace(job(limit_s=4000.0, shape=GpuShape(4, 2, 2)), job(4, limit_s=4000.0, locality_penalty=2.0))
     for penalty, expected in ((PENALTY, ["COMPLETED", "COMPLETED"]), (None, ["TIMEOUT", "TIMEOUT"])):
         runs = runs_of(site, fit(history, site, penalty).trace, {})
-        outcomes = replay(runs.plan(Task(BASELINE, 1))).outcomes
+        outcomes = replay(runs.plan(SiteTask(BASELINE, 1))).outcomes
         assert [o.end for o in outcomes] == expected
         if penalty:
             assert [o.finish_s - o.start_s for o in outcomes] == pytest.approx([3600.0, 3600.0])
@@ -252,7 +263,7 @@ def test_whatever_was_fitted_can_be_replayed(
     history = trace(*(job(shape=shape, partition=name) for shape, name in wanted))
     fitted = fit(history, site, PENALTY)
     assert len(fitted.trace.jobs) + fitted.lost.jobs == len(wanted) == fitted.total.jobs
-    outcomes = runs_of(site, fitted.trace, {}).run(Task(way, 1)).outcomes
+    outcomes = runs_of(site, fitted.trace, {}).run(SiteTask(way, 1)).outcomes
     assert sorted(o.job_id for o in outcomes) == sorted(one.job_id for one in fitted.trace.jobs)
     kinds = {name: part.gpu_type for name, part in zip(site.cluster.names, site.parts, strict=True)}
     by_id = {one.job_id: one for one in history.jobs}
@@ -283,14 +294,14 @@ def test_a_mix_that_cannot_be(text: str) -> None:
 # -- the runs -----------------------------------------------------------------------------
 
 
-def runs_of(site: Site, history: Trace, slow: dict[tuple[str, int], float], **changes: object) -> SiteRuns:
+def runs_of(site: VirtualSite, history: Trace, slow: dict[tuple[str, int], float], **changes: object) -> SiteRuns:
     slowdown = scored(site, lambda c, name, index: slow.get((name, index), 1.0) if c == "A" else 1.0).slowdown
-    made = SiteRuns(history, site.cluster, Fixed(slowdown, "test"), Settings(), "class-fit", jitter_s=0.0)
+    made = SiteRuns(history, site.cluster, Fixed(slowdown, "test"), ReplaySettings(), "class-fit", jitter_s=0.0)
     return made._replace(**changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def plain() -> Site:
+def plain() -> VirtualSite:
     nodes = [node(f"n{k}", "", "", "", "") for k in range(4)]
     return site_of(overview(nodes, partition("gpu", *(n.name for n in nodes), default=True)))
 
@@ -300,35 +311,35 @@ def quiet(jobs: int = 30, sensitivity: str = "A") -> Trace:
     return trace(*(job(submit_s=6000.0 * k, sensitivity=sensitivity, user=f"u{k}") for k in range(jobs)))
 
 
-def test_the_ways_differ_in_policy_and_steering(plain: Site) -> None:
+def test_the_ways_differ_in_policy_and_steering(plain: VirtualSite) -> None:
     runs = runs_of(plain, quiet(), {}, policy="pm-first")
-    plans = {way: runs.plan(Task(way, 3)) for way in WAYS}
+    plans = {way: runs.plan(SiteTask(way, 3)) for way in WAYS}
     assert {way: (p.policy, p.settings.steer) for way, p in plans.items()} == {
         BASELINE: ("slurm", "start"), SUBMIT: ("pm-first", "submit"), TICK: ("pal-fit", "start"),
     }  # fmt: skip
     assert {p.seed for p in plans.values()} == {3}
-    assert runs.run(Task(SUBMIT, 3)).policy == SUBMIT
+    assert runs.run(SiteTask(SUBMIT, 3)).policy == SUBMIT
 
 
-def test_all_ways_of_one_seed_meet_the_same_submissions(plain: Site) -> None:
+def test_all_ways_of_one_seed_meet_the_same_submissions(plain: VirtualSite) -> None:
     runs = runs_of(plain, quiet(), {}, jitter_s=600.0, mix={"A": 0.5, "C": 0.5})
-    first, second, other = (runs.plan(Task(way, seed)).trace for way, seed in ((BASELINE, 1), (TICK, 1), (TICK, 2)))
+    first, second, other = (runs.plan(SiteTask(way, seed)).trace for way, seed in ((BASELINE, 1), (TICK, 1), (TICK, 2)))
     assert first == second != other
 
 
-def test_slow_gpus_are_capped_and_unknown_jobs_become_c(plain: Site) -> None:
+def test_slow_gpus_are_capped_and_unknown_jobs_become_c(plain: VirtualSite) -> None:
     runs = runs_of(plain, quiet(sensitivity="?"), {("n0", 0): 1.5, ("n2", 3): 1.3, ("n2", 2): 1.05})
     assert runs.slow_gpus(1) == 2 and runs.unknown == 30
-    capped = runs.plan(Task(TICK, 1, capped=True)).hardware.true["A"]
+    capped = runs.plan(SiteTask(TICK, 1, capped=True)).hardware.true["A"]
     assert capped[0][0] == capped[2][3] == 1.0 and capped[2][2] == 1.05
-    assert {one.sensitivity for one in runs.plan(Task(TICK, 1, unknown="C")).trace.jobs} == {"C"}
-    assert {one.sensitivity for one in runs.plan(Task(TICK, 1)).trace.jobs} == {"?"}
+    assert {one.sensitivity for one in runs.plan(SiteTask(TICK, 1, unknown="C")).trace.jobs} == {"C"}
+    assert {one.sensitivity for one in runs.plan(SiteTask(TICK, 1)).trace.jobs} == {"?"}
 
 
-def test_tasks_only_ask_what_can_matter(plain: Site) -> None:
+def test_tasks_only_ask_what_can_matter(plain: VirtualSite) -> None:
     known = runs_of(plain, quiet(), {("n0", 0): 1.5})
     unknown = runs_of(plain, quiet(sensitivity="?"), {})
-    assert main_tasks(known, (1, 2)) == [Task(way, seed) for seed in (1, 2) for way in WAYS]
+    assert main_tasks(known, (1, 2)) == [SiteTask(way, seed) for seed in (1, 2) for way in WAYS]
     assert {task.unknown for task in main_tasks(unknown, (1,))} == {"", "C"}
     assert {task.unknown for task in main_tasks(unknown._replace(mix={"A": 1.0}), (1,))} == {""}
     assert capped_tasks(unknown, (1, 2)) == [] and len(capped_tasks(known, (1, 2))) == 4
@@ -337,7 +348,7 @@ def test_tasks_only_ask_what_can_matter(plain: Site) -> None:
 # -- the five lines -----------------------------------------------------------------------
 
 
-def found_of(site: Site, runs: SiteRuns, seeds: Sequence[int] = (1, 2), **changes: object) -> Findings:
+def found_of(site: VirtualSite, runs: SiteRuns, seeds: Sequence[int] = (1, 2), **changes: object) -> Findings:
     results = {task: runs.run(task) for task in main_tasks(runs, seeds)}
     base = Study((), "", "", runs.trace, cluster=site.cluster.text(), charged=(("moves", "180 s each"),))
     study = studied(runs, results, base)
@@ -355,7 +366,7 @@ def found_of(site: Site, runs: SiteRuns, seeds: Sequence[int] = (1, 2), **change
     return made._replace(**changes)  # type: ignore[arg-type]
 
 
-def test_a_gain_that_is_all_due_to_one_slow_gpu(plain: Site) -> None:
+def test_a_gain_that_is_all_due_to_one_slow_gpu(plain: VirtualSite) -> None:
     """Plain Slurm gives every job n0:0, the first free GPU; with another one each is faster by 1.5."""
     found = found_of(plain, runs_of(plain, quiet(), {("n0", 0): 1.5}))
     replayed, ratios, who, slow, assumed = five_lines(found)
@@ -376,32 +387,32 @@ def test_a_gain_that_is_all_due_to_one_slow_gpu(plain: Site) -> None:
     assert assumed == "Charged: moves 180 s each. Assumed: scores are exact."
 
 
-def test_no_gain_is_called_no_clear_gain(plain: Site) -> None:
+def test_no_gain_is_called_no_clear_gain(plain: VirtualSite) -> None:
     _, ratios, who, slow, _ = five_lines(found_of(plain, runs_of(plain, quiet(), {})))
     assert ratios.count("no clear gain") == 4 and "no clear gain" in who
     assert slow == "Slow GPUs: none is slower than 1.2 in class A."
 
 
-def test_jobs_of_unknown_class_are_shown_as_a_and_as_c(plain: Site) -> None:
+def test_jobs_of_unknown_class_are_shown_as_a_and_as_c(plain: VirtualSite) -> None:
     found = found_of(plain, runs_of(plain, quiet(sensitivity="?"), {("n0", 0): 1.5}))
     who = five_lines(found)[2]
     assert "unknown (as A) 0.67" in who
     assert "30 of 30 jobs are of unknown class and counted as A: an upper bound. All of them as C: palsub 1.00" in who
 
 
-def test_assumed_slow_gpus_have_no_names_and_many_are_not_all_named(plain: Site) -> None:
+def test_assumed_slow_gpus_have_no_names_and_many_are_not_all_named(plain: VirtualSite) -> None:
     slow = {(f"n{n}", k): 1.3 for n in (1, 2) for k in range(4)}
     found = found_of(plain, runs_of(plain, quiet(), slow))
     assert "n1:0 1.30" in five_lines(found)[3] and "and 2 more). There is no clear gain" in five_lines(found)[3]
     assert "8 slower than 1.2 in class A (assumed)." in five_lines(found._replace(named=False))[3]
 
 
-def test_a_drawn_profile_differs_by_seed(plain: Site) -> None:
+def test_a_drawn_profile_differs_by_seed(plain: VirtualSite) -> None:
     runs = runs_of(plain, quiet(), {}, source=Drawn())
     assert runs.machine(1).true != runs.machine(2).true and runs.machine(1).true == runs.machine(1).true
 
 
-def test_capped_runs_without_a_pair_say_nothing(plain: Site) -> None:
+def test_capped_runs_without_a_pair_say_nothing(plain: VirtualSite) -> None:
     runs = runs_of(plain, quiet(), {("n0", 0): 1.5})
     results = {task: runs.run(task) for task in main_tasks(runs, (1, 2))}
     total = paired(results.values(), TICK, BASELINE, "mean_jct_s")

@@ -16,8 +16,7 @@ from slurm_pal.base.errors import DataError, PalError, one_line
 from slurm_pal.journal.journal import open_journal
 from slurm_pal.partitions import throughput_table as throughputs
 from slurm_pal.profiling.sweep import lock as sweep_lock
-from slurm_pal.profiling.sweep import results, sweep
-from slurm_pal.profiling.sweep import state as sweep_state
+from slurm_pal.profiling.sweep import results, sweep, sweep_state
 from slurm_pal.store import gpus_text, heartbeat, kernels, labels, lua_table, snapshot
 from slurm_pal.store.database import open_database
 from slurm_pal.submit import decision, known, lease_file, script

@@ -20,9 +20,9 @@ from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, Move, open_journal
 from slurm_pal.moves import learning
 from slurm_pal.report import doctor
-from slurm_pal.report import moves as report
+from slurm_pal.report import move_rows as report
 from slurm_pal.report import story as stories
-from slurm_pal.report.moves import stamp
+from slurm_pal.report.move_rows import stamp
 from slurm_pal.slurm.cli import CliClient
 
 NOW_S = 1_800_000_000.0

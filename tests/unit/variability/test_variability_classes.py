@@ -14,17 +14,17 @@ from slurm_pal.variability.classes import Held, assign, choose, nearest, step
 from slurm_pal.variability.flags import fast_outliers, robust_scale, slow_outliers
 from slurm_pal.variability.levels import MAX_LEVELS, Level, number
 from slurm_pal.variability.params import Params
-from slurm_pal.variability.slowdown import Standing
+from slurm_pal.variability.slowdown import GroupSlowdowns
 
 P = Params()
 NOBODY: frozenset[str] = frozenset()
 
 
-def standing(values: list[float], repeatability: float = 0.0012) -> Standing:
+def standing(values: list[float], repeatability: float = 0.0012) -> GroupSlowdowns:
     slow = np.array(values)
     scale = robust_scale(slow, P)
     names = tuple(f"g{i:04d}" for i in range(len(values)))
-    return Standing(names, slow, (slow - 1) / scale, scale, repeatability, len(values) < P.small_group)
+    return GroupSlowdowns(names, slow, (slow - 1) / scale, scale, repeatability, len(values) < P.small_group)
 
 
 def spread(n: int, sd: float = 0.02, seed: int = 1) -> list[float]:

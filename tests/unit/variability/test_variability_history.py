@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.variability.history import Track, observe, repeat_sd, sigma
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.runs import sweeps
+from slurm_pal.variability.track import Track, observe, repeat_sd, sigma
 
 from ...doubles.records_factory import DAY_S, NOW_S, record
 

@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from slurm_pal.profiling.driver.arguments import Format, Normal
-from slurm_pal.profiling.driver.gpu import Gpu
+from slurm_pal.profiling.driver.arguments import Normal, NumberFormat
+from slurm_pal.profiling.driver.gpu import GpuContext
 from slurm_pal.profiling.node import inputs
 from slurm_pal.profiling.node.benchmarks import Benchmark
 from slurm_pal.profiling.node.devices import DeviceError
@@ -22,7 +22,7 @@ class Array(NamedTuple):
     """Numbers in device memory, row-major."""
 
     address: int
-    format: Format
+    format: NumberFormat
     shape: tuple[int, ...]
 
     @property
@@ -31,7 +31,7 @@ class Array(NamedTuple):
         return math.prod(self.shape) * self.format.size
 
 
-class Body(NamedTuple):
+class BenchLaunch(NamedTuple):
     """One launch of a benchmark, and what it works on."""
 
     launch: Callable[[], object]
@@ -40,10 +40,10 @@ class Body(NamedTuple):
     clock: Clock[Any] | None = None  # where it is not the first device's own
 
 
-class Site:
+class DriverWorkbench:
     """What a benchmark is built from: the device that it measures first, then the peers."""
 
-    def __init__(self, spec: Benchmark, gpus: tuple[Gpu, ...]) -> None:
+    def __init__(self, spec: Benchmark, gpus: tuple[GpuContext, ...]) -> None:
         self.spec = spec
         self.gpus = gpus
         self.gpu = gpus[0]
@@ -53,12 +53,12 @@ class Site:
         """Compile these kernels, and the one that draws numbers."""
         self.gpu.load({*names, "normal_fill"})
 
-    def empty(self, form: Format, *shape: int) -> Array:
+    def empty(self, form: NumberFormat, *shape: int) -> Array:
         """An array on the first device, not filled."""
         array = Array(0, form, shape)
         return array._replace(address=self.gpu.allocate(array.size))
 
-    def normal(self, form: Format, *shape: int, scale: float = 1.0, offset: float = 0.0) -> Array:
+    def normal(self, form: NumberFormat, *shape: int, scale: float = 1.0, offset: float = 0.0) -> Array:
         """An array of N(offset, scale^2) numbers, the same in every run of this benchmark."""
         array = self.empty(form, *shape)
         count = math.prod(shape)

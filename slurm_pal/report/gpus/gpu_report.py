@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.cost import Cost, cost
-from slurm_pal.report.gpus.course import Step
+from slurm_pal.report.gpus.course import SweepChange
 from slurm_pal.report.gpus.figures import GroupFigures
 from slurm_pal.report.gpus.heatmap import cell
-from slurm_pal.report.gpus.measured import Measured, measured
+from slurm_pal.report.gpus.measured import GpuMeasurements, measured
 from slurm_pal.report.gpus.reasons import AGE, by_gravity, kind
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
 from slurm_pal.variability.params import Params
@@ -40,7 +40,7 @@ class Coverage(NamedTuple):
         return self.fresh + self.stale
 
 
-class Site(NamedTuple):
+class GpuReport(NamedTuple):
     """The GPUs of the site, or of the chosen nodes, at one moment."""
 
     cluster: str
@@ -49,10 +49,10 @@ class Site(NamedTuple):
     rows: tuple[GpuRow, ...]
     coverage: Coverage
     costs: tuple[Cost, ...]
-    steps: tuple[Step, ...]  # oldest first
+    steps: tuple[SweepChange, ...]  # oldest first
     flags: dict[str, tuple[GpuRow, ...]]  # the gravest first
     slowest: tuple[GpuRow, ...]  # slowest first, by the class they suffer most in
-    measured: Measured
+    measured: GpuMeasurements
 
     @property
     def leading(self) -> list[GroupFigures]:
@@ -69,16 +69,16 @@ class Site(NamedTuple):
         return next((row for row in self.rows if row.uuid == uuid), None)
 
 
-def site(
+def gpu_report(
     rows: Sequence[GpuRow],
     records: Iterable[Record],
-    steps: Sequence[Step],
+    steps: Sequence[SweepChange],
     now_s: float,
     params: Params,
     cluster: str = "",
     nodes: str = "",
     uuid: str = "",
-) -> Site:
+) -> GpuReport:
     """Everything about `rows`, the GPUs chosen; `records` by time, of all GPUs, each once; `steps` oldest first.
 
     Slowdowns and classes are relative to all GPUs of the site, as published; `nodes` only says what was chosen.
@@ -91,7 +91,7 @@ def site(
     for row in rows:
         for flag in row.flags:
             flags.setdefault(flag, []).append(row)
-    return Site(
+    return GpuReport(
         cluster=cluster,
         now_s=now_s,
         nodes=nodes,

@@ -34,7 +34,7 @@ Gpus = dict[str, tuple[int, ...]]
 """node -> Slurm's GPU indexes there"""
 
 
-class Plan(NamedTuple):
+class PayloadPlan(NamedTuple):
     """How long the work will take, and why."""
 
     job_id: int
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
     seconds: float
 
 
-def plan(environ: Mapping[str, str], sensitivity: str, seconds: float, penalty: float, runner: Runner) -> Plan:
+def plan(environ: Mapping[str, str], sensitivity: str, seconds: float, penalty: float, runner: Runner) -> PayloadPlan:
     """Look up the GPUs of the job that `environ` belongs to, and what they cost.
 
     Raises UsageError outside a lab's job, without GPUs or for a value that is not
@@ -65,7 +65,7 @@ def plan(environ: Mapping[str, str], sensitivity: str, seconds: float, penalty: 
     registry = load_registry(path)
     slowdown = max(registry.gpu(node, i).true_slowdown(sensitivity) for node, held in gpus.items() for i in held)
     locality = penalty if len(gpus) > 1 else 1.0
-    return Plan(job_id, sensitivity, gpus, slowdown, locality, seconds * slowdown * locality)
+    return PayloadPlan(job_id, sensitivity, gpus, slowdown, locality, seconds * slowdown * locality)
 
 
 def given_gpus(environ: Mapping[str, str], job_id: int, runner: Runner) -> Gpus:
@@ -125,7 +125,7 @@ TELL_S = 10.0
 _ANEW = Saving()
 
 
-def work(planned: Plan, saving: Saving = _ANEW) -> dict[str, object]:
+def work(planned: PayloadPlan, saving: Saving = _ANEW) -> dict[str, object]:
     """Take as long as planned, less what a checkpoint says is done; the record of it.
 
     At SIGUSR1 a checkpoint is written where one is wanted. Raises Terminated (exit code 143)

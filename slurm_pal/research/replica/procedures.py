@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The round procedures of the published simulator: who is placed, in which order (pal.md 3.3 and 3.6).
 
-Each takes a `Site` and gives a round policy as active.py describes it.
+Each takes a `Placer` and gives a round policy as active.py describes it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from slurm_pal.research.replica.active import ActiveJob, Gpus, Round, RoundPolicy
-from slurm_pal.research.replica.free import Free, Table
+from slurm_pal.research.replica.active import ActiveJob, Gpus, RoundPolicy, RoundState
+from slurm_pal.research.replica.free import Free, RankTable
 from slurm_pal.research.replica.picks import Pick
 
 
-class Site(NamedTuple):
+class Placer(NamedTuple):
     """The cluster and the rule for one job. `tables` has one row per class."""
 
-    tables: Mapping[str, Table]
+    tables: Mapping[str, RankTable]
     pick: Pick
     generator: Random
     backfill: bool
@@ -38,39 +38,39 @@ class Site(NamedTuple):
         return () if pieces is None else free.take(pieces)
 
 
-def by_class(site: Site) -> RoundPolicy:
+def by_class(placer: Placer) -> RoundPolicy:
     """Everybody anew: the head of the queue that fits by number, placed class A first.
 
     Then the rest in queue order, up to the first that does not fit: as the first job
     after the head never does, that matters with backfill only, which skips such jobs.
     """
 
-    def policy(moment: Round) -> dict[int, Gpus]:
-        free = site.free()
+    def policy(moment: RoundState) -> dict[int, Gpus]:
+        free = placer.free()
         n_head = _head(moment.jobs, free.left)
         head, rest = moment.jobs[:n_head], moment.jobs[n_head:]
-        return _in_turn(site, free, [*sorted(head, key=_class_of), *rest])
+        return _in_turn(placer, free, [*sorted(head, key=_class_of), *rest])
 
     return policy
 
 
-def non_sticky(site: Site) -> RoundPolicy:
+def non_sticky(placer: Placer) -> RoundPolicy:
     """Everybody anew in queue order, up to the first that does not fit (with backfill: without those)."""
 
-    def policy(moment: Round) -> dict[int, Gpus]:
-        return _in_turn(site, site.free(), moment.jobs)
+    def policy(moment: RoundState) -> dict[int, Gpus]:
+        return _in_turn(placer, placer.free(), moment.jobs)
 
     return policy
 
 
-def sticky(site: Site) -> RoundPolicy:
+def sticky(placer: Placer) -> RoundPolicy:
     """Running jobs keep their GPUs, unless an earlier job in the queue needs them.
 
     As published, jobs killed in vain stay killed, until their own turn comes in this round.
     """
 
-    def policy(moment: Round) -> dict[int, Gpus]:
-        free = site.free()
+    def policy(moment: RoundState) -> dict[int, Gpus]:
+        free = placer.free()
         kept = {job.number: job.gpus for job in moment.jobs if job.gpus}
         for gpus in kept.values():
             free.flip(gpus)
@@ -78,10 +78,10 @@ def sticky(site: Site) -> RoundPolicy:
         for turn, job in enumerate(moment.jobs):
             if job.number in kept:
                 continue
-            gpus = site.place(free, job) or _by_killing(site, free, kept, job, moment.jobs[turn + 1 :])
+            gpus = placer.place(free, job) or _by_killing(placer, free, kept, job, moment.jobs[turn + 1 :])
             if gpus:
                 placed[job.number] = gpus
-            elif not site.backfill:
+            elif not placer.backfill:
                 break
         return kept | placed
 
@@ -97,25 +97,25 @@ def _head(jobs: Sequence[ActiveJob], left: int) -> int:
     return len(jobs)
 
 
-def _in_turn(site: Site, free: Free, jobs: Sequence[ActiveJob]) -> dict[int, Gpus]:
+def _in_turn(placer: Placer, free: Free, jobs: Sequence[ActiveJob]) -> dict[int, Gpus]:
     placed: dict[int, Gpus] = {}
     for job in jobs:
-        gpus = site.place(free, job)
+        gpus = placer.place(free, job)
         if gpus:
             placed[job.number] = gpus
-        elif not site.backfill:
+        elif not placer.backfill:
             break
         if not free.left:
             break
     return placed
 
 
-def _by_killing(site: Site, free: Free, kept: dict[int, Gpus], job: ActiveJob, later: Sequence[ActiveJob]) -> Gpus:
+def _by_killing(placer: Placer, free: Free, kept: dict[int, Gpus], job: ActiveJob, later: Sequence[ActiveJob]) -> Gpus:
     """Kill running jobs from the tail of the queue until `job` fits; () when it never does."""
     for victim in reversed(later):
         if victim.number in kept:
             free.flip(kept.pop(victim.number))
-            gpus = site.place(free, job)
+            gpus = placer.place(free, job)
             if gpus:
                 return gpus
     return ()

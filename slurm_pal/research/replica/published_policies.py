@@ -8,37 +8,45 @@ from random import Random
 from typing import NamedTuple
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.research.replica import picks, rounds
-from slurm_pal.research.replica.active import RoundPolicy, Settings
-from slurm_pal.research.replica.free import Table
+from slurm_pal.research.replica import picks, procedures
+from slurm_pal.research.replica.active import RoundPolicy, RoundSettings
+from slurm_pal.research.replica.free import RankTable
 from slurm_pal.research.replica.ours import ours
 from slurm_pal.simulate.inputs.pal_profile import Profile
 from slurm_pal.variability.published import as_shipped
 
 
-class Policy(NamedTuple):
+class PublishedPolicy(NamedTuple):
     """A rule for one job, a procedure for a round, and whether the rule looks at speed."""
 
     pick: picks.Pick
-    procedure: Callable[[rounds.Site], RoundPolicy]
+    procedure: Callable[[procedures.Placer], RoundPolicy]
     binned: bool
     artefact: str  # its name there
     summary: str
 
 
 POLICIES = {
-    "packed-s": Policy(
-        picks.packed, rounds.sticky, False, "Default-Packed-S", "packed, running jobs stay (as Tiresias)"
+    "packed-s": PublishedPolicy(
+        picks.packed, procedures.sticky, False, "Default-Packed-S", "packed, running jobs stay (as Tiresias)"
     ),
-    "packed-ns": Policy(
-        picks.packed, rounds.non_sticky, False, "Default-Packed-NS", "packed, everybody anew each round"
+    "packed-ns": PublishedPolicy(
+        picks.packed, procedures.non_sticky, False, "Default-Packed-NS", "packed, everybody anew each round"
     ),
-    "random-s": Policy(picks.shuffled, rounds.sticky, False, "Default-Random-S", "random, running jobs stay"),
-    "random-ns": Policy(
-        picks.shuffled, rounds.non_sticky, False, "Default-Random-NS", "random, everybody anew each round (as Gandiva)"
+    "random-s": PublishedPolicy(
+        picks.shuffled, procedures.sticky, False, "Default-Random-S", "random, running jobs stay"
     ),
-    "pm-first": Policy(picks.pm_first, rounds.by_class, True, "PMFirst", "best GPUs first, most sensitive class first"),
-    "pal": Policy(picks.pal, rounds.by_class, True, "PAL", "the L x V walk, most sensitive class first"),
+    "random-ns": PublishedPolicy(
+        picks.shuffled,
+        procedures.non_sticky,
+        False,
+        "Default-Random-NS",
+        "random, everybody anew each round (as Gandiva)",
+    ),
+    "pm-first": PublishedPolicy(
+        picks.pm_first, procedures.by_class, True, "PMFirst", "best GPUs first, most sensitive class first"
+    ),
+    "pal": PublishedPolicy(picks.pal, procedures.by_class, True, "PAL", "the L x V walk, most sensitive class first"),
 }
 
 
@@ -54,7 +62,7 @@ def summaries() -> dict[str, str]:
     return {name: row.summary for name, row in POLICIES.items()} | {name: text for name, (text, _) in OURS.items()}
 
 
-def build(name: str, profile: Profile, settings: Settings) -> RoundPolicy:
+def build(name: str, profile: Profile, settings: RoundSettings) -> RoundPolicy:
     """A fresh round policy for one run. Raises UsageError for an unknown name or class to bar."""
     if name in OURS:
         return ours(profile, by_response=OURS[name][1])
@@ -64,10 +72,12 @@ def build(name: str, profile: Profile, settings: Settings) -> RoundPolicy:
     generator = Random()
     generator.setstate(profile.generator)
     tables = tables_of(profile, row.binned, settings.locality_penalty, settings.barred)
-    return row.procedure(rounds.Site(tables, row.pick, generator, settings.backfill))
+    return row.procedure(procedures.Placer(tables, row.pick, generator, settings.backfill))
 
 
-def tables_of(profile: Profile, binned: bool, locality_penalty: float, barred: Mapping[str, float]) -> dict[str, Table]:
+def tables_of(
+    profile: Profile, binned: bool, locality_penalty: float, barred: Mapping[str, float]
+) -> dict[str, RankTable]:
     """What each class thinks of each GPU: its bin as the artefact computes it, or all alike.
 
     Classes that think the same share one table, which spares a change of view between them.
@@ -76,7 +86,7 @@ def tables_of(profile: Profile, binned: bool, locality_penalty: float, barred: M
     if unknown:
         raise UsageError(f"class {unknown[0]!r} to bar is not one of {', '.join(profile.slowdown)}")
     views = {c: _levels(values, binned, barred.get(c)) for c, values in profile.slowdown.items()}
-    made = {view: Table(view, profile.gpus_per_node, locality_penalty) for view in views.values()}
+    made = {view: RankTable(view, profile.gpus_per_node, locality_penalty) for view in views.values()}
     return {c: made[view] for c, view in views.items()}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What to do to which file, decided from what a site has. Pure: the files were read by `site`."""
+"""What to do to which file, decided from what a site has. Pure: the files were read by `site_files`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_pal.admin.shipped import FILTERS, FOLDER, SERVER, SPANK, SPANK_FILE, 
 from slurm_pal.filter.source import LOGIC
 
 
-class Site(NamedTuple):
+class SiteFiles(NamedTuple):
     """What stands in and around a slurm.conf. Texts are UTF-8 with surrogate escapes, so that bytes survive."""
 
     conf: str  # as Slurm is told: the Lua files stand in its folder
@@ -34,7 +34,7 @@ class Site(NamedTuple):
         return os.path.dirname(self.conf)
 
 
-class Step(NamedTuple):
+class FileChange(NamedTuple):
     """One change. `action`: mkdir, copy, edit, link, touch, remove or rmdir."""
 
     action: str
@@ -44,19 +44,19 @@ class Step(NamedTuple):
     old: str | None = None  # the text before, None when there is none
 
 
-class Plan(NamedTuple):
+class ChangePlan(NamedTuple):
     """Steps in the order in which they are safe; with `blockers` none of them may be taken."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[FileChange, ...] = ()
     blockers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def __add__(self, other: object) -> Plan:
-        assert isinstance(other, Plan)
-        return Plan(self.steps + other.steps, self.blockers + other.blockers, self.notes + other.notes)
+    def __add__(self, other: object) -> ChangePlan:
+        assert isinstance(other, ChangePlan)
+        return ChangePlan(self.steps + other.steps, self.blockers + other.blockers, self.notes + other.notes)
 
 
-def installed_parts(site: Site) -> set[str]:
+def installed_parts(site: SiteFiles) -> set[str]:
     """The parts that an earlier install put into the site's files."""
     lines = blocks.remove(site.texts[site.conf], blocks.CONF, site.conf_target).inside
     added = {statement.key for statement in conf_text.statements("".join(lines))}
@@ -66,7 +66,7 @@ def installed_parts(site: Site) -> set[str]:
     return parts
 
 
-def install(site: Site, parts: Sequence[str]) -> Plan:
+def install(site: SiteFiles, parts: Sequence[str]) -> ChangePlan:
     """The plan that puts `parts` (server, client, spank) in force; what is installed already stays.
 
     Raises DataError when one of our own blocks is damaged.
@@ -82,7 +82,7 @@ def install(site: Site, parts: Sequence[str]) -> Plan:
     return plan._replace(blockers=plan.blockers + _unfit_paths(site, filters, SPANK in wanted))
 
 
-def uninstall(site: Site) -> Plan:
+def uninstall(site: SiteFiles) -> ChangePlan:
     """The plan that takes out what install put in. Raises DataError when one of our blocks is damaged."""
     base = _conf_without(site)
     plan = _edit(site.conf_target, site.texts[site.conf], base, "our lines out, the site's back")
@@ -90,18 +90,18 @@ def uninstall(site: Site) -> Plan:
     for each in FILTERS:
         plan += _without_call(site, each)
         plan += _still_needed(site, each, base)
-    steps = [Step("remove", path, "ours", old=site.files[path]) for path in _own_files(site)]
-    steps += [Step("remove", path, "our link") for path, target in site.table_links.items() if target is not None]
+    steps = [FileChange("remove", path, "ours", old=site.files[path]) for path in _own_files(site)]
+    steps += [FileChange("remove", path, "our link") for path, target in site.table_links.items() if target is not None]
     if any(os.path.dirname(step.path) == _own_folder(site) for step in steps):
-        steps.append(Step("rmdir", _own_folder(site), "ours, when nothing else is in it"))
-    return plan + Plan(tuple(steps))
+        steps.append(FileChange("rmdir", _own_folder(site), "ours, when nothing else is in it"))
+    return plan + ChangePlan(tuple(steps))
 
 
-def _own_folder(site: Site) -> str:
+def _own_folder(site: SiteFiles) -> str:
     return os.path.join(site.folder, FOLDER)
 
 
-def _foreign(site: Site, which: Filter) -> str | None:
+def _foreign(site: SiteFiles, which: Filter) -> str | None:
     """The text of the site's own filter, our block left out; None when there is none."""
     path = os.path.join(site.folder, which.file)
     text = site.files.get(path)
@@ -110,23 +110,23 @@ def _foreign(site: Site, which: Filter) -> str | None:
     return blocks.remove(text, blocks.LUA, path).text
 
 
-def _chained(site: Site, which: Filter) -> bool:
+def _chained(site: SiteFiles, which: Filter) -> bool:
     path = os.path.join(site.folder, which.file)
     text = site.files.get(path, "")
     return not lua_text.is_ours(text) and lua_text.calls(text, os.path.join(_own_folder(site), which.file)) is not None
 
 
-def _home(site: Site, which: Filter) -> str:
+def _home(site: SiteFiles, which: Filter) -> str:
     """The folder in which our file for this filter stands."""
     return site.folder if _foreign(site, which) is None else _own_folder(site)
 
 
-def _folders(site: Site, filters: Sequence[Filter]) -> Plan:
+def _folders(site: SiteFiles, filters: Sequence[Filter]) -> ChangePlan:
     """pal.lua and the links to the tables, in each folder that one of our filters runs in."""
-    plan = Plan()
+    plan = ChangePlan()
     for folder in sorted({_home(site, each) for each in filters}):
         if folder == _own_folder(site) and not any(p.startswith(folder + os.sep) for p in _present(site)):
-            plan += Plan((Step("mkdir", folder, "our files; the site's own filter stays where it is"),))
+            plan += ChangePlan((FileChange("mkdir", folder, "our files; the site's own filter stays where it is"),))
         plan += _copy(site, folder, LOGIC, "the logic of the filters")
         for each in filters:
             if _home(site, each) == folder:
@@ -134,29 +134,29 @@ def _folders(site: Site, filters: Sequence[Filter]) -> Plan:
     return plan
 
 
-def _present(site: Site) -> set[str]:
+def _present(site: SiteFiles) -> set[str]:
     return set(site.files) | set(site.table_links)
 
 
-def _copy(site: Site, folder: str, name: str, why: str) -> Plan:
+def _copy(site: SiteFiles, folder: str, name: str, why: str) -> ChangePlan:
     path, new = os.path.join(folder, name), site.shipped[name]
     old = site.files.get(path)
     if old == new:
-        return Plan()
+        return ChangePlan()
     if old is not None and not lua_text.is_ours(old):
-        return Plan(blockers=(f"{path} is not ours: move it away",))
-    return Plan((Step("copy", path, why, new, old),))
+        return ChangePlan(blockers=(f"{path} is not ours: move it away",))
+    return ChangePlan((FileChange("copy", path, why, new, old),))
 
 
-def _link(site: Site, path: str, table: str) -> Plan:
+def _link(site: SiteFiles, path: str, table: str) -> ChangePlan:
     if table == path or site.table_links.get(path) == table:
-        return Plan()
+        return ChangePlan()
     if path in site.table_links and site.table_links[path] is None:
-        return Plan(blockers=(f"{path} is a file where a link to {table} must stand: move it away",))
-    return Plan((Step("link", path, "the table that `pal publish-table` and the daemon write", table),))
+        return ChangePlan(blockers=(f"{path} is a file where a link to {table} must stand: move it away",))
+    return ChangePlan((FileChange("link", path, "the table that `pal publish-table` and the daemon write", table),))
 
 
-def _bootstrap(site: Site, which: Filter) -> Plan:
+def _bootstrap(site: SiteFiles, which: Filter) -> ChangePlan:
     """The file that Slurm runs, or the call from the site's own."""
     home = _home(site, which)
     plan = _copy(site, home, which.file, which.why)
@@ -164,29 +164,29 @@ def _bootstrap(site: Site, which: Filter) -> Plan:
         plan += _call(site, which, os.path.join(home, which.file))
     path = os.path.join(site.folder, which.file)
     if which is SERVER and _stale(site, home, which) and all(step.path != path for step in plan.steps):
-        plan += Plan((Step("touch", path, "slurmctld looks at the time of this file only"),))
+        plan += ChangePlan((FileChange("touch", path, "slurmctld looks at the time of this file only"),))
     return plan
 
 
-def _stale(site: Site, home: str, which: Filter) -> bool:
+def _stale(site: SiteFiles, home: str, which: Filter) -> bool:
     """Whether a file of ours that this filter runs is there and differs from what we ship."""
     present = ((site.files.get(os.path.join(home, name)), site.shipped[name]) for name in (LOGIC, which.file))
     return any(text is not None and text != new for text, new in present)
 
 
-def _call(site: Site, which: Filter, ours: str) -> Plan:
+def _call(site: SiteFiles, which: Filter, ours: str) -> ChangePlan:
     """Our call in the site's own filter, in front of its last line."""
     path = os.path.join(site.folder, which.file)
     base = _foreign(site, which) or ""
     if not runs_lua(_conf_value(site, which)):
         dormant = f"{path} is the site's, but {which.key} has no lua, so it is not in force"
-        return Plan(blockers=(f"{dormant}: add lua to {which.key} or move the file away",))
+        return ChangePlan(blockers=(f"{dormant}: add lua to {which.key} or move the file away",))
     if lua_text.calls(base, ours) is not None:
-        return Plan(notes=(f"{path} calls our filter by a line of its own: left as it is",))
+        return ChangePlan(notes=(f"{path} calls our filter by a line of its own: left as it is",))
     new = lua_text.with_call(base, ours)
     if new is None:
         where = f"{path} does not end in `return slurm.SUCCESS`"
-        return Plan(blockers=(f"{where}: add this line where it returns: {lua_text.call(ours)}",))
+        return ChangePlan(blockers=(f"{where}: add this line where it returns: {lua_text.call(ours)}",))
     return _edit(path, site.files[path], new, f"{which.why}, after the site's own filter")
 
 
@@ -200,15 +200,15 @@ def _plugins(value: str) -> list[str]:
     return [word.strip().rpartition("/")[2].lower() for word in value.split(",") if word.strip()]
 
 
-def _conf_without(site: Site) -> str:
+def _conf_without(site: SiteFiles) -> str:
     return blocks.remove(site.texts[site.conf], blocks.CONF, site.conf_target).text or ""
 
 
-def _conf_value(site: Site, which: Filter) -> str:
+def _conf_value(site: SiteFiles, which: Filter) -> str:
     return conf_text.value(site.conf, site.texts | {site.conf: _conf_without(site)}, which.key)
 
 
-def _slurm_conf(site: Site, filters: Sequence[Filter]) -> Plan:
+def _slurm_conf(site: SiteFiles, filters: Sequence[Filter]) -> ChangePlan:
     """Our lines: in the place of the site's, where it has one, else at the end."""
     text = _conf_without(site)
     missing: list[str] = []
@@ -230,21 +230,21 @@ def _slurm_conf(site: Site, filters: Sequence[Filter]) -> Plan:
     if missing:
         text = blocks.append(text, blocks.CONF, missing)
     why = ", ".join(f"{each.key} runs {each.file}" for each in filters)
-    return _edit(site.conf_target, site.texts[site.conf], text, why) + Plan(blockers=tuple(blockers))
+    return _edit(site.conf_target, site.texts[site.conf], text, why) + ChangePlan(blockers=tuple(blockers))
 
 
-def spank_line(site: Site) -> str:
+def spank_line(site: SiteFiles) -> str:
     return f"optional {site.plugin} gpus={site.gpus}"
 
 
-def spank_places(site: Site) -> list[str]:
+def spank_places(site: SiteFiles) -> list[str]:
     """Files of the plug-in stack that load our plug-in by a line of the site's own."""
     base = "" if site.plugstack_text is None else site.plugstack_text
     texts = {site.plugstack: blocks.remove(base, blocks.CONF, site.plugstack).text or ""} | site.plugstack_more
     return [path for path, text in texts.items() if loaded_plugins(text)]
 
 
-def spank_paths(site: Site) -> list[str]:
+def spank_paths(site: SiteFiles) -> list[str]:
     """The pal_spank.so that the plug-in stack loads, by our line or the site's."""
     return [
         path for text in (site.plugstack_text or "", *site.plugstack_more.values()) for path in loaded_plugins(text)
@@ -257,59 +257,59 @@ def loaded_plugins(text: str) -> list[str]:
     return [words[1] for words in lines if len(words) > 1 and os.path.basename(words[1]) == SPANK_FILE]
 
 
-def _plugstack(site: Site) -> Plan:
+def _plugstack(site: SiteFiles) -> ChangePlan:
     if by_site := spank_places(site):
-        return Plan(notes=(f"{by_site[0]} loads {SPANK_FILE} by a line of its own: left as it is",))
+        return ChangePlan(notes=(f"{by_site[0]} loads {SPANK_FILE} by a line of its own: left as it is",))
     if not site.plugin:
         build = "make -C spank && make -C spank install, or --plugin PATH"
-        return Plan(blockers=(f"{SPANK_FILE} is not found: {build}",))
+        return ChangePlan(blockers=(f"{SPANK_FILE} is not found: {build}",))
     now = site.plugstack_text
     base = None if now is None else blocks.remove(now, blocks.CONF, site.plugstack).text
     new = blocks.append(base, blocks.CONF, [spank_line(site)])
     return _edit(site.plugstack, now, new, "the options --pal-class, --pal-app, --pal-off, --pal-explain")
 
 
-def _edit(path: str, old: str | None, new: str, why: str) -> Plan:
-    return Plan() if old == new else Plan((Step("edit", path, why, new, old),))
+def _edit(path: str, old: str | None, new: str, why: str) -> ChangePlan:
+    return ChangePlan() if old == new else ChangePlan((FileChange("edit", path, why, new, old),))
 
 
-def _without_plugstack(site: Site) -> Plan:
+def _without_plugstack(site: SiteFiles) -> ChangePlan:
     if site.plugstack_text is None:
-        return Plan()
+        return ChangePlan()
     base = blocks.remove(site.plugstack_text, blocks.CONF, site.plugstack).text
     if base is None:
-        return Plan((Step("remove", site.plugstack, "was made for our line", old=site.plugstack_text),))
+        return ChangePlan((FileChange("remove", site.plugstack, "was made for our line", old=site.plugstack_text),))
     return _edit(site.plugstack, site.plugstack_text, base, "our line out")
 
 
-def _own_files(site: Site) -> list[str]:
+def _own_files(site: SiteFiles) -> list[str]:
     """Files of ours in either folder: a name that we ship, and our first line."""
     return [p for p, text in site.files.items() if os.path.basename(p) in site.shipped and lua_text.is_ours(text)]
 
 
-def _without_call(site: Site, which: Filter) -> Plan:
+def _without_call(site: SiteFiles, which: Filter) -> ChangePlan:
     path = os.path.join(site.folder, which.file)
     base = _foreign(site, which)
     if base is None:
-        return Plan()
+        return ChangePlan()
     plan = _edit(path, site.files[path], base, "our call out")
     line = lua_text.calls(base, os.path.join(_own_folder(site), which.file))
     if line is not None:
-        plan += Plan(notes=(f"{path} line {line} calls our filter by a line of the site's: take it out",))
+        plan += ChangePlan(notes=(f"{path} line {line} calls our filter by a line of the site's: take it out",))
     return plan
 
 
-def _still_needed(site: Site, which: Filter, base: str) -> Plan:
+def _still_needed(site: SiteFiles, which: Filter, base: str) -> ChangePlan:
     """Slurm does not start when its configuration names lua and the Lua file is gone."""
     path = os.path.join(site.folder, which.file)
     place = conf_text.in_force(site.conf, site.texts | {site.conf: base}, which.key)
     if place is None or not runs_lua(place.statement.value) or path not in _own_files(site):
-        return Plan()
+        return ChangePlan()
     where = f"{place.path} line {place.statement.first + 1}"
-    return Plan(blockers=(f"{where} still sets {which.key}={place.statement.value}: take lua out there first",))
+    return ChangePlan(blockers=(f"{where} still sets {which.key}={place.statement.value}: take lua out there first",))
 
 
-def _unfit_paths(site: Site, filters: Sequence[Filter], spank: bool) -> tuple[str, ...]:
+def _unfit_paths(site: SiteFiles, filters: Sequence[Filter], spank: bool) -> tuple[str, ...]:
     """Names that a line of Slurm's or Lua's cannot hold."""
     chained = any(_home(site, each) != site.folder for each in filters)
     paths = ([site.plugin, site.gpus] if spank else []) + ([site.folder] if chained else [])

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator, Mapping
 
 from slurm_pal.admin import conf_text
-from slurm_pal.admin.plan import Plan, Site, loaded_plugins
+from slurm_pal.admin.changes import ChangePlan, SiteFiles, loaded_plugins
 from slurm_pal.admin.shipped import CLIENT, FILTERS, FOLDER, PLUGSTACK, SERVER, SPANK_FILE, lua_files
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import UsageError
@@ -32,7 +32,7 @@ def find_conf(named: str | None) -> str:
     return path
 
 
-def read(conf: str, config: Config, plugin: str | None = None, plugin_dirs: str = "") -> Site:
+def read(conf: str, config: Config, plugin: str | None = None, plugin_dirs: str = "") -> SiteFiles:
     """Read all that a plan needs.
 
     `plugin` is the path of pal_spank.so; None: the one that plugstack.conf loads already,
@@ -45,7 +45,7 @@ def read(conf: str, config: Config, plugin: str | None = None, plugin_dirs: str 
     plugstack = os.path.realpath(conf_text.value(conf, texts, "PlugStackConfig") or os.path.join(folder, PLUGSTACK))
     stack = read_text(plugstack) if os.path.exists(plugstack) else None
     dirs = conf_text.value(conf, texts, "PluginDir") or plugin_dirs
-    return Site(
+    return SiteFiles(
         conf=conf,
         conf_target=os.path.realpath(conf),
         texts=texts,
@@ -107,7 +107,7 @@ def _stack_includes(plugstack: str, text: str) -> dict[str, str]:
     return found
 
 
-def slurm_user(site: Site) -> int:
+def slurm_user(site: SiteFiles) -> int:
     """The uid of SlurmUser; root's where slurm.conf does not say."""
     name = conf_text.value(site.conf, site.texts, "SlurmUser").partition("(")[0]
     if name.isdigit():
@@ -117,7 +117,7 @@ def slurm_user(site: Site) -> int:
     return 0
 
 
-def distrust(site: Site, plan: Plan) -> tuple[str, ...]:
+def distrust(site: SiteFiles, plan: ChangePlan) -> tuple[str, ...]:
     """Why the plan must not be carried out: somebody else could write what slurmctld or root will read."""
     powers = {0, slurm_user(site)}
     blockers: list[str] = []
@@ -130,12 +130,12 @@ def distrust(site: Site, plan: Plan) -> tuple[str, ...]:
     return tuple(blockers)
 
 
-def may_act(site: Site) -> bool:
+def may_act(site: SiteFiles) -> bool:
     """Whether the caller is root or SlurmUser: files of anybody else's would not be believed."""
     return os.geteuid() in {0, slurm_user(site)}
 
 
-def _touched(site: Site, plan: Plan) -> Iterator[str]:
+def _touched(site: SiteFiles, plan: ChangePlan) -> Iterator[str]:
     """Existing files and folders whose owner could change what the plan makes."""
     yield from (site.folder, os.path.dirname(site.conf_target), site.conf_target)
     if any(step.path == site.plugstack for step in plan.steps):
@@ -149,6 +149,6 @@ def as_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def plugin_dirs(site: Site, running: Mapping[str, str]) -> str:
+def plugin_dirs(site: SiteFiles, running: Mapping[str, str]) -> str:
     """Slurm's PluginDir, by slurm.conf or by slurmctld; "" when neither says."""
     return conf_text.value(site.conf, site.texts, "PluginDir") or running.get("PluginDir", "")

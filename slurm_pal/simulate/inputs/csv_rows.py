@@ -7,7 +7,7 @@ import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.simulate.inputs.collect import Collector, NotReplayed, Unusable, shown
+from slurm_pal.simulate.inputs.collect import NotReplayed, TraceCollector, Unusable, shown
 from slurm_pal.simulate.inputs.lines import Numbered
 from slurm_pal.simulate.trace import TraceJob
 
@@ -31,7 +31,7 @@ def has_columns(text: str, columns: Iterable[str]) -> bool:
 
 
 def read_jobs(
-    lines: Iterator[Numbered], columns: Sequence[str], collector: Collector, job: Callable[[Row], TraceJob]
+    lines: Iterator[Numbered], columns: Sequence[str], collector: TraceCollector, job: Callable[[Row], TraceJob]
 ) -> None:
     """Hand each row below the header to `job`, and what it says or raises to the collector.
 

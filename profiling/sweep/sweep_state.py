@@ -22,9 +22,9 @@ from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.base.files import MOST_BYTES, read_plain, read_trusted, write_atomic
 from slurm_pal.profiling.node.backends import Setting
 from slurm_pal.profiling.sweep import spending
-from slurm_pal.profiling.sweep.job import JobOptions
-from slurm_pal.profiling.sweep.plan import Chosen, Plan
+from slurm_pal.profiling.sweep.plan import ChosenNode, SweepPlan
 from slurm_pal.profiling.sweep.spending import Expense
+from slurm_pal.profiling.sweep.sweep_job import JobOptions
 from slurm_pal.variability.records import check_schema
 
 SCHEMA = "pal.sweep/1"
@@ -64,14 +64,14 @@ class Pause(NamedTuple):
     withdraw: bool = True  # pending jobs are taken back as well
 
 
-class Terms(NamedTuple):
+class SweepTerms(NamedTuple):
     """What was agreed when the sweep was planned."""
 
     job: JobOptions
     created_s: float
     max_parallel: int
     pending_max_s: float
-    chosen: tuple[Chosen, ...]
+    chosen: tuple[ChosenNode, ...]
     skipped: dict[str, str]
     node_s: float
     window: str = ""  # hours of the day, see window.py; "": all day
@@ -81,8 +81,8 @@ class Terms(NamedTuple):
     uid: int = -1  # who planned it, and whose jobs its jobs are; -1: not known (an older release)
 
     @property
-    def plan(self) -> Plan:
-        return Plan(self.chosen, self.skipped, self.node_s)
+    def plan(self) -> SweepPlan:
+        return SweepPlan(self.chosen, self.skipped, self.node_s)
 
     @property
     def gpu_hours(self) -> dict[str, float]:
@@ -103,7 +103,7 @@ def sweeps_dir(state_dir: str) -> str:
 class SweepDirectory:
     """One sweep on disk, and the nodes' states in memory. `fresh`: nobody has worked on it yet."""
 
-    def __init__(self, path: str, terms: Terms, fresh: bool = False) -> None:
+    def __init__(self, path: str, terms: SweepTerms, fresh: bool = False) -> None:
         self.path = path
         self.terms = terms
         self.fresh = fresh
@@ -161,7 +161,7 @@ def _append(path: str, text: str) -> None:
         os.close(descriptor)
 
 
-def create(state_dir: str, terms: Terms) -> SweepDirectory:
+def create(state_dir: str, terms: SweepTerms) -> SweepDirectory:
     """Make the directory of a new sweep. Raises DataError when that is not possible."""
     path = os.path.join(sweeps_dir(state_dir), terms.job.sweep_id)
     table = terms._asdict() | {"job": terms.job._asdict() | {"setting": terms.job.setting._asdict()}}
@@ -189,7 +189,7 @@ def load(state_dir: str, sweep_id: str = "") -> SweepDirectory:
         job = table.pop("job")
         setting = Setting(**job.pop("setting"))
         chosen = tuple(map(_chosen, table.pop("chosen")))
-        terms = Terms(job=JobOptions(**job, setting=setting), chosen=chosen, **table)
+        terms = SweepTerms(job=JobOptions(**job, setting=setting), chosen=chosen, **table)
         for part in (terms, terms.job, terms.job.setting, *terms.chosen):
             _check_kinds(part)
         return SweepDirectory(path, terms)
@@ -251,8 +251,8 @@ def _check_kinds(part: tuple[Any, ...]) -> None:
             raise TypeError(f"{name} = {str(getattr(part, name))[:60]!r}")
 
 
-def _chosen(row: list[Any]) -> Chosen:
-    found = Chosen(*row)  # rows of an older release are shorter
+def _chosen(row: list[Any]) -> ChosenNode:
+    found = ChosenNode(*row)  # rows of an older release are shorter
     return found._replace(partitions=tuple(found.partitions), gpu_types=tuple(found.gpu_types))
 
 

@@ -20,7 +20,7 @@ ENDS = ("moved", "elsewhere", "abandoned", "ended", "waiting")
 CARRIED_OUT = ("moved", "elsewhere")
 
 
-class Row(NamedTuple):
+class MoveRow(NamedTuple):
     """One move. What a job's own words do not tell is None or ""."""
 
     made_s: float  # Unix s
@@ -39,10 +39,10 @@ class Row(NamedTuple):
     partition: str = ""  # it is sent to, where that is not its own
 
 
-def of_journal(moves: Iterable[Move]) -> list[Row]:
+def of_journal(moves: Iterable[Move]) -> list[MoveRow]:
     """Rows of the moves of a journal, in its order."""
     return [
-        Row(
+        MoveRow(
             move.made_s, move.job_id, move.user, move.source, move.target_gpus or ",".join(move.target), move.before,
             move.after, move.gain_s, learning.observed_gain_s(move), move.cost_s, move.outcome, move.step, move.detail,
             move.partition,
@@ -51,9 +51,9 @@ def of_journal(moves: Iterable[Move]) -> list[Row]:
     ]  # fmt: skip
 
 
-def of_words(job: SlurmJob) -> list[Row]:
+def of_words(job: SlurmJob) -> list[MoveRow]:
     """Rows of the moves that a job's admin comment tells of; the word of its end completes the one of its begin."""
-    rows: list[Row] = []
+    rows: list[MoveRow] = []
     for event in story.events(job.admin_comment):
         ended = event["what"] if event["what"] in ENDS else ""
         if not ended and event["what"] != "move":
@@ -64,7 +64,7 @@ def of_words(job: SlurmJob) -> list[Row]:
             rows.append(before._replace(outcome=ended, **{key: value for key, value in told.items() if value}))
             continue
         rows.append(
-            Row(
+            MoveRow(
                 event["at_s"], job.job_id, job.user, event.get("from", ""), event.get("to", ""), None, None,
                 event.get("gain_s"), None, None, ended, "", "",
             )
@@ -72,7 +72,7 @@ def of_words(job: SlurmJob) -> list[Row]:
     return rows
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: MoveRow) -> list[str]:
     """The cells of a row under `HEADER`."""
     factor = "-" if row.before is None or row.after is None else f"{row.before:.3f} -> {row.after:.3f}"
     numbers = ["-" if value is None else f"{value:.0f}" for value in (row.gain_s, row.observed_gain_s, row.cost_s)]
@@ -81,7 +81,7 @@ def cells(row: Row) -> list[str]:
     return [stamp(row.made_s), str(row.job_id), row.user, *where, factor, *numbers, outcome, row.why or "-"]
 
 
-def totals(rows: Sequence[Row], calibration: float | None) -> dict[str, Any]:
+def totals(rows: Sequence[MoveRow], calibration: float | None) -> dict[str, Any]:
     """Sums over rows. `gain_s` counts the moves that were carried out, `told_gain_s` those of them
     whose job told its pace, and `observed_gain_s` what these brought. `calibration` multiplies the predictions
     of the ticks to come; None where no journal tells it.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from slurm_pal.allocation.throughputs import Entry, Key, matrix, model
+from slurm_pal.allocation.throughputs import Entry, ThroughputKey, matrix, model
 from slurm_pal.base.terminal import visible
 from slurm_pal.report import table
 
@@ -15,7 +15,7 @@ OTHER = "(any other)"
 """How the application is called that nobody knows."""
 
 
-class Row(NamedTuple):
+class ThroughputRow(NamedTuple):
     """One throughput. With `relative` only ratios between types mean something, within this application and size."""
 
     application: str
@@ -29,7 +29,7 @@ class Row(NamedTuple):
     source: str
 
 
-def rows(known: Mapping[Key, Entry], types: Iterable[str]) -> list[Row]:
+def rows(known: Mapping[ThroughputKey, Entry], types: Iterable[str]) -> list[ThroughputRow]:
     """Every known application and number of GPUs on every type, known or given, and what any other job gets."""
     if not known:
         return []
@@ -39,15 +39,15 @@ def rows(known: Mapping[Key, Entry], types: Iterable[str]) -> list[Row]:
     made = []
     for i, (application, gpus) in enumerate(jobs):
         for j, name in enumerate(columns):
-            entry = known.get(Key(application, gpus, name))
+            entry = known.get(ThroughputKey(application, gpus, name))
             runs, age_s = (entry.runs, entry.age_s or None) if entry else (0, None)
             rate, error = float(found.throughput[i, j]), float(found.relative_error[i, j])
             relative, source = not found.absolute[i], found.source[i][j]
-            made.append(Row(application, gpus, name, rate, relative, error, runs, age_s, source))
+            made.append(ThroughputRow(application, gpus, name, rate, relative, error, runs, age_s, source))
     return made
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: ThroughputRow) -> list[str]:
     """The cells of a row under `HEADER`."""
     runs, age = str(row.runs) if row.runs else "-", table.age(row.age_s)
     rate, error = f"{'~' if row.relative else ''}{row.steps_per_s:.4g}", f"{100 * row.relative_error:.0f}"

@@ -27,7 +27,7 @@ class App(NamedTuple):
     sensitivity: str | None = None
 
 
-class Options(NamedTuple):
+class ReaderOptions(NamedTuple):
     """All options of all readers; each takes what concerns it."""
 
     apps: Mapping[str, App] = {}  # sia, shockwave: model -> application

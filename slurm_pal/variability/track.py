@@ -11,22 +11,22 @@ import math
 from typing import NamedTuple
 
 from slurm_pal.variability.params import DAY_S, Params
-from slurm_pal.variability.runs import Observation
+from slurm_pal.variability.runs import SweepObservation
 
 
 class Track(NamedTuple):
     """What is held of one GPU in one group."""
 
-    speed: float  # log scale, as in Observation
+    speed: float  # log scale, as in SweepObservation
     variance: float  # of the held speed, without drift
     ts: float  # of the newest observation that the held speed contains
     runs: int  # observations since the last reset
-    pending: Observation | None  # departs from the held speed, not confirmed yet
+    pending: SweepObservation | None  # departs from the held speed, not confirmed yet
     recent: tuple[float, ...]  # newest steady observations, oldest first, believed or not
-    last: Observation
+    last: SweepObservation
 
 
-def observe(track: Track | None, seen: Observation, params: Params) -> Track:
+def observe(track: Track | None, seen: SweepObservation, params: Params) -> Track:
     """The track after one more observation."""
     changed = track is not None and seen.environment.changed_since(track.last.environment)
     if changed and track is not None and seen.ts < track.last.ts:
@@ -57,15 +57,15 @@ def observe(track: Track | None, seen: Observation, params: Params) -> Track:
     return track._replace(recent=recent, last=seen, pending=seen)
 
 
-def _start(seen: Observation, runs: int, recent: tuple[float, ...], params: Params) -> Track:
+def _start(seen: SweepObservation, runs: int, recent: tuple[float, ...], params: Params) -> Track:
     return Track(seen.speed, _variance(seen, params), seen.ts, runs, None, recent, seen)
 
 
-def _variance(seen: Observation, params: Params) -> float:
+def _variance(seen: SweepObservation, params: Params) -> float:
     return max(params.repeatability, seen.noise) ** 2 / seen.weight
 
 
-def _agree(speed: float, variance: float, ts: float, seen: Observation, params: Params) -> bool:
+def _agree(speed: float, variance: float, ts: float, seen: SweepObservation, params: Params) -> bool:
     apart = abs(seen.speed - speed)
     if apart <= params.jump:  # most runs: spares the arithmetic
         return True

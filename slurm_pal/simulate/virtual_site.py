@@ -16,7 +16,7 @@ from slurm_pal.base.cluster import Gpu, Node, Partition
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
-from slurm_pal.simulate.virtual import Cluster
+from slurm_pal.simulate.virtual import VirtualCluster
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
 
@@ -30,7 +30,7 @@ POWERED_OFF = frozenset({"POWER_DOWN", "POWERED_DOWN", "POWERING_DOWN", "POWERIN
 """States of a node that Slurm switches on when a job needs it."""
 
 
-class Part(NamedTuple):
+class NodePart(NamedTuple):
     """The GPUs of one type in one node: a node of the virtual cluster."""
 
     node: str
@@ -38,11 +38,11 @@ class Part(NamedTuple):
     indexes: tuple[int, ...]  # Slurm's
 
 
-class Site(NamedTuple):
+class VirtualSite(NamedTuple):
     """A site's GPU nodes as the simulator takes them."""
 
-    cluster: Cluster
-    parts: tuple[Part, ...]  # one for each node of `cluster`
+    cluster: VirtualCluster
+    parts: tuple[NodePart, ...]  # one for each node of `cluster`
     limits_s: Mapping[str, float | None]  # Slurm partition -> limit of a job that has none of its own
     default: str  # where jobs go whose partition is gone
     notes: tuple[str, ...]  # one sentence each
@@ -62,7 +62,7 @@ class Site(NamedTuple):
         return [(part.node, index) for part in self.parts for index in part.indexes]
 
 
-def site_of(overview: Overview) -> Site:
+def site_of(overview: Overview) -> VirtualSite:
     """The GPU nodes of a site, in Slurm's order.
 
     Nodes that are down, drained or switched off, and partitions that are down, count by their
@@ -80,19 +80,21 @@ def site_of(overview: Overview) -> Site:
         )
     parts = [part for node in nodes for part in _parts(node)]
     places = _places(overview.partitions, parts)
-    cluster = Cluster(tuple(_names(parts)), tuple(len(part.indexes) for part in parts), places)
+    cluster = VirtualCluster(tuple(_names(parts)), tuple(len(part.indexes) for part in parts), places)
     notes = [*_left_out(overview, served), *_kept(overview, nodes), *_split(nodes)]
-    return Site(cluster, tuple(parts), _limits(overview.partitions), _default(overview, parts, places), tuple(notes))
+    return VirtualSite(
+        cluster, tuple(parts), _limits(overview.partitions), _default(overview, parts, places), tuple(notes)
+    )
 
 
 class Scored(NamedTuple):
     """What is known of a site's GPUs."""
 
-    slowdown: dict[str, tuple[float, ...]]  # class -> one for each of `Site.gpus`; 1.0 where there is no score
+    slowdown: dict[str, tuple[float, ...]]  # class -> one for each of `VirtualSite.gpus`; 1.0 where there is no score
     unscored: int  # GPUs that lack a score
 
 
-def scored(site: Site, scores: Scores) -> Scored:
+def scored(site: VirtualSite, scores: Scores) -> Scored:
     """The slowdowns of a site's GPUs; a GPU without a score counts as a median one."""
     gpus = site.gpus()
     known = {c: [scores(c, node, index) for node, index in gpus] for c in SENSITIVITY_CLASSES}
@@ -105,20 +107,20 @@ def place_name(partition: str, gpu_type: str = "") -> str:
     return f"{partition}:{gpu_type.casefold()}" if gpu_type else partition
 
 
-def _parts(node: Node) -> list[Part]:
+def _parts(node: Node) -> list[NodePart]:
     return [
-        Part(node.name, kind, tuple(k for k, other in enumerate(node.gpu_types) if other == kind))
+        NodePart(node.name, kind, tuple(k for k, other in enumerate(node.gpu_types) if other == kind))
         for kind in dict.fromkeys(node.gpu_types)
     ]
 
 
-def _names(parts: Sequence[Part]) -> list[str]:
+def _names(parts: Sequence[NodePart]) -> list[str]:
     """The node's own name, and the type behind it where the node has several."""
     count = Counter(part.node for part in parts)
     return [part.node if count[part.node] == 1 else f"{part.node}:{part.gpu_type or 'gpu'}" for part in parts]
 
 
-def _places(partitions: Iterable[Partition], parts: Sequence[Part]) -> dict[str, tuple[int, ...]]:
+def _places(partitions: Iterable[Partition], parts: Sequence[NodePart]) -> dict[str, tuple[int, ...]]:
     """Virtual partitions: positions in `parts`. Those without GPUs are not there."""
     found: dict[str, list[int]] = {}
     for partition in partitions:
@@ -138,7 +140,7 @@ def _limits(partitions: Iterable[Partition]) -> dict[str, float | None]:
     return {p.name: p.max_time_s if p.default_time_s is None else p.default_time_s for p in partitions}
 
 
-def _default(overview: Overview, parts: Sequence[Part], places: Mapping[str, Sequence[int]]) -> str:
+def _default(overview: Overview, parts: Sequence[NodePart], places: Mapping[str, Sequence[int]]) -> str:
     """Slurm's default partition where it has GPUs, else the partition with most of them."""
     with_gpus = [partition for partition in overview.partitions if partition.name in places]
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation.problem import Allocation, Matrix, Problem, problem
 from slurm_pal.base.errors import PalError, UsageError
-from slurm_pal.research.replica.gavel_jobs import Job, Workload
-from slurm_pal.research.rounds import Account, Chosen, Lease, Queue, RowId, lease, select
+from slurm_pal.research.replica.gavel_jobs import GavelJob, GavelWorkload
+from slurm_pal.research.rounds import Account, ChosenRow, RoundLease, RoundQueue, RowId, lease, select
 from slurm_pal.simulate.pool import Progress
 
 FAILURES = 5
@@ -32,18 +32,18 @@ STUCK_ROUNDS = 100
 """Rounds without progress after which a run is given up; the published loop would go on for ever."""
 
 
-class Moment(NamedTuple):
+class GavelMoment(NamedTuple):
     """What a policy is asked: the problem, and who its rows are."""
 
     problem: Problem
     numbers: tuple[int, ...]  # job numbers, ascending
 
 
-Decide = Callable[[Moment], Allocation]
+Decide = Callable[[GavelMoment], Allocation]
 """A policy in a run; it may keep a memory of earlier calls."""
 
 
-class Rules(NamedTuple):
+class GavelRules(NamedTuple):
     """How the rounds treat a policy."""
 
     decide: Decide
@@ -52,7 +52,7 @@ class Rules(NamedTuple):
     pairs: bool = False  # pairs of jobs are rows of the queue
 
 
-class Settings(NamedTuple):
+class GavelSettings(NamedTuple):
     """The published ones by default."""
 
     round_s: float = 360.0
@@ -72,7 +72,7 @@ class Settings(NamedTuple):
             )
 
 
-class Outcome(NamedTuple):
+class GavelOutcome(NamedTuple):
     """When a job of the window ran; `finish_s` is that of its last round also where it was dropped."""
 
     number: int
@@ -87,7 +87,7 @@ class Outcome(NamedTuple):
         return self.finish_s - self.arrival_s
 
 
-class Figures(NamedTuple):
+class GavelFigures(NamedTuple):
     """Of one run; completion times over the jobs of the window that were not dropped."""
 
     avg_jct_s: float
@@ -101,10 +101,10 @@ class Figures(NamedTuple):
     dropped: int
 
 
-class Result(NamedTuple):
+class GavelResult(NamedTuple):
     policy: str
-    figures: Figures
-    outcomes: tuple[Outcome, ...]
+    figures: GavelFigures
+    outcomes: tuple[GavelOutcome, ...]
 
 
 class StuckError(PalError):
@@ -116,8 +116,12 @@ class StoppedError(PalError):
 
 
 def run(
-    work: Workload, name: str, rules: Rules, settings: Settings, progress: Progress = lambda done, of: True
-) -> Result:
+    work: GavelWorkload,
+    name: str,
+    rules: GavelRules,
+    settings: GavelSettings,
+    progress: Progress = lambda done, of: True,
+) -> GavelResult:
     """Simulate; `progress` is told of each round.
 
     Raises UsageError for settings that mean nothing, StuckError when no job makes progress any more,
@@ -132,14 +136,14 @@ class _Task(NamedTuple):
 
     finish_s: float
     id: RowId
-    place: Chosen
+    place: ChosenRow
     steps: tuple[int, ...]  # of each job of the row
 
 
 class _Progress:
     """What becomes of an active job."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: GavelJob) -> None:
         self.job = job
         self.left = job.steps
         self.failures = 0
@@ -148,7 +152,7 @@ class _Progress:
 
 
 class _Simulation:
-    def __init__(self, work: Workload, rules: Rules, settings: Settings) -> None:
+    def __init__(self, work: GavelWorkload, rules: GavelRules, settings: GavelSettings) -> None:
         self._work, self._rules, self._settings = work, rules, settings
         n = len(work.columns)
         self._speeds: list[list[float]] = work.rates.tolist()
@@ -157,22 +161,22 @@ class _Simulation:
         self._active: dict[int, _Progress] = {}
         self._waiting = list(reversed(work.jobs))
         self._open = {job.number for job in work.jobs[slice(*settings.window or (None,))]}
-        self._queue = Queue((), np.zeros(0, np.int64), np.zeros((0, n), bool))
+        self._queue = RoundQueue((), np.zeros(0, np.int64), np.zeros((0, n), bool))
         self._account = Account(n)
         self._shares: Matrix = np.zeros((0, n))
         self._known: NDArray[np.bool_] = np.zeros(0, bool)
-        self._leases: dict[RowId, Lease] = {}
+        self._leases: dict[RowId, RoundLease] = {}
         self._running: list[_Task] = []
         self._now_s = work.jobs[0].arrival_s if work.jobs else 0.0
         self._reset_at_s, self._stale = 0.0, True
         self._began_s, self._ended_s = 0.0, math.nan
         self._busy_s = 0.0
         self._kept = self._chances = self._rounds = self._solves = 0
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[GavelOutcome] = []
 
     # -- the loop -------------------------------------------------------------------------
 
-    def result(self, name: str, progress: Progress) -> Result:
+    def result(self, name: str, progress: Progress) -> GavelResult:
         stalled, total = 0, len(self._work.jobs)
         while self._open:
             self._advance()
@@ -189,7 +193,7 @@ class _Simulation:
                 )
             if not progress(total - len(self._waiting) - len(self._active), total):
                 raise StoppedError("the run was stopped")
-        return Result(name, self._figures(), tuple(sorted(self._outcomes)))
+        return GavelResult(name, self._figures(), tuple(sorted(self._outcomes)))
 
     def _stalls(self) -> bool:
         """Whether the round that began changes nothing: nobody runs, or only pairs without progress, and nobody comes.
@@ -247,7 +251,9 @@ class _Simulation:
         if job.number in self._open:
             self._open.discard(job.number)
             self._outcomes.append(
-                Outcome(job.number, job.gpus, job.arrival_s, done.start_s, done.finish_s, done.failures >= FAILURES)
+                GavelOutcome(
+                    job.number, job.gpus, job.arrival_s, done.start_s, done.finish_s, done.failures >= FAILURES
+                )
             )
 
     # -- the queue ------------------------------------------------------------------------
@@ -257,12 +263,12 @@ class _Simulation:
             self._add(self._waiting.pop())
             self._stale = True
 
-    def _add(self, job: Job) -> None:
+    def _add(self, job: GavelJob) -> None:
         """The job, then its pairs with the jobs that are there, in order of arrival."""
         partners = [other for other in self._active.values() if self._rules.pairs and self._can_share(other.job, job)]
         ids = [(job.number, -1), *((other.job.number, job.number) for other in partners)]
         able = [self._work.rates[job.kind] > 0, *(self._pair_able(other.job, job) for other in partners)]
-        self._queue = Queue(
+        self._queue = RoundQueue(
             (*self._queue.ids, *ids),
             np.concatenate([self._queue.scale, np.full(len(ids), job.gpus)]),
             np.concatenate([self._queue.able, np.array(able)]),
@@ -273,16 +279,16 @@ class _Simulation:
         self._known = np.concatenate([self._known, np.zeros(len(ids), bool)])
         self._active[job.number] = _Progress(job)
 
-    def _can_share(self, first: Job, second: Job) -> bool:
+    def _can_share(self, first: GavelJob, second: GavelJob) -> bool:
         return first.gpus == second.gpus and bool(self._pair_able(first, second).any())
 
-    def _pair_able(self, first: Job, second: Job) -> NDArray[np.bool_]:
+    def _pair_able(self, first: GavelJob, second: GavelJob) -> NDArray[np.bool_]:
         pairs = self._work.pairs
         return np.asarray((pairs[first.kind, second.kind] > 0) & (pairs[second.kind, first.kind] > 0))
 
     def _keep(self, rows: NDArray[np.bool_]) -> None:
         ids = tuple(id for id, kept in zip(self._queue.ids, rows, strict=True) if kept)
-        self._queue = Queue(ids, self._queue.scale[rows], self._queue.able[rows])
+        self._queue = RoundQueue(ids, self._queue.scale[rows], self._queue.able[rows])
         self._account.keep(rows)
         self._shares, self._known = self._shares[rows], self._known[rows]
 
@@ -303,7 +309,7 @@ class _Simulation:
         if not self._active:
             return
         self._solves += 1
-        found = self._rules.decide(Moment(self._problem(), tuple(self._active)))
+        found = self._rules.decide(GavelMoment(self._problem(), tuple(self._active)))
         numbers = list(self._active)
         rows = {id: row for row, id in enumerate(self._queue.ids)}
         self._shares = np.zeros_like(self._shares)
@@ -349,7 +355,7 @@ class _Simulation:
         self._running = [self._task(each) for each in chosen]
         self._rounds += bool(chosen)
 
-    def _task(self, place: Chosen) -> _Task:
+    def _task(self, place: ChosenRow) -> _Task:
         id = self._queue.ids[place.row]
         jobs = [self._active[number] for number in id if number >= 0]
         kinds = [progress.job.kind for progress in jobs]
@@ -369,10 +375,10 @@ class _Simulation:
 
     # -- figures --------------------------------------------------------------------------
 
-    def _figures(self) -> Figures:
+    def _figures(self) -> GavelFigures:
         times_s = [outcome.jct_s for outcome in self._outcomes if not outcome.dropped]
         total_s = self._now_s * sum(self._work.gpus)
-        return Figures(
+        return GavelFigures(
             avg_jct_s=float(np.mean(times_s)) if times_s else math.nan,
             p99_jct_s=float(np.percentile(times_s, 99)) if times_s else math.nan,
             makespan_s=self._now_s,

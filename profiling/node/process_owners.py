@@ -17,7 +17,7 @@ def job_of(cgroup: str) -> str:
     return found[1] if found else ""
 
 
-class Processes:
+class NodeProcesses:
     """The processes of this node. `proc` is where procfs stands."""
 
     def __init__(self, proc: str = "/proc") -> None:

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from slurm_pal.base.cluster import Gpu
 from slurm_pal.base.jobs import UNKNOWN_CLASS
-from slurm_pal.report.simulation.study import Comparison, Study
+from slurm_pal.report.simulation.study import PolicyComparison, Study
 from slurm_pal.report.simulation.words import percent, ratio_text, unit_of
 from slurm_pal.simulate.metrics import SIZE_GROUPS, measure_all
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.site_history import Tally
-from slurm_pal.simulate.site_runs import BASELINE, TICK, SiteRuns, Task
+from slurm_pal.simulate.site_runs import BASELINE, TICK, SiteRuns, SiteTask
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, paired, verdict
 
 JCT = "mean_jct_s"
@@ -24,7 +24,7 @@ VERDICTS = {"gain": "", "loss": ", a loss", "unclear": ", no clear gain"}
 class Findings(NamedTuple):
     """What the five lines are made of."""
 
-    comparison: Comparison  # of the ways, the headline being the fullest one
+    comparison: PolicyComparison  # of the ways, the headline being the fullest one
     total: Tally  # the history
     left_out: Tally
     unknown: int  # replayed jobs of unknown class that counted as A
@@ -129,13 +129,13 @@ def _assumed(found: Findings) -> str:
 # -- from replays to findings -------------------------------------------------------------
 
 
-def studied(runs: SiteRuns, results: Mapping[Task, Replay], base: Study) -> Study:
+def studied(runs: SiteRuns, results: Mapping[SiteTask, Replay], base: Study) -> Study:
     """The study of the three ways, from `base`, which says what stands beside the replays."""
-    main = [results[task] for task in sorted(results) if task == Task(task.way, task.seed)]
+    main = [results[task] for task in sorted(results) if task == SiteTask(task.way, task.seed)]
     return base._replace(runs=main, policy=TICK, baseline=BASELINE, queue=runs.queue, trace=runs.trace)
 
 
-def as_insensitive(results: Mapping[Task, Replay]) -> dict[str, Ratio | None]:
+def as_insensitive(results: Mapping[SiteTask, Replay]) -> dict[str, Ratio | None]:
     """Way -> ratio of mean completion time where jobs of unknown class are C."""
     measured = measure_all(results[task] for task in sorted(results) if task.unknown == "C")
     ways = dict.fromkeys(run.policy for run in measured)
@@ -144,7 +144,7 @@ def as_insensitive(results: Mapping[Task, Replay]) -> dict[str, Ratio | None]:
     return {way: paired(measured, way, BASELINE, JCT) for way in ways if way != BASELINE}
 
 
-def due_to_slow(k: int, total: Ratio, results: Mapping[Task, Replay]) -> WorstGpus | None:
+def due_to_slow(k: int, total: Ratio, results: Mapping[SiteTask, Replay]) -> WorstGpus | None:
     """What remains of a gain without the k slow GPUs; None without a pair."""
     measured = measure_all(results[task] for task in sorted(results) if task.capped)
     if {run.policy for run in measured} < {BASELINE, TICK}:

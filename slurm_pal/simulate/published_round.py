@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from slurm_pal.moves.worth import slots
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement, Rule
-from slurm_pal.simulate.jobs import Job
+from slurm_pal.simulate.jobs import ReplayJob
 
 
 def everybody_anew(
-    occupancy: Occupancy, policy: str, running: Sequence[Job], rule: Callable[[Job], Rule]
+    occupancy: Occupancy, policy: str, running: Sequence[ReplayJob], rule: Callable[[ReplayJob], Rule]
 ) -> dict[int, Placement]:
     """Job number -> new placement, for those whose GPUs change; sensitive classes choose first, as published.
 
@@ -22,7 +22,7 @@ def everybody_anew(
     order = sorted(running, key=lambda job: (job.trace.sensitivity, job.submit_s, job.number))
     for job in order:
         occupancy.give(job.held)
-    found: list[tuple[Job, Placement]] = []
+    found: list[tuple[ReplayJob, Placement]] = []
     for job in order:
         placed = occupancy.place(policy, job.trace.shape, rule(job), job.trace.partition)
         if placed is None:

@@ -29,7 +29,7 @@ Allocate = Callable[[Problem, Random], Allocation]
 Plain = Callable[[Problem], Allocation]
 
 
-class Policy(NamedTuple):
+class AllocationPolicy(NamedTuple):
     """What is known of one policy besides its shares."""
 
     allocate: Allocate
@@ -56,35 +56,48 @@ def _plain(function: Plain) -> Allocate:
     return lambda problem, draws: function(problem)
 
 
-POLICIES: dict[str, Policy] = {
-    "gavel:fifo": Policy(
+POLICIES: dict[str, AllocationPolicy] = {
+    "gavel:fifo": AllocationPolicy(
         fifo, "in order, to any type with room; agnostic", shuffled=True, entitled_only=True
     ),
-    "gavel:fifo-perf": Policy(_plain(fifo_perf), "in order, to the fastest type with room", fifo_packing,
-                              entitled_only=True),
-    "gavel:sjf": Policy(_plain(sjf), "shortest job first, to the fastest type with room"),
-    "gavel:max-min": Policy(_plain(max_min), "max-min fairness of normalised throughput (LAS)", max_min_packing),
-    "gavel:max-min-agnostic": Policy(_plain(max_min), "the same, all types alike", flat="ones", shuffled=True),
-    "gavel:ftf": Policy(_plain(finish_time_fairness), "finish-time fairness (Themis)", finish_time_fairness_packing),
-    "gavel:ftf-agnostic": Policy(
+    "gavel:fifo-perf": AllocationPolicy(
+        _plain(fifo_perf), "in order, to the fastest type with room", fifo_packing, entitled_only=True
+    ),
+    "gavel:sjf": AllocationPolicy(_plain(sjf), "shortest job first, to the fastest type with room"),
+    "gavel:max-min": AllocationPolicy(
+        _plain(max_min), "max-min fairness of normalised throughput (LAS)", max_min_packing
+    ),
+    "gavel:max-min-agnostic": AllocationPolicy(
+        _plain(max_min), "the same, all types alike", flat="ones", shuffled=True
+    ),
+    "gavel:ftf": AllocationPolicy(
+        _plain(finish_time_fairness), "finish-time fairness (Themis)", finish_time_fairness_packing
+    ),
+    "gavel:ftf-agnostic": AllocationPolicy(
         _plain(finish_time_fairness), "the same, all types as the first", flat="reference", shuffled=True
     ),
-    "gavel:makespan": Policy(_plain(makespan), "least makespan of the jobs at hand", makespan_packing),
-    "gavel:makespan-agnostic": Policy(
+    "gavel:makespan": AllocationPolicy(_plain(makespan), "least makespan of the jobs at hand", makespan_packing),
+    "gavel:makespan-agnostic": AllocationPolicy(
         _plain(makespan), "the same, all types as the first", flat="reference", shuffled=True
     ),
-    "gavel:max-sum": Policy(_plain(max_sum), "largest sum of normalised throughput", max_sum_packing),
-    "gavel:cost": Policy(_plain(cost), "largest sum of throughput per price", cost_packing, priced=True),
-    "gavel:cost-slo": Policy(_plain(cost_slo), "the same among shares that miss deadlines least", priced=True),
-    "gavel:hierarchical": Policy(_plain(hierarchical), "max-min fairness level by level, by entity"),
-    "gavel:allox": Policy(_plain(allox), "least mean completion time of waiting jobs (AlloX)", one_gpu=True),
-    "gavel:gandiva": Policy(gandiva, "equal time, for random pairs where the cluster is too small", pairs=True),
-    "gavel:isolated": Policy(_plain(isolated), "each job its own equal part of every type", shuffled=True),
-    "gavel:proportional": Policy(_plain(proportional), "equal time, spread over types by their GPUs", shuffled=True),
-}  # fmt: skip
+    "gavel:max-sum": AllocationPolicy(_plain(max_sum), "largest sum of normalised throughput", max_sum_packing),
+    "gavel:cost": AllocationPolicy(_plain(cost), "largest sum of throughput per price", cost_packing, priced=True),
+    "gavel:cost-slo": AllocationPolicy(
+        _plain(cost_slo), "the same among shares that miss deadlines least", priced=True
+    ),
+    "gavel:hierarchical": AllocationPolicy(_plain(hierarchical), "max-min fairness level by level, by entity"),
+    "gavel:allox": AllocationPolicy(_plain(allox), "least mean completion time of waiting jobs (AlloX)", one_gpu=True),
+    "gavel:gandiva": AllocationPolicy(
+        gandiva, "equal time, for random pairs where the cluster is too small", pairs=True
+    ),
+    "gavel:isolated": AllocationPolicy(_plain(isolated), "each job its own equal part of every type", shuffled=True),
+    "gavel:proportional": AllocationPolicy(
+        _plain(proportional), "equal time, spread over types by their GPUs", shuffled=True
+    ),
+}
 
 
-def policy(name: str) -> Policy:
+def policy(name: str) -> AllocationPolicy:
     """The policy of this name, with its suffix if any. Raises UsageError for a name that is not known."""
     base = name.removesuffix(PACKING)
     if base not in POLICIES:
