@@ -21,9 +21,8 @@ from slurm_pal.variability.classes import Held
 from slurm_pal.variability.drift import Course, Finding
 from slurm_pal.variability.history import Track, observe
 from slurm_pal.variability.params import Params, preference
-from slurm_pal.variability.records import Record
 from slurm_pal.variability.residence import newest, residents
-from slurm_pal.variability.runs import Group, Sighting, Sweep, sweeps
+from slurm_pal.variability.runs import Group, Sighting, Sweep
 from slurm_pal.variability.slowdown import Standing, age_state, confidence, shrunk, standing
 from slurm_pal.variability.succession import background, kin
 
@@ -63,14 +62,8 @@ class Classification(NamedTuple):
     findings: tuple[Finding, ...] = ()  # what happened to single GPUs, by time
 
 
-def classify(records: Iterable[Record], now_s: float, params: Params | None = None) -> Classification:
-    """Classify every GPU seen within the retention horizon, as of `now_s` (Unix s)."""
-    params = params or Params()
-    return classify_sweeps(sweeps(records, now_s, params), now_s, params)
-
-
 def classify_sweeps(known: Iterable[Sweep], now_s: float, params: Params) -> Classification:
-    """The same from sweeps in time order (`runs.in_order` has them without holding all records)."""
+    """Every GPU in sweeps in time order, as of `now_s` (Unix s); `runs.in_order` has them without all records."""
     fold = _Fold(params)
     for sweep in known:
         fold.take(sweep)

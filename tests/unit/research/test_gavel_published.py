@@ -21,7 +21,6 @@ from slurm_pal.allocation.problem import (
     isolated_throughput,
     problem,
     proportional_throughput,
-    violation,
 )
 from slurm_pal.allocation.throughput_sum import cost
 from slurm_pal.base.errors import MissingPackageError
@@ -29,6 +28,8 @@ from slurm_pal.research.replica.gavel_jobs import parse_types, workload
 from slurm_pal.research.replica.gavel_published import PROGRAMS, Program, UnsolvedError, rules_of, searched, solved
 from slurm_pal.simulate.inputs.gavel import Row
 from slurm_pal.simulate.throughput_file import Throughputs
+
+from ...doubles.allocation_limits import violation
 
 ONE = problem(np.ones((1, 1)), np.ones(1), [1])
 
