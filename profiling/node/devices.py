@@ -14,6 +14,10 @@ from slurm_pal.base.errors import PalError
 from slurm_pal.profiling.node.benchmarks import Benchmark
 from slurm_pal.profiling.node.host import Host
 
+# Throttle reasons, with NVML's bit values (nvmlClocksEventReason*).
+IDLE, SW_POWER_CAP, HW_SLOWDOWN = 1, 4, 8
+SW_THERMAL, HW_THERMAL, POWER_BRAKE = 32, 64, 128
+
 ANY_SLOT = range(64)
 """More than a node has: asked for to learn whether there is any GPU, since the first may be dead."""
 

@@ -33,6 +33,14 @@ class Cells(NamedTuple):
         return len(self.group)
 
 
+class Time(NamedTuple):
+    """The time that variables take of whose it is, as triplets."""
+
+    owner: NDArray[np.int64]
+    variable: NDArray[np.int64]
+    value: Vector
+
+
 def fitting(problem: Problem) -> Matrix:
     """(m, n) throughput where a job can run, steps/s: 0 where its gang is larger than a capacity it would draw on."""
     taken = problem.uses > 0
@@ -52,17 +60,21 @@ def base_rows(problem: Problem, found: Groups, variables: Cells) -> Rows:
 
     Row i <= 1 is the time of a member of group i. Row g + k is the use of capacity k by all members.
     """
-    g, k = len(found.first), len(problem.capacity)
-    demand = (problem.scale[found.first] * found.count)[variables.group]
-    each = [np.flatnonzero(problem.uses[row, variables.column]) for row in range(k)]
+    time = Time(variables.group, np.arange(variables.size), np.ones(variables.size))
+    gpus = (problem.scale[found.first] * found.count)[variables.group]
+    return limit_rows(problem, time, np.ones(len(found.first)), variables.column, gpus)
+
+
+def limit_rows(problem: Problem, time: Time, most: Vector, column: NDArray[np.int64], gpus: Vector) -> Rows:
+    """Row i: the time of owner i, at most most[i]; then the capacities. Variable e takes gpus[e] in column[e]."""
+    g, k = len(most), len(problem.capacity)
+    each = [np.flatnonzero(gpus * problem.uses[row, column]) for row in range(k)]
     return Rows(
-        np.concatenate([variables.group, *(np.full(len(cell), g + row) for row, cell in enumerate(each))]),
-        np.concatenate([np.arange(variables.size), *each]),
-        np.concatenate(
-            [np.ones(variables.size), *(demand[c] * problem.uses[r, variables.column[c]] for r, c in enumerate(each))]
-        ),
+        np.concatenate([time.owner, *(np.full(len(some), g + row) for row, some in enumerate(each))]),
+        np.concatenate([time.variable, *each]),
+        np.concatenate([time.value, *(gpus[e] * problem.uses[row, column[e]] for row, e in enumerate(each))]),
         np.full(g + k, -INFINITE),
-        np.concatenate([np.ones(g), problem.capacity]),
+        np.concatenate([most, problem.capacity]),
     )
 
 

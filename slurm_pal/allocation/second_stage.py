@@ -53,20 +53,6 @@ def finish_time_floor(problem: Problem, rho: float) -> Vector:
     return np.divide(problem.remaining, left_s, out=np.zeros_like(left_s), where=left_s > 0)
 
 
-# -- the price of a move -------------------------------------------------------------------
-
-
-def move_penalty(move_cost_s: Vector, horizon_s: float) -> Vector:
-    """(m,) in normalised throughput per share that changes: the time that a move costs over that between solves.
-
-    A whole move changes two shares by 1, the one left and the one entered. Raises DataError
-    for a horizon that is not above 0.
-    """
-    if not horizon_s > 0:
-        raise DataError(f"the time between solves must be above 0 s, not {horizon_s}")
-    return np.asarray(move_cost_s, dtype=np.float64) / horizon_s
-
-
 def held_shares(problem: Problem) -> Matrix:
     """(m, n) the whole time in the column that a job holds; 0 for one that waits."""
     shares = np.zeros((problem.n_jobs, problem.n_columns))
@@ -90,8 +76,9 @@ def second_stage(
     """The best shares among those that give every job (1 - slack) of its floor; exact.
 
     `floor` (m,) steps/s; `previous` (m, n) shares, by default what the jobs hold; `penalty` (m,)
-    as of `move_penalty`, by default 0; `value` (m,) of throughput / reference, by default 1. A job
-    without previous shares starts free of charge. The objective is the difference above.
+    in normalised throughput per share that changes (a whole move changes two by 1), by default 0; `value` (m,)
+    of throughput / reference, by default 1. A job without previous shares starts free of charge. The objective
+    is the difference above.
     Raises DataError for shapes that do not fit, InfeasibleError where no shares give the floors.
     """
     task = _task(problem, floor, previous, penalty, value)

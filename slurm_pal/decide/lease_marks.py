@@ -64,20 +64,14 @@ def in_force(job: SlurmJob) -> dict[str, str]:
     return found
 
 
-def expired(jobs: Iterable[SlurmJob], now_s: float, pass_s: float) -> list[Update]:
-    """The leases that are over, with what takes them back. Pure.
+def ending(job: SlurmJob, now_s: float, pass_s: float) -> Update | None:
+    """What takes the leases of a job back that are over; None where none is. Pure.
 
     `pass_s` is the time of one scheduling pass, granted to a job that Slurm has not looked
     at. A held job is left alone, and so is one that waits for another job or for a time, and
     every list that is no longer as we set it. Jobs on which the tick holds a lease of its own
     (pending/retarget.py) are not for here: an old mark may name the same nodes.
     """
-    found = (ending(job, now_s, pass_s) for job in jobs)
-    return [update for update in found if update is not None]
-
-
-def ending(job: SlurmJob, now_s: float, pass_s: float) -> Update | None:
-    """The same for one job; None where no lease of it is over."""
     if job.state != "PENDING" or job.held:
         return None
     fields: dict[str, str] = {}

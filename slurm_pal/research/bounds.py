@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What no schedule can beat: lower bounds on the makespan and on completion times, with free moves."""
+"""What no schedule can beat: lower bounds on the makespan, with free moves."""
 
 from __future__ import annotations
 
@@ -43,41 +43,6 @@ def makespan_bound_s(problem: Problem, release_s: Vector) -> float:
     return max(ends_s)
 
 
-def completion_bound_s(problem: Problem, release_s: Vector, edges_s: Vector) -> float:
-    """A lower bound on the mean of (end - release), s, of jobs (at least one) with work left that can run somewhere.
-
-    The fluid LP over the intervals between `edges_s`, from 0 to a time by which all can be done. A job ends no sooner
-    than alone on its fastest column, p after its release, and no sooner than p/2 after the mean time of its work,
-    since it never works faster than there. Work counts at the start of its interval, so finer edges bound better.
-    """
-    speed = fitting(problem)
-    shortest_s = problem.remaining / speed.max(axis=1)
-    job, column, span = np.nonzero((speed > 0)[:, :, None] & (edges_s[1:] > release_s[:, None])[:, None, :])
-    m, entries = problem.n_jobs, np.arange(job.size)
-    part = speed[job, column] / problem.remaining[job]  # of the job's work, per second
-    since_s = np.maximum(edges_s[span] - release_s[job], 0.0)
-    work = Rows(job, entries, part, np.ones(m), np.full(m, INFINITE))
-    # Variable job.size + i: by how much job i ends after release + p.
-    mean = Rows(
-        np.concatenate((np.arange(m), job)),
-        np.concatenate((job.size + np.arange(m), entries)),
-        np.concatenate((np.ones(m), -part * since_s)),
-        -shortest_s / 2,
-        np.full(m, INFINITE),
-    )
-    own = job * (edges_s.size - 1) + span
-    free_s = np.clip(edges_s[None, 1:] - np.maximum(edges_s[None, :-1], release_s[:, None]), 0.0, None).ravel()
-    time = _upto(own, entries, np.ones(job.size), free_s)
-    room = [
-        _upto(span[e], e, use[e], capacity * np.diff(edges_s))
-        for use, capacity in _gangs(problem, problem.scale[job], column)
-        for e in [np.flatnonzero(use)]
-    ]
-    cost = np.concatenate((np.zeros(job.size), np.ones(m)))
-    found = LinearProgram(cost, together(work, mean, time, *room), maximise=False).solve()
-    return float((found.objective + shortest_s.sum()) / m)
-
-
 def _least_s(problem: Problem, found: Groups) -> float:
     """The least M such that the work of all groups fits into M seconds, by time rows, capacity and whole gangs."""
     speed = fitting(problem)[found.first]
@@ -98,7 +63,7 @@ def _least_s(problem: Problem, found: Groups) -> float:
         Rows(group, np.arange(n), rate, needed, np.full(best.size, INFINITE)),
         _at_most(group, np.ones(n), found.count, n),
     ]
-    for use, capacity in _gangs(problem, problem.scale[found.first][group], column):
+    for use, capacity in gangs(problem, problem.scale[found.first][group], column):
         parts.append(_at_most(np.zeros(n, dtype=np.int64), use, np.array([capacity]), n))
     cost = np.zeros(n + 1)
     cost[n] = 1.0
@@ -109,7 +74,7 @@ def _least_s(problem: Problem, found: Groups) -> float:
 def _at_most(row: NDArray[np.int64], use: Vector, limit: Vector, makespan: int) -> Rows:
     """Rows use . time <= limit * M, where `makespan` is the variable M."""
     rows = np.arange(limit.size)
-    return _upto(
+    return upto(
         np.concatenate((row, rows)),
         np.concatenate((np.arange(row.size), np.full(limit.size, makespan))),
         np.concatenate((use, -limit)),
@@ -117,12 +82,12 @@ def _at_most(row: NDArray[np.int64], use: Vector, limit: Vector, makespan: int) 
     )
 
 
-def _upto(row: NDArray[np.int64], column: NDArray[np.int64], value: Vector, upper: Vector) -> Rows:
+def upto(row: NDArray[np.int64], column: NDArray[np.int64], value: Vector, upper: Vector) -> Rows:
     """Rows with upper limits only."""
     return Rows(row, column, value, np.full(upper.size, -INFINITE), upper)
 
 
-def _gangs(problem: Problem, scale: Vector, column: NDArray[np.int64]) -> Iterator[tuple[Vector, float]]:
+def gangs(problem: Problem, scale: Vector, column: NDArray[np.int64]) -> Iterator[tuple[Vector, float]]:
     """(use of each entry, capacity) in GPUs, then in gangs of q GPUs, for each capacity row.
 
     Jobs that run at the same moment need no more than c GPUs together, so neither more than c // q

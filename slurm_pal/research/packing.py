@@ -131,14 +131,9 @@ def _expanded(kinds: Ints, order: Ints, starts: Ints, counts: Ints) -> tuple[Int
 
 def _limits(problem: Problem, found: Groups, sides: _Sides) -> Rows:
     """Row i: the time of all members of group i; then the capacities."""
-    g = len(found.first)
-    demand = problem.uses[:, sides.column] * problem.scale[found.first][sides.group] * sides.gpus
-    row, variable = np.nonzero(demand)
-    return Rows(
-        np.concatenate([sides.group, g + row]), np.concatenate([np.arange(sides.size), variable]),
-        np.concatenate([np.ones(sides.size), demand[row, variable]]), np.full(g + len(problem.capacity), -INFINITE),
-        np.concatenate([found.count, problem.capacity]),
-    )  # fmt: skip
+    time = base.Time(sides.group, np.arange(sides.size), np.ones(sides.size))
+    gpus = problem.scale[found.first][sides.group] * sides.gpus
+    return base.limit_rows(problem, time, found.count, sides.column, gpus)
 
 
 def _balance(found: Groups, sides: _Sides) -> Rows:

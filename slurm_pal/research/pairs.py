@@ -140,16 +140,9 @@ def _parts(mix: Mix) -> _Parts:
 
 def _limits(problem: Problem, found: Groups, mix: Mix) -> Rows:
     """Row i: the time of all members of group i; then the capacities."""
-    g, parts = len(found.first), _parts(mix)
-    demand = problem.uses[:, mix.column] * problem.scale[found.first][mix.first]
-    row, variable = np.nonzero(demand)
-    return Rows(
-        np.concatenate([parts.group, g + row]),
-        np.concatenate([parts.variable, variable]),
-        np.concatenate([parts.time, demand[row, variable]]),
-        np.full(g + len(problem.capacity), -INFINITE),
-        np.concatenate([found.count, problem.capacity]),
-    )
+    parts = _parts(mix)
+    time = base.Time(parts.group, parts.variable, parts.time)
+    return base.limit_rows(problem, time, found.count, mix.column, problem.scale[found.first][mix.first])
 
 
 def _level(problem: Problem, found: Groups, mix: Mix, unit: Vector) -> Vector:

@@ -48,19 +48,7 @@ class ShareDecision(NamedTuple):
     """The answer: where each of m jobs runs from now on."""
 
     column: NDArray[np.int64]  # (m,) -1: it waits
-    reason: tuple[str, ...]  # (m,) a value of REASONS
     promised_s: Vector  # (m,) from now, when all present work shall be done; inf for a job that can run nowhere
-
-
-REASONS = {
-    "pinned": "runs and may not be moved",
-    "keeps": "runs on where it is",
-    "starts": "waited and gets GPUs",
-    "moves": "runs on in another column",
-    "yields": "ran and makes room for others",
-    "waits": "others are worth more",
-    "nowhere": "no column has the GPUs and a throughput for it",
-}
 
 
 def move_costs(n_jobs: int, **given: Any) -> MoveCosts:  # noqa: ANN401  # anything like an array
@@ -99,8 +87,7 @@ def decide(problem: Problem, now: MoveCosts, settings: PalShareSettings | None =
     reward += _keeping(problem, now, reward, found.seconds, settings)
     column = _chosen(problem, reward, found.worth.price, found.pinned)
     runs = np.asarray(found.usable.any(axis=1))
-    reason = _reasons(problem.held, column, runs, found.pinned)
-    return ShareDecision(column, reason, np.where(runs, found.promised_s, np.inf))
+    return ShareDecision(column, np.where(runs, found.promised_s, np.inf))
 
 
 class ShareInputs(NamedTuple):
@@ -187,15 +174,3 @@ def _chosen(problem: Problem, reward: Matrix, price: Vector, pinned: NDArray[np.
     rest = problem._replace(capacity=np.maximum(0.0, problem.capacity - used))
     column = select(rest, np.where(pinned[:, None], 0.0, reward), price)
     return np.where(pinned, problem.held, column)
-
-
-def _reasons(
-    held: NDArray[np.int64], column: NDArray[np.int64], runs: NDArray[np.bool_], pinned: NDArray[np.bool_]
-) -> tuple[str, ...]:
-    ran, goes = held >= 0, column >= 0
-    words = np.select(
-        [pinned, ~runs, ran & (column == held), ran & goes, ran, goes],
-        ["pinned", "nowhere", "keeps", "moves", "yields", "starts"],
-        "waits",
-    )
-    return tuple(words.tolist())

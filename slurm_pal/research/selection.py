@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.allocation.base import fitting
+from slurm_pal.allocation.base import Time, fitting, limit_rows
 from slurm_pal.allocation.linear import LinearProgram, Rows
 from slurm_pal.allocation.problem import Matrix, Problem, Vector
 
@@ -82,16 +82,8 @@ def _contenders(problem: Problem, reward: Matrix, price: Vector) -> NDArray[np.b
 
 def _rows(problem: Problem, job: NDArray[np.int64], column: NDArray[np.int64]) -> Rows:
     """A job runs once; the capacity of every row of `uses`."""
-    m = problem.n_jobs
-    uses = problem.uses[:, column] * problem.scale[job]
-    row, entry = np.nonzero(uses)
-    return Rows(
-        np.concatenate((job, m + row)),
-        np.concatenate((np.arange(job.size), entry)),
-        np.concatenate((np.ones(job.size), uses[row, entry])),
-        np.full(m + problem.capacity.size, -np.inf),
-        np.concatenate((np.ones(m), problem.capacity)),
-    )
+    time = Time(job, np.arange(job.size), np.ones(job.size))
+    return limit_rows(problem, time, np.ones(problem.n_jobs), column, problem.scale[job])
 
 
 def _rounded(

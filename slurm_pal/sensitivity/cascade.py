@@ -19,11 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 from slurm_pal.base.light import NamedTuple
 
-WORD, HISTORY, SCRIPT, TELEMETRY, PROBE = STAGES = ("word", "history", "script", "telemetry", "probe")
+WORD, HISTORY, SCRIPT, TELEMETRY, PROBE = ("word", "history", "script", "telemetry", "probe")
 """In the order of their cost."""
-
-TRUSTS = ("user", "measured", "more-sensitive")
-"""Whose word counts where a user and the measurement of his jobs differ; the last: the class that suffers more."""
 
 DEFAULT_WHY = "not stated, treated as A"
 

@@ -7,7 +7,6 @@ of their own; all policies meet the same ones, so runs of one seed are pairs.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from slurm_pal.simulate.background import again_and_again
 from slurm_pal.simulate.fitting import jittered
 from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware
 from slurm_pal.simulate.policies import POLICIES
-from slurm_pal.simulate.pool import Progress, Watch, run_all
+from slurm_pal.simulate.pool import Progress
 from slurm_pal.simulate.profiles import Drawn, SlowShare, Source, slowed, tables
 from slurm_pal.simulate.queues import QUEUES
 from slurm_pal.simulate.replay import ReplayPlan, replay
@@ -128,13 +127,6 @@ def tasks(experiment: Experiment) -> list[ReplayTask]:
     if "move-cost" in e.sweeps:
         found += [ReplayTask(name, seed, move_cost_s=x) for x in MOVE_COSTS_S for seed in e.seeds for name in moving]
     return found
-
-
-def run(
-    experiment: Experiment, workers: int = 1, watch: Watch = lambda done: None
-) -> Generator[tuple[ReplayTask, Replay], None, None]:
-    """Carry out all tasks; (task, replay) as they finish. See pool.run_all for interruptions and errors."""
-    return run_all(experiment, tasks(experiment), workers, watch)
 
 
 def in_order(experiment: Experiment, results: Results) -> Results:

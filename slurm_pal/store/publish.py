@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError
-from slurm_pal.base.files import read_trusted, write_atomic
+from slurm_pal.base.files import read_trusted
 from slurm_pal.store import gpus_text, kernels, reduced, snapshot
 from slurm_pal.store.database import Database, open_database
 from slurm_pal.store.snapshot import FLAGS, GpuScore
@@ -77,11 +77,13 @@ def publish(
     path = config.snapshot_path
     old = _old(path)
     epoch = 0 if old is None else old.epoch  # an empty snapshot is false, too
-    changed = old is None or _encoded(scores, found, name, old.epoch, old.written_s) != read_trusted(path)
+    changed = old is None or read_trusted(path) != snapshot.encode(
+        scores, cluster=name, epoch=old.epoch, now_s=old.written_s, centroids=found.centroids
+    )
     if changed:
         epoch = database.next_epoch(epoch)
         try:
-            write_atomic(path, _encoded(scores, found, name, epoch, now_s), 0o644)
+            snapshot.publish(path, scores, cluster=name, epoch=epoch, now_s=now_s, centroids=found.centroids)
         except OSError as error:
             raise DataError(
                 f"snapshot {path} cannot be written ({error.strerror}); the old one, if any, stays"
@@ -112,10 +114,6 @@ class _Held:
             yield extent.first_s, sweep
             del sweep
         reduced.forget_others(self._database, self.extents)
-
-
-def _encoded(scores: list[GpuScore], found: Classification, cluster: str, epoch: int, written_s: float) -> bytes:
-    return snapshot.encode(scores, cluster=cluster, epoch=epoch, now_s=written_s, centroids=found.centroids)
 
 
 def _old(path: str) -> snapshot.Snapshot | None:

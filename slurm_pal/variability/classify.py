@@ -20,9 +20,8 @@ from slurm_pal.variability import classes, drift, flags, levels, published
 from slurm_pal.variability.classes import Held
 from slurm_pal.variability.drift import Course, Finding
 from slurm_pal.variability.params import Params, preference
-from slurm_pal.variability.records import Record
 from slurm_pal.variability.residence import newest, residents
-from slurm_pal.variability.runs import Group, Sighting, SweepRuns, sweeps
+from slurm_pal.variability.runs import Group, Sighting, SweepRuns
 from slurm_pal.variability.slowdown import GroupSlowdowns, age_state, confidence, shrunk, standing
 from slurm_pal.variability.succession import background, kin
 from slurm_pal.variability.track import Track, observe
@@ -63,14 +62,8 @@ class Classification(NamedTuple):
     findings: tuple[Finding, ...] = ()  # what happened to single GPUs, by time
 
 
-def classify(records: Iterable[Record], now_s: float, params: Params | None = None) -> Classification:
-    """Classify every GPU seen within the retention horizon, as of `now_s` (Unix s)."""
-    params = params or Params()
-    return classify_sweeps(sweeps(records, now_s, params), now_s, params)
-
-
 def classify_sweeps(known: Iterable[SweepRuns], now_s: float, params: Params) -> Classification:
-    """The same from sweeps in time order (`runs.in_order` has them without holding all records)."""
+    """Every GPU in sweeps in time order, as of `now_s` (Unix s); `runs.in_order` has them without all records."""
     fold = _Fold(params)
     for sweep in known:
         fold.take(sweep)

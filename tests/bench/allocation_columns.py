@@ -41,7 +41,7 @@ from slurm_pal.allocation.base import reference_throughput
 from slurm_pal.allocation.columns import Columns, PartitionCapacity, PartitionGpus, PartitionJobs
 from slurm_pal.allocation.max_min import max_min
 from slurm_pal.allocation.problem import Matrix, Problem, Vector, effective
-from slurm_pal.allocation.second_stage import level_floor, move_penalty, second_stage
+from slurm_pal.allocation.second_stage import level_floor, second_stage
 from slurm_pal.emulation.gpus import draw_registry
 
 SPEED = {"slow": 1.0, "middle": 2.5, "fast": 6.0}
@@ -282,7 +282,7 @@ Solve = Callable[[Problem, Matrix], Matrix]
 
 def with_second(move_cost_s: float) -> Solve:
     def solve(problem: Problem, previous: Matrix) -> Matrix:
-        penalty = move_penalty(np.full(problem.n_jobs, move_cost_s), HORIZON_S)
+        penalty = np.full(problem.n_jobs, move_cost_s / HORIZON_S)
         floor = level_floor(problem, max_min(problem).objective)
         return second_stage(problem, floor, previous=previous, penalty=penalty).shares
 
@@ -361,7 +361,7 @@ def one(m: int, noise: float) -> dict[str, float]:
     can = [np.flatnonzero(row) for row in problem.throughput]
     held = [int(generator.choice(row)) if len(row) and generator.random() < 0.5 else -1 for row in can]
     problem, floor = problem._replace(held=np.array(held)), level_floor(problem, first.objective)
-    penalty = move_penalty(np.full(m, MOVE_COST_S), HORIZON_S)
+    penalty = np.full(m, MOVE_COST_S / HORIZON_S)
     lap()
     second_stage(problem, floor, penalty=penalty)
     found["stage 2, held"] = lap()

@@ -17,6 +17,7 @@ import argparse
 import csv
 import json
 import os
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -27,6 +28,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # both as a script and for tests/reference
+from doubles.allocation_limits import violation
+
 from slurm_pal.allocation.finish_time import finish_time_fairness
 from slurm_pal.allocation.makespan import makespan
 from slurm_pal.allocation.max_min import max_min
@@ -36,7 +40,6 @@ from slurm_pal.allocation.problem import (
     isolated_throughput,
     problem,
     proportional_throughput,
-    violation,
 )
 from slurm_pal.allocation.throughput_sum import cost
 

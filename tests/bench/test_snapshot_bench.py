@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from slurm_pal.store.snapshot import FLAGS, GpuScore, encode, read
-from slurm_pal.variability.classify import classify
 
-from ..doubles.records_factory import NOW_S, sweep, truth, uuid_of
+from ..doubles.records_factory import NOW_S, classify, sweep, truth, uuid_of
 
 GPUS = 10_000
 PER_NODE = 4

@@ -13,6 +13,7 @@ import argparse
 import math
 import random
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +22,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from doubles.completion_bound import completion_bound_s
+
 from slurm_pal.allocation.max_min import max_min
 from slurm_pal.allocation.problem import Problem, problem
-from slurm_pal.research.bounds import completion_bound_s, makespan_bound_s
+from slurm_pal.research.bounds import makespan_bound_s
 from slurm_pal.research.rounds import Account, ChosenRow, RoundQueue, select
 from slurm_pal.research.unequal import GangJob, Moment, UnequalResult, pal_share_policy, simulate
 from slurm_pal.simulate.inputs.gavel import read_rows

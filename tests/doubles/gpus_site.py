@@ -10,12 +10,11 @@ from dataclasses import replace
 from slurm_pal.report.gpus.course import SweepChange, steps
 from slurm_pal.report.gpus.gpu_report import GpuReport, gpu_report
 from slurm_pal.report.inventory import GpuRow
-from slurm_pal.variability.classify import classify
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import sweeps
 
-from .records_factory import DAY_S, NOW_S, sweep, truth
+from .records_factory import DAY_S, NOW_S, classify, sweep, truth
 
 
 def records(gpus: int = 48, sweeps: int = 2, seed: int = 3) -> list[Record]:

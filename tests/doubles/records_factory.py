@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from slurm_pal.variability.classify import Classification, classify_sweeps
+from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import BenchInfo, EnvInfo, GpuInfo, Record, Result
+from slurm_pal.variability.runs import sweeps
 
 NOW_S = 1_800_000_000.0
 DAY_S = 86400.0
@@ -105,3 +108,9 @@ def sweep(
                 place |= {"slowdown": measured, "sensitivity": sensitivity, "ts": ts + i / 1000, "sweep": sweep_id}
                 made.append(record(**{**place, **changes}))
     return made
+
+
+def classify(records: Iterable[Record], now_s: float, params: Params | None = None) -> Classification:
+    """Every GPU seen within the retention horizon, as of `now_s` (Unix s)."""
+    params = params or Params()
+    return classify_sweeps(sweeps(records, now_s, params), now_s, params)

@@ -15,10 +15,10 @@ import pytest
 from slurm_pal.allocation.finish_time import finish_time_fairness
 from slurm_pal.allocation.makespan import makespan
 from slurm_pal.allocation.max_min import max_min
-from slurm_pal.allocation.problem import violation
 from slurm_pal.allocation.throughput_sum import cost
 
 from ..bench.allocation_solvers import instance
+from ..doubles.allocation_limits import violation
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "gavel"
 EXPECTED = DATA / "solve_objectives.csv"

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slurm_pal.allocation.problem import Problem, problem, proportional_throughput, violation
+from slurm_pal.allocation.problem import Problem, problem, proportional_throughput
 from slurm_pal.research.pairs import effective_packed, max_min_packing
+
+from ..doubles.allocation_limits import violation
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "gavel"
 pytestmark = pytest.mark.skipif(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from slurm_pal.research.replica.gavel_jobs import parse_types, workload
-from slurm_pal.research.replica.gavel_published import rules_of
+from slurm_pal.research.replica.gavel_published import PROGRAMS, rules_of
 from slurm_pal.research.replica.gavel_simulator import GavelFigures, GavelSettings, run
 from slurm_pal.simulate.inputs.gavel import read_rows
 from slurm_pal.simulate.throughput_file import Throughputs, read_throughputs
@@ -63,6 +63,8 @@ def figures(trace: str, policy: str) -> GavelFigures:
     rows = read_rows(str(DATA / "traces" / f"{trace}.trace"))
     work = workload(rows, parse_types("v100:12,p100:12,k80:12"), table())
     name = NAMES[policy]
+    if name in PROGRAMS:
+        pytest.importorskip("ecos")
     return run(work, name, rules_of(name, work, 0), GavelSettings(window=WINDOWS.get(trace))).figures
 
 

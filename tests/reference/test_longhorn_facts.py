@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm_pal.variability.classify import Classification, classify
+from slurm_pal.variability.classify import Classification
 from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.spread import Spread, measure
 
-from ..doubles.records_factory import record
+from ..doubles.records_factory import classify, record
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "pal"
 pytestmark = pytest.mark.skipif(

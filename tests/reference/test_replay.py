@@ -25,10 +25,12 @@ from slurm_pal.profiling.node.emu import EmuBackend
 from slurm_pal.profiling.node.measurement import Order, RecordOrigin
 from slurm_pal.profiling.node.replay import ReplayBackend
 from slurm_pal.profiling.node.runner import measure, rules_for
-from slurm_pal.variability.classify import Classification, classify
+from slurm_pal.variability.classify import Classification
 from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.records import Record, from_json
 from slurm_pal.variability.spread import measure as spread_of
+
+from ..doubles.records_factory import classify
 
 DATA = Path(os.environ.get("PAL_REFERENCE_DATA") or Path(__file__).parents[3] / "shared" / "data") / "pal"
 SGEMM = DATA / "profiles" / "sgemm-longhorn-agg.csv"

@@ -109,11 +109,6 @@ class ActiveJob:
     def remaining_iterations(self) -> float:
         return self.row.iterations - self.executed
 
-    @property
-    def remaining_ideal_s(self) -> float:
-        """Time that is left on median GPUs of one node."""
-        return self.remaining_iterations * self.row.iteration_s
-
 
 class RoundState(NamedTuple):
     """One moment of decision."""

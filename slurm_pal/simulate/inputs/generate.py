@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.simulate.inputs.describe import describe
 from slurm_pal.simulate.inputs.reader_options import CLASSES
 from slurm_pal.simulate.trace import Trace, TraceJob
 
@@ -150,34 +149,6 @@ def rate_per_h(spec: TraceSpec) -> float:
 def mean_run_time_s(spec: TraceSpec) -> float:
     """The expected run time, cap included."""
     return sum(span.share * span.mean_s(spec.cap_s) for span in spec.run_times) / sum(s.share for s in spec.run_times)
-
-
-def statistics(spec: TraceSpec, seeds: Iterable[int]) -> dict[str, tuple[float, float]]:
-    """Mean and sample SD over seeds of the figures of `describe`, nested names joined by dots.
-
-    `offered_load` is added: GPU-hours over the GPU-hours of `cluster_gpus` in the span.
-    Raises UsageError without at least two seeds.
-    """
-    rows = []
-    for seed in seeds:
-        figures = describe(generate(spec._replace(seed=seed)))
-        figures["offered_load"] = figures["gpu_hours"] / (figures["span_h"] * spec.cluster_gpus)
-        rows.append(_flat("", figures))
-    if len(rows) < 2:
-        raise UsageError(f"{len(rows)} seeds are too few for a mean and its SD; give at least 2")
-    names = dict.fromkeys(name for row in rows for name in row)
-    values = {name: np.array([row.get(name, 0.0) for row in rows]) for name in names}
-    return {name: (float(found.mean()), float(found.std(ddof=1))) for name, found in values.items()}
-
-
-def _flat(prefix: str, figures: Mapping[str, Any]) -> dict[str, float]:
-    flat: dict[str, float] = {}
-    for name, value in figures.items():
-        if isinstance(value, dict):
-            flat |= _flat(f"{prefix}{name}.", value)
-        elif isinstance(value, int | float):
-            flat[f"{prefix}{name}"] = float(value)
-    return flat
 
 
 def _arrivals_s(spec: TraceSpec, rng: np.random.Generator) -> Floats:

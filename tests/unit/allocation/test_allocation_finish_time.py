@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.allocation.finish_time import finish_time_fairness
-from slurm_pal.allocation.problem import Problem, effective, isolated_throughput, problem, violation
+from slurm_pal.allocation.problem import Problem, effective, isolated_throughput, problem
 
 from ...doubles import allocation_oracle as oracle
+from ...doubles.allocation_limits import violation
 
 
 @oracle.needs_oracle

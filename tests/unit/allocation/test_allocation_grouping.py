@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from slurm_pal.allocation import base
 from slurm_pal.allocation.grouping import alone, groups
-from slurm_pal.allocation.problem import Allocation, problem, violation
+from slurm_pal.allocation.problem import Allocation, problem
 
+from ...doubles.allocation_limits import violation
 from ...doubles.allocation_oracle import instance
 
 

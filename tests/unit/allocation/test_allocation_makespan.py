@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from slurm_pal.allocation import levels
 from slurm_pal.allocation.makespan import makespan
 from slurm_pal.allocation.plans import cheapest
-from slurm_pal.allocation.problem import Problem, effective, problem, violation
+from slurm_pal.allocation.problem import Problem, effective, problem
 
 from ...doubles import allocation_oracle as oracle
+from ...doubles.allocation_limits import violation
 
 
 @oracle.needs_oracle

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from slurm_pal.allocation import levels
 from slurm_pal.allocation.base import reference_throughput
 from slurm_pal.allocation.max_min import max_min
-from slurm_pal.allocation.problem import Allocation, Problem, effective, problem, violation
+from slurm_pal.allocation.problem import Allocation, Problem, effective, problem
 
 from ...doubles import allocation_oracle as oracle
+from ...doubles.allocation_limits import violation
 
 
 def values(given_: Problem, found: Allocation) -> np.ndarray:

@@ -14,10 +14,11 @@ from slurm_pal.allocation.problem import (
     isolated_throughput,
     problem,
     proportional_throughput,
-    violation,
 )
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.research.allocation_policies import names, policy
+
+from ...doubles.allocation_limits import violation
 
 
 def test_defaults() -> None:

@@ -27,9 +27,10 @@ from slurm_pal.allocation.problem import (
     isolated_throughput,
     problem,
     proportional_throughput,
-    violation,
 )
 from slurm_pal.base.errors import DataError, PalError
+
+from ...doubles.allocation_limits import violation
 
 
 def drawn(seed: int, m: int = 8, n: int = 3, kinds: int = 4, **given: NDArray[Any]) -> Problem:
@@ -190,13 +191,8 @@ def test_no_job_at_all() -> None:
         (lambda made: s.second_stage(made, np.full(2, np.nan)), DataError, "floor must be"),
         (lambda made: s.second_stage(made, np.zeros(2), penalty=np.full(2, -1.0)), DataError, "penalty must be"),
         (lambda made: s.second_stage(made, np.full(2, 1.0)), InfeasibleError, "floor"),
-        (lambda made: s.move_penalty(np.ones(2), 0.0), DataError, "above 0 s"),
     ],
 )
 def test_bad_input_is_one_clear_line(call: Callable[[Problem], object], error: type[PalError], words: str) -> None:
     with pytest.raises(error, match=words):
         call(problem([[1.0], [1.0]], [1, 1], [1]))
-
-
-def test_move_penalty_is_time_lost_over_time_between_solves() -> None:
-    assert s.move_penalty(np.array([180.0, 0.0]), 3600.0) == pytest.approx([0.05, 0])

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.allocation import steady
-from slurm_pal.allocation.problem import Problem, effective, problem, violation
+from slurm_pal.allocation.problem import Problem, effective, problem
 from slurm_pal.allocation.steady import ALL_LEVELS, STEADY, by_entity
 from slurm_pal.allocation.water_filling import hierarchical
+
+from ...doubles.allocation_limits import violation
 
 
 def random_problem(seed: int, jobs: int, types: int = 3, entities: int = 2) -> Problem:

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.allocation import sums
-from slurm_pal.allocation.problem import Problem, effective, problem, proportional_throughput, violation
+from slurm_pal.allocation.problem import Problem, effective, problem, proportional_throughput
 from slurm_pal.allocation.throughput_sum import cost, cost_slo, max_sum
 from slurm_pal.base.errors import DataError
 
 from ...doubles import allocation_oracle as oracle
+from ...doubles.allocation_limits import violation
 
 VALUES = {
     max_sum: lambda given_: given_.throughput / proportional_throughput(given_)[:, None],

@@ -17,9 +17,10 @@ from slurm_pal.allocation.problem import (
     effective,
     problem,
     proportional_throughput,
-    violation,
 )
 from slurm_pal.allocation.water_filling import hierarchical
+
+from ...doubles.allocation_limits import violation
 
 Vector = NDArray[np.float64]
 

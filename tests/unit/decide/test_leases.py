@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.hostlist import MOST_NAMES
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.lease import comment
-from slurm_pal.decide.lease_marks import Update, expired, in_force, mark_in, marks
+from slurm_pal.decide.lease_marks import Update, ending, in_force, mark_in, marks
 from slurm_pal.slurm.cli import CliClient
 
 from ...doubles.answers import Answers, Told
@@ -52,9 +52,9 @@ def job(
 
 
 def ended(found: SlurmJob) -> dict[str, str]:
-    updates = expired([found], NOW_S, PASS_S)
-    assert all(update.job_id == 7 and update.fields for update in updates) and len(updates) <= 1
-    return updates[0].fields if updates else {}
+    update = ending(found, NOW_S, PASS_S)
+    assert update is None or (update.job_id == 7 and update.fields)
+    return update.fields if update else {}
 
 
 FREED = {"ReqNodeList": ""}
@@ -217,4 +217,5 @@ def test_the_bulk_query_keeps_a_pending_job_with_a_mark(key: str) -> None:
 
 def test_each_job_has_its_own_update() -> None:
     jobs = [job(mark(), req=("n2",))._replace(job_id=number) for number in (1, 2)]
-    assert expired([*jobs, job()], NOW_S, PASS_S) == [Update(1, FREED), Update(2, FREED)]
+    found = [ending(one, NOW_S, PASS_S) for one in (*jobs, job())]
+    assert found == [Update(1, FREED), Update(2, FREED), None]

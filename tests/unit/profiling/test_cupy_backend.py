@@ -19,10 +19,10 @@ from slurm_pal.profiling.node import cupy_backend, inputs
 from slurm_pal.profiling.node.backends import Setting
 from slurm_pal.profiling.node.benchmarks import BENCHMARKS, Benchmark, on_the_bus
 from slurm_pal.profiling.node.devices import DeviceError, DeviceInfo
-from slurm_pal.profiling.node.null import Null, NullWatch
 from slurm_pal.profiling.node.runner import StopRules, measure
 
 from ...doubles.cupy_double import WORK_S, Machine
+from ...doubles.null_telemetry import Null, NullWatch
 
 KERNELS = "slurm_pal.profiling.node.cupy_kernels"
 SHORT = StopRules(0.02, 0.0, 0.1, 2, 1e9, 1e9, 1.0, 2, 0.04, 0.1, 1e9, 1e9)

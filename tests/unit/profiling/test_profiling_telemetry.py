@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from slurm_pal.profiling.node import telemetry, throttle
 from slurm_pal.profiling.node.devices import Counters, DeviceInfo, SensorSample, Static
 from slurm_pal.profiling.node.host import Host
-from slurm_pal.profiling.node.null import Null
 from slurm_pal.variability.runs import INVALIDATING, RUN_FLAGS
+
+from ...doubles.null_telemetry import Null
 
 DEVICE = DeviceInfo("GPU-0", "nvidia", "x", 0)
 CALM, BUSY = Host(3.0, 64, 1000, 0), Host(70.0, 64, 2000, 0)

@@ -23,9 +23,9 @@ from slurm_pal.profiling.node import inputs, torch_backend
 from slurm_pal.profiling.node.backends import Setting
 from slurm_pal.profiling.node.benchmarks import BENCHMARKS, Benchmark, on_the_bus
 from slurm_pal.profiling.node.devices import DeviceError, DeviceInfo
-from slurm_pal.profiling.node.null import Null, NullWatch
 from slurm_pal.profiling.node.runner import StopRules, measure
 
+from ...doubles.null_telemetry import Null, NullWatch
 from ...doubles.stream_double import Streams
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: its backend is not tested")

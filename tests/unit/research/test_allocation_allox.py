@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from slurm_pal.allocation.problem import Allocation, Problem, problem, violation
+from slurm_pal.allocation.problem import Allocation, Problem, problem
 from slurm_pal.base.errors import DataError
 from slurm_pal.research.allox import allox
+
+from ...doubles.allocation_limits import violation
 
 
 def _columns(found: Allocation) -> list[int]:

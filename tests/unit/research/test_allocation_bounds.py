@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from slurm_pal.allocation.makespan import makespan
 from slurm_pal.allocation.problem import problem
-from slurm_pal.research.bounds import completion_bound_s, drain_s, makespan_bound_s
+from slurm_pal.research.bounds import drain_s, makespan_bound_s
 from slurm_pal.research.unequal import GangJob, pal_share_policy, simulate
+
+from ...doubles.completion_bound import completion_bound_s
 
 
 def test_the_longest_job_or_the_capacity() -> None:
@@ -60,7 +62,7 @@ def test_one_lp_without_releases_and_gangs(drawn: list[tuple[float, float, int, 
     assert drain_s(found) <= exact * (1 + 1e-6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(jobs)
 def test_no_run_beats_a_bound(drawn: list[tuple[float, float, int, float, float]]) -> None:
     trace = [GangJob(str(i), d[0], d[1], d[2], d[3:]) for i, d in enumerate(drawn)]

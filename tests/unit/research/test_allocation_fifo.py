@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.allocation.problem import Allocation, Problem, problem, violation
+from slurm_pal.allocation.problem import Allocation, Problem, problem
 from slurm_pal.research.fifo import fifo, fifo_packing, fifo_perf, sjf
+
+from ...doubles.allocation_limits import violation
 
 
 def _columns(found: Allocation) -> list[int]:

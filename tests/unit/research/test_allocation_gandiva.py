@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.allocation.problem import problem, violation
+from slurm_pal.allocation.problem import problem
 from slurm_pal.research.gandiva import gandiva, partners, split
+
+from ...doubles.allocation_limits import violation
 
 
 def _problem(scale: list[int], gpus: list[int], **given_: Any) -> Any:  # noqa: ANN401  # fields of any type

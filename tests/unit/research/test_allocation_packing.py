@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_pal.allocation.problem import Allocation, Problem, isolated_throughput, problem, violation
+from slurm_pal.allocation.problem import Allocation, Problem, isolated_throughput, problem
 from slurm_pal.research.packing import finish_time_fairness_packing, makespan_packing
 from slurm_pal.research.pairs import effective_packed
 
+from ...doubles.allocation_limits import violation
 from ...doubles.pairs_oracle import highest_level, random_problem
 
 

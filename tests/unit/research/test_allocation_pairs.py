@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_pal.allocation.problem import Allocation, Problem, effective, problem, proportional_throughput, violation
+from slurm_pal.allocation.problem import Allocation, Problem, effective, problem, proportional_throughput
 from slurm_pal.base.errors import DataError
 from slurm_pal.research.pairs import cost_packing, effective_packed, max_min_packing, max_sum_packing
 
+from ...doubles.allocation_limits import violation
 from ...doubles.pairs_oracle import highest_level, largest_sum, random_problem, rows_of
 
 

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.allocation.problem import Allocation, Problem, problem, violation
+from slurm_pal.allocation.problem import Allocation, Problem, problem
 from slurm_pal.research.references import isolated, proportional
+
+from ...doubles.allocation_limits import violation
 
 
 def test_isolated_by_hand() -> None:

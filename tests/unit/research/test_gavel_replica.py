@@ -17,7 +17,7 @@ from slurm_pal.cli.pal import main
 from slurm_pal.research.allocation_policies import POLICIES, names, policy
 from slurm_pal.research.replica.gavel_comparison import GavelComparison
 from slurm_pal.research.replica.gavel_jobs import GavelWorkload, parse_types, workload
-from slurm_pal.research.replica.gavel_published import rules_of
+from slurm_pal.research.replica.gavel_published import PROGRAMS, rules_of
 from slurm_pal.research.replica.gavel_simulator import (
     Decide,
     GavelFigures,
@@ -61,6 +61,8 @@ def to(*columns: int) -> Decide:
 
 
 def simulated(jobs: GavelWorkload, rules: GavelRules | Decide | str, **given: object) -> GavelResult:
+    if rules in PROGRAMS:
+        pytest.importorskip("ecos")
     settings = GavelSettings(**given)  # type: ignore[arg-type]
     chosen = rules_of(rules, jobs, 0) if isinstance(rules, str) else rules
     return run(jobs, "it", chosen if isinstance(chosen, GavelRules) else GavelRules(chosen), settings)
@@ -153,11 +155,11 @@ def test_a_job_that_cannot_run_on_the_reference_type(name: str) -> None:
 
 def test_a_run_can_be_stopped() -> None:
     told: list[tuple[int, int]] = []
-    compared = GavelComparison(work(row(1000), row(10), row(10, arrival_s=5000.0)), ("gavel:max-min",))
-    compared.run("gavel:max-min", lambda done, of: told.append((done, of)) or True)
+    compared = GavelComparison(work(row(1000), row(10), row(10, arrival_s=5000.0)), ("gavel:isolated",))
+    compared.run("gavel:isolated", lambda done, of: told.append((done, of)) or True)
     assert told[0] == (0, 3) and told[-1] == (3, 3) and told == sorted(told)
     with pytest.raises(StoppedError, match="stopped"):
-        compared.run("gavel:max-min", lambda done, of: False)
+        compared.run("gavel:isolated", lambda done, of: False)
 
 
 @pytest.mark.parametrize("name", names())
@@ -233,10 +235,10 @@ def pal(
 def test_table_json_and_jobs(
     files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    argv = ["--replica", "gavel", *files, "--policy", "gavel:max-min,gavel:fifo-perf"]
+    argv = ["--replica", "gavel", *files, "--policy", "gavel:isolated,gavel:fifo-perf"]
     code, out, _ = pal(monkeypatch, capsys, tmp_path, *argv, "--jobs-out", str(tmp_path / "jobs"))
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()[:3]] == ["POLICY", "gavel:max-min", "gavel:fifo-perf"]
+    assert [line.split()[0] for line in out.splitlines()[:3]] == ["POLICY", "gavel:isolated", "gavel:fifo-perf"]
     with open(tmp_path / "jobs" / "gavel-fifo-perf.csv", newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert [(r["job_id"], r["finish_s"]) for r in rows[:1]] == [("0", "500.000")]
@@ -254,7 +256,7 @@ def test_a_sites_own_table_and_figures_that_do_not_exist(
 ) -> None:
     table = tmp_path / "site.csv"
     table.write_text("application,gpus,type,steps_per_s\nM,1,slow,1\nM,1,fast,2\n", encoding="utf-8")
-    argv = ["--replica", "gavel", *files, "--policy", "gavel:max-min", "-P", "-h"]
+    argv = ["--replica", "gavel", *files, "--policy", "gavel:isolated", "-P", "-h"]
     first = pal(monkeypatch, capsys, tmp_path, *argv)
     assert pal(monkeypatch, capsys, tmp_path, *argv, "--throughputs", str(table)) == first
     one = tmp_path / "one.trace"
@@ -286,6 +288,16 @@ def test_what_is_refused(
 ) -> None:
     code, out, err = pal(monkeypatch, capsys, tmp_path, "--replica", "gavel", *files, *argv)
     assert (code, out) == (Exit.USAGE, "") and words in err
+
+
+def test_without_ecos_one_line_names_the_package(
+    files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "ecos", None)
+    argv = ["--replica", "gavel", *files, "--policy", "gavel:fifo-perf,gavel:max-min"]
+    code, out, err = pal(monkeypatch, capsys, tmp_path, *argv)
+    assert (code, out, err.count("\n")) == (Exit.MISSING, "", 1)
+    assert "gavel:max-min is solved by ECOS" in err and "pip install ecos" in err
 
 
 def test_such_a_trace_in_the_replay_of_slurm(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from contextlib import closing
 from itertools import pairwise
 
@@ -15,11 +16,13 @@ from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.report.simulation.assemble import answer, assemble, body, job_table, job_tables
 from slurm_pal.simulate.aliases import POLICY_ALIASES, resolved
-from slurm_pal.simulate.experiment import LOADS, MOVE_COSTS_S, Experiment, ReplayTask, Results, in_order, run, tasks
+from slurm_pal.simulate.experiment import LOADS, MOVE_COSTS_S, Experiment, ReplayTask, Results, in_order, tasks
 from slurm_pal.simulate.fitting import fit, jittered
 from slurm_pal.simulate.inputs.generate import TraceSpec, generate
 from slurm_pal.simulate.policies import POLICIES
+from slurm_pal.simulate.pool import Watch, run_all
 from slurm_pal.simulate.profiles import SlowShare
+from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.scores import Scores
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import BadRow, Trace, TraceJob
@@ -33,6 +36,12 @@ SMALL = Experiment(TRACE, CLUSTER, policies=("packed", "pal-fit"), seeds=(1, 2),
 def job(job_id: str, gpus: int = 1, partition: str = "", **changes: object) -> TraceJob:
     made = TraceJob(job_id, 0.0, GpuShape(gpus), 100.0, "A", partition=partition)
     return made._replace(**changes)  # type: ignore[arg-type]
+
+
+def run(
+    experiment: Experiment, workers: int, watch: Watch = lambda done: None
+) -> Generator[tuple[ReplayTask, Replay], None, None]:
+    return run_all(experiment, tasks(experiment), workers, watch)
 
 
 def results(experiment: Experiment, workers: int = 1) -> Results:

@@ -26,7 +26,6 @@ from slurm_pal.simulate.inputs.generate import (
     generate,
     mean_run_time_s,
     rate_per_h,
-    statistics,
 )
 
 SIGMAS = 5
@@ -159,16 +158,6 @@ def test_seeds() -> None:
 def test_locality_penalties_per_class() -> None:
     jobs = generate(TraceSpec(jobs=200, locality_penalties={"A": 1.4})).jobs
     assert {(job.sensitivity, job.locality_penalty) for job in jobs} == {("A", 1.4), ("B", None), ("C", None)}
-
-
-def test_statistics_over_seeds() -> None:
-    found = statistics(TraceSpec(jobs=50), (1, 2, 3))
-    rates = [describe(generate(TraceSpec(jobs=50, seed=seed)))["arrivals_per_h"] for seed in (1, 2, 3)]
-    assert found["arrivals_per_h"] == (pytest.approx(np.mean(rates)), pytest.approx(np.std(rates, ddof=1)))
-    assert found["jobs"] == (50.0, 0.0)
-    assert {"sizes.1", "run_time_s.p50", "classes.A", "offered_load"} <= found.keys()
-    with pytest.raises(UsageError, match="1 seeds are too few"):
-        statistics(TraceSpec(jobs=50), (1,))
 
 
 @pytest.mark.parametrize(

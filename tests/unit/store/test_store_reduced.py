@@ -21,12 +21,11 @@ from slurm_pal.base.errors import BusyError
 from slurm_pal.store import kernels, reduced
 from slurm_pal.store.database import Database, database_path, open_database
 from slurm_pal.store.publish import publish
-from slurm_pal.variability.classify import classify
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import sweeps
 
-from ...doubles.records_factory import DAY_S, NOW_S, record, sweep, truth, uuid_of
+from ...doubles.records_factory import DAY_S, NOW_S, classify, record, sweep, truth, uuid_of
 
 TELEMETRY = {
     "sm_clk_mhz": {"p5": 1.0, "p50": 1300.0, "p95": 1400.0},

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_pal.variability.classify import Classification, GpuStanding, classify
+from slurm_pal.variability.classify import Classification, GpuStanding
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
 
-from ...doubles.records_factory import DAY_S, NOW_S, record, sweep, truth, uuid_of
+from ...doubles.records_factory import DAY_S, NOW_S, classify, record, sweep, truth, uuid_of
 
 
 def by_uuid(found: Classification) -> dict[str, GpuStanding]:

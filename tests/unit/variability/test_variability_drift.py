@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from slurm_pal.store.snapshot import FLAGS
 from slurm_pal.variability import drift
-from slurm_pal.variability.classify import classify
 from slurm_pal.variability.drift import Finding, of_records
 from slurm_pal.variability.records import Record
 
-from ...doubles.records_factory import DAY_S, NOW_S, record, sweep
+from ...doubles.records_factory import DAY_S, NOW_S, classify, record, sweep
 
 EVERY_D = 7.0
 

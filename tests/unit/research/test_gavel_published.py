@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The interior-point method of the replica: optimal where another solver says so, and central."""
+"""The programs of the replica, as ECOS solves them: optimal where another solver says so, and central."""
 
 from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,11 +21,17 @@ from slurm_pal.allocation.problem import (
     isolated_throughput,
     problem,
     proportional_throughput,
-    violation,
 )
 from slurm_pal.allocation.throughput_sum import cost
-from slurm_pal.research.replica import gavel_cone
-from slurm_pal.research.replica.gavel_published import PROGRAMS, searched
+from slurm_pal.base.errors import MissingPackageError
+from slurm_pal.research.replica.gavel_jobs import parse_types, workload
+from slurm_pal.research.replica.gavel_published import PROGRAMS, Program, UnsolvedError, rules_of, searched, solved
+from slurm_pal.simulate.inputs.gavel import GavelRow
+from slurm_pal.simulate.throughput_file import Throughputs
+
+from ...doubles.allocation_limits import violation
+
+ONE = problem(np.ones((1, 1)), np.ones(1), [1])
 
 
 def random_problem(seed: int, m: int) -> Problem:
@@ -38,7 +47,8 @@ def random_problem(seed: int, m: int) -> Problem:
 
 
 def shares(name: str, given: Problem) -> np.ndarray:
-    found = PROGRAMS[name](given)
+    pytest.importorskip("ecos")
+    found = solved(PROGRAMS[name](given), given)
     assert violation(given, Allocation(found)) <= 1e-6
     return found
 
@@ -72,9 +82,25 @@ def test_the_search_ends_within_5_percent(least_s: float) -> None:
 
 
 def test_no_solution_is_an_error() -> None:
-    program = gavel_cone.ConeProgram(  # x <= -1 and x >= 0
-        cost=np.zeros((1, 1)), local=np.array([[[-1.0], [1.0]]]), tie=np.zeros((1, 2)), limit=np.array([[0.0, -1.0]]),
-        shared=np.ones((1, 1, 1)), shared_limit=np.array([1.0]),
-    )  # fmt: skip
-    with pytest.raises(gavel_cone.ConeError, match="off the optimum"):
-        gavel_cone.solve(program)
+    pytest.importorskip("ecos")
+    rows = np.array([[-1.0], [1.0]])  # x >= 0 and x <= -1
+    with pytest.raises(UnsolvedError, match=r"ECOS: .*[iI]nfeasible.* \(1\); 1 jobs"):
+        solved(Program(np.zeros(1), rows, np.array([0.0, -1.0])), ONE)
+
+
+def test_an_interrupt_that_ecos_caught_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = {"info": {"exitFlag": -4, "infostring": "Interrupted"}, "x": np.zeros(1)}
+    monkeypatch.setitem(sys.modules, "ecos", SimpleNamespace(solve=lambda *args, **options: ended))
+    with pytest.raises(KeyboardInterrupt):
+        solved(Program(np.zeros(1), np.ones((1, 1)), np.ones(1)), ONE)
+
+
+def test_without_ecos_policies_with_a_program_name_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ecos", None)
+    row = GavelRow("M", "", "", "-n", False, 10, 1, 1.0, -1.0, 0.0)
+    work = workload([row], parse_types("v100:1"), Throughputs(("v100",), {("M", 1): (1.0,)}, {}))
+    for name in PROGRAMS:
+        with pytest.raises(MissingPackageError, match="pip install ecos"):
+            rules_of(name, work, 0)
+    for name in ("gavel:fifo-perf", "gavel:isolated", "gavel:allox"):
+        rules_of(name, work, 0)
