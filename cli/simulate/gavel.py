@@ -15,7 +15,7 @@ from slurm_pal.cli import common
 from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption
 from slurm_pal.report import table as tables
 from slurm_pal.research.policies import names as policy_names
-from slurm_pal.research.replica.gavel import Result, Settings
+from slurm_pal.research.replica.gavel import Figures, Result, Settings
 from slurm_pal.research.replica.gavel_comparison import Comparison
 from slurm_pal.research.replica.gavel_jobs import parse_types, workload
 from slurm_pal.simulate.inputs.gavel import read_rows
@@ -37,7 +37,7 @@ def run_gavel(options: Mapping[str, Any], command: str) -> Exit:
     names, comparison = _comparison(options)
     output = Output(
         names, command, options["jobs"] or processors(), options["as_json"], options["parsable2"], options["noheader"],
-        jobs_out=options["jobs_out"],
+        jobs_out=options["jobs_out"], as_csv=options["as_csv"],
     )  # fmt: skip
     claim_folders(output)
     todo = comparison.policies
@@ -95,6 +95,15 @@ def _show(comparison: Comparison, done: Mapping[str, Result], output: Output) ->
             },
         )
         return
+    if output.as_csv:
+        first = next(iter(done.values())).figures.avg_jct_s
+        told = [
+            {"policy": asked, **_plain(found), "ratio_to_first": _finite(found.figures.avg_jct_s / first)}
+            for asked, name in output.names.items()
+            if (found := done.get(name))
+        ]
+        common.print_csv(("policy", *Figures._fields, "ratio_to_first"), told, output.noheader)
+        return
     for line in (tables.parsable if output.parsable else tables.columns)(HEADER, _rows(done, output), output.noheader):
         common.say(line)
     if not output.parsable:
@@ -103,7 +112,11 @@ def _show(comparison: Comparison, done: Mapping[str, Result], output: Output) ->
 
 
 def _plain(found: Result) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in found.figures._asdict().items()}
+    return {name: _finite(value) for name, value in found.figures._asdict().items()}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _rows(done: Mapping[str, Result], output: Output) -> list[Sequence[str]]:
