@@ -132,11 +132,12 @@ def uninstall(conf: str | None, act: bool) -> None:
 
 @admin.command(name="status")
 @conf_option
+@common.csv_option
 @common.json_option
 @common.color_option
 @common.verbose_option
 @click.pass_context
-def status_command(context: click.Context, conf: str | None, as_json: bool, color: str) -> None:
+def status_command(context: click.Context, conf: str | None, as_csv: bool, as_json: bool, color: str) -> None:
     """Show whether each installed part is in force. Exit code 0 only when all of them are."""
     found = site_files.read(_use(conf), settings.load())
     running: dict[str, str] | None = None
@@ -145,9 +146,11 @@ def status_command(context: click.Context, conf: str | None, as_json: bool, colo
     now_s = time.time()
     items = status.examine(found, running, now_s)
     code = status.exit_code(items)
-    if as_json:
+    rows = [item._asdict() | {"code": int(item.code)} for item in items]
+    if as_csv:
+        common.print_csv(status.Item._fields, rows)
+    elif as_json:
         table = status.table_facts(status.table_of(found), now_s)
-        rows = [item._asdict() | {"code": int(item.code)} for item in items]
         common.print_json("admin", {"ok": code == Exit.OK, "items": rows, "table": table._asdict()})
     else:
         _print_items(items, common.use_color(color))

@@ -6,9 +6,10 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,11 +23,28 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output, versioned by its schema.")
+
+def _one_form(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    """Raises UsageError where --csv is to go with another form."""
+    given = {**context.params, parameter.name or "": value}
+    for name, word in (("as_json", "--json"), ("parsable2", "--parsable2")):
+        if given.get("as_csv") and given.get(name):
+            raise UsageError(f"--csv and {word} are two forms of one answer: give one of them")
+    return value
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_one_form, help="Machine-readable output, versioned by its schema."
+)
+csv_option = click.option(
+    "--csv", "as_csv", is_flag=True, callback=_one_form, help="Comma-separated rows for spreadsheets and data frames."
+)
 noheader_option = click.option(
     "-h", "--noheader", is_flag=True, help="No header line (the letter of sinfo and squeue)."
 )
-parsable_option = click.option("-P", "--parsable2", is_flag=True, help="Columns separated by | without padding.")
+parsable_option = click.option(
+    "-P", "--parsable2", is_flag=True, callback=_one_form, help="Columns separated by | without padding."
+)
 color_option = click.option(
     "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="Colours; NO_COLOR is honoured."
 )
@@ -90,6 +108,48 @@ def _drop_unsaid() -> None:
 def print_json(thing: str, body: dict[str, Any]) -> None:
     """Print `body` with its schema first, e.g. `"schema": "pal.gpus/1"`."""
     click.echo(json.dumps({"schema": f"pal.{thing}/1", **body}, indent=2, allow_nan=False))
+
+
+_FORMULA = re.compile("(?:^|(?<=;))(?=\\s*[-=+@\uff0d\uff1d\uff0b\uff20])")
+"""Where a spreadsheet would begin a formula: at the begin of a cell, also where it takes a semicolon for the separator
+of cells. Some read the wide signs of East Asian scripts as well."""
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], noheader: bool = False) -> None:
+    """Print rows, entries of the command's JSON, with the quotes of RFC 4180; a line ends with a newline.
+
+    A column is a key, or keys joined by `_` where a value is an object in its turn. What is null or not there is an
+    empty cell; a list is joined by commas. An apostrophe keeps a text from becoming a formula in a spreadsheet.
+    """
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if not noheader:
+        writer.writerow(columns)
+    for flat in map(dict, map(_flat, rows)):
+        writer.writerow([_csv_cell(flat.get(name)) for name in columns])
+    click.echo(text.getvalue(), nl=False)
+
+
+def _flat(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}_{inner}", one) for inner, one in _flat(value))
+        else:
+            yield key, value
+
+
+def _csv_cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return str(value)
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return _FORMULA.sub("'", visible(text))
 
 
 def say(*lines: str, err: bool = False, color: bool | None = None, bold: bool = False, fg: str | None = None) -> None:

@@ -22,14 +22,21 @@ if TYPE_CHECKING:
 _LAST = re.compile(r"last(?:-(\d+))?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 MAX_SHOWN = 10
+COLUMNS = (
+    "benchmark", "sensitivity", "model", "n_gpus", "ratio", "low", "high", "p_value", "n_changed", "relative",
+    "differs", "raw_ratio", "noise",
+    *(f"sensors_{name}_{when}" for name in ("clock_mhz", "power_w", "temp_c") for when in ("before", "after")),
+)  # fmt: skip
+"""Of the rows in CSV."""
 
 
 @click.command()
 @click.argument("before", metavar="SWEEP")
 @click.argument("after", metavar="SWEEP")
+@common.csv_option
 @common.json_option
 @common.verbose_option
-def compare(before: str, after: str, as_json: bool) -> None:
+def compare(before: str, after: str, as_csv: bool, as_json: bool) -> None:
     """What changed between two sweeps: GPU by GPU, beyond noise or not.
 
     SWEEP is a sweep's id, `last`, `last-1` (the one before it), or a date like 2026-11-20 (the last
@@ -53,6 +60,8 @@ def compare(before: str, after: str, as_json: bool) -> None:
         found = compared(old, new, params_of(config))
     if as_json:
         common.print_json("compare", _json(spans, found))
+    elif as_csv:
+        common.print_csv(COLUMNS, [row.to_json() for row in found.rows])
     else:
         common.say(*_lines(spans, found))
 

@@ -10,7 +10,7 @@ import click
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import ConfigError, Exit
 from slurm_pal.cli import common
-from slurm_pal.report.doctor import examine
+from slurm_pal.report.doctor import CheckResult, examine
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import SlurmClient
@@ -19,11 +19,12 @@ _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warn": ("WARN", "yel
 
 
 @click.command()
+@common.csv_option
 @common.json_option
 @common.color_option
 @common.verbose_option
 @click.pass_context
-def doctor(context: click.Context, as_json: bool, color: str) -> None:
+def doctor(context: click.Context, as_csv: bool, as_json: bool, color: str) -> None:
     """Check Slurm, settings, data, clock and permissions; name the command that mends each fault.
 
     Exit code 0 when nothing has failed (warnings may stand), 1 otherwise.
@@ -32,6 +33,8 @@ def doctor(context: click.Context, as_json: bool, color: str) -> None:
     failed = any(finding.level == "fail" for finding in findings)
     if as_json:
         common.print_json("doctor", {"ok": not failed, "findings": [finding._asdict() for finding in findings]})
+    elif as_csv:
+        common.print_csv(CheckResult._fields, [finding._asdict() for finding in findings])
     else:
         colored = common.use_color(color)
         for finding in findings:

@@ -177,13 +177,18 @@ def _registry_path(directory: str | None) -> str:
 @lab.command()
 @shell_directory_option
 @common.noheader_option
+@common.csv_option
 @common.json_option
 @common.verbose_option
-def gpus(directory: str | None, noheader: bool, as_json: bool) -> None:
+def gpus(directory: str | None, noheader: bool, as_csv: bool, as_json: bool) -> None:
     """Reveal the hidden truth: the true slowdowns and faults of the emulated GPUs."""
     registry = emulated.load_registry(_registry_path(directory))
     if as_json:
         common.print_json("lab-gpus", {"seed": registry.seed, "gpus": [gpu._asdict() for gpu in registry.gpus]})
+        return
+    if as_csv:
+        columns = ("node", "index", "uuid", "model", *(f"slowdown_{c}" for c in emulated.CLASSES), "faults")
+        common.print_csv(columns, [gpu._asdict() | {"faults": _fault_words(gpu)} for gpu in registry.gpus], noheader)
         return
     from slurm_pal.report import table
 
@@ -196,8 +201,11 @@ def gpus(directory: str | None, noheader: bool, as_json: bool) -> None:
 
 
 def _faults(gpu: emulated.EmuGpu) -> str:
-    shown = (name if value is True else f"{name}={value:g}" for name, value in gpu.faults.items())
-    return ",".join(shown) or "-"
+    return ",".join(_fault_words(gpu)) or "-"
+
+
+def _fault_words(gpu: emulated.EmuGpu) -> list[str]:
+    return [name if value is True else f"{name}={value:g}" for name, value in gpu.faults.items()]
 
 
 def _fault_lines() -> str:

@@ -54,6 +54,7 @@ def _table_options(command: common.Command) -> common.Command:
         common.verbose_option,
         common.color_option,
         common.json_option,
+        common.csv_option,
         common.parsable_option,
         common.noheader_option,
         click.option("-f", "--flagged", is_flag=True, help="Only rows with a flag."),
@@ -72,6 +73,7 @@ def gpus(
     flagged: bool,
     noheader: bool,
     parsable2: bool,
+    as_csv: bool,
     as_json: bool,
     color: str,
 ) -> None:
@@ -86,6 +88,9 @@ def gpus(
     rows = [r for r in known if (not only or (r.node, r.gpu_index) in chosen) and (r.flags or not flagged)]
     if as_json:
         common.print_json("gpus", {"gpus": [row.to_json() for row in rows]})
+        return
+    if as_csv:
+        common.print_csv(inventory.GPU_COLUMNS, [row.to_json() for row in rows], noheader)
         return
     header = ["NODE", "GPU", "MODEL", *SENSITIVITY_CLASSES, "AGE", "USE", "FLAGS"]
     cells = [_gpu_cells(row) for row in rows]
@@ -111,7 +116,9 @@ def _gpu_cells(row: inventory.GpuRow) -> list[str]:
 
 @pal.command()
 @_table_options
-def nodes(nodelist: str | None, flagged: bool, noheader: bool, parsable2: bool, as_json: bool, color: str) -> None:
+def nodes(
+    nodelist: str | None, flagged: bool, noheader: bool, parsable2: bool, as_csv: bool, as_json: bool, color: str
+) -> None:
     """One line for each node: Slurm's state, GPUs in use, worst slowdown, classes of its GPUs."""
     snapshot, overview = reading.load()
     every = inventory.node_rows(inventory.gpu_rows(snapshot, overview, time.time()), overview)
@@ -119,6 +126,9 @@ def nodes(nodelist: str | None, flagged: bool, noheader: bool, parsable2: bool, 
     rows = [row for row in every if row.node in chosen and (row.flags or not flagged)]
     if as_json:
         common.print_json("nodes", {"nodes": [row.to_json() for row in rows]})
+        return
+    if as_csv:
+        common.print_csv(inventory.NODE_COLUMNS, [row.to_json() for row in rows], noheader)
         return
     header = ["NODE", "STATE", "GPUS", "USED", *(f"WORST_{c}" for c in SENSITIVITY_CLASSES), "CLASS_A", "AGE", "FLAGS"]
     cells = [_node_cells(row) for row in rows]

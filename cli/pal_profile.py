@@ -30,6 +30,7 @@ from slurm_pal.profiling.sweep.progress import describe_pause, shown, stoppable
 from slurm_pal.profiling.sweep.sweep import Sweep, SweepListeners
 from slurm_pal.profiling.sweep.sweep_state import FAILED, OVER, PARTIAL, SweepDirectory
 from slurm_pal.report import table
+from slurm_pal.report.inventory import GPU_COLUMNS
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.store.database import open_database
@@ -39,6 +40,12 @@ from slurm_pal.variability.records import Record
 METHODS = ("exact", "pal", "pal-artifact")
 MAX_FIRST = 6
 MAX_FINDINGS = 20
+SCORE_COLUMNS = tuple(name for name in GPU_COLUMNS if name not in ("age_s", "in_use"))
+RUN_COLUMNS = (
+    "uuid", "run_id", "sweep", "ts_s", "node", "index", "bench", "class", "value", "unit", "cv_pct", "ci95_pct",
+    "steady", "flags", "valid", "reason",
+)  # fmt: skip
+"""Of the rows in CSV."""
 
 
 @click.group(context_settings={"help_option_names": ["--help"]})
@@ -284,16 +291,20 @@ def _print_summary(summary: collect.Summary, as_json: bool) -> Exit:
 
 @pal_profile.command()
 @click.argument("sweep", required=False, default="")
+@common.csv_option
 @common.json_option
 @common.verbose_option
-def status(sweep: str, as_json: bool) -> None:
+def status(sweep: str, as_csv: bool, as_json: bool) -> None:
     """Where each node of a sweep stands (default: the last sweep)."""
     state_dir = settings.load().state_dir
     found = sweep_state.load(state_dir, sweep)
     counts = {state: n for state, n in found.counts().items() if n}
     doing = _doing(found, at_work(state_dir))
+    nodes = [{"node": node, **state._asdict()} for node, state in found.nodes.items()]
+    if as_csv:
+        common.print_csv(("node", *sweep_state.NodeState._fields), nodes)
+        return
     if as_json:
-        nodes = [{"node": node, **state._asdict()} for node, state in found.nodes.items()]
         pause = found.pause._asdict() if found.pause and doing.startswith("paused") else None
         head = {"sweep": found.sweep_id, "state": doing.partition(" ")[0], "pause": pause, "counts": counts}
         common.print_json("sweep_status", {**head, "nodes": nodes, "skipped": found.terms.skipped})
@@ -344,15 +355,22 @@ renamed(pal_profile, publish_scores, "publish")
 @click.option(
     "-n", "--runs", type=click.IntRange(min=0), default=10, show_default=True, help="So many runs of each GPU."
 )
+@common.csv_option
 @common.json_option
 @common.verbose_option
-def show(name: str, runs: int, as_json: bool) -> None:
+def show(name: str, runs: int, as_csv: bool, as_json: bool) -> None:
     """Newest scores and history of a node's GPUs or of one GPU; scores of all without a name.
 
     A GPU is NODE:INDEX (the one measured there last), or at least 8 characters of its UUID after GPU-.
+    With --csv a row for each GPU; with a name a row for each run.
     """
     config = settings.load()
     found = gpu_history.read(config, _named(config, name), runs if name or as_json else 0)
+    if as_csv:
+        gpus = [gpu.to_json() for gpu in found]
+        measured = [{**gpu, **run, "ts_s": run["ts"]} for gpu in gpus for run in gpu["runs"]]
+        common.print_csv(*((RUN_COLUMNS, measured) if name else (SCORE_COLUMNS, gpus)))
+        return
     if as_json:
         common.print_json("history", {"gpus": [gpu.to_json() for gpu in found]})
         return

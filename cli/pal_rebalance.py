@@ -61,6 +61,7 @@ class RebalanceOptions(NamedTuple):
     mine: bool
     every: float | None
     as_json: bool
+    as_csv: bool
 
 
 @click.command(context_settings={"help_option_names": ["--help"]})
@@ -71,12 +72,14 @@ class RebalanceOptions(NamedTuple):
 @click.option("--every", type=float, metavar="SECONDS", help="Time between ticks (default: rebalance.interval_s).")
 @click.option("--guard", is_flag=True, help="Stay, and take lists back as soon as a daemon has died. Goes alone.")
 @click.option("--withdraw", is_flag=True, help="Take back whatever is set on jobs and nodes, and end.")
+@common.csv_option
 @common.json_option
 @common.verbose_option
 @common.version_option
 def pal_rebalance(
-    once: bool, daemon: bool, act: bool, mine: bool, every: float | None, guard: bool, withdraw: bool, as_json: bool
-) -> None:
+    once: bool, daemon: bool, act: bool, mine: bool, every: float | None, guard: bool, withdraw: bool, as_csv: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Ticks: ingest sweeps, publish scores, retarget pending jobs, move running ones where that pays.
 
     \b
@@ -97,11 +100,13 @@ def pal_rebalance(
         raise UsageError("--daemon stays: it does not go with --once or --withdraw")
     if withdraw and as_json:
         raise UsageError("--withdraw has no plan to show: it does not go with --json")
+    if as_csv and (daemon or withdraw):
+        raise UsageError("--csv shows the plan of one tick: it does not go with --daemon or --withdraw")
     if not mine:
         become.slurm_user()
     config = settings.load()
     acts = act or withdraw or config.text("rebalance", "mode") == "act"
-    wanted = RebalanceOptions(daemon, acts, mine, every, as_json)
+    wanted = RebalanceOptions(daemon, acts, mine, every, as_json, as_csv)
     complaints = Complaints("pal-rebalance")
     _check(config, wanted)
     with contextlib.ExitStack() as stack:
@@ -186,6 +191,8 @@ def _once(tick: Tick, wanted: RebalanceOptions, complaints: Complaints) -> None:
     seen = tick.run(time.time())
     if wanted.as_json:
         common.print_json("rebalance", report.as_json(seen))
+    elif wanted.as_csv:
+        common.print_csv(report.CSV_COLUMNS, report.csv_rows(seen))
     else:
         for line in report.lines(seen):
             common.say(line)

@@ -7,12 +7,11 @@ import time
 from collections.abc import Iterable
 
 from slurm_pal.base import config as settings
-from slurm_pal.base.errors import DataError, SlurmError, UsageError, one_line
+from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import typed
 from slurm_pal.cli import common
 from slurm_pal.cli.gpu import Place
 from slurm_pal.report import inventory
-from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot as snapshots
 
@@ -22,20 +21,12 @@ def load() -> tuple[snapshots.Snapshot | None, Overview | None]:
 
     Raises SlurmError when both are missing.
     """
-    snapshot: snapshots.Snapshot | None = None
-    overview: Overview | None = None
-    config = settings.load()
-    try:
-        snapshot = snapshots.read(config.snapshot_path)
-    except DataError as error:
-        common.say(f"pal: {one_line(error)}", err=True)
-    try:
-        overview = connect(config, timeout_s=10.0).overview()
-    except SlurmError as error:
-        if snapshot is None:
-            raise
-        common.say(f"pal: showing the snapshot only: {one_line(error)}", err=True)
-    return snapshot, overview
+    return inventory.look(settings.load(), complain)
+
+
+def complain(line: str) -> None:
+    """Say on stderr what is missing in an answer."""
+    common.say(f"pal: {line}", err=True)
 
 
 def selected(nodelist: str | None, known: set[str]) -> set[str]:

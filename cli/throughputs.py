@@ -32,9 +32,12 @@ NOTHING = "no throughputs: no table is given, and no past run has told its steps
 @click.option("-o", "--output", metavar="FILE", help="Write what is known (no estimates) as a table, CSV or .json.")
 @common.noheader_option
 @common.parsable_option
+@common.csv_option
 @common.json_option
 @common.verbose_option
-def throughputs(file: str | None, output: str | None, noheader: bool, parsable2: bool, as_json: bool) -> None:
+def throughputs(
+    file: str | None, output: str | None, noheader: bool, parsable2: bool, as_csv: bool, as_json: bool
+) -> None:
     """Throughputs by application, GPUs and type of GPUs: steps/s of the job, error, runs, age and source.
 
     \b
@@ -62,6 +65,8 @@ def throughputs(file: str | None, output: str | None, noheader: bool, parsable2:
     rows = throughput_rows.rows(known, types.values())
     if as_json:
         common.print_json("throughputs", {"throughputs": [row._asdict() for row in rows]})
+    elif as_csv:
+        common.print_csv(throughput_rows.ThroughputRow._fields, [row._asdict() for row in rows], noheader)
     elif not rows and not parsable2:
         common.say(NOTHING)
     else:

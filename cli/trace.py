@@ -64,8 +64,9 @@ def _read(options: dict[str, Any]) -> Trace:
 
 @trace.command()
 @_reading
+@common.csv_option
 @common.json_option
-def describe(as_json: bool, **options: Any) -> None:  # noqa: ANN401
+def describe(as_csv: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Jobs, GPU-hours, sizes, run times, classes; and the rows that cannot be replayed."""
     from slurm_pal.cli.simulate.run import show_bad_rows
     from slurm_pal.simulate.inputs import describe as figures_of
@@ -75,9 +76,17 @@ def describe(as_json: bool, **options: Any) -> None:  # noqa: ANN401
     if as_json:
         common.print_json("trace-figures", {**figures, "bad_rows": [row._asdict() for row in found.bad]})
         return
-    for line in _lines("", figures):
-        common.say(line)
+    if as_csv:
+        common.print_csv(("figure", "member", "value"), _figure_rows(figures))
+    else:
+        common.say(*_lines("", figures))
     show_bad_rows(found)
+
+
+def _figure_rows(figures: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each figure, and for each member of a group of them."""
+    groups = [(name, value if isinstance(value, dict) else {None: value}) for name, value in figures.items()]
+    return [{"figure": name, "member": key, "value": x} for name, group in groups for key, x in group.items()]
 
 
 def _lines(prefix: str, figures: dict[str, Any]) -> list[str]:

@@ -55,8 +55,11 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
     Ctrl-C prints what is complete. Traces can be looked at and converted with pal trace.
     """
     if options["list_"]:
-        from slurm_pal.cli.simulate.names import lists
+        from slurm_pal.cli.simulate.names import lists, print_lists
 
+        if options["as_csv"]:
+            print_lists(options["noheader"])
+            return
         for line in lists(options["parsable2"], options["noheader"]):
             common.say(line)
         return
@@ -220,4 +223,5 @@ def _output(options: dict[str, Any], names: dict[str, str]) -> Output:
         noheader=options["noheader"],
         out=options["out"],
         jobs_out=options["jobs_out"],
+        as_csv=options["as_csv"],
     )

@@ -14,10 +14,10 @@ from slurm_pal.base.files import write_atomic
 from slurm_pal.cli import common
 from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption
 from slurm_pal.report import table as tables
-from slurm_pal.research import allocation_policies
+from slurm_pal.research.allocation_policies import names as policy_names
 from slurm_pal.research.replica.gavel_comparison import GavelComparison
 from slurm_pal.research.replica.gavel_jobs import parse_types, workload
-from slurm_pal.research.replica.gavel_simulator import GavelResult, GavelSettings
+from slurm_pal.research.replica.gavel_simulator import GavelFigures, GavelResult, GavelSettings
 from slurm_pal.simulate.aliases import resolved
 from slurm_pal.simulate.inputs.gavel import read_rows
 from slurm_pal.simulate.known_throughputs import read_gavels
@@ -37,7 +37,7 @@ def run_gavel(options: Mapping[str, Any], command: str) -> Exit:
     names, comparison = _comparison(options)
     output = Output(
         names, command, options["jobs"] or processors(), options["as_json"], options["parsable2"], options["noheader"],
-        jobs_out=options["jobs_out"],
+        jobs_out=options["jobs_out"], as_csv=options["as_csv"],
     )  # fmt: skip
     claim_folders(output)
     todo = comparison.policies
@@ -58,7 +58,7 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], GavelCompar
             raise UsageError(f"--replica gavel needs --{name}, like --{name} {example}")
     if options["format_"] not in ("auto", "gavel"):
         raise UsageError(f"--replica gavel reads Gavel's traces; format {options['format_']!r} is not gavel")
-    names = resolved(options["policies"] or DEFAULT_POLICIES, allocation_policies.names(), {})
+    names = resolved(options["policies"] or DEFAULT_POLICIES, policy_names(), {})
     settings = GavelSettings(
         round_s=options["tick"] or GavelSettings().round_s,
         seed=options["seed"] or 0,
@@ -97,6 +97,15 @@ def _show(comparison: GavelComparison, done: Mapping[str, GavelResult], output: 
             },
         )
         return
+    if output.as_csv:
+        first = next(iter(done.values())).figures.avg_jct_s
+        told = [
+            {"policy": asked, **_plain(found), "ratio_to_first": _finite(found.figures.avg_jct_s / first)}
+            for asked, name in output.names.items()
+            if (found := done.get(name))
+        ]
+        common.print_csv(("policy", *GavelFigures._fields, "ratio_to_first"), told, output.noheader)
+        return
     for line in (tables.parsable if output.parsable else tables.columns)(HEADER, _rows(done, output), output.noheader):
         common.say(line)
     if not output.parsable:
@@ -105,7 +114,11 @@ def _show(comparison: GavelComparison, done: Mapping[str, GavelResult], output: 
 
 
 def _plain(found: GavelResult) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in found.figures._asdict().items()}
+    return {name: _finite(value) for name, value in found.figures._asdict().items()}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _rows(done: Mapping[str, GavelResult], output: Output) -> list[Sequence[str]]:

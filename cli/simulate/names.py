@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from slurm_pal.cli import common
 from slurm_pal.cli.simulate.trace_inputs import KEYS
 from slurm_pal.report import table
 from slurm_pal.research import allocation_policies
@@ -63,3 +64,9 @@ def _allocation() -> list[tuple[str, str, str]]:
 def lists(parsable: bool, noheader: bool) -> list[str]:
     """The tables as lines."""
     return (table.parsable if parsable else table.columns)(HEADER, rows(), noheader)
+
+
+def print_lists(noheader: bool) -> None:
+    """The same as CSV; options without their dashes, which a spreadsheet would take for a formula."""
+    found = [{"option": option.lstrip("-"), "name": name, "summary": summary} for option, name, summary in rows()]
+    common.print_csv(("option", "name", "summary"), found, noheader)

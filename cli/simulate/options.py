@@ -163,6 +163,7 @@ OUTPUT = (
     click.option("--out", metavar="DIR", help="Write the page, pictures, jobs.csv and summary.json there."),
     click.option("--jobs-out", metavar="DIR", help="Write NAME.csv there: job_id,submit_s,start_s,finish_s,gpus."),
     common.json_option,
+    common.csv_option,
     common.parsable_option,
     common.noheader_option,
     click.option("-v", "--verbose", count=True, help="More detail; -vv shows tracebacks."),
@@ -176,8 +177,8 @@ OUTPUT = (
     ),
 )
 
-_REPORTED = ("trace", "format_", "cluster", "policies", "seed", "tick", "jobs", "jobs_out", "as_json", "parsable2",
-             "noheader", "list_", "replica", "verbose")  # fmt: skip
+_REPORTED = ("trace", "format_", "cluster", "policies", "seed", "tick", "jobs", "jobs_out", "as_json", "as_csv",
+             "parsable2", "noheader", "list_", "replica", "verbose")  # fmt: skip
 REPLICAS = {
     "blox-pal": frozenset((
         *_REPORTED, "nodes", "gpus_per_node", "profile", "queue", "seeds", "locality_penalty", "move_cost", "bar",
@@ -188,8 +189,8 @@ REPLICAS = {
 """The published simulators, and the options that mean something with each."""
 UNEQUAL = frozenset((
     "trace", "format_", "app_patterns", "app_table", "processors_per_gpu", "throughputs", "prices", "generate",
-    "cluster", "policies", "seeds", "seed", "jitter", "move_cost", "limit_factor", "jobs", "as_json", "parsable2",
-    "noheader", "list_", "verbose", "window",
+    "cluster", "policies", "seeds", "seed", "jitter", "move_cost", "limit_factor", "jobs", "as_json", "as_csv",
+    "parsable2", "noheader", "list_", "verbose", "window",
 ))  # fmt: skip
 """The options that mean something with --cluster TYPE:GPUS,... ."""
 NOT_PLAIN = {

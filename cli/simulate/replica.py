@@ -33,7 +33,7 @@ def run_replica(options: Mapping[str, Any], cluster: VirtualCluster, command: st
     names, comparison = _comparison(options, cluster)
     output = Output(
         names, command, options["jobs"] or processors(), options["as_json"], options["parsable2"],
-        options["noheader"], options["out"], options["jobs_out"],
+        options["noheader"], options["out"], options["jobs_out"], as_csv=options["as_csv"],
     )  # fmt: skip
     claim_folders(output)
     todo = comparison.tasks()
@@ -130,6 +130,15 @@ def _show(
                 "command": found.study.command,
             },
         )
+        return
+    if output.as_csv:
+        first = next(iter(means.values()))["avg_jct_s"]
+        lines = [
+            {"policy": asked, **f, "ratio_to_first": f["avg_jct_s"] / first}
+            for asked, name in output.names.items()
+            if (f := means.get(name))
+        ]
+        common.print_csv(("policy", *BloxFigures._fields, "ratio_to_first"), lines, output.noheader)
         return
     rows = _rows(means, output.names)
     for line in (tables.parsable if output.parsable else tables.columns)(HEADER, rows, output.noheader):

@@ -20,7 +20,7 @@ from slurm_pal.report import table as tables
 from slurm_pal.report.simulation.assemble import AssembledStudy, assemble, body, job_tables
 from slurm_pal.report.simulation.files import PAGE, claim_folder
 from slurm_pal.report.simulation.study import PolicyComparison, compare
-from slurm_pal.report.simulation.tables import caveats, claim, table, what_you_gain
+from slurm_pal.report.simulation.tables import CSV_COLUMNS, caveats, claim, csv_rows, table, what_you_gain
 from slurm_pal.report.simulation.words import percent, ratio_text
 from slurm_pal.simulate.experiment import Experiment, in_order, tasks
 from slurm_pal.simulate.inputs import describe
@@ -48,6 +48,7 @@ class Output(NamedTuple):
     out: str | None = None  # folder of the report
     jobs_out: str | None = None  # folder of a CSV per policy
     gain_lines: bool = False  # say what would be gained in five lines, not in one
+    as_csv: bool = False
 
 
 def run_and_report(
@@ -149,6 +150,9 @@ def show(found: AssembledStudy, output: Output, too_wide: Sequence[TraceJob] = (
         common.print_json("simulate", answer)
         return
     comparison = compare(found.study)
+    if output.as_csv:
+        common.print_csv(CSV_COLUMNS, csv_rows(comparison), output.noheader)
+        return
     header, rows = table(comparison)
     if output.parsable:
         _echo(tables.parsable(header, rows, output.noheader))

@@ -26,7 +26,7 @@ from slurm_pal.report.simulation.site_gain import (
     studied,
 )
 from slurm_pal.report.simulation.study import Study, compare
-from slurm_pal.report.simulation.tables import caveats, table
+from slurm_pal.report.simulation.tables import CSV_COLUMNS, caveats, csv_rows, table
 from slurm_pal.simulate.aliases import QUEUE_ALIASES, resolved
 from slurm_pal.simulate.inputs import ReaderOptions, read, sacct
 from slurm_pal.simulate.inputs.collect import TraceCollector
@@ -114,7 +114,7 @@ def _output(options: Mapping[str, Any], command: str) -> Output:
     return Output(
         names={way: way for way in WAYS}, command=command, workers=options["jobs"] or processors(),
         as_json=options["as_json"], parsable=options["parsable2"], noheader=options["noheader"], out=options["out"],
-        jobs_out=options["jobs_out"],
+        jobs_out=options["jobs_out"], as_csv=options["as_csv"],
     )  # fmt: skip
 
 
@@ -289,6 +289,8 @@ def _show(
     found = AssembledStudy(study, () if study.worst is None else (study.worst,))
     if output.as_json:
         common.print_json("simulate", _json(found, output.names, findings, lines, fitted))
+    elif output.as_csv:
+        common.print_csv(CSV_COLUMNS, csv_rows(comparison), output.noheader)
     elif output.parsable:
         common.say(*tables.parsable(*table(comparison), output.noheader))
     else:

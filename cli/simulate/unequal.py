@@ -20,7 +20,7 @@ from slurm_pal.cli.simulate.run import Output, carry_out, interruption, show_bad
 from slurm_pal.cli.simulate.trace_inputs import generated, options_of
 from slurm_pal.report import table as tables
 from slurm_pal.research.replica.gavel_jobs import GavelCluster, parse_types
-from slurm_pal.research.unequal_comparison import Ran, UnequalComparison, UnequalTask, mean
+from slurm_pal.research.unequal_comparison import Ran, UnequalComparison, UnequalFigures, UnequalTask, mean
 from slurm_pal.research.unequal_jobs import UnequalWorkload, of_rows, of_trace
 from slurm_pal.research.unequal_policies import OURS, RENAMED, SLURM
 from slurm_pal.research.unequal_rounds import ROUND_S
@@ -56,8 +56,9 @@ def run_unequal(options: Mapping[str, Any], command: str) -> Exit:
     """Run and print; the exit code. Raises UsageError and DataError for what cannot be run."""
     names, comparison = _comparison(options)
     output = Output(
-        names, command, options["jobs"] or processors(), options["as_json"], options["parsable2"], options["noheader"]
-    )
+        names, command, options["jobs"] or processors(), options["as_json"], options["parsable2"], options["noheader"],
+        as_csv=options["as_csv"],
+    )  # fmt: skip
     todo = comparison.tasks()
     results, interrupted = carry_out(comparison, todo, len(comparison.work.jobs), output.workers)
     by_policy = _lines(comparison, results)
@@ -182,6 +183,10 @@ def _show(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output
     if output.as_json:
         common.print_json("simulate", _body(comparison, lines, output))
         return
+    if output.as_csv:
+        told = [_csv_row(name, line) for name, line in lines.items()]
+        common.print_csv(CSV_COLUMNS, told, output.noheader)
+        return
     rows = [
         [name, *(format(line.figures[field] / unit, form) for field, unit, form in FORMS), _ratio(line.ratio)]
         for name, line in lines.items()
@@ -192,6 +197,23 @@ def _show(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output
         common.say("")
         for text in (*_notes(comparison), *_missed(comparison, lines)):
             common.say(text)
+
+
+CSV_COLUMNS = (
+    "policy",
+    *UnequalFigures._fields,
+    "makespan_bound_s",
+    "runs",
+    "ratio_to_first",
+    "ratio_low",
+    "ratio_high",
+)
+
+
+def _csv_row(name: str, line: PolicyLine) -> dict[str, Any]:
+    low, high = _interval(line.ratio) or (None, None)
+    ratio = {"ratio_to_first": line.ratio and line.ratio.mean, "ratio_low": low, "ratio_high": high}
+    return {"policy": name, **line.figures, "runs": line.runs, **ratio}
 
 
 def _interval(ratio: Ratio | None) -> list[float] | None:

@@ -76,6 +76,7 @@ class SlurmJob(NamedTuple):
     may_requeue: bool = False
     het: bool = False  # a part of a heterogeneous job
     exit_code: str = ""
+    gpus_given: int = 0  # also when it has ended; 0 where Slurm does not say
     asks: Asks = Asks()
     raw: dict[str, str] = {}  # Slurm's key=value pairs, for `slurm/` only
 

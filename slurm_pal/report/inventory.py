@@ -7,17 +7,29 @@ missing: a GPU that only one of the two knows is shown with a flag that says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from slurm_pal.base.cluster import Node
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import DataError, SlurmError, one_line
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.decide.offers import used_indexes
+from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import Overview
+from slurm_pal.store import snapshot as snapshots
 from slurm_pal.store.snapshot import Snapshot
+
+ASK_TIMEOUT_S = 10.0
 
 NEVER_MEASURED = "never_measured"
 NOT_IN_SLURM = "not_in_slurm"
+
+_SCORES = (*(f"slowdown_{c}" for c in SENSITIVITY_CLASSES), *(f"class_{c}" for c in SENSITIVITY_CLASSES))
+GPU_COLUMNS = ("node", "index", "uuid", "model", *_SCORES, "age_s", "in_use", "flags")
+NODE_COLUMNS = ("node", "states", "gpus", "gpus_in_use", *(f"worst_{name}" for name in _SCORES[:3]), *_SCORES[3:],
+                "age_s", "flags")  # fmt: skip
+"""Columns of the tables in CSV."""
 
 
 class GpuRow(NamedTuple):
@@ -87,6 +99,23 @@ class NodeRow(NamedTuple):
             "age_s": None if self.age_s is None else round(self.age_s, 1),
             "flags": list(self.flags),
         }
+
+
+def look(config: Config, tell: Callable[[str], None]) -> tuple[Snapshot | None, Overview | None]:
+    """Snapshot and Slurm's view; `tell` hears what is missing. Raises SlurmError when both are."""
+    snapshot: Snapshot | None = None
+    overview: Overview | None = None
+    try:
+        snapshot = snapshots.read(config.snapshot_path)
+    except DataError as error:
+        tell(one_line(error))
+    try:
+        overview = connect(config, timeout_s=ASK_TIMEOUT_S).overview()
+    except SlurmError as error:
+        if snapshot is None:
+            raise
+        tell(f"showing the snapshot only: {one_line(error)}")
+    return snapshot, overview
 
 
 def gpu_rows(snapshot: Snapshot | None, overview: Overview | None, now_s: float) -> list[GpuRow]:

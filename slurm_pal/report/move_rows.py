@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import SlurmError, one_line
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.journal import story
-from slurm_pal.journal.journal import Move
+from slurm_pal.journal import paths, story
+from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.moves import learning
+from slurm_pal.slurm.cli import CliClient
 
+ASK_TIMEOUT_S = 10.0
 HEADER = (
     "WHEN", "JOBID", "USER", "FROM", "TO", "FACTOR", "PREDICTED_S", "OBSERVED_S", "COST_S", "OUTCOME", "WHY",
 )  # fmt: skip
@@ -37,6 +41,41 @@ class MoveRow(NamedTuple):
     step: str  # the last step taken
     why: str
     partition: str = ""  # it is sent to, where that is not its own
+
+
+def read(
+    config: Config, since_s: float, job_id: int | None, tell: Callable[[str], None]
+) -> tuple[list[MoveRow], float | None]:
+    """The moves that this user may know of, by time, and the calibration of the journal; None where there is none.
+
+    `tell` hears what is missing because Slurm does not answer. Raises DataError when the journal cannot be read.
+    """
+    rows, calibration = _journalled(config, since_s, job_id)
+    if not paths.has_powers():
+        rows += [row for row in _told(job_id, tell) if row.made_s >= since_s]
+    return sorted(rows, key=lambda row: row.made_s), calibration
+
+
+def _journalled(config: Config, since_s: float, job_id: int | None) -> tuple[list[MoveRow], float | None]:
+    """Rows and calibration of the journal that this user may read."""
+    path = paths.readable_journal(config)
+    if path is None:
+        return [], None
+    with open_journal(path, write=False) as journal:
+        return of_journal(journal.moves(since_s, job_id)), learning.calibration(journal.moves())
+
+
+def _told(job_id: int | None, tell: Callable[[str], None]) -> list[MoveRow]:
+    """What the words on this user's own jobs tell."""
+    client = CliClient(timeout_s=ASK_TIMEOUT_S)
+    user = paths.user_name()
+    try:
+        mine = client.job_states(user=user)
+        known = client.jobs_of([number for number in mine if job_id in (None, number)])
+    except SlurmError as error:
+        tell(f"moves that the site's ticks made are not shown: {one_line(error)}")
+        return []
+    return [row for job in known.values() if job.user == user for row in of_words(job)]
 
 
 def of_journal(moves: Iterable[Move]) -> list[MoveRow]:

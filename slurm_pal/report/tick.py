@@ -48,6 +48,22 @@ def as_json(seen: TickResult) -> dict[str, Any]:
     }
 
 
+CSV_COLUMNS = (
+    "job_id", "list", "action", "nodes", "source", "target", "partition", "before", "after", "gain_s", "cost_s",
+    "checkpoint", "why",
+)  # fmt: skip
+
+
+def csv_rows(seen: TickResult) -> list[dict[str, Any]]:
+    """One row per job and list of pal.rebalance/1 that it stands in (retarget, moves, staying), under CSV_COLUMNS."""
+    body = as_json(seen)
+    wishes = [wish | {"nodes": " ".join(filter(None, wish["fields"].values())), "why": wish["reason"]}
+              for wish in body["retarget"]]  # fmt: skip
+    moves = [move | {"action": "move", "target": move["target_gpus"]} for move in body["moves"]]
+    listed = {"retarget": wishes, "moves": moves, "staying": body["staying"]}
+    return [{"list": name, **row} for name, rows in listed.items() for row in rows]
+
+
 def _target(planned: PlannedMove) -> str:
     return planned.target_gpus + (f" in {planned.partition}" if planned.partition else "")
 

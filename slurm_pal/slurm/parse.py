@@ -286,6 +286,7 @@ def decisive(pairs: dict[str, str]) -> dict[str, Any]:
         "may_requeue": pairs.get("Requeue") == "1",
         "het": bool(value(pairs, "HetJobId")),
         "exit_code": pairs.get("ExitCode", ""),
+        "gpus_given": _count_of(value(pairs, "JOB_GRES")),
         "asks": _asks(*(pairs.get(key, "") for key in _ASKED)),
     }
 

@@ -26,6 +26,14 @@ from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, needed, 
 SCHEMA = "pal.simulation/1"
 BAD_ROWS = 100  # as many are listed; the count is of all
 GOAL = 0.02  # the precision for which the number of pairs is told
+_MEANS = (
+    "mean_jct_s", "median_jct_s", "p99_jct_s", "mean_wait_s", "makespan_s", "utilisation", "moves", "restarts",
+    "gpu_hours", "move_gpu_hours", "timeouts", "bounded_slowdown", "slowdown.A", "slowdown.B", "slowdown.C",
+    "spread_share",
+)  # fmt: skip
+CSV_COLUMNS = ("policy", "queue", "runs", "pairs", "verdict", "ratio", "ratio_low", "ratio_high",
+               *(name.replace(".", "_") for name in _MEANS))  # fmt: skip
+"""Of the rows in CSV: means over runs, and the ratio of mean JCT to the baseline with its 95 % interval."""
 
 
 def table(comparison: PolicyComparison) -> tuple[list[str], list[list[str]]]:
@@ -45,6 +53,19 @@ def table(comparison: PolicyComparison) -> tuple[list[str], list[list[str]]]:
         line += [span.text(mean["makespan_s"]), percent(mean["utilisation"], 1), count(mean["moves"])]
         lines.append([*line, number(mean.get("slowdown.A"), 3), percent(mean["spread_share"])])
     return header, lines
+
+
+def csv_rows(comparison: PolicyComparison) -> list[dict[str, Any]]:
+    """One row per queue and policy under CSV_COLUMNS, nothing rounded."""
+    found = []
+    for row in comparison.rows:
+        ratio = row.ratio.get("mean_jct_s")
+        told = {"ratio": ratio.mean, "ratio_low": ratio.low, "ratio_high": ratio.high} if ratio else {}
+        means = {name.replace(".", "_"): row.mean.get(name) for name in _MEANS}
+        verdict_ = verdict(ratio) if row.ratio else None
+        found.append({"policy": row.policy, "queue": row.queue, "runs": row.runs, "pairs": row.pairs,
+                      "verdict": verdict_, **told, **means})  # fmt: skip
+    return found
 
 
 def what_you_gain(comparison: PolicyComparison) -> list[str]:
