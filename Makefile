@@ -13,7 +13,8 @@ SHELL_SCRIPTS := .ci/run $(wildcard etc/*.sh slurm_pal/submit/*.sh) $(wildcard t
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup slurm tools demo test fuzz test-releases clean-releases unit lint format docs bench lock clean
+.PHONY: help setup slurm tools demo test fuzz test-releases clean-releases unit lint lint-tools \
+	ruff shellcheck luacheck clang-format mypy cppcheck format docs bench lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -66,14 +67,29 @@ clean-releases:  ## Remove those root directories
 unit: $(VENV)/installed  ## Only the tests that need no Slurm
 	$(BIN)/pytest -q tests/unit
 
-lint: $(VENV)/installed  ## ruff, mypy, shellcheck, luacheck, clang-format, cppcheck
-	@etc/install-packages.sh shellcheck lua-check clang-format cppcheck
+lint: ruff shellcheck luacheck clang-format mypy cppcheck  ## ruff, shellcheck, luacheck, clang-format, mypy, cppcheck
+
+# One target each, for .pre-commit-config.yaml too. Only mypy needs the package installed.
+ruff: $(VENV)/dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	cd $(VENV) && bin/mypy --config-file ../pyproject.toml -p slurm_pal  # not here: cli/ and profiling/ are in the installed package
+
+lint-tools:
+	@etc/install-packages.sh shellcheck lua-check clang-format cppcheck
+
+shellcheck: lint-tools
 	shellcheck $(SHELL_SCRIPTS)
+
+luacheck: lint-tools
 	luacheck --quiet $(LUA)
+
+clang-format: lint-tools
 	clang-format --dry-run --Werror $(C) $(KERNELS) $(wildcard spank/*.h spank/tests/*.[ch] tests/doubles/*.c tests/lua/*.c tests/unit/driver_double/*.[ch])
+
+mypy: $(VENV)/installed
+	cd $(VENV) && bin/mypy --config-file ../pyproject.toml -p slurm_pal  # not here: cli/ and profiling/ are in the installed package
+
+cppcheck: lint-tools
 	cppcheck --quiet --error-exitcode=1 --enable=warning --enable=style $(C)
 
 format: $(VENV)/installed  ## Let ruff format the tree
