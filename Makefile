@@ -13,7 +13,8 @@ SHELL_SCRIPTS := .ci/run $(wildcard etc/*.sh slurm_pal/submit/*.sh) $(wildcard t
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup slurm tools demo test fuzz test-releases clean-releases unit lint format docs bench lock clean
+.PHONY: help setup slurm tools demo test fuzz test-releases coverage clean-releases unit lint lint-tools \
+	ruff shellcheck luacheck clang-format mypy cppcheck format docs bench lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -47,11 +48,21 @@ tools:  ## Debian packages that only tests need: Lua for the filters, a compiler
 # Tests on a real Slurm mostly wait for it: they run beside the others, four files at a time, in a place of their own,
 # and are shown after them.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
+# Rooms that decide, each with quick tests of its own: only these run under coverage, which makes tests half as slow again.
+DECIDING := allocation decide partitions pending placement sensitivity
 test: setup tools lint  ## Lint, then all tests, those on a real Slurm included
 	@root=$$(mktemp -d) && chmod 711 $$root && trap 'rm -rf $$root' EXIT; \
 	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest -q -n 4 --dist loadfile -o cache_dir=$(VENV)/slurm-cache $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
-	echo "$(BIN)/pytest -q"; $(BIN)/pytest -q -n 2 $(ON_SLURM:%=--ignore=%); others=$$?; \
-	wait $$slurm; real=$$?; cat $$root/slurm.log; test $$others = 0 -a $$real = 0
+	echo "$(BIN)/pytest -q"; $(BIN)/pytest -q -n 2 --cov --cov-report= $(DECIDING:%=tests/unit/%); deciding=$$?; \
+	$(BIN)/pytest -q -n 2 $(ON_SLURM:%=--ignore=%) $(DECIDING:%=--ignore=tests/unit/%); others=$$?; \
+	wait $$slurm; real=$$?; cat $$root/slurm.log; \
+	printf 'Lines covered by the tests of their own room, %%:'; for room in $(DECIDING); do \
+	printf ' %s %s' $$room "$$($(BIN)/coverage report --include="slurm_pal/$$room/*" --format=total)"; done; echo; \
+	test $$deciding = 0 -a $$others = 0 -a $$real = 0
+
+coverage: $(VENV)/installed  ## Lines that the tests without Slurm cover, file by file; what runs as a process of its own is not seen
+	$(BIN)/pytest -q -n 2 --cov --cov-report= tests/unit
+	$(BIN)/coverage report --skip-covered --sort=cover
 
 SECONDS ?= 600
 fuzz: setup tools  ## Feed hostile input to everything that reads users' words, for SECONDS=600
@@ -66,15 +77,30 @@ clean-releases:  ## Remove those root directories
 unit: $(VENV)/installed  ## Only the tests that need no Slurm
 	$(BIN)/pytest -q tests/unit
 
-lint: $(VENV)/installed  ## ruff, mypy, shellcheck, luacheck, clang-format, cppcheck
-	@etc/install-packages.sh shellcheck lua-check clang-format cppcheck
+lint: ruff shellcheck luacheck clang-format mypy cppcheck  ## ruff, shellcheck, luacheck, clang-format, mypy, cppcheck
+
+# One target each, for .pre-commit-config.yaml too. Only mypy needs the package installed.
+ruff: $(VENV)/dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	cd $(VENV) && bin/mypy --config-file ../pyproject.toml -p slurm_pal  # not here: cli/ and profiling/ are in the installed package
+
+lint-tools:
+	@etc/install-packages.sh shellcheck lua-check clang-format cppcheck
+
+shellcheck: lint-tools
 	shellcheck $(SHELL_SCRIPTS)
+
+luacheck: lint-tools $(VENV)/installed
 	luacheck --quiet $(LUA)
 	$(BIN)/python -P -m slurm_pal.filter.source > $(VENV)/pal.lua && luacheck --quiet $(VENV)/pal.lua
+
+clang-format: lint-tools
 	clang-format --dry-run --Werror $(C) $(KERNELS) $(wildcard spank/*.h spank/tests/*.[ch] tests/doubles/*.c tests/lua/*.c tests/unit/driver_double/*.[ch])
+
+mypy: $(VENV)/installed
+	cd $(VENV) && bin/mypy --config-file ../pyproject.toml -p slurm_pal  # not here: cli/ and profiling/ are in the installed package
+
+cppcheck: lint-tools
 	cppcheck --quiet --error-exitcode=1 --enable=warning --enable=style $(C)
 
 format: $(VENV)/installed  ## Let ruff format the tree

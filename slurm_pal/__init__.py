@@ -5,4 +5,4 @@ The package is imported on the submit path of every job, so this file stays
 empty but for the version: import the room you need.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+"""What the pages for contributors name is there: files, links, checkers, the version."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from slurm_pal import __version__
+
+ROOT = Path(__file__).parents[3]
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_links_lead_to_files(name: str) -> None:
+    """Sphinx looks after those between the pages of docs/."""
+    assert not [link for link in LINK.findall((ROOT / name).read_text()) if not (ROOT / link).exists()]
+
+
+def test_what_is_added_is_added_to_files_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("\n## Where to add what")[2].partition("\n## ")[0]
+    places = [word for word in re.findall(r"`([^` ]+)`", page) if "/" in word or word.endswith(".toml")]
+    assert places
+    assert not [place for place in places if not (ROOT / place).exists()]
+
+
+def test_hooks_are_the_checkers_of_make_lint() -> None:
+    lint = re.search(r"^lint: ([a-z -]+?) *##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    hooks = re.findall(r"^ +entry: make --silent (\S+)$", (ROOT / ".pre-commit-config.yaml").read_text(), re.MULTILINE)
+    assert lint
+    assert hooks == lint[1].split()
+
+
+def test_the_changelog_knows_this_version() -> None:
+    versions = re.findall(r"^## (\S+) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == __version__
