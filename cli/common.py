@@ -130,7 +130,7 @@ def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], noheade
         writer.writerow(columns)
     for flat in map(dict, map(_flat, rows)):
         writer.writerow([_csv_cell(flat.get(name)) for name in columns])
-    click.echo(text.getvalue(), nl=False)
+    say(*text.getvalue().splitlines())
 
 
 def _flat(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -77,7 +77,7 @@ RAW = {
 
 def test_commands_print_in_one_place() -> None:
     found = {}
-    for path in CLI.glob("*.py"):
+    for path in CLI.rglob("*.py"):
         called = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         names = [one.attr for one in called if isinstance(one, ast.Attribute)]
         found[path.name] = sum(map(names.count, ("echo", "echo_via_pager", "secho")))

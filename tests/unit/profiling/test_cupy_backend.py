@@ -110,7 +110,7 @@ def place(kernels: types.ModuleType, spec: Benchmark, gpus: int = 1) -> Any:  # 
     import cupy
 
     stream = cupy.cuda.Stream(non_blocking=True).__enter__()
-    return kernels.Site(spec, range(gpus), stream, cupy.random.default_rng(inputs.seed(spec.id)))
+    return kernels.CupyWorkbench(spec, range(gpus), stream, cupy.random.default_rng(inputs.seed(spec.id)))
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def told(**fields: object) -> types.SimpleNamespace:
 def site(spec: Benchmark, devices: int = 1, runtime: Any = None) -> Any:  # noqa: ANN401 - PyTorch may be missing
     generator = torch.Generator().manual_seed(inputs.seed(spec.id))
     places = (torch.device("cpu"),) * devices
-    return torch_kernels.Site(runtime or torch_runtime.Processor(), spec, places, generator)
+    return torch_kernels.TorchWorkbench(runtime or torch_runtime.Processor(), spec, places, generator)
 
 
 # The transformer block against float64 arithmetic of our own.
@@ -110,7 +110,7 @@ def reference(x: np.ndarray, p: Sequence[np.ndarray], heads: int) -> np.ndarray:
 
 def step_of(shape: str, dtype: Any) -> Any:  # noqa: ANN401 - PyTorch may be missing
     generator = torch.Generator().manual_seed(7)
-    return torch_block.Step(inputs.block(shape), dtype, torch.device("cpu"), generator)
+    return torch_block.BlockStep(inputs.block(shape), dtype, torch.device("cpu"), generator)
 
 
 def test_the_block_computes_what_its_formula_says() -> None:
@@ -384,7 +384,7 @@ def test_errors_of_the_library_become_one_line(
         raise RuntimeError(said)
 
     for when in ("prepare", "launch"):
-        builder = (lambda _: fail()) if when == "prepare" else (lambda _: torch_kernels.Body(fail))
+        builder = (lambda _: fail()) if when == "prepare" else (lambda _: torch_kernels.KernelBody(fail))
         monkeypatch.setitem(torch_kernels.BUILDERS, "hbm_copy", builder)
         with pytest.raises(DeviceError, match=told) as caught:
             backend().prepare(HERE, spec_of("hbm_copy")).run_block(1)
