@@ -7,7 +7,7 @@ files["etc/cli_filter.lua"].ignore = { "212" }
 files["etc/job_submit.lua"].ignore = { "212" }
 -- Each part of pal.lua sees those before it (slurm_pal/filter/source.py); the whole, which is looked at too, shows the order.
 files["etc/filter"].read_globals = {
-  "terms", "texts", "hosts", "tables", "promises", "answers", "decisions", "requests", "scripts", "classes", "marks",
+  "terms", "texts", "hosts", "tables", "claims", "answers", "decisions", "requests", "scripts", "classes", "marks",
   pal = { fields = { table_path = {}, now = {} } },
 }
 files["tests/lua/clock.lua"].globals = { "slurm", "string", "table" }

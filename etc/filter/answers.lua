@@ -34,7 +34,7 @@ end
 
 -- Whether a node of the table may take the job now.
 local function fits(view, node, gpus)
-  local request, gone = view.request, view.promised[node.name] or NOTHING
+  local request, gone = view.request, view.claimed[node.name] or NOTHING
   if not view.partition[node.name] or request.excluded[node.name] then return false end
   if node.gpus < request.least_gpus then return false end
   if request.constraint and not request.constraint(node.features) then return false end
@@ -58,9 +58,9 @@ local function candidates(view, preference)
   end
   for _, entry in ipairs(ranks.fresh) do
     local node = node_of(view.t, entry.i)
-    if node and not view.promised[node.name] then look(entry.i, entry.rank) end
+    if node and not view.claimed[node.name] then look(entry.i, entry.rank) end
   end
-  for name, gone in pairs(next(ranks.later) and view.promised or {}) do
+  for name, gone in pairs(next(ranks.later) and view.claimed or {}) do
     for _, i in ipairs(view.t.numbers[name] or {}) do
       local rank = ranks.later[i * 64 + gone.gpus]
       if rank then look(i, rank) end
@@ -110,7 +110,7 @@ local function slowest(view, chosen)
   local worst = 0
   for _, pick in ipairs(chosen) do
     local row = pick.node.slowdown[view.class] or {}
-    local given = (view.promised[pick.node.name] or NOTHING).gpus
+    local given = (view.claimed[pick.node.name] or NOTHING).gpus
     for position = given + 1, given + pick.count do worst = math.max(worst, row[position] or 1) end
   end
   return worst

@@ -2,7 +2,7 @@
 -- The decision on a request: which nodes, by which means, for how long.
 
 local names_in, spares_of = tables.names_in, tables.spares_of
-local promised, promise = promises.promised, promises.promise
+local claimed, claim = claims.claimed, claims.claim
 local share, takes, choose = answers.share, answers.takes, answers.choose
 local others, slowest = answers.others, answers.slowest
 
@@ -79,7 +79,7 @@ local function decide(request, t, now_s)
   local age_s = now_s - t.written_s
   if age_s > t.max_age_s or age_s < -t.max_age_s then return softly(t, request, "stale") end
   if not t.clears then return softly(t, request, "nobody") end
-  local view = { t = t, request = request, promised = promised(t, now_s), found = {} }
+  local view = { t = t, request = request, claimed = claimed(t, now_s), found = {} }
   view.partition = request.partition_nodes
   view.pool, view.class = pool, scores_of(request)
   local chosen, used
@@ -110,7 +110,7 @@ end
 local function remember(request, decision, now_s)
   for _, pick in ipairs(decision.chosen or {}) do
     local cpus, mem = share(request, pick.count, pick.node.allcpus or 0)
-    promise(pick.node.name, pick.count, cpus, mem, now_s)
+    claim(pick.node.name, pick.count, cpus, mem, now_s)
   end
 end
 

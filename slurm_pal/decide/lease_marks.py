@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from slurm_pal.base import marks as words
+from slurm_pal.base import marks
 from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.lease import EXCLUDED, REQUIRED, verdict
@@ -43,14 +43,14 @@ class Update(NamedTuple):
 
 def mark_in(text: str) -> Mark | None:
     """The mark in a comment, beside whatever else stands there; None where there is none to be read."""
-    pairs = words.read(text, _KEY)
+    pairs = marks.read(text, _KEY)
     if not re.fullmatch(r"\d{1,9}(\.\d{1,3})?", pairs.get(_KEY, "")):
         return None
     own = pairs.get("req", ""), pairs.get("exc", "")
     return Mark(float(pairs[_KEY]), *own, pairs.get("act", ""), pairs.get("set", ""), pairs)
 
 
-def marks(job: SlurmJob) -> list[Mark]:
+def marks_of(job: SlurmJob) -> list[Mark]:
     """The marks on a job: the filter's, palsub's."""
     found = (mark_in(job.admin_comment), mark_in(job.comment))
     return [mark for mark in found if mark is not None]
@@ -59,7 +59,7 @@ def marks(job: SlurmJob) -> list[Mark]:
 def in_force(job: SlurmJob) -> dict[str, str]:
     """The lists on a job that a mark has set and nobody has changed since, each with the user's own instead."""
     found: dict[str, str] = {}
-    for mark in marks(job):
+    for mark in marks_of(job):
         found |= _restored(job, mark)
     return found
 
@@ -75,7 +75,7 @@ def ending(job: SlurmJob, now_s: float, pass_s: float) -> Update | None:
     if job.state != "PENDING" or job.held:
         return None
     fields: dict[str, str] = {}
-    for mark in marks(job):
+    for mark in marks_of(job):
         if _over(job, mark, now_s, pass_s):
             fields |= _restored(job, mark)
     return Update(job.job_id, fields) if fields else None

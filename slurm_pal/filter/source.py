@@ -16,7 +16,7 @@ from slurm_pal.filter import terms
 
 LOGIC = "pal.lua"
 PARTS = (
-    "pal", "texts", "hosts", "tables", "promises", "answers", "decisions", "requests", "scripts", "classes", "marks",
+    "pal", "texts", "hosts", "tables", "claims", "answers", "decisions", "requests", "scripts", "classes", "marks",
     "server", "client",
 )  # fmt: skip
 """Of etc/filter/, each after those that it uses."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.hostlist import MOST_NAMES
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.lease import comment
-from slurm_pal.decide.lease_marks import Update, ending, in_force, mark_in, marks
+from slurm_pal.decide.lease_marks import Update, ending, in_force, mark_in, marks_of
 from slurm_pal.slurm.cli import CliClient
 
 from ...doubles.answers import Answers, Told
@@ -141,7 +141,7 @@ def test_what_is_no_mark(text: str) -> None:
 
 
 def test_both_marks_are_read() -> None:
-    first, second = marks(job(mark(ours="n2"), comment(5, "n1", "", "nodelist", "n2")))
+    first, second = marks_of(job(mark(ours="n2"), comment(5, "n1", "", "nodelist", "n2")))
     assert (first.lease_s, first.action, first.ours, first.words["why"]) == (60.0, "nodelist", "n2", "best")
     assert (second.lease_s, second.action, second.ours, second.user_req) == (5.0, "nodelist", "n2", "n1")
 

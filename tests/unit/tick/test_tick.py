@@ -540,7 +540,7 @@ def whats(site: Site) -> list[str]:
 @pytest.mark.parametrize("kind", [ValueError, RecursionError, MemoryError, ZeroDivisionError])
 @pytest.mark.parametrize(
     "where",
-    ["tick.steered.is_ours", "tick.steered.request_of", "publisher.observed.uid_of", "decide.lease_marks.marks"],
+    ["tick.steered.is_ours", "tick.steered.request_of", "publisher.observed.uid_of", "decide.lease_marks.marks_of"],
 )
 def test_a_job_that_breaks_us_is_left_alone_and_all_else_goes_on(
     site: Site, monkeypatch: pytest.MonkeyPatch, where: str, kind: type[Exception]
