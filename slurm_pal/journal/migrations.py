@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: MIT
+"""The schema of the journal, as the statements that led to it: a table for each noun of `journal`."""
+
+from __future__ import annotations
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        # AUTOINCREMENT everywhere: the number of a forgotten row is never given again.
+        """CREATE TABLE moves (
+            move_id INTEGER PRIMARY KEY AUTOINCREMENT,
+            job_id INTEGER NOT NULL,
+            user TEXT NOT NULL,
+            made_s REAL NOT NULL,
+            restarts INTEGER NOT NULL,
+            source TEXT NOT NULL,
+            target TEXT NOT NULL,   -- JSON list of node names
+            target_gpus TEXT NOT NULL,
+            own_req TEXT NOT NULL,
+            before REAL NOT NULL,
+            after REAL NOT NULL,
+            gain_s REAL NOT NULL,
+            cost_s REAL NOT NULL,
+            checkpoint INTEGER NOT NULL,
+            ack TEXT NOT NULL,
+            step TEXT NOT NULL,
+            step_s REAL NOT NULL,
+            outcome TEXT NOT NULL,  -- "" while open
+            detail TEXT NOT NULL,
+            ended_s REAL NOT NULL,
+            observed REAL
+        )""",
+        "CREATE UNIQUE INDEX one_open_move ON moves (job_id) WHERE outcome = ''",
+        "CREATE INDEX moves_by_job ON moves (job_id)",
+        """CREATE TABLE steps (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            move_id INTEGER NOT NULL,
+            step TEXT NOT NULL,
+            at_s REAL NOT NULL
+        )""",
+        "CREATE INDEX steps_by_move ON steps (move_id)",
+        """CREATE TABLE leases (
+            job_id INTEGER PRIMARY KEY,
+            kind TEXT NOT NULL,
+            ours TEXT NOT NULL,
+            own TEXT NOT NULL,
+            made_s REAL NOT NULL,
+            until_s REAL NOT NULL,
+            restarts INTEGER NOT NULL,
+            reason TEXT NOT NULL
+        )""",
+        """CREATE TABLE ended_leases (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            job_id INTEGER NOT NULL,
+            kind TEXT NOT NULL,
+            ours TEXT NOT NULL,
+            own TEXT NOT NULL,
+            made_s REAL NOT NULL,
+            until_s REAL NOT NULL,
+            restarts INTEGER NOT NULL,
+            reason TEXT NOT NULL,
+            why TEXT NOT NULL,
+            ended_s REAL NOT NULL
+        )""",
+        "CREATE INDEX ended_leases_by_job ON ended_leases (job_id)",
+        """CREATE TABLE observations (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            key TEXT NOT NULL,
+            job_id INTEGER NOT NULL,
+            restarts INTEGER NOT NULL,
+            sensitivity TEXT NOT NULL,
+            gpus TEXT NOT NULL,     -- JSON list of [node, index]
+            predicted REAL NOT NULL,
+            step_s REAL NOT NULL,
+            at_s REAL NOT NULL,
+            UNIQUE (job_id, restarts)
+        )""",
+        "CREATE TABLE samples (job_id INTEGER PRIMARY KEY, restarts INTEGER NOT NULL, iteration INTEGER NOT NULL, "
+        "at_s REAL NOT NULL)",
+        "CREATE TABLE hands_off (job_id INTEGER PRIMARY KEY, why TEXT NOT NULL, at_s REAL NOT NULL)",
+        "CREATE TABLE waited (job_id INTEGER PRIMARY KEY, seconds REAL NOT NULL)",
+        "CREATE TABLE weights (node TEXT PRIMARY KEY, base INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE ticks (id INTEGER PRIMARY KEY CHECK (id = 1), at_s REAL NOT NULL)",
+    ),
+    (
+        """CREATE TABLE partitions (
+            job_id INTEGER PRIMARY KEY,
+            kind TEXT NOT NULL,
+            ours TEXT NOT NULL,
+            own TEXT NOT NULL,
+            made_s REAL NOT NULL,
+            until_s REAL NOT NULL,
+            restarts INTEGER NOT NULL,
+            reason TEXT NOT NULL
+        )""",
+        "ALTER TABLE moves ADD COLUMN partition TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE moves ADD COLUMN own_partitions TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE moves ADD COLUMN old_partitions TEXT NOT NULL DEFAULT ''",
+    ),
+    (
+        # The leases of both sorts in one table: a job may have one of each.
+        "ALTER TABLE leases RENAME TO leases_of_nodes",
+        """CREATE TABLE leases (
+            job_id INTEGER NOT NULL,
+            sort TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            ours TEXT NOT NULL,
+            own TEXT NOT NULL,
+            made_s REAL NOT NULL,
+            until_s REAL NOT NULL,
+            restarts INTEGER NOT NULL,
+            reason TEXT NOT NULL,
+            PRIMARY KEY (job_id, sort)
+        ) WITHOUT ROWID""",
+        *(
+            "INSERT INTO leases "
+            f"SELECT job_id, '{sort}', kind, ours, own, made_s, until_s, restarts, reason FROM {table}"
+            for sort, table in (("nodes", "leases_of_nodes"), ("partitions", "partitions"))
+        ),
+        "DROP TABLE leases_of_nodes",
+        "DROP TABLE partitions",
+    ),
+)
+"""Statements that lead from one schema version to the next; the version is their number. Append only."""
