@@ -61,8 +61,7 @@ test: setup tools lint  ## Lint, then all tests, those on a real Slurm included
 	test $$deciding = 0 -a $$others = 0 -a $$real = 0
 
 coverage: $(VENV)/installed  ## Lines that the tests without Slurm cover, file by file; what runs as a process of its own is not seen
-	$(BIN)/pytest -q -n 2 --cov --cov-report= tests/unit
-	$(BIN)/coverage report --skip-covered --sort=cover
+	$(BIN)/pytest -q -n 2 --cov --cov-report= tests/unit; tests=$$?; $(BIN)/coverage report --skip-covered --sort=cover && test $$tests = 0
 
 SECONDS ?= 600
 fuzz: setup tools  ## Feed hostile input to everything that reads users' words, for SECONDS=600
