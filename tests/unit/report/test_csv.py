@@ -265,7 +265,7 @@ SIA = "job_id,num_gpus,submit_time,duration,model\n"
     ("argv", "column"),
     [
         ((*TYPES, "--policy", "slurm,pal-share"), "avg_jct_s"),
-        ((*TYPES, "--policy", "gavel:max-min", "--replica", "gavel"), "makespan_s"),
+        ((*TYPES, "--policy", "gavel:isolated", "--replica", "gavel"), "makespan_s"),
         (("--trace", "{dir}/sia.csv", "--profile", "{dir}/gpus.csv", "--cluster", "2x4", "--replica", "blox-pal",
           "--jobs", "1", "--policy", "pal,packed"), "median_jct_s"),
     ],
