@@ -133,7 +133,7 @@ def _soft_only(opts: Mapping[str, str]) -> str:
     if "array" in opts:
         return "an array has one node list for all its tasks"
     if "quiet" in opts:
-        return "with --quiet sbatch does not tell the job id, so nobody could take a node list back"
+        return "with --quiet sbatch prints no job id, so nobody could take a node list back"
     return ""
 
 

@@ -277,11 +277,11 @@ def test_explain_goes_on_without_a_journal_that_can_be_read(site: Path) -> None:
 
 
 def test_the_submission_opens_the_story() -> None:
-    decision = {"action": "nodelist", "reason": "best GPUs free now", "made_s": 5.0}
+    decision = {"action": "nodelist", "reason": "sent to n1:0: best GPUs free now", "made_s": 5.0}
     mark = {"act": "none", "reason": "palsub decided", "by": "slurmctld"}
     first, second = stories.in_order(stories.of_submission(decision, mark, 6.0))
-    assert first["text"] == "palsub decided: nodelist: best GPUs free now"
-    assert second["at_s"] == 6.0 and second["text"].startswith("the submit filter decided: none")
+    assert first["text"] == "palsub decided: sent to n1:0: best GPUs free now"
+    assert second["at_s"] == 6.0 and second["text"].startswith("the submit filter decided: left to Slurm: ")
 
 
 @pytest.mark.parametrize("outcome", ["", *report.ENDS])
