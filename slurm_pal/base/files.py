@@ -85,8 +85,8 @@ def remove_leftovers(folder: str, now_s: float, ours: Callable[[str], bool] = is
 def open_trusted(path: str, follow: bool = True) -> int:
     """Open `path` for reading and check that we may believe it; return the descriptor.
 
-    root and SlurmUser believe only files that one of the two owns; anybody may
-    believe what he likes, but not a file that everyone can write. With `follow` false a
+    root and SlurmUser believe only files that one of the two owns; other users believe
+    any file except one that everyone can write. With `follow` false a
     symbolic link is an OSError (ELOOP).
 
     Raises DataError when the file is not to be trusted, OSError when it cannot be opened.

@@ -30,7 +30,7 @@ OF_ONE_USER = 3
 AGAIN_S = 600.0
 """After that a job is given another chance."""
 MOST_KNOWN = 1000
-"""Faults that are remembered as told."""
+"""Faults remembered as reported."""
 _TEXT = 200  # characters of an error that are kept
 
 
@@ -111,7 +111,7 @@ class Aside:
         self._blame({job.job_id: Broken(job.job_id, job.user, fault, now_s)})
 
     def told(self, error: BaseException, job_id: int | None = None) -> Fault:
-        """An error that no part could be saved from, or that one job was to blame for; told once."""
+        """An error that no part could be saved from, or that one job was to blame for; reported once."""
         self.faults += 1
         fault = fault_of(error)
         self._say(job_id, fault)

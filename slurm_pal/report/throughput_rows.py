@@ -25,7 +25,7 @@ class ThroughputRow(NamedTuple):
     relative: bool
     relative_error: float
     runs: int
-    age_s: float | None  # None: an estimate, or nothing tells
+    age_s: float | None  # None: an estimate, or unknown
     source: str
 
 

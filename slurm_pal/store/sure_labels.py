@@ -73,7 +73,7 @@ class SureLabels:
         return found | ({_TRUST: self._trust} if found and self._trust != "user" else {})
 
     def _files(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """When changed, user, and what tells one state of the file from another."""
+        """When changed, user, and what distinguishes one state of the file from another."""
         found: list[tuple[int, int, tuple[int, ...]]] = []
         try:
             for entry in os.scandir(self._folder):

@@ -132,7 +132,7 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
 
 
 def touch_ack(environment: Mapping[str, str]) -> bool:
-    """Tell the checkpoint wrapper on this node by its file; False where there is none."""
+    """Answer the checkpoint wrapper on this node by its file; False where there is none."""
     path = environment.get("SLURM_PAL_ACK", "")
     if not path:
         return False

@@ -136,7 +136,7 @@ def test_doctor_names_unmeasured_and_unknown_gpus(site: Path) -> None:
 def test_doctor_finds_a_clock_that_went_back(site: Path) -> None:
     publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)), now_s=NOW_S + 900)
     (finding,) = findings(site, "fail")
-    assert finding.topic == "clock" and "900 s from the future" in finding.text
+    assert finding.topic == "clock" and "900 s in the future" in finding.text
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_moves_of_the_site_with_predicted_and_observed_gain(site: Path) -> None:
     ]  # fmt: skip
     assert " abandoned " in second and "under way (signal)" in third
     assert last == (
-        "3 moves, 1 to where they were to go; gain predicted 800 s; observed 667 of 800 s (0.83) on 1 whose jobs tell "
+        "3 moves, 1 to the planned GPUs; gain predicted 800 s; observed 667 of 800 s (0.83) on 1 whose jobs reported "
         f"their pace; predictions now count {calibration:.2f}"
     )
     assert invoke("moves", "-P", "-h", "--job", "9").stdout.splitlines() == [
@@ -321,7 +321,7 @@ def test_doctor_tells_mode_role_and_last_tick(site: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("os.geteuid", lambda: 64030)
     mode, role, last = tick_findings(site)
     assert mode[0] == "note" and '"advise"' in mode[1] and role == ("ok", "you may steer all jobs, as slurm-user", "")
-    assert last == ("note", "no tick that acts was ever made here", "pal-rebalance --once")
+    assert last == ("note", "no tick has ever acted here", "pal-rebalance --once")
     with journal() as book:
         book.ticked(NOW_S - 12)
     assert tick_findings(site)[2][:2] == (
