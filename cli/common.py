@@ -92,7 +92,7 @@ def check_every(config: Config, every: float) -> None:
     limit_s = config.number("filter", "max_age_s")
     if not 0 < every < limit_s:
         raise UsageError(
-            f"--every {every:g} must be above 0 and below {limit_s:g} s, since nobody believes an older table "
+            f"--every {every:g} must be above 0 and below {limit_s:g} s, since an older table is not believed "
             "(filter.max_age_s)"
         )
 

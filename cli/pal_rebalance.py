@@ -46,7 +46,7 @@ RETRY_S = 2.0  # the same after one that failed
 CHUNK_S = 1.0  # between two signs of life
 INTERNAL = "internal error, "  # how a failure of ours is shown
 MOST_FAILED = 5
-"""So many ticks in a row that nobody foresaw to fail: a new process may do better."""
+"""After this many unexpected failures in a row a new process may do better."""
 LOCK_WAIT_S = 15.0  # for a lease guard that clears up after the daemon before
 LAST_S = 10.0  # given to moves under way when the program is to end
 ONCE_S = 600.0  # given to those that one tick began; where Slurm answers they end sooner

@@ -26,7 +26,7 @@ MOST_TRIES = 24
 """Of one part in one tick: more jobs are not set aside at once."""
 MOST_S = 10.0  # after that no further try is begun
 OF_ONE_USER = 3
-"""Where so many jobs of one user are to blame, all of theirs are set aside: the rest would be found one by one."""
+"""Where this many jobs of one user are to blame, all of theirs are set aside: the rest would be found one by one."""
 AGAIN_S = 600.0
 """After that a job is given another chance."""
 MOST_KNOWN = 1000

@@ -152,7 +152,7 @@ def _heartbeat(config: Config, now_s: float) -> list[CheckResult]:
 
 
 def _guard(config: Config) -> list[CheckResult]:
-    """Whether somebody takes lists back should the daemon be killed; nobody else can look at the guard's lock."""
+    """Whether a guard takes lists back if the daemon is killed; only root and SlurmUser can look at its lock."""
     if not paths.has_powers():
         return []
     if promise.guarded(config.table_path):
@@ -239,7 +239,7 @@ def _last_tick(journal: Journal, max_age_s: float, now_s: float) -> list[CheckRe
             CheckResult("warn", "tick", f"the last tick was {-age_s:.0f} s in the future", "timedatectl set-ntp true")
         ]
     if moves or lists:
-        return [CheckResult("warn", "tick", f"{text}; nobody looks after them", _tick_command(" --act"))]
+        return [CheckResult("warn", "tick", f"{text}; no process looks after them", _tick_command(" --act"))]
     return [CheckResult("note", "tick", text, _tick_command(""))]
 
 

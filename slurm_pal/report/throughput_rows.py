@@ -12,7 +12,7 @@ from slurm_pal.report import table
 
 HEADER = ("APPLICATION", "GPUS", "TYPE", "STEPS/S", "+-%", "RUNS", "AGE", "SOURCE")
 OTHER = "(any other)"
-"""How the application is called that nobody knows."""
+"""The name shown for an unknown application."""
 
 
 class ThroughputRow(NamedTuple):

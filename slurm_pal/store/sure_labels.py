@@ -25,7 +25,7 @@ MOST_OF_USER = 100
 MOST = 10_000
 """Labels in the table, of the users who were measured last: some 280 kB."""
 BELIEVED_S = 86400.0
-"""A file that was read is not read again for so long, unless it changes."""
+"""How long a file that was read is not read again unless it changes."""
 
 _OF_USER, _TRUST = "label.", "trust"
 _FILE = re.compile(r"(0|[1-9]\d{0,9})\.jsonl")
