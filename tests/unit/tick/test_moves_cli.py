@@ -336,7 +336,7 @@ def test_doctor_tells_what_nobody_looks_after(site: Path) -> None:
     with journal() as book:
         book.begin(MOVE)
     level, text, mend = tick_findings(site)[2]
-    assert level == "warn" and "2h ago; moves under way: 1," in text and "nobody looks after them" in text
+    assert level == "warn" and "2h ago; moves under way: 1," in text and "no process looks after them" in text
     assert mend == "pal-rebalance --once --act"
     with journal() as book:
         book.ticked(NOW_S + 900)
