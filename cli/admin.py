@@ -23,7 +23,12 @@ CHECK_TIMEOUT_S = 20.0  # Slurm itself looks for a missing include for a minute
 
 conf_option = click.option("--conf", metavar="DIR|FILE", help="The slurm.conf. Default: $SLURM_CONF, else /etc/slurm.")
 act_option = click.option(
-    "--act/--dry-run", "act", cls=Renamed, was=["--apply"], default=False, help="Do it. Default: only show it."
+    "--act/--dry-run",
+    "act",
+    cls=Renamed,
+    was=["--apply"],
+    default=False,
+    help="Make the changes. Default: only show them.",
 )
 
 _VERBS = {
@@ -36,17 +41,17 @@ _VERBS = {
     "remove": "remove",
 }
 _AFTER_INSTALL = """Left to do:
-  scontrol reconfigure    # slurmctld takes the new lines; running jobs go on, nothing need be restarted
-  pal publish-table       # writes the table that the filter looks things up in
+  scontrol reconfigure    # slurmctld takes the new lines; running jobs go on, and nothing needs a restart
+  pal publish-table       # writes the table in which the filter looks things up
   pal admin status        # is all of it in force?"""
 _AFTER_SPANK = """The plug-in must be at the same path on every login and compute node, and each node must see
-the same plugstack.conf; it is read anew by every command and job step."""
+the same plugstack.conf; every command and job step reads it anew."""
 _AFTER_UNINSTALL = """Left to do:
   scontrol reconfigure    # slurmctld lets go of the filter"""
 
 _AFTER_UNITS = """Left to do, as root; leave out what you do not want. One of these three starts the ticks:
   install -m 644 {dir}/systemd/pal-lease-guard.service {dir}/systemd/pal-rebalance.service /etc/systemd/system/
-  systemctl daemon-reload && systemctl enable --now pal-lease-guard.service  # ends its lists should it be killed
+  systemctl daemon-reload && systemctl enable --now pal-lease-guard.service  # takes its lists back if it is killed
   systemctl enable --now pal-rebalance.service      # stays, in the place of pal publish-table --every
 
   install -m 644 {dir}/systemd/pal-rebalance-once.service {dir}/systemd/pal-rebalance.timer /etc/systemd/system/
@@ -94,7 +99,7 @@ def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: b
 
     Without --server, --client or --spank: the filter in slurmctld, and the plug-in where
     pal_spank.so is found. The client filter is for sites that cannot touch slurmctld.
-    Nothing is changed when one part of it is not possible.
+    If one part is not possible, nothing is changed.
     """
     path = _use(conf)
     running = _running()
@@ -107,7 +112,7 @@ def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: b
     todo += changes.ChangePlan(blockers=check.missing_plugins(wanted, dirs))
     if not parts and not found.plugin:
         todo += changes.ChangePlan(
-            notes=("pal_spank.so is not found, so no --pal-class for sbatch: make -C spank install",)
+            notes=("no pal_spank.so found, so sbatch gets no --pal-class: make -C spank install",)
         )
     if _carry_out(found, todo, act):
         common.say(*_AFTER_INSTALL.split("\n"))
@@ -120,7 +125,7 @@ def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: b
 @act_option
 @common.verbose_option
 def uninstall(conf: str | None, act: bool) -> None:
-    """Show, or with --act do, what takes slurm-pal out: its blocks, files and links, nothing else.
+    """Show, or with --act make, the changes that take slurm-pal out: its blocks, files and links, nothing else.
 
     Backups and the table stay.
     """
@@ -164,8 +169,8 @@ def status_command(context: click.Context, conf: str | None, as_csv: bool, as_js
 def units_command(folder: str | None, conf: str | None) -> None:
     """Show, or write to DIR, the systemd units, cron lines and the logrotate rule of pal-rebalance and pal-profile.
 
-    They have the paths and the SlurmUser of this site. Nothing is put in force: what to do
-    with them is printed.
+    They have the paths and the SlurmUser of this site. Nothing is put in force: the command
+    prints what to do with them.
     """
     _use(conf)
     files = units.filled(units.place(settings.load(), slurm_user_uid()))
@@ -230,18 +235,20 @@ def _shown_lines(text: str) -> list[str]:
 
 
 def _carry_out(found: changes.SiteFiles, todo: changes.ChangePlan, act: bool) -> bool:
-    """Show, check and, when told to, act; whether something was changed. Raises PalError when it is not possible."""
+    """Show, check and, with --act, act; whether something was changed. Raises PalError when it is not possible."""
     reasons = _against(found, todo, act)
     _show(todo, act and not reasons)
     for reason in reasons:
         common.say(f"cannot: {reason}", err=True)
     if reasons:
-        raise PalError(f"nothing was changed, for {len(reasons)} {'reason' if len(reasons) == 1 else 'reasons'} above")
+        raise PalError(
+            f"nothing was changed, for the {len(reasons)} {'reason' if len(reasons) == 1 else 'reasons'} above"
+        )
     if not todo.steps:
         common.say("nothing to change")
         return False
     if not act:
-        common.say("Slurm's parser takes the new files. Nothing was changed; --act does it.")
+        common.say("Slurm's parser accepts the new files. Nothing was changed; --act makes the changes.")
         return False
     for backup in apply.carry_out(todo, time.time()):
         common.say(f"backup: {backup}")

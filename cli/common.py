@@ -29,7 +29,7 @@ def _one_form(context: click.Context, parameter: click.Parameter, value: bool) -
     given = {**context.params, parameter.name or "": value}
     for name, word in (("as_json", "--json"), ("parsable2", "--parsable2")):
         if given.get("as_csv") and given.get(name):
-            raise UsageError(f"--csv and {word} are two forms of one answer: give one of them")
+            raise UsageError(f"--csv and {word} exclude each other: give one of them")
     return value
 
 
@@ -92,7 +92,7 @@ def check_every(config: Config, every: float) -> None:
     limit_s = config.number("filter", "max_age_s")
     if not 0 < every < limit_s:
         raise UsageError(
-            f"--every {every:g} must be above 0 and below {limit_s:g} s, since nobody believes an older table "
+            f"--every {every:g} must be above 0 and below {limit_s:g} s, since an older table is not believed "
             "(filter.max_age_s)"
         )
 

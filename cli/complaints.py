@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from slurm_pal.cli import common
 
 AGAIN_S = 3600.0
-"""A line that keeps coming is shown again after so long, with how often it came meanwhile."""
+"""After this time a repeated line is shown again, with how often it came meanwhile."""
 AWAY_S = 600.0
-"""A line that did not come for so long is news when it comes."""
+"""A line that did not come for this time counts as new."""
 MOST = 500
 """So many lines are remembered; the one that has not come for the longest time is forgotten first."""
 

@@ -31,12 +31,12 @@ from slurm_pal.store.database import Database, open_database
 @click.option("--dir", "as_directory", is_flag=True, help="Write a directory instead of a .tar.gz.")
 @common.verbose_option
 def evidence(gpu: Gpu, output: str | None, as_directory: bool) -> None:
-    """Write down what is known of one GPU, for its vendor.
+    """Write all that is known of one GPU into a bundle for its vendor.
 
     The GPU is NODE:INDEX (the one measured there last), or at least 8 characters of its UUID after GPU-;
     `pal-profile show` lists UUIDs. The bundle holds a summary with the GPU's serial number, its values against
-    those of its peers (who are not named), all its records, error counters and throttling, and the settings it
-    was measured in. No user and no job is named in it.
+    those of its peers (which are not named), all its records, error counters and throttling, and the settings it
+    was measured in. It names no user and no job.
     """
     config = settings.load()
     with open_database(config.state_dir) as database:

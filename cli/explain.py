@@ -32,17 +32,17 @@ from slurm_pal.tick.deciding import terms_of
 @common.json_option
 @common.verbose_option
 def explain(job_id: int | None, last: bool, as_json: bool) -> None:
-    """Why a job runs where it runs: what was decided, what Slurm did with it, what the ticks did since.
+    """Explain why a job runs where it runs: what was decided, what Slurm did with it, what the ticks did since.
 
-    Also for jobs that neither palsub nor the submit filter saw: then only their GPUs and what is known of them.
+    Of jobs that neither palsub nor the submit filter saw, it shows only the GPUs and what is known of them.
     """
     if (job_id is None) != last:
-        raise UsageError("give a job id or --last: pal explain 4711, pal explain --last")
+        raise UsageError("give either a job id or --last: pal explain 4711, pal explain --last")
     config = settings.load()
     client = connect(config)
     decision = decisions.last("") if last else decisions.load("", job_id or 0)
     if last and decision is None:
-        raise DataError("no decision of palsub is recorded for this cluster: submit with palsub first")
+        raise DataError("palsub has recorded no decision on this cluster: submit a job with palsub first")
     number = job_id or int(decision["job_id"] if decision else 0)
     job, trouble = _job(client, number)
     ticks = _ticks(config, number, job)
@@ -54,30 +54,30 @@ def explain(job_id: int | None, last: bool, as_json: bool) -> None:
     found = actual.actual(job, snapshot, time.time()) if job else None
     mark = filter_mark.decision(job) if job else None
     stays = _stays(config, client, job) if job else ""
-    told = stories.in_order([*stories.of_submission(decision, mark, job.submit_s if job else 0.0), *ticks])
+    story = stories.in_order([*stories.of_submission(decision, mark, job.submit_s if job else 0.0), *ticks])
     if as_json:
         seen = observed.read(job.comment) if job else None
         body: dict[str, object] = {
-            "job_id": number, "decision": decision, "filter": mark, "actual": found, "story": told,
+            "job_id": number, "decision": decision, "filter": mark, "actual": found, "story": story,
         }  # fmt: skip
         body["observed"] = observed.evidence(seen)._asdict() if seen else None
         body["not_moved"] = stays or None
         common.print_json("explain", body)
         return
     text = [
-        *_actual_text(number, job, found, trouble),
+        *_actual_text(number, job, found, decision, trouble),
         *_observed_text(job),
         "",
         *_decided_text(decision, mark),
         *([f"Not moved while it runs: {stays}"] if stays else []),
-        *_story_text(told),
+        *_story_text(story),
     ]
     for line in text:
         common.say(line)
 
 
 def _stays(config: Config, client: SlurmClient, job: SlurmJob) -> str:
-    """Why a tick would not move a job of which somebody said that it may be moved; "" where that is not so."""
+    """Why a tick would not move a job that somebody marked movable; "" where it would."""
     facts = facts_of(job, terms_of(config, appends=False))
     if job.state not in ("PENDING", "RUNNING") or not facts.ours or facts.why_not in ("", UNMARKED):
         return ""
@@ -88,9 +88,9 @@ def _stays(config: Config, client: SlurmClient, job: SlurmJob) -> str:
 
 
 def _ticks(config: Config, number: int, job: SlurmJob | None) -> list[stories.Event]:
-    """What the ticks did with a job, by the journal that this user may read and the words on a job of his own.
+    """What the ticks did with a job, by the journal that this user may read and the words on a job of their own.
 
-    The site's journal has all that the words say. A user's own has only what his own ticks did.
+    The site's journal has all that the words say. A user's own has only what their own ticks did.
     """
     found: list[stories.Event] = []
     path = paths.readable_journal(config)
@@ -105,15 +105,19 @@ def _ticks(config: Config, number: int, job: SlurmJob | None) -> list[stories.Ev
     return [*found, *stories.of_words(job)]
 
 
-def _story_text(told: list[stories.Event]) -> list[str]:
-    if all(event["what"] == stories.SUBMITTED for event in told):
+def _story_text(story: list[stories.Event]) -> list[str]:
+    if all(event["what"] == stories.SUBMITTED for event in story):
         return []
-    return ["", "What the tick did:", *(f"  {line}" for line in stories.lines(told))]
+    return ["", "What the tick did:", *(f"  {line}" for line in stories.lines(story))]
 
 
-def _actual_text(number: int, job: SlurmJob | None, found: dict[str, Any] | None, trouble: str) -> list[str]:
+def _actual_text(
+    number: int, job: SlurmJob | None, found: dict[str, Any] | None, decision: dict[str, Any] | None, trouble: str
+) -> list[str]:
     if job is not None and found is not None:
-        return actual.lines(job, found)
+        first, *rest = actual.lines(job, found)
+        outcome = actual.verdict(found, decision)
+        return [first, *([outcome] if outcome else []), *rest]
     return [f"Job {number}: {trouble or 'Slurm no longer knows it'}"]
 
 
@@ -122,13 +126,13 @@ def _observed_text(job: SlurmJob | None) -> list[str]:
     seen = observed.read(job.comment) if job else None
     if seen is None:
         return []
-    told = observed.evidence(seen)
-    return [f"Measured ({told.stage}): class {told.sensitivity}, confidence {told.confidence:.2f}: {told.why}"]
+    label = observed.evidence(seen)
+    return [f"Measured ({label.stage}): class {label.sensitivity}, confidence {label.confidence:.2f}: {label.why}"]
 
 
 def _decided_text(decision: dict[str, Any] | None, mark: dict[str, Any] | None) -> list[str]:
     if decision is None and mark is None:
-        return ["Neither palsub nor the submit filter took a decision for this job (or another user's palsub did)."]
+        return ["Neither your palsub nor the submit filter decided about this job. (Another user's palsub may have.)"]
     text: list[str] = []
     if decision is not None:
         text += ["What palsub decided:", *(f"  {line}" for line in decisions.render(decision))]

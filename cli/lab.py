@@ -97,7 +97,7 @@ def _try(submit_filter: bool, without_plugin: str) -> str:
     if not submit_filter:
         return f"  palsub --pal-class A {job}"
     wanted = "SLURM_PAL_CLASS=A sbatch" if without_plugin else "sbatch --pal-class=A --pal-explain"
-    return f"  pal publish-table --every 2 &  # tell the filter what is free, and take leases back\n  {wanted} {job}"
+    return f"  pal publish-table --every 2 &  # show the filter what is free, and take leases back\n  {wanted} {job}"
 
 
 @lab.command()
@@ -154,7 +154,7 @@ def env(directory: str | None) -> None:
     "--locality-penalty", default=LOCALITY_PENALTY, show_default=True, help="Factor when the GPUs span nodes."
 )
 @click.option("--checkpoint", metavar="FILE", default="", help="Resume from FILE; write it at SIGUSR1.")
-@click.option("--steps", type=click.IntRange(min=0), default=0, help="Tell so many steps by pal progress.")
+@click.option("--steps", type=click.IntRange(min=0), default=0, help="Report this many steps by pal progress.")
 @common.json_option
 @common.verbose_option
 def work(sensitivity: str, seconds: float, locality_penalty: float, checkpoint: str, steps: int, as_json: bool) -> None:
@@ -232,7 +232,7 @@ def fault(directory: str | None, words: tuple[str, ...]) -> None:
     if len(words) > 1 and digits(words[1]) is not None:  # NODE INDEX, as it once was
         words = (f"{words[0]}:{words[1]}", *words[2:])
     if not 2 <= len(words) <= 3:
-        raise UsageError(f"{len(words)} words, but a GPU, a fault and perhaps a value are needed: {FAULT_EXAMPLE}")
+        raise UsageError(f"give a GPU, a fault and perhaps a value ({len(words)} given): {FAULT_EXAMPLE}")
     path = _registry_path(directory)
     at = _place(path, Gpu(words[0]))
     gpu = emulated.set_fault(path, at.node, at.gpu_index, words[1], _fault_value(words[2] if len(words) == 3 else None))

@@ -17,7 +17,9 @@ from slurm_pal.report.move_rows import MoveRow
 
 
 @click.command()
-@click.option("--since", default="7d", show_default=True, metavar="AGE", help="Moves of this last time, e.g. 90d, 12h.")
+@click.option(
+    "--since", default="7d", show_default=True, metavar="AGE", help="Only moves of this last time, e.g. 90d, 12h."
+)
 @click.option("--job", "job_id", type=click.IntRange(min=1), metavar="N", help="Moves of this job only.")
 @common.noheader_option
 @common.parsable_option
@@ -27,7 +29,7 @@ from slurm_pal.report.move_rows import MoveRow
 def moves(since: str, job_id: int | None, noheader: bool, parsable2: bool, as_csv: bool, as_json: bool) -> None:
     """One line for each move of a running job: where it went, gain predicted and observed, cost, outcome.
 
-    root and SlurmUser see all moves. Anybody else sees those of his own jobs: the ones that his
+    root and SlurmUser see all moves. Other users see those of their own jobs: the ones that their
     pal-rebalance --mine made, and what Slurm still shows of those that the site's made.
     """
     since_s = time.time() - duration_s(since)

@@ -15,20 +15,20 @@ from slurm_pal.cli import common
 
 @click.command()
 @click.option(
-    "--seconds", type=click.FloatRange(min=1), default=300.0, metavar="S", help="Look for so long (default 300)."
+    "--seconds", type=click.FloatRange(min=1), default=300.0, metavar="S", help="How long to look (default 300)."
 )
 @common.json_option
 def observe(seconds: float, as_json: bool) -> None:
-    """Inside a job: look at its GPUs on this node once a second, and tell its sensitivity class.
+    """Inside a job: look at its GPUs on this node once a second, and report its sensitivity class.
 
     \b
     Example, in a job's script:
       pal observe --seconds 300 > observed.txt &
 
-    What is found goes into the job's comment, and from there into what is known of your later jobs of this
-    name. palsub --pal-observe does the same without a change of the script. It needs no privileges,
-    runs at nice 19 and ends with the script that started it. Whatever goes wrong is one line on
-    stderr and exit code 0: a job never fails because of this.
+    The result goes into the job's comment; palsub then uses it for your later jobs of this name.
+    palsub --pal-observe does the same without changing the script. It needs no privileges, runs at
+    nice 19 and ends with the script that started it. Any failure is one line on stderr and exit
+    code 0: a job never fails because of this.
     """
     from slurm_pal.base.config import load
     from slurm_pal.profiling.node import observer
@@ -52,7 +52,7 @@ def observe(seconds: float, as_json: bool) -> None:
     if as_json:
         common.print_json("observed", seen._asdict() | {"traits": seen.traits._asdict()})
     elif seen.sensitivity == "?":
-        common.say(f"class unknown: {seen.active_s:.0f} s of activity were seen, {active_s:g} s are needed")
+        common.say(f"class unknown: {seen.active_s:.0f} s of activity seen, at least {active_s:g} s needed")
     else:
         told = observed.evidence(observed.of(seen, time.time()))
         common.say(f"class {told.sensitivity}, confidence {told.confidence:.2f}: {told.why}")

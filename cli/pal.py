@@ -81,7 +81,7 @@ def gpus(
 
     Slowdown is time relative to the median GPU of the same model: 1.00 is the median,
     larger is slower. Classes count from v0, the fastest. A GPU is NODE:INDEX, or at least
-    8 characters of its UUID after GPU-; without one all are shown.
+    8 characters of its UUID after GPU-; default: all.
     """
     known = reading.gpu_rows(nodelist)
     chosen = {gpu.among(reading.places(known))[:2] for gpu in only}

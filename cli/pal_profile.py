@@ -58,7 +58,7 @@ def pal_profile() -> None:
     Examples:
       pal-profile plan                  what a sweep would do, and what it would cost
       pal-profile run --budget 4        measure the stalest nodes for at most 4 GPU-hours
-      pal-profile run --resume          go on with the last sweep
+      pal-profile run --resume          continue the last sweep
       pal-profile status                where each node of the last sweep stands
       pal-profile show n7               scores and history of a node's GPUs; of one: n7:0
     """
@@ -73,15 +73,15 @@ def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--sample", metavar="N|P%", default="", help="Only a random sample of them."),
             click.option("--since", metavar="AGE", help="Only nodes not measured for this long, e.g. 30d or 12h."),
-            click.option("--max-nodes", type=click.IntRange(min=1), help="At most so many nodes."),
+            click.option("--max-nodes", type=click.IntRange(min=1), help="At most this many nodes."),
             click.option(
-                "--budget", metavar="GPU-HOURS", type=click.FloatRange(min=0), help="At most so many GPU-hours."
+                "--budget", metavar="GPU-HOURS", type=click.FloatRange(min=0), help="At most this many GPU-hours."
             ),
             click.option(
                 "--budget-per-day",
                 metavar="GPU-HOURS",
                 type=click.FloatRange(min=0),
-                help="At most so many GPU-hours in 24 h, of all sweeps (default: profile.budget_gpu_h_per_day).",
+                help="At most this many GPU-hours in 24 h, of all sweeps (default: profile.budget_gpu_h_per_day).",
             ),
             click.option(
                 "--window",
@@ -97,9 +97,13 @@ def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 default="concurrent",
                 help="All GPUs of a node at once (the default), or one after the other.",
             ),
-            click.option("--mig", is_flag=True, help="Measure partitions of GPUs in MIG mode, which are else refused."),
+            click.option(
+                "--mig", is_flag=True, help="Also measure partitions of GPUs in MIG mode, which are otherwise refused."
+            ),
             click.option("--seed", type=int, help="Seed of the sample and of emulated noise."),
-            click.option("--gpu-timeout-s", type=click.FloatRange(min=0.1), help="Give up a GPU silent for longer, s."),
+            click.option(
+                "--gpu-timeout-s", type=click.FloatRange(min=0.1), help="Give up a GPU that is silent for longer, s."
+            ),
             click.option(
                 "--wall-scale", type=click.FloatRange(min=0), help="Emulated GPUs: wall seconds per device second."
             ),
@@ -202,7 +206,7 @@ def plan(as_json: bool, **options: Any) -> None:  # noqa: ANN401 - checked in _r
 @pal_profile.command()
 @_choice_options
 @click.option(
-    "--resume", is_flag=False, flag_value="last", metavar="[SWEEP]", help="Go on with a sweep (default: the last)."
+    "--resume", is_flag=False, flag_value="last", metavar="[SWEEP]", help="Continue a sweep (default: the last)."
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @common.json_option
@@ -240,7 +244,7 @@ def _check_resume(context: click.Context, sweep: SweepDirectory) -> None:
     names = [name for name in context.params if name not in ("resume", "yes", "as_json")]
     given = [f"--{name.replace('_', '-')}" for name in names if context.get_parameter_source(name) != default]
     if given:
-        raise UsageError(f"{', '.join(given)} cannot go with --resume, which keeps the terms of its plan: leave it out")
+        raise UsageError(f"{', '.join(given)} cannot be used with --resume, which keeps the sweep's own plan")
     if sweep.terms.uid not in (-1, os.geteuid()):
         raise UsageError(
             f"sweep {sweep.sweep_id} belongs to uid {sweep.terms.uid}, and so do its jobs: resume it as that user"
@@ -261,7 +265,7 @@ def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_js
         summary = collect.collect(config, sweep, time.time())
     code = _print_summary(summary, as_json)
     if not ended:
-        common.say(f"go on with: pal-profile run --resume {sweep.sweep_id}", err=True)
+        common.say(f"continue with: pal-profile run --resume {sweep.sweep_id}", err=True)
         return 128 + signals[0] if signals else Exit.FAILED
     return code or (Exit.FAILED if any(s.state in (FAILED, PARTIAL) for s in sweep.nodes.values()) else Exit.OK)
 
@@ -353,7 +357,7 @@ renamed(pal_profile, publish_scores, "publish")
 @pal_profile.command()
 @click.argument("name", metavar=f"[NODE|{METAVAR}]", required=False, default="")
 @click.option(
-    "-n", "--runs", type=click.IntRange(min=0), default=10, show_default=True, help="So many runs of each GPU."
+    "-n", "--runs", type=click.IntRange(min=0), default=10, show_default=True, help="Number of runs of each GPU."
 )
 @common.csv_option
 @common.json_option

@@ -44,9 +44,9 @@ QUERY_SHARE = 5.0  # Slurm is asked for at most a fifth of the time
 LOOK_S = 0.2  # between looks at moves under way
 RETRY_S = 2.0  # the same after one that failed
 CHUNK_S = 1.0  # between two signs of life
-INTERNAL = "internal error, "  # how a failure of ours is told
+INTERNAL = "internal error, "  # how a failure of ours is shown
 MOST_FAILED = 5
-"""So many ticks in a row that nobody foresaw to fail: a new process may do better."""
+"""After this many unexpected failures in a row a new process may do better."""
 LOCK_WAIT_S = 15.0  # for a lease guard that clears up after the daemon before
 LAST_S = 10.0  # given to moves under way when the program is to end
 ONCE_S = 600.0  # given to those that one tick began; where Slurm answers they end sooner
@@ -65,13 +65,17 @@ class RebalanceOptions(NamedTuple):
 
 
 @click.command(context_settings={"help_option_names": ["--help"]})
-@click.option("--once", is_flag=True, help="One tick and no more, as from cron or a timer (the default).")
+@click.option("--once", is_flag=True, help="One tick only, as from cron or a timer (the default).")
 @click.option("--daemon", is_flag=True, help="Stay, tick after tick, until SIGTERM.")
-@click.option("--act", is_flag=True, help='Do what is planned (mode = "act" in pal.toml), instead of advising it.')
+@click.option(
+    "--act", is_flag=True, help='Carry out the plan (as mode = "act" in pal.toml does); default: only show it.'
+)
 @click.option("--mine", is_flag=True, help="Only your own jobs, with an ordinary user's means.")
 @click.option("--every", type=float, metavar="SECONDS", help="Time between ticks (default: rebalance.interval_s).")
-@click.option("--guard", is_flag=True, help="Stay, and take lists back as soon as a daemon has died. Goes alone.")
-@click.option("--withdraw", is_flag=True, help="Take back whatever is set on jobs and nodes, and end.")
+@click.option(
+    "--guard", is_flag=True, help="Stay, and take lists back as soon as a daemon dies. No other option goes with it."
+)
+@click.option("--withdraw", is_flag=True, help="Take back all that ticks set on jobs and nodes, and end.")
 @common.csv_option
 @common.json_option
 @common.verbose_option
@@ -80,28 +84,28 @@ def pal_rebalance(
     once: bool, daemon: bool, act: bool, mine: bool, every: float | None, guard: bool, withdraw: bool, as_csv: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Ticks: ingest sweeps, publish scores, retarget pending jobs, move running ones where that pays.
+    """Run ticks: ingest sweeps, publish scores, retarget pending jobs, move running ones where that pays.
 
     \b
     Examples:
-      pal-rebalance                  one look: the plan as a table, nothing is done
+      pal-rebalance                  one look: show the plan, change nothing
       pal-rebalance --once --act     one tick that acts, as from cron
       pal-rebalance --daemon --act   the service
-      pal-rebalance --guard          beside the service: ends its lists should it be killed
+      pal-rebalance --guard          beside the service: takes its lists back if it is killed
       pal-rebalance --mine --act     your own jobs only
-      pal-rebalance --withdraw       before it is switched off for good
+      pal-rebalance --withdraw       before you switch it off for good
 
-    Only jobs that palsub or the submit filter saw are touched, and only those marked
-    movable (palsub --pal-movable) are ever moved.
+    Ticks touch only jobs that palsub or the submit filter saw, and move only those marked
+    movable (palsub --pal-movable).
     """
     if guard:
-        raise UsageError("--guard goes alone: it has no tick, and so no option of one")
+        raise UsageError("--guard takes no other option: it makes no tick")
     if daemon and (once or withdraw):
-        raise UsageError("--daemon stays: it does not go with --once or --withdraw")
+        raise UsageError("--daemon does not go with --once or --withdraw: it stays")
     if withdraw and as_json:
-        raise UsageError("--withdraw has no plan to show: it does not go with --json")
+        raise UsageError("--withdraw does not go with --json: it has no plan to show")
     if as_csv and (daemon or withdraw):
-        raise UsageError("--csv shows the plan of one tick: it does not go with --daemon or --withdraw")
+        raise UsageError("--csv does not go with --daemon or --withdraw: it shows the plan of one tick")
     if not mine:
         become.slurm_user()
     config = settings.load()
@@ -229,14 +233,14 @@ def _finish_moves(tick: Tick, woken: Woken, most_s: float, complaints: Complaint
 
 
 def _stay(config: Config, tick: Tick, wanted: RebalanceOptions, complaints: Complaints) -> None:
-    """Tick after tick until a signal comes. One that fails is told, and the next one tries again.
+    """Tick after tick until a signal comes. One that fails is reported, and the next one tries again.
 
     Raises PalError when ticks fail one after the other by errors of ours: a new process may do better.
     """
     interval_s = wanted.every or config.number("rebalance", "interval_s")
     if not wanted.act and not wanted.as_json:
         common.say(
-            'pal-rebalance: advice only, which --json tells; --act or mode = "act" in pal.toml does it', err=True
+            'pal-rebalance: advice only (--json shows it); --act or mode = "act" in pal.toml carries it out', err=True
         )
     with until_signal() as woken:
         notify(READY)
@@ -261,9 +265,9 @@ def _stay(config: Config, tick: Tick, wanted: RebalanceOptions, complaints: Comp
         notify("STOPPING=1")
         _leave(tick, woken, complaints)
     if failed >= MOST_FAILED:
-        raise PalError(f"{failed} ticks in a row have failed by errors of ours: start it anew")
+        raise PalError(f"{failed} ticks in a row failed by internal errors: restart pal-rebalance")
     if tick.lost:
-        raise DataError("the lock of the publisher was deleted: start it anew")
+        raise DataError("somebody deleted the publisher's lock: restart pal-rebalance")
 
 
 def _attempt(work: Callable[[], T]) -> tuple[T | None, str]:
@@ -277,7 +281,7 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def _printed(seen: TickResult) -> str:
-    """Tell a tick as JSON; why that could not be."""
+    """Print a tick as JSON; why that was not possible."""
     return _attempt(lambda: click.echo(json.dumps({"schema": "pal.rebalance/1", **report.as_json(seen)})))[1]
 
 
@@ -287,7 +291,7 @@ def _sleep(tick: Tick, woken: Woken, until_s: float) -> bool:
         tick.alive(time.time())
         left_s = until_s - time.monotonic()
         moving, trouble = _attempt(lambda: tick.advance(time.time()))
-        pause_s = RETRY_S if trouble else LOOK_S if moving else left_s  # trouble is told by the next tick
+        pause_s = RETRY_S if trouble else LOOK_S if moving else left_s  # the next tick reports trouble
         if woken(max(0.0, min(pause_s, CHUNK_S, until_s - time.monotonic()))):
             return True
         if time.monotonic() >= until_s:
@@ -312,12 +316,13 @@ def _withdraw(tick: Tick, complaints: Complaints) -> None:
     trouble = tick.withdraw(time.time())
     moving, lists = tick.left()
     if moving:
-        trouble.append(f"{moving} moves are still under way: run it again, or see pal moves")
+        trouble.append(f"moves still under way: {moving}; run it again, or see pal moves")
     if trouble:
         raise PalError("; ".join(trouble))
-    common.say("all lists on jobs, class features and weights that were ours are taken back")
+    common.say("all our lists on jobs, class features and weights are taken back")
     if lists:
-        common.say(f"{lists} running jobs keep a list of ours: Slurm changes none while they run; see pal moves")
+        kept = "1 running job keeps" if lists == 1 else f"{lists} running jobs keep"
+        common.say(f"{kept} a list of ours: Slurm changes no list of a running job; see pal moves")
 
 
 def main() -> None:

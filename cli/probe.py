@@ -35,12 +35,12 @@ _WAITING = frozenset({"PENDING", "CONFIGURING"})
 @click.command("probe", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "--patience", type=click.FloatRange(min=0), default=600.0, metavar="S",
-    help="Withdraw the probe when it has not started within S seconds (default 600).",
+    help="Cancel the probe if it has not started within S seconds (default 600).",
 )  # fmt: skip
 @common.json_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SBATCH OPTIONS] SCRIPT [ARGS]")
 def probe_command(patience: float, as_json: bool, words: tuple[str, ...]) -> None:
-    """Run SCRIPT for a minute on one GPU, as an ordinary short job, and tell its sensitivity class.
+    """Run SCRIPT for a minute on one GPU, as an ordinary short job, and report its sensitivity class.
 
     \b
     Examples:
@@ -48,9 +48,9 @@ def probe_command(patience: float, as_json: bool, words: tuple[str, ...]) -> Non
       pal probe -p gpu --account=me train.sh --epochs 90
       pal probe --wrap 'python3 train.py'
 
-    The job is named pal-probe:NAME and has one GPU and a time limit of two minutes whatever the script asks
-    for. It is ended as soon as enough was seen, also by Ctrl-C. What the script does in a minute it does
-    in earnest: it reads and writes its files. The class is kept, and palsub uses it for jobs of this name.
+    The job is named pal-probe:NAME and has one GPU and a time limit of two minutes, whatever the script asks
+    for. It ends as soon as enough was seen, or by Ctrl-C. The script really runs for that minute: it reads
+    and writes its files. The class is kept, and palsub uses it for jobs of this name.
     """
     config = settings.load()
     made = probe.prepared(list(words), os.environ, config, _site_options)
@@ -68,7 +68,7 @@ def probe_command(patience: float, as_json: bool, words: tuple[str, ...]) -> Non
         common.print_json("probe", {"job_id": number, "name": made.name, **told._asdict()})
     else:
         common.say(f"{made.name}: class {told.sensitivity}, confidence {told.confidence:.2f} ({told.why})")
-    add(own_labels(), job, seen, time.time())  # last: what it took a minute to see is told even where it cannot be kept
+    add(own_labels(), job, seen, time.time())  # last: what took a minute to see is shown even where it cannot be kept
 
 
 def _site_options() -> dict[str, int]:

@@ -33,20 +33,20 @@ def _put(word: Callable[[str], dict[str, str]]) -> None:
 @click.argument("total", type=click.IntRange(1, MOST), metavar="[TOTAL]", required=False)
 @click.option(
     "--every", type=click.FloatRange(min=LEAST_S), default=60.0, metavar="SECONDS",
-    help="Tell Slurm at most this often (default 60, at least 10); in between nothing is done.",
+    help="Report to Slurm at most this often (default 60, at least 10); in between do nothing.",
 )  # fmt: skip
 def progress(iteration: int, total: int | None, every: float) -> None:
     """Inside a job: say that ITER iterations (steps, epochs) of TOTAL are done.
 
-    The number is put into the job's own comment, beside your text. From it follows the time of
-    a step, hence whether the job's GPUs are as slow as thought and whether a move has helped.
+    The number is put into the job's own comment, beside your text. It gives the time of
+    a step, and so shows whether the job's GPUs are as slow as thought and whether a move has helped.
 
     \b
     Examples:
       pal progress 1200           1200 done
       pal progress 1200 5000      1200 of 5000 done
 
-    Call it as often as is convenient. Of the tasks of a step only the first speaks. When Slurm does
+    Call it as often as is convenient. Of the tasks of a step only the first reports. If Slurm does
     not answer, that is one line on stderr and exit code 0: a job never fails because of this.
     """
     job = inside.job_id(os.environ)
@@ -64,12 +64,12 @@ def progress(iteration: int, total: int | None, every: float) -> None:
 
 
 @click.command()
-@click.option("--failed", is_flag=True, help="There is no checkpoint: the move is given up.")
+@click.option("--failed", is_flag=True, help="No checkpoint was written: give the move up.")
 def ack(failed: bool) -> None:
-    """Inside a job: say that the checkpoint is written that was asked for.
+    """Inside a job: say that the requested checkpoint is written.
 
     Under `palsub --pal-checkpoint` with a signal, the program calls it (or creates the file $SLURM_PAL_ACK).
-    A script that takes SIGUSR1 by itself calls it too. Of the tasks of a step only the first speaks. When
+    A script that takes SIGUSR1 by itself calls it too. Of the tasks of a step only the first reports. If
     Slurm does not answer, that is one line on stderr and exit code 0: a job never fails because of this.
     """
     inside.job_id(os.environ)

@@ -35,7 +35,7 @@ FILTER_LOOKS_S = 1.1  # the filter looks for a new table once a second; until th
 
 
 @click.command("publish-table")
-@click.option("--every", type=float, metavar="SECONDS", help="Stay, and do it again this often; take leases back.")
+@click.option("--every", type=float, metavar="SECONDS", help="Stay, repeat this often, and take leases back.")
 @common.json_option
 @common.verbose_option
 def publish_table(every: float | None, as_json: bool) -> None:
@@ -43,13 +43,13 @@ def publish_table(every: float | None, as_json: bool) -> None:
 
     \b
     Examples:
-      pal publish-table                once, as from cron: the filter then only asks softly
+      pal publish-table                once, as from cron: the filter then sets only preferences
       pal publish-table --every 5      as a service, by SlurmUser or root
 
     With --every it ends the leases of jobs that have waited long enough for the GPUs they
-    were promised, and only then does the filter promise any. SIGTERM and Ctrl-C end it
-    cleanly. Where the files are: paths.table and paths.gpus in pal.toml. The scores that it reads
-    are published by sweeps, and by `pal-profile publish-scores`.
+    were promised; the filter promises GPUs only while it runs. SIGTERM and Ctrl-C end it
+    cleanly. paths.table and paths.gpus in pal.toml say where the files are. Sweeps and
+    `pal-profile publish-scores` publish the scores that it reads.
     """
     config = settings.load()
     _check(config, every)
@@ -81,7 +81,7 @@ def _once(config: Config, publisher: Publisher, as_json: bool) -> None:
     assert done.table is not None
     table = done.table
     common.say(f"{table.path}: {table.nodes} nodes with free GPUs in {table.pools} pools, {table.size} bytes")
-    common.say(f"{config.gpus_path}: {'written' if done.gpus_written else 'as it was'}")
+    common.say(f"{config.gpus_path}: {'written' if done.gpus_written else 'unchanged'}")
 
 
 def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
@@ -122,9 +122,9 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
         complaints.tell(trouble)
         _print_ended([] if as_json else ended)
     if publisher.lost:
-        raise DataError("the lock of the publisher was deleted: start it anew")
+        raise DataError("somebody deleted the publisher's lock: restart pal publish-table")
     if failed >= MOST_FAILED:
-        raise PalError(f"{failed} publications in a row have failed by errors of ours: start it anew")
+        raise PalError(f"{failed} publications in a row failed by internal errors: restart pal publish-table")
 
 
 def _sleep(publisher: Publisher, woken: Woken, until_s: float) -> bool:

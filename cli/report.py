@@ -104,7 +104,7 @@ def report(nodelist: str | None, gpu: Gpu | None, path: str | None, as_json: boo
 
         common.print_json("report", to_json(*_site(nodelist, gpu)))
     elif path:
-        from slurm_pal.report.gpus.page import gpu_page, page  # before the work: what is missing is told at once
+        from slurm_pal.report.gpus.page import gpu_page, page  # before the work: what is missing is reported at once
 
         found, uuid = _site(nodelist, gpu)
         output_file.say_written(path, output_file.write(path, page(found) if uuid is None else gpu_page(found, uuid)))
@@ -112,7 +112,7 @@ def report(nodelist: str | None, gpu: Gpu | None, path: str | None, as_json: boo
         from slurm_pal.report.gpus.text import gpu_text, text
 
         width = max(MIN_WIDTH, min(MAX_WIDTH, shutil.get_terminal_size().columns))
-        found, uuid = _site(nodelist, gpu, newest_only=True)  # which is all that text tells of
+        found, uuid = _site(nodelist, gpu, newest_only=True)  # which is all that text shows
         common.say(*text(found, width) if uuid is None else gpu_text(found, uuid, width))
 
 

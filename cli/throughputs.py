@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # these bring numpy, which the other commands start without
     from slurm_pal.allocation.throughputs import Entry, ThroughputKey
 
 ASK_TIMEOUT_S = 10.0
-NOTHING = "no throughputs: no table is given, and no past run has told its steps (pal progress)"
+NOTHING = "no throughputs: no table is given, and no past run has reported its steps (pal progress)"
 
 
 @click.command()
@@ -43,11 +43,11 @@ def throughputs(
     \b
     table      from FILE, the site's own table (CSV or .json)
     progress   from past runs whose jobs called `pal progress`
-    estimated  completed from other types, applications and numbers of GPUs
-    prior      speeds of the types for an application that nobody knows
+    estimated  derived from other types, applications and numbers of GPUs
+    prior      speeds of the types for an unknown application
 
-    root and SlurmUser see all runs, anybody else those that his own pal-rebalance --mine saw. A
-    number after ~ is no steps/s: only ratios between types mean something.
+    root and SlurmUser see all runs, other users those that their own pal-rebalance --mine saw. A
+    number after ~ is not in steps/s: only ratios between types mean something.
     """
     from slurm_pal.allocation.throughputs import merge
     from slurm_pal.partitions import throughput_table
@@ -85,7 +85,7 @@ def _nodes(config: Config) -> tuple[Node, ...]:
 def _past(
     config: Config, types: Mapping[str, str], stated: Mapping[ThroughputKey, Entry], now_s: float
 ) -> dict[ThroughputKey, Entry]:
-    """What past runs tell; those left out are said on stderr. Raises DataError when the journal cannot be read."""
+    """What past runs reported; those left out are named on stderr. Raises DataError when the journal cannot be read."""
     from slurm_pal.partitions import history
 
     path = paths.readable_journal(config)

@@ -210,7 +210,7 @@ def claim_folders(output: Output) -> None:
 
 
 def write(found: AssembledStudy, output: Output) -> None:
-    """The report's folder and the tables of jobs, where asked for; their place is told on standard error."""
+    """The report's folder and the tables of jobs, where asked for; their place is shown on standard error."""
     if output.out:
         from slurm_pal.report.simulation.page import write_report
 

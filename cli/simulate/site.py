@@ -177,7 +177,7 @@ def _history(options: Mapping[str, Any], config: Config) -> tuple[Trace, tuple[s
 
 
 def _from_sacct(days: int, reading: ReaderOptions) -> Trace:
-    """The history as sacct tells it. Raises SlurmError with the way out where it does not."""
+    """The history as sacct reports it. Raises SlurmError with the way out where it does not."""
     since = f"now-{days}days"
     collector = TraceCollector("sacct")
     try:

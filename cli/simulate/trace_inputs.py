@@ -72,7 +72,7 @@ def with_throughputs(reading: ReaderOptions, path: str | None) -> ReaderOptions:
 
 
 def options_of(options: Mapping[str, Any]) -> ReaderOptions:
-    """What the readers have to be told; [apps] of pal.toml counts for sacct. Raises UsageError, ConfigError."""
+    """What the readers have to know; [apps] of pal.toml counts for sacct. Raises UsageError, ConfigError."""
     from slurm_pal.base import config
 
     return ReaderOptions(

@@ -126,7 +126,7 @@ def _workload(options: Mapping[str, Any]) -> UnequalWorkload:
     if _counts_steps(path, options["format_"]):
         return of_rows(os.path.basename(path), gavel.read_rows(path), cluster, known, limit_factor)
     reading = options_of(options)
-    # Applications of the table need no line under [apps]; that would only tell their class.
+    # Applications of the table need no line under [apps]; that would only state their class.
     apps = {**{key.application: UNKNOWN_CLASS for key in known}, **reading.site_apps}
     trace = read(path, options["format_"], reading._replace(site_apps=apps))
     show_bad_rows(trace)

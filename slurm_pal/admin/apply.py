@@ -44,7 +44,7 @@ def carry_out(plan: ChangePlan, now_s: float) -> list[str]:
 
 def _unchanged(step: FileChange) -> None:
     if read_text(step.path) != step.old:
-        raise PalError(f"{step.path} was changed by somebody else meanwhile: run it again")
+        raise PalError(f"{step.path} has changed meanwhile: run it again")
 
 
 def _backup(path: str, stamp: str) -> str:

@@ -16,7 +16,7 @@ from slurm_pal.filter.source import LOGIC
 class SiteFiles(NamedTuple):
     """What stands in and around a slurm.conf. Texts are UTF-8 with surrogate escapes, so that bytes survive."""
 
-    conf: str  # as Slurm is told: the Lua files stand in its folder
+    conf: str  # as Slurm is given it: the Lua files stand in its folder
     conf_target: str  # the file that is edited: `conf`, links followed
     texts: dict[str, str]  # slurm.conf (under `conf`) and what it includes
     plugstack: str

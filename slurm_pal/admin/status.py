@@ -101,7 +101,7 @@ def _filter(site: SiteFiles, which: Filter, running: Mapping[str, str] | None) -
     elif which is SERVER and running is None:
         items.append(Item(which.part, "wrong", "slurmctld does not answer", "scontrol ping", Exit.SLURM))
     elif which is SERVER and running is not None and not changes.runs_lua(running.get(which.key, "")):
-        text = f"{name} has lua, slurmctld does not run it yet"
+        text = f"{name} has lua, but slurmctld does not run it yet"
         items.append(Item(which.part, "wrong", text, "scontrol reconfigure", Exit.FAILED))
     else:
         items.append(Item(which.part, "ok", f"{name} runs {which.file}"))
@@ -120,11 +120,11 @@ def _files(site: SiteFiles, which: Filter) -> Item:
     for name in (which.file, LOGIC):
         path = os.path.join(folder, name)
         if site.files.get(path) != site.shipped[name]:
-            text = f"{path} {'is not that of this version' if path in site.files else 'is missing'}"
+            text = f"{path} {'is of another version' if path in site.files else 'is missing'}"
             return Item(which.part, "wrong", text, MEND_INSTALL, Exit.FAILED)
     link, table = os.path.join(folder, which.link), site.tables[which.part]
     if table != link and site.table_links.get(link) != table:
-        return Item(which.part, "wrong", f"{link} is no link to {table}", MEND_INSTALL, Exit.FAILED)
+        return Item(which.part, "wrong", f"{link} is not a link to {table}", MEND_INSTALL, Exit.FAILED)
     return Item(which.part, "ok", f"{ours} of this version" + (f", called by {first}" if chained else ""))
 
 
@@ -132,7 +132,9 @@ def _table(facts: TableFacts) -> Item:
     mend = "pal publish-table, or start the daemon"
     if facts.age_s is None or facts.max_age_s is None:
         return Item("table", "wrong", facts.error, mend, Exit.DATA)
-    clears = "a daemon takes leases back" if facts.clears else "nobody takes leases back: nothing hard is set"
+    clears = (
+        "a daemon takes leases back" if facts.clears else "nobody takes leases back, so the filter sets no node lists"
+    )
     text = f"{facts.path}: {age(facts.age_s)} old, epoch {facts.epoch}, {facts.bytes} bytes of {facts.owner}; {clears}"
     if facts.age_s > facts.max_age_s:
         return Item("table", "wrong", f"{text}; older than {facts.max_age_s:g} s: not used", mend, Exit.DATA)

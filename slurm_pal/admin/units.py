@@ -49,7 +49,7 @@ class Deployment(NamedTuple):
     state_dir: str
     log: str
     write_dirs: tuple[str, ...]  # other folders that a tick writes into
-    variables: dict[str, str]  # what the programs need to be told
+    variables: dict[str, str]  # what the programs need to know
     window: str = ""  # profile.window; "": that of the shipped files
 
     @property

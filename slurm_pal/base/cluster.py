@@ -26,7 +26,7 @@ class Node(NamedTuple):
     features: frozenset[str]  # active ones
     partitions: tuple[str, ...]
     weight: int = 1
-    available: tuple[str, ...] | None = None  # available features in Slurm's order; None: not told
+    available: tuple[str, ...] | None = None  # available features in Slurm's order; None: not known
 
     @property
     def n_gpus(self) -> int:

@@ -57,35 +57,43 @@ KEYS: dict[str, dict[str, Key]] = {
         ),
     },
     "submit": {
-        "enabled": Key(True, "false: palsub hands every job to sbatch as it is"),
-        "watch": Key(False, "palsub starts its own watcher for leases, as if --pal-watch were given"),
-        "lease_max_s": Key(600.0, "no node list stays on a pending job longer than this, s", minimum=0),
-        "lease_pass_s": Key(3.0, "time for one scheduling pass, before which a lease is not judged, s", minimum=0.1),
+        "enabled": Key(True, "false: palsub passes every job to sbatch unchanged"),
+        "watch": Key(False, "palsub starts its own watcher for leases, as with --pal-watch"),
+        "lease_max_s": Key(600.0, "longest time that a node list stays on a pending job, s", minimum=0),
+        "lease_pass_s": Key(3.0, "time allowed for one scheduling pass before a lease is checked, s", minimum=0.1),
         "expected_run_share": Key(0.5, "expected run time as a share of the time limit", minimum=0.0),
         "expected_run_s": Key(3600.0, "expected run time of a job without a time limit, s", minimum=0),
-        "slurm_timeout_s": Key(5.0, "give up asking Slurm after this, s, and submit plainly", minimum=0.1),
+        "slurm_timeout_s": Key(
+            5.0, "time to wait for answers of Slurm before palsub submits without placement, s", minimum=0.1
+        ),
         "heartbeat_max_age_s": Key(
-            10.0, "a daemon silent for longer, or for three of its beats, clears no leases, s", minimum=1
+            10.0,
+            "a daemon silent for longer than this, or for three of its beats, counts as dead and clears no leases, s",
+            minimum=1,
         ),
     },
     "sensitivity": {
         "trust": Key(
             "user",
-            "whose word counts where a user and the measurement of his jobs differ",
+            "who decides the class where a user and the measurement of their jobs differ",
             choices=("user", "measured", "more-sensitive"),
         ),
-        "history_sure": Key(0.8, "confidence from which measured earlier jobs decide; above 1: never", minimum=0),
-        "script_sure": Key(0.8, "confidence from which what a script shows decides; above 1: never", minimum=0),
-        "observe_s": Key(0.0, "palsub observes jobs with GPUs so long; 0: only where their users ask, s", minimum=0),
-        "active_s": Key(60.0, "so long a job must be seen at work before its class is told, s", minimum=2),
+        "history_sure": Key(
+            0.8, "confidence from which measurements of earlier jobs decide; above 1: never", minimum=0
+        ),
+        "script_sure": Key(0.8, "confidence from which the content of the script decides; above 1: never", minimum=0),
+        "observe_s": Key(0.0, "how long palsub observes each GPU job; 0: only jobs whose users ask, s", minimum=0),
+        "active_s": Key(60.0, "minimum observed GPU activity before a job gets a class, s", minimum=2),
         "classifier": Key(
             "centroid",
-            "how telemetry becomes a class: nearest of the sweep's kernels, thresholds between them, fixed ones",
+            "how telemetry becomes a class: by the sweep's nearest kernel, thresholds between kernels, or fixed ones",
             choices=("centroid", "calibrated", "rules"),
         ),
     },
     "filter": {
-        "max_age_s": Key(30.0, "the submit filter does nothing hard by a table older than this, s", minimum=1),
+        "max_age_s": Key(
+            30.0, "with a table older than this the submit filter sets no node list and no exclusion, s", minimum=1
+        ),
     },
     "rebalance": {
         "mode": Key("advise", "what pal-rebalance does with its plan", choices=("advise", "act")),
@@ -94,27 +102,35 @@ KEYS: dict[str, dict[str, Key]] = {
         "moves": Key(True, "move running jobs that are marked movable"),
         "features": Key(False, "publish class features on the nodes (SlurmUser or root)"),
         "weights": Key(False, "raise the Weight of nodes with slow GPUs (SlurmUser or root)"),
-        "depth": Key(100, "pending jobs that one tick looks at, users in turn, each by priority", minimum=1),
+        "depth": Key(100, "pending jobs that one tick examines: users in turn, each user's by priority", minimum=1),
         "allocation": Key(
             "",
             "policy that shares out partitions to jobs that name several; empty: Slurm does",
             renamed=(("pal-share", "nonpreemptive-makespan"),),  # the simulator's pal-share is another policy
         ),
-        "throughputs": Key("", "the site's table of throughputs, CSV or .json; empty: only what past runs told"),
-        "partition_wait_s": Key(21600.0, "no job that could start is kept off a partition for longer, s", minimum=0),
-        "movable_qos": Key("", "jobs of these QOS may be moved without asking, comma-separated"),
-        "movable_partitions": Key("", "jobs of these partitions may be moved without asking, comma-separated"),
-        "may_empty_output": Key(False, "move jobs also where that empties their output file"),
-        "margin": Key(1.5, "a move must gain so many times its cost", minimum=1.0),
-        "minimum_s": Key(600.0, "no job is moved before it has run so long where it is, s", minimum=0),
-        "end_guard_s": Key(900.0, "no job is moved within so long of its time limit, s", minimum=0),
-        "moves_per_tick": Key(4, "moves under way at once", minimum=0),
-        "moves_per_job": Key(5, "moves of one job in its life", minimum=0),
-        "moves_per_user": Key(2, "moves of one user's jobs under way at once", minimum=0),
-        "move_cost_s": Key(60.0, "cost of a move until moves have been measured, s", minimum=0),
-        "lost_work_s": Key(600.0, "work lost by moving a job without a checkpoint command, s", minimum=0),
-        "ack_limit_s": Key(120.0, "a job that has not acknowledged its checkpoint by then is not moved, s", minimum=1),
-        "busy_threads": Key(64, "the tick only looks while slurmctld has so many threads at work", minimum=1),
+        "throughputs": Key("", "the site's table of throughputs, CSV or .json; empty: only what past runs reported"),
+        "partition_wait_s": Key(
+            21600.0, "longest time that a job that could start is kept off a partition, s", minimum=0
+        ),
+        "movable_qos": Key("", "jobs of these QOS count as movable without being marked, comma-separated"),
+        "movable_partitions": Key(
+            "", "jobs of these partitions count as movable without being marked, comma-separated"
+        ),
+        "may_empty_output": Key(False, "also move jobs whose output file a move empties"),
+        "margin": Key(1.5, "a move must gain at least this many times its cost", minimum=1.0),
+        "minimum_s": Key(600.0, "minimum time a job runs where it is before it is moved, s", minimum=0),
+        "end_guard_s": Key(900.0, "no job is moved this close to its time limit, s", minimum=0),
+        "moves_per_tick": Key(4, "most moves under way at once", minimum=0),
+        "moves_per_job": Key(5, "most moves of one job in its life", minimum=0),
+        "moves_per_user": Key(2, "most moves of one user's jobs under way at once", minimum=0),
+        "move_cost_s": Key(60.0, "assumed cost of a move until moves have been measured, s", minimum=0),
+        "lost_work_s": Key(600.0, "assumed work lost by moving a job without a checkpoint command, s", minimum=0),
+        "ack_limit_s": Key(
+            120.0, "a job that does not confirm its checkpoint within this time is not moved, s", minimum=1
+        ),
+        "busy_threads": Key(
+            64, "the tick changes nothing while at least this many slurmctld threads are busy", minimum=1
+        ),
         "metrics": Key("", "textfile for the Prometheus node exporter"),
         "log": Key("", "log of all actions as JSON lines (default: STATE_DIR/rebalance.log)"),
     },
@@ -127,12 +143,12 @@ KEYS: dict[str, dict[str, Key]] = {
         "benchmarks": Key("", "benchmarks of a sweep, comma-separated (default: see pal-profile bench --list)"),
         "max_parallel": Key(0, "nodes measured at once; 0: 5 % of the nodes, at most 16", minimum=0),
         "time_limit_s": Key(600, "time limit of one sweep job, s", minimum=60),
-        "pending_max_s": Key(120, "a sweep job that has not started by then is withdrawn, s", minimum=1),
+        "pending_max_s": Key(120, "a sweep job that has not started within this time is cancelled, s", minimum=1),
         "window": Key("", 'hours in which sweeps submit jobs, local time, like "20:00-06:00"; empty: all day'),
         "budget_gpu_h_per_day": Key(0.0, "GPU-hours that sweeps may use in 24 h; 0: no limit", minimum=0),
-        "yield_to_users": Key(True, "sweeps pause while a user's GPU job waits for nodes that they could take"),
+        "yield_to_users": Key(True, "sweeps pause while a user's GPU job waits for nodes that a sweep could use"),
         "publish_every_s": Key(
-            300.0, "a running sweep publishes what it has this often, s; 0: only its end", minimum=0
+            300.0, "how often a running sweep publishes its results so far, s; 0: only at its end", minimum=0
         ),
         "nice": Key(10000, "nice value of sweep jobs", minimum=0),
         "partition": Key("", "partition of sweep jobs"),
@@ -274,7 +290,7 @@ def _read_file(config: Config, path: str) -> None:
     for section, body in table.items():
         if not isinstance(body, dict):
             allowed = "], [".join((*KEYS, "apps"))
-            raise ConfigError(f"{path}: {section} = {body!r} stands outside a section; allowed: [{allowed}]")
+            raise ConfigError(f"{path}: {section} = {body!r} is outside a section; allowed: [{allowed}]")
         for name, value in body.items():
             if section == "apps":
                 config.apps[name] = _app_class(path, name, value)

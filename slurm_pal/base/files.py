@@ -85,8 +85,8 @@ def remove_leftovers(folder: str, now_s: float, ours: Callable[[str], bool] = is
 def open_trusted(path: str, follow: bool = True) -> int:
     """Open `path` for reading and check that we may believe it; return the descriptor.
 
-    root and SlurmUser believe only files that one of the two owns; anybody may
-    believe what he likes, but not a file that everyone can write. With `follow` false a
+    root and SlurmUser believe only files that one of the two owns; other users believe
+    any file except one that everyone can write. With `follow` false a
     symbolic link is an OSError (ELOOP).
 
     Raises DataError when the file is not to be trusted, OSError when it cannot be opened.
@@ -101,7 +101,7 @@ def open_trusted(path: str, follow: bool = True) -> int:
 
 
 def open_regular(path: str, flags: int = 0) -> int:
-    """Open a regular file for reading, and wait for nobody. Raises DataError for any other kind, or OSError."""
+    """Open a regular file for reading, without waiting. Raises DataError for any other kind, or OSError."""
     # Without O_NONBLOCK the open of a FIFO would wait for a writer for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -150,12 +150,12 @@ def hand_to_slurm_user(descriptor: int) -> None:
 
 
 def read_trusted(path: str, most: int = MOST_BYTES) -> bytes:
-    """Read a file of at most so many bytes through `open_trusted`. Raises DataError or OSError."""
+    """Read a file of at most this many bytes through `open_trusted`. Raises DataError or OSError."""
     return _read(path, open_trusted(path), most)
 
 
 def read_plain(path: str, most: int = SMALL_BYTES) -> bytes:
-    """Read a regular file of at most so many bytes, whoever may write it. Raises DataError or OSError."""
+    """Read a regular file of at most this many bytes, whoever may write it. Raises DataError or OSError."""
     return _read(path, open_regular(path), most)
 
 

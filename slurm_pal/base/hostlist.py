@@ -88,7 +88,7 @@ def _shown(text: str) -> str:
 
 
 def typed(text: str) -> tuple[str, ...]:
-    """Node names of a list that somebody typed on our own command line, for himself: ClusterShell's groups too.
+    """Node names of a list typed on our own command line; ClusterShell's groups work too.
 
     Raises UsageError when the list cannot be read.
     """

@@ -9,7 +9,7 @@ SENSITIVITY_CLASSES = ("A", "B", "C")
 """A: compute-bound, suffers most; B: mixed; C: memory-bound or insensitive (PAL, SC'24)."""
 
 UNKNOWN_CLASS = "?"
-"""Shown for a job nobody classified; placed like class A, the cautious reading."""
+"""Shown for a job without a known class; placed like class A, to be cautious."""
 
 
 class GpuShape(NamedTuple):
@@ -82,7 +82,7 @@ class SlurmJob(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether nobody starts it until somebody changes it."""
+        """Whether Slurm will not start it until somebody changes it."""
         return self.priority == 0 or self.reason.startswith("JobHeld")
 
     @property

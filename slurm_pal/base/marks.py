@@ -2,7 +2,7 @@
 """Words of ours in a job's comment, beside whatever the user wrote there.
 
 A word is `pal:<key>=<value>;<name>=<value>...` without blanks. The user's own text is never
-changed. Anybody can write such words on a job of his own, so nothing in them is believed
+changed. All users can write such words on jobs of their own, so nothing in them is believed
 beyond that job.
 """
 

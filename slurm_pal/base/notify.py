@@ -9,7 +9,7 @@ READY, ALIVE = "READY=1", "WATCHDOG=1"
 
 
 def notify(*words: str) -> None:
-    """Tell systemd, as `READY=1`, `WATCHDOG=1` or `STATUS=text`. Never raises, and never waits."""
+    """Notify systemd, as `READY=1`, `WATCHDOG=1` or `STATUS=text`. Never raises, and never waits."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

@@ -26,11 +26,11 @@ MOST_TRIES = 24
 """Of one part in one tick: more jobs are not set aside at once."""
 MOST_S = 10.0  # after that no further try is begun
 OF_ONE_USER = 3
-"""Where so many jobs of one user are to blame, all of theirs are set aside: the rest would be found one by one."""
+"""Where this many jobs of one user are to blame, all of theirs are set aside: the rest would be found one by one."""
 AGAIN_S = 600.0
 """After that a job is given another chance."""
 MOST_KNOWN = 1000
-"""Faults that are remembered as told."""
+"""Faults remembered as reported."""
 _TEXT = 200  # characters of an error that are kept
 
 
@@ -111,7 +111,7 @@ class Aside:
         self._blame({job.job_id: Broken(job.job_id, job.user, fault, now_s)})
 
     def told(self, error: BaseException, job_id: int | None = None) -> Fault:
-        """An error that no part could be saved from, or that one job was to blame for; told once."""
+        """An error that no part could be saved from, or that one job was to blame for; reported once."""
         self.faults += 1
         fault = fault_of(error)
         self._say(job_id, fault)

@@ -76,7 +76,7 @@ def _permitted(
 def several_models(found: Iterable[Candidates], snapshot: Snapshot, gpu_type: str) -> str:
     """Which GPUs of different models or types the request permits, "" where they are all alike.
 
-    Slowdowns are relative to the same model, so scores do not tell which of several models is
+    Slowdowns are relative to the same model, so scores do not show which of several models is
     faster. What was never measured counts as whatever else there is.
     """
     types: set[str] = set()
@@ -99,7 +99,7 @@ def several_models(found: Iterable[Candidates], snapshot: Snapshot, gpu_type: st
 
 
 def may_start(node: Node) -> bool:
-    """Whether a job could start on the node now, as far as its state tells."""
+    """Whether a job could start on the node now, as far as its state shows."""
     return usable(node.states) and _PLANNED not in node.states
 
 

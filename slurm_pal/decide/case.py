@@ -60,7 +60,7 @@ class Case(NamedTuple):
     def may_name(self) -> bool:
         """Whether nodes may be named: not beside some that the user names.
 
-        His list would have to be put back, and on a job that has started meanwhile a shorter
+        Their list would have to be put back, and on a job that has started meanwhile a shorter
         ReqNodeList makes Slurm give the other nodes up (scontrol(1), NodeList; docs/slurm.md).
         """
         return self.may_lease and not self.request.req_nodes
@@ -73,7 +73,7 @@ class Case(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What palsub adds to the command line, and everything `pal explain` tells about it."""
+    """What palsub adds to the command line, and everything `pal explain` shows of it."""
 
     action: str  # nodelist | exclude | prefer | none
     reason: str  # one sentence

@@ -18,7 +18,7 @@ MOST_PARENTHESES = 50
 
 
 def compile_constraint(text: str) -> Predicate | None:
-    """A test of a node's active features; None when the text says more than one node can tell."""
+    """A test of a node's active features; None when one node cannot answer it."""
     short = len(text) <= MOST_CHARACTERS and text.count("(") <= MOST_PARENTHESES
     tokens = _tokens(text) if short else None
     if tokens is None:

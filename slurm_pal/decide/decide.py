@@ -16,7 +16,7 @@ from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 
-QUEUES = "left to Slurm: the GPUs are not free now, so the job queues, and a node list could only delay it"
+QUEUES = "left to Slurm: no suitable GPUs are free now, and a node list could only delay a job that queues"
 ALTERNATIVES = 3
 
 
@@ -32,8 +32,8 @@ def decide(
 ) -> Decision:
     """Choose for one request.
 
-    `clearer` says who will take leases back ("daemon", "watcher", "" for nobody). So many
-    `alternatives` are told; they have no part in the choice.
+    `clearer` says who will take leases back ("daemon", "watcher", "" for nobody). Up to
+    `alternatives` more offers are reported; they have no part in the choice.
     Raises UsageError for an unknown policy.
     """
     if request.leave:
@@ -46,7 +46,9 @@ def decide(
     if not request.asks_gpus and not all(node.n_gpus for group in found for node in group.nodes):
         return Decision("none", "left to Slurm: the job asks for no GPU")
     if kinds := several_models(found, snapshot, request.shape.gpu_type):
-        return Decision("none", f"left to Slurm: scores do not compare the kinds of GPUs that it may get ({kinds})")
+        return Decision(
+            "none", f"left to Slurm: the job may get several kinds of GPUs ({kinds}), which scores do not compare"
+        )
     rule = Rule(sensitivity, settings.locality_penalty, settings.barred_slowdown, int(now_s))
     best: tuple[float, Scene, Placement] | None = None
     for group in found:
@@ -68,20 +70,20 @@ def _judge(case: Case, alternatives: int) -> Decision:
     plain_placed = plain_pick(scene.view, scene.shape, rule)
     plain = offer_of(scene, case.snapshot, rule, plain_placed) if plain_placed else None
     others = _others(case, alternatives)
-    told = Decision("none", "", chosen=chosen, plain=plain, alternatives=others, unknown=doubts(scene, chosen))
+    found = Decision("none", "", chosen=chosen, plain=plain, alternatives=others, unknown=doubts(scene, chosen))
     if not _scored(case):
-        return told._replace(reason="left to Slurm: no GPU that is free now has a score")
+        return found._replace(reason="left to Slurm: no GPU that is free now has a score")
     if rule.sensitivity not in INSENSITIVE and chosen.slowdown > rule.barred_slowdown:
-        return means.keep_off(case, told, chosen)
+        return means.keep_off(case, found, chosen)
     if len(scene.view.names) == len(case.placed.nodes):
-        return told._replace(reason="as it is: no other GPUs that are free suit the job's request")
+        return found._replace(reason="left to Slurm: no other free GPUs suit the job's request")
     if case.may_name:
-        return means.pin(case, told, chosen)
+        return means.pin(case, found, chosen)
     if case.request.req_nodes:
-        return told._replace(reason="as it is: the user's own --nodelist names some of the nodes")
+        return found._replace(reason="left to Slurm: the user's own --nodelist names some of the nodes")
     if plain is not None and plain.slots == chosen.slots:
-        return told._replace(reason="as it is: plain Slurm would probably pick the same GPUs")
-    return means.prefer(case, told, chosen)
+        return found._replace(reason="left to Slurm: it would probably pick the same GPUs")
+    return means.prefer(case, found, chosen)
 
 
 def _scored(case: Case) -> bool:

@@ -26,7 +26,7 @@ class MoveSettings(NamedTuple):
 
     movable_qos: frozenset[str] = frozenset()
     movable_partitions: frozenset[str] = frozenset()
-    lost_work_s: float = 600.0  # of a job that does not tell
+    lost_work_s: float = 600.0  # of a job that states none
     appends: bool = False  # jobs that say nothing of it keep their output at a restart (JobFileAppend=1)
     may_empty_output: bool = False  # the site has jobs moved that do not keep it
 

@@ -24,8 +24,8 @@ def request_of(job: SlurmJob, own_req: str | None = None, own_exc: str | None = 
     """The request of a job in the queue. Pure, never raises: doubts end in `leave`.
 
     `own_req` and `own_exc` are the user's own node lists where the job's present ones are
-    not his; None: as they stand on the job, a list that a mark has set (`pal:lease=`)
-    replaced by the one it tells. For a running job the number of nodes is the one it has.
+    not theirs; None: as they stand on the job, a list that a mark has set (`pal:lease=`)
+    replaced by the one it holds. For a running job the number of nodes is the one it has.
     """
     marked = in_force(job)
     lists = {

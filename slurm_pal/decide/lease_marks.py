@@ -2,8 +2,8 @@
 """Leases that stand on the jobs themselves: which are over, and what puts the user's own lists back.
 
 The submit filter (in the admin comment) and palsub (in the comment) leave a mark beside a
-hard node list: `pal:lease=60;req=;exc=n3;...`. Anybody can write such a mark on a job of his
-own, so nothing in it is believed beyond that job: at worst it clears his own lists.
+hard node list: `pal:lease=60;req=;exc=n3;...`. All users can write such a mark on a job of
+their own, so nothing in it is believed beyond that job: at worst it clears their own lists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Mark(NamedTuple):
     """The mark of one lease."""
 
     lease_s: float
-    user_req: str  # the user's own lists, as he wrote them
+    user_req: str  # the user's own lists, as they wrote them
     user_exc: str
     action: str  # nodelist, exclude, prefer or none
     ours: str  # what was set: for nodelist and exclude the list

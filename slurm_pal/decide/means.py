@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_pal.base.hostlist import fold
+from slurm_pal.base.numbers import faster
 from slurm_pal.decide.candidates import could_hold
 from slurm_pal.decide.case import Case, Decision
 from slurm_pal.decide.offer import Offer, gpu_of
@@ -22,10 +23,10 @@ from slurm_pal.store.snapshot import known_class
 
 MEDIAN_SLOWDOWN = 1.0
 FOLD_ABOVE = 64
-NOBODY = "nobody would take a node list back (no daemon, no --pal-watch)"
+NOBODY = "there is neither a daemon nor --pal-watch to take a node list back"
 
 
-def pin(case: Case, told: Decision, chosen: Offer) -> Decision:
+def pin(case: Case, found: Decision, chosen: Offer) -> Decision:
     """Name the chosen nodes, also where plain Slurm would probably pick them: that is only a prediction."""
     request, scene = case.request, case.scene
     assert request.shape is not None
@@ -42,9 +43,9 @@ def pin(case: Case, told: Decision, chosen: Offer) -> Decision:
             added += [f"--nodes=1-{most}", "--use-min-nodes"]
         else:
             added.append(f"--nodes={len(pinned)}")
-    return told._replace(
+    return found._replace(
         action="nodelist",
-        reason=f"{chosen.where()} {_gain(chosen, told.plain)}",
+        reason=f"sent to {chosen.where()}: {_gain(chosen, found.plain)}",
         added=tuple(added),
         pinned=pinned,
         lease_s=lease_s,
@@ -52,7 +53,7 @@ def pin(case: Case, told: Decision, chosen: Offer) -> Decision:
     )
 
 
-def keep_off(case: Case, told: Decision, chosen: Offer) -> Decision:
+def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
     """Only barred GPUs are free: exclude their nodes for as long as waiting for others can pay."""
     bar, scene = case.rule.barred_slowdown, case.scene
     what = f"only GPUs slower than {bar:g} are free"
@@ -64,15 +65,15 @@ def keep_off(case: Case, told: Decision, chosen: Offer) -> Decision:
     ]
     left = _holding(case, [name for name in scene.nodes if name not in slow and _may_do_better(case, name, count)])
     if len(left) < (scene.shape.nodes or 1):
-        return told._replace(reason=f"as it is: {what}, and no better ones will become free for this job")
+        return found._replace(reason=f"left to Slurm: {what}, and no better ones will become free for this job")
     if not case.may_lease:
-        why = case.request.soft_only or "nobody would take an exclusion back"
-        return told._replace(reason=f"as it is: {what}, but {why}")
+        why = case.request.soft_only or "there is neither a daemon nor --pal-watch to take an exclusion back"
+        return found._replace(reason=f"left to Slurm: {what}, but {why}")
     lease_s, why = _lease(case, chosen.product, MEDIAN_SLOWDOWN * chosen.locality, WAIT_SHARE)
     excluded = (*case.request.exc_nodes, *slow)
-    return told._replace(
+    return found._replace(
         action="exclude",
-        reason=f"{what}: kept off {','.join(slow)} while waiting for others can pay",
+        reason=f"kept off {','.join(slow)} while waiting for others can pay: {what}",
         added=(f"--exclude={_host_list(excluded)}",),
         excluded=excluded,
         lease_s=lease_s,
@@ -80,26 +81,26 @@ def keep_off(case: Case, told: Decision, chosen: Offer) -> Decision:
     )
 
 
-def prefer(case: Case, told: Decision, chosen: Offer) -> Decision:
-    """Nobody takes a node list back: ask softly, by the class features that the site publishes."""
+def prefer(case: Case, found: Decision, chosen: Offer) -> Decision:
+    """Where nobody takes a node list back: a preference for the class features that the site publishes."""
     why = case.request.soft_only or NOBODY
     if case.request.constraint:
-        return told._replace(reason=f"as it is: {why}, and --prefer does not combine with --constraint")
+        return found._replace(reason=f"left to Slurm: {why}, and --prefer does not combine with --constraint")
     prefix = f"pal_{known_class(case.rule.sensitivity)}_v"
     wanted: list[str] = []
     for name in chosen.nodes:
         features = sorted(f for f in case.scene.nodes[name].features if f.startswith(prefix))
         if not features:
-            return told._replace(reason=f"as it is: {why}, and {name} has no feature {prefix}<k> to prefer")
+            return found._replace(reason=f"left to Slurm: {why}, and {name} has no feature {prefix}<k> to prefer")
         wanted += features
     text = "|".join(dict.fromkeys(wanted))
-    return told._replace(
-        action="prefer", reason=f"{chosen.where()} preferred softly: {why}", added=(f"--prefer={text}",)
+    return found._replace(
+        action="prefer", reason=f"preference for {chosen.where()}: {why}", added=(f"--prefer={text}",)
     )
 
 
 def _lease(case: Case, elsewhere: float, here: float, share: float = 1.0) -> tuple[float, str]:
-    """So large a share of the seconds that waiting can pay, and the sum in words. One pass is always granted."""
+    """This share of the seconds that waiting can pay, and the sum in words; always at least one pass."""
     settings, limit_s = case.settings, case.limit_s
     run_s = limit_s * settings.expected_run_share if limit_s else settings.expected_run_s
     pays_s = share * patience_s(elsewhere, here, run_s)
@@ -137,8 +138,9 @@ def _gain(chosen: Offer, plain: Offer | None) -> str:
     if plain is None:
         return f"{here}; plain Slurm has no place for it now"
     if plain.slots == chosen.slots:
-        return f"{here}, as plain Slurm would probably pick too"
-    there = f"{here}; plain Slurm would pick {plain.where()} at {plain.product:.3f}"
+        return f"{here}; plain Slurm would probably pick the same GPUs"
+    there = f"than where plain Slurm would send it, {plain.where()} ({chosen.product:.3f} against {plain.product:.3f})"
+    gain = f"predicted {faster(plain.product, chosen.product)} {there}"
     if chosen.product > plain.product:
-        return f"{there}, and this choice keeps nodes whole or fast GPUs for jobs that need them"
-    return there
+        return f"{gain}, but this keeps nodes whole or fast GPUs free for jobs that need them"
+    return gain

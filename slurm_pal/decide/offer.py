@@ -55,7 +55,7 @@ def offer_of(scene: Scene, snapshot: Snapshot, rule: Rule, placed: Placement) ->
 
 
 def gpu_of(snapshot: Snapshot, rule: Rule, node: str, index: int) -> Gpu:
-    """What the snapshot tells of one GPU for the job's sensitivity class."""
+    """What the snapshot knows of one GPU for the job's sensitivity class."""
     row = snapshot.row(node, index)
     if row is None:
         return Gpu(node, index, None, "?", 0.0, ("unknown",))

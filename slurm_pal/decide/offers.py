@@ -18,7 +18,7 @@ from slurm_pal.store.snapshot import NO_CLASS, Column, Snapshot, known_class
 UNKNOWN_SLOWDOWN = 1.0
 """An unmeasured GPU counts as a median one: never best, never barred."""
 LONGEST_DELAY_S = 300.0
-"""After a requeue Slurm waits for cred_expire, 120 s by default; a job that begins later was told to by its user."""
+"""After a requeue Slurm waits for cred_expire, 120 s by default; a job that begins later does so by its user's wish."""
 _NONE: frozenset[int] = frozenset()
 Table = tuple[Sequence[float], Sequence[float], Sequence[float]]
 """Slowdowns, levels and class-A slowdowns of some GPUs of one node."""
@@ -86,7 +86,7 @@ def _has_room(job: SlurmJob, node: Node | None, used: Set[int], claimed: int) ->
 def free_indexes(node: Node, used: Set[int], claimed: int, gpu_type: str = "") -> list[int]:
     """The GPU indexes of a node that Slurm would hand out next, in its order (lowest first).
 
-    GPUs that Slurm counts as used without telling their indexes, and those that pinned
+    GPUs that Slurm counts as used without their indexes, and those that pinned
     jobs will take before us, are taken from the low end, as Slurm would.
     """
     free = [k for k, kind in enumerate(node.gpu_types) if k not in used and (not gpu_type or kind == gpu_type)]

@@ -68,7 +68,7 @@ _LEAVE: dict[str, str] = {
     "batch": "--batch picks the first node by features",
     "extra": "--extra may constrain the nodes",
     "tmp": "--tmp: free disk is not known here",
-    "uid": "--uid: the job belongs to somebody else",
+    "uid": "--uid: the job belongs to another user",
     "external": "--external: the job runs nothing",
 }
 
@@ -133,7 +133,7 @@ def _soft_only(opts: Mapping[str, str]) -> str:
     if "array" in opts:
         return "an array has one node list for all its tasks"
     if "quiet" in opts:
-        return "with --quiet sbatch does not tell the job id, so nobody could take a node list back"
+        return "with --quiet sbatch prints no job id, so nobody could take a node list back"
     return ""
 
 
@@ -141,7 +141,7 @@ def _check_own_list(request: Request, shape: GpuShape) -> None:
     if request.nodes_max is not None and len(request.req_nodes) >= request.nodes_max:
         raise Conflict("the user's own --nodelist names all nodes")
     if shape.per_node is None or request.nodes_max != request.nodes_min:
-        raise Conflict("--nodelist names a part of the nodes, and their number is open")
+        raise Conflict("--nodelist names only some of the nodes, and their number is not fixed")
 
 
 def _shape(

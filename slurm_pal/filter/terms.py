@@ -11,29 +11,29 @@ from slurm_pal.sensitivity.keys import MODULI, ROUNDS
 from slurm_pal.store.lua_table import SCHEMA
 
 REASONS = {
-    "best": "the GPUs that suit it best of those that are free",
-    "slow": "only slow GPUs are free: kept off them while waiting for others can pay",
+    "best": "the free GPUs that suit it best",
+    "slow": "only slow GPUs are free, and waiting for others can pay",
     "slow-all": "only slow GPUs are free, and no better ones will become free for this job",
-    "soft": "asked softly for good GPUs, since nobody would take a node list back",
-    "size": "nodes of several sizes may take it, and the best might be too small for what Slurm adds to its request",
-    "long": "some of its options are longer than what is looked at here",
-    "same": "no other GPUs that are free suit the request",
-    "busy": "the GPUs are not free now, so the job queues, and a node list could only delay it",
+    "soft": "nobody would take a node list back",
+    "size": "nodes of several sizes may take it, and the best may be too small for what Slurm adds to its request",
+    "long": "some of its options are too long to be read here",
+    "same": "no other free GPUs suit the request",
+    "busy": "no suitable GPUs are free now, and a node list could only delay a job that queues",
     "off": "switched off by the user",
     "palsub": "palsub has decided",
-    "het": "the parts of a heterogeneous job are placed together by Slurm",
+    "het": "Slurm places the parts of a heterogeneous job together",
     "array": "an array has one node list for all its tasks",
-    "open": "its number of nodes is open, and a node list could split it",
+    "open": "its number of nodes is not fixed, and a node list could split it",
     "own": "the user named the nodes",
-    "prefer": "the user's own --prefer stands",
-    "immediate": "it starts at once or not at all",
-    "comment": "the user's own comment stands, so there is no place for the mark of a lease",
+    "prefer": "the user gave --prefer",
+    "immediate": "it must start at once or not at all",
+    "comment": "the user's own comment leaves no room for the mark of a lease",
     "stdin": "the script came through a pipe, which can be read only once",
     "later": "the job does not start now",
     "constraint": "Slurm weighs the constraint",
     "network": "Slurm weighs the network",
     "shape": "Slurm derives the number of GPUs or nodes",
-    "models": "the GPUs that it may get are of several models, which scores do not compare",
+    "models": "it may get GPUs of several models, which scores do not compare",
     "partition": "more than one partition may take the job",
     "reservation": "the reservation names the nodes",
     "table": "there is no table of free GPUs",
@@ -41,7 +41,7 @@ REASONS = {
     "nobody": "nobody would take a node list back",
 }
 """Code in a mark (`why`) -> what it means."""
-ACTS = {"nodelist": "sent to", "exclude": "kept off", "prefer": "asked softly for"}
+ACTS = {"nodelist": "sent to", "exclude": "kept off", "prefer": "preference for"}
 """What was done (`act`) with the nodes or features of a mark (`set`); for any other the job was left to Slurm."""
 LEFT = "left to Slurm"
 SETTINGS = {

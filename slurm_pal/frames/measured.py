@@ -115,7 +115,7 @@ def _median(telemetry: dict[str, Any], name: str) -> float | None:
 
 
 def _gib(size_bytes: object) -> float | None:
-    """NA also for 0, which stands for a size that nobody told."""
+    """NA also for 0, which stands for a size that is unknown."""
     size = number(size_bytes)
     return size / GIB if size else None
 

@@ -25,7 +25,7 @@ MOVES = (
     Column("before", NUMBER, "believed slowdown x locality where it was (ratio)"),
     Column("after", NUMBER, "the same where it was to go (ratio)"),
     Column("gain_s", NUMBER, "gain predicted, cost not deducted (s)"),
-    Column("observed_gain_s", NUMBER, "gain by the job's own steps (s); NA: it does not tell its pace"),
+    Column("observed_gain_s", NUMBER, "gain by the job's own steps (s); NA: it does not report its pace"),
     Column("cost_s", NUMBER, "cost predicted (s)"),
     Column("outcome", CATEGORY, "how it ended; NA: it is under way", reported.ENDS),
     Column("step", TEXT, "last step that was taken; NA: not known"),

@@ -49,7 +49,7 @@ def plan(environ: Mapping[str, str], sensitivity: str, seconds: float, penalty: 
     """Look up the GPUs of the job that `environ` belongs to, and what they cost.
 
     Raises UsageError outside a lab's job, without GPUs or for a value that is not
-    allowed, SlurmError when Slurm does not tell the GPUs, DataError for a broken lab.
+    allowed, SlurmError when Slurm does not name the GPUs, DataError for a broken lab.
     """
     if sensitivity not in CLASSES:
         raise UsageError(f"--class {sensitivity!r} is not one of {', '.join(CLASSES)}")
@@ -71,7 +71,7 @@ def plan(environ: Mapping[str, str], sensitivity: str, seconds: float, penalty: 
 def given_gpus(environ: Mapping[str, str], job_id: int, runner: Runner) -> Gpus:
     """The GPUs of a job: on one node from its environment, else from one scontrol call.
 
-    The environment of a job on several nodes tells only the first node's GPUs. A step
+    The environment of a job on several nodes names only the first node's GPUs. A step
     has its own list, which may be shorter than the job's. Raises UsageError without GPUs.
     """
     if environ.get("SLURM_JOB_NUM_NODES", "1") == "1":
@@ -113,7 +113,7 @@ class Terminated(SystemExit):
 
 
 class Saving(NamedTuple):
-    """How the work can be interrupted: where its checkpoint is, and who is told of its steps."""
+    """How the work can be interrupted: where its checkpoint is, and who gets its steps."""
 
     path: str = ""  # "": it begins anew each time
     steps: int = 0  # iterations that it consists of
@@ -159,7 +159,7 @@ def work(planned: PayloadPlan, saving: Saving = _ANEW) -> dict[str, object]:
 
 
 def _spend(seconds: float, share: float, saving: Saving, asked: list[int]) -> None:
-    """Sleep for what is left of the work, writing checkpoints and telling steps on the way."""
+    """Sleep for what is left of the work, writing checkpoints and reporting steps on the way."""
     began = time.monotonic() - share * seconds
     told_s = -math.inf
     # Against the clock, not by one long sleep: a stopped and continued job (SIGSTOP,
@@ -201,7 +201,7 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 def run(
     sensitivity: str, seconds: float, penalty: float = LOCALITY_PENALTY, checkpoint: str = "", steps: int = 0
 ) -> dict[str, object]:
-    """`plan` and `work` for this process's own job; `steps` are told by `pal progress`."""
+    """`plan` and `work` for this process's own job; `steps` are reported by `pal progress`."""
     from slurm_pal.slurm.cli import subprocess_runner
 
     saving = Saving(checkpoint, steps, _progress if steps else None, os.environ.get("SLURM_PAL_ACK", ""))
@@ -211,7 +211,7 @@ def run(
 
 
 def _progress(iteration: int, total: int) -> None:
-    """As a user's own program would tell it."""
+    """As a user's own program would report it."""
     import subprocess
     import sys
 

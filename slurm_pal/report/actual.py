@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, SlurmJob
+from slurm_pal.base.numbers import faster
 from slurm_pal.report.table import age
 from slurm_pal.store.snapshot import Snapshot
 
@@ -51,6 +52,26 @@ def actual(job: SlurmJob, snapshot: Snapshot | None, now_s: float) -> dict[str, 
     }
 
 
+def verdict(found: dict[str, Any], decision: dict[str, Any] | None) -> str:
+    """What came of palsub's choice, in one sentence; "" where it chose none, or the GPUs are not known."""
+    got, chosen, plain = _slots(found), decision and decision["chosen"], decision and decision["plain_slurm"]
+    if not got or not chosen:
+        return ""
+    if plain and got == _slots(plain):
+        return "You got the GPUs that plain Slurm would have picked"
+    if got != _slots(chosen):
+        return "You got other GPUs than the best that were free when palsub decided"
+    if plain is None:
+        return "You got the GPUs that palsub chose; plain Slurm had no place for the job then"
+    return (
+        f"You got GPUs predicted {faster(plain['product'], chosen['product'])} than those plain Slurm would have picked"
+    )
+
+
+def _slots(offer: dict[str, Any]) -> set[tuple[str, int]]:
+    return {(gpu["node"], gpu["index"]) for gpu in offer["gpus"]}
+
+
 def lines(job: SlurmJob, found: dict[str, Any]) -> list[str]:
     """The same for people."""
     text = [f"Job {job.job_id} ({job.name}): {found['state']}" + (f", {job.reason}" if job.reason != "None" else "")]
@@ -60,7 +81,7 @@ def lines(job: SlurmJob, found: dict[str, Any]) -> list[str]:
         worst = ", ".join(f"{c} {v:.3f}" for c, v in found["slowdown"].items())
         text.append(f"Slowest of them, by sensitivity class: {worst or 'unknown'}")
     elif found["nodes"]:
-        text.append(f"It ran on {', '.join(found['nodes'])}; Slurm no longer tells which GPUs.")
+        text.append(f"It ran on {', '.join(found['nodes'])}; Slurm no longer knows which GPUs it used.")
     for key, name in (("required_nodes", "must use"), ("excluded_nodes", "must avoid")):
         if found[key] and job.state == "PENDING":
             text.append(f"While it waits it {name} {', '.join(found[key])}")

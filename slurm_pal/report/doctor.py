@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What of Slurm, settings, data, clock and permissions is wrong, and the command that mends it."""
+"""What is wrong with Slurm, settings, data, clock and permissions, and the command that mends it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _controller(client: SlurmClient) -> list[CheckResult]:
         found.append(CheckResult("warn", "slurm", f"release {release} is outside {span}", "run the tests first"))
     if "gpu" not in config.get("GresTypes", "gpu").split(","):
         found.append(
-            CheckResult("fail", "slurm", "GresTypes has no gpu: Slurm does not count GPUs", "slurm.conf: GresTypes=gpu")
+            CheckResult("fail", "slurm", "GresTypes lacks gpu: Slurm does not count GPUs", "slurm.conf: GresTypes=gpu")
         )
     if "cons_tres" not in config.get("SelectType", "cons_tres"):
         text = f"{config['SelectType']} cannot share a node's GPUs between jobs"
@@ -123,7 +123,7 @@ def _snapshot(config: Config, now_s: float) -> tuple[Snapshot | None, list[Check
     newest_s = max(snapshot.columns["measured_s"], default=0.0)
     ahead_s = max(snapshot.written_s, newest_s) - now_s
     if ahead_s > CLOCK_SLACK_S:
-        text = f"the snapshot is {ahead_s:.0f} s from the future: this clock or the writer's is wrong"
+        text = f"the snapshot is {ahead_s:.0f} s in the future: this clock or the writer's is wrong"
         found.append(CheckResult("fail", "clock", text, "timedatectl set-ntp true"))
     else:
         found.append(CheckResult("ok", "clock", "agrees with the snapshot"))
@@ -136,33 +136,33 @@ def _snapshot(config: Config, now_s: float) -> tuple[Snapshot | None, list[Check
 
 def _heartbeat(config: Config, now_s: float) -> list[CheckResult]:
     path = config.snapshot_path + ".heartbeat"
-    nobody = "nobody clears leases: palsub pins jobs only with --pal-watch, else it uses soft means"
+    nobody = "no daemon takes leases back, so palsub sets node lists only with --pal-watch, else preferences"
     try:
         age_s = now_s - float(json.loads(read_trusted(path))["at_s"])
         alive = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     except FileNotFoundError:
         if config.flag("submit", "watch"):
-            return [CheckResult("ok", "leases", "cleared by palsub's own watcher (submit.watch)")]
+            return [CheckResult("ok", "leases", "palsub's own watcher takes them back (submit.watch)")]
         return [CheckResult("note", "leases", nobody, "pal.toml: [submit] watch = true")]
     except (OSError, DataError, ValueError, KeyError, TypeError) as error:
         return [CheckResult("warn", "leases", f"heartbeat {path} cannot be read: {one_line(error)}", f"rm {path}")]
     if not alive:
         return [CheckResult("warn", "leases", f"the daemon was last seen {age_s:.0f} s ago; {nobody}", _RESTART)]
-    return [CheckResult("ok", "leases", f"a daemon clears them, last seen {age_s:.0f} s ago"), *_guard(config)]
+    return [CheckResult("ok", "leases", f"a daemon takes them back, last seen {age_s:.0f} s ago"), *_guard(config)]
 
 
 def _guard(config: Config) -> list[CheckResult]:
-    """Whether somebody takes lists back should the daemon be killed; nobody else can look at the guard's lock."""
+    """Whether a guard takes lists back if the daemon is killed; only root and SlurmUser can look at its lock."""
     if not paths.has_powers():
         return []
     if promise.guarded(config.table_path):
         return [CheckResult("ok", "leases", "a lease guard watches over the daemon")]
-    text = "no lease guard is at work: should the daemon be killed, jobs stay pinned until it is started again"
+    text = "no lease guard runs: if the daemon is killed, jobs stay pinned until it starts again"
     return [CheckResult("warn", "leases", text, "systemctl enable --now pal-lease-guard.service")]
 
 
 def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[CheckResult]:
-    """Pending jobs that bear a list of ours, for how long, and whether somebody alive takes them back."""
+    """Pending jobs that have a list of ours, for how long, and whether a live process takes them back."""
     known, path = pinned.Remembered(), paths.readable_journal(config)
     with contextlib.suppress(PalError):
         if path is not None:
@@ -172,34 +172,34 @@ def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[CheckResu
     found, broken = pinned.pinned(overview.jobs, known, overview.up, now_s)
     lines = [CheckResult("warn", "leases", line) for line in broken[:MOST_NAMED]]
     if not found:
-        return [*lines, CheckResult("ok", "leases", "no pending job bears a list of ours")]
+        return [*lines, CheckResult("ok", "leases", "no pending job has a list of ours")]
     since_s = {job.job_id: job.submit_s for job in overview.jobs}
     for job_id, leases in known.leases.items():
         since_s[job_id] = max([since_s.get(job_id, 0.0), *(lease.made_s for lease in leases)])
     oldest = sorted(found, key=lambda update: since_s[update.job_id])
     named = ", ".join(f"{update.job_id} ({now_s - since_s[update.job_id]:.0f} s)" for update in oldest[:MOST_NAMED])
     more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    text = f"{len(found)} pending jobs bear a list of ours: {named}{more}"
+    text = f"{len(found)} pending {'job has' if len(found) == 1 else 'jobs have'} a list of ours: {named}{more}"
     alive = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     by_child = path is not None and promise.stood_by(path)
     if alive or by_child or (paths.has_powers() and promise.guarded(config.table_path)):
-        return [*lines, CheckResult("ok", "leases", f"{text}; somebody alive takes them back")]
+        return [*lines, CheckResult("ok", "leases", f"{text}; a live process takes them back")]
     mend = "pal-rebalance --withdraw" if paths.has_powers() else "pal-rebalance --mine --withdraw"
-    return [*lines, CheckResult("warn", "leases", f"{text}; nobody alive takes them back", mend)]
+    return [*lines, CheckResult("warn", "leases", f"{text}; no live process takes them back", mend)]
 
 
 def _tick(config: Config, client: SlurmClient, now_s: float) -> list[CheckResult]:
-    """Mode, role and last tick, and whether something of ours is left without anybody who looks after it."""
+    """Mode, role and last tick, and whether something of ours is left with nobody to look after it."""
     if config.text("rebalance", "mode") == "act":
         found = [CheckResult("ok", "tick", 'mode "act": pal-rebalance does what it plans')]
     else:
-        text, mend = 'mode "advise": pal-rebalance plans and does nothing', 'pal.toml: [rebalance] mode = "act"'
+        text, mend = 'mode "advise": pal-rebalance plans and changes nothing', 'pal.toml: [rebalance] mode = "act"'
         found = [CheckResult("note", "tick", text, mend)]
     with contextlib.suppress(SlurmError):  # said by _controller
         found.append(_role(client))
     path = paths.readable_journal(config)
     if path is None:
-        return [*found, CheckResult("note", "tick", "no tick that acts was ever made here", _tick_command(""))]
+        return [*found, CheckResult("note", "tick", "no tick has ever acted here", _tick_command(""))]
     try:
         with open_journal(path, write=False) as journal:
             late_s = MISSED * max(config.number("rebalance", "interval_s"), 60.0)
@@ -216,8 +216,8 @@ def _broken(journal: Journal) -> list[CheckResult]:
     first, why = next(iter(jobs.items()))
     ids = " ".join(map(str, [*jobs][:MOST_NAMED]))
     more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
-    text = f"left alone, since they break us: jobs {ids}{more}; {first}: {why}"
-    return [CheckResult("warn", "tick", text, "see `trace` in rebalance.log, and please report it")]
+    text = f"left alone because our code fails on them: jobs {ids}{more}; {first}: {why}"
+    return [CheckResult("warn", "tick", text, "please report it, with `trace` from rebalance.log")]
 
 
 def _role(client: SlurmClient) -> CheckResult:
@@ -239,7 +239,7 @@ def _last_tick(journal: Journal, max_age_s: float, now_s: float) -> list[CheckRe
             CheckResult("warn", "tick", f"the last tick was {-age_s:.0f} s in the future", "timedatectl set-ntp true")
         ]
     if moves or lists:
-        return [CheckResult("warn", "tick", f"{text}; nobody looks after them", _tick_command(" --act"))]
+        return [CheckResult("warn", "tick", f"{text}; no process looks after them", _tick_command(" --act"))]
     return [CheckResult("note", "tick", text, _tick_command(""))]
 
 
@@ -253,20 +253,20 @@ def _state_dir(config: Config) -> list[CheckResult]:
         mend = f"install -d -m 755 {path} on the controller; readers need only the snapshot"
         return [
             CheckResult(
-                "note", "permissions", f"no state directory {path} here: sweeps cannot run from this host", mend
+                "note", "permissions", f"no state directory {path} on this host: no sweep can run from here", mend
             )
         ]
     found: list[CheckResult] = []
     if os.stat(path).st_mode & 0o002:
-        found.append(CheckResult("fail", "permissions", f"{path} can be written by everyone", f"chmod o-w {path}"))
+        found.append(CheckResult("fail", "permissions", f"everyone can write {path}", f"chmod o-w {path}"))
     if not os.access(path, os.W_OK):
-        found.append(CheckResult("note", "permissions", f"{path} is not yours to write: you can read, not sweep"))
+        found.append(CheckResult("note", "permissions", f"you cannot write {path}: you can read, but not run sweeps"))
     rejected = os.path.join(config.spool_dir, "rejected")
     bad = os.listdir(rejected) if os.path.isdir(rejected) else []
     if bad:
-        text = f"{len(bad)} result files held lines that could not be read"
+        text = f"{len(bad)} result {'file' if len(bad) == 1 else 'files'} had unreadable lines"
         found.append(CheckResult("warn", "data", text, f"look into {rejected}, then remove them"))
-    return found or [CheckResult("ok", "permissions", f"{path} can be written")]
+    return found or [CheckResult("ok", "permissions", f"you can write {path}")]
 
 
 def _coverage(snapshot: Snapshot, overview: Overview) -> list[CheckResult]:
@@ -282,7 +282,7 @@ def _coverage(snapshot: Snapshot, overview: Overview) -> list[CheckResult]:
         text = f"{len(known - slots)} GPUs of the snapshot are unknown to Slurm ({names})"
         found.append(
             CheckResult(
-                "warn", "data", text, "sinfo -N; GPUs not seen for long leave with a later pal-profile publish-scores"
+                "warn", "data", text, "sinfo -N; a later pal-profile publish-scores drops GPUs not seen for long"
             )
         )
     return found or [CheckResult("ok", "data", f"all {len(slots)} GPUs of this cluster are measured")]

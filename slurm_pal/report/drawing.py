@@ -30,7 +30,7 @@ except ImportError as error:
 Kind = Literal["svg", "png"]
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Okabe and Ito's palette: told apart with any common colour blindness."""
+"""Okabe and Ito's palette: distinguishable with any common colour blindness."""
 INK, SOFT, LINE, PAPER = "#1d2733", "#5b6876", "#e3e3e3", "#ffffff"
 """Text, secondary text, grid and background; on a page they follow its colour scheme."""
 

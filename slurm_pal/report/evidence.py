@@ -105,7 +105,7 @@ def standings(own: Sequence[Record], beside: PeerValues) -> list[PeerStanding]:
 
 
 def scrubbed(record: Record) -> Record:
-    """The record without what tells of people: names of foreign processes, the host's own name, job numbers."""
+    """The record without what may identify people: names of foreign processes, the host's own name, job numbers."""
     table = {k: v for k, v in record.telemetry.items() if k not in ("gpus", "p2p_gb_s")}  # these name other GPUs
     reason = _FOLDERS.sub(".../", why_refused(record))
     return replace(record, slurm_job_id=0, host="", telemetry=table, reason=reason)
@@ -127,8 +127,8 @@ def summary(
     lines = [
         f"GPU {last.gpu.uuid}",
         f"model       {last.gpu.vendor} {last.gpu.model}, {last.gpu.mem_bytes / 2**30:.0f} GiB",
-        f"serial      {last.gpu.serial or 'not told'}",
-        f"VBIOS       {last.gpu.vbios or 'not told'}",
+        f"serial      {last.gpu.serial or 'unknown'}",
+        f"VBIOS       {last.gpu.vbios or 'unknown'}",
         f"driver      {last.env.driver}",
         f"flags       {', '.join(flags) or 'none'}",
         f"written     {_day(now_s)}, {len(own)} runs from {_day(own[0].ts_end)} to {_day(last.ts_end)}",
@@ -225,7 +225,7 @@ def peers_csv(found: Sequence[PeerStanding]) -> str:
 
 
 def telemetry_csv(own: Sequence[Record]) -> str:
-    """Sensors and error counters of every run; empty where the device does not tell."""
+    """Sensors and error counters of every run; empty where the device reports none."""
     rows: list[Sequence[object]] = [("time", "benchmark", "valid", *FIELDS, "xids", "flags")]
     for record in own:
         cells = ["" if (v := _number(record.telemetry, name)) is None else f"{v:g}" for name in FIELDS]
@@ -277,9 +277,9 @@ def picture(own: Sequence[Record], beside: PeerValues, now_s: float) -> bytes:
     from slurm_pal.report.gpus import history_picture  # not before: the rest of the bundle needs no matplotlib
 
     found = findings(own, now_s)
-    told = {c: history_picture.findings_of(found, c) for c in SENSITIVITY_CLASSES}
+    events = {c: history_picture.findings_of(found, c) for c in SENSITIVITY_CLASSES}
     title = f"GPU {own[-1].gpu.uuid}"
-    return history_picture.picture(title, own, beside.valid, told).images.get("svg", b"")
+    return history_picture.picture(title, own, beside.valid, events).images.get("svg", b"")
 
 
 def findings(own: Sequence[Record], now_s: float) -> tuple[drift.Finding, ...]:

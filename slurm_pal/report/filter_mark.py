@@ -30,11 +30,15 @@ def decision(job: SlurmJob) -> dict[str, Any] | None:
     return None
 
 
+def verdict(found: dict[str, Any]) -> str:
+    """Like `sent to n1`, `left to Slurm`."""
+    did = ACTS.get(found["act"])
+    return f"{did} {found.get('set', '')}" if did else LEFT
+
+
 def lines(found: dict[str, Any]) -> list[str]:
     """The same for people."""
-    did = ACTS.get(found["act"])
-    what = f"{did} {found.get('set', '')}" if did else LEFT
-    text = [f"decision: {what}: {found['reason']}", f"sensitivity class {found['class']} ({found['from']})"]
+    text = [f"decision: {verdict(found)}: {found['reason']}", f"sensitivity class {found['class']} ({found['from']})"]
     if "slow" in found:
         text.append(f"best GPUs free then: predicted at {found['slow']} of a median GPU's time")
     if "lease" in found:

@@ -25,7 +25,7 @@ CARRIED_OUT = ("moved", "elsewhere")
 
 
 class MoveRow(NamedTuple):
-    """One move. What a job's own words do not tell is None or ""."""
+    """One move. What a job's own words do not say is None or ""."""
 
     made_s: float  # Unix s
     job_id: int
@@ -66,7 +66,7 @@ def _journalled(config: Config, since_s: float, job_id: int | None) -> tuple[lis
 
 
 def _told(job_id: int | None, tell: Callable[[str], None]) -> list[MoveRow]:
-    """What the words on this user's own jobs tell."""
+    """What the words on this user's own jobs say."""
     client = CliClient(timeout_s=ASK_TIMEOUT_S)
     user = paths.user_name()
     try:
@@ -91,7 +91,7 @@ def of_journal(moves: Iterable[Move]) -> list[MoveRow]:
 
 
 def of_words(job: SlurmJob) -> list[MoveRow]:
-    """Rows of the moves that a job's admin comment tells of; the word of its end completes the one of its begin."""
+    """Rows of the moves that a job's admin comment records; the word of its end completes the one of its begin."""
     rows: list[MoveRow] = []
     for event in story.events(job.admin_comment):
         ended = event["what"] if event["what"] in ENDS else ""
@@ -122,8 +122,8 @@ def cells(row: MoveRow) -> list[str]:
 
 def totals(rows: Sequence[MoveRow], calibration: float | None) -> dict[str, Any]:
     """Sums over rows. `gain_s` counts the moves that were carried out, `told_gain_s` those of them
-    whose job told its pace, and `observed_gain_s` what these brought. `calibration` multiplies the predictions
-    of the ticks to come; None where no journal tells it.
+    whose job reported its pace, and `observed_gain_s` what these brought. `calibration` multiplies the predictions
+    of the ticks to come; None where no journal has it.
     """
     done = [row for row in rows if row.outcome in CARRIED_OUT]
     told = [row for row in done if row.observed_gain_s is not None]
@@ -141,11 +141,11 @@ def totals(rows: Sequence[MoveRow], calibration: float | None) -> dict[str, Any]
 def summary(sums: dict[str, Any]) -> str:
     """The last line of the table."""
     count = f"{sums['moves']} {'move' if sums['moves'] == 1 else 'moves'}"
-    text = f"{count}, {sums['moved']} to where they were to go; gain predicted {sums['gain_s']:.0f} s"
+    text = f"{count}, {sums['moved']} to the planned GPUs; gain predicted {sums['gain_s']:.0f} s"
     if sums["told"]:
         share = f" ({sums['observed_gain_s'] / sums['told_gain_s']:.2f})" if sums["told_gain_s"] > 0 else ""
         text += f"; observed {sums['observed_gain_s']:.0f} of {sums['told_gain_s']:.0f} s{share} on {sums['told']}"
-        text += " whose jobs tell their pace"
+        text += " whose jobs reported their pace"
     if sums["calibration"] is not None:
         text += f"; predictions now count {sums['calibration']:.2f}"
     return text

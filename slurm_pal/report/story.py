@@ -10,6 +10,7 @@ from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal import story
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.moves import learning
+from slurm_pal.report import filter_mark
 from slurm_pal.report.move_rows import stamp
 
 Event = dict[str, Any]
@@ -41,10 +42,10 @@ def of_submission(decision: dict[str, Any] | None, mark: dict[str, Any] | None, 
     """What palsub (`decision`) and the submit filter (`mark`) decided."""
     found: list[Event] = []
     if decision is not None:
-        text = f"palsub decided: {decision['action']}: {decision['reason']}"
+        text = f"palsub decided: {decision['reason']}"
         found.append({"at_s": float(decision["made_s"]), "what": SUBMITTED, "by": "palsub", "text": text})
     if mark is not None:
-        text = f"the submit filter decided: {mark['act']}: {mark['reason']}"
+        text = f"the submit filter decided: {filter_mark.verdict(mark)}: {mark['reason']}"
         found.append({"at_s": submit_s, "what": SUBMITTED, "by": mark["by"], "text": text})
     return found
 
@@ -59,8 +60,8 @@ def of_journal(journal: Journal, job_id: int) -> list[Event]:
 
 
 def of_words(job: SlurmJob) -> list[Event]:
-    """What the admin comment of a job tells."""
-    return [_told(event) for event in story.events(job.admin_comment)]
+    """What the admin comment of a job says."""
+    return [_written(event) for event in story.events(job.admin_comment)]
 
 
 def in_order(events: list[Event]) -> list[Event]:
@@ -102,7 +103,9 @@ def _move(move: Move, steps: list[tuple[str, float]]) -> Event:
     text = f"{_moved_text(move.outcome, move.source, place)}: time factor {move.before:.3f} -> {move.after:.3f}"
     text += f", gain predicted {move.gain_s:.0f} s at a cost of {move.cost_s:.0f} s"
     if move.outcome in ("moved", "elsewhere"):
-        text += ", observed " + ("unknown (pal progress tells it)" if observed_s is None else f"{observed_s:.0f} s")
+        text += ", observed " + (
+            "unknown (the job must call pal progress)" if observed_s is None else f"{observed_s:.0f} s"
+        )
     return {
         "at_s": move.made_s, "what": "move", "from": move.source, "to": target, "partition": move.partition,
         "before": move.before, "after": move.after, "gain_s": move.gain_s, "observed_gain_s": observed_s,
@@ -118,7 +121,7 @@ def _moved_text(outcome: str, source: str, target: str) -> str:
     return _MOVED.get(outcome, f"{outcome}: from {{from}} to {{to}}").format(**places)
 
 
-def _told(event: dict[str, Any]) -> Event:
+def _written(event: dict[str, Any]) -> Event:
     what = event["what"]
     if what in _SET:
         text = _SET[what].format(set=event.get("set") or ("some" if what == LeaseKind.PARTITION else _BLANKS["set"]))

@@ -12,7 +12,7 @@ from slurm_pal.report import table
 
 HEADER = ("APPLICATION", "GPUS", "TYPE", "STEPS/S", "+-%", "RUNS", "AGE", "SOURCE")
 OTHER = "(any other)"
-"""How the application is called that nobody knows."""
+"""The name shown for an unknown application."""
 
 
 class ThroughputRow(NamedTuple):
@@ -25,7 +25,7 @@ class ThroughputRow(NamedTuple):
     relative: bool
     relative_error: float
     runs: int
-    age_s: float | None  # None: an estimate, or nothing tells
+    age_s: float | None  # None: an estimate, or unknown
     source: str
 
 

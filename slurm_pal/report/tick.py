@@ -109,4 +109,4 @@ def _head(seen: TickResult) -> str:
     jobs = seen.decided.steered
     count = f"{len(jobs.waiting)} pending and {len(jobs.running)} movable running jobs looked at"
     paused = f"; only looked: {seen.paused}" if seen.paused else ""
-    return f"{done}: {count}, {jobs.foreign} jobs are not ours to steer{paused}"
+    return f"{done}: {count}, {jobs.foreign} not ours to steer{paused}"

@@ -29,7 +29,7 @@ from slurm_pal.base.files import locked, temporary_name
 from slurm_pal.variability.records import Record, from_json
 
 FILE_NAME = "pal.db"
-APPLICATION_ID = 0x70616C31  # "pal1": tells our file from any other SQLite file
+APPLICATION_ID = 0x70616C31  # "pal1": distinguishes our file from any other SQLite file
 BUSY_TIMEOUT_S = 5.0
 PAGE = 1024  # records that are read at once
 
@@ -75,7 +75,7 @@ REPAIR = "then move SPOOL/ingested/* to SPOOL/incoming/; the next ingest rebuild
 
 
 class Schema(NamedTuple):
-    """What tells one of our SQLite files from others, how its tables came to be, and the advice that goes with it."""
+    """What distinguishes one of our SQLite files, how its tables came to be, and the advice that goes with it."""
 
     application_id: int
     version: int  # user_version after all migrations
@@ -86,7 +86,7 @@ class Schema(NamedTuple):
 
 
 class SweepSpan(NamedTuple):
-    """One sweep as its records tell it."""
+    """One sweep as its records show it."""
 
     sweep_id: str
     first_s: float  # Unix s of its oldest record
@@ -106,7 +106,7 @@ class Extent(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """The environment of one GPU at one time; "" for what was not told."""
+    """The environment of one GPU at one time; "" for what was not reported."""
 
     uuid: str
     node: str

@@ -13,7 +13,7 @@ from slurm_pal.base.files import SMALL_BYTES, read_trusted, write_atomic
 
 SCHEMA = "pal.heartbeat/1"
 BEATS = 3.0
-"""A heartbeat is believed for so many of its own intervals."""
+"""A heartbeat counts as fresh for this many of its own intervals."""
 
 
 def beat(snapshot_path: str, at_s: float, every_s: float) -> None:
@@ -23,7 +23,7 @@ def beat(snapshot_path: str, at_s: float, every_s: float) -> None:
 
 
 def end(snapshot_path: str) -> None:
-    """The daemon goes: from now on nobody clears leases."""
+    """The daemon ends: from now on nobody clears leases."""
     with contextlib.suppress(OSError):
         os.unlink(snapshot_path + ".heartbeat")
 

@@ -26,7 +26,7 @@ SCHEMA = "pal.kernels/1"
 LEAST_GPUS = 4
 """A centroid of fewer GPUs would be the fault of one of them."""
 _ALWAYS = 3
-"""Every centroid tells duty, clk and pw; dram and tensor only where the sensors do."""
+"""Every centroid has duty, clk and pw; dram and tensor only where the sensors do."""
 
 
 class Kernels(NamedTuple):
@@ -37,7 +37,7 @@ class Kernels(NamedTuple):
 
 
 class KernelTelemetry(NamedTuple):
-    """What one record tells of its kernel; None where it does not."""
+    """What one record says of its kernel; None where it says nothing."""
 
     uuid: str
     model: str
@@ -60,7 +60,7 @@ TELEMETRY = {
 
 
 def told(record: Record) -> KernelTelemetry:
-    """What a record tells."""
+    """What a record says of its kernel."""
     gpu, shown = record.gpu, (number(record.telemetry, *path) for path in TELEMETRY.values())
     return KernelTelemetry(
         gpu.uuid, gpu.model, record.bench.sensitivity_class, record.valid, record.env.power_limit_w, *shown
@@ -93,7 +93,7 @@ def write(path: str, models: Mapping[str, Kernels]) -> None:
 
 
 def _row(at: Centroid) -> tuple[float | None, ...]:
-    """Without the last two where nothing tells them: as versions before them wrote it, and read it."""
+    """Without the last two where they are unknown: as versions before them wrote it, and read it."""
     return at if at.dram is not None or at.tensor is not None else at[:_ALWAYS]
 
 
@@ -128,14 +128,14 @@ def _centroid(row: list[float | None]) -> Centroid:
 
 
 class Points:
-    """What records tell of duty, clock, power, memory and pipes, gathered one by one. No I/O."""
+    """What records say of duty, clock, power, memory and pipes, gathered one by one. No I/O."""
 
     def __init__(self) -> None:
         self._told: dict[str, list[_Point]] = defaultdict(list)
         self._highest: dict[str, float] = defaultdict(float)
 
     def take(self, one: KernelTelemetry) -> None:
-        """Add what one record tells."""
+        """Add what one record says."""
         self._highest[one.model] = max(self._highest[one.model], one.highest_mhz or 0.0)
         at = _place(one)
         if at is not None:
@@ -170,7 +170,7 @@ def _by_class(points: list[_Point], highest_mhz: float) -> dict[str, Centroid]:
 
 
 def _middle(points: list[_Point], i: int) -> float | None:
-    """The median in one direction; None where too few GPUs tell it."""
+    """The median in one direction; None where too few GPUs report it."""
     told = [(point.uuid, value) for point in points if (value := point.at[i]) is not None]
     enough = len({uuid for uuid, _ in told}) >= LEAST_GPUS
     return round(median(value for _, value in told), 4) if enough else None

@@ -17,7 +17,7 @@ from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.runs import SweepRuns, horizon_s, in_order
 
 KERNELS_D = 30.0
-"""Of so many days before the newest record the sweep's kernels are taken, by which jobs are told apart."""
+"""Days before the newest record from which the sweep's kernels are taken; they distinguish the classes of jobs."""
 
 
 class PublishReport(NamedTuple):

@@ -69,7 +69,7 @@ def forget_others(database: Database, extents: Iterable[Extent]) -> None:
 
 
 def _stamp(extent: Extent, params: Params) -> str:
-    """All that the result depends on. Records are only added: their number and the newest one tell which they are."""
+    """All that the result depends on. Records are only added: their number and the newest one identify them."""
     constants = params._replace(method=Params().method)  # of no influence, and changed for a single publication
     made_of = [extent.records, extent.newest_row, *constants, *(layout.fields for layout in _LAYOUTS)]
     return f"{FORMAT} {__version__} {sys.byteorder} {made_of!r}"

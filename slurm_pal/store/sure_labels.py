@@ -25,7 +25,7 @@ MOST_OF_USER = 100
 MOST = 10_000
 """Labels in the table, of the users who were measured last: some 280 kB."""
 BELIEVED_S = 86400.0
-"""A file that was read is not read again for so long, unless it changes."""
+"""How long a file that was read is not read again unless it changes."""
 
 _OF_USER, _TRUST = "label.", "trust"
 _FILE = re.compile(r"(0|[1-9]\d{0,9})\.jsonl")
@@ -73,7 +73,7 @@ class SureLabels:
         return found | ({_TRUST: self._trust} if found and self._trust != "user" else {})
 
     def _files(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """When changed, user, and what tells one state of the file from another."""
+        """When changed, user, and what distinguishes one state of the file from another."""
         found: list[tuple[int, int, tuple[int, ...]]] = []
         try:
             for entry in os.scandir(self._folder):

@@ -3,7 +3,7 @@
 
 The wrapper begins with the script's own directives, so that sbatch reads the same options,
 and ends with the script itself, byte for byte, so that `scontrol write batch_script` still
-shows it. What it does in the job is told in its comments and in docs/palsub.md.
+shows it. What it does in the job is explained in its comments and in docs/palsub.md.
 """
 
 from __future__ import annotations

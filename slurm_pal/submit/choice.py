@@ -14,25 +14,25 @@ from slurm_pal.submit.argv import CommandLine
 
 HELP = """usage: palsub [--pal-OPTION]... [sbatch options] script [args]
 
-sbatch, on the GPUs that suit the job. Every word goes to sbatch as it is; only these,
-before `--` or the script name, are palsub's:
+sbatch, on the GPUs that suit the job. palsub passes every word to sbatch unchanged, except
+its own, which stand before `--` or the script name:
 
   --pal-class A|B|C  how much the job suffers from slow GPUs: A compute-bound, B mixed,
-                     C memory-bound or insensitive (not stated: by earlier jobs of this
-                     name, else by what the script shows, else treated as A)
+                     C memory-bound or insensitive (default: from earlier jobs of this
+                     name, else from the script, else treated as A)
   --pal-app NAME     the class of a known application, or of one under [apps] in pal.toml
   --pal-policy NAME  another placement rule (class-fit, pal, pm-first, threshold, packed,
                      random)
-  --pal-watch        a small process of yours takes node lists back from jobs that wait
-  --pal-movable[=S]  the job may be moved to better GPUs while it runs: it is requeued, and
-                     starts anew, its output kept by --open-mode=append; S: at most so many
-                     seconds of work are lost by that
+  --pal-watch        a small process of yours takes node lists back from pending jobs
+  --pal-movable[=S]  the job may be moved to better GPUs while it runs: it is requeued and
+                     starts anew; --open-mode=append keeps its output; S: most seconds of
+                     work that a move loses
   --pal-checkpoint CMD   movable, and CMD writes a checkpoint first: a shell command, or the
-                     name of a signal that the program takes; to exit with 85 after it
-                     means to be started again, any other exit is the end of the job
-  --pal-observe[=S]  see in the first S seconds of the job itself how much it suffers from slow
-                     GPUs, so that later jobs of its name need not be told; 0: not this one
-  --pal-explain      tell on stderr what was decided, and why
+                     name of a signal that the program handles; exit code 85 after it
+                     means "start me again", any other exit ends the job
+  --pal-observe[=S]  measure in the job's first S seconds how much it suffers from slow GPUs,
+                     so that later jobs of its name need no class; 0: not this job
+  --pal-explain      explain on stderr what was decided, and why
   --pal-json         the same as JSON: on stderr, with --pal-dry-run on stdout
   --pal-dry-run      print the exact sbatch command and the reason; submit nothing
   --pal-off          plain sbatch (also: SLURM_PAL_OFF=1)
@@ -51,7 +51,7 @@ examples:
 """
 
 OBSERVE_S = 300.0
-"""How long a job is observed where its user asks for it and neither he nor the site states a time."""
+"""How long a job is observed where its user asks for it and neither they nor the site states a time."""
 DIRECTIVES = ("class", "app", "movable", "checkpoint", "observe")
 """What may stand after #PAL."""
 _MOST_DIGITS = 9
@@ -131,7 +131,7 @@ def sensitivity(
         return class_of(chosen.app, apps), f"--pal-app {chosen.app}"
     for key, _ in directives:
         if key not in DIRECTIVES:
-            warnings.append(f"#PAL {key} is not known ({', '.join(DIRECTIVES)}) and is ignored")
+            warnings.append(f"#PAL {key} is unknown and ignored; known are {', '.join(DIRECTIVES)}")
     named = dict(directives)
     for origin, value in (("$SLURM_PAL_CLASS", environment.get("SLURM_PAL_CLASS")), ("#PAL class", named.get("class"))):
         if value in SENSITIVITY_CLASSES:

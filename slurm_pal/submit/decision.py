@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The record of one decision: written at submission, told again by `pal explain`."""
+"""The record of one decision: written at submission, shown again by `pal explain`."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def render(made: Record) -> list[str]:
     """The record as lines of text."""
     sensitivity = made["sensitivity"]
     lines = [] if made["job_id"] is None else [f"job {made['job_id']}"]
-    lines.append(f"decision: {made['action']}: {made['reason']}")
+    lines.append(f"decision: {made['reason']}")
     lines.append(f"sensitivity class {sensitivity['class']} ({sensitivity['from']}), policy {made['policy']}")
     lines += _considered(sensitivity)
     if made.get("observed_s"):
@@ -183,12 +183,12 @@ def render(made: Record) -> list[str]:
 
 
 def _considered(sensitivity: Record) -> list[str]:
-    """The stage that decided, and what was looked at beside it; records of older releases have none."""
+    """The stage that decided, and what else was looked at; records of older releases have none."""
     stage = sensitivity.get("stage", "default")
     lines = [] if stage in ("default", "word") else [f"by stage {stage}, confidence {sensitivity['confidence']:.2f}"]
     for found in sensitivity.get("considered", []):
         if found["stage"] not in (stage, "word"):
-            said = "measured beside" if found["stage"] == "history" else f"not sure enough: {found['stage']}"
+            said = "also measured" if found["stage"] == "history" else f"not sure enough: {found['stage']}"
             lines.append(f"{said}: {found['sensitivity']}, confidence {found['confidence']:.2f} ({found['why']})")
     return [f"  {line}" for line in lines]
 

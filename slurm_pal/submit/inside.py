@@ -89,7 +89,7 @@ def _checked(run: Runner, argv: list[str]) -> Completed:
 
 
 def due(job: int, restart: int, every_s: float, now_s: float, environment: Mapping[str, str]) -> bool:
-    """Whether so many seconds have passed since the last word; if so, this moment is remembered.
+    """Whether this many seconds have passed since the last word; if so, remember this moment.
 
     The memory is a small file of the user's own beside the job: in the checkpoint wrapper's directory, else in
     $TMPDIR or /tmp. Raises OSError when it cannot be kept: then nothing is said, lest it be said too often.
@@ -132,7 +132,7 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
 
 
 def touch_ack(environment: Mapping[str, str]) -> bool:
-    """Tell the checkpoint wrapper on this node by its file; False where there is none."""
+    """Answer the checkpoint wrapper on this node by its file; False where there is none."""
     path = environment.get("SLURM_PAL_ACK", "")
     if not path:
         return False

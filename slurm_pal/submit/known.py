@@ -2,7 +2,7 @@
 """What is known of a submission's sensitivity: the stages of the cascade that speak before the job exists.
 
 Read on the submit path, so: two small files of labels, the script that is in memory anyway, and
-the Python file that it runs, with a limit. A stage that fails says nothing; the user is not told,
+the Python file that it runs, with a limit. A stage that fails says nothing; the user sees nothing,
 since the job only loses what a guess could have brought.
 """
 

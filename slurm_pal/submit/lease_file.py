@@ -35,7 +35,7 @@ def prepare(lease: Lease, cluster: str) -> str:
 
     Raises OSError when it cannot be written: then no node list may be used.
     """
-    # The pid tells the watcher whether we live; in containers, and on other hosts, it may be another palsub's too.
+    # The pid shows the watcher whether we live; in containers, and on other hosts, it may be another palsub's too.
     path = os.path.join(state.folder("leases", cluster), f"new-{os.getpid()}-{os.urandom(4).hex()}.json")
     write_atomic(path, _encode(lease), 0o600)
     return path

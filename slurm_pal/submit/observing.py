@@ -4,9 +4,9 @@
 sbatch gets a copy of the script in which that command stands on the line of the script's own first
 command. So line numbers, `$0`, process ids, signals and the exit status stay what they were. The
 observer is put into the background at once, has no stream of the job's, and whether it starts,
-runs or dies is nothing to the script. Only a shell can be told so: other scripts are left alone.
+runs or dies is nothing to the script. Only a shell can do that: other scripts are left alone.
 
-Of an array one task is observed: the first, as told by the variables that Slurm gives to each task.
+Of an array one task is observed: the first, by the variables that Slurm gives to each task.
 """
 
 from __future__ import annotations

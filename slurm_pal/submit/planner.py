@@ -40,14 +40,14 @@ class SubmissionPlan:
         self.lease: Lease | None = None
         self.prepared = ""  # the file of a lease whose job does not exist yet
         self.parsable = False  # sbatch prints the bare job id
-        self.trouble = ""  # why nothing could be decided, where the user must be told
+        self.trouble = ""  # why nothing could be decided, where the user must know
 
 
 def plan(
     line: CommandLine, chosen: Choice, script: Script | None, config: Config, known: Verdict,
     warnings: list[str], moving: Moving, sent: CommandLine, asked: Asked,
 ) -> SubmissionPlan:  # fmt: skip
-    """Decide about one submission. `warnings` gets what the user must be told, one line each.
+    """Decide about one submission. `warnings` gets what the user must know, one line each.
 
     `sent` is the command line as sbatch shall get it: `line`, or that with the script wrapped.
     Raises SlurmError, DataError or OSError where nothing can be decided.
@@ -67,11 +67,11 @@ def plan(
         mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
     # The submit filter leaves a job alone that bears a word of ours, also where nothing was added to it here.
     decided_here = not mark and not isinstance(scores, DataError)
-    tells = moving.movable or (alive and (known.sensitivity != UNKNOWN_CLASS or decided_here))
-    own = terms(line, os.environ, script) if mark or tells else MovableRequest()
+    says = moving.movable or (alive and (known.sensitivity != UNKNOWN_CLASS or decided_here))
+    own = terms(line, os.environ, script) if mark or says else MovableRequest()
     # A move starts the script anew, and Slurm would empty its output as at any other start.
     open_mode = own.open_mode or (APPEND if moving.movable else "")
-    word = job_word(known.sensitivity, origin(known), moving, open_mode) if tells else None
+    word = job_word(known.sensitivity, origin(known), moving, open_mode) if says else None
     added += _added(own, moving.movable, mark, word, warnings)
     words = ["sbatch", *sent.before, *added, *sent.after]
     made = decision.record(
@@ -111,7 +111,7 @@ def _added(
         return []
     text = comment(known.comment, mark, word)
     if text is None:
-        warnings.append("the job's comment is too long for the word that makes the job movable, so it is not")
+        warnings.append("the job is not movable: its comment is too long for the word that says so")
         text, asked = mark, False
     comments = [f"--comment={text}"] if text else []
     if not asked:
@@ -122,8 +122,8 @@ def _added(
         return comments
     if known.shared_output:
         warnings.append(
-            f"the job may be moved, so its output is kept by --open-mode=append: {known.shared_output} is not emptied "
-            "at the start either (--open-mode=truncate empties it at each start and at each move)"
+            f"the job may be moved, so --open-mode=append keeps its output: {known.shared_output} is not emptied "
+            "at the start either (--open-mode=truncate empties it at each start and each move)"
         )
     return [f"--open-mode={APPEND}", *comments]
 
@@ -145,7 +145,7 @@ def _clearer(config: Config, chosen: Choice, request: Request, cluster: str, ali
                 return "watcher"
             raise PermissionError(13, "Permission denied")
         except OSError as error:
-            warnings.append(f"no watcher, so no node list: {state.home()} cannot be written ({error.strerror})")
+            warnings.append(f"no watcher, so no node list: cannot write {state.home()} ({error.strerror})")
     # The daemon finds a lease by the job's comment, and the user's own comment is not ours to change.
     return "daemon" if alive and not request.comment else ""
 

@@ -76,7 +76,7 @@ class runner:
         return answer
 
     def end(self) -> None:
-        """End every command that is still at work: nobody wants its answer."""
+        """End every command that still runs: nobody needs its answer."""
         for answer in self._answers:
             answer.end()
 

@@ -219,7 +219,7 @@ class Submission:
     def _observe(self, script: Script | None, config: Config) -> tuple[CommandLine, Script | None, float]:
         """Put an observer before the script's first command: command line, script, and for how long, s; 0 for none.
 
-        What fails costs the observation, not the job; it is told only where the user asked for it.
+        What fails costs the observation, not the job; it is reported only where the user asked for it.
         """
         directives = script.pal if script else ()
         site_s = config.number("sensitivity", "observe_s")
@@ -344,7 +344,7 @@ class Submission:
 
 
 class _Typo(UsageError):
-    """A value of a --pal- option that only the configuration could tell to be wrong."""
+    """A value of a --pal- option that only the configuration could show to be wrong."""
 
 
 def _three_streams() -> bool:

@@ -132,7 +132,7 @@ class Watcher:
     def _settle(self, path: str, item: Lease, states: dict[int, tuple[str, str]], now_s: float) -> None:
         verdict = judge(item, states, now_s)
         if verdict == "clear":
-            with contextlib.suppress(SlurmError):  # it may have started just now; the next look tells
+            with contextlib.suppress(SlurmError):  # it may have started just now; the next look shows
                 clear(self._client, item)
                 lease_file.drop(path)
         elif verdict == "drop":

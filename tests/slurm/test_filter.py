@@ -122,7 +122,7 @@ def test_sbatch_runs_where_the_filter_says_and_explain_tells_why(site: Site) -> 
     told = site.run(*EXPLAIN, str(job.job_id))
     assert told.returncode == 0, told.stderr
     assert "What the submit filter decided (in slurmctld):" in told.stdout
-    assert "sent to n1: the GPUs that suit it best" in told.stdout
+    assert "sent to n1: the free GPUs that suit it best" in told.stdout
 
 
 def test_the_class_of_a_job_is_what_earlier_ones_were_measured_to_be(site: Site, tmp_path: Path) -> None:

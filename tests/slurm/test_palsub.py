@@ -175,7 +175,7 @@ def test_sensitive_jobs_wait_for_better_gpus_only_as_long_as_that_pays(user: Use
 def test_without_a_clearer_no_job_gets_a_node_list(user: User) -> None:
     user.scores(n0=1.3, n1=1.0, n2=0.9, n3=1.1)
     done = user.palsub("--pal-explain", "--gres=gpu:1", "--wrap", "true")
-    assert b"nobody would take a node list back" in done.stderr
+    assert b"neither a daemon nor --pal-watch to take a node list back" in done.stderr
     job = user.client.job(int(done.stdout.split()[-1]))
     assert job is not None and job.req_nodes == ()
     assert not user.leases() and not user.watchers()

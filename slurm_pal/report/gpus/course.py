@@ -12,7 +12,7 @@ from slurm_pal.variability.drift import Finding
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.runs import SweepRuns
 
-NEWEST = 8  # sweeps that a page tells of
+NEWEST = 8  # sweeps that a page shows
 JUMP = 0.01  # a change of the slowdown worth naming
 QUIET_FLAGS = frozenset({"stale", "unknown"})  # come with age, not with a sweep
 

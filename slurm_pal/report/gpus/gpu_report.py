@@ -56,7 +56,7 @@ class GpuReport(NamedTuple):
 
     @property
     def leading(self) -> list[GroupFigures]:
-        """The groups whose spread is told first: those of class A, or of the first class that has any.
+        """The groups whose spread is shown first: those of class A, or of the first class that has any.
 
         Groups too small to compare are left out where there are others.
         """
@@ -135,7 +135,7 @@ def slowest(rows: Sequence[GpuRow]) -> tuple[GpuRow, ...]:
 
 
 def flagged(rows: Sequence[GpuRow]) -> tuple[GpuRow, ...]:
-    """GPUs with a flag that tells of the GPU, those with the gravest first."""
+    """GPUs with a flag about the GPU itself, those with the gravest first."""
     found = [(by_gravity(f for f in row.flags if kind(f) != AGE), row) for row in rows]
     order = {flag: i for i, flag in enumerate(by_gravity(f for flags, _ in found for f in flags))}
     ranked = sorted((entry for entry in found if entry[0]), key=lambda e: (order[e[0][0]], -_worst(e[1])))

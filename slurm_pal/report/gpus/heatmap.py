@@ -50,7 +50,7 @@ class HeatmapLine(NamedTuple):
 
 
 def marked(row: GpuRow) -> bool:
-    """Whether a GPU has a flag that tells of the GPU, not only of its measurement's age."""
+    """Whether a GPU has a flag about the GPU itself, not only of its measurement's age."""
     return bool(set(row.flags) - UNMARKED)
 
 

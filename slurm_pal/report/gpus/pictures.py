@@ -152,7 +152,7 @@ def _points(report: GpuReport, sensitivity: str) -> list[GpuPoint]:
 def _scatter(axes: Axes, points: Sequence[GpuPoint], sensor: str, colour: str) -> None:
     known = [(p.sensors[sensor], p.slowdown) for p in points if sensor in p.sensors]
     if not known:
-        axes.text(0.5, 0.5, "not told", transform=axes.transAxes, ha="center", color=SOFT)
+        axes.text(0.5, 0.5, "unknown", transform=axes.transAxes, ha="center", color=SOFT)
         axes.set_xticks([])
         return
     x, y = np.array(known).T

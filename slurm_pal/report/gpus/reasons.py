@@ -19,7 +19,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "outlier": (NOTICE, "far from the others of its model"),
     "step": (NOTICE, "its speed changed at once, and a second run confirmed it"),
     "drift": (NOTICE, "its speed changes slowly from sweep to sweep"),
-    "unconfirmed": (NOTICE, "one run says so; the next sweep tells"),
+    "unconfirmed": (NOTICE, "one run says so; the next sweep will show"),
     "thermal_limited": (NOTICE, "slowed down by the driver because of heat"),
     "config_differs": (NOTICE, "power limit, clocks or ECC differ from its peers"),
     "node_coupled": (NOTICE, "the whole node is slow in what depends on the host"),

@@ -83,7 +83,7 @@ class Slowest(NamedTuple):
     """The slowest GPU of some groups."""
 
     slowdown: float
-    place: str  # "" where only its runs tell it
+    place: str  # "" where only its runs know it
 
 
 def slowest_of(report: GpuReport, groups: Sequence[GroupFigures]) -> Slowest:
@@ -161,7 +161,7 @@ def _by_fault(broken: Sequence[GpuRow]) -> str:
 
 
 def waiting(report: GpuReport) -> Cost | None:
-    """The estimate that is told first: class A, where several GPUs of a node can wait for each other."""
+    """The estimate that is shown first: class A, where several GPUs of a node can wait for each other."""
     return next((c for c in report.costs if c.sensitivity == "A" and c.waiting_share > 0), None)
 
 
@@ -241,7 +241,7 @@ def spread_table(report: GpuReport) -> Section:
         "By the median of each GPU's runs; newer runs count more in its score. P1, P99, MAX: slowdown. WHISKER: "
         "slowest minus fastest GPU without outliers (Tukey). SD: between GPUs. REPEATS: standard deviation of one "
         "GPU's runs, median over the GPUs. ICC: share of all variance that lies between GPUs; near 1 the benchmark "
-        "tells GPUs apart."
+        "distinguishes the GPUs."
     )
     return Section("How far apart the GPUs are", header, rows, note)
 
@@ -318,12 +318,12 @@ def faults(report: GpuReport) -> list[GpuRow]:
 
 
 def noticed(report: GpuReport) -> list[GpuRow]:
-    """GPUs with any flag that tells of the GPU itself."""
+    """GPUs with any flag about the GPU itself."""
     return [row for row in report.rows if any(kind(f) != AGE for f in row.flags)]
 
 
 def caveats(report: GpuReport) -> list[str]:
-    """What the reader must know before he believes it."""
+    """What readers must know before they believe it."""
     found = []
     c = report.coverage
     if report.measured.emulated:

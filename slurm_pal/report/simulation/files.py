@@ -73,7 +73,7 @@ def save(folder: str, files: Mapping[str, str | bytes], replaced: Iterable[str] 
 def claim_folder(folder: str) -> None:
     """Make `folder`, or check that a report may be written there.
 
-    Call it before a long replay, so that a wrong name is told at once. Raises UsageError when
+    Call it before a long replay, so that a wrong name is reported at once. Raises UsageError when
     the folder is not ours, OSError when it cannot be made or read.
     """
     try:

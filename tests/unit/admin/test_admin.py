@@ -359,7 +359,7 @@ def test_a_failing_step_puts_everything_back(folder: Path) -> None:
     todo = changes.install(read(folder), ["server", "client", "spank"])
     was = everything(folder)
     broken = changes.FileChange("edit", str(folder / "slurm.conf"), "", "new", "not what it is")
-    with pytest.raises(PalError, match="changed by somebody else"):
+    with pytest.raises(PalError, match="has changed meanwhile"):
         apply.carry_out(todo._replace(steps=(*todo.steps, broken)), 1.0)
     now = everything(folder)
     assert {name: text for name, text in now.items() if "pal-backup-19700101T000001Z" not in name} == was

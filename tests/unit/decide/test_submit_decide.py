@@ -105,7 +105,7 @@ def test_the_lease_is_what_waiting_can_pay(scores: Scores) -> None:
 def test_what_plain_slurm_would_probably_do_anyway_is_made_sure_of(scores: Scores) -> None:
     snapshot = scores({"n0": [0.9] * 4, "n1": [1.0] * 4})
     made = choose("--gres=gpu:1", cluster(TWO), snapshot)
-    assert made.pinned == ("n0",) and "plain Slurm would probably pick too" in made.reason
+    assert made.pinned == ("n0",) and "plain Slurm would probably pick the same GPUs" in made.reason
     # Were n0 taken by somebody else, the job would go to n1: that is what waiting is worth.
     assert "(1.000 - 0.900)" in made.lease_why
     without = choose("--gres=gpu:1", cluster(TWO), snapshot, clearer="")
@@ -114,7 +114,7 @@ def test_what_plain_slurm_would_probably_do_anyway_is_made_sure_of(scores: Score
 
 def test_a_job_that_only_one_node_suits_is_left_as_it_is(scores: Scores) -> None:
     made = choose("--gres=gpu:1 -x n1", cluster(TWO), scores({"n0": [1.0] * 4, "n1": [1.0] * 4}))
-    assert made.action == "none" and "no other GPUs" in made.reason
+    assert made.action == "none" and "no other free GPUs" in made.reason
 
 
 def test_no_list_when_nothing_is_free(scores: Scores) -> None:
@@ -144,10 +144,11 @@ def test_unknown_gpus_are_named(scores: Scores) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "why"), [("--gres=gpu:1 -a 1-9", "array"), ("--gres=gpu:1 -Q", "job id"), ("--gres=gpu:1", "nobody")]
+    ("words", "why"),
+    [("--gres=gpu:1 -a 1-9", "array"), ("--gres=gpu:1 -Q", "job id"), ("--gres=gpu:1", "neither a daemon")],
 )
 def test_without_a_clearer_nothing_hard_is_used(words: str, why: str, scores: Scores) -> None:
-    clearer = "" if why == "nobody" else "watcher"
+    clearer = "" if why == "neither a daemon" else "watcher"
     made = choose(words, cluster(TWO), scores(SLOW_FIRST), clearer=clearer)
     assert made.action == "none" and why in made.reason and made.added == ()
     marked = [n._replace(features=frozenset({f"pal_A_v{i}", "big"})) for i, n in enumerate(TWO)]

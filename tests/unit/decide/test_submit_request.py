@@ -79,7 +79,7 @@ def test_one_kind_of_memory_replaces_another() -> None:
         ("--prefer=x", "user's own"),
         ("-w n[1-2] -N2", "names all nodes"),
         ("-w n1", "names all nodes"),
-        ("-w n1 --gpus=8", "number is open"),
+        ("-w n1 --gpus=8", "number is not fixed"),
         ("-w ./hosts -N2", "file"),
         ("--gres=gpu:a:1,gpu:b:1", "several GPU types"),
         ("--gres=gpu:1,tmp:5", "tmp"),

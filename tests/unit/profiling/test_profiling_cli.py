@@ -169,7 +169,7 @@ def test_ctrl_c_ends_with_130_and_the_way_to_resume(site: Site) -> None:
     assert code == Exit.INTERRUPTED and "stopping: pending jobs are withdrawn" in err
     sweep_id = site.json("status")["sweep"]
     assert (
-        f"go on with: pal-profile run --resume {sweep_id}" in err
+        f"continue with: pal-profile run --resume {sweep_id}" in err
         and "not published: there is no measurement yet" in err
     )
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -182,7 +182,7 @@ def test_ctrl_c_ends_with_130_and_the_way_to_resume(site: Site) -> None:
 def test_a_resume_heeds_no_new_terms_and_no_other_user(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert site.run("run", "-w", "n0", "--wall-scale", "0")[0] == 0
     code, out, err = site.run("run", "--resume", "--window", "20:00-06:00", "--quick", "-y")
-    assert (code, out) == (Exit.USAGE, "") and "--window, --quick cannot go with --resume" in err
+    assert (code, out) == (Exit.USAGE, "") and "--window, --quick cannot be used with --resume" in err
     mine = os.geteuid()
     monkeypatch.setattr("os.geteuid", lambda: mine + 1)
     monkeypatch.setattr("slurm_pal.base.files._check_trust", lambda path, info: None)
@@ -261,7 +261,7 @@ def test_earlier_names_work_as_they_did(site: Site) -> None:
     assert site.run("publish", "--json") == site.run("publish-scores", "--json")
     assert site.run("run", "-w", "n0", "--wall-scale", "0")[0] == 0
     code, _, err = site.run("run", "--resume", "--nodes", "n0")
-    assert code == Exit.USAGE and "--nodelist cannot go with --resume" in err
+    assert code == Exit.USAGE and "--nodelist cannot be used with --resume" in err
     code, out, err = site.run("publish")
     assert (code, err) == (0, "") and "published 4 GPUs" in out
 

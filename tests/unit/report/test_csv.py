@@ -96,7 +96,7 @@ def test_it_is_one_form_of_several(name: str) -> None:
         for both in (["--csv", other], [other, "--csv"]):
             error = CliRunner().invoke(command, [*both, *argv]).exception
             assert isinstance(error, UsageError) and error.exit_code == Exit.USAGE
-            assert str(error) == f"--csv and {other} are two forms of one answer: give one of them"
+            assert str(error) == f"--csv and {other} exclude each other: give one of them"
 
 
 def printed(columns: tuple[str, ...], rows: list[dict[str, object]], **options: bool) -> str:

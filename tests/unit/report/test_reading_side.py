@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from slurm_pal.cli.pal import pal
-from slurm_pal.report import inventory, table
+from slurm_pal.report import actual, inventory, table
 from slurm_pal.report.doctor import CheckResult, examine
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm, write_shims
@@ -135,7 +136,7 @@ def test_doctor_names_unmeasured_and_unknown_gpus(site: Path) -> None:
 def test_doctor_finds_a_clock_that_went_back(site: Path) -> None:
     publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)), now_s=NOW_S + 900)
     (finding,) = findings(site, "fail")
-    assert finding.topic == "clock" and "900 s from the future" in finding.text
+    assert finding.topic == "clock" and "900 s in the future" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_doctor_exits_by_what_it_found(site: Path) -> None:
 def test_explain_of_an_unknown_job_and_of_two_questions_at_once(site: Path) -> None:
     assert "job 99 is unknown" in str(invoke("explain", "99").exception)
     assert "job id or --last" in str(invoke("explain", "--last", "4").exception)
-    assert "no decision of palsub is recorded" in str(invoke("explain", "--last").exception)
+    assert "palsub has recorded no decision" in str(invoke("explain", "--last").exception)
 
 
 def test_explain_a_job_that_never_saw_palsub(site: Path) -> None:
@@ -193,7 +194,7 @@ def test_explain_a_job_that_never_saw_palsub(site: Path) -> None:
     body = json.loads(invoke("explain", str(number), "--json").stdout)
     assert body["decision"] is None and body["actual"]["slowdown"]["A"] == pytest.approx(1.01)
     text = invoke("explain", str(number)).stdout
-    assert "n0 GPU 1: A 1.010 (v1)" in text and "Neither palsub nor the submit filter took a decision" in text
+    assert "n0 GPU 1: A 1.010 (v1)" in text and "Neither your palsub nor the submit filter decided" in text
 
 
 @pytest.mark.parametrize("words", [[], ["gpus"], ["nodes"], ["explain"], ["doctor"], ["lab"], ["lab", "up"]])
@@ -207,3 +208,30 @@ def test_columns_and_ages() -> None:
     assert table.columns(["A"], [], noheader=True) == []
     assert table.parsable(["A"], [["x|y"]]) == ["A", "x/y"]
     assert [table.age(x) for x in (None, -5, 59, 61, 7300, 2 * 86400)] == ["-", "0s", "59s", "1m", "2h", "2d"]
+
+
+def offer(node: str, product: float) -> dict[str, Any]:
+    return {"gpus": [{"node": node, "index": 0}], "product": product}
+
+
+@pytest.mark.parametrize(
+    ("got", "chosen", "plain", "said"),
+    [
+        ("n1", offer("n1", 0.97), offer("n2", 1.0), "predicted 3.1 % faster than"),
+        ("n1", offer("n1", 1.02), offer("n2", 1.0), "predicted 2.0 % slower than"),
+        ("n1", offer("n1", 0.97), None, "plain Slurm had no place"),
+        ("n1", offer("n1", 0.97), offer("n1", 0.97), "the GPUs that plain Slurm would have picked"),
+        ("n2", offer("n1", 0.97), offer("n2", 1.0), "the GPUs that plain Slurm would have picked"),
+        ("n3", offer("n1", 0.97), offer("n2", 1.0), "other GPUs than the best"),
+    ],
+)
+def test_the_first_sentence_says_what_came_of_the_choice(
+    got: str, chosen: dict[str, Any], plain: dict[str, Any] | None, said: str
+) -> None:
+    assert said in actual.verdict(offer(got, 1.0), {"chosen": chosen, "plain_slurm": plain})
+
+
+def test_without_gpus_or_a_choice_nothing_came_of_it() -> None:
+    assert actual.verdict({"gpus": []}, {"chosen": offer("n1", 1.0), "plain_slurm": None}) == ""
+    assert actual.verdict(offer("n1", 1.0), {"chosen": None, "plain_slurm": None}) == ""
+    assert actual.verdict(offer("n1", 1.0), None) == ""

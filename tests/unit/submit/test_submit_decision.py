@@ -76,7 +76,7 @@ def test_the_json_form_is_versioned_and_complete() -> None:
 
 def test_the_text_form_tells_everything() -> None:
     text = "\n".join(decision.render(made(7)))
-    for part in ("job 7", "nodelist: because", "class A (--pal-class)", "--nodelist=n1,n2", "lease: 60 s", "n1:0 n2:3",
+    for part in ("job 7", "decision: because", "class A (--pal-class)", "--nodelist=n1,n2", "lease: 60 s", "n1:0 n2:3",
                  "slowdown 0.980, class v0, measured 2 h before", "never measured", "next best", "plain Slurm would",
                  "unknown: x is unknown", "epoch 3", "warning: w", "locality 1.7"):  # fmt: skip
         assert part in text
@@ -84,7 +84,7 @@ def test_the_text_form_tells_everything() -> None:
         Decision("none", "left"), cluster="c", now_s=0.0, known=Verdict("?", "", 0.0, "x"), policy="p", argv=[],
         snapshot=None, warnings=[],
     )  # fmt: skip
-    assert decision.render(bare) == ["decision: none: left", "sensitivity class ? (x), policy p"]
+    assert decision.render(bare) == ["decision: left", "sensitivity class ? (x), policy p"]
 
 
 def test_only_the_newest_records_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,7 +217,7 @@ def test_the_decision_tells_stage_and_confidence(env: dict[str, str], tmp_path: 
     assert "by stage history, confidence 1.00" in done.stderr
     palsub(env, "--pal-class=A", "job.sh", stdin=subprocess.DEVNULL)
     made = decision(env)
-    assert any("measured beside: C, confidence 1.00" in text for text in render(made))
+    assert any("also measured: C, confidence 1.00" in text for text in render(made))
     sensitivity = made["sensitivity"]
     assert (
         isinstance(sensitivity, dict)

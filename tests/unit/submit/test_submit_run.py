@@ -380,7 +380,7 @@ def test_a_dry_run_prints_the_command_and_submits_nothing(scored: Site) -> None:
     done = scored.run([*PALSUB, *words], stdin=subprocess.DEVNULL)
     assert done.returncode == 0 and done.stderr == b""
     assert done.stdout.splitlines()[0] == b"sbatch --gres=gpu:1 -J 'a b' --prefer=pal_A_v0 job.sh 'x y'"
-    assert b"# decision: prefer" in done.stdout
+    assert b"# decision: preference for" in done.stdout
     table = json.loads(scored.run([*PALSUB, "--pal-json", *words], stdin=subprocess.DEVNULL).stdout)
     assert table["schema"] == "pal.decision/1" and table["action"] == "prefer" and table["job_id"] is None
     assert json.loads((scored.root / "fake.json").read_text())["jobs"] == []
@@ -404,7 +404,7 @@ def test_explanations_go_to_stderr_and_the_record_is_kept(scored: Site) -> None:
     done = scored.run([*PALSUB, *words], stdin=subprocess.DEVNULL)
     assert done.stdout == b"Submitted batch job 1\n"
     lines = done.stderr.decode().splitlines()
-    assert lines[0].startswith("palsub: decision: prefer")
+    assert lines[0].startswith("palsub: decision: preference for ")
     assert json.loads(lines[-1])["job_id"] == 1
     (record,) = (scored.root / "state" / "slurm-pal" / "decisions").glob("*/1.json")
     assert json.loads(record.read_text()) == json.loads(lines[-1])

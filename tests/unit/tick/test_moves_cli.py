@@ -112,7 +112,7 @@ def test_moves_of_the_site_with_predicted_and_observed_gain(site: Path) -> None:
     ]  # fmt: skip
     assert " abandoned " in second and "under way (signal)" in third
     assert last == (
-        "3 moves, 1 to where they were to go; gain predicted 800 s; observed 667 of 800 s (0.83) on 1 whose jobs tell "
+        "3 moves, 1 to the planned GPUs; gain predicted 800 s; observed 667 of 800 s (0.83) on 1 whose jobs reported "
         f"their pace; predictions now count {calibration:.2f}"
     )
     assert invoke("moves", "-P", "-h", "--job", "9").stdout.splitlines() == [
@@ -277,11 +277,11 @@ def test_explain_goes_on_without_a_journal_that_can_be_read(site: Path) -> None:
 
 
 def test_the_submission_opens_the_story() -> None:
-    decision = {"action": "nodelist", "reason": "best GPUs free now", "made_s": 5.0}
+    decision = {"action": "nodelist", "reason": "sent to n1:0: best GPUs free now", "made_s": 5.0}
     mark = {"act": "none", "reason": "palsub decided", "by": "slurmctld"}
     first, second = stories.in_order(stories.of_submission(decision, mark, 6.0))
-    assert first["text"] == "palsub decided: nodelist: best GPUs free now"
-    assert second["at_s"] == 6.0 and second["text"].startswith("the submit filter decided: none")
+    assert first["text"] == "palsub decided: sent to n1:0: best GPUs free now"
+    assert second["at_s"] == 6.0 and second["text"].startswith("the submit filter decided: left to Slurm: ")
 
 
 @pytest.mark.parametrize("outcome", ["", *report.ENDS])
@@ -321,7 +321,7 @@ def test_doctor_tells_mode_role_and_last_tick(site: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("os.geteuid", lambda: 64030)
     mode, role, last = tick_findings(site)
     assert mode[0] == "note" and '"advise"' in mode[1] and role == ("ok", "you may steer all jobs, as slurm-user", "")
-    assert last == ("note", "no tick that acts was ever made here", "pal-rebalance --once")
+    assert last == ("note", "no tick has ever acted here", "pal-rebalance --once")
     with journal() as book:
         book.ticked(NOW_S - 12)
     assert tick_findings(site)[2][:2] == (
@@ -336,7 +336,7 @@ def test_doctor_tells_what_nobody_looks_after(site: Path) -> None:
     with journal() as book:
         book.begin(MOVE)
     level, text, mend = tick_findings(site)[2]
-    assert level == "warn" and "2h ago; moves under way: 1," in text and "nobody looks after them" in text
+    assert level == "warn" and "2h ago; moves under way: 1," in text and "no process looks after them" in text
     assert mend == "pal-rebalance --once --act"
     with journal() as book:
         book.ticked(NOW_S + 900)

@@ -258,9 +258,9 @@ def test_no_folder_for_the_table(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     [
         (["--every", "5"], "--every goes with --daemon"),
         (["--once", "--act", "--every", "5"], "--every goes with --daemon"),
-        (["--daemon", "--once"], "--daemon stays"),
-        (["--daemon", "--withdraw"], "--daemon stays"),
-        (["--withdraw", "--json"], "--withdraw has no plan"),
+        (["--daemon", "--once"], "--daemon does not go with"),
+        (["--daemon", "--withdraw"], "--daemon does not go with"),
+        (["--withdraw", "--json"], "it has no plan"),
         (["--daemon", "--every", "0"], "--every 0 must be above 0"),
         (["--daemon", "--every", "-3"], "--every -3 must be above 0"),
         (["--daemon", "--every", "nan"], "--every nan must be above 0"),
@@ -308,7 +308,7 @@ def test_withdraw_ends_a_move_that_a_killed_one_left(site: Site) -> None:
     site.slurm.completing = 0
     result = run("--withdraw")
     assert result.exit_code == 0, result.output
-    assert site.job(number).state == "RUNNING" and "1 running jobs keep a list of ours" in result.stdout
+    assert site.job(number).state == "RUNNING" and "1 running job keeps a list of ours" in result.stdout
     with site.journal() as journal:
         assert journal.open_moves() == [] and len(journal.moves()) == 1
 
@@ -516,12 +516,12 @@ def test_what_one_tick_leaves_has_somebody_who_ends_it_and_doctor_sees_that(site
 
     run([*DAEMON, "--once", "--act"])
     assert daemon.job(waits).exc == "n0" and len(about(str(site.folder / "state"))) == 1
-    assert f"1 pending jobs bear a list of ours: {waits}" in run(doctor)
-    assert "somebody alive takes them back" in run(doctor)
+    assert f"1 pending job has a list of ours: {waits}" in run(doctor)
+    assert "a live process takes them back" in run(doctor)
     run([*DAEMON, "--withdraw"])
     until(lambda: not about(str(site.folder / "state")))
     assert daemon.job(waits).exc == ""
-    assert "no pending job bears a list of ours" in run(doctor)
+    assert "no pending job has a list of ours" in run(doctor)
 
 
 def about(path: str) -> list[str]:
