@@ -223,7 +223,7 @@ class AmdSmi:
 
 
 def _reasons(seen: Mapping[str, Foreign], last: dict[str, float]) -> int | None:
-    """NVML's bits for what AMD tells; None where it tells nothing (and at the first look at counters)."""
+    """NVML's bits for what AMD tells; None where it shows nothing (and at the first look at counters)."""
     now = {name: value for name in _RESIDENCIES if (value := _number(seen.get(name))) is not None}
     if now:
         mask = 0

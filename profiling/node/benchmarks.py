@@ -47,7 +47,7 @@ class Benchmark(NamedTuple):
 
     @property
     def is_health(self) -> bool:
-        """Whether this tells of the node's health and takes no part in scores."""
+        """Whether this shows of the node's health and takes no part in scores."""
         return not self.sensitivity_class
 
     def turns(self, gpus: int) -> int:

@@ -30,7 +30,7 @@ def bind(device: DeviceInfo, sys_path: str = "/sys") -> tuple[int, ...]:
     """Keep this process on the processors of the GPU's NUMA node; those it has now.
 
     Only on those that the job has been given; where none of them is near the GPU, or the
-    system does not tell, nothing changes.
+    system does not show, nothing changes.
     """
     allowed = os.sched_getaffinity(0)
     near = allowed.intersection(_numa_cpus(device.numa_node, sys_path))

@@ -164,7 +164,7 @@ class Sensors(Telemetry, Protocol):
 
 @runtime_checkable
 class OwnHost(Protocol):
-    """A backend whose devices do not live on this machine's processors: it tells of their host itself."""
+    """A backend whose devices do not live on this machine's processors: it shows of their host itself."""
 
     def host(self) -> Host: ...
 

@@ -28,7 +28,7 @@ _TRIES = 3  # failures in a row, after which no more is asked
 
 
 class Activity(NamedTuple):
-    """Means since the look before; None where the card does not tell."""
+    """Means since the look before; None where the card does not show."""
 
     dram: float | None = None  # share of the highest memory bandwidth in use, 0..1
     tensor: float | None = None  # share of time: the highest of tensor, FP64, FP32 and FP16 pipes, 0..1

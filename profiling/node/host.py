@@ -15,7 +15,7 @@ _STEAL = 7  # user nice system idle iowait irq softirq steal (proc_stat(5)); gue
 
 
 class Host(NamedTuple):
-    """One look at the node; None where /proc does not tell."""
+    """One look at the node; None where /proc does not show."""
 
     load: float | None = None  # runnable processes, mean over a minute
     cores: int = 0  # processors of the node, whatever of them is ours; 0 unknown

@@ -150,7 +150,7 @@ class _Card:
         return [n for path in paths if (n := _number(_read(path))) is not None]
 
     def energy_j(self) -> float | None:
-        """Energy so far: of the card (channel 1) or, where it is not told, of the package."""
+        """Energy so far: of the card (channel 1) or, where it is not known, of the package."""
         return _scaled(self.sensor("energy1_input", "energy2_input"), 1e6)
 
     def degrees(self, label: str, *names: str) -> float | None:

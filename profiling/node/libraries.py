@@ -11,7 +11,7 @@ from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Static, Telem
 
 
 class Described:
-    """Sensors of another module, whose `static` tells the libraries as well.
+    """Sensors of another module, whose `static` shows the libraries as well.
 
     `libs` is asked in the worker, where the library may be loaded; no device may be touched yet.
     """

@@ -91,7 +91,7 @@ class NvmlLibrary:
             return part
         whole = self.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", part)
         if whole is None:
-            raise DeviceError(f"NVML does not tell which GPU {uuid} is a part of")
+            raise DeviceError(f"NVML does not say which GPU {uuid} is a part of")
         return whole
 
     def part(self, uuid: str) -> Foreign:

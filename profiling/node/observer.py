@@ -96,7 +96,7 @@ class _Gpu:
 
 
 def _active(seen: SensorSample) -> bool:
-    """Whether a kernel ran; by the idle bit where utilisation is not told."""
+    """Whether a kernel ran; by the idle bit where utilisation is not known."""
     if seen.utilisation is not None:
         return seen.utilisation > 0
     return seen.reasons is not None and not seen.reasons & IDLE

@@ -37,7 +37,7 @@ _IDLE_UTILISATION = 0.05
 
 
 def summary(samples: Sequence[SensorSample], before: Counters, after: Counters) -> dict[str, object]:
-    """The record's `telemetry` table; what the device does not tell is left out."""
+    """The record's `telemetry` table; what the device does not show is left out."""
     table: dict[str, object] = {}
     span_s = samples[-1].t_s - samples[0].t_s if samples else 0.0
     if span_s > 0:

@@ -2,7 +2,7 @@
 """One sweep at a time: the lock of a state directory, and who holds it.
 
 flock(2) holds between hosts too where the state directory is shared (NFS since Linux 2.6.12). The lock
-dies with its process; the file `sweep.running` beside it tells its name and may outlive it.
+dies with its process; the file `sweep.running` beside it shows its name and may outlive it.
 """
 
 from __future__ import annotations

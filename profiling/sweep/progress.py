@@ -17,7 +17,7 @@ from slurm_pal.profiling.sweep.sweep_state import DONE, OVER, SUBMITTED, NodeSta
 
 
 class Display(NamedTuple):
-    """What a sweep tells of itself."""
+    """What a sweep shows of itself."""
 
     node: Callable[[str, NodeState], None]
     pause: Callable[[Pause | None], None]

@@ -30,7 +30,7 @@ def read(directories: Iterable[str], sweep_id: str, node: str, job_id: int) -> N
     """The result of one job, from the first of these directories that has it; None: not there (yet).
 
     A file of another job (an earlier attempt) does not count, nor one that cannot be read: it may be of
-    another job, and `complaint` tells of it.
+    another job, and `complaint` shows of it.
     """
     for path in _candidates(directories, file_name(sweep_id, node)):
         records, trouble = _good(path)

@@ -44,7 +44,7 @@ def job_name(sweep_id: str) -> str:
 
 
 def is_ours(job: SlurmJob, uid: int) -> bool:
-    """Whether a job is a sweep's of this user: anybody may give his job such a name, so its owner counts too."""
+    """Whether a job is a sweep's of this user: anybody may give a job such a name, so its owner counts too."""
     return job.name.startswith(NAME_PREFIX) and job.uid == uid
 
 

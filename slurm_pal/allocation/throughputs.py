@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
     steps_per_s: float  # of the whole job, the geometric mean; 0: it cannot run there
     relative_error: float  # standard deviation of its logarithm
-    runs: int = 0  # behind it; 0: not told
+    runs: int = 0  # behind it; 0: not known
     age_s: float = 0.0
     source: str = TABLE
     relative: bool = False  # only ratios between types of the same application and number of GPUs mean something
@@ -85,7 +85,7 @@ def merge(
 
     Where they disagree by more than their errors the error grows by as much. A 0 of the site's
     table stands. Relative speeds are brought to the unit of the other sources where a type is in
-    both; where none is they are left out, since nothing tells their unit.
+    both; where none is they are left out, since nothing shows their unit.
 
     Raises DataError for a half-life, throughput, error or age that is not allowed.
     """

@@ -33,7 +33,7 @@ def log_path(config: Config, mine: bool) -> str:
 
 
 def readable_journal(config: Config) -> str | None:
-    """The journal that tells this user what he may know: the site's for root and SlurmUser, else his own.
+    """The journal that shows this user what they may know: the site's for root and SlurmUser, else his own.
 
     None where there is none: no tick was ever made here. Nothing is made. That it is there
     does not mean that it can be opened.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Lists of ours that stand on pending jobs, whoever set them, and what puts the users' own back. Pure but for reading.
 
-Those of palsub and the submit filter are told by their marks on the jobs; those of the tick and of
+Those of palsub and the submit filter are shown by their marks on the jobs; those of the tick and of
 its moves by the journal, where a list may also stand that was about to be replaced when a tick was killed.
 """
 

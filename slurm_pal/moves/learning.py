@@ -344,7 +344,7 @@ def _slow_down(made: Snapshot, c: str, row: int, factor: float, most: float) -> 
 
 
 def observed_gain_s(move: Move) -> float | None:
-    """Run time that a move saved by the job's own steps, cost not deducted; None where they do not tell.
+    """Run time that a move saved by the job's own steps, cost not deducted; None where they do not show.
 
     `gain_s` is base time to go x (before - after); the same time to go at the observed speed-up.
     """
@@ -364,7 +364,7 @@ def calibrations(moves: Iterable[Move]) -> dict[str, float]:
     """User -> how much of the predicted gain their finished moves brought; predictions are to be multiplied by it.
 
     1.0 before any; between 0.25 and 1.5. Moves that led elsewhere or were abandoned brought
-    nothing; those whose job does not tell its pace say nothing.
+    nothing; those whose job does not show its pace say nothing.
     """
     by_user: dict[str, list[Move]] = defaultdict(list)
     for move in moves:

@@ -27,8 +27,8 @@ PAUSE_S = 0.3  # before an order that Slurm has refused is given again
 class Mover:
     """The moves of one journal.
 
-    `blame` is told of jobs whose move failed by an error of ours; it gives the line that says so.
-    `note` is told what happens: ("move" | "step" | "refused" | an outcome, details as plain
+    `blame` hears of jobs whose move failed by an error of ours; it gives the line that says so.
+    `note` hears what happens: ("move" | "step" | "refused" | an outcome, details as plain
     values: move_id, job_id, user, from, to, gain_s, and step, action, error, detail or at_s
     where they apply).
     """

@@ -191,22 +191,22 @@ class _Planning:
         if one.request.leave or one.request.shape is None:
             return f"where it may go is not known: {one.request.leave or 'it asks for no GPU'}"
         if one.moves >= terms.per_job:
-            return f"it was moved {one.moves} times, {terms.per_job} are the most"
+            return f"it was moved {one.moves} times, at most {terms.per_job} are allowed"
         if here_s < terms.minimum_s:
-            return f"it has run {here_s:.0f} s where it is, {terms.minimum_s:.0f} s are the least"
+            return f"it has run {here_s:.0f} s where it is, at least {terms.minimum_s:.0f} s are needed"
         if left_s < terms.end_guard_s:
-            return f"it is {max(0.0, left_s):.0f} s from its time limit, {terms.end_guard_s:.0f} s are the least"
+            return f"it is {max(0.0, left_s):.0f} s from its time limit, at least {terms.end_guard_s:.0f} s are needed"
         return self._no_room(job.user)
 
     def _no_room(self, user: str) -> str:
         """Why no further move of this user's jobs can be planned; "" when it can."""
         terms, under_way, failed = self._terms, self._under_way[user], self._terms.failed.get(user, 0)
         if self._new >= terms.per_tick:
-            return f"{terms.per_tick} new moves are the most now"
+            return f"at most {terms.per_tick} new moves are allowed now"
         if failed and under_way >= terms.per_user - failed:
             return f"no checkpoint came for {failed} moves of jobs of {user} lately"
         if under_way >= terms.per_user:
-            return f"{under_way} moves of jobs of {user} are under way or planned, {terms.per_user} are the most"
+            return f"{under_way} moves of jobs of {user} are under way or planned, at most {terms.per_user} are allowed"
         return ""
 
     def _here_s(self, one: Running) -> float:
@@ -236,7 +236,7 @@ class _Planning:
     def _way_across(self, want: Want, partition: str) -> Way:
         """The same into another partition: all in terms of its median GPUs, on which the job is so much faster.
 
-        Of its factors the believed ones count, since a measured one and what the job tells of its time to
+        Of its factors the believed ones count, since a measured one and what the job shows of its time to
         go may be fitted to each other (see steered.py), and not to GPUs of another type.
         """
         one = self._running[want.job.job_id]

@@ -114,7 +114,7 @@ class Survey:
         gpus = want.job.gpus
         held = [(name, k) for name, indexes in gpus.items() for k in indexes]
         if not gpus or not all(gpus.values()) or set(gpus) != set(want.job.nodes):
-            return "Slurm does not tell which GPUs it has"
+            return "Slurm does not show which GPUs it has"
         if any(self._holders[gpu] != 1 for gpu in held):
             return "one of its GPUs is held by another job, too"
         if any(name not in self._makes for name in gpus) or any(k >= self.count(name) for name, k in held):

@@ -133,7 +133,7 @@ def _overlaps(
 def _bounds(group: frozenset[str], cells: Mapping[frozenset[str], int]) -> list[tuple[frozenset[str], float]]:
     """What keeps the shares of partitions within GPUs that several of them have; `cells`: partitions of a node -> GPUs.
 
-    By Hall's condition every set of the partitions needs a bound; only those are told that others do not contain.
+    By Hall's condition every set of the partitions needs a bound; only those are shown that others do not contain.
     """
 
     def gpus(names: frozenset[str]) -> int:

@@ -27,7 +27,7 @@ class Crosser(NamedTuple):
     """A movable job that runs in one of several partitions of its user's."""
 
     one: Running
-    own: tuple[str, ...]  # its user's list, in his order
+    own: tuple[str, ...]  # its user's list, in their order
     speed: Mapping[str, float]  # partition -> throughput, in any unit of its own; those where it could run
     error: Mapping[str, float]  # partition -> standard deviation of its logarithm
 

@@ -42,7 +42,7 @@ class Claimant(NamedTuple):
     """A pending job, with the partitions that its user named."""
 
     job: SlurmJob
-    own: tuple[str, ...]  # its user's list, in his order
+    own: tuple[str, ...]  # its user's list, in their order
     shape: GpuShape
     speed: Mapping[str, float]  # partition -> throughput, in any unit of its own; those where it could run
     error: Mapping[str, float]  # partition -> standard deviation of its logarithm

@@ -206,7 +206,8 @@ class _Round:
             return self._keep_off(one, lease, slow, decided.reason, could_start=True)
         good = decided.chosen is not None and decided.chosen.slowdown <= self._settings.barred_slowdown
         if (good or decided.reason == QUEUES) and never.pays_s > LEAST_INTERVALS * self._interval_s:
-            reason = f"kept off {len(never.nodes)} nodes that are too slow for it, before they become free"
+            count = len(never.nodes)
+            reason = f"kept off {count} node{'s' if count > 1 else ''} too slow for it, in advance"
             return self._keep_off(one, lease, never, reason, could_start=False)
         return self._leave(one, lease, decided.reason)
 

@@ -85,7 +85,7 @@ def collector(config: Config, site: bool) -> Collector:
 
 
 def uid_of(job: SlurmJob) -> int:
-    """The number in `UserId=name(uid)`; -1 where it is not told."""
+    """The number in `UserId=name(uid)`; -1 where it is not known."""
     return job.uid
 
 

@@ -126,7 +126,7 @@ def mean(rows: list[UnequalFigures]) -> UnequalFigures:
 
 
 def _watched(policy: Policy, arrival_s: Vector, progress: Progress) -> Policy:
-    """The same policy; it tells how many jobs are done, and ends the run on request."""
+    """The same policy; it shows how many jobs are done, and ends the run on request."""
     order_s, total = np.sort(arrival_s), arrival_s.size
 
     def watched(moment: Moment) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ LAST_WINDOW = 0.5
 
 
 class Look(NamedTuple):
-    """One look at the sensors of one GPU; what the device does not tell is None."""
+    """One look at the sensors of one GPU; what the device does not show is None."""
 
     t_s: float
     active: bool  # a kernel ran since the last look
@@ -95,7 +95,7 @@ Judge = Callable[[Traits], str]
 
 
 def traits_of(looks: Iterable[Look]) -> Traits:
-    """Medians over the looks (all of which count), None where no look tells the value."""
+    """Medians over the looks (all of which count), None where no look shows the value."""
     seen = list(looks)
     capped = [one.capped for one in seen if one.capped is not None]
     duty = sum(capped) / len(capped) if capped else None
@@ -109,7 +109,7 @@ def _middle(values: Iterable[float | None]) -> float | None:
 
 
 def by_rules(traits: Traits, at: Thresholds = Thresholds()) -> str:  # noqa: B008
-    """The class by thresholds; "?" where neither clock nor throttle reasons nor power are told."""
+    """The class by thresholds; "?" where neither clock nor throttle reasons nor power are shown."""
     duty, clk, pw = traits.duty, traits.clk, traits.pw
     if pw is None and (clk is None or duty is None):
         return UNKNOWN_CLASS
@@ -129,7 +129,7 @@ def _above(value: float | None, limit: float) -> bool:
 
 
 def by_centroids(traits: Traits, centroids: Centroids) -> str:
-    """The class of the nearest centroid; "?" where nothing is told that could be compared.
+    """The class of the nearest centroid; "?" where nothing hears that could be compared.
 
     A direction counts where the job and all centroids tell it: a class must not be nearer for what it lacks.
     """
@@ -144,7 +144,7 @@ def by_centroids(traits: Traits, centroids: Centroids) -> str:
 
 
 def _apart(one: float | None, other: float | None) -> float:
-    """How much greater `one` is; 0 where either is not told."""
+    """How much greater `one` is; 0 where either is not known."""
     return 0.0 if one is None or other is None else one - other
 
 

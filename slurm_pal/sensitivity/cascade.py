@@ -83,7 +83,7 @@ def decide(
 
 
 def timed(look: Look, clock: Callable[[], float]) -> Evidence | None:
-    """What a stage says, with the time that it took where the stage does not tell a cost of its own."""
+    """What a stage says, with the time that it took where the stage does not show a cost of its own."""
     began_s = clock()
     found = look()
     return found if found is None or found.cost_s else found._replace(cost_s=clock() - began_s)

@@ -2,7 +2,7 @@
 """The word that an observer puts into the comment of its job, `pal:obs=`.
 
 Slurm lets only a job's owner change its comment, so whoever reads the word knows whose it is
-without a check of his own; it is believed of that user's jobs and of no others.
+without a check of their own; it is believed of that user's jobs and of no others.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from slurm_pal.placement.occupancy import Slots
 
 
 class Reservation:
-    """The moment at which a blocked job can start at the latest, if everybody uses his whole time limit.
+    """The moment at which a blocked job can start at the latest, if everybody uses their whole time limit.
 
     `free[node]` counts the GPUs that suit the job; `ends` are the running jobs as (end of
     limit, GPUs), in order of their ends; `suits(node, index)` says whether a GPU counts

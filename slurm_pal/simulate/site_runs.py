@@ -97,5 +97,5 @@ def main_tasks(study: SiteRuns, seeds: Sequence[int]) -> list[SiteTask]:
 
 
 def capped_tasks(study: SiteRuns, seeds: Sequence[int]) -> list[SiteTask]:
-    """What tells how much of a gain is due to slow GPUs; nothing where there are none."""
+    """What shows how much of a gain is due to slow GPUs; nothing where there are none."""
     return [SiteTask(way, seed, capped=True) for seed in seeds if study.slow_gpus(seed) for way in (BASELINE, TICK)]

@@ -76,7 +76,7 @@ def site_of(overview: Overview) -> VirtualSite:
     if not nodes:
         raise UsageError(
             f"none of Slurm's {len(overview.nodes)} nodes has GPUs and a partition: nothing to simulate; "
-            "scontrol show node tells what Slurm knows (Gres=)"
+            "scontrol show node shows what Slurm knows (Gres=)"
         )
     parts = [part for node in nodes for part in _parts(node)]
     places = _places(overview.partitions, parts)

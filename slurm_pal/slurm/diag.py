@@ -12,7 +12,7 @@ MOST_AGENT_MESSAGES = 100
 
 
 def busy(statistics: Mapping[str, str], busy_threads: int) -> str:
-    """Why the tick should only look, or "". Pure; what sdiag does not tell does not count.
+    """Why the tick should only look, or "". Pure; what sdiag does not show does not count.
 
     `busy_threads` is the setting rebalance.busy_threads; slurmctld has at most 256 (slurm.conf(5), max_rpc_cnt).
     """

@@ -126,7 +126,7 @@ def _mib(text: str) -> str:
 
 def _of_gpus(pairs: dict[str, str], key: str) -> str:
     """What stands after `gres:gpu:` in a value that names nothing but GPUs; "" where there is none."""
-    # From 23.11 on TresPerTask tells the CPUs too.
+    # From 23.11 on TresPerTask shows the CPUs too.
     text = ",".join(part for part in value(pairs, key).split(",") if not part.startswith("cpu"))
     match = _GPUS.fullmatch(text)
     if text and (not match or "," in text):
@@ -159,7 +159,7 @@ def _nodes(job: SlurmJob, options: dict[str, str]) -> dict[str, str]:
 
 
 def _total(options: dict[str, str]) -> int:
-    """GPUs of a request that tells their number as a whole or by tasks; 0 of another."""
+    """GPUs of a request that shows their number as a whole or by tasks; 0 of another."""
     text = options.get("gpus") or options.get("gpus-per-task", "")
     last = digits(text.rpartition(":")[2])
     gpus = int(bool(text)) if last is None else last

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The pyslurm backend (extra `[pyslurm]`): nodes and jobs through libslurm, out of process.
 
-Everything that changes a job, and whatever pyslurm does not tell, goes through the
+Everything that changes a job, and whatever pyslurm does not show, goes through the
 command-line backend that this one extends. pyslurm fits exactly one Slurm release and
 is GPL-2.0-only, so nothing imports it but the child process.
 """

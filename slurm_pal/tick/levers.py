@@ -88,7 +88,7 @@ def _as_wanted(node: Node, ours: frozenset[str]) -> bool:
 def _untouchable(node: Node) -> str:
     """Why a node's list cannot be written whole: a feature plug-in decides which are active (NodeFeaturesPlugins)."""
     if node.available is None:
-        return "this backend does not tell the available features (slurm.backend = cli does)"
+        return "this backend does not show the available features (slurm.backend = cli does)"
     if frozenset(_others(node.available)) != frozenset(_others(node.features)):
         return "its available and active features differ, which setting both would undo"
     return ""
@@ -99,7 +99,7 @@ def _others(features: Iterable[str]) -> list[str]:
 
 
 def set_features(client: SlurmClient, updates: Sequence[FeatureUpdate]) -> None:
-    """Tell Slurm. Raises SlurmError; what was not told is found again by the next tick."""
+    """Tell Slurm. Raises SlurmError; what was not known is found again by the next tick."""
     for update in updates:
         client.update_nodes(update.names, AvailableFeatures=update.features, ActiveFeatures=update.features)
 

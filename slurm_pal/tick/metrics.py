@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 MOST_SERIES = 2000
-"""GPUs, or nodes, that are told one by one: at seven lines each the file stays below 2 MB."""
+"""GPUs, or nodes, that are shown one by one: at seven lines each the file stays below 2 MB."""
 OUTCOMES = ("moved", "elsewhere", "abandoned", "ended", "waiting")
 LEASES = ("nodelist", "exclude", "move", "partition")
 
@@ -41,7 +41,7 @@ class TickNumbers(NamedTuple):
 
 
 class _Score(NamedTuple):
-    """What is told of one GPU, or of the worst one of a node or of the cluster."""
+    """What hears of one GPU, or of the worst one of a node or of the cluster."""
 
     node: str
     index: str  # type: ignore[assignment]  # hides tuple.index, which nobody calls here

@@ -31,7 +31,7 @@ TIMEOUT_S = 10.0
 
 
 class Role(NamedTuple):
-    """Who acts, and what Slurm lets him do."""
+    """Who acts, and what Slurm lets them do."""
 
     name: str  # "slurm-user" (root too), "operator" or "user"
     user: str
@@ -51,7 +51,7 @@ def role_of(
 
     Where `pairs` is empty Slurm is asked for them. `asked` are the node levers that the
     settings ask for (FEATURES, WEIGHTS); `run` starts sacctmgr. With `mine` even SlurmUser cares
-    for his own jobs only, as an ordinary user. A Slurm administrator counts as an operator.
+    for their own jobs only, as an ordinary user. A Slurm administrator counts as an operator.
 
     Raises UsageError for an ordinary user without `mine`, SlurmError when Slurm does not answer.
     """
@@ -62,7 +62,7 @@ def role_of(
     name = "user" if mine else "slurm-user" if uid in (0, whole(number, -1)) else _by_accounting(pairs, user, run)
     if name == "user" and not mine:
         raise UsageError(
-            f"{user} is neither SlurmUser ({owner}), root nor a Slurm operator, and may steer only jobs of his own: "
+            f"{user} is neither SlurmUser ({owner}), root nor a Slurm operator, and may steer only their own jobs: "
             "pal-rebalance --mine"
         )
     refused = (line for what, line in _NOT_DONE.items() if what in asked and what not in _MAY[name])

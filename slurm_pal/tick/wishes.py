@@ -29,7 +29,7 @@ class Hand:
         self, client: SlurmClient, journal: Journal, role: Role, log: EventLog,
         blame: Callable[[int, Exception], str] = blamed,
     ) -> None:  # fmt: skip
-        """`blame` is told of jobs for which an order failed by an error of ours; it gives the line that says so."""
+        """`blame` hears of jobs for which an order failed by an error of ours; it gives the line that says so."""
         self._client, self._journal, self._role, self._log, self._blame = client, journal, role, log, blame
         self._doubtful: set[int] | None = None  # jobs whose list may not be as journalled; None: all
         self._since_s = journal.last_tick_s() - DOUBT_S

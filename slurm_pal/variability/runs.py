@@ -38,7 +38,7 @@ class Group(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """What turns a GPU's older numbers into unknown ones when it changes; "" where not told."""
+    """What turns a GPU's older numbers into unknown ones when it changes; "" where not known."""
 
     driver_major: str
     vbios: str

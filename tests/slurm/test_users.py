@@ -198,7 +198,7 @@ def test_each_moves_and_sees_only_his_own(site: Site) -> None:
     mine, other = pair(site)
     done = x.program("pal_rebalance", "--act")
     assert done.returncode == 2 and done.stdout == "" and len(done.stderr.splitlines()) == 1
-    assert "may steer only jobs of his own: pal-rebalance --mine" in done.stderr
+    assert "may steer only their own jobs: pal-rebalance --mine" in done.stderr
     for words in ((), ("--act",)):
         told = x.tick(*words)
         assert [move["job_id"] for move in told["moves"]] == [mine] and told["staying"] == [] and told["retarget"] == []

@@ -122,7 +122,7 @@ def run(
     settings: GavelSettings,
     progress: Progress = lambda done, of: True,
 ) -> GavelResult:
-    """Simulate; `progress` is told of each round.
+    """Simulate; `progress` hears of each round.
 
     Raises UsageError for settings that mean nothing, StuckError when no job makes progress any more,
     StoppedError on request of `progress`.

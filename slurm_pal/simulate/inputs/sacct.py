@@ -45,7 +45,7 @@ class _Run(NamedTuple):
 
     line: int
     state: str
-    submit_s: float  # as the column says: tells the runs of one job apart
+    submit_s: float  # as the column says: shows the runs of one job apart
     job: TraceJob
 
 

@@ -131,10 +131,10 @@ def test_expected_time_left() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"start_s": NOW_S - 599.0}, "it has run 599 s where it is, 600 s are the least"),
+        ({"start_s": NOW_S - 599.0}, "it has run 599 s where it is, at least 600 s are needed"),
         ({"state": "SUSPENDED"}, "it is SUSPENDED"),
-        ({"time_limit_s": 7200 + 899}, "it is 899 s from its time limit, 900 s are the least"),
-        ({"end_s": NOW_S + 20.0}, "it is 20 s from its time limit, 900 s are the least"),
+        ({"time_limit_s": 7200 + 899}, "it is 899 s from its time limit, at least 900 s are needed"),
+        ({"end_s": NOW_S + 20.0}, "it is 20 s from its time limit, at least 900 s are needed"),
     ],
 )
 def test_a_job_in_a_bad_moment_stays(changes: dict[str, object], text: str) -> None:
@@ -145,8 +145,8 @@ def test_a_job_in_a_bad_moment_stays(changes: dict[str, object], text: str) -> N
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"moves": 5}, "it was moved 5 times, 5 are the most"),
-        ({"last_move_s": NOW_S - 10.0}, "it has run 10 s where it is, 600 s are the least"),
+        ({"moves": 5}, "it was moved 5 times, at most 5 are allowed"),
+        ({"last_move_s": NOW_S - 10.0}, "it has run 10 s where it is, at least 600 s are needed"),
     ],
 )
 def test_a_job_that_was_moved_before_rests(changes: dict[str, object], text: str) -> None:
@@ -186,7 +186,7 @@ def test_limits_of_a_tick_and_of_a_user() -> None:
         assert len(found.moves) == moved and len(found.passed) == 8 - moved
     found = planned(table, jobs, TERMS._replace(in_flight={"u0": 1, "u9": 5}))
     assert sorted(move.user for move in found.moves) == ["u0", "u1", "u1"]
-    assert "2 moves of jobs of u0 are under way or planned, 2 are the most" in why(found, 6)
+    assert "2 moves of jobs of u0 are under way or planned, at most 2 are allowed" in why(found, 6)
 
 
 def test_users_take_turns_and_each_ones_best_goes_first() -> None:

@@ -118,8 +118,8 @@ def test_a_time_limit_is_for_the_slowest_partition() -> None:
     ("changes", "reason"),
     [
         ({"remaining_s": 100.0, "told_s": 100.0}, "no free GPUs would save it 90 s"),
-        ({"moves": 5}, "5 are the most"),
-        ({"last_move_s": NOW_S - 60}, "600 s are the least"),
+        ({"moves": 5}, "at most 5 are allowed"),
+        ({"last_move_s": NOW_S - 60}, "at least 600 s are needed"),
         ({"of": {"time_limit_s": 2 * 3600 + 60}}, "from its time limit"),
     ],
 )
