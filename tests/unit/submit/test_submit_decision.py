@@ -139,7 +139,7 @@ def test_where_the_class_comes_from(
         ({"SLURM_PAL_CLASS": "Z"}, (), "$SLURM_PAL_CLASS = 'Z'"),
         ({}, (("class", "Z"),), "#PAL class = 'Z'"),
         ({}, (("app", "nix"),), "application 'nix'"),
-        ({}, (("klass", "A"),), "#PAL klass is not known"),
+        ({}, (("klass", "A"),), "#PAL klass is unknown"),
     ],
 )
 def test_wrong_values_outside_the_command_line_only_warn(

@@ -95,7 +95,7 @@ def test_ours_that_are_available_but_not_active_are_set_again() -> None:
 def test_where_the_available_features_are_not_told_nothing_is_written() -> None:
     blind = node("n0")._replace(features=frozenset({"ib"}), available=None)
     assert feature_updates([blind], {"n0": frozenset({"pal_A_v0"})}) == []
-    assert "does not tell the available features" in levers.left_alone([blind], {"n0": frozenset({"pal_A_v0"})})[0]
+    assert "does not show the available features" in levers.left_alone([blind], {"n0": frozenset({"pal_A_v0"})})[0]
     assert levers.left_alone([blind], {}) == []
 
 

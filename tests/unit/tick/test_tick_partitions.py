@@ -291,5 +291,5 @@ def _do(site: Site, event: str, numbers: list[int], number: int) -> None:
 
 
 def test_words_without_the_list_they_tell_of() -> None:
-    texts = [report_story._told({"at_s": 1.0, "what": what})["text"] for what in ("partition", "nodelist")]
+    texts = [report_story._written({"at_s": 1.0, "what": what})["text"] for what in ("partition", "nodelist")]
     assert texts == ["chose some of its partitions", "named some nodes, whose GPUs were free"]
