@@ -263,7 +263,7 @@ def test_the_command_once(command: Config) -> None:
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0].startswith(f"{command.table_path}: 2 nodes with free GPUs in 1 pools, ")
     assert done.stdout.splitlines()[1] == f"{command.gpus_path}: written"
-    assert invoke().stdout.splitlines()[1] == f"{command.gpus_path}: as it was"
+    assert invoke().stdout.splitlines()[1] == f"{command.gpus_path}: unchanged"
 
 
 def test_the_command_by_its_earlier_name(command: Config) -> None:
