@@ -19,7 +19,9 @@ def digits(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None
 
 
-def faster(there: float, here: float) -> str:
-    """How time factor `here` (above 0) compares with `there`, in words: "3.1 % faster", "0.4 % slower"."""
-    gain = 100.0 * (there / here - 1.0)
-    return f"{abs(gain):.1f} % {'slower' if gain < 0 else 'faster'}"
+def faster(there: float, here: float, others: str) -> str:
+    """How time factor `here` (above 0) compares with `there`, that of `others`: "3.1 % faster than ..."."""
+    gain = round(100.0 * (there / here - 1.0), 1)
+    if not gain:
+        return f"as fast as {others}"
+    return f"{abs(gain):.1f} % {'slower' if gain < 0 else 'faster'} than {others}"

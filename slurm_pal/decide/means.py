@@ -139,8 +139,8 @@ def _gain(chosen: Offer, plain: Offer | None) -> str:
         return f"{here}; plain Slurm has no place for it now"
     if plain.slots == chosen.slots:
         return f"{here}; plain Slurm would probably pick the same GPUs"
-    there = f"than where plain Slurm would send it, {plain.where()} ({chosen.product:.3f} against {plain.product:.3f})"
-    gain = f"predicted {faster(plain.product, chosen.product)} {there}"
+    there = f"where plain Slurm would send it, {plain.where()} ({chosen.product:.3f} against {plain.product:.3f})"
+    gain = f"predicted {faster(plain.product, chosen.product, there)}"
     if chosen.product > plain.product:
         return f"{gain}, but this keeps nodes whole or fast GPUs free for jobs that need them"
     return gain

@@ -171,12 +171,15 @@ def demonstrate(directory: str, seed: int, say: Say) -> dict[str, float]:
     with Lab.up(os.path.join(directory, "lab"), nodes=8, gpus=4, seed=seed) as lab:
         # What palsub remembers for this user shall go with the lab.
         env = lab.environ() | {"XDG_STATE_HOME": os.path.join(directory, "state")}
-        say(f"   8 nodes x 4 GPUs after {time.monotonic() - started_s:.1f} s\n")
+        say(f"   8 nodes x 4 GPUs after {time.monotonic() - started_s:.1f} s")
+        say("")
         say("2. Measure every GPU, one Slurm job per node: pal-profile run --max-parallel 8")
         _show(env, [program("pal-profile"), "run", "--yes", "--max-parallel", "8"], say)
-        say("\n3. What is known now: pal nodes")
+        say("")
+        say("3. What is known now: pal nodes")
         _show(env, [program("pal"), "nodes"], say)
-        say(f"\n4. {len(WORKLOAD)} jobs on the empty cluster: first with sbatch, then with palsub --pal-watch")
+        say("")
+        say(f"4. {len(WORKLOAD)} jobs on the empty cluster: first with sbatch, then with palsub --pal-watch")
         plain = _phase(env, ["sbatch"], directory, say).outcomes()
         phase = _phase(env, [program("palsub"), "--pal-watch"], directory, say)
         told = [_output(env, [program("pal"), "explain", str(phase.telling(name))]) for name in "ABC"]
@@ -184,7 +187,8 @@ def demonstrate(directory: str, seed: int, say: Say) -> dict[str, float]:
         say("")
         for line in comparison(plain, placed):
             say(line)
-        say("\n5. Why, for one running job of each class: pal explain JOBID")
+        say("")
+        say("5. Why, for one running job of each class: pal explain JOBID")
         for line in "\n\n".join(told).splitlines():
             say("   " + line)
     found = ratios(plain, placed)

@@ -63,9 +63,8 @@ def verdict(found: dict[str, Any], decision: dict[str, Any] | None) -> str:
         return "You got other GPUs than the best that were free when palsub decided"
     if plain is None:
         return "You got the GPUs that palsub chose; plain Slurm had no place for the job then"
-    return (
-        f"You got GPUs predicted {faster(plain['product'], chosen['product'])} than those plain Slurm would have picked"
-    )
+    compared = faster(plain["product"], chosen["product"], "those plain Slurm would have picked")
+    return f"You got GPUs predicted {compared}"
 
 
 def _slots(offer: dict[str, Any]) -> set[tuple[str, int]]:

@@ -36,6 +36,7 @@ def test_the_demonstration(directory: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert set(ratios) == {"A", "B", "C", "all"} and all(value > 0 for value in ratios.values())
     assert "32 GPUs measured" in text and text.count("What palsub decided:") == 3
     assert "The lab is stopped and removed" in text
+    assert not any("\n" in line for line in said), "a line end would be shown as \\x0a"
     assert not os.path.exists(os.path.join(directory, "lab"))
 
 

@@ -218,6 +218,7 @@ def offer(node: str, product: float) -> dict[str, Any]:
     ("got", "chosen", "plain", "said"),
     [
         ("n1", offer("n1", 0.97), offer("n2", 1.0), "predicted 3.1 % faster than"),
+        ("n1", offer("n1", 1.0), offer("n2", 1.0003), "predicted as fast as those plain Slurm"),
         ("n1", offer("n1", 1.02), offer("n2", 1.0), "predicted 2.0 % slower than"),
         ("n1", offer("n1", 0.97), None, "plain Slurm had no place"),
         ("n1", offer("n1", 0.97), offer("n1", 0.97), "the GPUs that plain Slurm would have picked"),
