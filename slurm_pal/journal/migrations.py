@@ -3,6 +3,12 @@
 
 from __future__ import annotations
 
+_LEASE = (
+    "kind TEXT NOT NULL, ours TEXT NOT NULL, own TEXT NOT NULL, made_s REAL NOT NULL, until_s REAL NOT NULL, "
+    "restarts INTEGER NOT NULL, reason TEXT NOT NULL"
+)
+"""The columns of a lease, but for its job."""
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         # AUTOINCREMENT everywhere: the number of a forgotten row is never given again.
@@ -38,26 +44,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             at_s REAL NOT NULL
         )""",
         "CREATE INDEX steps_by_move ON steps (move_id)",
-        """CREATE TABLE leases (
+        f"""CREATE TABLE leases (
             job_id INTEGER PRIMARY KEY,
-            kind TEXT NOT NULL,
-            ours TEXT NOT NULL,
-            own TEXT NOT NULL,
-            made_s REAL NOT NULL,
-            until_s REAL NOT NULL,
-            restarts INTEGER NOT NULL,
-            reason TEXT NOT NULL
+            {_LEASE}
         )""",
-        """CREATE TABLE ended_leases (
+        f"""CREATE TABLE ended_leases (
             id INTEGER PRIMARY KEY AUTOINCREMENT,
             job_id INTEGER NOT NULL,
-            kind TEXT NOT NULL,
-            ours TEXT NOT NULL,
-            own TEXT NOT NULL,
-            made_s REAL NOT NULL,
-            until_s REAL NOT NULL,
-            restarts INTEGER NOT NULL,
-            reason TEXT NOT NULL,
+            {_LEASE},
             why TEXT NOT NULL,
             ended_s REAL NOT NULL
         )""",
@@ -82,15 +76,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE ticks (id INTEGER PRIMARY KEY CHECK (id = 1), at_s REAL NOT NULL)",
     ),
     (
-        """CREATE TABLE partitions (
+        f"""CREATE TABLE partitions (
             job_id INTEGER PRIMARY KEY,
-            kind TEXT NOT NULL,
-            ours TEXT NOT NULL,
-            own TEXT NOT NULL,
-            made_s REAL NOT NULL,
-            until_s REAL NOT NULL,
-            restarts INTEGER NOT NULL,
-            reason TEXT NOT NULL
+            {_LEASE}
         )""",
         "ALTER TABLE moves ADD COLUMN partition TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE moves ADD COLUMN own_partitions TEXT NOT NULL DEFAULT ''",
@@ -99,16 +87,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         # The leases of both sorts in one table: a job may have one of each.
         "ALTER TABLE leases RENAME TO leases_of_nodes",
-        """CREATE TABLE leases (
+        f"""CREATE TABLE leases (
             job_id INTEGER NOT NULL,
             sort TEXT NOT NULL,
-            kind TEXT NOT NULL,
-            ours TEXT NOT NULL,
-            own TEXT NOT NULL,
-            made_s REAL NOT NULL,
-            until_s REAL NOT NULL,
-            restarts INTEGER NOT NULL,
-            reason TEXT NOT NULL,
+            {_LEASE},
             PRIMARY KEY (job_id, sort)
         ) WITHOUT ROWID""",
         *(

@@ -229,9 +229,10 @@ def _role(client: SlurmClient) -> CheckResult:
 
 
 def _last_tick(journal: Journal, max_age_s: float, now_s: float) -> list[CheckResult]:
-    age_s, moves = now_s - journal.last_tick_s(), len(journal.open_moves())
-    lists = len(journal.every_lease())
-    text = f"the last tick was {age(age_s)} ago; moves under way: {moves}, lists of ours on jobs: {lists}"
+    last_s, moves, lists = journal.last_tick_s(), len(journal.open_moves()), len(journal.every_lease())
+    age_s = now_s - last_s
+    last = f"the last tick was {age(age_s)} ago" if last_s else "no tick has ever acted here"
+    text = f"{last}; moves under way: {moves}, lists of ours on jobs: {lists}"
     if -CLOCK_SLACK_S <= age_s <= max_age_s:
         return [CheckResult("ok", "tick", text)]
     if age_s < 0:

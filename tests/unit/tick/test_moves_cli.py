@@ -322,6 +322,11 @@ def test_doctor_tells_mode_role_and_last_tick(site: Path, monkeypatch: pytest.Mo
     mode, role, last = tick_findings(site)
     assert mode[0] == "note" and '"advise"' in mode[1] and role == ("ok", "you may steer all jobs, as slurm-user", "")
     assert last == ("note", "no tick has ever acted here", "pal-rebalance --once")
+    with journal():  # advice only: begun, and never acted
+        pass
+    assert tick_findings(site)[2][:2] == (
+        "note", "no tick has ever acted here; moves under way: 0, lists of ours on jobs: 0",
+    )  # fmt: skip
     with journal() as book:
         book.ticked(NOW_S - 12)
     assert tick_findings(site)[2][:2] == (
