@@ -97,7 +97,7 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
             try:
                 done = publisher.publish(time.time())
                 query_s, failed = done.query_s, 0
-                complaints.tell(done.told)
+                complaints.tell(done.reported)
                 _print(done, as_json)
             except (PalError, OSError) as error:
                 publisher.silent()

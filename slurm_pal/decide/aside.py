@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Jobs whose data makes our code raise: set aside, so that the work goes on for all others.
 
-One mechanism for all parts of a tick. A part gets the cluster; where it raises what nobody foresaw, the
-job that was in hand is found in the traceback, and the part is done again with that job as a husk: it
-holds its GPUs and its lists, and says nothing of itself. Only when the part then succeeds was it the job.
+One mechanism for all parts of a tick. A part gets the cluster; where it raises an unexpected error, the job
+in hand is found in the traceback, and the part is done again with that job as a husk, which holds its GPUs and
+its lists and has no words of its own. Only when the part then succeeds was it the job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slurm_pal.slurm.parse import husk
 T = TypeVar("T")
 
 MOST_TRIES = 24
-"""Of one part in one tick: more jobs are not set aside at once."""
+"""Jobs that are set aside at most for one part in one tick."""
 MOST_S = 10.0  # after that no further try is begun
 OF_ONE_USER = 3
 """Where this many jobs of one user are to blame, all of theirs are set aside: the rest would be found one by one."""
@@ -77,18 +77,18 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def blamed(job_id: int, error: BaseException) -> str:
-    """The line that says that work on one job came to nothing by an error of ours."""
+    """The line that reports that work on one job failed by an error of ours."""
     return f"job {job_id}: internal error, {fault_of(error).line}"
 
 
 class Aside:
-    """The jobs that one process has set aside. `tell(job_id or None, fault)`: each job and kind of fault once."""
+    """The jobs that one process has set aside. `report(job_id or None, fault)`: each job and kind of fault once."""
 
-    def __init__(self, tell: Callable[[int | None, Fault], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[int | None, Fault], None]) -> None:
+        self._reporter = report
         self._broken: dict[int, Broken] = {}
         self._users: dict[str, float] = {}  # user -> since when all of theirs are
-        self._told: dict[tuple[int | None, str, str], None] = {}
+        self._reported: dict[tuple[int | None, str, str], None] = {}
         self.faults = 0  # unexpected errors so far
 
     def jobs(self) -> Mapping[int, Broken]:
@@ -101,7 +101,7 @@ class Aside:
         for job_id in free:
             del self._broken[job_id]
         self._users = {user: at_s for user, at_s in self._users.items() if 0 <= now_s - at_s < AGAIN_S}
-        self._told = {key: None for key in self._told if key[0] is None or key[0] in living}
+        self._reported = {key: None for key in self._reported if key[0] is None or key[0] in living}
         return free
 
     def add(self, job: SlurmJob, error: BaseException, now_s: float) -> None:
@@ -110,8 +110,8 @@ class Aside:
         self.faults += 1
         self._blame({job.job_id: Broken(job.job_id, job.user, fault, now_s)})
 
-    def told(self, error: BaseException, job_id: int | None = None) -> Fault:
-        """An error that no part could be saved from, or that one job was to blame for; reported once."""
+    def report(self, error: BaseException, job_id: int | None = None) -> Fault:
+        """Report an error once: one that ended a part, or for which one job was to blame."""
         self.faults += 1
         fault = fault_of(error)
         self._say(job_id, fault)
@@ -164,11 +164,11 @@ class Aside:
 
     def _say(self, job_id: int | None, fault: Fault) -> None:
         key = (job_id, fault.kind, fault.where)
-        if key not in self._told:
-            if len(self._told) >= MOST_KNOWN:
-                self._told.pop(next(iter(self._told)))
-            self._told[key] = None
-            self._tell(job_id, fault)
+        if key not in self._reported:
+            if len(self._reported) >= MOST_KNOWN:
+                self._reported.pop(next(iter(self._reported)))
+            self._reported[key] = None
+            self._reporter(job_id, fault)
 
 
 def culprit(error: BaseException, overview: Overview) -> SlurmJob | None:

@@ -77,7 +77,7 @@ def several_models(found: Iterable[Candidates], snapshot: Snapshot, gpu_type: st
     """Which GPUs of different models or types the request permits, "" where they are all alike.
 
     Slowdowns are relative to the same model, so scores do not show which of several models is
-    faster. What was never measured counts as whatever else there is.
+    faster. An unmeasured GPU counts as the model of the others.
     """
     types: set[str] = set()
     models: set[int] = set()
@@ -104,12 +104,12 @@ def may_start(node: Node) -> bool:
 
 
 def startable(nodes: Iterable[Node], request: Request, tasks_on_node: int, gpus_on_node: int) -> list[Node]:
-    """Those of the nodes whose state, CPUs and memory let `tasks_on_node` tasks start now."""
+    """The nodes whose state, CPUs and memory let `tasks_on_node` tasks start now."""
     return [node for node in nodes if may_start(node) and _holds(node, request, tasks_on_node, gpus_on_node)]
 
 
 def could_hold(nodes: Iterable[Node], request: Request, tasks_on_node: int, gpus_on_node: int) -> list[Node]:
-    """Those of the nodes that Slurm would surely give the job once nothing runs there: where none is left, it refuses.
+    """The nodes that Slurm would surely give the job once nothing runs there; without any it refuses the job.
 
     A CPU of a core with two threads counts, and costs memory, twice, and which nodes have such is not known.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One submission before its judgement, and the decision that comes of it."""
+"""One submission and the decision about it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Predicate = Callable[[frozenset[str]], bool]
 
 MOST_CHARACTERS = 4096
 MOST_PARENTHESES = 50
-"""Beyond what anybody writes by hand; a parser that calls itself must end somewhere."""
+"""Deeper than anybody writes by hand; bounds the recursion of the parser."""
 
 
 def compile_constraint(text: str) -> Predicate | None:

@@ -64,7 +64,7 @@ def decide(
 
 
 def _judge(case: Case, alternatives: int) -> Decision:
-    """Which means, if any, brings the job to the GPUs chosen for it."""
+    """The means, if any, that brings the job to the GPUs chosen for it."""
     scene, rule = case.scene, case.rule
     chosen = offer_of(scene, case.snapshot, rule, case.placed)
     plain_placed = plain_pick(scene.view, scene.shape, rule)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What is known of a job beyond Slurm's own fields: whether it is ours to steer, its class, whether it may be moved.
 
-It stands in words on the job itself: palsub's `pal:job=` in the comment, the submit
+The facts are words on the job itself: palsub's `pal:job=` in the comment, the submit
 filter's mark in the admin comment (in the comment where sbatch's client filter wrote it).
 """
 
@@ -22,13 +22,13 @@ _OFF = "off"
 
 
 class MoveSettings(NamedTuple):
-    """What pal.toml says of moving jobs ([rebalance])."""
+    """The settings for moves ([rebalance])."""
 
     movable_qos: frozenset[str] = frozenset()
     movable_partitions: frozenset[str] = frozenset()
     lost_work_s: float = 600.0  # of a job that states none
-    appends: bool = False  # jobs that say nothing of it keep their output at a restart (JobFileAppend=1)
-    may_empty_output: bool = False  # the site has jobs moved that do not keep it
+    appends: bool = False  # jobs keep their output at a restart unless they say otherwise (JobFileAppend=1)
+    may_empty_output: bool = False  # the site allows moves of jobs that do not keep it
 
 
 UNMARKED = "it is not marked movable, nor is its QOS or its partition"
@@ -44,7 +44,7 @@ class Facts(NamedTuple):
     movable: bool
     why_not: str
     checkpoint: bool  # the batch shell makes a checkpoint on USR1 and acknowledges it
-    lost_s: float  # at most so much work is lost by a requeue without a checkpoint
+    lost_s: float  # the most work that a requeue without a checkpoint loses
 
 
 def appends(pairs: Mapping[str, str]) -> bool:
@@ -62,12 +62,12 @@ def _is_ours(own: dict[str, str], seen: list[dict[str, str]]) -> bool:
 
 
 def facts_of(job: SlurmJob, terms: MoveSettings) -> Facts:
-    """The facts of one job, running or pending. Pure; what cannot be read counts as not said."""
+    """The facts of one job, running or pending. Pure; a word that cannot be read is ignored."""
     own, seen = marks.read(job.comment, marks.JOB), _filter_marks(job)
     said = {"class": own[marks.JOB], "from": own.get("from", "")} if own else next(iter(seen), {})
     sensitivity = said.get("class", "")
     origin = said.get("from", "")
-    if sensitivity not in SENSITIVITY_CLASSES or origin == SCRIPT:  # what was guessed gives way to what was seen
+    if sensitivity not in SENSITIVITY_CLASSES or origin == SCRIPT:  # a guess gives way to telemetry
         own_gpus = observed.read(job.comment)
         if own_gpus is not None and own_gpus.confidence >= SURE:
             sensitivity, origin = own_gpus.sensitivity, TELEMETRY
@@ -99,7 +99,7 @@ def _unmovable(job: SlurmJob, marked: bool, mode: str, terms: MoveSettings) -> s
     """Why a job of ours may not be moved, one short sentence; "" where it may.
 
     `mode` is "1" for a job that appends to its output, "0" for one whose user wants it emptied at each start; Slurm
-    itself shows neither. Only who marked a job movable has it emptied by a move.
+    itself shows neither. A move empties the output only of a job whose user marked it movable.
     """
     if not marked and job.qos not in terms.movable_qos and job.partition not in terms.movable_partitions:
         return UNMARKED

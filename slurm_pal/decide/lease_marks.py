@@ -42,7 +42,7 @@ class Update(NamedTuple):
 
 
 def mark_in(text: str) -> Mark | None:
-    """The mark in a comment, beside whatever else stands there; None where there is none to be read."""
+    """The mark in a comment, whatever else stands there; None where there is none."""
     pairs = marks.read(text, _KEY)
     if not re.fullmatch(r"\d{1,9}(\.\d{1,3})?", pairs.get(_KEY, "")):
         return None
@@ -65,12 +65,12 @@ def in_force(job: SlurmJob) -> dict[str, str]:
 
 
 def ending(job: SlurmJob, now_s: float, pass_s: float) -> Update | None:
-    """What takes the leases of a job back that are over; None where none is. Pure.
+    """The update that takes back those leases of a job that are over; None where none is. Pure.
 
     `pass_s` is the time of one scheduling pass, granted to a job that Slurm has not looked
     at. A held job is left alone, and so is one that waits for another job or for a time, and
-    every list that is no longer as we set it. Jobs on which the tick holds a lease of its own
-    (pending/retarget.py) are not for here: an old mark may name the same nodes.
+    every list that is no longer as we set it. Jobs with a lease of the tick (pending/retarget.py) must not be given:
+    an old mark may name the same nodes.
     """
     if job.state != "PENDING" or job.held:
         return None
@@ -84,7 +84,7 @@ def ending(job: SlurmJob, now_s: float, pass_s: float) -> Update | None:
 def judged(
     jobs: Iterable[SlurmJob], judge: Callable[[SlurmJob], Update | None]
 ) -> tuple[list[Update], list[tuple[SlurmJob, Exception]]]:
-    """What `judge` says of each job, and the jobs of which it cannot be said: they must not keep the others waiting."""
+    """What `judge` returns for each job, and the jobs on which it fails, so that they do not stop the others."""
     found: list[Update] = []
     broken: list[tuple[SlurmJob, Exception]] = []
     for job in jobs:
@@ -99,7 +99,7 @@ def judged(
 
 
 def _over(job: SlurmJob, mark: Mark, now_s: float, pass_s: float) -> bool:
-    """The lease runs from when the job may start; what was promised for a start is void after a requeue."""
+    """The lease runs from when the job may start; a promise for one start ends with a requeue."""
     made_s, lease_s = max(job.submit_s, job.eligible_s), mark.lease_s
     if job.restarts:
         lease_s = 0.0

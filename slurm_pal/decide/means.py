@@ -30,7 +30,7 @@ def pin(case: Case, found: Decision, chosen: Offer) -> Decision:
     """Name the chosen nodes, also where plain Slurm would probably pick them: that is only a prediction."""
     request, scene = case.request, case.scene
     assert request.shape is not None
-    # Should somebody else take these GPUs, plain Slurm would find the job a place among the others.
+    # If others take these GPUs, plain Slurm would find the job a place elsewhere.
     others = rows(scene.view, [i for i in range(len(scene.view.names)) if i not in case.placed.nodes])
     there = plain_pick(others, scene.shape, case.rule)
     lease_s, why = _lease(case, there.product if there else MEDIAN_SLOWDOWN, chosen.product)
@@ -39,7 +39,7 @@ def pin(case: Case, found: Decision, chosen: Offer) -> Decision:
     if not request.nodes_stated:
         most = request.tasks if request.shape.per_node is not None else request.shape.total
         if request.nodes_max is None and most > 1:
-            # Slurm may still spread the job when the list is taken back, as it might have without us.
+            # Slurm may still spread the job when the list is taken back, as it could have without us.
             added += [f"--nodes=1-{most}", "--use-min-nodes"]
         else:
             added.append(f"--nodes={len(pinned)}")
@@ -113,7 +113,7 @@ def _lease(case: Case, elsewhere: float, here: float, share: float = 1.0) -> tup
 
 
 def _may_do_better(case: Case, name: str, count: int) -> bool:
-    """Whether a node, once free, could hold `count` GPUs that are not barred."""
+    """Whether a node, once free, has `count` GPUs that are not barred."""
     node, shape, bar = case.scene.nodes[name], case.scene.shape, case.rule.barred_slowdown
     mine = [k for k, kind in enumerate(node.gpu_types) if shape.whole_nodes or shape.gpu_type in ("", kind)]
     fast = [k for k in mine if (gpu_of(case.snapshot, case.rule, name, k).slowdown or 1.0) <= bar]

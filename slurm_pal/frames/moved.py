@@ -10,6 +10,7 @@ from slurm_pal.base import config as settings
 from slurm_pal.frames.columns import CATEGORY, COUNT, NUMBER, TEXT, TIME, Column, described, frame
 from slurm_pal.frames.measured import unix_s
 from slurm_pal.frames.missing import warn
+from slurm_pal.journal.move_states import ENDS, MoveOutcome
 from slurm_pal.report import move_rows as reported
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ MOVES = (
     Column("gain_s", NUMBER, "gain predicted, cost not deducted (s)"),
     Column("observed_gain_s", NUMBER, "gain by the job's own steps (s); NA: it does not report its pace"),
     Column("cost_s", NUMBER, "cost predicted (s)"),
-    Column("outcome", CATEGORY, "how it ended; NA: it is under way", reported.ENDS),
+    Column("outcome", CATEGORY, "how it ended; NA: it is under way", (*ENDS, MoveOutcome.UNKNOWN.value)),
     Column("step", TEXT, "last step that was taken; NA: not known"),
     Column("why", TEXT, "details of the outcome"),
 )

@@ -18,8 +18,8 @@ from slurm_pal.frames.columns import CATEGORY, COUNT, NUMBER, TEXT, TIME, Column
 from slurm_pal.frames.missing import warn
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Move, Observation, open_journal
+from slurm_pal.journal.move_states import CARRIED_OUT
 from slurm_pal.report import filter_mark
-from slurm_pal.report import move_rows as reported
 from slurm_pal.sensitivity import observed
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_ENDED, JOB_UNKNOWN, JOB_WAITING
@@ -135,7 +135,7 @@ def _read(config: Config) -> _Sources:
 def _carried_out(moves: Sequence[Move]) -> dict[int, int]:
     found: dict[int, int] = {}
     for move in moves:
-        found[move.job_id] = found.get(move.job_id, 0) + (move.outcome in reported.CARRIED_OUT)
+        found[move.job_id] = found.get(move.job_id, 0) + (move.outcome in CARRIED_OUT)
     return found
 
 

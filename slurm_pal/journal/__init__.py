@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""What the tick has begun and what it has told: its journal, its log, the words on jobs."""
+"""What the tick has begun and reported: its journal, its log, the words on jobs."""

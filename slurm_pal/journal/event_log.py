@@ -16,8 +16,8 @@ TRACE = "trace"
 class EventLog:
     """Appends to `path`, and with `echo` also says each event on stderr (journald reads that).
 
-    The file is opened anew when somebody moved it away (logrotate(8)), so no signal is needed. A
-    failure is told once on stderr, and again only after a line could be written; nothing here
+    The file is opened anew after somebody moved it away (logrotate(8)); no signal is needed. A
+    failure is reported once on stderr, and again only after a line could be written; nothing here
     ever raises. `mode` is 0640 for the site's log, 0600 for an ordinary user's.
     """
 
@@ -90,5 +90,5 @@ def human(what: str, details: dict[str, object]) -> str:
 def _say(line: str) -> None:
     try:
         print(line, file=sys.stderr, flush=True)
-    except (OSError, ValueError):  # stderr was closed: there is nobody to tell
+    except (OSError, ValueError):  # stderr was closed: nobody reads it
         return

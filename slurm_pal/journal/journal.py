@@ -2,8 +2,8 @@
 """The journal: what the tick has begun, so that a killed tick is finished or undone by the next one.
 
 One SQLite file with one writer, on the controller's local disk. A step of a move is on disk before
-it is taken. Nothing is ordered by time: a clock may jump. Mode 0600, since it tells whose job is
-moved where, and since a reader that stops in the middle of reading would hold the writer up.
+it is taken. Nothing is ordered by time: a clock may jump. Mode 0600, since it shows whose job is
+moved where, and since a reader that stops halfway would block the writer.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import slurm_user_uid
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal.migrations import MIGRATIONS
+from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.store.database import (
     BUSY_TIMEOUT_S,
     Opened,
@@ -38,14 +39,14 @@ APPLICATION_ID = 0x70616C32  # "pal2"
 KEPT_S = 90 * 86400.0
 """Closed moves, ended leases and observations are forgotten after this time."""
 MOST_ENDED = 200_000
-"""Of the ended leases only so many: a busy queue may have several a tick, and that for 90 days."""
+"""Ended leases that are kept at most: a busy queue may end several in each tick of 90 days."""
 
 BREAKS = "it breaks us: "
-"""How the reason begins why a job is left alone that makes our code raise."""
+"""Begins the reason why a job is left alone on which our code fails; stored, so the words stay."""
 REPLACED, REFUSED = "another list takes its place", "Slurm refused: "
-"""How the ends of leases are explained whose update may not have come through, or may have nevertheless."""
+"""Reasons for the end of leases whose update may or may not have reached Slurm."""
 DOUBT_S = 900.0
-"""A tick takes no longer, so what was in doubt at the last one is no older than that."""
+"""The longest time of a tick: what was in doubt at the last one is no older."""
 
 REPAIR = (
     "the next tick begins a new one; jobs that the old one left held or pinned: squeue -t PD -O JobID,Reason,ReqNodes"
@@ -70,13 +71,13 @@ class Move(NamedTuple):
     cost_s: float  # predicted
     checkpoint: bool  # signal the batch shell and wait for the acknowledgement
     ack: str  # value of the job's pal:ack word before the signal ("" none)
-    step: str  # see steps.py
+    step: MoveStep
     step_s: float  # when that step was entered
-    outcome: str = ""  # "" while open; moved, elsewhere, abandoned, ended or waiting
+    outcome: MoveOutcome = MoveOutcome.OPEN
     detail: str = ""
     ended_s: float = 0.0
     observed: float | None = None  # step time before / after, from pal progress; None unknown
-    partition: str = ""  # it is sent to; "" where its partitions stay as they are
+    partition: str = ""  # where it is sent; "" where its partitions stay
     own_partitions: str = ""  # the user's own list, where it is sent to a partition
     old_partitions: str = ""  # ours from before the move, that may stand in its place ("" none)
 
@@ -141,10 +142,10 @@ class Journal(Opened):
     _file: tuple[int, int] = (0, 0)  # device and inode of what is open
 
     def in_place(self) -> str:
-        """See that the file that is open is the one that PATH names; what was done where it is not, "" where it is.
+        """Check that PATH still names the open file; returns what was done where it does not, else "".
 
-        Deleted or replaced under us it is made anew, with all that the open one holds; a file in its place is put
-        aside. Raises DataError where that cannot be done.
+        A file that was deleted or replaced is written anew, with all that the open one holds; a file in its place
+        is put aside. Raises DataError where that cannot be done.
         """
         with contextlib.suppress(OSError):
             if _identity(self.path) == self._file:
@@ -155,9 +156,9 @@ class Journal(Opened):
             try:
                 os.rename(self.path, aside)
             except OSError as error:
-                raise DataError(f"{self.path} was replaced under us, and cannot be moved ({error.strerror})") from None
+                raise DataError(f"{self.path} was replaced, and cannot be moved aside ({error.strerror})") from None
         make_directory(os.path.dirname(self.path) or ".", 0o755)
-        for left in (f"{self.path}-journal", f"{self.path}-wal"):  # of the other file: not to be played into ours
+        for left in (f"{self.path}-journal", f"{self.path}-wal"):  # of the other file: must not be replayed into ours
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(left)
         create(self.path, _schema(), 0o600)
@@ -171,7 +172,7 @@ class Journal(Opened):
         self._connection.close()
         self._connection, self._file = new, _identity(self.path)
         put = f", the other one is {aside}" if aside else ""
-        return f"the journal {self.path} was {what} under us: it is written anew{put}"
+        return f"the journal {self.path} was {what}: it is written anew{put}"
 
     def close(self) -> None:
         """Close the file and give the writer's lock back."""
@@ -231,14 +232,14 @@ class Journal(Opened):
             connection.execute(_NEW_STEP, (move_id, move.step, move.step_s))
         return move._replace(move_id=move_id)
 
-    def enter(self, move: Move, step: str, now_s: float) -> Move:
+    def enter(self, move: Move, step: MoveStep, now_s: float) -> Move:
         """The move is about to take `step`. Raises DataError, also when the move is not open."""
         with self._stepping() as connection:
             self._change_open(move, "step = ?, step_s = ?", step, now_s)
             connection.execute(_NEW_STEP, (move.move_id, step, now_s))
         return move._replace(step=step, step_s=now_s)
 
-    def finish(self, move: Move, outcome: str, detail: str, now_s: float) -> Move:
+    def finish(self, move: Move, outcome: MoveOutcome, detail: str, now_s: float) -> Move:
         """The move is over. Raises DataError, also when it is not open."""
         with self._stepping():
             self._change_open(move, "outcome = ?, detail = ?, ended_s = ?", outcome, detail, now_s)
@@ -261,18 +262,22 @@ class Journal(Opened):
 
     def _moves(self, condition: str, *values: object) -> list[Move]:
         rows = self._rows(f"SELECT {_MOVE_COLUMNS} FROM moves WHERE {condition} ORDER BY move_id", *values)
-        found = [Move(*row) for row in rows]
-        return [
-            move._replace(target=tuple(self._decoded(str(move.target))), checkpoint=bool(move.checkpoint))
-            for move in found
-        ]
+        return [self._move(Move(*row)) for row in rows]
+
+    def _move(self, row: Move) -> Move:
+        return row._replace(
+            target=tuple(self._decoded(str(row.target))),
+            checkpoint=bool(row.checkpoint),
+            step=MoveStep(row.step),
+            outcome=MoveOutcome(row.outcome),
+        )
 
     def steps_of(self, move_id: int) -> list[tuple[str, float]]:
         """The steps of a move in their order: (step, Unix s)."""
         return self._rows("SELECT step, at_s FROM steps WHERE move_id = ? ORDER BY id", move_id)
 
     def steps_of_each(self, moves: Sequence[Move]) -> list[tuple[Move, list[tuple[str, float]]]]:
-        """The same of many moves, by one query."""
+        """The same for many moves, by one query."""
         query = "SELECT move_id, step, at_s FROM steps WHERE move_id IN (SELECT value FROM json_each(?)) ORDER BY id"
         found: dict[int, list[tuple[str, float]]] = {move.move_id: [] for move in moves}
         for move_id, step, at_s in self._rows(query, json.dumps([*found])):
@@ -304,7 +309,7 @@ class Journal(Opened):
         return [*map(_lease, self._rows(f"SELECT {_LEASE_COLUMNS} FROM leases ORDER BY sort, job_id"))]
 
     def end_lease(self, job_id: int, why: str, now_s: float, sort: Sort = Sort.NODES) -> None:
-        """The lease of a job is over; that it has none is well."""
+        """End the lease of a job, if it has one."""
         with self._writing() as connection:
             connection.execute(_END_LEASE, (why, now_s, job_id, sort))
             connection.execute("DELETE FROM leases WHERE job_id = ? AND sort = ?", (job_id, sort))
@@ -319,7 +324,7 @@ class Journal(Opened):
         return [(_lease(row[:-2]), row[-2], row[-1]) for row in rows]
 
     def last_ended(self, job_ids: Iterable[int], kind: LeaseKind) -> dict[int, TickLease]:
-        """Job -> the lease of this kind that ended last; of those of these jobs that had one. One query for all."""
+        """Job -> the lease of this kind that ended last; for those jobs that had one. One query for all."""
         of_these = "kind = ? AND job_id IN (SELECT value FROM json_each(?))"
         newest = f"SELECT max(id) FROM ended_leases WHERE {of_these} GROUP BY job_id"
         query = f"SELECT {_LEASE_COLUMNS} FROM ended_leases WHERE id IN ({newest})"
@@ -331,13 +336,13 @@ class Journal(Opened):
             connection.execute("REPLACE INTO hands_off VALUES (?, ?, ?)", (job_id, why, now_s))
 
     def mend(self, job_id: int | None = None) -> None:
-        """A job that broke us is given another chance; None: all of them."""
+        """Give a job on which our code failed another chance; None: all of them."""
         which, values = ("", ()) if job_id is None else (" AND job_id = ?", (job_id,))
         with self._writing() as connection:
             connection.execute(f"DELETE FROM hands_off WHERE why LIKE '{BREAKS}%'{which}", values)
 
     def broken(self) -> dict[int, str]:
-        """Job -> why, of those that are left alone since they break us."""
+        """Job -> why, of those that are left alone because our code fails on them."""
         rows = self._rows(f"SELECT job_id, why FROM hands_off WHERE why LIKE '{BREAKS}%' ORDER BY job_id")
         return {job_id: why.removeprefix(BREAKS) for job_id, why in rows}
 
@@ -350,7 +355,7 @@ class Journal(Opened):
         return dict(self._rows("SELECT job_id, seconds FROM waited"))
 
     def add_waited(self, job_id: int, seconds: float) -> None:
-        """The job waited so much longer because of our lists."""
+        """The job waited `seconds` longer because of our lists."""
         statement = (
             "INSERT INTO waited VALUES (?, ?) ON CONFLICT (job_id) DO UPDATE SET seconds = seconds + excluded.seconds"
         )

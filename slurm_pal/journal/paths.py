@@ -33,10 +33,10 @@ def log_path(config: Config, mine: bool) -> str:
 
 
 def readable_journal(config: Config) -> str | None:
-    """The journal that shows this user what they may know: the site's for root and SlurmUser, else his own.
+    """The journal that shows this user what they may know: the site's for root and SlurmUser, else their own.
 
-    None where there is none: no tick was ever made here. Nothing is made. That it is there
-    does not mean that it can be opened.
+    None where there is none: no tick was ever made here. Creates nothing. It may
+    exist and yet not open.
     """
     own = os.path.join(state.home(), KIND, state.cluster_key(), "journal.db")
     site = os.path.join(config.state_dir, "rebalance.db")
@@ -45,7 +45,7 @@ def readable_journal(config: Config) -> str | None:
 
 
 def has_powers() -> bool:
-    """Whether this is root or SlurmUser, who may know of everybody's jobs."""
+    """Whether this is root or SlurmUser, who may see everybody's jobs."""
     return os.geteuid() in {0, slurm_user_uid()}
 
 

@@ -16,16 +16,16 @@ from typing import Any
 from slurm_pal.base import marks
 
 KEEP = 8
-"""So many events stay on a job."""
+"""Events that stay on a job."""
 _PREFIX = f"pal:{marks.EVENT}="
 _TIME = re.compile(r"\d{1,12}")
 _NUMBER = re.compile(r"-?\d{1,12}(\.\d{1,6})?")
 _LONGEST_FIRST = ("set", "from", "to")
-"""Values that are left out, one after the other, where the word would not fit."""
+"""Values that are left out, in this order, where the word does not fit."""
 
 
 def added(admin_comment: str, event: Mapping[str, str]) -> str | None:
-    """The comment with one more event; None when it has no room beside what is not ours, or cannot be said again.
+    """The comment with one more event; None when others' words leave no room, or cannot be written again.
 
     `event` has `ev` (Unix seconds) and `what`, and what there is of `set`, `gain`, `from` and
     `to`. A value that a word cannot hold is left out. The oldest events make way first, then
@@ -56,7 +56,7 @@ def _holds(name: str, value: str) -> bool:
 def events(admin_comment: str) -> list[dict[str, Any]]:
     """The events of a comment in the order of their times: `at_s`, `what`, and what there is of the rest.
 
-    `gain_s` is a number, `set`, `from` and `to` are texts. A word that makes no sense is passed over.
+    `gain_s` is a number, `set`, `from` and `to` are texts. A word that cannot be read is skipped.
     """
     found = [_event(pairs) for pairs in marks.words(admin_comment, marks.EVENT)]
     return sorted(filter(None, found), key=lambda event: float(event["at_s"]))

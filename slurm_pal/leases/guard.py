@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The lease guard: when whoever promised to take lists back is gone, however it went, this takes them back.
+"""The lease guard takes lists back when the process that promised to do so is gone, however it ended.
 
     pal-rebalance --guard                       the service
     python -m slurm_pal.leases.guard JOURNAL  beside one tick, see `beside`
 
 A process of its own, beside the daemon and not below it. While all is well it sleeps in flock(2) on
-the publisher's lock, which the kernel gives back in the moment in which its holder dies. What then is
-to be done is done in a child: this process stays small, and nothing that stands on a job can end it.
+the publisher's lock, which the kernel releases as soon as its holder dies. The work is then done in a
+child: this process stays small, and nothing that a job bears can end it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from slurm_pal.leases.pinned import Remembered
 
 PASSES_S = (1.3, 3.0, 6.0, 10.0)
-"""After the death, beside the first at once.
+"""Passes after the death, beside the one at once.
 
 The filter looks for a new table once a second, and a palsub may be on its way to sbatch.
 """
@@ -58,12 +58,12 @@ class Guard:
         self._own = f"{promise.GUARD}, pid {os.getpid()}"
 
     def run(self) -> None:
-        """For ever. Raises OSError when the lock cannot be opened."""
+        """Run for ever. Raises OSError when the lock cannot be opened."""
         while True:
             with self._death():
                 died, broken = time.monotonic(), promise.made(self._table)
                 if broken:
-                    _say(f"{broken} has promised to take lists back, and is gone: this is done now")
+                    _say(f"{broken} promised to take lists back, and is gone: they are taken back now")
                     self._retire()
                     child = _fork(self._once)
                     code = _ended(child, died + HELD_S)
@@ -73,7 +73,7 @@ class Guard:
 
     @contextlib.contextmanager
     def _death(self) -> Iterator[None]:
-        """Blocks until nobody holds the publisher's lock; holds it for the block, and says so in its file."""
+        """Block until nobody holds the publisher's lock; hold it for the block, as its file then shows."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(promise.lock_path(self._table), flags, 0o600)
         try:
@@ -85,7 +85,7 @@ class Guard:
             os.close(descriptor)
 
     def _retire(self) -> None:
-        """From now on nobody sets lists: palsub goes by the heartbeat, the filter by the table."""
+        """From now on nobody sets lists: palsub follows the heartbeat, the filter the table."""
         heartbeat.end(self._snapshot)
         from slurm_pal.store.lua_table import retire
 
@@ -95,7 +95,7 @@ class Guard:
             _say(one_line(error))
 
     def _clear(self, code: int | None, died: float) -> None:
-        """Pass after pass, since submissions may be on their way, until a new publisher comes, who does the rest."""
+        """Repeat, since submissions may be on their way, until a new publisher comes and does the rest."""
         due = list(PASSES_S)
         while due or code != DONE:
             next_s = died + due.pop(0) if due else time.monotonic() + AGAIN_S
@@ -121,7 +121,7 @@ class Guard:
 
 @contextlib.contextmanager
 def _at_once(path: str) -> Iterator[None]:
-    """Hold a lock for a moment, without a word in its file. Raises BlockingIOError."""
+    """Hold a lock for a moment and write nothing into its file. Raises BlockingIOError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -147,7 +147,7 @@ def _fork(work: Callable[[], int]) -> int:
 
 
 def _ended(child: int, until_s: float | None = None) -> int | None:
-    """The exit code of a child; None where it has not ended by `until_s` (monotonic)."""
+    """The exit code of a child; None while it runs on at `until_s` (monotonic)."""
     while True:
         ended, status = os.waitpid(child, 0 if until_s is None else os.WNOHANG)
         if ended:
@@ -158,13 +158,13 @@ def _ended(child: int, until_s: float | None = None) -> int | None:
 
 
 def one_pass(config: Config, journal_path: str) -> int:
-    """Take back what stands now; the exit code."""
+    """Take back the lists that stand now; returns the exit code."""
     known, trouble = _remembered(journal_path)
     return _take_back(known, trouble)
 
 
 def _remembered(path: str) -> tuple[Remembered, list[str]]:
-    """What the journal knows, and why that is nothing where it cannot be read."""
+    """What the journal holds, and why it cannot be read ("" where it can)."""
     from slurm_pal.journal.journal import open_journal
     from slurm_pal.leases import pinned
 
@@ -200,7 +200,7 @@ def _say(line: str) -> None:
 
 
 def keep_watch(config: Config, journal_path: str) -> None:
-    """Be the guard of this site, until a signal ends it. Raises BusyError when there is one, OSError."""
+    """Guard this site until a signal comes. Raises BusyError when there is a guard already, OSError."""
 
     def beat(number: int, frame: FrameType | None) -> None:
         notify(ALIVE)
@@ -214,10 +214,10 @@ def keep_watch(config: Config, journal_path: str) -> None:
 
 @contextlib.contextmanager
 def beside(journal_path: str) -> Iterator[Callable[[bytes], None]]:
-    """A child in a session of its own, for a tick that nobody follows: should it be killed, its lists end nevertheless.
+    """Start a child in a session of its own for a single tick: if that is killed, its lists end nevertheless.
 
-    Gives a function that takes the last word, BYE or LATER; without one the child takes all of the journal's lists
-    back. Where no child can be made there is none.
+    Returns a function that takes the last word, BYE or LATER; without one the child takes all of the journal's
+    lists back. Where no child can be started the function does nothing.
     """
     import subprocess
 
@@ -227,7 +227,7 @@ def beside(journal_path: str) -> Iterator[Callable[[bytes], None]]:
             argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, cwd="/", bufsize=0
         )
     except OSError as error:
-        _say(f"no child can be started ({error.strerror}): should this tick be killed, its lists stay")
+        _say(f"no child can be started ({error.strerror}): if this tick is killed, its lists stay")
         yield lambda word: None
         return
     assert child.stdin is not None
@@ -245,7 +245,7 @@ def beside(journal_path: str) -> Iterator[Callable[[bytes], None]]:
 
 
 def stand_by(journal_path: str, wait: Callable[[float], None] = time.sleep) -> int:
-    """The child's part: wait for the last word or the end of the tick, and do what is then to be done."""
+    """The child's part: wait for the last word or the end of the tick, then act on it."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # it only shows that we are there
             stack.enter_context(locked(promise.child_path(journal_path), "a child of a tick", shared=True))
@@ -284,7 +284,7 @@ def _stand_by(journal_path: str, wait: Callable[[float], None]) -> int:
 
 
 def _leave_stderr() -> None:
-    """The tick is over, and cron, or whoever reads what it said, waits for the end of its stderr."""
+    """Close stderr: the tick is over, and cron, or another reader, waits for the end of it."""
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(null, 2)
     os.close(null)

@@ -24,11 +24,11 @@ from slurm_pal.slurm.client import AGAIN_S, SlurmClient
 
 
 class Remembered(NamedTuple):
-    """What a journal knows of lists: job -> leases, those in force first, and its move under way."""
+    """The lists in a journal: job -> leases, those in force first, and its move under way."""
 
     leases: Mapping[int, tuple[TickLease, ...]] = {}
     moves: Mapping[int, Move] = {}
-    marks: bool = True  # whether the marks of palsub and the filter count, too: nobody else is there to end them
+    marks: bool = True  # whether the marks of palsub and the filter count, too: nobody else ends them now
 
 
 class Ended(NamedTuple):
@@ -51,7 +51,7 @@ def remembered(journal: Journal) -> Remembered:
 
 
 def due(known: Remembered, now_s: float, pass_s: float) -> Remembered:
-    """Of the leases in a journal those whose time is over."""
+    """The leases in a journal whose time is over."""
     leases = {job_id: tuple(one for one in lists if now_s >= one.until_s + pass_s)
               for job_id, lists in known.leases.items()}  # fmt: skip
     return Remembered({job_id: lists for job_id, lists in leases.items() if lists}, {}, marks=False)
@@ -74,7 +74,7 @@ def back(job: SlurmJob, known: Remembered, up: Set[str], now_s: float) -> dict[s
 
 
 def pinned(jobs: Iterable[SlurmJob], known: Remembered, up: Set[str], now_s: float) -> tuple[list[Update], list[str]]:
-    """The jobs with lists of ours, and one line for each job that cannot be understood: it is passed over."""
+    """The jobs with lists of ours, and one line for each job that cannot be read, which is skipped."""
 
     def judge(job: SlurmJob) -> Update | None:
         fields = back(job, known, up, now_s)
@@ -86,7 +86,7 @@ def pinned(jobs: Iterable[SlurmJob], known: Remembered, up: Set[str], now_s: flo
 
 
 def take_back(client: SlurmClient, known: Remembered, now_s: float, again_s: Sequence[float] = AGAIN_S) -> Ended:
-    """Give all pending jobs their users' own lists back, each looked at once more before.
+    """Give all pending jobs their users' own lists back, after one more look at each.
 
     What Slurm cannot do at the moment is tried again after each of these pauses, s.
     Raises SlurmError when Slurm does not answer.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Who promises to take lists back: a lock that dies with its process, and a file that outlives it.
 
-A publisher that stays holds PATH.lock (PATH is the filter's table). As long as lists may stand on jobs
-that rely on it, PATH.promise is there: it is removed when all of them are taken back. So a promise
-without a holder of the lock is one that nobody keeps. Standard library only, and of that little.
+A publisher that stays holds PATH.lock (PATH is the filter's table). While lists that rely on it may stand on
+jobs, PATH.promise exists; it is removed when all of them are taken back. So a promise without a holder
+of the lock is one that nobody keeps. Standard library only, and little of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def promise_path(table: str) -> str:
 
 
 def made(table: str) -> str:
-    """What the promise says of whoever made it; "" without one."""
+    """Who made the promise; "" without one."""
     return _text(promise_path(table))
 
 
@@ -59,7 +59,7 @@ def make(table: str) -> None:
 
 
 def identity(table: str) -> tuple[int, int]:
-    """Device and inode of the lock's file: another one than before would keep nobody out. (0, 0) without one."""
+    """Device and inode of the lock's file: a new file would lock nobody out. (0, 0) without one."""
     try:
         found = os.stat(lock_path(table), follow_symlinks=False)
     except OSError:
@@ -74,7 +74,7 @@ def kept(table: str) -> None:
 
 
 def holder(table: str) -> str:
-    """What the lock's file says of who held it last, "" where there is none."""
+    """Who held the lock last, by its file; "" where there is none."""
     return _text(lock_path(table))
 
 

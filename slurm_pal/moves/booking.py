@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Moves that are booked in one plan: what was found for each job, and whether fewer moves would do as well."""
+"""Moves that are booked in one plan: what was found for each job, and whether fewer moves save as much."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Way(NamedTuple):
 
     want: Want
     movable: Movable
-    kept_off: tuple[int, ...]  # nodes that it shall leave: its GPUs there are slow, or it is to change its partition
+    kept_off: tuple[int, ...]  # nodes to leave: its GPUs there are slow, or it changes its partition
     speed: float = 1.0  # its throughput on median GPUs there over that on median ones of its own partition
 
 
@@ -53,8 +53,8 @@ class Traffic(NamedTuple):
 class Bookings:
     """The moves booked so far, by job id.
 
-    No move counts on GPUs that another one has still to give up, nor on a node where that
-    may happen first: Slurm hands out the lowest free index, so it would get other GPUs.
+    No move counts on GPUs that another one has not given up yet, nor on a node where that
+    may happen first: Slurm hands out the lowest free index, so the job would get other GPUs.
     """
 
     def __init__(self, survey: Survey, policy: str, limits: MoveLimits, traffic: Traffic) -> None:
@@ -63,13 +63,13 @@ class Bookings:
         self.moves: dict[int, Found] = {}
 
     def best(self, ways: Sequence[Way]) -> Found | None:
-        """What is worth most to one job now, of what pays."""
+        """The placement worth most to one job now, of those that pay."""
         planned = self._planned()
         found = [one for one in (self._try(way, planned) for way in ways) if one is not None]
         return max(found, key=lambda one: one.worth, default=None)
 
     def in_the_way(self, found: Found) -> list[int]:
-        """Nodes where it matters to a move who comes or goes first: it had better wait for the next tick."""
+        """Nodes where a move depends on who comes or goes first: it waits for the next tick."""
         leaving = {node for other in self.moves.values() for node, _ in other.way.movable.slots}
         arriving = {node for other in self.moves.values() for node in other.placed.nodes}
         traffic, here, there = self._traffic, {node for node, _ in found.way.movable.slots}, set(found.placed.nodes)
@@ -77,7 +77,7 @@ class Bookings:
         return sorted(nodes.union(node for node in arriving & there if self._order_matters(found, node)))
 
     def _order_matters(self, found: Found, node: int) -> bool:
-        """Whether one of the jobs that come to a node would be no better off with the GPUs that others expect."""
+        """Whether a job that comes to a node gains nothing with the GPUs that others expect."""
         coming = [found, *(other for other in self.moves.values() if node in other.placed.nodes)]
         gpus = [k for one in coming for k in dict(slots(one.placed))[node]]
         for one in coming:
@@ -93,7 +93,7 @@ class Bookings:
         self.moves[found.job_id] = found
 
     def unbook(self, job_id: int) -> Found:
-        """Do not count on it any more."""
+        """Stop counting on it."""
         self._planner.unbook(str(job_id))
         return self.moves.pop(job_id)
 
@@ -156,9 +156,9 @@ def product(occupancy: Occupancy, want: Want, held: Slots, rule: Rule) -> float:
 
 
 def thin_out(bookings: Bookings) -> dict[int, tuple[Found, int]]:
-    """Drop every move without which the others save no less: jobs shall not change places for nothing.
+    """Drop every move without which the others save as much: jobs must not change places for nothing.
 
-    Only a job of the same user makes up for it: nobody's gain is taken to be given to somebody else.
+    Only a job of the same user makes up for it: no gain passes from one user to another.
     Returns dropped job -> (its move, the job that makes up for it).
     """
     dropped: dict[int, tuple[Found, int]] = {}

@@ -2,8 +2,8 @@
 """What running jobs teach: their own pace, GPUs that became slow since they were measured, what moves brought.
 
 Pure. A time factor is (slowdown x locality), 1.0 for median GPUs of one node. The `predicted` of
-an observation is to come from the published scores, not from `corrected` ones: otherwise what was
-learnt would hide its own cause, and be unlearnt by the next tick.
+an observation comes from the published scores, never from `corrected` ones: else what was
+learnt would hide its own cause, and the next tick would unlearn it.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from typing import NamedTuple
 from slurm_pal.base.cluster import Gpu
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, SlurmJob
 from slurm_pal.journal.journal import Move, Observation, Sample
+from slurm_pal.journal.move_states import CARRIED_OUT, MoveOutcome
 from slurm_pal.store.snapshot import Snapshot, known_class
 
 SHORTEST_S = 2.0
-"""Two looks must lie so far apart: jobs tell the time in whole seconds."""
+"""The least time between two looks: jobs report the time in whole seconds."""
 NEWEST_SHARE = 0.3  # of the newest value in a running mean
-MOST_CHANGE = 2.0  # one look counts as at most so many times the mean, or so small a part: clocks jump
+MOST_CHANGE = 2.0  # bounds of one look relative to the mean: clocks jump
 COHERENT = 0.15  # jobs of one name do the same work when half of them agree so well (difference of logarithms)
-OTHER_WORK = 2.0  # a job so many times slower or faster than the others of its name does something else
+OTHER_WORK = 2.0  # a job slower or faster by this factor than others of its name does other work
 STEP_NOISE, SLOPE_SPREAD = 0.05, 0.5  # of the logarithm of a step time; of sensitivities around 1
 MOST_SENSITIVE = 3.0
 CLEAR = 1.05  # up to here a job runs as fast as predicted, and so do its GPUs
 CLEARED_S = 86400.0  # how long that speaks for a GPU
 SLOW, SLOW_SAMPLES, SLOW_JOBS, SLOW_USERS = 1.10, 3.0, 2, 2
 MOST_CORRECTION = 2.0
-BELIEVED_S = 2 * 86400.0  # so long what jobs say of a GPU counts for jobs of others, unless it is said anew
-LEAST_VOTES = 3  # of fewer users none is outvoted: what is assumed without them votes, too
-PRIOR_MOVES = 4  # so many moves weigh as much as what was assumed before any
-ABSURD = 1e7  # no step takes so many seconds, or so small a part of one
-LONGEST = 3.0  # times the median that one move is taken for at most
+BELIEVED_S = 2 * 86400.0  # how long a report on a GPU counts for jobs of others
+LEAST_VOTES = 3  # below this number of users the prior assumption has a vote, too
+PRIOR_MOVES = 4  # moves that weigh as much as the prior assumption
+ABSURD = 1e7  # bounds of a step, s
+LONGEST = 3.0  # times the median: the most that one move counts for
 LEAST_CALIBRATION, MOST_CALIBRATION = 0.25, 1.5
-WORST_OBSERVED = 0.5  # a job that became twice as slow counts for the harm, one beyond that no more
-FAILED = frozenset({"elsewhere", "abandoned"})
+WORST_OBSERVED = 0.5  # a job that became twice as slow counts in full, one beyond that no more
+FAILED = frozenset({MoveOutcome.ELSEWHERE, MoveOutcome.ABANDONED})
 
 _COUNT = re.compile(r"\d{1,15}")
 _TIME = re.compile(r"\d{1,12}(\.\d{1,6})?")
@@ -50,7 +51,7 @@ _TIME = re.compile(r"\d{1,12}(\.\d{1,6})?")
 
 
 def sample(word: Mapping[str, str], job: SlurmJob) -> Sample | None:
-    """What a job's `pal:it=` word says now; None for a word that cannot be read or is of an earlier incarnation."""
+    """The progress in a job's `pal:it=` word; None for one that cannot be read or is of an earlier incarnation."""
     texts = word.get("it", ""), word.get("at", ""), word.get("r", "")
     if not (_COUNT.fullmatch(texts[0]) and _TIME.fullmatch(texts[1]) and texts[2] == str(job.restarts)):
         return None
@@ -79,27 +80,27 @@ def smoothed(before_s: float | None, step_s: float) -> float:
 
 
 def remaining_s(word: Mapping[str, str], step_s: float) -> float | None:
-    """Seconds to go at this pace; None where the job does not say how many iterations it makes."""
+    """Seconds to go at this pace; None where the job does not state its number of iterations."""
     done, total = word.get("it", ""), word.get("of", "")
     if not (_COUNT.fullmatch(done) and _COUNT.fullmatch(total)):
         return None
     return max(0, int(total) - int(done)) * step_s
 
 
-# -- what jobs say of GPUs -------------------------------------------------------------------
+# -- what jobs report of GPUs -------------------------------------------------------------------
 
 
 class Residual(NamedTuple):
     """How much slower jobs of one sensitivity class found one GPU than it is believed to be, since it was measured."""
 
     factor: float  # observed over predicted time: median over users of the running mean of each; 1.0: as believed
-    samples: float  # how many looks, one that may also be due to other GPUs counting in part
+    samples: float  # number of looks; one that other GPUs may explain counts in part
     slow_jobs: frozenset[int]  # jobs that found it slower than believed
-    slow: bool  # whether it became slow: not one look's word, nor one job's, nor one user's
+    slow: bool  # whether it became slow, by several looks, jobs and users
 
 
 class Corrections(NamedTuple):
-    """What the observations add to the published scores."""
+    """What observations add to the published scores."""
 
     jobs: dict[int, float]  # job -> its time factor where it is by its own steps; absent: nothing to compare with
     sensitivity: dict[str, float]  # key -> exponent on predicted factors; 0: not felt, 1: as predicted
@@ -143,13 +144,13 @@ def corrections(
     users: int = SLOW_USERS,
     since_s: float = -inf,
 ) -> Corrections:
-    """Learn from what jobs of one key say of each other on GPUs of one model. Pure.
+    """Learn by comparing jobs of one key on GPUs of one model. Pure.
 
-    With `snapshot` what was seen of a GPU before its newest measurement is left out: its score
-    knows that already; so is what was seen of it before `since_s`. A GPU became slow only when so
-    many `users` (first word of the key) and half of all who spoke of it found so, each by the mean
-    of all that their own jobs say: jobs may say what they like, and nobody is to keep others off a
-    good GPU. 1 is for a user who steers only their own jobs.
+    With `snapshot`, observations of a GPU before its newest measurement are left out, since its score
+    has them; so are those before `since_s`. A GPU became slow only when this number of `users`
+    (first word of the key) and half of all users who reported on it found it so, each by the mean of
+    their own jobs: a job can report anything, and nobody may keep others off a good GPU. `users` is 1
+    for a user who steers only their own jobs.
     """
     sound = [one for one in observations if 1 / ABSURD < one.step_s < ABSURD and 1 / ABSURD < one.predicted < ABSURD]
     several = snapshot is not None and len(set(snapshot.columns["model"])) > 1
@@ -178,7 +179,7 @@ def corrections(
 
 
 def _models(one: Observation, snapshot: Snapshot | None) -> frozenset[int]:
-    """The models of its GPUs: predictions are relative to one, so step times on another tell nothing of GPUs."""
+    """The models of its GPUs: predictions are relative to one, so step times on another model show nothing."""
     rows = [snapshot.row(node, k) for node, k in one.gpus] if snapshot is not None else []
     return frozenset(int(snapshot.columns["model"][row]) for row in rows if row is not None and snapshot is not None)
 
@@ -186,7 +187,7 @@ def _models(one: Observation, snapshot: Snapshot | None) -> frozenset[int]:
 def _groups(seen: Sequence[Observation]) -> list[_Group]:
     """The observations of one key as one group, or job by job where jobs of one name do different work.
 
-    One observation alone says nothing, and a job that is at odds with itself neither.
+    One observation alone shows nothing, nor does a job that contradicts itself.
     """
     if len(seen) < 2:
         return []
@@ -217,10 +218,10 @@ def _fitted(seen: Sequence[Observation]) -> _Group:
 def _residuals(
     ratios: Sequence[tuple[Observation, float]], snapshot: Snapshot | None, users: int, since_s: float
 ) -> dict[tuple[Gpu, str], Residual]:
-    """What each GPU is to answer for, from (observation, observed over predicted) in the order of time.
+    """The votes on each GPU, from (observation, observed over predicted) in order of time.
 
-    A job of several GPUs runs at the pace of the slowest, so one that is slow accuses them all.
-    What a job of class C feels, more sensitive ones feel too; not the other way round.
+    A job of several GPUs runs at the pace of the slowest, so a slow job votes on all of them.
+    What a job of class C feels, more sensitive jobs feel too; not the other way round.
     """
     heard_s = {gpu: max(since_s, _measured_s(snapshot, gpu)) for one, _ in ratios for gpu in one.gpus}
     cleared: dict[tuple[Gpu, str], list[Observation]] = defaultdict(list)
@@ -246,8 +247,8 @@ def _user(one: Observation) -> str:
 
 
 class _Sums:
-    """What one user's jobs say of one GPU: a running mean, without a value to begin with, so that the first ones
-    are not held down."""
+    """The vote of one user's jobs on one GPU: a running mean that starts at the first value, so that early ones
+    count in full."""
 
     def __init__(self) -> None:
         self._above = self._below = 0.0
@@ -268,7 +269,7 @@ class _Sums:
 
 
 def _residual(by_user: Mapping[str, _Sums], users: int) -> Residual:
-    """What they say together. Where as many say the one as the other, the measurement stands."""
+    """The joint vote. On a tie the measurement stands."""
     factor = median_low(sums.factor for sums in by_user.values())
     samples = sum(sums.samples for sums in by_user.values())
     slow_jobs = frozenset(job_id for sums in by_user.values() for job_id in sums.slow_jobs)
@@ -280,9 +281,9 @@ def _residual(by_user: Mapping[str, _Sums], users: int) -> Residual:
 def _suspects(
     one: Observation, cleared: Mapping[tuple[Gpu, str], Sequence[Observation]], users: int
 ) -> tuple[Gpu, ...]:
-    """GPUs of a slow job for which no other jobs of its class speak; () when others speak for all of them.
+    """GPUs of a slow job that no other jobs of its class found fast; () when all were.
 
-    Jobs of its own user may, or of so many `users`: else one could turn what others feel against a GPU of their choice.
+    Jobs of its own user count, or of this number of `users`: else one user could steer the blame to any GPU.
     """
     c = known_class(one.sensitivity)
 
@@ -349,22 +350,22 @@ def observed_gain_s(move: Move) -> float | None:
     `gain_s` is base time to go x (before - after); the same time to go at the observed speed-up.
     """
     predicted = _predicted_share(move)
-    if move.observed is None or move.outcome not in ("moved", "elsewhere") or not predicted:
+    if move.observed is None or move.outcome not in CARRIED_OUT or not predicted:
         return None
     return move.gain_s / predicted * _observed_share(move.observed)
 
 
 def calibration(moves: Iterable[Move]) -> float:
-    """How much of the predicted gain finished moves brought, the median over users: to be shown. 1.0 before any."""
+    """Share of the predicted gain that finished moves brought, median over users, for reports. 1.0 before any."""
     by_user = calibrations(moves)
     return median(by_user.values()) if by_user else 1.0
 
 
 def calibrations(moves: Iterable[Move]) -> dict[str, float]:
-    """User -> how much of the predicted gain their finished moves brought; predictions are to be multiplied by it.
+    """User -> share of the predicted gain that their finished moves brought; it multiplies predictions.
 
     1.0 before any; between 0.25 and 1.5. Moves that led elsewhere or were abandoned brought
-    nothing; those whose job does not show its pace say nothing.
+    nothing; those whose job does not report its pace are left out.
     """
     by_user: dict[str, list[Move]] = defaultdict(list)
     for move in moves:
@@ -374,9 +375,9 @@ def calibrations(moves: Iterable[Move]) -> dict[str, float]:
 
 
 def agreed(votes: Iterable[float], otherwise: float) -> float:
-    """The median over users of what each one's jobs say; `otherwise` votes, too, where they are few or in two halves.
+    """The median over users; `otherwise` has a vote, too, where they are few or split in halves.
 
-    So one of them alone never leads beyond what others say, or what was assumed before any.
+    So no single user leads beyond what others reported, or the prior assumption.
     """
     cast = [*votes]
     silent = max(LEAST_VOTES - len(cast), 1 - len(cast) % 2)
@@ -384,19 +385,19 @@ def agreed(votes: Iterable[float], otherwise: float) -> float:
 
 
 def _is_observed(move: Move) -> bool:
-    return move.observed is not None and move.outcome == "moved"
+    return move.observed is not None and move.outcome is MoveOutcome.MOVED
 
 
 def _calibration(moves: Sequence[Move]) -> float:
     """The same for the moves of one user, of which there are some."""
     predicted = sum(map(_predicted_share, moves))
-    observed = sum(_observed_share(m.observed) for m in moves if m.observed is not None and m.outcome == "moved")
+    observed = sum(_observed_share(move.observed or 0.0) for move in moves if _is_observed(move))
     prior = PRIOR_MOVES * predicted / len(moves)
     return min(max((observed + prior) / (predicted + prior), LEAST_CALIBRATION), MOST_CALIBRATION)
 
 
 def _predicted_share(move: Move) -> float:
-    """The part of the run time to go that a move was to save; 0.0 where none was."""
+    """The predicted share of the remaining run time that a move saves; 0.0 where none was predicted."""
     return max(0.0, 1.0 - move.after / move.before) if move.before > 0 else 0.0
 
 
@@ -412,7 +413,7 @@ def move_costs_s(moves: Iterable[tuple[Move, Sequence[tuple[str, float]]]], defa
     """
     by_user: dict[str, list[float]] = defaultdict(list)
     for move, steps in moves:
-        if move.outcome == "moved" and steps and 0 <= (took := move.ended_s - steps[0][1]) < inf:
+        if move.outcome is MoveOutcome.MOVED and steps and 0 <= (took := move.ended_s - steps[0][1]) < inf:
             by_user[move.user].append(took)
     means: dict[str, float] = {}
     for user, costs in by_user.items():

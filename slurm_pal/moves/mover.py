@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Moves under way, carried out step by step: journal first, then one order to Slurm.
 
-No clock and no sleep: the caller calls `step` now and then, as long as it says that moves are
-under way. What to do is decided in `steps`.
+No clock and no sleep: the caller calls `step` now and then for as long as it returns that moves are
+under way. `steps` decides what to do.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.aside import blamed
 from slurm_pal.decide.lease import Sort, TickLease
 from slurm_pal.journal.journal import Journal, Move
+from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.moves import steps
-from slurm_pal.moves.steps import Act, StepLimits
+from slurm_pal.moves.steps import Act, Order, StepLimits
 from slurm_pal.slurm.client import SlurmClient
 
 __all__ = ["CHECKPOINT_SIGNAL", "Mover", "StepLimits"]
@@ -27,8 +28,8 @@ PAUSE_S = 0.3  # before an order that Slurm has refused is given again
 class Mover:
     """The moves of one journal.
 
-    `blame` hears of jobs whose move failed by an error of ours; it gives the line that says so.
-    `note` hears what happens: ("move" | "step" | "refused" | an outcome, details as plain
+    `blame` is called for jobs whose move failed by an error of ours; it returns the line for the report.
+    `note` is called with what happens: ("move" | "step" | "refused" | an outcome, details as plain
     values: move_id, job_id, user, from, to, gain_s, and step, action, error, detail or at_s
     where they apply).
     """
@@ -48,12 +49,12 @@ class Mover:
         for move in moves:
             begun = self._journal.begin(move)
             self._moves[begun.job_id] = begun
-            self._tell("move", begun, begun.made_s)
+            self._report("move", begun, begun.made_s)
 
     def recover(self, now_s: float) -> None:
         """Take up what an earlier process left, with a first look at it. Raises as `step` does."""
         self._moves = {move.job_id: move for move in self._journal.open_moves()}
-        self._unsure = {job_id for job_id, move in self._moves.items() if move.step == steps.SIGNALLING}
+        self._unsure = {job_id for job_id, move in self._moves.items() if move.step == MoveStep.SIGNALLING}
         self.step(now_s)
 
     def step(self, now_s: float) -> bool:
@@ -85,7 +86,7 @@ class Mover:
     def _advance(self, move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float) -> None:
         act = self._checked(move, steps.act(move, job, now_s, self._limits, lease))
         if move.job_id in self._unsure and act == Act():  # a second checkpoint does no harm
-            act = Act(action="signal")
+            act = Act(order=Order.SIGNAL)
         self._unsure.discard(move.job_id)
         refused_s = self._refused.get(move.job_id, (-PAUSE_S, ""))[0]
         if not act.step and not act.outcome and 0 <= now_s - refused_s < PAUSE_S:
@@ -99,44 +100,44 @@ class Mover:
             self._let_go(move, job, lease, now_s)
             raise
         if act.step:
-            self._tell("step", move, now_s, step=move.step)
+            self._report("step", move, now_s, step=move.step)
         self._order(move, act, now_s)
 
     def _checked(self, move: Move, act: Act) -> Act:
         """Whether the target is still there after the time that a checkpoint took: a requeue costs the job its run."""
-        if act.action == "requeue" and act.step and move.checkpoint:
+        if act.order is Order.REQUEUE and act.step and move.checkpoint:
             why = steps.unwilling(move, self._client.overview())
-            return Act(outcome="abandoned", detail=why) if why else act
+            return Act(outcome=MoveOutcome.ABANDONED, detail=why) if why else act
         return act
 
     def _order(self, move: Move, act: Act, now_s: float) -> None:
         try:
-            if act.action == "signal":
+            if act.order is Order.SIGNAL:
                 self._client.signal_batch(move.job_id, CHECKPOINT_SIGNAL)
-            elif act.action == "requeue":
+            elif act.order is Order.REQUEUE:
                 self._client.requeue(move.job_id)
-            elif act.action == "update":
+            elif act.order is Order.UPDATE:
                 self._client.update_job(move.job_id, **act.fields)
         except SlurmError as error:
-            if isinstance(error, NotNowError) and act.action == "update":
+            if isinstance(error, NotNowError) and act.order is Order.UPDATE:
                 return  # the next look gives it again
             self._refused[move.job_id] = now_s, str(error)
-            self._tell("refused", move, now_s, action=act.action, error=str(error))
-            if act.action == "signal":  # nothing has been done to the job
-                self._finish(move, None, None, Act(outcome="abandoned", detail="no signal"), now_s)
+            self._report("refused", move, now_s, action=act.order, error=str(error))
+            if act.order is Order.SIGNAL:  # nothing has been done to the job
+                self._finish(move, None, None, Act(outcome=MoveOutcome.ABANDONED, detail="no signal"), now_s)
 
     def _let_go(self, move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float) -> None:
         """The journal cannot be written: no step is taken, but a job that waits because of us is freed of our list."""
         fields = steps.back(move, job, lease, now_s)
         fields.pop("StartTime", None)  # Slurm's own delay then ends the wait
         if fields:
-            self._order(move, Act(action="update", fields=fields), now_s)
+            self._order(move, Act(order=Order.UPDATE, fields=fields), now_s)
 
     def _finish(self, move: Move, job: SlurmJob | None, lease: TickLease | None, act: Act, now_s: float) -> None:
         error = self._refused.get(move.job_id, (0.0, ""))[1]
-        well = act.outcome in ("moved", "ended")
+        well = act.outcome in (MoveOutcome.MOVED, MoveOutcome.ENDED)
         detail = act.detail if well or not error else f"{act.detail}; Slurm refused an order: {error}"
-        if act.outcome != "abandoned":  # before a requeue we have not touched its lists
+        if act.outcome is not MoveOutcome.ABANDONED:  # before a requeue we have not touched its lists
             left = steps.lease_after(move, job, lease, now_s)
             self._leave(move, lease, left, act.outcome, now_s)
             if move.partition:
@@ -146,23 +147,23 @@ class Mover:
         ended = self._journal.finish(move, act.outcome, detail, now_s)
         self._moves.pop(move.job_id)
         self._refused.pop(move.job_id, None)
-        self._tell(act.outcome, ended, now_s, detail=detail)
+        self._report(act.outcome, ended, now_s, detail=detail)
 
     def _leave(
         self,
         move: Move,
         before: TickLease | None,
         left: TickLease | None,
-        outcome: str,
+        outcome: MoveOutcome,
         now_s: float,
         sort: Sort = Sort.NODES,
     ) -> None:
-        """The journal shall hold this lease from now on."""
+        """The journal holds this lease from now on."""
         if left is None and before is not None:
             self._journal.end_lease(move.job_id, f"the job was moved: {outcome}", now_s, sort)
         elif left is not None and left != before:
             self._journal.lease(left)
 
-    def _tell(self, what: str, move: Move, at_s: float, **more: object) -> None:
+    def _report(self, what: str, move: Move, at_s: float, **more: object) -> None:
         whole = {"move_id": move.move_id, "job_id": move.job_id, "user": move.user, "from": move.source}
         self._note(what, {**whole, "to": move.target_gpus, "gain_s": round(move.gain_s, 1), "at_s": at_s, **more})

@@ -3,7 +3,7 @@
 
 The rule that places a job at its start chooses where it would go, and the test whether that pays
 is the simulator's (moves/worth.py). Here it is done on what a real Slurm shows: a target must
-be free now, since Slurm would let the job wait for GPUs that another move is still to give up.
+be free now, since Slurm would make the job wait for GPUs that another move has not given up yet.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import NamedTuple
 from slurm_pal.base.jobs import GpuShape, SlurmJob
 from slurm_pal.decide.request import Request
 from slurm_pal.journal import journal
+from slurm_pal.journal.move_states import MoveStep
 from slurm_pal.moves.booking import Bookings, Found, Traffic, Way, thin_out
 from slurm_pal.moves.learning import believed
-from slurm_pal.moves.steps import PLANNED
 from slurm_pal.moves.survey import Survey, Want
 from slurm_pal.moves.worth import Movable, MoveLimits, Slots, expected_left_s, slots, stated_limit_s
 from slurm_pal.placement.view import Rule
@@ -27,14 +27,14 @@ from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 
 LOST_SHARE = 0.5
-"""A job without a checkpoint of ours loses on average half of what it may lose at most."""
+"""A job without a checkpoint of ours loses on average half of the most that it can lose."""
 
 
 class Elsewhere(NamedTuple):
     """Another of its user's partitions, where a running job might go."""
 
     partition: str
-    speed: float  # its throughput there over that where it runs, on median GPUs, as far as that is sure
+    speed: float  # its throughput there over that where it runs, on median GPUs, as far as known
 
 
 class Running(NamedTuple):
@@ -44,39 +44,39 @@ class Running(NamedTuple):
     request: Request  # the user's own: without lists that we set
     sensitivity: str
     checkpoint: bool  # it makes a checkpoint before it is moved
-    lost_s: float  # at most so much work is lost without one
+    lost_s: float  # the most work that is lost without one
     moves: int  # so far
     last_move_s: float  # Unix s, 0.0: never
     remaining_s: float | None  # still to come on these GPUs, by its own word; None unknown
     factor: float | None  # time factor measured on these GPUs; None: the believed one counts
-    told_s: float | None = None  # `remaining_s` as it was told, not made to fit a measured factor
+    stated_s: float | None = None  # `remaining_s` as the job states it, not made to fit a measured factor
     own_partitions: tuple[str, ...] = ()  # its user's list, where it is known
     elsewhere: tuple[Elsewhere, ...] = ()
     slowest: float = 1.0  # its throughput in the slowest of them, for which its time limit is, over that here
 
 
 class MoveTerms(NamedTuple):
-    """When a move is worth its trouble, and how many are. Times in s."""
+    """When a move is worth its cost, and how many moves are. Times in s."""
 
     policy: str
     locality_penalty: float
     barred_slowdown: float
     margin: float  # gain over cost
-    minimum_s: float  # not before a job has run so long where it is
-    end_guard_s: float  # nor so near its time limit
+    minimum_s: float  # the least time a job has run where it is
+    end_guard_s: float  # the least time before its limit
     per_tick: int  # new moves
     per_job: int  # in its life
     per_user: int  # under way at once
-    move_cost_s: float  # of users of whom no move is known
+    move_cost_s: float  # of users without a known move
     expected_run_share: float  # of the time limit
     expected_run_s: float  # of a job without a time limit
     calibration: float  # multiplies predicted gains; the same
     in_flight: Mapping[str, int]  # user -> moves under way
     open_moves: tuple[journal.Move, ...] = ()  # the moves under way
     costs_s: Mapping[str, float] = {}  # user -> what a move of their jobs costs
-    calibrations: Mapping[str, float] = {}  # user -> what of their predicted gains came
-    lately: Mapping[str, int] = {}  # user -> moves of their jobs lately; who had many comes after who had few
-    failed: Mapping[str, int] = {}  # user -> moves for which no checkpoint came lately; so many fewer may be under way
+    calibrations: Mapping[str, float] = {}  # user -> share of their predicted gains that came true
+    lately: Mapping[str, int] = {}  # user -> moves of their jobs lately; users with fewer go first
+    failed: Mapping[str, int] = {}  # user -> late moves without a checkpoint; each takes one from those under way
 
 
 class PlannedMove(NamedTuple):
@@ -106,7 +106,7 @@ class Passed(NamedTuple):
 
 
 class MovePlan(NamedTuple):
-    """What to do in one tick, what saves most first; and who stays."""
+    """What to do in one tick, largest saving first, and which jobs stay."""
 
     moves: tuple[PlannedMove, ...]
     passed: tuple[Passed, ...]
@@ -118,8 +118,8 @@ def plan(
 ) -> MovePlan:  # fmt: skip
     """The moves of one tick. `now_s` is in Unix s. Raises UsageError for an unknown policy.
 
-    `here` is what is believed of the GPUs that jobs hold, where it is not what is believed of free ones: what
-    other users say of a GPU is to drive nobody's job off it.
+    `here` is what is believed of the GPUs that jobs hold, where that differs from what is believed of free ones:
+    what other users report of a GPU moves nobody's job off it.
     """
     return _Planning(overview, snapshot, running, terms, now_s, here or snapshot).plan()
 
@@ -132,7 +132,7 @@ def to_move(
         move_id=0, job_id=planned.job_id, user=planned.user, made_s=now_s, restarts=planned.restarts,
         source=planned.source, target=planned.target, target_gpus=planned.target_gpus, own_req=own_req,
         before=planned.before, after=planned.after, gain_s=planned.gain_s, cost_s=planned.cost_s,
-        checkpoint=planned.checkpoint, ack=ack, step=PLANNED, step_s=now_s, partition=planned.partition,
+        checkpoint=planned.checkpoint, ack=ack, step=MoveStep.PLANNED, step_s=now_s, partition=planned.partition,
         own_partitions=planned.own_partitions, old_partitions=old_partitions if planned.partition else "",
     )  # fmt: skip
 
@@ -175,7 +175,7 @@ class _Planning:
     # Who may be moved at all
 
     def _wants(self, one: Running, largest: int) -> list[Want]:
-        """The ways to place a job anew; none, with a word in `_why`, where it stays for reasons of its own."""
+        """The ways to place a job anew; none, with its reason in `_why`, where the job itself must stay."""
         why = self._stays(one)
         shapes = [] if why else _shapes(one, largest)
         if not shapes:
@@ -236,12 +236,12 @@ class _Planning:
     def _way_across(self, want: Want, partition: str) -> Way:
         """The same into another partition: all in terms of its median GPUs, on which the job is so much faster.
 
-        Of its factors the believed ones count, since a measured one and what the job shows of its time to
-        go may be fitted to each other (see steered.py), and not to GPUs of another type.
+        Its believed factors count: a measured one and the time to go that the job reports may be fitted to
+        each other (see steered.py), and not to GPUs of another type.
         """
         one = self._running[want.job.job_id]
         speed = next(other.speed for other in one.elsewhere if other.partition == want.partition)
-        plain = one._replace(factor=None, remaining_s=one.told_s)
+        plain = one._replace(factor=None, remaining_s=one.stated_s)
         way = self._way(want, partition, plain)
         here = way.movable
         there = here._replace(factor=here.factor * speed, remaining_s=here.remaining_s / speed)
@@ -273,7 +273,7 @@ class _Planning:
         terms, job, limit_s = self._terms, one.job, stated_limit_s(one.job)
         to_limit_s, ran_s = self._left_to_limit_s(job), self._now_s - job.start_s
         if one.remaining_s is not None:
-            # What a job without a limit says of its time to go is believed as far as it has shown to run long.
+            # A job without a limit is believed about its time to go for as long as it has run already.
             longest_s = max(terms.expected_run_s, ran_s) * one.slowest if limit_s is None else to_limit_s
             return min(one.remaining_s, longest_s) / factor
         if limit_s is None:
@@ -289,8 +289,8 @@ class _Planning:
     def _claim(self, found: Found) -> float:
         """What the move is worth beside those of other users, GPU-seconds: the more moves lately, the less.
 
-        What a job says of itself counts only where it makes that less than the site's own expectation: words may
-        put their job back, and never before a job of somebody else.
+        What a job reports of itself counts only where it lowers the site's own expectation: its words may move it
+        back in the order, never ahead of another user's job.
         """
         movable, speed = found.way.movable, found.way.speed
         one = self._running[found.job_id]._replace(remaining_s=None)
@@ -302,7 +302,7 @@ class _Planning:
     # Choosing
 
     def _choose(self) -> None:
-        """Book moves until nothing that is free pays: a move may leave to the next job a better place than before."""
+        """Book moves until no free GPUs pay: a move may leave a better place to the next job."""
         todo = list(self._ways)
         while todo:
             before = self._new
@@ -311,9 +311,9 @@ class _Planning:
             todo = [job_id for job_id in left if self._new > before and not self._no_room(self._user(job_id))]
 
     def _take_turns(self, todo: Iterable[int]) -> None:
-        """Users with fewest moves under way go first, then what claims most, of equal claims who had fewest lately.
+        """Order: fewest moves of the user under way, then the largest claim, then fewest moves lately.
 
-        What a job could gain is looked at again before it is booked, when others were booked meanwhile.
+        What a job could gain is computed again before it is booked when others were booked meanwhile.
         """
         queue: list[tuple[int, float, int, float, int]] = []
         offers: dict[int, tuple[int, Found]] = {}  # job -> (moves booked when it was looked at, what was found)
@@ -349,7 +349,7 @@ class _Planning:
         found = self._bookings.best(ways)
         if found is None:
             least_s = self._terms.margin * ways[0].movable.cost_s
-            self._why[job_id] = f"no free GPUs would save it {least_s:.0f} s, so much a move must"
+            self._why[job_id] = f"no free GPUs would save it {least_s:.0f} s, the least for a move"
             return None
         others = self._bookings.in_the_way(found)
         if others:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How good a running job's GPUs could become at the very best, without trying it out.
+"""A bound on how good a running job's GPUs could become, without trying a placement.
 
-Nearly all running jobs are where they are best off. A bound that is cheap and never
-above what a placement would give leaves out the attempts that cannot pay, and so changes
-no decision.
+Nearly all running jobs already have their best place. A cheap bound that no placement can beat
+skips the attempts that cannot pay, and so changes no decision.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ same function finishes or undoes the move.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import NamedTuple
 
 from slurm_pal.base import marks
@@ -28,21 +29,28 @@ from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.decide.offers import used_indexes
 from slurm_pal.decide.ownership import Whose, listed, names, of_lease, whose
 from slurm_pal.journal.journal import Move
+from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_ENDED, JOB_UNKNOWN, JOB_WAITING, usable
 
-PLANNED, SIGNALLING, REQUEUEING, TARGETING = "planned", "signalling", "requeueing", "targeting"
-CLEARING, FREEING = "clearing", "freeing"
-"""The list is taken back; the delay after the requeue is ended, too."""
 SETTLED_S = 1.2
-"""So long after its end a job does not start again, whatever node it gets: it may be one that it held, just now or
-in an earlier move, or because its user changes its lists meanwhile. There slurmd compares the moment of the kill with
+"""A job does not start again sooner after its end, on any node, since that may be one that it held just now or in
+an earlier move, or one that its user lists meanwhile. There slurmd compares the moment of the kill with
 that of the new credential in whole seconds; a start within the same second is refused ("Job credential revoked"),
 and slurmctld then ends the job for good (seen on 22.05 and 24.11)."""
 LATER_S, LATER = 2.0, "now+2"
 """The start that comes with the update of the lists; slurmctld cuts it to whole seconds."""
 _FAILED, _MISSING = "its checkpoint failed", "no checkpoint after"
 _STARTED = JOB_ACTIVE - {"COMPLETING"}
+
+
+class Order(StrEnum):
+    """What Slurm is asked to do for a job that is moved."""
+
+    NONE = ""
+    SIGNAL = "signal"  # its batch shell, for a checkpoint
+    REQUEUE = "requeue"
+    UPDATE = "update"
 
 
 class StepLimits(NamedTuple):
@@ -58,10 +66,10 @@ class StepLimits(NamedTuple):
 class Act(NamedTuple):
     """The next thing to do; all of it empty: wait."""
 
-    step: str = ""  # to be journalled first; the present step: only its time, as if just entered
-    action: str = ""  # signal | requeue | update
+    step: MoveStep = MoveStep.NONE  # to be journalled first; the present step: only its time, as if just entered
+    order: Order = Order.NONE
     fields: dict[str, str] = {}  # of the update
-    outcome: str = ""  # the move is over
+    outcome: MoveOutcome = MoveOutcome.OPEN  # else the move is over
     detail: str = ""
 
 
@@ -94,7 +102,7 @@ def act(move: Move, job: SlurmJob | None, now_s: float, limits: StepLimits, leas
     `lease` is what the journal holds for this job: a list of ours from before the move.
     """
     if job is None or job.state in JOB_ENDED:
-        return Act(outcome="ended", detail="it is gone" if job is None else f"it is {job.state}")
+        return Act(outcome=MoveOutcome.ENDED, detail="it is gone" if job is None else f"it is {job.state}")
     seen = _Seen(move, job, now_s, limits, lease)
     if now_s < move.step_s - CLOCK_SKEW_S:
         return _set_back(seen)
@@ -104,20 +112,20 @@ def act(move: Move, job: SlurmJob | None, now_s: float, limits: StepLimits, leas
 def _set_back(seen: _Seen) -> Act:
     """The clock was set back: nobody knows how old the step is, and the start that came with our lists is far off."""
     move, job = seen.move, seen.job
-    ours = move.step == TARGETING and _waits(job) and not job.held and seen.whose is Whose.OURS
+    ours = move.step == MoveStep.TARGETING and _waits(job) and not job.held and seen.whose is Whose.OURS
     if ours and _delayed(job, seen.now_s):
-        return Act(TARGETING, "update", _aimed(seen, 0.0))
+        return Act(MoveStep.TARGETING, Order.UPDATE, _aimed(seen, 0.0))
     return Act(step=move.step)
 
 
 def no_checkpoint(move: Move) -> bool:
     """Whether a move was given up since its job did not make the checkpoint that it was to make."""
-    return move.outcome == "abandoned" and move.detail.startswith((_FAILED, _MISSING))
+    return move.outcome is MoveOutcome.ABANDONED and move.detail.startswith((_FAILED, _MISSING))
 
 
 def look_s(move: Move, now_s: float) -> float:
     """How long after the last look the next one may come: steps that take long need no more than one a second."""
-    long = move.step in (SIGNALLING, CLEARING, FREEING) or now_s - move.step_s > 10.0
+    long = move.step in (MoveStep.SIGNALLING, MoveStep.CLEARING, MoveStep.FREEING) or now_s - move.step_s > 10.0
     return 1.0 if long else 0.0
 
 
@@ -129,10 +137,10 @@ def _planned(seen: _Seen) -> Act:
     if not why and seen.age_s > seen.limits.plan_limit_s:
         why = f"the plan is {seen.age_s:.0f} s old"
     if why:
-        return Act(outcome="abandoned", detail=why)
+        return Act(outcome=MoveOutcome.ABANDONED, detail=why)
     if seen.move.checkpoint:
-        return Act(SIGNALLING, "signal")
-    return Act(REQUEUEING, "requeue")
+        return Act(MoveStep.SIGNALLING, Order.SIGNAL)
+    return Act(MoveStep.REQUEUEING, Order.REQUEUE)
 
 
 def _signalling(seen: _Seen) -> Act:
@@ -144,8 +152,8 @@ def _signalling(seen: _Seen) -> Act:
     if not why and seen.age_s > seen.limits.ack_limit_s:  # an old checkpoint is no better than none
         why = f"{_MISSING} {seen.limits.ack_limit_s:g} s"
     if why:
-        return Act(outcome="abandoned", detail=why)
-    return Act(REQUEUEING, "requeue") if answered else Act()
+        return Act(outcome=MoveOutcome.ABANDONED, detail=why)
+    return Act(MoveStep.REQUEUEING, Order.REQUEUE) if answered else Act()
 
 
 def _not_as_planned(seen: _Seen) -> str:
@@ -160,8 +168,8 @@ def _requeueing(seen: _Seen) -> Act:
     if seen.job.state == "COMPLETING":  # it ends on its own
         return Act()
     if seen.age_s > seen.limits.retry_s:
-        return Act(outcome="abandoned", detail="it was not requeued")
-    return Act(action="requeue")
+        return Act(outcome=MoveOutcome.ABANDONED, detail="it was not requeued")
+    return Act(order=Order.REQUEUE)
 
 
 # -- after it ----------------------------------------------------------------------------------
@@ -171,30 +179,33 @@ def _requeued(seen: _Seen) -> Act:
     move, job = seen.move, seen.job
     if job.state in _STARTED:
         there = set(job.nodes) == set(move.target)
-        return Act(outcome="moved" if there else "elsewhere", detail="" if there else f"it runs on {fold(job.nodes)}")
+        return Act(
+            outcome=MoveOutcome.MOVED if there else MoveOutcome.ELSEWHERE,
+            detail="" if there else f"it runs on {fold(job.nodes)}",
+        )
     if _waits(job):
         return _held(seen) if job.held else _WAITING.get(move.step, _clearing)(seen)
     if job.state == JOB_UNKNOWN and seen.age_s > seen.limits.settle_limit_s:
-        return Act(outcome="waiting", detail="its state cannot be read")
+        return Act(outcome=MoveOutcome.WAITING, detail="its state cannot be read")
     return Act()  # the run that was stopped has not ended: KillWait, epilogs
 
 
 def _held(seen: _Seen) -> Act:
     """Somebody has put a hold on it meanwhile: that stays, and our list goes."""
     if not seen.back or seen.age_s > seen.limits.settle_limit_s:
-        return Act(outcome="waiting", detail=f"somebody holds it: {seen.job.reason}")
+        return Act(outcome=MoveOutcome.WAITING, detail=f"somebody holds it: {seen.job.reason}")
     return _cleared(seen)
 
 
 def _aim(seen: _Seen) -> Act:
     """It is pending, in its delay: give it its nodes."""
-    return (
-        _cleared(seen) if seen.whose is Whose.OTHER or _may_start(seen) else Act(TARGETING, "update", _aimed(seen, 0.0))
-    )
+    if seen.whose is Whose.OTHER or _may_start(seen):
+        return _cleared(seen)
+    return Act(MoveStep.TARGETING, Order.UPDATE, _aimed(seen, 0.0))
 
 
 def _may_start(seen: _Seen) -> bool:
-    """Whether it could be running by the time it is told: perhaps on more nodes than the target has.
+    """Whether it could be running when the update comes, perhaps on more nodes than the target has.
 
     A list of fewer nodes than a running job has makes Slurm give the others up (seen on
     22.05; scontrol(1), NodeList).
@@ -223,31 +234,32 @@ def _targeted(seen: _Seen) -> Act:
     nothing_to_see = same and not _delayed(seen.job, seen.now_s)
     if nothing_to_see or seen.whose is Whose.OURS or _may_start(seen):
         return Act()
-    return Act(action="update", fields=_aimed(seen, seen.age_s))
+    return Act(order=Order.UPDATE, fields=_aimed(seen, seen.age_s))
 
 
 def _cleared(seen: _Seen) -> Act:
     fields = dict(seen.back)
-    step = FREEING if fields.pop("StartTime", "") else CLEARING  # where it starts is open now: see SETTLED_S
-    return Act(step, "update" if fields else "", fields)
+    # Where it starts is open now: see SETTLED_S.
+    step = MoveStep.FREEING if fields.pop("StartTime", "") else MoveStep.CLEARING
+    return Act(step, Order.UPDATE if fields else Order.NONE, fields)
 
 
 def _clearing(seen: _Seen) -> Act:
     fields = dict(seen.back)
-    if seen.move.step != FREEING or not SETTLED_S <= seen.age_s <= SETTLED_S + seen.limits.retry_s:
+    if seen.move.step != MoveStep.FREEING or not SETTLED_S <= seen.age_s <= SETTLED_S + seen.limits.retry_s:
         fields.pop("StartTime", None)  # too early, or a time that its user has set since
     if seen.age_s > seen.limits.settle_limit_s:
         detail = "its own lists could not be put back yet" if fields else f"it waits: {seen.job.reason}"
-        return Act(outcome="waiting", detail=detail)
-    return Act(action="update" if fields else "", fields=fields)
+        return Act(outcome=MoveOutcome.WAITING, detail=detail)
+    return Act(order=Order.UPDATE if fields else Order.NONE, fields=fields)
 
 
-_STEPS: dict[str, Callable[[_Seen], Act]] = {
-    PLANNED: _planned,
-    SIGNALLING: _signalling,
-    REQUEUEING: _requeueing,
+_STEPS: dict[MoveStep, Callable[[_Seen], Act]] = {
+    MoveStep.PLANNED: _planned,
+    MoveStep.SIGNALLING: _signalling,
+    MoveStep.REQUEUEING: _requeueing,
 }
-_WAITING: dict[str, Callable[[_Seen], Act]] = {REQUEUEING: _aim, TARGETING: _targeted}
+_WAITING: dict[MoveStep, Callable[[_Seen], Act]] = {MoveStep.REQUEUEING: _aim, MoveStep.TARGETING: _targeted}
 
 
 # -- lists -------------------------------------------------------------------------------------
@@ -303,7 +315,7 @@ def partitions_after(move: Move, job: SlurmJob | None, lease: TickLease | None, 
 
 
 def _ours(move: Move) -> str:
-    """The list that is set: the target, and what the user himself requires."""
+    """The list that is set: the target, and the nodes that the user requires."""
     return fold(tuple(dict.fromkeys((*expand(move.own_req), *move.target))))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The cluster as a planner of moves sees it: which GPUs are free, and where each running job may go.
 
-Built once for a tick. What a job may use is a partition of the occupancy made for it; jobs
+Built once for a tick. Each job's permitted nodes are a partition of the occupancy; jobs
 that may use the same nodes share one, and with it the rankings of these nodes.
 """
 
@@ -45,7 +45,7 @@ class Want(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """The most GPUs that it takes of one node."""
+        """The most GPUs that it takes on one node."""
         return self.shape.per_node or self.shape.total - self.n_nodes + 1
 
 
@@ -79,11 +79,11 @@ class Survey:
         return tuple(sorted((self.position[name], tuple(sorted(indexes))) for name, indexes in job.gpus.items()))
 
     def holds(self, want: Want, node: int, planned: Mapping[int, tuple[int, int]]) -> bool:
-        """Whether CPUs and memory of a node suffice, its own share there given back and `planned` gone to others."""
+        """Whether CPUs and memory of a node suffice once its own share there is free and `planned` is taken."""
         return self._holds(want, node, planned.get(node, (0, 0)))
 
     def more(self, want: Want, node: int) -> tuple[int, int]:
-        """(CPUs, memory in MiB) that the job would take of a node besides what it has there."""
+        """(CPUs, memory in MiB) that the job would take on a node beside what it has there."""
         seen = self._nodes[node]
         cpus, memory_mib = share(seen, want.request, want.tasks, want.gpus)
         own = self._own_share(want, seen)
@@ -110,7 +110,7 @@ class Survey:
         return Place(self._names.setdefault(nodes, f"p{len(self._names)}"))
 
     def _unclear(self, want: Want) -> str:
-        """Why it is not sure which GPUs the job holds and what stands in for them; "" when it is."""
+        """Why it is not known which GPUs the job holds, or of what make; "" where it is."""
         gpus = want.job.gpus
         held = [(name, k) for name, indexes in gpus.items() for k in indexes]
         if not gpus or not all(gpus.values()) or set(gpus) != set(want.job.nodes):
@@ -129,9 +129,9 @@ class Survey:
             return self._makes[next(iter(want.job.gpus))]
         names = next((p.nodes for p in self._overview.partitions if p.name == want.partition), ())
         makes = [self._makes.get(name) for name in names if name in self.position and self.count(name)]
-        told = [make for make in makes if make is not None]
-        first = max(told, key=lambda make: make[1], default=None)  # a measured one, if there is any
-        if first is None or len(told) < len(makes) or not all(_alike(make, first) for make in told):
+        known = [make for make in makes if make is not None]
+        first = max(known, key=lambda make: make[1], default=None)  # a measured one, if there is any
+        if first is None or len(known) < len(makes) or not all(_alike(make, first) for make in known):
             return f"partition {want.partition} has GPUs of several types, or of none that is known"
         if want.shape.gpu_type not in ("", first[0]):
             return f"partition {want.partition} has no GPUs of type {want.shape.gpu_type}"
@@ -161,7 +161,7 @@ class Survey:
         return self._fields[key]
 
     def _by_room(self, names: Iterable[str], make: Make) -> str | tuple[list[int], list[int]]:
-        """The nodes with GPUs of this make by whether anything is free there. What nobody measured may be any model."""
+        """The nodes with GPUs of this make by whether anything is free there; an unmeasured GPU may be any model."""
         alike = [name for name in names if name in self._makes and _alike(self._makes[name], make)]
         if len({self._makes[name][1] for name in alike} - {-1}) > 1:
             return "its GPUs were never measured, and the others are of several models"
@@ -171,7 +171,7 @@ class Survey:
     def _kind(self, want: Want, make: Make, field: tuple[list[int], list[int]]) -> frozenset[int]:
         """The nodes for all jobs that want the same: those that hold it, and those with nothing free.
 
-        The latter make no difference but to a job that runs there, which can have its own share again.
+        The latter matter only to a job that runs there, since it can get its own share again.
         """
         request = want.request
         key = (
@@ -199,7 +199,7 @@ class Survey:
         return bool(startable([left], want.request, want.tasks, want.gpus))
 
     def _own_share(self, want: Want, node: Node) -> tuple[int, int]:
-        """(CPUs, memory in MiB) that the job has on a node, at least: its tasks may be spread unevenly."""
+        """(CPUs, memory in MiB) that the job has on a node at least: its tasks may be spread unevenly."""
         gpus = want.job.gpus
         if node.name not in gpus:
             return 0, 0
@@ -244,7 +244,7 @@ def _tables(overview: Overview, snapshot: Snapshot) -> tuple[dict[str, list[list
 
 
 def _makes(nodes: Iterable[Node], snapshot: Snapshot) -> dict[str, Make]:
-    """What GPUs the nodes have, of those whose GPUs are all alike.
+    """The make of the GPUs of each node whose GPUs are all alike.
 
     Slowdowns are relative to GPUs of the same model, so a job is moved only among such.
     """

@@ -2,8 +2,8 @@
 """Which running jobs are worth moving onto GPUs that are free now: pure planning.
 
 A job's new place is chosen by the same rule as a start, so a move never breaks up nodes
-that a start would have kept whole. Free moves of the published round scheduler are what
-makes it lose on a real one (docs/placement.md): here a move must gain more than it costs.
+that a start would have kept whole. The published scheduler moves jobs at every round for
+free, which loses on a real Slurm (docs/placement.md): here a move must gain more than it costs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Movable(NamedTuple):
 
 
 class MoveLimits(NamedTuple):
-    """When a move is worth its trouble."""
+    """When a move is worth its cost."""
 
     margin: float = 1.5  # gain over cost
-    minimum_s: float = 600.0  # not before a job has run so long where it is
+    minimum_s: float = 600.0  # the least time a job has run where it is
     per_tick: int = 16
     per_job: int = 20
     chained: bool = True  # later moves may use the GPUs that earlier ones give up; a real Slurm would have to wait
@@ -133,10 +133,10 @@ def plan_moves(
 
 
 def expected_left_s(limit_s: float, share: float, ran_s: float, left_to_limit_s: float, factor: float) -> float:
-    """Expected run time still to come on median GPUs of one node, of which nobody knows the truth.
+    """Expected run time still to come on median GPUs of one node; an estimate.
 
-    A job is expected to run for a share of its time limit, and one that has outlived that
-    for the same share of what is left of it. `factor` is its time factor where it runs.
+    A job is expected to run for a share of its time limit, and one that has outlived that,
+    for the same share of the rest. `factor` is its time factor where it runs.
     """
     left_s = limit_s * share - ran_s
     if left_s <= 0:
@@ -148,7 +148,7 @@ def stated_limit_s(job: SlurmJob) -> float | None:
     """The time limit of a job, None without one.
 
     In a partition without a limit a job that backfill has started shows a year (seen on 22.05 and 26.05):
-    half of that is no expectation.
+    half of that is no estimate.
     """
     return None if job.time_limit_s is None or job.time_limit_s >= YEAR_S else job.time_limit_s
 

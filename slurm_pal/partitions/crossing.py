@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from slurm_pal.base.jobs import FOR_NODES
 from slurm_pal.journal.journal import Move
+from slurm_pal.journal.move_states import MoveOutcome
 from slurm_pal.moves.planning import Elsewhere, Running
 from slurm_pal.partitions.claimants import Known, PartitionNodes, open_partitions, speeds
 from slurm_pal.partitions.sharing import LEAST_SHARE, sure
@@ -94,4 +95,5 @@ def wanted(overview: Overview, wishes: Sequence[Wish], moving: Collection[int]) 
 
 def failed(moves: Iterable[Move]) -> frozenset[tuple[int, str]]:
     """(job, partition) of moves that cost a job its run and did not bring it there: none is tried again."""
-    return frozenset((m.job_id, m.partition) for m in moves if m.partition and m.outcome in ("elsewhere", "waiting"))
+    missed = (MoveOutcome.ELSEWHERE, MoveOutcome.WAITING)
+    return frozenset((m.job_id, m.partition) for m in moves if m.partition and m.outcome in missed)

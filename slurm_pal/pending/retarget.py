@@ -48,18 +48,18 @@ class Waiting(NamedTuple):
     job: SlurmJob
     request: Request
     sensitivity: str
-    waited_s: float  # so long it could have started, and was kept from it by us
+    waited_s: float  # how long it could have started, but for our list
 
 
 class Slow(NamedTuple):
-    """Nodes a job is better kept off, and for how many seconds of waiting that can pay."""
+    """Nodes to keep a job off, and for how many seconds waiting can pay."""
 
     nodes: tuple[str, ...]
     pays_s: float
 
 
 class WishAction(StrEnum):
-    """What is to happen to a list on a job."""
+    """What happens to a list on a job."""
 
     NODELIST = "nodelist"
     EXCLUDE = "exclude"
@@ -76,7 +76,7 @@ class Wish(NamedTuple):
     job_id: int
     action: WishAction
     fields: dict[str, str]  # for one scontrol update; {} where Slurm has nothing to change
-    lease: TickLease | None  # what the journal shall hold afterwards; None: no lease
+    lease: TickLease | None  # what the journal holds afterwards; None: no lease
     could_start: bool  # one more interval counts as waited: it could start now, or could have, but for our list
     reason: str
     sort: Sort = Sort.NODES
@@ -107,8 +107,8 @@ def retarget(
 def over(leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], now_s: float, pass_s: float) -> list[Wish]:
     """The leases that are over, and those whose list somebody else has replaced. Pure.
 
-    For jobs that no `retarget` of this tick has seen. What keeps a job waiting does not
-    matter here: a held job must not be left with our list either. With `now_s` = infinity
+    For jobs that no `retarget` of this tick has seen. The reason why a job waits does not
+    matter here: a held job must not keep our list either. With `now_s` = infinity
     all of them are over.
     """
     wishes = []
@@ -125,7 +125,7 @@ def over(leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], now_s: float
 
 
 def _void(lease: TickLease, job: SlurmJob, now_s: float) -> str:
-    """Why a lease means nothing any more, whatever its time; "" where it does."""
+    """Why a lease has lost its meaning before its time; "" where it has not."""
     if lease.kind is LeaseKind.MOVE or job.restarts > lease.restarts:
         return "it was set for a start that has been"
     return "the clock was set back" if now_s < lease.made_s - CLOCK_SKEW_S else ""
@@ -189,7 +189,7 @@ class _Round:
             )
         made = self._judge(one, lease, decided)
         # A job whose GPUs others took before Slurm looked might have started elsewhere meanwhile. From then on that
-        # is counted beforehand, see `_name`: GPUs named and an exclusion in turns must not pass for one interval.
+        # is counted beforehand, see `_name`: GPUs named and exclusions by turns must not count as one interval.
         lost = not one.waited_s and _tried(job, lease) not in (frozenset(), _chosen(decided))
         return made._replace(could_start=made.could_start or lost)
 
@@ -245,7 +245,7 @@ class _Round:
         return Wish(job.job_id, WishAction.NODELIST, lists, made, one.waited_s > 0, decided.reason)
 
     def _keep_off(self, one: Waiting, lease: TickLease | None, slow: Slow, reason: str, could_start: bool) -> Wish:
-        """Exclude slow nodes beside the user's own list, as long as waiting pays."""
+        """Exclude slow nodes beside the user's own list for as long as waiting pays."""
         if not self._pays(one, slow.pays_s):
             return self._leave(one, lease, TOO_LONG)
         self._give_up(one.job)
@@ -280,9 +280,9 @@ class _Round:
 
 
 def _fixed(request: Request, n_nodes: int) -> bool:
-    """Whether the job can only ever start on so many nodes.
+    """Whether the job can only start on this number of nodes.
 
-    It may have started by the time it is told, and on a running job a list of fewer nodes
+    It may have started when the update comes, and on a running job a list of fewer nodes
     than it has makes Slurm give the others up (seen on 22.05; scontrol(1), NodeList).
     """
     shape = request.shape
@@ -304,13 +304,13 @@ def _not_now(one: Waiting) -> str:
 
 
 class _Free:
-    """What is free, less what jobs with a node list are about to take."""
+    """What is free, without what jobs with a node list are about to take."""
 
     def __init__(self, overview: Overview, unclaimed: Set[int]) -> None:
         """`unclaimed` are jobs whose node lists claim nothing, since they are about to go."""
         self._overview, self._nodes = overview, list(overview.nodes)
         self._places = {node.name: place for place, node in enumerate(overview.nodes)}
-        # The placement code walks over all jobs each time: one that holds what all hold together is as good.
+        # The placement code walks over all jobs each time, so one job stands for what all of them hold.
         held = {name: tuple(sorted(indexes)) for name, indexes in used_indexes(overview.jobs).items()}
         self._held = tuple(job._replace(state="RUNNING", gpus=held) for job in overview.jobs[:1])
         self._claims: dict[int, tuple[SlurmJob, ...]] = {
@@ -338,7 +338,7 @@ class _Free:
             self._nodes[self._places[name]] = node._replace(
                 cpus_used=node.cpus_used + cpus, memory_used_mib=node.memory_used_mib + memory_mib
             )
-        # What else it asks for is booked on the nodes, and is not to count again.
+        # What else it asks for is booked on the nodes, and must not count twice.
         self._claims[one.job.job_id] = tuple(
             one.job._replace(req_nodes=(name,), gpus_per_node=count, priority=None, asks=Asks())
             for name, count in counts.items()
@@ -350,7 +350,7 @@ class _Free:
 
 
 class _Prospects:
-    """What the nodes that a job may use can ever give it, whatever runs on them now."""
+    """What the nodes that a job may use can give it once they are empty."""
 
     def __init__(self, overview: Overview, snapshot: Snapshot, settings: Settings) -> None:
         self._overview, self._snapshot, self._settings = overview, snapshot, settings
@@ -365,7 +365,7 @@ class _Prospects:
         return self._known[key]
 
     def surely(self, request: Request, decided: Decision) -> bool:
-        """Whether the nodes could hold it, once empty: a job that they could not Slurm would hold for good."""
+        """Whether the nodes could hold it once empty; if not, Slurm would make it wait for ever."""
         named = [node for node in self._overview.nodes if node.name in decided.pinned]
         assert request.shape is not None
         tasks = request.tasks_per_node or -(-request.tasks // len(named))

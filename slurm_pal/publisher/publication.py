@@ -59,7 +59,7 @@ class Written(NamedTuple):
     pools: int
     nodes: int
     policy: str
-    notes: tuple[str, ...]  # what somebody should know, one line each
+    notes: tuple[str, ...]  # for people, one line each
 
 
 class Publication(NamedTuple):
@@ -72,8 +72,8 @@ class Publication(NamedTuple):
     trouble: tuple[str, ...]  # one line each
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """What somebody should know of it, one line each."""
+    def reported(self) -> tuple[str, ...]:
+        """What the caller reports, one line each."""
         return (*self.trouble, *(self.table.notes if self.table else ()))
 
 
@@ -88,10 +88,9 @@ def site(client: SlurmClient) -> SlurmSettings:
 def take_back(
     client: SlurmClient, jobs: Iterable[SlurmJob], now_s: float, pass_s: float, aside: Aside
 ) -> tuple[list[Update], list[str]]:
-    """End the leases that are over; those that were ended, and what went wrong, one line each.
+    """End the leases that are over; returns those that were ended, and what went wrong, one line each.
 
-    These jobs are asked for once more: a name with a line end in it can look like another
-    job's record, and a job may have changed since.
+    Slurm is asked for these jobs once more, since they may have changed.
     """
     done: list[Update] = []
     trouble: list[str] = []
@@ -137,9 +136,9 @@ def write_table(
     notes = [f"{what} has a name that the filter cannot read, and is left out" for what in answers.left_out]
     notes += [f"application {app!r} has a name that the filter cannot read" for app in applications(config)[1]]
     if answers.policy != policy:
-        notes.append(f"placement.policy {policy} cannot be put into a table: {answers.policy} stands in for it")
+        notes.append(f"placement.policy {policy} cannot be put into a table: {answers.policy} is used instead")
     path = config.table_path
-    # What Slurm was told in the second of the question may not be in its answer.
+    # What changed in Slurm in the second of the question may be missing from its answer.
     header = Header(_epoch(path, asked_s), int(asked_s), min(config.number("filter", "max_age_s"), max_age_s), clears)
     size = _replace(config, header, records(answers, config, scores.epoch, slurm) | dict(measured or {}))
     pools = len(set(answers.pools.values()))
@@ -182,7 +181,7 @@ class Publisher:
         self._lock: tuple[int, int] | None = None
         self.lost = False  # the lock is: a new process must take it
         self.faults: list[str] = []
-        self.aside = aside or Aside(self._tell)
+        self.aside = aside or Aside(self._report)
         self._site: SlurmSettings | None = None
         self._site_s = 0.0
         self._scores_epoch: int | None = None  # of the gpus.txt in place, as far as we have looked
@@ -206,9 +205,9 @@ class Publisher:
         done = self.aside.run(lambda seen: self.serve(seen, query_s, now_s, jobs=overview.jobs), overview, now_s)
         return done._replace(trouble=(*done.trouble, *trouble, *self.faults))
 
-    def _tell(self, job_id: int | None, fault: Fault) -> None:
+    def _report(self, job_id: int | None, fault: Fault) -> None:
         if job_id is not None:
-            self.faults.append(f"job {job_id} is left alone, since it breaks us: {fault.line}")
+            self.faults.append(f"job {job_id} is left alone: our code fails on it: {fault.line}")
 
     def serve(
         self, overview: Overview, query_s: float, now_s: float, others: Collection[int] = frozenset(),
@@ -216,8 +215,8 @@ class Publisher:
     ) -> Publication:  # fmt: skip
         """One publication on what Slurm answered within `query_s`: leases taken back, heartbeat, table, gpus.txt.
 
-        `now_s` is when Slurm was asked; the lists of the jobs `others` are looked after by
-        somebody else. `jobs` are those of `overview` as they were before any was set aside.
+        `now_s` is when Slurm was asked; the lists of the jobs `others` are the caller's
+        own to look after. `jobs` are those of `overview` as they were before any was set aside.
         Raises SlurmError when its configuration is not known and cannot be had.
         """
         known = self.known_site(now_s)
@@ -247,13 +246,13 @@ class Publisher:
         return Publication(query_s, tuple(ended), table, gpus_written, tuple(trouble))
 
     def _promise(self) -> str:
-        """Say on disk that lists may stand that rely on this process; why that cannot be, "" where it can."""
+        """Record on disk that lists may rely on this process; returns why that failed, "" where it did not."""
         lock = promise.identity(self._config.table_path)
         self._lock = self._lock or lock
         self.lost = lock != self._lock
         if self.lost:
             path = promise.lock_path(self._config.table_path)
-            return f"{path} was deleted under us and keeps nobody out: this process ends, to be started anew"
+            return f"{path} was deleted and locks nobody out any more: this process ends, so that a new one is started"
         try:
             promise.make(self._config.table_path)
         except OSError as error:
@@ -262,12 +261,12 @@ class Publisher:
         return ""
 
     def alive(self, now_s: float) -> None:
-        """Between two publications: palsub believes a heartbeat for a few seconds only."""
+        """Beat between two publications: palsub trusts a heartbeat for a few seconds only."""
         if self._promises and not 0 <= now_s - self._beat_s < BEAT_S:
             self._beat(now_s)
 
     def silent(self) -> None:
-        """A publication came to nothing: the heartbeat ages until one succeeds."""
+        """A publication failed: the heartbeat ages until one succeeds."""
         self._promises = False
 
     def take_over(self, known: Remembered) -> list[str]:

@@ -12,6 +12,7 @@ from slurm_pal.base.errors import SlurmError, one_line
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.journal import paths, story
 from slurm_pal.journal.journal import Move, open_journal
+from slurm_pal.journal.move_states import CARRIED_OUT, ENDS, MoveOutcome
 from slurm_pal.moves import learning
 from slurm_pal.slurm.cli import CliClient
 
@@ -19,9 +20,6 @@ ASK_TIMEOUT_S = 10.0
 HEADER = (
     "WHEN", "JOBID", "USER", "FROM", "TO", "FACTOR", "PREDICTED_S", "OBSERVED_S", "COST_S", "OUTCOME", "WHY",
 )  # fmt: skip
-ENDS = ("moved", "elsewhere", "abandoned", "ended", "waiting")
-"""How a move can end; the last word of a job's story about it."""
-CARRIED_OUT = ("moved", "elsewhere")
 
 
 class MoveRow(NamedTuple):
@@ -37,7 +35,7 @@ class MoveRow(NamedTuple):
     gain_s: float | None  # predicted, cost not deducted
     observed_gain_s: float | None
     cost_s: float | None  # predicted
-    outcome: str  # "" while it is under way
+    outcome: MoveOutcome
     step: str  # the last step taken
     why: str
     partition: str = ""  # it is sent to, where that is not its own
@@ -94,7 +92,7 @@ def of_words(job: SlurmJob) -> list[MoveRow]:
     """Rows of the moves that a job's admin comment records; the word of its end completes the one of its begin."""
     rows: list[MoveRow] = []
     for event in story.events(job.admin_comment):
-        ended = event["what"] if event["what"] in ENDS else ""
+        ended = MoveOutcome(event["what"]) if event["what"] in ENDS else MoveOutcome.OPEN
         if not ended and event["what"] != "move":
             continue
         if ended and rows and not rows[-1].outcome:
@@ -129,7 +127,7 @@ def totals(rows: Sequence[MoveRow], calibration: float | None) -> dict[str, Any]
     told = [row for row in done if row.observed_gain_s is not None]
     return {
         "moves": len(rows),
-        "moved": sum(row.outcome == "moved" for row in rows),
+        "moved": sum(row.outcome is MoveOutcome.MOVED for row in rows),
         "gain_s": round(sum(row.gain_s or 0.0 for row in done), 1),
         "told": len(told),
         "told_gain_s": round(sum(row.gain_s or 0.0 for row in told), 1),

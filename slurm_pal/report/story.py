@@ -9,6 +9,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal import story
 from slurm_pal.journal.journal import Journal, Move
+from slurm_pal.journal.move_states import CARRIED_OUT
 from slurm_pal.moves import learning
 from slurm_pal.report import filter_mark
 from slurm_pal.report.move_rows import stamp
@@ -34,6 +35,7 @@ _MOVED = {
     "abandoned": "gave up moving it from {from} to {to}",
     "ended": "was moving it from {from} to {to} when it ended",
     "waiting": "took it off {from} for {to}, and it waits in the queue",
+    "unknown": "moved it from {from} to {to} and reported the end in a word of a later release",
 }
 _BLANKS = {"set": "some nodes", "from": "its GPUs", "to": "others"}
 
@@ -102,7 +104,7 @@ def _move(move: Move, steps: list[tuple[str, float]]) -> Event:
     observed_s = learning.observed_gain_s(move)
     text = f"{_moved_text(move.outcome, move.source, place)}: time factor {move.before:.3f} -> {move.after:.3f}"
     text += f", gain predicted {move.gain_s:.0f} s at a cost of {move.cost_s:.0f} s"
-    if move.outcome in ("moved", "elsewhere"):
+    if move.outcome in CARRIED_OUT:
         text += ", observed " + (
             "unknown (the job must call pal progress)" if observed_s is None else f"{observed_s:.0f} s"
         )

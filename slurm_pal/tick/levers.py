@@ -99,7 +99,7 @@ def _others(features: Iterable[str]) -> list[str]:
 
 
 def set_features(client: SlurmClient, updates: Sequence[FeatureUpdate]) -> None:
-    """Tell Slurm. Raises SlurmError; what was not known is found again by the next tick."""
+    """Give the updates to Slurm. Raises SlurmError; the next tick finds again what was not done."""
     for update in updates:
         client.update_nodes(update.names, AvailableFeatures=update.features, ActiveFeatures=update.features)
 
@@ -153,7 +153,7 @@ def base_weight(node: Node, bases: Mapping[str, int]) -> int:
 
 
 def set_weights(client: SlurmClient, journal: Journal, updates: Sequence[WeightUpdate]) -> None:
-    """Remember the base, tell Slurm, and forget the base of nodes that bear it again; killed anywhere, no base is lost.
+    """Remember the base, update the node, and forget the base once the node bears it again: no kill loses a base.
 
     Raises SlurmError, DataError; what was not done is found again by the next tick.
     """

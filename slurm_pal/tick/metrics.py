@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
+from slurm_pal.decide.lease import LeaseKind
 from slurm_pal.journal.journal import Move
+from slurm_pal.journal.move_states import ENDS
 from slurm_pal.moves.learning import observed_gain_s
 from slurm_pal.store.snapshot import NO_CLASS, Snapshot
 
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
 
 MOST_SERIES = 2000
 """GPUs, or nodes, that are shown one by one: at seven lines each the file stays below 2 MB."""
-OUTCOMES = ("moved", "elsewhere", "abandoned", "ended", "waiting")
-LEASES = ("nodelist", "exclude", "move", "partition")
 
 
 class TickNumbers(NamedTuple):
@@ -95,7 +95,7 @@ def _tick(seen: TickNumbers) -> Iterator[Metric]:
     ):
         yield GaugeMetricFamily(name, help_text, value=value)
     leases = GaugeMetricFamily("pal_leases", "Node lists of ours on pending jobs.", labels=["kind"])
-    for kind in LEASES:
+    for kind in LeaseKind:
         leases.add_metric([kind], seen.leases.get(kind, 0))
     yield leases
 
@@ -104,9 +104,9 @@ def _moves(moves: Sequence[Move]) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily
 
     ended = [move for move in moves if move.outcome]
-    counts = Counter(move.outcome for move in ended)
+    counts: Counter[str] = Counter(move.outcome for move in ended)
     total = CounterMetricFamily("pal_moves", "Moves that ended, by outcome.", labels=["outcome"])
-    for outcome in sorted({*OUTCOMES, *counts}):
+    for outcome in sorted({*ENDS, *counts}):
         total.add_metric([outcome], counts[outcome])
     yield total
     observed = {move.move_id: gain for move in ended if (gain := observed_gain_s(move)) is not None}

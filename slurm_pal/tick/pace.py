@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How the running jobs do, from their own words (`pal progress`) at this tick and the ones before."""
+"""How fast the running jobs are, from their own words (`pal progress`) at this tick and the ones before."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.numbers import digits
 from slurm_pal.decide.facts import MoveSettings, facts_of
 from slurm_pal.journal.journal import Journal, Observation, Sample
+from slurm_pal.journal.move_states import CARRIED_OUT
 from slurm_pal.moves import learning
 from slurm_pal.moves.learning import Corrections
 from slurm_pal.store.snapshot import Snapshot
@@ -93,7 +94,7 @@ def _brought(journal: Journal, seen: Mapping[tuple[int, int], Observation], now_
     found: dict[int, float] = {}
     for move in journal.moves(now_s - SINCE_S):
         before, after = (seen.get((move.job_id, restarts)) for restarts in (move.restarts, move.restarts + 1))
-        if move.outcome in ("moved", "elsewhere") and before is not None and after is not None:
+        if move.outcome in CARRIED_OUT and before is not None and after is not None:
             ratio = before.step_s / after.step_s
             if move.observed is None or abs(ratio - move.observed) > NEWS * move.observed:
                 found[move.move_id] = ratio

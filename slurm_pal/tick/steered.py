@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The jobs that a tick may steer: those that palsub or the submit filter saw, told apart by what can be done.
+"""The jobs that a tick may steer: those that palsub or the submit filter saw, sorted by what can be done with them.
 
 Pure: what Slurm shows and what the journal remembers in, nouns of the planners out.
 """
@@ -14,21 +14,23 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.facts import Facts, MoveSettings, facts_of, is_ours
 from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease import TickLease
+from slurm_pal.decide.request import Request
 from slurm_pal.journal.journal import Move
+from slurm_pal.journal.move_states import CARRIED_OUT
 from slurm_pal.moves.planning import Passed, Running
 from slurm_pal.moves.steps import no_checkpoint
 from slurm_pal.pending.retarget import Waiting
 from slurm_pal.slurm.client import Overview
 
 FELT_AT_LEAST = 0.3
-"""Work that feels less than this of what its class does is not moved for it."""
+"""Work that feels less than this share of what its class feels is not moved for faster GPUs."""
 
 
 class Pace(NamedTuple):
-    """How a job does, by its own word (`pal progress`)."""
+    """How fast a job runs, by its own word (`pal progress`)."""
 
     step_s: float  # seconds per iteration here
-    remaining_s: float | None  # at this pace; None where it does not say how long it goes on
+    remaining_s: float | None  # at this pace; None where it does not state its length
     factor: float | None  # its time factor here by its own steps; None where there is nothing to compare with
     felt: float = 1.0  # exponent on believed factors: how much of them this work feels
 
@@ -57,10 +59,10 @@ class Steered(NamedTuple):
 def steered(
     overview: Overview, memory: Memory, settings: MoveSettings, only_user: str = "", depth: int | None = None
 ) -> Steered:
-    """Tell the jobs apart. With `only_user` the jobs of all others are foreign.
+    """Sort the jobs. With `only_user` the jobs of all others are foreign.
 
-    Of the pending jobs the first `depth` are looked at (None: all): to read what each of thousands asks for
-    would take most of a tick. Users take turns, each with their jobs by priority, so thousands of one hide nobody's.
+    Only the first `depth` pending jobs are looked at (None: all), since reading the requests of thousands would
+    take most of a tick. Users take turns, each with their jobs by priority, so one user's thousands hide nobody else's.
     """
     pending: list[SlurmJob] = []
     running: list[Running] = []
@@ -98,32 +100,31 @@ def _rank(job: SlurmJob) -> tuple[int, int]:
     return -(job.priority or 0), job.job_id
 
 
-def _waiting(job: SlurmJob, facts: Facts, memory: Memory) -> Waiting:
+def _request(job: SlurmJob, memory: Memory) -> Request:
+    """What its user asks for: a list that a lease or an earlier move left on the job is none of their wishes."""
     lease = memory.leases.get(job.job_id)
-    own_req = lease.own_req if lease is not None else None
-    own_exc = lease.own_exc if lease is not None else None
-    request = request_of(job, own_req=own_req, own_exc=own_exc)
-    return Waiting(job, request, facts.sensitivity, memory.waited.get(job.job_id, 0.0))
+    return request_of(job) if lease is None else request_of(job, own_req=lease.own_req, own_exc=lease.own_exc)
+
+
+def _waiting(job: SlurmJob, facts: Facts, memory: Memory) -> Waiting:
+    return Waiting(job, _request(job, memory), facts.sensitivity, memory.waited.get(job.job_id, 0.0))
 
 
 def _running(job: SlurmJob, facts: Facts, memory: Memory) -> Running:
-    lease, moves = memory.leases.get(job.job_id), memory.moves.get(job.job_id, ())
-    # A list that a lease or an earlier move left on the job is not a wish of the user.
-    own_req = lease.own_req if lease is not None else None
-    own_exc = lease.own_exc if lease is not None else None
+    moves = memory.moves.get(job.job_id, ())
     pace = memory.paces.get(job.job_id)
     sensitivity, remaining_s, factor = _by_its_pace(facts.sensitivity, pace)
     return Running(
         job=job,
-        request=request_of(job, own_req=own_req, own_exc=own_exc),
+        request=_request(job, memory),
         sensitivity=sensitivity,
         checkpoint=facts.checkpoint,
         lost_s=facts.lost_s,
-        moves=sum(move.outcome in ("moved", "elsewhere") or no_checkpoint(move) for move in moves),
+        moves=sum(move.outcome in CARRIED_OUT or no_checkpoint(move) for move in moves),
         last_move_s=moves[-1].ended_s if moves else 0.0,
         remaining_s=remaining_s,
         factor=factor,
-        told_s=pace.remaining_s if pace is not None else None,
+        stated_s=pace.remaining_s if pace is not None else None,
     )
 
 
@@ -131,8 +132,8 @@ def _by_its_pace(sensitivity: str, pace: Pace | None) -> tuple[str, float | None
     """Class, remaining time and time factor as the planner is to take them.
 
     The planner weighs believed factors at their full size. Work that feels only a part of
-    them (`felt`) is told to it with its factor at full size and as much less of time to go,
-    which makes the gains come out right; work that feels hardly anything counts as class C.
+    them (`felt`) gets its factor at full size and a remaining time scaled so that the gain is
+    right; work that feels hardly anything counts as class C.
     """
     if pace is None:
         return sensitivity, None, None

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""One tick: look once, say what would be better, and do it where that is wanted and allowed.
+"""One tick: look once, decide what would be better, and do it where that is wanted and allowed.
 
-The caller has the loop and the clock. The order is that of the price: what is free comes
-first. Every part stands alone, so that one that fails does not keep the others from being
-done.
+The caller has the loop and the clock. Parts run in the order of their price: what is free comes
+first. Each part stands alone: one that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ STATISTICS_S = 60.0
 SLOW_S = 1.0
 """A slurmctld that answers sooner has threads to spare."""
 LONGEST_INTERVAL_S = 900.0
-"""A longer time without a tick was a pause, and says nothing of when the next one comes."""
+"""A longer time without a tick was a pause, which does not show when the next tick comes."""
 
 
 class TickResult(NamedTuple):
@@ -69,10 +68,10 @@ class TickResult(NamedTuple):
 
 
 class Tick:
-    """Ticks of one process: one journal, one role. Without `act` nothing is told to Slurm.
+    """Ticks of one process: one journal, one role. Without `act` Slurm gets no order.
 
-    `last`: no other tick follows soon, so what Slurm cannot do at the moment is insisted on. `appends`: Slurm's
-    JobFileAppend.
+    `last`: no other tick follows soon, so orders that Slurm cannot take at the moment are repeated for longer.
+    `appends`: Slurm's JobFileAppend.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class Tick:
         self._intake = Intake(config) if publisher else None
         self._observers = collector(config, bool(publisher)) if publisher or role.name != "slurm-user" else None
         self._trouble: list[str] = []
-        self._aside = Aside(self._tell_fault)
+        self._aside = Aside(self._report_fault)
         if publisher is not None:
             publisher.aside = self._aside
         self._anew = True  # this process has not looked yet
@@ -119,7 +118,7 @@ class Tick:
         if observers := self._observers:
             self._each(lambda seen: observers.take(seen.jobs, now_s), every, 0)
         since_s = self._try(lambda: self._since_last(now_s), self._config.number("rebalance", "interval_s"))
-        if self._act:  # first of all: what cannot be remembered must not be begun
+        if self._act:  # first of all: nothing may begin that cannot be journalled
             self._trouble += filter(None, (self._try(self._in_place, ""),))
             paused = self._try(lambda: self._ticked(now_s), "the journal cannot be written") or paused
         ours: frozenset[int] = self._try(self._looked_after, frozenset())
@@ -129,7 +128,7 @@ class Tick:
             if publisher
             else None
         )
-        self._trouble += published.told if published else ()
+        self._trouble += published.reported if published else ()
         if self._act:
             self._try(lambda: self._recover(now_s), None)
             self._each(self._settle, every, None)
@@ -154,7 +153,8 @@ class Tick:
         return seen._replace(trouble=tuple(dict.fromkeys(self._trouble)))
 
     def _busy(self, now_s: float) -> str:
-        """Why to look only. sdiag is asked once a minute, and each time while slurmctld is slow or was busy."""
+        """Why this tick only looks, "" where it may act. sdiag is asked once a minute, and always while slurmctld
+        is slow or was busy."""
         if self._took_s < SLOW_S and 0 <= now_s - self._asked_s < STATISTICS_S:
             return ""
         found = busy(self._client.statistics(), int(self._config.number("rebalance", "busy_threads")))
@@ -169,7 +169,7 @@ class Tick:
             self._each(lambda seen: self._begin_moves(decided, seen, now_s), every, None)
 
     def _leave_alone(self, every: Overview, now_s: float) -> None:
-        """Jobs that break us are left alone, and `pal doctor` shows them."""
+        """Jobs on which our code fails are left alone, and `pal doctor` shows them."""
         free = self._aside.refresh(frozenset(job.job_id for job in every.jobs), now_s)
         known = {} if self._anew else self._journal.broken()
         with self._journal.together():
@@ -183,7 +183,7 @@ class Tick:
                     self._journal.hands_off(job_id, f"{BREAKS}{one.fault.line}", now_s)
 
     def alive(self, now_s: float) -> None:
-        """Between two ticks, and between two commands of one: say that we live, to palsub and to the watchdog."""
+        """Between two ticks, and between two commands of one: show palsub and the watchdog that we are alive."""
         notify(ALIVE)
         if self._publisher is not None:
             self._publisher.alive(now_s)
@@ -194,11 +194,11 @@ class Tick:
 
     @property
     def lost(self) -> bool:
-        """Whether the publisher's lock was taken from under us: only a new process can go on."""
+        """Whether the publisher has lost its lock: only a new process can go on."""
         return self._publisher is not None and self._publisher.lost
 
     def failed(self) -> None:
-        """A tick came to nothing: nobody is promised anything until one succeeds."""
+        """A tick failed: nobody is promised anything until one succeeds."""
         if self._publisher is not None:
             self._publisher.silent()
 
@@ -211,7 +211,7 @@ class Tick:
         return self._mover.step(now_s)
 
     def _each(self, part: Callable[[Overview], T], every: Overview, otherwise: T) -> T:
-        """A part that looks at jobs: those that break it are set aside, and it is done for all others."""
+        """Do a part that looks at jobs: jobs on which it fails are set aside, and it is done for all others."""
         return self._try(lambda: self._aside.run(part, every, self._now_s), otherwise)
 
     def _try(self, part: Callable[[], T], otherwise: T) -> T:
@@ -220,22 +220,22 @@ class Tick:
         except (PalError, OSError) as error:
             self._trouble.append(one_line(error))
         except Exception as error:
-            self._trouble.append(f"internal error, {self._aside.told(error).line}")
+            self._trouble.append(f"internal error, {self._aside.report(error).line}")
         return otherwise
 
-    def _tell_fault(self, job_id: int | None, fault: Fault) -> None:
+    def _report_fault(self, job_id: int | None, fault: Fault) -> None:
         about = {"job_id": job_id} if job_id is not None else {}
         self._log.write(self._now_s, "fault", **about, error=fault.line, trace=fault.trace)
         if job_id is not None:
-            self._trouble.append(f"job {job_id} is left alone, since it breaks us: {fault.line}")
+            self._trouble.append(f"job {job_id} is left alone: our code fails on it: {fault.line}")
 
     def _since_last(self, now_s: float) -> float:
-        """How long the last tick is ago: by that much jobs may have waited because of us."""
+        """Seconds since the last tick: for that long jobs may have waited because of us."""
         last_s = self._journal.last_tick_s()
         return now_s - last_s if 0 < last_s <= now_s else self._config.number("rebalance", "interval_s")
 
     def _in_place(self) -> str:
-        """See to the journal's file; what was amiss, in the log as well."""
+        """Check the journal's file; returns what was wrong, which is logged, too."""
         said = self._journal.in_place()
         if said:
             self._log.write(self._now_s, "journal", detail=said)
@@ -250,12 +250,12 @@ class Tick:
         return frozenset((*self._journal.leases(), *(move.job_id for move in self._journal.open_moves())))
 
     def _interval(self, since_s: float) -> float:
-        """How soon the next tick is to be expected, by how long the last one is ago."""
+        """When to expect the next tick, judged by when the last one was."""
         return since_s if since_s <= LONGEST_INTERVAL_S else self._config.number("rebalance", "interval_s")
 
     def _blame(self, job_id: int, error: Exception) -> str:
-        """An order for one job, or a move of it, failed by an error of ours; the line that says so."""
-        self._aside.told(error, job_id)
+        """An order for one job, or a move of it, failed by an error of ours; returns the line for the report."""
+        self._aside.report(error, job_id)
         return blamed(job_id, error)
 
     def _recover(self, now_s: float) -> None:
@@ -264,12 +264,12 @@ class Tick:
             self._recovered = True
 
     def _settle(self, overview: Overview) -> None:
-        """Not for jobs of moves under way: what stands there is for the mover to say."""
+        """Not for jobs of moves under way, whose lists the mover looks after."""
         moving = {move.job_id for move in self._journal.open_moves()}
         self._hand.settle(job for job in overview.jobs if job.job_id not in moving)
 
     def _end_leases(self, overview: Overview, wishes: Sequence[Wish], now_s: float) -> None:
-        """Those that are over and have no wish of this tick, and those of jobs that have left the queue."""
+        """Leases that are over and have no wish of this tick, and those of jobs that have left the queue."""
         moving = {move.job_id for move in self._journal.open_moves()}
         wished = {wish.job_id for wish in wishes if wish.sort is Sort.NODES} | moving
         living = {job.job_id for job in overview.jobs}

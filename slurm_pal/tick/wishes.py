@@ -29,7 +29,7 @@ class Hand:
         self, client: SlurmClient, journal: Journal, role: Role, log: EventLog,
         blame: Callable[[int, Exception], str] = blamed,
     ) -> None:  # fmt: skip
-        """`blame` hears of jobs for which an order failed by an error of ours; it gives the line that says so."""
+        """`blame` is called for jobs whose order failed by an error of ours; it returns the line for the report."""
         self._client, self._journal, self._role, self._log, self._blame = client, journal, role, log, blame
         self._doubtful: set[int] | None = None  # jobs whose list may not be as journalled; None: all
         self._since_s = journal.last_tick_s() - DOUBT_S
@@ -81,13 +81,13 @@ class Hand:
     def carry_out(
         self, wishes: Iterable[Wish], jobs: Mapping[int, SlurmJob], now_s: float, again_s: Sequence[float] = AGAIN_S
     ) -> list[str]:
-        """Do what is wished; what went wrong, one line each.
+        """Carry the wishes out; returns what went wrong, one line each.
 
         What Slurm cannot do at that moment is tried again after each pause of `again_s`. While the
-        journal cannot be written no list is set, and the others are still taken back.
+        journal cannot be written no list is set, but lists are still taken back.
         """
         trouble: list[str] = []
-        comments: dict[int, str] = {}  # a job may be given two lists, and its comment is to tell both
+        comments: dict[int, str] = {}  # a job may get two lists, and its comment shows both
         left = [*wishes]
         for pause_s in (0.0, *again_s):
             time.sleep(pause_s)
@@ -102,10 +102,10 @@ class Hand:
         """Whether this wish is over, well or not; False where Slurm may take it in a moment."""
         if job is not None and wish.job_id in comments:
             job = job._replace(admin_comment=comments[wish.job_id])
-        told: dict[str, str] = {}
+        comment: dict[str, str] = {}
         try:
-            told = self._told(wish, job, now_s) if wish.fields else {}
-            said = self._one(wish, told, now_s)
+            comment = self._comment(wish, job, now_s) if wish.fields else {}
+            said = self._one(wish, comment, now_s)
         except NotNowError:
             return False
         except (DataError, BusyError) as error:
@@ -113,11 +113,11 @@ class Hand:
         except Exception as error:  # the others are carried out
             said = self._blame(wish.job_id, error)
         trouble.append(said)
-        if told and not said:
-            comments[wish.job_id] = told["AdminComment"]
+        if comment and not said:
+            comments[wish.job_id] = comment["AdminComment"]
         return True
 
-    def _one(self, wish: Wish, told: Mapping[str, str], now_s: float) -> str:
+    def _one(self, wish: Wish, comment: Mapping[str, str], now_s: float) -> str:
         before = self._journal.lease_of(wish.job_id, wish.sort)
         if wish.action is WishAction.NONE and wish.lease is None and (before is not None or wish.reason == CHANGED):
             self._journal.hands_off(wish.job_id, wish.reason, now_s)
@@ -125,7 +125,7 @@ class Hand:
             self._keep(wish.lease, before, now_s)
         try:
             if wish.fields:
-                self._client.update_job(wish.job_id, **wish.fields, **told)
+                self._client.update_job(wish.job_id, **wish.fields, **comment)
         except NotNowError:
             if wish.lease is not None:
                 self._give_up(wish, before, _NOT_NOW, now_s)
@@ -156,7 +156,7 @@ class Hand:
             if before is not None:
                 self._journal.lease(before)
 
-    def _told(self, wish: Wish, job: SlurmJob | None, now_s: float) -> dict[str, str]:
+    def _comment(self, wish: Wish, job: SlurmJob | None, now_s: float) -> dict[str, str]:
         """The job's story, for its owner to read, where we may write it."""
         if job is None or "admin-comment" not in self._role.may:
             return {}

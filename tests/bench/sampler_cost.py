@@ -61,7 +61,7 @@ def main() -> None:
     if LIBRARY not in os.environ.get("SAMPLER_COST", ""):
         with tempfile.TemporaryDirectory() as place:
             target = os.path.join(place, LIBRARY)
-            source = str(HERE.parent / "unit" / "nvml_library.c")
+            source = str(HERE.parent / "doubles" / "nvml_library.c")
             subprocess.run(["gcc", "-shared", "-fPIC", "-o", target, source], check=True)
             environ = os.environ | {"SAMPLER_COST": target, "LD_LIBRARY_PATH": place}
             sys.exit(

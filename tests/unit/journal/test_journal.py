@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from slurm_pal.base.errors import BusyError, DataError, one_line
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal import journal as module
 from slurm_pal.journal.journal import Journal, Move, Observation, Sample, open_journal
+from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.store import database
 
 from ...doubles.privileges import unprivileged
@@ -33,10 +35,15 @@ SCHEMA = len(module.MIGRATIONS)
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
 
-def move(job_id: int = 7, made_s: float = NOW_S, step: str = "planned") -> Move:
+def move(job_id: int = 7, made_s: float = NOW_S, step: MoveStep = MoveStep.PLANNED) -> Move:
     return Move(
         0, job_id, "ann", made_s, 0, "n3:0,1", ("n5",), "n5:0,1", "", 1.3, 1.0, 900.0, 60.0, True, "0.1", step, made_s
     )
+
+
+def plain(made: Move) -> tuple[object, ...]:
+    """Its fields, such that their repr is Python."""
+    return tuple(str(part) if isinstance(part, StrEnum) else part for part in made)
 
 
 def lease(job_id: int = 7, kind: str = "nodelist") -> TickLease:
@@ -55,9 +62,10 @@ def path(tmp_path: Path) -> str:
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 numbers = st.integers(0, 2**40)
 floats = st.floats(allow_nan=False)
+STEPS = st.sampled_from(MoveStep)
 MOVES = st.tuples(
     st.just(0), numbers, texts, floats, numbers, texts, st.lists(texts, max_size=3).map(tuple), texts, texts,
-    floats, floats, floats, floats, st.booleans(), texts, texts, floats,
+    floats, floats, floats, floats, st.booleans(), texts, STEPS, floats,
 ).map(lambda row: Move(*row))  # fmt: skip
 LEASES = st.builds(TickLease, numbers, st.sampled_from([*LeaseKind][:3]), texts, texts, floats, floats, numbers, texts)
 OBSERVATIONS = st.builds(
@@ -67,23 +75,23 @@ OBSERVATIONS = st.builds(
 
 
 @settings(max_examples=40, deadline=None)
-@given(MOVES, LEASES, OBSERVATIONS, texts, st.none() | floats)
+@given(MOVES, LEASES, OBSERVATIONS, STEPS, st.sampled_from(MoveOutcome), texts, st.none() | floats)
 def test_what_goes_in_comes_out(
-    tmp_path_factory: pytest.TempPathFactory, made: Move, held: TickLease, watched: Observation, text: str,
-    observed: float | None,
+    tmp_path_factory: pytest.TempPathFactory, made: Move, held: TickLease, watched: Observation, step: MoveStep,
+    outcome: MoveOutcome, text: str, observed: float | None,
 ) -> None:  # fmt: skip
     place = str(tmp_path_factory.mktemp("journal") / "j.db")
     with open_journal(place) as journal:
         begun = journal.begin(made)
         assert begun == made._replace(move_id=begun.move_id)
-        done = journal.finish(journal.enter(begun, text, made.step_s), "moved", text, made.step_s)
+        done = journal.finish(journal.enter(begun, step, made.step_s), outcome, text, made.step_s)
         if observed is not None:
             journal.set_observed(done.move_id, observed)
         journal.lease(held)
         journal.observe(watched)
     with open_journal(place, write=False) as journal:
         assert journal.moves(-math.inf) == [done._replace(observed=observed)]
-        assert journal.steps_of(done.move_id) == [(made.step, made.step_s), (text, made.step_s)]
+        assert journal.steps_of(done.move_id) == [(made.step, made.step_s), (step, made.step_s)]
         assert journal.leases() == {held.job_id: held}
         assert journal.observations(-math.inf) == [watched]
         (back,) = journal.moves(-math.inf)
@@ -94,15 +102,15 @@ def test_a_move_from_begin_to_end(path: str) -> None:
     with open_journal(path) as journal:
         first, other = journal.begin(move(7)), journal.begin(move(8))
         assert first.move_id != other.move_id
-        first = journal.enter(first, "held", NOW_S + 1)
-        assert (first.step, first.step_s) == ("held", NOW_S + 1)
+        first = journal.enter(first, MoveStep.TARGETING, NOW_S + 1)
+        assert (first.step, first.step_s) == ("targeting", NOW_S + 1)
         assert journal.open_moves() == [first, other]
         first = journal.finish(first, "moved", "as planned", NOW_S + 2)
         assert (first.outcome, first.detail, first.ended_s, first.observed) == ("moved", "as planned", NOW_S + 2, None)
         journal.set_observed(first.move_id, 1.25)
         assert journal.open_moves() == [other]
         assert journal.moves() == [first._replace(observed=1.25), other]
-        assert journal.steps_of(first.move_id) == [("planned", NOW_S), ("held", NOW_S + 1)]
+        assert journal.steps_of(first.move_id) == [("planned", NOW_S), ("targeting", NOW_S + 1)]
 
 
 def test_moves_are_chosen_by_job_and_time(path: str) -> None:
@@ -128,17 +136,31 @@ def test_a_job_has_one_open_move(path: str) -> None:
 def test_a_finished_move_takes_no_step(path: str) -> None:
     with open_journal(path) as journal:
         done = journal.finish(journal.begin(move()), "ended", "", NOW_S)
-        for again in (lambda: journal.enter(done, "held", NOW_S), lambda: journal.finish(done, "moved", "", NOW_S)):
+        for again in (
+            lambda: journal.enter(done, MoveStep.TARGETING, NOW_S),
+            lambda: journal.finish(done, MoveOutcome.MOVED, "", NOW_S),
+        ):
             with pytest.raises(DataError, match="is not open"):
                 again()
         assert journal.moves() == [done] and len(journal.steps_of(done.move_id)) == 1
 
 
+def test_words_of_a_later_release_are_unknown_ones(path: str) -> None:
+    with open_journal(path) as journal:
+        first, second = journal.begin(move(7)), journal.begin(move(8))
+        with journal._connection as connection:
+            connection.execute("UPDATE moves SET step = 'parked' WHERE move_id = ?", (first.move_id,))
+            connection.execute("UPDATE moves SET outcome = 'swapped' WHERE move_id = ?", (second.move_id,))
+        assert journal.open_moves() == [first._replace(step=MoveStep.UNKNOWN)]
+        assert journal.moves()[1].outcome is MoveOutcome.UNKNOWN
+
+
 def test_a_clock_that_jumps_back_changes_no_order(path: str) -> None:
     with open_journal(path) as journal:
         first = journal.begin(move(7, NOW_S))
-        for number, at_s in enumerate((NOW_S - 1e6, 0.0, NOW_S)):
-            first = journal.enter(first, f"s{number}", at_s)
+        steps = (MoveStep.SIGNALLING, MoveStep.REQUEUEING, MoveStep.TARGETING)
+        for step, at_s in zip(steps, (NOW_S - 1e6, 0.0, NOW_S), strict=True):
+            first = journal.enter(first, step, at_s)
         second = journal.begin(move(8, 5.0))
         journal.lease(lease())
         journal.end_lease(7, "first", NOW_S)
@@ -151,7 +173,7 @@ def test_a_clock_that_jumps_back_changes_no_order(path: str) -> None:
         journal.ticked(NOW_S)
         journal.ticked(5.0)
         journal.forget(frozenset({7}), 5.0)
-        assert [step for step, _ in journal.steps_of(first.move_id)] == ["planned", "s0", "s1", "s2"]
+        assert [step for step, _ in journal.steps_of(first.move_id)] == ["planned", *steps]
         assert journal.moves() == [first, second]
         assert [why for _, why, _ in journal.ended_leases()] == ["first", "second"]
         assert journal.samples()[7].iteration == 20
@@ -306,14 +328,15 @@ def test_a_step_is_never_put_off(path: str) -> None:
 WRITER = f"""
 import sys
 from slurm_pal.journal.journal import Move, open_journal
+from slurm_pal.journal.move_states import MoveStep
 journal = open_journal(sys.argv[1])
-move = journal.begin({move(step="s0")!r})
-print("s0", flush=True)
+move = journal.begin(Move(*{plain(move(made_s=0.0))!r}))
+print(0, flush=True)
 for number in range(1, 100_000):
     if number >= int(sys.argv[2]):
         sys.stdin.read()
-    move = journal.enter(move, f"s{{number}}", number)
-    print(move.step, flush=True)
+    move = journal.enter(move, [*MoveStep][number % 7], number)
+    print(number, flush=True)
 """
 
 
@@ -329,7 +352,7 @@ def told(child: subprocess.Popen[str], lines: int) -> None:
     """Wait until the child has said that so many steps are in the journal."""
     assert child.stdout is not None
     for number in range(lines):
-        assert child.stdout.readline() == f"s{number}\n"
+        assert child.stdout.readline() == f"{number}\n"
 
 
 @pytest.mark.parametrize("steps", [1, 2, 9])
@@ -340,8 +363,9 @@ def test_killed_between_two_steps(tmp_path: Path, path: str, steps: int) -> None
     for write in (False, True):
         with open_journal(path, write) as journal:
             (found,) = journal.open_moves()
-            assert [step for step, _ in journal.steps_of(found.move_id)] == [f"s{n}" for n in range(steps)]
-            assert found.step == f"s{steps - 1}"
+            entered = journal.steps_of(found.move_id)
+            assert [at_s for _, at_s in entered] == [*range(steps)]
+            assert (found.step, found.step_s) == entered[-1]
 
 
 @pytest.mark.parametrize("steps", [1, 5, 20, 60])
@@ -354,10 +378,10 @@ def test_killed_anywhere(tmp_path: Path, path: str, steps: int) -> None:
     for write in (False, True):
         with open_journal(path, write) as journal:
             (found,) = journal.open_moves()
-            names = [step for step, _ in journal.steps_of(found.move_id)]
-            assert names == [f"s{n}" for n in range(len(names))]
-            assert len(names) - said in (0, 1)  # the last one may be on disk and not yet told
-            assert found.step == names[-1]
+            entered = journal.steps_of(found.move_id)
+            assert [at_s for _, at_s in entered] == [*range(len(entered))]
+            assert len(entered) - said in (0, 1)  # the last one may be on disk and not yet reported
+            assert (found.step, found.step_s) == entered[-1]
 
 
 def test_a_reader_undoes_what_a_killed_writer_had_half_written(tmp_path: Path, path: str) -> None:
@@ -393,21 +417,22 @@ NO_ROOM = f"""
 import os, resource, sys
 from slurm_pal.base.errors import DataError
 from slurm_pal.journal.journal import Move, open_journal
+from slurm_pal.journal.move_states import MoveStep
 with open_journal(sys.argv[1]) as journal:
-    move = journal.begin({move(step="s0")!r})
+    move = journal.begin(Move(*{plain(move())!r}))
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(sys.argv[1]), hard))
     entered = 1
     try:
         while entered < 100_000:
-            move = journal.enter(move, f"s{{entered}}", 0.0)
+            move = journal.enter(move, MoveStep.TARGETING, 0.0)
             entered += 1
     except DataError as error:
         print(error)
     assert journal.open_moves() == [move], "half a step"
     assert len(journal.steps_of(move.move_id)) == entered, "half a step"
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    journal.enter(move, "after", 0.0)
+    journal.enter(move, MoveStep.FREEING, 0.0)
 """
 
 
@@ -418,7 +443,7 @@ def test_no_room_for_the_file_to_grow(tmp_path: Path, path: str) -> None:
     assert done.returncode == 0, done.stderr
     assert f"{path} cannot be used" in done.stdout and done.stdout.count("\n") == 1
     with open_journal(path, write=False) as journal:
-        assert journal.open_moves()[0].step == "after"
+        assert journal.open_moves()[0].step == "freeing"
 
 
 def test_disk_full(path: str) -> None:

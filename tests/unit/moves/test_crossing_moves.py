@@ -17,7 +17,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal.journal import Move
 from slurm_pal.moves import steps
-from slurm_pal.moves.steps import LATER, Act, act
+from slurm_pal.moves.steps import LATER, Act, Order, act
 
 from ...doubles.fake_partitions import PartedSlurm
 from . import test_mover
@@ -64,16 +64,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
         ("requeueing", HERE._replace(partition="other,fast,slow"), 1, Act("targeting", "update", AIMED)),
         ("requeueing", HERE._replace(partition=OLD), 1, Act("targeting", "update", AIMED)),
         ("requeueing", HERE._replace(partition="slow"), 1, Act("freeing")),  # his own, since
-        ("targeting", HERE, 1, Act(action="update", fields=AIMED)),
+        ("targeting", HERE, 1, Act(order=Order.UPDATE, fields=AIMED)),
         ("targeting", THERE, 1, Act()),
         ("targeting", THERE._replace(req_nodes=()), 1, Act()),  # it may be running by now
-        ("targeting", THERE._replace(req_nodes=(), reason="BeginTime"), 1, Act(action="update", fields=AIMED)),
+        ("targeting", THERE._replace(req_nodes=(), reason="BeginTime"), 1, Act(order=Order.UPDATE, fields=AIMED)),
         ("targeting", THERE, 4, Act()),
         ("targeting", THERE, 6, Act("clearing", "update", FREED)),
         ("targeting", THERE._replace(partition="slow"), 1, Act("clearing", "update", {"ReqNodeList": ""})),
         ("targeting", THERE._replace(partition=OWN), 1, Act("clearing", "update", {"ReqNodeList": ""})),
         ("targeting", THERE._replace(req_nodes=("n2",)), 1, Act("clearing", "update", {"Partition": OWN})),
-        ("clearing", THERE, 1, Act(action="update", fields=FREED)),
+        ("clearing", THERE, 1, Act(order=Order.UPDATE, fields=FREED)),
         ("clearing", HERE._replace(partition=OLD, reason="Resources"), 1, Act("", "update", {"Partition": OWN})),
         ("clearing", HERE._replace(reason="Resources"), 1, Act()),
     ],
@@ -85,7 +85,7 @@ def test_what_comes_next(step: str, job: SlurmJob, age_s: float, wanted: Act) ->
 
 def test_where_its_user_named_the_target_the_partition_still_tells() -> None:
     move = CROSSING._replace(step="targeting", own_req="n1")
-    assert act(move, HERE._replace(req_nodes=("n1",)), START_S, LIMITS).action == "update"
+    assert act(move, HERE._replace(req_nodes=("n1",)), START_S, LIMITS).order is Order.UPDATE
     assert act(move, THERE, START_S, LIMITS) == Act()
     assert act(move, THERE, START_S + 6, LIMITS) == Act("clearing", "update", {"Partition": OWN})
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.cluster import Gpu
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.journal.journal import Move, Observation, Sample
+from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.moves.learning import (
     Corrections,
     agreed,
@@ -361,8 +362,8 @@ def move(
     observed: float | None, outcome: str = "moved", before: float = 1.3, after: float = 1.0, gain_s: float = 300.0
 ) -> Move:
     return Move(
-        1, 7, "u", 0.0, 0, "n1:0", ("n2",), "n2:0", "", before, after, gain_s, 60.0, True, "", "done", 0.0, outcome,
-        observed=observed,
+        1, 7, "u", 0.0, 0, "n1:0", ("n2",), "n2:0", "", before, after, gain_s, 60.0, True, "",
+        MoveStep.TARGETING, 0.0, MoveOutcome(outcome), observed=observed,
     )  # fmt: skip
 
 

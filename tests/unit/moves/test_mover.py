@@ -19,7 +19,7 @@ from slurm_pal.decide.lease import LeaseKind, TickLease, comment
 from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.moves import steps
 from slurm_pal.moves.mover import Mover, StepLimits
-from slurm_pal.moves.steps import LATER, Act, act
+from slurm_pal.moves.steps import LATER, Act, Order, act
 from slurm_pal.slurm import parse
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Overview
@@ -165,7 +165,7 @@ AIMED = {"ReqNodeList": "n1", "StartTime": LATER}
         ("signalling", JOB._replace(comment="pal:ack=0.1;failed=1"), 1, Act(outcome="abandoned")),
         ("signalling", JOB, 121, Act(outcome="abandoned")),
         ("signalling", ACKED._replace(restarts=1), 1, Act(outcome="abandoned")),
-        ("requeueing", JOB, 1, Act(action="requeue")),
+        ("requeueing", JOB, 1, Act(order=Order.REQUEUE)),
         ("requeueing", JOB, 3, Act(outcome="abandoned")),
         ("requeueing", JOB._replace(state="COMPLETING"), 3, Act()),
         ("requeueing", JOB._replace(state="COMPLETING", restarts=1), 3, Act()),
@@ -178,7 +178,7 @@ AIMED = {"ReqNodeList": "n1", "StartTime": LATER}
         ("requeueing", HELD, 3, Act(outcome="waiting")),
         ("requeueing", JOB._replace(restarts=1), 3, Act(outcome="elsewhere")),
         ("requeueing", JOB._replace(state="CANCELLED", restarts=1), 3, Act(outcome="ended")),
-        ("targeting", PENDING, 1, Act(action="update", fields=AIMED)),
+        ("targeting", PENDING, 1, Act(order=Order.UPDATE, fields=AIMED)),
         ("targeting", PENDING, 6, Act("freeing")),
         ("targeting", OURS, 1, Act()),
         ("targeting", OURS, 4, Act()),
@@ -188,17 +188,17 @@ AIMED = {"ReqNodeList": "n1", "StartTime": LATER}
         ("targeting", OURS._replace(req_nodes=("n2",)), 1, Act("clearing")),
         ("targeting", JOB._replace(restarts=1, nodes=("n1",)), 1, Act(outcome="moved")),
         ("targeting", JOB._replace(restarts=1, nodes=("n1", "n2")), 1, Act(outcome="elsewhere")),
-        ("clearing", OURS, 1, Act(action="update", fields=FREED)),
+        ("clearing", OURS, 1, Act(order=Order.UPDATE, fields=FREED)),
         ("clearing", OURS._replace(req_nodes=()), 1, Act()),
         ("clearing", PENDING, 1, Act()),
         ("freeing", PENDING, 1, Act()),  # it might start where it has just ended
-        ("freeing", PENDING, 2, Act(action="update", fields=NOW)),
+        ("freeing", PENDING, 2, Act(order=Order.UPDATE, fields=NOW)),
         ("freeing", PENDING, 4, Act()),
         ("clearing", OURS, 61, Act(outcome="waiting")),
         ("clearing", OURS._replace(req_nodes=()), 61, Act(outcome="waiting")),
         ("clearing", JOB._replace(restarts=1), 1, Act(outcome="elsewhere")),
         ("clearing", JOB._replace(restarts=1, nodes=("n1",)), 1, Act(outcome="moved")),
-        ("a step of a later release", OURS, 1, Act(action="update", fields=FREED)),
+        ("a step of a later release", OURS, 1, Act(order=Order.UPDATE, fields=FREED)),
     ],
 )
 def test_what_comes_next(step: str, job: SlurmJob | None, age_s: float, wanted: Act) -> None:

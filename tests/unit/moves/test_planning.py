@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.journal.journal import Move
+from slurm_pal.journal.move_states import MoveStep
 from slurm_pal.moves import planning
 from slurm_pal.moves.booking import Bookings
 from slurm_pal.moves.planning import MovePlan, MoveTerms, PlannedMove, Running, gpus_of, plan, to_move
-from slurm_pal.moves.steps import PLANNED
 from slurm_pal.moves.survey import Survey
 from slurm_pal.moves.worth import MoveLimits, Planner, expected_left_s, plan_moves
 from slurm_pal.placement.occupancy import Occupancy
@@ -62,7 +62,7 @@ def test_a_move_and_its_words() -> None:
     assert (row.move_id, row.job_id, row.user, row.restarts, row.made_s) == (0, 7, "u", 3, NOW_S)
     assert (row.own_req, row.ack, row.checkpoint, row.outcome) == ("n9", "0.2", True, "")
     assert (row.source, row.target, row.target_gpus, row.gain_s) == (move.source, ("n1",), "n1:0,1", move.gain_s)
-    assert (row.step, row.step_s) == (PLANNED, NOW_S)
+    assert (row.step, row.step_s) == (MoveStep.PLANNED, NOW_S)
 
 
 def test_without_progress_the_time_limit_tells_what_is_left() -> None:
@@ -106,7 +106,7 @@ def test_the_gain_must_exceed_the_cost_with_the_margin() -> None:
         )
         assert len(found.moves) == moved
         if not moved:
-            assert why(found, 1) == "no free GPUs would save it 135 s, so much a move must"
+            assert why(found, 1) == "no free GPUs would save it 135 s, the least for a move"
 
 
 def test_predictions_that_were_too_high_before_lower_the_appetite() -> None:
@@ -214,7 +214,7 @@ def test_a_target_is_free_now_and_not_what_another_move_will_give_up() -> None:
     second = running(job(2, {"n1": (0,)}), remaining_s=1 * HOUR_S)
     found = planned(table, [first, second])
     assert where(found) == {1: "n2:0"}
-    assert why(found, 2) == "no free GPUs would save it 90 s, so much a move must"
+    assert why(found, 2) == "no free GPUs would save it 90 s, the least for a move"
     occupancy = cluster([1.2], [1.5], [1.0])
     waiting = [movable(occupancy, "2", [(1, (0,))]), movable(occupancy, "1", [(0, (0,))], remaining_s=9e4)]
     for chained, moved in ((True, {"1", "2"}), (False, {"1"})):

@@ -19,6 +19,7 @@ from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease_marks import ending
 from slurm_pal.decide.offers import claimed_gpus, used_indexes
 from slurm_pal.journal.journal import Move, Observation
+from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.moves.learning import MOST_CORRECTION, corrected, corrections
 from slurm_pal.moves.planning import MovePlan, MoveTerms, Running, plan
 from slurm_pal.moves.steps import no_checkpoint
@@ -107,7 +108,25 @@ def test_a_year_is_no_time_limit() -> None:
 
 def move(outcome: str, detail: str = "") -> Move:
     return Move(
-        1, 7, X, NOW_S, 0, "n0:0", ("n2",), "n2:0", "", 1.5, 1.0, 600.0, 60.0, True, "", "over", NOW_S, outcome, detail
+        1,
+        7,
+        X,
+        NOW_S,
+        0,
+        "n0:0",
+        ("n2",),
+        "n2:0",
+        "",
+        1.5,
+        1.0,
+        600.0,
+        60.0,
+        True,
+        "",
+        MoveStep.SIGNALLING,
+        NOW_S,
+        MoveOutcome(outcome),
+        detail,
     )
 
 

@@ -46,7 +46,7 @@ def seen(jobs: Sequence[SlurmJob], table: dict[str, list[float]], **limits: int)
 def here(job_id: int = 1, gpus: dict[str, Sequence[int]] | None = None, words: str = "", **changes: Any) -> Running:  # noqa: ANN401
     """A job on a slow GPU, four times as fast in the other partition; two hours to go here."""
     one = job(job_id, gpus or {"s0": (0,)}, partition="slow", **changes.pop("of", {}))
-    made = running(one, words, own_partitions=OWN, elsewhere=(Elsewhere("fast", 4.0),), told_s=2 * HOUR_S)
+    made = running(one, words, own_partitions=OWN, elsewhere=(Elsewhere("fast", 4.0),), stated_s=2 * HOUR_S)
     return made._replace(**{"remaining_s": 2 * HOUR_S, **changes})
 
 
@@ -105,7 +105,7 @@ def test_what_was_fitted_to_a_measured_factor_is_not_taken_for_another_partition
 
 def test_a_time_limit_is_for_the_slowest_partition() -> None:
     """Half of a day there is a quarter here; two hours have gone, so four are to go, and a half of them is saved."""
-    one = here(remaining_s=None, told_s=None, slowest=0.5, elsewhere=(Elsewhere("fast", 2.0),))
+    one = here(remaining_s=None, stated_s=None, slowest=0.5, elsewhere=(Elsewhere("fast", 2.0),))
     (move,) = planned([one]).moves
     assert move.gain_s == pytest.approx(2 * HOUR_S)
     unlimited = one._replace(job=one.job._replace(time_limit_s=None))
@@ -117,7 +117,7 @@ def test_a_time_limit_is_for_the_slowest_partition() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"remaining_s": 100.0, "told_s": 100.0}, "no free GPUs would save it 90 s"),
+        ({"remaining_s": 100.0, "stated_s": 100.0}, "no free GPUs would save it 90 s"),
         ({"moves": 5}, "at most 5 are allowed"),
         ({"last_move_s": NOW_S - 60}, "at least 600 s are needed"),
         ({"of": {"time_limit_s": 2 * 3600 + 60}}, "from its time limit"),

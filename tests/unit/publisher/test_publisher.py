@@ -228,7 +228,7 @@ def test_a_stand_in_is_told(config: Config, slurm: FakeSlurm) -> None:
     config.set("placement", "policy", "pal", "test")
     done = publisher(config, slurm).publish(1.0)
     assert done.table is not None
-    assert done.table.notes == ("placement.policy pal cannot be put into a table: class-fit stands in for it",)
+    assert done.table.notes == ("placement.policy pal cannot be put into a table: class-fit is used instead",)
 
 
 @pytest.mark.usefixtures("root")

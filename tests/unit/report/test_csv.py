@@ -199,13 +199,13 @@ def test_moves(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     header = "made_s,job_id,user,source,target,before,after,gain_s,observed_gain_s,cost_s,outcome,step,why,partition\n"
     assert invoke("moves", "--csv").stdout == header
     move = Move(
-        0, 7, "anna", NOW_S - 500, 0, "n3:0,1", ("n5",), "n5:0,1", "", 1.25, 1.0, 800.0, 60.0, True, "", "signal",
+        0, 7, "anna", NOW_S - 500, 0, "n3:0,1", ("n5",), "n5:0,1", "", 1.25, 1.0, 800.0, 60.0, True, "", "signalling",
         NOW_S - 500,
     )  # fmt: skip
     with open_journal(paths.journal_path(settings.load(), False)) as journal:
         journal.finish(journal.begin(move), "abandoned", '=cmd|" /C calc"!A0', NOW_S - 400)
     assert invoke("moves", "--csv").stdout == header + (
-        '1799999500.0,7,anna,"n3:0,1","n5:0,1",1.25,1.0,800.0,,60.0,abandoned,signal,"\'=cmd|"" /C calc""!A0",\n'
+        '1799999500.0,7,anna,"n3:0,1","n5:0,1",1.25,1.0,800.0,,60.0,abandoned,signalling,"\'=cmd|"" /C calc""!A0",\n'
     )
 
 

@@ -18,6 +18,7 @@ from slurm_pal.cli.pal import pal
 from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, Move, open_journal
+from slurm_pal.journal.move_states import ENDS
 from slurm_pal.moves import learning
 from slurm_pal.report import doctor
 from slurm_pal.report import move_rows as report
@@ -27,7 +28,7 @@ from slurm_pal.slurm.cli import CliClient
 
 NOW_S = 1_800_000_000.0
 MOVE = Move(
-    0, 7, "anna", NOW_S - 500, 0, "n3:0,1", ("n5",), "n5:0,1", "", 1.25, 1.0, 800.0, 60.0, True, "", "signal",
+    0, 7, "anna", NOW_S - 500, 0, "n3:0,1", ("n5",), "n5:0,1", "", 1.25, 1.0, 800.0, 60.0, True, "", "signalling",
     NOW_S - 500,
 )  # fmt: skip
 LEASE = TickLease(7, LeaseKind.EXCLUDE, "n[3-4]", "", NOW_S - 900, NOW_S - 600, 0, "only slow GPUs are free")
@@ -78,7 +79,7 @@ def journal(mine: bool = False) -> Journal:
 
 def finished(book: Journal, move: Move = MOVE, outcome: str = "moved", observed: float | None = 1.2) -> Move:
     begun = book.begin(move)
-    book.enter(begun, "requeue", move.made_s + 2.5)
+    book.enter(begun, "requeueing", move.made_s + 2.5)
     book.finish(begun, outcome, "", move.made_s + 4)
     if observed is not None:
         book.set_observed(begun.move_id, observed)
@@ -110,7 +111,7 @@ def test_moves_of_the_site_with_predicted_and_observed_gain(site: Path) -> None:
         stamp(NOW_S - 500), "7", "anna", "n3:0,1", "n5:0,1", "1.250", "->", "1.000", "800", f"{gain_s:.0f}", "60",
         "moved", "-",
     ]  # fmt: skip
-    assert " abandoned " in second and "under way (signal)" in third
+    assert " abandoned " in second and "under way (signalling)" in third
     assert last == (
         "3 moves, 1 to the planned GPUs; gain predicted 800 s; observed 667 of 800 s (0.83) on 1 whose jobs reported "
         f"their pace; predictions now count {calibration:.2f}"
@@ -195,7 +196,7 @@ def test_explain_tells_leases_and_moves_in_the_order_of_time(site: Path) -> None
         ("exclude", -900), ("clear", -600), ("move", -500), ("nodelist", -496),
     ]  # fmt: skip
     move = told[2]
-    assert move["steps"] == [{"step": "signal", "at_s": NOW_S - 500}, {"step": "requeue", "at_s": NOW_S - 497.5}]
+    assert move["steps"] == [{"step": "signalling", "at_s": NOW_S - 500}, {"step": "requeueing", "at_s": NOW_S - 497.5}]
     assert move["gain_s"] == 800 and move["observed_gain_s"] == pytest.approx(666.67, abs=0.01)
     text = invoke("explain", "7").stdout.partition("What the tick did:\n")[2].splitlines()
     assert text == [
@@ -203,7 +204,7 @@ def test_explain_tells_leases_and_moves_in_the_order_of_time(site: Path) -> None
         f"  {stamp(NOW_S - 600)}  took its node list back (n[3-4]): waiting no longer pays",
         f"  {stamp(NOW_S - 500)}  moved it from n3:0,1 to n5:0,1: time factor 1.250 -> 1.000, gain predicted 800 s "
         "at a cost of 60 s, observed 667 s",
-        f"  {'':21}steps: signal +0.0 s, requeue +2.5 s",
+        f"  {'':21}steps: signalling +0.0 s, requeueing +2.5 s",
         f"  {stamp(NOW_S - 496)}  left n5 as its node list after a move: only slow GPUs are free",
     ]
 
@@ -284,7 +285,7 @@ def test_the_submission_opens_the_story() -> None:
     assert second["at_s"] == 6.0 and second["text"].startswith("the submit filter decided: left to Slurm: ")
 
 
-@pytest.mark.parametrize("outcome", ["", *report.ENDS])
+@pytest.mark.parametrize("outcome", ["", *ENDS])
 def test_every_end_of_a_move_has_its_words(site: Path, outcome: str) -> None:
     with journal() as book:
         begun = book.begin(MOVE)

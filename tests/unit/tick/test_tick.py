@@ -622,7 +622,7 @@ def test_a_journal_that_is_taken_away_is_written_anew(site: Site, how: str) -> N
     if how == "replaced":
         path.write_text("somebody else's")
     seen = site.run()
-    assert any(f"was {how} under us" in line for line in seen.trouble)
+    assert any(f"was {how}: it is" in line for line in seen.trouble)
     with open_journal(str(path), write=False) as journal:
         assert journal.leases().keys() == {number} and journal.last_tick_s() == site.now_s
     assert site.run().trouble == () and site.job(number).exc == "n0"

@@ -16,6 +16,7 @@ from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, Move, open_journal
+from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.moves import learning
 from slurm_pal.pending.retarget import Wish, WishAction
 from slurm_pal.slurm.cli import CliClient
@@ -78,8 +79,29 @@ def test_a_list_of_ours_is_not_taken_for_the_users(kind: str) -> None:
     lease = TickLease(1, LeaseKind(kind), "n0", "n3" if kind == "exclude" else "", NOW_S, NOW_S, 0, "")
     lists = {"exc_nodes": ("n0",)} if kind == "exclude" else {"req_nodes": ("n0",)}
     one = job(1, {"n0": (0, 1)}, comment=MINE, fields=BATCH, **lists)
-    made = Move(1, 1, "u", NOW_S, 0, "n1:0", ("n0",), "n0:0", "", 1.3, 1.0, 9.0, 1.0, True, "", "x", NOW_S, "moved")
-    memory = NOTHING._replace(leases={1: lease}, moves={1: (made, made._replace(outcome="abandoned", ended_s=NOW_S))})
+    made = Move(
+        1,
+        1,
+        "u",
+        NOW_S,
+        0,
+        "n1:0",
+        ("n0",),
+        "n0:0",
+        "",
+        1.3,
+        1.0,
+        9.0,
+        1.0,
+        True,
+        "",
+        MoveStep.TARGETING,
+        NOW_S,
+        MoveOutcome.MOVED,
+    )
+    memory = NOTHING._replace(
+        leases={1: lease}, moves={1: (made, made._replace(outcome=MoveOutcome.ABANDONED, ended_s=NOW_S))}
+    )
     found = steered(overview([node("n0")], [one]), memory, MoveSettings())
     (moves,) = found.running
     assert moves.request.leave == "" and moves.request.exc_nodes == (("n3",) if kind == "exclude" else ())
