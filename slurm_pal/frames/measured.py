@@ -109,7 +109,7 @@ def _record(run: Record) -> tuple[object, ...]:
 
 
 def _median(telemetry: dict[str, Any], name: str) -> float | None:
-    """The median of a sensor over the run; not every device has every sensor, and its word is not checked before."""
+    """The median of a sensor over the run; not every device has every sensor, and values were not checked before."""
     found = telemetry.get(name)
     return number(found.get("p50")) if isinstance(found, dict) else None
 
