@@ -61,7 +61,7 @@ JOBS = (
     Column("gpus", TEXT, "GPUs it was given, node:index,index; of an ended job only what the journal saw"),
     Column("n_gpus", COUNT, "number of GPUs that it was given; NA: none yet, or no longer known"),
     Column("gpu_slowdowns", TEXT, "slowdown of each for its class, by the snapshot of today; ?: never measured"),
-    Column("slowdown", NUMBER, "that of the slowest, whose pace a synchronous job has (ratio)"),
+    Column("slowdown", NUMBER, "slowdown of the slowest, which sets the pace of a synchronous job (ratio)"),
     Column("step_s", NUMBER, "time of one iteration, by the journal and pal progress (s)"),
     Column("moves", COUNT, "moves that were carried out, by the journal; NA: no journal to read"),
     Column("restarts", COUNT, "restarts, moves among them; NA: Slurm has forgotten it"),
