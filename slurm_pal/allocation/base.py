@@ -34,7 +34,7 @@ class Cells(NamedTuple):
 
 
 class Time(NamedTuple):
-    """The time that variables take of whose it is, as triplets."""
+    """The time that variables take from their owners, as triplets."""
 
     owner: NDArray[np.int64]
     variable: NDArray[np.int64]

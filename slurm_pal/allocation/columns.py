@@ -5,9 +5,9 @@ Every partition with V variability classes, best first, has 2 V columns: V packe
 V spread ones. In a column of level v a gang runs at the speed of class v, its slowest GPU,
 and may use better GPUs as well. So the capacity rows are nested: what runs at levels up to v
 has room on the GPUs of classes up to v, for every v. By Hall's condition the GPU time of
-shares that meet these rows can be divided among the classes, and that of others cannot. This
-is about GPU time: like the program of Gavel itself, the rows do not know that all GPUs of a
-gang must be free at once.
+shares can be divided among the classes if they meet these rows, and only then. This is about
+GPU time: like Gavel's own program, the rows do not know that all GPUs of a gang must be free
+at once.
 
 Packed means on the fewest nodes. Where one node holds the gang it runs at full speed there.
 Where none does, the gang spans nodes and runs at its spread ratio, in the packed column too:

@@ -27,13 +27,13 @@ MOST_RANK = 2
 RIDGE = 0.5  # on row and column factors; rows have few entries
 ROUNDS, OFFSET_ROUNDS = 25, 20  # of the alternating steps; the fit changes little beyond
 NOISE = 0.2  # an entry of this error counts half of one without
-REFERENCE_SCALE = 0.2  # rows whose differences scatter by more than this are no references
+REFERENCE_SCALE = 0.2  # rows whose differences scatter by more than this are not references
 OTHER_APPLICATION = 0.3  # weight of a reference of another application, which needs two columns in common
-NO_REFERENCE = 0.5  # how much it takes of references to believe them half
-MOST_LEFT_OUT, FOLDS, MOST_HIDDEN = 20, 10, 500  # one at a time up to the first, then in folds; at most so many
-SIMPLER = 1.02  # a higher rank must make the hidden entries so much better
+NO_REFERENCE = 0.5  # references of this strength are half believed
+MOST_LEFT_OUT, FOLDS, MOST_HIDDEN = 20, 10, 500  # one at a time up to the first, then in folds; at most the last
+SIMPLER = 1.02  # a higher rank must improve the hidden entries by this factor
 LEAST_SEEN = 0.1  # entries of a row at least, where the only one is very old
-ASSUMED_ERROR, ASSUMED_COUNT = 0.5, 3.0  # before any entry could be hidden; weighs as much as so many
+ASSUMED_ERROR, ASSUMED_COUNT = 0.5, 3.0  # before any entry could be hidden; weighs as much as this many
 UNSEEN_ERROR = 1.0  # of a column that nobody has seen: a factor of e
 
 
@@ -80,7 +80,7 @@ def complete(seen: Matrix, error: Matrix | None = None, group: Sequence[Hashable
 
     `group` (m) says which rows are of one application (default: each row its own). The same
     input gives the same answer. Raises DataError for shapes that do not fit, for a row without any entry,
-    for an entry that is infinite and for an error that is no number of at least 0.
+    for an entry that is infinite and for an error that is not a number of at least 0.
     """
     data, errors = _checked(seen, error, group)
     trials = [_hide(data, rank) for rank in range(_most_rank(data) + 1)]
@@ -109,7 +109,7 @@ def _checked(seen: Matrix, error: Matrix | None, group: Sequence[Hashable] | Non
     if np.isinf(values).any():
         raise DataError("an entry of the table is infinite; a throughput must be above 0 and finite")
     if not (np.isfinite(errors[known]) & (errors[known] >= 0)).all():
-        raise DataError("an error in the table is no finite number of at least 0")
+        raise DataError("an error in the table is not a finite number of at least 0")
     if not known.any(axis=1).all():
         raise DataError(f"row {int(np.argmin(known.any(axis=1)))} has no entry; leave out rows that nobody has seen")
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
@@ -253,7 +253,7 @@ def _best(trials: Sequence[_Hidden]) -> int:
 
 
 def _scale(data: _Data, hidden: _Hidden) -> Vector:
-    """(n,) what the root of the doubt is to be multiplied by, so that two thirds of the hidden errors are below it."""
+    """(n,) factor on the root of the doubt, such that two thirds of the hidden errors are below the product."""
     sizes = np.abs(hidden.residual) / np.sqrt(hidden.doubt)
     pooled = _blended(sizes, ASSUMED_ERROR)
     return np.array([_blended(sizes[hidden.column == j], pooled) for j in range(data.seen.shape[1])])

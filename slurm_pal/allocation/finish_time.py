@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Finish-time fairness (Themis): nobody ends much later than on its own part of the cluster (gavel.md 2 and 10.3)."""
+"""Finish-time fairness (Themis): no job ends much later than on its own part of the cluster (gavel.md 2 and 10.3)."""
 
 from __future__ import annotations
 

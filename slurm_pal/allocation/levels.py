@@ -29,7 +29,7 @@ from slurm_pal.allocation.problem import Matrix, Problem, Vector
 WHOLE = 160  # groups that go to the solver at once
 SAMPLE = 4  # every 4th group gives the first prices
 FREE = 0.15  # part of the groups whose plans the solver chooses
-REACH = 2.0  # how far prices may move at first, in units of what no fixed plan minds
+REACH = 2.0  # how far prices may move at first, in units within which no fixed plan changes
 ROUNDS = 60  # of any loop; by parts, all groups go to the solver after them
 TOLERANCE = 1e-9  # of a load
 LEAST = 1e-9  # share of time, as a unit of a program
@@ -56,7 +56,7 @@ class LevelProblem(NamedTuple):
 
     def need(self, level: float) -> tuple[Vector, Vector]:
         """(g,) steps/s needed at a level up to `bound`, and their increase by the level."""
-        # Of a job that is old and nearly done rounding leaves nothing of the difference; at `bound` it is this much.
+        # For a job that is old and nearly done, rounding leaves nothing of the difference; at `bound` it is this much.
         rest = np.maximum(self.span - self.age * level, self.work * level / self.best())
         return np.minimum(self.work * level / rest, self.best()), self.work * self.span / rest**2
 

@@ -82,7 +82,7 @@ class LinearProgram:
         self._highs.changeColsCost(len(cost), np.arange(len(cost), dtype=np.int32), cost)
 
     def solve(self) -> Solution:
-        """The optimum. Raises InfeasibleError, or UnsolvedError with the solver's word for it."""
+        """The optimum. Raises InfeasibleError, or UnsolvedError with the solver's reason."""
         self._highs.run()
         status = self._highs.getModelStatus()
         if status != highspy.HighsModelStatus.kOptimal:

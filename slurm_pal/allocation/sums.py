@@ -20,7 +20,7 @@ from slurm_pal.allocation.problem import Matrix, Vector
 WHOLE = 300  # groups that go to the solver at once
 SAMPLE = 4  # every 4th group gives the first prices
 FREE = 0.15  # part of the groups whose columns the solver chooses
-REACH = 2.0  # how far prices may move at first, in units of what no held group minds
+REACH = 2.0  # how far prices may move at first, in units within which no held group changes
 ROUNDS = 60  # before all groups go to the solver
 TOLERANCE = 1e-9  # relative, of the sum and of a load
 

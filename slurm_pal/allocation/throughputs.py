@@ -4,8 +4,8 @@
 A type is whatever the caller calls one: a GRES type or a partition. Errors are relative standard
 errors, held as standard deviations of the natural logarithm. Known entries come from the site's
 table and from past runs; gaps of a known row are completed (completion.py), another number of GPUs
-is scaled from the nearest known one, and an application that nobody knows gets the relative speeds
-of the types. So every job has a throughput everywhere, except where the site's table says 0.
+is scaled from the nearest known one, and an unknown application gets the relative speeds of the
+types. So every job has a throughput everywhere, except where the site's table says 0.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Matrix = NDArray[np.float64]
 
 TABLE, PROGRESS, ESTIMATED, PRIOR = "table", "progress", "estimated", "prior"
 ANY = "*"
-"""The application whose rows in the site's table are the speeds of the types for jobs that nobody knows."""
+"""The application whose rows in the site's table are the speeds of the types for unknown jobs."""
 
 HALF_LIFE_S = 30 * 86400.0  # an entry of this age counts half
 LEAST_ERROR, MOST_ERROR = 1e-3, UNSEEN_ERROR  # nothing is known better; an old entry is not worse than none
-MOST_RATE = 1e9  # steps/s; the least is one step in so many seconds
+MOST_RATE = 1e9  # steps/s; the least is one step in this many seconds
 EXPONENT, EXPONENT_ERROR, EXPONENT_COUNT = 0.8, 0.35, 3.0
 """Throughput grows with GPUs to this power until a table shows how (Gavel's: .68 to .85, scatter .17 to .49)."""
 
@@ -85,7 +85,7 @@ def merge(
 
     Where they disagree by more than their errors the error grows by as much. A 0 of the site's
     table stands. Relative speeds are brought to the unit of the other sources where a type is in
-    both; where none is they are left out, since nothing shows their unit.
+    both; where none is, they are left out, since their unit is unknown.
 
     Raises DataError for a half-life, throughput, error or age that is not allowed.
     """
@@ -119,7 +119,7 @@ def _aged(entry: Entry, half_life_s: float) -> Entry:
 
 
 def _in_one_unit(found: Mapping[ThroughputKey, list[Entry]]) -> dict[ThroughputKey, list[Entry]]:
-    """The same entries with relative speeds scaled to steps/s where others tell the scale."""
+    """The same entries with relative speeds scaled to steps/s where others show the scale."""
     measured: dict[tuple[str, int], dict[str, Entry]] = defaultdict(dict)
     speeds: dict[tuple[str, int], dict[str, Entry]] = defaultdict(dict)
     for key, entries in found.items():

@@ -112,8 +112,8 @@ class _Water:
     def stuck(self, candidates: Flags) -> Flags:
         """Which of the groups cannot rise at all while the others keep their levels.
 
-        Maximises what all candidates gain together; who gains is out, and the search goes on
-        among the rest until nobody gains.
+        Maximises what all candidates gain together; those that gain are out, and the search goes
+        on among the rest until none gains.
         """
         left = np.flatnonzero(candidates)
         while left.size:

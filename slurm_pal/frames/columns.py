@@ -14,16 +14,16 @@ if TYPE_CHECKING:  # imported where a frame is made: reports and commands start 
 
 TEXT, COUNT, NUMBER, TRUTH = "string", "Int64", "Float64", "boolean"
 TIME, CATEGORY = "datetime64[us, UTC]", "category"
-"""The dtypes of all columns. Each knows what is missing: NA, of times NaT."""
+"""The dtypes of all columns. Each can say that a value is missing: NA, for times NaT."""
 
-_MOST_S = 2.5e11  # the year 9892: what is later is no time that anybody meant
+_MOST_S = 2.5e11  # the year 9892: nobody means a later time
 _NOT_A_TIME = -(2**63)
 
 Reader = TypeVar("Reader", bound=Callable[..., Any])
 
 
 class Column(NamedTuple):
-    """One column. `words` are the values of a category, in order; others that are seen stand behind them."""
+    """One column. `words` are the values of a category, in order; other values that occur come after them."""
 
     name: str
     dtype: str
@@ -48,7 +48,7 @@ def frame(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> pd.Dat
     """Rows, each in the order of the columns, as a DataFrame; None is missing.
 
     Times are Unix s, of which None and 0 are missing. A category takes None and "" for missing, and texts have
-    escapes like `\\x1b` for what a terminal would act on: users wrote some of them.
+    escapes like `\\x1b` for what a terminal would act on, since users wrote some of them.
     """
     import pandas as pd
 
@@ -59,7 +59,7 @@ def frame(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> pd.Dat
 
 
 def number(value: object) -> float | None:
-    """The same where it is a number."""
+    """The value as a float; None where it is not a number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:

@@ -109,7 +109,7 @@ def _record(run: Record) -> tuple[object, ...]:
 
 
 def _median(telemetry: dict[str, Any], name: str) -> float | None:
-    """The median of a sensor over the run; not every device has every sensor, and its word is not checked before."""
+    """The median of a sensor over the run; not every device has every sensor, and values were not checked before."""
     found = telemetry.get(name)
     return number(found.get("p50")) if isinstance(found, dict) else None
 
@@ -134,7 +134,7 @@ SWEEPS = (
     Column("nodes", COUNT, "nodes to be measured"),
     *(Column(f"nodes_{name}", COUNT, f"of which {name}: {meaning}") for name, meaning in sweep_state.STATES.items()),
     Column("records", COUNT, "runs that it brought into the database"),
-    Column("gpus", COUNT, "GPUs of which there is one"),
+    Column("gpus", COUNT, "GPUs with at least one run"),
     Column("planned_gpu_h", NUMBER, "what the plan expected to take (GPU-hours)"),
     Column("max_parallel", COUNT, "most nodes at once"),
     Column("window", TEXT, "hours of the day, local time; NA: all day"),

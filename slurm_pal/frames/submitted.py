@@ -43,7 +43,7 @@ JOBS = (
         "state", CATEGORY, "Slurm's state; NA: Slurm has forgotten it",
         tuple(sorted({*JOB_WAITING, *JOB_ACTIVE, *JOB_ENDED, JOB_UNKNOWN})),
     ),
-    Column("state_reason", TEXT, "Slurm's reason for that, as why it waits; NA: none"),
+    Column("state_reason", TEXT, "Slurm's reason for the state, such as why it waits; NA: none"),
     Column("sensitivity", CATEGORY, "sensitivity class it was placed by; NA: unknown, or not placed by us",
            SENSITIVITY_CLASSES),
     Column("sensitivity_source", TEXT, "where that comes from: word (its user's), history, telemetry, probe, ..."),
@@ -61,7 +61,7 @@ JOBS = (
     Column("gpus", TEXT, "GPUs it was given, node:index,index; of an ended job only what the journal saw"),
     Column("n_gpus", COUNT, "number of GPUs that it was given; NA: none yet, or no longer known"),
     Column("gpu_slowdowns", TEXT, "slowdown of each for its class, by the snapshot of today; ?: never measured"),
-    Column("slowdown", NUMBER, "that of the slowest, whose pace a synchronous job has (ratio)"),
+    Column("slowdown", NUMBER, "slowdown of the slowest, which sets the pace of a synchronous job (ratio)"),
     Column("step_s", NUMBER, "time of one iteration, by the journal and pal progress (s)"),
     Column("moves", COUNT, "moves that were carried out, by the journal; NA: no journal to read"),
     Column("restarts", COUNT, "restarts, moves among them; NA: Slurm has forgotten it"),
@@ -74,7 +74,7 @@ JOBS = (
 
 
 class _Sources(NamedTuple):
-    """What is known beside Slurm's jobs."""
+    """What is known besides Slurm's jobs."""
 
     decisions: Mapping[int, dict[str, Any]]
     seen: Mapping[int, Observation]  # the newest of each job
@@ -112,7 +112,7 @@ def jobs() -> pd.DataFrame:
 
 
 def _same(job: SlurmJob, made: Mapping[str, Any]) -> bool:
-    """Whether a decision is about this job: ids begin anew where a cluster does."""
+    """Whether a decision is about this job: ids start again when a cluster does."""
     return job.restarts > 0 or abs(job.submit_s - float(made["made_s"])) < SAME_JOB_S
 
 
@@ -231,7 +231,7 @@ def _gpus(job: SlurmJob | None, seen: Observation | None) -> list[tuple[str, int
 
 
 def _n_gpus(job: SlurmJob | None, gpus: Sequence[tuple[str, int]]) -> int | None:
-    """Slurm forgets at a job's end which GPUs these were, and not how many."""
+    """At a job's end Slurm forgets which GPUs these were, but not how many."""
     return len(gpus) or (job.gpus_given if job is not None else 0) or None
 
 
@@ -243,7 +243,7 @@ def _written(gpus: Sequence[tuple[str, int]]) -> str:
 
 
 def _times(job: SlurmJob | None) -> tuple[object, ...]:
-    """submit_time, start_time, end_time, time_limit_s. What Slurm expects to come is no time yet."""
+    """submit_time, start_time, end_time, time_limit_s. Times that Slurm only expects are left out."""
     if job is None:
         return (None,) * 4
     started = job.start_s if job.state not in JOB_WAITING else None

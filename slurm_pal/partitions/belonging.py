@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""How much of whose time belongs in which partition: Slurm's state and throughputs into an allocation policy. Pure.
+"""How much of each job's time belongs where: Slurm's state and throughputs into an allocation policy. Pure.
 
 Columns are partition x {packed, spread} x variability class (allocation/columns.py), so a job that
 suffers from slow GPUs or from the network is given another partition than one that does not.
-Rows are the jobs that wait with several partitions, and the running ones, whosever they are: what
-they hold comes free one day, and who it then belongs to is the question.
+Rows are the jobs that wait with several partitions, and all running ones: what these hold comes
+free one day, and the question is who it then belongs to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import NO_CLASS, Snapshot
 
 MOST_TOGETHER = 6
-"""Of more partitions with nodes in common only all together have a bound: the sets of n are 2^n."""
+"""With more partitions that share nodes, only all of them together have a bound: n have 2^n sets."""
 
 
 class Sharer(NamedTuple):
@@ -51,7 +51,7 @@ def shared_partitions(
 ) -> SharedPartitions | None:
     """The partitions of these names that are up and have GPUs; None where none has.
 
-    What jobs hold that do not take part is left out, and so are nodes that are reserved now.
+    GPUs held by jobs that do not take part are left out, and so are nodes that are reserved now.
     """
     open_nodes = (node for node in overview.nodes if usable(node.states) and not node.states & RESERVED)
     nodes = {node.name: node for node in open_nodes if node.n_gpus}
@@ -104,7 +104,7 @@ def _middle(snapshot: Snapshot) -> int:
 
 
 def _levels(seen: Sequence[Sequence[float]]) -> list[float]:
-    """Mean slowdown of each class; one that has no GPU here is as the class before it."""
+    """Mean slowdown of each class; one without a GPU here gets that of the class before it."""
     found: list[float] = []
     for values in seen:
         found.append(sum(values) / len(values) if values else (found[-1] if found else 1.0))
@@ -133,7 +133,7 @@ def _overlaps(
 def _bounds(group: frozenset[str], cells: Mapping[frozenset[str], int]) -> list[tuple[frozenset[str], float]]:
     """What keeps the shares of partitions within GPUs that several of them have; `cells`: partitions of a node -> GPUs.
 
-    By Hall's condition every set of the partitions needs a bound; only those are shown that others do not contain.
+    By Hall's condition every set of the partitions needs a bound; those that others imply are left out.
     """
 
     def gpus(names: frozenset[str]) -> int:
@@ -152,7 +152,7 @@ def _bounds(group: frozenset[str], cells: Mapping[frozenset[str], int]) -> list[
 def problem_of(where: SharedPartitions, sharers: Sequence[Sharer], locality_penalty: float, now_s: float) -> Problem:
     """The jobs as an allocation problem. Remaining work is counted in the unit of each job's own throughputs.
 
-    Where a job runs does not count: who belongs where is the question, and what a move costs is for `planning`.
+    Where a job runs now does not count: the question is who belongs where. What a move costs is for `planning`.
     """
     site = where.site
     speed = np.array([[one.speed.get(p.name, 0.0) for p in site.partitions] for one in sharers])

@@ -31,7 +31,7 @@ from slurm_pal.slurm.states import usable
 
 Vector = NDArray[np.float64]
 MOST_ERRORS = 2.0
-"""What a user's own jobs tell moves a throughput by so many standard errors of what is known without them at most."""
+"""A user's own jobs change a throughput by at most this many standard errors of what is known without them."""
 
 
 class Known(NamedTuple):
@@ -40,7 +40,7 @@ class Known(NamedTuple):
     model: throughputs.Model  # its types are those of `type_of`
     type_of: Mapping[str, str]  # partition -> type of GPUs
     names: Mapping[str, str]  # see history.spellings
-    own: Mapping[str, throughputs.Model] = {}  # user -> the same with what their own jobs told
+    own: Mapping[str, throughputs.Model] = {}  # user -> the same with what their own jobs reported
 
 
 class Leases(NamedTuple):
@@ -51,7 +51,7 @@ class Leases(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """How long a job is expected to run, of which nobody knows the truth."""
+    """How long a job is expected to run; nobody knows for sure."""
 
     share: float  # of its time limit
     run_s: float  # without a time limit
@@ -90,9 +90,9 @@ def claimants(
 ) -> list[Claimant]:  # fmt: skip
     """The pending jobs that wait for nothing but GPUs, in the order given, also those with one partition only.
 
-    Left to Slurm are jobs with nodes of their user's own or in a reservation, those that `request_of` leaves to it,
-    and those of several partitions that are `barred`, or of which one takes no jobs now: to put their users' lists
-    back would lose it.
+    Left to Slurm are jobs whose users named nodes, jobs in a reservation, those that `request_of` leaves to it, and
+    those of several partitions that are `barred` or of which one takes no jobs now: putting the user's list back
+    would lose that one.
     """
     site = PartitionNodes(overview)
     found = (_claimant(one, leases, site, known, expected) for one in waiting)
@@ -140,10 +140,10 @@ def in_partition(job: SlurmJob, name: str, lease: TickLease | None) -> Request:
 
 
 def open_partitions(site: PartitionNodes, one: Running, own: Sequence[str]) -> list[str]:
-    """The partitions of its user's list `own` where a running job could ever run, the one where it does included.
+    """The partitions of its user's list `own` where a running job could ever run, including where it does.
 
     Slurm has given it a time limit, if need be that of its partition; without one it fits in no partition that has one.
-    While one of the list takes no jobs the job stays: to put the list back would lose that one.
+    While one of the list takes no jobs, the job stays: putting the list back would lose that one.
     """
     job, request = one.job, one.request
     if request.leave or request.req_nodes or request.reservation or request.shape is None or job.partition not in own:
@@ -168,10 +168,10 @@ class PartitionNodes:
         self._all_nodes = {p.name: frozenset(p.nodes) for p in overview.partitions}
         self._nodes = {p.name: [nodes[n] for n in p.nodes if n in nodes] for p in overview.partitions}
         self._made = {name: _make(node) for name, node in nodes.items()}
-        self._known: dict[tuple[str, Request], tuple[str, ...] | None] = {}  # of thousands of jobs most ask alike
+        self._known: dict[tuple[str, Request], tuple[str, ...] | None] = {}  # most of thousands of jobs ask alike
 
     def place(self, name: str, request: Request, limit_s: float | None) -> tuple[str, ...] | None:
-        """The nodes of a partition with what a job needs beside GPUs free now; None where it could never run.
+        """The nodes of a partition where all that a job needs besides GPUs is free now; None where it could never run.
 
         It could where the partition is up, its time limit allows it, and enough nodes could hold it when empty.
         slurmctld sets the priority of a job to 0 that waits in a partition without such nodes (BadConstraints).
@@ -184,7 +184,7 @@ class PartitionNodes:
         return self._known[key]
 
     def holds(self, name: str, job: SlurmJob, request: Request, limit_s: float | None) -> bool:
-        """Whether the lists of nodes that are on the job now, ours perhaps, leave it enough nodes of a partition.
+        """Whether the node lists on the job now, perhaps ours, leave it enough nodes of a partition.
 
         The partition is changed by an update of its own: with nodes of another one, or without any left,
         slurmctld sets the priority of the job to 0.
@@ -227,7 +227,7 @@ def _make(node: Node) -> Node:
 def speeds(job: SlurmJob, gpus: int, names: Sequence[str], known: Known) -> tuple[dict[str, float], dict[str, float]]:
     """Throughput and its error by partition.
 
-    What the user's own jobs told of it counts as far as the errors of what is known without them leave room.
+    What the user's own jobs reported counts only within the errors of what is known without them.
     """
     app = application(job.user, job.name, known.names)
     found = throughputs.matrix(known.model, [(app, gpus)])
@@ -241,7 +241,7 @@ def speeds(job: SlurmJob, gpus: int, names: Sequence[str], known: Known) -> tupl
 
 
 def _bounded(told: Vector, known: Vector, error: Vector) -> Vector:
-    """(n,) throughputs as they were told, none further from what is `known` than twice its error, whatever the unit."""
+    """(n,) throughputs as reported, none further than twice its error from what is `known`, whatever the unit."""
     both = (told > 0) & (known > 0)
     if not both.any():
         return told
@@ -275,10 +275,10 @@ def sharers(
 ) -> list[Sharer]:  # fmt: skip
     """All jobs that take part: the pending ones first, in their order, then the running ones (`in_partitions`).
 
-    A running job counts in all partitions of these names, also where it cannot be moved: what it holds comes free
-    one day, and shares are who it then belongs to, not what is done at once. Of a job that may be moved
-    `elsewhere` has the throughputs in its user's own partitions, for which its time limit is; that of any other
-    is for the one where it runs. It takes part as long as it runs.
+    A running job counts in all partitions of these names, even where it cannot be moved: what it holds comes free
+    one day, and shares say who it then belongs to, not what is done at once. For a job that may be moved,
+    `elsewhere` has the throughputs in its user's own partitions, and its time limit is for these; that of any
+    other is for the one where it runs. It takes part as long as it runs.
     """
     found = [
         Sharer(one.job, one.speed, one.shape.total, sensitivity.get(one.job.job_id, "A"), one.run_s) for one in waiting

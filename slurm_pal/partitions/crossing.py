@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Running jobs that another of their user's partitions would suit better: which, and by how much. Pure.
 
-While a job runs Slurm shows the partition it runs in, and not its user's list. That is known of
-the jobs whose list the tick once made shorter, and only these are looked at. Whether a move pays is
-for `planning`, which puts these partitions beside the job's own one; here is said which may be
-considered: where the allocation policy says that the job belongs, where it is faster, as far as
-that is sure, and where nobody waits in the queue.
+While a job runs, Slurm shows the partition it runs in, but not its user's list. The list is known
+only for jobs whose list the tick once made shorter, so only these are looked at. `planning` decides
+whether a move pays, with these partitions beside the job's own. Here is decided which may be
+considered: those where the job belongs by the allocation policy, where it is faster, as far as that
+is sure, and where nobody waits in the queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slurm_pal.slurm.client import Overview
 
 
 class Crosser(NamedTuple):
-    """A movable job that runs in one of several partitions of its user's."""
+    """A movable job that runs in one of its user's several partitions."""
 
     one: Running
     own: tuple[str, ...]  # its user's list, in their order
@@ -75,7 +75,7 @@ def elsewhere(cross: Crosser, belongs: Mapping[str, float], closed: Collection[s
 def wanted(overview: Overview, wishes: Sequence[Wish], moving: Collection[int]) -> frozenset[str]:
     """Partitions with nodes for which jobs wait in the queue, their lists as they will be with these wishes.
 
-    What is free there is theirs, and where they do not fit a job that is requeued would wait behind them.
+    What is free there is theirs; where they do not fit, a requeued job would wait behind them.
     `moving` are jobs of moves under way.
     """
     new = {wish.job_id: wish.fields["Partition"] for wish in wishes if "Partition" in wish.fields}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Throughputs of past runs, from what their jobs told of their steps (`pal progress`). Pure.
+"""Throughputs of past runs, from what their jobs reported of their steps (`pal progress`). Pure.
 
-What a job tells is its user's word. So a job name is an application of its own for each user,
-unless it is a known one: of the catalogue, of [apps] in pal.toml or of the site's table. Of a known
-one the median over its users counts, and for jobs of others only where there are several (`heard`).
+What a job reports is its user's word. So each user's job name is an application of its own, unless
+it is a known one: in the catalogue, in [apps] of pal.toml or in the site's table. For a known one the
+median over its users counts, and for jobs of others only where there are several users (`heard`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from slurm_pal.journal.journal import Observation
 from slurm_pal.moves.learning import ABSURD
 
 RUN_SPREAD, SPREAD_RUNS = 0.15, 2.0
-"""Scatter of the runs of one application (of the logarithm) before some are known; weighs as much as so many runs."""
+"""Scatter of the runs of one application (of the logarithm) before some are known; weighs as much as this many runs."""
 
 LEAST_USERS = 3
-"""Of fewer one could lead the median where they like."""
+"""With fewer, one user could put the median anywhere."""
 
 UNKNOWN_NODE, SEVERAL_TYPES, NO_STEP = "node of no known type", "GPUs of several types", "step time out of range"
 
@@ -43,7 +43,7 @@ class _Run(NamedTuple):
 
 
 def types_of(nodes: Iterable[Node]) -> dict[str, str]:
-    """Node -> GRES type of its GPUs; where that has no name its first partition's. Nodes with several types are out."""
+    """Node -> GRES type of its GPUs; where that has no name, its first partition. Without nodes of several types."""
     found = {}
     for node in nodes:
         types = set(node.gpu_types)
@@ -78,8 +78,8 @@ def history(
 ) -> History:
     """Entries of past runs. `types`: node -> type; `known`: see `spellings`; newer runs count more by `half_life_s`.
 
-    A rate is what the run would have had on median GPUs of its type: its own one times the time
-    factor that was believed of its GPUs.
+    A rate is what the run would have had on median GPUs of its type: its own rate times the
+    time factor that was believed of its GPUs.
     """
     runs, unused = _runs(observations, types, known, now_s, half_life_s)
     return History({key: _entry(seen) for key, seen in sorted(runs.items())}, dict(unused))
@@ -89,7 +89,7 @@ def heard(
     observations: Iterable[Observation], types: Mapping[str, str], known: Mapping[str, str], now_s: float,
     half_life_s: float = HALF_LIFE_S,
 ) -> tuple[dict[ThroughputKey, Entry], dict[str, dict[ThroughputKey, Entry]]]:  # fmt: skip
-    """The same as (what enough users told, for jobs of all; user -> what their jobs told, for theirs alone)."""
+    """The same as (what enough users reported, for all jobs; user -> what their jobs reported, for theirs alone)."""
     runs, _ = _runs(observations, types, known, now_s, half_life_s)
     all_, own = {}, defaultdict[str, dict[ThroughputKey, Entry]](dict)
     for key, seen in sorted(runs.items()):

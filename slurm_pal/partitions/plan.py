@@ -28,7 +28,7 @@ from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 
 RETRY_S = 600.0
-"""A job whose list Slurm did not take is left to it for so long."""
+"""A job whose list Slurm did not take is left to it for this long."""
 
 
 class Jobs(NamedTuple):
@@ -91,7 +91,7 @@ class Partitions:
     def _crossers(
         self, overview: Overview, running: Sequence[Running], leases: Mapping[int, TickLease], now_s: float
     ) -> list[Crosser]:
-        """Of these jobs those that could run elsewhere; `leases` tell their users' lists, in force or given back."""
+        """Of these jobs those that could run elsewhere; `leases` have their users' lists, in force or given back."""
         own = {
             one.job.job_id: tuple(lease.own.split(","))
             for one in running
@@ -155,7 +155,7 @@ def _with_others(
 
 
 def _room(overview: Overview, shared: frozenset[int]) -> sharing.Room:
-    """What is free now, less what jobs with named nodes are about to take that are not themselves `shared` out."""
+    """What is free now, less what jobs with named nodes are about to take; those of jobs `shared` out do not count."""
     used = used_indexes(overview.jobs)
     claimed = claimed_gpus((job for job in overview.jobs if job.job_id not in shared), overview.nodes, used)
     free, empty = {}, set()

@@ -2,7 +2,7 @@
 """In which of its user's partitions a pending job should wait for a start: pure, by effective throughput.
 
 A job that may run in several partitions has a list of them. An allocation policy says how much
-of whose time belongs where (research/allocation_policies.py); here that becomes a shorter list, a lease:
+of each job's time belongs where (research/allocation_policies.py); here that becomes a shorter list, a lease:
 the one partition where the job belongs and finds room now, or those where it belongs while
 waiting for them pays. Slurm itself starts the job, and checks accounts, QOS and limits as ever:
 a list is only ever a part of the user's own, and one that Slurm does not take is given up at once.
@@ -31,9 +31,9 @@ LIMITS = ("Partition", "Assoc", "QOS", "Account", "InvalidAccount", "InvalidQOS"
 UNFIT = "BadConstraints"
 """No node of its partitions fits the job: slurmctld has set its priority to 0, until its partitions change."""
 NOT_TAKEN = "Slurm does not take it there"
-"""How the end of a list is explained that Slurm would not start the job with."""
+"""The reason for the end of a list with which Slurm would not start the job."""
 CHANGED = "somebody has changed its partitions since: left alone"
-"""Why a job is left alone that has other partitions than we gave it, or gave back."""
+"""Why a job is left alone whose partitions are not those that we gave it, or gave back."""
 LEAST_SHARE = 1e-6
 """A smaller share is rounding of the solver."""
 
@@ -46,10 +46,10 @@ class Claimant(NamedTuple):
     shape: GpuShape
     speed: Mapping[str, float]  # partition -> throughput, in any unit of its own; those where it could run
     error: Mapping[str, float]  # partition -> standard deviation of its logarithm
-    nodes: Mapping[str, Sequence[str]]  # partition -> nodes with what it needs beside GPUs free now
+    nodes: Mapping[str, Sequence[str]]  # partition -> nodes where all it needs besides GPUs is free now
     run_s: float  # expected in the slowest of its partitions: its time limit must hold there, too
-    waited_s: float  # so long it could have started, and was kept from it by us
-    closed: Set[str] = frozenset()  # partitions of which the lists of nodes on the job, ours perhaps, leave none
+    waited_s: float  # how long it could have started but for our lists
+    closed: Set[str] = frozenset()  # partitions in which the job's node lists, perhaps ours, leave no node
 
 
 class SharingTerms(NamedTuple):
@@ -57,7 +57,7 @@ class SharingTerms(NamedTuple):
 
     pass_s: float  # of one scheduling pass of Slurm
     interval_s: float  # between two ticks
-    longest_s: float  # a job that could start is kept off a partition for no longer in all
+    longest_s: float  # how long, in all, a list may keep a job that could start off a partition
 
 
 class Shared(NamedTuple):
@@ -186,7 +186,7 @@ class _Sharing:
         return self._stands is not None and set(self._stands.ours.split(",")) == set(names)
 
     def _tried(self, partition: str) -> bool:
-        """Whether Slurm had its time to start the job there, and has not."""
+        """Whether Slurm had time to start the job there, and did not."""
         return self._stands is not None and self._lists((partition,)) and self._now_s >= self._stands.until_s
 
     def _keep(self, names: tuple[str, ...], now: str, tried: bool) -> Wish | None:
@@ -220,7 +220,7 @@ class _Sharing:
         return _say(job, WishAction.KEEP if old is not None else WishAction.PARTITION, made, reason, could_start)
 
     def _open(self, why: str) -> Wish:
-        """The user's own list. Where it starts is Slurm's to say: the first with room, where it goes by the list."""
+        """The user's own list. Slurm decides where it starts: in the first with room, if it goes by the list."""
         next((name for name in self._one.own if self._finds_room(name, claim=True)), "")
         return self._leave(why)
 
@@ -232,10 +232,10 @@ class _Sharing:
 
 
 def patience_s(one: Claimant, names: Sequence[str], others: Sequence[str]) -> float:
-    """How long the job may be kept off `others` for `names`: half of what it gains there, by what is sure of that.
+    """How long the job may be kept off `others` for `names`: half of what it gains there, as far as that is sure.
 
-    It may come to run in the slowest of `names`. Throughputs are estimates. Of the logarithm of a
-    ratio only so much counts as its errors leave (shrunk towards 0), so an unknown throughput
+    It may come to run in the slowest of `names`. Throughputs are estimates. The logarithm of a
+    ratio counts only as far as its errors allow (shrunk towards 0), so an unknown throughput
     keeps no job waiting.
     """
     speeds = [value for value in one.speed.values() if value > 0]
@@ -261,7 +261,7 @@ def not_taken(job: SlurmJob) -> str:
 
 
 def over(leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], up: Set[str], why: str) -> list[Wish]:
-    """Their users' own lists for these jobs, of those that are pending with one of ours.
+    """The users' own lists, for those of these jobs that are pending with one of ours.
 
     A job whose list somebody else has changed is left alone from now on.
     """
@@ -275,7 +275,7 @@ def over(leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], up: Set[str]
 
 
 def changed(given_back: Mapping[int, TickLease], jobs: Iterable[SlurmJob]) -> list[Wish]:
-    """Hands off the pending jobs that have other partitions than our last lease on them, `given_back`, ended with.
+    """Hands off the pending jobs whose partitions are not those with which our last lease, `given_back`, ended.
 
     Their users' lists that we remember would send them where they do not want to go any more.
     """
@@ -289,7 +289,7 @@ def changed(given_back: Mapping[int, TickLease], jobs: Iterable[SlurmJob]) -> li
 
 
 def of_this_job(lease: TickLease, job: SlurmJob) -> bool:
-    """Whether a lease was made for this job, and not for one that had its number before slurmctld began anew.
+    """Whether a lease was made for this job, and not for one that had its number before slurmctld started afresh.
 
     A requeue gives a job a new time of submission.
     """

@@ -18,14 +18,14 @@ from slurm_pal.sensitivity.catalogue import APPLICATIONS
 from slurm_pal.slurm.client import Overview
 
 KEPT_S = 600.0
-"""Past runs are looked at again so often: the completion of a large table takes a good part of a second."""
+"""Past runs are looked at again this often: the completion of a large table takes a good part of a second."""
 
 MOST_AT_ONCE = 8
 """Tables of single users that one tick completes; the jobs of other users wait for theirs with what is known to all."""
 
 
 class _Own(Mapping[str, Model]):
-    """User -> throughputs with what their own jobs told, completed when first asked for."""
+    """User -> throughputs with what their own jobs reported, completed when first asked for."""
 
     def __init__(
         self, tables: Sequence[Mapping[ThroughputKey, Entry]], own: Mapping[str, Mapping[ThroughputKey, Entry]],
@@ -46,7 +46,7 @@ class _Own(Mapping[str, Model]):
     def _model(self, user: str) -> Model:
         try:
             return throughputs.model(throughputs.merge([*self._tables, self._own[user]]), self._types)
-        except (DataError, ArithmeticError, ValueError):  # what one user's jobs told is to stop nobody else's
+        except (DataError, ArithmeticError, ValueError):  # what one user's jobs reported must not stop anybody else's
             return throughputs.model(throughputs.merge(self._tables), self._types)
 
     def __iter__(self) -> Iterator[str]:

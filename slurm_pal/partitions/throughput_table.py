@@ -6,10 +6,10 @@
 
     {"schema": "pal.throughput-table/1", "throughputs": [{"application": "resnet50", "gpus": 1, ...}]}
 
-`relative_speed` in the place of `steps_per_s` gives speeds of types without a unit; a table may have
+`relative_speed` in place of `steps_per_s` gives speeds of types without a unit; a table may have
 both columns, and each row one of the two. The last three columns may be missing or empty. 0, in either
 column, says that the application cannot run there. The application `*` gives the speeds of the types for
-applications that nobody knows.
+unknown applications.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _check_names(where: str, names: list[str]) -> None:
     missing = [name for name in NEEDED if name not in names]
     unknown = [name for name in names if name not in (*COLUMNS, SPEED)]
     if unknown:
-        raise DataError(f"{where} has {unknown[0]!r:.60}, which is no column; allowed are {allowed}")
+        raise DataError(f"{where} has {unknown[0]!r:.60}, which is not a column; allowed are {allowed}")
     if len(set(names)) < len(names):
         raise DataError(f"{where} has {max(names, key=names.count)} twice; give it once")
     if missing or not {RATE, SPEED} & set(names):

@@ -2,8 +2,8 @@
 """Place one job: pure functions from a view of the free GPUs to a placement.
 
 Adding a rule is one module and one row here. A module has `preferences(view, rule)`, what
-it wants of nodes in one or more tries, or, where it cannot be said node by node,
-`pick(view, need, rule)`.
+it wants of nodes in one or more tries, or `pick(view, need, rule)`, where that cannot be
+said node by node.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def place(
     """The GPUs that `policy` would take for a job of `shape`, or None when it does not fit now.
 
     A sensitive job may be given a GPU beyond `rule.barred_slowdown` when nothing else is
-    free: whether to wait instead is the caller's decision (patience.py), who knows what
+    free: whether to wait instead is for the caller to decide (patience.py), who knows what
     waiting costs. `look` may answer from what was kept between jobs; by default every
     node is looked at. `largest_node` is the number of GPUs of the largest node that the
     job might ever get, by default of those in the view. Raises UsageError for an unknown policy.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 def lxv(levels_in_first_appearance_order: Iterable[float], locality_penalty: float) -> list[tuple[float, bool, float]]:
     """(level, within one node, product) in ascending order of the product.
 
-    A level counts as it is within a node, and `locality_penalty` times as much across
+    A level counts unchanged within a node, and `locality_penalty` times as much across
     nodes. The sort is stable: of equal products the level that appeared first comes
     first, and `within` before `across`. Repeated levels are taken once.
     """

@@ -21,7 +21,7 @@ class Need(NamedTuple):
 
 
 def need_of(shape: GpuShape, largest_node: int) -> Need | None:
-    """The need of a shape where the largest node has so many GPUs; None when no choice of nodes can ever hold it."""
+    """The need of a shape on nodes of up to `largest_node` GPUs; None when no choice of nodes can ever hold it."""
     if shape.total < 1 or not largest_node:
         return None
     if shape.nodes is None:

@@ -24,7 +24,7 @@ Slots = Iterable[tuple[int, Sequence[int]]]
 """GPUs: (position of the node, indexes there)."""
 
 PLAIN = "slurm"
-"""In the place of a rule's name: what stock Slurm would pick."""
+"""In place of a rule's name: what stock Slurm would pick."""
 DRAWN_ANEW = frozenset({"random"})
 """Rules whose order changes from job to job, so that nothing can be kept."""
 
@@ -58,7 +58,7 @@ class Occupancy:
         self._late: dict[str, set[int]] = {}  # class -> nodes that changed since its view was last looked at
         self._orders: dict[str, list[list[int]]] = {}
         self._rankings: dict[tuple[object, ...], Ranking] = {}
-        self._ranked: dict[str, list[Ranking]] = {}  # sensitivity -> rankings to tell of changes
+        self._ranked: dict[str, list[Ranking]] = {}  # sensitivity -> rankings to notify of changes
         self.free_gpus = sum(self.node_gpus)
 
     def free(self, node: int) -> int:
@@ -98,7 +98,7 @@ class Occupancy:
         """These GPUs are in use from now on. Raises KeyError at the first node where one already was."""
         for node, indexes in slots:
             if not self._free[node].issuperset(indexes):
-                raise KeyError(f"{self.names[node]}: of the GPUs {list(indexes)} one is in use already")
+                raise KeyError(f"{self.names[node]}: one of the GPUs {list(indexes)} is in use already")
             self._free[node].difference_update(indexes)
             self._changed(node, -len(indexes))
 
@@ -106,12 +106,12 @@ class Occupancy:
         """These GPUs are free again. Raises KeyError at the first node where one already was."""
         for node, indexes in slots:
             if not self._free[node].isdisjoint(indexes):
-                raise KeyError(f"{self.names[node]}: of the GPUs {list(indexes)} one is free already")
+                raise KeyError(f"{self.names[node]}: one of the GPUs {list(indexes)} is free already")
             self._free[node].update(indexes)
             self._changed(node, len(indexes))
 
     def set_down(self, node: int, down: bool) -> None:
-        """Nobody is placed on a node that is down; its jobs must be released by the caller."""
+        """No job is placed on a node that is down; the caller must release its jobs."""
         if down == (node in self._down):
             return
         count = len(self._free[node])
@@ -126,7 +126,7 @@ class Occupancy:
         return self._slowdown[_known(sensitivity)]
 
     def handed_out(self, sensitivity: str, node: int, given: Sequence[int]) -> list[float]:
-        """Slowdowns of the free GPUs of a node in the order of handing out, if these were given back, too."""
+        """Slowdowns of the free GPUs of a node in the order of handing out, with those `given` back too."""
         known = _known(sensitivity)
         free = {*given} if node in self._down else self._free[node].union(given)
         row = self._slowdown[known][node]
@@ -251,7 +251,7 @@ class Occupancy:
 
 
 def _known(sensitivity: str) -> str:
-    """Nobody classified the job: the cautious reading."""
+    """The class, A for a job that nobody classified: the cautious reading."""
     return "A" if sensitivity == UNKNOWN_CLASS else sensitivity
 
 

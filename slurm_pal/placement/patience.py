@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 WAIT_SHARE = 0.5
-"""Whoever waits for better GPUs waits half of what waiting can pay: should none come, they have lost no more than
-half of what the slow ones would have cost, and they may still win the other half (docs/placement.md)."""
+"""A job waits for better GPUs for half of what waiting can pay: if none come, it has lost no more than half of
+what the slow ones would have cost; if they come, it may still win the other half (docs/placement.md)."""
 
 
 def patience_s(there: float, here: float, expected_run_s: float) -> float:

@@ -30,7 +30,7 @@ def plain_pick(view: View, shape: GpuShape, rule: Rule) -> Placement | None:
 
 
 def _equal_shares(view: View, counts: Sequence[int]) -> Picks | None:
-    """So many GPUs on each of len(counts) nodes: the best run, from its first node."""
+    """`counts` GPUs on as many nodes: the best run, from its first node."""
     runs = _runs(view, min(counts))
     best = _best([run for run in runs if len(run) >= len(counts)], view)
     order = best or [node for run in sorted(runs, key=lambda run: -len(run)) for node in run]
@@ -40,7 +40,7 @@ def _equal_shares(view: View, counts: Sequence[int]) -> Picks | None:
 
 
 def _total(view: View, total: int) -> Picks | None:
-    """A number of GPUs wherever (--gpus): one node of the best run, its busiest; else the run is filled."""
+    """A number of GPUs anywhere (--gpus): one node of the best run, its busiest; else the run is filled."""
     runs = _runs(view, 1)
     best = _best([run for run in runs if sum(len(view.free[node]) for node in run) >= total], view)
     order = best or [node for run in sorted(runs, key=lambda run: -len(run)) for node in run]

@@ -24,14 +24,14 @@ class Ranking:
         self._preference = preference
         self._usable = [0] * n_nodes
         self._edition = [0] * n_nodes
-        self._nodes_with: list[int] = [n_nodes]  # how many nodes have so many usable GPUs
+        self._nodes_with: list[int] = [n_nodes]  # by number of usable GPUs: how many nodes have it
         self._late = set(range(n_nodes))  # changed since something was asked
         self._log: list[int] = []  # nodes in the order of their new editions
-        self._fitting: dict[int, _Heap] = {}  # count -> nodes with at least so many
-        self._exact: dict[int, _Heap] = {}  # count -> nodes with exactly so many
+        self._fitting: dict[int, _Heap] = {}  # count -> nodes with at least that many
+        self._exact: dict[int, _Heap] = {}  # count -> nodes with exactly that many
 
     def changed(self, node: int) -> None:
-        """Take note that the GPUs of a node, or what is known of them, are other than before."""
+        """Take note that the GPUs of a node, or what is known of them, have changed."""
         self._late.add(node)
 
     def best(self, count: int, used: Container[int]) -> int | None:
@@ -59,13 +59,13 @@ class Ranking:
             self._edition[node] += 1
             self._log.append(node)
         self._late.clear()
-        if len(self._log) > 4 * len(self._usable) + 64:  # most entries are void: begin anew
+        if len(self._log) > 4 * len(self._usable) + 64:  # most entries are void: start again
             self._log.clear()
             self._fitting.clear()
             self._exact.clear()
 
     def _first(self, heaps: dict[int, _Heap], count: int, used: Container[int]) -> int | None:
-        """The best node for so many GPUs outside `used`, by the heap for that number."""
+        """The best node for `count` GPUs outside `used`, by the heap for that number."""
         entries = self._up_to_date(heaps, count)
         aside: list[Entry] = []
         found: int | None = None

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""What only a study can do: published simulators and policies. Nobody but the commands imports it."""
+"""What only a study can do: published simulators and policies. Only the commands import it."""

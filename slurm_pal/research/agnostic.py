@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The heterogeneity-agnostic twin of a problem: the same one, told that all columns are alike."""
+"""The heterogeneity-agnostic twin of a problem: the same one, with all columns alike."""
 
 from __future__ import annotations
 

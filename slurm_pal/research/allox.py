@@ -25,7 +25,7 @@ class _Slots(NamedTuple):
 
 
 def allox(problem: Problem, alpha: float = 1.0) -> Allocation:
-    """Each free GPU gets the first job of its queue; who has a GPU (`held`) keeps it until done.
+    """Each free GPU gets the first job of its queue; a job with a GPU (`held`) keeps it until done.
 
     Considered are the oldest max(alpha x waiting jobs, free GPUs) jobs. The cost of a place is
     place x remaining steps / throughput + age, s. Only the heads of the queues start: the

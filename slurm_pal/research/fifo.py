@@ -33,7 +33,7 @@ class FreeCapacity:
 
 
 def keep_held(problem: Problem) -> tuple[Columns, FreeCapacity]:
-    """Who runs stays, and the room that this leaves."""
+    """Running jobs stay; the room that this leaves."""
     room = FreeCapacity(problem)
     for job in np.flatnonzero(problem.held >= 0):
         room.take(int(job), int(problem.held[job]))
@@ -41,7 +41,7 @@ def keep_held(problem: Problem) -> tuple[Columns, FreeCapacity]:
 
 
 def waiting(problem: Problem, columns: Columns) -> list[int]:
-    """Jobs without a column, in order. One that can run nowhere is none of them: it would stop those behind it."""
+    """Jobs without a column, in order. One that can run nowhere is left out: it would stop those behind it."""
     return [int(job) for job in np.flatnonzero(running(problem) & (columns < 0))]
 
 

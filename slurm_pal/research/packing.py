@@ -24,7 +24,7 @@ from slurm_pal.research.pairs import LEAST, Mix, cut, effective_packed, kind_gro
 Ints = NDArray[np.int64]
 
 CLOSE = 1e-9  # of the level, where the search for it ends
-ROUNDING = 1e-13  # part of a difference of numbers that says nothing
+ROUNDING = 1e-13  # part of a difference of numbers that means nothing
 
 
 class _Needs(NamedTuple):
@@ -48,7 +48,7 @@ class _Needs(NamedTuple):
         return np.asarray(self.span / (level * self._rest(level)))
 
     def _rest(self, level: float) -> Vector:
-        """Of a job that is old and nearly done rounding leaves nothing of the difference: it keeps a little."""
+        """For a job that is old and nearly done, rounding leaves nothing of the difference: a little is kept."""
         return np.maximum(self.span - self.age * level, ROUNDING * self.span)
 
 
@@ -217,8 +217,8 @@ def _evened(sides: _Sides, x: Vector) -> Vector:
 def _filled(found: Groups, sides: _Sides, time: Vector, want: Vector) -> Vector:
     """The times with what groups lack of `want`, (g,) steps/s, added in their fastest columns.
 
-    That is the solver's tolerance at most, but all that a job needs that is nearly done beside long ones.
-    What such a job has in pairs does not count: in parts so small it would be lost.
+    That is the solver's tolerance at most, but it is all that a nearly finished job beside long ones needs.
+    What such a job has in pairs does not count: in such small parts it would be lost.
     """
     alone = np.flatnonzero(sides.link < 0)
     alone = alone[np.lexsort((-sides.speed[alone], sides.group[alone]))]

@@ -101,7 +101,7 @@ class ShareInputs(NamedTuple):
 
 
 def values(problem: Problem, now: MoveCosts, settings: PalShareSettings) -> ShareInputs:
-    """What steps are worth and GPUs cost, by which `decide` tells jobs apart."""
+    """What steps are worth and GPUs cost, by which `decide` ranks jobs."""
     usable, pinned = _usable(problem, now)
     able = problem._replace(throughput=usable)
     runs = np.asarray(usable.any(axis=1))

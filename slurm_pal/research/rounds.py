@@ -68,7 +68,7 @@ class Account:
         self.total_s[chosen.column] += seconds
 
     def reset(self, shares: Matrix, elapsed_s: float, credit_s: float) -> None:
-        """Book what the shares up to now, (k, n), promised but did not give, and start anew with a credit for all."""
+        """Book what the shares up to now, (k, n), promised but did not give, and start again with a credit for all."""
         self.deficit_s += shares * elapsed_s - (self.received_s - credit_s)
         self.received_s = np.full_like(self.received_s, credit_s)
         self.total_s = self.received_s.sum(axis=0)

@@ -11,7 +11,7 @@ from slurm_pal.allocation.linear import LinearProgram, Rows
 from slurm_pal.allocation.problem import Matrix, Problem, Vector
 
 WHOLE = 1e-6
-GAP = 1e-3  # a branch that cannot gain more than this part is left
+GAP = 1e-3  # a branch that cannot gain more than this part is dropped
 NODES = 60  # linear programs at most; then the best found counts
 COLUMNS = 3  # of each job that are looked at where there are more
 
@@ -59,9 +59,9 @@ def select(problem: Problem, reward: Matrix, price: Vector) -> NDArray[np.int64]
 def _contenders(problem: Problem, reward: Matrix, price: Vector) -> NDArray[np.bool_]:
     """(m, n) entries that may be chosen.
 
-    At most so many gangs of a size run as all capacities hold. So beyond as many best ones in a column none is
-    needed: if it were chosen, one of these would be free to take its place. Where there are many columns, only
-    those in which a job makes most above the price count, which is a guess.
+    No more gangs of a size can run than all capacities hold. So only that many, the best in a column, are
+    needed: if another were chosen, one of these would be free to take its place. Where there are many columns,
+    only those in which a job makes most above the price count, which is a guess.
     """
     reward = fitting(problem._replace(throughput=np.maximum(reward, 0.0)))
     able = reward > 0

@@ -22,10 +22,10 @@ from slurm_pal.research import pal_share
 from slurm_pal.research.pal_share import move_costs
 
 TOUCH_S = 1e-6  # events closer together than this are one
-UNDERRATED = 0.1  # a job that outlives the belief about it is taken to have this part of its work so far left
+UNDERRATED = 0.1  # a job that outlives the belief about it is taken to have this part of its work so far still to do
 PATIENCE = 4
 ADMITTED_S = 3600.0
-"""A policy may let a job wait so long for nothing but its next look: Gavel's rounds take up to 1920 s and a round."""
+"""A policy may let a job wait this long just for its next look: Gavel's rounds take up to 1920 s and a round."""
 LATEST_S = 1e10
 """A job that runs at once must end by then, wherever it runs: 300 years. Later the clock's rounding exceeds TOUCH_S."""
 
@@ -40,7 +40,7 @@ class GangJob(NamedTuple):
     steps: float
     scale: int  # GPUs of one column
     throughput: tuple[float, ...]  # steps/s of the whole job, by column; 0: it cannot run there
-    believed_steps: float = math.nan  # what the policy is told instead of `steps`
+    believed_steps: float = math.nan  # what the policy sees instead of `steps`
 
 
 class Moment(NamedTuple):

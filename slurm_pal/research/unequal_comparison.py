@@ -40,7 +40,7 @@ class UnequalFigures(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """One run: its figures, and which jobs ended how much after their deadlines."""
+    """One run: its figures, and the jobs that ended after their deadlines, with how late."""
 
     figures: UnequalFigures
     late_s: dict[str, float]  # job id -> s, the latest first
@@ -53,7 +53,7 @@ class UnequalComparison(NamedTuple):
     policies: tuple[str, ...]
     move_cost_s: float
     seeds: tuple[int, ...] = (1,)
-    jitter_s: float = 0.0  # submissions move by up to so much, by seed
+    jitter_s: float = 0.0  # submissions move by up to this much, by seed
     window: tuple[int, int] | None = None  # job numbers from 0 in the order of the trace, end exclusive
 
     def check(self) -> None:
@@ -65,7 +65,7 @@ class UnequalComparison(NamedTuple):
             check(name, self.work)
 
     def tasks(self) -> list[UnequalTask]:
-        """Seed by seed, so that what is complete early are pairs."""
+        """Seed by seed, so that pairs are complete early."""
         return [UnequalTask(name, seed) for seed in self.seeds for name in self.policies]
 
     def arrival_s(self, seed: int) -> Vector:

@@ -30,7 +30,7 @@ OURS, SLURM = "pal-share", "slurm"
 NO_MOVES = "+nonpreemptive"
 """Suffix of a name: no running job is stopped."""
 TICK_S = 300.0
-"""Between two looks of a policy that may give up waiting meanwhile."""
+"""Time between two looks of a policy that may give up waiting in between."""
 
 Make = Callable[[UnequalWorkload, Vector, int], Policy]
 """A policy for one run: the jobs, their arrivals (s), and a seed for what it draws."""
@@ -39,13 +39,13 @@ Make = Callable[[UnequalWorkload, Vector, int], Policy]
 class UnequalPolicy(NamedTuple):
     make: Make
     summary: str
-    review_s: float = 1800.0  # it is asked at least so often
+    review_s: float = 1800.0  # it is asked at least this often
     one_gpu: bool = False  # for jobs of 1 GPU only
     priced: bool = False  # needs a price of each type
 
 
 def _told(policy: Policy, work: UnequalWorkload) -> Policy:
-    """The policy, told the weights and accounts of jobs too."""
+    """The policy, given the weights and accounts of jobs too."""
     entity_weight = np.ones(int(work.entity.max()) + 1)
 
     def told(moment: Moment) -> NDArray[np.int64]:
@@ -91,7 +91,7 @@ POLICIES: dict[str, UnequalPolicy] = {
     **{name: _of_gavel(name, row) for name, row in allocation_policies.POLICIES.items() if not row.pairs},
     **{
         _followed(name): UnequalPolicy(
-            partial(_steady, name=name), "where it says that jobs belong they wait; no moves", TICK_S
+            partial(_steady, name=name), "jobs wait where it says that they belong; no moves", TICK_S
         )
         for name in STEADY
     },

@@ -28,7 +28,7 @@ class BackfillQueue:
     """Jobs start in order in the first column of their list with room.
 
     The first job that a column must turn away has a reservation there: the moment at which it can
-    start if all jobs use their whole time limit. Others start there if they end before, or leave it GPUs enough.
+    start if all jobs use their whole time limit. Others start there if they end before, or leave it enough GPUs.
     """
 
     def __init__(self, limit_s: Vector) -> None:

@@ -22,7 +22,7 @@ from slurm_pal.research.unequal import Moment
 
 ROUND_S, RESET_S = 360.0, 1920.0
 REVIEW_S = 60.0
-"""A look at least so often, so that a round begins so much late at most."""
+"""A look at least this often: a round begins late by this much at most."""
 CREDIT_S = ROUND_S / 2.0
 REFERENCE = 0  # the column whose throughput stands for all where an agnostic policy needs one
 

@@ -17,7 +17,7 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 LONGEST_LOOK_S = 5.0
 """One look stands for the time since the one before, and for no more than this."""
 LAST_WINDOW = 0.5
-"""A window that was cut off counts from this share of its length on."""
+"""A window that was cut short counts if it has this share of its length."""
 
 
 class Look(NamedTuple):
@@ -78,7 +78,7 @@ SCALES = Centroid(duty=0.30, clk=0.03, pw=0.15, dram=0.25, tensor=0.25)
 """What counts as one unit of distance in each direction [our choice: the spread of single windows of one kernel;
 of the last two, half of what lies between a memory-bound kernel and a matrix product]."""
 LEAST_APART = Centroid(duty=0.10, clk=0.01, pw=0.05, dram=0.10, tensor=0.10)
-"""Centroids nearer than this in one direction say nothing of a threshold there."""
+"""Centroids nearer than this in one direction give no threshold there."""
 
 
 class Behaviour(NamedTuple):
@@ -129,9 +129,9 @@ def _above(value: float | None, limit: float) -> bool:
 
 
 def by_centroids(traits: Traits, centroids: Centroids) -> str:
-    """The class of the nearest centroid; "?" where nothing hears that could be compared.
+    """The class of the nearest centroid; "?" where nothing can be compared.
 
-    A direction counts where the job and all centroids tell it: a class must not be nearer for what it lacks.
+    A direction counts where the job and all centroids have it: a class must not be nearer for lack of a value.
     """
     told = [i for i, column in enumerate(zip(traits, *centroids.values(), strict=True)) if None not in column]
     if not told or not centroids:

@@ -9,7 +9,7 @@ probe      60 s of the script on one GPU, in a job of its own
 
 The first three cost milliseconds and speak at submission. The last two cost a run, so what they
 find speaks for the job while it runs, and for later ones through the history. Where none is sure
-enough the class is unknown, which is placed like A. Pure: whoever calls brings the clock.
+enough the class is unknown, which is placed like A. Pure: the caller brings the clock.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def decide(
 ) -> Verdict:
     """Ask stage after stage until one has the confidence that `sure` names for it (default: 1.0).
 
-    The history is always asked: it is shown beside the user's word, or with another `trust` than
-    "user" weighed against it. The others, in order, only where neither is sure. `clock` gives seconds.
+    The history is always asked: it is shown beside the user's word or, with a `trust` other than
+    "user", weighed against it. Others follow in order, only where neither is sure. `clock` gives seconds.
     """
     measured = timed(history, clock)
     considered = () if measured is None else (measured,)

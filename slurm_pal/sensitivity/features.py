@@ -175,7 +175,7 @@ def _assigns(word: str) -> bool:
 
 
 def _at_home(word: str) -> str:
-    """A word without what in a path names places and people, like /home/NAME/ or ~NAME/."""
+    """A word without the parts of a path that name places and people, like /home/NAME/ or ~NAME/."""
     if "/" not in word:
         return word
     option, sign, path = word.rpartition("=")
@@ -192,7 +192,7 @@ def _words(text: str) -> set[str]:
 
 
 def _programs(words: list[str], own: Table) -> Iterator[Hit]:
-    """What a command runs: its first word, or behind one that runs others the first known program or other path."""
+    """What a command runs: its first word; behind one that runs others, the first known program or other path."""
     carried = False
     for i, word in enumerate(words):
         if _assigns(word):

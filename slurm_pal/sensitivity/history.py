@@ -15,9 +15,9 @@ from slurm_pal.sensitivity.cascade import HISTORY, Evidence
 SURE = 0.8
 RELABEL = 3
 KEPT = 8
-"""So many of the newest jobs are remembered one by one."""
+"""This many of the newest jobs are remembered one by one."""
 HALF_LIFE_S = 180 * 86400.0
-"""Programs change: the confidence in a label halves in so long a time without a new job."""
+"""Programs change: the confidence in a label halves in this time without a new job."""
 
 
 class Seen(NamedTuple):
@@ -38,7 +38,7 @@ class Label(NamedTuple):
 
 
 def learnt(before: Label, seen: Seen) -> Label:
-    """The label after one more job; a second word of the same job takes the place of its first."""
+    """The label after one more job; a second result of the same job replaces its first."""
     known = [one for one in before.seen if one.job_id != seen.job_id]
     jobs = before.jobs + (len(known) == len(before.seen))
     kept = tuple([*known, seen][-KEPT:])

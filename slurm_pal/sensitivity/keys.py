@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Under which keys the jobs of a user are remembered: by the job's name and by its script. Pure, and lightest of all.
 
-Checksums, not cryptographic digests: only keys of the same user stand beside them, and nobody reads a name
-from one, though whoever guesses a name can try it. They are such that the submit filter can make
-them, too: Lua 5.1 has no operations on bits, but whole numbers up to 2^53 (etc/filter/classes.lua).
+Checksums, not cryptographic digests: they are compared only with keys of the same user. A name cannot be
+read from its key, though anyone who guesses it can check the guess. The submit filter can make them,
+too: Lua 5.1 has no operations on bits, but whole numbers up to 2^53 (etc/filter/classes.lua).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ NAMELESS = frozenset({
     "wrap", "sbatch", "bash", "sh", "interactive", "slurm_script", "salloc", "srun", "mpirun", "mpiexec", "env",
     "python", "python2", "python3", "perl", "julia", "rscript", "apptainer", "singularity", "torchrun", "accelerate",
 })  # fmt: skip
-"""Job names that say nothing of the work: Slurm gives them to what has no name of its own, srun those of programs."""
+"""Job names that say nothing of the work: Slurm's own for jobs without one, and programs that srun names jobs after."""
 PROBES = "pal-probe:"
 """How the names of probes begin; what follows is the name of the job that they stand for."""
 MODULI = (4053239669, 3144134291)
 """Primes below 2^32: with two bytes more a remainder of one stays below 2^53."""
 ROUNDS = 3
-"""Of squaring, since the remainders of a short name alone would be its letters."""
+"""Of squaring: without them the remainders of a short name would be its letters."""
 
 
 def name_key(job_name: str) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The word that an observer puts into the comment of its job, `pal:obs=`.
 
-Slurm lets only a job's owner change its comment, so whoever reads the word knows whose it is
-without a check of their own; it is believed of that user's jobs and of no others.
+Slurm lets only a job's owner change its comment, so a reader knows whose word it is without
+a check; it is believed only of that user's jobs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slurm_pal.sensitivity.cascade import PROBE, TELEMETRY, Evidence
 
 KEY = "obs"
 _TRAITS = {"duty": "held by the power cap", "clk": "clock", "pw": "power", "dram": "memory", "tensor": "pipes"}
-"""Fields of Traits, in their order, by which the word names them, and what people read."""
+"""Fields of Traits, in order: the word's names for them, and what people read."""
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _SHARE = re.compile(r"\d(\.\d{1,3})?")
 _SECONDS = re.compile(r"\d{1,10}")
@@ -36,7 +36,7 @@ class Observed(NamedTuple):
 
 
 def of(seen: Behaviour, at_s: float, digest: str = "", stage: str = TELEMETRY) -> Observed:
-    """What is to be said of a job that was seen so."""
+    """What to say of a job that behaved this way."""
     return Observed(seen.sensitivity, seen.confidence, seen.active_s, at_s, digest, stage, seen.traits)
 
 

@@ -10,7 +10,7 @@ from slurm_pal.placement.occupancy import Slots
 
 
 class Reservation:
-    """The moment at which a blocked job can start at the latest, if everybody uses their whole time limit.
+    """The latest moment at which a blocked job can start, if all jobs use their whole time limit.
 
     `free[node]` counts the GPUs that suit the job; `ends` are the running jobs as (end of
     limit, GPUs), in order of their ends; `suits(node, index)` says whether a GPU counts
@@ -31,7 +31,7 @@ class Reservation:
         self._free = list(free)
         self._suits, self._whole = suits, whole
         usable = [self._usable(node, have) for node, have in enumerate(self._free)] if whole else self._free
-        # With fixed counts it is met when, for each count, enough nodes hold at least so many.
+        # With fixed counts it is met when, for each count, enough nodes hold at least that many.
         self._wanted = {count: sum(1 for other in need.counts if other >= count) for count in set(need.counts)}
         self._holding = {count: sum(1 for have in usable if have >= count) for count in self._wanted}
         self._missing = 0 if need.counts else need.total - sum(usable)

@@ -31,7 +31,7 @@ LOADS = (0.6, 0.8, 1.0, 1.2, 1.4)
 MOVE_COSTS_S = (0.0, 60.0, 180.0, 600.0, 1800.0)
 SWEEPS = ("load", "move-cost")
 WORST_SHARE = 0.03
-"""Beside the k worst GPUs that were asked for, so large a share of all is capped."""
+"""Besides the k worst GPUs asked for, this share of all GPUs is capped."""
 
 _BACKGROUND_STREAM = 0xBAC6
 
@@ -50,7 +50,7 @@ class Experiment(NamedTuple):
     queue: str = "fifo"
     seeds: tuple[int, ...] = tuple(range(1, 9))
     settings: ReplaySettings = ReplaySettings()
-    jitter_s: float = 600.0  # submissions move by up to so much, by seed
+    jitter_s: float = 600.0  # submissions move by up to this much, by seed
     background_per_h: float = 0.0  # jobs per hour after the last submission; 0: none
     worst: int = 1
     sweeps: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class ReplayTask(NamedTuple):
 
     policy: str
     seed: int
-    capped: int = 0  # so many of the worst GPUs are replaced by median ones
+    capped: int = 0  # this many of the worst GPUs are replaced by median ones
     load: float = 1.0  # relative to the trace
     move_cost_s: float | None = None  # None: as in the settings
 
@@ -115,7 +115,7 @@ def worst_counts(experiment: Experiment) -> tuple[int, ...]:
 
 
 def tasks(experiment: Experiment) -> list[ReplayTask]:
-    """All replays: the comparison seed by seed, so that what is complete early are pairs, then what explains it."""
+    """All replays: the comparison seed by seed, so that pairs are complete early, then what explains it."""
     e = experiment
     names = dict.fromkeys((e.baseline, *e.policies, e.policy))
     two = tuple(dict.fromkeys((e.baseline, e.policy)))

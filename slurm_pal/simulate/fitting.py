@@ -45,7 +45,7 @@ class FittedTrace(NamedTuple):
 
 
 def fit(trace: Trace, cluster: VirtualCluster, keep_partitions: bool = False) -> FittedTrace:
-    """Leave out what an empty cluster could not hold, and settle partitions that it lacks.
+    """Leave out what an empty cluster could not hold, and replace partitions that it lacks.
 
     Jobs of such a partition may use any node; with `keep_partitions` each such name
     becomes a partition over all nodes, with a queue of its own. Raises UsageError when no

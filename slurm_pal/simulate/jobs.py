@@ -79,7 +79,7 @@ class ReplayJob:
         return self.ideal_s - self.done_s > 1e-6 * self.ideal_s
 
     def lose(self, kept_s: float) -> None:
-        """Go back to `kept_s` of ideal work, after a failure; what it waits for from now on is another wait."""
+        """Go back to `kept_s` of ideal work, after a failure; its wait from now on is a new one."""
         lost = 1.0 - kept_s / self.done_s if self.done_s > 0 else 0.0
         self.weighted_slowdown *= 1.0 - lost
         self.weighted_locality *= 1.0 - lost

@@ -24,7 +24,7 @@ _GAVEL_COLUMN = "model"
 def read_known(path: str, now_s: float) -> dict[ThroughputKey, Entry]:
     """The table at `path`, of either kind, without pairs of jobs; ages count from `now_s` (Unix s).
 
-    Raises DataError as the reader of its kind does; a file that cannot be read at all is told as the site's own.
+    Raises DataError as the reader of its kind does; a file that cannot be read at all is reported as the site's own.
     """
     return _entries(read_throughputs(path)) if _is_gavels(path) else throughput_table.read(path, now_s)
 

@@ -22,13 +22,13 @@ class SimPolicy(NamedTuple):
 POLICIES = {
     "slurm": SimPolicy(PLAIN, "stock Slurm: select/cons_tres and EASY backfill"),
     "packed": SimPolicy("packed", "the node with fewest GPUs left over; scores ignored"),
-    "packed-ns": SimPolicy("packed", "packed, and everybody packed anew at every tick", moves="always"),
+    "packed-ns": SimPolicy("packed", "packed, and every job packed again at every tick", moves="always"),
     "random": SimPolicy("random", "any GPUs"),
-    "random-ns": SimPolicy("random", "any GPUs, drawn anew at every tick", moves="always"),
+    "random-ns": SimPolicy("random", "any GPUs, drawn again at every tick", moves="always"),
     "pm-first": SimPolicy("pm-first", "best GPUs first, wherever they are (PAL, SC'24), at the start"),
-    "pm-first-ns": SimPolicy("pm-first", "PM-First as published: everybody placed anew at every tick", moves="always"),
+    "pm-first-ns": SimPolicy("pm-first", "PM-First as published: every job placed again at every tick", moves="always"),
     "pal": SimPolicy("pal", "the published L x V walk, at the start (PAL, SC'24)"),
-    "pal-ns": SimPolicy("pal", "PAL as published: everybody placed anew at every tick", moves="always"),
+    "pal-ns": SimPolicy("pal", "PAL as published: every job placed again at every tick", moves="always"),
     "threshold": SimPolicy("threshold", "nearly the best attainable slowdown, then the fewest nodes"),
     "class-fit": SimPolicy("class-fit", "pack first, then class fit; outliers only when nothing else is free"),
     "class-fit-move": SimPolicy("class-fit", "class fit, and moves that pay", moves="paying"),
@@ -40,7 +40,7 @@ POLICIES = {
         "class-fit", "ours, and backfill by response ratio", waits=True, moves="paying", order="response"
     ),
     "packed-order": SimPolicy("packed", "packed, and backfill by response ratio", order="response"),
-    "packed-wait": SimPolicy("packed", "packed, and the same waiting: what stepping aside alone does", waits=True),
+    "packed-wait": SimPolicy("packed", "packed, and the same waiting: the effect of stepping aside alone", waits=True),
     "alone": SimPolicy("packed", "no policy: every job as fast as alone on the cluster", alone=True),
     "alone-order": SimPolicy("packed", "the same, with backfill by response ratio", order="response", alone=True),
 }

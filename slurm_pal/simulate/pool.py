@@ -23,9 +23,9 @@ TaskIn = TypeVar("TaskIn", contravariant=True)
 ResultOut = TypeVar("ResultOut", covariant=True)
 
 Progress = Callable[[int, int], bool]
-"""Told (jobs done, of how many) inside a run; False ends the run."""
+"""Called with (jobs done, jobs in all) inside a run; False ends the run."""
 Watch = Callable[[int], None]
-"""Told the jobs done in all runs together."""
+"""Called with the jobs done in all runs together."""
 
 POLL_S = 0.2
 
@@ -106,7 +106,7 @@ class _Pool(Generic[Task, Result]):
             raise error from None  # without the worker's traceback, which is its cause
         except BrokenProcessPool:
             raise PalError(
-                "a worker process was killed, perhaps for want of memory; try fewer at a time with --jobs"
+                "a worker process was killed, perhaps for lack of memory; try fewer at a time with --jobs"
             ) from None
         finally:
             self._shared.stop.value = 1

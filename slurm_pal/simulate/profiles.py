@@ -104,7 +104,7 @@ class Fixed(NamedTuple):
     def draw(self, cluster: VirtualCluster, seed: int) -> Profile:
         rows = len(self.columns["A"])
         if rows != cluster.n_gpus:
-            raise UsageError(f"{self.name} describes {rows} GPUs, the cluster has {cluster.text()}; say --cluster")
+            raise UsageError(f"{self.name} describes {rows} GPUs, the cluster has {cluster.text()}; set --cluster")
         generator = random.Random(seed)
         for _ in range(rows):
             for runs in PUBLISHED_RUNS.values():
@@ -224,7 +224,7 @@ def profile_of(text: str, directory: str = "medians") -> Source:
         return KINDS[directory].load(text)
     if os.path.isfile(text):
         return _table(text)
-    raise UsageError(f"profile {text!r} is no file or directory and not one of {', '.join(KINDS)}")
+    raise UsageError(f"profile {text!r} is not a file or directory and not one of {', '.join(KINDS)}")
 
 
 def _files(rest: str, preferred: Sequence[str]) -> list[str]:

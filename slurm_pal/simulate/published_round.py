@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The published round: everybody who runs is placed anew, as if moves were free."""
+"""The published round: every running job is placed again, as if moves were free."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def everybody_anew(
     """Job number -> new placement, for those whose GPUs change; sensitive classes choose first, as published.
 
     A job that finds no place this way keeps its own, and so do all of that round (nothing
-    is moved), since a job that runs is not to be stopped. The occupancy is left as it was.
+    is moved), since a running job must not be stopped. The occupancy is left as it was.
     """
     order = sorted(running, key=lambda job: (job.trace.sensitivity, job.submit_s, job.number))
     for job in order:

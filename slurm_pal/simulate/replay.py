@@ -28,10 +28,10 @@ from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.starter import Starter
 from slurm_pal.simulate.trace import Trace, TraceJob
 
-# What happens at the same moment happens in this order.
+# Events of the same moment happen in this order.
 REPAIR, FAIL, FINISH, ARRIVE, TICK, WAKE = range(6)
 Progress = Callable[[int, int], bool]
-"""Told (reported jobs done, of how many); False stops the replay, whose result is then incomplete."""
+"""Called with (reported jobs done, reported jobs in all); False stops the replay, whose result is then incomplete."""
 
 
 class ReplayPlan(NamedTuple):
@@ -236,8 +236,8 @@ class _Run:
             self._wake(impatient_s)
 
     def _backfill(self) -> None:
-        """One pass. What it starts may help a job that waited for better GPUs, as they come within a node in turn;
-        so another pass follows, as Slurm's would, until nothing starts."""
+        """One pass. Its starts may help a job that waited for better GPUs, since a node hands out GPUs in order.
+        So another pass follows, as Slurm's would, until nothing starts."""
         while True:
             before = len(self._pending)
             self._pending = self._starter.backfill(self._pending, self._by_end, self._now_s)
@@ -316,7 +316,7 @@ class _Run:
     def _next_prospect_s(self, movable: Sequence[ReplayJob]) -> float:
         """When a plan may find what it did not find now, if no job starts or ends until then.
 
-        What is left to run, and with it the gain of any move, only shrinks, but for two moments of a job:
+        What is left to run, and with it the gain of any move, only shrinks, except at two moments of a job:
         when it has run long enough to be moved, and when it has outlived its expected run time.
         """
         moments = [job.start_s + self._settings.limits.minimum_s for job in movable]

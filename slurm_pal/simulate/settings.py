@@ -14,8 +14,8 @@ class ReplaySettings(NamedTuple):
 
     locality_penalty: float = 1.7  # for applications without their own
     barred_slowdown: float = 1.05  # sensitive jobs are kept off GPUs believed slower
-    limit_factor: float = 1.5  # a job without a time limit gets so many times its ideal run time across nodes
-    wait_share: float = WAIT_SHARE  # whoever waits for better GPUs waits so much of what waiting can pay
+    limit_factor: float = 1.5  # a job without a time limit gets this many times its ideal run time across nodes
+    wait_share: float = WAIT_SHARE  # a job waits for better GPUs for this share of what waiting can pay
     expected_run_share: float = 0.5  # expected run time as a share of the limit, all that Slurm knows
     backfill_interval_s: float = 30.0  # Slurm's bf_interval; 0: at every event
     backfill_depth: int = 500  # pending jobs that one pass looks at
@@ -33,4 +33,4 @@ class Failures(NamedTuple):
 
     mtbf_s: float  # mean time between failures of one node
     repair_s: float
-    checkpoint_s: float = 3600.0  # progress is saved so often
+    checkpoint_s: float = 3600.0  # progress is saved this often

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A site's history on the site as it is now: each job of it on nodes that there are, or left out with a reason."""
+"""A site's history on the site as it is now: each job on nodes that exist now, or left out with a reason."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def fit(trace: Trace, site: VirtualSite, penalty: float | None) -> FittedHistory
     """Give each job a virtual partition, a shape that fits it, and a time limit.
 
     Run times of a history include what crossing nodes cost. The replay charges that too, so
-    jobs that cannot but cross nodes have it taken off here: `penalty` is the factor of jobs
+    jobs that must cross nodes have it taken off here: `penalty` is the factor of jobs
     without their own; None for a trace whose run times are those on one node.
     """
     jobs: list[TraceJob] = []
@@ -120,7 +120,7 @@ def _shape(shape: GpuShape, partition: str, sizes: Sequence[int], reasons: list[
     if need is not None and _holds(sizes, need):
         return shape, need
     if shape.total <= sum(sizes) and not shape.whole_nodes:
-        reasons.append("wants nodes as there are none now: replayed with as many GPUs on any nodes")
+        reasons.append("wants nodes that do not exist now: replayed with as many GPUs on any nodes")
         return GpuShape(shape.total), Need(shape.total, ())
     where = f"partition {partition}" if partition else "the cluster"
     raise _LeftOut(f"wants more GPUs than {where} has for it ({sum(sizes)})")

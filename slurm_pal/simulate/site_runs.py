@@ -54,7 +54,7 @@ class SiteRuns(NamedTuple):
     settings: ReplaySettings
     policy: str  # the site's placement.policy
     queue: str = "fifo"
-    jitter_s: float = 600.0  # submissions move by up to so much, by seed
+    jitter_s: float = 600.0  # submissions move by up to this much, by seed
     mix: Mapping[str, float] = {}  # shares of classes among jobs of unknown class; empty: they count as A
 
     def run(self, task: SiteTask, progress: Progress | None = None) -> Replay:

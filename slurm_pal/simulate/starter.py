@@ -52,16 +52,16 @@ class Starter:
         self._patience_end_s: float | None = None
 
     def next_patience_end(self) -> float | None:
-        """When to look again, because a job that waits for better GPUs will take others then; told once."""
+        """When to look again, because a job that waits for better GPUs will take others then; given only once."""
         end_s, self._patience_end_s = self._patience_end_s, None
         return end_s
 
     def heads(self, queue: Sequence[ReplayJob], now_s: float) -> list[ReplayJob]:
-        """Start jobs in the queue's order until one is blocked in each partition; returns who is left."""
+        """Start jobs in the queue's order until one is blocked in each partition; returns the jobs left."""
         return self._heads(queue, now_s, Pass())[0]
 
     def _heads(self, queue: Sequence[ReplayJob], now_s: float, found: Pass) -> tuple[list[ReplayJob], set[int]]:
-        """Who is left, and the numbers of those that were tried. Nobody takes nodes that a blocked job may use."""
+        """The jobs left, and the numbers of those that were tried. No job takes nodes that a blocked job may use."""
         left: list[ReplayJob] = []
         tried: set[int] = set()
         blocked: set[str] = set()
@@ -80,7 +80,7 @@ class Starter:
     def backfill(
         self, queue: Sequence[ReplayJob], running: Callable[[], Iterable[ReplayJob]], now_s: float
     ) -> list[ReplayJob]:
-        """One pass: heads, a reservation for the first blocked job of each partition, then whoever fits around them."""
+        """One pass: heads, a reservation for the first blocked job of each partition, then what fits around them."""
         found = Pass()
         left, tried = self._heads(queue, now_s, found)
         if not left or self._occupancy.free_gpus == 0:
@@ -119,7 +119,7 @@ class Starter:
         placed = self._offer(job, rule_name, kind, found.offers)
         if placed is None:
             return False
-        # Only a job at the head waits: its start is reserved, so that it waits no longer than that pays.
+        # Only a job at the head waits: its start is reserved, so that it waits no longer than waiting pays.
         if not reserved and self._waits(job, placed, now_s):
             return False
         held = slots(placed)
@@ -143,7 +143,7 @@ class Starter:
         return offers[kind]
 
     def _steered(self, job: ReplayJob, now_s: float) -> bool:
-        """Whether anybody places the job: without a tick only palsub does, and no job that has to queue."""
+        """Whether we place the job: without a tick only palsub does, and only jobs that need not queue."""
         if self._settings.steer == "start" or now_s <= job.submit_s + self._settings.backfill_interval_s:
             return True
         return job.patient_until_s is not None and now_s <= job.patient_until_s

@@ -27,7 +27,7 @@ Verdict = Literal["gain", "loss", "unclear"]
 
 LEVEL = 0.95
 BOOTSTRAP_PAIRS = 8
-"""From so many pairs on the interval is a bootstrap's; below, too few different resamples exist."""
+"""With at least this many pairs the interval is a bootstrap's; with fewer, too few different resamples exist."""
 RESAMPLES = 9999
 SEED = 20240801
 SAME = 1e-12  # logs of ratios that differ by less are one value, and rounding
@@ -78,7 +78,7 @@ class WorstGpus(NamedTuple):
 def paired(runs: Runs, policy: str, baseline: str, metric: str) -> Ratio | None:
     """The ratio policy / baseline of `metric` (a name that `Metrics.value` knows) over all pairs.
 
-    From `BOOTSTRAP_PAIRS` pairs on intervals are BCa bootstraps (Efron 1987: corrects bias and
+    With at least `BOOTSTRAP_PAIRS` pairs, intervals are BCa bootstraps (Efron 1987: corrects bias and
     skew; seeded, so the same runs give the same interval), widened for few pairs (Hesterberg
     2015, expanded percentiles): unwidened, 95 % intervals of 8 pairs hold the truth 88 times in
     100, widened 93 to 95 times (lognormal ratios, 1000 draws). With fewer, ratios are taken as
@@ -131,7 +131,7 @@ def pairs(runs: Runs, policy: str, baseline: str) -> list[tuple[Metrics, Metrics
     both = [(sides[policy][key], sides[baseline][key]) for key in keys]
     for key, (ours, theirs) in zip(keys, both, strict=True):
         if ours.jobs != theirs.jobs:
-            raise ValueError(f"{key} is no pair: {ours.jobs} jobs under {policy}, {theirs.jobs} under {baseline}")
+            raise ValueError(f"{key} is not a pair: {ours.jobs} jobs under {policy}, {theirs.jobs} under {baseline}")
     return both
 
 
@@ -152,7 +152,7 @@ def summary(values: Sequence[float]) -> Ratio:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean of values (n,) that are no ratios, and its 95 % t interval; no width for n = 1."""
+    """Mean of values (n,) that are not ratios, and its 95 % t interval; no width for n = 1."""
     data = np.asarray(values, dtype=np.float64)
     mean = float(data.mean())
     half = _t(len(data)) * float(data.std(ddof=1)) / math.sqrt(len(data)) if len(data) > 1 else 0.0
@@ -263,7 +263,7 @@ def _bootstrap(data: NDArray[np.float64]) -> tuple[float, float] | None:
     quantile = _t(len(data)) * math.sqrt(len(data) / (len(data) - 1))
     level = float(stats.norm.cdf(quantile) - stats.norm.cdf(-quantile))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # BCa not defined: told by its NaN
+        warnings.simplefilter("ignore", RuntimeWarning)  # BCa not defined: shown by its NaN
         found = stats.bootstrap(
             (data,),
             np.mean,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Throughput tables as Gavel has them: steps per second of a model on so many GPUs of a type.
+"""Throughput tables as Gavel has them: steps per second of a model on a number of GPUs of a type.
 
 Two forms: the JSON of its simulator, with pairs of jobs that share GPUs, and a flat CSV
 `model,scale_factor,TYPE,...`. A type that ends in `_unconsolidated` is the same type

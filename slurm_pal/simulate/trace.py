@@ -9,7 +9,7 @@ from slurm_pal.base.jobs import GpuShape
 
 
 class TraceJob(NamedTuple):
-    """One job as the trace tells it. Times are s, from the start of the trace where they are moments."""
+    """One job as the trace describes it. Times are s, from the start of the trace where they are moments."""
 
     job_id: str
     submit_s: float
@@ -39,4 +39,4 @@ class Trace(NamedTuple):
     name: str
     jobs: tuple[TraceJob, ...]
     bad: tuple[BadRow, ...] = ()
-    skipped: dict[str, int] = {}  # well-formed rows that are not ours to replay: reason -> how many
+    skipped: dict[str, int] = {}  # well-formed rows that are not replayed: reason -> how many

@@ -2,8 +2,8 @@
 """This site as a virtual cluster: Slurm's nodes and partitions, and the published scores of their GPUs.
 
 The virtual cluster knows no GPU types. So each (partition, type) is a partition of its own
-here, and a node with GPUs of several types is one node per type. What is left out or
-assumed is said in notes.
+here, and a node with GPUs of several types is one node per type. Notes say what is
+left out or assumed.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
 Nothing is carried over from an earlier call: the history, the held classes and their
 hysteresis are rebuilt from the records. The same records therefore give the same classes
-in whatever order and however often they came in, and a lost database costs nothing but
-reading the result files again.
+in whatever order and however often they came in, and a lost database costs only another
+reading of the result files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from slurm_pal.variability.track import Track, observe
 
 
 class GpuStanding(NamedTuple):
-    """What the records tell of one GPU."""
+    """What the records show of one GPU."""
 
     uuid: str
     node: str
@@ -95,7 +95,7 @@ class _Chosen(NamedTuple):
 
 
 def _kind(group: Group) -> str:
-    """Its part in finding out what belongs to a node; "" for none, and then to no class either."""
+    """Its part in finding out what belongs to a node; "" for none, and then for no class either."""
     return "pcie" if group.benchmark.startswith("pcie") else group.sensitivity
 
 
@@ -107,8 +107,8 @@ class _Fold:
         self.tracks: dict[Group, dict[str, Track]] = {}
         self.seen: dict[str, Sighting] = {}
         self.standings: dict[Group, GroupSlowdowns] = {}
-        self.methods: dict[Group, list[Group]] = {}  # kin -> its groups, the newest method first
-        self.outdated: dict[Group, frozenset[str]] = {}  # GPUs whose environment is another one since
+        self.methods: dict[Group, list[Group]] = {}  # kin -> its groups, newest method first
+        self.outdated: dict[Group, frozenset[str]] = {}  # GPUs whose environment has changed since
         self.held: dict[Group, Held] = {}
         self.coupled: frozenset[str] = frozenset()
         self.faulty: dict[Group, frozenset[str]] = {}
@@ -141,7 +141,7 @@ class _Fold:
         self._evaluate(sorted(group for group in touched if _kind(group)), sweep.ts)
 
     def _series(self, group: Group) -> tuple[dict[str, Track], dict[str, Course] | None]:
-        """Where the tracks of a group are, and its courses: links and hosts vary by more than drift's thresholds."""
+        """A group's tracks and courses; no courses for links and hosts, which vary by more than drift's thresholds."""
         if group not in self.tracks:
             self.methods.setdefault(kin(group), []).insert(0, group)
         tracks = self.tracks.setdefault(group, {})
@@ -159,7 +159,7 @@ class _Fold:
     def _evaluate(self, touched: Iterable[Group], at_s: float) -> None:
         """Bring groups up to date.
 
-        A number measured in another environment is no score, but stays in its group, which so keeps its median.
+        A number measured in another environment is no score, but stays in its group to keep the median.
         """
         tracks_of: dict[Group, tuple[dict[str, Track], Group | None]] = {}
         for group in touched:
@@ -190,12 +190,12 @@ class _Fold:
             self.held[group] = held
 
     def _scored(self, group: Group) -> list[int]:
-        """Positions in the group's standing of the GPUs whose score it tells."""
+        """Positions in the group's standing of the GPUs whose score it gives."""
         own, outdated = self.tracks[group], self.outdated[group]
         return [i for i, u in enumerate(self.standings[group].uuids) if u in own and u not in outdated]
 
     def _node_coupled(self) -> frozenset[str]:
-        """By class B or by PCIe, against class A, each over all groups."""
+        """GPUs slow with their node in class B or over PCIe but not in class A, each over all groups."""
         z: dict[str, dict[str, float]] = {"A": {}, "B": {}, "pcie": {}}
         for group, now in sorted(self.standings.items()):
             kind = _kind(group)
@@ -240,7 +240,7 @@ class _Fold:
     def _choose(self, sensitivity: str, present: list[Sighting], now_s: float) -> dict[str, _Chosen]:
         """For each GPU the track to use: one that still counts, fresh, of the preferred benchmark, the newest.
 
-        Fresh comes first: a benchmark that is measured no longer does not speak on for months.
+        Fresh comes first, so a benchmark that is no longer measured does not count for months.
         """
         here = {s.uuid for s in present}
         best: dict[str, tuple[tuple[object, ...], _Chosen]] = {}
@@ -347,7 +347,7 @@ class _Fold:
         if held is not None and uuid in held.lone:
             yield "outlier"
             if track.runs == 1:
-                yield "unconfirmed"  # one slow run; the next sweep tells
+                yield "unconfirmed"  # one slow run; the next sweep decides
         elif now.z[pick.position] < -self.params.outlier_z:
             yield "outlier"
         if uuid in self.faulty.get(pick.group, frozenset()):

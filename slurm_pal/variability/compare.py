@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Two sweeps against each other, GPU by GPU: before and after a maintenance, a driver, a firmware. Pure.
 
-Each GPU is its own control: what counts is the ratio of its times, after to before, above 1
-slower. Where the method is the same in both sweeps the numbers themselves compare. Where it
-is not (a new driver is part of the method) each GPU is taken relative to the median of its sweep:
-then it can be told who changed places with whom, not whether all became faster.
+Each GPU is its own control: what counts is the ratio of its times, after to before; above 1 is
+slower. Where both sweeps used the same method, the numbers themselves compare. Where they did
+not (a new driver is part of the method), each GPU is taken relative to the median of its sweep:
+this shows which GPUs changed places, but not whether all became faster.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import Group, Sighting, SweepObservation, group_of, number, sweeps
 from slurm_pal.variability.track import drift_variance
 
-FALSE_SHARE = 0.05  # of the GPUs called changed, at most so many by chance (Benjamini-Hochberg)
+FALSE_SHARE = 0.05  # at most this share of the GPUs called changed is so by chance (Benjamini-Hochberg)
 CONFIDENCE = 0.95
-ENOUGH_FOR_ORDER = 6  # from so many GPUs on an interval by order statistics has 95 % at all
-ENOUGH_FOR_NOISE = 20  # from so many on the noise is also estimated from the ratios
-SHORT = 1.6  # by so much over the root of n the shortest stretch of n normal values is shorter (simulated)
+ENOUGH_FOR_ORDER = 6  # fewer GPUs have no 95 % interval by order statistics
+ENOUGH_FOR_NOISE = 20  # with at least this many the noise is also estimated from the ratios
+SHORT = 1.6  # the shortest stretch of n normal values is shorter by this over the root of n (simulated)
 SENSORS = {"clock_mhz": ("sm_clk_mhz", "p50"), "power_w": ("power_w", "p50"), "temp_c": ("temp_c", "p50")}
 
 
@@ -50,9 +50,9 @@ class BenchmarkComparison(NamedTuple):
     sensitivity: str  # "A", "B", "C", or "" for node health
     model: str
     relative: bool  # to each sweep's own median, because the methods differ
-    differs: tuple[str, ...]  # what differs in the method, as far as records tell
+    differs: tuple[str, ...]  # what differs in the method, as far as the records show
     ratio: float  # median over GPUs
-    raw_ratio: float  # the same of the numbers themselves; where methods differ, between different things
+    raw_ratio: float  # of the numbers themselves; where methods differ, it compares different things
     low: float | None  # 95 % interval of the median; None for one GPU
     high: float | None
     interval: str  # "order" statistics, or "t" on logarithms for fewer than 6 GPUs; "" for one
@@ -83,7 +83,7 @@ class GpuSlots(NamedTuple):
 
 
 class SweepComparison(NamedTuple):
-    """What two sweeps have in common, and what not."""
+    """What two sweeps have in common, and what they do not."""
 
     rows: tuple[BenchmarkComparison, ...]
     moved: tuple[GpuSlots, ...]
@@ -170,13 +170,13 @@ def _row(
 
 
 def _pair_sd(a: SweepObservation, b: SweepObservation, params: Params) -> float:
-    """SD of a GPU's log ratio when nothing has changed: two runs, and the wandering of the time between."""
+    """SD of a GPU's log ratio when nothing has changed: two runs, and the GPU's wandering in between."""
     runs = sum(max(params.repeatability, one.noise, one.repeat_cv or 0.0) ** 2 / one.weight for one in (a, b))
     return math.sqrt(runs + drift_variance(abs(b.ts - a.ts), params))
 
 
 def _noise(logs: Floats, known: Floats) -> Floats:
-    """At least the known SD, and what the ratios themselves show.
+    """The known SD or, if larger, what the ratios themselves show.
 
     The two fifths that lie closest together show it: of a normal distribution the middle two
     fifths are 1.0488 SD wide. So up to three fifths may have changed without being taken for
@@ -236,7 +236,7 @@ def signed_rank_p(values: Floats) -> float | None:
 
 
 def _differences(pairs: Sequence[tuple[Record, Record]]) -> tuple[str, ...]:
-    """What of the method differs, most common first."""
+    """What differs in the method, most common first."""
     found: Counter[str] = Counter()
     for a, b in pairs:
         for name, (x, y) in _method(a, b).items():

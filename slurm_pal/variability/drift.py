@@ -3,9 +3,9 @@
 
 Steps and transients come from the mechanism that decides which runs are believed
 (track.py): a jump is held back until a second run agrees, and then it was a step; if the
-next run is back where the others were, it was a transient. What is too slow or too small for
-that shows in all believed runs since the last step together: a slope, or one change of level,
-that neither the noise of a run nor the usual wandering of GPUs over weeks explains.
+next run is back where the others were, it was a transient. A change too slow or too small for
+that shows only in all believed runs since the last step together: a slope, or one change of
+level, that neither the noise of a run nor the usual wandering of GPUs over weeks explains.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ STEP, DRIFT, TRANSIENT, UNCONFIRMED = "step", "drift", "transient", "unconfirmed
 
 MIN_RUNS = 5
 MIN_SPAN_D = 14.0
-MIN_CHANGE = 0.005  # a drift by less over its whole span is nobody's trouble
+MIN_CHANGE = 0.005  # a smaller drift over its whole span troubles nobody
 DRIFT_SIGMAS = 4.0  # 1 in 16,000 by chance: a large site has as many series
 MEMORY_D = 28.0  # of the wandering: values further apart than this are nearly independent
-FLAGGED_D = 30.0  # so long after it was seen a step or drift is a flag
+FLAGGED_D = 30.0  # a step or drift is a flag for this long after it was seen
 
 
 class Finding(NamedTuple):
@@ -44,7 +44,7 @@ class Finding(NamedTuple):
     since_s: float  # Unix s of the first run that shows it; of a drift, of the first run of the slope
     seen_s: float  # Unix s of the run after which it was known
     change: float  # relative change in time: 0.021 is 2.1 % slower; of a drift, over its span
-    sigmas: float  # the same in standard deviations of what chance would do
+    sigmas: float  # the same, in standard deviations of chance
 
 
 class BelievedRun(NamedTuple):
@@ -66,7 +66,7 @@ class Course:
     There is one for each GPU and benchmark, so the runs are plain numbers, and nearly all share the empty tuple.
     """
 
-    points: array[float] = field(default_factory=lambda: array("d"))  # ts, speed and variance of one after the other
+    points: array[float] = field(default_factory=lambda: array("d"))  # ts, speed and variance, run after run
     events: tuple[Finding, ...] = ()
 
     def follow(self, before: Track | None, after: Track, seen: SweepObservation, params: Params) -> None:
@@ -129,10 +129,10 @@ def drift_of(course: Course, last: SweepObservation, repeatability: float, param
     """What the runs since the last confirmed step show together: a drift, or a step too small to be seen at once.
 
     `repeatability`: relative SD of runs in the group. Generalised least squares of log speed on
-    time. In the covariance stand the noise of each run and the wandering that `sigma_28d` stands
-    for, with a memory of 28 days: GPUs wander about a level of their own. (A random walk, which
-    bounds what is known of an old score, would excuse any slope over half a year.) A step is
-    what one change of level explains better than a slope does.
+    time. The covariance holds the noise of each run and the wandering given by `sigma_28d`, with
+    a memory of 28 days: each GPU wanders about a level of its own. (A random walk, which bounds
+    what is known of an old score, would excuse any slope over half a year.) A step is what one
+    change of level explains better than a slope.
     """
     first, last_of = course.points[:_FIELDS], course.points[-_FIELDS:]
     span_d = (last_of[_TS] - first[_TS]) / DAY_S if first else 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Flags and outliers: what records tell about a GPU besides its slowdown.
+"""Flags and outliers: what records show about a GPU besides its slowdown.
 
 Nothing here drains anything. A slow GPU is right for an insensitive job; a flag says
 what is known, and placement and people draw their conclusions.
@@ -59,7 +59,7 @@ def node_coupled(
     """GPUs of nodes that are slow as a whole in a host-bound benchmark but not in class A.
 
     `z` and `z_a` are robust z by UUID. Such a shift belongs to the node (host, cooling,
-    PCIe), not to its GPUs. Nodes with fewer than two GPUs cannot tell.
+    PCIe), not to its GPUs. Nodes with fewer than two GPUs cannot show it.
     """
     members: dict[str, list[str]] = {}
     for uuid in z:

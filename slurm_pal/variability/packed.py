@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rows of one kind as columns: what thousands of GPUs told in one sweep, in a few bytes each.
+"""Rows of one kind as columns: the results of thousands of GPUs in one sweep, in a few bytes each.
 
 As tuples the observations of 40,000 GPUs and ten benchmarks take hundreds of megabytes, most of them
 for equal texts. Here a number is eight bytes, and everything else four: its place in a table of the
@@ -27,7 +27,7 @@ class Layout(NamedTuple):
     fields: tuple[str, ...]
     numbers: frozenset[str]  # fields that are floats
     optional: frozenset[str]  # ... of which these may be None
-    load: Mapping[str, Callable[[Any], Any]]  # field -> its value from what JSON has of it, where that differs
+    load: Mapping[str, Callable[[Any], Any]]  # field -> how its value is made from JSON, where the two differ
 
 
 class Packed(Generic[Row]):
@@ -86,7 +86,7 @@ class Packed(Generic[Row]):
 
     @classmethod
     def from_bytes(cls, layout: Layout, data: memoryview) -> Packed[Row]:
-        """What `to_bytes` gave. Raises ValueError or KeyError for other bytes."""
+        """The rows that `to_bytes` wrote. Raises ValueError or KeyError for other bytes."""
         start = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], sys.byteorder)
         count, tables = json.loads(bytes(data[LENGTH_BYTES:start]))
         found = cls(layout)

@@ -27,7 +27,7 @@ class Params(NamedTuple):
     alpha: float = 0.6  # weight of a new run; best 90th percentile of error on Longhorn
     unsteady_weight: float = 0.25
     jump: float = 0.01  # a larger change must be confirmed by a second run ...
-    jump_sigmas: float = 5.0  # ... if it is also larger than so many sigma of the GPU
+    jump_sigmas: float = 5.0  # ... if it is also larger than this many sigma of the GPU
     repeatability: float = 0.0012  # SD of one GPU's runs over weeks, where not measured
     repeatability_floor: float = 0.0006  # same-day SD: no run is known better than this
     sigma_28d: float = 0.0033  # total SD of a score that is 28 days old

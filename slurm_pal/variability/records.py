@@ -3,7 +3,7 @@
 
 Written on the node by `pal-profile bench`, read by `ingest`. Units are in the names.
 The sections and their fields follow the measurement method in docs/measuring.md;
-everything under `telemetry` is optional, because not every device tells it.
+everything under `telemetry` is optional, because not every device reports it.
 """
 
 from __future__ import annotations

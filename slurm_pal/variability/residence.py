@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Which GPU is in which slot: a GPU is its UUID, and lives where it was last seen.
 
-A partition of a GPU (MIG, key "PARENT/PROFILE") is in no slot. Its record bears the index that the whole
-GPU has by PCI order; Slurm gives partitions indexes of their own, which nobody can tell from that. And a
-GPU that was seen in parts is no longer one that a job can be given.
+A partition of a GPU (MIG, key "PARENT/PROFILE") is in no slot. Its record has the index of the whole
+GPU by PCI order; Slurm gives partitions indexes of their own, which cannot be derived from it. And no
+job can be given a GPU that was last seen in parts.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ def newest(known: Mapping[str, Sighting], seen: Iterable[Sighting]) -> dict[str,
 def residents(known: Mapping[str, Sighting]) -> dict[tuple[str, int], Sighting]:
     """The GPU in each slot (node, Slurm index), by the newest sighting.
 
-    A GPU that another one has replaced, and that was seen nowhere since, is in no slot;
-    a slot whose GPU was seen elsewhere since is empty until something is seen there, and so is one
-    whose GPU was seen in parts since.
+    A GPU that was replaced by another, and seen nowhere since, is in no slot. A slot whose GPU was
+    since seen elsewhere, or in parts, is empty until something is seen there.
     """
     slots: dict[tuple[str, int], Sighting] = {}
     divided: dict[str, tuple[float, str]] = {}

@@ -21,7 +21,7 @@ INVALIDATING = frozenset({"foreign_process", "ecc", "xid"})
 RUN_FLAGS = INVALIDATING | {
     "degraded", "thermal_limited", "config_differs", "host_noise", "unsteady", "noisy", "clock_skew", "pcie_link",
 }  # fmt: skip
-"""Flags that a run may carry; those that follow from comparing GPUs are only set here in the room."""
+"""Flags that a run may carry; those that come from comparing GPUs are set only in this room."""
 
 
 class Group(NamedTuple):
@@ -59,7 +59,7 @@ class SweepObservation(NamedTuple):
     ts: float  # Unix s of the newest run used
     speed: float  # natural logarithm of throughput, or of 1/time: larger is faster
     weight: float  # 1 valid, 0.25 unsteady
-    noise: float  # relative SD that the runs tell of themselves (from their confidence interval)
+    noise: float  # relative SD that the runs themselves report (by their confidence interval)
     repeat_cv: float | None  # relative SD over the runs of this sweep, None for a single run
     flags: frozenset[str]
     power_w: float | None  # median under load
@@ -177,7 +177,7 @@ def _reduce(
     now_s: float,
     params: Params,
 ) -> None:
-    """Add what the runs of one GPU in one sweep tell; `runs` by time."""
+    """Add what the runs of one GPU in one sweep show; `runs` by time."""
     by_group: dict[Group, list[Record]] = {}
     flags = {record.run_id: run_flags(record, now_s, params) for record in runs}
     for record in runs:
@@ -217,7 +217,7 @@ def environment_of(record: Record) -> Environment:
 
 
 def run_flags(record: Record, now_s: float, params: Params) -> frozenset[str]:
-    """Flags of one run: those it brought along, and those its telemetry and clock tell."""
+    """Flags of one run: those it brought along, and those its telemetry and clock show."""
     found = set(record.flags) & RUN_FLAGS
     duty = {name: number(record.telemetry, "duty", name) or 0.0 for name in _DUTIES}
     if max(duty["hw_slowdown"], duty["hw_thermal"], duty["power_brake"]) > params.degraded_duty:

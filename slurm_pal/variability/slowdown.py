@@ -21,7 +21,7 @@ from slurm_pal.variability.spread import slowdowns
 from slurm_pal.variability.track import Track, repeat_sd, sigma
 
 ENOUGH_REPEATS = 8
-"""GPUs with repeated runs that are needed before repeatability is taken from them."""
+"""Repeatability is measured once this many GPUs have repeated runs."""
 
 
 class GroupSlowdowns(NamedTuple):
@@ -55,7 +55,7 @@ def standing(group: Group, tracks: Mapping[str, Track], params: Params) -> Group
 def repeatability(tracks: Mapping[str, Track], params: Params) -> float:
     """Relative SD of one GPU's runs: measured where runs were repeated, else the default.
 
-    Never less than what the runs tell of themselves by their confidence intervals.
+    Never less than what the runs themselves report by their confidence intervals.
     """
     measured = [sd for sd in (repeat_sd(t) for t in tracks.values()) if sd is not None]
     base = params.repeatability
@@ -65,7 +65,7 @@ def repeatability(tracks: Mapping[str, Track], params: Params) -> float:
 
 
 def age_days(ts: float, now_s: float) -> int:
-    """Age in days of the calendar (UTC): publishing twice on one day gives the same numbers."""
+    """Age in calendar days (UTC): publishing twice on one day gives the same numbers."""
     return max(0, math.floor(now_s / DAY_S) - math.floor(ts / DAY_S))
 
 

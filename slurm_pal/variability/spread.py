@@ -74,7 +74,7 @@ class _Moments(NamedTuple):
 
 
 def _moments(groups: Sequence[Sequence[float] | Floats]) -> _Moments:
-    """Of all GPUs with the same number of runs at once: a call of numpy for each of thousands takes seconds."""
+    """Of all GPUs with the same number of runs at once: thousands of numpy calls, one for each, take seconds."""
     runs = np.array([len(g) for g in groups], dtype=np.int64)
     found = _Moments(runs, *np.zeros((3, len(groups))))
     for size in np.unique(runs):

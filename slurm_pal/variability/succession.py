@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""When the method of a benchmark changes: who stands for the GPUs that are not measured again yet.
+"""When the method of a benchmark changes: what stands in for the GPUs not yet measured again.
 
 A new driver is a new method, and its numbers do not compare with the old ones. Until all GPUs are measured again,
-weeks perhaps, the new group would be the few that came first: too small for classes, and with a median
-of its own. But slowdowns persist, so what the method changed is what it changed for the GPUs that were
-measured by both, in the median; and by so much the old numbers of the others are shifted, to stand in the
-new group as its background. No such number is anybody's score: each GPU is scored by what was measured on it.
+perhaps for weeks, the new group would be the few that came first: too small for classes, and with a median
+of its own. But slowdowns persist, so the GPUs measured by both methods show, by the median, what the new one
+changed. The old numbers of the other GPUs are shifted by that and stand in the new group as its background.
+No such number is a score: each GPU is scored by what was measured on it.
 """
 
 from __future__ import annotations

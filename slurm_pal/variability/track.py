@@ -85,7 +85,7 @@ def sigma(track: Track, at_s: float, params: Params) -> float:
 
 
 def repeat_sd(track: Track) -> float | None:
-    """Relative SD of this GPU's own runs, where there are enough to tell."""
+    """Relative SD of this GPU's own runs, where there are enough of them."""
     if track.last.repeat_cv is not None:
         return track.last.repeat_cv
     if len(track.recent) < 3:

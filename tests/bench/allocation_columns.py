@@ -4,18 +4,18 @@
 Usage: allocation_columns.py [ablation|moves|scaling] [--seeds N]
 
 A made-up site: three partitions of speeds 1 : 2.5 : 6, nodes of 8 GPUs with the slowdowns of
-`pal lab`, jobs of 1 to 16 GPUs of 26 applications. They ask for twice the GPUs. All is
-counted in the fluid model of shares. Weights are the GPUs of a job, so that the level is the
-least normalised throughput.
+`pal lab`, jobs of 1 to 16 GPUs of 26 applications. They ask for twice the GPUs that there are.
+All is counted in the fluid model of shares. Weights are the GPUs of a job, so that the level
+is the least normalised throughput.
 
-ablation: every variant is told the speed that its jobs really have in its own columns. Where a
-column does not say which GPUs of a partition, the gang's are drawn from it at random, and
-it runs at the slowest; where it does not say packed, they are drawn from all nodes, and
-the gang spans nodes (a placement that packs by itself makes "partition" equal to "+ packed or
-spread"). "as booked" moves the share of packed gangs for which there are not enough nodes into
-the columns that they would get instead.
+ablation: every variant knows the speed that its jobs really have in its own columns. Where a
+column does not say which GPUs of a partition, the gang's are drawn from it at random, and the
+gang runs at the pace of the slowest; where it does not say packed, they are drawn from all
+nodes, and the gang spans nodes (a placement that packs by itself makes "partition" equal to
+"+ packed or spread"). "as booked" moves the share of packed gangs for which there are not
+enough nodes into the columns that they would get instead.
 moves: solve after solve with 2 % of the jobs replaced, each variant on its own history.
-scaling: each size in a process of its own, the sum of CPU seconds and the peak of memory.
+scaling: each size in a process of its own, total CPU seconds and peak memory.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How large the product's code is, and how many of its class names mean two things.
+"""How large the product's code is, and how many of its class names have two meanings.
 
 python tests/bench/code_size.py [TREE]      TREE: a checkout; this one unless given
 """

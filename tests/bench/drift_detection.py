@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""How well steps, drifts and transients are told apart: against known truth, and on public time series.
+"""How well steps, drifts and transients are distinguished: against known truth, and on public time series.
 
     python -P tests/bench/drift_detection.py [--gpus N] [--data FOLDER] [--json]
 
 Generated histories have the noise of the specification: 0.12 % from run to run, a wandering of
 0.33 % over 28 days, and now and then a slow single run. Precision counts findings, recall GPUs,
 delay runs or days from the event to the finding. With `--data` the folder of public profiles is
-read too: there nothing is known to have happened, so every finding is listed as a possible false alarm.
+read too: no event is known there, so every finding is listed as a possible false alarm.
 """
 
 from __future__ import annotations

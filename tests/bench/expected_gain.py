@@ -3,8 +3,8 @@
 
 Usage: expected_gain.py [--labs N]. Draws N labs of 8 x 4 emulated GPUs, gives the
 demonstration's jobs GPUs one after the other by each rule, knowing the true slowdowns,
-and by the prediction of plain Slurm. Jobs stay; a job that finds no place on one node is
-counted as without a place.
+and by the prediction of plain Slurm. Jobs stay; a job that fits on no single node is
+counted as not placed.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@
 
 A lab of 8 x 4 emulated GPUs with the filter, measured by pal-profile, and `pal publish-table --every 1`
 beside it. For each seed the same jobs arrive at the same moments twice, by plain sbatch:
-once with SLURM_PAL_OFF=1, once without; which comes first is drawn. A job that started more than a
-second later after its submission than in the other run is counted as later; its wait paid when it was done
-no later nevertheless.
+once with SLURM_PAL_OFF=1, once without, in random order. A job that waited over a second longer for its
+start than in the other run counts as later; its wait paid if it still ended no later.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ read at each of its own. Reported: the ratio of the rates (median over pairs, 95
 bootstrap) and the average time of the submit RPC as sdiag counts it.
 
 A job with a node list costs slurmctld less than one without, since it looks whether the
-job can ever run. With --array the jobs are arrays of one task: looked up, but not pinned. With --labels so
-many labels of measured jobs are in the table, a hundred of each user, and the submissions are by one
-of these users; with --script their scripts are so long, bytes.
+job can ever run. With --array the jobs are arrays of one task: looked up, but not pinned. With --labels
+the table has that many labels of measured jobs, a hundred of each user, and the submissions are by one
+of these users; --script is the length of their scripts in bytes.
 """
 
 from __future__ import annotations

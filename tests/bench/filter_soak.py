@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""A great many submissions through the filter: slurmctld must live, and refuse nothing on our account.
+"""A great many submissions through the filter: slurmctld must survive, and refuse nothing because of us.
 
     python tests/bench/filter_soak.py [--count 100000] [--clients 4] [--seed 1] [--json]
 
-A lab of 8 nodes whose nodes are drained but one, so that jobs are taken and few run, while the
-filter's table calls all of them free: it pins nearly every job. Clients submit a seeded
+A lab of 8 nodes, all but one drained, so that jobs are taken and few run, while the filter's
+table calls all nodes free: it pins nearly every job. Clients submit a seeded
 mixture of sbatch, arrays, heterogeneous jobs, srun, salloc, requests that Slurm refuses, and updates.
-Every answer is compared with the one that Slurm gives without a filter. The table gets a new epoch each second.
-Exit code 1 when slurmctld was replaced, or an answer was another.
+Each answer is compared with Slurm's own without a filter. The table gets a new epoch each second.
+Exit code 1 when slurmctld was replaced, or an answer differed.
 """
 
 from __future__ import annotations

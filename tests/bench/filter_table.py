@@ -4,9 +4,9 @@
     python tests/bench/filter_table.py [--sizes 1000 10000] [--busy 0.02 0.7] [--labels 10000] [--script 1000]
 
 Nodes of 8 GPUs, one partition. Written by Python, read by Lua as in slurmctld: the first
-submission after a new table, and one of the later ones. Seconds of this machine, single runs. With
---labels the table holds so many labels of measured jobs, and the submissions are by one of their
-users; with --script their scripts are so long, bytes.
+submission after a new table, and one of the later ones. Seconds on this machine, single runs. With
+--labels the table holds that many labels of measured jobs, and the submissions are by one of their
+users; --script is the length of their scripts in bytes.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 Usage: gavel_replica.py DATA [PATTERN]
 
 DATA is the folder with Gavel's throughput table, its traces and expected_seed0.csv (its
-README says where they come from); PATTERN takes only the traces whose name holds it. All rows
+README says where they come from); PATTERN takes only the traces with it in their names. All rows
 but the paper-scale traces take about a minute together. CPU time is of this process.
 """
 

@@ -2,7 +2,7 @@
 """How often the prediction of plain Slurm names the GPUs that Slurm then gives.
 
 Usage: plain_prediction.py [--seeds N] [--steps N]. On a lab of 8 x 4 GPUs: random
-submissions of 1 to 8 GPUs, random cancellations in between, so that free GPUs lie in holes.
+submissions of 1 to 8 GPUs, random cancellations in between, so that free GPUs are scattered.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Nodes of 8 GPUs, made-up records in a database in a temporary directory: levels 2 % apart in class A, each measured
 again within 0.1 %. `first` is a publication that reads all records, as the first one of a new version does; `next`
-is one during the newest sweep, when the older ones are known. Each is a process of its own.
+is one during the newest sweep, when older ones are known. Each runs in a process of its own.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What the ways to read nodes and jobs from a real slurmctld cost: time of each command, size of its answer.
+"""The cost of each way to read nodes and jobs from a real slurmctld: time of the command, size of its answer.
 
     python tests/bench/reading_forms.py [--nodes 1000] [--pending 5000] [--repeats 5]
 
 A slurmctld of nodes that never come up, filled as by rebalance_tick.py: one job on each node, and jobs that wait.
 One JSON line for each form: the median and the least wall time, s, the answer, MiB, and how the command ended.
-The last two are what a tick and palsub do: squeue and scontrol at the same time, and their answers read.
+The last two are what a tick and palsub do: run squeue and scontrol at the same time, and read their answers.
 """
 
 from __future__ import annotations

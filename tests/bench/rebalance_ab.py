@@ -6,7 +6,7 @@
 A lab of 64 x 4 emulated GPUs, measured by pal-profile. The same jobs arrive at the same
 moments in each arm: `plain` by sbatch; `palsub`; `retarget` with pal-rebalance beside it,
 moves off; `moves` with all of it, every job movable with a checkpoint. Work is emulated by
-`pal lab work`, which takes as long as its slowest GPU says and resumes from its checkpoint.
+`pal lab work`, which runs at the pace of its slowest GPU and resumes from its checkpoint.
 The simulator replays the same jobs on the same GPUs under the policies nearest to the arms.
 Times are those of the lab: jobs of half a minute, ticks of two seconds, moves that cost two.
 """

@@ -7,13 +7,13 @@
 A lab of emulated GPUs. Jobs come and go: movable ones with a checkpoint on USR1, movable ones
 that save their state themselves, and others that must not be touched. Scores are drawn anew
 every few seconds, so that there is always something to move. The daemon is killed, half of the
-times at a random moment, else just after it has written its journal or logged a chosen step, and started again. Now and
-then somebody takes the target of a move. In the end it runs undisturbed and gets a SIGTERM. With --partitions the
-nodes are those of two partitions that all jobs name; which one is faster for whom is drawn anew as well, and the tick
+time at a random moment, otherwise just after it has written its journal or logged a chosen step, and started again.
+Now and then somebody takes the target of a move. In the end it runs undisturbed and gets a SIGTERM. With --partitions
+the nodes are in two partitions that all jobs name; which one is faster for which job is also drawn anew, and the tick
 shares them out.
 
 A payload counts: each number is a line of its output, with the restart that wrote it. Prints one JSON
-object; `violations` must be 0, and the exit status tells.
+object; `violations` must be 0, which the exit status shows.
 """
 
 from __future__ import annotations

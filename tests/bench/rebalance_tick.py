@@ -5,11 +5,11 @@
                                          [--scenes full,busy,free,slurm] [--profile FILE]
 
 One JSON line for each scene and tick, medians over processes. `full`, `busy` and `free` are
-made-up answers of Slurm, as text: of the GPUs 1, 20 and 90 in a hundred are free, all pending
-jobs are palsub's and wait for GPUs, all running ones may be moved and tell their progress.
+made-up answers of Slurm, as text: 1, 20 and 90 % of the GPUs are free, all pending jobs are
+palsub's and wait for GPUs, all running ones may be moved and report their progress.
 Orders are obeyed at once; the tick after the first finds its node lists on the jobs.
 `slurm` is a real slurmctld of nodes that never come up (State=CLOUD), filled with jobs that
-wait for them for ever: a full cluster, whose sdiag tells the RPCs. Its last line has what
+wait for them for ever: a full cluster, whose sdiag counts the RPCs. Its last line has what
 one order takes.
 
 Each line: tick_s (wall) and cpu_s of the tick, parts_s, most_mib (peak of the process),

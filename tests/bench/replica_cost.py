@@ -4,7 +4,7 @@
 Usage: replica_cost.py [--data DIR] [--repeats N]. DIR holds traces/ and profiles/ of the artefact (default:
 $PAL_REFERENCE_DATA/pal, or ../shared/data/pal beside the checkout). A round places a queue of 1.2 times
 the cluster on an empty cluster. "tables" is what is made once per run, bins included; the first round then
-looks up nothing but these, and later rounds reuse what it learnt about kinds of nodes, never a placement.
+looks up only these, and later rounds reuse what it learnt about kinds of nodes, never a placement.
 The last columns compare with the artefact's own times, taken on another, busy machine.
 """
 

@@ -4,9 +4,8 @@ monitoring (GPM), and of an empty look.
 
     python tests/bench/sampler_cost.py [--seconds 20]
 
-Needs gcc: nvidia-ml-py speaks to the library in C that the tests have (tests/doubles/nvml_library.c), so what the real
-driver takes for a look comes on top. Each kind is run for long and for a second: the difference leaves out start
-and end.
+Needs gcc: nvidia-ml-py calls the tests' C library (tests/doubles/nvml_library.c), so the real driver's time for a look
+comes on top. Each kind is run for a second and for --seconds longer: the difference leaves out start and end.
 """
 
 from __future__ import annotations

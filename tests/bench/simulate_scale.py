@@ -5,8 +5,8 @@ Usage: simulate_scale.py [--jobs N,N,..] [--gpus N,N,..] [--policies NAME,..] [-
 
 One line for each policy, cluster and trace, each replayed in a process of its own. Traces
 are generated (the default mix of sizes and run times) at `load` of the
-cluster; nodes have 8 GPUs, one GPU in a hundred is an outlier. RSS is the largest the
-process ever had; "trace MiB" is what it had before the replay began.
+cluster; nodes have 8 GPUs, one GPU in a hundred is an outlier. RSS is the process's
+peak; "trace MiB" is what it had before the replay began.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python tests/bench/sweep_planning.py [--nodes 500 5000]
 
 Nodes of 8 GPUs, half of them idle; a queue of one running job for each other node, and as many that
-wait, for GPUs of another type. Slurm's answers are texts prepared beforehand: what is timed is our process
-alone, without Slurm's commands. plan, look, load (of the plan, as --resume does) and poll: the median of
+wait, for GPUs of another type. Slurm's answers are texts prepared beforehand: only our process is timed,
+without Slurm's commands. plan, look, load (of the plan, as --resume does) and poll: the median of
 five calls. loop: all that a sweep does in 150 s, 16 nodes at once, as a share of these 150 s.
 """
 

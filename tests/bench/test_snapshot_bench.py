@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Reading the snapshot and classifying at 10,000 GPUs; figures in docs/benchmarks.md.
 
-No absolute time decides whether these pass: what is asserted is the result.
+No time decides whether these pass: only the results are asserted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What completion makes of Gavel's throughput table with gaps, and what its errors cost.
+"""How well completion fills gaps in Gavel's throughput table, and what its errors cost.
 
 Usage: throughput_completion.py [--data DIR] [--seeds N] [--jobs M]. DIR holds throughputs_null.csv (default:
 $PAL_REFERENCE_DATA/gavel, or ../shared/data/gavel beside the checkout). An error is the larger over the
 smaller of estimate and truth, minus 1. "level" is what the worst-off of M one-GPU jobs gets, by the
 true throughputs, from the max-min allocation for the estimated ones, over the optimum; "mean" is the mean of all
-jobs over that of the optimal allocation; "agnostic" is the same for the allocation that takes all types as equal.
+jobs over that of the optimal allocation; "agnostic" is the same for the allocation that treats all types as equal.
 CPU is that of one completion.
 """
 

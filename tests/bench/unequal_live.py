@@ -4,10 +4,10 @@
     python tests/bench/unequal_live.py [--jobs 200] [--load 1.0] [--seed 1] [--arms plain,gavel:max-min,...]
 
 Partitions v100, a100 and h100 of 8 nodes x 4 emulated GPUs. An application of class A runs 1 : 2.5 : 6
-as fast on them, of class B 1 : 1.8 : 3, of class C 1 : 1.3 : 1.8; within a partition GPUs differ as
-they do in any lab. The same jobs arrive at the same moments in each arm, and all may run in all three
+as fast on them, one of class B 1 : 1.8 : 3, one of class C 1 : 1.3 : 1.8; within a partition GPUs
+differ as in any lab. The same jobs arrive at the same moments in each arm, and all may run in all three
 partitions, the fastest named first. Arm `plain` is sbatch; the others are palsub with pal-rebalance beside it,
-which shares out partitions by that policy, from a table of throughputs that is right to 5 %.
+which shares out partitions by that policy, from a table of throughputs accurate to 5 %.
 The simulator replays the same jobs, arms beside it. Times are those of a lab: jobs of a minute, ticks of two seconds.
 """
 

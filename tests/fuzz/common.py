@@ -2,7 +2,7 @@
 """What all fuzzers share: hostile bytes, the loop over inputs, and the line of JSON at its end.
 
 A fuzzer is a program: `python tests/fuzz/NAME.py [--seconds N | --inputs N] [--seed S] [--first I]`. Input number I
-of seed S is always the same one, so `--seed S --first I --inputs 1` runs again what a violation names.
+of seed S is always the same, so `--seed S --first I --inputs 1` runs again what a violation names.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Hostile texts in real jobs, and everything of ours that reads them: is what is believed still what is true?
+"""Hostile texts in real jobs, and all our code that reads them: is what it believes still true?
 
     python tests/fuzz/facts.py [--seconds 60] [--seed 1] [--jobs 400]
 
-Starts a lab of its own (8 nodes, 4 GPUs each) with jobs that run on known GPUs and others that wait. Then, in rounds,
+Starts a lab of its own (8 nodes, 4 GPUs each), with jobs running on known GPUs and jobs that wait. Then, repeatedly,
 a program writes mutated texts into names, comments, admin comments, wckeys, accounts, paths, environments, features,
-licences, reservations and more of these jobs, without Slurm's commands; after each round palsub's reader, the large
+licences, reservations and more of these jobs, without Slurm's commands; after each write palsub's reader, the large
 look of the tick and the reader of all jobs are asked, and in turn the tick itself with its publisher, the gate of a
 sweep, `pal explain`, `pal nodes` and palsub. A violation is any exception but a PalError on one's own job, a job that
 Slurm does not have or one that is missing, a wrong owner, state, node or GPU, and more than 200 MiB of memory.

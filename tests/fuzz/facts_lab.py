@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The labs of facts.py: one after the other, since a slurmctld may die of what is written into its jobs.
 
-Nothing here waits without end: who asks a slurmctld that is gone gets `Died` within seconds.
+Nothing here waits without end: a call to a slurmctld that is gone raises `Died` within seconds.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Hostile submissions to the filter, with a clock: how long it takes, and what others feel of it.
+"""Hostile submissions to the filter, with a clock: how long it takes, and how others are slowed.
 
     python tests/fuzz/filter_clock.py --seconds 600 --seed 1
 
 A third of the time outside Slurm (tests/lua/clock.lua): instructions and bytes, which are bounded, and milliseconds.
-Then four clients submit to a slurmctld without the filter, and to one with it, while another asks for sinfo. What
-fails: a bound, an error of the filter, a slurmctld that does not answer or is not the same at the end. Times are told.
+Then four clients submit to a slurmctld without the filter, and to one with it, while another runs sinfo. Failures:
+a bound exceeded, an error of the filter, a slurmctld that does not answer or was replaced. Times are only reported.
 """
 
 from __future__ import annotations

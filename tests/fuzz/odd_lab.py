@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A lab with nodes and partitions of all sorts, in which nothing starts: for fuzzers that submit and read verdicts.
 
-A held job is left alone by the filter, so jobs are kept from starting by a scheduler that does not run.
+The filter leaves held jobs alone, so what keeps these jobs from starting is a scheduler that does not run.
 """
 
 from __future__ import annotations

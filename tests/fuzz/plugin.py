@@ -2,7 +2,7 @@
 """Fuzzes the SPANK plug-in: spank/tests/fuzz.c with the address and undefined-behaviour sanitizers.
 
 The program has its own random numbers. Inputs come in rounds, round I of seed S with the seed S + I; `--first` counts
-rounds, and the words to run one again stand in what is printed of a violation.
+rounds, and a violation prints the command line that runs its round again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Run every fuzzer of this folder, one after the other, and print a table: `make fuzz SECONDS=600`.
 
 Each file here with a `main` is one; its contract is in docs/architecture.md. The seconds are shared out evenly. The
-exit code is 1 where a fuzzer found something, did not end, or did not sum up what it did.
+exit code is 1 where a fuzzer found something, did not end, or did not print its summary.
 """
 
 from __future__ import annotations

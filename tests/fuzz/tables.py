@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Fuzzes what is read from files of ours when their bytes are not ours: the filter's table, the snapshot, labels,
+"""Fuzzes the readers of our files with bytes that are not ours: the filter's table, the snapshot, labels,
 throughputs, traces. A reader says what is wrong, in one line; the filter leaves the job alone.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The fuzzer of facts for some rounds with a fixed seed, and where something goes wrong on Slurm's side."""
+"""The fuzzer of facts for some rounds with a fixed seed, and with failures on Slurm's side."""
 
 from __future__ import annotations
 

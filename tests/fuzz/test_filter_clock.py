@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A short run of the fuzzer with a clock: it fails by what the filter does, not by how long it takes."""
+"""A short run of the fuzzer with a clock: it fails for what the filter does, not for how long it takes."""
 
 from __future__ import annotations
 

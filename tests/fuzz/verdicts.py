@@ -3,7 +3,7 @@
 
     python tests/fuzz/verdicts.py --seconds 600 --seed 1 [--inputs 10000]
 
-Really submitted, by sbatch, and some by srun and salloc; the verdict is the exit code, and what Slurm says of it.
+Submitted for real by sbatch, and some by srun and salloc; the verdict is the exit code and Slurm's message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Fuzzes what reads users' words: comments, command lines, scripts, host lists, settings, result files.
 
-Whatever is in them, nothing is raised but errors of ours, and what palsub hands on is what it was given.
+Whatever they hold, only errors of ours are raised, and palsub hands on exactly what it was given.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A round policy is a callable `policy(moment: RoundState) -> Mapping[int, Gpus]`.
 per round, after completions and arrivals, and says who runs until the next round:
 
 * `moment.jobs` holds every unfinished job that has arrived, running ones included, in
-  queue order (settings.queue). All may be placed anew: a job that keeps its GPUs must be
+  queue order (settings.queue). All may be placed again: a job that keeps its GPUs must be
   in the answer with them (`job.gpus`), one that is left out is suspended and keeps its progress.
 * The answer maps `job.number` to GPU ids in ascending order, exactly `job.size` of them, no GPU
   twice. Anything else is an error of the policy (UsageError). The order of its items says nothing.

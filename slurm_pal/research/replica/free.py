@@ -106,7 +106,7 @@ def _where(ranks: Sequence[int], first: int, last: int) -> int:
 
 
 class Free:
-    """The GPUs that nobody holds, seen with the eyes of one class at a time."""
+    """The GPUs that nobody holds, as one class at a time sees them."""
 
     __slots__ = ("left", "node", "sets", "table")
 

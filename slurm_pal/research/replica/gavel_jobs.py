@@ -49,7 +49,7 @@ class GavelJob(NamedTuple):
     steps: int
     gpus: int
     weight: float
-    deadline_s: float  # when it is to end at the latest, on the clock of the trace; inf: none
+    deadline_s: float  # when it must end, on the clock of the trace; inf: none
     kind: int  # row of GavelWorkload.rates
 
 

@@ -42,7 +42,7 @@ SHORTEST_S, LONGEST_S, CLOSE = 100.0, 1e6, 1.05
 """Where the published search for the makespan begins, and the ratio at which it ends."""
 
 OPTIMAL, NEARLY_OPTIMAL, INTERRUPTED = 0, 10, -4
-"""What ECOS ends with; all else is no solution."""
+"""How ECOS ends with a solution; at any other end it has none."""
 
 
 class UnsolvedError(PalError):
@@ -176,7 +176,7 @@ def _max_min(problem: Problem) -> Program:
 
 
 def _makespan(problem: Problem) -> Program:
-    """Any shares that end all work within a time that a search by halves found, up to 5 % above the least."""
+    """Any shares that end all work within a time that a bisection found, up to 5 % above the least."""
     least = problem.remaining / searched(makespan(problem).objective)
     rows, limit = _conditions(problem)
     rows = sparse.vstack([rows, -_by_job(problem.throughput)])

@@ -58,7 +58,7 @@ class GavelSettings(NamedTuple):
     round_s: float = 360.0
     reset_s: float = 1920.0
     seed: int = 0
-    window: tuple[int, int] | None = None  # job numbers, end exclusive: who is reported, and when the run stops
+    window: tuple[int, int] | None = None  # job numbers, end exclusive: which are reported, and when the run stops
 
     def check(self, n_jobs: int) -> None:
         """Raises UsageError for a value that means nothing."""
@@ -122,7 +122,7 @@ def run(
     settings: GavelSettings,
     progress: Progress = lambda done, of: True,
 ) -> GavelResult:
-    """Simulate; `progress` hears of each round.
+    """Simulate; `progress` is called after each round.
 
     Raises UsageError for settings that mean nothing, StuckError when no job makes progress any more,
     StoppedError on request of `progress`.
@@ -196,7 +196,7 @@ class _Simulation:
         return GavelResult(name, self._figures(), tuple(sorted(self._outcomes)))
 
     def _stalls(self) -> bool:
-        """Whether the round that began changes nothing: nobody runs, or only pairs without progress, and nobody comes.
+        """Whether the round that began changes nothing: no job runs, or only pairs without progress, and none comes.
 
         A job that makes none on its own is dropped before long.
         """

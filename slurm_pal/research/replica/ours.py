@@ -17,14 +17,14 @@ from slurm_pal.simulate.inputs.pal_profile import Profile
 RULE = "class-fit"
 BARRED_SLOWDOWN = 1.2
 LIMIT_FACTOR = 1.5
-"""The traces have no time limits: as in the real mode, so many times the ideal run time across nodes."""
+"""The traces have no time limits: as in real mode, this many times the ideal run time across nodes."""
 
 
 def ours(profile: Profile, by_response: bool = True) -> RoundPolicy:
-    """A fresh round policy: the head of the queue that fits, sensitive classes first; with backfill, who else fits.
+    """A fresh round policy: the queue's head that fits, sensitive classes first; with backfill, whatever else fits.
 
     `by_response` tries the others by response ratio, otherwise in the queue's order. A
-    sensitive job never takes outliers while there are GPUs enough that are none: it waits
+    sensitive job never takes outliers while enough other GPUs exist: it waits
     a round, which costs nothing here.
     """
     size = profile.gpus_per_node

@@ -39,7 +39,7 @@ class Placer(NamedTuple):
 
 
 def by_class(placer: Placer) -> RoundPolicy:
-    """Everybody anew: the head of the queue that fits by number, placed class A first.
+    """All jobs are placed again: the head of the queue that fits by number, class A first.
 
     Then the rest in queue order, up to the first that does not fit: as the first job
     after the head never does, that matters with backfill only, which skips such jobs.
@@ -55,7 +55,7 @@ def by_class(placer: Placer) -> RoundPolicy:
 
 
 def non_sticky(placer: Placer) -> RoundPolicy:
-    """Everybody anew in queue order, up to the first that does not fit (with backfill: without those)."""
+    """All jobs are placed again in queue order, up to the first that does not fit (backfill skips such jobs)."""
 
     def policy(moment: RoundState) -> dict[int, Gpus]:
         return _in_turn(placer, placer.free(), moment.jobs)

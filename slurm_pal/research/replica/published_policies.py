@@ -31,7 +31,7 @@ POLICIES = {
         picks.packed, procedures.sticky, False, "Default-Packed-S", "packed, running jobs stay (as Tiresias)"
     ),
     "packed-ns": PublishedPolicy(
-        picks.packed, procedures.non_sticky, False, "Default-Packed-NS", "packed, everybody anew each round"
+        picks.packed, procedures.non_sticky, False, "Default-Packed-NS", "packed, every job placed again each round"
     ),
     "random-s": PublishedPolicy(
         picks.shuffled, procedures.sticky, False, "Default-Random-S", "random, running jobs stay"
@@ -41,7 +41,7 @@ POLICIES = {
         procedures.non_sticky,
         False,
         "Default-Random-NS",
-        "random, everybody anew each round (as Gandiva)",
+        "random, every job placed again each round (as Gandiva)",
     ),
     "pm-first": PublishedPolicy(
         picks.pm_first, procedures.by_class, True, "PMFirst", "best GPUs first, most sensitive class first"

@@ -49,7 +49,7 @@ FORMATS: dict[str, TraceFormat] = {
 
 
 def read(path: str, format: str = AUTO, options: ReaderOptions | None = None) -> Trace:
-    """Read a trace file, plain or gzip; `auto` shows the format by its first line.
+    """Read a trace file, plain or gzip; `auto` finds the format by its first line.
 
     Rows that cannot be used are in `bad`, with line and reason; rows that are not to be
     replayed are counted in `skipped`. Raises UsageError for a file that cannot be read,

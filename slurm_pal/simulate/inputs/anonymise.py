@@ -29,7 +29,7 @@ def anonymise(
     Hashed: users, accounts, groups, QOS, reservations, clusters, their numbers, and job
     names, except those (case aside) in `keep`. Job ids, times, sizes, partitions and
     states stay, the latter without who cancelled. Every other column is emptied. A row
-    that cannot be cut into columns is left out, for what stands in it cannot be told.
+    that cannot be cut into columns is left out, since its contents are not known.
 
     Raises UsageError for a key of another length than 16 to 64 bytes and for a header
     without the needed columns.

@@ -58,7 +58,7 @@ class TraceCollector:
 
 
 def shown(text: str) -> str:
-    """A value as a reason quotes it: one line, and not a page of it."""
+    """A value as a reason quotes it: one line, not a page."""
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "...")
 
 

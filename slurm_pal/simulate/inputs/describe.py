@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A trace in a few figures: what to compare before one believes a replay of it."""
+"""A trace in a few figures: what to compare before believing a replay of it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ LIMITS_H = np.array([1, 2, 3, 4, 6, 8, 12, 24, 36, 48, 72, 96, 120, 144, 168], d
 """Time limits that people write; beyond the last, whole days."""
 LIMIT_FACTOR_MEDIAN, LIMIT_FACTOR_SIGMA, LIMIT_FACTOR_LEAST = 2.0, 0.7, 1.1
 SPREAD_FACTOR = 1.7
-"""Whoever uses several GPUs has seen the job run across nodes, and allows for so much more (PAL's locality penalty)."""
+"""Users of several GPUs have seen the job run across nodes, and allow for that much more (PAL's locality penalty)."""
 """Limit over run time before rounding up: log-normal, never below the last."""
 
 ARRIVALS = ("poisson", "diurnal")

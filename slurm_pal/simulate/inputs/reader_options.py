@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What readers have to be told, because no trace says it."""
+"""What readers need to know and no trace says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHERS = "*"
 
 
 class App(NamedTuple):
-    """What is known of an application; None: not said here."""
+    """What is known of an application; None: not given here."""
 
     iteration_s: float | None = None  # on median GPUs of one node
     sensitivity: str | None = None

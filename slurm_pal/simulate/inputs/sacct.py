@@ -45,7 +45,7 @@ class _Run(NamedTuple):
 
     line: int
     state: str
-    submit_s: float  # as the column says: shows the runs of one job apart
+    submit_s: float  # as the column says: distinguishes the runs of one job
     job: TraceJob
 
 
@@ -56,7 +56,7 @@ def detects(first: str) -> bool:
 def read_lines(lines: Iterator[Numbered], collector: TraceCollector, options: ReaderOptions) -> Trace:
     """Read an export; times count from the first submission of a job that is replayed.
 
-    A missing column that one can do without is noted as a bad row of the header's line.
+    A missing column that is not needed is noted as a bad row of the header's line.
     Raises UsageError for a header without the needed columns and for a pattern that
     names an unknown application.
     """
@@ -76,7 +76,7 @@ def read_lines(lines: Iterator[Numbered], collector: TraceCollector, options: Re
             job_id, submit_s = _id(row), moment("Submit", row["submit"])
             if submit_s is None:
                 raise Unusable(f"Submit = {shown(row['submit'])} must be a time")
-            # Whether or not this row is replayed: it tells that the job ran again.
+            # Whether or not this row is replayed, it shows that the job ran again.
             last_submit_s[job_id] = max(submit_s, last_submit_s.get(job_id, submit_s))
             runs.append(_run(line, row, job_id, submit_s, apps))
         except Unusable as error:
@@ -88,7 +88,7 @@ def read_lines(lines: Iterator[Numbered], collector: TraceCollector, options: Re
 
 
 def _add_one_run_each(runs: list[_Run], last_submit_s: dict[str, float], collector: TraceCollector) -> None:
-    """Leave out runs that a later row continues and rows that stand twice; keep ids apart after a reset."""
+    """Leave out runs that a later row continues and rows that appear twice; keep ids distinct after a reset."""
     seen: dict[str, set[float]] = {}
     for run in runs:
         job_id = run.job.job_id

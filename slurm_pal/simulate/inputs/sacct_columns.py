@@ -29,7 +29,7 @@ PLAIN = frozenset(
 NAMES = frozenset(
     {"account", "associd", "cluster", "gid", "group", "qos", "qosraw", "reservation", "reservationid", "uid", "user"}
 )
-"""Columns that tell who; no separator in them either."""
+"""Columns that say who; no separator in them either."""
 
 NEEDED: dict[str, tuple[tuple[str, ...], ...]] = {
     "JobIDRaw or JobID": (("jobidraw",), ("jobid",)),
@@ -61,7 +61,7 @@ class SacctColumns(NamedTuple):
     closed: bool  # --parsable: every line ends with a separator
 
     def cut(self, text: str) -> list[str]:
-        """The cells of one line, one per column. Raises Unusable when they cannot be told apart."""
+        """The cells of one line, one per column. Raises Unusable when they cannot be separated."""
         cells = text.split(SEPARATOR)
         if self.closed:
             if cells[-1]:
@@ -106,7 +106,7 @@ def header(text: str) -> SacctColumns:
         raise UsageError(f"not a sacct export that can be used; {shown(text)} has no column {'; '.join(lacking)}")
     if len(have) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise UsageError(f"columns {', '.join(twice)} stand twice in the header; ask sacct for each once")
+        raise UsageError(f"columns {', '.join(twice)} appear twice in the header; ask sacct for each once")
     free = tuple(name for name in names if name not in PLAIN and name not in NAMES)
     return SacctColumns(tuple(names), free, closed)
 

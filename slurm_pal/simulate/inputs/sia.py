@@ -56,7 +56,7 @@ def _job(row: csv_rows.Row, apps: Mapping[str, App]) -> TraceJob:
 
 
 def iterations_job(job_id: str, gpus: int, submit_s: float, iterations: float, model: str, app: App) -> TraceJob:
-    """A job that is told in iterations. Raises Unusable without the seconds of one, NotReplayed for no work."""
+    """A job that is given in iterations. Raises Unusable without the seconds of one, NotReplayed for no work."""
     if not job_id:
         raise Unusable("the job id is empty")
     if not gpus:

@@ -209,7 +209,7 @@ ROW = "bert,1,a100,7,,,\n"
     [
         ("", "the header has no application; needed are application,gpus,type,steps_per_s"),
         ("application,gpus,type\n", "has no steps_per_s"),
-        ("application,gpus,type,steps_per_s,speed\n", "'speed', which is no column"),
+        ("application,gpus,type,steps_per_s,speed\n", "'speed', which is not a column"),
         ("application,gpus,type,steps_per_s,gpus\n", "has gpus twice"),
         (HEAD + "bert,1,a100\n", "line 2: 3 columns, but the header has 7"),
         (HEAD + 'bert,1,"a100\n', "cannot be read as CSV"),

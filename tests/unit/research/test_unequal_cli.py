@@ -265,7 +265,7 @@ def test_a_table_is_needed_and_must_be_readable(pal: Pal, base: list[str]) -> No
     code, _, err = pal.run("simulate", *base, "--throughputs", str(pal.folder / "none.csv"))
     assert code == Exit.DATA and "none.csv: No such file" in err
     code, _, err = pal.run("simulate", *base, "--throughputs", pal.write("bad.csv", "colour\nred\n"))
-    assert code == Exit.DATA and "bad.csv: the header has 'colour', which is no column" in err
+    assert code == Exit.DATA and "bad.csv: the header has 'colour', which is not a column" in err
 
 
 def test_jobs_that_fit_nowhere_and_bad_lines_of_a_gavel_trace(pal: Pal, base: list[str]) -> None:

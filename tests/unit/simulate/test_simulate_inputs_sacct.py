@@ -127,7 +127,7 @@ def test_needed_columns_are_named(tmp_path: Path) -> None:
     for label in ("Submit", "State", "ElapsedRaw, Elapsed, or Start and End", "AllocTRES, ReqTRES or AllocGRES"):
         assert label in text
     assert "JobIDRaw" not in text.partition("has no column")[2]
-    with pytest.raises(UsageError, match="submit stand twice"):
+    with pytest.raises(UsageError, match="submit appear twice"):
         parse(tmp_path, f"{HEADER}|Submit\n")
 
 

@@ -162,7 +162,7 @@ def test_gpus_without_a_score_are_median_ones_and_counted(mixed: VirtualSite) ->
 
 ANY = "wants a GPU type, but GPUs have no types here: replayed on any"
 ACROSS = "needs several nodes: the locality penalty is taken off its run time, and charged by the replay"
-RESHAPED = "wants nodes as there are none now: replayed with as many GPUs on any nodes"
+RESHAPED = "wants nodes that do not exist now: replayed with as many GPUs on any nodes"
 LIMITED = "has no time limit: its partition's DefaultTime, else MaxTime"
 
 
