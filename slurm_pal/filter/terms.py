@@ -42,7 +42,7 @@ REASONS = {
 }
 """Code in a mark (`why`) -> what it means."""
 ACTS = {"nodelist": "sent to", "exclude": "kept off", "prefer": "preference for"}
-"""What was done (`act`) with the nodes or features of a mark (`set`); with any other `act` the job was left to Slurm."""
+"""What was done (`act`) with the nodes or features of a mark (`set`); any other `act`: the job was left to Slurm."""
 LEFT = "left to Slurm"
 SETTINGS = {
     "pass_s": KEYS["submit"]["lease_pass_s"].default,
