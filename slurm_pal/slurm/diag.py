@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whether slurmctld is too busy to be bothered, by sdiag(1)."""
+"""Whether slurmctld is too busy for changes by the tick, from sdiag(1)."""
 
 from __future__ import annotations
 
