@@ -28,7 +28,7 @@ def one_of(uuids: Collection[str], beginning: str, otherwise: str) -> str:
         return found[0]
     if found:
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        raise UsageError(f"{len(found)} GPUs begin with {beginning!r}: {', '.join(found[:5])}{more}; give more of it")
+        raise UsageError(f"{len(found)} GPUs begin with {beginning!r}: {', '.join(found[:5])}{more}; write more of it")
     raise UsageError(f"no GPU {beginning!r} {otherwise}")
 
 

@@ -53,7 +53,7 @@ def test_one_line_says_what_could_be_meant(text: str, why: str) -> None:
 
 
 def test_many_candidates_are_counted() -> None:
-    with pytest.raises(UsageError, match=r"^20 GPUs begin with 'GPU-': .*\(n0:4\) and 15 more; give more of it$"):
+    with pytest.raises(UsageError, match=r"^20 GPUs begin with 'GPU-': .*\(n0:4\) and 15 more; write more of it$"):
         Gpu("GPU-").among(Place("n0", k, f"GPU-{k:012x}") for k in range(20))
     with pytest.raises(UsageError, match=r"^no GPU 'n0:0' here$"):
         Gpu("n0:0").among([])
