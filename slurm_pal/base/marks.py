@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Our words in a job's comment, beside whatever the user wrote there.
+"""Our marks in a job's comment, beside whatever the user wrote there.
 
-A word is `pal:<key>=<value>;<name>=<value>...` without blanks. The user's own text is never
-changed. All users can write such words on their own jobs, so nothing in them is believed
+A mark is one word, `pal:<key>=<value>;<name>=<value>...`, without blanks. The user's own text is
+never changed. All users can write such words on their own jobs, so nothing in them is believed
 beyond that job.
 """
 

@@ -54,7 +54,7 @@ class SlurmClient(Protocol):
     def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
         """Nodes, jobs and partitions in one process (three or four RPCs).
 
-        Pending jobs are those with a required node list; with `marked` also those with words of ours
+        Pending jobs are those with a required node list; with `marked` also those with our marks
         or a list of excluded nodes, and, for the others, what they wait for (`queued`).
         """
         ...

@@ -214,7 +214,7 @@ def unclear(line: str) -> bool:
 def job(line: str) -> SlurmJob:
     """One record of `scontrol show job -d -o` that stands alone, because it was asked for by its id.
 
-    A job whose record is unclear is nobody's, holds no known GPUs, and has no words of ours.
+    A job whose record is unclear is nobody's, holds no known GPUs, and has no marks.
     """
     named = _NAME.match(line)
     pairs = fields(line[: named.end(1)] + line[named.end() :] if named else line)
@@ -235,7 +235,7 @@ def nobodys(job_id: int, pairs: dict[str, str]) -> SlurmJob:
 
 
 def husk(job: SlurmJob) -> SlurmJob:
-    """The job without its user's texts, and so without our words: only who may start when."""
+    """The job without its user's texts, and so without our marks: only who may start when."""
     return job._replace(name="", comment="", admin_comment="", account="", asks=Asks(), raw={})
 
 

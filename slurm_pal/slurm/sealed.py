@@ -127,7 +127,7 @@ class Sealed:
         return parse.job_of(pairs, own.part if same else "")
 
     def counting(self, marked: bool) -> tuple[list[SlurmJob], frozenset[tuple[str, str]]]:
-        """The jobs that run or are pinned to nodes, with `marked` also those with words of ours or a list of
+        """The jobs that run or are pinned to nodes, with `marked` also those with our marks or a list of
         excluded nodes; and, with `marked`, (partitions, reason) of the other pending jobs.
 
         Decided before the records are parsed: a queue may hold thousands of other jobs.

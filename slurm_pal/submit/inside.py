@@ -51,13 +51,13 @@ def restarts(environment: Mapping[str, str]) -> int:
 
 
 def progress_word(iteration: int, total: int | None, now_s: float, restart: int) -> dict[str, str]:
-    """The values of the word `pal:it=`."""
+    """The values of the mark `pal:it=`."""
     of = {} if total is None else {"of": str(total)}
     return {marks.PROGRESS: str(iteration), **of, "at": f"{now_s:.0f}", "r": str(restart)}
 
 
 def ack_word(comment: str, restart: int, failed: bool) -> dict[str, str]:
-    """The values of the next word `pal:ack=`: numbers count from 1 in each run of the job."""
+    """The values of the next mark `pal:ack=`: numbers count from 1 in each run of the job."""
     run, _, number = marks.read(comment, marks.ACK).get(marks.ACK, "").partition(".")
     last = (digits(number) or 0) if run == str(restart) else 0
     return {marks.ACK: f"{restart}.{last + 1}"} | ({"failed": "1"} if failed else {})
@@ -73,7 +73,7 @@ def comment_of(run: Runner, job: str) -> str:
 
 
 def put(run: Runner, job: str, comment: str, pairs: dict[str, str]) -> None:
-    """Put a word into a job's comment, and keep all else. Raises SlurmError, or DataError if it becomes too long."""
+    """Put a mark into a job's comment, and keep all else. Raises SlurmError, or DataError if it becomes too long."""
     text = marks.put(comment, pairs)
     if text is None:
         raise DataError(f"the comment of job {job} has no room for {marks.word(pairs)}: shorten --comment")
@@ -89,7 +89,7 @@ def _checked(run: Runner, argv: list[str]) -> Completed:
 
 
 def due(job: int, restart: int, every_s: float, now_s: float, environment: Mapping[str, str]) -> bool:
-    """Whether this many seconds have passed since the last word; if so, remember this moment.
+    """Whether this many seconds have passed since the last mark; if so, remember this moment.
 
     The moment is kept in a small file of the user's beside the job: in the checkpoint wrapper's directory, else in
     $TMPDIR or /tmp. Raises OSError if it cannot be kept: then nothing is written, so as not to write too often.

@@ -76,7 +76,7 @@ def _shared(name: str) -> bool:
 
 
 def job_word(sensitivity: str, origin: str, moving: Moving, open_mode: str = "") -> dict[str, str]:
-    """The values of the word `pal:job=`. `origin` says where the class comes from, in any words; `open_mode`
+    """The values of the mark `pal:job=`. `origin` says where the class comes from, in any words; `open_mode`
     is the one that the job will have, if that is known.
     """
     named = origin.removeprefix("$").replace(" ", ":").replace("=", ":") if sensitivity != UNKNOWN_CLASS else "default"
@@ -93,6 +93,6 @@ def job_word(sensitivity: str, origin: str, moving: Moving, open_mode: str = "")
 
 
 def comment(own: str, lease: str, job: dict[str, str] | None) -> str | None:
-    """The job's comment: the user's own text, the mark of a lease, the word on the job; None when it is too long."""
+    """The job's comment: the user's own text, the marks of lease and job; None if it is too long."""
     text = " ".join(filter(None, (own, lease)))
     return text if job is None else marks.put(text, job)

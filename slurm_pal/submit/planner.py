@@ -65,7 +65,7 @@ def plan(
         own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
         ours = ",".join(decided.pinned or decided.excluded)
         mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
-    # The submit filter leaves a job with one of our words alone, even if nothing was added to it here.
+    # The submit filter leaves a job with one of our marks alone, even if nothing was added to it here.
     decided_here = not mark and not isinstance(scores, DataError)
     says = moving.movable or (alive and (known.sensitivity != UNKNOWN_CLASS or decided_here))
     own = terms(line, os.environ, script) if mark or says else MovableRequest()
@@ -94,14 +94,14 @@ def plan(
 
 
 def origin(known: Verdict) -> str:
-    """Where the class comes from, for the word on the job: the user's own statement, or the stage."""
+    """Where the class comes from, for the mark on the job: the user's own statement, or the stage."""
     return known.why if known.stage in ("", WORD) else known.stage
 
 
 def _added(
     known: MovableRequest, asked: bool, mark: str, word: dict[str, str] | None, warnings: list[str]
 ) -> list[str]:
-    """The --comment that sbatch gets for the mark of a lease and the word on the job, and --open-mode; [] for none.
+    """The --comment that sbatch gets for the marks of lease and job, and --open-mode; [] for none.
 
     The user's own comment is extended only if they asked for that, by making the job movable.
     """
@@ -111,7 +111,7 @@ def _added(
         return []
     text = comment(known.comment, mark, word)
     if text is None:
-        warnings.append("the job is not movable: its comment is too long for the word that says so")
+        warnings.append("the job is not movable: its comment is too long for the mark")
         text, asked = mark, False
     comments = [f"--comment={text}"] if text else []
     if not asked:
@@ -241,8 +241,8 @@ def _take_back(made: Lease, job_id: int, error: OSError) -> str:
         watcher.clear(CliClient(), made._replace(job_id=job_id))
     except SlurmError as refused:
         mend = f"scontrol update JobId={job_id} ReqNodeList={made.user_req}"
-        return f"{why}, and the node list of job {job_id} stays ({refused}): {mend}"
-    return f"{why}: the node list of job {job_id} was taken back at once"
+        return f"the node list of job {job_id} stays: {why}, {refused}; run {mend}"
+    return f"the node list of job {job_id} was taken back at once: {why}"
 
 
 def forget(planned: SubmissionPlan) -> None:

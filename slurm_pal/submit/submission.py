@@ -109,7 +109,7 @@ class Submission:
             text = one_line(error) if isinstance(error, PalError) else f"{type(error).__name__}: {one_line(error)}"
             if self._choice.dry_run:
                 return self._show_plain(text)
-            warn(f"{text}; submitted as plain sbatch")
+            warn(f"submitted as plain sbatch: {text}")
             return self._become_sbatch()
         if planned is None:
             return self._show_plain("switched off") if self._choice.dry_run else self._become_sbatch()
@@ -118,13 +118,13 @@ class Submission:
         if self._choice.dry_run:
             return self._dry_run(planned)
         if planned.trouble:
-            warn(f"{planned.trouble}; submitted as plain sbatch")
+            warn(f"submitted as plain sbatch: {planned.trouble}")
         try:
             return self._submit(planned)
         except run_sbatch.NotStarted as error:
             self._forget(planned)
             if planned.words != self._plain:  # too long for the system, perhaps
-                warn(f"{self._path}: {error}; submitted as plain sbatch")
+                warn(f"submitted as plain sbatch: {self._path}: {error}")
             return self._become_sbatch()
         except Exception as error:  # sbatch has run: never submit a second time
             warn(f"{type(error).__name__} after sbatch was started: {one_line(error)}")
@@ -212,7 +212,7 @@ class Submission:
 
         obstacle = terms(self._line, os.environ, script).obstacle
         if obstacle:
-            self._warnings.append(f"the job cannot be moved because {obstacle}: submitted as not movable")
+            self._warnings.append(f"submitted as not movable: {obstacle}")
             return Moving()
         return asked
 
@@ -312,7 +312,7 @@ class Submission:
         planned.lease = None
         ended = self._run(planned, self._plain, careful=False)
         if ended.status == 0:
-            warn("sbatch refused the words added by palsub; submitted as plain sbatch")
+            warn("submitted as plain sbatch: sbatch refused the words added by palsub")
         return self._end(planned, ended)
 
     def _run(self, planned: SubmissionPlan, words: list[str], careful: bool) -> run_sbatch.SbatchExit:

@@ -133,7 +133,7 @@ def advice(report: GpuReport) -> list[str]:
     if broken:
         found.append(
             f"Look at the hardware of {counted(len(broken), 'GPU')}: {_by_fault(broken)}. For the vendor, pal evidence "
-            "UUID writes down what is known of one."
+            "UUID collects what is known about one."
         )
     missing = [row for row in report.rows if cell(row, "A").slowdown is None]
     old = [row for row in report.rows if "stale" in row.flags and cell(row, "A").slowdown is not None]
