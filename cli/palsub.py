@@ -47,7 +47,7 @@ def _plain(error: Exception) -> int:
                 kept.append(words.pop(0))  # an option's value; only a file can be the script
         elif word in ("--pal-class", "--pal-app", "--pal-policy", "--pal-checkpoint") and words:
             words.pop(0)
-    sys.stderr.write(f"palsub: {type(error).__name__}: {str(error)[:200]!r}; submitted as plain sbatch\n")
+    sys.stderr.write(f"palsub: submitted as plain sbatch: {type(error).__name__}: {str(error)[:200]!r}\n")
     sys.stderr.flush()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

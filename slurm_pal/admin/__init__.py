@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Installing the filters and the plug-in beside a slurm.conf: plan, apply, undo, status.
 
-The plan is made by pure functions from the texts of the files (`changes`); `site_files` reads
-them, `apply` writes, `check` asks Slurm's own parser about a candidate.
+Pure functions make the plan from the texts of the files (`changes`); `site_files` reads them,
+`apply` writes, `check` asks Slurm's own parser about a candidate.
 """

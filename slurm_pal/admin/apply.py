@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Carrying out a plan: backups, atomic replacement, and all of it back when a step fails."""
+"""Carrying out a plan: backups, atomic replacement, and everything undone if a step fails."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BACKUP = ".pal-backup-"
 def carry_out(plan: ChangePlan, now_s: float) -> list[str]:
     """Take all steps in order; return the paths of the backups. `now_s`: Unix seconds, for their names.
 
-    Raises PalError when a file has changed since it was read, OSError as the system
-    reports it; what was done by then is undone.
+    Raises PalError if a file has changed since it was read, OSError as the system
+    reports it; all earlier steps are undone.
     """
     undo: list[Callable[[], object]] = []
     backups: list[str] = []
@@ -44,7 +44,7 @@ def carry_out(plan: ChangePlan, now_s: float) -> list[str]:
 
 def _unchanged(step: FileChange) -> None:
     if read_text(step.path) != step.old:
-        raise PalError(f"{step.path} has changed meanwhile: run it again")
+        raise PalError(f"{step.path} has changed meanwhile: run the command again")
 
 
 def _backup(path: str, stamp: str) -> str:
@@ -58,7 +58,7 @@ def _backup(path: str, stamp: str) -> str:
 
 
 def _like(model: str, path: str, data: bytes) -> None:
-    """Write `path` with mode, owner and extended attributes of `model`; atomic."""
+    """Write `path` atomically, with mode, owner and extended attributes of `model`."""
     temporary = f"{path}.pal-new"
     info = os.stat(model)
     with contextlib.suppress(FileNotFoundError):
@@ -87,14 +87,14 @@ def _mkdir(step: FileChange, now_s: float) -> Callable[[], object]:
 
 
 def _rmdir(step: FileChange, now_s: float) -> Callable[[], object]:
-    with contextlib.suppress(OSError):  # something else lies in it, or it is a link
+    with contextlib.suppress(OSError):  # it holds something else, or is a link
         os.rmdir(step.path)
         return lambda: os.mkdir(step.path, 0o755)
     return _nothing
 
 
 def _write(step: FileChange, now_s: float) -> Callable[[], object]:
-    """Copy or edit. Our own files are 0644; a file of the site keeps mode and owner."""
+    """Copy or edit. Our own files get mode 0644; the site's files keep mode and owner."""
     if step.action == "edit" and step.old is not None:
         _like(step.path, step.path, as_bytes(step.new))
     else:
@@ -125,10 +125,10 @@ def _touch(step: FileChange, now_s: float) -> Callable[[], object]:
 
 
 def _later(path: str, now_s: float) -> None:
-    """Give a file the next second as its time.
+    """Set a file's time to the next second.
 
-    slurmctld reads job_submit.lua again when its time, in whole seconds, lies after the
-    second in which it read it last: with the present second it may miss the change for ever.
+    slurmctld reads job_submit.lua again if its time, in whole seconds, is after the second
+    of the last reading: with the present second it might miss the change for ever.
     """
     later_s = max(now_s, os.stat(path).st_mtime) + 1
     os.utime(path, (later_s, later_s))

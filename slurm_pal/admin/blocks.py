@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The marked block: all that we ever write into a file of the site, and how it comes out again.
+"""The marked block: all that we ever write into a file of the site, and how it is removed.
 
-A line of the site that had to make way stands in the block behind `pal-was: `, byte for
-byte, so that taking the block out puts it back.
+A line of the site that the block replaces is kept in it after `pal-was: `, byte for byte,
+so that removing the block restores it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LUA = "--"
 
 
 class Removed(NamedTuple):
-    """A text without our blocks; None when the file was made for one and holds nothing else."""
+    """A text without our blocks; None if the file was made for one and holds nothing else."""
 
     text: str | None
     inside: tuple[str, ...]  # the lines of the blocks
@@ -33,7 +33,7 @@ class Removed(NamedTuple):
 def insert(text: str | None, comment: str, at: int, drop: int, lines: Sequence[str]) -> str:
     """Put `lines` as a block before line number `at` (from 0), in place of `drop` lines.
 
-    `text` is None for a file that is not there yet.
+    `text` is None for a file that does not exist yet.
     """
     old = split(text or "")
     head, was, tail = old[:at], old[at : at + drop], old[at + drop :]
@@ -55,9 +55,9 @@ def append(text: str | None, comment: str, lines: Sequence[str]) -> str:
 
 
 def remove(text: str, comment: str, path: str) -> Removed:
-    """Take all blocks out and put back what they had displaced.
+    """Remove all blocks and restore the lines that they replaced.
 
-    Raises DataError when a block has no end or no beginning; `path` names the file.
+    Raises DataError if a block has no end or no beginning; `path` names the file.
     """
     kept: list[str] = []
     inside: list[str] | None = None
@@ -67,7 +67,7 @@ def remove(text: str, comment: str, path: str) -> Removed:
         word = line.strip()
         if word in (f"{comment} {BEGIN}", f"{comment} {END}"):
             if (inside is None) != word.endswith(BEGIN):
-                raise DataError(f"{path} line {number}: the slurm-pal block is damaged; mend it by hand")
+                raise DataError(f"{path} line {number}: the slurm-pal block is damaged; repair it by hand")
             if inside is None:
                 inside = []
                 continue
@@ -82,7 +82,7 @@ def remove(text: str, comment: str, path: str) -> Removed:
             kept.append(line)
             open_end = False
     if inside is not None:
-        raise DataError(f"{path}: the slurm-pal block has no line `{comment} {END}`; mend it by hand")
+        raise DataError(f"{path}: the slurm-pal block has no line `{comment} {END}`; repair it by hand")
     rest = "".join(kept)
     if open_end:
         rest = rest.removesuffix("\n")

@@ -14,9 +14,9 @@ from slurm_pal.filter.source import LOGIC
 
 
 class SiteFiles(NamedTuple):
-    """What stands in and around a slurm.conf. Texts are UTF-8 with surrogate escapes, so that bytes survive."""
+    """The content of a slurm.conf and its surroundings. Texts are UTF-8 with surrogate escapes, to keep all bytes."""
 
-    conf: str  # as Slurm is given it: the Lua files stand in its folder
+    conf: str  # as given to Slurm: the Lua files are in its folder
     conf_target: str  # the file that is edited: `conf`, links followed
     texts: dict[str, str]  # slurm.conf (under `conf`) and what it includes
     plugstack: str
@@ -26,7 +26,7 @@ class SiteFiles(NamedTuple):
     table_links: dict[str, str | None]  # path of a pal_table.lua that exists -> target; None: a file
     shipped: dict[str, str]  # name -> text
     plugin: str  # path of pal_spank.so, "" when there is none
-    tables: dict[str, str]  # part -> the table that its filter reads
+    tables: dict[str, str]  # part -> the table of its filter
     gpus: str
 
     @property
@@ -40,12 +40,12 @@ class FileChange(NamedTuple):
     action: str
     path: str
     why: str
-    new: str = ""  # the text afterwards; of a link, its target
-    old: str | None = None  # the text before, None when there is none
+    new: str = ""  # the text afterwards; for a link, its target
+    old: str | None = None  # the text before, None if there is none
 
 
 class ChangePlan(NamedTuple):
-    """Steps in the order in which they are safe; with `blockers` none of them may be taken."""
+    """Steps in a safe order; with `blockers` none of them may be taken."""
 
     steps: tuple[FileChange, ...] = ()
     blockers: tuple[str, ...] = ()
@@ -67,9 +67,9 @@ def installed_parts(site: SiteFiles) -> set[str]:
 
 
 def install(site: SiteFiles, parts: Sequence[str]) -> ChangePlan:
-    """The plan that puts `parts` (server, client, spank) in force; what is installed already stays.
+    """The plan that puts `parts` (server, client, spank) in force; installed parts stay.
 
-    Raises DataError when one of our own blocks is damaged.
+    Raises DataError if one of our own blocks is damaged.
     """
     wanted = set(parts) | installed_parts(site)
     filters = [f for f in FILTERS if f.part in wanted]
@@ -83,9 +83,9 @@ def install(site: SiteFiles, parts: Sequence[str]) -> ChangePlan:
 
 
 def uninstall(site: SiteFiles) -> ChangePlan:
-    """The plan that takes out what install put in. Raises DataError when one of our blocks is damaged."""
+    """The plan that removes what install added. Raises DataError if one of our blocks is damaged."""
     base = _conf_without(site)
-    plan = _edit(site.conf_target, site.texts[site.conf], base, "our lines out, the site's back")
+    plan = _edit(site.conf_target, site.texts[site.conf], base, "our lines removed, the site's restored")
     plan += _without_plugstack(site)
     for each in FILTERS:
         plan += _without_call(site, each)
@@ -93,7 +93,7 @@ def uninstall(site: SiteFiles) -> ChangePlan:
     steps = [FileChange("remove", path, "ours", old=site.files[path]) for path in _own_files(site)]
     steps += [FileChange("remove", path, "our link") for path, target in site.table_links.items() if target is not None]
     if any(os.path.dirname(step.path) == _own_folder(site) for step in steps):
-        steps.append(FileChange("rmdir", _own_folder(site), "ours, when nothing else is in it"))
+        steps.append(FileChange("rmdir", _own_folder(site), "ours, if nothing else is in it"))
     return plan + ChangePlan(tuple(steps))
 
 
@@ -102,7 +102,7 @@ def _own_folder(site: SiteFiles) -> str:
 
 
 def _foreign(site: SiteFiles, which: Filter) -> str | None:
-    """The text of the site's own filter, our block left out; None when there is none."""
+    """The text of the site's own filter without our block; None if there is none."""
     path = os.path.join(site.folder, which.file)
     text = site.files.get(path)
     if text is None or lua_text.is_ours(text):
@@ -117,7 +117,7 @@ def _chained(site: SiteFiles, which: Filter) -> bool:
 
 
 def _home(site: SiteFiles, which: Filter) -> str:
-    """The folder in which our file for this filter stands."""
+    """The folder of our file for this filter."""
     return site.folder if _foreign(site, which) is None else _own_folder(site)
 
 
@@ -152,37 +152,37 @@ def _link(site: SiteFiles, path: str, table: str) -> ChangePlan:
     if table == path or site.table_links.get(path) == table:
         return ChangePlan()
     if path in site.table_links and site.table_links[path] is None:
-        return ChangePlan(blockers=(f"{path} is a file where a link to {table} must stand: move it away",))
+        return ChangePlan(blockers=(f"{path} is a file where a link to {table} must be: move it away",))
     return ChangePlan((FileChange("link", path, "the table that `pal publish-table` and the daemon write", table),))
 
 
 def _bootstrap(site: SiteFiles, which: Filter) -> ChangePlan:
-    """The file that Slurm runs, or the call from the site's own."""
+    """The file that Slurm runs, or the call from the site's own file."""
     home = _home(site, which)
     plan = _copy(site, home, which.file, which.why)
     if home != site.folder:
         plan += _call(site, which, os.path.join(home, which.file))
     path = os.path.join(site.folder, which.file)
     if which is SERVER and _stale(site, home, which) and all(step.path != path for step in plan.steps):
-        plan += ChangePlan((FileChange("touch", path, "slurmctld looks at the time of this file only"),))
+        plan += ChangePlan((FileChange("touch", path, "slurmctld checks only the time of this file"),))
     return plan
 
 
 def _stale(site: SiteFiles, home: str, which: Filter) -> bool:
-    """Whether a file of ours that this filter runs is there and differs from what we ship."""
+    """Whether one of our files that this filter runs exists and differs from what we ship."""
     present = ((site.files.get(os.path.join(home, name)), site.shipped[name]) for name in (LOGIC, which.file))
     return any(text is not None and text != new for text, new in present)
 
 
 def _call(site: SiteFiles, which: Filter, ours: str) -> ChangePlan:
-    """Our call in the site's own filter, in front of its last line."""
+    """Our call in the site's own filter, before its last line."""
     path = os.path.join(site.folder, which.file)
     base = _foreign(site, which) or ""
     if not runs_lua(_conf_value(site, which)):
         dormant = f"{path} is the site's, but {which.key} has no lua, so it is not in force"
         return ChangePlan(blockers=(f"{dormant}: add lua to {which.key} or move the file away",))
     if lua_text.calls(base, ours) is not None:
-        return ChangePlan(notes=(f"{path} calls our filter by a line of its own: left as it is",))
+        return ChangePlan(notes=(f"{path} already calls our filter by a line of its own: not changed",))
     new = lua_text.with_call(base, ours)
     if new is None:
         where = f"{path} does not end in `return slurm.SUCCESS`"
@@ -209,7 +209,7 @@ def _conf_value(site: SiteFiles, which: Filter) -> str:
 
 
 def _slurm_conf(site: SiteFiles, filters: Sequence[Filter]) -> ChangePlan:
-    """Our lines: in the place of the site's, where it has one, else at the end."""
+    """Our lines: in place of the site's, if it has one, else at the end."""
     text = _conf_without(site)
     missing: list[str] = []
     blockers: list[str] = []
@@ -224,7 +224,7 @@ def _slurm_conf(site: SiteFiles, filters: Sequence[Filter]) -> ChangePlan:
             else:
                 where = f"{place.path} line {place.statement.first + 1}"
                 blockers.append(
-                    f"{where} sets {each.key}, and included files are not edited: write there {line}, run this again, "
+                    f"{where} sets {each.key}, and included files are not edited: write {line} there, run this again, "
                     "and only then scontrol reconfigure"
                 )
     if missing:
@@ -238,7 +238,7 @@ def spank_line(site: SiteFiles) -> str:
 
 
 def spank_places(site: SiteFiles) -> list[str]:
-    """Files of the plug-in stack that load our plug-in by a line of the site's own."""
+    """Files of the plug-in stack with the site's own line that loads our plug-in."""
     base = "" if site.plugstack_text is None else site.plugstack_text
     texts = {site.plugstack: blocks.remove(base, blocks.CONF, site.plugstack).text or ""} | site.plugstack_more
     return [path for path, text in texts.items() if loaded_plugins(text)]
@@ -259,10 +259,10 @@ def loaded_plugins(text: str) -> list[str]:
 
 def _plugstack(site: SiteFiles) -> ChangePlan:
     if by_site := spank_places(site):
-        return ChangePlan(notes=(f"{by_site[0]} loads {SPANK_FILE} by a line of its own: left as it is",))
+        return ChangePlan(notes=(f"{by_site[0]} already loads {SPANK_FILE} by a line of its own: not changed",))
     if not site.plugin:
         build = "make -C spank && make -C spank install, or --plugin PATH"
-        return ChangePlan(blockers=(f"{SPANK_FILE} is not found: {build}",))
+        return ChangePlan(blockers=(f"{SPANK_FILE} was not found: {build}",))
     now = site.plugstack_text
     base = None if now is None else blocks.remove(now, blocks.CONF, site.plugstack).text
     new = blocks.append(base, blocks.CONF, [spank_line(site)])
@@ -279,11 +279,11 @@ def _without_plugstack(site: SiteFiles) -> ChangePlan:
     base = blocks.remove(site.plugstack_text, blocks.CONF, site.plugstack).text
     if base is None:
         return ChangePlan((FileChange("remove", site.plugstack, "was made for our line", old=site.plugstack_text),))
-    return _edit(site.plugstack, site.plugstack_text, base, "our line out")
+    return _edit(site.plugstack, site.plugstack_text, base, "our line removed")
 
 
 def _own_files(site: SiteFiles) -> list[str]:
-    """Files of ours in either folder: a name that we ship, and our first line."""
+    """Our files in either folder: a name that we ship, and our first line."""
     return [p for p, text in site.files.items() if os.path.basename(p) in site.shipped and lua_text.is_ours(text)]
 
 
@@ -292,25 +292,25 @@ def _without_call(site: SiteFiles, which: Filter) -> ChangePlan:
     base = _foreign(site, which)
     if base is None:
         return ChangePlan()
-    plan = _edit(path, site.files[path], base, "our call out")
+    plan = _edit(path, site.files[path], base, "our call removed")
     line = lua_text.calls(base, os.path.join(_own_folder(site), which.file))
     if line is not None:
-        plan += ChangePlan(notes=(f"{path} line {line} calls our filter by a line of the site's: take it out",))
+        plan += ChangePlan(notes=(f"{path} line {line} calls our filter by the site's own line: remove it",))
     return plan
 
 
 def _still_needed(site: SiteFiles, which: Filter, base: str) -> ChangePlan:
-    """Slurm does not start when its configuration names lua and the Lua file is gone."""
+    """Slurm does not start if its configuration names lua and the Lua file is gone."""
     path = os.path.join(site.folder, which.file)
     place = conf_text.in_force(site.conf, site.texts | {site.conf: base}, which.key)
     if place is None or not runs_lua(place.statement.value) or path not in _own_files(site):
         return ChangePlan()
     where = f"{place.path} line {place.statement.first + 1}"
-    return ChangePlan(blockers=(f"{where} still sets {which.key}={place.statement.value}: take lua out there first",))
+    return ChangePlan(blockers=(f"{where} still sets {which.key}={place.statement.value}: remove lua there first",))
 
 
 def _unfit_paths(site: SiteFiles, filters: Sequence[Filter], spank: bool) -> tuple[str, ...]:
-    """Names that a line of Slurm's or Lua's cannot hold."""
+    """Names that cannot be in a line of Slurm's files or of Lua."""
     chained = any(_home(site, each) != site.folder for each in filters)
     paths = ([site.plugin, site.gpus] if spank else []) + ([site.folder] if chained else [])
-    return tuple(f"the name {path!r} cannot stand in a file of Slurm" for path in paths if re.search(r'[\s#"\\]', path))
+    return tuple(f"the name {path!r} cannot be in a file of Slurm" for path in paths if re.search(r'[\s#"\\]', path))

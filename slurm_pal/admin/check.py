@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Slurm's own opinion of files that are not in force yet.
+"""Slurm's own opinion of files that are not yet in force.
 
-`sbatch --version` with SLURM_CONF at a candidate asks no controller, yet it parses
+`sbatch --version` with SLURM_CONF at a candidate asks no controller, but it parses
 slurm.conf with its includes, loads the client filter with its Lua file and the
 plug-in stack, and prints what is wrong (seen on 22.05.8, 24.11.5 and 26.05.5).
 """
@@ -25,9 +25,9 @@ COMPILER_TIMEOUT_S = 10.0
 
 
 def complaints(site: SiteFiles, plan: ChangePlan, run: Runner) -> tuple[str, ...]:
-    """What Slurm says against the files after the plan, that it does not say against those of today.
+    """Slurm's complaints about the files after the plan, without those about the present files.
 
-    Raises SlurmError when sbatch cannot be run.
+    Raises SlurmError if sbatch cannot be run.
     """
     with tempfile.TemporaryDirectory(prefix="pal-admin-") as folder:
         candidate = _lay_out(site, plan, folder)
@@ -38,7 +38,7 @@ def complaints(site: SiteFiles, plan: ChangePlan, run: Runner) -> tuple[str, ...
 
 
 def missing_plugins(parts: Iterable[str], plugin_dirs: str) -> tuple[str, ...]:
-    """Slurm's own plug-ins that run our files and are not installed: slurmctld would not start."""
+    """Slurm's own plug-ins that run our files but are not installed: slurmctld would not start."""
     dirs = [folder for folder in plugin_dirs.split(":") if os.path.isdir(folder)]
     absent = [
         each.plugin
@@ -49,7 +49,7 @@ def missing_plugins(parts: Iterable[str], plugin_dirs: str) -> tuple[str, ...]:
 
 
 def _lay_out(site: SiteFiles, plan: ChangePlan, folder: str) -> str:
-    """The folder of slurm.conf as it will be: what changes as files, the rest as links."""
+    """The folder of slurm.conf after the plan: changed files as files, the others as links."""
     _mirror(site.folder, folder, leave_out=FOLDER)
     own = os.path.join(folder, FOLDER)
     os.mkdir(own)
@@ -88,7 +88,7 @@ def _put(step: FileChange, place: str) -> None:
 
 
 def _require(plugin: str, stack_file: str) -> None:
-    """26.05 says nothing of an optional plug-in that cannot be loaded, so the candidate requires ours."""
+    """26.05 does not report an optional plug-in that cannot be loaded, so the candidate requires ours."""
     with open(stack_file, "rb") as stream:
         text = stream.read()
     _write(stack_file, text.replace(f"optional {plugin} ".encode(), f"required {plugin} ".encode()))
@@ -102,7 +102,7 @@ def _write(path: str, data: bytes) -> None:
 
 
 def _words(conf: str, run: Runner, names: dict[str, str]) -> list[str]:
-    """The errors of `sbatch --version` with this slurm.conf, temporary names put right."""
+    """The errors of `sbatch --version` with this slurm.conf, with temporary names replaced."""
     done = run(["env", f"SLURM_CONF={conf}", "sbatch", "--version"], "")
     if done.returncode == 127:
         raise SlurmError("sbatch is not in PATH, so nothing can be checked: apt-get install slurm-client")
@@ -114,7 +114,7 @@ def _words(conf: str, run: Runner, names: dict[str, str]) -> list[str]:
 
 
 def _lua_errors(steps: Iterable[FileChange], folder: str) -> tuple[str, ...]:
-    """What a Lua compiler, where there is one, says against the Lua files that the plan changes."""
+    """What a Lua compiler, if there is one, reports about the Lua files that the plan changes."""
     compiler = next(filter(None, map(shutil.which, LUA_COMPILERS)), None)
     found = []
     for step in steps if compiler else ():

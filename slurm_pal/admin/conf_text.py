@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """slurm.conf as Slurm reads it: which statement of a key is in force, and on which line of which file.
 
-Seen on 22.05.8: a key given twice is no error, the last one counts; `#` ends a line before
-a backslash may continue it; keys are case-insensitive; one statement per line; `Include`
-begins in the first column and a relative name counts from the file that includes.
+Seen on 22.05.8: a repeated key is not an error, the last one counts; `#` ends a line, and no
+backslash after it continues the line; keys are case-insensitive; one statement per line; `Include` begins
+in the first column, and a relative name is relative to the including file.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _statement(line: str, first: int, lines: int) -> Iterator[Statement]:
 def read_all(path: str, read: Callable[[str], str]) -> dict[str, str]:
     """The texts of a slurm.conf and of all that it includes, by path.
 
-    Raises UsageError when an included file cannot be read or includes itself.
+    Raises UsageError if an included file cannot be read or includes itself.
     """
     texts = {path: read(path)}
     cluster = next((s.value for s in statements(texts[path]) if s.key == "clustername"), "")
@@ -88,7 +88,7 @@ def read_all(path: str, read: Callable[[str], str]) -> dict[str, str]:
 
 
 def in_force(path: str, texts: Mapping[str, str], key: str) -> EffectiveSetting | None:
-    """The last statement of `key`, in the order in which Slurm reads the files; None when there is none."""
+    """The last statement of `key`, in the order in which Slurm reads the files; None if there is none."""
     cluster = next((s.value for s in statements(texts[path]) if s.key == "clustername"), "")
     return _last(path, texts, key.lower(), cluster, (path,))
 
@@ -108,7 +108,7 @@ def _last(
 
 
 def value(path: str, texts: Mapping[str, str], key: str) -> str:
-    """What `key` is set to, "" when it is not."""
+    """The value of `key`, "" if it is not set."""
     place = in_force(path, texts, key)
     return place.statement.value if place else ""
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""gres.conf: GPU types whose order makes Slurm hand a job the wrong devices.
+"""gres.conf: GPU types whose order makes Slurm give a job the wrong devices.
 
 CUDA_VISIBLE_DEVICES counts positions in Slurm's list (seen on 22.05.8): with types that
-alternate along the device numbers, a job of one type is given numbers of the other, unless
-a device cgroup hides the rest.
+alternate along the device numbers, a job of one type gets numbers of the other, unless a
+device cgroup hides the rest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _numbers(files: str) -> list[int]:
 
 
 def _in_order(rows: list[tuple[int, str]]) -> bool:
-    """One type, or each type together, the numbers rising as the lines do."""
+    """One type, or each type together, with numbers rising along the lines."""
     kinds = [kind for _, kind in rows]
     if len(set(kinds)) < 2:
         return True

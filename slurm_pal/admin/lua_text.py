@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A site's own job_submit.lua or cli_filter.lua: how ours is called from it."""
+"""A site's own job_submit.lua or cli_filter.lua: how it calls ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from slurm_pal.admin import blocks
 
 OURS = "-- slurm-pal"
-"""The first line of our own Lua files begins so; whatever does not is the site's."""
+"""How the first line of our own Lua files begins; all other files are the site's."""
 _LONG_BRACKET = re.compile(r"\[=*\[|\]=*\]")
 _LAST = re.compile(r"return\s+slurm\.SUCCESS\s*;?\s*(--.*)?")
 
@@ -18,12 +18,12 @@ def is_ours(text: str) -> bool:
 
 
 def call(path: str) -> str:
-    """The line that hands a job on to our filter at `path`."""
+    """The line that passes a job to our filter at `path`."""
     return f'pcall(dofile, "{path}") -- slurm-pal'
 
 
 def calls(text: str, path: str) -> int | None:
-    """The number (from 1) of the line that calls the file at `path`, None when none does."""
+    """The number (from 1) of the line that calls the file at `path`, or None."""
     for number, line in enumerate(blocks.split(text), 1):
         if path in line.partition("--")[0]:
             return number
@@ -31,10 +31,10 @@ def calls(text: str, path: str) -> int | None:
 
 
 def with_call(text: str, path: str) -> str | None:
-    """`text` with our call before its final `return slurm.SUCCESS`; None when it does not end so.
+    """`text` with our call before its final `return slurm.SUCCESS`; None if it ends differently.
 
-    The last line of a Lua file is the file's own when it is a `return`: a function would
-    still have to be closed by `end`.
+    A `return` in the last line of a Lua file is the file's own: a function would still
+    have to be closed by `end`.
     """
     lines = blocks.split(text)
     at = len(lines) - 1

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from slurm_pal.filter.source import LOGIC, text_of
 
 FOLDER = "slurm-pal"
-"""Beside slurm.conf: where our files stand when the site has a filter of its own."""
+"""The folder beside slurm.conf for our files if the site has its own filter."""
 SPANK_FILE = "pal_spank.so"
 PLUGSTACK = "plugstack.conf"
 
 
 class Filter(NamedTuple):
-    """One of the two filters: both are the list of a key of slurm.conf that must hold `lua`."""
+    """One of the two filters: a key of slurm.conf whose list must hold `lua`."""
 
     part: str
     key: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a site has: the files around its slurm.conf, read once, and whether they are to be trusted."""
+"""What a site has: the files around its slurm.conf, read once, and whether they can be trusted."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _PLUGIN_FOLDERS = ("/usr/lib*/slurm-pal", "/usr/lib/*/slurm-pal", "/usr/local/li
 
 
 def find_conf(named: str | None) -> str:
-    """The slurm.conf meant by `--conf DIR|FILE`, else the one in force. Raises UsageError when it is not there."""
+    """The slurm.conf meant by `--conf DIR|FILE`, else the one in force. Raises UsageError if it does not exist."""
     path = os.path.abspath(named or slurm_conf())
     if os.path.isdir(path):
         path = os.path.join(path, "slurm.conf")
     if not os.path.isfile(path):
-        raise UsageError(f"there is no {path}: run this where slurmctld runs, or say --conf DIR")
+        raise UsageError(f"there is no {path}: run this where slurmctld runs, or give --conf DIR")
     return path
 
 
 def read(conf: str, config: Config, plugin: str | None = None, plugin_dirs: str = "") -> SiteFiles:
     """Read all that a plan needs.
 
-    `plugin` is the path of pal_spank.so; None: the one that plugstack.conf loads already,
-    else the first in `plugin_dirs` (a list with colons, Slurm's PluginDir) and the usual folders.
+    `plugin` is the path of pal_spank.so; None: the one that plugstack.conf already loads,
+    else the first in `plugin_dirs` (colon-separated, Slurm's PluginDir) and the usual folders.
 
     Raises UsageError for a file that cannot be read or is far too large.
     """
@@ -65,7 +65,7 @@ def read(conf: str, config: Config, plugin: str | None = None, plugin_dirs: str 
 
 
 def read_text(path: str) -> str:
-    """A file as text whose bytes can be had back. Raises UsageError, or FileNotFoundError."""
+    """A file as text that can be turned back into its bytes. Raises UsageError or FileNotFoundError."""
     try:
         with open(path, "rb") as stream:
             raw = stream.read(LARGEST_BYTES + 1)
@@ -74,12 +74,12 @@ def read_text(path: str) -> str:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     if len(raw) > LARGEST_BYTES:
-        raise UsageError(f"{path} is larger than {LARGEST_BYTES} bytes: no file of Slurm's")
+        raise UsageError(f"{path} is larger than {LARGEST_BYTES} bytes: not a file of Slurm's")
     return raw.decode("utf-8", "surrogateescape")
 
 
 def find_plugin(plugin_dirs: str) -> str:
-    """The path of pal_spank.so in Slurm's plug-in folders or ours, "" when it is nowhere."""
+    """The path of pal_spank.so in Slurm's plug-in folders or ours, "" if it is in none."""
     folders = plugin_dirs.split(":") + [found for pattern in _PLUGIN_FOLDERS for found in sorted(glob.glob(pattern))]
     paths = (os.path.join(folder, SPANK_FILE) for folder in folders if folder.startswith("/"))
     return next((path for path in paths if os.path.isfile(path)), "")
@@ -108,7 +108,7 @@ def _stack_includes(plugstack: str, text: str) -> dict[str, str]:
 
 
 def slurm_user(site: SiteFiles) -> int:
-    """The uid of SlurmUser; root's where slurm.conf does not say."""
+    """The uid of SlurmUser; root's if slurm.conf does not name one."""
     name = conf_text.value(site.conf, site.texts, "SlurmUser").partition("(")[0]
     if name.isdigit():
         return int(name)
@@ -131,7 +131,7 @@ def distrust(site: SiteFiles, plan: ChangePlan) -> tuple[str, ...]:
 
 
 def may_act(site: SiteFiles) -> bool:
-    """Whether the caller is root or SlurmUser: files of anybody else's would not be believed."""
+    """Whether the caller is root or SlurmUser: anybody else's files would not be trusted."""
     return os.geteuid() in {0, slurm_user(site)}
 
 
@@ -150,5 +150,5 @@ def as_bytes(text: str) -> bytes:
 
 
 def plugin_dirs(site: SiteFiles, running: Mapping[str, str]) -> str:
-    """Slurm's PluginDir, by slurm.conf or by slurmctld; "" when neither says."""
+    """Slurm's PluginDir, by slurm.conf or by slurmctld; "" if neither names it."""
     return conf_text.value(site.conf, site.texts, "PluginDir") or running.get("PluginDir", "")

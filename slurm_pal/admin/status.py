@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What of an installation is in force: one item for each thing that has to be right."""
+"""Which parts of an installation are in force: one item for each condition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEND_INSTALL = "pal admin install --act"
 
 
 class Item(NamedTuple):
-    """One check. `state`: ok, note, absent or wrong; `code`: the exit code it asks for."""
+    """One check. `state`: ok, note, absent or wrong; `code`: the exit code that it requires."""
 
     part: str
     state: str
@@ -45,7 +45,7 @@ class TableFacts(NamedTuple):
 
 
 def examine(site: SiteFiles, running: Mapping[str, str] | None, now_s: float) -> list[Item]:
-    """All checks. `running`: slurmctld's own configuration, None when it does not answer."""
+    """All checks. `running`: slurmctld's own configuration, None if it does not answer."""
     parts = parts_present(site)
     items: list[Item] = []
     for each in FILTERS:
@@ -59,13 +59,13 @@ def examine(site: SiteFiles, running: Mapping[str, str] | None, now_s: float) ->
 
 
 def exit_code(items: list[Item]) -> Exit:
-    """Of what is wrong, the first of: Slurm does not answer, a part is not in force, data cannot be used."""
+    """The code of the first problem, in the order: Slurm does not answer, a part is not in force, data is unusable."""
     codes = {item.code for item in items}
     return next((code for code in (Exit.SLURM, Exit.FAILED, Exit.DATA) if code in codes), Exit.OK)
 
 
 def parts_present(site: SiteFiles) -> set[str]:
-    """Parts of which something is there, whether install or the admin's hand put it."""
+    """Parts of which something exists, whether from install or by hand."""
     parts = changes.installed_parts(site)
     for each in FILTERS:
         if lua_text.is_ours(site.files.get(os.path.join(site.folder, each.file), "")):
@@ -74,13 +74,13 @@ def parts_present(site: SiteFiles) -> set[str]:
 
 
 def table_of(site: SiteFiles) -> str:
-    """The table of slurmctld, or that of the clients for who may not read the former: they are of one age."""
+    """The table of slurmctld, or the clients' for users who may not read that one: both have the same age."""
     own = site.tables[SERVER.part]
     return own if os.access(own, os.R_OK) or not os.path.exists(own) else site.tables[CLIENT.part]
 
 
 def table_facts(path: str, now_s: float) -> TableFacts:
-    """Read the table as its readers do."""
+    """Read the table as the filters do."""
     try:
         header = read_table(path).header
         info = os.stat(path)
@@ -109,7 +109,7 @@ def _filter(site: SiteFiles, which: Filter, running: Mapping[str, str] | None) -
 
 
 def _files(site: SiteFiles, which: Filter) -> Item:
-    """Whether our files, beside slurm.conf or behind the site's filter, are those of this version."""
+    """Whether our files, beside slurm.conf or called by the site's filter, are of this version."""
     first = os.path.join(site.folder, which.file)
     chained = not lua_text.is_ours(site.files.get(first, ""))
     folder = os.path.join(site.folder, FOLDER) if chained else site.folder

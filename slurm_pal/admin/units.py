@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The files by which systemd or cron start ticks and sweeps, filled in for a site."""
+"""The files with which systemd or cron start ticks and sweeps, filled in for a site."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = (SERVICE, GUARD, ONCE, TIMER, CRON, LOGROTATE, SWEEP, EVENING, SWEEP_CRO
 
 _PROGRAM, _STATE_DIR, _USER, _GROUP = "/usr/bin/pal-rebalance", "/var/lib/slurm-pal", "slurm", "slurm"
 _SWEEPER, _WINDOW = "/usr/bin/pal-profile", "20:00-06:00"
-"""What the shipped files say, to be replaced."""
+"""Texts of the shipped files that are replaced."""
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PLAIN = re.compile(r"[A-Za-z0-9_./+@=,-]+")
 _PASSED_ON = ("SLURM_CONF", "SLURM_PAL_CONFIG")
@@ -37,7 +37,7 @@ _HIDDEN = {
     "ProtectHome=true": ("ProtectHome=read-only", ("/home/", "/root/", "/run/user/")),
     "PrivateTmp=true": ("PrivateTmp=false", ("/tmp/", "/var/tmp/")),
 }
-"""What hides folders from a service, and what takes its place where something lies there that it needs."""
+"""Settings that hide folders from a service, and their replacement if the service needs something there."""
 
 
 class Deployment(NamedTuple):
@@ -50,11 +50,11 @@ class Deployment(NamedTuple):
     log: str
     write_dirs: tuple[str, ...]  # other folders that a tick writes into
     variables: dict[str, str]  # what the programs need to know
-    window: str = ""  # profile.window; "": that of the shipped files
+    window: str = ""  # profile.window; "": the one of the shipped files
 
     @property
     def sweeper(self) -> str:
-        """pal-profile, which lies beside pal-rebalance."""
+        """The path of pal-profile, beside pal-rebalance."""
         return os.path.join(os.path.dirname(self.program), os.path.basename(_SWEEPER))
 
     @property
@@ -66,8 +66,8 @@ class Deployment(NamedTuple):
 def place(config: Config, uid: int, environ: Mapping[str, str] | None = None, program: str | None = None) -> Deployment:
     """What the files need to know. `uid` is SlurmUser's, `program` the path of pal-rebalance.
 
-    Raises UsageError when the program is not found, a path cannot stand in such a file, or
-    profile.window means nothing.
+    Raises UsageError if the program is not found, a path cannot be in such a file, or
+    profile.window is malformed.
     """
     env = os.environ if environ is None else environ
     user, group = _names(uid)
@@ -95,7 +95,7 @@ def place(config: Config, uid: int, environ: Mapping[str, str] | None = None, pr
 
 
 def find(path: str | None = None) -> str:
-    """pal-rebalance beside the Python that runs, else in PATH. Raises UsageError when it is in neither."""
+    """pal-rebalance beside the running Python, else in PATH. Raises UsageError if it is in neither."""
     beside = os.path.join(os.path.dirname(sys.executable), PROGRAM)
     found = beside if os.access(beside, os.X_OK) else shutil.which(PROGRAM, path=path)
     if not found:
@@ -110,7 +110,7 @@ def _names(uid: int) -> tuple[str, str]:
         entry = pwd.getpwuid(uid)
         return entry.pw_name, grp.getgrgid(entry.pw_gid).gr_name
     except KeyError:
-        raise UsageError(f"SlurmUser (uid {uid}) is no user of this machine: run this where slurmctld runs") from None
+        raise UsageError(f"SlurmUser (uid {uid}) is unknown on this machine: run this where slurmctld runs") from None
 
 
 def filled(where: Deployment) -> dict[str, str]:
@@ -157,7 +157,7 @@ def _cron(text: str, where: Deployment) -> str:
 
 
 def _windowed(text: str, where: Deployment) -> str:
-    """Where pal.toml has a window, sweeps begin when it opens, and read it there."""
+    """If pal.toml has a window, sweeps begin when it opens, and read it from there."""
     if not where.window:
         return text
     hour, minute = divmod(windows.parse(where.window).start_min, 60)

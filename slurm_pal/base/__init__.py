@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""The nouns, and what every room needs: errors, files, settings, host lists."""
+"""The nouns, and what every package needs: errors, files, settings, host lists."""

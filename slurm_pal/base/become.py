@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""root gives its powers up where SlurmUser owns our files: they are to stay SlurmUser's."""
+"""root gives up its powers where SlurmUser owns our files, so that they stay SlurmUser's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_pal.base.files import slurm_user_uid
 
 
 def slurm_user() -> None:
-    """Become SlurmUser, for good, where this is root and SlurmUser owns the state directory. Raises OSError."""
+    """Become SlurmUser for good if this is root and SlurmUser owns the state directory. Raises OSError."""
     if os.geteuid() != 0:
         return
     wanted = slurm_user_uid()

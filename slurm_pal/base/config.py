@@ -227,7 +227,7 @@ class Config:
 
 
 def public_table(path: str) -> str:
-    """Beside the filter's table at `path`: the same without what is known of users' jobs."""
+    """The public table beside the filter's table at `path`: the same without anything about users' jobs."""
     root, extension = os.path.splitext(path)
     return f"{root}.public{extension}"
 
@@ -235,7 +235,7 @@ def public_table(path: str) -> str:
 def _checked(name: str, key: Key, value: object, origin: str) -> Value:
     wanted = type(key.default)
     if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not abs(value) < 1e300:  # infinity, NaN, and whole numbers that no float holds
+        if not abs(value) < 1e300:  # infinity, NaN, and whole numbers too large for a float
             raise ConfigError(f"{origin}: {name} must be a finite number, like {key.default!r}")
         value = float(value)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
@@ -299,10 +299,10 @@ def _read_file(config: Config, path: str) -> None:
 
 
 def plain_toml(text: str) -> dict[str, dict[str, Value]] | None:
-    """What tomllib would make of a text, where each line is a section, a plain value, a comment or empty; else None.
+    """What tomllib would make of a text if each line is a section, a plain value, a comment or empty; else None.
 
-    A plain value is true, false, a decimal number, or a text without a backslash. That is what settings are made of,
-    and tomllib with all it imports would be a tenth of palsub's time.
+    A plain value is true, false, a decimal number, or a text without a backslash. Settings consist of these,
+    and tomllib with all its imports would take a tenth of palsub's time.
     """
     table: dict[str, dict[str, Value]] = {}
     body: dict[str, Value] | None = None

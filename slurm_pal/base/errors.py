@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """One exception tree and the one table of exit codes.
 
-Every error a user may meet derives from `PalError`; its text is a single line
-that says what is wrong, the value seen, what is allowed and what to do next.
-`palsub` is the exception to the table: it returns what sbatch returned.
+Every error that a user may see derives from `PalError`; its text is a single line
+that states what is wrong, the value seen, what is allowed and what to do next.
+`palsub` is the exception to the table: it returns sbatch's exit code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PalError(Exception):
 
 
 class UsageError(PalError):
-    """The request cannot mean anything: wrong option, value or combination."""
+    """The request makes no sense: wrong option, value or combination."""
 
     exit_code = Exit.USAGE
 
@@ -49,7 +49,7 @@ class SlurmError(PalError):
 
 
 class NotNowError(SlurmError):
-    """Slurm refuses at this moment what it may take in the next: slurmctld has the job in its hands."""
+    """Slurm refuses at this moment what it may accept in the next: slurmctld is working on the job."""
 
 
 class ConfigError(PalError):
@@ -79,7 +79,7 @@ class MissingPackageError(PalError):
 def one_line(error: BaseException) -> str:
     """Flatten an error and its causes into one line, outermost first.
 
-    Characters that a terminal would act on are shown as escapes: the text may quote a user's file.
+    Characters that a terminal would act on become escapes: the text may quote a user's file.
     """
     parts: list[str] = []
     seen: BaseException | None = error

@@ -13,9 +13,9 @@ from slurm_pal.base.errors import BusyError, DataError
 LEFT_S = 86400.0
 """A temporary file of this age belongs to a writer that was killed."""
 MOST_BYTES = 256 << 20
-"""No file that we write is larger: a snapshot has some 100 bytes for each GPU."""
+"""All files that we write are smaller: a snapshot has some 100 bytes for each GPU."""
 SMALL_BYTES = 1 << 20
-"""Nor are settings and the records of one job."""
+"""The same for settings and the records of one job."""
 _TEMPORARY = ".tmp"
 _SALT_BYTES = 8
 
@@ -23,9 +23,9 @@ _SALT_BYTES = 8
 def write_atomic(path: str, data: bytes | str, mode: int = 0o644, prepare: Callable[[int], None] | None = None) -> None:
     """Replace `path` by `data` so that a reader sees the old file or the new one.
 
-    The data is on disk before the name changes. `prepare` may do more to the new file, by its
-    descriptor, before it bears the name. On any failure (disk full, no
-    permission) the old file is untouched and no temporary file is left.
+    The data is on disk before the name changes. `prepare` may change the new file, by its
+    descriptor, before it takes the name. After any failure (disk full, no permission) the
+    old file is untouched and no temporary file is left.
 
     Raises OSError as the system reports it.
     """
@@ -51,20 +51,20 @@ def write_atomic(path: str, data: bytes | str, mode: int = 0o644, prepare: Calla
 
 
 def temporary_name(path: str) -> str:
-    """A name beside `path` that nobody can take beforehand, not even by accident: in containers pids are all alike."""
+    """A name beside `path` that nobody can take in advance, not even by accident: pids in containers repeat."""
     return f"{path}.{os.urandom(_SALT_BYTES).hex()}{_TEMPORARY}"
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is one of `temporary_name`, or has made before (with a pid)."""
+    """Whether `temporary_name` makes such names, or made them in older releases (with a pid)."""
     salt = name.removesuffix(_TEMPORARY).rpartition(".")[2] if name.endswith(_TEMPORARY) else ""
     return salt.isascii() and (salt.isdigit() or (len(salt) == 2 * _SALT_BYTES and not salt.strip("0123456789abcdef")))
 
 
 def remove_leftovers(folder: str, now_s: float, ours: Callable[[str], bool] = is_temporary) -> int:
-    """Remove what a killed writer left in `folder` more than a day ago; how many files that were.
+    """Remove what killed writers left in `folder` more than a day ago; the number of files removed.
 
-    Only regular files of this user, of a name that `ours` knows: nobody else's file is ever touched.
+    Only regular files of this user, with a name that `ours` knows: other users' files are never touched.
     """
     gone = 0
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -83,13 +83,13 @@ def remove_leftovers(folder: str, now_s: float, ours: Callable[[str], bool] = is
 
 
 def open_trusted(path: str, follow: bool = True) -> int:
-    """Open `path` for reading and check that we may believe it; return the descriptor.
+    """Open `path` for reading and check that it can be trusted; return the descriptor.
 
-    root and SlurmUser believe only files that one of the two owns; other users believe
-    any file except one that everyone can write. With `follow` false a
-    symbolic link is an OSError (ELOOP).
+    root and SlurmUser trust only files that one of the two owns; other users trust any
+    file except one that everyone can write. With `follow` false a symbolic link is an
+    OSError (ELOOP).
 
-    Raises DataError when the file is not to be trusted, OSError when it cannot be opened.
+    Raises DataError if the file cannot be trusted, OSError if it cannot be opened.
     """
     descriptor = open_regular(path, 0 if follow else os.O_NOFOLLOW)
     try:
@@ -102,7 +102,7 @@ def open_trusted(path: str, follow: bool = True) -> int:
 
 def open_regular(path: str, flags: int = 0) -> int:
     """Open a regular file for reading, without waiting. Raises DataError for any other kind, or OSError."""
-    # Without O_NONBLOCK the open of a FIFO would wait for a writer for ever.
+    # Without O_NONBLOCK, opening a FIFO would wait for a writer for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -127,7 +127,7 @@ def slurm_conf() -> str:
 
 
 def slurm_user_uid() -> int:
-    """The uid of SlurmUser by slurm.conf; root's where the file does not say."""
+    """The uid of SlurmUser by slurm.conf; root's if the file does not name one."""
     import pwd
 
     try:
@@ -155,7 +155,7 @@ def read_trusted(path: str, most: int = MOST_BYTES) -> bytes:
 
 
 def read_plain(path: str, most: int = SMALL_BYTES) -> bytes:
-    """Read a regular file of at most this many bytes, whoever may write it. Raises DataError or OSError."""
+    """Read a regular file of at most this many bytes, no matter who may write it. Raises DataError or OSError."""
     return _read(path, open_regular(path), most)
 
 
@@ -164,16 +164,16 @@ def _read(path: str, descriptor: int, most: int) -> bytes:
         size = os.fstat(descriptor).st_size
         raw = stream.read(most + 1) if size <= most else b""
     if size > most or len(raw) > most:
-        raise DataError(f"{path} has {max(size, len(raw))} bytes, more than {most} allowed: see who has written it")
+        raise DataError(f"{path} has {max(size, len(raw))} bytes, more than {most} allowed: see who wrote it")
     return raw
 
 
 @contextlib.contextmanager
 def locked(path: str, what: str, shared: bool = False) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (flock) for the length of the block, or a shared one, which waits.
+    """Hold an exclusive lock on `path` (flock) while the block runs, or a shared one, which waits.
 
-    `what` names the work in the error. The lock dies with its process, so a crash
-    leaves nothing to clean up; the file itself stays, mode 0600: whoever can open it, if only
+    `what` names the work in the error. The lock ends with its process, so a crash leaves
+    nothing to clean up; the file itself stays, mode 0600: anyone who can open it, even only
     to read, can hold the lock and keep us out.
 
     Raises BusyError when somebody else holds it.
@@ -182,7 +182,7 @@ def locked(path: str, what: str, shared: bool = False) -> Iterator[None]:
 
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        with contextlib.suppress(PermissionError):  # not ours, yet writable: leave its mode
+        with contextlib.suppress(PermissionError):  # not ours, but writable: leave its mode
             os.fchmod(descriptor, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Host lists: Slurm's own form, and what an admin types.
 
-`expand` is for whatever Slurm or a user wrote: it knows no groups, runs no program, and looks how
-long a list is before it makes the names. `typed` is for the command line of our own tools: there
+`expand` is for whatever Slurm or a user wrote: it knows no groups, runs no program, and checks the
+length of a list before it makes the names. `typed` is for the command line of our own tools, which
 ClusterShell reads, with the site's groups.
 """
 
@@ -13,9 +13,9 @@ import re
 from slurm_pal.base.errors import UsageError
 
 MOST_NAMES = 65536
-"""As many nodes as Slurm can have (slurm.conf(5), MaxNodeCount's type)."""
+"""The most nodes that Slurm can have (slurm.conf(5), MaxNodeCount's type)."""
 MOST_BYTES = 1 << 20
-"""Of one list, as text, and of all the names that it stands for."""
+"""The limit for the text of one list, and for all the names that it stands for."""
 
 _WORD = re.compile(r"((?:[A-Za-z0-9_.+/-]++|\[[0-9,-]++\])++)(?:,|$)")
 _PART = re.compile(r"\[([0-9,-]+)\]|([^\[\]]+)")
@@ -49,7 +49,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def _combined(word: str, text: str, most: int, most_bytes: int) -> list[str]:
-    """The names of one word with brackets; how many and how long they are is known before they are made."""
+    """The names of one word with brackets; their number and length are known before they are made."""
     fixed: list[str] = []
     spans: list[list[tuple[int, int, int]]] = []
     count = 1
@@ -73,7 +73,7 @@ def _spans(body: str, text: str) -> list[tuple[int, int, int]]:
     for part in body.split(","):
         match = _SPAN.fullmatch(part)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise UsageError(f"cannot read the host list {_shown(text)}: {_shown(part)} is no range, like 1-4")
+            raise UsageError(f"cannot read the host list {_shown(text)}: {_shown(part)} is not a range like 1-4")
         found.append((int(match[1]), int(match[2] or match[1]), len(match[1])))
     return found
 

@@ -9,7 +9,7 @@ SENSITIVITY_CLASSES = ("A", "B", "C")
 """A: compute-bound, suffers most; B: mixed; C: memory-bound or insensitive (PAL, SC'24)."""
 
 UNKNOWN_CLASS = "?"
-"""Shown for a job without a known class; placed like class A, to be cautious."""
+"""Shown for a job without a known class; to be cautious, it is placed like class A."""
 
 
 class GpuShape(NamedTuple):
@@ -27,11 +27,11 @@ class GpuShape(NamedTuple):
 
 
 FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job")
-"""How reasons begin that leave a job waiting for nodes; a limit, a license or a hold is another matter."""
+"""How the reasons of jobs that wait for nodes begin; limits, licenses and holds are other reasons."""
 
 
 class Asks(NamedTuple):
-    """What a job asks for beside its GPUs of each node, as far as Slurm shows it in numbers."""
+    """What a job asks for besides its GPUs, as far as Slurm shows it in numbers."""
 
     gpus: bool = False  # GPUs, in whatever form
     gpu_types: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ class Asks(NamedTuple):
 
 
 class SlurmJob(NamedTuple):
-    """One job as Slurm shows it (scontrol(1), show job): what decides is parsed once, in `slurm/`."""
+    """One job as Slurm shows it (scontrol(1), show job): what matters is parsed once, in `slurm/`."""
 
     job_id: int
     state: str  # a name from slurm.states, or "UNKNOWN"
@@ -82,10 +82,10 @@ class SlurmJob(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether Slurm will not start it until somebody changes it."""
+        """Whether Slurm starts it only after somebody has changed it."""
         return self.priority == 0 or self.reason.startswith("JobHeld")
 
     @property
     def waits_for_nodes(self) -> bool:
-        """Whether it waits for nothing else, as far as the last scheduling pass has seen."""
+        """Whether it waits only for nodes, by the last scheduling pass."""
         return not self.held and (not self.reason or self.reason.startswith(FOR_NODES))

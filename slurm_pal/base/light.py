@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Names of `typing` for modules that palsub loads, without loading `typing`.
 
-On palsub's way stand 36 named tuples; `typing` compiles each annotation of theirs, which together with its own import
-is a sixth of palsub's time. A type checker sees the names of `typing` itself.
+palsub loads 36 named tuples; `typing` compiles each of their annotations, which together with its own import takes
+a sixth of palsub's time. A type checker sees the names of `typing` itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ else:
     Any = Protocol = object
 
     class _FromAnnotations(type):
-        """Makes of a class with annotated fields what typing.NamedTuple makes of it."""
+        """Turns a class with annotated fields into what typing.NamedTuple makes of it."""
 
         def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, object]) -> type:
             if not bases:
@@ -36,5 +36,5 @@ else:
         """As typing.NamedTuple, for classes that inherit nothing else."""
 
     def TypeVar(name: str, *_bounds: object) -> str:
-        """What stands for a type at run time is never looked at."""
+        """At run time nobody looks at the value that stands for a type."""
         return name

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Words of ours in a job's comment, beside whatever the user wrote there.
+"""Our marks in a job's comment, beside whatever the user wrote there.
 
-A word is `pal:<key>=<value>;<name>=<value>...` without blanks. The user's own text is never
-changed. All users can write such words on jobs of their own, so nothing in them is believed
+A mark is one word, `pal:<key>=<value>;<name>=<value>...`, without blanks. The user's own text is
+never changed. All users can write such words on their own jobs, so nothing in them is believed
 beyond that job.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 JOB, PROGRESS, ACK, EVENT = "job", "it", "ack", "ev"
-"""By palsub: what the job is. By `pal progress`. By the checkpoint wrapper. By the tick (admin comment)."""
+"""Written by palsub: what the job is. By `pal progress`. By the checkpoint wrapper. By the tick (admin comment)."""
 
 MOST = 1000
 """Characters of a comment; slurmctld refuses one of more than 1024 bytes."""
@@ -20,7 +20,7 @@ _VALUE = r"[A-Za-z0-9_.,:+@%?\[\]|#-]*"
 
 
 def words(text: str, key: str) -> list[dict[str, str]]:
-    """The values of all words of one key, in order; a word with a character that is not ours is passed over."""
+    """The values of all words of one key, in order; a word with a character that we never write is skipped."""
     found: list[dict[str, str]] = []
     head = f"pal:{key}="
     for word in text.split() if head in text else ():
@@ -42,7 +42,7 @@ def word(pairs: dict[str, str]) -> str:
 
 
 def put(text: str, pairs: dict[str, str]) -> str | None:
-    """The comment with this word in the place of the one of the same key; None when it would become too long."""
+    """The comment with this word in place of the one with the same key; None if it would become too long."""
     key = next(iter(pairs))
     kept = [part for part in text.split(" ") if not part.startswith(f"pal:{key}=")]
     whole = " ".join([*filter(None, [" ".join(kept).rstrip(" ")]), word(pairs)])

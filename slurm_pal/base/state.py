@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where palsub keeps what it must remember: under $XDG_STATE_HOME, one folder for each cluster."""
+"""Where palsub keeps its records: under $XDG_STATE_HOME, one folder for each cluster."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def home(environment: dict[str, str] | None = None) -> str:
 def cluster_key(conf: str | None = None) -> str:
     """The folder name of the cluster in force: its ClusterName.
 
-    A cluster whose slurm.conf is not the system's own has a checksum of that path in
-    its key: two private clusters may bear one name, and their job ids overlap.
+    The key of a cluster whose slurm.conf is not the system's own holds a checksum of that
+    path: two private clusters may have the same name, and their job ids overlap.
     """
     path = conf or slurm_conf()
     name = "cluster"
@@ -42,7 +42,7 @@ def cluster_key(conf: str | None = None) -> str:
 
 
 def folder(kind: str, cluster: str) -> str:
-    """The folder of one kind ("leases", "decisions") of records, made if need be, mode 0700.
+    """The folder of one kind ("leases", "decisions") of records, made if necessary, mode 0700.
 
     Raises OSError when it cannot be made.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Text of users as a terminal may show it: names of jobs, comments, paths and answers of Slurm are data."""
+"""Text of users as a terminal may show it: job names, comments, paths and Slurm's answers are data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _NO_BREAK_SPACE = "\xa0"  # ours, between a number and its unit
 def visible(text: str) -> str:
     """The same on one line, with an escape like `\\x1b` for each character that a terminal would act on or not show.
 
-    These are control characters, the marks that turn the direction of writing, separators of lines, and
-    halves of characters (bytes that are no UTF-8): all that is not printable, as Unicode has it.
+    These are control characters, marks that change the direction of writing, line separators, and
+    halves of characters (bytes that are not UTF-8): all that Unicode calls not printable.
     """
     if text.isprintable():
         return text

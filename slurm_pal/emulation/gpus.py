@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""Emulated GPUs: the hidden truth of a lab, which only measurement should find out.
+"""Emulated GPUs: the hidden truth of a lab, which only measurement should reveal.
 
 Each (node, index) slot of a lab holds one GPU with a UUID, a model and a true
 slowdown per sensitivity class (1.0 = population median, larger is slower). Unless
-they are read from a CSV they are drawn by seed, and each GPU from its own hash of
-(seed, node, index), so a GPU keeps its values when the lab grows. The population
-resembles the published one (SC22: about 2 % between GPUs for compute-bound work, far
-less for memory-bound, a few outliers):
+read from a CSV, they are drawn by seed, each GPU from its own hash of (seed, node,
+index), so a GPU keeps its values when the lab grows. The population resembles the
+published one (SC22: about 2 % between GPUs for compute-bound work, far less for
+memory-bound, a few outliers):
 
 * A: lognormal, median 1.0, SD 2 %; outliers: 5 % of the GPUs (rounded, and at least
-  one among 8 or more), those first in the order of a second hash, are instead
-  uniform in 1.1 .. 1.5;
+  one among 8 or more), the first in the order of a second hash, are instead uniform
+  in 1.1 .. 1.5;
 * B: 1 + 0.35 (A - 1) + N(0, 0.5 %): mixed work feels a third of it;
-* C: 1 + 0.01 (A - 1) + N(0, 0.05 %): to memory-bound work outliers hardly matter.
+* C: 1 + 0.01 (A - 1) + N(0, 0.05 %): for memory-bound work outliers hardly matter.
 
-Faults are what the emulated device plays (`FLAGS`, and with a factor `FACTORS`). Those in
+The emulated device simulates faults (`FLAGS`, and with a factor `FACTORS`). Those in
 `SLOWING` make the GPU slower for jobs and measurements alike, class A in full, B and C by
 the shares above. Imported by bench workers and job payloads: standard library only.
 """
@@ -48,7 +48,7 @@ FLAGS = {
     "mig": "is in MIG mode",
 }
 SLOWING = {
-    "drift": "slower from now on, telling nothing",
+    "drift": "slower from now on, with no sign of why",
     "throttle": "slower, held back by its board (HwSlowdown)",
     "thermal": "slower, held back by heat (SwThermal), below its power cap",
     "power_brake": "slower, held back by its power supply (PowerBrake)",
@@ -56,11 +56,11 @@ SLOWING = {
 FACTORS = SLOWING | {
     "ageing": "every measurement makes its drift worse by this factor",
     "transient": "slower in its first measurement only",
-    "pcie": "its PCIe link has so many times fewer lanes",
+    "pcie": "its PCIe link has this many times fewer lanes",
     "host": "its whole node is busy: launches and class B slower by this factor",
 }
 SHARE = {"A": 1.0, "B": 0.35, "C": 0.01}
-"""How much of a compute slowdown work of each class feels."""
+"""The share of a compute slowdown that work of each class feels."""
 
 _SPREAD_A = 0.02
 _SPREAD = {"B": 0.005, "C": 0.0005}
@@ -68,21 +68,21 @@ _OUTLIER_SHARE = 0.05
 _OUTLIER_LOW, _OUTLIER_HIGH = 1.1, 1.5
 _NAME = re.compile(r"[^\W_][\w .,()+/-]{0,63}")
 _UUID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_ALLOWED = (0.1, 100.0)  # a slowdown outside is a slip of the pen
+_ALLOWED = (0.1, 100.0)  # a slowdown outside this range is a typing error
 
 
 class EmuGpu(NamedTuple):
     """One emulated GPU in its slot."""
 
     node: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used here
     uuid: str
     model: str
     slowdown: dict[str, float]  # per sensitivity class, 1.0 = median; without faults
     faults: dict[str, float | bool]  # of FLAGS -> True, of FACTORS -> factor
 
     def factor(self, name: str) -> float:
-        """The factor of a fault, 1.0 without it."""
+        """The factor of a fault, 1.0 without the fault."""
         return float(self.faults.get(name, 1.0))
 
     def true_slowdown(self, sensitivity: str) -> float:
@@ -107,11 +107,11 @@ class Registry:
         return tuple(dict.fromkeys(node for node, _ in self._slots))
 
     def on_node(self, node: str) -> tuple[EmuGpu, ...]:
-        """The GPUs of one node, () when the lab has no such node."""
+        """The GPUs of one node, () if the lab has no such node."""
         return tuple(gpu for gpu in self._slots.values() if gpu.node == node)
 
     def gpu(self, node: str, index: int) -> EmuGpu:
-        """The GPU in one slot. Raises UsageError when there is none."""
+        """The GPU in one slot. Raises UsageError if there is none."""
         found = self._slots.get((node, index))
         if found is None:
             have = [i for n, i in self._slots if n == node]
@@ -181,7 +181,7 @@ def write_registry(path: str, registry: Registry) -> None:
 
 
 def load_registry(path: str) -> Registry:
-    """Read a registry file. Raises DataError saying what is wrong with it."""
+    """Read a registry file. Raises DataError, which says what is wrong with it."""
     try:
         table = json.loads(read_trusted(path))
     except OSError as error:
@@ -228,13 +228,13 @@ def find_registry(environ: Mapping[str, str]) -> str | None:
     return path if path and os.path.exists(path) else None
 
 
-# -- a table of one's own -----------------------------------------------------------
+# -- a user's own table -----------------------------------------------------------
 
 
 def read_table(path: str, nodes: Iterable[str], gpus_per_node: int, seed: int, model: str = DEFAULT_MODEL) -> Registry:
     """Read the GPUs of a lab from a CSV with the columns node,index,A,B,C[,uuid,model].
 
-    Raises DataError with the line number, or naming the slot that is missing.
+    Raises DataError with the line number or the missing slot.
     """
     wanted = [(node, index) for node in nodes for index in range(gpus_per_node)]
     found: dict[tuple[str, int], EmuGpu] = {}
@@ -250,7 +250,7 @@ def read_table(path: str, nodes: Iterable[str], gpus_per_node: int, seed: int, m
                 if slot in found:
                     raise DataError(f"{where}: {gpu.node}:{gpu.index} was given before")
                 if gpu.uuid in uuids:
-                    raise DataError(f"{where}: uuid {gpu.uuid!r} is that of line {uuids[gpu.uuid]}")
+                    raise DataError(f"{where}: uuid {gpu.uuid!r} is also in line {uuids[gpu.uuid]}")
                 found[slot], uuids[gpu.uuid] = gpu, rows.line_num
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
@@ -312,7 +312,7 @@ def check_fault(name: str, value: object) -> float | bool:
 
 
 def set_fault(path: str, node: str, index: int, name: str, value: float | bool | None = True) -> EmuGpu:
-    """Give a GPU a fault, or take it away (`value` None); the GPU as it is now.
+    """Give a GPU a fault, or remove it (`value` None); the GPU as it is now.
 
     Raises UsageError for an unknown slot or fault, DataError for an unusable file.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What the emulated GPUs of a lab are doing just now, for whoever plays their sensors.
+"""What the emulated GPUs of a lab are doing now, for the code that emulates their sensors.
 
-`pal lab work` says so in one small file for each GPU beside the registry, and takes it away at
-its end. A file whose process has ended counts for nothing: all nodes of a lab are one machine.
+`pal lab work` writes one small file for each GPU beside the registry, and removes it at its
+end. A file whose process has ended does not count: all nodes of a lab are one machine.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def _path(registry: str, node: str, index: int) -> str:
 
 @contextlib.contextmanager
 def running(registry: str, gpus: Mapping[str, Sequence[int]], sensitivity: str) -> Iterator[None]:
-    """These GPUs (node -> indexes) run work of one class for the length of the block.
+    """These GPUs (node -> indexes) run work of one class while the block runs.
 
-    What cannot be written costs the sensors, not the work.
+    A file that cannot be written costs the sensors, not the work.
     """
     paths = [_path(registry, node, index) for node, indexes in gpus.items() for index in indexes]
     with contextlib.suppress(OSError):
@@ -42,7 +42,7 @@ def running(registry: str, gpus: Mapping[str, Sequence[int]], sensitivity: str) 
 
 
 def load_of(registry: str, node: str, index: int) -> str:
-    """The class of the work on a GPU, "" while it is idle."""
+    """The class of the work on a GPU, "" if it is idle."""
     try:
         with open(_path(registry, node, index), encoding="utf-8") as stream:
             said = json.load(stream)

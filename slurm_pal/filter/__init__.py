@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""The Lua of the submit filter: what it has from Python, and the files that a site gets."""
+"""The Lua of the submit filter: what it takes from Python, and the files that a site gets."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The Lua files of the submit filter, as a site gets them. `python -m slurm_pal.filter.source` prints pal.lua.
 
-job_submit.lua and cli_filter.lua lie ready in etc/. pal.lua is put together from etc/filter/: each part becomes a
-local variable of its name, made by a function of its own, so that no part sees the inside of another. A part may
-use the variables of those before it, and `terms`, what Python says.
+job_submit.lua and cli_filter.lua are ready in etc/. pal.lua is put together from etc/filter/: each part becomes a
+local variable of its name, made by a function of its own, so that no part sees inside another. A part may use the
+variables of earlier parts, and `terms`, which Python writes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PARTS = (
     "pal", "texts", "hosts", "tables", "claims", "answers", "decisions", "requests", "scripts", "classes", "marks",
     "server", "client",
 )  # fmt: skip
-"""Of etc/filter/, each after those that it uses."""
+"""The parts in etc/filter/, each after those that it uses."""
 _LICENCE = "-- SPDX-License-Identifier: MIT\n"
 _HEAD = textwrap.fill(
     "slurm-pal: the logic of the submit filters, loaded by job_submit.lua (in slurmctld) and by cli_filter.lua (in "

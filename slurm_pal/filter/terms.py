@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the submit filter has from Python: its reasons and their sentences, its defaults, and how the table is read."""
+"""What the submit filter takes from Python: reasons and their sentences, defaults, and how to read the table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REASONS = {
 }
 """Code in a mark (`why`) -> what it means."""
 ACTS = {"nodelist": "sent to", "exclude": "kept off", "prefer": "preference for"}
-"""What was done (`act`) with the nodes or features of a mark (`set`); for any other the job was left to Slurm."""
+"""What was done (`act`) with the nodes or features of a mark (`set`); any other `act`: the job was left to Slurm."""
 LEFT = "left to Slurm"
 SETTINGS = {
     "pass_s": KEYS["submit"]["lease_pass_s"].default,

@@ -2,8 +2,8 @@
 """The configuration files of a lab, as texts: pure functions of a `LabSpec`.
 
 Only keys that 22.05 knows and later releases still read: one key that a release does
-not know makes every client command fail. What stands at Slurm's default is left out
-for the same reason. Sources: slurm.conf(5), gres.conf(5), cgroup.conf(5).
+not know makes every client command fail. Keys at Slurm's default are left out for the
+same reason. Sources: slurm.conf(5), gres.conf(5), cgroup.conf(5).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def slurm_conf_text(spec: LabSpec) -> str:
     names, ports = f"n[0-{last}]", f"[{spec.port + 1}-{spec.port + spec.nodes}]"
     if spec.nodes == 1:
         names, ports = "n0", f"{spec.port + 1}"
-    return f"""# Written by pal lab up; gone with pal lab down.
+    return f"""# Written by pal lab up; removed by pal lab down.
 ClusterName=palab
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={spec.port}
@@ -56,7 +56,7 @@ SlurmUser={spec.user}
 SlurmdUser={spec.user}
 AuthType=auth/munge
 CredType=cred/munge
-# cred_expire also sets how long a requeued job waits; 5 s is the least that Slurm takes.
+# cred_expire also sets how long a requeued job waits; Slurm accepts 5 s or more.
 AuthInfo=socket={d.munge_socket},cred_expire=5
 StateSaveLocation={d("state")}
 SlurmdSpoolDir={d("spool", "%n")}
@@ -107,15 +107,15 @@ def gres_conf_text(spec: LabSpec) -> str:
 def cgroup_conf_text(version: tuple[int, int]) -> str:
     """cgroup.conf(5) that keeps slurmd away from cgroups.
 
-    slurmd loads a cgroup plugin even when nothing uses one. The one it finds by itself
-    on a machine with cgroup v2 sets up a scope through systemd and is fatal without it
-    (containers, ordinary users); that of v1 does nothing until it is used.
+    slurmd loads a cgroup plugin even if nothing uses one. Its default on a machine with
+    cgroup v2 sets up a scope through systemd and is fatal without systemd (containers,
+    ordinary users); the one for v1 does nothing until it is used.
     """
     return f"CgroupPlugin={'disabled' if releases.has(version, 'cgroup plugin disabled') else 'cgroup/v1'}\n"
 
 
 def pal_toml_text(directory: LabDirectory) -> str:
-    """slurm-pal's own settings; the directory's name was checked, so it needs no escapes."""
+    """slurm-pal's own settings; the directory's name has been checked, so it needs no escapes."""
     return f"""[paths]
 state_dir = "{directory("pal")}"
 spool = "{directory("pal", "spool")}"

@@ -28,18 +28,18 @@ _PORT_TAKEN = "Address already in use"
 
 
 class PortTaken(Exception):
-    """A daemon found its port taken: another block of ports is due."""
+    """A daemon found its port taken: try another block of ports."""
 
 
 class _Detached(subprocess.Popen[bytes]):
-    """A child that is meant to outlive us, which Popen would warn about."""
+    """A child that is to outlive us; Popen would warn about that."""
 
     def __del__(self) -> None:
         pass
 
 
 class Crew:
-    """The daemons started by this program, in the order of their start."""
+    """The daemons started by this program, in order of their start."""
 
     def __init__(self, directory: LabDirectory) -> None:
         self._directory = directory
@@ -47,7 +47,7 @@ class Crew:
         self._environment = bare_environment() | {"SLURM_CONF": directory.conf}
 
     def spawn(self, name: str, argv: Sequence[str]) -> None:
-        """Start one daemon in the foreground form, in its own session, out of our signals' way."""
+        """Start one daemon in its foreground form, in its own session, out of reach of our signals."""
         with open(self._directory("log", f"{name}.out"), "ab") as output:
             self._children[name] = _Detached(
                 list(argv),
@@ -60,7 +60,7 @@ class Crew:
             )
 
     def processes(self) -> list[Process]:
-        """Those that live."""
+        """The daemons that are alive."""
         found = (identify(name, child.pid) for name, child in self._children.items() if child.poll() is None)
         return [process for process in found if process is not None]
 
@@ -69,7 +69,7 @@ class Crew:
             child.poll()
 
     def check(self) -> None:
-        """Raises PortTaken or SlurmError when a daemon has ended."""
+        """Raises PortTaken or SlurmError if a daemon has ended."""
         for name, child in self._children.items():
             if child.poll() is not None:
                 lines = self._log_lines(name)
@@ -90,7 +90,7 @@ class Crew:
 
 
 def complaints(lines: Sequence[str], count: int = 3) -> str:
-    """The last few different complaints of a log, or its last lines where it has none, in one line."""
+    """The last few different complaints of a log, or its last lines if it has none, in one line."""
     # Slurm puts a time stamp before the lines of its log, and none on stderr.
     texts = list(dict.fromkeys(re.sub(r"^\[[^\]]*\]\s*", "", line) for line in lines))
     loud = [text for text in texts if _COMPLAINT.search(text)]
@@ -100,8 +100,8 @@ def complaints(lines: Sequence[str], count: int = 3) -> str:
 def start(spec: LabSpec, programs: dict[str, str], crew: Crew, deadline_s: float) -> None:
     """Write the configuration, start everything and wait until all nodes are idle.
 
-    `deadline_s` is on time.monotonic's scale. Raises PortTaken, or SlurmError when a
-    daemon ends or time runs out; what was started goes on running either way.
+    `deadline_s` is on time.monotonic's scale. Raises PortTaken, or SlurmError if a daemon
+    ends or time runs out; in both cases what was started keeps running.
     """
     d = spec.directory
     for name, text in config_files(spec).items():
@@ -112,7 +112,7 @@ def start(spec: LabSpec, programs: dict[str, str], crew: Crew, deadline_s: float
     _wait_for_munge(d, crew, min(deadline_s, time.monotonic() + _MUNGE_WAIT_S))
     crew.spawn("slurmctld", [programs["slurmctld"], "-D", "-f", d.conf])
     write_pids(d.pids, crew.processes())
-    # Who finds nobody listening, slurmd or client, tries again only after a second: wait for the port.
+    # slurmds and clients that find nobody listening try again only after a second: wait for the port.
     while not is_listening(spec.port) and time.monotonic() < deadline_s:
         crew.check()
         time.sleep(0.01)
@@ -123,8 +123,8 @@ def start(spec: LabSpec, programs: dict[str, str], crew: Crew, deadline_s: float
 
 
 def munged_argv(munged: str, d: LabDirectory) -> list[str]:
-    """munged(8) with everything of its own in the lab's directory."""
-    # --force: the directory may lie below one that a group can write; that is the user's choice.
+    """munged(8) with all its files in the lab's directory."""
+    # --force: the directory may be below one that a group can write; that is the user's choice.
     names = {
         "--key-file": d("etc", "munge.key"),
         "--socket": d.munge_socket,
@@ -155,7 +155,7 @@ def _wait_for_idle(spec: LabSpec, programs: dict[str, str], crew: Crew, deadline
             seen = ", ".join(f"{count} {state}" for state, count in states.items()) or answer.complaint
             raise SlurmError(
                 f"not all {spec.nodes} nodes became idle in time ({seen}); "
-                f"slurmctld's log: {crew.log_end('slurmctld')}; allow more by --wait-s, or take fewer --nodes"
+                f"slurmctld's log: {crew.log_end('slurmctld')}; allow more with --wait-s, or use fewer --nodes"
             )
         time.sleep(_POLL_S)
 
@@ -171,14 +171,14 @@ def node_states(text: str) -> dict[str, int]:
 
 
 class CommandAnswer(NamedTuple):
-    """What a Slurm command printed; `text` is empty when it failed, and `complaint` says why."""
+    """What a Slurm command printed; `text` is empty if it failed, and `complaint` says why."""
 
     text: str
     complaint: str
 
 
 def ask(directory: LabDirectory, argv: Sequence[str], timeout_s: float = 10.0) -> CommandAnswer:
-    """Run a Slurm command in this lab; a lab that does not answer is an answer too."""
+    """Run a Slurm command in this lab; no answer is also a CommandAnswer."""
     environment = bare_environment() | {"SLURM_CONF": directory.conf, "LC_ALL": "C"}
     try:
         done = subprocess.run(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The demonstration: the same jobs once with sbatch and once with palsub, on a live Slurm.
 
-Every step is a command that a user could type, run as its own process; the outcome is
-what the jobs themselves measured. Also the source of the completion ratios in
-docs/benchmarks.md, which repeat it over several seeds.
+Every step is a command that a user could type, run as its own process; the results come
+from the jobs themselves. Also the source of the completion ratios in docs/benchmarks.md,
+which repeat it with several seeds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DemoJob(NamedTuple):
 
 
 class FinishedJob(NamedTuple):
-    """One finished job: what the payload and Slurm said of it."""
+    """One finished job, as the payload and Slurm reported it."""
 
     job: DemoJob
     job_id: int
@@ -49,12 +49,12 @@ WORKLOAD = tuple(
         ("B", 2), ("C", 1), ("A", 1), ("B", 4), ("A", 2), ("C", 2), ("C", 1), ("A", 1),
     )
 )  # fmt: skip
-"""27 of 32 GPUs, a well-used cluster: nothing waits, and which GPU a job gets is all that differs."""
+"""27 of 32 GPUs, a well-used cluster: nothing waits, and the phases differ only in which GPUs a job gets."""
 
 SPACING_S = 0.37
 """Time between submissions, the same in both phases: jobs that start together would
-slow each other down on the one machine that plays all nodes. Not a simple part of a
-second, because Slurm may start a job only with its next pass, once a second."""
+slow each other down on the one machine that acts as all nodes. Not a simple fraction of
+a second, because Slurm may start a job only with its next pass, once a second."""
 
 
 def script_of(job: DemoJob, pal: str) -> str:
@@ -73,7 +73,7 @@ class Phase:
         self._submitted: list[tuple[DemoJob, int, float]] = []
 
     def submit(self, jobs: Sequence[DemoJob]) -> None:
-        """Submit one job every SPACING_S seconds. Raises PalError when a submission fails."""
+        """Submit one job every SPACING_S seconds. Raises PalError if a submission fails."""
         started_s = time.time()
         for number, job in enumerate(jobs):
             time.sleep(max(0.0, started_s + number * SPACING_S - time.time()))
@@ -103,9 +103,9 @@ class Phase:
         return ours != theirs
 
     def outcomes(self, limit_s: float = 150.0) -> list[FinishedJob]:
-        """Wait until no job is left and read what they said.
+        """Wait until no job is left and read their results.
 
-        Raises PalError when jobs are still there after `limit_s` or left no result.
+        Raises PalError if jobs remain after `limit_s` or left no result.
         """
         deadline_s = time.monotonic() + limit_s
         listed = ",".join(str(job_id) for _, job_id, _ in self._submitted)
@@ -142,7 +142,7 @@ def _where(gpus: dict[str, list[int]]) -> str:
 
 
 def program(name: str) -> str:
-    """The installed program beside this Python. Raises PalError when it is not there."""
+    """The installed program beside this Python. Raises PalError if it is missing."""
     path = os.path.join(os.path.dirname(sys.executable), name)
     if not os.path.exists(path):
         raise PalError(f"{name} is not installed beside {sys.executable}: pip install .")
@@ -150,7 +150,7 @@ def program(name: str) -> str:
 
 
 def ratios(plain: Sequence[FinishedJob], placed: Sequence[FinishedJob]) -> dict[str, float]:
-    """Mean completion under palsub over that under sbatch, per sensitivity class and for "all"."""
+    """Mean completion time with palsub divided by that with sbatch, per sensitivity class and for "all"."""
     found: dict[str, float] = {}
     for name in [*sorted({outcome.job.sensitivity for outcome in plain}), "all"]:
         before, after = (
@@ -164,12 +164,12 @@ def ratios(plain: Sequence[FinishedJob], placed: Sequence[FinishedJob]) -> dict[
 def demonstrate(directory: str, seed: int, say: Say) -> dict[str, float]:
     """The whole demonstration in a lab under `directory`; returns the completion ratios.
 
-    The lab is ended and its directory removed whatever happens.
+    The lab is ended and its directory removed in any case.
     """
     started_s = time.monotonic()
     say("1. A real Slurm with emulated GPUs (some secretly slow): pal lab up --nodes 8 --gpus 4")
     with Lab.up(os.path.join(directory, "lab"), nodes=8, gpus=4, seed=seed) as lab:
-        # What palsub remembers for this user shall go with the lab.
+        # palsub's records for this user are to be removed with the lab.
         env = lab.environ() | {"XDG_STATE_HOME": os.path.join(directory, "state")}
         say(f"   8 nodes x 4 GPUs after {time.monotonic() - started_s:.1f} s")
         say("")
@@ -227,7 +227,7 @@ def _show(env: dict[str, str], argv: Sequence[str], say: Say) -> None:
 
 
 def _output(env: dict[str, str], argv: Sequence[str]) -> str:
-    """What a command prints. Raises PalError, with its own words, when it fails."""
+    """What a command prints. Raises PalError, with the command's own words, if it fails."""
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise PalError(f"{os.path.basename(argv[0])} {argv[1]} failed: {done.stderr.strip() or done.stdout.strip()}")

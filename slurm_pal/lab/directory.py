@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The one directory a lab lives in: its paths, whether it may be used, and its removal.
+"""The one directory of a lab: its paths, whether it may be used, and its removal.
 
-Directory names reach slurm.conf and gres.conf, where some characters mean something
-(`%n`, `[0-3]`, `,`, `#`, a blank), and the names of unix sockets, which may have 107
-bytes (unix(7)); both are checked before anything is made.
+Directory names get into slurm.conf and gres.conf, where some characters have a meaning
+(`%n`, `[0-3]`, `,`, `#`, a blank), and into the names of unix sockets, which may have
+107 bytes (unix(7)); both are checked before anything is made.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from slurm_pal.base.files import write_atomic
 from slurm_pal.emulation.gpus import FILE_NAME
 
 SCHEMA = "pal.lab/1"
-MARKER = "pal-lab.json"  # written first and removed last: what makes a directory a lab
+MARKER = "pal-lab.json"  # written first and removed last: it makes a directory a lab
 ROOMS = ("etc", "run", "log", "state", "spool", "dev", "pal")
 SOCKET_PATH_MAX_BYTES = 107
 _LONGEST_SOCKET = "/spool/n0000/n0000_67043328.4294967291.1"  # slurmstepd's: node, largest job id, batch step
 _LOCK_PATIENCE_S = 0.5
-"""When `up` is killed, a child of it that has not yet become a daemon holds the lock a moment longer."""
+"""If `up` is killed, its child that has not yet become a daemon holds the lock a moment longer."""
 _ALLOWED = re.compile(r"[\w@+.~/-]+")
 
 
 def default_directory(environ: Mapping[str, str]) -> str:
-    """Where a lab lives without --dir: the user's state directory (XDG base directories).
+    """The directory of a lab without --dir: the user's state directory (XDG base directories).
 
     Raises UsageError for a user without a home.
     """
@@ -96,7 +96,7 @@ class LabDirectory:
         return os.path.lexists(self.path)
 
     def check_name(self) -> None:
-        """Raises UsageError when Slurm could not live in a directory of this name."""
+        """Raises UsageError if Slurm could not run in a directory of this name."""
         if not _ALLOWED.fullmatch(self.path):
             raise UsageError(
                 f"lab directory {self.path!r}: in Slurm's files a path may have only letters, digits and @+.~_-; "
@@ -106,12 +106,12 @@ class LabDirectory:
         most = SOCKET_PATH_MAX_BYTES - len(_LONGEST_SOCKET)
         if length > most:
             raise UsageError(
-                f"lab directory {self.path} has {length} bytes, at most {most} are possible: Slurm's sockets lie "
+                f"lab directory {self.path} has {length} bytes, at most {most} are possible: Slurm's sockets are "
                 f"below it, and a socket's path may have {SOCKET_PATH_MAX_BYTES}; choose a shorter --dir, like /tmp/lab"
             )
 
     def facts(self) -> dict[str, object]:
-        """What `up` wrote down; {} when that is missing or truncated."""
+        """What `up` recorded; {} if that is missing or truncated."""
         try:
             with open(self.marker, encoding="utf-8") as stream:
                 table = json.load(stream)
@@ -123,7 +123,7 @@ class LabDirectory:
         write_atomic(self.marker, json.dumps({"schema": SCHEMA, **facts}) + "\n")
 
     def make(self) -> bool:
-        """Make the directory itself; whether it is new. Raises UsageError when it cannot be, or is not empty."""
+        """Make the directory itself; whether it is new. Raises UsageError if it cannot be made or is not empty."""
         try:
             new = not self.exists()
             os.makedirs(self.path, mode=0o755, exist_ok=True)
@@ -150,7 +150,7 @@ class LabDirectory:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Keep other `up` and `down` of this directory out; the lock leaves no file behind.
+        """Keep other `up` and `down` of this directory out; the lock leaves no file.
 
         Raises BusyError while another one is at work.
         """
@@ -166,7 +166,7 @@ class LabDirectory:
             os.close(descriptor)
 
     def empty_rooms(self) -> None:
-        """Remove what is ours except the marker. Raises DataError when something cannot be removed."""
+        """Remove what is ours except the marker. Raises DataError if something cannot be removed."""
         for room in ROOMS:
             try:
                 shutil.rmtree(self(room))
@@ -176,7 +176,7 @@ class LabDirectory:
                 raise DataError(f"cannot remove {error.filename or self(room)}: {error.strerror}") from None
 
     def remove(self) -> list[str]:
-        """Remove everything that is ours, and the directory; what else lies in it stays and is returned."""
+        """Remove everything that is ours, and the directory; other files in it stay and are returned."""
         self.empty_rooms()
         try:
             with contextlib.suppress(FileNotFoundError):

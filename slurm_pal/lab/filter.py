@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `pal lab up --filter` adds to a lab: the submit filter, and the SPANK plug-in where it can be built."""
+"""What `pal lab up --filter` adds to a lab: the submit filter, and the SPANK plug-in if it can be built."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ ASK_TIMEOUT_S = 10.0
 def install(directory: LabDirectory) -> str:
     """Copy the filter, build the plug-in and write plugstack.conf.
 
-    "" or, in a few words, why there is no plug-in. A port that is taken makes `up` start
-    anew, hence this once more. Raises OSError.
+    Returns "" or, in a few words, why there is no plug-in. `up` starts anew if a port is
+    taken, and then calls this again. Raises OSError.
     """
     for name in LUA_FILES:
         write_atomic(directory("etc", name), text_of(name))
@@ -55,16 +55,16 @@ def _build(directory: LabDirectory) -> str:
             return f"it could not be built: {error}"
     if done.returncode != 0:
         if "slurm/spank.h" in done.stderr:
-            return "no headers of Slurm: apt-get install libslurm-dev"
+            return "no Slurm headers: apt-get install libslurm-dev"
         return f"it could not be built: {(done.stderr.strip().splitlines() or ['make failed'])[0]}"
     shutil.copyfile(f"{build}/{PLUGIN}", directory("etc", PLUGIN))
     return ""
 
 
 def first_table(directory: LabDirectory) -> None:
-    """Write the table before anything was measured: every GPU counts as a median one, and nothing hard is set.
+    """Write the table before any measurement: every GPU counts as a median one, and no hard list is set.
 
-    Raises SlurmError, or DataError when it cannot be written.
+    Raises SlurmError, or DataError if it cannot be written.
     """
     environment = bare_environment() | {"SLURM_CONF": directory.conf, "SLURM_PAL_CONFIG": directory.pal_toml}
     config = settings.load(environment)

@@ -4,9 +4,9 @@
     with Lab.up("/tmp/lab", nodes=8, gpus=4, seed=1) as lab:
         subprocess.run(["sinfo"], env=lab.environ())
 
-Nothing is written outside the directory. Several labs may run side by side, each on
-its own ports. slurmctld and slurmds listen on any address (Slurm offers no safe way
-to bind them to the loopback alone) but talk only to holders of the lab's munge key.
+Nothing is written outside the directory. Several labs may run side by side, each with
+its own ports. slurmctld and slurmds listen on all addresses (Slurm offers no safe way
+to bind them only to the loopback) but talk only to holders of the lab's munge key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from slurm_pal.slurm import releases
 NODES_MAX, GPUS_MAX = 2000, 64
 _PORT_TRIES = 5
 _QUEUE_WAIT_S = 10.0  # KillWait (2 s), the epilog messages, and some patience
-_BROKEN_QUEUE_WAIT_S = 1.5  # with a slurmd dead its jobs never leave the queue
+_BROKEN_QUEUE_WAIT_S = 1.5  # the jobs of a dead slurmd never leave the queue
 _TERM_S = 3.0  # a slurmctld whose slurmds died tries to reach them first
 _STEP_TERM_S = 1.0
 _SWEEPS = 10
@@ -57,12 +57,12 @@ class LabShutdown(NamedTuple):
 
     jobs_cancelled: int
     processes_ended: int
-    leftovers: tuple[str, ...]  # files in the directory that are not the lab's, and stay
+    leftovers: tuple[str, ...]  # files in the directory that are not the lab's; they stay
     removed: bool
 
 
 class Lab:
-    """One lab in one directory; `Lab(directory)` speaks of it whether it runs or not."""
+    """One lab in one directory; `Lab(directory)` stands for it whether it runs or not."""
 
     def __init__(self, directory: str, crew: daemons.Crew | None = None) -> None:
         self.directory = LabDirectory(directory)
@@ -87,11 +87,11 @@ class Lab:
     ) -> Lab:
         """Start a lab of `nodes` nodes with `gpus` GPUs each and wait until all are idle.
 
-        `submit_filter` installs the Lua filter in its slurmctld, and the SPANK plug-in where it
-        can be built; `without_plugin` then says why there is none.
+        `submit_filter` installs the Lua filter in its slurmctld, and the SPANK plug-in if it
+        can be built; otherwise `without_plugin` says why there is none.
 
-        Raises MissingPackageError, UsageError, DataError (GPU table), BusyError (a lab
-        lives there) or SlurmError; then nothing of the lab is left.
+        Raises MissingPackageError, UsageError, DataError (GPU table), BusyError (a lab runs
+        there) or SlurmError; then nothing of the lab is left.
         """
         started = time.monotonic()
         _check_size(nodes, gpus, cpus, memory_mib)
@@ -126,7 +126,7 @@ class Lab:
         if d.is_lab() and self._living():
             raise BusyError(f"a lab runs in {d}: use it (pal lab env), end it (pal lab down) or choose another --dir")
         if d.is_lab():
-            raise UsageError(f"{d} holds what is left of a lab: clear it away with pal lab down --dir {d}")
+            raise UsageError(f"{d} holds the remains of a lab: remove them with pal lab down --dir {d}")
 
     def _bring_up(self, spec: LabSpec, registry: Registry, programs: dict[str, str], deadline_s: float) -> None:
         d = self.directory
@@ -146,10 +146,10 @@ class Lab:
                 self._end_processes()
                 d.empty_rooms()
                 self._crew = daemons.Crew(d)
-        raise SlurmError(f"found no {spec.nodes + 1} free ports in a row: take fewer --nodes, or end other labs")
+        raise SlurmError(f"found no {spec.nodes + 1} free ports in a row: use fewer --nodes, or end other labs")
 
     def _give_up(self, new: bool, error: BaseException) -> None:
-        """After a failed start: end what was started and leave the directory as it was found."""
+        """After a failed start: end what was started and leave the directory as it was."""
         try:
             self._end_processes()
             others = self.directory.remove()
@@ -163,14 +163,14 @@ class Lab:
     # -- using it ---------------------------------------------------------------------
 
     def variables(self) -> dict[str, str]:
-        """What points Slurm's commands and ours at this lab."""
+        """Variables that point Slurm's commands and ours at this lab."""
         return {"SLURM_CONF": self.directory.conf, "SLURM_PAL_CONFIG": self.directory.pal_toml}
 
     def environ(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         """`base` (default: this process's environment) with the variables of this lab."""
         environment = dict(os.environ if base is None else base)
         for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SLURM_CONF_SERVER"):
-            environment.pop(name, None)  # another cluster's
+            environment.pop(name, None)  # of another cluster
         return environment | self.variables()
 
     def registry(self) -> Registry:
@@ -178,7 +178,7 @@ class Lab:
         return load_registry(self.directory.registry)
 
     def require(self) -> None:
-        """Raises UsageError when there is no lab in the directory."""
+        """Raises UsageError if there is no lab in the directory."""
         if not self.directory.is_lab():
             raise UsageError(f"there is no lab in {self.directory}: pal lab up --dir {self.directory}")
 
@@ -212,12 +212,12 @@ class Lab:
     # -- ending it --------------------------------------------------------------------
 
     def down(self, keep: bool = False) -> LabShutdown:
-        """Cancel all jobs, end every process of this lab and no other, remove the directory.
+        """Cancel all jobs, end every process of this lab only, remove the directory.
 
-        Works on a lab that crashed, was killed in part, or is not there (then nothing
+        Works on a lab that crashed, was partly killed, or does not exist (then nothing
         happens). `keep` leaves the files, logs among them. Raises UsageError for a
-        directory that is not a lab or somebody else's, SlurmError when a process
-        cannot be ended, DataError when a file cannot be removed.
+        directory that is not a lab or is somebody else's, SlurmError if a process
+        cannot be ended, DataError if a file cannot be removed.
         """
         d = self.directory
         self._refuse_own_job()
@@ -239,10 +239,10 @@ class Lab:
 
     def _refuse_own_job(self) -> None:
         if "SLURMD_NODENAME" in os.environ and os.environ.get("SLURM_CONF") == self.directory.conf:
-            raise UsageError("pal lab down from within a job of the same lab would end itself: call it outside")
+            raise UsageError("pal lab down in a job of the same lab would end itself: call it outside")
 
     def _living(self) -> list[Process]:
-        """The daemons that live: those recorded, and those that only their command line gives away."""
+        """The living daemons: those recorded, and those recognised only by their command lines."""
         self._crew.reap()
         recorded = [process for process in processes.read_pids(self.directory.pids) if processes.alive(process)]
         known = {process.pid for process in recorded}
@@ -270,7 +270,7 @@ class Lab:
         """slurmds, then job processes they left, slurmctld, munged. Raises SlurmError if one cannot be ended."""
         ended: set[Process] = set()
         for kind in ("slurmd", "job", "slurmctld", "munged"):
-            for _ in range(_SWEEPS):  # a dying job may fork once more
+            for _ in range(_SWEEPS):  # a dying job may fork again
                 if kind == "job":
                     group = processes.find_steps(self.directory)
                 else:

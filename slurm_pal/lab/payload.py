@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A job's payload for a lab: it takes as long as the GPUs it was really given say.
+"""A job's payload for a lab: its run time depends on the GPUs that it really got.
 
-run time = asked seconds x largest true slowdown of its GPUs for the sensitivity class
-           x locality penalty, when the GPUs lie on several nodes (PAL, SC'24: the
+run time = requested seconds x largest true slowdown of its GPUs for the sensitivity class
+           x locality penalty, if the GPUs are on several nodes (PAL, SC'24: the
              slowest GPU paces a synchronous job, and the network slows every iteration)
 
 Started by the job itself on the node, so it imports little.
@@ -46,10 +46,10 @@ class PayloadPlan(NamedTuple):
 
 
 def plan(environ: Mapping[str, str], sensitivity: str, seconds: float, penalty: float, runner: Runner) -> PayloadPlan:
-    """Look up the GPUs of the job that `environ` belongs to, and what they cost.
+    """Look up the GPUs of the job that `environ` belongs to, and their slowdown.
 
     Raises UsageError outside a lab's job, without GPUs or for a value that is not
-    allowed, SlurmError when Slurm does not name the GPUs, DataError for a broken lab.
+    allowed, SlurmError if Slurm does not name the GPUs, DataError for a broken lab.
     """
     if sensitivity not in CLASSES:
         raise UsageError(f"--class {sensitivity!r} is not one of {', '.join(CLASSES)}")
@@ -69,7 +69,7 @@ def plan(environ: Mapping[str, str], sensitivity: str, seconds: float, penalty: 
 
 
 def given_gpus(environ: Mapping[str, str], job_id: int, runner: Runner) -> Gpus:
-    """The GPUs of a job: on one node from its environment, else from one scontrol call.
+    """The GPUs of a job: for one node from its environment, else from one scontrol call.
 
     The environment of a job on several nodes names only the first node's GPUs. A step
     has its own list, which may be shorter than the job's. Raises UsageError without GPUs.
@@ -97,7 +97,7 @@ def _gpus_by_slurm(job_id: int, runner: Runner) -> Gpus:
 
 
 def gpu_indexes(text: str) -> tuple[int, ...]:
-    """ "0,2-3" -> (0, 2, 3); () for anything that is no list of indexes."""
+    """ "0,2-3" -> (0, 2, 3); () for anything that is not a list of indexes."""
     indexes: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -109,16 +109,16 @@ def gpu_indexes(text: str) -> tuple[int, ...]:
 
 
 class Terminated(SystemExit):
-    """SIGTERM came; the exit code is a shell's for that."""
+    """SIGTERM arrived; the exit code is a shell's for that."""
 
 
 class Saving(NamedTuple):
-    """How the work can be interrupted: where its checkpoint is, and who gets its steps."""
+    """How the work can be interrupted: where its checkpoint is, and what receives its steps."""
 
     path: str = ""  # "": it begins anew each time
     steps: int = 0  # iterations that it consists of
     tell: Callable[[int, int], None] | None = None  # iteration and total, every TELL_S
-    acknowledge: str = ""  # file that says that a checkpoint was written ($SLURM_PAL_ACK)
+    acknowledge: str = ""  # file that acknowledges a checkpoint ($SLURM_PAL_ACK)
 
 
 TELL_S = 10.0
@@ -126,9 +126,9 @@ _ANEW = Saving()
 
 
 def work(planned: PayloadPlan, saving: Saving = _ANEW) -> dict[str, object]:
-    """Take as long as planned, less what a checkpoint says is done; the record of it.
+    """Take as long as planned, less the part that a checkpoint records as done; return the record.
 
-    At SIGUSR1 a checkpoint is written where one is wanted. Raises Terminated (exit code 143)
+    At SIGUSR1 a checkpoint is written if one is wanted. Raises Terminated (exit code 143)
     at SIGTERM, DataError for a checkpoint that cannot be read.
     """
     asked: list[int] = []
@@ -159,7 +159,7 @@ def work(planned: PayloadPlan, saving: Saving = _ANEW) -> dict[str, object]:
 
 
 def _spend(seconds: float, share: float, saving: Saving, asked: list[int]) -> None:
-    """Sleep for what is left of the work, writing checkpoints and reporting steps on the way."""
+    """Sleep for the rest of the work, writing checkpoints and reporting steps on the way."""
     began = time.monotonic() - share * seconds
     told_s = -math.inf
     # Against the clock, not by one long sleep: a stopped and continued job (SIGSTOP,
@@ -175,7 +175,7 @@ def _spend(seconds: float, share: float, saving: Saving, asked: list[int]) -> No
 
 
 def _saved(path: str) -> float:
-    """The share of the work that a checkpoint says is done; 0.0 without one."""
+    """The share of the work that a checkpoint records as done; 0.0 without one."""
     if not path:
         return 0.0
     try:

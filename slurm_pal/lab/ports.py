@@ -15,9 +15,9 @@ LOWEST, HIGHEST = 15000, 32000  # below the ports that Linux gives to clients (i
 def free_blocks(size: int, key: str) -> Iterator[int]:
     """First ports of free blocks of `size` ports, each block at most once.
 
-    The search starts at a place given by `key`, so that labs brought up at the same
-    moment do not all try the same block. Nothing is reserved: a daemon may still find
-    its port taken, and then the next block is due.
+    The search starts at a place given by `key`, so that labs started at the same moment
+    do not all try the same block. Nothing is reserved: if a daemon still finds its port
+    taken, the next block is tried.
     """
     starts = range(LOWEST, HIGHEST - size, size)
     offset = zlib.crc32(key.encode()) % max(1, len(starts))
@@ -31,7 +31,7 @@ def block_is_free(start: int, size: int) -> bool:
     with contextlib.ExitStack() as held:
         for port in range(start, start + size):
             probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Slurm does: TIME_WAIT is no hindrance
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Slurm does: TIME_WAIT does not matter
             try:
                 probe.bind(("", port))
             except OSError as error:
@@ -42,7 +42,7 @@ def block_is_free(start: int, size: int) -> bool:
 
 
 def is_listening(port: int) -> bool:
-    """Whether somebody listens on a TCP port of this machine, by proc_net(5): nobody is disturbed by the question."""
+    """Whether somebody listens on a TCP port of this machine, by proc_net(5), which disturbs nobody."""
     listening, local = "0A", f":{port:04X}"
     with open("/proc/net/tcp", encoding="ascii") as stream:
         rows = (line.split(None, 4) for line in stream)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Which processes belong to a lab, and how to end those and no others.
+"""Which processes belong to a lab, and how to end only those.
 
-A process is known by its pid and its start time (proc(5), /proc/PID/stat field 22),
-so a pid that the kernel gave to somebody else is never signalled. A zombie counts as
-dead: in a container nobody may reap it.
+A process is identified by its pid and its start time (proc(5), /proc/PID/stat field
+22), so a pid that the kernel has reused is never signalled. A zombie counts as dead:
+in a container perhaps nobody reaps it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Process(NamedTuple):
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the third on; [] for a dead process. The name before may hold anything."""
+    """Fields of /proc/PID/stat from the third on; [] for a dead process. The name before them may hold anything."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
             return stream.read().rpartition(")")[2].split()
@@ -41,7 +41,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started, or None when it is dead or a zombie."""
+    """When a process started, or None if it is dead or a zombie."""
     fields = _stat(pid)
     return int(fields[19]) if fields and fields[0] not in "ZX" else None
 
@@ -56,7 +56,7 @@ def alive(process: Process) -> bool:
 
 
 def boot_id() -> str:
-    """Changes at every boot, where start times begin anew."""
+    """An id that changes at every boot, when start times begin anew."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
         return stream.read().strip()
 
@@ -67,7 +67,7 @@ def write_pids(path: str, processes: Iterable[Process]) -> None:
 
 
 def read_pids(path: str) -> list[Process]:
-    """The recorded processes; [] when the file is missing, broken or from before a reboot."""
+    """The recorded processes; [] if the file is missing, broken or from before a reboot."""
     try:
         with open(path, encoding="utf-8") as stream:
             table = json.load(stream)
@@ -103,7 +103,7 @@ def _signal(process: Process, number: signal.Signals) -> None:
             os.kill(process.pid, number)
 
 
-# -- processes that nobody wrote down ------------------------------------------------
+# -- processes that were not recorded ------------------------------------------------
 
 
 def _all_pids() -> Iterator[int]:
@@ -113,7 +113,7 @@ def _all_pids() -> Iterator[int]:
 
 
 def _read(pid: int, name: str) -> list[bytes]:
-    """A NUL-separated file of /proc; [] where it may not be read (another user's, or gone)."""
+    """A NUL-separated file of /proc; [] if it cannot be read (another user's, or gone)."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as stream:
             return stream.read().split(b"\0")
@@ -130,7 +130,7 @@ def _link(path: str) -> str:
 
 def find_daemons(directory: LabDirectory) -> list[Process]:
     """Daemons of this lab by their command lines, each of which names a file of the lab."""
-    # Whole words, not a prefix: another lab may live in a directory below this one.
+    # Whole words, not a prefix: another lab may be in a directory below this one.
     files = {os.fsencode(directory.conf), os.fsencode(directory.munge_socket)}
     found = []
     for pid in _all_pids():
@@ -144,9 +144,9 @@ def find_daemons(directory: LabDirectory) -> list[Process]:
 def find_steps(directory: LabDirectory) -> list[Process]:
     """slurmstepds of this lab, their descendants, and job processes that lost their slurmstepd.
 
-    slurmstepd outlives its slurmd and names no directory in its command line, but holds
-    its log open. A job process whose slurmstepd was killed is known by the environment
-    that only slurmd gives: SLURMD_NODENAME, with this lab's SLURM_CONF.
+    slurmstepd outlives its slurmd and names no directory in its command line, but keeps
+    its log open. A job process whose slurmstepd was killed is recognised by variables
+    that only slurmd sets: SLURMD_NODENAME, with this lab's SLURM_CONF.
     """
     conf = b"SLURM_CONF=" + os.fsencode(directory.conf)
     parents = {pid: int(fields[1]) for pid in _all_pids() if (fields := _stat(pid))}

@@ -47,6 +47,6 @@ def account_name() -> str:
 
 
 def bare_environment() -> dict[str, str]:
-    """This environment without what steers Slurm: a lab may be started from within a job."""
+    """This environment without variables that steer Slurm: a lab may be started in a job."""
     foreign = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "CUDA_VISIBLE_")
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}

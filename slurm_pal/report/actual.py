@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a job was really given: the GPUs that Slurm names, and what is known of them."""
+"""What a job really got: the GPUs that Slurm names, and what is known about them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def actual(job: SlurmJob, snapshot: Snapshot | None, now_s: float) -> dict[str, 
     """State, nodes and GPUs of a job; slowdowns and classes from the snapshot in force now.
 
     `slowdown` is that of the slowest GPU per sensitivity class, because a synchronous
-    job runs at its pace; GPUs that were never measured are listed in `unknown`.
+    job runs at its pace; GPUs never measured are listed in `unknown`.
     """
     gpus: list[dict[str, Any]] = []
     unknown: list[str] = []
@@ -53,7 +53,7 @@ def actual(job: SlurmJob, snapshot: Snapshot | None, now_s: float) -> dict[str, 
 
 
 def verdict(found: dict[str, Any], decision: dict[str, Any] | None) -> str:
-    """What came of palsub's choice, in one sentence; "" where it chose none, or the GPUs are not known."""
+    """What became of palsub's choice, in one sentence; "" if it chose no GPUs or they are not known."""
     got, chosen, plain = _slots(found), decision and decision["chosen"], decision and decision["plain_slurm"]
     if not got or not chosen:
         return ""
@@ -83,7 +83,7 @@ def lines(job: SlurmJob, found: dict[str, Any]) -> list[str]:
         text.append(f"It ran on {', '.join(found['nodes'])}; Slurm no longer knows which GPUs it used.")
     for key, name in (("required_nodes", "must use"), ("excluded_nodes", "must avoid")):
         if found[key] and job.state == "PENDING":
-            text.append(f"While it waits it {name} {', '.join(found[key])}")
+            text.append(f"While it waits, it {name} {', '.join(found[key])}")
     return text
 
 

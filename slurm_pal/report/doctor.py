@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is wrong with Slurm, settings, data, clock and permissions, and the command that mends it."""
+"""What is wrong with Slurm, settings, data, clock and permissions, and the command that repairs it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from slurm_pal.tick.role import role_of
 CLOCK_SLACK_S = 5.0
 MOST_NAMED = 8  # jobs in one line
 MISSED = 3.0
-"""Ticks that may be missed before the last one counts as long ago; a timer makes one a minute."""
+"""Ticks that may be missed before the last one counts as long ago; a timer starts one each minute."""
 _RESTART = "systemctl restart pal-rebalance.service"
 
 
@@ -50,14 +50,14 @@ class CheckResult(NamedTuple):
 
 
 def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None] = shutil.which) -> list[CheckResult]:
-    """All checks, in the order in which trouble should be mended."""
+    """All checks, in the order in which problems should be fixed."""
     findings = _programs(which)
     findings += _controller(client)
     try:
         config = settings.load()
         findings += _settings(config)
     except ConfigError as error:
-        return [*findings, CheckResult("fail", "settings", one_line(error), "mend the file or unset the variable")]
+        return [*findings, CheckResult("fail", "settings", one_line(error), "correct the file or unset the variable")]
     snapshot, data = _snapshot(config, now_s)
     findings += data + _heartbeat(config, now_s) + _tick(config, client, now_s) + _state_dir(config)
     try:
@@ -65,7 +65,7 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
     except MissingPackageError as error:
         return [*findings, CheckResult("fail", "slurm", one_line(error), 'pal.toml: [slurm] backend = "cli"')]
     except SlurmError:
-        return findings  # said by _controller
+        return findings  # reported by _controller
     with contextlib.suppress(SlurmError):
         findings += _pinned(config, client, now_s)
     if snapshot is not None:
@@ -152,7 +152,7 @@ def _heartbeat(config: Config, now_s: float) -> list[CheckResult]:
 
 
 def _guard(config: Config) -> list[CheckResult]:
-    """Whether a guard takes lists back if the daemon is killed; only root and SlurmUser can look at its lock."""
+    """Whether a guard takes lists back if the daemon is killed; only root and SlurmUser can read its lock."""
     if not paths.has_powers():
         return []
     if promise.guarded(config.table_path):
@@ -162,7 +162,7 @@ def _guard(config: Config) -> list[CheckResult]:
 
 
 def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[CheckResult]:
-    """Pending jobs that have a list of ours, for how long, and whether a live process takes them back."""
+    """Pending jobs with a list of ours, how long they have waited, and whether a live process takes it back."""
     known, path = pinned.Remembered(), paths.readable_journal(config)
     with contextlib.suppress(PalError):
         if path is not None:
@@ -189,13 +189,13 @@ def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[CheckResu
 
 
 def _tick(config: Config, client: SlurmClient, now_s: float) -> list[CheckResult]:
-    """Mode, role and last tick, and whether something of ours is left with nobody to look after it."""
+    """Mode, role and last tick, and whether moves or lists of ours are left without a process."""
     if config.text("rebalance", "mode") == "act":
         found = [CheckResult("ok", "tick", 'mode "act": pal-rebalance does what it plans')]
     else:
         text, mend = 'mode "advise": pal-rebalance plans and changes nothing', 'pal.toml: [rebalance] mode = "act"'
         found = [CheckResult("note", "tick", text, mend)]
-    with contextlib.suppress(SlurmError):  # said by _controller
+    with contextlib.suppress(SlurmError):  # reported by _controller
         found.append(_role(client))
     path = paths.readable_journal(config)
     if path is None:
@@ -266,7 +266,7 @@ def _state_dir(config: Config) -> list[CheckResult]:
     bad = os.listdir(rejected) if os.path.isdir(rejected) else []
     if bad:
         text = f"{len(bad)} result {'file' if len(bad) == 1 else 'files'} had unreadable lines"
-        found.append(CheckResult("warn", "data", text, f"look into {rejected}, then remove them"))
+        found.append(CheckResult("warn", "data", text, f"inspect {rejected}, then remove them"))
     return found or [CheckResult("ok", "permissions", f"you can write {path}")]
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What all our pictures share: matplotlib's objects with our settings, no window, no global figure.
 
-The same data gives the same bytes on one machine: no dates, ids from a fixed salt, and
-settings of the user's matplotlibrc have no say. What pictures need of matplotlib is taken from
-here, so that one line says what to install where it is missing.
+The same data gives the same bytes on one machine: no dates, ids from a fixed salt, and the
+user's matplotlibrc has no influence. Pictures import what they need of matplotlib from here,
+so that one line says what to install if it is missing.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ INK, SOFT, LINE, PAPER = "#1d2733", "#5b6876", "#e3e3e3", "#ffffff"
 """Text, secondary text, grid and background; on a page they follow its colour scheme."""
 
 WIDTH_IN, DPI = 10.0, 100  # 1000 px
-RASTER_DPI = 160  # of the parts of an SVG that are too many to be outlines
+RASTER_DPI = 160  # for parts of an SVG with too many outlines
 SETTINGS = {
     "svg.hashsalt": "slurm-pal",
-    "svg.fonttype": "path",  # the reader's fonts have other widths
+    "svg.fonttype": "path",  # the reader's fonts may have other widths
     "text.parse_math": False,  # a $ in a name is a $
     "text.color": INK,
     "font.size": 12,
@@ -68,7 +68,7 @@ NO_DATE: dict[Kind, dict[str, None]] = {
 class Picture(NamedTuple):
     """A picture, or why there is none (`missing`)."""
 
-    name: str  # file name without its ending
+    name: str  # file name without extension
     title: str
     caption: str
     images: dict[Kind, bytes]
@@ -83,7 +83,7 @@ def draw(
     kinds: Sequence[Kind] = ("svg", "png"),
     height_in: float = 4.8,
 ) -> Picture:
-    """The picture that `painted` puts on an empty figure; it answers why not when its data is absent."""
+    """The picture that `painted` draws on an empty figure; it returns why not if its data is absent."""
     images: dict[Kind, bytes] = {}
     with our_settings(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph ")  # a name in a script that the font lacks is drawn as boxes
@@ -97,14 +97,14 @@ def draw(
 def image(figure: Figure, kind: Kind) -> bytes:
     """The figure as a file; call it within `our_settings`."""
     stream = io.BytesIO()
-    # An SVG has no pixels but where a part of it is drawn as such.
+    # An SVG has pixels only where a part of it is rasterised.
     figure.savefig(stream, format=kind, metadata=NO_DATE[kind], dpi=RASTER_DPI if kind == "svg" else DPI)
     return stream.getvalue()
 
 
 @contextmanager
 def our_settings() -> Iterator[None]:
-    """Matplotlib's defaults and our changes to them, for the length of the block."""
+    """Matplotlib's defaults with our changes, while the block runs."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(SETTINGS)  # type: ignore[arg-type, unused-ignore]

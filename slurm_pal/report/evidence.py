@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The bundle that a vendor asks for when a GPU goes back: what was measured, and how its peers do.
+"""The bundle that a vendor asks for when a GPU is returned: what was measured, and how its peers compare.
 
-Everything is made from records alone. No user, no job and no other GPU is named in it: peers are
-numbered in the order of their values, and what a foreign process was called is left out.
+Everything comes from records alone. It names no user, no job and no other GPU: peers are numbered
+in the order of their values, and names of foreign processes are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIELDS = (
     "mem_temp_c.p50", "duty.power_cap", "duty.sw_thermal", "duty.hw_thermal", "duty.hw_slowdown", "duty.power_brake",
     "ecc_corrected", "ecc_uncorrected", "remap_failed", "pcie_replays", "pcie.gen", "pcie.width",
 )  # fmt: skip
-"""Sensors and counters of telemetry.csv, as the record names them; `xids` stands behind them."""
+"""Sensors and counters of telemetry.csv, as the record names them; `xids` follows them."""
 
 
 class PeerStanding(NamedTuple):
@@ -52,14 +52,14 @@ class PeerStanding(NamedTuple):
 
 
 class PeerValues(NamedTuple):
-    """What the GPUs of the site measured in the groups that one of them has runs in, itself included."""
+    """The measurements of all GPUs of the site in the groups in which one GPU has runs, itself included."""
 
     usable: dict[Group, dict[str, array[float]]]  # of the runs that count, by GPU
     valid: dict[Group, array[float]]  # of all valid runs
 
 
 def values_beside(own: Sequence[Record], records: Iterable[Record]) -> PeerValues:
-    """Of all `records`, which include those of the GPU (`own`), what it is held against; nothing else is kept."""
+    """From all `records`, including the GPU's (`own`), the values to compare it with; nothing else is kept."""
     params, groups = Params(), {group_of(record) for record in own}
     found = PeerValues({group: {} for group in groups}, {group: array("d") for group in groups})
     for record in records:
@@ -74,7 +74,7 @@ def values_beside(own: Sequence[Record], records: Iterable[Record]) -> PeerValue
 
 
 def bundle(own: Sequence[Record], beside: PeerValues, flags: Sequence[str], now_s: float) -> dict[str, str]:
-    """File name -> text of everything but the picture.
+    """File name -> text, for everything but the picture.
 
     `own`: all records of the GPU by time, at least one; `beside`: see `values_beside`; `flags`: as published.
     """
@@ -89,7 +89,7 @@ def bundle(own: Sequence[Record], beside: PeerValues, flags: Sequence[str], now_
 
 
 def standings(own: Sequence[Record], beside: PeerValues) -> list[PeerStanding]:
-    """The GPU among its peers, in each group that it has valid runs in."""
+    """The GPU among its peers, in each group in which it has valid runs."""
     uuid = own[-1].gpu.uuid
     found = []
     for group, by_gpu in sorted(beside.usable.items()):
@@ -105,14 +105,14 @@ def standings(own: Sequence[Record], beside: PeerValues) -> list[PeerStanding]:
 
 
 def scrubbed(record: Record) -> Record:
-    """The record without what may identify people: names of foreign processes, the host's own name, job numbers."""
+    """The record without what may identify people: names of foreign processes, the host name, job numbers."""
     table = {k: v for k, v in record.telemetry.items() if k not in ("gpus", "p2p_gb_s")}  # these name other GPUs
     reason = _FOLDERS.sub(".../", why_refused(record))
     return replace(record, slurm_job_id=0, host="", telemetry=table, reason=reason)
 
 
 _FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+@-]+/)+")
-"""The folders of an absolute path: an error may quote one, and people's names are in them."""
+"""The folders of an absolute path: an error may quote one, and they may hold people's names."""
 
 
 def summary(
@@ -214,7 +214,7 @@ def stays(own: Sequence[Record]) -> list[tuple[str, str, str]]:
 
 
 def peers_csv(found: Sequence[PeerStanding]) -> str:
-    """Values of the GPU and of its peers, who have no names; slowest first."""
+    """Values of the GPU and of its unnamed peers; slowest first."""
     rows: list[Sequence[object]] = [("benchmark", "class", "unit", "method", "who", "value")]
     for s in found:
         slowest_first = s.peers if s.group.unit not in TIME_UNITS else s.peers[::-1]
@@ -236,7 +236,7 @@ def telemetry_csv(own: Sequence[Record]) -> str:
 
 
 def environment(own: Sequence[Record]) -> list[dict[str, Any]]:
-    """The settings that the GPU was measured in, with the first and last day of each."""
+    """The settings with which the GPU was measured, with the first and last day of each."""
     found: list[dict[str, Any]] = []
     for record in own:
         env, gpu = record.env, record.gpu
@@ -270,11 +270,11 @@ def _time(ts: float) -> str:
 
 
 def picture(own: Sequence[Record], beside: PeerValues, now_s: float) -> bytes:
-    """The history of the GPU against its peers as SVG; b"" where it has no run with a value.
+    """The history of the GPU against its peers as SVG; b"" if it has no run with a value.
 
     Raises MissingPackageError without matplotlib.
     """
-    from slurm_pal.report.gpus import history_picture  # not before: the rest of the bundle needs no matplotlib
+    from slurm_pal.report.gpus import history_picture  # only here: the rest of the bundle needs no matplotlib
 
     found = findings(own, now_s)
     events = {c: history_picture.findings_of(found, c) for c in SENSITIVITY_CLASSES}
@@ -283,5 +283,5 @@ def picture(own: Sequence[Record], beside: PeerValues, now_s: float) -> bytes:
 
 
 def findings(own: Sequence[Record], now_s: float) -> tuple[drift.Finding, ...]:
-    """What happened to the GPU in all the time that there are records of."""
+    """What happened to the GPU over the whole time of its records."""
     return tuple(drift.of_records(own, now_s, Params(retention_d=math.inf)))

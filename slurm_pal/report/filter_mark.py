@@ -13,9 +13,9 @@ _SAFE = re.compile(r"[A-Za-z0-9_.,:+@%?\[\]|#-]*")
 
 
 def decision(job: SlurmJob) -> dict[str, Any] | None:
-    """The fields of the mark (docs/filter.md), with `by` and `reason`; None when the filter never saw the job.
+    """The fields of the mark (docs/filter.md), with `by` and `reason`; None if the filter never saw the job.
 
-    `by` is where it was taken: "slurmctld" (the admin comment) or "client" (the comment).
+    `by` is where it was made: "slurmctld" (the admin comment) or "client" (the comment).
     """
     for by, text in (("slurmctld", job.admin_comment), ("client", job.comment)):
         for word in text.split():

@@ -23,12 +23,12 @@ FOLLOWING = {INK: "var(--ink)", SOFT: "var(--soft)", LINE: "var(--line)", PAPER:
 
 
 def rendered(package: str, template: str, content: Mapping[str, Any]) -> str:
-    """The page of a template that lies beside the modules of `package`; whatever is put in is escaped.
+    """The page of a template beside the modules of `package`; all content is escaped.
 
-    The template finds our style sheet as `style`. Raises jinja2's errors for a name that is not in `content`.
+    The template gets our style sheet as `style`. Raises jinja2's errors for a name that is not in `content`.
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    style = Markup(_data(__package__ or "", STYLE))  # safe as it is: our own file
+    style = Markup(_data(__package__ or "", STYLE))  # safe unescaped: our own file
     return environment.from_string(_data(package, template)).render(style=style, **content) + "\n"
 
 
@@ -39,8 +39,8 @@ def _data(package: str, name: str) -> str:
 def inline(picture: Picture) -> Markup:
     """The SVG as part of a page: no prologue, comments, metadata or namespaces, ids of its own.
 
-    matplotlib numbers ids anew in every picture; two pictures of one page would share clip
-    paths. HTML knows the namespaces, so the page holds no address at all.
+    matplotlib numbers ids anew in every picture; two pictures on one page would share clip
+    paths. HTML implies the namespaces, so the page holds no address at all.
     """
     text = picture.images["svg"].decode()
     text = text[text.index("<svg") :]
@@ -55,5 +55,5 @@ def inline(picture: Picture) -> Markup:
     text = re.sub(r'<svg\b([^>]*?)\swidth="[^"]*"', r"<svg\1", text, count=1)
     text = re.sub(r'<svg\b([^>]*?)\sheight="[^"]*"', r"<svg\1", text, count=1)
     label = Markup('<svg role="img" aria-label="{}"').format(f"{picture.title}. {picture.caption}")
-    # Safe as it is: our own drawing, in which names are outlines.
+    # Safe unescaped: our own drawing, in which names are outlines.
     return Markup(text.strip().replace("<svg", label, 1))

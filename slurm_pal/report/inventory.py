@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Every GPU and every node as `pal gpus` and `pal nodes` show them.
 
-Slurm says which GPUs exist and run; the snapshot says what they deliver. Either may be
-missing: a GPU that only one of the two knows is shown with a flag that says so.
+Slurm says which GPUs exist and run; the snapshot says how fast they are. Either may be
+missing: a GPU that only one of the two knows gets a flag that says so.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class GpuRow(NamedTuple):
     slowdown: dict[str, float]
     variability_class: dict[str, str]
     age_s: float | None
-    in_use: bool | None  # None: Slurm was not asked or does not know the node
+    in_use: bool | None  # None: Slurm was not asked, or does not know the node
     flags: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class NodeRow(NamedTuple):
 
     @property
     def age_s(self) -> float | None:
-        """Age of the oldest measurement; None when a GPU was never measured."""
+        """Age of the oldest measurement; None if a GPU was never measured."""
         ages = [g.age_s for g in self.gpus]
         return None if not ages or None in ages else max(a for a in ages if a is not None)
 
@@ -102,7 +102,7 @@ class NodeRow(NamedTuple):
 
 
 def look(config: Config, tell: Callable[[str], None]) -> tuple[Snapshot | None, Overview | None]:
-    """Snapshot and Slurm's view; `tell` hears what is missing. Raises SlurmError when both are."""
+    """Snapshot and Slurm's view; `tell` gets what is missing. Raises SlurmError if both are."""
     snapshot: Snapshot | None = None
     overview: Overview | None = None
     try:
@@ -152,7 +152,7 @@ def _scored(snapshot: Snapshot | None, node: str, now_s: float) -> list[GpuRow]:
         return rows
     for number in snapshot.rows.get(node, ()):
         score = snapshot.gpu(number)
-        # A measurement from the future (the clock was set back) has age 0, not a negative one.
+        # A measurement from the future (the clock was set back) has age 0, not a negative age.
         age_s = max(0.0, now_s - score.measured_s) if score.measured_s else None
         rows.append(
             GpuRow(

@@ -14,6 +14,7 @@ from slurm_pal.journal import paths, story
 from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.journal.move_states import CARRIED_OUT, ENDS, MoveOutcome
 from slurm_pal.moves import learning
+from slurm_pal.report.table import counted
 from slurm_pal.slurm.cli import CliClient
 
 ASK_TIMEOUT_S = 10.0
@@ -23,7 +24,7 @@ HEADER = (
 
 
 class MoveRow(NamedTuple):
-    """One move. What a job's own words do not say is None or ""."""
+    """One move. What a job's own marks do not say is None or ""."""
 
     made_s: float  # Unix s
     job_id: int
@@ -38,15 +39,15 @@ class MoveRow(NamedTuple):
     outcome: MoveOutcome
     step: str  # the last step taken
     why: str
-    partition: str = ""  # it is sent to, where that is not its own
+    partition: str = ""  # that it is sent to, if not its own
 
 
 def read(
     config: Config, since_s: float, job_id: int | None, tell: Callable[[str], None]
 ) -> tuple[list[MoveRow], float | None]:
-    """The moves that this user may know of, by time, and the calibration of the journal; None where there is none.
+    """The moves that this user may see, by time, and the calibration of the journal, None without a journal.
 
-    `tell` hears what is missing because Slurm does not answer. Raises DataError when the journal cannot be read.
+    `tell` gets what is missing because Slurm does not answer. Raises DataError if the journal cannot be read.
     """
     rows, calibration = _journalled(config, since_s, job_id)
     if not paths.has_powers():
@@ -64,7 +65,7 @@ def _journalled(config: Config, since_s: float, job_id: int | None) -> tuple[lis
 
 
 def _told(job_id: int | None, tell: Callable[[str], None]) -> list[MoveRow]:
-    """What the words on this user's own jobs say."""
+    """What the marks on this user's own jobs say."""
     client = CliClient(timeout_s=ASK_TIMEOUT_S)
     user = paths.user_name()
     try:
@@ -89,7 +90,7 @@ def of_journal(moves: Iterable[Move]) -> list[MoveRow]:
 
 
 def of_words(job: SlurmJob) -> list[MoveRow]:
-    """Rows of the moves that a job's admin comment records; the word of its end completes the one of its begin."""
+    """Rows of the moves in a job's admin comment; the mark of its end completes the mark of its begin."""
     rows: list[MoveRow] = []
     for event in story.events(job.admin_comment):
         ended = MoveOutcome(event["what"]) if event["what"] in ENDS else MoveOutcome.OPEN
@@ -119,9 +120,9 @@ def cells(row: MoveRow) -> list[str]:
 
 
 def totals(rows: Sequence[MoveRow], calibration: float | None) -> dict[str, Any]:
-    """Sums over rows. `gain_s` counts the moves that were carried out, `told_gain_s` those of them
-    whose job reported its pace, and `observed_gain_s` what these brought. `calibration` multiplies the predictions
-    of the ticks to come; None where no journal has it.
+    """Sums over rows. `gain_s` counts the moves that were carried out, `told_gain_s` those of them whose job
+    reported its pace, and `observed_gain_s` what these gained. `calibration` multiplies the predictions of
+    later ticks; None without a journal.
     """
     done = [row for row in rows if row.outcome in CARRIED_OUT]
     told = [row for row in done if row.observed_gain_s is not None]
@@ -142,8 +143,8 @@ def summary(sums: dict[str, Any]) -> str:
     text = f"{count}, {sums['moved']} to the planned GPUs; gain predicted {sums['gain_s']:.0f} s"
     if sums["told"]:
         share = f" ({sums['observed_gain_s'] / sums['told_gain_s']:.2f})" if sums["told_gain_s"] > 0 else ""
-        text += f"; observed {sums['observed_gain_s']:.0f} of {sums['told_gain_s']:.0f} s{share} on {sums['told']}"
-        text += " whose jobs reported their pace"
+        text += f"; observed {sums['observed_gain_s']:.0f} of {sums['told_gain_s']:.0f} s{share}"
+        text += f" for {counted(sums['told'], 'move')} with a reported pace"
     if sums["calibration"] is not None:
         text += f"; predictions now count {sums['calibration']:.2f}"
     return text

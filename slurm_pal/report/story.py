@@ -15,7 +15,7 @@ from slurm_pal.report import filter_mark
 from slurm_pal.report.move_rows import stamp
 
 Event = dict[str, Any]
-"""`at_s` (Unix s), `what`, `text` for people, and what else there is to know."""
+"""`at_s` (Unix s), `what`, `text` for people, and other details."""
 
 SUBMITTED = "submitted"
 _SET = {
@@ -25,7 +25,7 @@ _SET = {
     "partition": "chose {set} of its partitions",
     "partition-clear": "gave it all its partitions back",
 }
-"""What was done with a list of nodes or partitions; `{set}` is ours."""
+"""What was done with a list of nodes or partitions; `{set}` is our list."""
 _LEFT = "left {set} as its node list after a move"
 _MOVED = {
     "": "is moving it from {from} to {to}",
@@ -67,12 +67,12 @@ def of_words(job: SlurmJob) -> list[Event]:
 
 
 def in_order(events: list[Event]) -> list[Event]:
-    """By time; what happened at one time stays as it came."""
+    """By time; events of one moment keep their order."""
     return sorted(events, key=lambda event: float(event["at_s"]))
 
 
 def lines(events: list[Event]) -> list[str]:
-    """A line for each event; the steps of a move stand in one more below it."""
+    """A line for each event; the steps of a move follow in one more line."""
     text: list[str] = []
     for event in events:
         text.append(f"{stamp(event['at_s'])}  {event['text']}")

@@ -25,7 +25,7 @@ def parsable(header: Sequence[str], rows: Sequence[Sequence[str]], noheader: boo
 
 
 def age(seconds: float | None) -> str:
-    """A short age: 42s, 7m, 3h, 12d; `-` when never."""
+    """A short age: 42s, 7m, 3h, 12d; `-` for never."""
     if seconds is None:
         return "-"
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
@@ -35,7 +35,7 @@ def age(seconds: float | None) -> str:
 
 
 def unbroken(text: str) -> str:
-    """The same with a number and its percent sign on one line."""
+    """The text with each number and its percent sign kept on one line."""
     return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
 

@@ -16,7 +16,7 @@ OTHER = "(any other)"
 
 
 class ThroughputRow(NamedTuple):
-    """One throughput. With `relative` only ratios between types mean something, within this application and size."""
+    """One throughput. With `relative` only ratios between types are meaningful, within this application and size."""
 
     application: str
     gpus: int
@@ -30,7 +30,7 @@ class ThroughputRow(NamedTuple):
 
 
 def rows(known: Mapping[ThroughputKey, Entry], types: Iterable[str]) -> list[ThroughputRow]:
-    """Every known application and number of GPUs on every type, known or given, and what any other job gets."""
+    """Every known application and number of GPUs on every type, known or given, and the row for any other job."""
     if not known:
         return []
     columns = sorted({*types, *(key.type for key in known)})

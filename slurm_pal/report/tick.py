@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One tick for people and for programs: what it would do or did, and why the rest stays as it is."""
+"""One tick for people and for programs: what it would do or did, and why other jobs are not changed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from slurm_pal.moves.planning import PlannedMove
 from slurm_pal.pending.retarget import Wish, WishAction
-from slurm_pal.report.table import columns
+from slurm_pal.report.table import columns, counted
 from slurm_pal.tick.tick import TickResult
 
-MOST_STAYING = 20  # reasons shown before they are counted
+MOST_STAYING = 20  # unchanged jobs that are shown; the others are only counted
 _STAYS = (WishAction.KEEP, WishAction.NONE)
 _DOES = {
     "nodelist": "name nodes", "exclude": "keep off", "clear": "take back", "keep": "leave the list", "none": "leave",
@@ -55,7 +55,7 @@ CSV_COLUMNS = (
 
 
 def csv_rows(seen: TickResult) -> list[dict[str, Any]]:
-    """One row per job and list of pal.rebalance/1 that it stands in (retarget, moves, staying), under CSV_COLUMNS."""
+    """One row per job and list of pal.rebalance/1 that holds it (retarget, moves, staying), under CSV_COLUMNS."""
     body = as_json(seen)
     wishes = [wish | {"nodes": " ".join(filter(None, wish["fields"].values())), "why": wish["reason"]}
               for wish in body["retarget"]]  # fmt: skip
@@ -73,7 +73,7 @@ def _move(planned: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines(seen: TickResult) -> list[str]:
-    """The same as text: pending jobs, running jobs, then what stays and why."""
+    """The same as text: pending jobs, running jobs, then the unchanged ones with the reason."""
     text = [_head(seen)]
     told = [wish for wish in seen.decided.wishes if wish.action not in _STAYS]
     if told:
@@ -88,7 +88,7 @@ def lines(seen: TickResult) -> list[str]:
     staying = [(one.job_id, one.why) for one in seen.decided.staying]
     staying += [(wish.job_id, wish.reason) for wish in seen.decided.wishes if wish.action in _STAYS]
     if staying:
-        text += ["", *columns(("JOBID", "AS IT IS"), [(str(job), why) for job, why in staying[:MOST_STAYING]])]
+        text += ["", *columns(("JOBID", "UNCHANGED"), [(str(job), why) for job, why in staying[:MOST_STAYING]])]
     if len(staying) > MOST_STAYING:
         text.append(f"... and {len(staying) - MOST_STAYING} more (--json has all)")
     text += [
@@ -107,6 +107,6 @@ def _head(seen: TickResult) -> str:
         return f"nothing was decided: {'; '.join(seen.trouble) or seen.paused}"
     done = "Done" if seen.acted else "Advice only (--act does it)"
     jobs = seen.decided.steered
-    count = f"{len(jobs.waiting)} pending and {len(jobs.running)} movable running jobs looked at"
-    paused = f"; only looked: {seen.paused}" if seen.paused else ""
-    return f"{done}: {count}, {jobs.foreign} not ours to steer{paused}"
+    pending, running = counted(len(jobs.waiting), "pending job"), counted(len(jobs.running), "movable running job")
+    paused = f"; nothing changed: {seen.paused}" if seen.paused else ""
+    return f"{done}: {pending} and {running} examined, {counted(jobs.foreign, 'job')} not ours to steer{paused}"

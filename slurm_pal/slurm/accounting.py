@@ -19,7 +19,7 @@ COLUMNS = (
     "JobIDRaw", "User", "Account", "Partition", "Submit", "Eligible", "Start", "End", "ElapsedRaw", "TimelimitRaw",
     "NNodes", "ReqTRES", "AllocTRES", "State", "JobName",
 )  # fmt: skip
-"""All known to 22.05. JobName stands last: sacct does not escape a `|` in it."""
+"""22.05 knows them all. JobName comes last: sacct does not escape a `|` in it."""
 
 TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}
 """Unix seconds: local times repeat an hour each autumn."""
@@ -31,19 +31,19 @@ def argv(since: str) -> list[str]:
 
 
 def export_command(since: str) -> str:
-    """The same as one types it, into a file."""
+    """The same as typed in a shell, into a file."""
     variables = " ".join(f"{name}={value}" for name, value in TIME_FORMAT.items())
     return f"{variables} {shlex.join(argv(since))} > trace.txt"
 
 
 def environment() -> Mapping[str, str]:
-    """Without what changes sacct's output on the user's screen."""
+    """Our environment, without the user's display settings for sacct."""
     return {k: v for k, v in clean_environment().items() if not k.startswith("SACCT_")} | TIME_FORMAT
 
 
 @contextlib.contextmanager
 def history(command: Sequence[str], timeout_s: float = 600.0) -> Iterator[BinaryIO]:
-    """What sacct prints, to be read while it runs: months of a busy site need not be in memory.
+    """What sacct prints, to be read while it runs: months of a busy site need not fit into memory.
 
     Raises SlurmError when sacct is missing, fails, or has not ended after `timeout_s`. A
     PalError of the block is then a mere consequence, and gives way. sacct never outlives the block.
@@ -92,7 +92,7 @@ def _start(command: Sequence[str], complaints: IO[bytes]) -> subprocess.Popen[by
 
 
 def _complaint(complaints: IO[bytes], returncode: int) -> str:
-    """The last line on stderr, which says what it came to; else the exit code."""
+    """The last line on stderr, which says how it ended; else the exit code."""
     complaints.seek(0)
     lines = [line.strip() for line in complaints.read().decode(errors="replace").splitlines() if line.strip()]
     return lines[-1].removeprefix("sacct: error: ") if lines else f"exit code {returncode}"

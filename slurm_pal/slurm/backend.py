@@ -9,7 +9,7 @@ from slurm_pal.slurm.client import SlurmClient
 
 
 def connect(config: Config, timeout_s: float = 30.0) -> SlurmClient:
-    """The client that the site has chosen; nothing is asked yet, so nothing can fail yet."""
+    """The client that the site has chosen. Slurm is not asked yet, so nothing can fail here."""
     if config.text("slurm", "backend") == "pyslurm":
         from slurm_pal.slurm.pyslurm_client import PyslurmClient
 

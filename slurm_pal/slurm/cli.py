@@ -21,13 +21,13 @@ TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
     import subprocess
 
-_NOT_NOW = "Resource temporarily unavailable"  # EAGAIN: from 24.11 on of a pending job that a scheduling cycle looks at
+_NOT_NOW = "Resource temporarily unavailable"  # EAGAIN: from 24.11 on, for a pending job that is in a scheduling cycle
 _PROMPT = "scontrol: "
 _TASK = r"JobId=[0-9]+ (?:Array|Het)JobId="
 
 
 class Processes:
-    """A runner that starts real processes. It raises SlurmError when one is missing or does not answer in time."""
+    """A runner that starts real processes. It raises SlurmError if one is missing or does not answer in time."""
 
     def __init__(self, timeout_s: float, environ: Mapping[str, str] | None) -> None:
         self._timeout_s, self._environ = timeout_s, environ
@@ -36,7 +36,7 @@ class Processes:
         return self._answer(self._process(argv), argv, stdin)
 
     def start(self, argv: Sequence[str], stdin: str) -> Callable[[], Completed]:
-        """Start a command whose answer is read while others are at work; what is returned waits for it."""
+        """Start a command and read its answer while others run; call the returned function to wait for the answer."""
         import threading
 
         process = self._process(argv)
@@ -49,7 +49,7 @@ class Processes:
             except SlurmError as error:
                 failed.append(error)
 
-        # A pipe holds 64 kB: somebody must read it, else the command waits.
+        # A pipe holds 64 kB: unless it is read, the command blocks.
         reader = threading.Thread(target=collect, daemon=True)
         reader.start()
 
@@ -92,7 +92,7 @@ class Processes:
 
 
 def subprocess_runner(timeout_s: float = 30.0, environ: Mapping[str, str] | None = None) -> Processes:
-    """A runner that starts real processes, in `environ` or our own environment, and gives each `timeout_s` seconds."""
+    """A runner of real processes, in `environ` or our own environment, with `timeout_s` seconds for each."""
     return Processes(timeout_s, environ)
 
 
@@ -102,7 +102,7 @@ class CliClient:
     def __init__(
         self, runner: Runner | None = None, timeout_s: float = 30.0, asked: question.Question | None = None
     ) -> None:
-        """`asked`: what was asked beforehand, for the first overview."""
+        """`asked`: commands started in advance, for the first overview."""
         self._run = runner or subprocess_runner(timeout_s)
         self._asked = asked
 
@@ -129,7 +129,7 @@ class CliClient:
         return told.rows(listed.stdout, fields, word)
 
     def _clear_of_jobs(self, sections: Mapping[str, str], done: Completed) -> Overview:
-        """Nodes, partitions and reservations, which only administrators write. Raises SlurmError for none."""
+        """Nodes, partitions and reservations, which only administrators write. Raises SlurmError if there are none."""
         lines = {kind: _lines(text) for kind, text in sections.items() if kind != "job"}
         nodes = [parse.node(line) for line in lines.get("node", ()) if line.startswith("NodeName=")]
         found = [parse.partition(line) for line in lines.get("partition", ()) if line.startswith("PartitionName=")]
@@ -165,7 +165,7 @@ class CliClient:
         return {job_id: parse.job(line) for job_id, line in self._records_of(job_ids).items()}
 
     def _records_of(self, job_ids: Sequence[int]) -> dict[int, str]:
-        """The own records of these jobs, as far as slurmctld knows them, in one process. Raises SlurmError."""
+        """The jobs' own records, of those jobs that slurmctld knows, from one process. Raises SlurmError."""
         found: dict[int, str] = {}
         for job_id, answer in self._answers(job_ids).items():
             lines = _jobs(_records(answer))
@@ -177,10 +177,10 @@ class CliClient:
         return found
 
     def _answers(self, job_ids: Sequence[int]) -> dict[int, str]:
-        """What scontrol shows of each of these jobs, in one process. Raises SlurmError.
+        """What scontrol shows of each of these jobs, from one process. Raises SlurmError.
 
-        A word that nobody can guess parts the answers. What stands behind the job's own record
-        is a text of its user, or another task of an array, or part of a heterogeneous job.
+        A word that nobody can guess separates the answers. What follows the job's own record
+        is text of its user, another task of an array, or part of a heterogeneous job.
         """
         part = told.mark()
         done = self._show([what for job_id in job_ids for what in (f"job {int(job_id)}", f"hostnames {part}")])
@@ -188,7 +188,7 @@ class CliClient:
         if complaints or (done.returncode != 0 and not done.stderr):
             raise SlurmError(f"scontrol show job failed: {_complaint(done._replace(stderr=''.join(complaints[:1])))}")
         parts = _parted(part, done)[:-1]
-        if len(parts) < len(job_ids):  # a job that nothing was said of is not one that is gone
+        if len(parts) < len(job_ids):  # a job without an answer is not a job that is gone
             raise SlurmError(f"scontrol ended before it had shown {len(job_ids)} jobs: {_complaint(done)}")
         return dict(zip(job_ids, parts, strict=True))
 
@@ -264,7 +264,7 @@ class CliClient:
 
 
 def _assignments(fields: Mapping[str, str]) -> list[str]:
-    """Words for `scontrol update`. Raises UsageError for a control character, which could be read as another word."""
+    """Words for `scontrol update`. Raises UsageError for a control character, which could start another word."""
     for key, text in fields.items():
         if not text.isprintable():
             raise UsageError(f"{key}={text!r} holds a control character")
@@ -272,20 +272,20 @@ def _assignments(fields: Mapping[str, str]) -> list[str]:
 
 
 def sections(kinds: Sequence[str], part: str, done: Completed) -> dict[str, str]:
-    """What an interactive scontrol has shown of each of these kinds, as far as it came to their end."""
+    """What an interactive scontrol showed of each of these kinds, without those whose end is missing."""
     return dict(zip(kinds, _parted(part, done)[:-1], strict=False))
 
 
 def _parted(part: str, done: Completed) -> list[str]:
-    """What stands before each line of this word, and behind the last."""
+    """The text before each line that is this word, and after the last."""
     return re.split(rf"^(?:{re.escape(_PROMPT)})*{re.escape(part)}\n", done.stdout, flags=re.MULTILINE)
 
 
 def _fitting(jobs: Sequence[SlurmJob], nodes: Sequence[Node]) -> tuple[SlurmJob, ...]:
-    """The jobs, without the GPU indexes on nodes where these do not fit what the node itself counts.
+    """The jobs, without GPU indexes on nodes where they contradict the node's own count.
 
-    Then the count alone is believed: the answers lie milliseconds apart, and only administrators
-    write on nodes.
+    Then only the count is believed: the answers are milliseconds apart, and only administrators
+    write a node's texts.
     """
     room = {node.name: (node.n_gpus, node.gpus_used) for node in nodes}
     used: dict[str, list[int]] = {}
@@ -313,10 +313,10 @@ def _lines(text: str) -> list[str]:
 
 
 def _records(stdout: str) -> list[str]:
-    """The records in the answer for one job: one for each line, but a job's goes on to where the next job begins.
+    """The records in the answer for one job: one per line, but a job's record runs to where the next job's begins.
 
-    A job's name, comment and (from 26.05 on) command line may hold line ends; a blank takes
-    their place. An interactive scontrol may put its prompt before a line, and echo its input.
+    A job's name, comment and (from 26.05 on) command line may hold line ends; each becomes
+    a blank. An interactive scontrol may put its prompt before a line, and echo its input.
     """
     records: list[str] = []
     for line in stdout.split("\n"):
@@ -332,7 +332,7 @@ def _records(stdout: str) -> list[str]:
 
 
 def _jobs(records: Sequence[str]) -> list[tuple[int, str]]:
-    """Those of jobs, each with its id as it will be read."""
+    """The records of jobs, each with the id that will be read from it."""
     return [(parse.whole(line[len("JobId=") :]), line) for line in records if line.startswith("JobId=")]
 
 

@@ -16,7 +16,7 @@ from slurm_pal.base.light import NamedTuple, Protocol
 
 
 class Completed(NamedTuple):
-    """What a command left behind."""
+    """The result of a command."""
 
     returncode: int
     stdout: str
@@ -28,9 +28,9 @@ Runner = Callable[[Sequence[str], str], Completed]
 
 
 AGAIN_S = (0.1, 0.2, 0.3)
-"""Pauses before what Slurm could not do at that moment is tried again; then it is left to the next tick."""
+"""Pauses before each new try of what Slurm could not do at that moment; after them the next tick tries."""
 LAST_S = (*AGAIN_S, 0.5, 1.0, 1.0, 2.0)
-"""The same where there is no next tick."""
+"""The same where no tick follows."""
 
 
 class Overview(NamedTuple):
@@ -54,8 +54,8 @@ class SlurmClient(Protocol):
     def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
         """Nodes, jobs and partitions in one process (three or four RPCs).
 
-        Of the pending jobs those with a required node list; with `marked` also those that
-        bear words of ours or a list of excluded nodes, and of the others what they wait for (`queued`).
+        Pending jobs are those with a required node list; with `marked` also those with our marks
+        or a list of excluded nodes, and, for the others, what they wait for (`queued`).
         """
         ...
 
@@ -72,7 +72,7 @@ class SlurmClient(Protocol):
         ...
 
     def jobs_of(self, job_ids: Sequence[int]) -> dict[int, SlurmJob]:
-        """Those of these jobs that slurmctld still knows, in one process (one small RPC each)."""
+        """Those of these jobs that slurmctld still knows, from one process (one small RPC each)."""
         ...
 
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
@@ -88,27 +88,27 @@ class SlurmClient(Protocol):
         ...
 
     def cancel(self, job_ids: Sequence[int], pending_only: bool = False) -> None:
-        """Cancel these jobs; those that have ended already do not matter."""
+        """Cancel these jobs; those that have already ended do not matter."""
         ...
 
     def signal_batch(self, job_id: int, name: str) -> None:
-        """Send a signal (`USR1`) to the batch shell of a running job, and to nothing else of it."""
+        """Send a signal (`USR1`) only to the batch shell of a running job."""
         ...
 
     def requeue(self, job_id: int) -> None:
-        """Stop a job's run and put it back into the queue; nothing for a job that does not run (any more).
+        """Stop a job's run and put it back into the queue; do nothing for a job that is not running (any more).
 
-        It keeps its place in the queue, and Slurm starts it again by itself, after a delay
+        It keeps its place in the queue, and Slurm starts it again after a delay
         (cred_expire + 1 s, see slurm.conf(5), AuthInfo) that `StartTime=now` ends.
         """
         ...
 
     def update_nodes(self, names: Sequence[str], **fields: str) -> None:
-        """scontrol update NodeName=... key=value ... in one command; nothing for no names."""
+        """scontrol update NodeName=... key=value ... in one command; without names nothing is done."""
         ...
 
     def statistics(self) -> dict[str, str]:
-        """What sdiag tells, e.g. "Server thread count" -> "3"; of a name that comes twice, the first."""
+        """What sdiag shows, e.g. "Server thread count" -> "3"; for a name that occurs twice, the first."""
         ...
 
     def version(self) -> tuple[int, int]:

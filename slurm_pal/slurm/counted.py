@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A runner that counts what Slurm is asked and told, since both cost slurmctld time."""
+"""A runner that counts queries to Slurm and changes in it, since both cost slurmctld time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Counted:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self.after: Callable[[], None] = lambda: None
-        """Called after each command: each has a time limit of its own, so whoever runs them lives."""
+        """Called after each command, to show that the caller is alive: each command has its own time limit."""
         self.queries = 0
         self.orders = 0
 
@@ -25,7 +25,7 @@ class Counted:
         return self.start(argv, stdin)()
 
     def start(self, argv: Sequence[str], stdin: str) -> Callable[[], Completed]:
-        """As the other runner starts it; one that cannot has answered when this returns."""
+        """As the other runner starts it; from a runner that cannot, the answer is there when this returns."""
         self._count(argv)
         wait = started(self._runner, argv, stdin)
 

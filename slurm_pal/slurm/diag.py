@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whether slurmctld is too busy to be bothered, by sdiag(1)."""
+"""Whether slurmctld is too busy for changes by the tick, from sdiag(1)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from slurm_pal.base.numbers import digits
 
 MOST_AGENT_MESSAGES = 100
-"""Messages to the nodes that wait to be sent: beyond this starts and ends of jobs lag behind."""
+"""Messages waiting to be sent to nodes: above this, starts and ends of jobs lag behind."""
 
 
 def busy(statistics: Mapping[str, str], busy_threads: int) -> str:
-    """Why the tick should only look, or "". Pure; what sdiag does not show does not count.
+    """Why the tick should change nothing, or "". Pure; what sdiag does not show does not count.
 
     `busy_threads` is the setting rebalance.busy_threads; slurmctld has at most 256 (slurm.conf(5), max_rpc_cnt).
     """
@@ -20,5 +20,5 @@ def busy(statistics: Mapping[str, str], busy_threads: int) -> str:
     for name, limit in limits.items():
         number = digits(statistics.get(name, ""))
         if number is not None and number >= limit:
-            return f"slurmctld is busy: {name.lower()} {number}, and from {limit} on the tick only looks"
+            return f"slurmctld is busy: {name.lower()} {number}, and from {limit} on the tick changes nothing"
     return ""

@@ -2,11 +2,11 @@
 """A small Slurm in memory that speaks through Slurm's own commands and text forms.
 
 `CliClient(FakeSlurm(...))` is the fake backend of the unit tests. Programs that start
-sbatch themselves meet it through `write_shims`, which puts sbatch, scontrol, squeue,
+sbatch themselves use it through `write_shims`, which puts sbatch, scontrol, squeue,
 scancel and sdiag on PATH, all working on one state file. It keeps the rules that slurm-pal
 depends on (docs/slurm.md): the smallest run of fitting neighbours, lowest free GPU index
-first, hard node lists that stay as they are while a job runs, Reason=Resources for what does not
-fit, requeued jobs that complete first and then wait out a delay; it knows no priorities, memory
+first, hard node lists that do not change while a job runs, Reason=Resources for what does not
+fit, requeued jobs that complete first and then wait for a delay; it has no priorities, memory
 or time limits.
 """
 
@@ -30,12 +30,12 @@ from slurm_pal.slurm.parse import unix_s
 _ON_NODES = ("RUNNING", "COMPLETING")
 _REQUEUED_HELD = "job_requeued_in_held_state"
 _HOLDS = {"hold": "JobHeldAdmin", "uhold": "JobHeldUser", "release": ""}
-"""What leaves which reason on a job; for SlurmUser, whose plain hold is an administrator's."""
+"""Which command leaves which reason on a job; for SlurmUser, whose plain hold is an administrator's."""
 _LONG = {"w": "nodelist", "x": "exclude", "N": "nodes", "G": "gpus", "J": "job-name", "o": "output", "p": "partition",
          "t": "time", "n": "ntasks", "Q": "quiet", "c": "cpus-per-task", "C": "constraint", "H": "hold"}  # fmt: skip
 _BARE = {"parsable", "exclusive", "no-requeue", "quiet", "test-only", "wait", "hold"}
 REQUEUE_DELAY_S = 121.0
-"""A requeued job waits so long, unless StartTime=now: Slurm's default cred_expire and a second."""
+"""A requeued job waits this long, unless StartTime=now: Slurm's default cred_expire and a second."""
 
 
 @dataclass
@@ -70,8 +70,8 @@ class FakeJob:
     comment: str = ""
     admin_comment: str = ""
     restarts: int = 0
-    begin_s: float = 0.0  # it does not start before, Unix s
-    completing: int = 0  # so many more commands until its run has ended
+    begin_s: float = 0.0  # it does not start earlier, Unix s
+    completing: int = 0  # commands left until its run has ended
     then: str = ""  # its state after that
     signals: list[str] = field(default_factory=list)  # that its batch shell got
 
@@ -80,9 +80,9 @@ class FakeSlurm:
     """A runner for `CliClient`: interprets argv lists against nodes and jobs in memory.
 
     With `execute`, the script of a job that starts is run at once, to its end, in a
-    child process that sees the variables a real job sees. Otherwise jobs run until
-    `finish`. `down` makes every command fail the way a dead controller does. A requeued job
-    is COMPLETING for as many commands as `completing` says.
+    child process with the variables of a real job. Otherwise jobs run until `finish`.
+    `down` makes every command fail as with a dead controller. A requeued job is
+    COMPLETING during the next `completing` commands.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class FakeSlurm:
         if self.down:
             return Completed(1, "", f"{command}: error: Unable to contact slurm controller (connect failure)\n")
         done = handler[command](list(argv[1:]), stdin)
-        if command != "squeue":  # asked beside scontrol, it sees the same moment
+        if command != "squeue":  # run beside scontrol, it sees the same moment
             self._complete()
             self.schedule()
         return done
@@ -119,7 +119,7 @@ class FakeSlurm:
         self.schedule()
 
     def _complete(self) -> None:
-        """Runs that were stopped come nearer to their end."""
+        """Count down the commands until stopped runs have ended."""
         for job in self.jobs.values():
             if job.state == "COMPLETING":
                 job.completing -= 1
@@ -280,7 +280,7 @@ class FakeSlurm:
         return Completed(0, "".join(lines), "")
 
     def _fields(self, form: str) -> Completed:
-        """squeue(1), --Format: each field in full width with what is to follow it."""
+        """squeue(1), --Format: each field in full width, then the text that is to follow it."""
         asked = [field.split(":", 1) for field in form.split(",")]
         lines = []
         for job in self.jobs.values():
@@ -425,7 +425,7 @@ def _held(job: FakeJob) -> bool:
 
 
 def _options(argv: list[str]) -> tuple[dict[str, str], list[str]]:
-    """sbatch's options as a dict, and what follows them."""
+    """sbatch's options as a dict, and the words after them."""
     found: dict[str, str] = {}
     words = list(argv)
     while words and words[0].startswith("-") and words[0] != "-":
@@ -471,7 +471,7 @@ def write_shims(directory: str, state_file: str, nodes: Sequence[FakeNode] = ())
 
 
 def shim(command: str, state_file: str) -> int:
-    """One command of the fake Slurm, on the state in a file; commands at the same time take turns."""
+    """One command of the fake Slurm, on the state in a file; simultaneous commands take turns."""
     with open(state_file + ".lock", "w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         slurm = load(state_file)

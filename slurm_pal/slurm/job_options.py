@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a job in Slurm asks for, from the key=value pairs of `scontrol show job -d`, as options of sbatch.
+"""What a job in Slurm asks for, as options of sbatch, from the key=value pairs of `scontrol show job -d`.
 
 Forms seen on 22.05, 24.11 and 26.05; scontrol(1) does not describe them.
 """
@@ -24,7 +24,7 @@ _SAME = {
 _NUMBERED = {"Contiguous": "contiguous", "Reboot": "reboot", "MinTmpDiskNode": "tmp"}
 """The same, where 0 stands for an option not given."""
 _WHOLE_NODES = {"OK": None, "YES": None, "NO": "", "EXCLUSIVE": "", "USER": "user", "MCS": "mcs", "TOPO": "topo"}
-"""OverSubscribe's word -> the value of --exclusive, None without. 26.05 says NO of any job, and more in Exclusive."""
+"""OverSubscribe's word -> the value of --exclusive, None without. 26.05 says NO for any job; see its key Exclusive."""
 _NO_LIMIT = "UNLIMITED", "365-00:00:00"
 """See moves/worth.py, `stated_limit_s`; a job that is requeued still shows the year."""
 _GPUS = re.compile(r"(?:gres[:/])?gpu[:/=](.+)")
@@ -33,11 +33,11 @@ _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024
 
 
 class _DoubtError(Exception):
-    """No options of sbatch would ask for the same; the text is why."""
+    """No options of sbatch would ask for the same; the text says why."""
 
 
 def options_of(job: SlurmJob) -> dict[str, str] | str:
-    """Options of sbatch that ask for the same, long name -> value, or why there are none.
+    """Options of sbatch that ask for the same, long name -> value; or the reason why there are none.
 
     The job's node lists are not among them: they may be ours.
     """
@@ -61,22 +61,22 @@ def _options(job: SlurmJob) -> dict[str, str]:
 
 
 def _check(job: SlurmJob) -> None:
-    """What sbatch has no single option for."""
+    """Raise _DoubtError for what no single option of sbatch asks for."""
     if job.het:
         raise _DoubtError("heterogeneous job: its components are placed together by Slurm")
     if stands_for_array(job):
         raise _DoubtError("an array has one node list for all its tasks")
     if "," in job.partition:
-        raise _DoubtError(f"partitions {job.partition}: it is open in which one the job will run")
+        raise _DoubtError(f"partitions {job.partition}: which of them the job will run in is open")
     if job.reason == "BeginTime":
         raise _DoubtError("--begin: the job does not start now")
 
 
 def stands_for_array(job: SlurmJob) -> bool:
-    """Whether what is done to this job id is done to every task of an array (seen on 22.05).
+    """Whether a change of this job id changes every task of an array (seen on 22.05).
 
-    That is the record of the tasks still to come, and the one task that has inherited the
-    array's own id. Other tasks have an id of their own, and are held, changed and released alone.
+    That holds for the record of the tasks still to come, and for the one task that has inherited
+    the array's own id. Other tasks have their own ids, and are held, changed and released alone.
     """
     return job.array_job_id is not None and (job.array_job_id == job.job_id or job.array_task_id is None)
 
@@ -96,7 +96,7 @@ def _tasks(pairs: dict[str, str]) -> dict[str, str]:
     tasks, cpus = whole(pairs.get("NumTasks", ""), 1), whole(pairs.get("CPUs/Task", ""), 1)
     per_node = whole(pairs.get("NtasksPerN:B:S:C", ""))
     options = {"ntasks": str(tasks), "cpus-per-task": str(cpus)}
-    # Of a range of nodes 22.05 shows tasks for more of them than it shows CPUs for.
+    # For a range of nodes, 22.05 shows tasks for more nodes than it shows CPUs for.
     if 0 < whole(pairs.get("NumCPUs", "")) < cpus * tasks and tasks > _count(pairs).high:
         options["overcommit"] = ""
     if per_node:
@@ -107,8 +107,8 @@ def _tasks(pairs: dict[str, str]) -> dict[str, str]:
 
 
 def _memory(pairs: dict[str, str]) -> dict[str, str]:
-    """The one of the three that is in force. MinMemoryNode=0 stands for all of a node's, which nobody counts
-    where Slurm does not keep account of memory."""
+    """The one of the three that is in force. MinMemoryNode=0 means all of a node's memory, which does not
+    matter where Slurm does not account for memory."""
     if count := _of_gpus(pairs, "MemPerTres"):
         return {"mem-per-gpu": _mib(count)}
     for key, name in (("MinMemoryCPU", "mem-per-cpu"), ("MinMemoryNode", "mem")):
@@ -125,7 +125,7 @@ def _mib(text: str) -> str:
 
 
 def _of_gpus(pairs: dict[str, str], key: str) -> str:
-    """What stands after `gres:gpu:` in a value that names nothing but GPUs; "" where there is none."""
+    """What follows `gres:gpu:` in a value that names only GPUs; "" where there is none."""
     # From 23.11 on TresPerTask shows the CPUs too.
     text = ",".join(part for part in value(pairs, key).split(",") if not part.startswith("cpu"))
     match = _GPUS.fullmatch(text)
@@ -140,10 +140,10 @@ def _gpus(pairs: dict[str, str]) -> dict[str, str]:
 
 
 def _nodes(job: SlurmJob, options: dict[str, str]) -> dict[str, str]:
-    """--nodes, where it is stated, or known since the job runs.
+    """--nodes, where it is stated, or known because the job runs.
 
-    GPUs asked for as a whole on an open number of nodes are left to Slurm: it may spread
-    the job otherwise than we expect.
+    A total of GPUs on an open number of nodes is left to Slurm: it may spread the job
+    differently from what we expect.
     """
     count, waits = _count(job.raw), job.state == "PENDING"
     open_total = "ntasks-per-node" not in options and _total(options) > 1
@@ -159,7 +159,7 @@ def _nodes(job: SlurmJob, options: dict[str, str]) -> dict[str, str]:
 
 
 def _total(options: dict[str, str]) -> int:
-    """GPUs of a request that shows their number as a whole or by tasks; 0 of another."""
+    """GPUs of a request that states their total or the number per task; 0 for any other."""
     text = options.get("gpus") or options.get("gpus-per-task", "")
     last = digits(text.rpartition(":")[2])
     gpus = int(bool(text)) if last is None else last
@@ -175,9 +175,9 @@ class _Count(NamedTuple):
 
 
 def _count(pairs: dict[str, str]) -> _Count:
-    """Of `NumNodes=2` (open, or running), `NumNodes=1-3`, or `NumNodes=3-3`.
+    """Read `NumNodes=2` (open, or running), `NumNodes=1-3`, or `NumNodes=3-3`.
 
-    The last is printed for a range up to 3, too: its fewest nodes stand in the TRES.
+    The last is also printed for a range up to 3: its minimum is in the TRES.
     """
     first, dash, last = pairs.get("NumNodes", "").partition("-")
     low = whole(first, 1)

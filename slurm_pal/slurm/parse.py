@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Slurm's one-line text forms (`scontrol -o`) into nouns.
 
-The text form is the cheapest that every release from 22.05 on prints, and the one in
-which GPU indexes stand. Checked against real outputs of three releases in
-tests/data. Values may hold spaces, so a value ends where the next ` Key=` begins;
-the first occurrence of a key wins, since all keys that matter stand before the
-free text of a user (Comment, Command, WorkDir); a job's name, which stands before
-them, is taken out first.
+The text form is the cheapest that every release from 22.05 on prints, and the only one
+with GPU indexes. Checked against real outputs of three releases in tests/data.
+Values may hold spaces, so a value ends where the next ` Key=` begins; the first
+occurrence of a key wins, since all keys that matter come before the user's free
+text (Comment, Command, WorkDir); a job's name, which comes before them, is taken
+out first.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _STAMP = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0
 _NAME = re.compile(r"^(JobId=[0-9]+ .*?\bJobName=)(.*?)(?= (?:(?:SLUID|HetJobIdSet)=\S* )*UserId=)", re.DOTALL)
 _ONCE = (" UserId=", " JobState=")
 _EACH = frozenset({"Nodes", "CPU_IDs", "Mem", "GRES"})
-"""Keys that stand in a record once for each group of nodes."""
+"""Keys that occur in a record once for each group of nodes."""
 LEASE_MARK = "pal:lease="
 """How the mark of a lease begins, in a job's comment or admin comment."""
 _SUBMIT_LINE = re.compile(r" SubmitLine=.*?(?= WorkDir=/)", re.DOTALL)
-"""The user's command line, from 26.05 on: any words, and it stands before keys that matter."""
+"""The user's command line, from 26.05 on: it may hold any words, and comes before keys that matter."""
 _ASKED = (
     "NumCPUs", "NumNodes", "MinMemoryNode", "MinMemoryCPU", "Exclusive", "OverSubscribe",
     "TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqTRES",
@@ -51,7 +51,7 @@ NOTHING = frozenset({"", "(null)", "N/A", "None", "Unknown", "n/a"})
 
 def fields(line: str) -> dict[str, str]:
     """The key=value pairs of one `-o` line, first occurrence of a key first."""
-    # Thousands of jobs are read in each tick: one split and one dict each, and all share their keys.
+    # Each tick reads thousands of jobs: one split and one dict per job, and all share their keys.
     _, *parts = _KEY.split(_SUBMIT_LINE.sub("", line.rstrip("\n"), count=1))
     keys, values = [*map(intern, parts[::2])], [text.strip() for text in parts[1::2]]
     pairs = dict(zip(keys, values, strict=True))
@@ -105,7 +105,7 @@ def unix_s(text: str) -> float:
 def gpu_types(gres: str) -> tuple[str, ...]:
     """One type per GPU index of a node's `Gres=`; "" for an untyped GPU.
 
-    Slurm lists types one after the other, and numbers the GPUs in that order.
+    Slurm lists types one after another, and numbers the GPUs in that order.
     """
     types: list[str] = []
     for kind, count, _ in _GRES.findall(gres):
@@ -131,8 +131,8 @@ def gpu_indexes(gres: str) -> tuple[int, ...]:
 def node(line: str) -> Node:
     """One line of `scontrol show node -d -o`.
 
-    The line is not split as a whole: on the submit path hundreds of them are read, and
-    none of the dozen values needed here holds a blank.
+    The line is not split as a whole: the submit path reads hundreds of them, and the
+    dozen values needed here hold no blanks.
     """
     return Node(
         name=word(line, "NodeName"),
@@ -150,7 +150,7 @@ def node(line: str) -> Node:
     )
 
 
-# Most nodes of a cluster bear the same few texts.
+# Most nodes of a cluster have the same few texts.
 _states_of = lru_cache(256)(node_states)
 _types_of = lru_cache(256)(gpu_types)
 _count_of = lru_cache(256)(gpu_count)
@@ -199,9 +199,9 @@ def plain(text: str) -> str:
 
 
 def unclear(line: str) -> bool:
-    """Whether a text of the user on a job looks like keys of Slurm's, so that nobody can say which are.
+    """Whether a user's text on a job looks like Slurm's keys, so that the real ones cannot be identified.
 
-    It is not known then where the job's name or another text ends.
+    Then nobody knows where the job's name or another text ends.
     """
     if any(line.count(key) > 1 for key in _ONCE):
         return True
@@ -212,9 +212,9 @@ def unclear(line: str) -> bool:
 
 
 def job(line: str) -> SlurmJob:
-    """One record of `scontrol show job -d -o` that nothing else stands beside: what was asked for by its id.
+    """One record of `scontrol show job -d -o` that stands alone, because it was asked for by its id.
 
-    A job whose record is unclear is nobody's, holds nothing that is known, and bears no words.
+    A job whose record is unclear is nobody's, holds no known GPUs, and has no marks.
     """
     named = _NAME.match(line)
     pairs = fields(line[: named.end(1)] + line[named.end() :] if named else line)
@@ -226,7 +226,7 @@ def job(line: str) -> SlurmJob:
 
 
 def nobodys(job_id: int, pairs: dict[str, str]) -> SlurmJob:
-    """A job of which only that it is there is believed, and its state: nobody steers it."""
+    """A job of which only its existence and its state are believed: nobody steers it."""
     return SlurmJob(
         job_id=job_id, state=job_state(pairs.get("JobState", "")), reason="", user="", name=pairs.get("JobName", ""),
         partition="", gpus={}, nodes=(), req_nodes=(), exc_nodes=(), submit_s=0.0, start_s=0.0, end_s=0.0,
@@ -235,12 +235,12 @@ def nobodys(job_id: int, pairs: dict[str, str]) -> SlurmJob:
 
 
 def husk(job: SlurmJob) -> SlurmJob:
-    """The job without a text of its user, and so without a word of ours: who may start when, and nothing else."""
+    """The job without its user's texts, and so without our marks: only who may start when."""
     return job._replace(name="", comment="", admin_comment="", account="", asks=Asks(), raw={})
 
 
 def job_of(pairs: dict[str, str], layout: str) -> SlurmJob:
-    """A job from its pairs, and from where its record shows which GPUs it has on which nodes ("": nowhere)."""
+    """A job from its pairs, and from the text that shows which GPUs it has on which nodes ("": none does)."""
     try:
         gpus = {name: gpu_indexes(gres) for nodes, gres in _layout(layout) for name in expand(nodes)}
         nodes, req_nodes, exc_nodes = (expand(value(pairs, key)) for key in ("NodeList", "ReqNodeList", "ExcNodeList"))
@@ -265,7 +265,7 @@ def job_of(pairs: dict[str, str], layout: str) -> SlurmJob:
 
 
 def decisive(pairs: dict[str, str]) -> dict[str, Any]:
-    """What of a job's pairs decides, by the names of `SlurmJob`."""
+    """Those of a job's pairs that decide, by the names of `SlurmJob`."""
     limit, priority = pairs.get("TimeLimit", ""), digits(pairs.get("Priority", ""))
     return {
         "reason": reason(pairs.get("Reason", "")),
@@ -292,7 +292,7 @@ def decisive(pairs: dict[str, str]) -> dict[str, Any]:
 
 
 def reason(text: str) -> str:
-    """Why a job waits, in one form: squeue and scontrol print blanks or "_", and squeue sometimes brackets."""
+    """Why a job waits, in one form: squeue and scontrol print blanks or "_", and squeue sometimes adds brackets."""
     return text.lstrip("(").replace(" ", "_")
 
 
@@ -308,7 +308,7 @@ def _asks(cpus: str, nodes: str, node_memory: str, cpu_memory: str, exclusive: s
         nodes_max=whole(last, low),
         node_memory_mib=_mib(node_memory),
         cpu_memory_mib=_mib(cpu_memory),
-        # From 26.05 on OverSubscribe is NO of every job, and another key shows whole nodes.
+        # From 26.05 on OverSubscribe is NO for every job, and another key shows whole nodes.
         whole_nodes=exclusive != "NO" if exclusive else shared == "NO",
     )
 

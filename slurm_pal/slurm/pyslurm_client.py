@@ -3,7 +3,7 @@
 
 Everything that changes a job, and whatever pyslurm does not show, goes through the
 command-line backend that this one extends. pyslurm fits exactly one Slurm release and
-is GPL-2.0-only, so nothing imports it but the child process.
+is GPL-2.0-only, so only the child process imports it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PyslurmClient(CliClient):
 
 
 def _counts(job: SlurmJob, marked: bool) -> bool:
-    """Whether a pending job belongs into the overview, as `Sealed.counting` judges."""
+    """Whether a pending job belongs in the overview, as `Sealed.counting` decides."""
     return bool(job.req_nodes) or (marked and (bool(job.exc_nodes) or " pal:" in f" {job.comment}"))
 
 

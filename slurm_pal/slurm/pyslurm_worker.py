@@ -46,7 +46,7 @@ def main(what: str) -> int:
         if hasattr(pyslurm, "slurmctld") or hasattr(pyslurm, "init"):
             getattr(pyslurm, "init", lambda: None)()
         json.dump(table_of(pyslurm, what), sys.stdout, default=str)
-    except Exception as error:  # whatever libslurm's wrapper raises belongs into one line
+    except Exception as error:  # whatever libslurm's wrapper raises is shown as one line
         print(f"pyslurm failed: {error}", file=sys.stderr)
         return 1
     return 0

@@ -12,17 +12,17 @@ from slurm_pal.slurm.client import Completed, Runner
 
 NOT_IN_PATH = "apt-get install slurm-client, or load your site's Slurm"
 _FOREIGN = ("SQUEUE_", "SINFO_", "SBATCH_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
-"""Variables that change what Slurm's commands print or do; never meant for our own calls."""
+"""Variables that change what Slurm's commands print or do; our own calls never want them."""
 
 
 def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment (default: this process's) for our own Slurm calls: the user's display settings left out."""
+    """The environment (default: this process's) for our own Slurm calls, without the user's display settings."""
     kept = {k: v for k, v in (os.environ if environ is None else environ).items() if not k.startswith(_FOREIGN)}
     return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
 def kinds(reservations: bool) -> tuple[str, ...]:
-    """What scontrol is to show; jobs last, since their users' texts stand between them."""
+    """What scontrol is to show; jobs last, since their users' texts are among them."""
     return ("node", "partition", *(["reservation"] if reservations else []), "job")
 
 
@@ -32,7 +32,7 @@ def shown(what: Sequence[str]) -> str:
 
 
 class Question(NamedTuple):
-    """Two commands at work; what they print is parted by words that nobody can guess."""
+    """Two running commands; words that nobody can guess separate what they print."""
 
     kinds: tuple[str, ...]
     fields: tuple[str, ...]
@@ -43,7 +43,7 @@ class Question(NamedTuple):
 
 
 def begin(run: Runner, kinds: Sequence[str], fields: Sequence[str]) -> Question:
-    """Start both, where the runner can start a command without waiting for it. Raises SlurmError."""
+    """Start both at once where the runner can start a command without waiting for it. Raises SlurmError."""
     word, part = told.mark(), told.mark()
     what = [line for kind in kinds for line in (kind, f"hostnames {part}")]
     scontrol = started(run, ["scontrol", "-d", "-o"], shown(what))  # first: it takes longer
@@ -52,7 +52,7 @@ def begin(run: Runner, kinds: Sequence[str], fields: Sequence[str]) -> Question:
 
 
 def started(run: Runner, argv: Sequence[str], stdin: str) -> Callable[[], Completed]:
-    """A command at work; what waits for its answer. A runner that cannot start one has it answer at once."""
+    """Start a command; the result waits for its answer. With a runner that cannot, it has already answered."""
     start: Callable[[Sequence[str], str], Callable[[], Completed]] | None = getattr(run, "start", None)
     if start is not None:
         return start(argv, stdin)

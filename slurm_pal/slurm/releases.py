@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Slurm's releases: which are known here, and since when they differ in what we ask or write.
+"""Slurm's releases: which are known here, and from which on they differ in what we ask or write.
 
-The one place for such differences; what holds for all releases, or reads either form
+The one place for such differences; code that fits all releases, or reads either form
 (`gres:gpu:2` and `gres/gpu:2`), needs no entry. Found by running the same tests under
 all three (make test-releases); docs/slurm.md has the differences that users see.
 """
@@ -19,10 +19,10 @@ OLDEST: Release = (22, 5)
 NEWEST: Release = (26, 5)
 
 SINCE: dict[str, Release] = {
-    # cgroup.conf(5) lists CgroupPlugin=disabled; before, cgroup/v1 does nothing until it is used.
+    # cgroup.conf(5) lists CgroupPlugin=disabled; in older releases cgroup/v1 does nothing until it is used.
     "cgroup plugin disabled": (24, 5),
 }
-"""What differs -> the first release that has it."""
+"""Difference -> the first release that has it."""
 
 
 def has(release: Release, difference: str) -> bool:

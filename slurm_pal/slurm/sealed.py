@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Which records of `scontrol show job -d -o` are slurmctld's own, and what they say.
 
-GPU indexes stand nowhere else, and there between texts of users, who may write line ends and what
-looks like records into them. squeue's answer (`slurm.told`) says which jobs there are and what exactly
-their users wrote; so a record's head can be compared word by word, and what follows up to the user's
-next text is Slurm's alone. What cannot be matched is not believed: such a job is nobody's, and the GPUs
-it has are known by number only.
+Only these records hold GPU indexes, between texts of users, who may write line ends and what looks
+like records. squeue's answer (`slurm.told`) says which jobs there are and exactly what their users
+wrote; so a record's head can be compared word by word, and what follows, up to the user's next text,
+is Slurm's alone. A record that cannot be matched is not believed: such a job is nobody's, and of its
+GPUs only the number is known.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slurm_pal.slurm import parse, told
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_UNKNOWN, job_state
 
 MOST_TWICE = 200
-"""So many jobs whose id stands in the answer more than once are asked for by themselves; others stay unmatched."""
+"""At most this many jobs whose id occurs twice in the answer are asked for singly; others stay unmatched."""
 
 _HEAD = re.compile(
     r"^(?:scontrol: )*JobId=([0-9]{1,10}) "
@@ -32,18 +32,18 @@ _TAME = re.compile(r"[^\s=]*")
 _BEFORE = ("account", "wckey", "qos", "allocnodes")
 """What users write between a record's head and the end of Slurm's own part."""
 _END = " Features="
-"""What nodes have to offer: here users' texts begin again. slurmctld of 22.05 takes `fast*1 JobState=RUNNING`."""
+"""What nodes must offer: here users' texts begin again. slurmctld of 22.05 accepts `fast*1 JobState=RUNNING`."""
 _MIDDLE_END = "Licenses"
 _KEY = re.compile(r" ([A-Z][A-Za-z]*)=")
 _WORD = re.compile(r"[^ \n]*")
 _TEXTS = {key: field for field, key in told.WANTED.items()} | {"ClusterFeatures": "clusterfeature"}
 _MARKED = re.compile(r"(?:^|\s)pal:")
 _OTHERS = tuple(f" {key}=" for key in ("NtasksPerTRES", "BatchFeatures", "Extra", "SegmentSize"))
-"""What squeue cannot show, and what leaves a job to Slurm; only a job's own record is looked at."""
+"""What squeue cannot show and leaves a job to Slurm; it is read only in the job's own record."""
 
 
 class _Own(NamedTuple):
-    """Slurm's own part of one job's record, and where it stands."""
+    """Slurm's own part of one job's record, and where it is."""
 
     head: str  # the pairs before the name
     part: str  # from UserId to before the features
@@ -51,10 +51,10 @@ class _Own(NamedTuple):
     end: int  # where the part ends in it
 
     def middle(self, row: Mapping[str, str]) -> dict[str, str] | None:
-        """The pairs between the part and the licences, in which users' texts are those that squeue shows.
+        """The pairs between the part and the licences; None where users' texts there differ from squeue's.
 
-        None where they are not. The node features of the batch step, which squeue does not show,
-        are taken for one word: with them a job is left to Slurm.
+        The node features of the batch step, which squeue does not show, are taken for one word:
+        a job with them is left to Slurm.
         """
         pairs, at = {}, self.end
         while (key := _KEY.match(self.text, at)) and key[1] != _MIDDLE_END:
@@ -71,16 +71,16 @@ class _Own(NamedTuple):
         return pairs if key else None
 
     def others(self) -> dict[str, str]:
-        """What stands in the rest of the record, up to the next line that looks like another's."""
+        """The pairs in the rest of the record, up to the next line that looks like another record."""
         next_head = self.text.find("\nJobId=", self.end)
         rest = self.text[self.end : next_head if next_head >= 0 else None]
         return {key.strip(" ="): rest.partition(key)[2].partition(" ")[0] for key in _OTHERS if key in rest}
 
 
 class Sealed:
-    """The jobs in one answer of scontrol, each believed as far as squeue's rows bear it out.
+    """The jobs in one answer of scontrol, each believed as far as squeue's rows confirm it.
 
-    `ask` gives, for some ids, what scontrol shows of each job when it is asked for by itself.
+    `ask` gives, for some ids, what scontrol shows of each job when asked for that job alone.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class Sealed:
         for job_id in twice:
             del self._own[job_id]
         for job_id, answer in ask(sorted(twice)[:MOST_TWICE]).items() if twice else ():
-            # Here only the job's own user could have written something, behind its own record.
+            # Here only the job's own user can have written something, after its own record.
             mine = (own for number, own in self._found(answer) if number == job_id)
             self._own.update((job_id, own) for own in list(mine)[:1])
 
     def _found(self, text: str) -> Iterator[tuple[int, _Own]]:
-        """What has the head that squeue says the job's record must have."""
+        """The records whose head is the one that the job must have by squeue."""
         for head in _HEAD.finditer(text):
             row = self._rows.get(int(head[1]))
             if row is None or not text.startswith(row["name"], head.end()):
@@ -122,15 +122,15 @@ class Sealed:
         pairs |= middle | _texts(row)
         if told.TEXTS.keys() <= row.keys():
             pairs |= own.others()
-        # Jobs may start and end between the two answers: which GPUs such a one has is known the next time.
+        # Jobs may start and end between the two answers: the GPUs of such a job are known the next time.
         same = row["nodelist"] == pairs.get("NodeList")
         return parse.job_of(pairs, own.part if same else "")
 
     def counting(self, marked: bool) -> tuple[list[SlurmJob], frozenset[tuple[str, str]]]:
-        """The jobs that run or are pinned to nodes, with `marked` those that bear words of ours or a list of
-        excluded nodes; and (partitions, reason) of the other pending jobs, again with `marked`.
+        """The jobs that run or are pinned to nodes, with `marked` also those with our marks or a list of
+        excluded nodes; and, with `marked`, (partitions, reason) of the other pending jobs.
 
-        Looked at before the records are parsed: a queue may hold thousands of others.
+        Decided before the records are parsed: a queue may hold thousands of other jobs.
         """
         jobs: list[SlurmJob] = []
         queued: set[tuple[str, str]] = set()
@@ -141,7 +141,7 @@ class Sealed:
                     jobs.append(self.job(job_id))
                 continue
             own = self._own.get(job_id)
-            if own is None:  # what it asks for is not known, but it is there
+            if own is None:  # what it asks for is unknown, but the job exists
                 jobs += [self.job(job_id)] if marked else []
                 continue
             region = own.part
@@ -170,7 +170,7 @@ def _texts(row: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pairs(own: _Own) -> dict[str, str] | None:
-    """The pairs of Slurm's own part; None where a word is no pair. Of keys that come again the last."""
+    """The pairs of Slurm's own part; None where a word is not a pair. Of a repeated key, the last."""
     words = [*own.head.split(), *own.part.split()]
     if not all("=" in word for word in words):
         return None

@@ -44,7 +44,7 @@ NODE_UNUSABLE = frozenset(
         "POWER_DOWN", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "REBOOT_ISSUED", "REBOOT_REQUESTED", "UNKNOWN",
     }
 )  # fmt: skip
-"""With one of these a node starts no job now."""
+"""A node in one of these states starts no job now."""
 
 EXACTLY_IDLE = frozenset({"IDLE"})
 """The whole state of a node that a sweep may take; CLOUD and DYNAMIC_NORM nodes are left alone."""
@@ -70,5 +70,5 @@ def node_states(text: str) -> frozenset[str]:
 
 
 def usable(states: frozenset[str]) -> bool:
-    """Whether a node in these states could start a job now (as far as states tell)."""
+    """Whether a node in these states could start a job now (as far as states show)."""
     return not states & NODE_UNUSABLE

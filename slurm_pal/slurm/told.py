@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What squeue shows of each job: every text in a field of its own, which no user can end.
+"""What squeue shows of each job: every text in a field of its own, whose end no user can forge.
 
-A field of `squeue --Format` may be followed by any text. Here it is a word that is drawn anew for
-each call, so whatever stands in a job's name or comment, line ends and all, the fields and the
-records part without doubt.
+`squeue --Format` can print any text after a field. Here it is a word drawn anew for each call,
+so fields and records are separated without doubt, whatever a job's name or comment holds, line
+ends included.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ TEXTS = {
     "mem-per-tres": "MemPerTres", "burstbuffer": "BurstBuffer", "reqswitch": "Switches",
     "clusterfeature": "ClusterFeatures",
 }  # fmt: skip
-"""squeue's field -> scontrol's key, of what stands behind texts of users in scontrol's record."""
+"""squeue's field -> scontrol's key, for what comes after users' texts in scontrol's record."""
 WANTED = {"feature": "Features", "prefer": "Prefer", "reservation": "Reservation"}
-"""The same, of what stands in the middle of the record: slurmctld looks for names there and takes more words."""
+"""The same, for the middle of the record, where slurmctld looks for names and accepts additional words."""
 
 FEW = (*SEAL, "state", "tres-per-node")
 ALL = (*SEAL, "state", *TEXTS)
 
 
 _SHORT = 33
-"""So much of a word ends a field; the whole of it ends a record, since a text may begin with anything else."""
+"""This many characters of a word end a field; the whole word ends a record, since a text may begin with anything."""
 
 
 def mark() -> str:
     """A word that nobody can guess (twice 128 bits).
 
-    It begins with no digit, which squeue would take for a width, and ends with none: `scontrol show hostnames` counts
-    the digits at a name's end as a number, and prints another one where that is 2^64 or more (one word in 12,000).
+    It does not begin with a digit, which squeue would take for a width, nor end with one: `scontrol show hostnames`
+    reads digits at a name's end as a number, and prints a wrong one from 2^64 on (one word in 12,000).
     """
     return f"~{os.urandom(32).hex()}x"
 
 
 def argv(fields: Sequence[str], word: str, *filters: str) -> list[str]:
-    """The command; `jobid` stands first in `fields`."""
+    """The command; `jobid` is the first of `fields`."""
     form = ",".join([*(f"{field}:{word[:_SHORT]}" for field in fields[:-1]), f"{fields[-1]}:{word}"])
     return ["squeue", "--local", "-h", "-a", "-t", "all", "-O", form, *filters]
 
@@ -57,7 +57,7 @@ def rows(stdout: str, fields: Sequence[str], word: str) -> dict[int, dict[str, s
     found: dict[int, dict[str, str]] = {}
     records = stdout.split(f"{word}\n")
     if records.pop().strip():
-        raise SlurmError("squeue's answer is cut short, or has another form than was asked for")
+        raise SlurmError("squeue's answer is cut short, or not in the form that was asked for")
     for record in records:
         texts = record.split(word[:_SHORT])
         job_id = digits(texts[0].strip())

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""SQLite with one writer, and the published snapshot that everybody reads."""
+"""SQLite with one writer, and the published snapshot, which everybody reads."""

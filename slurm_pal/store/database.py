@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """The database of all records: one SQLite file, STATE_DIR/pal.db, with one writer.
 
-It is an index over result files that are kept as well: every record is stored as the line
-it came as, beside the columns that questions are asked by. On the controller's local disk;
-SQLite's locks are not to be trusted on network file systems. Reading takes no lock of ours
-and works for every user (mode 0644, rollback journal: a WAL would need a writable directory),
-also while a killed writer's transaction waits to be rolled back, which takes a right to write.
+It is an index over result files, which are also kept: every record is stored as its original
+line, beside the columns for queries. It belongs on the controller's local disk: SQLite's locks
+are unreliable on network file systems. Reading takes none of our locks and works for every
+user (mode 0644, rollback journal: a WAL would need a writable directory), also while a killed
+writer's transaction waits to be rolled back, which takes write permission.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from slurm_pal.variability.records import Record, from_json
 FILE_NAME = "pal.db"
 APPLICATION_ID = 0x70616C31  # "pal1": distinguishes our file from any other SQLite file
 BUSY_TIMEOUT_S = 5.0
-PAGE = 1024  # records that are read at once
+PAGE = 1024  # records read at once
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -62,7 +62,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
     ),
 )
-"""Statements that lead from one schema version to the next; the version is their number. Append only."""
+"""Statements from one schema version to the next; the version is their number. Append only."""
 
 SCHEMA_VERSION = len(MIGRATIONS)
 
@@ -75,7 +75,7 @@ REPAIR = "then move SPOOL/ingested/* to SPOOL/incoming/; the next ingest rebuild
 
 
 class Schema(NamedTuple):
-    """What distinguishes one of our SQLite files, how its tables came to be, and the advice that goes with it."""
+    """What identifies one of our SQLite files, how its tables are made, and the advice in its errors."""
 
     application_id: int
     version: int  # user_version after all migrations
@@ -96,13 +96,13 @@ class SweepSpan(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Which records a sweep has; two extents that are equal have the same ones."""
+    """Which records a sweep has; equal extents mean the same records."""
 
     sweep_id: str
     first_s: float  # Unix s of its oldest record
     last_s: float
     records: int
-    newest_row: int  # the one that was added last
+    newest_row: int  # the record that was added last
 
 
 class Condition(NamedTuple):
@@ -126,7 +126,7 @@ class Inserted(NamedTuple):
 
 
 class Opened:
-    """An open SQLite file with its writer's lock; a context manager closes it and gives the lock back."""
+    """An open SQLite file with its writer's lock; as a context manager it closes the file and releases the lock."""
 
     def __init__(self, path: str, connection: sqlite3.Connection, cleanup: contextlib.ExitStack) -> None:
         self.path = path
@@ -142,7 +142,7 @@ class Opened:
         self.close()
 
     def close(self) -> None:
-        """Close the file and give the writer's lock back."""
+        """Close the file and release the writer's lock."""
         self._cleanup.close()
 
 
@@ -150,12 +150,12 @@ class Database(Opened):
     """An open database. Use `open_database`."""
 
     def insert(self, records: Iterable[Record], now_s: float) -> Inserted:
-        """Add records, all or none; those already known are left as they are.
+        """Add records, all or none; those already known are not changed.
 
-        A time in the future becomes `now_s` (Unix s) for good: otherwise a clock that once
-        was wrong would make its records the newest ones for ever.
+        A time in the future becomes `now_s` (Unix s) for good: otherwise a clock that was
+        once wrong would make its records the newest ones for ever.
 
-        Raises DataError when they cannot be stored.
+        Raises DataError if they cannot be stored.
         """
         new = known = 0
         conflicting: list[str] = []
@@ -185,12 +185,12 @@ class Database(Opened):
         return list(self.by_time(since_s))
 
     def by_time(self, since_s: float = 0.0) -> Iterator[Record]:
-        """The same one after another; only a page of them is in memory."""
+        """The same, one after another; only a page of them is in memory."""
         query = "SELECT ts, run_id, json FROM records WHERE (ts, run_id) > (?, ?) ORDER BY ts, run_id LIMIT ?"
         return (_record(ts, line) for ts, _, line in self._paged(query, (), (since_s, "")))
 
     def _paged(self, query: str, chosen: tuple[str, ...], after: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-        """Rows that begin with what they are ordered by. Between two pages no lock is held: writers need not wait."""
+        """Rows that begin with the columns that order them. No lock is held between pages: writers need not wait."""
         while True:
             with said(self.path):
                 rows = self._connection.execute(query, (*chosen, *after, PAGE)).fetchall()
@@ -206,13 +206,13 @@ class Database(Opened):
             return [_record(ts, line) for ts, line in self._connection.execute(query, (uuid,))]
 
     def uuids(self, prefix: str) -> list[str]:
-        """The GPUs whose UUID begins so, in order."""
+        """The GPUs whose UUID begins with `prefix`, in order."""
         query = "SELECT DISTINCT uuid FROM records WHERE substr(uuid, 1, ?) = ? ORDER BY uuid"
         with said(self.path):
             return [row[0] for row in self._connection.execute(query, (len(prefix), prefix))]
 
     def sweeps(self) -> list[SweepSpan]:
-        """All sweeps of which there is a record, by their newest record."""
+        """All sweeps with a record, ordered by their newest record."""
         query = (
             "SELECT sweep, min(ts), max(ts), count(*), count(DISTINCT uuid) "
             "FROM records GROUP BY sweep ORDER BY max(ts), sweep"
@@ -227,7 +227,7 @@ class Database(Opened):
             return [_record(ts, line) for ts, line in self._connection.execute(query, (span.sweep_id,))]
 
     def extents(self, since_s: float) -> list[Extent]:
-        """All sweeps that have a record not older than `since_s` (Unix s), by their oldest one."""
+        """All sweeps with a record not older than `since_s` (Unix s), ordered by their oldest one."""
         query = (
             "SELECT sweep, min(ts) AS first, max(ts), count(*), max(rowid) FROM records "
             "GROUP BY sweep HAVING max(ts) >= ? ORDER BY first, sweep"
@@ -236,7 +236,7 @@ class Database(Opened):
             return [Extent(*row) for row in self._connection.execute(query, (since_s,))]
 
     def by_gpu(self, sweep_id: str) -> Iterator[list[Record]]:
-        """The records of one sweep, those of one GPU after another, by UUID; only those are in memory."""
+        """The records of one sweep, GPU by GPU in order of UUID; only one GPU's records are in memory."""
         query = (
             "SELECT uuid, ts, rowid, json FROM records WHERE sweep = ? AND (uuid, ts, rowid) > (?, ?, ?) "
             "ORDER BY uuid, ts, rowid LIMIT ?"
@@ -253,14 +253,14 @@ class Database(Opened):
         return str(row[0]) if row else ""
 
     def kept(self, sweep_id: str, stamp: str) -> bytes | None:
-        """What was derived from a sweep under this stamp, None where there is no such thing."""
+        """What was derived from a sweep under this stamp, or None."""
         query = "SELECT data FROM reduced WHERE sweep = ? AND stamp = ?"
         with said(self.path):
             row = self._connection.execute(query, (sweep_id, stamp)).fetchone()
         return row[0] if row else None
 
     def keep(self, sweep_id: str, stamp: str, data: bytes) -> None:
-        """Keep what was derived from a sweep instead of what was kept before."""
+        """Keep what was derived from a sweep, in place of what was kept before."""
         with said(self.path), self._connection:
             self._connection.execute("INSERT OR REPLACE INTO reduced VALUES (?,?,?)", (sweep_id, stamp, data))
 
@@ -272,7 +272,7 @@ class Database(Opened):
             self._connection.executemany("DELETE FROM reduced WHERE sweep = ?", [(name,) for name in sorted(gone)])
 
     def conditions(self, valid: bool) -> list[Condition]:
-        """In which environment each GPU was last measured (`valid`), or last seen by a run of any worth."""
+        """The environment in which each GPU was last measured (`valid`), or last seen by any run."""
         query = (
             "SELECT uuid, node, slot, max(ts), json_extract(json, '$.env.driver'), json_extract(json, '$.gpu.vbios'), "
             f"json_extract(json, '$.env.power_limit_w') FROM records {'WHERE valid = 1' if valid else ''} GROUP BY uuid"
@@ -299,7 +299,7 @@ class Database(Opened):
         return int(row[0]) if row else 0
 
     def next_epoch(self, at_least: int = 0) -> int:
-        """Count on and return the new number, which is larger than `at_least` as well."""
+        """Increase the epoch and return the new number, which is also larger than `at_least`."""
         number = max(self.epoch(), at_least) + 1
         with said(self.path), self._connection:
             self._connection.execute("INSERT OR REPLACE INTO counters VALUES ('epoch', ?)", (number,))
@@ -315,15 +315,15 @@ def _record(ts: float, line: str) -> Record:
 
 
 def database_path(state_dir: str) -> str:
-    """Where the database is."""
+    """The path of the database."""
     return os.path.join(state_dir, FILE_NAME)
 
 
 def open_database(state_dir: str, write: bool = False) -> Database:
     """Open STATE_DIR/pal.db; with `write` create or migrate it and hold the writer's lock.
 
-    Raises BusyError when another writer is at work, DataError when the file is missing
-    (reading), damaged, not ours, from a newer schema, or cannot be opened or created.
+    Raises BusyError if another writer is at work, DataError if the file is missing (for
+    reading), damaged, not ours, of a newer schema, or cannot be opened or created.
     """
     path = database_path(state_dir)
     with contextlib.ExitStack() as stack:
@@ -338,27 +338,27 @@ def open_database(state_dir: str, write: bool = False) -> Database:
         with said(path):
             connection = _settled(path, stack, write)
             if write:
-                with contextlib.suppress(PermissionError):  # not ours, yet writable: leave its mode
+                with contextlib.suppress(PermissionError):  # not ours, but writable: leave its mode
                     os.chmod(path, 0o644)
         return Database(path, connection, stack.pop_all())
     raise AssertionError("unreachable")
 
 
 def interrupted(state_dir: str) -> bool:
-    """Whether a writer is at work, or was killed: then the next one to open the database puts that right."""
+    """Whether a writer is at work or was killed; after a kill, the next one to open the database repairs it."""
     return os.path.exists(database_path(state_dir) + JOURNAL)
 
 
 def _settled(path: str, stack: contextlib.ExitStack, write: bool) -> sqlite3.Connection:
-    """A connection that sees what was committed last. Raises as `migrate` does."""
-    # Whoever may write rolls back what a killed writer left, also to read.
+    """A connection that sees the last commit. Raises as `migrate` does."""
+    # Anyone who may write rolls back what a killed writer left, even only to read.
     able = write or all(os.access(name, os.W_OK, effective_ids=True) for name in (path, os.path.dirname(path)))
     connection = _connect(path, "rw" if able else "ro")
     try:
         if not write:
             connection.execute("PRAGMA query_only = ON")
         migrate(connection, path, _schema(), write)
-        if write and os.path.exists(path + JOURNAL):  # nothing to be rolled back, or not any more: a commit removes it
+        if write and os.path.exists(path + JOURNAL):  # no longer anything to roll back: a commit removes it
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION:d}")
     except sqlite3.OperationalError as error:
         connection.close()
@@ -381,10 +381,10 @@ def _connect(path: str, mode: str) -> sqlite3.Connection:
 
 
 def _copied(path: str, stack: contextlib.ExitStack) -> str:
-    """A copy, kept as long as `stack`, of a database that a killed writer left and of its rollback journal.
+    """A copy of a database that a killed writer left, with its rollback journal; kept as long as `stack`.
 
-    SQLite's own lock of readers is held meanwhile: nobody changes the file, and a journal that somebody begins
-    holds pages as they are. Raises BusyError, or DataError when there is no room or right.
+    Meanwhile SQLite's own readers' lock is held: nobody changes the file, and a new journal holds only its
+    current pages. Raises BusyError, or DataError if space or permission is missing.
     """
     import fcntl
 
@@ -398,7 +398,7 @@ def _copied(path: str, stack: contextlib.ExitStack) -> str:
             with open(copy, "xb") as target:
                 shutil.copyfileobj(source, target)
     except BlockingIOError:
-        raise BusyError(f"{path} is being put right after a writer was killed: try again") from None
+        raise BusyError(f"{path} is being repaired after a writer was killed: try again") from None
     except OSError as error:
         what = f"a writer of {path} was killed, and its last state cannot be copied to {folder} ({error.strerror})"
         raise DataError(
@@ -410,9 +410,9 @@ def _copied(path: str, stack: contextlib.ExitStack) -> str:
 def create(path: str, schema: Schema, mode: int) -> None:
     """Make the database where there is no file; call it under the writer's lock.
 
-    It bears its name only when it is whole, so an empty file is never a new database. What an older one
-    that is gone has left beside it is removed: SQLite would roll its journal back into the new one.
-    Raises DataError when it cannot be made.
+    It gets its name only when it is complete, so an empty file is never a new database. A journal left
+    by an older database that is gone is removed: SQLite would roll it back into the new one.
+    Raises DataError if it cannot be made.
     """
     if os.path.lexists(path):
         return
@@ -444,13 +444,13 @@ def _schema() -> Schema:
 
 @contextlib.contextmanager
 def writer_lock(path: str, what: str) -> Iterator[None]:
-    """Hold PATH.lock for the length of the block; `what` names the other writer in the error.
+    """Hold PATH.lock while the block runs; `what` names the other writer in the error.
 
-    Raises BusyError when somebody else holds it, DataError when it cannot be made.
+    Raises BusyError if somebody else holds it, DataError if it cannot be made.
     """
     with contextlib.ExitStack() as stack:
         try:
-            # Whoever can open a file, if only to read, can hold a lock on it and keep the writer out: 0600.
+            # Anyone who can open a file, even only to read, can lock it and keep the writer out: 0600.
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             os.close(os.open(f"{path}.lock", flags, 0o600))
             stack.enter_context(locked(f"{path}.lock", what))
@@ -462,7 +462,7 @@ def writer_lock(path: str, what: str) -> Iterator[None]:
 
 
 def make_directory(path: str, mode: int) -> None:
-    """Make a state directory where it is missing. Raises DataError when it cannot be made."""
+    """Make a state directory if it is missing. Raises DataError if it cannot be made."""
     try:
         os.makedirs(path, mode=mode, exist_ok=True)
     except OSError as error:
@@ -470,13 +470,13 @@ def make_directory(path: str, mode: int) -> None:
 
 
 def _check_trust(path: str) -> None:
-    """By name, before SQLite opens it: to close a descriptor of ours would take SQLite's locks away."""
+    """By name, before SQLite opens it: closing a descriptor of ours would release SQLite's locks."""
     try:
         info = os.stat(path)
     except FileNotFoundError:
         return
     except OSError as error:
-        raise DataError(f"{path} cannot be looked at ({error.strerror}): run as its owner") from None
+        raise DataError(f"{path} cannot be examined ({error.strerror}): run as its owner") from None
     if not stat.S_ISREG(info.st_mode):
         raise DataError(f"{path} is not a regular file: move it away")
     if info.st_mode & 0o002:
@@ -485,18 +485,18 @@ def _check_trust(path: str) -> None:
 
 
 def check_not_empty(path: str, size: int, repair: str) -> None:
-    """A database is made whole under another name: one of no bytes has lost what was in it. Raises DataError."""
+    """A database is completed under another name, so a file of 0 bytes has lost its content. Raises DataError."""
     if size == 0:
         aside = f"{path}.empty-{int(time.time())}"
         raise DataError(
-            f"{path} has 0 bytes, so what it held is lost: put a backup in its place, or mv {path} {aside}, {repair}"
+            f"{path} has 0 bytes, so its content is lost: put a backup in its place, or mv {path} {aside}, {repair}"
         )
 
 
 def migrate(connection: sqlite3.Connection, path: str, schema: Schema, write: bool, new: bool = False) -> None:
-    """Check that the file is ours and of a schema known here; with `write` bring an older (or `new`) one up to it.
+    """Check that the file is ours and of a known schema; with `write` migrate an older (or `new`) one.
 
-    Raises DataError when it is not ours, newer, or older and only to be read; sqlite3.Error.
+    Raises DataError if it is not ours, newer, or older and only to be read; sqlite3.Error.
     """
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     owner = int(connection.execute("PRAGMA application_id").fetchone()[0])
@@ -518,7 +518,7 @@ def migrate(connection: sqlite3.Connection, path: str, schema: Schema, write: bo
         connection.execute(f"PRAGMA user_version = {schema.version:d}")
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # a full disk has ended it already
+        if connection.in_transaction:  # a full disk has already ended it
             connection.execute("ROLLBACK")
         raise
     connection.isolation_level = "DEFERRED"
@@ -526,9 +526,9 @@ def migrate(connection: sqlite3.Connection, path: str, schema: Schema, write: bo
 
 @contextlib.contextmanager
 def said(path: str, repair: str = REPAIR) -> Iterator[None]:
-    """Say what SQLite's errors mean and what to do about them; `repair` follows the moving away of a damaged file.
+    """Explain SQLite's errors and what to do about them; `repair` is the step after moving a damaged file away.
 
-    Raises BusyError when another program holds SQLite's lock, else DataError.
+    Raises BusyError if another program holds SQLite's lock, else DataError.
     """
     try:
         yield

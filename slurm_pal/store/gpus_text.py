@@ -5,7 +5,7 @@
     n0 0:A=v1@1.037:B=v1@1.016:C=v0@1 1:A=v0@0.98
     # end 17
 
-One line for each node, by name: index, then class=bin@slowdown; what has no score is left out.
+One line for each node, by name: index, then class=bin@slowdown; GPUs without a score are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slurm_pal.store.snapshot import NO_CLASS, Snapshot
 
 SCHEMA = "pal.gpus/1"
 DIGITS = 4
-"""Decimals of a slowdown: beyond what any benchmark resolves."""
+"""Decimals of a slowdown: more than any benchmark resolves."""
 
 
 def decimal(value: float) -> str:
@@ -53,7 +53,7 @@ def _gpu(snapshot: Snapshot, row: int) -> str:
 
 
 def write(path: str, snapshot: Snapshot) -> bool:
-    """Bring gpus.txt up to date; whether it had to be written.
+    """Update gpus.txt; return whether it had to be written.
 
     Raises DataError when it cannot be written (the old one, if any, stays).
     """

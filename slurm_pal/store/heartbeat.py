@@ -17,7 +17,7 @@ BEATS = 3.0
 
 
 def beat(snapshot_path: str, at_s: float, every_s: float) -> None:
-    """Say that a daemon lives that clears leases, and says so every `every_s`. Raises OSError when that fails."""
+    """Write that a daemon that clears leases is alive and repeats this every `every_s`. Raises OSError on failure."""
     text = json.dumps({"schema": SCHEMA, "at_s": at_s, "every_s": every_s, "clears_leases": True})
     write_atomic(snapshot_path + ".heartbeat", text + "\n", 0o644)
 
@@ -29,9 +29,9 @@ def end(snapshot_path: str) -> None:
 
 
 def fresh(snapshot_path: str, now_s: float, max_age_s: float) -> bool:
-    """Whether a daemon lives that clears leases; a beat from the future (clock set back) does not count.
+    """Whether a daemon that clears leases is alive; a beat from the future (clock set back) does not count.
 
-    It may miss two of its beats, and is believed for `max_age_s` at most.
+    The daemon may miss two beats, and a beat is believed for at most `max_age_s`.
     """
     try:
         beat = json.loads(read_trusted(snapshot_path + ".heartbeat", SMALL_BYTES))

@@ -2,9 +2,9 @@
 """From the spool to the database: result files that sweep jobs dropped by rename.
 
 SPOOL/incoming/<sweep_id>.<node>.jsonl is written as *.tmp and renamed, so a file under its
-final name is complete. Files go to SPOOL/ingested/ when every line was good, else to
-SPOOL/rejected/; the good lines of those are kept all the same. Records are committed
-before their file is moved: a crash in between repeats an insert that changes nothing.
+final name is complete. Files go to SPOOL/ingested/ if every line was good, else to
+SPOOL/rejected/; their good lines are kept all the same. Records are committed before
+their file is moved: after a crash in between, the repeated insert changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SUFFIX = ".jsonl"
 MAX_BYTES = 64 * 2**20
 """A node of 16 GPUs and 20 benchmarks writes well under 1 MiB."""
 MAX_REASONS = 100
-"""So many reasons are kept for display; all are counted."""
+"""At most this many reasons are kept for display; all are counted."""
 
 
 class Complaint(NamedTuple):
@@ -43,9 +43,9 @@ class Complaint(NamedTuple):
 class IngestReport(NamedTuple):
     """What one ingest did."""
 
-    files: int  # looked at
+    files: int  # examined
     new: int  # records added
-    known: int  # records that were there already
+    known: int  # records that were already there
     bad: int  # lines and files refused
     complaints: tuple[Complaint, ...]  # the first MAX_REASONS of them
 
@@ -60,11 +60,11 @@ def ingest(spool_dir: str, database: Database, now_s: float | None = None) -> In
     """Take in all complete result files. `database` must be open for writing.
 
     Refused without being read: links, anything that is not a plain file, files of more
-    than 64 MiB, and what `open_trusted` does not believe (to root: files of strangers).
-    A spool without `incoming` is an empty one.
+    than 64 MiB, and files that `open_trusted` refuses (for root: those of other users).
+    A spool without `incoming` is empty.
 
-    Raises DataError when the spool cannot be read or changed, when everyone may write
-    to it, or when the database cannot be written; files not finished stay in `incoming`.
+    Raises DataError if the spool cannot be read or changed, if everyone may write to
+    it, or if the database cannot be written; unfinished files stay in `incoming`.
     """
     now_s = time.time() if now_s is None else now_s
     incoming, ingested, rejected = spool_directories(spool_dir)
@@ -75,7 +75,7 @@ def ingest(spool_dir: str, database: Database, now_s: float | None = None) -> In
         try:
             raw = _read(os.path.join(incoming, name))
         except FileNotFoundError:
-            continue  # taken away meanwhile
+            continue  # removed meanwhile
         except DataError as error:
             raw, bad = b"", [Complaint(name, 0, str(error))]
         else:
@@ -102,7 +102,7 @@ def _names(incoming: str) -> list[str]:
 
 
 def _read(path: str) -> bytes:
-    """The content of a plain file of sane size that we may believe. Raises DataError, or FileNotFoundError."""
+    """The content of a plain, trusted file of sane size. Raises DataError or FileNotFoundError."""
     try:
         descriptor = open_trusted(path, follow=False)
     except FileNotFoundError:
@@ -142,7 +142,7 @@ def _parse(name: str, raw: bytes) -> tuple[list[Record], list[Complaint]]:
 
 
 def _move(incoming: str, name: str, directory: str) -> None:
-    """Move a file; one of the same name that came earlier (another attempt) is kept as NAME.1, NAME.2, ..."""
+    """Move a file; an earlier one of the same name (another attempt) is kept as NAME.1, NAME.2, ..."""
     try:
         os.makedirs(directory, mode=0o755, exist_ok=True)
         target = os.path.join(directory, name)

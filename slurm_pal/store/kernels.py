@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Where the sweep's own kernels lie on each GPU model: what a job's telemetry is compared with.
+"""Where the sweep's own kernels lie on each GPU model, for comparison with a job's telemetry.
 
 The three classes have kernels of known bound (a dense matrix product, a transformer block, a memory
-triad), and every record of them carries clock, power and throttle reasons, those of newer cards also how
-busy memory and pipes were. So each model calibrates itself, and no threshold has to hold for all cards. The
-file of them stands beside gpus.txt, since it is the nodes that read it.
+triad), and each of their records has clock, power and throttle reasons, on newer cards also the use of
+memory and pipes. So each model calibrates itself, and no threshold has to fit all cards. Their file is
+beside gpus.txt, since the nodes read it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from slurm_pal.variability.runs import number
 
 SCHEMA = "pal.kernels/1"
 LEAST_GPUS = 4
-"""A centroid of fewer GPUs would be the fault of one of them."""
+"""With fewer GPUs, one bad GPU could decide a centroid."""
 _ALWAYS = 3
-"""Every centroid has duty, clk and pw; dram and tensor only where the sensors do."""
+"""Every centroid has duty, clk and pw; dram and tensor only if the sensors report them."""
 
 
 class Kernels(NamedTuple):
     """The sweep's kernels on one GPU model."""
 
-    max_mhz: float  # the highest SM clock that any of them reached: what clocks are shares of
+    max_mhz: float  # the highest SM clock that any of them reached; clocks are shares of it
     centroids: dict[str, Centroid]  # by sensitivity class
 
 
 class KernelTelemetry(NamedTuple):
-    """What one record says of its kernel; None where it says nothing."""
+    """What one record says about its kernel; None where it says nothing."""
 
     uuid: str
     model: str
@@ -56,11 +56,11 @@ TELEMETRY = {
     "clock_mhz": ("sm_clk_mhz", "p50"), "highest_mhz": ("sm_clk_mhz", "p95"), "power_w": ("power_w", "p50"),
     "power_cap": ("duty", "power_cap"), "dram": ("dram", "p50"), "tensor": ("tensor", "p50"),
 }  # fmt: skip
-"""The last fields of KernelTelemetry, and where in a record's telemetry they stand."""
+"""The last fields of KernelTelemetry, and their places in a record's telemetry."""
 
 
 def told(record: Record) -> KernelTelemetry:
-    """What a record says of its kernel."""
+    """What a record says about its kernel."""
     gpu, shown = record.gpu, (number(record.telemetry, *path) for path in TELEMETRY.values())
     return KernelTelemetry(
         gpu.uuid, gpu.model, record.bench.sensitivity_class, record.valid, record.env.power_limit_w, *shown
@@ -81,7 +81,7 @@ def path_of(gpus_path: str) -> str:
 
 
 def write(path: str, models: Mapping[str, Kernels]) -> None:
-    """Replace the file where that changes it. Raises DataError when it cannot be written."""
+    """Replace the file if its content changes. Raises DataError if it cannot be written."""
     rows = {model: (k.max_mhz, {c: _row(at) for c, at in k.centroids.items()}) for model, k in models.items()}
     text = json.dumps({"schema": SCHEMA, "models": rows}, sort_keys=True) + "\n"
     try:
@@ -93,7 +93,7 @@ def write(path: str, models: Mapping[str, Kernels]) -> None:
 
 
 def _row(at: Centroid) -> tuple[float | None, ...]:
-    """Without the last two where they are unknown: as versions before them wrote it, and read it."""
+    """Without the last two if they are unknown, as older versions write and read it."""
     return at if at.dram is not None or at.tensor is not None else at[:_ALWAYS]
 
 
@@ -105,7 +105,7 @@ def _same(path: str, text: str) -> bool:
 
 
 def read(path: str) -> dict[str, Kernels]:
-    """What `write` wrote; {} where there is no file. Raises DataError for one that cannot be used."""
+    """What `write` wrote; {} if there is no file. Raises DataError for a file that cannot be used."""
     try:
         table = json.loads(read_trusted(path))
         if table["schema"] != SCHEMA:
@@ -122,13 +122,13 @@ def read(path: str) -> dict[str, Kernels]:
 
 
 def _centroid(row: list[float | None]) -> Centroid:
-    """A row of three, or of five of which the last two may be null. Raises TypeError for any other."""
+    """A row of three, or of five whose last two may be null. Raises TypeError for any other."""
     always = [float(value) for value in row[:_ALWAYS] if value is not None]
     return Centroid(*always, *(None if value is None else float(value) for value in row[_ALWAYS:]))
 
 
 class Points:
-    """What records say of duty, clock, power, memory and pipes, gathered one by one. No I/O."""
+    """Duty, clock, power, memory and pipes of records, collected one by one. No I/O."""
 
     def __init__(self) -> None:
         self._told: dict[str, list[_Point]] = defaultdict(list)

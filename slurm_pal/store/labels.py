@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Labels of measured jobs, one small file for each user: FOLDER/<uid>.jsonl, one key a line.
 
-A site's folder stands beside the snapshot and is written by the tick or the publisher, a
-user's own one lies in their state folder (`pal probe`, `pal-rebalance --mine`). palsub reads one file of
-each at every submission, so a file never holds more than `MOST_KEYS` keys. Keys are checksums of
-job names and scripts. Who can guess a name can try it, so only the writer and the user themself read a
-file: the site's has mode 0600 and an access control list (acl(5)) with that one user. Where the file
-system has no such lists, palsub goes without the site's labels; the submit filter does not.
+The tick or the publisher writes a site's folder beside the snapshot; a user's own one is in their
+state folder (`pal probe`, `pal-rebalance --mine`). palsub reads one file of each at every submission,
+so a file never holds more than `MOST_KEYS` keys. Keys are checksums of job names and scripts. Anyone
+who can guess a name can try it, so only its writer and its user can read a file: the site's has mode
+0600 and an access control list (acl(5)) with that one user. Where the file system has no such lists,
+palsub has no site labels; the submit filter still has them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 SCHEMA = "pal.labels/1"
 MOST_KEYS = 500
-"""Of each user; those whose newest job is oldest are forgotten."""
+"""The most keys of each user; those whose newest job is oldest are forgotten."""
 LARGEST = 1 << 20
 LATEST_S = 2.0**40
 FOLDER_MODE = 0o711
-"""Of a site's folder: a user opens their own file by its name, and lists nobody's."""
-_NOBODY = 0xFFFFFFFF  # in the place of an id: the owner, the group, the mask, all others
+"""Mode of a site's folder: users open their own files by name, and cannot list the folder."""
+_NOBODY = 0xFFFFFFFF  # in place of an id: the owner, the group, the mask, all others
 
 _HEADER = f'{{"schema": "{SCHEMA}"}}\n'.encode()
 
@@ -51,12 +51,12 @@ def path_of(folder: str, uid: int) -> str:
 
 
 def read(path: str) -> Labels:
-    """The labels in a file; {} where there is none. Raises DataError for one that cannot be used."""
+    """The labels in a file; {} if there is none. Raises DataError for a file that cannot be used."""
     return {key: label for key, label in (_label(path, line) for line in _lines(path))}
 
 
 def lookup(path: str, keys: Iterable[str]) -> Labels:
-    """Those of some keys, the others not decoded: a submission pays for one or two. Raises DataError like `read`."""
+    """The labels of some keys, the only ones decoded: one or two for a submission. Raises DataError like `read`."""
     raw = _raw(path)
     heads = [f'\n{{"key": "{key}"'.encode() for key in keys]
     starts = [raw.find(head) + 1 for head in heads]
@@ -64,7 +64,7 @@ def lookup(path: str, keys: Iterable[str]) -> Labels:
 
 
 def protect(folder: str) -> None:
-    """Take the site's files from all but their users: earlier versions let everybody read them, and list the folder."""
+    """Restrict the site's files to their users: earlier versions let everybody read them, and list the folder."""
     with contextlib.suppress(OSError):
         os.chmod(folder, FOLDER_MODE)
         for name in os.listdir(folder):
@@ -86,7 +86,7 @@ def _protect(path: str, uid: int) -> None:
 
 
 def _let_read(descriptor: int, uid: int | None) -> None:
-    """Make a file of mode 0600 SlurmUser's, and let one more user read it where the file system can."""
+    """Give a file of mode 0600 to SlurmUser, and let one more user read it if the file system can."""
     if uid is None:
         return
     hand_to_slurm_user(descriptor)
@@ -105,7 +105,7 @@ def _lines(path: str) -> list[bytes]:
 
 
 def _raw(path: str) -> bytes:
-    """A whole file, b"" where there is none."""
+    """A whole file, b"" if there is none."""
     try:
         raw = read_trusted(path, LARGEST)
     except (FileNotFoundError, NotADirectoryError):
@@ -113,7 +113,7 @@ def _raw(path: str) -> bytes:
     except OSError as error:
         raise _damaged(path, error.strerror) from None
     if not raw.startswith(_HEADER) or not raw.endswith(b"\n"):
-        raise _damaged(path, f"no file of {SCHEMA}")
+        raise _damaged(path, f"not a file of {SCHEMA}")
     return raw
 
 
@@ -129,14 +129,14 @@ def _label(path: str, line: bytes) -> tuple[str, Label]:
         key, known = str(row["key"]), (*SENSITIVITY_CLASSES, UNKNOWN_CLASS)
         seen = tuple(Seen(int(j), str(c), float(conf), float(at_s)) for j, c, conf, at_s in row["seen"][-KEPT:])
         if row["class"] not in known or not seen or not all(map(_makes_sense, seen)):
-            raise ValueError("a class or a number that is none")
+            raise ValueError("not a class or not a number")
         return key, Label(str(row["class"]), int(row["jobs"]), seen)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _damaged(path, error) from None
 
 
 def _makes_sense(seen: Seen) -> bool:
-    """Whether a job can have been measured so; JSON of Python knows NaN and Infinity."""
+    """Whether a job can have been measured like this; Python's JSON also reads NaN and Infinity."""
     return seen.sensitivity in SENSITIVITY_CLASSES and 0 <= seen.confidence <= 1 and 0 <= seen.at_s < LATEST_S
 
 
@@ -145,9 +145,9 @@ def _row(key: str, label: Label) -> str:
 
 
 def write(path: str, labels: Labels, reader: int | None = None) -> None:
-    """Replace a user's file by the newest `MOST_KEYS` of these labels, for its owner and for the uid `reader` to read.
+    """Replace a user's file by the newest `MOST_KEYS` of these labels, readable by its owner and the uid `reader`.
 
-    Raises DataError when it cannot be written.
+    Raises DataError if it cannot be written.
     """
     newest = sorted(labels, key=lambda key: labels[key].seen[-1].at_s)[-MOST_KEYS:]
     rows = [json.dumps({"schema": SCHEMA}), *(_row(key, labels[key]) for key in newest)]

@@ -5,9 +5,9 @@
     ["KEY"] = "VALUE",
     ["end"] = "1763712345678" }
 
-The first line says whether the rest has changed; the last repeats the epoch, so that a
-reader knows a file that was cut short. Nothing in it can end a string: keys and values are
-of a few plain characters, and names that are not are refused here.
+The first line shows whether the rest has changed; the last repeats the epoch, so that a
+reader recognises a truncated file. Nothing in it can end a string: keys and values consist
+of a few plain characters, and other names are refused here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slurm_pal.base.numbers import digits
 
 SCHEMA = "pal.table/1"
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
-"""Names of nodes, partitions, GPU types, features and applications that may stand in a table."""
+"""Names of nodes, partitions, GPU types, features and applications that a table may hold."""
 _VALUE = re.compile(r"[A-Za-z0-9_.,:|=+@ -]*")
 _HEAD = re.compile(
     r'return \{ \["schema"\] = "([^"]*)", \["epoch"\] = "(\d+)", \["written_s"\] = "(\d+)", '
@@ -39,7 +39,7 @@ class Header(NamedTuple):
     """The first line."""
 
     epoch: int
-    written_s: int  # Unix seconds; what happened since is not in the table
+    written_s: int  # Unix seconds; later events are not in the table
     max_age_s: float
     clears: str  # "daemon": somebody takes leases back; "": nobody does
 
@@ -52,9 +52,9 @@ class FilterTable(NamedTuple):
 
 
 def name(text: str, what: str) -> str:
-    """`text`, when it may stand in a table; `what` says what it names. Raises DataError."""
+    """`text`, if a table may hold it; `what` says what it names. Raises DataError."""
     if not NAME.fullmatch(text):
-        raise DataError(f"the {what} {text!r} cannot stand in the filter's table: only A-Z a-z 0-9 _ . - are allowed")
+        raise DataError(f"the {what} {text!r} cannot be in the filter's table: only A-Z a-z 0-9 _ . - are allowed")
     return text
 
 
@@ -68,15 +68,15 @@ def encode(header: Header, records: Mapping[str, str]) -> bytes:
         raise DataError(f"the filter's table cannot begin with {lines[0]!r}")
     for key, value in records.items():
         if not NAME.fullmatch(key) or key == "end" or not _VALUE.fullmatch(value):
-            raise DataError(f"the record {key!r} = {value[:80]!r} cannot stand in the filter's table")
+            raise DataError(f"the record {key!r} = {value[:80]!r} cannot be in the filter's table")
         lines.append(f'["{key}"] = "{value}",')
     return "\n".join([*lines, f'["end"] = "{header.epoch}" }}', ""]).encode()
 
 
 def retire(path: str, now_s: float) -> None:
-    """From now on nobody takes leases back: say so in the table and in the public one beside it.
+    """From now on nobody takes leases back: state that in the table and in the public one beside it.
 
-    So the filters set no more. Raises DataError when there is no table or one cannot be written.
+    Then the filters set none. Raises DataError if there is no table or one cannot be written.
     """
     for place in (path, public_table(path)):
         if place == path or os.path.exists(place):
@@ -86,7 +86,7 @@ def retire(path: str, now_s: float) -> None:
 
 
 def replace(path: str, data: bytes, private: bool) -> None:
-    """Put a table in the place of the old one; a private one is for slurmctld alone. Raises DataError."""
+    """Put a table in place of the old one; a private one is for slurmctld only. Raises DataError."""
     try:
         write_atomic(path, data, 0o600 if private else 0o644, hand_to_slurm_user if private else None)
     except OSError as error:
@@ -94,9 +94,9 @@ def replace(path: str, data: bytes, private: bool) -> None:
 
 
 def read_table(path: str) -> FilterTable:
-    """Read a table strictly: every line is what `encode` writes, or it is refused.
+    """Read a table strictly: it is refused unless every line is what `encode` writes.
 
-    Raises DataError when it is missing, not to be trusted, truncated, damaged or from a newer schema.
+    Raises DataError if it is missing, not trustworthy, truncated, damaged or of a newer schema.
     """
     first, *lines = _text(path).split("\n")
     header = _header(path, first)

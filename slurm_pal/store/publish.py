@@ -17,14 +17,14 @@ from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.runs import SweepRuns, horizon_s, in_order
 
 KERNELS_D = 30.0
-"""Days before the newest record from which the sweep's kernels are taken; they distinguish the classes of jobs."""
+"""The sweep's kernels come from this many days before the newest record; they distinguish the classes of jobs."""
 
 
 class PublishReport(NamedTuple):
     """What one publication did."""
 
     path: str
-    changed: bool  # false: the snapshot says this already, and was left alone
+    changed: bool  # false: the snapshot already says this, and was left alone
     epoch: int
     gpus: int
     classes: dict[str, list[float]]  # sensitivity class -> slowdown of v0, v1, ...
@@ -33,7 +33,7 @@ class PublishReport(NamedTuple):
 
 
 def params_of(config: Config, method: str | None = None) -> Params:
-    """The constants of classification, with what the configuration sets."""
+    """The constants of classification, as far as configured."""
     return Params(
         method=method or config.text("classes", "method"),
         stale_after_d=config.number("classes", "stale_after_d"),
@@ -53,13 +53,12 @@ def publish(
     """Classify what the database holds and publish it as the snapshot and as gpus.txt.
 
     The same records on the same day give the same classes, and then neither the file nor
-    its epoch changes. `method` overrides `classes.method`; `cluster` is that of the newest
-    record where it is not given. `database`, open for writing, is that of the state
-    directory where it is not given.
+    its epoch changes. `method` overrides `classes.method`. Default for `cluster` is the one
+    of the newest record, for `database` (open for writing) the one of the state directory.
 
-    Raises BusyError when another writer is at work; DataError when there is nothing to publish,
-    when the snapshot in place is from a newer schema, or when it cannot be written (the
-    old one then stays); and, with the snapshot in place, when gpus.txt beside it cannot be written.
+    Raises BusyError if another writer is at work; DataError if there is nothing to publish, if
+    the current snapshot has a newer schema, or if the new one cannot be written (the old one then
+    stays); and, with the new snapshot in place, if gpus.txt beside it cannot be written.
     """
     if database is None:
         with open_database(config.state_dir, write=True) as opened:
@@ -76,7 +75,7 @@ def publish(
     name = database.newest_cluster() if cluster is None else cluster
     path = config.snapshot_path
     old = _old(path)
-    epoch = 0 if old is None else old.epoch  # an empty snapshot is false, too
+    epoch = 0 if old is None else old.epoch  # an empty snapshot is also false
     changed = old is None or read_trusted(path) != snapshot.encode(
         scores, cluster=name, epoch=old.epoch, now_s=old.written_s, centroids=found.centroids
     )
@@ -95,7 +94,7 @@ def publish(
 
 
 class _Held:
-    """The sweeps of the retention, one after the other: all records of thousands of nodes do not fit into memory."""
+    """The sweeps of the retention, one after another: not all records of thousands of nodes fit into memory."""
 
     def __init__(self, database: Database, now_s: float, params: Params) -> None:
         self.extents = database.extents(horizon_s(now_s, params))
@@ -103,21 +102,21 @@ class _Held:
         self._database, self._now_s, self._params = database, now_s, params
 
     def batches(self) -> Iterator[tuple[float, SweepRuns | None]]:
-        """For `runs.in_order`; what the kernels need is noted as it goes by."""
+        """For `runs.in_order`; on the way, what the kernels need is noted."""
         recent_s = max(extent.last_s for extent in self.extents) - KERNELS_D * DAY_S
         for extent in self.extents:
             found = reduced.read(self._database, extent, self._now_s, self._params)
             for kernel in found.kernels if extent.last_s >= recent_s else ():
                 self.points.take(kernel)
             sweep = found.sweep
-            del found  # the fold needs the room
+            del found  # the fold needs the memory
             yield extent.first_s, sweep
             del sweep
         reduced.forget_others(self._database, self.extents)
 
 
 def _old(path: str) -> snapshot.Snapshot | None:
-    """The snapshot in place; None when there is none worth keeping. Raises DataError for a newer schema."""
+    """The current snapshot; None if there is none worth keeping. Raises DataError for a newer schema."""
     try:
         return snapshot.read(path)
     except snapshot.NewerSchemaError:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The sweeps as publication wants them: one number per GPU, benchmark and sweep, kept beside the records.
 
-To read the records of half a year again for every publication costs minutes on thousands of nodes, and
-those of a finished sweep do not change. So what a sweep was reduced to is kept in the database with a
-stamp of all that it was made from: which records, which constants, which version. Where the stamp
-is another one, the records are read. Nothing else looks at it, and it may be deleted at any time.
+Reading the records of half a year for every publication takes minutes with thousands of nodes, and those
+of a finished sweep do not change. So the database keeps the reduced form of each sweep with a stamp of all
+that it was made from: which records, which constants, which version. If the stamp differs, the records are
+read. Nothing else uses the reduced form, and it may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import OBSERVATIONS, SIGHTINGS, SweepRuns, horizon_s, in_order, reduced
 
 FORMAT = 1
-"""To be raised when the same records are to be reduced to something else, or kept otherwise."""
+"""Increase this when the same records are reduced to something else, or kept in another form."""
 SETTLED_S = 3600.0
 """A sweep that grew within this time may still grow, and is not kept yet."""
 
@@ -43,34 +43,34 @@ class Reduced(NamedTuple):
 
 
 def read(database: Database, extent: Extent, now_s: float, params: Params) -> Reduced:
-    """The sweep, as it was kept or from its records. Where `database` is open for reading only, nothing is kept."""
+    """The sweep, as it was kept or from its records. If `database` is open for reading only, nothing is kept."""
     whole = extent.first_s >= horizon_s(now_s, params) and extent.last_s <= now_s  # else the time of reading matters
     stamp = _stamp(extent, params)
     data = database.kept(extent.sweep_id, stamp) if whole else None
     if data is not None:
-        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):  # damaged: the records are there
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):  # damaged: use the records
             return _decoded(extent.sweep_id, memoryview(data))
     found = _reduce(database, extent, now_s, params)
     if whole and extent.last_s < now_s - SETTLED_S:
-        with contextlib.suppress(BusyError, DataError):  # a long reader, a full disk, a reader: then it is made again
+        with contextlib.suppress(BusyError, DataError):  # a long reader, a full disk, read-only: made again next time
             database.keep(extent.sweep_id, stamp, _encoded(found))
     return found
 
 
 def sweeps(database: Database, extents: Iterable[Extent], now_s: float, params: Params) -> Iterator[SweepRuns]:
-    """The sweeps in time order; only those that overlap are in memory. `extents` as the database gives them."""
+    """The sweeps in time order; only overlapping ones are in memory. `extents` come in the database's order."""
     return in_order(((one.first_s, read(database, one, now_s, params).sweep) for one in extents), now_s)
 
 
 def forget_others(database: Database, extents: Iterable[Extent]) -> None:
-    """Drop what is kept of sweeps that are no longer wanted."""
+    """Drop the reduced form of sweeps that are no longer wanted."""
     with contextlib.suppress(BusyError, DataError):
         database.keep_only(extent.sweep_id for extent in extents)
 
 
 def _stamp(extent: Extent, params: Params) -> str:
-    """All that the result depends on. Records are only added: their number and the newest one identify them."""
-    constants = params._replace(method=Params().method)  # of no influence, and changed for a single publication
+    """Everything that the result depends on. Records are only added: their number and the newest one identify them."""
+    constants = params._replace(method=Params().method)  # no influence, and it may differ for a single publication
     made_of = [extent.records, extent.newest_row, *constants, *(layout.fields for layout in _LAYOUTS)]
     return f"{FORMAT} {__version__} {sys.byteorder} {made_of!r}"
 
@@ -89,7 +89,7 @@ def _reduce(database: Database, extent: Extent, now_s: float, params: Params) ->
 
 def _encoded(found: Reduced) -> bytes:
     sweep = found.sweep
-    assert sweep is not None  # nothing too old is kept
+    assert sweep is not None  # sweeps that are too old are not kept
     parts = [
         json.dumps(sweep.ts).encode(),
         *(p.to_bytes() for p in (sweep.observations, sweep.sightings, found.kernels)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The published snapshot: what every reader needs of every GPU, in one small file.
+"""The published snapshot: what every reader needs about every GPU, in one small file.
 
 One header line of JSON (schema first), the columns as little-endian arrays, the names as
 text, and a checksum over all of it; replaced atomically by its one writer. A 10,000-GPU file is about
@@ -37,14 +37,14 @@ FLAGS = (
 
 
 class NewerSchemaError(DataError):
-    """The snapshot was written by a newer slurm-pal, and is not ours to replace."""
+    """A newer slurm-pal wrote the snapshot, so we must not replace it."""
 
 
 class GpuScore(NamedTuple):
-    """What is known of one GPU."""
+    """What is known about one GPU."""
 
     node: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a score
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used on scores
     uuid: str
     model: str
     slowdown: dict[str, float]  # sensitivity class -> time relative to the median GPU
@@ -75,7 +75,7 @@ class Snapshot:
         return len(self.columns["index"])
 
     def row(self, node: str, index: int) -> int | None:
-        """The row of one GPU, or None when it is not in the snapshot."""
+        """The row of one GPU, or None if it is not in the snapshot."""
         for row in self.rows.get(node, ()):
             if self.columns["index"][row] == index:
                 return row
@@ -84,7 +84,7 @@ class Snapshot:
     def slowdown(self, sensitivity: str, node: str, index: int) -> float | None:
         """Slowdown of one GPU for a sensitivity class ("?" reads as A); None: never measured.
 
-        A score that has become stale is already shrunk towards 1.0 by the publisher.
+        The publisher has already shrunk stale scores towards 1.0.
         """
         row = self.row(node, index)
         if row is None:
@@ -122,7 +122,7 @@ def empty() -> Snapshot:
 
 
 def known_class(sensitivity: str) -> str:
-    """The class whose scores stand for `sensitivity`: an unknown job is treated as A."""
+    """The class whose scores are used for `sensitivity`: an unknown job is treated as A."""
     return sensitivity if sensitivity in SENSITIVITY_CLASSES else SENSITIVITY_CLASSES[0]
 
 
@@ -225,8 +225,8 @@ def _encode(header: dict[str, object], columns: dict[str, Column], texts: dict[s
 def read(path: str) -> Snapshot:
     """Read a snapshot.
 
-    Raises DataError when it is missing, not readable, empty, truncated, damaged or from
-    a newer schema; the text says which, and what to do.
+    Raises DataError if it is missing, not readable, empty, truncated, damaged or of a
+    newer schema; the text says which, and what to do.
     """
     try:
         raw = read_trusted(path)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Labels that are sure enough, of all users, as records of the submit filter's table (docs/filter.md).
+"""All users' labels that are sure enough, as records of the submit filter's table (docs/filter.md).
 
     ["label.1000"] = "nf1978775bb67ae93=A:0.970 ..."    one user: KEY=CLASS:CONFIDENCE, the newest first
 
-Only slurmctld may read them: the table for the clients goes `without`. The filter believes what stands there
-without a look at clock or confidence, so both are judged here. A publisher writes a table every few seconds:
-a file that has not changed is read again only once a day, since labels age by a thousandth in that time.
+Only slurmctld may read them: the clients' table is `without` them. The filter believes them without checking
+clock or confidence, so both are checked here. A publisher writes a table every few seconds: an unchanged file
+is read again only once a day, since labels age by a thousandth in that time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from slurm_pal.store import labels
 
 MOST_OF_USER = 100
 MOST = 10_000
-"""Labels in the table, of the users who were measured last: some 280 kB."""
+"""Labels in the table, of the users whose jobs were measured last: some 280 kB."""
 BELIEVED_S = 86400.0
-"""How long a file that was read is not read again unless it changes."""
+"""A file is not read again for this time unless it changes."""
 
 _OF_USER, _TRUST = "label.", "trust"
 _FILE = re.compile(r"(0|[1-9]\d{0,9})\.jsonl")
@@ -38,7 +38,7 @@ def without(records: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Read(NamedTuple):
-    """What was taken of one file."""
+    """What was taken from one file."""
 
     signature: tuple[int, ...]
     at_s: float
@@ -55,9 +55,9 @@ class SureLabels:
         self._known: dict[int, _Read] = {}  # uid -> what its file held
 
     def records(self, now_s: float) -> dict[str, str]:
-        """`label.UID` -> its labels, and `trust` where it is not the users' word alone that counts.
+        """`label.UID` -> its labels, and `trust` if more than the users' own statement counts.
 
-        Files that cannot be used say nothing; whoever writes them replaces them.
+        Files that cannot be used are skipped; their writer replaces them.
         """
         found: dict[str, str] = {}
         left, known = MOST, {}
@@ -73,7 +73,7 @@ class SureLabels:
         return found | ({_TRUST: self._trust} if found and self._trust != "user" else {})
 
     def _files(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """When changed, user, and what distinguishes one state of the file from another."""
+        """(time of change, user, what distinguishes one state of the file from another)."""
         found: list[tuple[int, int, tuple[int, ...]]] = []
         try:
             for entry in os.scandir(self._folder):
@@ -81,7 +81,7 @@ class SureLabels:
                 if name:
                     info = entry.stat(follow_symlinks=False)
                     found.append((info.st_mtime_ns, int(name[1]), (info.st_mtime_ns, info.st_ino, info.st_size)))
-        except OSError:  # no folder: nobody was measured yet
+        except OSError:  # no folder: no user's jobs were measured yet
             return []
         return found
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""palsub's command line: our words taken out, sbatch's understood but not touched.
+"""palsub's command line: our words taken out, sbatch's understood but not changed.
 
-sbatch reads its options with getopt_long and stops at the first word that is none
-("+"): everything from `--` or the script name on belongs to the script.
+sbatch reads its options with getopt_long and stops at the first word that is not an
+option ("+"): everything from `--` or the script name on belongs to the script.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Options(NamedTuple):
     """sbatch options as read from words, and where the reading stopped."""
 
     found: tuple[Option, ...]
-    end: int  # position of the first word that is no option
-    unsure: str  # why sbatch may read these words differently; "" when it cannot
+    end: int  # position of the first word that is not an option
+    unsure: str  # why sbatch may read these words differently; "" if it cannot
 
 
 class CommandLine(NamedTuple):
@@ -41,7 +41,7 @@ class CommandLine(NamedTuple):
     unsure: str
 
     def has(self, *names: str) -> bool:
-        """Whether one of these sbatch options stands on the command line."""
+        """Whether one of these sbatch options is on the command line."""
         return any(name in names for name, _ in self.options)
 
 
@@ -57,7 +57,7 @@ def no_site_options() -> dict[str, int]:
 def parse(words: Sequence[str], site: SiteOptions = no_site_options) -> CommandLine:
     """Take palsub's words (without the program name) apart.
 
-    Raises UsageError for a `--pal-` word that means nothing.
+    Raises UsageError for an unknown or malformed `--pal-` word.
     """
     options: list[Option] = []
     pal: list[Option] = []
@@ -68,7 +68,7 @@ def parse(words: Sequence[str], site: SiteOptions = no_site_options) -> CommandL
         if word.startswith("--pal-"):
             option, position = _pal_option(words, position)
             pal.append(option)
-        elif word == ":":  # components of a heterogeneous job are separated so
+        elif word == ":":  # this separates components of a heterogeneous job
             hetjob = True
             before.append(word)
             position += 1
@@ -95,7 +95,7 @@ def _is_option(word: str) -> bool:
 def read_options(
     words: Sequence[str], site: SiteOptions = no_site_options, start: int = 0, one: bool = False
 ) -> Options:
-    """Read sbatch options from `start` until the first word that is none (or just one option word)."""
+    """Read sbatch options from `start` to the first other word (or just one option word)."""
     found: list[Option] = []
     unsure, position = "", start
     while position < len(words) and _is_option(words[position]) and words[position] != "--":
@@ -121,7 +121,7 @@ def _long(words: Sequence[str], position: int, site: SiteOptions) -> tuple[list[
 
 
 def _resolve(name: str, site: SiteOptions) -> tuple[str, int, str]:
-    """The full name and argument kind of a long option, by getopt_long's rule of unique beginnings."""
+    """The full name and argument kind of a long option, by getopt_long's rule of unique prefixes."""
     if name in LONG:
         return name, LONG[name], ""
     starts = [known for known in LONG if known.startswith(name)]
@@ -141,7 +141,7 @@ def _resolve(name: str, site: SiteOptions) -> tuple[str, int, str]:
 
 
 def _bundle(words: Sequence[str], position: int, site: SiteOptions) -> tuple[list[Option], int, str]:
-    """`-Hn4`, `-N2`, `-J name`: flags may be run together, the last one may take the rest as its value."""
+    """`-Hn4`, `-N2`, `-J name`: flags may be combined; the last one may take the rest as its value."""
     letters = words[position][1:]
     found: list[Option] = []
     for place, letter in enumerate(letters):

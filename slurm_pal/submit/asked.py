@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Slurm is asked before palsub has imported what reads the answer: Slurm works while Python imports."""
+"""Ask Slurm before palsub imports the code that reads the answer: Slurm works while Python imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_pal.submit.script import Script
 _SIGNS = ("gpu", "gres", "exclusive", "tres", "-G")
 _VARIABLES = ("SBATCH_GPUS", "SBATCH_GRES", "SBATCH_EXCLUSIVE", "SBATCH_TRES")
 _LEFT = ("hold", "begin", "dependency", "clusters", "het-group", "test-only")
-"""With these the choice is Slurm's in any case (decide/request.py)."""
+"""With these options Slurm chooses in any case (decide/request.py)."""
 LONGEST_S = 30.0
 
 
@@ -25,14 +25,14 @@ class Asked:
         self.question: question.Question | None = None
 
     def begin(self, reservations: bool) -> None:
-        """Ask, unless that was done. Raises SlurmError."""
+        """Ask, unless that has been done. Raises SlurmError."""
         kinds = question.kinds(reservations)
         if self.question is None or self.question.kinds != kinds:
             self.run.end()
             self.question = question.begin(self.run, kinds, told.FEW)
 
     def end(self) -> None:
-        """Nobody wants the answer any more."""
+        """The answer is no longer wanted."""
         self.run.end()
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A checkpoint on demand: the job's script goes to sbatch inside `wrapper.sh`, which takes SIGUSR1.
+"""A checkpoint on demand: the job's script goes to sbatch inside `wrapper.sh`, which handles SIGUSR1.
 
 The wrapper begins with the script's own directives, so that sbatch reads the same options,
 and ends with the script itself, byte for byte, so that `scontrol write batch_script` still
-shows it. What it does in the job is explained in its comments and in docs/palsub.md.
+shows it. Its comments and docs/palsub.md explain what it does in the job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slurm_pal.submit.argv import CommandLine, SiteOptions, without
 from slurm_pal.submit.script import READ_LIMIT, Script
 
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM")
-"""A checkpoint command that is one of these names, with or without SIG, is that signal."""
+"""A checkpoint command that is one of these names, with or without SIG, means that signal."""
 
 WRAP = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
 """What sbatch puts before the words of --wrap (seen on 22.05)."""
@@ -26,7 +26,7 @@ _PLACE = re.compile(rb"#@HEADER@|@(?:INTERPRETER|COMMAND|SIGNAL|FIRST)@")
 
 
 class CannotWrap(PalError):
-    """The script must go to sbatch as it is; the text says why."""
+    """The script must go to sbatch unchanged; the text says why."""
 
 
 def signal_in(command: str) -> str:
@@ -40,13 +40,13 @@ def wrapped(
 ) -> tuple[str, bytes, CommandLine]:
     """Path and text of a wrapper for this submission, and the command line that sends it. Writes nothing.
 
-    The file bears the name that sbatch would give the job: the script's, "wrap", or "sbatch" for a
+    The file has the name that sbatch would give the job: the script's, "wrap", or "sbatch" for a
     script on stdin. Raises CannotWrap or OSError.
     """
     words = dict(line.options).get("wrap")
     if words is not None:
         if line.script is not None:
-            raise CannotWrap("sbatch takes no script beside --wrap")
+            raise CannotWrap("sbatch accepts no script with --wrap")
         path = _place("wrap")
         text = render(WRAP + os.fsencode(words) + b"\n", command, directives=False)
         return path, text, line._replace(before=without(line.before, "wrap", site), after=(path,))
@@ -59,9 +59,9 @@ def wrapped(
 
 
 def sent_as(line: CommandLine) -> tuple[str, tuple[str, ...]]:
-    """A path for what sbatch gets in the script's place, not made yet, and the words that name it.
+    """A path for what sbatch gets instead of the script, not made yet, and the words that name it.
 
-    The file bears the name that sbatch would give the job.
+    The file has the name that sbatch would give the job.
     """
     if line.script is None:
         path = _place("sbatch")
@@ -74,8 +74,8 @@ def sent_as(line: CommandLine) -> tuple[str, tuple[str, ...]]:
 def render(body: bytes, command: str, directives: bool = True) -> bytes:
     """The wrapper around the script `body`, which makes checkpoints by `command`.
 
-    `directives` is false for a script of --wrap, in which sbatch reads none. Raises
-    CannotWrap for a script that sbatch itself refuses, and OSError when wrapper.sh cannot be read.
+    `directives` is false for a script of --wrap, in which sbatch reads none. Raises CannotWrap
+    for a script that sbatch itself refuses, and OSError if wrapper.sh cannot be read.
     """
     if not body.startswith(b"#!"):
         raise CannotWrap("the script does not begin with #!")
@@ -97,7 +97,7 @@ def render(body: bytes, command: str, directives: bool = True) -> bytes:
 
 
 def _header(body: bytes) -> bytes:
-    """The comments before the first command, where directives stand; sbatch passes over blank lines."""
+    """The comments before the first command, where directives are; sbatch skips blank lines."""
     kept = []
     for line in body.split(b"\n")[1:]:
         if line.lstrip(b" \t").startswith(b"#"):
@@ -110,7 +110,7 @@ def _header(body: bytes) -> bytes:
 def _interpreter(body: bytes) -> list[bytes]:
     """The words of `#!` as the kernel takes them: a program and at most one argument, which may hold blanks.
 
-    Raises CannotWrap where there is none.
+    Raises CannotWrap if there is none.
     """
     words = body[2:].partition(b"\n")[0].strip(b" \t").split(None, 1)
     if not words:
@@ -129,7 +129,7 @@ def _place(name: str) -> str:
 
 
 def write(path: str, text: bytes) -> None:
-    """Write the wrapper where only its user can read it, for sbatch. Raises OSError; then nothing is left."""
+    """Write the wrapper for sbatch where only its user can read it. After an OSError nothing is left."""
     os.mkdir(os.path.dirname(path), 0o700)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -141,7 +141,7 @@ def write(path: str, text: bytes) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove the wrapper and its directory; that they are not there is well."""
+    """Remove the wrapper and its directory; they may already be gone."""
     with contextlib.suppress(OSError):
         os.unlink(path)
     with contextlib.suppress(OSError):

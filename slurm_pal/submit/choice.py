@@ -15,7 +15,7 @@ from slurm_pal.submit.argv import CommandLine
 HELP = """usage: palsub [--pal-OPTION]... [sbatch options] script [args]
 
 sbatch, on the GPUs that suit the job. palsub passes every word to sbatch unchanged, except
-its own, which stand before `--` or the script name:
+its own, which come before `--` or the script name:
 
   --pal-class A|B|C  how much the job suffers from slow GPUs: A compute-bound, B mixed,
                      C memory-bound or insensitive (default: from earlier jobs of this
@@ -29,9 +29,9 @@ its own, which stand before `--` or the script name:
                      work that a move loses
   --pal-checkpoint CMD   movable, and CMD writes a checkpoint first: a shell command, or the
                      name of a signal that the program handles; exit code 85 after it
-                     means "start me again", any other exit ends the job
+                     means "start the job again", any other exit code ends it
   --pal-observe[=S]  measure in the job's first S seconds how much it suffers from slow GPUs,
-                     so that later jobs of its name need no class; 0: not this job
+                     so that later jobs of its name need no class; 0: do not
   --pal-explain      explain on stderr what was decided, and why
   --pal-json         the same as JSON: on stderr, with --pal-dry-run on stdout
   --pal-dry-run      print the exact sbatch command and the reason; submit nothing
@@ -51,9 +51,9 @@ examples:
 """
 
 OBSERVE_S = 300.0
-"""How long a job is observed where its user asks for it and neither they nor the site states a time."""
+"""How long a job is observed if its user asks for it and neither user nor site states a time."""
 DIRECTIVES = ("class", "app", "movable", "checkpoint", "observe")
-"""What may stand after #PAL."""
+"""What may follow #PAL."""
 _MOST_DIGITS = 9
 
 
@@ -63,9 +63,9 @@ class Choice(NamedTuple):
     sensitivity: str = ""
     app: str = ""
     policy: str = ""
-    movable: str | None = None  # seconds of work, "" where none are stated; None: not asked for
+    movable: str | None = None  # seconds of work, "" if not stated; None: not asked for
     checkpoint: str = ""
-    observe: str | None = None  # seconds, "" where none are stated; None: not said
+    observe: str | None = None  # seconds, "" if not stated; None: not asked for
     off: bool = False
     dry_run: bool = False
     explain: bool = False
@@ -79,7 +79,7 @@ class Moving(NamedTuple):
 
     movable: bool = False
     checkpoint: str = ""  # a shell command, or the name of a signal; "" none
-    lost_s: str = ""  # at most so many seconds of work are lost by a requeue; "" not stated
+    lost_s: str = ""  # the most seconds of work that a requeue loses; "" not stated
 
 
 def choice(line: CommandLine) -> Choice:
@@ -118,8 +118,8 @@ def sensitivity(
     apps: Mapping[str, str],
     warnings: list[str],
 ) -> tuple[str, str]:
-    """What the user said: (class, where), ("?", ...) for nothing. A wrong value outside the command line is
-    warned about and passed over.
+    """What the user stated: (class, where), or ("?", ...). A wrong value outside the command line causes a
+    warning and is ignored.
 
     Raises UsageError for an unknown --pal-app.
     """
@@ -151,8 +151,8 @@ def moving(
 ) -> Moving:
     """Whether the job may be moved, by command line, environment and script.
 
-    A wrong value outside the command line is warned about and passed over. SLURM_PAL_MOVABLE=0
-    takes back what the script says.
+    A wrong value outside the command line causes a warning and is ignored. SLURM_PAL_MOVABLE=0
+    overrides the script.
     """
     named = dict(directives)
     variable = environment.get("SLURM_PAL_MOVABLE", "")
@@ -180,9 +180,9 @@ def _is_seconds(text: str) -> bool:
 def observing(
     chosen: Choice, directives: tuple[tuple[str, str], ...], site_s: float, warnings: list[str]
 ) -> tuple[float, bool]:
-    """(for how many seconds the job is to be observed, 0 for not at all; whether its user asked for that).
+    """(the seconds for which the job is observed, 0 for not at all; whether its user asked for that).
 
-    `site_s` is what the site wants of every job.
+    `site_s` is the time that the site wants for every job.
     """
     said, origin = chosen.observe, "--pal-observe"
     if said is None:

@@ -40,7 +40,7 @@ def record(
 ) -> Record:
     """Everything about one decision as JSON-ready data; `job_id` is filled in once it is known.
 
-    Ages are seconds at the time of the decision, null where a GPU was never measured.
+    Ages are in seconds at the time of the decision, null for a GPU that was never measured.
     """
     return {
         "schema": SCHEMA,
@@ -113,14 +113,14 @@ def _by_age(folder: str, names: list[str]) -> list[str]:
     def age(name: str) -> tuple[float, int, str]:
         try:
             return os.stat(os.path.join(folder, name)).st_mtime, len(name), name
-        except OSError:  # removed meanwhile by a palsub beside us
+        except OSError:  # another palsub has removed it meanwhile
             return 0.0, 0, name
 
     return sorted(names, key=age)
 
 
 def load(cluster: str, job_id: int) -> Record | None:
-    """The decision about one job, None when palsub took none here.
+    """The decision about one job, None if palsub made none here.
 
     `cluster` is a ClusterName, or "" for the cluster in force. Raises DataError when the
     record cannot be read.
@@ -138,7 +138,7 @@ def load(cluster: str, job_id: int) -> Record | None:
 
 
 def last(cluster: str) -> Record | None:
-    """The newest decision on a cluster, None when there is none. Raises DataError like `load`."""
+    """The newest decision on a cluster, or None. Raises DataError like `load`."""
     folder = _folder(cluster)
     try:
         names = [n for n in os.listdir(folder) if n.endswith(".json") and digits(n[:-5]) is not None]
@@ -148,7 +148,7 @@ def last(cluster: str) -> Record | None:
 
 
 def _folder(cluster: str) -> str:
-    """The records of a cluster; a ClusterName means the cluster in force where that bears the name."""
+    """The records of a cluster; a ClusterName means the cluster in force if that has this name."""
     here, name = state.cluster_key(), cluster.lower()
     return os.path.join(state.home(), "decisions", here if here.startswith(name) else name)
 
@@ -183,7 +183,7 @@ def render(made: Record) -> list[str]:
 
 
 def _considered(sensitivity: Record) -> list[str]:
-    """The stage that decided, and what else was looked at; records of older releases have none."""
+    """The stage that decided, and what else was considered; records of older releases have neither."""
     stage = sensitivity.get("stage", "default")
     lines = [] if stage in ("default", "word") else [f"by stage {stage}, confidence {sensitivity['confidence']:.2f}"]
     for found in sensitivity.get("considered", []):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a running job says of itself in its own comment: how far it is, and that a checkpoint is written.
+"""What a running job writes into its own comment: how far it is, and that a checkpoint exists.
 
 Whoever submitted a job may change its comment while it runs (scontrol(1), update). Each
 change costs the controller two requests and a state save, hence the limit on how often.
@@ -26,9 +26,9 @@ def job_id(environment: Mapping[str, str]) -> int:
 
 
 def named(environment: Mapping[str, str]) -> str:
-    """How Slurm's commands name this job and no other. Raises UsageError outside of one.
+    """How Slurm's commands name this job only. Raises UsageError outside of one.
 
-    The last task of an array to start has the array's own id, by which all of its tasks are meant.
+    The last task of an array to start has the array's own id, which means all of its tasks.
     """
     job = job_id(environment)
     array, task = environment.get("SLURM_ARRAY_JOB_ID", ""), environment.get("SLURM_ARRAY_TASK_ID", "")
@@ -36,14 +36,14 @@ def named(environment: Mapping[str, str]) -> str:
 
 
 def speaks(environment: Mapping[str, str]) -> bool:
-    """Whether this process speaks for the job: of the tasks of a step only the first does."""
+    """Whether this process speaks for the job: in a step only the first task does."""
     return environment.get("SLURM_PROCID", "0") == "0"
 
 
 def restarts(environment: Mapping[str, str]) -> int:
     """How often Slurm has requeued the job; it sets the variable from the first time on.
 
-    The checkpoint wrapper counts runs that it starts itself there, too, and keeps Slurm's own number beside it.
+    The checkpoint wrapper also counts the runs that it starts itself there, and keeps Slurm's own number beside it.
     """
     job, requeues, _ = (*environment.get("SLURM_PAL_RUN", "").split("."), "", "")[:3]
     text = requeues if job == environment.get("SLURM_JOB_ID") else environment.get("SLURM_RESTART_COUNT", "")
@@ -51,13 +51,13 @@ def restarts(environment: Mapping[str, str]) -> int:
 
 
 def progress_word(iteration: int, total: int | None, now_s: float, restart: int) -> dict[str, str]:
-    """The values of the word `pal:it=`."""
+    """The values of the mark `pal:it=`."""
     of = {} if total is None else {"of": str(total)}
     return {marks.PROGRESS: str(iteration), **of, "at": f"{now_s:.0f}", "r": str(restart)}
 
 
 def ack_word(comment: str, restart: int, failed: bool) -> dict[str, str]:
-    """The values of the next word `pal:ack=`: numbers count from 1 in each run of the job."""
+    """The values of the next mark `pal:ack=`: numbers count from 1 in each run of the job."""
     run, _, number = marks.read(comment, marks.ACK).get(marks.ACK, "").partition(".")
     last = (digits(number) or 0) if run == str(restart) else 0
     return {marks.ACK: f"{restart}.{last + 1}"} | ({"failed": "1"} if failed else {})
@@ -66,14 +66,14 @@ def ack_word(comment: str, restart: int, failed: bool) -> dict[str, str]:
 def comment_of(run: Runner, job: str) -> str:
     """A job's (`named`) comment as it is, blanks and line ends included. Raises SlurmError.
 
-    squeue is the only command that prints it with nothing around it.
+    Only squeue prints it with nothing around it.
     """
     text = _checked(run, ["squeue", "-h", "-j", job, "-o", "%k"]).stdout.removesuffix("\n")
     return "" if text == "(null)" else text
 
 
 def put(run: Runner, job: str, comment: str, pairs: dict[str, str]) -> None:
-    """Put a word into a job's comment, and keep all else. Raises SlurmError, or DataError when it gets too long."""
+    """Put a mark into a job's comment, and keep all else. Raises SlurmError, or DataError if it becomes too long."""
     text = marks.put(comment, pairs)
     if text is None:
         raise DataError(f"the comment of job {job} has no room for {marks.word(pairs)}: shorten --comment")
@@ -89,10 +89,10 @@ def _checked(run: Runner, argv: list[str]) -> Completed:
 
 
 def due(job: int, restart: int, every_s: float, now_s: float, environment: Mapping[str, str]) -> bool:
-    """Whether this many seconds have passed since the last word; if so, remember this moment.
+    """Whether this many seconds have passed since the last mark; if so, remember this moment.
 
-    The memory is a small file of the user's own beside the job: in the checkpoint wrapper's directory, else in
-    $TMPDIR or /tmp. Raises OSError when it cannot be kept: then nothing is said, lest it be said too often.
+    The moment is kept in a small file of the user's beside the job: in the checkpoint wrapper's directory, else in
+    $TMPDIR or /tmp. Raises OSError if it cannot be kept: then nothing is written, so as not to write too often.
     """
     with open(_memory(job, environment), "r+b") as stream:
         text, _, run = stream.read(64).decode("ascii", "replace").partition(" ")
@@ -101,15 +101,15 @@ def due(job: int, restart: int, every_s: float, now_s: float, environment: Mappi
             return False
         stream.seek(0)
         stream.truncate()
-        stream.write(f"{int(now_s)} {restart}".encode())  # never rounded up: that would be a moment yet to come
+        stream.write(f"{int(now_s)} {restart}".encode())  # never rounded up: that would be in the future
     return True
 
 
 def _memory(job: int, environment: Mapping[str, str]) -> int:
-    """The open file, made where there is none yet. Raises OSError.
+    """The open file, made if there is none yet. Raises OSError.
 
-    Its name ends in what nobody can guess: any user may make files in /tmp, and one of this name before us. What is
-    not the user's own is passed over, and so is what has a second name: it may be another file of theirs.
+    Its name has an end that nobody can guess: any user may make files in /tmp, and a predictable one before us. A file
+    that is not the user's own is skipped, and so is one with a second name: it may be another file of theirs.
     """
     folder = os.path.dirname(environment.get("SLURM_PAL_ACK", ""))
     if not os.path.isdir(folder):  # another node of the job
@@ -126,13 +126,13 @@ def _memory(job: int, environment: Mapping[str, str]) -> int:
 def _is_ours(entry: os.DirEntry[str]) -> bool:
     try:
         info = entry.stat(follow_symlinks=False)
-    except OSError:  # gone since
+    except OSError:  # gone meanwhile
         return False
     return stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and info.st_nlink == 1
 
 
 def touch_ack(environment: Mapping[str, str]) -> bool:
-    """Answer the checkpoint wrapper on this node by its file; False where there is none."""
+    """Answer the checkpoint wrapper on this node by its file; False if there is none."""
     path = environment.get("SLURM_PAL_ACK", "")
     if not path:
         return False

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What is known of a submission's sensitivity: the stages of the cascade that speak before the job exists.
+"""What is known of a submission's sensitivity: the stages of the cascade that run before the job exists.
 
-Read on the submit path, so: two small files of labels, the script that is in memory anyway, and
-the Python file that it runs, with a limit. A stage that fails says nothing; the user sees nothing,
-since the job only loses what a guess could have brought.
+This is on the submit path, so it reads only two small files of labels, the script that is in memory
+anyway, and the Python file that it runs, with a limit. A stage that fails gives no class and no message,
+since the job only loses the benefit of a guess.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from slurm_pal.sensitivity.history import Label
 
 PROGRAM_BYTES = 1 << 14
-"""Looked at of a script and of a Python file: imports and model names stand at their beginning."""
+"""How much of a script and of a Python file is read: imports and model names are at their beginning."""
 SCRIPT_BYTES = 1 << 16
-"""Of a script, for the checksum by which it is known again."""
+"""How much of a script counts for the checksum that identifies it."""
 FOLDER = "labels"
-"""Of a user's own labels, below `state.home()`."""
+"""The file of a user's own labels, in `state.home()`."""
 
 
 def verdict(
     stated: tuple[str, str], line: CommandLine, script: Script | None, config: Config, environment: Mapping[str, str]
 ) -> Verdict:
-    """The class of a submission; `stated` is what the user said, (class or "?", where). Never raises."""
+    """The class of a submission; `stated` is what the user stated, (class or "?", where). Never raises."""
     word = None if stated[0] == UNKNOWN_CLASS else Evidence(WORD, stated[0], 1.0, stated[1])
     name, body = job_name(line, script, environment), work_of(line, script)
 
@@ -72,7 +72,7 @@ def job_name(line: CommandLine, script: Script | None, environment: Mapping[str,
 
 
 def work_of(line: CommandLine, script: Script | None) -> bytes:
-    """What the job runs, as far as it is known here: the words of --wrap, or the script."""
+    """What the job runs, as far as known here: the words of --wrap, or the script."""
     words = dict(line.options).get("wrap")
     return os.fsencode(words) if words is not None else (script.body[:SCRIPT_BYTES] if script else b"")
 
@@ -83,7 +83,7 @@ def own_labels() -> str:
 
 
 def _history(name: str, digest: str, config: Config, now_s: float) -> Evidence | None:
-    """What the labels of this script and of this name say; the site's or the user's own, whichever is newer."""
+    """The labels of this script and of this name; the site's or the user's own, whichever is newer."""
     whats = {keys.script_key(digest): "runs of this script", keys.name_key(name): f"jobs named {name}"}
     whats.pop("", "")
     site = labels.path_of(labels.site_folder(config.snapshot_path), os.geteuid())
@@ -93,7 +93,7 @@ def _history(name: str, digest: str, config: Config, now_s: float) -> Evidence |
         for key, what in whats.items()
         if any(key in table for table in known)
     ]
-    # A script may do several kinds of work, and so may the jobs of one name: the less mixed of the two is believed.
+    # A script may do several kinds of work, and so may the jobs of one name: the less mixed label is believed.
     return max(found, key=lambda one: one.confidence, default=None)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The user's lease files: what their watcher takes back. One JSON file for each job, below their state folder."""
+"""The user's lease files, which their watcher takes back: one JSON file for each job, in their state folder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Lease(NamedTuple):
     job_id: int
     made_s: float
     until_s: float
-    pass_s: float  # grace for a job that Slurm has not looked at yet
-    last_s: float  # after this it is taken back whatever the reason
+    pass_s: float  # grace for a job that Slurm has not considered yet
+    last_s: float  # after this it is taken back in any case
     pinned: str = ""  # our --nodelist, "" when we set none
     excluded: str = ""  # our --exclude, "" when we set none
     user_req: str = ""  # what the user asked for, put back
@@ -31,11 +31,11 @@ class Lease(NamedTuple):
 
 
 def prepare(lease: Lease, cluster: str) -> str:
-    """Write a lease before its job exists, so that a full disk shows now; return the file's path.
+    """Write a lease before its job exists, so that a full disk is noticed now; return the file's path.
 
-    Raises OSError when it cannot be written: then no node list may be used.
+    Raises OSError if it cannot be written: then no node list may be used.
     """
-    # The pid shows the watcher whether we live; in containers, and on other hosts, it may be another palsub's too.
+    # The pid shows the watcher whether we are alive; in containers, or from other hosts, another palsub may have it.
     path = os.path.join(state.folder("leases", cluster), f"new-{os.getpid()}-{os.urandom(4).hex()}.json")
     write_atomic(path, _encode(lease), 0o600)
     return path
@@ -50,7 +50,7 @@ def confirm(prepared: str, lease: Lease) -> str:
 
 
 def drop(path: str) -> None:
-    """Remove a file of ours; that it is not there is well."""
+    """Remove one of our files; it may already be gone."""
     with contextlib.suppress(OSError):
         os.unlink(path)
 
@@ -60,7 +60,7 @@ def _encode(lease: Lease) -> str:
 
 
 def read_all(folder: str) -> dict[str, Lease]:
-    """path -> lease of all leases with a job; files that make no sense are removed.
+    """path -> lease, for all leases with a job; files that make no sense are removed.
 
     Raises OSError when the folder cannot be listed.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Jobs that may be moved while they run: what their users ask for, and the word on the job that says so."""
+"""Jobs that may be moved while they run: what their users ask for, and the mark on the job that says so."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from slurm_pal.submit.script import Script
 LONGEST_ORIGIN = 60
 APPEND, TRUNCATE = "append", "truncate"
 _OWN_FILE = r"(?<!%)(?:%%)*%\d*[jJA]"
-"""In the name of an output file: the job's own number, by which no other job writes to it."""
+"""In the name of an output file: the job's own number, so that no other job writes to it."""
 
 
 class MovableRequest(NamedTuple):
-    """What a submission says beside it."""
+    """What else the submission says."""
 
     comment: str = ""  # the user's own
     obstacle: str = ""  # why the job cannot be moved; "" when it can
     readable: bool = True  # False: the comment is not known
-    open_mode: str = ""  # what the user says of it: APPEND, TRUNCATE, or "" for nothing
-    shared_output: str = ""  # an output file that later jobs with the same words write, too; "" for none
+    open_mode: str = ""  # the user's choice: APPEND, TRUNCATE, or "" for none
+    shared_output: str = ""  # an output file that later jobs with the same words also write; "" for none
 
 
 def terms(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> MovableRequest:
-    """Read what bears on moving the job from command line, environment and script. Never raises."""
+    """Read everything that affects moving the job from command line, environment and script. Never raises."""
     try:
         if line.hetjob or (script and script.hetjob):
             raise Conflict("it is heterogeneous")
@@ -63,7 +63,7 @@ _VARIABLES = {
 
 
 def _in_order(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> list[Option]:
-    """sbatch's options that bear on it, as sbatch reads them: of one name the last counts."""
+    """sbatch's options that affect it, as sbatch reads them: of one name the last counts."""
     own = read_options(script.words).found if script and not line.has("wrap") else ()
     given = [(name, environment[key]) for key, name in _VARIABLES.items() if key in environment]
     return [*own, *given, *line.options]
@@ -76,8 +76,8 @@ def _shared(name: str) -> bool:
 
 
 def job_word(sensitivity: str, origin: str, moving: Moving, open_mode: str = "") -> dict[str, str]:
-    """The values of the word `pal:job=`. `origin` is where the class comes from, in any words; `open_mode` the
-    one that the job will have, where that is known.
+    """The values of the mark `pal:job=`. `origin` says where the class comes from, in any words; `open_mode`
+    is the one that the job will have, if that is known.
     """
     named = origin.removeprefix("$").replace(" ", ":").replace("=", ":") if sensitivity != UNKNOWN_CLASS else "default"
     pairs = {marks.JOB: sensitivity, "from": re.sub(r"[^A-Za-z0-9_.,:+@%#-]", "", named)[:LONGEST_ORIGIN]}
@@ -93,6 +93,6 @@ def job_word(sensitivity: str, origin: str, moving: Moving, open_mode: str = "")
 
 
 def comment(own: str, lease: str, job: dict[str, str] | None) -> str | None:
-    """The job's comment: the user's own text, the mark of a lease, the word on the job; None when it is too long."""
+    """The job's comment: the user's own text, the marks of lease and job; None if it is too long."""
     text = " ".join(filter(None, (own, lease)))
     return text if job is None else marks.put(text, job)

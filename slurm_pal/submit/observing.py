@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """An observer beside the job: one command before the first command of the job's own script.
 
-sbatch gets a copy of the script in which that command stands on the line of the script's own first
-command. So line numbers, `$0`, process ids, signals and the exit status stay what they were. The
-observer is put into the background at once, has no stream of the job's, and whether it starts,
-runs or dies is nothing to the script. Only a shell can do that: other scripts are left alone.
+sbatch gets a copy of the script with that command on the line of the script's own first command.
+So line numbers, `$0`, process ids, signals and the exit status do not change. The observer is put
+into the background at once and has none of the job's streams; whether it starts, runs or dies does
+not matter to the script. Only a shell can do that: other scripts are left alone.
 
-Of an array one task is observed: the first, by the variables that Slurm gives to each task.
+Of an array the first task is observed, found by the variables that Slurm gives to each task.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _COMMAND = re.compile(rb"^[^\S\n]*[^\s#]", re.MULTILINE)
 _GRES = ("gres", "tres-per-task")
 _GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"})
 LONGEST_NAME = 40
-"""Of a shell, in a message."""
+"""The name of a shell, in a message."""
 
 _OF_ARRAY = 'if [ "${{SLURM_ARRAY_TASK_ID-}}" = "${{SLURM_ARRAY_TASK_MIN-}}" ]; then {}; fi 2>/dev/null'
-"""Decided in each task by the shell alone: no process is started where nobody observes."""
+"""Each task's shell decides by itself: a task without an observer starts no process."""
 
 
 def command(config: Config, seconds: float, digest: str, stage: str = "", array: bool = False) -> str:
-    """The words that start the observer, of an array in its first task; `$$` becomes the batch shell's process id."""
+    """The words that start the observer, in an array's first task only; `$$` becomes the batch shell's process id."""
     from slurm_pal.store.kernels import path_of
 
     python = config.text("profile", "python") or sys.executable
@@ -56,17 +56,17 @@ def command(config: Config, seconds: float, digest: str, stage: str = "", array:
     words += ["--digest", digest] if digest else []
     words += ["--stage", stage] if stage else []
     start = f'({shlex.join(words)} --pid "$$" </dev/null >/dev/null 2>&1 &)'
-    # The stream of the outer shell, too: `bash -x` would show the words there.
+    # The outer shell's stream is redirected, too: `bash -x` would show the words there.
     return _OF_ARRAY.format(start) if array else f"{start} 2>/dev/null"
 
 
 def with_observer(body: bytes, start: str) -> bytes:
     """The script with the observer's start before its first command.
 
-    Raises CannotWrap for a script that is none of a shell's, that has no command, or that sbatch refuses.
+    Raises CannotWrap for a script that is not for a shell, that has no command, or that sbatch refuses.
     """
     if not body.startswith(b"#!") or b"\0" in body or b"\r\n" in body:
-        raise CannotWrap("the script is none that sbatch takes")
+        raise CannotWrap("sbatch would not accept the script")
     shell = interpreter(body)
     if shell not in SHELLS:
         named = shell[:LONGEST_NAME] or "nobody"
@@ -78,7 +78,7 @@ def with_observer(body: bytes, start: str) -> bytes:
 
 
 def interpreter(body: bytes) -> str:
-    """The base name of the program that runs a script, "" for none; options and assignments of env are passed over."""
+    """The base name of the program that runs a script, "" for none; options and assignments of env are skipped."""
     words = body[2:].partition(b"\n")[0].split()
     if words and os.path.basename(words[0]) == b"env":
         words = [word for word in words[1:] if not word.startswith(b"-") and b"=" not in word]
@@ -86,7 +86,7 @@ def interpreter(body: bytes) -> str:
 
 
 def check(line: CommandLine, environment: Mapping[str, str], script: Script | None, asked: bool) -> None:
-    """Raise CannotWrap for a submission that no observer is for; `asked`: the user wants one, with or without GPUs."""
+    """Raise CannotWrap for a submission that gets no observer; `asked`: the user wants one, with or without GPUs."""
     if line.hetjob or (script and script.hetjob):
         raise CannotWrap("it is heterogeneous")
     if line.unsure:
@@ -95,7 +95,7 @@ def check(line: CommandLine, environment: Mapping[str, str], script: Script | No
         merged = merge(line, environment, script)
     except Conflict as reason:
         raise CannotWrap(str(reason)) from None
-    # Not what `build` makes of it: a job whose nodes are Slurm's to choose is observed like any other.
+    # `build` is not used: a job whose nodes Slurm must choose is observed like any other.
     if not asked and not any("gpu" in merged.get(name, "") for name in _GRES) and not _GPU_OPTIONS & merged.keys():
         raise CannotWrap("it asks for no GPU")
 
@@ -103,13 +103,13 @@ def check(line: CommandLine, environment: Mapping[str, str], script: Script | No
 def observed(
     line: CommandLine, script: Script | None, config: Config, seconds: float, site: SiteOptions, stage: str = ""
 ) -> tuple[CommandLine, Script | None]:
-    """Command line and script with the observer; still to be sent (`sending`). Raises CannotWrap."""
-    array = not stage and "array" in merge(line, os.environ, script)  # a probe is none, whatever its script asks for
+    """Command line and script with the observer, ready for `sending`. Raises CannotWrap."""
+    array = not stage and "array" in merge(line, os.environ, script)  # a probe is no array, whatever the script says
     start = command(config, seconds, script_digest(work_of(line, script)), stage, array)
     words = dict(line.options).get("wrap")
     if words is not None:
         if line.script is not None:
-            raise CannotWrap("sbatch takes no script beside --wrap")
+            raise CannotWrap("sbatch accepts no script with --wrap")
         text = f"{start}; {words}"
         options = (*((name, value) for name, value in line.options if name != "wrap"), ("wrap", text))
         return line._replace(options=options, before=(*without(line.before, "wrap", site), f"--wrap={text}")), script
@@ -119,7 +119,7 @@ def observed(
 
 
 def sending(line: CommandLine, script: Script | None) -> tuple[str, bytes, CommandLine]:
-    """Path and text of the file that sbatch shall get, and its command line; the path is "" for --wrap."""
+    """Path and text of the file that sbatch is to get, and its command line; the path is "" for --wrap."""
     if line.has("wrap") or script is None:
         return "", b"", line
     path, after = checkpoint.sent_as(line)

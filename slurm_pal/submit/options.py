@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""sbatch's options in force for one submission, from its three sources.
+"""The sbatch options in force for one submission, from their three sources.
 
 sbatch's precedence: command line, then SBATCH_* variables, then #SBATCH lines.
 """
@@ -35,7 +35,7 @@ def build(line: CommandLine, environment: Mapping[str, str], script: Script | No
 
 
 def merge(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> dict[str, str]:
-    """sbatch options in force: name -> value. Raises Conflict when the directives cannot be read."""
+    """The sbatch options in force: name -> value. Raises Conflict if the directives cannot be read."""
     own = read_options(script.words) if script and not line.has("wrap") else None
     if own and script and (own.unsure or own.end != len(script.words)):
         raise Conflict(own.unsure or f"#SBATCH {script.words[own.end]}: not an option")

@@ -3,7 +3,7 @@
 
 From sbatch(1) and `sbatch --help` of releases 22.05 to 26.05; the 22.05 rows were
 checked one by one against the program. A name that one release lacks does no harm:
-sbatch itself refuses it. What is not here is asked of `sbatch --help`.
+sbatch itself refuses it. Options missing here are looked up in `sbatch --help`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ENVIRONMENT: dict[str, str] = {
     "SBATCH_RESERVATION": "reservation", "SBATCH_SPREAD_JOB": "spread-job", "SBATCH_THREAD_SPEC": "thread-spec",
     "SBATCH_TIMELIMIT": "time", "SBATCH_TRES_PER_TASK": "tres-per-task", "SBATCH_USE_MIN_NODES": "use-min-nodes",
 }  # fmt: skip
-"""sbatch(1), INPUT ENVIRONMENT VARIABLES, as far as they bear on where a job may run."""
+"""sbatch(1), INPUT ENVIRONMENT VARIABLES, as far as they affect where a job may run."""
 
 
 def from_help(text: str) -> dict[str, int]:

@@ -21,7 +21,7 @@ from slurm_pal.submit.movable import APPEND, TRUNCATE, MovableRequest, comment, 
 from slurm_pal.submit.options import build
 from slurm_pal.submit.script import Script
 
-TYPE_CHECKING = False  # decide and snapshot are imported while Slurm answers
+TYPE_CHECKING = False  # decide and snapshot are imported while we wait for Slurm
 if TYPE_CHECKING:
     from slurm_pal.base.config import Config
     from slurm_pal.decide.case import Decision
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from slurm_pal.submit.asked import Asked
 
 LAST_MARGIN_S = 60.0
-"""A lease is taken back this long after submit.lease_max_s whatever keeps the job waiting."""
+"""A lease is taken back this long after submit.lease_max_s, whatever the job waits for."""
 
 
 class SubmissionPlan:
-    """What will be submitted, and what is remembered about it."""
+    """What will be submitted, and what is recorded about it."""
 
     def __init__(self, decided: Decision, made: decision.Record, words: list[str]) -> None:
         self.decided, self.made, self.words = decided, made, words
         self.lease: Lease | None = None
         self.prepared = ""  # the file of a lease whose job does not exist yet
         self.parsable = False  # sbatch prints the bare job id
-        self.trouble = ""  # why nothing could be decided, where the user must know
+        self.trouble = ""  # why nothing could be decided, if the user must know
 
 
 def plan(
@@ -49,8 +49,8 @@ def plan(
 ) -> SubmissionPlan:  # fmt: skip
     """Decide about one submission. `warnings` gets what the user must know, one line each.
 
-    `sent` is the command line as sbatch shall get it: `line`, or that with the script wrapped.
-    Raises SlurmError, DataError or OSError where nothing can be decided.
+    `sent` is the command line for sbatch: `line`, or that with the script wrapped.
+    Raises SlurmError, DataError or OSError if nothing can be decided.
     """
     now_s = time.time()
     cluster = state.cluster_key()
@@ -60,16 +60,16 @@ def plan(
     policy = chosen.policy or config.text("placement", "policy")
     scores, decided = _decide(request, config, policy, known.sensitivity, clearer, now_s, asked)
     added, mark = list(decided.added), ""
-    # Where a daemon lives its lease guard takes the list back, too, should the user's watcher be killed.
+    # If a daemon lives, its lease guard also takes the list back should the user's watcher be killed.
     if decided.lease_s and (clearer == "daemon" or (clearer and alive and not request.comment)):
         own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
         ours = ",".join(decided.pinned or decided.excluded)
         mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
-    # The submit filter leaves a job alone that bears a word of ours, also where nothing was added to it here.
+    # The submit filter leaves a job with one of our marks alone, even if nothing was added to it here.
     decided_here = not mark and not isinstance(scores, DataError)
     says = moving.movable or (alive and (known.sensitivity != UNKNOWN_CLASS or decided_here))
     own = terms(line, os.environ, script) if mark or says else MovableRequest()
-    # A move starts the script anew, and Slurm would empty its output as at any other start.
+    # A move starts the script anew, and Slurm would empty its output as at every start.
     open_mode = own.open_mode or (APPEND if moving.movable else "")
     word = job_word(known.sensitivity, origin(known), moving, open_mode) if says else None
     added += _added(own, moving.movable, mark, word, warnings)
@@ -94,16 +94,16 @@ def plan(
 
 
 def origin(known: Verdict) -> str:
-    """Where the class comes from, for the word on the job: the user's own way of saying it, or the stage."""
+    """Where the class comes from, for the mark on the job: the user's own statement, or the stage."""
     return known.why if known.stage in ("", WORD) else known.stage
 
 
 def _added(
     known: MovableRequest, asked: bool, mark: str, word: dict[str, str] | None, warnings: list[str]
 ) -> list[str]:
-    """The --comment that sbatch gets for the mark of a lease and the word on the job, and --open-mode; [] for none.
+    """The --comment that sbatch gets for the marks of lease and job, and --open-mode; [] for none.
 
-    A comment of the user's own is added to only where they asked for that, by making the job movable.
+    The user's own comment is extended only if they asked for that, by making the job movable.
     """
     if word is not None and (not known.readable or (known.comment and not asked)):
         word = None
@@ -111,7 +111,7 @@ def _added(
         return []
     text = comment(known.comment, mark, word)
     if text is None:
-        warnings.append("the job is not movable: its comment is too long for the word that says so")
+        warnings.append("the job is not movable: its comment is too long for the mark")
         text, asked = mark, False
     comments = [f"--comment={text}"] if text else []
     if not asked:
@@ -136,7 +136,7 @@ def _source(config: Config, snapshot: Snapshot | DataError | None, now_s: float)
 
 
 def _clearer(config: Config, chosen: Choice, request: Request, cluster: str, alive: bool, warnings: list[str]) -> str:
-    """Who will take a lease back: the user's watcher where wanted and possible, a daemon that says so, or nobody."""
+    """Who will take a lease back: the user's watcher if wanted and possible, a daemon that promises it, or nobody."""
     if request.leave or request.shape is None or request.soft_only:
         return ""
     if chosen.watch or config.flag("submit", "watch"):
@@ -146,14 +146,14 @@ def _clearer(config: Config, chosen: Choice, request: Request, cluster: str, ali
             raise PermissionError(13, "Permission denied")
         except OSError as error:
             warnings.append(f"no watcher, so no node list: cannot write {state.home()} ({error.strerror})")
-    # The daemon finds a lease by the job's comment, and the user's own comment is not ours to change.
+    # The daemon finds a lease by the job's comment, and we must not change the user's own comment.
     return "daemon" if alive and not request.comment else ""
 
 
 def _decide(
     request: Request, config: Config, policy: str, sensitivity: str, clearer: str, now_s: float, asked: Asked,
 ) -> tuple[Snapshot | DataError | None, Decision]:  # fmt: skip
-    """Ask Slurm; import what decides and read the snapshot while it answers."""
+    """Ask Slurm; meanwhile import the code that decides and read the snapshot."""
     if request.leave or request.shape is None:
         from slurm_pal.decide.case import Decision
 
@@ -174,7 +174,7 @@ def _decide(
         overview = CliClient(asked.run, asked=asked.question).overview(reservations=bool(request.reservation))
     except SlurmError:
         if isinstance(found, DataError):
-            raise found from None  # the nearer cause, and the one the user can mend
+            raise found from None  # the direct cause, which the user can fix
         raise
     if isinstance(found, DataError):
         return found, Decision("none", f"left to Slurm: {found}")
@@ -241,8 +241,8 @@ def _take_back(made: Lease, job_id: int, error: OSError) -> str:
         watcher.clear(CliClient(), made._replace(job_id=job_id))
     except SlurmError as refused:
         mend = f"scontrol update JobId={job_id} ReqNodeList={made.user_req}"
-        return f"{why}, and the node list of job {job_id} stays ({refused}): {mend}"
-    return f"{why}: the node list of job {job_id} was taken back at once"
+        return f"the node list of job {job_id} stays: {why}, {refused}; run {mend}"
+    return f"the node list of job {job_id} was taken back at once: {why}"
 
 
 def forget(planned: SubmissionPlan) -> None:

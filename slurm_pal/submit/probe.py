@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A probe: the user's own script as a short job on one GPU, under an observer. Pure but for reading the script.
+"""A probe: the user's own script as a short job on one GPU, with an observer. Pure except for reading the script.
 
-Whatever in the script or on the command line asks for more than that, or for another time, is left out of
-what sbatch gets; all else (partition, account, environment, memory) stays.
+Options in the script or on the command line that ask for more than that, or for another time, are not
+passed to sbatch; all others (partition, account, environment, memory) stay.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ DROPPED = frozenset({
     "switches", "contiguous", "segment", "spread-job", "time", "time-min", "job-name", "begin", "deadline",
     "dependency", "hold", "mail-type", "mail-user", "requeue", "no-requeue", "wait", "parsable", "quiet", "test-only",
 })  # fmt: skip
-"""Options of sbatch that a probe does without."""
+"""Options of sbatch that a probe leaves out."""
 SPARE_S = 50.0
-"""Beyond the seconds of activity: for what a program does before it computes."""
+"""Added to the seconds of activity, for what a program does before it computes."""
 
 
 class Prepared(NamedTuple):
     """A probe that can be submitted."""
 
-    argv: tuple[str, ...]  # with the path in it, where there is one
+    argv: tuple[str, ...]  # with the path in it, if there is one
     path: str  # of the script that sbatch gets, not written yet; "" with --wrap
     text: bytes
     name: str  # of the job that it stands for
@@ -48,7 +48,7 @@ class Prepared(NamedTuple):
 def prepared(words: list[str], environment: Mapping[str, str], config: Config, site: SiteOptions) -> Prepared:
     """A probe of the script (or --wrap) in these words of sbatch.
 
-    Raises UsageError where there is no script or it cannot be read, CannotWrap where no observer can be put into it.
+    Raises UsageError if there is no script or it cannot be read, CannotWrap if no observer can be put into it.
     """
     line = parse(words, site)
     if line.pal:
@@ -79,13 +79,13 @@ def prepared(words: list[str], environment: Mapping[str, str], config: Config, s
 
 
 def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for sbatch: without variables that ask for what a probe does without."""
+    """The environment for sbatch, without variables for options that a probe leaves out."""
     gone = {key for key, name in ENVIRONMENT.items() if name in DROPPED and key.startswith("SBATCH_")}
     return {key: value for key, value in environment.items() if key not in gone | {"SBATCH_JOB_NAME", "SLURM_HOSTFILE"}}
 
 
 def _gpu_type(line: CommandLine, script: Script | None, environment: Mapping[str, str]) -> str:
-    """ "a100:" where the job asks for GPUs of a type, else ""."""
+    """ "a100:" if the job asks for GPUs of a type, else ""."""
     shape = build(line, environment, script).shape
     return f"{shape.gpu_type}:" if shape is not None and shape.gpu_type else ""
 
@@ -98,7 +98,7 @@ def _reduced(line: CommandLine, site: SiteOptions) -> CommandLine:
 
 
 def reduced(body: bytes) -> bytes:
-    """A script whose #SBATCH lines ask for nothing that a probe does without; all other lines stay where they are."""
+    """The script without the #SBATCH options that a probe leaves out; all other lines keep their place."""
     lines = body.split(b"\n")
     for number, text in enumerate(lines):
         if text.startswith(b"#SBATCH"):
@@ -113,7 +113,7 @@ def _reduced_line(text: bytes) -> bytes:
     if words is None:
         return text
     found = {name for name, _ in read_options(words).found}
-    # The script's own output would be written over by the probe's.
+    # The probe's output would overwrite the script's own.
     gone = found & (DROPPED | {"output", "error"})
     if not gone:
         return text

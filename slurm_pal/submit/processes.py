@@ -16,7 +16,7 @@ from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
 
 DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
-"""Python ignores these two for itself; a child must find them as it would under a shell."""
+"""Python ignores these two signals; a child must find them as under a shell."""
 
 COMPLAINT_S = 0.3
 PIPE_BYTES = 1 << 20
@@ -26,7 +26,7 @@ PIPE_BYTES = 1 << 20
 def which(command: str) -> tuple[str | None, bool]:
     """(path of the command in PATH, whether a file of that name was there but not executable).
 
-    As a shell looks; a name that is palsub itself is passed over, so that a site may
+    Searched as a shell does; a file that is palsub itself is skipped, so that a site may
     put palsub before the real sbatch in PATH under sbatch's name.
     """
     forbidden = False
@@ -58,8 +58,8 @@ def _own_identity() -> tuple[int, int] | None:
 class runner:
     """A runner whose commands may be started before their answers are wanted.
 
-    It raises SlurmError when a command is missing or does not answer within `timeout_s`
-    after its start; that may be set until the answer is waited for.
+    It raises SlurmError if a command is missing or does not answer within `timeout_s`
+    of its start; that can be changed until somebody waits for the answer.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -70,19 +70,19 @@ class runner:
         return self.start(argv, stdin)()
 
     def start(self, argv: Sequence[str], stdin: str) -> Answer:
-        """Start a command; call what is returned for its answer."""
+        """Start a command; call the result to get its answer."""
         answer = Answer(self, _Process(argv, stdin))
         self._answers.append(answer)
         return answer
 
     def end(self) -> None:
-        """End every command that still runs: nobody needs its answer."""
+        """End all running commands: nobody needs their answers."""
         for answer in self._answers:
             answer.end()
 
 
 class Answer:
-    """The answer of a command that is at work."""
+    """The answer of a running command."""
 
     def __init__(self, made_by: runner, process: _Process) -> None:
         self._made_by, self._process = made_by, process
@@ -96,7 +96,7 @@ class Answer:
             self.end()
 
     def end(self) -> None:
-        """Once is enough."""
+        """Only the first call does anything."""
         if not self._over:
             self._over = True
             self._process.end()
@@ -110,7 +110,7 @@ class _Process:
         self._code: int | None = None
         source, feed = os.pipe()
         self._out, out = os.pipe()
-        with contextlib.suppress(OSError):  # its answer waits there while another is read
+        with contextlib.suppress(OSError):  # its answer waits in the pipe while another is read
             fcntl.fcntl(self._out, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._err, err = os.pipe()
         actions = [(os.POSIX_SPAWN_DUP2, source, 0), (os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
@@ -144,8 +144,8 @@ class _Process:
                 block = os.read(descriptor, 1 << 18)
                 texts[descriptor].append(block)
                 if descriptor == self._err and block and not texts[self._out]:
-                    # It complains before it has answered anything: it would go on to do so
-                    # for each question, at a time-out each.
+                    # It complains before any answer: it would do so for each question,
+                    # with a time-out each.
                     deadline_s = min(deadline_s, time.monotonic() + COMPLAINT_S)
                 if not block:
                     poll.unregister(descriptor)

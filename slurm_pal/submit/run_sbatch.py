@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Run the real sbatch as if it had been called itself, listening for the job id.
+"""Run the real sbatch as if the user had called it, and listen for the job id.
 
 stdin is sbatch's own. stdout goes through a pipe, or a terminal pair where it is a
-terminal, and is forwarded byte for byte as it comes. stderr is inherited, unless words
-of ours are on the command line: then it is held until sbatch has taken the job, so that
-a refusal that we caused is not shown, and plain sbatch speaks for itself.
+terminal, and is forwarded byte for byte as it comes. stderr is inherited, unless our words
+are on the command line: then it is held until sbatch has accepted the job, so that a
+refusal that we caused is not shown, and the user sees only plain sbatch's words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import FrameType
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.submit.processes import DEFAULT_SIGNALS
 
-HOLD_S = 2.0  # longer than this nobody's words are held: a site's sbatch may be asking something
+HOLD_S = 2.0  # no output is held longer than this: a site's sbatch may be asking something
 _JOB_ID = rb"(?m)^Submitted batch job (\d+)(?: on cluster \S+)?\r?$"
 _PARSABLE_ID = rb"(?m)^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\r?$"
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -38,7 +38,7 @@ class SbatchExit(NamedTuple):
     status: int
     job_id: int | None
     held: bytes  # stderr that was not shown
-    broken: bool  # our stdout went away, as a shell's SIGPIPE would tell sbatch
+    broken: bool  # our stdout was closed; in a shell, sbatch would get SIGPIPE
 
 
 class _Channel:
@@ -52,7 +52,7 @@ class _Channel:
         self.read_end, self.write_end = _terminal_pair() if self.tty else os.pipe()
 
     def take(self) -> bytes:
-        """Read what is there; b"" at the end."""
+        """Read the bytes that have arrived; b"" at the end."""
         try:
             block = os.read(self.read_end, 1 << 16)
         except OSError:  # a terminal pair says EIO where a pipe says end of file
@@ -85,7 +85,7 @@ def _terminal_pair() -> tuple[int, int]:
 
     master, slave = os.openpty()
     modes = termios.tcgetattr(slave)
-    modes[1] &= ~termios.OPOST  # our own terminal does that once more
+    modes[1] &= ~termios.OPOST  # our own terminal does that
     termios.tcsetattr(slave, termios.TCSANOW, modes)
     return master, slave
 
@@ -99,7 +99,7 @@ def run(
     parsable: bool = False,
     on_job: Callable[[int], None],
 ) -> SbatchExit:
-    """Run `path` with `argv`; call `on_job` once, as soon as the line with the job id was forwarded.
+    """Run `path` with `argv`; call `on_job` once, as soon as the line with the job id has been forwarded.
 
     `careful`: hold stderr, and on failure give it back in `held` instead of showing it.
     Raises NotStarted.
@@ -134,7 +134,7 @@ class _Listener:
         self.job_id: int | None = None
 
     def listen(self, pid: int, wakeup: int) -> int:
-        """The child's status, when it has ended and all it wrote was forwarded."""
+        """The child's status, once it has ended and all its output has been forwarded."""
         poll = select.poll()
         channels = {c.read_end: c for c in (self._out, self._err) if c}
         for descriptor in (*channels, wakeup):
@@ -154,7 +154,7 @@ class _Listener:
                     poll.unregister(descriptor)
             if holding and self._err and status is None and time.monotonic() > until_s:
                 self._err.release()
-            # What a child of sbatch still holds open is not waited for: sbatch has ended.
+            # A child of sbatch may still hold a stream open; we do not wait for it, since sbatch has ended.
             if status is not None and not any(descriptor != wakeup for descriptor, _ in ready):
                 return status
 
@@ -179,7 +179,7 @@ class _Wakeup:
         self.pid = 0
 
     def spawn(self, path: str, argv: Sequence[str], actions: list[tuple[int, int, int]]) -> int:
-        """Start the child with no moment in which a signal would be lost."""
+        """Start the child without losing a signal at any moment."""
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*_FORWARDED, *_FROM_TERMINAL])
         try:
             self.pid = os.posix_spawn(
@@ -198,12 +198,12 @@ class _Wakeup:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """A handler for SIGCHLD: it is there to wake the loop."""
+    """A handler for SIGCHLD, which only has to wake the loop."""
 
 
 @contextlib.contextmanager
 def _signals() -> Iterator[_Wakeup]:
-    """Forward signals while the block lasts."""
+    """Forward signals while the block runs."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     wakeup = _Wakeup(wake_read)
@@ -211,7 +211,7 @@ def _signals() -> Iterator[_Wakeup]:
     previous = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, _nothing)
     for number in (*_FORWARDED, *_FROM_TERMINAL):
-        if saved[number] != signal.SIG_IGN:  # ignored for us is ignored for sbatch: nohup
+        if saved[number] != signal.SIG_IGN:  # a signal that we ignore (nohup) stays ignored for sbatch
             signal.signal(number, wakeup.forward)
     try:
         yield wakeup
@@ -224,7 +224,7 @@ def _signals() -> Iterator[_Wakeup]:
 
 
 def _in_foreground() -> bool:
-    """Whether our group owns the terminal: then Ctrl-C has reached sbatch already."""
+    """Whether our group owns the terminal: then Ctrl-C has already reached sbatch."""
     try:
         descriptor = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -238,7 +238,7 @@ def _in_foreground() -> bool:
 
 
 def leave(status: int) -> int:
-    """The exit code for a status; a death by signal is died by ourselves."""
+    """The exit code for a status; after a death by signal we die by the same signal."""
     if status >= 0:
         return status
     import resource
@@ -261,7 +261,7 @@ def replace(path: str, argv: Sequence[str], stdin: int | None = None) -> None:
 
 
 def show_held(ended: SbatchExit) -> None:
-    """Show what was held of stderr after all."""
+    """Show the stderr output that was held."""
     view = memoryview(ended.held)
     with contextlib.suppress(OSError):
         while view:

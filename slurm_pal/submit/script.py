@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The job script as sbatch will see it, read without disturbing what sbatch reads.
 
-sbatch's own rules (sbatch(1), and measured on 22.05): directives stand before the first
+sbatch's own rules (sbatch(1), and measured on 22.05): directives come before the first
 line that is neither blank nor a comment; `#SBATCH` begins in the first column; a
-backslash takes the next character as it is, also inside quotes; an unquoted `#` ends
-the line, even in the middle of a word.
+backslash quotes the next character, also inside quotes; an unquoted `#` ends the line,
+even in the middle of a word.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ READ_LIMIT = 64 << 20
 
 
 class Script(NamedTuple):
-    """What could be learnt of the script."""
+    """What is known of the script."""
 
     words: tuple[str, ...] = ()  # of all #SBATCH lines
     pal: tuple[tuple[str, str], ...] = ()  # key, value of all #PAL lines
     hetjob: bool = False
     foreign: bool = False  # has #PBS or #BSUB lines, which sbatch translates
     doubt: str = ""  # why the directives are not known; "" when they are
-    body: bytes = b""  # all of it, where it was read from a file or from stdin
+    body: bytes = b""  # all of it, if it was read from a file or from stdin
 
 
 class Input(NamedTuple):
@@ -38,12 +38,12 @@ class Input(NamedTuple):
 
 
 def from_file(name: str, chdir: str | None) -> Script:
-    """The script named on the command line, looked for where sbatch looks."""
+    """The script named on the command line, searched for where sbatch searches."""
     path = find(name, chdir)
     if path is None:
         return Script(doubt=f"script {name} was not found")
     try:
-        # Looked at before it is opened: even opening a pipe would disturb who writes into it.
+        # Checked before it is opened: even opening a pipe would disturb its writer.
         if not stat.S_ISREG(os.stat(path).st_mode):
             return Script(doubt=f"script {name} is not a regular file and can be read only once")
         with open(path, "rb") as stream:
@@ -161,7 +161,7 @@ def split_words(text: str) -> list[str] | None:
 def _pal_words(text: str) -> list[tuple[str, str]]:
     """`#PAL class=A movable`: split like #SBATCH lines; a key alone has the value "".
 
-    A checkpoint command goes on to the end of the line, since a shell shall split it.
+    A checkpoint command goes on to the end of the line: a shell is to split it.
     """
     text, found, command = (*re.split(r"\s(checkpoint=)", text, maxsplit=1), "", "")[:3]
     pairs = []

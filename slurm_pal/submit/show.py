@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How palsub shows a decision: as lines, as JSON, as the command it would run."""
+"""How palsub shows a decision: as lines, as JSON, or as the command it would run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lines(made: Record) -> list[str]:
 
 
 def command(words: Sequence[str]) -> str:
-    """An argv as a shell would have to be given it."""
+    """An argv quoted for a shell."""
     return shlex.join(words)
 
 

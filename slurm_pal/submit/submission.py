@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One submission from command line to sbatch. Whatever fails on our side ends in plain sbatch."""
+"""One submission from command line to sbatch. Any failure on our side ends in plain sbatch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ REFUSALS = (
     b"node configuration", b"node name", b"ode count", b"eature specification", b"unrecognized option",
     b"is ambiguous", b"partition configuration", b"CPU count", b"processors requested",
 )  # fmt: skip
-"""What sbatch says where our words may be the cause: then plain sbatch is asked. Never after a
-time-out or a lost connection, since the job may have been taken."""
+"""What sbatch prints if our words may be the cause: then plain sbatch is run. Never after a
+time-out or a lost connection, since the job may have been accepted."""
 
 
 def warn(text: str) -> None:
@@ -57,7 +57,7 @@ def main(words: list[str]) -> int:
 
 
 class _SiteOptions:
-    """Asks `sbatch --help` once, for options that only the site's plug-ins know."""
+    """Runs `sbatch --help` once, for options that only the site's plug-ins know."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] | None = None
@@ -74,7 +74,7 @@ class _SiteOptions:
 
 
 class _NotTwice(PalError):
-    """The script can be read only once, and sbatch must be the one to read it."""
+    """The script can be read only once, and sbatch must read it."""
 
 
 class Submission:
@@ -82,8 +82,8 @@ class Submission:
 
     def __init__(self, path: str, line: CommandLine, chosen: Choice) -> None:
         self._path, self._line, self._choice = path, line, chosen
-        self._stdin: int | None = None  # a copy for sbatch, where we had to read its stdin
-        self._offset: int | None = None  # where its stdin stands
+        self._stdin: int | None = None  # a copy for sbatch, if we had to read its stdin
+        self._offset: int | None = None  # the position of its stdin
         self._plain = ["sbatch", *line.before, *line.after]
         self._warnings: list[str] = []
         self._wrapper = ""  # the file that sbatch gets instead of the script
@@ -105,11 +105,11 @@ class Submission:
             return Exit.USAGE
         except _NotTwice as error:
             return self._show_plain(str(error)) if self._choice.dry_run else self._become_sbatch()
-        except Exception as error:  # the boundary at which every failure of ours becomes plain sbatch
+        except Exception as error:  # the boundary at which each of our failures becomes plain sbatch
             text = one_line(error) if isinstance(error, PalError) else f"{type(error).__name__}: {one_line(error)}"
             if self._choice.dry_run:
                 return self._show_plain(text)
-            warn(f"{text}; submitted as plain sbatch")
+            warn(f"submitted as plain sbatch: {text}")
             return self._become_sbatch()
         if planned is None:
             return self._show_plain("switched off") if self._choice.dry_run else self._become_sbatch()
@@ -118,13 +118,13 @@ class Submission:
         if self._choice.dry_run:
             return self._dry_run(planned)
         if planned.trouble:
-            warn(f"{planned.trouble}; submitted as plain sbatch")
+            warn(f"submitted as plain sbatch: {planned.trouble}")
         try:
             return self._submit(planned)
         except run_sbatch.NotStarted as error:
             self._forget(planned)
             if planned.words != self._plain:  # too long for the system, perhaps
-                warn(f"{self._path}: {error}; submitted as plain sbatch")
+                warn(f"submitted as plain sbatch: {self._path}: {error}")
             return self._become_sbatch()
         except Exception as error:  # sbatch has run: never submit a second time
             warn(f"{type(error).__name__} after sbatch was started: {one_line(error)}")
@@ -204,7 +204,7 @@ class Submission:
         return scan(given.body)._replace(body=given.body)
 
     def _moving(self, script: Script | None) -> Moving:
-        """Whether the job may be moved, as far as it is an ordinary batch job."""
+        """Whether the job may be moved, if it is an ordinary batch job."""
         asked = moving(self._choice, os.environ, script.pal if script else (), self._warnings)
         if not asked.movable:
             return asked
@@ -212,14 +212,14 @@ class Submission:
 
         obstacle = terms(self._line, os.environ, script).obstacle
         if obstacle:
-            self._warnings.append(f"the job cannot be moved because {obstacle}: submitted as one that stays")
+            self._warnings.append(f"submitted as not movable: {obstacle}")
             return Moving()
         return asked
 
     def _observe(self, script: Script | None, config: Config) -> tuple[CommandLine, Script | None, float]:
-        """Put an observer before the script's first command: command line, script, and for how long, s; 0 for none.
+        """Put an observer before the script's first command: command line, script, and time in s (0: no observer).
 
-        What fails costs the observation, not the job; it is reported only where the user asked for it.
+        A failure costs the observation, not the job; it is reported only if the user asked for an observer.
         """
         directives = script.pal if script else ()
         site_s = config.number("sensitivity", "observe_s")
@@ -237,7 +237,7 @@ class Submission:
         return self._line, script, 0.0
 
     def _send(self, line: CommandLine, script: Script | None, seconds: float) -> tuple[CommandLine, float]:
-        """Write the script with the observer where sbatch finds it; the command line that names it."""
+        """Write the script with the observer to where sbatch finds it; the command line that names it."""
         from slurm_pal.submit import checkpoint
         from slurm_pal.submit import observing as observers
 
@@ -252,9 +252,9 @@ class Submission:
         return sent, seconds
 
     def _wrap(self, moves: Moving, line: CommandLine, script: Script | None) -> tuple[Moving, CommandLine]:
-        """Put the script into the wrapper that makes checkpoints; the command line with it.
+        """Put the script into the wrapper that makes checkpoints; return the new command line.
 
-        What fails costs the checkpoint, not the job.
+        A failure costs the checkpoint, not the job.
         """
         from slurm_pal.submit import checkpoint
 
@@ -304,7 +304,7 @@ class Submission:
         return self._end(planned, ended)
 
     def _again(self, planned: SubmissionPlan) -> int:
-        """sbatch refused, perhaps because of our words: let plain sbatch speak for itself."""
+        """sbatch refused, perhaps because of our words: run plain sbatch."""
         if self._offset is not None:
             os.lseek(0 if self._stdin is None else self._stdin, self._offset, os.SEEK_SET)
         planned.made |= {"action": "none", "reason": "sbatch refused the words added by palsub"}
@@ -312,7 +312,7 @@ class Submission:
         planned.lease = None
         ended = self._run(planned, self._plain, careful=False)
         if ended.status == 0:
-            warn("sbatch refused the words added by palsub; submitted as plain sbatch")
+            warn("submitted as plain sbatch: sbatch refused the words added by palsub")
         return self._end(planned, ended)
 
     def _run(self, planned: SubmissionPlan, words: list[str], careful: bool) -> run_sbatch.SbatchExit:
@@ -323,7 +323,7 @@ class Submission:
             try:
                 for text in submitted(planned, job_id):
                     warn(text)
-            except Exception as error:  # sbatch is to be listened to until its end
+            except Exception as error:  # sbatch must be listened to until its end
                 warn(f"job {job_id} was submitted, but not recorded: {type(error).__name__}: {one_line(error)}")
 
         return run_sbatch.run(self._path, words, self._stdin, careful=careful, parsable=planned.parsable, on_job=on_job)
@@ -348,7 +348,7 @@ class _Typo(UsageError):
 
 
 def _three_streams() -> bool:
-    """Whether stdin, stdout and stderr are open: else our own descriptors would take their place."""
+    """Whether stdin, stdout and stderr are open: otherwise our own descriptors would take their place."""
     try:
         for descriptor in (0, 1, 2):
             os.fstat(descriptor)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The user's watcher: takes leases back from jobs that have not started when waiting no longer pays.
 
-One process for each user and cluster, started detached by palsub, gone when no lease is
-left. It looks at its folder often and at Slurm seldom: one squeue when a lease is due,
-and now and then to forget the jobs that have started.
+One process for each user and cluster, started detached by palsub; it ends when no lease is
+left. It reads its folder often and asks Slurm seldom: one squeue when a lease is due,
+and one now and then to forget the jobs that have started.
 
     python -m slurm_pal.submit.watcher FOLDER
 
-Beside it an heir waits for its lock, which the kernel gives back when the watcher dies, however it
-dies: then the heir is the watcher, and starts an heir of its own.
+An heir waits for its lock, which the kernel releases when the watcher dies for any reason: then
+the heir becomes the watcher, and starts its own heir.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ HEIR = "heir"
 LOOK_S = 0.5  # between looks at the folder
 TIDY_S = 30.0  # between looks at Slurm while nothing is due
 LOCK_TRIES = 10
-SLURM_GONE_S = 120.0  # patience beyond the last lease with a controller that does not answer
+SLURM_GONE_S = 120.0  # how long after the last lease a controller that does not answer is waited for
 
 
 def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float) -> str:
     """What to do about one lease: "wait", "clear" or "drop". Pure.
 
-    A job that is not ours to judge now (see `lease.verdict`) is left alone until the lease's
-    very end: later this watcher will not be there.
+    A job that cannot be judged now (see `lease.verdict`) is left alone until the lease's very
+    end, after which this watcher will not be there.
     """
     state, reason = states.get(lease.job_id, ("", ""))
     if state != "PENDING":
@@ -69,7 +69,7 @@ def clear(client: SlurmClient, lease: Lease) -> None:
 
 
 class Watcher:
-    """The loop, with clock and sleep given from outside."""
+    """The loop; the caller supplies clock and sleep."""
 
     def __init__(
         self, folder: str, client: SlurmClient, clock: Callable[[], float] = time.time,
@@ -78,15 +78,15 @@ class Watcher:
         """`begin` is called once the lock is held."""
         self._begin = begin
         self._folder, self._client, self._clock, self._sleep = folder, client, clock, sleep
-        self._asked_s = 0.0  # when Slurm was last asked
-        self._pause_s = 1.0  # not to be asked again sooner
+        self._asked_s = 0.0  # when Slurm was last asked (Unix s)
+        self._pause_s = 1.0  # Slurm is not asked again sooner
 
     def run(self) -> None:
-        """Watch until no lease is left, under the lock. Raises BusyError when another watcher does."""
+        """Watch until no lease is left, under the lock. Raises BusyError if another watcher does."""
         for attempt in range(LOCK_TRIES):
             try:
                 return self._run()
-            except BusyError:  # a palsub that looks whether a watcher lives holds the lock for a moment
+            except BusyError:  # a palsub that checks for a watcher holds the lock for a moment
                 if attempt == LOCK_TRIES - 1:
                     raise
                 self._sleep(0.1)
@@ -97,7 +97,7 @@ class Watcher:
                 self._begin()
                 while self.step():
                     self._sleep(LOOK_S)
-            # A palsub that saw the lock held has left its lease to us: look once more without it.
+            # A palsub that found the lock held has left its lease to us: look once more without it.
             if not lease_file.read_all(self._folder):
                 return
 
@@ -132,14 +132,14 @@ class Watcher:
     def _settle(self, path: str, item: Lease, states: dict[int, tuple[str, str]], now_s: float) -> None:
         verdict = judge(item, states, now_s)
         if verdict == "clear":
-            with contextlib.suppress(SlurmError):  # it may have started just now; the next look shows
+            with contextlib.suppress(SlurmError):  # the job may just have started; the next look will show
                 clear(self._client, item)
                 lease_file.drop(path)
         elif verdict == "drop":
             lease_file.drop(path)
 
     def _give_up(self, found: dict[str, Lease], now_s: float) -> None:
-        """Slurm does not answer: wait for it, but not for ever, and not for a cluster that was taken away."""
+        """Slurm does not answer: wait for it, but not for ever, and not for a cluster that was removed."""
         conf = os.environ.get("SLURM_CONF", "")
         gone = bool(conf) and not os.path.exists(conf)
         for path, item in found.items():
@@ -150,12 +150,12 @@ class Watcher:
         return [name for name in os.listdir(self._folder) if _is_prepared(name)]
 
     def _sweep_prepared(self) -> None:
-        """Forget leases whose palsub died before its job existed, and what other writers left."""
+        """Forget leases whose palsub died before its job existed, and files that other writers left."""
         for name in self._prepared():
             pid = name[4:-5].partition("-")[0]
             if digits(pid) is None or not os.path.exists(f"/proc/{pid}"):
                 lease_file.drop(os.path.join(self._folder, name))
-        # Its pid may be another process's by now.
+        # By now another process may have its pid.
         remove_leftovers(self._folder, self._clock(), lambda name: is_temporary(name) or _is_prepared(name))
 
 
@@ -173,7 +173,7 @@ def running(folder: str) -> bool:
 
 
 def start(folder: str) -> None:
-    """Start a watcher for a folder, detached from terminal, session and descriptors; none beside another.
+    """Start a watcher for a folder, detached from terminal, session and descriptors, unless there is one.
 
     Raises OSError when no process can be made.
     """
@@ -198,7 +198,7 @@ def _spawn(*words: str) -> None:
 
 
 def inherit(folder: str) -> bool:
-    """Wait until no watcher lives; whether it has left leases. Raises BusyError beside another heir, OSError."""
+    """Wait until no watcher lives; whether it has left leases. Raises BusyError if there is another heir, OSError."""
     with locked(os.path.join(folder, HEIR_LOCK), "an heir"):
         descriptor = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -219,7 +219,7 @@ def main(argv: list[str]) -> int:
     os.chdir("/")
 
     def begin() -> None:
-        with contextlib.suppress(OSError):  # without an heir all is as long as this process lives
+        with contextlib.suppress(OSError):  # without an heir, leases are watched only as long as this process lives
             _spawn(folder, HEIR)
 
     with contextlib.suppress(BusyError, OSError):

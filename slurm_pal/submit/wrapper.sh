@@ -13,7 +13,7 @@ pal_limit_s=110                 # for a checkpoint; whoever asked for one waits 
 pal_continue=85                 # exit status of a script that has written its checkpoint, and is to be continued
 pal_requeue_s=15                # how long a requeue is waited for after such an end
 
-# stderr is fd 5, since bash itself tells on fd 2 of children that were killed; stdin is fd 3.
+# stderr is fd 5, since bash itself reports killed children on fd 2; stdin is fd 3.
 pal_say() { echo "palsub: $1" >&5; }
 
 # The job's own script in a private directory. Its interpreter is called by name: /tmp may be noexec.
@@ -27,20 +27,20 @@ pal_unpack() {
   return 1
 }
 
-# A process that stands where the script stands. How far a signal reaches depends on ProctrackType:
-# when it has killed this one too, then the script has got it already.
+# A witness beside the script. How far a signal reaches depends on ProctrackType:
+# if it has also killed the witness, the script has already received it.
 pal_stand_witness() {
   (trap - INT QUIT; exec sleep 2147483647) < /dev/null > /dev/null 3<&- 5>&- &
   pal_witness=$!
 }
 
-# A signal for the batch shell is for the script: it would be the batch shell.
+# A signal for the batch shell is for the script, which would be the batch shell without us.
 pal_forward() {
   sleep 0.1
   if kill -0 "$pal_witness"; then kill -s "$1" "$pal_script"; else pal_stand_witness; fi
 }
 
-# By squeue, since of all commands it alone prints a comment without anything around it.
+# By squeue, the only command that prints a comment with nothing around it.
 pal_comment() {
   local text
   text=$(squeue -h -j "$SLURM_JOB_ID" -o %k) || return 1
@@ -61,8 +61,8 @@ pal_put() {
   printf '%s' "${kept:+$kept }$2"
 }
 
-# Write the acknowledgement; $1 is "" or ";failed=1", $2 the one that stood there before the checkpoint.
-# It is looked at again, since a `pal progress` at the same time writes the same comment.
+# Write the acknowledgement; $1 is "" or ";failed=1", $2 the one that was there before the checkpoint.
+# It is checked afterwards, since a simultaneous `pal progress` writes the same comment.
 pal_acknowledge() {
   local restart=$pal_requeues comment present text number=1 try LC_ALL=C
   [[ $2 != "$restart".* ]] || number=$((${2#*.} + 1))
@@ -89,14 +89,14 @@ pal_takes() {
   return 1
 }
 
-# A shell with a trap on EXIT handles every deadly signal, only to die of it: SIGVTALRM shows that.
+# A shell with a trap on EXIT handles every deadly signal, and then dies of it: SIGVTALRM shows that.
 pal_may_die() {
   local name=
   read -r name < "/proc/$1/comm"
   [[ $name =~ ^(ba|da|k|z|mk)?sh$ ]] && pal_takes "$1" "$(kill -l VTALRM)"
 }
 
-# Send the signal to process $1 if it takes it, else to those below that do. One that does not would die of it.
+# Send the signal to process $1 if it takes it, else to its descendants that do. Any other would die of it.
 pal_tell() {
   local number line pid rest told=1
   number=$(kill -l "$pal_signal")
@@ -111,7 +111,7 @@ pal_tell() {
   [ "$told" = 0 ] || { pal_takes "$1" "$number" && kill -s "$pal_signal" "$1"; }
 }
 
-# Whether the script has ended with the status that says so: its checkpoint is there.
+# Whether the script has ended with the status that means: the checkpoint is written.
 pal_left_one() { [ -e "$pal_dir/ended" ] && [ "$(< "$pal_dir/ended")" = "$pal_continue" ]; }
 
 # Have a checkpoint written: true once it is there.
@@ -151,9 +151,9 @@ pal_usr1() {
   pal_writer=$!
 }
 
-# Run the script once, and tell it which run this is; its exit status is left in pal_status. Traps only take signals down, and end `wait`:
-# what is started in a trap that has interrupted `wait`, bash (5.2) loses track of. When the script ends in the
-# moment of a signal, a second `wait` knows its status, unless bash has missed the end: then it would wait for ever.
+# Run the script once, with the number of the run in its environment; leave its exit status in pal_status. Traps only
+# note signals and end `wait`: bash (5.2) loses track of what a trap that interrupted `wait` starts. If the script ends
+# at the moment of a signal, a second `wait` knows its status, unless bash has missed the end: it would wait for ever.
 pal_run() {
   local name got
   export SLURM_PAL_RUN=$SLURM_JOB_ID.$pal_requeues.$pal_reruns
@@ -177,9 +177,9 @@ pal_run() {
   done
 }
 
-# Whether the script must run once more: only one that was asked for a checkpoint and ended with pal_continue. Some
-# programs end so, since they expect the requeue that follows. When none comes in time the move was given up, and the
-# script goes on from its checkpoint, as it would after the requeue. Any other end is the end of the job.
+# Whether the script must run once more: only if it was asked for a checkpoint and ended with pal_continue. Some
+# programs do so, since they expect a requeue. If none comes in time, the move was given up, and the script goes on
+# from its checkpoint, as it would after the requeue. Any other end is the end of the job.
 pal_to_be_continued() {
   local until_s=$((SECONDS + pal_requeue_s))
   [ "$pal_status" = "$pal_continue" ] && [ -n "$pal_writer" ] && [ -z "$pal_ending" ] || return 1

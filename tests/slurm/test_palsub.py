@@ -282,7 +282,7 @@ def test_one_watcher_serves_several_jobs(user: User) -> None:
 def test_no_snapshot_is_one_line_and_plain_sbatch(user: User) -> None:
     done = user.palsub("--gres=gpu:1", "--wrap", "true")
     assert done.returncode == 0 and done.stdout.startswith(b"Submitted batch job ")
-    assert done.stderr.count(b"\n") == 1 and done.stderr.endswith(b"submitted as plain sbatch\n")
+    assert done.stderr.count(b"\n") == 1 and done.stderr.startswith(b"palsub: submitted as plain sbatch: ")
 
 
 def test_nodes_that_slurm_does_not_know_do_no_harm(user: User) -> None:
@@ -318,6 +318,6 @@ def test_a_dead_daemon_is_sbatchs_to_tell(daemon: str, lab: Lab, user: User) -> 
     ]
     alone, ours = ((*child.communicate(timeout=120), child.returncode) for child in both)
     first, _, rest = ours[1].partition(b"\n")
-    assert first.startswith(b"palsub: Slurm does not answer") and first.endswith(b"submitted as plain sbatch")
+    assert first.startswith(b"palsub: submitted as plain sbatch: Slurm does not answer")
     assert (ours[0], rest, ours[2]) == (alone[0], alone[1], alone[2])
     assert alone[2] == 1

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""Every GPU of a site in one picture, one page, one table: what it is worth, and how that is known."""
+"""Every GPU of a site in one picture, one page, one table: how fast it is, and how that is known."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The report as the body of schema pal.report/1. A number that does not exist is null."""
+"""The report as the body of schema pal.report/1. A missing number is null."""
 
 from __future__ import annotations
 

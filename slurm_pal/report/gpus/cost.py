@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the differences cost, as a share of the GPUs' time at full load: an estimate with its assumption said."""
+"""What the differences cost, as a share of the GPUs' time at full load: an estimate with its assumption."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOURS_PER_DAY = 24.0
 
 ASSUMPTION = (
     "Assumes that every measured GPU is busy all day with work of this class. Behind the median: a GPU with slowdown s "
-    "does 1/s of a median GPU's work; faster GPUs are not set against it. Waiting: jobs fill whole nodes and go in "
+    "does 1/s of a median GPU's work; faster GPUs do not offset it. Waiting: jobs fill whole nodes and go in "
     "step, so each GPU waits for the slowest of its node. The second is what placement by class can change; "
     "real jobs are often smaller, less sensitive, or wait for other things."
 )
@@ -39,7 +39,7 @@ class Cost(NamedTuple):
 
 
 def cost(rows: Iterable[GpuRow], sensitivity: str) -> Cost | None:
-    """The estimate over the GPUs that have a score; None where none has."""
+    """The estimate over the GPUs that have a score; None if none has."""
     nodes: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         slowdown = cell(row, sensitivity).slowdown

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What changed from sweep to sweep: classes, scores, flags, GPUs that came and went."""
+"""What changed from sweep to sweep: classes, scores, flags, new and vanished GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_pal.variability.params import Params
 from slurm_pal.variability.runs import SweepRuns
 
 NEWEST = 8  # sweeps that a page shows
-JUMP = 0.01  # a change of the slowdown worth naming
+JUMP = 0.01  # a change of the slowdown that is worth showing
 QUIET_FLAGS = frozenset({"stale", "unknown"})  # come with age, not with a sweep
 
 
@@ -45,7 +45,7 @@ class SweepChange(NamedTuple):
     findings: tuple[Finding, ...]  # all steps, drifts and transients known by then
 
     def churn(self, sensitivity: str) -> float | None:
-        """Share of the GPUs that changed class; None where nothing can be compared."""
+        """Share of the GPUs that changed class; None if nothing can be compared."""
         compared = self.compared.get(sensitivity, 0)
         return self.changed[sensitivity] / compared if compared else None
 
@@ -56,7 +56,7 @@ def steps(
     """The sweeps after the first `skip`; they come in time order. `present` are the UUIDs that count, None: all."""
     found: list[SweepChange] = []
     before: Classification | None = None
-    # One more than is shown, so that the first one has something to be compared with.
+    # One more than is shown, so that the first one can be compared.
     for sweep, now in classify_each(sweeps, params, skip - 1):
         chosen = now._replace(gpus=tuple(g for g in now.gpus if present is None or g.uuid in present))
         measured = {o.uuid for o in sweep.observations if present is None or o.uuid in present}

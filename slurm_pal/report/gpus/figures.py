@@ -3,7 +3,7 @@
 
 Each GPU counts once per sensitivity class: in the group of its newest usable run of the
 preferred benchmark. Runs by another method or in another configuration are left out, since their
-numbers do not compare.
+numbers are not comparable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slurm_pal.variability.runs import Group, group_of, number
 from slurm_pal.variability.spread import Spread, measure, slowdowns
 
 SENSORS = ("power_w", "temp_c", "sm_clk_mhz")
-"""What a slowdown is held against: tables of a record's telemetry that have a median ("p50")."""
+"""What a slowdown is compared with: tables of a record's telemetry that have a median ("p50")."""
 
 
 class GpuPoint(NamedTuple):
@@ -28,7 +28,7 @@ class GpuPoint(NamedTuple):
 
     uuid: str
     slowdown: float
-    sensors: dict[str, float]  # of SENSORS, as far as told
+    sensors: dict[str, float]  # of SENSORS, those that were reported
 
 
 class GroupFigures(NamedTuple):
@@ -66,14 +66,14 @@ class _Runs:
 
 
 class GpuSpeeds:
-    """What the usable runs say of the speed of each GPU: no more of a run is in memory than its value."""
+    """What the usable runs say about each GPU's speed; only the value of each run is kept in memory."""
 
     def __init__(self) -> None:
         self._groups: dict[Group, Group] = {}  # equal ones are one object
         self._runs: dict[tuple[str, str], _Runs] = {}
 
     def take(self, record: Record) -> None:
-        """Add a usable run; they come by time, each once."""
+        """Add a usable run; runs come by time, each once."""
         group = group_of(record)
         if group.sensitivity not in SENSITIVITY_CLASSES:
             return

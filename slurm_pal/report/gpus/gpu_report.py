@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""All that a report of the site's GPUs says, as data: text, page, pictures and JSON are made from this."""
+"""The content of a report on the site's GPUs as data, from which text, page, pictures and JSON are made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
 
-SMALLEST = 4  # GPUs of a group with a median worth the name
+SMALLEST = 4  # GPUs of a group with a meaningful median
 
 
 class Coverage(NamedTuple):
@@ -58,7 +58,7 @@ class GpuReport(NamedTuple):
     def leading(self) -> list[GroupFigures]:
         """The groups whose spread is shown first: those of class A, or of the first class that has any.
 
-        Groups too small to compare are left out where there are others.
+        Groups too small to compare are left out if there are others.
         """
         compared = [g for g in self.measured.groups if g.compared]
         first = [g for g in compared if g.group.sensitivity == compared[0].group.sensitivity]
@@ -79,10 +79,10 @@ def gpu_report(
     nodes: str = "",
     uuid: str = "",
 ) -> GpuReport:
-    """Everything about `rows`, the GPUs chosen; `records` by time, of all GPUs, each once; `steps` oldest first.
+    """Everything about `rows`, the chosen GPUs; `records` by time, of all GPUs, each once; `steps` oldest first.
 
-    Slowdowns and classes are relative to all GPUs of the site, as published; `nodes` only says what was chosen.
-    `uuid` is that of the GPU whose history is shown, "" for the slowest.
+    Slowdowns and classes are relative to all GPUs of the site, as published; `nodes` only states what was chosen.
+    `uuid` is the GPU whose history is shown, "" for the slowest.
     """
     far = slowest(rows)
     if not uuid and far:

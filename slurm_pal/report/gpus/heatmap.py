@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Nodes x GPUs in the terminal: a digit and a colour for each GPU.
 
-Neighbouring nodes that look the same share a line, and as many columns of nodes stand side
-by side as the terminal is wide: a thousand nodes are a few screens. The digits say the same as the
-colours, so that nothing is lost in a pipe or on paper.
+Neighbouring nodes that look the same share a line, and the width of the terminal is filled with
+columns of nodes: a thousand nodes take a few screens. The digits say the same as the colours, so
+that nothing is lost in a pipe or on paper.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from slurm_pal.report.table import counted
 
 GAP = "   "
 UNMARKED = frozenset({NEVER_MEASURED, "unknown", "stale", "small_group"})
-"""Flags that say little of the GPU itself; in the map only the others are marked."""
+"""Flags that say little about the GPU itself; only the others are marked in the map."""
 
 
 class Cell(NamedTuple):
-    """One GPU: None where the node has no GPU at this index, or where nothing is known of it."""
+    """One GPU: None if the node has no GPU at this index, or nothing is known about it."""
 
     slowdown: float | None
     flagged: bool
@@ -50,12 +50,12 @@ class HeatmapLine(NamedTuple):
 
 
 def marked(row: GpuRow) -> bool:
-    """Whether a GPU has a flag about the GPU itself, not only of its measurement's age."""
+    """Whether a GPU has a flag about the GPU itself, not only about the age of its measurement."""
     return bool(set(row.flags) - UNMARKED)
 
 
 def cell(row: GpuRow, sensitivity: str) -> Cell:
-    """What the map shows of a GPU for one sensitivity class; a forgotten score is no score."""
+    """What the map shows of a GPU for one sensitivity class; a forgotten score does not count."""
     known = None if {"unknown", NEVER_MEASURED} & set(row.flags) else row.slowdown.get(sensitivity)
     return Cell(known, marked(row))
 
@@ -116,10 +116,10 @@ def render(rows: Sequence[GpuRow], sensitivity: str, width: int) -> list[Text]:
 
 
 def printed(lines: Iterable[Text], colored: bool) -> list[str]:
-    """The lines as a terminal takes them: with its colours, or as plain characters."""
+    """The lines for a terminal: with its colours, or as plain characters."""
     if not colored:
         return [line.plain.rstrip() for line in lines]
-    # Whoever asks for colour into a file or a pager gets all of them; a terminal what it can show.
+    # Colour requested for a file or a pager means all colours; a terminal gets those it can show.
     detected = Console().color_system
     systems: dict[str, Literal["standard", "256", "truecolor"]] = {"standard": "standard", "256": "256"}
     console = Console(color_system=systems.get(detected or "", "truecolor"), force_terminal=True, soft_wrap=True)

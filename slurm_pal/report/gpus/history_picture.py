@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The history of one GPU: its values over time, against its peers, with what happened in between."""
+"""The history of one GPU: its values over time, against its peers, with the events in between."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Event(NamedTuple):
 
 
 def history(report: GpuReport, uuid: str, kinds: Sequence[Kind] = ("svg",), prefix: str = "") -> Picture:
-    """The picture of the GPU of the site whose history is shown; it says why there is none."""
+    """The picture of the site's GPU whose history is shown; without one it says why."""
     row = report.gpu(uuid)
     at = f"{cut(row.node)}:{row.gpu_index}" if row else uuid
     own = [r for r in report.measured.own if r.gpu.uuid == uuid]
@@ -49,7 +49,7 @@ def picture(
 ) -> Picture:
     """The runs of one GPU (`own`, by time) among the values of all `valid` runs, its own included.
 
-    `told`: what else happened to it, by sensitivity class.
+    `told`: other events, by sensitivity class.
     """
     caption = (
         "Each dot is a run, with the 95 % interval of its median; grey: where 90 % of the runs of the same kind of GPU "
@@ -70,7 +70,7 @@ def _paint(
         if record.bench.sensitivity_class and record.result.value > 0:
             by_class.setdefault(record.bench.sensitivity_class, []).append(record)
     if not by_class:
-        return "no run of it is stored that has a value"
+        return "no stored run of it has a value"
     figure.set_figheight(0.7 + 2.5 * len(by_class))
     panels = figure.subplots(len(by_class), 1, squeeze=False, sharex=True)[:, 0]
     happened = events(own)

@@ -16,7 +16,7 @@ from slurm_pal.report.inventory import GpuRow
 
 NODES_PER_BAND = 48
 MOST_PER_BAND = 160
-BANDS = 6  # more nodes than fit into so many bands are drawn smaller
+BANDS = 6  # more nodes than fit into these bands are drawn smaller
 RASTER_FROM = 1500  # cells
 LARGEST_IN, TALLEST_IN = 0.6, 40.0  # side of a square, height of a band
 BAND_IN = WIDTH_IN - 0.6  # width of a full band
@@ -24,14 +24,14 @@ NAMES_IN = 0.36  # height of the names below a band
 CHARACTER_IN = 0.085  # width, of a name
 MOST_INDEXES = 8  # labels at the left of a band
 UNKNOWN_COLOUR = "#b8bfc6"
-MARK = "#fefefe"  # white in both colour schemes, since it stands on the colours of the scale
-DESK = "#fdfdfd"  # below the squares, in both colour schemes: the darkest are the slowest and must stand out
+MARK = "#fefefe"  # white in both colour schemes, since it is on the colours of the scale
+DESK = "#fdfdfd"  # behind the squares, in both colour schemes: the darkest are the slowest and must stand out
 
 
 def heat_map(rows: Sequence[GpuRow], sensitivity: str, figure: Figure, alike_is_enough: bool = False) -> str:
-    """Draw the GPUs; answers why not where nothing is known of them.
+    """Draw the GPUs; return why not if nothing is known about them.
 
-    With `alike_is_enough` that is the answer too where all scores are in the middle step of the scale.
+    With `alike_is_enough`, also return why not if all scores are in the middle step of the scale.
     """
     nodes = by_node(rows, sensitivity)
     cells = [c for node in nodes for c in node.cells if c.present]
@@ -60,7 +60,7 @@ def heat_map(rows: Sequence[GpuRow], sensitivity: str, figure: Figure, alike_is_
 
 
 def _squares(axes: Axes, bands: Sequence[Sequence[HeatmapLine]], step: float, raster: bool) -> None:
-    """The GPUs, in one collection for each colour: few objects, whatever the number of GPUs."""
+    """The GPUs, one collection for each colour: few objects for any number of GPUs."""
     from matplotlib.collections import PolyCollection
 
     corners: dict[str, list[tuple[float, float]]] = {}
@@ -100,13 +100,13 @@ def _marks(axes: Axes, band: Sequence[HeatmapLine], top: float, side_in: float) 
 
 
 def _names(axes: Axes, band: Sequence[HeatmapLine], below: float, side_in: float) -> None:
-    """Names under every so many nodes, as close as they do not touch; none beyond the edge."""
+    """Names under every n-th node, as close as possible without touching; none beyond the edge."""
     names = [cut(node.name) for node in band]
     every = math.ceil((max(map(len, names)) + 0.7) * CHARACTER_IN / side_in)
     for x in range(0, len(band), every):
         if x == 0 or x * side_in + len(names[x]) * CHARACTER_IN < BAND_IN + 0.1:
             text = axes.text(x, below + 0.06 / side_in, names[x], fontsize=9, color=SOFT, va="top", ha="left")
-            text.set_in_layout(False)  # the squares are as wide as they are
+            text.set_in_layout(False)  # the squares keep their width
 
 
 def _indexes(axes: Axes, depth: int, top: float) -> None:

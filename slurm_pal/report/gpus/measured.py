@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the records say of the GPUs that are shown, in one pass: half a year of them does not fit into memory."""
+"""What the records say about the GPUs shown, in one pass: half a year of records does not fit into memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_pal.variability.runs import Group, group_of, run_flags, weight_of
 
 
 class Method(NamedTuple):
-    """One way in which usable runs were made."""
+    """One method by which usable runs were made."""
 
     benchmark: str
     sensitivity: str
@@ -28,7 +28,7 @@ class Method(NamedTuple):
 
 
 class GpuMeasurements(NamedTuple):
-    """By the runs of the GPUs that are shown."""
+    """From the runs of the GPUs that are shown."""
 
     runs: int
     emulated: bool

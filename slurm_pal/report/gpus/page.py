@@ -58,7 +58,7 @@ def page(report: GpuReport) -> str:
 
 
 def gpu_page(report: GpuReport, uuid: str) -> str:
-    """The page of one GPU. Raises UsageError when it is not among those shown."""
+    """The page of one GPU. Raises UsageError if it is not among those shown."""
     content = {
         "title": f"GPU {gpu_title(report, uuid)}",
         "subtitle": words.heading(report),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The pictures of a site's GPUs, each a function from data to a figure that answers why not when data is absent."""
+"""The pictures of a site's GPUs, each a function from data to a figure that returns why not if data is absent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def map_of(sensitivity: str) -> Callable[[GpuReport, Figure], str]:
 def distribution(report: GpuReport, figure: Figure) -> str:
     """One panel per sensitivity class: share of the GPUs up to a slowdown, a line for each model.
 
-    All panels have one scale, or a class whose GPUs are alike would look like one whose GPUs are not.
+    All panels have one scale; otherwise a class with similar GPUs would look like one with different GPUs.
     """
     compared = [g for g in report.measured.groups if g.compared]
     by_class = {c: [g for g in compared if g.group.sensitivity == c] for c in SENSITIVITY_CLASSES}
@@ -90,7 +90,7 @@ def distribution(report: GpuReport, figure: Figure) -> str:
 
 
 def _limits(groups: Sequence[GroupFigures]) -> tuple[float, float]:
-    """The slowdowns to show: of all GPUs but the farthest few, which would press the others together."""
+    """The slowdowns to show: of all GPUs but the farthest few, which would squeeze the others together."""
     values = np.concatenate([np.fromiter(g.slowdown.values(), dtype=np.float64) for g in groups])
     q1, q3 = np.quantile(values, [0.25, 0.75])
     far = max(8 * float(q3 - q1), MOST_SHOWN - 1)
@@ -100,13 +100,13 @@ def _limits(groups: Sequence[GroupFigures]) -> tuple[float, float]:
 
 
 def _model_colours(known: Mapping[str, Sequence[GroupFigures]]) -> dict[str, str]:
-    """One colour for each model in all panels; the palette begins anew when there are more."""
+    """One colour for each model in all panels; the palette repeats if there are more models."""
     models = dict.fromkeys(group.group.model for groups in known.values() for group in groups)
     return {model: COLOURS[i % len(COLOURS)] for i, model in enumerate(models)}
 
 
 def _ecdf(axes: Axes, group: GroupFigures, colour: str, low: float, high: float) -> int:
-    """Draw the line of one group; answers how many of its GPUs are outside the limits."""
+    """Draw the line of one group; return how many of its GPUs are outside the limits."""
     values = np.sort(np.fromiter(group.slowdown.values(), dtype=np.float64))
     at = np.unique(np.linspace(0, len(values) - 1, min(len(values), 400)).round().astype(int))
     x, share = values[at], 100.0 * (at + 1) / len(values)
@@ -116,7 +116,7 @@ def _ecdf(axes: Axes, group: GroupFigures, colour: str, low: float, high: float)
 
 
 def _boundaries(axes: Axes, report: GpuReport, sensitivity: str, groups: Sequence[GroupFigures]) -> None:
-    """Where one variability class ends and the next begins, by the GPUs as published; of the largest group only."""
+    """Where one variability class ends and the next begins, by the published GPUs; for the largest group only."""
     mine = groups[0].slowdown
     classes: dict[str, list[float]] = {}
     for row in report.rows:
@@ -132,7 +132,7 @@ def causes(report: GpuReport, figure: Figure) -> str:
     found = {c: _points(report, c) for c in SENSITIVITY_CLASSES}
     known = {c: points for c, points in found.items() if points}
     if not known:
-        return "no run brought power, temperature or clock"
+        return "no run reported power, temperature or clock"
     figure.set_figheight(0.6 + 2.7 * len(known))
     grid = figure.subplots(len(known), len(SENSOR_NAMES), squeeze=False)
     for row, (c, points) in zip(grid, known.items(), strict=True):
@@ -144,7 +144,7 @@ def causes(report: GpuReport, figure: Figure) -> str:
 
 
 def _points(report: GpuReport, sensitivity: str) -> list[GpuPoint]:
-    """Of the largest group only: other models have other clocks and powers."""
+    """The points of the largest group: other models have other clocks and powers."""
     groups = [g for g in report.measured.groups if g.group.sensitivity == sensitivity and g.compared]
     return [p for p in groups[0].points if p.sensors] if groups else []
 
@@ -165,7 +165,7 @@ def _scatter(axes: Axes, points: Sequence[GpuPoint], sensor: str, colour: str) -
 
 
 def correlation(x: Iterable[float], y: Iterable[float]) -> float | None:
-    """Spearman's rank correlation; None where one of the two does not vary."""
+    """Spearman's rank correlation; None if one of the two does not vary."""
     a, b = (_ranks(np.asarray(list(v), dtype=np.float64)) for v in (x, y))
     if len(a) < 2 or not a.std() or not b.std():
         return None
@@ -219,7 +219,7 @@ PLANS = (
     GpuPicture(
         "distribution",
         "How far apart the GPUs are",
-        "Share of the GPUs of a model that are at most so slow; the steeper, the more alike. The dashed line is the "
+        "Share of a model's GPUs up to each slowdown; the steeper, the more alike. The dashed line is the "
         "median GPU, the dot the slowest; dotted lines are the boundaries of the variability classes of the most "
         "frequent model.",
         distribution,

@@ -17,7 +17,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "degraded": (FAULT, "slowed down by the hardware (heat, power brake) while it was measured"),
     "quarantined": (FAULT, "a slow outlier in 2 of its last 4 sweeps: kept from class A jobs"),
     "outlier": (NOTICE, "far from the others of its model"),
-    "step": (NOTICE, "its speed changed at once, and a second run confirmed it"),
+    "step": (NOTICE, "its speed changed suddenly, and a second run confirmed it"),
     "drift": (NOTICE, "its speed changes slowly from sweep to sweep"),
     "unconfirmed": (NOTICE, "one run says so; the next sweep will show"),
     "thermal_limited": (NOTICE, "slowed down by the driver because of heat"),
@@ -32,24 +32,24 @@ MEANINGS: dict[str, tuple[str, str]] = {
     NOT_IN_SLURM: (NOTICE, "measured, but Slurm does not know it"),
     "small_group": (AGE, "too few GPUs of its kind to compare with: score 1.0"),
     "stale": (AGE, "measured more than 30 days ago: its score counts less every day"),
-    "unknown": (AGE, "no run that counts: none was good, or too long ago, or driver or settings changed since"),
+    "unknown": (AGE, "no run that counts: all were bad or too long ago, or driver or settings have changed since"),
     NEVER_MEASURED: (AGE, "never measured"),
 }
 """Flag -> (kind, meaning), the gravest first."""
 
 
 def meaning(flag: str) -> str:
-    """In words; the flag itself where a newer release wrote one that is not known here."""
+    """In words; the flag itself if it comes from a newer release and is not known here."""
     return MEANINGS[flag][1] if flag in MEANINGS else flag
 
 
 def kind(flag: str) -> str:
-    """`fault`: look at the hardware; `notice`: know of it; `age`: measure again."""
+    """`fault`: check the hardware; `notice`: be aware of it; `age`: measure again."""
     return MEANINGS[flag][0] if flag in MEANINGS else NOTICE
 
 
 def why_refused(record: Record) -> str:
-    """Why a run does not count, without naming whose process it was; "" where it counts."""
+    """Why a run does not count, without naming the owner of a process; "" if it counts."""
     if "foreign_process" in record.flags or "in use by" in record.reason:
         return "another process was on the GPU"
     return record.reason or ("" if record.valid else ", ".join(by_gravity(record.flags)) or "not valid")

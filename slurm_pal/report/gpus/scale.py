@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 EDGES = (0.95, 0.97, 0.98, 0.99, 1.01, 1.02, 1.03, 1.05, 1.10)
-"""Between the steps. Finer about the median, where most GPUs are; 1.05 is where a slow outlier begins."""
+"""Boundaries of the steps. Finer near the median, where most GPUs are; slow outliers begin at 1.05."""
 
 COLOURS = (
     "#053061", "#2166ac", "#4393c3", "#92c5de", "#e8e8e4", "#fdc98a", "#f59d3d", "#d9700b", "#a34700", "#5c2500",
 )  # fmt: skip
-"""Blue is faster, orange and brown slower: distinguishable with any common colour blindness, and in grey by depth."""
+"""Blue is faster, orange and brown slower: distinguishable with any common colour blindness, and also in grey."""
 
 INKS = ("#ffffff",) * 2 + ("#000000",) * 6 + ("#ffffff",) * 2
 """What is readable on each colour."""

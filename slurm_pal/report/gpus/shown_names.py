@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Names that come from records and from Slurm, made fit to be shown: of bearable length, nothing invisible in them."""
+"""Names from records and from Slurm, made fit to be shown: not too long, with nothing invisible in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST_MODEL = 40
 _INVISIBLE = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
-"""Control characters, changes of the writing direction (they turn round the sentence that follows), half characters."""
+"""Control characters, changes of the writing direction (they reverse the following text), half characters."""
 
 
 def clean(text: str) -> str:

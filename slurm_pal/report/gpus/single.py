@@ -22,7 +22,7 @@ RUNS = 30  # newest ones shown
 
 
 def one_of(uuids: Collection[str], beginning: str, otherwise: str) -> str:
-    """The one UUID that begins so. Raises UsageError, which says `otherwise` where there is none."""
+    """The one UUID with this beginning. Raises UsageError, which says `otherwise` if there is none."""
     found = sorted(uuid for uuid in uuids if beginning and uuid.startswith(beginning))
     if beginning in found or len(found) == 1:
         return found[0]
@@ -33,7 +33,7 @@ def one_of(uuids: Collection[str], beginning: str, otherwise: str) -> str:
 
 
 def row_of(rows: Iterable[GpuRow], uuid: str) -> GpuRow:
-    """The GPU whose UUID is, or alone begins with, `uuid`. Raises UsageError when it is not among these."""
+    """The GPU whose UUID is `uuid`, or the only one that begins with it. Raises UsageError if there is none."""
     found = {row.uuid: row for row in rows if row.uuid}
     return found[one_of(found, uuid, "here: pal gpus --json lists the UUIDs")]
 
@@ -49,7 +49,7 @@ def gpu_title(report: GpuReport, uuid: str) -> str:
 
 
 def rank(report: GpuReport, row: GpuRow, sensitivity: str) -> tuple[int, int] | None:
-    """(place counted from the fastest, number of GPUs of its model); None without a score or where all are alike."""
+    """(place counted from the fastest, number of GPUs of its model); None without a score or if all are alike."""
     if sensitivity not in row.slowdown:
         return None
     peers = [r.slowdown[sensitivity] for r in report.rows if r.model == row.model and sensitivity in r.slowdown]
@@ -57,7 +57,7 @@ def rank(report: GpuReport, row: GpuRow, sensitivity: str) -> tuple[int, int] | 
 
 
 def gpu_claim(report: GpuReport, uuid: str) -> str:
-    """The sentence at the top: how it does in the class that its model suffers most in, and what stands against it."""
+    """The sentence at the top: its speed in the class in which its model suffers most, and its gravest flag."""
     row = known(report, uuid)
     c = next((c for c in SENSITIVITY_CLASSES if c in row.slowdown), None)
     if c is None or cell(row, c).slowdown is None:
@@ -91,7 +91,7 @@ def gpu_sections(report: GpuReport, uuid: str) -> list[Section]:
 
 
 def runs(report: GpuReport, uuid: str) -> list[Record]:
-    """Its records, newest first, where it is the one whose history is shown."""
+    """Its records, newest first, if it is the one whose history is shown."""
     return [r for r in reversed(report.measured.own) if r.gpu.uuid == uuid]
 
 

@@ -30,7 +30,7 @@ def text(report: GpuReport, width: int = 80) -> list[str]:
         words.flagged_table(report, FLAGGED),
     ):
         lines += table(section, width)
-    lines += ["", "SINCE THE SWEEP BEFORE", *_paragraphs(words.changes(report), width)]
+    lines += ["", "SINCE THE PREVIOUS SWEEP", *_paragraphs(words.changes(report), width)]
     lines += table(words.method_table(report), width)
     return [clean(line) for line in (*lines, "", "CAVEATS", *_bullets(words.caveats(report), width))]
 
@@ -44,7 +44,7 @@ def gpu_text(report: GpuReport, uuid: str, width: int = 80) -> list[str]:
 
 
 def table(section: Section, width: int) -> list[str]:
-    """Heading, columns and note; nothing where there are no rows."""
+    """Heading, columns and note; nothing without rows."""
     if not section.rows:
         return []
     note = _paragraphs([section.note], width) if section.note else []

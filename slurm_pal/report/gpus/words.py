@@ -57,7 +57,7 @@ def hours(gpu_h: float) -> str:
 
 
 def heading(report: GpuReport) -> str:
-    """What was looked at."""
+    """What the report covers."""
     c = report.coverage
     name = f"{cut(report.cluster, LONGEST_MODEL)}: " if report.cluster else ""
     where = f" ({cut(report.nodes, LONGEST_LIST)})" if report.nodes else ""
@@ -83,11 +83,11 @@ class Slowest(NamedTuple):
     """The slowest GPU of some groups."""
 
     slowdown: float
-    place: str  # "" where only its runs know it
+    place: str  # "" if it is known only from its runs
 
 
 def slowest_of(report: GpuReport, groups: Sequence[GroupFigures]) -> Slowest:
-    """By the scores that count now; by all runs where the classes are one. At least one group."""
+    """By the scores that count now; by all runs if there is only one class. At least one group."""
     c = groups[0].group.sensitivity
     mine = {uuid for group in groups for uuid in group.slowdown}
     row = max((row for row in report.rows if row.uuid in mine), key=lambda r: r.slowdown.get(c, 0.0), default=None)
@@ -114,7 +114,7 @@ def _snapshot_claim(report: GpuReport) -> str:
 
 
 def _spread_claim(report: GpuReport) -> str:
-    """Of one group by its name; of several together, or a site of two models would hear of one of them only."""
+    """Of one group by its name; of several together, since a site of two models must not read about one only."""
     groups = report.leading
     g, slowest = groups[0].group, slowest_of(report, groups)
     far = percent(max(group.spread.whisker for group in groups))
@@ -133,7 +133,7 @@ def advice(report: GpuReport) -> list[str]:
     if broken:
         found.append(
             f"Look at the hardware of {counted(len(broken), 'GPU')}: {_by_fault(broken)}. For the vendor, pal evidence "
-            "UUID writes down what is known of one."
+            "UUID collects what is known about one."
         )
     missing = [row for row in report.rows if cell(row, "A").slowdown is None]
     old = [row for row in report.rows if "stale" in row.flags and cell(row, "A").slowdown is not None]
@@ -161,7 +161,7 @@ def _by_fault(broken: Sequence[GpuRow]) -> str:
 
 
 def waiting(report: GpuReport) -> Cost | None:
-    """The estimate that is shown first: class A, where several GPUs of a node can wait for each other."""
+    """The estimate that is shown first: class A, if several GPUs of a node can wait for each other."""
     return next((c for c in report.costs if c.sensitivity == "A" and c.waiting_share > 0), None)
 
 
@@ -180,11 +180,11 @@ def coverage_line(c: Coverage) -> str:
 def changes(report: GpuReport) -> list[str]:
     """What the newest sweep changed."""
     if not report.steps:
-        return ["No sweep has been taken in."]
+        return ["No sweep has been ingested."]
     step = report.steps[-1]
     found = [f"Sweep {step.sweep_id} of {when(step.ts)} measured {counted(step.gpus, 'GPU')}."]
     if not step.compared:
-        return [*found, "It is the first one: there is nothing to compare with."]
+        return [*found, "It is the first one: there is nothing to compare it with."]
     for c in SENSITIVITY_CLASSES:
         churn = step.churn(c)
         if churn is not None:
@@ -298,7 +298,7 @@ def flag_table(report: GpuReport) -> Section:
 
 
 def places(gpus: Iterable[GpuRow], limit: int = LONGEST_LIST) -> str:
-    """The nodes as a host list, cut where it is long."""
+    """The nodes as a host list, cut if it is long."""
     text = fold(sorted({row.node for row in gpus}))
     return text if len(text) <= limit else (text[: text.rfind(",", 0, limit) + 1] or text[:limit]) + "..."
 
@@ -313,7 +313,7 @@ def method_table(report: GpuReport) -> Section:
 
 
 def faults(report: GpuReport) -> list[GpuRow]:
-    """GPUs whose hardware somebody should look at."""
+    """GPUs whose hardware somebody should check."""
     return [row for row in report.rows if any(kind(f) == FAULT for f in row.flags)]
 
 
@@ -323,11 +323,11 @@ def noticed(report: GpuReport) -> list[GpuRow]:
 
 
 def caveats(report: GpuReport) -> list[str]:
-    """What readers must know before they believe it."""
+    """What readers must know before they trust the report."""
     found = []
     c = report.coverage
     if report.measured.emulated:
-        found.append("These GPUs are emulated: the figures are made up and say nothing of real hardware.")
+        found.append("These GPUs are emulated: the figures are made up and say nothing about real hardware.")
     if c.gpus > c.scored:
         n = c.gpus - c.scored
         text = "has no score that counts and is treated" if n == 1 else "have no score that counts and are treated"
@@ -336,14 +336,14 @@ def caveats(report: GpuReport) -> list[str]:
         found.append(f"{counted(c.stale, 'GPU')} measured more than 30 days ago count less every day.")
     if not report.measured.runs and c.scored:
         found.append(
-            "Only the published snapshot was at hand: spread, history and changes need the controller's records."
+            "Only the published snapshot was available: spread, history and changes need the controller's records."
         )
     once = [g for g in report.measured.groups if g.spread.runs_per_gpu < 2]
     if once:
-        found.append("Where REPEATS is missing, GPUs were measured once: how well a run repeats is not known there.")
+        found.append("Where REPEATS is missing, GPUs were measured only once, so their repeatability is not known.")
     small = [g for g in report.measured.groups if g.spread.gpus < SMALLEST]
     if small:
-        found.append("Groups of fewer than four GPUs have no median worth the name: their slowdowns are 1.0.")
+        found.append("Groups of fewer than four GPUs have no meaningful median: their slowdowns are 1.0.")
     for reason, n in list(report.measured.refused.items())[:PLACES]:
         found.append(f"{counted(n, 'run')} of the newest sweep {'does' if n == 1 else 'do'} not count: {reason}.")
     found.append("A benchmark is not an application: how much a job suffers depends on its sensitivity class.")

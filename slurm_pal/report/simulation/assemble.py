@@ -24,14 +24,14 @@ JCT = "mean_jct_s"
 
 
 class AssembledStudy(NamedTuple):
-    """A study, and what it has no place for."""
+    """A study, with the parts that have no place in it."""
 
     study: Study
     worst: tuple[WorstGpus, ...]  # one for each number of GPUs that was capped
 
 
 def assemble(experiment: Experiment, results: Results, notes: Sequence[str] = (), command: str = "") -> AssembledStudy:
-    """What the replays come to; those of an unfinished experiment as far as they go."""
+    """The study of the replays; of an unfinished experiment, of those that are done."""
     main = [replay for task, replay in results.items() if task == ReplayTask(task.policy, task.seed)]
     measured = {task: measure_all([replay])[0] for task, replay in results.items() if replay.outcomes}
     worst = tuple(
@@ -57,7 +57,7 @@ def assemble(experiment: Experiment, results: Results, notes: Sequence[str] = ()
 
 
 def charged(experiment: Experiment) -> tuple[tuple[str, str], ...]:
-    """What the replays charge and suppose, as (name, value with its unit)."""
+    """What the replays charge and assume, as (name, value with its unit)."""
     e, s = experiment, experiment.settings
     rows = [
         ("locality penalty", f"x {s.locality_penalty:g} on more than one node"),
@@ -84,7 +84,7 @@ def charged(experiment: Experiment) -> tuple[tuple[str, str], ...]:
 
 def _ratio(e: Experiment, measured: Mapping[ReplayTask, ReplayMetrics], **variant: float | None) -> Ratio | None:
     """The ratio of mean JCT, policy to baseline, in one variant of the experiment; None without a pair."""
-    # The baseline never moves a job: what a move costs is nothing to it.
+    # The baseline never moves a job: the cost of a move does not matter to it.
     runs = [
         measured[task]
         for name in (e.policy, e.baseline)
@@ -119,7 +119,7 @@ def _move_cost(e: Experiment, measured: Mapping[ReplayTask, ReplayMetrics]) -> P
 def answer(runs: Sequence[Replay], names: Mapping[str, str]) -> dict[str, Any]:
     """`policies` of schema pal.simulate/1: means over the complete runs of each policy.
 
-    `names` maps the name that was asked for to the policy that was run. Keys: `avg_jct_s,
+    `names` maps the requested name to the policy that was run. Keys: `avg_jct_s,
     p99_jct_s, makespan_s, queue_s` (mean wait until the first start), `utilisation` (0..1),
     `moves`, `ratio_to_first` (mean over pairs of the ratio of avg_jct_s to the first
     policy's), `runs`. A policy without a complete run is left out.
@@ -149,7 +149,7 @@ def answer(runs: Sequence[Replay], names: Mapping[str, str]) -> dict[str, Any]:
 def body(found: AssembledStudy, names: Mapping[str, str], too_wide: Sequence[TraceJob] = ()) -> dict[str, Any]:
     """All that `--json` prints: the answer for other programs, then the report.
 
-    Beside what `answer` and `tables.to_json` describe: `trace.bad` holds every bad row,
+    In addition to what `answer` and `tables.to_json` describe: `trace.bad` holds every bad row,
     `trace.too_wide` the jobs that were left out, `worst_gpus_by_k` the share of the gain for
     each number of capped GPUs. Raises UsageError as `compare`.
     """
@@ -182,5 +182,5 @@ def job_tables(runs: Sequence[Replay], names: Mapping[str, str]) -> dict[str, st
 
 
 def _seconds(value: float) -> int | float:
-    """Whole seconds as a whole number: as the artefact writes them."""
+    """Whole seconds as a whole number, as the artefact writes them."""
     return int(value) if value == math.floor(value) else round(value, 3)

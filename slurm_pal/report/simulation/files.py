@@ -50,14 +50,14 @@ def save(folder: str, files: Mapping[str, str | bytes], replaced: Iterable[str] 
     """Write `files` (name -> content, summary.json among them) into `folder` and return their paths.
 
     A new folder is 0755, files are 0644, each is replaced atomically. `replaced` names files
-    of an earlier report that this one may lack; they are removed, or the folder would show
-    two reports at once. Other files in the folder stay.
+    of an earlier report that this one may lack; they are removed, since otherwise the folder
+    would show two reports at once. Other files in the folder stay.
 
-    Raises UsageError when the folder is not empty and holds no report of ours, or cannot be written.
+    Raises UsageError if the folder cannot be written, or is not empty and holds no report of ours.
     """
     try:
         claim_folder(folder)
-        # The marker goes first: what an interruption leaves can be written again.
+        # The marker is removed first: what an interruption leaves can be overwritten.
         order = sorted(files, key=lambda name: (name != SUMMARY, name))
         paths = [os.path.join(folder, name) for name in order]
         for name, path in zip(order, paths, strict=True):
@@ -73,8 +73,8 @@ def save(folder: str, files: Mapping[str, str | bytes], replaced: Iterable[str] 
 def claim_folder(folder: str) -> None:
     """Make `folder`, or check that a report may be written there.
 
-    Call it before a long replay, so that a wrong name is reported at once. Raises UsageError when
-    the folder is not ours, OSError when it cannot be made or read.
+    Call it before a long replay, so that a wrong name is reported at once. Raises UsageError if
+    the folder is not ours, OSError if it cannot be made or read.
     """
     try:
         os.makedirs(folder, mode=0o755)
@@ -82,7 +82,7 @@ def claim_folder(folder: str) -> None:
     except FileExistsError:
         if not os.path.isdir(folder):
             raise UsageError(
-                f"{folder} is a file; a report needs a folder, new, empty or of an earlier report"
+                f"{folder} is a file; a report needs a folder: new, empty or of an earlier report"
             ) from None
         if os.listdir(folder) and not _is_ours(folder):
             raise UsageError(

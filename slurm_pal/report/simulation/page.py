@@ -18,7 +18,7 @@ from slurm_pal.report.table import unbroken
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, verdict
 
 TEMPLATE = "page.html.j2"
-BAD_ROWS = 20  # as many are shown; summary.json has more
+BAD_ROWS = 20  # number shown; summary.json has more
 
 VERDICTS = {"gain": "clear gain", "loss": "clear loss", "unclear": "no clear change"}
 TILES = (
@@ -52,7 +52,7 @@ def page(comparison: PolicyComparison, drawn: Sequence[Picture]) -> str:
 def write_report(folder: str, comparison: PolicyComparison) -> list[str]:
     """The page, its pictures (SVG and PNG), jobs.csv and summary.json; returns their paths.
 
-    Raises UsageError when the folder is not ours or cannot be written.
+    Raises UsageError if the folder is not ours or cannot be written.
     """
     drawn = pictures(comparison)
     files: dict[str, str | bytes] = {
@@ -98,13 +98,13 @@ def _tile(name: str, ratio: Ratio | None) -> ReplayTile:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """(bold beginning, rest) of a line `Topic: text`; no beginning where there is none."""
+    """(bold beginning, rest) of a line `Topic: text`; the beginning may be empty."""
     topic, colon, rest = line.partition(": ")
     return (topic, rest) if colon and len(topic) < 30 else ("", line)
 
 
 def _fairness(comparison: PolicyComparison) -> dict[str, Any]:
-    """Header and rows: ratios of each policy within each group, and of the worst users."""
+    """Header and rows: ratios of each policy within each group, and for the worst users."""
     rows = [row for row in comparison.rows if row.queue == comparison.queue and row.ratio]
     lines = [
         [name_of(member), *(ratio_text(row.ratio[f"{group}.{member}"]) for row in rows)]

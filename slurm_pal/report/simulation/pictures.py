@@ -40,7 +40,7 @@ TIME_BINS = 240
 
 
 class ReplayPicture(NamedTuple):
-    """How one picture is made; `draw` answers why not when its data is absent."""
+    """How one picture is made; `draw` returns why not if its data is absent."""
 
     name: str
     title: str
@@ -74,7 +74,7 @@ class Style(NamedTuple):
 
 
 def style(comparison: PolicyComparison, policy: str) -> Style:
-    """The baseline is grey; the others take the palette in their order, and other dashes when it is used up."""
+    """The baseline is grey; the others take the palette in their order, then the same colours with other dashes."""
     if policy == comparison.study.baseline:
         return Style(BASELINE_COLOUR, "--", "o")
     others = [p for p in comparison.policies if p != comparison.study.baseline]
@@ -96,7 +96,7 @@ def _ratios(comparison: PolicyComparison, figure: Figure) -> str:
     for place, (row, ratio) in enumerate(rows):
         look = style(comparison, row.policy)
         single = ratios(here, row.policy, comparison.study.baseline, "mean_jct_s")
-        # Spread by rank, not at random, so that equal ratios stay visible and bytes stay equal.
+        # Spread by rank, not at random, so that equal ratios stay visible and the bytes reproducible.
         offsets = 0.26 + 0.16 * (np.arange(len(single)) % 3) / 2
         axes.scatter(single, place + offsets, s=16, color=look.colour, alpha=0.35, linewidths=0)
         _whisker(axes, ratio, place, look, across=True)
@@ -114,7 +114,7 @@ def _ratios(comparison: PolicyComparison, figure: Figure) -> str:
 def _whisker(axes: Axes, ratio: Ratio, place: float, look: Style, across: bool) -> None:
     """A point with its 95 % interval, `across` the picture or upright."""
     low, high = (ratio.low, ratio.high) if ratio.low is not None and ratio.high is not None else (ratio.mean,) * 2
-    # The interval belongs to the mean but need not be centred on it, nor (bootstrap) hold it.
+    # The interval belongs to the mean but need not be centred on it, nor (bootstrap) contain it.
     span = np.array([[max(0.0, ratio.mean - low)], [max(0.0, high - ratio.mean)]])
     x, y, x_span, y_span = (ratio.mean, place, span, None) if across else (place, ratio.mean, None, span)
     axes.errorbar(
@@ -165,7 +165,7 @@ TIME_TICKS = (
 
 
 def _time_ticks(axes: Axes, low_s: float, high_s: float) -> None:
-    """Ticks at times that people name, since powers of ten of seconds are none."""
+    """Ticks at times that people name, unlike powers of ten of seconds."""
     if high_s > low_s:
         axes.set_xlim(low_s * 0.9, high_s * 1.1)
     names = {float(x): name for x, name in TIME_TICKS if low_s * 0.9 <= x <= high_s * 1.1}
@@ -205,7 +205,7 @@ def _over_time(comparison: PolicyComparison, figure: Figure) -> str:
 
 
 def _mostly_done_s(timeline: Timeline) -> float:
-    """When 99 % of the GPU-seconds were spent: one long last job would press all else to the left."""
+    """When 99 % of the GPU-seconds were spent: one long last job would squeeze all else to the left."""
     times = np.asarray(timeline.time_s, dtype=np.float64)
     spent = np.r_[0.0, np.cumsum(np.diff(times) * np.asarray(timeline.busy_gpus[:-1], dtype=np.float64))]
     return float(times[np.searchsorted(spent, 0.99 * spent[-1])])
@@ -214,7 +214,7 @@ def _mostly_done_s(timeline: Timeline) -> float:
 def binned(timeline: Timeline, values: Sequence[float], edges: Floats) -> Floats:
     """Time averages of a step function within bins (n + 1 edges, s); 0 before its first step, its last value after.
 
-    Averages, not samples: a queue that fills and empties within a bin must not vanish.
+    Averages, not samples: a queue that fills and empties within a bin must remain visible.
     """
     times = np.asarray(timeline.time_s, dtype=np.float64)
     level = np.asarray(values, dtype=np.float64)

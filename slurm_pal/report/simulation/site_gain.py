@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What one's own site would gain, in five lines for its administrator."""
+"""What a site would gain, in five lines for its administrator."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ VERDICTS = {"gain": "", "loss": ", a loss", "unclear": ", no clear gain"}
 class Findings(NamedTuple):
     """What the five lines are made of."""
 
-    comparison: PolicyComparison  # of the ways, the headline being the fullest one
+    comparison: PolicyComparison  # of the three ways; the headline is the fullest one
     total: Tally  # the history
     left_out: Tally
     unknown: int  # replayed jobs of unknown class that counted as A
     as_c: Mapping[str, Ratio | None]  # way -> ratio of mean completion time with those jobs as C; empty: not asked
     slow: Sequence[tuple[Gpu, float]]  # GPUs slower than the bar, slowest first, with their slowdown in class A
-    named: bool  # False: their slowdowns are assumed, so that their names mean nothing
+    named: bool  # False: their slowdowns are assumed, so their names mean nothing
     bar: float
     assumed: Sequence[str]
 
 
 def five_lines(found: Findings) -> list[str]:
-    """What was replayed, what it comes to, who gains, what slow GPUs have to do with it, what was assumed."""
+    """What was replayed, the result, who gains, the share of the slow GPUs, what was assumed."""
     return [_replayed(found), _ratios(found), _who(found), _slow(found), _assumed(found)]
 
 
 def gpu_hours_text(gpu_h: float) -> str:
-    """With as many digits as matter."""
+    """With the digits that matter."""
     return f"{gpu_h:.0f} GPU-h" if gpu_h >= 100 else f"{gpu_h:.3g} GPU-h"
 
 
 def said(ratio: Ratio | None) -> str:
-    """A ratio with its interval, and in words where it is no gain."""
+    """A ratio with its interval, and words if it is not a gain."""
     return ratio_text(ratio) + ("" if ratio is None else VERDICTS[verdict(ratio)])
 
 
@@ -81,7 +81,7 @@ def _ratios(found: Findings) -> str:
 
 
 def _who(found: Findings) -> str:
-    """Ratios per class and for the widest jobs; what becomes of them if unknown jobs are insensitive."""
+    """Ratios per class and for the widest jobs, and the ratios if unknown jobs are insensitive."""
     comparison, row = found.comparison, found.comparison.headline
     parts = [
         f"{'unknown (as A)' if name == UNKNOWN_CLASS else name} {said(row.ratio.get(f'class_jct_s.{name}'))}"
@@ -107,7 +107,7 @@ def _slow(found: Findings) -> str:
         return f"Slow GPUs: none is slower than {found.bar:g} in class A."
     text = f"Slow GPUs: {len(found.slow)} slower than {found.bar:g} in class A ({_names(found)})."
     if worst is None or worst.share is None:
-        return f"{text} There is no clear gain, so no share of it is theirs."
+        return f"{text} There is no clear gain to attribute to them."
     return (
         f"{text} With median GPUs in their place the ratio would be {said(worst.capped)}: "
         f"{percent(worst.share)} of the gain is due to them."
@@ -130,13 +130,13 @@ def _assumed(found: Findings) -> str:
 
 
 def studied(runs: SiteRuns, results: Mapping[SiteTask, Replay], base: Study) -> Study:
-    """The study of the three ways, from `base`, which says what stands beside the replays."""
+    """The study of the three ways, from `base`, which has everything but the replays."""
     main = [results[task] for task in sorted(results) if task == SiteTask(task.way, task.seed)]
     return base._replace(runs=main, policy=TICK, baseline=BASELINE, queue=runs.queue, trace=runs.trace)
 
 
 def as_insensitive(results: Mapping[SiteTask, Replay]) -> dict[str, Ratio | None]:
-    """Way -> ratio of mean completion time where jobs of unknown class are C."""
+    """Way -> ratio of mean completion time if jobs of unknown class are C."""
     measured = measure_all(results[task] for task in sorted(results) if task.unknown == "C")
     ways = dict.fromkeys(run.policy for run in measured)
     if BASELINE not in ways:
@@ -145,7 +145,7 @@ def as_insensitive(results: Mapping[SiteTask, Replay]) -> dict[str, Ratio | None
 
 
 def due_to_slow(k: int, total: Ratio, results: Mapping[SiteTask, Replay]) -> WorstGpus | None:
-    """What remains of a gain without the k slow GPUs; None without a pair."""
+    """What remains of a gain without the k slow GPUs; None without a pair of runs."""
     measured = measure_all(results[task] for task in sorted(results) if task.capped)
     if {run.policy for run in measured} < {BASELINE, TICK}:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is reported on: the runs, what they were run with, and how the policies compare."""
+"""What a report covers: the runs, their parameters, and how the policies compare."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ class ParameterSweep(NamedTuple):
 
 
 class Study(NamedTuple):
-    """All that a report needs. Only `runs`, `policy`, `baseline` and `trace` must be given."""
+    """Everything that a report needs. Only `runs`, `policy`, `baseline` and `trace` are required."""
 
     runs: Sequence[Replay]
-    policy: str  # the one that the headline is about
+    policy: str  # the headline's
     baseline: str  # what it is compared with
     trace: Trace
-    queue: str = ""  # the one that the headline and pictures are about; "": the first that was run
+    queue: str = ""  # the one of headline and pictures; "": the first that was run
     cluster: str = ""  # e.g. "64 GPUs: 16 nodes x 4 V100"
     charged: tuple[tuple[str, str], ...] = ()  # what the replay charges: (name, value with its unit)
-    caveats: tuple[str, ...] = ()  # sentences, beside those that follow from the runs
+    caveats: tuple[str, ...] = ()  # sentences, in addition to those that follow from the runs
     command: str = ""  # the command line that made it
     load: ParameterSweep | None = None
     move_cost: ParameterSweep | None = None
@@ -111,8 +111,8 @@ class PolicyComparison(NamedTuple):
 def compare(study: Study) -> PolicyComparison:
     """Measure all runs and compare each policy with the baseline, queue by queue.
 
-    Raises UsageError when the headline's policy or the baseline has no run that ended a job
-    under the headline's queue, ValueError when a policy was run twice with one queue and seed.
+    Raises UsageError if the headline's policy or the baseline has no run that ended a job
+    under the headline's queue, ValueError if a policy was run twice with one queue and seed.
     """
     runs = tuple(measure_all(study.runs))
     queues = tuple(dict.fromkeys(run.queue for run in runs))

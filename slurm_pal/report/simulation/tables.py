@@ -24,8 +24,8 @@ from slurm_pal.simulate.metrics import ReplayMetrics
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, needed, verdict
 
 SCHEMA = "pal.simulation/1"
-BAD_ROWS = 100  # as many are listed; the count is of all
-GOAL = 0.02  # the precision for which the number of pairs is told
+BAD_ROWS = 100  # number listed; the count is of all
+GOAL = 0.02  # the precision for which the number of pairs is stated
 _MEANS = (
     "mean_jct_s", "median_jct_s", "p99_jct_s", "mean_wait_s", "makespan_s", "utilisation", "moves", "restarts",
     "gpu_hours", "move_gpu_hours", "timeouts", "bounded_slowdown", "slowdown.A", "slowdown.B", "slowdown.C",
@@ -33,7 +33,7 @@ _MEANS = (
 )  # fmt: skip
 CSV_COLUMNS = ("policy", "queue", "runs", "pairs", "verdict", "ratio", "ratio_low", "ratio_high",
                *(name.replace(".", "_") for name in _MEANS))  # fmt: skip
-"""Of the rows in CSV: means over runs, and the ratio of mean JCT to the baseline with its 95 % interval."""
+"""CSV columns: means over runs, and the ratio of mean JCT to the baseline with its 95 % interval."""
 
 
 def table(comparison: PolicyComparison) -> tuple[list[str], list[list[str]]]:
@@ -56,7 +56,7 @@ def table(comparison: PolicyComparison) -> tuple[list[str], list[list[str]]]:
 
 
 def csv_rows(comparison: PolicyComparison) -> list[dict[str, Any]]:
-    """One row per queue and policy under CSV_COLUMNS, nothing rounded."""
+    """One row per queue and policy under CSV_COLUMNS, unrounded."""
     found = []
     for row in comparison.rows:
         ratio = row.ratio.get("mean_jct_s")
@@ -81,7 +81,7 @@ def what_you_gain(comparison: PolicyComparison) -> list[str]:
 
 
 def claim(comparison: PolicyComparison) -> str:
-    """One sentence on the mean completion time that says no more than its interval does."""
+    """One sentence on the mean completion time that claims only what its interval supports."""
     study, ratio = comparison.study, comparison.headline.ratio.get("mean_jct_s")
     if ratio is None:
         return f"nothing to compare: {study.policy} and {study.baseline} have no finished pair of runs."
@@ -162,7 +162,7 @@ def caveats(comparison: PolicyComparison) -> list[str]:
 
 
 def to_json(comparison: PolicyComparison) -> dict[str, Any]:
-    """The body of schema pal.simulation/1. A number that does not exist is null, never NaN.
+    """The body of schema pal.simulation/1. A missing number is null, never NaN.
 
     Keys: `policy`, `baseline`, `queue` (of the headline); `trace` {name, jobs, bad_rows, bad
     [{line, reason}] (the first BAD_ROWS), skipped {reason: rows}}; `cluster`, `charged`
@@ -247,7 +247,7 @@ def _run_json(run: ReplayMetrics) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401
-    """The same without NaN and infinity, which JSON does not know."""
+    """The same without NaN and infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, list):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Numbers as people read them: one unit per column, and no claim that an interval does not carry."""
+"""Numbers as people read them: one unit per column, and only claims that an interval supports."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Unit(NamedTuple):
 
 
 UNITS = (Unit("d", 86400.0), Unit("h", 3600.0), Unit("min", 60.0), Unit("s", 1.0))
-MANY = 2.0  # a unit is used from so many on; days only from ten, since hours are what users know
+MANY = 2.0  # a unit is used from this many on; days only from ten, since users know hours
 DAYS = 10.0
 
 
 def unit_of(values_s: Iterable[float | None]) -> Unit:
-    """One unit for all the values, by the greatest of them."""
+    """One unit for all the values, chosen by the greatest."""
     most = max((v for v in values_s if v is not None), default=0.0)
     return next((u for u in UNITS if most >= u.size_s * (DAYS if u.name == "d" else MANY)), UNITS[-1])
 
@@ -45,12 +45,12 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def count(value: float | None) -> str:
-    """A mean of counts: with a decimal only while it matters."""
+    """A mean of counts, with a decimal only if it matters."""
     return NOTHING if value is None else f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
 def interval(ratio: Ratio | None) -> str:
-    """The 95 % interval of the mean ratio; `-` where there is none."""
+    """The 95 % interval of the mean ratio; `-` if there is none."""
     if ratio is None or ratio.low is None or ratio.high is None:
         return NOTHING
     return f"{ratio.low:.2f} to {ratio.high:.2f}"
@@ -90,7 +90,7 @@ def gpus_text(size: str) -> str:
 
 
 def judged(ratio: Ratio | None) -> str:
-    """`0.93 (0.88 to 0.98)`, and in words where nothing can be claimed."""
+    """`0.93 (0.88 to 0.98)`, and words if nothing can be claimed."""
     text = ratio_text(ratio)
     if ratio is None or ratio.low is None or verdict(ratio) != "unclear":
         return text

@@ -287,7 +287,7 @@ def test_text_after_the_block_stays_a_line_of_its_own() -> None:
 def test_a_damaged_block_is_said(cut: int) -> None:
     lines = blocks.split(blocks.append("", blocks.CONF, ["B=2"]))
     del lines[cut]
-    with pytest.raises(DataError, match="mend it by hand"):
+    with pytest.raises(DataError, match="repair it by hand"):
         blocks.remove("".join(lines), blocks.CONF, "f")
 
 

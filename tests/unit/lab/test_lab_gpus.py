@@ -212,7 +212,7 @@ def test_a_table_gives_the_truth(tmp_path: Path) -> None:
         (HEADER + "n0,0,1,1,1\n\nn0,0,1,1,1\n", "line 4: n0:0 was given before"),
         (HEADER + "n0,0,1,1,1\n", "no line for GPU n0:1; the lab has 2 GPUs, the table 1"),
         (HEADER + "n0,0,1,1,1\nn0,1,1,1,1\nn1,0,1,1,1\n", "GPU n1:0 is not in the lab, which ends with n0:1"),
-        ("node,index,A,B,C,uuid\nn0,0,1,1,1,u\nn0,1,1,1,1,u\n", "line 3: uuid 'u' is that of line 2"),
+        ("node,index,A,B,C,uuid\nn0,0,1,1,1,u\nn0,1,1,1,1,u\n", "line 3: uuid 'u' is also in line 2"),
         ("node,index,A,B,C,uuid\nn0,0,1,1,1,../x\n", "line 2: uuid '../x'"),
     ],
 )

@@ -158,7 +158,7 @@ def test_no_nodes_are_named_for_a_job_whose_partitions_come_back(site: Site) -> 
     site.journal.lease(OURS)
     shared = site.share(overview(*SLOW_FREE, job(partition="fast")), waited_s=3600.0)
     (one,) = shared.waiting
-    assert one.job.partition == OWN and "it is open in which one" in one.request.leave
+    assert one.job.partition == OWN and "which of them the job will run in is open" in one.request.leave
 
 
 def test_a_list_of_ours_on_nodes_does_not_become_the_users(site: Site) -> None:

@@ -107,7 +107,7 @@ def test_report_as_text(measured: Path) -> None:
         "lab: 12 GPUs of 3 nodes",
         "Scores: 12 of 12 GPUs",
         "SLOWEST GPUS",
-        "SINCE THE SWEEP BEFORE",
+        "SINCE THE PREVIOUS SWEEP",
         "CAVEATS",
     ):
         assert said in found.stdout

@@ -363,7 +363,7 @@ def test_only_invalid_records() -> None:
 def test_nothing_at_all() -> None:
     found = gpu_report([row("n1", 0, None, NEVER_MEASURED, age_s=None)], [], [], NOW_S, Params())
     assert "\n".join(text(found)).count("Nothing usable") == 1
-    assert changes(found) == ["No sweep has been taken in."]
+    assert changes(found) == ["No sweep has been ingested."]
 
 
 def test_a_snapshot_alone_still_has_costs_and_flags() -> None:

@@ -197,7 +197,7 @@ def test_history_marks_changes_of_class() -> None:
 
 
 def test_history_of_a_gpu_without_runs_is_missing(made: GpuReport) -> None:
-    assert history(made, "GPU-none").missing == "no run of it is stored that has a value"
+    assert history(made, "GPU-none").missing == "no stored run of it has a value"
 
 
 def test_correlation_is_spearmans() -> None:

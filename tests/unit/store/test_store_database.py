@@ -277,7 +277,7 @@ def test_a_copy_is_never_made_of_a_file_that_changes(tmp_path: Path, monkeypatch
         os.read(go[0], 1)
         os._exit(0)
     os.read(ready[0], 1)
-    with contextlib.ExitStack() as stack, pytest.raises(BusyError, match="being put right"):
+    with contextlib.ExitStack() as stack, pytest.raises(BusyError, match="being repaired"):
         module._copied(database_path(str(directory)), stack)
     os.write(go[1], b".")
     os.waitpid(child, 0)

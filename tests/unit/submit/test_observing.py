@@ -69,8 +69,8 @@ def test_the_observer_was_started(tmp_path: Path) -> None:
     ("body", "part"),
     [
         (b"#!/usr/bin/env python3\nprint(1)\n", "python3"), (b"#!/bin/tcsh\necho 1\n", "tcsh"),
-        (b"#!/bin/sh\n# nothing\n", "no command"), (b"echo 1\n", "sbatch takes"), (b"#!\necho\n", "nobody"),
-        (b"#!/bin/sh\r\necho 1\r\n", "sbatch takes"), (b"#!/usr/bin/env -S -i python3 -u\nprint(1)\n", "python3"),
+        (b"#!/bin/sh\n# nothing\n", "no command"), (b"echo 1\n", "not accept"), (b"#!\necho\n", "nobody"),
+        (b"#!/bin/sh\r\necho 1\r\n", "not accept"), (b"#!/usr/bin/env -S -i python3 -u\nprint(1)\n", "python3"),
         (b"#!/" + b"x" * 100 + b"\necho 1\n", "for x{40}, and"), (b"#!/usr/bin/env\necho 1\n", "nobody"),
     ],
 )  # fmt: skip

@@ -333,7 +333,7 @@ def test_trouble_of_ours_is_one_line_and_plain_sbatch(
     alone, ours = site.both(["--gres=gpu:1", "job.sh"], env=env, stdin=subprocess.DEVNULL)
     assert isinstance(alone, tuple) and isinstance(ours, tuple)
     assert (ours[0], ours[1], ours[3]) == (alone[0], alone[1], alone[3])
-    assert ours[2].startswith(b"palsub: ") and ours[2].endswith(b"; submitted as plain sbatch\n")
+    assert ours[2].startswith(b"palsub: submitted as plain sbatch: ")
     assert ours[2].count(b"\n") == 1 and part.encode() in ours[2]
 
 
@@ -430,7 +430,7 @@ def test_words_that_sbatch_refuses_are_taken_back(how: str, scored: Site) -> Non
     if how != "file":
         assert done.stdout == b"Submitted batch job 7\n--gres=gpu:1\n" + body
     assert done.returncode == 0
-    assert done.stderr == b"palsub: sbatch refused the words added by palsub; submitted as plain sbatch\n"
+    assert done.stderr == b"palsub: submitted as plain sbatch: sbatch refused the words added by palsub\n"
 
 
 def test_a_refusal_that_is_not_about_our_words_is_shown_once_and_not_tried_again(scored: Site) -> None:

@@ -113,8 +113,8 @@ def test_moves_of_the_site_with_predicted_and_observed_gain(site: Path) -> None:
     ]  # fmt: skip
     assert " abandoned " in second and "under way (signalling)" in third
     assert last == (
-        "3 moves, 1 to the planned GPUs; gain predicted 800 s; observed 667 of 800 s (0.83) on 1 whose jobs reported "
-        f"their pace; predictions now count {calibration:.2f}"
+        "3 moves, 1 to the planned GPUs; gain predicted 800 s; observed 667 of 800 s (0.83) for 1 move with "
+        f"a reported pace; predictions now count {calibration:.2f}"
     )
     assert invoke("moves", "-P", "-h", "--job", "9").stdout.splitlines() == [
         f"{stamp(NOW_S - 100)}|9|otto|n3:0,1|n5:0,1|1.250 -> 1.000|400|-|60|abandoned|-"

@@ -319,7 +319,7 @@ def test_a_busy_slurmctld_is_left_in_peace(site: Site, words: str) -> None:
     site.client.update_job(late[0], ReqNodeList="n0")
     asked = len(orders(site.slurm))
     seen = site.run(61.0)
-    assert "busy" in seen.paused and len(orders(site.slurm)) == asked and "only looked" in report.lines(seen)[0]
+    assert "busy" in seen.paused and len(orders(site.slurm)) == asked and "nothing changed: " in report.lines(seen)[0]
     site.run(24 * HOUR_S)
     assert site.job(lists).exc == "" and site.journal.leases().keys() <= {number}
     site.busy = ""
