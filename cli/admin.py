@@ -42,17 +42,17 @@ _VERBS = {
 }
 _AFTER_INSTALL = """Left to do:
   scontrol reconfigure    # slurmctld takes the new lines; running jobs go on, and nothing needs a restart
-  pal publish-table       # writes the table in which the filter looks things up
+  pal publish-table       # writes the table that the filter reads
   pal admin status        # is all of it in force?"""
 _AFTER_SPANK = """The plug-in must be at the same path on every login and compute node, and each node must see
-the same plugstack.conf; every command and job step reads it anew."""
+the same plugstack.conf; every command and job step reads it again."""
 _AFTER_UNINSTALL = """Left to do:
-  scontrol reconfigure    # slurmctld lets go of the filter"""
+  scontrol reconfigure    # slurmctld drops the filter"""
 
 _AFTER_UNITS = """Left to do, as root; leave out what you do not want. One of these three starts the ticks:
   install -m 644 {dir}/systemd/pal-lease-guard.service {dir}/systemd/pal-rebalance.service /etc/systemd/system/
-  systemctl daemon-reload && systemctl enable --now pal-lease-guard.service  # takes its lists back if it is killed
-  systemctl enable --now pal-rebalance.service      # stays, in the place of pal publish-table --every
+  systemctl daemon-reload && systemctl enable --now pal-lease-guard.service  # takes lists back if ticks are killed
+  systemctl enable --now pal-rebalance.service      # stays, and replaces pal publish-table --every
 
   install -m 644 {dir}/systemd/pal-rebalance-once.service {dir}/systemd/pal-rebalance.timer /etc/systemd/system/
   systemctl daemon-reload && systemctl enable --now pal-rebalance.timer    # a tick a minute
@@ -80,7 +80,7 @@ def admin() -> None:
       pal admin install --act          do it, with backups
       pal admin status                 is all of it in force?
       pal admin uninstall --act        take it out again
-      pal admin units --dir units      what systemd or cron need to start pal-rebalance, pal-profile
+      pal admin units --dir units      what systemd or cron needs to start pal-rebalance, pal-profile
 
     Files are edited only in blocks that begin and end with a comment naming slurm-pal.
     """
@@ -95,7 +95,7 @@ def admin() -> None:
 @act_option
 @common.verbose_option
 def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: bool) -> None:
-    """Show, or with --act make, the changes that put slurm-pal in force.
+    """Show, or with --act make, the changes that put slurm-pal into force.
 
     Without --server, --client or --spank: the filter in slurmctld, and the plug-in where
     pal_spank.so is found. The client filter is for sites that cannot touch slurmctld.
@@ -169,7 +169,7 @@ def status_command(context: click.Context, conf: str | None, as_csv: bool, as_js
 def units_command(folder: str | None, conf: str | None) -> None:
     """Show, or write to DIR, the systemd units, cron lines and the logrotate rule of pal-rebalance and pal-profile.
 
-    They have the paths and the SlurmUser of this site. Nothing is put in force: the command
+    They carry this site's paths and its SlurmUser. Nothing is put into force: the command
     prints what to do with them.
     """
     _use(conf)
@@ -194,7 +194,7 @@ def _print_items(items: list[status.Item], colored: bool) -> None:
 
 
 def _use(conf: str | None) -> str:
-    """The slurm.conf meant; settings and Slurm's own commands follow it from now on."""
+    """The slurm.conf to use; from now on settings and Slurm's own commands follow it."""
     path = site_files.find_conf(conf)
     os.environ["SLURM_CONF"] = path
     return path
@@ -209,7 +209,7 @@ def _running() -> dict[str, str]:
 
 
 def _show(todo: changes.ChangePlan, act: bool) -> None:
-    """The steps, files of the site as a diff; then what is to be known."""
+    """The steps, with the site's files as a diff; then the notes."""
     for step in todo.steps:
         target = f" -> {step.new}" if step.action == "link" else ""
         size = f" ({len(step.new)} characters)" if step.action == "copy" else ""
@@ -228,14 +228,14 @@ def _diff(step: changes.FileChange) -> list[str]:
 
 
 def _shown_lines(text: str) -> list[str]:
-    """Lines for a diff: bytes that are no text as `?`, a missing last newline said as diff says it."""
+    """Lines for a diff: bytes that are not text as `?`, a missing last newline as diff shows it."""
     lines = text.encode("utf-8", "replace").decode().split("\n")
     last = lines.pop()
     return [*lines, *([f"{last}\n\\ No newline at end of file"] if last else [])]
 
 
 def _carry_out(found: changes.SiteFiles, todo: changes.ChangePlan, act: bool) -> bool:
-    """Show, check and, with --act, act; whether something was changed. Raises PalError when it is not possible."""
+    """Show and check the plan, with --act carry it out; whether anything changed. Raises PalError if it cannot be."""
     reasons = _against(found, todo, act)
     _show(todo, act and not reasons)
     for reason in reasons:
@@ -256,11 +256,11 @@ def _carry_out(found: changes.SiteFiles, todo: changes.ChangePlan, act: bool) ->
 
 
 def _against(found: changes.SiteFiles, todo: changes.ChangePlan, act: bool) -> list[str]:
-    """What speaks against the plan; Slurm's parser is asked only about what we find right."""
+    """Reasons against the plan; Slurm's parser is asked only where we find none."""
     reasons = list(todo.blockers)
     if not todo.steps:
         return reasons
     reasons += site_files.distrust(found, todo)
     if act and not site_files.may_act(found):
-        reasons.append("only root and SlurmUser install: sudo pal admin")
+        reasons.append("only root and SlurmUser may install: sudo pal admin")
     return reasons or list(check.complaints(found, todo, subprocess_runner(CHECK_TIMEOUT_S)))

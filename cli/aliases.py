@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Earlier names of options and commands: they work as they did, and no help shows them."""
+"""Earlier names of options and commands: they still work, but no help shows them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Renamed(click.Option):
         super().__init__(*args, **attributes)
         self._was = list(was)
 
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # noqa: ANN401  # click names this type no more
-        """Known to the parser alone: help, completion and messages read `opts`."""
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # noqa: ANN401  # click no longer names this type
+        """Known only to the parser: help, completion and messages read `opts`."""
         shown = self.opts
         self.opts = [*shown, *self._was]
         try:
@@ -28,7 +28,7 @@ class Renamed(click.Option):
 
 
 def renamed(group: click.Group, command: click.Command, was: str) -> None:
-    """Let a command of the group answer to an earlier name, too."""
+    """Let a command of the group answer to an earlier name as well."""
     earlier = copy.copy(command)
     earlier.hidden = True
     group.add_command(earlier, was)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What all click programs share: errors to one line and an exit code, JSON, colour, columns."""
+"""What all click programs share: errors as one line and an exit code, JSON, colour, columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Command = Callable[..., Any]
 
 
 def _one_form(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
-    """Raises UsageError where --csv is to go with another form."""
+    """Raises UsageError when --csv is given with another form."""
     given = {**context.params, parameter.name or "": value}
     for name, word in (("as_json", "--json"), ("parsable2", "--parsable2")):
         if given.get("as_csv") and given.get(name):
@@ -55,10 +55,10 @@ version_option = click.version_option(__version__, "-V", "--version", message="%
 
 
 def run(command: click.Command, program: str) -> None:
-    """Run a click program and exit by the one table of exit codes.
+    """Run a click program and exit with a code of the one table, `Exit`.
 
-    A PalError becomes one line on stderr. Anything else that escapes is a defect of
-    ours: one line too, with the way to the traceback (-vv).
+    A PalError becomes one line on stderr. Anything else that escapes is our
+    defect: also one line, with the way to the traceback (-vv).
     """
     atexit.register(_drop_unsaid)
     verbose = any(word.startswith("-vv") or word == "--verbose" for word in sys.argv[1:])
@@ -88,7 +88,7 @@ def run(command: click.Command, program: str) -> None:
 
 
 def check_every(config: Config, every: float) -> None:
-    """Raise UsageError for an interval so long that what is published would not be believed until the next time."""
+    """Raise UsageError for an interval so long that a table would be too old before the next one comes."""
     limit_s = config.number("filter", "max_age_s")
     if not 0 < every < limit_s:
         raise UsageError(
@@ -98,7 +98,7 @@ def check_every(config: Config, every: float) -> None:
 
 
 def _drop_unsaid() -> None:
-    """What stderr could not take (a full disk) is no failure of the command; Python would exit with 120."""
+    """Output that stderr could not take (a full disk) does not fail the command; Python would exit with 120."""
     try:
         sys.stderr.flush()
     except OSError:
@@ -111,14 +111,14 @@ def print_json(thing: str, body: dict[str, Any]) -> None:
 
 
 _FORMULA = re.compile("(?:^|(?<=;))(?=\\s*[-=+@\uff0d\uff1d\uff0b\uff20])")
-"""Where a spreadsheet would begin a formula: at the begin of a cell, also where it takes a semicolon for the separator
-of cells. Some read the wide signs of East Asian scripts as well."""
+"""Where a spreadsheet would begin a formula: at the start of a cell, also after a semicolon that it takes for a
+separator. Some accept the full-width signs of East Asian scripts as well."""
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], noheader: bool = False) -> None:
-    """Print rows, entries of the command's JSON, with the quotes of RFC 4180; a line ends with a newline.
+    """Print rows, entries of the command's JSON, quoted as in RFC 4180; a line ends with a newline.
 
-    A column is a key, or keys joined by `_` where a value is an object in its turn. What is null or not there is an
+    A column is a key, or keys joined by `_` where a value is itself an object. A null or missing value is an
     empty cell; a list is joined by commas. An apostrophe keeps a text from becoming a formula in a spreadsheet.
     """
     import csv
@@ -153,10 +153,10 @@ def _csv_cell(value: object) -> str:
 
 
 def say(*lines: str, err: bool = False, color: bool | None = None, bold: bool = False, fg: str | None = None) -> None:
-    """Print lines, what users wrote in them included: no character gets to the terminal that it would act on.
+    """Print lines, users' own text among them: no character that a terminal would act on reaches it.
 
-    The one place where commands print text. `bold` and `fg` are for `click.style`; what is coloured within a line, and
-    files that go to standard output, are for `click.echo`.
+    The one place where commands print text. `bold` and `fg` go to `click.style`; colour within a line, and files
+    written to standard output, go through `click.echo`.
     """
     for line in lines:
         text = visible(line)
@@ -164,7 +164,7 @@ def say(*lines: str, err: bool = False, color: bool | None = None, bold: bool = 
 
 
 def say_finding(mark: str, tint: str | None, text: str, mend: str, colored: bool) -> None:
-    """Print one finding of a check, and on a line of its own what mends it."""
+    """Print one finding of a check, and what mends it on a line of its own."""
     click.echo(f"{click.style(mark, fg=tint) if colored else mark}  {visible(text)}", color=colored)
     if mend:
         say(f"{'':19}-> {mend}")

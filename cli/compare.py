@@ -27,7 +27,7 @@ COLUMNS = (
     "differs", "raw_ratio", "noise",
     *(f"sensors_{name}_{when}" for name in ("clock_mhz", "power_w", "temp_c") for when in ("before", "after")),
 )  # fmt: skip
-"""Of the rows in CSV."""
+"""Columns of the CSV."""
 
 
 @click.command()
@@ -40,7 +40,7 @@ def compare(before: str, after: str, as_csv: bool, as_json: bool) -> None:
     """What changed between two sweeps: GPU by GPU, beyond noise or not.
 
     SWEEP is a sweep's id, `last`, `last-1` (the one before it), or a date like 2026-11-20 (the last
-    sweep of that day). RATIO is of times, the second sweep to the first: above 1 is slower.
+    sweep of that day). RATIO is the second sweep's time over the first's: above 1 is slower.
 
     \b
     Examples:
@@ -67,7 +67,7 @@ def compare(before: str, after: str, as_csv: bool, as_json: bool) -> None:
 
 
 def resolve(name: str, known: Sequence[SweepSpan]) -> SweepSpan:
-    """The sweep that a name means; `known` by time. Raises UsageError."""
+    """The sweep that a name means; `known` in order of time. Raises UsageError."""
     if not known:
         raise UsageError("no sweep has been measured yet: see pal-profile run")
     newest = ", ".join(span.sweep_id for span in known[-3:])
@@ -106,7 +106,7 @@ def _lines(spans: Sequence[SweepSpan], found: SweepComparison) -> list[str]:
         if row.relative:
             lines.append(
                 f"* {row.benchmark}: {', '.join(row.differs)}; each GPU relative to its sweep's median, "
-                f"numbers themselves {row.raw_ratio:.4f}"
+                f"ratio of the numbers themselves {row.raw_ratio:.4f}"
             )
     lines += [line for row in found.rows if row.sensitivity for line in _changed(row)]
     for what, places in (("moved", found.moved), ("appeared", found.appeared), ("vanished", found.vanished)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What goes wrong in a program that stays, on stderr: once for each kind, however often it comes and goes."""
+"""What goes wrong in a program that stays, on stderr: each kind once, however often it recurs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from slurm_pal.cli import common
 
 AGAIN_S = 3600.0
-"""After this time a repeated line is shown again, with how often it came meanwhile."""
+"""After this time a repeated line is shown again, with the number of times it came meanwhile."""
 AWAY_S = 600.0
-"""A line that did not come for this time counts as new."""
+"""A line that has not come for this long counts as new."""
 MOST = 500
-"""So many lines are remembered; the one that has not come for the longest time is forgotten first."""
+"""This many lines are remembered; the one that has been away longest is forgotten first."""
 
 
 class Complaints:
@@ -25,7 +25,7 @@ class Complaints:
         self._seen: dict[str, tuple[float, float, int]] = {}  # line -> (shown at, came last, times since it was shown)
 
     def tell(self, lines: Iterable[str]) -> None:
-        """Show those that are news. That stderr is on a full disk stops nothing."""
+        """Show the new ones. A full disk behind stderr stops nothing."""
         now_s = self._clock()
         for line in sorted(set(lines)):
             shown_s, last_s, times = self._seen.pop(line, (-AGAIN_S, -AWAY_S, 0))

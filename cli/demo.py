@@ -19,7 +19,7 @@ from slurm_pal.lab.demo import demonstrate
 @common.verbose_option
 def demo(seed: int, as_json: bool) -> None:
     """Start a lab, sweep it, run the same jobs with sbatch and with palsub, compare, clean up."""
-    # Ended by a signal the demonstration still takes its lab down.
+    # Ended by a signal, the demonstration still takes its lab down.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="pal-demo-", ignore_cleanup_errors=True) as directory:
         ratios = demonstrate(directory, seed, say=(lambda line: None) if as_json else common.say)

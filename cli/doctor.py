@@ -27,7 +27,7 @@ _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warn": ("WARN", "yel
 def doctor(context: click.Context, as_csv: bool, as_json: bool, color: str) -> None:
     """Check Slurm, settings, data, clock and permissions; name the command that mends each fault.
 
-    Exit code 0 when nothing has failed (warnings may stand), 1 otherwise.
+    Exit code 0 when nothing has failed (warnings do not count), 1 otherwise.
     """
     findings = examine(_client(), time.time())
     failed = any(finding.level == "fail" for finding in findings)
@@ -44,7 +44,7 @@ def doctor(context: click.Context, as_csv: bool, as_json: bool, color: str) -> N
 
 
 def _client() -> SlurmClient:
-    """The site's backend, or the command line where the settings are what is wrong."""
+    """The site's backend, or the command line where the settings are at fault."""
     try:
         return connect(settings.load(), timeout_s=15.0)
     except ConfigError:

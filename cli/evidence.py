@@ -31,12 +31,12 @@ from slurm_pal.store.database import Database, open_database
 @click.option("--dir", "as_directory", is_flag=True, help="Write a directory instead of a .tar.gz.")
 @common.verbose_option
 def evidence(gpu: Gpu, output: str | None, as_directory: bool) -> None:
-    """Write all that is known of one GPU into a bundle for its vendor.
+    """Write all that is known about one GPU into a bundle for its vendor.
 
     The GPU is NODE:INDEX (the one measured there last), or at least 8 characters of its UUID after GPU-;
     `pal-profile show` lists UUIDs. The bundle holds a summary with the GPU's serial number, its values against
-    those of its peers (which are not named), all its records, error counters and throttling, and the settings it
-    was measured in. It names no user and no job.
+    those of its peers (which are not named), all its records, error counters and throttling, and the settings
+    under which it was measured. It names no user and no job.
     """
     config = settings.load()
     with open_database(config.state_dir) as database:
@@ -79,7 +79,7 @@ def _write_archive(path: str, stem: str, files: Mapping[str, bytes]) -> None:
     raw = io.BytesIO()
     with gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for name, content in sorted(files.items()):
-            entry = tarfile.TarInfo(f"{stem}/{name}")  # of nobody: no owner's name goes to the vendor
+            entry = tarfile.TarInfo(f"{stem}/{name}")  # no owner: no user's name goes to the vendor
             entry.size, entry.mode, entry.mtime = len(content), 0o644, int(time.time())
             archive.addfile(entry, io.BytesIO(content))
     output_file.write(path, raw.getvalue())

@@ -34,7 +34,7 @@ from slurm_pal.tick.deciding import terms_of
 def explain(job_id: int | None, last: bool, as_json: bool) -> None:
     """Explain why a job runs where it runs: what was decided, what Slurm did with it, what the ticks did since.
 
-    Of jobs that neither palsub nor the submit filter saw, it shows only the GPUs and what is known of them.
+    For a job that neither palsub nor the submit filter saw, it shows only the GPUs and what is known about them.
     """
     if (job_id is None) != last:
         raise UsageError("give either a job id or --last: pal explain 4711, pal explain --last")
@@ -88,9 +88,9 @@ def _stays(config: Config, client: SlurmClient, job: SlurmJob) -> str:
 
 
 def _ticks(config: Config, number: int, job: SlurmJob | None) -> list[stories.Event]:
-    """What the ticks did with a job, by the journal that this user may read and the words on a job of their own.
+    """What the ticks did with a job: from the journal that this user may read, and from the marks on a job of theirs.
 
-    The site's journal has all that the words say. A user's own has only what their own ticks did.
+    The site's journal has all that the marks say. A user's own journal has only what their ticks did.
     """
     found: list[stories.Event] = []
     path = paths.readable_journal(config)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:  # it brings sqlite3, which other commands start without
     from slurm_pal.store.database import Database
 
 LEAST = 8
-"""Characters of a UUID, after its GPU- or MIG-, that name a GPU; fewer are mistyped too easily."""
+"""This many characters of a UUID, after its GPU- or MIG-, name a GPU; fewer are too easily mistyped."""
 MOST_SHOWN = 5
 FORMS = "NODE:INDEX like n7:0, or a UUID"
 METAVAR = "NODE:INDEX|UUID"
 
 
 class Place(NamedTuple):
-    """A GPU that is known, and where it is; `uuid` is "" for one that was never measured."""
+    """A known GPU, and where it is; `uuid` is "" for one that was never measured."""
 
     node: str
     gpu_index: int  # Slurm's
@@ -32,12 +32,12 @@ class Place(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """A GPU as the user wrote it; click's type of all that names one: `type=Gpu, metavar=METAVAR`."""
+    """A GPU as the user wrote it; click's type for arguments that name one: `type=Gpu, metavar=METAVAR`."""
 
     text: str
 
     def among(self, known: Iterable[Place]) -> Place:
-        """The one that is meant; of several at one slot the first. Raises UsageError with what could be meant."""
+        """The GPU meant; the first of several at one slot. Raises UsageError with the candidates."""
         places = list(known)
         node, _, number = self.text.rpartition(":")
         slot = node, digits(number)
@@ -67,7 +67,7 @@ class Gpu(NamedTuple):
 
 
 def measured(database: Database) -> list[Place]:
-    """Each GPU that was ever measured where it was seen last, the one seen last first."""
+    """Every GPU ever measured, where it was last seen; the one seen most recently first."""
     seen = sorted(database.conditions(valid=False), key=lambda found: -found.ts)
     return [Place(found.node, found.slot, found.uuid) for found in seen]
 
@@ -77,7 +77,7 @@ def _bare(uuid: str) -> str:
 
 
 def _alike(one: str, other: str) -> int:
-    """Characters that both begin with."""
+    """How many characters both begin with."""
     return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 

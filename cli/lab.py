@@ -63,14 +63,14 @@ def lab() -> None:
 @click.option("--nodes", default=8, show_default=True, help="Number of nodes, n0, n1, ...")
 @click.option("--gpus", default=4, show_default=True, help="GPUs per node.")
 @click.option("--seed", default=1, show_default=True, help="Draws the true slowdowns of the GPUs.")
-@click.option("--gpu-table", metavar="CSV", help="Take them from a file: node,index,A,B,C[,uuid,model].")
+@click.option("--gpu-table", metavar="CSV", help="Read the slowdowns from a file: node,index,A,B,C[,uuid,model].")
 @click.option("--model", default=emulated.DEFAULT_MODEL, show_default=True, help="Model name of the GPUs.")
 @click.option("--cpus", default=16, show_default=True, help="CPUs per node, as Slurm sees them.")
 @click.option("--memory-mib", default=64000, show_default=True, help="Memory per node, as Slurm sees it, MiB.")
 @click.option(
     "--filter", "submit_filter", is_flag=True, help="With the submit filter, and the SPANK plug-in if it can be built."
 )
-@click.option("--wait-s", default=60.0, show_default=True, help="Give up when not all nodes are idle by then, s.")
+@click.option("--wait-s", default=60.0, show_default=True, help="Give up if not all nodes are idle after this time, s.")
 @common.verbose_option
 def up(directory: str | None, wait_s: float, **size: Any) -> None:  # noqa: ANN401  # handed on, checked there
     """Start a lab, and wait until all its nodes are idle."""
@@ -107,8 +107,8 @@ def _try(submit_filter: bool, without_plugin: str) -> str:
 def down(directory: str | None, keep: bool) -> None:
     """Cancel all jobs of a lab, end its processes and remove its directory.
 
-    Ends only processes of this lab, and also what a crash left behind. Files in the
-    directory that are not the lab's stay. Doing it twice does no harm.
+    It ends only processes of this lab, also those that a crash left behind. Files in the
+    directory that are not the lab's stay. Running it twice does no harm.
     """
     target = _lab(directory)
     ended = target.down(keep=keep)
@@ -154,11 +154,11 @@ def env(directory: str | None) -> None:
     "--locality-penalty", default=LOCALITY_PENALTY, show_default=True, help="Factor when the GPUs span nodes."
 )
 @click.option("--checkpoint", metavar="FILE", default="", help="Resume from FILE; write it at SIGUSR1.")
-@click.option("--steps", type=click.IntRange(min=0), default=0, help="Report this many steps by pal progress.")
+@click.option("--steps", type=click.IntRange(min=0), default=0, help="Report this many steps through pal progress.")
 @common.json_option
 @common.verbose_option
 def work(sensitivity: str, seconds: float, locality_penalty: float, checkpoint: str, steps: int, as_json: bool) -> None:
-    """Be a job: take as long as the slowest of the GPUs that this job was given says."""
+    """Act as a job: run for as long as the slowest of this job's GPUs would take."""
     from slurm_pal.lab import payload
 
     record = payload.run(sensitivity, seconds, locality_penalty, checkpoint, steps)
@@ -229,7 +229,7 @@ def _fault_lines() -> str:
 @common.verbose_option
 def fault(directory: str | None, words: tuple[str, ...]) -> None:
     """Give a GPU a fault, or take it away."""
-    if len(words) > 1 and digits(words[1]) is not None:  # NODE INDEX, as it once was
+    if len(words) > 1 and digits(words[1]) is not None:  # NODE INDEX, the earlier form
         words = (f"{words[0]}:{words[1]}", *words[2:])
     if not 2 <= len(words) <= 3:
         raise UsageError(f"give a GPU, a fault and perhaps a value ({len(words)} given): {FAULT_EXAMPLE}")

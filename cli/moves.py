@@ -18,7 +18,7 @@ from slurm_pal.report.move_rows import MoveRow
 
 @click.command()
 @click.option(
-    "--since", default="7d", show_default=True, metavar="AGE", help="Only moves of this last time, e.g. 90d, 12h."
+    "--since", default="7d", show_default=True, metavar="AGE", help="Only moves of the last AGE, e.g. 90d, 12h."
 )
 @click.option("--job", "job_id", type=click.IntRange(min=1), metavar="N", help="Moves of this job only.")
 @common.noheader_option
@@ -30,7 +30,7 @@ def moves(since: str, job_id: int | None, noheader: bool, parsable2: bool, as_cs
     """One line for each move of a running job: where it went, gain predicted and observed, cost, outcome.
 
     root and SlurmUser see all moves. Other users see those of their own jobs: the ones that their
-    pal-rebalance --mine made, and what Slurm still shows of those that the site's made.
+    own pal-rebalance --mine made, and of the site's moves what Slurm still shows.
     """
     since_s = time.time() - duration_s(since)
     rows, calibration = move_rows.read(settings.load(), since_s, job_id, complain)

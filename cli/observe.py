@@ -15,11 +15,11 @@ from slurm_pal.cli import common
 
 @click.command()
 @click.option(
-    "--seconds", type=click.FloatRange(min=1), default=300.0, metavar="S", help="How long to look (default 300)."
+    "--seconds", type=click.FloatRange(min=1), default=300.0, metavar="S", help="How long to watch (default 300)."
 )
 @common.json_option
 def observe(seconds: float, as_json: bool) -> None:
-    """Inside a job: look at its GPUs on this node once a second, and report its sensitivity class.
+    """Inside a job: watch its GPUs on this node once a second, and report its sensitivity class.
 
     \b
     Example, in a job's script:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Files that a command writes where the user said: refused at once where it cannot be, replaced whole."""
+"""Files that a command writes where the user said: refused at once if impossible, replaced whole."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def check_place(path: str | None) -> None:
     if os.path.lexists(path) and not os.path.isfile(path):  # replacing /dev/null would take it from everybody
         raise UsageError(f"cannot write {path}: it is not a regular file; name another file")
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise UsageError(f"cannot write {path}: no directory {folder} that you may write; name another file")
+        raise UsageError(f"cannot write {path}: no directory {folder} that you can write to; name another file")
 
 
 def write(path: str, content: str | bytes) -> int:
-    """Replace the file, mode 0644; the number of its bytes. Raises UsageError."""
+    """Replace the file, mode 0644; return the number of its bytes. Raises UsageError."""
     raw = content.encode() if isinstance(content, str) else content
     check_place(path)
     try:

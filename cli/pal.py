@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""pal: everything one looks at."""
+"""pal: everything there is to look at."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from slurm_pal.report import inventory, table
 @common.version_option
 @common.verbose_option
 def pal() -> None:
-    """See what slurm-pal knows of this cluster's GPUs, and what it did for a job.
+    """See what slurm-pal knows about this cluster's GPUs, and what it did for a job.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def pal() -> None:
 
 
 def _table_options(command: common.Command) -> common.Command:
-    """What all tables of `pal` understand, by sinfo's letters."""
+    """The options of all tables of `pal`, with sinfo's letters."""
     for option in (
         common.verbose_option,
         common.color_option,

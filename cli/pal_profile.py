@@ -45,7 +45,7 @@ RUN_COLUMNS = (
     "uuid", "run_id", "sweep", "ts_s", "node", "index", "bench", "class", "value", "unit", "cv_pct", "ci95_pct",
     "steady", "flags", "valid", "reason",
 )  # fmt: skip
-"""Of the rows in CSV."""
+"""Columns of the CSV."""
 
 
 @click.group(context_settings={"help_option_names": ["--help"]})
@@ -65,7 +65,7 @@ def pal_profile() -> None:
 
 
 def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of `plan` and `run` that say which nodes and how."""
+    """The options of `plan` and `run` that choose the nodes and how they are measured."""
     for option in reversed(
         (
             click.option(
@@ -90,7 +90,7 @@ def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--max-parallel", type=click.IntRange(min=1), help="Nodes at once (default: 5 %, 1 to 16)."),
             click.option("--bench", metavar="ID,...", default="", help="Only these benchmarks."),
-            click.option("--quick", is_flag=True, help="Of the default benchmarks only the three short ones."),
+            click.option("--quick", is_flag=True, help="Only the three short ones of the default benchmarks."),
             click.option(
                 "--mode",
                 type=click.Choice(["concurrent", "solo"]),
@@ -102,7 +102,7 @@ def _choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--seed", type=int, help="Seed of the sample and of emulated noise."),
             click.option(
-                "--gpu-timeout-s", type=click.FloatRange(min=0.1), help="Give up a GPU that is silent for longer, s."
+                "--gpu-timeout-s", type=click.FloatRange(min=0.1), help="Give up on a GPU that is silent for longer, s."
             ),
             click.option(
                 "--wall-scale", type=click.FloatRange(min=0), help="Emulated GPUs: wall seconds per device second."
@@ -118,7 +118,7 @@ def _request(options: dict[str, Any]) -> tuple[SweepRequest, MeasureOptions]:
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"--{name.replace('_', '-')} {value:g} must be a finite number; leave it out for no limit")
     if options["sample"]:
-        sample_size(options["sample"], 1)  # say what is wrong before Slurm is asked
+        sample_size(options["sample"], 1)  # report what is wrong before Slurm is asked
     nodes = typed(options["nodelist"]) if options["nodelist"] is not None else None
     if nodes == ():
         raise UsageError("--nodelist names no node; write it like n[1-4,7]")
@@ -208,15 +208,15 @@ def plan(as_json: bool, **options: Any) -> None:  # noqa: ANN401 - checked in _r
 @click.option(
     "--resume", is_flag=False, flag_value="last", metavar="[SWEEP]", help="Continue a sweep (default: the last)."
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @common.json_option
 @common.verbose_option
 @click.pass_context
 def run(context: click.Context, /, as_json: bool, resume: str | None, yes: bool, **options: Any) -> int:  # noqa: ANN401
     """Measure nodes that are idle now, stalest first, one Slurm job for each.
 
-    Ctrl-C withdraws what is pending; running jobs finish, and --resume goes on from
-    there. Nothing is asked when standard input is not a terminal.
+    Ctrl-C withdraws pending jobs; running ones finish, and --resume continues from
+    there. No question is asked when standard input is not a terminal.
     """
     config = settings.load()
     client = connect(config)
@@ -239,7 +239,7 @@ def run(context: click.Context, /, as_json: bool, resume: str | None, yes: bool,
 
 
 def _check_resume(context: click.Context, sweep: SweepDirectory) -> None:
-    """Raises UsageError for options that a resumed sweep would not heed, and for another user than its own."""
+    """Raises UsageError for options that a resumed sweep would ignore, and for a user other than its own."""
     default = click.core.ParameterSource.DEFAULT
     names = [name for name in context.params if name not in ("resume", "yes", "as_json")]
     given = [f"--{name.replace('_', '-')}" for name in names if context.get_parameter_source(name) != default]
@@ -271,7 +271,7 @@ def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_js
 
 
 def _publish_part(config: Config, sweep: SweepDirectory) -> str:
-    """Publish what a running sweep has so far, and say so. What is in the way of that does not end the sweep."""
+    """Publish what a running sweep has so far, and say so. A failure to publish does not end the sweep."""
     try:
         summary = collect.collect(config, sweep, time.time())
     except PalError as error:
@@ -282,7 +282,7 @@ def _publish_part(config: Config, sweep: SweepDirectory) -> str:
 
 
 def _print_summary(summary: collect.Summary, as_json: bool) -> Exit:
-    """Say what was taken in and published; the exit code that this alone deserves."""
+    """Show what was taken in and published; return the exit code for this alone."""
     if as_json:
         common.print_json("sweep", summary.to_json())
     else:
@@ -343,9 +343,9 @@ def bench(argv: tuple[str, ...]) -> int:
 @common.json_option
 @common.verbose_option
 def publish_scores(method: str | None, as_json: bool) -> int:
-    """Take in the results in the spool, form scores and classes anew and publish the snapshot of them now.
+    """Take in the results in the spool, recompute scores and classes, and publish their snapshot now.
 
-    Sweeps do this by themselves. It writes no table for the submit filter: that is `pal publish-table`.
+    Sweeps do this by themselves. It does not write the submit filter's table: `pal publish-table` does.
     Exit code 8 when nothing could be published, 1 when a part of the spool was refused.
     """
     return _print_summary(collect.collect(settings.load(), None, time.time(), method), as_json)
@@ -363,10 +363,10 @@ renamed(pal_profile, publish_scores, "publish")
 @common.json_option
 @common.verbose_option
 def show(name: str, runs: int, as_csv: bool, as_json: bool) -> None:
-    """Newest scores and history of a node's GPUs or of one GPU; scores of all without a name.
+    """Newest scores and history of a node's GPUs or of one GPU; without a name, the scores of all.
 
     A GPU is NODE:INDEX (the one measured there last), or at least 8 characters of its UUID after GPU-.
-    With --csv a row for each GPU; with a name a row for each run.
+    With --csv, one row for each GPU; with a name, one row for each run.
     """
     config = settings.load()
     found = gpu_history.read(config, _named(config, name), runs if name or as_json else 0)
@@ -391,7 +391,7 @@ def show(name: str, runs: int, as_csv: bool, as_json: bool) -> None:
 
 
 def _named(config: Config, name: str) -> str:
-    """A node's name as it is, a GPU's UUID in full. Raises UsageError for a GPU that is not known."""
+    """A node's name as it is, a GPU's UUID in full. Raises UsageError for an unknown GPU."""
     if not name:
         return name
     with open_database(config.state_dir) as database:
@@ -399,7 +399,7 @@ def _named(config: Config, name: str) -> str:
     if name in {place.node for place in places}:
         return name
     meant = ":" in name or any(place.uuid.startswith(name) for place in places)
-    return Gpu(name).among(places).uuid if meant else name  # of anything else `gpu_history` says what it is not
+    return Gpu(name).among(places).uuid if meant else name  # `gpu_history` reports any other name as unknown
 
 
 def _score_cells(gpu: gpu_history.GpuHistory) -> list[str]:

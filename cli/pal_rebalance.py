@@ -40,16 +40,16 @@ from slurm_pal.tick.tick import Tick, TickResult
 T = TypeVar("T")
 
 TIMEOUT_S = 15.0
-QUERY_SHARE = 5.0  # Slurm is asked for at most a fifth of the time
+QUERY_SHARE = 5.0  # queries to Slurm take at most a fifth of the time
 LOOK_S = 0.2  # between looks at moves under way
 RETRY_S = 2.0  # the same after one that failed
 CHUNK_S = 1.0  # between two signs of life
 INTERNAL = "internal error, "  # how a failure of ours is shown
 MOST_FAILED = 5
 """After this many unexpected failures in a row a new process may do better."""
-LOCK_WAIT_S = 15.0  # for a lease guard that clears up after the daemon before
-LAST_S = 10.0  # given to moves under way when the program is to end
-ONCE_S = 600.0  # given to those that one tick began; where Slurm answers they end sooner
+LOCK_WAIT_S = 15.0  # for a lease guard that clears up after the previous daemon
+LAST_S = 10.0  # given to moves under way when the program must end
+ONCE_S = 600.0  # given to those that one tick began; they end sooner if Slurm answers
 FILTER_LOOKS_S = 1.1  # the filter looks for a new table once a second; until then it may still promise
 
 
@@ -73,9 +73,9 @@ class RebalanceOptions(NamedTuple):
 @click.option("--mine", is_flag=True, help="Only your own jobs, with an ordinary user's means.")
 @click.option("--every", type=float, metavar="SECONDS", help="Time between ticks (default: rebalance.interval_s).")
 @click.option(
-    "--guard", is_flag=True, help="Stay, and take lists back as soon as a daemon dies. No other option goes with it."
+    "--guard", is_flag=True, help="Stay, and take lists back as soon as a daemon dies. Takes no other option."
 )
-@click.option("--withdraw", is_flag=True, help="Take back all that ticks set on jobs and nodes, and end.")
+@click.option("--withdraw", is_flag=True, help="Take back all that ticks set on jobs and nodes, then end.")
 @common.csv_option
 @common.json_option
 @common.verbose_option
@@ -99,7 +99,7 @@ def pal_rebalance(
     movable (palsub --pal-movable).
     """
     if guard:
-        raise UsageError("--guard takes no other option: it makes no tick")
+        raise UsageError("--guard takes no other option: it runs no tick")
     if daemon and (once or withdraw):
         raise UsageError("--daemon does not go with --once or --withdraw: it stays")
     if withdraw and as_json:
@@ -120,7 +120,7 @@ def pal_rebalance(
         elif daemon:
             _stay(config, tick, wanted, complaints)
         elif acts:
-            # After the locks: a process of its own has none of them.
+            # After the locks: the guard is a process of its own and holds none of them.
             last_word = stack.enter_context(guard_beside(tick.journal_path))
             _once(tick, wanted, complaints)
             last_word(LATER if tick.left()[1] else BYE)
@@ -170,7 +170,7 @@ def _may_publish(config: Config, wanted: RebalanceOptions, stack: contextlib.Exi
     except BusyError:
         if promises:
             raise
-        return False  # a publisher that stays publishes better than one look can
+        return False  # a publisher that stays does this better than a single tick
     except OSError as error:
         folder = os.path.dirname(config.table_path)
         line = f"no table can be written in {folder} ({error.strerror}): mkdir it, or set paths.table in pal.toml"
@@ -182,7 +182,7 @@ def _may_publish(config: Config, wanted: RebalanceOptions, stack: contextlib.Exi
 
 
 def _journal(path: str, wanted: RebalanceOptions, stack: contextlib.ExitStack) -> Journal:
-    """For writing; for advice also beside a daemon, which holds it."""
+    """Open for writing; for advice, read-only beside a daemon that holds it."""
     try:
         return stack.enter_context(open_journal(path))
     except BusyError:
@@ -206,7 +206,7 @@ def _once(tick: Tick, wanted: RebalanceOptions, complaints: Complaints) -> None:
 
 
 def _see_through(tick: Tick, seen: TickResult, complaints: Complaints) -> None:
-    """Nobody comes after one tick: end its moves, and take back node lists that did not lead to a start."""
+    """No other tick follows: end the moves, and take back node lists that did not lead to a start."""
     pass_end_s = time.monotonic() + tick.pass_s
     with until_signal() as woken:
         _finish_moves(tick, woken, ONCE_S, complaints)
@@ -216,7 +216,7 @@ def _see_through(tick: Tick, seen: TickResult, complaints: Complaints) -> None:
 
 
 def _finish_moves(tick: Tick, woken: Woken, most_s: float, complaints: Complaints) -> None:
-    """Until no move is under way, for `most_s` at most, and for LAST_S after a signal. What fails is tried again."""
+    """Wait until no move is under way, at most `most_s`, and LAST_S after a signal. What fails is tried again."""
     until_s, ending = time.monotonic() + most_s, False
     while True:
         notify(ALIVE)
@@ -233,9 +233,9 @@ def _finish_moves(tick: Tick, woken: Woken, most_s: float, complaints: Complaint
 
 
 def _stay(config: Config, tick: Tick, wanted: RebalanceOptions, complaints: Complaints) -> None:
-    """Tick after tick until a signal comes. One that fails is reported, and the next one tries again.
+    """Run ticks until a signal comes. A failed tick is reported, and the next one tries again.
 
-    Raises PalError when ticks fail one after the other by errors of ours: a new process may do better.
+    Raises PalError after MOST_FAILED internal errors in a row: a new process may do better.
     """
     interval_s = wanted.every or config.number("rebalance", "interval_s")
     if not wanted.act and not wanted.as_json:
@@ -265,13 +265,13 @@ def _stay(config: Config, tick: Tick, wanted: RebalanceOptions, complaints: Comp
         notify("STOPPING=1")
         _leave(tick, woken, complaints)
     if failed >= MOST_FAILED:
-        raise PalError(f"{failed} ticks in a row failed by internal errors: restart pal-rebalance")
+        raise PalError(f"{failed} ticks in a row failed with internal errors: restart pal-rebalance")
     if tick.lost:
         raise DataError("somebody deleted the publisher's lock: restart pal-rebalance")
 
 
 def _attempt(work: Callable[[], T]) -> tuple[T | None, str]:
-    """What a piece of work gives, or why it came to nothing: whatever happens in it, the loop goes on."""
+    """The result of `work`, or why it failed: whatever happens in it, the loop goes on."""
     try:
         return work(), ""
     except (PalError, OSError) as error:
@@ -281,12 +281,12 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def _printed(seen: TickResult) -> str:
-    """Print a tick as JSON; why that was not possible."""
+    """Print a tick as JSON; return why that failed."""
     return _attempt(lambda: click.echo(json.dumps({"schema": "pal.rebalance/1", **report.as_json(seen)})))[1]
 
 
 def _sleep(tick: Tick, woken: Woken, until_s: float) -> bool:
-    """Until the next tick (monotonic time), looking after the moves under way; whether a signal came."""
+    """Wait for the next tick (monotonic time) and advance the moves under way; return whether a signal came."""
     while True:
         tick.alive(time.time())
         left_s = until_s - time.monotonic()
@@ -299,7 +299,7 @@ def _sleep(tick: Tick, woken: Woken, until_s: float) -> bool:
 
 
 def _leave(tick: Tick, woken: Woken, complaints: Complaints) -> None:
-    """End cleanly: promises and lists are taken back; a move under way is finished if it soon can be."""
+    """End cleanly: promises and lists are taken back; a move under way is finished if that takes little time."""
     ended_s = time.monotonic()
     _, failed = _attempt(lambda: tick.stop(time.time()))
     _finish_moves(tick, woken, LAST_S, complaints)

@@ -25,18 +25,18 @@ def main() -> int:
 
 
 def program() -> int:
-    """The installed command: `main`, without the interpreter's leave-taking, which is a tenth of palsub's time."""
+    """The installed command: `main`, without the interpreter's shutdown, which is a tenth of palsub's time."""
     code = main()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except (AttributeError, OSError, ValueError):  # closed, or nobody reads it: as any Python program ends then
+    except (AttributeError, OSError, ValueError):  # closed, or nobody reads it: end as any Python program does
         return code
     os._exit(code)
 
 
 def _plain(error: Exception) -> int:
-    """Become sbatch with our own words left out, with no module of ours: one of them is what failed."""
+    """Become sbatch without our own options, and use no module of ours: one of them has failed."""
     words = list(sys.argv[1:])
     kept: list[str] = []
     while words and words[0].startswith("-") and words[0] != "--":

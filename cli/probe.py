@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""pal probe: a minute of a script on one GPU, to know its sensitivity class before it runs for days."""
+"""pal probe: a minute of a script on one GPU, to learn its sensitivity class before it runs for days."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def probe_command(patience: float, as_json: bool, words: tuple[str, ...]) -> Non
       pal probe --wrap 'python3 train.py'
 
     The job is named pal-probe:NAME and has one GPU and a time limit of two minutes, whatever the script asks
-    for. It ends as soon as enough was seen, or by Ctrl-C. The script really runs for that minute: it reads
+    for. It ends as soon as enough was seen, or on Ctrl-C. The script really runs for that minute: it reads
     and writes its files. The class is kept, and palsub uses it for jobs of this name.
     """
     config = settings.load()
@@ -77,7 +77,7 @@ def _site_options() -> dict[str, int]:
 
 
 def _submitted(made: probe.Prepared) -> int:
-    """Submit a probe; its job id. Raises SlurmError with sbatch's own words."""
+    """Submit a probe; return its job id. Raises SlurmError with sbatch's own words."""
     try:
         if made.path:
             checkpoint.write(made.path, made.text)
@@ -98,7 +98,7 @@ def _submitted(made: probe.Prepared) -> int:
 
 
 def _watched(client: SlurmClient, number: int, patience_s: float, woken: Woken) -> tuple[SlurmJob, Observed]:
-    """Wait until the observer has spoken. Raises DataError when the job ends before, or does not start in time."""
+    """Wait for the observer's result. Raises DataError when the job ends without one, or does not start in time."""
     until_s = time.monotonic() + patience_s
     while True:
         job = client.job(number)
@@ -109,7 +109,7 @@ def _watched(client: SlurmClient, number: int, patience_s: float, woken: Woken) 
             state = job.state if job else "gone"
             raise DataError(
                 f"job {number} is {state}, and its GPU was not seen at work for long enough: run it with "
-                "--output=FILE to see what it did, or let a whole job be seen by palsub --pal-observe"
+                "--output=FILE to see what it did, or have a whole job observed by palsub --pal-observe"
             )
         if job.state in _WAITING and time.monotonic() > until_s:
             raise DataError(f"job {number} has not started within {patience_s:g} s ({job.reason}): try --patience")

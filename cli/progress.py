@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""pal progress and pal ack: what a job says of itself while it runs."""
+"""pal progress and pal ack: what a job reports about itself while it runs."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def _put(word: Callable[[str], dict[str, str]]) -> None:
     help="Report to Slurm at most this often (default 60, at least 10); in between do nothing.",
 )  # fmt: skip
 def progress(iteration: int, total: int | None, every: float) -> None:
-    """Inside a job: say that ITER iterations (steps, epochs) of TOTAL are done.
+    """Inside a job: report that ITER iterations (steps, epochs) of TOTAL are done.
 
     The number is put into the job's own comment, beside your text. It gives the time of
-    a step, and so shows whether the job's GPUs are as slow as thought and whether a move has helped.
+    a step, and so shows whether the job's GPUs are as slow as expected and whether a move has helped.
 
     \b
     Examples:
       pal progress 1200           1200 done
       pal progress 1200 5000      1200 of 5000 done
 
-    Call it as often as is convenient. Of the tasks of a step only the first reports. If Slurm does
-    not answer, that is one line on stderr and exit code 0: a job never fails because of this.
+    Call it as often as is convenient. Only the first task of a step reports. If Slurm does not
+    answer, it prints one line on stderr and exits with code 0: a job never fails because of this.
     """
     job = inside.job_id(os.environ)
     if not inside.speaks(os.environ):
@@ -64,13 +64,13 @@ def progress(iteration: int, total: int | None, every: float) -> None:
 
 
 @click.command()
-@click.option("--failed", is_flag=True, help="No checkpoint was written: give the move up.")
+@click.option("--failed", is_flag=True, help="No checkpoint was written: give up the move.")
 def ack(failed: bool) -> None:
-    """Inside a job: say that the requested checkpoint is written.
+    """Inside a job: report that the requested checkpoint is written.
 
     Under `palsub --pal-checkpoint` with a signal, the program calls it (or creates the file $SLURM_PAL_ACK).
-    A script that takes SIGUSR1 by itself calls it too. Of the tasks of a step only the first reports. If
-    Slurm does not answer, that is one line on stderr and exit code 0: a job never fails because of this.
+    A script that handles SIGUSR1 itself calls it too. Only the first task of a step reports. If Slurm
+    does not answer, it prints one line on stderr and exits with code 0: a job never fails because of this.
     """
     inside.job_id(os.environ)
     if not inside.speaks(os.environ) or (not failed and inside.touch_ack(os.environ)):

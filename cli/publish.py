@@ -26,11 +26,11 @@ from slurm_pal.publisher.publication import Publication, Publisher
 from slurm_pal.slurm.cli import CliClient
 
 TIMEOUT_S = 15.0
-QUERY_SHARE = 5.0  # Slurm is asked for at most a fifth of the time
+QUERY_SHARE = 5.0  # queries to Slurm take at most a fifth of the time
 SHORTEST_PAUSE_S = 0.1
 CHUNK_S = 1.0  # between two signs of life
-MOST_FAILED = 5  # publications in a row that nobody foresaw to fail: a new process may do better
-LOCK_WAIT_S = 15.0  # for a lease guard that clears up after the publisher before
+MOST_FAILED = 5  # unexpected failures in a row: after them a new process may do better
+LOCK_WAIT_S = 15.0  # for a lease guard that clears up after the previous publisher
 FILTER_LOOKS_S = 1.1  # the filter looks for a new table once a second; until then it may still promise
 
 
@@ -85,7 +85,7 @@ def _once(config: Config, publisher: Publisher, as_json: bool) -> None:
 
 
 def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
-    """Publish again and again until a signal comes. What fails is shown, and the next publication tries again."""
+    """Publish again and again until a signal comes. Failures are shown, and the next publication tries again."""
     complaints = Complaints("pal")
     failed = 0
     with until_signal() as woken:
@@ -115,7 +115,7 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
             ended, trouble = publisher.take_back_all()
         except PalError as error:
             ended, trouble = [], [one_line(error)]
-        except Exception as error:  # the promise stands, and whoever comes next keeps it
+        except Exception as error:  # the promise stands, and the next holder keeps it
             ended, trouble = [], [f"internal error, {fault_of(error).line}"]
         if not trouble:
             publisher.kept()
@@ -124,11 +124,11 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
     if publisher.lost:
         raise DataError("somebody deleted the publisher's lock: restart pal publish-table")
     if failed >= MOST_FAILED:
-        raise PalError(f"{failed} publications in a row failed by internal errors: restart pal publish-table")
+        raise PalError(f"{failed} publications in a row failed with internal errors: restart pal publish-table")
 
 
 def _sleep(publisher: Publisher, woken: Woken, until_s: float) -> bool:
-    """Until the next publication (monotonic time), with signs of life; whether a signal came."""
+    """Wait for the next publication (monotonic time), with signs of life; return whether a signal came."""
     while (left_s := until_s - time.monotonic()) > 0:
         notify(ALIVE)
         publisher.alive(time.time())

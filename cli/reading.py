@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the commands that only look at the site read: the snapshot, Slurm's view, the choice of nodes."""
+"""What the commands read that only show the site: the snapshot, Slurm's view, the choice of nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurm_pal.store import snapshot as snapshots
 
 
 def load() -> tuple[snapshots.Snapshot | None, Overview | None]:
-    """Snapshot and Slurm's view; what is missing is said in one line on stderr.
+    """Snapshot and Slurm's view; what is missing is reported in one line on stderr.
 
     Raises SlurmError when both are missing.
     """
@@ -25,7 +25,7 @@ def load() -> tuple[snapshots.Snapshot | None, Overview | None]:
 
 
 def complain(line: str) -> None:
-    """Say on stderr what is missing in an answer."""
+    """Report on stderr what an answer lacks."""
     common.say(f"pal: {line}", err=True)
 
 

@@ -56,7 +56,7 @@ def heatmap(nodelist: str | None, sensitivity: str, output: str | None, color: s
     output_file.check_place(output)
     rows = reading.gpu_rows(nodelist)
     if not rows:
-        raise DataError("neither Slurm nor the snapshot knows a GPU: see pal doctor")
+        raise DataError("neither Slurm nor the snapshot knows any GPU: see pal doctor")
     if output and kind:
         from slurm_pal.report.gpus.pictures import single_map
 
@@ -82,7 +82,7 @@ def heatmap(nodelist: str | None, sensitivity: str, output: str | None, color: s
     "--gpu",
     type=Gpu,
     metavar=METAVAR,
-    help="Only this GPU (of its UUID at least 8 characters after GPU-): its place, flags, history.",
+    help="Only this GPU (at least 8 characters of its UUID after GPU-): its place, flags, history.",
 )
 @click.option("--html", "path", metavar="FILE", help="One page with pictures that opens offline, instead of text.")
 @common.json_option
@@ -117,9 +117,9 @@ def report(nodelist: str | None, gpu: Gpu | None, path: str | None, as_json: boo
 
 
 def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> tuple[GpuReport, str | None]:
-    """As of now, and the UUID of the GPU asked for.
+    """The report as of now, and the UUID of the GPU asked for.
 
-    Without records, and with a line on stderr, where the database is not here but on the controller.
+    Without records, and with a line on stderr, where the database is only on the controller.
     """
     from slurm_pal.report.gpus.gpu_report import gpu_report
     from slurm_pal.store.database import open_database
@@ -166,5 +166,5 @@ def _read(
 def _kind(path: str) -> Kind:
     ending = os.path.splitext(path)[1].lower()
     if ending not in KINDS:
-        raise UsageError(f"-o {path}: the ending says the kind of picture, .svg or .png")
+        raise UsageError(f"-o {path}: the name must end in .svg or .png, the kinds of picture")
     return KINDS[ending]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Entry points of `pal` and `pal-rebalance`: what must be light is loaded without all the rest."""
+"""Entry points of `pal` and `pal-rebalance`: what must start fast is loaded without the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ IN_JOBS = ("progress", "ack", "observe")
 
 
 def rebalance() -> None:
-    """Run `pal-rebalance`; the lease guard without all that a tick needs."""
+    """Run `pal-rebalance`; the lease guard without what a tick needs."""
     if sys.argv[1:] == ["--guard"]:
         from slurm_pal.leases.guard import main as guard
 

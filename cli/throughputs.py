@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""pal throughputs: how fast each application is on each type of GPUs, by what is known today."""
+"""pal throughputs: how fast each application is on each type of GPUs, as known today."""
 
 from __future__ import annotations
 

@@ -117,14 +117,14 @@ def _shown(value: object) -> str:
 @_reading
 @output_option
 def convert(output: str | None, **options: Any) -> None:  # noqa: ANN401
-    """Read a trace of any format and write it as our own CSV, without loss of what was read."""
+    """Read a trace of any format and write it as our own CSV, without losing anything that was read."""
     from slurm_pal.cli.simulate.run import show_bad_rows
     from slurm_pal.simulate.inputs import own
 
     found = _read(options)
     show_bad_rows(found)
     if not found.jobs:
-        raise UsageError(f"{options['file']}: no job in it that could be replayed; nothing is written")
+        raise UsageError(f"{options['file']}: no job in it can be replayed; nothing is written")
     _write(own.as_text(found), output)
 
 

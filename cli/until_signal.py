@@ -15,7 +15,7 @@ Woken = Callable[[float], bool]
 
 @contextlib.contextmanager
 def until_signal() -> Iterator[Woken]:
-    """Gives `woken(seconds)`: sleep, and whether SIGTERM or SIGINT has come, also while no one slept."""
+    """Yield `woken(seconds)`: sleep at most that long; return whether SIGTERM or SIGINT has come, even before."""
     read_end, write_end = os.pipe()
 
     def wake(number: int, frame: FrameType | None) -> None:

@@ -18,9 +18,9 @@ end
 
 local pal = guarded(dofile, HERE .. "pal.lua")
 if type(pal) ~= "table" then pal = {} end
-pal.table_path = HERE .. "pal_table.public.lua" -- without what only slurmctld may know of users' jobs
+pal.table_path = HERE .. "pal_table.public.lua" -- without what only slurmctld may know about users' jobs
 
--- Those of the site's own filter, when it was this file's caller.
+-- The functions of the site's own filter, if it called this file.
 local site_defaults, site_pre, site_post = slurm_cli_setup_defaults, slurm_cli_pre_submit, slurm_cli_post_submit
 
 function slurm_cli_setup_defaults(options, early)

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Install what etc/locked/NAME.txt holds, each file checked by its SHA-256. What is not there as a wheel for this
-# machine is built by the setuptools of etc/locked/build.txt. A Python or machine that the locked versions were not
-# made for gets the newest ones instead, and a line that says so.
+# Install what etc/locked/NAME.txt lists, each file checked by its SHA-256. What has no wheel for this machine is
+# built by the setuptools of etc/locked/build.txt. A Python or machine for which the locked versions were not made
+# gets the newest ones instead, and a line that says so.
 #
-# usage: etc/install-locked.sh PYTHON NAME extra ...      the extras are those of pyproject.toml that NAME.txt is made of
+# usage: etc/install-locked.sh PYTHON NAME extra ...      the extras of pyproject.toml from which NAME.txt is made
 set -eu
 
 python=$1

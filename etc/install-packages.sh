@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Install the named Debian packages that are missing. Nothing happens, and no right is
-# needed, when all of them are there. A lab starts daemons of its own; those that the
-# packages may start are not used.
+# Install the named Debian packages that are missing. If all of them are there, nothing
+# happens and no privilege is needed. A lab starts its own daemons and does not use those
+# that the packages may start.
 set -eu
 
 missing=

@@ -1,13 +1,13 @@
 -- slurm-pal: submit filter of slurmctld (JobSubmitPlugins=lua). Logic: pal.lua beside this file.
--- Keep this file small: slurmctld does not start when it has a syntax error. It is read again
+-- Keep this file small: slurmctld does not start if it has a syntax error. It is read again
 -- when its own time changes, so `touch` it after changing pal.lua.
 -- At the end of a site's own filter, one line: pcall(dofile, "/etc/slurm/slurm-pal/job_submit.lua")
 -- SPDX-License-Identifier: MIT
 
 local HERE = debug.getinfo(1, "S").source:match("^@(.*/)") or "/etc/slurm/"
-local MOST_INSTRUCTIONS = 2e7 -- some tenths of a second: slurmctld has no guard against a loop
+local MOST_INSTRUCTIONS = 2e7 -- a few tenths of a second: slurmctld has no guard against a loop
 
--- Call fn; whatever goes wrong is one line in the log, and nil.
+-- Call fn; any failure is one line in the log, and nil.
 local function guarded(fn, ...)
   debug.sethook(function() error("stopped: it ran for too long", 0) end, "", MOST_INSTRUCTIONS)
   local ok, result = pcall(fn, ...)
@@ -21,7 +21,7 @@ local pal = guarded(dofile, HERE .. "pal.lua")
 if type(pal) ~= "table" then pal = {} end
 pal.table_path = HERE .. "pal_table.lua"
 
--- Those of the site's own filter, when it was this file's caller.
+-- The functions of the site's own filter, if it called this file.
 local site_submit, site_modify = slurm_job_submit, slurm_job_modify
 
 function slurm_job_submit(job, partitions, uid)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Print requirements of pyproject.toml, one a line, for pip and for `make lock`.
+"""Print requirements of pyproject.toml, one per line, for pip and for `make lock`.
 
-Usage: requirements.py [extra ...]; without arguments what the tests need. `build`: what builds the package, no more.
+Usage: requirements.py [extra ...]; without arguments, what the tests need. `build`: only what builds the package.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where jobs that 0.1 has submitted look for the observer; the code is in node/observer.py."""
+"""Where jobs submitted by release 0.1 look for the observer; the code is in node/observer.py."""
 
 import sys
 

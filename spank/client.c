@@ -11,7 +11,7 @@ void pal_client_refuse(enum pal_option option, const char *value) {
     slurm_error("pal: --%s=%s is not allowed: give %s", rule->name, pal_show(value ? value : "").text, rule->allowed);
 }
 
-/* An option that came by its variable goes on under the name of a given one: nobody has to look in two places. */
+/* An option from its variable is passed on under the name of a given one: nobody has to look in two places. */
 static void carry(spank_t spank, const struct pal_options *options, enum pal_option option) {
     const struct pal_option_rule *rule = &pal_option_rules[option];
     const char *value = options->value[option];

@@ -9,12 +9,12 @@
 #include "text.h"
 
 struct pal_config {
-    char gpus[PATH_MAX]; /* the published scores (gpus.txt); "": no use of scores */
+    char gpus[PATH_MAX]; /* the published scores (gpus.txt); "": scores are not used */
     bool best_first;     /* order the visible devices */
     bool note;           /* one line on the job's stderr at its start */
 };
 
-/* Read key=value arguments. False when one is not known or has a wrong value: `why` then says so, and `config`
+/* Read key=value arguments. False when one is unknown or has a wrong value: `why` then says so, and `config`
  * holds the defaults. */
 bool pal_config_parse(struct pal_config *config, int count, char *const arguments[], struct pal_text *why);
 

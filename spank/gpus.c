@@ -38,7 +38,7 @@ fail:
     return -1;
 }
 
-/* "1.037" -> 1037000; at most six digits behind the point count, more are cut. */
+/* "1.037" -> 1037000; at most six digits after the point count, more are cut. */
 static bool read_slowdown(const char **place, uint32_t *millionths) {
     unsigned whole;
     uint32_t unit = PAL_SLOWDOWN_ONE / 10;
@@ -59,7 +59,7 @@ static bool read_slowdown(const char **place, uint32_t *millionths) {
     return *millionths > 0;
 }
 
-/* "A=v1@1.037" behind *place; kept only for the wanted class. */
+/* "A=v1@1.037" at *place; kept only for the wanted class. */
 static bool read_class(const char **place, char sensitivity, struct pal_score *score) {
     char letter = **place;
     unsigned bin;

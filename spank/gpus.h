@@ -37,15 +37,15 @@ struct pal_scores {
 };
 
 /* Open the file for reading if it is a regular file of at most PAL_FILE_MAX bytes; never waits for a pipe's other
- * end. -1 on failure, and `why` tells. */
+ * end. -1 on failure, and `why` gives the reason. */
 int pal_gpus_open(const char *path, struct pal_text *why);
 
 /* Find a node's scores for a sensitivity class. Reads by position: `descriptor` may be shared with other processes.
  * A node that is not listed has no scores (count 0). False when the file cannot be read, is no pal.gpus/1, is not
- * complete, or the node's line is malformed; `why` then tells and `scores` is empty. */
+ * complete, or the node's line is malformed; `why` then says so and `scores` is empty. */
 bool pal_gpus_find(int descriptor, const char *node, char sensitivity, struct pal_scores *scores, struct pal_text *why);
 
-/* Read the part of a line behind the node's name. False when malformed. */
+/* Read the part of a line after the node's name. False when malformed. */
 bool pal_gpus_parse(const char *words, char sensitivity, struct pal_scores *scores);
 
 /* NULL where there is no score. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The values of our options: which are allowed, and where they came from. Knows nothing of Slurm. */
+/* The values of our options: which are allowed, and where they came from. Knows nothing about Slurm. */
 #ifndef PAL_OPTIONS_H
 #define PAL_OPTIONS_H
 
@@ -42,7 +42,7 @@ bool pal_options_fall_back(struct pal_options *options, enum pal_option option, 
 
 bool pal_options_has(const struct pal_options *options, enum pal_option option);
 
-/* The sensitivity class whose scores count: one that is not stated reads as A, the one that suffers most. */
+/* The sensitivity class whose scores count: an unstated one reads as A, the one that suffers most. */
 char pal_options_class(const struct pal_options *options);
 
 #endif

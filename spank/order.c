@@ -25,7 +25,7 @@ bool pal_devices_parse(const char *list, struct pal_devices *devices) {
 /* Slurm writes both lists in one pass over the allocated GPUs (common_gres_set_env in gres_common.c), so entries at
  * the same place belong together. The visible list repeats the indexes, or, where a device cgroup hides the other
  * GPUs, counts 0, 1, ...; anything else (a task bound to some GPUs of its step under a device cgroup, a list that
- * somebody changed) is not taken for certain. */
+ * somebody changed) is not taken as certain. */
 bool pal_devices_match(const struct pal_devices *visible, const struct pal_devices *indexes) {
     bool same = true, counted = true;
 

@@ -16,11 +16,11 @@ struct pal_devices {
 /* Read "0,2,3": different decimal numbers, at least one, nothing else. */
 bool pal_devices_parse(const char *list, struct pal_devices *devices);
 
-/* Whether entry k of a visible list is for certain the GPU with Slurm index indexes->number[k]. */
+/* Whether entry k of a visible list is certainly the GPU with Slurm index indexes->number[k]. */
 bool pal_devices_match(const struct pal_devices *visible, const struct pal_devices *indexes);
 
 /* Write to `order` the positions of `indexes`, best score first; equal ones keep their order. A GPU without a score
- * counts as median, and comes behind the best GPU that has one. */
+ * counts as median, and comes after the best GPU that has one. */
 void pal_order_best(const struct pal_scores *scores, const struct pal_devices *indexes, size_t order[]);
 
 void pal_order_as_is(size_t count, size_t order[]);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The SPANK plug-in `pal`: options of sbatch, srun and salloc, and the order of the GPUs that a task sees.
  *
- * Here is only what Slurm calls, and in which of its programs: client.c is for sbatch, salloc and srun, task.c for
+ * This file has only what Slurm calls, and in which program: client.c is for sbatch, salloc and srun, task.c for
  * slurmstepd. Nothing here fails a job: whatever goes wrong is logged, and the job runs as if there were no plug-in.
- * The one thing refused is an option with a wrong value, on the command line. */
+ * Only an option with a wrong value on the command line is refused. */
 
-/* Everything is hidden (-fvisibility=hidden) but what spank.h declares and what SPANK_PLUGIN defines. */
+/* Everything is hidden (-fvisibility=hidden) except what spank.h declares and what SPANK_PLUGIN defines. */
 #pragma GCC visibility push(default)
 #include <slurm/spank.h>
 
@@ -38,9 +38,9 @@ static int take_option(int value, const char *argument, int remote) {
 /* Static: sbatch and srun export symbols of their own that would replace ours. */
 static struct spank_option table[] = {
     {"pal-class", "A|B|C", "[pal] how much the job suffers from slow GPUs: A most, C least", 1, PAL_CLASS, take_option},
-    {"pal-app", "NAME", "[pal] application whose class holds for the job", 1, PAL_APP, take_option},
+    {"pal-app", "NAME", "[pal] application that gives the job its class", 1, PAL_APP, take_option},
     {"pal-off", NULL, "[pal] leave placement and GPU order to Slurm", 0, PAL_OFF, take_option},
-    {"pal-explain", NULL, "[pal] tell what was decided, and the GPUs at job start", 0, PAL_EXPLAIN, take_option},
+    {"pal-explain", NULL, "[pal] show what was decided, and the GPUs at job start", 0, PAL_EXPLAIN, take_option},
     SPANK_OPTIONS_TABLE_END,
 };
 
@@ -51,7 +51,7 @@ static void register_options(spank_t spank) {
             slurm_debug("pal: cannot register --%s", option->name);
 }
 
-/* A mistake of the site is told to the site: in the logs of slurmd, not to every user who submits a job. */
+/* A mistake of the site is reported to the site, in slurmd's log, not to every user who submits a job. */
 static void read_arguments(int count, char *arguments[], bool is_node) {
     char reason[256];
     struct pal_text why = pal_text_in(reason, sizeof(reason));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "report.h"
 
-/* Rounded half up: slowdowns lie near 1, where both forms are exact enough to compare GPUs by. */
+/* Rounded half up: slowdowns are near 1, where both forms are exact enough to compare GPUs. */
 static void add_slowdown(struct pal_text *text, uint32_t millionths, uint32_t step, int digits) {
     uint32_t steps = (millionths + step / 2) / step;
     uint32_t per_one = PAL_SLOWDOWN_ONE / step;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a job is told about its GPUs. */
+/* What a job learns about its GPUs. */
 #ifndef PAL_REPORT_H
 #define PAL_REPORT_H
 

@@ -21,7 +21,7 @@ enum { VISIBLE_COUNT = sizeof(VISIBLE) / sizeof(VISIBLE[0]) };
 
 static int scores_file = -1;
 
-/* The GPUs of a task, and in which order it sees them. */
+/* The GPUs of a task, and the order in which it sees them. */
 struct view {
     char node[NODE_NAME_MAX];
     struct pal_devices indexes;
@@ -119,7 +119,7 @@ static void order_visible(spank_t spank, struct view *view) {
     }
 }
 
-/* False when there is nothing to tell. */
+/* False when there is nothing to report. */
 static bool look(spank_t spank, char sensitivity, struct view *view) {
     char reason[256];
     struct pal_text why = pal_text_in(reason, sizeof(reason));
@@ -131,14 +131,14 @@ static bool look(spank_t spank, char sensitivity, struct view *view) {
     pal_order_as_is(view->indexes.count, view->order);
     if (pal_gpus_find(scores_file, view->node, sensitivity, &view->scores, &why))
         return true;
-    /* Not slurm_error: in a task that would also go to the job's stderr. One task tells for all. */
+    /* Not slurm_error: in a task that would also go to the job's stderr. One task reports for all. */
     if (spank_get_item(spank, S_TASK_ID, &task) == ESPANK_SUCCESS && task == 0)
         slurm_info("pal: no use of scores: %s", reason);
     return false;
 }
 
 /* Slurm leaves the options of sbatch in the job's environment, where an srun in the script would take them for
- * options of its own, which no variable can overrule. What is in force goes on in our variables instead. */
+ * options of its own, which no variable can overrule. What is in force is passed on in our variables instead. */
 static void forget_inherited(spank_t spank) {
     char name[64];
 
@@ -149,7 +149,7 @@ static void forget_inherited(spank_t spank) {
     }
 }
 
-/* The batch script; else the first task of the first step, unless a batch script told already. */
+/* The batch script; else the first task of the first step, unless a batch script has reported already. */
 static bool is_job_start(spank_t spank, bool told) {
     uint32_t step = step_id(spank), task = 1;
 
@@ -173,7 +173,7 @@ void pal_task_begin(spank_t spank, const struct pal_config *config, const struct
     struct view view;
     char report[REPORT_MAX];
     struct pal_text text = pal_text_in(report, sizeof(report));
-    /* What is there comes from the step that started this one, perhaps on another node. */
+    /* A value there comes from the step that started this one, perhaps on another node. */
     bool told = spank_getenv(spank, "SLURM_PAL_GPUS", report, sizeof(report)) != ESPANK_ENV_NOEXIST;
 
     if (told)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* slurmstepd: what a step and its tasks are told about their GPUs. */
+/* slurmstepd: what a step and its tasks learn about their GPUs. */
 #ifndef PAL_TASK_H
 #define PAL_TASK_H
 
@@ -10,7 +10,7 @@
 
 /* Once per step and node, with the user's rights, before the tasks are forked: open the scores. The tasks share the
  * open file, so that all of them order their GPUs by the same scores even when a new file is published meanwhile;
- * two that differ could both take the same GPU for theirs. */
+ * two that differ could both take the same GPU for their own. */
 void pal_step_begin(const struct pal_config *config);
 void pal_step_end(void);
 

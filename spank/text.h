@@ -8,7 +8,7 @@
 
 enum { PAL_SHOWN_MAX = 64 }; /* bytes of a user's value that a message repeats */
 
-/* A text that grows in a buffer of the caller's, always terminated. */
+/* A text that grows in the caller's buffer, always terminated. */
 struct pal_text {
     char *data;
     size_t size;
@@ -29,7 +29,7 @@ struct pal_shown {
 
 struct pal_shown pal_show(const char *value);
 
-/* Read a decimal number of at most `most`, without sign or leading zeros, from *place, which moves behind it. */
+/* Read a decimal number of at most `most`, without sign or leading zeros, from *place, which moves past it. */
 bool pal_read_number(const char **place, unsigned most, unsigned *number);
 
 #endif

@@ -31,9 +31,9 @@ DEFAULT_CLUSTER = "16x4"
 @simulate_options
 @click.pass_context
 def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  # one entry for each option
-    """Replay a trace on a virtual cluster under several policies, and say what would be gained.
+    """Replay a trace on a virtual cluster under several policies, and show what would be gained.
 
-    The policies are those of palsub and the tick, on a clock of its own: EASY backfill with
+    The policies are those of palsub and the tick, on a simulated clock: EASY backfill with
     time limits, moves and locality charged. Runs with the same seed are pairs; the claim is the
     mean ratio of job completion time over pairs, with its 95 % interval.
 

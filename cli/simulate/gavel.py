@@ -29,7 +29,7 @@ FORMS = (
     ("avg_jct_s", 3600, ".4f"), ("p99_jct_s", 3600, ".4f"), ("makespan_s", 3600, ".4f"), ("utilisation", 1, ".4f"),
     ("extended", 1, ".3f"), ("preemptions", 1, ".0f"), ("solves", 1, ".0f"), ("dropped", 1, ".0f"),
 )  # fmt: skip
-"""The figures of a line, their unit in that of the column, and how they are written."""
+"""The figures of a line, the column's unit in their own, and how they are written."""
 
 
 def run_gavel(options: Mapping[str, Any], command: str) -> Exit:
@@ -136,7 +136,7 @@ def _rows(done: Mapping[str, GavelResult], output: Output) -> list[Sequence[str]
 
 
 def _number(value: float, form: str) -> str:
-    """A dash where there is none: all jobs were dropped, or no lease came to its end."""
+    """A dash where there is none: all jobs were dropped, or no lease ended."""
     return format(value, form) if math.isfinite(value) else "-"
 
 

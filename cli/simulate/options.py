@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The options of pal simulate, by what they are about."""
+"""The options of pal simulate, by topic."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INPUT = (
         metavar="FILE",
         help="Steps/s by application and GPU type, JSON or CSV (docs/traces.md); for TYPE:GPUS,... and format gavel.",
     ),
-    click.option("--prices", metavar="TYPE=PRICE,...", help="Of a GPU for an hour, for gavel:cost and gavel:cost-slo."),
+    click.option("--prices", metavar="TYPE=PRICE,...", help="Per GPU-hour, for gavel:cost and gavel:cost-slo."),
     click.option("--generate", metavar="SPEC", help="Draw a trace instead: 'jobs=1000,load=0.8,seed=1', or ''."),
 )
 CLUSTER = (
@@ -56,7 +56,7 @@ CLUSTER = (
     click.option(
         "--profile", "--profile-dir", metavar="PROFILE", help="Slowdowns of the GPUs: see --list.  [default: drawn]"
     ),
-    click.option("--slow", metavar="SHARE:FACTOR", help="So many GPUs persistently slower, e.g. 0.03:1.5 (class A)."),
+    click.option("--slow", metavar="SHARE:FACTOR", help="Share of persistently slower GPUs, e.g. 0.03:1.5 (class A)."),
     click.option("--scores", default="exact", show_default=True, metavar="WORDS", help="What is believed: see --list."),
     click.option(
         "--mtbf",
@@ -72,7 +72,7 @@ CLUSTER = (
         default=4.0,
         show_default=True,
         metavar="H",
-        help="They come back after.",
+        help="Hours until they come back.",
     ),
 )
 COMPARISON = (
@@ -91,7 +91,7 @@ COMPARISON = (
         "--jitter",
         **number(),
         metavar="S",
-        help="Submissions move by up to so many s, by seed.  [default: 600; 0 with one seed]",
+        help="Submissions move by up to S seconds, by seed.  [default: 600; 0 with one seed]",
     ),
     click.option(
         "--background",
@@ -130,8 +130,8 @@ COSTS = (
         metavar="S",
         help="Checkpoint, Slurm's gap and restart.  [default: 180; replica: 0]",
     ),
-    click.option("--warm-up", **number(), metavar="S", help="After each start, without progress.  [default: 0]"),
-    click.option("--margin", **number(), metavar="FACTOR", help="A move must gain so many times its cost."),
+    click.option("--warm-up", **number(), metavar="S", help="Time without progress after each start.  [default: 0]"),
+    click.option("--margin", **number(), metavar="FACTOR", help="A move must gain this many times its cost."),
     click.option(
         "--tick",
         "--round",
@@ -149,7 +149,7 @@ COSTS = (
     ),
     click.option("--backfill/--no-backfill", default=None, help="EASY backfill.  [default: yes; replica: no]"),
     click.option(
-        "--bf-interval", **number(), metavar="S", help="Between backfill passes; 0: at every event.  [default: 30]"
+        "--bf-interval", **number(), metavar="S", help="Time between backfill passes; 0: at every event.  [default: 30]"
     ),
     click.option(
         "--steer",

@@ -94,7 +94,7 @@ def _found(
         trace=trace_of(comparison.rows, os.path.basename(options["trace"])),
         cluster=comparison.cluster.text(),
         charged=(
-            ("rounds", f"{s.round_s:g} s; everybody may be placed anew in each"),
+            ("rounds", f"{s.round_s:g} s; every job may be placed anew in each"),
             ("locality penalty", f"x {s.locality_penalty:g} on more than one node"),
             ("start or move", f"{s.start_cost_s:g} s"),
             ("backfill", "jobs that do not fit are skipped, without reservations" if s.backfill else "none"),
@@ -102,7 +102,7 @@ def _found(
             ("profile", comparison.source.text()),
         ),
         caveats=(
-            "The published simulator, not a Slurm cluster: rounds, and moves that cost what is said above.",
+            "The published simulator, not a Slurm cluster: rounds, and moves that cost what is shown above.",
             *notes,
         ),
         command=command,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Run an experiment with a progress bar, and print and write what it came to.
+"""Run an experiment with a progress bar, and print and write its results.
 
 For pal simulate with any source of jobs: a trace, the generator, or the site itself.
 """
@@ -54,7 +54,7 @@ class Output(NamedTuple):
 def run_and_report(
     experiment: Experiment, output: Output, notes: Sequence[str] = (), too_wide: Sequence[TraceJob] = ()
 ) -> Exit:
-    """Check, run, print, write; the exit code. On Ctrl-C the same with what is complete.
+    """Check, run, print, write; the exit code. On Ctrl-C the same with the complete runs.
 
     `notes` are sentences on the trace and the cluster that belong to the result. Raises
     UsageError for what cannot be run or written, before anything is run.
@@ -160,7 +160,7 @@ def show(found: AssembledStudy, output: Output, too_wide: Sequence[TraceJob] = (
     _echo([_setting(found), "", *tables.columns(header, rows, output.noheader), ""])
     _echo(what_you_gain(comparison) if output.gain_lines else [f"Completion time: {_claimed(comparison)}"])
     _echo(_worst_lines(found.worst))
-    _echo(["", "Charged and supposed:", *(f"  {name:16}  {value}" for name, value in found.study.charged)])
+    _echo(["", "Charged and assumed:", *(f"  {name:16}  {value}" for name, value in found.study.charged)])
     said = caveats(comparison)
     _echo(["", "Beware:", *(f"  {line}" for line in said)] if said else [])
 
@@ -200,7 +200,7 @@ def _worst_lines(worst: Sequence[WorstGpus]) -> list[str]:
 
 
 def claim_folders(output: Output) -> None:
-    """Make the folders, or say at once that they cannot be written. Raises UsageError."""
+    """Make the folders. Raises UsageError at once where they cannot be written."""
     for folder, make in ((output.out, claim_folder), (output.jobs_out, lambda name: os.makedirs(name, exist_ok=True))):
         try:
             if folder:

@@ -47,7 +47,7 @@ from slurm_pal.slurm.backend import connect
 from slurm_pal.store import snapshot as snapshots
 
 FROM_CONFIG = {"locality_penalty": ("placement", "locality_penalty"), "bar": ("placement", "barred_slowdown")}
-"""Option -> the site's setting that stands for it when it is not given."""
+"""Option -> the site's setting that is used when it is not given."""
 
 SACCT_TIMEOUT_S = 600.0
 
@@ -56,7 +56,7 @@ TYPICAL = "--profile drawn assumes a typical spread"
 
 
 class SiteProfile(NamedTuple):
-    """How slow the site's GPUs are, and what to say of it."""
+    """How slow the site's GPUs are, and what to say about it."""
 
     source: Source
     named: bool  # measured on these very GPUs
@@ -68,7 +68,7 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
     """Ask Slurm, read scores and history, replay, print; the exit code. See SITE for the options.
 
     Raises SlurmError where Slurm or sacct does not answer, DataError without scores,
-    UsageError for options that cannot be, and a history without jobs.
+    UsageError for impossible options and for a history without jobs.
     """
     config = configuration.load()
     output = _output(options, command)
@@ -99,7 +99,7 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
 
 
 class _Background(NamedTuple):
-    """What is said beside the replays."""
+    """What is shown beside the replays."""
 
     site: VirtualSite
     fitted: FittedHistory
@@ -121,7 +121,7 @@ def _output(options: Mapping[str, Any], command: str) -> Output:
 def _queue(name: str) -> str:
     found = list(resolved([name], QUEUES, QUEUE_ALIASES, "queue").values())
     if len(found) > 1:
-        raise UsageError(f"queue {name!r}: a site has one")
+        raise UsageError(f"queue {name!r}: a site has only one")
     return found[0]
 
 
@@ -160,11 +160,11 @@ def _profile(name: str | None, config: Config, site: VirtualSite) -> SiteProfile
 
 
 def _history(options: Mapping[str, Any], config: Config) -> tuple[Trace, tuple[str, ...]]:
-    """The trace, and what to say of it."""
+    """The trace, and what to say about it."""
     reading = ReaderOptions(site_apps=config.apps, patterns=parse_patterns(options["app_patterns"]))
     if options["trace"] is not None:
         if options["days"] is not None:
-            raise UsageError("--days is for the history that sacct gives; with --trace all of the file is replayed")
+            raise UsageError("--days is for the history that sacct gives; with --trace the whole file is replayed")
         return read(options["trace"], "sacct", reading), ()
     trace = _from_sacct(options["days"] or DAYS, reading)
     users = {job.user for job in trace.jobs}
@@ -177,7 +177,7 @@ def _history(options: Mapping[str, Any], config: Config) -> tuple[Trace, tuple[s
 
 
 def _from_sacct(days: int, reading: ReaderOptions) -> Trace:
-    """The history as sacct reports it. Raises SlurmError with the way out where it does not."""
+    """The history as sacct reports it. Raises SlurmError with a way out where it does not."""
     since = f"now-{days}days"
     collector = TraceCollector("sacct")
     try:
@@ -300,7 +300,7 @@ def _show(
 
 
 def _slow(runs: SiteRuns, site: VirtualSite, seed: int) -> list[tuple[Gpu, float]]:
-    """GPUs that sensitive jobs should not have, slowest first, with their slowdown in class A."""
+    """GPUs that sensitive jobs should not get, slowest first, with their slowdown in class A."""
     slowdown = runs.source.draw(runs.cluster, seed).slowdown["A"]
     slow = [(gpu, x) for gpu, x in zip(site.gpus(), slowdown, strict=True) if x > runs.settings.barred_slowdown]
     return sorted(slow, key=lambda pair: -pair[1])

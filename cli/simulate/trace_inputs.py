@@ -63,7 +63,7 @@ def generated(text: str, n_gpus: int) -> Trace:
 
 
 def with_throughputs(reading: ReaderOptions, path: str | None) -> ReaderOptions:
-    """The same with the throughput table at `path`, of either kind, for formats that count steps. Raises DataError."""
+    """`reading` with the throughput table at `path`, of either kind, for formats that count steps. Raises DataError."""
     if path is None:
         return reading
     from slurm_pal.simulate.known_throughputs import as_gavels, read_known
@@ -72,7 +72,7 @@ def with_throughputs(reading: ReaderOptions, path: str | None) -> ReaderOptions:
 
 
 def options_of(options: Mapping[str, Any]) -> ReaderOptions:
-    """What the readers have to know; [apps] of pal.toml counts for sacct. Raises UsageError, ConfigError."""
+    """What the readers need to know; [apps] of pal.toml applies to sacct. Raises UsageError, ConfigError."""
     from slurm_pal.base import config
 
     return ReaderOptions(

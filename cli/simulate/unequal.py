@@ -39,7 +39,7 @@ FORMS = (
     ("avg_jct_s", 3600, ".2f"), ("p50_jct_s", 3600, ".2f"), ("p99_jct_s", 3600, ".2f"), ("makespan_s", 3600, ".1f"),
     ("makespan_bound_s", 3600, ".1f"), ("utilisation", 1, ".3f"), ("moves", 1, ".0f"), ("lost_gpu_h", 1, ".1f"),
 )  # fmt: skip
-"""The figures of a line, their unit in that of the column, and how they are written."""
+"""The figures of a line, the column's unit in their own, and how they are written."""
 SHOWN_LATE = 5  # jobs that are named; --json names all
 
 
@@ -95,7 +95,7 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], UnequalComp
 
 
 def _priced(work: UnequalWorkload, text: str | None) -> UnequalWorkload:
-    """The same with the prices of --prices added to those that are known. Raises UsageError."""
+    """`work` with the prices of --prices added to the known ones. Raises UsageError."""
     if text is None:
         return work
     given: dict[str, float] = {}
@@ -255,7 +255,7 @@ def _body(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output
 
 
 def _missed(comparison: UnequalComparison, lines: Mapping[str, PolicyLine]) -> list[str]:
-    """A line for each policy that lets jobs miss their deadlines; none where no job has one."""
+    """A line on missed deadlines for each policy; none where no job has a deadline."""
     due = int(np.isfinite(comparison.work.deadline_s).sum())
     if not due:
         return []
@@ -273,7 +273,7 @@ def _several(count: int, what: str) -> str:
 
 
 def _notes(comparison: UnequalComparison) -> Sequence[str]:
-    """What was replayed, charged and supposed."""
+    """What was replayed, charged and assumed."""
     work, window = comparison.work, comparison.window
     jobs, seeds = _several(len(work.jobs), "job"), _several(len(comparison.seeds), "seed")
     counted = "" if window is None else f", completion times of jobs {window[0]} to {window[1] - 1}"
@@ -288,5 +288,5 @@ def _notes(comparison: UnequalComparison) -> Sequence[str]:
             if work.from_run_times
             else []
         ),
-        *([f"Jobs with a throughput that the table lacks, so estimated: {work.guessed}."] if work.guessed else []),
+        *([f"Jobs whose throughput the table lacks, so that it is estimated: {work.guessed}."] if work.guessed else []),
     ]

@@ -16,15 +16,15 @@ local function share(request, gpus, all_cpus)
 end
 
 -- Whether Slurm would ever give `gpus` GPUs of a node of this size to the job, so that naming the node, or leaving
--- no others than such, cannot be why the job is refused. A partition's defaults of CPUs and memory for each GPU
--- are not known here; they do not ask for more than the richest node of the pool has for each of its GPUs.
+-- only such nodes, cannot be why the job is refused. A partition's default CPUs and memory per GPU are not known
+-- here; they ask for no more than the richest node of the pool has for each of its GPUs.
 local function takes(view, size, gpus)
   local richest, request = size_of(view.t, "most." .. view.pool), view.request
   if not richest or not size or not size.allcpus or size.gpus < request.least_gpus then return false end
   local cpus, mem = share(request, gpus, size.allcpus)
   if request.cpus_per_gpu == 0 then cpus = math.max(cpus, gpus * richest.cpusgpu) end
   if not request.mem_stated then mem = math.max(mem, gpus * richest.memgpu) end
-  -- A CPU of a core with two threads counts, and costs memory, twice; which nodes have such is not known.
+  -- A CPU of a core with two threads counts, and costs memory, twice; which nodes have such cores is not known.
   local asked = request.mem_per_cpu * (request.count == "x" and size.allcpus or 2 * math.max(1, cpus))
   if request.mem_per_cpu > 0 and size.allmem < asked then return false end
   if size.allcpus < math.min(cpus, richest.allcpus) then return false end
@@ -42,7 +42,7 @@ local function fits(view, node, gpus)
   return cpus <= (node.cpus or 0) - gone.cpus and mem <= (node.mem or 0) - gone.mem
 end
 
--- The nodes that can give `count` GPUs ("x": all of their own), best first, each once and one more than may be used.
+-- Nodes that can give `count` GPUs ("x": all that they have), best first, each once, one more than may be used.
 local function candidates(view, preference)
   local found, most, count = {}, view.request.nodes_max + 1, view.request.count
   if view.found[preference] then return view.found[preference] end
@@ -75,7 +75,7 @@ local function candidates(view, preference)
   return once
 end
 
--- Of a range of node counts as many as there are, as Slurm takes them: the best ones, also as a set of names.
+-- The best nodes, also as a set of names: of a range of node counts the most that there are, as Slurm does.
 local function choose(view)
   local count = view.request.count
   for nodes = view.request.nodes_max, view.request.nodes_min, -1 do

@@ -3,7 +3,7 @@
 
 local MOST_CLAIMS = 1024
 local claims = {}
-local summed = {} -- what the claims come to, for one table and one second
+local summed = {} -- the sums of the claims, for one table and one second
 
 local function add(sums, claim)
   local sum = sums[claim.node] or { gpus = 0, cpus = 0, mem = 0 }
@@ -11,7 +11,7 @@ local function add(sums, claim)
   sums[claim.node] = sum
 end
 
--- Node name -> GPUs, CPUs and MiB claimed by jobs that the table does not know of yet. A table
+-- Node name -> GPUs, CPUs and MiB claimed by jobs that the table does not know yet. A table
 -- that was written in a later second has seen the job, running or waiting with its node list.
 local function claimed(t, now_s)
   if summed.epoch ~= t.epoch or summed.now_s ~= now_s then

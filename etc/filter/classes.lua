@@ -32,7 +32,7 @@ local function squared(x, m)
   return (x * high % m * 65536 + x * (x - high * 65536)) % m
 end
 
--- The checksum of keys.py: remainders of the number whose digits to the base 256 are 1 and these bytes, mixed.
+-- The checksum of keys.py: remainders of the number whose digits in base 256 are 1 and these bytes, mixed.
 local function checksum(text)
   local one, two, m, n = 1, 1, MODULI[1], MODULI[2]
   for at = 1, #text - 3, 4 do
@@ -51,8 +51,8 @@ local function checksum(text)
   return ("%08x%08x"):format(one, two)
 end
 
--- What the user's earlier jobs with this script, or of this name, were measured to be; nil where the table
--- has nothing sure of them. Of the two the surer one, which is the less mixed.
+-- The class measured for the user's earlier jobs with this script, or of this name; nil where the table has
+-- none that is sure. Of the two, the surer one, which is the less mixed.
 local function measured(t, uid, name, script)
   local entries = t and uid and t.record[("label.%d"):format(uid)]
   if not entries then return nil end

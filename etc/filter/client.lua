@@ -14,7 +14,7 @@ local palsubs_class, marked, sentence = marks.palsubs_class, marks.marked, marks
 
 local EVERY_NODE = setmetatable({}, { __index = function() return true end })
 
--- Slurm's words for a time, "1-02:03:04" as the client prints them, in seconds.
+-- A time of Slurm's, "1-02:03:04" as the client prints it, in seconds.
 local function seconds_of(text)
   text = start_of(text, LONGEST_WORD)
   local days, hours, minutes, seconds = text:match("^(%d-)%-?(%d+):(%d+):(%d+)$")
@@ -44,9 +44,9 @@ local function client_reason(options, offset)
   if options.exclusive ~= "unset" and options.exclusive ~= "exclusive" and options.exclusive ~= "oversubscribe" then
     return "shape"
   end
-  if options.exclusive == "exclusive" then return "shape" end -- it may be more than a partition allows of one node
+  if options.exclusive == "exclusive" then return "shape" end -- it may be more than a partition allows on one node
   if options["spread-job"] == "set" then return "network" end
-  -- The table knows nothing of a node's sockets, cores and disk.
+  -- The table knows nothing about a node's sockets, cores and disk.
   for _, key in ipairs({ "tmp", "nodefile", "extra-node-info", "hint", "gres-flags", "core-spec", "thread-spec" }) do
     if filled(options[key]) and options[key] ~= "unset" then return "shape" end
   end
@@ -82,7 +82,7 @@ local function client_ask(t, options, offset, script)
   if high == "" then high = low end
   local soft
   if filled(options.array) and options.array ~= "invalid-context" then soft = "array" end
-  -- palsub's word on the job is no obstacle: the mark stands beside it.
+  -- palsub's word on the job is no obstacle: the mark goes beside it.
   if start_of(options.comment):gsub("pal:job=%S*", ""):find("%S") then soft = "comment" end
   if not script then soft = "stdin" end
   local tasks, settings = number(options.ntasks), t and t.settings or {}
@@ -119,7 +119,7 @@ local function client_ask(t, options, offset, script)
 end
 
 -- One component of a submission, in the client: the mark goes into the job's comment, since a user
--- may not write the other one. Nothing is told unless asked for.
+-- may not write the admin comment. Nothing is printed unless asked for.
 local function submit(options, offset)
   local now_s = pal.now()
   local t = current(now_s)

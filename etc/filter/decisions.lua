@@ -6,7 +6,7 @@ local claimed, claim = claims.claimed, claims.claim
 local share, takes, choose = answers.share, answers.takes, answers.choose
 local others, slowest = answers.others, answers.slowest
 
-local NOT_RANKED = "0" -- in the place of a pool
+local NOT_RANKED = "0" -- in place of a pool
 
 local function text_of(chosen)
   local names = {}
@@ -14,12 +14,12 @@ local function text_of(chosen)
   return table.concat(names, ",")
 end
 
--- The class whose scores stand for the job's: one that is not known is treated as A.
+-- The class whose scores are used for the job: an unknown one is treated as A.
 local function scores_of(request)
   return request.class == "?" and "A" or request.class
 end
 
--- No hard words: a soft preference where the site publishes class features, else nothing.
+-- No hard list: a soft preference where the site publishes class features, else nothing.
 local function softly(t, request, why)
   local wanted = t and not request.constraint and t.record["prefer." .. scores_of(request)]
   if wanted then return { act = "prefer", set = wanted, why = "soft" } end
@@ -34,7 +34,7 @@ local function patience_s(t, request, there, here, portion)
   return math.max(settings.pass_s, math.min(pays_s, settings.lease_max_s))
 end
 
--- Whether, without the nodes in `slow`, enough are left that Slurm could give the job and that are worth waiting for.
+-- Whether, without the nodes in `slow`, enough are left that Slurm could give to the job and that are worth a wait.
 local function enough_others(view, slow)
   local request, found = view.request, 0
   for name in pairs(slow) do

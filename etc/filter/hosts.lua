@@ -40,7 +40,7 @@ local function expand_part(text, names, most, brackets)
   return true
 end
 
--- The names of a host list; nil when it is written in a way that is not known here, or has more than `most`.
+-- The names of a host list; nil when it is written in a way unknown here, or has more than `most`.
 local function expand(text, most)
   local names, start, at, inside = {}, 1, 1, false
   while true do

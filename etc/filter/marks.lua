@@ -15,7 +15,7 @@ local function palsubs_class(comment)
   return (" " .. start_of(comment)):match(" pal:job=([ABC]);")
 end
 
--- One word that tells the lease to whoever takes it back, and the decision to `pal explain`.
+-- One word: the lease for whoever takes it back, and the decision for `pal explain`.
 local function mark_of(request, decision, origin, t)
   local fields = {}
   if decision.lease_s then
@@ -39,14 +39,14 @@ end
 -- Bytes; slurmctld refuses a job whose own comment has more than 1024.
 local LONGEST_COMMENT, LONGEST_MARK = 1000, 8192
 
--- The text with the mark behind it; nil where that would be too long.
+-- The text with the mark after it; nil where that would be too long.
 local function beside(text, mark, most)
   text = filled(text)
   if #mark + (text and #text + 1 or 0) > most then return nil end
   return text and text .. " " .. mark or mark
 end
 
--- A decision that can be kept, and the text with its mark. Nobody could take a list back that no mark tells of.
+-- A decision that can be kept, and the text with its mark. Nobody could take back a list that no mark names.
 local function marked(text, request, decision, origin, t, most)
   local mark = beside(text, mark_of(request, decision, origin, t), most)
   if mark or not decision.lease_s then return decision, mark end

@@ -7,8 +7,8 @@ local expand = hosts.expand
 local MOST_NODES = 64
 local LONGEST_TRES, MOST_FEATURES, MOST_EXCLUDED = 256, 16, 512
 
--- Type ("-" for any) and number of the GPUs in a text like "gres:gpu:v100:2", "gpu:2" or, of an
--- option that speaks of nothing but GPUs, "v100:2"; nil for what cannot be mapped.
+-- Type ("-" for any) and number of the GPUs in a text like "gres:gpu:v100:2", "gpu:2" or, for an
+-- option that is about GPUs alone, "v100:2"; nil for what cannot be mapped.
 local function gpus_of(text, bare)
   if not filled(text) then return "-", 0 end
   if #text > LONGEST_TRES or text:find(",", 1, true) then return nil end
@@ -102,7 +102,7 @@ local function request_of(ask)
   request.mem_per_cpu, request.mem_per_gpu = ask.mem_per_cpu or 0, ask.mem_per_gpu or 0
   request.mem_stated, request.most_mem_per_cpu = ask.mem_stated, ask.most_mem_per_cpu
   request.largest_only = ask.largest_only
-  -- Of more CPUs than it allows for the GPUs or on a node, Slurm makes one thing or another.
+  -- What Slurm does about more CPUs than it allows for the GPUs or on a node varies.
   local tasks_cpus, gpus_cpus = request.tasks_on_node * request.cpus_per_task, request.cpus_per_gpu * shape.per_node
   local most = math.min(ask.most_cpus or math.huge, gpus_cpus > 0 and gpus_cpus or math.huge)
   if math.max(tasks_cpus, request.min_cpus) > most or gpus_cpus > (ask.most_cpus or math.huge) then

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: MIT
--- What the script of a batch job says, and by what it is known again.
+-- What the script of a batch job says, and how it is recognised.
 
 local LONGEST_TEXT, start_of = texts.LONGEST_TEXT, texts.start_of
 
 local SCRIPT_BYTES, MOST_COMMENTS, MOST_OURS = 65536, 512, 32
 local SHARP, NEWLINE = 35, 10
 
--- What one #PAL line says, put into `found`. A word that is cut in two says nothing.
+-- Put what one #PAL line says into `found`. A word cut in two says nothing.
 local function pal_line(text, found)
   if #text > LONGEST_TEXT then text = text:sub(1, LONGEST_TEXT):match("^.*%s") or "" end
   if not text:find("^%s") then return end
@@ -19,7 +19,7 @@ local function pal_line(text, found)
   end
 end
 
--- Of --open-mode only the first letter counts, as for sbatch: "1" where output is appended to, "0" where not.
+-- Only the first letter of --open-mode counts, as for sbatch: "1" where output is appended to, "0" where not.
 local function appends(mode)
   local letter = (mode or ""):sub(1, 1):lower()
   return letter == "a" and "1" or letter == "t" and "0" or nil
@@ -31,8 +31,8 @@ local function open_mode_of(text)
 end
 
 -- key -> value of the `#PAL` lines before the first command of a script; movable alone has the value "", and
--- open_mode is what an #SBATCH line says of it.
--- A checkpoint command goes on to the end of its line, and is palsub's: a filter cannot wrap a script.
+-- open_mode is what an #SBATCH line says about it.
+-- A checkpoint command extends to the end of its line, and is for palsub: a filter cannot wrap a script.
 local function pal_lines(script)
   local found, at, ours = {}, 1, 0
   script = start_of(script, SCRIPT_BYTES)
@@ -55,7 +55,7 @@ local function pal_lines(script)
 end
 
 -- The script of a batch job by what it does, as slurm_pal/sensitivity/keys.py has it: without comments
--- and blank lines. nil for one that is too long to be looked at here.
+-- and blank lines. nil for one that is too long to look at here.
 local LONGEST_SCRIPT, MOST_LINES = 16384, 1024
 
 local function work_of(script)
@@ -73,7 +73,7 @@ end
 
 local LONGEST_SECONDS = 9
 
--- Whether the job may be moved while it runs: nil, or the seconds of work that this may cost it ("" unknown).
+-- Whether the job may be moved while it runs: nil, or the seconds of work that a move may cost it ("" unknown).
 local function movable_of(lines, variable, several)
   if several or variable == "0" then return nil end
   local lost = lines.movable

@@ -75,7 +75,7 @@ local function reason_to_leave(job, now_s)
   if filled(job.clusters) then return "partition" end
   if filled(job.tres_per_socket) or number(job.ntasks_per_gpu) or number(job.ntasks_per_tres) then return "shape" end
   if (number(job.shared) or 1) > 1 or filled(job.batch_features) then return "shape" end
-  -- The table knows nothing of a node's sockets, cores and disk.
+  -- The table knows nothing about a node's sockets, cores and disk.
   if (number(job.pn_min_tmp_disk) or 0) > 0 or (number(job.ntasks_per_core) or 0) > 0 then return "shape" end
   for _, key in ipairs({ "sockets_per_node", "cores_per_socket", "threads_per_core", "ntasks_per_socket" }) do
     if (number(job[key]) or 0) > 0 then return "shape" end
@@ -83,7 +83,7 @@ local function reason_to_leave(job, now_s)
   return nil
 end
 
--- The lesser of two limits, of which 0 and nil are none.
+-- The lesser of two limits, where 0 and nil mean none.
 local function lesser(one, other)
   if (one or 0) == 0 or (other or 0) == 0 then return (one or 0) ~= 0 and one or (other or 0) ~= 0 and other or nil end
   return math.min(one, other)
@@ -97,7 +97,7 @@ local function ask_of(job, t, partitions, now_s)
   local _, cpus_per_gpu = gpus_of(job.cpus_per_tres)
   local _, mem_per_gpu = gpus_of(job.mem_per_tres)
   if not cpus_per_gpu or not mem_per_gpu then leave = leave or "shape" end
-  -- A whole node may be more than a partition allows of one.
+  -- A whole node may be more than a partition allows on one.
   local exclusive = number(job.shared) == 0 or part and number(part.max_share) == 0
   local limited = part and (number(part.max_cpus_per_node) or (number(part.max_mem_per_node) or 0) > 0)
   if exclusive and limited then leave = leave or "shape" end
@@ -108,7 +108,7 @@ local function ask_of(job, t, partitions, now_s)
   if part and not mem_stated then
     per_node, per_cpu = number(part.def_mem_per_node), number(part.def_mem_per_cpu)
     if (per_node or 0) == 0 and (per_cpu or 0) == 0 then per_node, per_cpu = settings.mem_node, settings.mem_cpu end
-    if per_node == 0 then per_node = nil end -- no default, which is not --mem=0
+    if per_node == 0 then per_node = nil end -- no default, unlike --mem=0
   end
   local total = brief(job.tres_per_job, TOO_LONG, LONGEST_TRES)
   local per_task = brief(job.tres_per_task, TOO_LONG, LONGEST_TRES)
@@ -142,14 +142,14 @@ end
 
 local told
 
--- The trouble with the table is told once, not with every submission.
+-- Trouble with the table is reported once, not with every submission.
 local function report(trouble)
   if trouble and trouble ~= told then slurm.log_error("slurm-pal: %s: %s", pal.table_path, trouble) end
   told = trouble
 end
 
 -- One submission: decide, write the node lists and the mark. The caller guards against errors;
--- what is written last is what makes the decision count, so an error before it leaves the job alone.
+-- only what is written last makes the decision count, so an error before it leaves the job alone.
 local function submit(job, partitions)
   local now_s = pal.now()
   local t, trouble = current(now_s)
@@ -169,12 +169,12 @@ local function submit(job, partitions)
   }, tonumber(job.user_id), job.name, script)
   request.class = class
   request.movable = movable_of(lines, environment.SLURM_PAL_MOVABLE, several)
-  -- Slurm does not show what the command line says of it, so whoever reads the mark takes nil for "emptied".
+  -- Slurm does not show what the command line says about it, so whoever reads the mark takes nil for "emptied".
   request.app = appends(filled(environment.SBATCH_OPEN_MODE) or lines.open_mode)
   if options.off or environment.SLURM_PAL_OFF == "1" then request.leave = "off" end
   local decision, mark = marked(job.admin_comment, request, decide(request, t, now_s), origin, t, LONGEST_MARK)
-  -- The plug-in knows its own options; what the script says, or an application's name, it learns from us. Not
-  -- what was measured: jobs that are submitted from inside this one would take it for their user's word.
+  -- The plug-in knows its own options, and learns from us what the script says or an application's name implies. Not
+  -- what was measured: jobs submitted from inside this one would take it for their user's word.
   if class ~= "?" and origin ~= "history" and script and class ~= options.class then
     environment.SLURM_PAL_CLASS = class
   end

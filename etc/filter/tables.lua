@@ -16,8 +16,8 @@ end
 local MAY_BE_READ = { [1] = true, [13] = true, [30] = true } -- EPERM, EACCES, EROFS: it is not ours to write
 
 -- A file of which any part can be read at once, and its size in bytes; nil and the reason. Opening a FIFO waits
--- for who writes into it, and would hold slurmctld for ever. Opened for writing, too, it does not wait, and shows
--- itself by having no end. Where we may not write, whoever could put one there could as well change this code.
+-- for its writer, and would block slurmctld for ever. Opened for writing as well, it does not wait, and shows
+-- itself by having no end. Where we may not write, whoever could put one there could also change this code.
 local function open_file(path)
   local file, why, errno = io.open(path, "r+b")
   if not file and MAY_BE_READ[errno] then file, why = io.open(path, "rb") end
@@ -28,7 +28,7 @@ local function open_file(path)
   return nil, size and "it is empty" or "it is not a regular file"
 end
 
--- The records of a table whose first bytes are `start`; nil and the reason when it is no good.
+-- The records of a table whose first bytes are `start`; nil and the reason when it is unusable.
 local function load_table(file, size, start)
   local head = head_of(start)
   if head.schema ~= terms.schema then return nil, "it is not a table of " .. terms.schema end
@@ -140,7 +140,7 @@ local function names_in(t, key)
   return t.sets[key]
 end
 
--- What is known of the sizes of nodes: { cpus =, mem =, ... } of a record; nil without one.
+-- What is known about the sizes of nodes: { cpus =, mem =, ... } of a record; nil without one.
 local function size_of(t, key)
   local text = t.record[key]
   if not t.sets[key] and text then t.sets[key] = parse_node("- " .. text) end

@@ -10,7 +10,7 @@ local function plain(text)
   return type(text) == "string" and #text <= LONGEST_WORD and text:find(NAME) and text or nil
 end
 
--- A number of Slurm's; nil for its several ways to say "not set".
+-- A number from Slurm; nil for its several ways to say "not set".
 local function number(value)
   value = tonumber(value)
   if not value or UNSET[value] or value < 0 or value > 2 ^ 53 then return nil end
@@ -34,10 +34,10 @@ local function set_of(list)
 end
 
 -- Whatever a user writes is bounded in bytes before a pattern or a loop sees it: the guard against loops
--- does not fire inside Lua's own functions. Nor is there a pattern that can look at a text twice.
+-- does not fire inside Lua's own functions. And no pattern here can look at a text twice.
 local LONGEST_TEXT = 1024 -- bytes; slurmctld refuses a longer comment, name or constraint
 local LONGEST_LIST = 4096
-local TOO_LONG = "," -- in the place of an option that is: a list, which nobody here takes apart
+local TOO_LONG = "," -- in place of an option that is: a list, which nothing here takes apart
 
 -- A text that may be looked at: its first bytes; "" for none.
 local function start_of(text, most)

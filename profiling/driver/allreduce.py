@@ -3,7 +3,7 @@
 
 Who sends what to whom is profiling/node/ring.py. Each device has one stream, in which it fetches its
 left neighbour's chunk and adds it; a step of a device waits for the neighbour's step before it.
-Inputs are kept, sums stand beside them.
+Inputs are kept, sums are beside them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Member:
 
 
 class Ring:
-    """The whole ring. Its marks stand behind the streams of all devices (profiling/node/in_flight.py: Clock)."""
+    """The whole ring. Its marks come after the streams of all devices (profiling/node/in_flight.py: Clock)."""
 
     def __init__(self, bench: DriverWorkbench, first: Array) -> None:
         n = len(bench.gpus)
@@ -80,7 +80,7 @@ class Ring:
             self._record()
 
     def _meet(self) -> None:
-        """No device begins anew while another still reads its sums."""
+        """No device starts again while another still reads its sums."""
         self._record()
         for member in self._members:
             for other in self._members:

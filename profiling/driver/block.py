@@ -4,7 +4,7 @@
     a = x + attention(norm(x) W_qkv^T) W_out^T,    y = a + gelu(norm(a) W_up^T) W_down^T
 
 Causal self-attention over heads of 128 with the scores in memory, an MLP of four times the width,
-no dropout and no biases but those of the norms. The gradient that comes from above is fixed
+no dropout and no biases except those of the norms. The gradient that comes from above is fixed
 N(0,1) data; gradients of the input and of all parameters are computed and overwritten each time, so
 that every step does the same work. A step is started as one graph. Weights are (out, in), drawn from N(0, 1 / in).
 

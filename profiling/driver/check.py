@@ -39,7 +39,7 @@ class Deviation(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """A number that is none is no agreement."""
+        """NaN never agrees."""
         return self.error <= self.limit
 
 
@@ -59,7 +59,7 @@ _MOST_READ = 2**22  # numbers of an array that are compared
 
 
 def distance(found: Real, wanted: Real) -> float:
-    """Largest difference relative to the largest number wanted; infinite for what is no number."""
+    """Largest difference relative to the largest number wanted; infinite for NaN."""
     worst = float(np.max(np.abs(found - wanted)))
     return worst / float(np.max(np.abs(wanted))) if math.isfinite(worst) else math.inf
 
@@ -114,14 +114,14 @@ def _block(kernel: DriverKernel, spec: Benchmark) -> Iterator[Deviation]:
 
 
 def _sums(kernel: DriverKernel, spec: Benchmark) -> Iterator[Deviation]:
-    """All devices have the same input, so each must hold as many times that."""
+    """All devices have the same input, so each must hold that times the number of devices."""
     own, count = _read(kernel, "input"), len(kernel.arrays) - 1
     for i in range(count):
         yield Deviation(f"sum {i + 1} of {count}", distance(_read(kernel, f"sums{i}"), count * own), _SUM_LIMIT)
 
 
 def _runs(kernel: DriverKernel, spec: Benchmark) -> Iterator[Deviation]:
-    """It was launched, and no error came of it."""
+    """It was launched without an error."""
     yield Deviation("launched", 0.0, 0.0)
 
 
@@ -163,7 +163,7 @@ def _with_peers(
 def run(
     backend: DriverBackend, device: DeviceInfo, others: Sequence[DeviceInfo] = (), names: Sequence[str] = ()
 ) -> bool:
-    """These checks, or all, on one device, printed; whether all agree. Raises DeviceError without a driver."""
+    """These checks, or all, on one device; print and return whether all agree. Raises DeviceError without a driver."""
     good, left = True, list(names or CHECKS)
     while left:
         name = left.pop(0)

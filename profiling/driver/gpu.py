@@ -83,9 +83,9 @@ class GpuContext:
     def launch(
         self, name: str, blocks: tuple[int, int], argument: ctypes.Structure | None = None
     ) -> Callable[[], None]:
-        """A launch of a loaded kernel in this device's stream, to be called as often as wished.
+        """A launch of a loaded kernel in this device's stream, to be called as often as wanted.
 
-        All is converted here: calling it costs little more than the driver's own work.
+        Everything is converted here: calling it costs little more than the driver's own work.
         """
         check, function = self.library.check, self.library.function("cuLaunchKernel")
         parameters = (c_void_p * 1)(ctypes.addressof(argument)) if argument is not None else None

@@ -2,7 +2,7 @@
 """libcuda by ctypes: the functions that this backend calls, and its errors as DeviceErrors.
 
 Names and types are those of the CUDA driver API reference; a suffix _v2 is the name that
-the library exports for the present form of a function. The older form is called where
+the library exports for the current form of a function. The older form is called where
 drivers of CUDA 11.0 have no other and later ones keep it: cuDeviceGetUuid,
 cuGraphInstantiate_v2, cuEventElapsedTime.
 """
@@ -178,7 +178,7 @@ class CudaLibrary:
         self.check(name, self.function(name)(*arguments))
 
     def check(self, name: str, code: int, log: bytes = b"") -> None:
-        """Raise DeviceError, with the record's flag, unless the code is 0; `log` is what the driver wrote of it."""
+        """Raise DeviceError, with the record's flag, unless the code is 0; `log` is what the driver wrote about it."""
         if code:
             said = self._said("cuGetErrorName", code) or f"error {code}"
             text = self._said("cuGetErrorString", code) or "unknown to this driver"
@@ -204,7 +204,7 @@ class CudaLibrary:
         return value
 
     def module(self, text: bytes) -> c_void_p:
-        """PTX compiled for the current context's device; an error holds what the driver's compiler says of it."""
+        """PTX compiled for the current context's device; an error holds what the driver's compiler says about it."""
         log = ctypes.create_string_buffer(_LOG_BYTES)
         options = (c_int * 2)(_JIT_LOG, _JIT_LOG_BYTES)
         values = (c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The kernels as PTX: which file suits a device, and whether it was made of the present source."""
+"""The kernels as PTX: which file suits a device, and whether it was made from the current source."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 """AMD devices and their sensors, by the amdsmi package of ROCm, where it is installed.
 
 Names and units are those of the AMD SMI Python reference; a value that a card does not
-have comes as the word "N/A" and is None here. Written from the documentation.
+have is the word "N/A" there and None here. Written from the documentation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _GENERATION_GT_S = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)  # PCI Express 1 to 6
 class AmdSmi:
     """The `Telemetry` of AMD GPUs, and their list.
 
-    `module` stands in for amdsmi; `proc` and `sysfs` are where procfs and sysfs stand.
+    `module` stands in for amdsmi; `proc` and `sysfs` are where procfs and sysfs are mounted.
     """
 
     def __init__(self, module: Foreign = None, proc: str = "/proc", sysfs: str = "/sys", hz: float = HZ) -> None:
@@ -169,7 +169,7 @@ class AmdSmi:
         )
 
     def _power_w(self, handle: Foreign) -> float | None:
-        """Where the table lacks it; the names are those of ROCm 6.4 on and of those before."""
+        """Where the table lacks it; the names are those of ROCm 6.4 and later, then the earlier ones."""
         told = self._table("amdsmi_get_power_info", handle)
         return _first(told, "socket_power", "current_socket_power", "average_socket_power")
 
@@ -223,7 +223,7 @@ class AmdSmi:
 
 
 def _reasons(seen: Mapping[str, Foreign], last: dict[str, float]) -> int | None:
-    """NVML's bits for what AMD tells; None where it shows nothing (and at the first look at counters)."""
+    """NVML's bits for what AMD reports; None where it reports nothing (and at the first look at counters)."""
     now = {name: value for name in _RESIDENCIES if (value := _number(seen.get(name))) is not None}
     if now:
         mask = 0
@@ -245,7 +245,7 @@ def _generation(gt_s: float) -> int | None:
 
 
 def _number(value: object) -> float | None:
-    """A number, also the first of a list of them; None for "N/A" and for the driver's own sign of it."""
+    """A number, or the first one of a list; None for "N/A" and for the driver's own value for it."""
     if isinstance(value, list | tuple):
         return next((n for v in value if (n := _number(v)) is not None), None)
     if not isinstance(value, int | float) or isinstance(value, bool) or value in _BLANK:
@@ -264,7 +264,7 @@ def _scaled(value: object, scale: float) -> float | None:
 
 
 def _share(value: object) -> float | None:
-    """Of percent."""
+    """A share, 0..1, from percent."""
     number = _number(value)
     return None if number is None else min(number / 100.0, 1.0)
 

@@ -69,7 +69,7 @@ def _open_replay(setting: Setting) -> Backend:
 
 
 def _module(name: str) -> tuple[Callable[[Mapping[str, str]], str], Callable[[Setting], Backend]]:
-    """`available` and `open` of a module of its own, imported only when asked."""
+    """`available` and `open` of a separate module, imported only when asked."""
 
     def available(environ: Mapping[str, str]) -> str:
         try:
@@ -121,8 +121,8 @@ BACKENDS: dict[str, BackendChoice] = {
 def resolve(wanted: str, environ: Mapping[str, str], registry: str = "") -> Setting:
     """The setting for `wanted`, a name of the table or "auto" (a lab's GPUs where there is a lab).
 
-    Called where a sweep is planned as well as on its nodes: whether a real GPU is there
-    only the node can tell, when it opens the backend. Raises UsageError for an unknown
+    Called where a sweep is planned as well as on its nodes: only the node
+    knows, when it opens the backend, whether a real GPU is there. Raises UsageError for an unknown
     name, SlurmError when the emulated GPUs have no lab.
     """
     if wanted not in BACKENDS:

@@ -29,7 +29,7 @@ from slurm_pal.variability.records import Record, from_json
 
 
 class BenchOutput(NamedTuple):
-    """What a node brought: record lines, and what to tell about it."""
+    """What a node produced: record lines, and remarks on them."""
 
     lines: tuple[str, ...]
     notes: tuple[str, ...]  # one for each GPU that was not measured, or not well
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--mode", choices=MODES, default=MODES[0], help="all GPUs at once (the default), or one after the other"
     )
-    p.add_argument("--mig", action="store_true", help="measure partitions of GPUs in MIG mode, which are else refused")
+    p.add_argument("--mig", action="store_true", help="measure partitions of GPUs in MIG mode, otherwise refused")
     p.add_argument("--sweep", default="", help="sweep id (default: a new one)")
     p.add_argument("--cluster", default="", help="cluster name to write into the records")
     p.add_argument("--spool", default="", help="spool directory (default: paths.spool)")
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> Exit:
-    """Measure, write the result file, print a line per trouble. Raises PalError."""
+    """Measure, write the result file, print a line per problem. Raises PalError."""
     node, job_id = _where(options, environ)
     indexes = _indexes(options, environ)
     order = Order(select(_wanted(options), options.quick), options.mode, options.mig)
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> Exit:
 
 
 def _wanted(options: argparse.Namespace) -> str:
-    """The benchmarks asked for; a sweep says its own, since settings on the nodes may differ."""
+    """The benchmarks asked for; a sweep names its own, since settings on the nodes may differ."""
     if options.bench or options.sweep or options.quick:
         return str(options.bench)
     from slurm_pal.base.config import load
@@ -110,7 +110,7 @@ def _where(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[str
     job = environ.get("SLURM_JOB_ID", "")
     node = options.node or (environ.get("SLURMD_NODENAME", "") if job else "")
     if not node:
-        raise UsageError("this is no Slurm job: name the node with --node NAME, or start a sweep with pal-profile run")
+        raise UsageError("this is not a Slurm job: name a node with --node NAME, or start a sweep with pal-profile run")
     return _word(node, "node name"), digits(job) or 0
 
 
@@ -182,7 +182,7 @@ def _drop(path: str, lines: Sequence[str]) -> None:
 
 
 class _Collector:
-    """Messages of the team, gathered."""
+    """The team's messages, collected."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -300,7 +300,7 @@ def _failed(worker: Worker, gathered: _Collector, place: RecordOrigin, order: Or
 def _foreign(
     workers: Sequence[Worker], gathered: _Collector, place: RecordOrigin, spec: Benchmark, now_s: float
 ) -> BenchOutput:
-    """Somebody else is on a GPU: the whole node is abandoned, and says why."""
+    """Somebody else is on a GPU: the whole node is given up, and the records say why."""
     lines, notes = [], []
     for worker in sorted(workers, key=lambda w: w.device.uuid not in gathered.intruders):
         uuid = worker.device.uuid

@@ -40,18 +40,18 @@ class Benchmark(NamedTuple):
     quick: bool = False  # part of --quick
 
     def value(self, launches: int, device_s: float) -> float:
-        """The value in `unit` of so many launches in `device_s` seconds."""
+        """The value in `unit` of this many launches in `device_s` seconds."""
         if self.unit in TIME_UNITS:
             return device_s / launches * self.scale
         return launches * self.work / self.scale / device_s
 
     @property
     def is_health(self) -> bool:
-        """Whether this shows of the node's health and takes no part in scores."""
+        """Whether this is about the node's health and takes no part in scores."""
         return not self.sensitivity_class
 
     def turns(self, gpus: int) -> int:
-        """How many times `seconds` a node of so many GPUs takes, all GPUs at once by default."""
+        """How many times `seconds` a node of this many GPUs takes, all GPUs at once by default."""
         if self.together:
             return 1
         return {0: gpus, 1: gpus * (gpus - 1)}.get(self.peers, min(gpus - 1, 1))
@@ -108,15 +108,15 @@ DEFAULT = (
 )  # fmt: skip
 """What a sweep runs where nothing else is asked for: about 102 s on a node of eight GPUs.
 
-`gemm_fp16` and `tblock_fp16` stand in for bf16 where a device has not that, and few cards have
+`gemm_fp16` and `tblock_fp16` stand in for bf16 where a device lacks it, and few cards have
 fp64 units worth their five seconds.
 """
 
 FALLBACKS: dict[str, tuple[str, ...]] = {"gemm_bf16": ("gemm_fp16", "gemm_fp32"), "tblock": ("tblock_fp16",)}
-"""What is run instead where a device has not the number format, best first."""
+"""What is run instead where a device lacks the number format, best first."""
 
 SETUP_S = 11.0  # of a node: preflight 3 s, start and allocation 8 s
-LARGE_BYTES = 80e9  # from this much memory on a product of 8192 is too small to fill the card
+LARGE_BYTES = 80e9  # from this much memory up, a product of 8192 is too small to fill the card
 
 
 def by_id(name: str) -> Benchmark:
@@ -140,13 +140,13 @@ def select(ids: str, quick: bool = False) -> tuple[Benchmark, ...]:
 
 
 def node_device_s(specs: Sequence[Benchmark], gpus: int, solo: bool = False) -> float:
-    """Seconds of device time that these benchmarks and their set-up take on a node of so many GPUs."""
+    """Seconds of device time that these benchmarks and their set-up take on a node of this many GPUs."""
     times = (b.seconds * (gpus if solo and b.together else b.turns(gpus)) for b in specs)
     return SETUP_S + sum(times)
 
 
 def fitted(spec: Benchmark, mem_bytes: int) -> Benchmark:
-    """`spec` with the shape and work that suit a device with so much memory: products of 16384 from 80 GB on."""
+    """`spec` with the shape and work that suit a device with this much memory: products of 16384 from 80 GB up."""
     if spec.id.startswith("gemm_") and mem_bytes >= LARGE_BYTES:
         n = 16384
         return spec._replace(shape=f"{n}x{n}x{n}", work=2.0 * n**3)

@@ -2,7 +2,7 @@
 """Where a worker may run, and which GPUs the runtime in it may see.
 
 Both are set in the worker itself, before the device runtime is initialised, and never
-set back: the process ends with its GPU's measurement.
+reset: the process ends with its GPU's measurement.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def show(device: DeviceInfo, peers: Iterable[DeviceInfo]) -> None:
 
 
 def bind(device: DeviceInfo, sys_path: str = "/sys") -> tuple[int, ...]:
-    """Keep this process on the processors of the GPU's NUMA node; those it has now.
+    """Keep this process on the processors of the GPU's NUMA node; return those it has now.
 
-    Only on those that the job has been given; where none of them is near the GPU, or the
-    system does not show, nothing changes.
+    Only those that the job has been given count; where none of them is near the GPU, or the
+    system does not say, nothing changes.
     """
     allowed = os.sched_getaffinity(0)
     near = allowed.intersection(_numa_cpus(device.numa_node, sys_path))

@@ -17,8 +17,8 @@ SCHEMA = "benchmarks"  # pal.benchmarks/1
 def table(environ: Mapping[str, str]) -> dict[str, Any]:
     """Benchmarks and backends as plain data; `kind` is "score" or "health".
 
-    A backend that is not available says why; being available says nothing yet about which
-    of the benchmarks a device here can run, which only the device tells.
+    A backend that is not available says why. Being available does not yet show which of the
+    benchmarks a device here can run: only the device knows that.
     """
     reasons = {name: choice.available(environ) for name, choice in BACKENDS.items() if name != "auto"}
     usable = [name for name, reason in reasons.items() if not reason]

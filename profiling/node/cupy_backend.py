@@ -94,7 +94,7 @@ class CupyBackend:
 
 
 def _number(info: DeviceInfo) -> int:
-    """CuPy's number of a device. Raises DeviceError where it does not see it."""
+    """CuPy's number of a device. Raises DeviceError where CuPy does not see it."""
     import cupy
 
     with told(FOREIGN, info.uuid):

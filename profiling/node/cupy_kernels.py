@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The benchmarks as CuPy work: for each id what is allocated and what one launch does.
 
-Matrix products call cuBLAS (cublasGemmEx) with data and compute type named, so that nothing
-depends on CuPy's settings and bfloat16, which CuPy's arrays do not know, is there too.
+Matrix products call cuBLAS (cublasGemmEx) with data and compute types named, so that nothing
+depends on CuPy's settings, and bfloat16, which CuPy's arrays lack, is possible too.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class EventClock:
 
 
 class CupyWorkbench(NamedTuple):
-    """What a kernel is built from. Device and stream are the present ones while it is built and runs."""
+    """What a kernel is built from. Device and stream are the current ones while it is built and runs."""
 
     spec: Benchmark
     devices: Sequence[int]  # CuPy's numbers, its own first
@@ -84,7 +84,7 @@ class CupyWorkbench(NamedTuple):
         return drawn.astype(dtype, copy=False)
 
     def array(self) -> Foreign:
-        """Of the size that the benchmark's shape tells."""
+        """Data of the size that the benchmark's shape gives."""
         return self.normal(inputs.items(self.spec.shape))
 
 
@@ -99,7 +99,7 @@ def _gemm(bench: CupyWorkbench) -> KernelBody:
     handle = cupy.cuda.device.get_cublas_handle()
 
     def launch() -> Foreign:
-        # cuBLAS counts by columns: row by row it is C' = B' A'.
+        # cuBLAS is column-major: row by row it is C' = B' A'.
         out = next(turn)
         cublas.gemmEx(
             *(handle, _NO_TRANSPOSE, _NO_TRANSPOSE, n, m, k, ctypes.addressof(one)),

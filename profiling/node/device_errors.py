@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from slurm_pal.profiling.node.devices import DeviceError
 
 FOREIGN = (RuntimeError, MemoryError, ImportError, OSError)
-"""What most errors of a library derive from; one that is missing, or a part of it, is told by the last two."""
+"""What most errors of a library derive from; the last two report a library, or a part of one, that is missing."""
 
 _FAULTS = (
     # After any of these the context is dead and the driver has logged an Xid (or its like).
@@ -46,7 +46,7 @@ def device_error(error: BaseException, doing: str) -> DeviceError:
 
 @contextlib.contextmanager
 def told(errors: tuple[type[Exception], ...], doing: str) -> Iterator[None]:
-    """What a library raises inside leaves as a DeviceError."""
+    """Turn what a library raises inside into a DeviceError."""
     try:
         yield
     except errors as error:

@@ -2,7 +2,7 @@
 """What the runner needs of a device: three protocols and the plain data they exchange.
 
 A backend brings kernels and telemetry for one family of devices; the runner, the
-watchdog and the record know nothing beyond what stands here.
+watchdog and the record know nothing beyond what is here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IDLE, SW_POWER_CAP, HW_SLOWDOWN = 1, 4, 8
 SW_THERMAL, HW_THERMAL, POWER_BRAKE = 32, 64, 128
 
 ANY_SLOT = range(64)
-"""More than a node has: asked for to learn whether there is any GPU, since the first may be dead."""
+"""More than a node has: to find out whether there is any GPU, since the first may be dead."""
 
 
 class DeviceError(PalError):
@@ -115,7 +115,7 @@ class Kernel(Protocol):
     unit: str
 
     def run_block(self, n: int) -> float:
-        """Launch `n` times back to back; seconds of device time. Raises DeviceError.
+        """Launch `n` times back to back; return seconds of device time. Raises DeviceError.
 
         A real device may keep the next block in flight and return the time of the one before,
         so that it never idles between blocks; but what it returns is always the time of `n`
@@ -164,13 +164,13 @@ class Sensors(Telemetry, Protocol):
 
 @runtime_checkable
 class OwnHost(Protocol):
-    """A backend whose devices do not live on this machine's processors: it shows of their host itself."""
+    """A backend whose devices are not on this machine's processors: it reports on their host itself."""
 
     def host(self) -> Host: ...
 
 
 class Backend(Protocol):
-    """One family of devices. One that emulates the host as well is an `OwnHost` besides."""
+    """One family of devices. One that also emulates the host is an `OwnHost` as well."""
 
     name: str
     version: str  # of the library or kernels: enters the method hash

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The emulated device: a GPU with a virtual clock, heat, noise and, if wished, faults.
+"""The emulated device: a GPU with a virtual clock, heat, noise and, if wanted, faults.
 
 Real sleeping and real CPU kernels are far too noisy on a shared machine to show a
 spread of 2 %, so time is virtual: `run_block` returns what the block would have taken
@@ -52,7 +52,7 @@ class _Load(NamedTuple):
     power: float  # share of the power cap
     per_c: float  # loss of speed per degree
     capped: bool
-    dram: float = 0.0  # share of the memory bandwidth [our choice, as the next]
+    dram: float = 0.0  # share of the memory bandwidth [our choice, as is the next]
     tensor: float = 0.0  # share of the time of the busiest pipe
 
 
@@ -75,7 +75,7 @@ class Device:
         self.gpu = gpu
         self.seed = seed
         self.faults = gpu.faults
-        self.host_factor = host_factor  # launches and host-bound work take so many times as long
+        self.host_factor = host_factor  # launches and host-bound work take this many times as long
         self.clock_s = 0.0
         self.energy_j = 0.0
         self.load = LOADS[""]
@@ -117,7 +117,7 @@ class Device:
         self.clock_s, self.temp_c = end_s, _towards(goal_c, start_c, seconds)
         self.energy_j += seconds * self.power_w
         self._owed_s += seconds * self._wall_scale
-        if self._owed_s >= 0.02:  # few long sleeps cost less CPU than many short ones
+        if self._owed_s >= 0.02:  # a few long sleeps cost less CPU than many short ones
             time.sleep(self._owed_s)
             self._owed_s = 0.0
 
@@ -224,7 +224,7 @@ def _slowdown(device: Device, spec: Benchmark, peers: Sequence[Device]) -> float
     if spec.sensitivity_class:
         host = device.host_factor if spec.sensitivity_class == "B" else 1.0
         return device.gpu.true_slowdown(spec.sensitivity_class) * host
-    if peers:  # over links of their own, as slow as the worst of the pair is used to
+    if peers:  # over links of their own, each pair with its own fixed slowdown
         pair = " ".join(sorted(one.gpu.uuid for one in (device, *peers)))
         return 1.0 + abs(random.Random(pair).gauss(0.0, PAIR_SPREAD))
     if spec.unit in TIME_UNITS:
@@ -261,7 +261,7 @@ class EmuTelemetry:
 class EmuBackend:
     """Emulated GPUs of a lab, as its registry describes them.
 
-    `wear(node, index)` is called for a GPU whose faults change by measuring it, once it has
+    `wear(node, index)` is called for a GPU whose faults change when it is measured, once it has
     been listed: `transient` is gone afterwards, `ageing` makes it slower.
     """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """How busy memory and pipes of an NVIDIA GPU are, by NVML's GPU performance monitoring (GPM).
 
-Hopper and later, driver 520 and later. NVML counts between two samples of its own making, at least 100 ms apart
-(NVML API reference, "GPM Functions"). GPM has counters of its own, so it stays out of the way of profilers, other
-than DCGM on older cards. Whether an ordinary user may ask is a matter of the driver: the first sample tells.
+Hopper and later, driver 520 and later. NVML counts between two samples that it takes itself, at least 100 ms apart
+(NVML API reference, "GPM Functions"). GPM has its own counters, so it does not disturb profilers, unlike
+DCGM on older cards. Whether an ordinary user may ask depends on the driver: the first sample shows.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ EVERY_S = 0.5
 _TENSOR, _DRAM = 5, 10  # NVML_GPM_METRIC_ANY_TENSOR_UTIL, NVML_GPM_METRIC_DRAM_BW_UTIL
 _FLOATS = (11, 12, 13)  # NVML_GPM_METRIC_FP64_UTIL, FP32, FP16: the pipes beside the tensor cores
 _METRICS = (_TENSOR, _DRAM, *_FLOATS)
-_TRIES = 3  # failures in a row, after which no more is asked
+_TRIES = 3  # failures in a row, after which it stops asking
 
 
 class Activity(NamedTuple):
-    """Means since the look before; None where the card does not show."""
+    """Means since the previous look; None where the card does not report them."""
 
     dram: float | None = None  # share of the highest memory bandwidth in use, 0..1
     tensor: float | None = None  # share of time: the highest of tensor, FP64, FP32 and FP16 pipes, 0..1
@@ -49,7 +49,7 @@ class Gpm:
             self._wanted.metrics[i].metricId = number
 
     def sample(self) -> bool:
-        """Take a sample in place of the older one; whether that was possible."""
+        """Take a sample in place of the older one; return whether that was possible."""
         name = "nvmlGpmSampleGet" if self._instance is None else "nvmlGpmMigSampleGet"
         which = (self._handle,) if self._instance is None else (self._handle, self._instance)
         if self._library.ask(name, *which, self._before) is None:
@@ -58,7 +58,7 @@ class Gpm:
         return True
 
     def read(self) -> Activity | None:
-        """What happened since the last call; None where it cannot be told. Raises DeviceError when the GPU is lost."""
+        """What happened since the last call; None where that is unknown. Raises DeviceError when the GPU is lost."""
         if not self.sample():
             return None
         self._wanted.sample1, self._wanted.sample2 = self._before, self._after
@@ -95,7 +95,7 @@ def open_gpm(library: NvmlLibrary, uuid: str) -> Gpm | None:
 
 
 class Beside:
-    """GPM read in a thread of its own: a call that hangs or is slow costs this, and no look at the other sensors."""
+    """GPM read in a thread of its own: a call that hangs or is slow delays this, but no look at the other sensors."""
 
     def __init__(self, library: NvmlLibrary, uuid: str, every_s: float = EVERY_S) -> None:
         self._library, self._uuid, self._every_s = library, uuid, every_s
@@ -105,12 +105,12 @@ class Beside:
             self.thread.start()
 
     def take(self) -> Activity:
-        """The newest reading, once; one without values where there is none since the last call."""
+        """The newest reading, once; one without values if there is none since the last call."""
         newest, self._newest = self._newest, None
         return newest or Activity()
 
     def _live(self) -> None:
-        """Read until it has failed too often. Whatever goes wrong here: two fields stay empty."""
+        """Read until it has failed too often. Any failure here only leaves two fields empty."""
         try:
             gpm = open_gpm(self._library, self._uuid)
             failed = 0
@@ -125,14 +125,14 @@ class Beside:
 
 
 def _share(metric: Foreign) -> float | None:
-    """One metric, told in percent."""
+    """One metric, given in percent."""
     if metric.nvmlReturn != 0 or not math.isfinite(metric.value):
         return None
     return float(min(max(metric.value / 100.0, 0.0), 1.0))
 
 
 def _activity(told: dict[int, float | None]) -> Activity:
-    """Without the tensor cores nothing is said of the pipes: the others alone would call a matrix product idle."""
+    """Without the tensor cores nothing is reported on the pipes: the others alone would call a matrix product idle."""
     tensor = told[_TENSOR]
     if tensor is not None:
         tensor = max(tensor, *(share for number in _FLOATS if (share := told[number]) is not None), 0.0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the node's processors do beside the measurement, from /proc.
 
-A busy or robbed host slows launches and copies, so the flag `host_noise` spoils class B
+A busy host, or one with stolen time, slows launches and copies: the flag `host_noise` spoils class B
 and node health, not a matrix product.
 """
 
@@ -15,16 +15,16 @@ _STEAL = 7  # user nice system idle iowait irq softirq steal (proc_stat(5)); gue
 
 
 class Host(NamedTuple):
-    """One look at the node; None where /proc does not show."""
+    """One look at the node; None where /proc does not say."""
 
     load: float | None = None  # runnable processes, mean over a minute
-    cores: int = 0  # processors of the node, whatever of them is ours; 0 unknown
+    cores: int = 0  # processors of the node, ours or not; 0 unknown
     ticks: int | None = None  # processor time so far, all kinds, all cores
     steal_ticks: int | None = None
 
 
 def look(proc: str = "/proc") -> Host:
-    """The node as it is now. `proc` is where procfs stands."""
+    """The node as it is now. `proc` is where procfs is mounted."""
     lines = _read(proc, "stat").splitlines()
     words = _read(proc, "loadavg").split()
     times = [int(word) for word in lines[0].split()[1:9]] if lines and lines[0].startswith("cpu ") else []

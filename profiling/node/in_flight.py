@@ -18,7 +18,7 @@ class Clock(Protocol[Mark]):
     """Time stamps that the device takes in the order of its work."""
 
     def mark(self) -> Mark:
-        """Queue a time stamp behind all work queued so far."""
+        """Queue a time stamp after all work queued so far."""
         ...
 
     def wait(self, mark: Mark) -> None:
@@ -47,7 +47,7 @@ class InFlight(Generic[Mark]):
     def run_block(self, n: int) -> float:
         """Seconds of device time of a block of `n` launches; raises what launching raises.
 
-        A block of another size that is still queued is waited for and forgotten.
+        A block of another size that is still queued is waited for and discarded.
         """
         if self._queued is not None and self._queued.n != n:
             self.drain()

@@ -54,7 +54,7 @@ def array_bytes(shape: str) -> int:
 
 
 def items(shape: str) -> int:
-    """Numbers in fp32 of one such array. Raises DeviceError."""
+    """How many fp32 numbers one such array has. Raises DeviceError."""
     return array_bytes(shape) // 4
 
 

@@ -3,7 +3,7 @@
 
 The files are those of the kernel's ABI documents sysfs-driver-intel-xe-hwmon,
 sysfs-driver-intel-i915-hwmon and "Xe GT Frequency Management"; client memory is that of
-"DRM client usage stats". Kernels and cards have them in part. Written from the documents.
+"DRM client usage stats". Kernels and cards have some of them. Written from the documents.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 class IntelSysfs:
     """The `Telemetry` of discrete Intel GPUs, and their list.
 
-    `proc` and `sysfs` are where procfs and sysfs stand.
+    `proc` and `sysfs` are where procfs and sysfs are mounted.
     """
 
     def __init__(self, proc: str = "/proc", sysfs: str = "/sys", hz: float = HZ) -> None:
@@ -56,7 +56,7 @@ class IntelSysfs:
     def devices(self, node: str, indexes: Sequence[int]) -> tuple[DeviceInfo, ...]:
         """The GPUs behind these Slurm indexes, by the rule of `Nvml.devices`.
 
-        The kernel tells no UUID: the key is node and PCI address, and does not follow a card
+        The kernel gives no UUID: the key is node and PCI address, and does not follow a card
         that is moved.
         """
         seen = sorted(bus_id for bus_id in self._cards() if bus_id != _INTEGRATED)
@@ -115,7 +115,7 @@ class IntelSysfs:
             about = _table(_read(path))
             if about.get("drm-pdev") == bus_id:
                 pid = int(os.path.relpath(path, self._proc).split(os.sep)[0])
-                # Descriptors of one client all tell the same memory.
+                # Descriptors of one client all report the same memory.
                 used[pid, about.get("drm-client-id", path)] = sum(
                     _bytes(about.get(name, "0")) for name in _LOCAL_MEMORY
                 )
@@ -161,7 +161,7 @@ class _Card:
         return _scaled(self.sensor(*names), 1e3) if names else None
 
     def reasons(self) -> int | None:
-        """NVML's bits for the throttle reasons of all tiles; None where no file tells."""
+        """NVML's bits for the throttle reasons of all tiles; None where no file has any."""
         told = {word: self.numbers(_THROTTLE.get(self.driver, "") + word) for word in _REASONS if self.driver}
         if not any(told.values()):
             return None
@@ -172,7 +172,7 @@ class _Card:
 
 
 class _Look:
-    """Looks at a card. Power is the energy since the look before over the time since then."""
+    """Looks at a card. Power is the energy since the previous look over the time since then."""
 
     def __init__(self, card: _Card) -> None:
         self._card = card
@@ -181,7 +181,7 @@ class _Look:
     def __call__(self) -> SensorSample:
         card, now_s = self._card, time.monotonic()
         clocks, reasons = card.numbers(_ACTUAL.get(card.driver, "")), card.reasons()
-        asleep = bool(clocks) and not any(clocks)  # in C6 the clock is told as 0
+        asleep = bool(clocks) and not any(clocks)  # in C6 the clock reads 0
         return SensorSample(
             t_s=now_s,
             sm_clk_mhz=min(filter(None, clocks), default=None),  # of the slowest tile that is awake

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Sensors of a lab's emulated GPUs in real time: they show the load that `pal lab work` says it is.
+"""Sensors of a lab's emulated GPUs in real time: they show the load that `pal lab work` claims to be.
 
 The devices of `emu` have a virtual clock of their own and are busy only while they are measured. An
-observer looks from outside at jobs that run in real time, so it needs this other face of the same
+observer looks from outside at jobs that run in real time, so it needs this other view of the same
 GPUs: power, clock and throttle reasons of a class by emu's table, the clock slower on a slow GPU, and how busy
 memory and pipes are.
 """
@@ -80,7 +80,7 @@ class LabWatch:
         )  # fmt: skip
 
     def take(self) -> tuple[SensorSample, ...]:
-        """The present look: nobody looks in between."""
+        """The current look: nobody looks in between."""
         return (self.sample(),)
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 """One benchmark as a kernel of a GPU library: what PyTorch and CuPy have in common.
 
 A library brings a workbench, which allocates and takes time, and a table of builders, which say what one
-launch of each benchmark is. How a kernel is opened, run and closed stands here.
+launch of each benchmark is. How a kernel is opened, run and closed is here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Foreign: TypeAlias = Any
 
 
 class Workbench(Protocol):
-    """Where a kernel is built; as long as it is open, its device is the present one."""
+    """Where a kernel is built; while it is open, its device is the current one."""
 
     @property
     def spec(self) -> Benchmark: ...
@@ -34,7 +34,7 @@ class Workbench(Protocol):
 
     @property
     def clock(self) -> Clock[Foreign]:
-        """Takes time where its launches go."""
+        """Takes time stamps where its launches go."""
         ...
 
     def normal(self, *size: int) -> Foreign:
@@ -86,12 +86,12 @@ class LibraryKernel:
             self.work = spec.work if body.work is None else body.work
             self._flight = InFlight(body.launch, body.clock or place.clock)
             return
-        # Only here are the frames gone that held what had been allocated.
+        # Only here are the frames gone that held the allocations.
         self.close()
         raise failure
 
     def run_block(self, n: int) -> float:
-        """Launch `n` times; seconds of device time, one block behind. Raises DeviceError."""
+        """Launch `n` times; return seconds of device time, one block behind. Raises DeviceError."""
         if self._flight is None:
             raise DeviceError(f"{self._id}: the kernel is closed")
         with told(self._errors, self._id):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a worker does on its GPU, and the records that come of it."""
+"""What a worker does on its GPU, and the records that come from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slurm_pal.variability.params import TIME_UNITS
 from slurm_pal.variability.records import BenchInfo, EnvInfo, GpuInfo, Record
 
 INVALIDATING = frozenset({"foreign_process", "ecc", "xid"})
-"""A value that came about under one of these says nothing about the GPU's speed."""
+"""A value measured under one of these says nothing about the GPU's speed."""
 
 PREFLIGHT_S = 2.0  # idle look for other users of the device, s of device time
 MODES = ("concurrent", "solo")
@@ -71,7 +71,7 @@ def measure_gpu(
     place: RecordOrigin,
     order: Order,
 ) -> None:
-    """The worker's life: preflight, then every benchmark, each behind the barrier or in its turn."""
+    """The worker's life: preflight, then every benchmark, each after the barrier or in its turn."""
     binding.bind(device)
     binding.show(device, peers)
     channel.barrier("preflight")
@@ -107,7 +107,7 @@ def agenda(
 ) -> tuple[list[Benchmark | None], dict[str, str]]:
     """What this device runs in place of each benchmark, and why it runs something else.
 
-    None stands where it can run neither the benchmark nor a fallback, or runs it already.
+    None where it can run neither the benchmark nor a fallback, or runs it already.
     """
     chosen: list[Benchmark | None] = []
     remarks: dict[str, str] = {}
@@ -245,7 +245,7 @@ class _Work:
         run, static = found.run, self.static
         flags = [*run.flags, *telemetry.flags(run.samples, static, found.before, found.after, found.host)]
         shown = telemetry.summary(run.samples, found.before, found.after) | table
-        if static.mps:  # the physical GPU was measured, but not as its peers are
+        if static.mps:  # the physical GPU was measured, but not as its peers were
             flags.append("config_differs")
             shown["mps"] = True
         made = record(self.place, self.device, static, spec, run._replace(flags=tuple(flags)), span, shown)

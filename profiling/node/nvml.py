@@ -35,7 +35,7 @@ Foreign: TypeAlias = Any
 
 
 class NvmlLibrary:
-    """NVML as one process uses it: opened at the first question, never shared over a fork."""
+    """NVML as one process uses it: opened at the first call, never shared over a fork."""
 
     def __init__(self, module: Foreign = None) -> None:
         self._module = module
@@ -58,7 +58,7 @@ class NvmlLibrary:
         return self._module
 
     def close(self) -> None:
-        """Give NVML back; the next question opens it again."""
+        """Shut NVML down; the next call opens it again."""
         if self._pid == os.getpid():
             self.ask("nvmlShutdown")
         self._pid = 0
@@ -117,7 +117,7 @@ class NvmlLibrary:
 class Nvml:
     """The `Telemetry` of NVIDIA GPUs, and their list.
 
-    `module` stands in for pynvml; `proc` and `sysfs` are where procfs and sysfs stand.
+    `module` stands in for pynvml; `proc` and `sysfs` are where procfs and sysfs are mounted.
     """
 
     def __init__(self, module: Foreign = None, proc: str = "/proc", sysfs: str = "/sys", hz: float = HZ) -> None:
@@ -155,7 +155,7 @@ class Nvml:
                     found.append(None)
             except DeviceError:
                 found.append(None)
-        # NVML itself counts in PCI order; one that is silent can only stay where it counted it.
+        # NVML itself counts in PCI order; a silent GPU can only stay where NVML counted it.
         known = iter(sorted((i for i in found if i is not None), key=lambda i: i.pci_bus_id.lower()))
         return [None if info is None else next(known) for info in found]
 
@@ -190,7 +190,7 @@ class Nvml:
         return Static(
             driver=_text(ask("nvmlSystemGetDriverVersion")),
             runtime="" if cuda is None else f"CUDA {cuda // 1000}.{cuda % 1000 // 10}",
-            power_limit_w=_milli(ask("nvmlDeviceGetEnforcedPowerLimit", handle)) or None,  # 0: no limit is told
+            power_limit_w=_milli(ask("nvmlDeviceGetEnforcedPowerLimit", handle)) or None,  # 0: no limit is given
             default_power_limit_w=_milli(ask("nvmlDeviceGetPowerManagementDefaultLimit", handle)) or None,
             app_clocks_mhz=None if clock is None or usual is None or clock == usual else float(clock),
             ecc_mode="unknown" if ecc is None else "enabled" if ecc[0] else "disabled",
@@ -242,7 +242,7 @@ class Nvml:
         )
 
     def _others(self, handle: Foreign) -> tuple[str, ...]:
-        """Foreign processes; an MPS server works for others and is told by `Static.mps`."""
+        """Foreign processes; an MPS server works for others and is reported by `Static.mps`."""
         who = self._processes
         running = sorted(self._running(handle).items())
         return tuple(who.describe(pid, used) for pid, used in running if not (who.ours(pid) or who.serves_mps(pid)))
@@ -258,7 +258,7 @@ class Nvml:
 
 
 def _eyes(library: NvmlLibrary, uuid: str) -> Eyes:
-    """Opened in the sampler. An Xid is heard from the moment of registration on."""
+    """Opened in the sampler. Xids are heard from registration on."""
     handle = library.handle(uuid)
     heard = library.ask("nvmlEventSetCreate")
     if heard is not None:
@@ -268,9 +268,9 @@ def _eyes(library: NvmlLibrary, uuid: str) -> Eyes:
 
 
 def _xids(library: NvmlLibrary, heard: Foreign) -> tuple[int, ...]:
-    """Numbers of the critical errors since the last call; NVML says "timeout" when there is no more.
+    """Numbers of the critical errors since the last call; NVML says "timeout" when there are no more.
 
-    A GPU that is lost meanwhile is for the look to tell: the Xid that says why must not be lost with it.
+    A GPU that is lost meanwhile is reported by the look: the Xid that says why must not be lost with it.
     """
     found: list[int] = []
     with contextlib.suppress(DeviceError):
@@ -284,7 +284,7 @@ def _xids(library: NvmlLibrary, heard: Foreign) -> tuple[int, ...]:
 
 
 def look(library: NvmlLibrary, handle: Foreign, activity: Activity = Activity()) -> SensorSample:  # noqa: B008
-    """All sensors of a device once; `activity` is what GPM told since the look before.
+    """All sensors of a device once; `activity` is what GPM reported since the previous look.
 
     Where the card has the instantaneous power (Ampere and later), nvmlDeviceGetPowerUsage is a
     1-s average; on older ones it is the present value.
@@ -314,7 +314,7 @@ def look(library: NvmlLibrary, handle: Foreign, activity: Activity = Activity())
 
 
 def numa_node(sysfs: str, bus_id: str) -> int | None:
-    """The NUMA node that a PCI device hangs on; None where there is only one or none is told."""
+    """The NUMA node that a PCI device is attached to; None where there is only one or none is given."""
     domain, _, rest = bus_id.lower().partition(":")  # NVML writes 8 digits of domain, the kernel 4
     try:
         with open(os.path.join(sysfs, "bus/pci/devices", f"{domain[-4:]}:{rest}", "numa_node")) as stream:

@@ -2,10 +2,10 @@
 """Beside a job on its first node: what its GPUs do in its first minutes, hence its sensitivity class.
 
 Run as `python -m slurm_pal.profiling.node.observer` by a job's script (palsub puts it there), or as `pal
-observe` by a user. Unprivileged, one look a second, nice 19. It says what it found in one word in the
-job's own comment, as `pal progress` does: first when enough was seen, and once more at the
-end of its time where that differs. It is for the job to end, never for this to end the job: every
-failure here is one line on stderr, and exit code 0.
+observe` by a user. Unprivileged, one look a second, nice 19. It writes what it found as one word into
+the job's own comment, as `pal progress` does: first when enough was seen, and once more at the
+end of its time if that differs. It must never make the job fail: every failure here is one line
+on stderr, and exit code 0.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from slurm_pal.submit import inside
 
 EVERY_S = 1.0
 JUDGED_S = 5.0
-"""Between two judgements of what was seen so far."""
+"""Between two judgements of what has been seen so far."""
 RELIEF_S = 2.0
-"""After so long the word is looked at again: a `pal progress` at the same moment may have written over it."""
+"""After this time the word is checked: a `pal progress` at the same moment may have overwritten it."""
 OTHERWISE = 0.1
-"""A confidence so much different is worth a second word."""
+"""A confidence that differs by this much is worth a second word."""
 TIMEOUT_S = 10.0
 
 
 class ObserverOptions(NamedTuple):
-    """What is to be seen, and what is said with it."""
+    """What to watch, and what to report with it."""
 
     seconds: float
     timing: Timing = Timing()
@@ -62,7 +62,7 @@ class ObserverOptions(NamedTuple):
 
 
 class Means(NamedTuple):
-    """What an observer needs of the world."""
+    """What an observer needs from outside."""
 
     tell: Callable[[Behaviour], None]
     clock: Callable[[], float] = time.monotonic
@@ -71,7 +71,7 @@ class Means(NamedTuple):
 
 
 class _Gpu:
-    """One GPU that is looked at."""
+    """One GPU that is watched."""
 
     def __init__(self, watch: Watch, static: Static, max_mhz: float | None) -> None:
         self.watch, self.looks = watch, list[Look]()
@@ -113,7 +113,7 @@ def observe(
     means: Means,
     max_mhz: float | None = None,
 ) -> Behaviour:
-    """Look once a second until the time is over, the job has ended, or a probe knows enough; what was seen.
+    """Look once a second until the time is over, the job has ended, or a probe knows enough; return what was seen.
 
     `max_mhz` is the highest clock that the model reaches, where that is known; else the driver's.
     """
@@ -170,7 +170,7 @@ def _statics(sensors: Sensors, devices: Sequence[DeviceInfo]) -> list[tuple[Devi
     for i, device in enumerate(devices, 1):
         try:
             found.append((device, sensors.static(device)))
-        except DeviceError:  # lost: the job's other GPUs tell as much
+        except DeviceError:  # lost: the job's other GPUs show as much
             if i == len(devices) and not found:
                 raise
     return found
@@ -232,7 +232,7 @@ def _kernels(path: str, model: str) -> Kernels | None:
 
 
 def _tell(job: str, seen: Behaviour, wanted: ObserverOptions) -> None:
-    """Put the word into the job's comment, and once more where somebody wrote over it; what fails is not said."""
+    """Put the word into the job's comment, and once more if somebody overwrote it; failures are not reported."""
     from slurm_pal.submit.processes import runner
 
     ask = runner(TIMEOUT_S)
@@ -260,7 +260,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run with an argv list (default: sys.argv); always 0."""
+    """Run with an argv list (default: sys.argv); returns 0 always."""
     options = parser().parse_args(argv)
     with contextlib.suppress(OSError):
         os.nice(19)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Who a process on a GPU belongs to, as far as /proc tells an ordinary user."""
+"""Who a process on a GPU belongs to, as far as /proc shows an ordinary user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def job_of(cgroup: str) -> str:
 
 
 class NodeProcesses:
-    """The processes of this node. `proc` is where procfs stands."""
+    """The processes of this node. `proc` is where procfs is mounted."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
@@ -54,7 +54,7 @@ class NodeProcesses:
         return f"pid {pid}{owner}{f' ({name})' if name else ''}{memory}"
 
     def _session(self, pid: int | str) -> str:
-        # The command stands in parentheses and may hold blanks: state, parent, group, session follow it.
+        # The command is in parentheses and may hold blanks: state, parent, group, session follow it.
         fields = self._read(pid, "stat").rpartition(")")[2].split()
         return fields[3] if len(fields) > 3 else ""
 

@@ -3,8 +3,8 @@
 
 The file is a CSV with one matrix-product run per line and the columns uuid, perf (ms per
 product) and input_size, and where known ts, freq and memfreq (MHz), temp (degC) and pwr
-(W). Its GPUs stand in nodes r0, r1, ... of four, in the order of their UUIDs; the seed
-says which of a GPU's runs is replayed, modulo their number. Rows with ts = -1 are left
+(W). Its GPUs are in nodes r0, r1, ... of four, in the order of their UUIDs; the seed
+selects which of a GPU's runs is replayed, modulo their number. Rows with ts = -1 are left
 out: they have no time.
 """
 
@@ -187,7 +187,7 @@ class ReplayBackend:
         return Counters()
 
     def host(self) -> Host:
-        """Not known, whatever the processors do that read the file."""
+        """Unknown: this machine's processors only read the file."""
         return Host()
 
 

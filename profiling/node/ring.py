@@ -44,7 +44,7 @@ def steps(n: int) -> tuple[tuple[Transfer, ...], ...]:
 
 
 def link_bytes(chunk_bytes: int, n: int) -> float:
-    """Bytes that pass over each link in one all-reduce of chunks of so many bytes."""
+    """Bytes that pass over each link in one all-reduce of chunks of this many bytes."""
     return float(2 * (n - 1) * chunk_bytes)
 
 
@@ -63,7 +63,7 @@ class Lanes(Protocol):
 
     @property
     def main(self) -> Foreign:
-        """The first device's own stream: inputs come about in it, and time is taken there."""
+        """The first device's own stream: inputs are made in it, and time is taken there."""
         ...
 
     def member(self, first: Foreign, device: Foreign) -> Member:
@@ -71,11 +71,11 @@ class Lanes(Protocol):
         ...
 
     def after(self, later: Foreign, earlier: Foreign) -> None:
-        """What `later` gets from now on starts when `earlier` has done what it has."""
+        """What `later` gets from now on starts when `earlier` has done what it has so far."""
         ...
 
     def copy(self, target: Foreign, source: Foreign, send: Foreign, receive: Foreign) -> None:
-        """In `send`, after what `receive` has and before what it gets from now on."""
+        """Copy in `send`, after what `receive` has so far and before what it gets from now on."""
         ...
 
     def add(self, a: Foreign, b: Foreign, out: Foreign, lane: Foreign) -> None:
@@ -84,7 +84,7 @@ class Lanes(Protocol):
 
 
 class AllReduce:
-    """Afterwards every member's `sum` is the sum of all inputs. A `Clock` too: its marks stand behind all streams."""
+    """Afterwards every member's `sum` is the sum of all inputs. Also a `Clock`, with marks after all streams."""
 
     def __init__(self, members: Sequence[Member], lanes: Lanes, clock: Clock[Foreign]) -> None:
         self.members = members
@@ -101,7 +101,7 @@ class AllReduce:
             self._lanes.after(member.receive, member.send)  # a sum may still be on its way out
         for moves in self._steps:
             for member in self.members:
-                self._lanes.after(member.send, member.receive)  # what is sent now has come in the step before
+                self._lanes.after(member.send, member.receive)  # what is sent now came in the step before
             for move in moves:
                 self._move(move, self.members[move.source], self.members[move.target])
 

@@ -43,7 +43,7 @@ class StopRules(NamedTuple):
 
 
 DRIFT_PCT = 0.2
-"""A run that passes the test for standing still drifts by less than this while it is measured."""
+"""A run that passes the test for steadiness drifts by less than this while it is measured."""
 
 
 def rules_for(spec: Benchmark, hot: bool) -> StopRules:
@@ -52,7 +52,7 @@ def rules_for(spec: Benchmark, hot: bool) -> StopRules:
     The first benchmark of a GPU heats it up and has the long warm-up. On a hot device the
     tests are the same, in shorter blocks: ten of them to warm up and ten to measure are
     what `spec.seconds` stands for, and each half may take three times as long. Health
-    checks look neither for heat nor for a narrow interval.
+    checks wait neither for heat nor for a narrow interval.
     """
     s = spec.seconds
     if spec.is_health:
@@ -87,7 +87,7 @@ def measure(kernel: Kernel, spec: Benchmark, watch: Watch, rules: StopRules | No
     try:
         n, spent_s = _block_size(kernel, rules)
         warmup_s, steady = _warm_up(kernel, watch, rules, n, spent_s)
-        watch.take()  # looks at the warm-up tell nothing of the measurement
+        watch.take()  # looks at the warm-up say nothing about the measurement
         times, stop_reason = _blocks(kernel, rules, n)
     except DeviceError as error:
         return failed(spec, error)
@@ -125,7 +125,7 @@ def _block_size(kernel: Kernel, rules: StopRules) -> tuple[int, float]:
 
 
 def _warm_up(kernel: Kernel, watch: Watch, rules: StopRules, n: int, spent_s: float) -> tuple[float, bool]:
-    """Run until block time and temperature stand still; (device seconds, whether they did)."""
+    """Run until block time and temperature are steady; (device seconds, whether they did)."""
     clock_s, times, ends = spent_s, list[float](), list[float]()
     heat: list[tuple[float, float]] = []  # (s, degC)
     while True:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The sampler: a process of its own that looks at the sensors ten times a second.
 
-A driver call that hangs, or one that costs time, then costs the sampler and not the
+A driver call that hangs or takes time then delays only the sampler, not the
 measurement. It is forked before the device runtime is initialised (a process that forks
 afterwards is broken), opens the sensors itself, and sends one JSON line per look over a
 pipe. A second pipe, which nobody writes to, tells it that its parent has gone.
@@ -26,7 +26,7 @@ from slurm_pal.profiling.node.devices import DeviceError, SensorSample
 
 HZ = 10.0
 _STALE_S = 2.0  # an older look says nothing about now
-_PATIENCE_S = 0.5  # for a sampler that is told to end, and again for one that is killed
+_PATIENCE_S = 0.5  # for a sampler that is asked to end, and again for one that is killed
 _PIPE_BYTES = 2**20  # what an ordinary user may ask for: about 15 min of looks that nobody takes
 _KEPT = 36_000  # looks kept for `take`: an hour
 _PR_SET_PDEATHSIG = 1
@@ -78,7 +78,7 @@ class Sampler:
             os.set_blocking(self._data, False)
 
     def sample(self) -> SensorSample:
-        """The newest look, or one without fields when there is none of the last seconds."""
+        """The newest look, or one without fields when there is none from the last seconds."""
         self._hear()
         now_s = time.monotonic()
         if self._newest is None or now_s - self._newest.t_s > _STALE_S:
@@ -111,14 +111,14 @@ class Sampler:
         os.close(self._data)
 
     def _hear(self) -> None:
-        """Read what has arrived, as far as it is complete lines."""
+        """Read the complete lines that have arrived."""
         while not self._closed:
             try:
                 chunk = os.read(self._data, 65536)
             except BlockingIOError:
                 break
             if not chunk:
-                self._newest = None  # the sampler has ended: what it saw last is no longer so
+                self._newest = None  # the sampler has ended: what it saw last no longer holds
                 break
             *lines, self._buffer = (self._buffer + chunk).split(b"\n")
             for line in lines:
@@ -129,7 +129,7 @@ class Sampler:
 
 
 def _gone(pid: int, patience_s: float) -> bool:
-    """Wait for a child's end and collect it; whether it has ended."""
+    """Wait for a child's end and collect it; return whether it has ended."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -161,7 +161,7 @@ def _child(open_eyes: OpenEyes, data: int, lifeline: int, parent: int, period_s:
 
 
 def _let_go(data: int, lifeline: int) -> None:
-    """Close all that was inherited but our two pipes.
+    """Close all that was inherited except our two pipes.
 
     Somebody who waits for the end of one of the parent's pipes, or of its output, would
     otherwise wait for a sampler that hangs.
@@ -190,7 +190,7 @@ def _serve(eyes: Eyes, data: int, lifeline: int, period_s: float) -> None:
             _send(data, SensorSample(time.monotonic()), events)
             return
         _send(data, sample, events)
-        due_s = max(due_s + period_s, time.monotonic())  # what a slow look has missed is not caught up
+        due_s = max(due_s + period_s, time.monotonic())  # looks missed by a slow one are not made up for
         if told.poll(max(0.0, due_s - time.monotonic()) * 1000.0):
             return
 

@@ -88,7 +88,7 @@ def _growth(before: Counters, after: Counters) -> dict[str, object]:
 
 
 def _grown(before: _Count | None, after: _Count | None) -> _Count | None:
-    """None where that is not known: a counter that is smaller now began anew, as after a reset or at its end."""
+    """None where that is unknown: a counter that is smaller now has restarted, as after a reset or an overflow."""
     return None if before is None or after is None or after < before else after - before
 
 
@@ -97,7 +97,7 @@ def _new_xids(before: Counters, after: Counters) -> tuple[int, ...]:
 
 
 def duty(samples: Sequence[SensorSample]) -> dict[str, float]:
-    """Share of the samples in which each throttle reason was given; {} where none is told."""
+    """Share of the samples in which each throttle reason was given; {} where none is reported."""
     masks = [s.reasons for s in samples if s.reasons is not None]
     if not masks:
         return {}
@@ -166,7 +166,7 @@ def config_group(static: Static) -> str:
 def preflight(telemetry: Telemetry, device: DeviceInfo, seconds: float = 2.0) -> tuple[str, ...]:
     """Who is on a GPU that should be idle, one line each; () when nobody is.
 
-    Foreign processes; or much memory in use with no process to see; or a GPU that is busy
+    Foreign processes; or much memory in use with no visible process; or a GPU that is busy
     over `seconds` of watching (median, so that what ended just before does not count).
     Raises DeviceError when the GPU is lost.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """GPUs measured with PyTorch: one path for CUDA, ROCm and XPU.
 
-PyTorch is no dependency: it is used where the site's Python has it. Importing it and asking
+PyTorch is not a dependency: it is used where the site's Python has it. Importing it and asking
 for its build is all that happens before the workers are forked; devices are listed by the
 vendor's own management library.
 """
@@ -54,7 +54,7 @@ def available() -> str:
         return f"PyTorch cannot be imported: {one_line(error)}"
     kind = built_for()
     if not kind:
-        return "the PyTorch that is installed is built for the processor alone"
+        return "the installed PyTorch is built for the processor alone"
     try:
         found = SENSORS[kind]().devices("", ANY_SLOT)
     except DeviceError as error:

@@ -4,7 +4,7 @@
     a = x + W_o attention(W_qkv norm(x)),    y = a + W_down gelu(W_up norm(a))
 
 Causal self-attention over heads of 128, an MLP of four times the width, no dropout and no
-biases but those of the norms (Xiong et al., On Layer Normalization in the Transformer Architecture,
+biases except those of the norms (Xiong et al., On Layer Normalization in the Transformer Architecture,
 ICML 2020, for the order of norm and sum). The gradient that comes from above is fixed N(0,1)
 data; gradients of the input and of all parameters are computed and overwritten each time, so
 that every step does the same work.

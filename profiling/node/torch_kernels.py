@@ -39,7 +39,7 @@ class TorchWorkbench(NamedTuple):
         return torch.randn(size, generator=self.generator, device=self.devices[0], dtype=dtype)
 
     def array(self) -> torch.Tensor:
-        """Of the size that the benchmark's shape tells."""
+        """Data of the size that the benchmark's shape gives."""
         return self.normal(inputs.items(self.spec.shape))
 
 
@@ -134,7 +134,7 @@ class TorchLanes:
         later.wait_stream(earlier)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, send: Foreign, receive: Foreign) -> None:
-        # PyTorch queues it in the source's present stream, with a barrier to the target's around it.
+        # PyTorch queues it in the source's current stream, with a barrier to the target's around it.
         with self._runtime.on(receive), self._runtime.on(send):
             target.copy_(source, non_blocking=True)
 
@@ -145,7 +145,7 @@ class TorchLanes:
 
 @contextlib.contextmanager
 def _bench(runtime: Runtime, spec: Benchmark, devices: tuple[torch.device, ...]) -> Iterator[TorchWorkbench]:
-    """Float32 products in TF32 or not, whatever the process had: set back at the end, and memory freed."""
+    """Set whether float32 products are in TF32; at the end restore what the process had, and free memory."""
     before = torch.get_float32_matmul_precision()
     try:
         runtime.use(devices[0])

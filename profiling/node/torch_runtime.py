@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PyTorch's devices behind one face: torch.cuda (CUDA and ROCm), torch.xpu, and the processor.
+"""PyTorch's devices behind one interface: torch.cuda (CUDA and ROCm), torch.xpu, and the processor.
 
 Nothing here touches a device before a kernel is prepared: the workers are forked first.
 """
@@ -63,7 +63,7 @@ def built_for() -> str:
 class Accelerator:
     """The device of this worker, and its peers, by torch.cuda or torch.xpu.
 
-    A `Clock` too (profiling/node/in_flight.py): marks are events in the present stream.
+    A `Clock` too (profiling/node/in_flight.py): marks are events in the current stream.
     """
 
     def __init__(self, name: str, listed: Sequence[DeviceInfo]) -> None:
@@ -76,7 +76,7 @@ class Accelerator:
         self.module = getattr(torch, self.flavour.module)
 
     def device(self, info: DeviceInfo) -> torch.device:
-        """PyTorch's own name of a device. Raises DeviceError where it does not see it."""
+        """PyTorch's own name of a device. Raises DeviceError where PyTorch does not see it."""
         return torch.device(self.flavour.module, self._index(info))
 
     def _index(self, info: DeviceInfo) -> int:
@@ -103,7 +103,7 @@ class Accelerator:
         return self.module.Stream(device=device)
 
     def on(self, stream: Foreign) -> contextlib.AbstractContextManager[Foreign]:
-        """Queue in this stream; its device is the present one inside."""
+        """Queue in this stream; its device is the current one inside."""
         context: contextlib.AbstractContextManager[Foreign] = self.module.stream(stream)
         return context
 
@@ -184,7 +184,7 @@ _LACKS = {"cuda": _cuda_lacks, "rocm": _rocm_lacks, "xpu": _xpu_lacks}
 def find(info: DeviceInfo, listed: Sequence[DeviceInfo], properties: Sequence[Foreign]) -> int:
     """Which of the devices that PyTorch sees (their `properties`, in its order) is `info`; -1 when none is.
 
-    By PCI address where PyTorch tells it, else by UUID, else by place in PCI order when PyTorch
+    By PCI address where PyTorch gives it, else by UUID, else by place in PCI order when PyTorch
     sees exactly the listed devices.
     """
     for told, wanted in ((_pci, pci_address(info.pci_bus_id)), (_uuid, _plain(info.uuid))):
@@ -212,9 +212,9 @@ def _plain(uuid: str) -> str:
 
 
 class Processor:
-    """The processor with the same face, for tests of the kernels: real time, no streams, no graphs.
+    """The processor with the same interface, for tests of the kernels: real time, no streams, no graphs.
 
-    Its times are no measure of anything on a shared machine; no backend name leads here.
+    Its times mean nothing on a shared machine; no backend name leads here.
     """
 
     name = "cpu"

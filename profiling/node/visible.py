@@ -18,7 +18,7 @@ def shown(info: DeviceInfo) -> int | None:
 
 
 def pci_address(text: str) -> PciAddress | None:
-    """Of "00000000:3B:00.0" or "0000:3b:00"; None when it is no PCI address."""
+    """The address in "00000000:3B:00.0" or "0000:3b:00"; None when it is not one."""
     try:
         domain, bus, rest = text.split(":")
         return int(domain, 16), int(bus, 16), int(rest.partition(".")[0], 16)

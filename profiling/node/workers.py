@@ -2,7 +2,7 @@
 """One process per GPU, a barrier or turns before each phase, and a watchdog over all of them.
 
 The parent only forks, waits and kills; all device calls happen in the workers, so a
-driver that hangs takes its worker along and nothing else. Barrier and results go over
+driver that hangs takes along its worker only. Barrier and results go over
 two pipes per worker: a lock shared by all would be left held by a killed one.
 """
 
@@ -46,17 +46,17 @@ class Channel:
             raw = raw[os.write(self._out, raw) :]
 
     def barrier(self, phase: str) -> int:
-        """Wait until every living worker has come this far; how many others there are."""
+        """Wait until every living worker has come this far; return how many others there are."""
         return self._wait(phase, alone=False).others
 
     def turn(self, phase: str) -> Turn:
-        """The same, but then go on one after the other: until this worker's next wait, or its end."""
+        """The same, but then go on one at a time: until this worker's next wait, or its end."""
         return self._wait(phase, alone=True)
 
     def enter(self, phase: str, peer: int | None = None) -> None:
-        """Say what comes next without waiting: the watchdog counts anew.
+        """Announce what comes next without waiting: the watchdog restarts.
 
-        `peer` is the slot of another GPU without which it cannot be done.
+        `peer` is the slot of another GPU that the phase needs.
         """
         self.send({"phase": phase, "peer": peer})
 
@@ -270,7 +270,7 @@ class Team:
                 beside = "" if worker.peer is None else f" with GPU {worker.peer}"
                 worker.kill(f"no answer within {self._timeout_s:g} s in {worker.phase}{beside}")
                 worker.reap()
-                # Which of the two hangs is not known: spare the others both. A suspect accuses nobody.
+                # Which of the two hangs is unknown: keep both from the others. A suspect accuses nobody.
                 if worker.peer is not None and worker.device.slot not in self._suspects:
                     self._suspects.add(worker.peer)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The controller's end of a sweep: take the spool in, form classes, publish, sum up."""
+"""The controller's side of a sweep: take in the spool, form classes, publish, sum up."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Outlier(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A GPU that is not what it was."""
+    """A GPU that has changed."""
 
     node: str
     slot: int  # Slurm's GPU index
@@ -80,7 +80,7 @@ class Summary(NamedTuple):
         return {**self._asdict(), **lists}
 
     def lines(self) -> list[str]:
-        """For people; `trouble` is for whoever prints them to say."""
+        """For people; whoever prints them also prints `trouble`."""
         lines = []
         if self.sweep_id:
             states = ", ".join(f"{n} {state}" for state, n in self.counts.items() if n) or "no nodes"
@@ -105,7 +105,7 @@ class Summary(NamedTuple):
         return [*lines, f"published {self.published_gpus} GPUs in {self.published}"]
 
     def _changed(self) -> list[str]:
-        """What is not as it was, with Slurm's names for the GPUs."""
+        """What has changed, with Slurm's names for the GPUs."""
         sure = [c for c in self.changes if c.finding.kind != UNCONFIRMED]
         lines = []
         for what, found in (("changed", sure), ("may have changed", [c for c in self.changes if c not in sure])):
@@ -117,7 +117,7 @@ class Summary(NamedTuple):
 
 
 def result_directories(config: Config) -> tuple[str, str, str]:
-    """Where a node's result file may be: just dropped, or taken in already."""
+    """Where a node's result file may be: just dropped, or already taken in."""
     return spool_directories(config.spool_dir)
 
 
@@ -130,7 +130,7 @@ def newest_by_node(config: Config) -> dict[str, float]:
 
 
 def urgent_nodes(config: Config) -> dict[str, Urgency]:
-    """Node -> why it is to be measured before its turn; {} before the first sweep. Raises DataError."""
+    """Node -> why it should be measured before its turn; {} before the first sweep. Raises DataError."""
     if not os.path.exists(database_path(config.state_dir)):
         return {}
     with open_database(config.state_dir) as database:
@@ -143,7 +143,7 @@ def urgent_nodes(config: Config) -> dict[str, Urgency]:
 
 
 def collect(config: Config, sweep: SweepDirectory | None, now_s: float, method: str | None = None) -> Summary:
-    """Ingest and publish. Raises DataError, or BusyError when another writer does not end."""
+    """Ingest and publish. Raises DataError, or BusyError when another writer does not finish."""
     return _patiently(lambda: _collect(config, sweep, now_s, method))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whether a sweep may submit now: the hours of the day, the budget of a day, and users who wait."""
+"""Whether a sweep may submit now: the hours of the day, the daily budget, and waiting users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_SHARE = 20.0  # looking takes at most a twentieth of the time, however long
 
 
 class Gate:
-    """Ask `obstacle` before each submission. `look` keeps what it knows of Slurm fresh."""
+    """Ask `obstacle` before each submission. `look` keeps its view of Slurm fresh."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Gate:
         return self._yields and self._clock() >= self._due_s and self._closed() is None
 
     def look(self, nodes: Sequence[ChosenNode]) -> bool:
-        """Ask Slurm who waits for one of `nodes`; whether the answer changed. Raises SlurmError."""
+        """Ask Slurm who waits for one of `nodes`; return whether the answer changed. Raises SlurmError."""
         started_s = self._clock()
         job = user_waiting(self._client.jobs(), nodes, os.geteuid())
         self.idle = frozenset(
@@ -61,7 +61,7 @@ class Gate:
         return changed
 
     def obstacle(self, gpu_h: float) -> Pause | None:
-        """Why a job of `gpu_h` GPU-hours is not to be submitted now; None: nothing is in its way."""
+        """Why a job of `gpu_h` GPU-hours must not be submitted now; None: nothing prevents it."""
         now_s = self._now()
         closed = self._closed()
         if closed is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is known of single GPUs: newest scores and all runs, for display."""
+"""What is known about single GPUs: newest scores and all runs, for display."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _run_json(run: Record) -> dict[str, Any]:
 
 
 def read(config: Config, name: str, runs: int) -> tuple[GpuHistory, ...]:
-    """GPUs of a node, or the one with a UUID, with so many runs of each; all GPUs where `name` is "".
+    """GPUs of a node, or the one with a UUID, with this many runs of each; all GPUs where `name` is "".
 
     Raises UsageError when nothing is known by that name, DataError when nothing is stored.
     """
@@ -86,7 +86,7 @@ def _scores(config: Config) -> dict[str, GpuScore]:
 
 
 def _of_gpu(own: Sequence[Record], scores: Mapping[str, GpuScore], runs: int, now_s: float) -> GpuHistory:
-    """From all records of one GPU, by time."""
+    """From all records of one GPU, in order of time."""
     gpu = own[-1].gpu
     events, newest = tuple(drift.of_records(own, now_s)), tuple(reversed(own))[:runs]
     score = scores.get(gpu.uuid)

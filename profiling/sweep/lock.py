@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """One sweep at a time: the lock of a state directory, and who holds it.
 
-flock(2) holds between hosts too where the state directory is shared (NFS since Linux 2.6.12). The lock
-dies with its process; the file `sweep.running` beside it shows its name and may outlive it.
+flock(2) also holds between hosts where the state directory is shared (NFS since Linux 2.6.12). The lock
+dies with its process; the file `sweep.running` beside it names the holder and may outlive it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slurm_pal.base.files import locked, read_plain, write_atomic
 
 
 class Holder(NamedTuple):
-    """Who carries a sweep out."""
+    """Who carries out a sweep."""
 
     sweep: str
     pid: int
@@ -71,13 +71,13 @@ def _holder(state_dir: str) -> Holder | None:
 
 
 def at_work(state_dir: str) -> str:
-    """The id of the sweep that a living process carries out, on whatever host; "" where there is none."""
+    """The id of the sweep that a living process carries out, on any host; "" where there is none."""
     holder = _holder(state_dir)
     return holder.sweep if holder and _is_held(state_dir, holder) else ""
 
 
 def _is_held(state_dir: str, holder: Holder) -> bool:
-    """Whether the lock is held; who may not open it has to go by the process, and cannot see those of other hosts."""
+    """Whether the lock is held; who may not open it looks for the process, and believes one on another host."""
     import fcntl
 
     try:

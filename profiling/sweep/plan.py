@@ -16,7 +16,7 @@ from slurm_pal.profiling.sweep.urgency import CONFIRM, Urgency
 from slurm_pal.slurm.states import EXACTLY_IDLE
 
 CONFIRM_AFTER_S = 12 * 3600.0
-"""How long after a doubtful run `--since` no longer holds its node back; a run an hour later would repeat its heat."""
+"""This long after a doubtful run `--since` no longer holds its node back; a run an hour later would repeat its heat."""
 
 
 class SweepRequest(NamedTuple):
@@ -63,7 +63,7 @@ class SweepPlan(NamedTuple):
 
 
 def node_seconds(benchmarks: Sequence[Benchmark], wall_scale: float, gpus: int, solo: bool = False) -> float:
-    """How long a node of so many GPUs is expected to be occupied, s."""
+    """How long a node of this many GPUs is expected to be occupied, s."""
     return node_device_s(benchmarks, gpus, solo) * wall_scale + 1.0
 
 
@@ -80,7 +80,7 @@ def choose(
 
     `newest`: node -> Unix time of its newest measurement; `reserved`: active
     reservation -> nodes; `seconds(n)`: expected seconds of a node of n GPUs;
-    `urgent`: node -> why it is to be measured before its turn.
+    `urgent`: node -> why it should be measured before its turn.
 
     Raises UsageError for a node that Slurm does not know or a limit that cannot be read.
     """

@@ -107,7 +107,7 @@ def benchmarks_of(config: Config, wish: MeasureOptions) -> str:
 def terms(
     client: SlurmClient, config: Config, found: SweepSurvey, wish: MeasureOptions, sweep_id: str, now_s: float
 ) -> SweepTerms:
-    """What a sweep by this plan agrees on. Raises SlurmError."""
+    """The terms of a sweep by this plan. Raises SlurmError."""
     seed = sweep_seed(sweep_id) if wish.seed is None else wish.seed
     job = JobOptions(
         sweep_id=sweep_id,
@@ -150,5 +150,5 @@ def _time_limit_s(config: Config, found: SweepSurvey) -> int:
 
 
 def sweep_seed(sweep_id: str) -> int:
-    """The seed that a sweep's emulated noise is drawn with."""
+    """The seed of a sweep's emulated noise."""
     return int.from_bytes(hashlib.blake2b(sweep_id.encode(), digest_size=4).digest(), "big")

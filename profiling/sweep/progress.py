@@ -17,7 +17,7 @@ from slurm_pal.profiling.sweep.sweep_state import DONE, OVER, SUBMITTED, NodeSta
 
 
 class Display(NamedTuple):
-    """What a sweep shows of itself."""
+    """Where a sweep reports its course."""
 
     node: Callable[[str, NodeState], None]
     pause: Callable[[Pause | None], None]
@@ -42,7 +42,7 @@ def describe_pause(pause: Pause | None) -> str:
 
 @contextlib.contextmanager
 def shown(sweep: SweepDirectory, quiet: bool = False) -> Iterator[Display]:
-    """How a sweep is shown for the length of the block. Writes to stderr."""
+    """Show a sweep for the length of the block, on stderr."""
     if quiet:
         yield Display(lambda node, state: None, lambda pause: None, lambda text: None)
     elif _on_terminal():
@@ -96,7 +96,7 @@ def _bar(sweep: SweepDirectory) -> Iterator[Display]:
 def stoppable(stop: threading.Event) -> Iterator[list[int]]:
     """Turn the first SIGINT, SIGTERM or SIGHUP into `stop`; a second one interrupts at once.
 
-    A signal that is ignored stays so, as nohup(1) wants it. Yields the list of signals received.
+    An ignored signal stays ignored, as nohup(1) requires. Yields the list of signals received.
     """
     received: list[int] = []
 

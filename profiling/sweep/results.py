@@ -15,7 +15,7 @@ from slurm_pal.variability.validate import check_types
 
 
 class NodeResult(NamedTuple):
-    """A node's result file in short."""
+    """A node's result file in brief."""
 
     gpus: int  # with at least one valid record and no invalid one
     reason: str  # of the first invalid record, "" where there is none
@@ -29,8 +29,8 @@ def file_name(sweep_id: str, node: str) -> str:
 def read(directories: Iterable[str], sweep_id: str, node: str, job_id: int) -> NodeResult | None:
     """The result of one job, from the first of these directories that has it; None: not there (yet).
 
-    A file of another job (an earlier attempt) does not count, nor one that cannot be read: it may be of
-    another job, and `complaint` shows of it.
+    A file of another job (an earlier attempt) does not count, nor does an unreadable one: it may be
+    another job's, and `complaint` reports it.
     """
     for path in _candidates(directories, file_name(sweep_id, node)):
         records, trouble = _good(path)
@@ -46,7 +46,7 @@ def complaint(directories: Iterable[str], sweep_id: str, node: str) -> str:
 
 
 def _good(path: str) -> tuple[list[Record], str]:
-    """The records of a file, read with the distrust of ingest, and what is wrong with the rest of it."""
+    """The records of a file, read as warily as ingest does, and what is wrong with the rest of it."""
     good: list[Record] = []
     trouble = ""
     try:
@@ -70,7 +70,7 @@ def _good(path: str) -> tuple[list[Record], str]:
 
 
 def _candidates(directories: Iterable[str], name: str) -> Iterator[str]:
-    """Where the file may lie; ingest keeps earlier ones of the same name as NAME.1, NAME.2, ..."""
+    """Where the file may be; ingest keeps earlier ones of the same name as NAME.1, NAME.2, ..."""
     for directory in directories:
         path, copy = os.path.join(directory, name), 0
         while os.path.lexists(path):
@@ -80,7 +80,7 @@ def _candidates(directories: Iterable[str], name: str) -> Iterator[str]:
 
 
 def summarise(records: Iterable[Record], job_id: int) -> NodeResult | None:
-    """The records of one job in short; None where there is none of it."""
+    """The records of one job in brief; None where it has none."""
     own = [r for r in records if r.slurm_job_id == job_id]
     if not own:
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What sweeps have cost in the last 24 hours, in GPU-hours, against a budget of a day. Pure.
+"""What sweeps have cost in the last 24 hours, in GPU-hours, against a daily budget. Pure.
 
-A job counts with what was expected of it from the moment it is submitted: a budget that
-learned of costs only afterwards would be overdrawn by all jobs that run at once.
+A job counts with its expected cost from the moment it is submitted: a budget that
+learned of costs only afterwards would be overdrawn by the jobs that run at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DAY_S = 86400.0
 class Expense(NamedTuple):
     """One job of a sweep."""
 
-    job: str  # any name of its own
+    job: str  # any unique name
     at_s: float  # Unix s of its submission
     gpu_h: float
 
@@ -39,8 +39,8 @@ class Spending:
     def spent_gpu_h(self, now_s: float) -> float:
         """GPU-hours of the 24 hours before `now_s`; what is older is forgotten.
 
-        What is dated more than a day ahead is forgotten too: the clock was wrong then, and the
-        budget would else be spent until that time has come.
+        An expense dated more than a day ahead is forgotten too: the clock was wrong then, and
+        the budget would otherwise stay spent until that date.
         """
         self._known = {name: e for name, e in self._known.items() if abs(now_s - e.at_s) < DAY_S}
         return sum(e.gpu_h for e in self._known.values())
@@ -56,7 +56,7 @@ class Spending:
             over_gpu_h -= expense.gpu_h
             if over_gpu_h <= 1e-9:
                 return expense.at_s + DAY_S
-        return now_s + DAY_S  # a job dearer than a day; a plan leaves such nodes out
+        return now_s + DAY_S  # a job dearer than a day's budget; a plan leaves such nodes out
 
 
 def expenses(

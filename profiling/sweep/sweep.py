@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Carry a sweep out: submit one job per node, watch, collect, give up, resume.
+"""Carry out a sweep: submit one job per node, watch, collect, give up, resume.
 
-What is true stands in Slurm and in the result files; the journal only remembers what
-these forget. A sweep that dies at any point is therefore resumed by looking again.
+The truth is in Slurm and in the result files; the journal only keeps what these
+forget. A sweep that dies at any point is therefore resumed by looking again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ TRANSIENT = (
 """Parts of Slurm's messages after which the same command may work a little later."""
 
 FULL = ("submitjoblimit", "submitjobsperuser", "maxsubmitjob")
-"""The same of limits of submitted jobs, which hold until one of them has ended."""
+"""The same for limits on submitted jobs, which hold until one of them has ended."""
 
 
 def transient(error: SlurmError) -> bool:
@@ -123,10 +123,10 @@ class Sweep:
     # -- the loop ---------------------------------------------------------------
 
     def run(self) -> bool:
-        """Work until every node is over, or `stop` is set; whether it came to the end.
+        """Work until every node is over, or `stop` is set; return whether it came to the end.
 
         Raises SlurmError when Slurm refuses all jobs or stays silent, DataError when
-        the journal cannot be written. All can be resumed.
+        the journal cannot be written. The sweep can then be resumed.
         """
         try:
             return self._work()
@@ -166,7 +166,7 @@ class Sweep:
         return all(s.state in OVER for s in self._dir.nodes.values())
 
     def _publish(self) -> None:
-        """Let what has been measured be published when it is time."""
+        """Have new results published when it is time."""
         every_s, started_s = self._terms.publish_every_s, self._clock()
         if not every_s or not self._news or started_s < self._publish_s:
             return
@@ -247,12 +247,12 @@ class Sweep:
             self._spending.add(Expense(job, known.since_s, max(expected_gpu_h, took_gpu_h)))
 
     def _patiently(self, action: Callable[[], bool]) -> bool:
-        """Let a silent controller come back; SlurmError after `PATIENCE_S`."""
+        """Wait for a silent controller; SlurmError after `PATIENCE_S`."""
         try:
             changed = action()
         except SlurmError as error:
             if self._stop.is_set():
-                return False  # Ctrl-C ends the command in hand too, which says nothing of Slurm
+                return False  # Ctrl-C ends the current command too, which says nothing about Slurm
             if self._silent_since_s is None:
                 self._silent_since_s = self._clock()
             silent_s = self._clock() - self._silent_since_s
@@ -280,12 +280,12 @@ class Sweep:
         self._face_changes()
 
     def _never_ran(self, job_id: int) -> bool:
-        """Whether a job was cancelled while it was pending, as we do when the journal can no longer tell."""
+        """Whether a job was cancelled while it was pending, as we do when the journal cannot be written."""
         job = self._client.job(job_id)
         return job is not None and job.state == "CANCELLED" and not job.nodes
 
     def _face_changes(self) -> None:
-        """Since the sweep was planned, nodes may have left Slurm, or have been given other GPUs."""
+        """Since the sweep was planned, nodes may have left Slurm or may have other GPUs."""
         now = {node.name: node.n_gpus for node in self._client.nodes()}
         for node, known in list(self._dir.nodes.items()):
             if gpus := now.get(node, 0):
@@ -318,7 +318,7 @@ class Sweep:
                     self._refuse(node, error)
                     return
                 if _says(error, FULL) and any(s.state == SUBMITTED for s in self._dir.nodes.values()):
-                    self._full_until_s = self._clock() + FULL_S  # one of ours must end first, and is to be watched
+                    self._full_until_s = self._clock() + FULL_S  # one of ours must end first, and we watch it
                     return
                 if pause_s is None:
                     raise SlurmError(
@@ -342,7 +342,7 @@ class Sweep:
     # -- watching ---------------------------------------------------------------
 
     def _poll(self) -> bool:
-        """Look once at queue and spool; whether a node changed."""
+        """Look once at queue and spool; return whether a node changed."""
         active = {n: s for n, s in self._dir.nodes.items() if s.state == SUBMITTED}
         states = self._client.job_states(name_prefix=sweep_job.job_name(self._dir.sweep_id))
         changed = False
@@ -382,7 +382,7 @@ class Sweep:
             self._withdrawn[node] = (SKIPPED, reason)
 
     def _judge_ended(self, node: str, known: NodeState) -> bool:
-        """A job that has ended without a result: wait a little for the file, then say why."""
+        """A job that has ended without a result: wait a little for the file, then record why."""
         if node in self._withdrawn:
             state, reason = self._withdrawn[node]
             self._set(node, state, reason=reason)
@@ -392,7 +392,7 @@ class Sweep:
         job = self._client.job(known.job_id)
         why = self._why_ended(node, known.job_id, job)
         if job and job.state == "NODE_FAIL" and node not in self._lost and self._is_well(node):
-            self._lost.add(node)  # slurmctld lost sight of it, and the node is there: once more
+            self._lost.add(node)  # slurmctld lost sight of it, but the node is there: once more
             self._set(node, TODO, reason=f"{why}; once more")
         else:
             self._set(node, FAILED, reason=why)
@@ -411,7 +411,7 @@ class Sweep:
         return f"job {job_id} {state}: {said}" if said else f"job {job_id} {state}, without a result"
 
     def _judge_running(self) -> bool:
-        """Give up jobs on nodes that Slurm has lost, and jobs that outlive their limit."""
+        """Give up on jobs on nodes that Slurm has lost, and jobs that outlive their limit."""
         now = self._clock()
         late = {n: now - s for n, s in self._running_s.items() if now - s > 1.5 * self._terms.node_s + NODE_CHECK_S}
         if not late or now < self._nodes_due_s:
@@ -434,7 +434,7 @@ class Sweep:
     # -- stopping ---------------------------------------------------------------
 
     def _withdraw(self) -> None:
-        """Take pending jobs back; running ones go on and are collected by a resume."""
+        """Take back pending jobs; running ones go on and are collected by a resume."""
         own = self._own_jobs()
         pending = self._pending(own)
         self._client.cancel([job.job_id for job in pending.values()], pending_only=True)
@@ -443,7 +443,7 @@ class Sweep:
             if known.state == SUBMITTED:
                 if not self._collect(node, known) and node in pending and node not in own:
                     self._set(node, TODO, reason="withdrawn")
-            elif node in own and known.state not in RESULT:  # Ctrl-C ended sbatch before it could tell the job id
+            elif node in own and known.state not in RESULT:  # Ctrl-C ended sbatch before it could print the job id
                 self._set(node, SUBMITTED, job_id=own[node].job_id, reason="found again")
 
     @staticmethod
@@ -452,7 +452,7 @@ class Sweep:
 
 
 def _kind(pause: Pause | None) -> str:
-    """What a pause is about, without whose job or how much: that changes from look to look."""
+    """The kind of a pause, without job or amount: these change from look to look."""
     return pause.why.partition(":")[0] if pause else ""
 
 

@@ -13,7 +13,7 @@ from slurm_pal.profiling.node.backends import Setting
 NAME_PREFIX = "pal-profile:"
 COMMENT = "pal-profile"
 WARNING_S = 60
-"""How long before the time limit a job hears SIGTERM; Slurm may send it up to 60 s earlier still."""
+"""How long before the time limit a job receives SIGTERM; Slurm may send it up to 60 s earlier still."""
 
 
 class JobOptions(NamedTuple):
@@ -44,7 +44,7 @@ def job_name(sweep_id: str) -> str:
 
 
 def is_ours(job: SlurmJob, uid: int) -> bool:
-    """Whether a job is a sweep's of this user: anybody may give a job such a name, so its owner counts too."""
+    """Whether a job belongs to a sweep of this user: anybody may use such a name, so its owner counts too."""
     return job.name.startswith(NAME_PREFIX) and job.uid == uid
 
 
@@ -91,7 +91,7 @@ def _clock(seconds: int) -> str:
 
 
 def _literal(path: str) -> str:
-    """A path as sbatch's -o takes it literally: % begins a replacement there, a backslash ends all."""
+    """A path as sbatch's -o takes it literally: % begins a replacement there, a backslash turns all off."""
     if "\\" in path or "\n" in path:
         raise UsageError(f"state directory {path!r} holds a backslash or a line break, which sbatch -o cannot take")
     return path.replace("%", "%%")
@@ -101,7 +101,7 @@ def script(options: JobOptions, node: str, gpus: int) -> str:
     """The job's script: exec, so that Slurm's signal reaches the measuring process itself."""
     words = [
         options.python,
-        "-P",  # a file json.py in the working directory is not our business
+        "-P",  # do not import a json.py of the working directory
         "-m",
         "slurm_pal.profiling.node.bench",
         f"--sweep={options.sweep_id}",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A sweep on disk: its plan, written once, and a journal of what became of each node.
+"""A sweep on disk: its plan, written once, and a journal of each node's states.
 
 `STATE_DIR/sweeps/<sweep_id>/plan.json` is replaced atomically; `journal.jsonl` only
 grows, one line per change, and its last line for a node counts. A journal cut off by a
-crash loses at most its last line, which Slurm and the result files tell again.
+crash loses at most its last line, which Slurm and the result files show again.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SweepTerms(NamedTuple):
     budget_gpu_h_per_day: float = 0.0  # 0: no limit
     yield_to_users: bool = False
     publish_every_s: float = 0.0  # 0: only at the end
-    uid: int = -1  # who planned it, and whose jobs its jobs are; -1: not known (an older release)
+    uid: int = -1  # who planned it and owns its jobs; -1: not known (an older release)
 
     @property
     def plan(self) -> SweepPlan:
@@ -127,7 +127,7 @@ class SweepDirectory:
         self.nodes[node] = state
 
     def set_pause(self, pause: Pause | None) -> None:
-        """Note that nothing is submitted any more, or (None) again."""
+        """Note that submission is paused, or (None) continues."""
         self._write({"pause": pause._asdict() if pause else None})
         self.pause = pause
 
@@ -225,7 +225,7 @@ def _journal(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _is_node_change(change: dict[str, Any]) -> bool:
-    """Whether a line of the journal is what `set` writes, as far as types tell."""
+    """Whether a line of the journal is what `set` writes, as far as types show."""
     known = {"node": "", **NodeState()._asdict()}
     return (
         all(key in known and _fits(value, type(known[key])) for key, value in change.items())
@@ -245,7 +245,7 @@ def _kinds(noun: type) -> dict[str, Any]:
 
 
 def _check_kinds(part: tuple[Any, ...]) -> None:
-    """Raises TypeError for a field of another type than declared."""
+    """Raises TypeError for a field of a type other than declared."""
     for name, kind in _kinds(type(part)).items():
         if not _fits(getattr(part, name), kind):
             raise TypeError(f"{name} = {str(getattr(part, name))[:60]!r}")
@@ -257,7 +257,7 @@ def _chosen(row: list[Any]) -> ChosenNode:
 
 
 def _pause(found: object) -> Pause | None:
-    """A pause as the journal tells it; None where it has ended, or cannot be read."""
+    """A pause as the journal has it; None where it has ended, or cannot be read."""
     try:
         pause = Pause(**found) if isinstance(found, dict) else None
         if pause:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Which nodes are to be measured before their turn, and why. Pure.
+"""Which nodes should be measured before their turn, and why. Pure.
 
-A run that departs from a GPU's other runs is not believed before a second one agrees, so its
-node comes first. Then those whose GPUs stand with numbers of another environment, and
-those of which nothing is known any more.
+A run that departs from a GPU's other runs is not believed until a second one agrees, so its
+node comes first. Then come those whose GPUs have numbers from another environment, and
+those about which nothing is known any more.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Urgency(NamedTuple):
 def urgent(scores: Iterable[GpuScore], measured: Iterable[Condition], seen: Iterable[Condition]) -> dict[str, Urgency]:
     """Node -> the most urgent cause.
 
-    `scores`: as published; `measured`: of each GPU the condition of its newest valid run;
-    `seen`: of its newest run of any worth, which may tell of a new driver though nothing was measured.
+    `scores`: as published; `measured`: each GPU's condition in its newest valid run;
+    `seen`: in its newest run of any kind, which may show a new driver though nothing was measured.
     """
     found: dict[str, Urgency] = {}
     for score in scores:

@@ -17,7 +17,7 @@ WAITS = frozenset({"Resources", "Priority"})
 def user_waiting(jobs: Iterable[SlurmJob], nodes: Iterable[ChosenNode], own_uid: int) -> SlurmJob | None:
     """The first pending GPU job that is not a sweep's and could use one of `nodes`; None: nobody waits.
 
-    `own_uid` is the user whom the sweep runs as. Nodes are looked at by kind (partitions and GPU
+    `own_uid` is the user that the sweep runs as. Nodes are looked at by kind (partitions and GPU
     types), of which a cluster has few.
     """
     kinds: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}

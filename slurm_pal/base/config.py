@@ -78,10 +78,8 @@ KEYS: dict[str, dict[str, Key]] = {
             "who decides the class where a user and the measurement of their jobs differ",
             choices=("user", "measured", "more-sensitive"),
         ),
-        "history_sure": Key(
-            0.8, "confidence from which measurements of earlier jobs decide; above 1: never", minimum=0
-        ),
-        "script_sure": Key(0.8, "confidence from which the content of the script decides; above 1: never", minimum=0),
+        "history_sure": Key(0.8, "least confidence at which earlier jobs decide the class; above 1: never", minimum=0),
+        "script_sure": Key(0.8, "least confidence at which the script decides the class; above 1: never", minimum=0),
         "observe_s": Key(0.0, "how long palsub observes each GPU job; 0: only jobs whose users ask, s", minimum=0),
         "active_s": Key(60.0, "minimum observed GPU activity before a job gets a class, s", minimum=2),
         "classifier": Key(

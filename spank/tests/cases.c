@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One function per room of the plug-in; then the whole of it against a Slurm of our own. */
+/* One function per room of the plug-in; then all of it against a fake Slurm. */
 #include <fcntl.h>
 #include <slurm/slurm.h>
 #include <stdio.h>
@@ -155,7 +155,7 @@ static void test_broken_files(void) {
 
     for (size_t i = 0; i < sizeof(broken) / sizeof(broken[0]); i++)
         CHECK(!find_in(broken[i], "n0", 'A', &scores));
-    for (length = 0; length < strlen(FILE_TEXT) - 1; length++) { /* cut anywhere but before its last newline */
+    for (length = 0; length < strlen(FILE_TEXT) - 1; length++) { /* cut anywhere except before its last newline */
         text = strndup(FILE_TEXT, length);
         CHECK(!find_in(text, "n0", 'A', &scores));
         free(text);
@@ -296,7 +296,7 @@ static void test_client(void) {
     CHECK(fake_control("_SLURM_SPANK_OPTION_pal_pal_off") == NULL);
     unsetenv("_SLURM_SPANK_OPTION_pal_pal_app");
 
-    fake_reset(S_CTX_LOCAL); /* wrong arguments: options are accepted, nothing else happens, no user is told */
+    fake_reset(S_CTX_LOCAL); /* wrong arguments: options are accepted, nothing else happens, no user sees it */
     CHECK(slurm_spank_init(NULL, 1, broken) == 0 && fake.registered == 4);
     CHECK(fake_option("pal-class", "A") == 0);
     setenv("SLURM_PAL_APP", "resnet50", 1);

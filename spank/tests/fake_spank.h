@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A Slurm of the tests' own: one process, one job environment, and what was logged. */
+/* The tests' own Slurm: one process, one job environment, and what was logged. */
 #ifndef PAL_FAKE_SPANK_H
 #define PAL_FAKE_SPANK_H
 

@@ -192,7 +192,7 @@ static void random_list(struct random *random, char *list) {
         mutate(random, list, strlen(list), 2);
 }
 
-/* What the plug-in tells about GPUs is in the order in which the task sees them. */
+/* What the plug-in reports about GPUs is in the order in which the task sees them. */
 static void check_told(const char *told, const char *visible) {
     struct pal_devices devices;
     unsigned number = 0;
@@ -211,7 +211,7 @@ static int compare(const void *left, const void *right) {
 }
 
 /* The whole plug-in in one task: whatever it is given, the variable names the same devices afterwards, and where
- * the plug-in tells about GPUs, in that order. */
+ * the plug-in reports about GPUs, in that order. */
 static void fuzz_task(struct random *random) {
     char text[FILE_MAX], gpus[80], list[64], before[64], after[64];
     char *arguments[] = {gpus, "gpu_order=best", "note=0"};

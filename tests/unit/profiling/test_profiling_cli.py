@@ -246,7 +246,7 @@ def test_a_dead_controller_is_one_line(site: Site) -> None:
         (["status"], Exit.USAGE, "no sweep"),
         (["show", "n0"], Exit.DATA, "no database"),
         (["publish-scores", "--method", "nope"], Exit.USAGE, "Invalid value"),
-        (["bench"], Exit.USAGE, "this is no Slurm job"),
+        (["bench"], Exit.USAGE, "this is not a Slurm job"),
     ],
 )
 def test_bad_requests_are_one_clear_line(site: Site, argv: list[str], code: Exit, text: str) -> None:

@@ -173,7 +173,7 @@ def test_a_sites_own_history(pal: Pal) -> None:
     assert (told["reference_type"], told["jobs_with_estimates"], told["jobs"]) == ("fast", 1, 3)
     out = pal.simulate(*argv)
     assert "Run times are taken as those on fast, or on the type that a job asked for." in out
-    assert "so estimated: 1." in out
+    assert "so that it is estimated: 1." in out
     assert pal.told(*argv, "--app-pattern", "myst*=M")["jobs_with_estimates"] == 0
 
 

@@ -208,7 +208,7 @@ def test_a_user_who_sees_only_own_jobs_is_told(
         (["--policy", "pal"], "--policy means nothing with --site"),
         (["--trace", "no-such-file"], "no-such-file"),
         (["--queue", "no-such-queue"], "queue 'no-such-queue' is not one of"),
-        (["--queue", "fifo,multifactor"], "queue 'fifo,multifactor': a site has one"),
+        (["--queue", "fifo,multifactor"], "queue 'fifo,multifactor': a site has only one"),
     ],
 )
 def test_options_that_cannot_be(site: Path, words: list[str], text: str) -> None:
