@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -96,7 +97,8 @@ def user(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     somebody = User(lab, tmp_path)
     yield somebody
     for pid in somebody.watchers():
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it may have just ended
+            os.kill(pid, signal.SIGKILL)
     queue_of.emptied(somebody.client)
 
 
