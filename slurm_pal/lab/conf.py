@@ -74,7 +74,8 @@ PropagateResourceLimits=NONE
 SlurmdParameters=config_overrides
 # A lab sends no mail, whatever its jobs ask for.
 MailProg=/bin/true
-ReturnToService=2
+# A node that somebody set DOWN stays so; one that did not answer returns.
+ReturnToService=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 GresTypes=gpu
