@@ -71,7 +71,7 @@ def test_a_job_goes_to_the_faster_partition_when_there_is_room(site: Site) -> No
         job = site.running(number, restarts=1)
         assert (job.partition, job.nodes) == ("fast", ("n1",))
         move = site.ended()
-        assert (move.outcome, move.partition, move.own_partitions) == ("moved", "fast", OWN)
+        assert (move.outcome, move.partition, move.own_partitions) == ("moved", "fast", OWN), move.detail
         assert sum(freed_s < float(str(tick["at_s"])) <= move.made_s for tick in site.ticks()) <= 2
         assert move.after == pytest.approx(move.before / 4, rel=0.3)
         body = json.loads(site.run(*PAL, "moves", "--json"))

@@ -245,6 +245,7 @@ def test_only_jobs_that_keep_their_output_are_moved_and_no_array(site: Site) -> 
     with site.daemon(movable_partitions=partition) as daemon:
         site.client.cancel(full.values())
         assert site.running(kept, restarts=1).nodes != ("n0",)
+        site.wait(lambda: "run 1" in (site.home / f"slurm-{kept}.out").read_text())
         site.client.cancel([kept])
         array = site.client.submit(
             ["-a7", "-t60", "-wn0", "--gres=gpu:1", "--comment=pal:job=A;app=1", "-o/dev/null"], script
