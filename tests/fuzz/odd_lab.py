@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A lab with nodes and partitions of all sorts, in which nothing starts: for fuzzers that submit and read verdicts.
+"""A lab with nodes and partitions of all sorts. For fuzzers, which read verdicts, nothing starts; a live one runs jobs.
 
-The filter leaves held jobs alone, so what keeps these jobs from starting is a scheduler that does not run.
+The filter leaves held jobs alone, so what keeps jobs from starting is a scheduler that does not run.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ NODES = (
     ("n[9-10]", "1:16:1", 64000, 4, "h100", "c", 1000),
     ("n11", "2:4:1", 16000, 2, "h100", "c,small", 1000),
 )
+WEIGHTS = {"n6": 1000, "n7": 10}  # of a live lab; the others have Slurm's own, 1
 PARTITIONS = """\
 PartitionName=gpu Nodes=ALL State=UP
 PartitionName=main Nodes=n[0-8] Default=YES MaxTime=2-0 DefaultTime=60 State=UP
@@ -115,11 +116,13 @@ return slurm.SUCCESS
 """
 
 
-def slurm_conf_text(spec: LabSpec) -> str:
-    """The lab's slurm.conf with these nodes and partitions instead of its own."""
+def slurm_conf_text(spec: LabSpec, live: bool = False) -> str:
+    """The lab's slurm.conf with these nodes and partitions instead of its own; a live one has weights, too."""
     head = _plain_conf(spec).split("NodeName=")[0]
-    head = "\n".join(line for line in head.splitlines() if not line.startswith("SchedulerParameters="))
-    lines = [head, f"SchedulerParameters={SCHEDULER}", "Licenses=lic:3"]
+    if not live:
+        head = "\n".join(line for line in head.splitlines() if not line.startswith("SchedulerParameters="))
+        head += f"\nSchedulerParameters={SCHEDULER}"
+    lines = [head, "Licenses=lic:3"]
     for names, cpus, memory_mib, gpus, kind, features, disk_mib in NODES:
         sockets, cores, threads = map(int, cpus.split(":"))
         first, last = _span(names)
@@ -128,7 +131,7 @@ def slurm_conf_text(spec: LabSpec) -> str:
             f"NodeName={names} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports} "
             f"CPUs={sockets * cores * threads} Sockets={sockets} CoresPerSocket={cores} ThreadsPerCore={threads} "
             f"RealMemory={memory_mib} TmpDisk={disk_mib} Gres=gpu:{kind + ':' if kind else ''}{gpus} "
-            f"Feature={features} State=UNKNOWN"
+            f"Feature={features} State=UNKNOWN{f' Weight={WEIGHTS[names]}' if live and names in WEIGHTS else ''}"
         )
     return "\n".join([*lines, PARTITIONS])
 
@@ -243,8 +246,11 @@ class OddLab:
 
 
 @contextlib.contextmanager
-def odd_lab(filtered: bool, client: bool = False) -> Iterator[OddLab]:
-    """A running odd lab, its filter in slurmctld or in the clients; gone at the end whatever happens."""
+def odd_lab(filtered: bool, client: bool = False, live: bool = False) -> Iterator[OddLab]:
+    """A running odd lab, its filter in slurmctld or in the clients; gone at the end whatever happens.
+
+    In a live one jobs start, and the filter is the one that a site gets.
+    """
     path = tempfile.mkdtemp(prefix="pal")
     install = lab_filter.install
 
@@ -256,12 +262,12 @@ def odd_lab(filtered: bool, client: bool = False) -> Iterator[OddLab]:
         subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", target, str(THREAD_CLOCK)], check=True)
         return trouble
 
-    changed = {"slurm_conf_text": slurm_conf_text, "gres_conf_text": gres_conf_text}
+    changed = {"slurm_conf_text": lambda spec: slurm_conf_text(spec, live), "gres_conf_text": gres_conf_text}
     kept = {name: getattr(conf, name) for name in changed}
     try:
         for name, made in changed.items():
             setattr(conf, name, made)
-        lab_filter.install = wrapped
+        lab_filter.install = install if live else wrapped
         try:
             lab = Lab.up(
                 os.path.join(path, "lab"), nodes=N_NODES, gpus=MOST_GPUS, submit_filter=filtered and not client
