@@ -11,10 +11,13 @@ from collections.abc import Mapping
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import expand
-from slurm_pal.base.jobs import GpuShape
+from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.base.numbers import digits
+from slurm_pal.sensitivity.cascade import SCRIPT
 from slurm_pal.slurm.parse import seconds
+
+NO_GPU_WORDS = "--exclusive, but the job asks for no GPU, and its class is neither stated nor measured"
 
 
 class Request(NamedTuple):
@@ -73,6 +76,9 @@ _LEAVE: dict[str, str] = {
 }
 
 
+_GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+
+
 class Conflict(Exception):
     """The request cannot be mapped; the text is the reason to leave the choice to Slurm."""
 
@@ -121,12 +127,23 @@ def _read(opts: Mapping[str, str]) -> Request:
         time_limit_s=seconds(opts["time"]) if "time" in opts else None,
         comment=opts.get("comment", ""),
         parsable="parsable" in opts,
-        asks_gpus="gpu" in opts.get("gres", "") or any(n in opts for n in ("gpus", "gpus-per-node", "gpus-per-task")),
+        asks_gpus=any(_gpus(opts.get(name, ""), f"--{name}", gres=name == "gres")[1] for name in _GPU_OPTIONS),
         soft_only=_soft_only(opts),
     )
     if request.req_nodes and shape is not None:
         _check_own_list(request, shape)
     return request
+
+
+def for_class(request: Request, sensitivity: str, origin: str) -> Request:
+    """The request of a job whose class is known from `origin`.
+
+    A job with --exclusive is given the GPUs of its nodes whether or not it uses them. Where it asks for none, their
+    speed counts only if its class was stated or measured: what its script shows may be work for CPUs.
+    """
+    if request.leave or request.asks_gpus or request.shape is None:
+        return request
+    return request._replace(leave=NO_GPU_WORDS) if origin == SCRIPT or sensitivity == UNKNOWN_CLASS else request
 
 
 def _soft_only(opts: Mapping[str, str]) -> str:

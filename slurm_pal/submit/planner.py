@@ -10,7 +10,7 @@ from slurm_pal.base import state
 from slurm_pal.base.errors import DataError, SlurmError
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.decide import lease
-from slurm_pal.decide.request import Request
+from slurm_pal.decide.request import Request, for_class
 from slurm_pal.sensitivity.cascade import WORD, Verdict
 from slurm_pal.store import heartbeat
 from slurm_pal.submit import decision, lease_file
@@ -54,7 +54,7 @@ def plan(
     """
     now_s = time.time()
     cluster = state.cluster_key()
-    request = build(line, os.environ, script)
+    request = for_class(build(line, os.environ, script), known.sensitivity, known.stage)
     alive = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     clearer = _clearer(config, chosen, request, cluster, alive, warnings)
     policy = chosen.policy or config.text("placement", "policy")

@@ -14,7 +14,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.facts import Facts, MoveSettings, facts_of, is_ours
 from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease import TickLease
-from slurm_pal.decide.request import Request
+from slurm_pal.decide.request import NO_GPU_WORDS, Request, for_class
 from slurm_pal.journal.journal import Move
 from slurm_pal.journal.move_states import CARRIED_OUT
 from slurm_pal.moves.planning import Passed, Running
@@ -77,10 +77,11 @@ def steered(
             pending.append(job)
         elif job.state == "RUNNING":
             facts = facts_of(job, settings)
-            if facts.movable:
-                running.append(_running(job, facts, memory))
+            why_not = facts.why_not or _no_gpu_words(job, facts, memory)
+            if why_not:
+                staying.append(Passed(job.job_id, why_not))
             else:
-                staying.append(Passed(job.job_id, facts.why_not))
+                running.append(_running(job, facts, memory))
     first = sorted(_in_turns(pending)[:depth], key=_rank)
     waiting = tuple(_waiting(job, facts_of(job, settings), memory) for job in first)
     return Steered(waiting, tuple(running), tuple(staying), foreign, len(pending) - len(waiting))
@@ -106,8 +107,18 @@ def _request(job: SlurmJob, memory: Memory) -> Request:
     return request_of(job) if lease is None else request_of(job, own_req=lease.own_req, own_exc=lease.own_exc)
 
 
+def _for_class(job: SlurmJob, facts: Facts, memory: Memory) -> Request:
+    return for_class(_request(job, memory), facts.sensitivity, facts.origin)
+
+
+def _no_gpu_words(job: SlurmJob, facts: Facts, memory: Memory) -> str:
+    """Why better GPUs mean nothing to the job; "" where they may."""
+    leave = _for_class(job, facts, memory).leave
+    return leave if leave == NO_GPU_WORDS else ""
+
+
 def _waiting(job: SlurmJob, facts: Facts, memory: Memory) -> Waiting:
-    return Waiting(job, _request(job, memory), facts.sensitivity, memory.waited.get(job.job_id, 0.0))
+    return Waiting(job, _for_class(job, facts, memory), facts.sensitivity, memory.waited.get(job.job_id, 0.0))
 
 
 def _running(job: SlurmJob, facts: Facts, memory: Memory) -> Running:

@@ -118,12 +118,19 @@ def test_a_pinned_job_starts_where_it_was_promised_with_its_list_untouched(user:
 
 def test_plain_slurms_pick_is_predicted(user: User) -> None:
     user.scores(n0=1.0, n1=1.0, n2=1.0, n3=1.0)
-    for words in (["--gres=gpu:3"], ["--gres=gpu:1"], ["--gpus=6"], ["--exclusive"]):
+    for words in (["--gres=gpu:3"], ["--gres=gpu:1"], ["--gpus=6"], ["--exclusive", "--pal-class=A"]):
         done = user.palsub("--pal-dry-run", "--pal-json", *words, "--wrap", "sleep 30")
         plain = json.loads(done.stdout)["plain_slurm"]
         number = user.submit("--pal-off", *words, "--wrap", "sleep 30")
         found = {(node, k) for node, gpus in user.started(number).gpus.items() for k in gpus}
         assert {(g["node"], g["index"]) for g in plain["gpus"]} == found
+
+
+def test_whole_nodes_without_a_word_of_gpus_are_left_to_slurm(user: User) -> None:
+    user.scores(n0=1.3, n1=1.0, n2=0.9, n3=1.1)
+    for words, nodes in (([], ()), (["--pal-class=A"], ("n2",))):
+        number = user.submit("--pal-watch", "--exclusive", *words, "--wrap", "sleep 30")
+        assert user.started(number).req_nodes == nodes
 
 
 @pytest.fixture

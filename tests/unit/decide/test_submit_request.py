@@ -7,7 +7,7 @@ import pytest
 
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.decide.constraint import compile_constraint
-from slurm_pal.decide.request import Request
+from slurm_pal.decide.request import NO_GPU_WORDS, Request, for_class
 from slurm_pal.submit.argv import parse
 from slurm_pal.submit.options import build
 from slurm_pal.submit.script import Script, scan
@@ -45,6 +45,31 @@ def test_shapes(words: str, shape: GpuShape | None, nodes: tuple[int, int | None
     assert not request.leave
     assert request.shape == shape
     assert (request.nodes_min, request.nodes_max) == nodes
+
+
+@pytest.mark.parametrize(
+    ("words", "sensitivity", "origin", "left"),
+    [
+        ("--exclusive", "?", "", True),
+        ("--exclusive -N2 --gres=none", "?", "default", True),
+        ("--exclusive --gres=gpu:0", "?", "", True),
+        ("--exclusive --gpus=0", "A", "script", True),
+        ("--exclusive", "A", "script", True),
+        ("--exclusive", "A", "word", False),
+        ("--exclusive", "C", "history", False),
+        ("--exclusive", "B", "telemetry", False),
+        ("--exclusive --gpus-per-node=1", "?", "", False),
+        ("--exclusive -n2 --gpus-per-task=1", "A", "script", False),
+        ("--gres=gpu:1", "?", "", False),
+        ("-N2", "?", "", False),
+    ],
+)
+def test_whole_nodes_without_a_word_of_gpus_need_a_class_that_is_known(
+    words: str, sensitivity: str, origin: str, left: bool
+) -> None:
+    """A job for CPUs is given the GPUs of its nodes, too: it was pinned to the best ones."""
+    request = for_class(read(words), sensitivity, origin)
+    assert request.leave == (NO_GPU_WORDS if left else "")
 
 
 def test_precedence_is_command_line_environment_script() -> None:

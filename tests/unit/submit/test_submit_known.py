@@ -209,6 +209,23 @@ def test_a_user_is_told_why_his_job_is_not_observed(env: dict[str, str], tmp_pat
     )
 
 
+@pytest.mark.parametrize(
+    ("work", "words", "left"),
+    [
+        ("srun ./wrf.exe", [], True),
+        ("srun ./xhpl", [], True),
+        ("srun ./xhpl", ["--pal-class=A"], False),
+        ("srun ./xhpl", ["--gpus-per-node=4"], False),
+    ],
+)
+def test_whole_nodes_for_cpus_are_left_to_slurm(
+    work: str, words: list[str], left: bool, env: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --exclusive\n{work}\n")
+    done = palsub(env, "--pal-explain", *words, "job.sh", stdin=subprocess.DEVNULL)
+    assert ("left to Slurm: --exclusive, but the job asks for no GPU" in done.stderr) == left, done.stderr
+
+
 def test_the_decision_tells_stage_and_confidence(env: dict[str, str], tmp_path: Path) -> None:
     folder = labels.site_folder(str(tmp_path / "snapshot"))
     labels.write(labels.path_of(folder, os.geteuid()), {name_key("job.sh"): label("C", "C", "C")})

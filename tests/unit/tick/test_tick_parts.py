@@ -13,6 +13,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.decide.facts import MoveSettings
 from slurm_pal.decide.lease import LeaseKind, TickLease
+from slurm_pal.decide.request import NO_GPU_WORDS
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, Move, open_journal
@@ -72,6 +73,27 @@ def test_jobs_are_told_apart() -> None:
     assert found.foreign == 2  # 3, which nobody saw, and 7, which is somebody else's
     first = steered(overview([node("n0"), node("n1")], jobs), memory, MoveSettings(), "u", depth=2)
     assert first == found._replace(waiting=found.waiting[:2], behind=1)
+
+
+@pytest.mark.parametrize(
+    ("comment", "left"),
+    [
+        ("pal:job=?;from=default", True),
+        ("pal:job=A;from=script", True),
+        ("pal:job=A;from=--pal-class", False),
+        ("pal:job=C;from=history", False),
+    ],
+)
+def test_whole_nodes_without_a_word_of_gpus_are_left_to_slurm(comment: str, left: bool) -> None:
+    fields = {"BatchFlag": "1", "Requeue": "1", "NumNodes": "1", "NumTasks": "1", "OverSubscribe": "NO"}
+    jobs = [
+        job(1, {}, state="PENDING", comment=comment, fields=fields | {"Priority": "5"}),
+        job(2, {"n0": (0, 1, 2, 3)}, comment=f"{comment};mov=1;app=1", fields=fields),
+    ]
+    found = steered(overview([node("n0"), node("n1")], jobs), NOTHING, MoveSettings())
+    assert [one.request.leave for one in found.waiting] == [NO_GPU_WORDS if left else ""]
+    assert [one.why for one in found.staying] == ([NO_GPU_WORDS] if left else [])
+    assert [one.job.job_id for one in found.running] == ([] if left else [2])
 
 
 @pytest.mark.parametrize("kind", ["nodelist", "move", "exclude"])
