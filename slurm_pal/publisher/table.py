@@ -61,7 +61,7 @@ def records(
 
 def applications(config: Config) -> tuple[dict[str, str], tuple[str, ...]]:
     """Application -> class, the site's own first, and the names that the filter cannot read."""
-    every = {app: c for app, (c, _) in APPLICATIONS.items()}
+    every = {app: known.sensitivity for app, known in APPLICATIONS.items()}
     every |= {app.lower(): c for app, c in config.apps.items()}
     strange = tuple(app for app in every if not NAME.fullmatch(app))
     return {app: c for app, c in every.items() if app not in strange}, strange

@@ -51,7 +51,7 @@ def verdict(
 
         text = body[:PROGRAM_BYTES].decode("utf-8", "replace")
         program = _program(features.python_file(text), line) if text else ""
-        return features.evidence(text, program, name, config.apps)
+        return features.evidence(text, program, config.apps)
 
     sure = {stage: config.number("sensitivity", f"{stage}_sure") for stage in (HISTORY, SCRIPT)}
     return decide(word, earlier, (shown,), sure, config.text("sensitivity", "trust"), time.perf_counter)

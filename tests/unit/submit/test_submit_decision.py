@@ -106,7 +106,7 @@ def test_a_damaged_record_is_an_error_of_one_line(text: str) -> None:
 
 
 def test_every_known_application_has_a_class() -> None:
-    assert {c for c, _ in APPLICATIONS.values()} == {"A", "B", "C"}
+    assert {known.sensitivity for known in APPLICATIONS.values()} == {"A", "B", "C"}
     assert class_of("ResNet50", {}) == "A"
     assert class_of("mine", {"Mine": "B"}) == "B"
     assert class_of("resnet50", {"resnet50": "C"}) == "C"
@@ -119,7 +119,10 @@ def test_every_known_application_has_a_class() -> None:
     [
         (["--pal-class=A", "--pal-app=bert"], {"SLURM_PAL_CLASS": "C"}, (("class", "B"),), ("A", "--pal-class")),
         (["--pal-app=bert"], {"SLURM_PAL_CLASS": "C"}, (("class", "A"),), ("B", "--pal-app bert")),
-        ([], {"SLURM_PAL_CLASS": "C"}, (("class", "A"),), ("C", "$SLURM_PAL_CLASS")),
+        ([], {"SLURM_PAL_CLASS": "C"}, (("class", "A"),), ("A", "#PAL class")),
+        ([], {"SLURM_PAL_CLASS": "C"}, (("app", "bert"),), ("B", "#PAL app=bert")),
+        ([], {"SLURM_PAL_CLASS": "C", "SLURM_PAL_JOB_CLASS": "B"}, (), ("C", "$SLURM_PAL_CLASS")),
+        ([], {"SLURM_PAL_CLASS": "C", "SLURM_PAL_JOB_CLASS": "C"}, (), ("?", "not stated, treated as A")),
         ([], {}, (("app", "bert"), ("class", "A")), ("A", "#PAL class")),
         ([], {}, (("app", "bert"),), ("B", "#PAL app=bert")),
         ([], {}, (), ("?", "not stated, treated as A")),
