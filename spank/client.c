@@ -2,6 +2,7 @@
 #include "client.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "text.h"
 
@@ -11,14 +12,35 @@ void pal_client_refuse(enum pal_option option, const char *value) {
     slurm_error("pal: --%s=%s is not allowed: give %s", rule->name, pal_show(value ? value : "").text, rule->allowed);
 }
 
-/* An option from its variable is passed on under the name of a given one: nobody has to look in two places. */
+/* job_submit sees the environment of batch jobs only. Under the variable's own name, since what the script says ranks
+ * above a variable and below an option. */
 static void carry(spank_t spank, const struct pal_options *options, enum pal_option option) {
     const struct pal_option_rule *rule = &pal_option_rules[option];
-    const char *value = options->value[option];
 
-    if (setenv(rule->carrier, value, 1) < 0 ||
-        spank_job_control_setenv(spank, rule->carrier, value, 1) != ESPANK_SUCCESS)
+    if (spank_job_control_setenv(spank, rule->variable, options->value[option], 1) != ESPANK_SUCCESS)
         slurm_debug("pal: cannot pass %s on", rule->variable);
+}
+
+static void forget(const struct pal_option_rule *rule) {
+    const char *mark = rule->mark ? getenv(rule->mark) : NULL;
+    const char *value = rule->variable ? getenv(rule->variable) : NULL;
+    char name[64];
+    struct pal_text text = pal_text_in(name, sizeof(name));
+
+    if (mark && value && strcmp(mark, value) == 0)
+        unsetenv(rule->variable);
+    if (mark)
+        unsetenv(rule->mark);
+    pal_text_add(&text, "SLURM_SPANK_%s", rule->carrier);
+    unsetenv(name);
+    unsetenv(rule->carrier);
+}
+
+void pal_client_begin(void) {
+    if (spank_context() == S_CTX_LOCAL && getenv("SLURM_JOB_ID"))
+        return;
+    for (enum pal_option option = 0; option < PAL_OPTION_COUNT; option++)
+        forget(&pal_option_rules[option]);
 }
 
 void pal_client_post_opt(spank_t spank, struct pal_options *options) {

@@ -10,8 +10,12 @@
 /* Say on the user's terminal why a value is refused. */
 void pal_client_refuse(enum pal_option option, const char *value);
 
-/* Once the command line is read: take from the environment what was not given, so that it travels like a given
- * option. A wrong value is warned about and ignored. */
+/* Before the options are read: a new job takes nothing from the job in which it is submitted, such as the options of an
+ * salloc, which Slurm leaves in the environment. An srun in a job starts a step, which has all of it. */
+void pal_client_begin(void);
+
+/* Once the command line is read: take from the environment what was not given. A wrong value is warned about and
+ * ignored. */
 void pal_client_post_opt(spank_t spank, struct pal_options *options);
 
 #endif

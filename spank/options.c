@@ -23,10 +23,12 @@ static bool is_one(const char *value) {
 #define CARRIER "_SLURM_SPANK_OPTION_pal_pal_"
 
 const struct pal_option_rule pal_option_rules[PAL_OPTION_COUNT] = {
-    [PAL_CLASS] = {"pal-class", "SLURM_PAL_CLASS", CARRIER "class", "A, B or C", false, is_class},
-    [PAL_APP] = {"pal-app", "SLURM_PAL_APP", CARRIER "app", "1 to 64 letters, digits and _ . -", false, is_application},
-    [PAL_OFF] = {"pal-off", "SLURM_PAL_OFF", CARRIER "off", "0 or 1", true, is_one},
-    [PAL_EXPLAIN] = {"pal-explain", NULL, CARRIER "explain", "", true, is_one},
+    [PAL_CLASS] = {"pal-class", "SLURM_PAL_CLASS", "SLURM_PAL_JOB_CLASS", CARRIER "class", "A, B or C", false,
+                   is_class},
+    [PAL_APP] = {"pal-app", "SLURM_PAL_APP", NULL, CARRIER "app", "1 to 64 letters, digits and _ . -", false,
+                 is_application},
+    [PAL_OFF] = {"pal-off", "SLURM_PAL_OFF", "SLURM_PAL_JOB_OFF", CARRIER "off", "0 or 1", true, is_one},
+    [PAL_EXPLAIN] = {"pal-explain", NULL, NULL, CARRIER "explain", "", true, is_one},
 };
 
 void pal_options_clear(struct pal_options *options) {

@@ -20,8 +20,11 @@ struct pal_options {
 struct pal_option_rule {
     const char *name;
     const char *variable; /* read where the option is not given; NULL: none */
-    /* The name under which Slurm itself carries the option: in the job's spank_job_env, which job_submit sees and the
-     * prolog inherits, and in the environment, from which slurmstepd reads it back. */
+    /* Set beside what the plug-in itself puts into a job's environment for the job's steps: jobs that this one submits
+     * inherit both, and must not take them for their user's words. NULL: none. */
+    const char *mark;
+    /* The name under which Slurm itself carries a given option: in the job's spank_job_env, which job_submit sees and
+     * the prolog inherits, and in the environment. */
     const char *carrier;
     const char *allowed; /* for messages */
     bool is_flag;

@@ -69,6 +69,7 @@ int slurm_spank_init(spank_t spank, int count, char *arguments[]) {
     switch (spank_context()) {
     case S_CTX_LOCAL:
     case S_CTX_ALLOCATOR:
+        pal_client_begin();
         read_arguments(count, arguments, false);
         register_options(spank);
         break;

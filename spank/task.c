@@ -149,6 +149,27 @@ static void forget_inherited(spank_t spank) {
     }
 }
 
+static bool holds(spank_t spank, const char *name, const char *value) {
+    char found[PAL_VALUE_MAX + 2];
+
+    return get(spank, name, found, sizeof(found)) && strcmp(found, value) == 0;
+}
+
+/* For the steps that this one starts, in the variable, with the mark that it is no word of the user's. A variable that
+ * the user has set stays theirs, and goes on to the jobs that this one submits. */
+static void pass_on(spank_t spank, const struct pal_options *options, enum pal_option option) {
+    const struct pal_option_rule *rule = &pal_option_rules[option];
+    const char *value = options->value[option];
+    bool users = holds(spank, rule->variable, value) && !holds(spank, rule->mark, value);
+
+    if (pal_options_has(options, option) && !users) {
+        set(spank, rule->variable, value);
+        set(spank, rule->mark, value);
+    } else {
+        spank_unsetenv(spank, rule->mark);
+    }
+}
+
 /* The batch script; else the first task of the first step, unless a batch script has reported already. */
 static bool is_job_start(spank_t spank, bool told) {
     uint32_t step = step_id(spank), task = 1;
@@ -180,11 +201,10 @@ void pal_task_begin(spank_t spank, const struct pal_config *config, const struct
         spank_unsetenv(spank, "SLURM_PAL_GPUS");
     forget_inherited(spank);
     if (pal_options_has(&options, PAL_OFF)) {
-        set(spank, "SLURM_PAL_OFF", "1"); /* for the steps that this one starts */
+        pass_on(spank, &options, PAL_OFF);
         return;
     }
-    if (pal_options_has(&options, PAL_CLASS))
-        set(spank, "SLURM_PAL_CLASS", options.value[PAL_CLASS]);
+    pass_on(spank, &options, PAL_CLASS);
     if (!look(spank, pal_options_class(&options), &view))
         return;
     if (config->best_first)

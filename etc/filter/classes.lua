@@ -24,6 +24,12 @@ local function stated(t, sources)
   return "?", "default", warning
 end
 
+-- A variable of whoever submits, nil for one that our plug-in has set in the job from which they submit: there a mark
+-- beside it holds the same value.
+local function own_word(value, mark)
+  return filled(value) and value ~= filled(mark) and value or nil
+end
+
 local MODULI, ROUNDS = terms.checksum.moduli, terms.checksum.rounds
 
 -- x * x modulo m, of numbers below 2^32 and in steps that stay below 2^53.
@@ -81,4 +87,4 @@ local function class_of(t, sources, ...)
   return class, origin, warning
 end
 
-return { class_of = class_of }
+return { class_of = class_of, own_word = own_word }

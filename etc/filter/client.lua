@@ -8,7 +8,7 @@ local decide = decisions.decide
 local LONGEST_TRES, request_of = requests.LONGEST_TRES, requests.request_of
 local SCRIPT_BYTES, appends, pal_lines = scripts.SCRIPT_BYTES, scripts.appends, scripts.pal_lines
 local movable_of = scripts.movable_of
-local class_of = classes.class_of
+local class_of, own_word = classes.class_of, classes.own_word
 local LONGEST_COMMENT, palsub_was_here = marks.LONGEST_COMMENT, marks.palsub_was_here
 local palsubs_class, marked, sentence = marks.palsubs_class, marks.marked, marks.sentence
 
@@ -131,8 +131,8 @@ local function submit(options, offset)
   local class, origin, warning = class_of(t, {
     { "palsub", palsubs_class(options.comment) },
     { "--pal", ours["pal-class"], ours["pal-app"] },
-    { "SLURM_PAL_CLASS", os.getenv("SLURM_PAL_CLASS") },
     { "#PAL", lines.class, lines.app },
+    { "SLURM_PAL_CLASS", own_word(os.getenv("SLURM_PAL_CLASS"), os.getenv("SLURM_PAL_JOB_CLASS")) },
   }) -- what was measured is not in the clients' table
   request.class = class
   local variable = options.type == "sbatch" and os.getenv("SLURM_PAL_MOVABLE")
@@ -140,7 +140,8 @@ local function submit(options, offset)
   request.app = appends(options["open-mode"]) -- by command line, environment and script
   local keep = request.movable and not request.app
   if keep then request.app = "1" end
-  if ours["pal-off"] or os.getenv("SLURM_PAL_OFF") == "1" then request.leave = "off" end
+  local off = own_word(os.getenv("SLURM_PAL_OFF"), os.getenv("SLURM_PAL_JOB_OFF"))
+  if ours["pal-off"] or off == "1" then request.leave = "off" end
   local own = options.comment
   local decision, comment = marked(own, request, decide(request, t, now_s), origin, t, LONGEST_COMMENT)
   if warning then slurm.log_info("pal: %s", warning) end

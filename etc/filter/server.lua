@@ -8,26 +8,30 @@ local current = tables.current
 local decide, remember = decisions.decide, decisions.remember
 local LONGEST_TRES, gpus_of, request_of = requests.LONGEST_TRES, requests.gpus_of, requests.request_of
 local appends, pal_lines, movable_of = scripts.appends, scripts.pal_lines, scripts.movable_of
-local class_of = classes.class_of
+local class_of, own_word = classes.class_of, classes.own_word
 local LONGEST_MARK, palsub_was_here, palsubs_class = marks.LONGEST_MARK, marks.palsub_was_here, marks.palsubs_class
 local marked, sentence = marks.marked, marks.sentence
 
 local OPTION = "_SLURM_SPANK_OPTION_pal_pal_"
 local MOST_OPTIONS, MOST_NAMES = 256, 100000
 
--- The options of our SPANK plug-in, as slurmctld shows them: { class =, app =, off =, explain = }.
+-- What our SPANK plug-in was given, as slurmctld shows it: { class =, app =, off =, explain = }, by options and, as a
+-- second result, by variables.
 local function spank_options(job)
-  local found, seen, environment = {}, 0, job.spank_job_env
+  local given, variables, seen, environment = {}, {}, 0, job.spank_job_env
   for _, pair in pairs(type(environment) == "table" and environment or {}) do
     seen = seen + 1
     if seen > MOST_OPTIONS then break end
     pair = start_of(pair, 2 * #OPTION + LONGEST_WORD)
     if pair:sub(1, #OPTION) == OPTION then
       local name, value = pair:sub(#OPTION + 1):match("^(%w+)=?(.*)$")
-      if name then found[name] = value end
+      if name then given[name] = value end
+    else
+      local name, value = pair:match("^SLURM_PAL_(%u+)=(.*)$")
+      if name then variables[name:lower()] = value end
     end
   end
-  return found
+  return given, variables
 end
 
 local nodes_seen = {} -- partition -> its text and the set of its names
@@ -157,26 +161,34 @@ local function submit(job, partitions)
   local request = request_of(ask_of(job, t, partitions, now_s))
   if not request then return end
   local script = filled(job.script) -- slurmctld copies all of it, each time
-  local options, lines = spank_options(job), pal_lines(script)
+  local options, variables = spank_options(job)
+  local lines = pal_lines(script)
   -- Only a batch job has an environment here; slurmctld logs an error for others.
   local environment = script and job.environment or {}
+  local function variable(name)
+    return own_word(environment["SLURM_PAL_" .. name], environment["SLURM_PAL_JOB_" .. name])
+  end
+  local class_variable = variables.class or variable("CLASS")
   local several = filled(job.array_inx) or number(job.het_job_offset)
   local class, origin, warning = class_of(t, {
     { "palsub", palsubs_class(job.comment) },
     { "--pal", options.class, options.app },
-    { "SLURM_PAL_CLASS", environment.SLURM_PAL_CLASS },
     { "#PAL", lines.class, lines.app },
+    { "SLURM_PAL_CLASS", class_variable },
+    { "SLURM_PAL_APP", nil, variables.app or variable("APP") },
   }, tonumber(job.user_id), job.name, script)
   request.class = class
   request.movable = movable_of(lines, environment.SLURM_PAL_MOVABLE, several)
   -- Slurm does not show what the command line says about it, so whoever reads the mark takes nil for "emptied".
   request.app = appends(filled(environment.SBATCH_OPEN_MODE) or lines.open_mode)
-  if options.off or environment.SLURM_PAL_OFF == "1" then request.leave = "off" end
+  if options.off or (variables.off or variable("OFF")) == "1" then request.leave = "off" end
   local decision, mark = marked(job.admin_comment, request, decide(request, t, now_s), origin, t, LONGEST_MARK)
-  -- The plug-in knows its own options, and learns from us what the script says or an application's name implies. Not
-  -- what was measured: jobs submitted from inside this one would take it for their user's word.
-  if class ~= "?" and origin ~= "history" and script and class ~= options.class then
-    environment.SLURM_PAL_CLASS = class
+  -- The plug-in knows its own options, and learns the class from us; the mark says that it is no word of the user's.
+  if script and class ~= "?" and class ~= options.class and class ~= class_variable then
+    environment.SLURM_PAL_CLASS, environment.SLURM_PAL_JOB_CLASS = class, class
+  elseif script and filled(environment.SLURM_PAL_JOB_CLASS) then -- of the job in which this one was submitted
+    if not class_variable then environment.SLURM_PAL_CLASS = "" end
+    environment.SLURM_PAL_JOB_CLASS = ""
   end
   if warning then slurm.log_user("pal: %s", warning) end
   if options.explain then slurm.log_user("pal: %s", sentence(request, decision, origin)) end

@@ -121,6 +121,8 @@ def sensitivity(
     """What the user stated: (class, where), or ("?", ...). A wrong value outside the command line causes a
     warning and is ignored.
 
+    The script's own words rank above the variable: jobs that another job submits inherit its environment.
+
     Raises UsageError for an unknown --pal-app.
     """
     from slurm_pal.sensitivity.catalogue import class_of
@@ -133,17 +135,35 @@ def sensitivity(
         if key not in DIRECTIVES:
             warnings.append(f"#PAL {key} is unknown and ignored; known are {', '.join(DIRECTIVES)}")
     named = dict(directives)
-    for origin, value in (("$SLURM_PAL_CLASS", environment.get("SLURM_PAL_CLASS")), ("#PAL class", named.get("class"))):
-        if value in SENSITIVITY_CLASSES:
-            return value, origin
-        if value is not None:
-            warnings.append(f"{origin} = {value!r} is not one of {', '.join(SENSITIVITY_CLASSES)} and is ignored")
+    if said := _one_class("#PAL class", named.get("class"), warnings):
+        return said
     if "app" in named:
         try:
             return class_of(named["app"], apps), f"#PAL app={named['app']}"
         except UsageError as error:
             warnings.append(f"#PAL app: {error}")
+    if said := _one_class("$SLURM_PAL_CLASS", variable(environment, "CLASS"), warnings):
+        return said
     return UNKNOWN_CLASS, DEFAULT_WHY
+
+
+def variable(environment: Mapping[str, str], name: str) -> str | None:
+    """SLURM_PAL_NAME as the user has set it; None without it.
+
+    A job's options are in its environment, too, for its steps, each with a mark beside it: they are no words about
+    the jobs that it submits.
+    """
+    value = environment.get(f"SLURM_PAL_{name}")
+    return None if value == environment.get(f"SLURM_PAL_JOB_{name}") else value
+
+
+def _one_class(origin: str, value: str | None, warnings: list[str]) -> tuple[str, str] | None:
+    """What one source says: (class, where); None for nothing, or for a wrong value, which causes a warning."""
+    if value in SENSITIVITY_CLASSES:
+        return value, origin
+    if value is not None:
+        warnings.append(f"{origin} = {value!r} is not one of {', '.join(SENSITIVITY_CLASSES)} and is ignored")
+    return None
 
 
 def moving(

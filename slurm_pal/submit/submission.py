@@ -11,7 +11,7 @@ from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_li
 from slurm_pal.submit import argv as argv_module
 from slurm_pal.submit import run_sbatch
 from slurm_pal.submit.argv import CommandLine
-from slurm_pal.submit.choice import HELP, Choice, Moving, choice, moving, observing, sensitivity
+from slurm_pal.submit.choice import HELP, Choice, Moving, choice, moving, observing, sensitivity, variable
 from slurm_pal.submit.processes import runner, which
 from slurm_pal.submit.script import Script, from_file, from_stdin, scan
 
@@ -136,7 +136,7 @@ class Submission:
         return self._switched_off() or self._line.has("help", "usage", "version") or not _three_streams()
 
     def _switched_off(self) -> bool:
-        return self._choice.off or os.environ.get("SLURM_PAL_OFF", "0") not in ("", "0")
+        return self._choice.off or (variable(os.environ, "OFF") or "0") != "0"
 
     def _become_sbatch(self) -> int:
         self._unwrap()

@@ -291,17 +291,52 @@ static void test_client(void) {
     CHECK(slurm_spank_init_post_opt(NULL, 0, NULL) == 0);
     CHECK_TEXT(fake.log, "pal: warning: SLURM_PAL_OFF=maybe is ignored: give 0 or 1\n");
     CHECK(fake_control("_SLURM_SPANK_OPTION_pal_pal_class") == NULL); /* Slurm carries what was given */
-    CHECK_TEXT(fake_control("_SLURM_SPANK_OPTION_pal_pal_app"), "resnet50");
-    CHECK_TEXT(getenv("_SLURM_SPANK_OPTION_pal_pal_app"), "resnet50");
-    CHECK(fake_control("_SLURM_SPANK_OPTION_pal_pal_off") == NULL);
-    unsetenv("_SLURM_SPANK_OPTION_pal_pal_app");
+    CHECK(fake_control("SLURM_PAL_CLASS") == NULL);
+    CHECK_TEXT(fake_control("SLURM_PAL_APP"), "resnet50");
+    CHECK(fake_control("SLURM_PAL_OFF") == NULL);
 
     fake_reset(S_CTX_LOCAL); /* wrong arguments: options are accepted, nothing else happens, no user sees it */
     CHECK(slurm_spank_init(NULL, 1, broken) == 0 && fake.registered == 4);
     CHECK(fake_option("pal-class", "A") == 0);
     setenv("SLURM_PAL_APP", "resnet50", 1);
     CHECK(slurm_spank_init_post_opt(NULL, 0, NULL) == 0);
-    CHECK(fake_control("_SLURM_SPANK_OPTION_pal_pal_app") == NULL && fake.log[0] == '\0' && fake.debug[0] != '\0');
+    CHECK(fake_control("SLURM_PAL_APP") == NULL && fake.log[0] == '\0' && fake.debug[0] != '\0');
+}
+
+/* sbatch and srun as a job of class C calls them, which is off for the plug-in. */
+static void submit_inside(spank_context_t context, const char *class, const char *outer_job) {
+    fake_reset(context);
+    setenv("_SLURM_SPANK_OPTION_pal_pal_class", "C", 1);
+    setenv("SLURM_SPANK__SLURM_SPANK_OPTION_pal_pal_class", "C", 1);
+    setenv("SLURM_PAL_CLASS", class, 1);
+    setenv("SLURM_PAL_JOB_CLASS", "C", 1);
+    setenv("SLURM_PAL_OFF", "1", 1);
+    setenv("SLURM_PAL_JOB_OFF", "1", 1);
+    if (outer_job)
+        setenv("SLURM_JOB_ID", outer_job, 1);
+    CHECK(slurm_spank_init(NULL, 0, NULL) == 0);
+    CHECK(slurm_spank_init_post_opt(NULL, 0, NULL) == 0);
+}
+
+static void test_client_in_a_job(void) {
+    submit_inside(S_CTX_ALLOCATOR, "C", "7"); /* a job of its own: nothing of the outer one */
+    CHECK(fake_control("SLURM_PAL_CLASS") == NULL && fake_control("SLURM_PAL_OFF") == NULL);
+    CHECK(getenv("SLURM_PAL_CLASS") == NULL && getenv("SLURM_PAL_JOB_CLASS") == NULL);
+    CHECK(getenv("SLURM_PAL_OFF") == NULL && getenv("SLURM_PAL_JOB_OFF") == NULL);
+    CHECK(getenv("_SLURM_SPANK_OPTION_pal_pal_class") == NULL);
+    CHECK(getenv("SLURM_SPANK__SLURM_SPANK_OPTION_pal_pal_class") == NULL);
+    submit_inside(S_CTX_LOCAL, "C", NULL); /* srun, for a new job */
+    CHECK(fake_control("SLURM_PAL_CLASS") == NULL && getenv("SLURM_PAL_CLASS") == NULL);
+    submit_inside(S_CTX_ALLOCATOR, "B", "7"); /* what the job itself has set is a word */
+    CHECK_TEXT(fake_control("SLURM_PAL_CLASS"), "B");
+    CHECK(getenv("SLURM_PAL_JOB_CLASS") == NULL);
+    submit_inside(S_CTX_LOCAL, "C", "7"); /* a step has all of its job */
+    CHECK_TEXT(getenv("SLURM_PAL_CLASS"), "C");
+    CHECK_TEXT(getenv("SLURM_PAL_JOB_CLASS"), "C");
+    CHECK_TEXT(getenv("_SLURM_SPANK_OPTION_pal_pal_class"), "C");
+    unsetenv("_SLURM_SPANK_OPTION_pal_pal_class");
+    unsetenv("SLURM_SPANK__SLURM_SPANK_OPTION_pal_pal_class");
+    fake_reset(S_CTX_LOCAL);
 }
 
 /* A step on node n0 with the scores of FILE_TEXT; `set` has been called for its environment. */
@@ -336,6 +371,7 @@ static void test_task(void) {
     CHECK_TEXT(fake_get("ROCR_VISIBLE_DEVICES"), "1,2,0");
     CHECK_TEXT(fake_get("SLURM_PAL_GPUS"), "1:v0:0.980,2:?:?,0:v1:1.037");
     CHECK_TEXT(fake_get("SLURM_PAL_CLASS"), "A");
+    CHECK_TEXT(fake_get("SLURM_PAL_JOB_CLASS"), "A"); /* no word of the user's */
     CHECK(fake_get("ZE_AFFINITY_MASK") == NULL && fake.log[0] == '\0');
 
     fake_set("CUDA_VISIBLE_DEVICES", "GPU-8a2,GPU-1f3,GPU-77b"); /* one cannot be mapped: none is touched */
@@ -359,6 +395,29 @@ static void test_task(void) {
     fake.registered = 0;
     run_task("gpu_order=best");
     CHECK(fake_get("SLURM_PAL_GPUS") == NULL);
+}
+
+/* The class that a task of a step without options gets, of its variable and the plug-in's mark. */
+static void run_plain_task(const char *variable, const char *mark) {
+    fake_reset(S_CTX_REMOTE);
+    fake_set("SLURM_PAL_CLASS", variable);
+    fake_set("SLURM_PAL_JOB_CLASS", mark);
+    CHECK(slurm_spank_init(NULL, 0, NULL) == 0);
+    CHECK(slurm_spank_task_init(NULL, 0, NULL) == 0);
+}
+
+static void test_words_of_the_user_stay_theirs(void) {
+    run_plain_task("C", NULL); /* set by the user: goes on to the jobs that this one submits */
+    CHECK_TEXT(fake_get("SLURM_PAL_CLASS"), "C");
+    CHECK(fake_get("SLURM_PAL_JOB_CLASS") == NULL);
+    run_plain_task("C", "B"); /* set in the job */
+    CHECK_TEXT(fake_get("SLURM_PAL_CLASS"), "C");
+    CHECK(fake_get("SLURM_PAL_JOB_CLASS") == NULL);
+    run_plain_task("C", "C"); /* from the job's options */
+    CHECK_TEXT(fake_get("SLURM_PAL_CLASS"), "C");
+    CHECK_TEXT(fake_get("SLURM_PAL_JOB_CLASS"), "C");
+    run_plain_task(NULL, "C");
+    CHECK(fake_get("SLURM_PAL_CLASS") == NULL && fake_get("SLURM_PAL_JOB_CLASS") == NULL);
 }
 
 static void test_task_off(void) {
@@ -392,6 +451,8 @@ void run_cases(void) {
     test_order();
     test_report();
     test_client();
+    test_client_in_a_job();
     test_task();
+    test_words_of_the_user_stay_theirs();
     test_task_off();
 }

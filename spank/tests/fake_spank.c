@@ -14,6 +14,9 @@ void fake_reset(spank_context_t context) {
     unsetenv("SLURM_PAL_CLASS");
     unsetenv("SLURM_PAL_APP");
     unsetenv("SLURM_PAL_OFF");
+    unsetenv("SLURM_PAL_JOB_CLASS");
+    unsetenv("SLURM_PAL_JOB_OFF");
+    unsetenv("SLURM_JOB_ID");
 }
 
 void fake_set(const char *name, const char *value) {

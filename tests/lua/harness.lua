@@ -47,8 +47,9 @@ for number, step in ipairs(scenario.steps) do
     local job, accesses = proxy(step.job, step.fail_at)
     say(index, "verdict", slurm_job_submit(job, scenario.partitions, 1000))
     say(index, "accesses", accesses())
-    local class = (step.job.environment or {}).SLURM_PAL_CLASS
-    if class then say(index, "env_class", class) end
+    local environment = step.job.environment or {}
+    if environment.SLURM_PAL_CLASS then say(index, "env_class", environment.SLURM_PAL_CLASS) end
+    if environment.SLURM_PAL_JOB_CLASS then say(index, "env_mark", environment.SLURM_PAL_JOB_CLASS) end
   elseif step.options then
     say(index, "verdict", slurm_cli_pre_submit(proxy(step.options, step.fail_at), step.offset or 0))
   end

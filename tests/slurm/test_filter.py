@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -150,6 +151,34 @@ def test_the_class_of_a_job_is_what_earlier_ones_were_measured_to_be(site: Site,
     assert mark(site.submit("--gres=gpu:2", "--job-name=other"))["from"] == "default"
     said = site.run(*BATCH, "--gres=gpu:2", f"--job-name={name}", "--export=ALL,SLURM_PAL_CLASS=A", "--wrap", "true")
     assert mark(site.job(int(said.stdout)))["class"] == "A"
+
+
+@pytest.mark.parametrize("outer", [("--pal-class=C",), ("--pal-off",), ("--export=ALL,SLURM_PAL_CLASS=C",), ("#PAL",)])
+def test_the_class_of_a_driver_is_no_word_of_the_jobs_that_it_submits(
+    site: Site, tmp_path: Path, outer: tuple[str, ...]
+) -> None:
+    """By plain sbatch and by palsub, in a job of class C that any GPU suits; the class of its children is their own."""
+    if site.lab.without_plugin and outer[0].startswith("--pal"):
+        pytest.skip(site.lab.without_plugin)
+    child = tmp_path / "child.sh"
+    child.write_text("#!/bin/sh\n#SBATCH --gres=gpu:2 -o /dev/null\n#PAL class=A\nsleep 30\n")
+    bare = tmp_path / "bare.sh"
+    bare.write_text("#!/bin/sh\n#SBATCH --gres=gpu:1 -o /dev/null\nsleep 32\n")
+    palsub = shlex.join(PALSUB)
+    submits = [f"sbatch --parsable {child}", f"sbatch --parsable {bare}", f"SLURM_PAL_CLASS=B sbatch --parsable {bare}",
+               f"{palsub} --parsable {child}", f"{palsub} --parsable {bare}"]  # fmt: skip
+    script = tmp_path / "driver.sh"
+    head = "#PAL class=C\n" if outer[0] == "#PAL" else ""
+    script.write_text(f"#!/bin/sh\n{head}" + "".join(f"{line}\n" for line in submits) + "sleep 30\n")
+    words = [] if outer[0] == "#PAL" else outer
+    done = site.run("sbatch", "--parsable", "--gres=gpu:1", "-o", str(tmp_path / "out"), *words, str(script))
+    assert done.returncode == 0, done.stderr
+    until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text().count("\n") == len(submits))
+    children = [site.job(int(line)) for line in (tmp_path / "out").read_text().splitlines()]
+    theirs = "C" if "SLURM_PAL_CLASS" in outer[0] else "?"  # a variable of the user's own goes on
+    assert [mark(job)["class"] for job in children] == ["A", theirs, "B", "A", theirs]
+    assert not [mark(job) for job in children if mark(job).get("why") == "off"]
+    assert children[0].req_nodes != ("n3",)
 
 
 @pytest.mark.parametrize("words", [("srun", "-N1", "--gpus=2"), ("salloc", "--gres=gpu:2")])

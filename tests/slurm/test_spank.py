@@ -236,14 +236,14 @@ def test_a_wrong_value_in_the_script_is_refused(site: Site, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("more", [[], ["--export=NONE"]])
-def test_variables_go_the_way_of_options(site: Site, more: list[str]) -> None:
+def test_variables_reach_job_submit_under_their_own_names(site: Site, more: list[str]) -> None:
     variables = {"SLURM_PAL_CLASS": "C", "SLURM_PAL_APP": "bert"}
     job = site.sbatch(*more, **variables)
-    assert site.seen(job) == f"{key('app')}=bert,{key('class')}=C"
+    assert site.seen(job) == "SLURM_PAL_APP=bert,SLURM_PAL_CLASS=C"
     assert site.output.read_text().startswith("class=C ")
     done = site.run("srun", *more, "/bin/sh", "-c", f"{SHOW}; echo job=$SLURM_JOB_ID", **variables)
     assert done.stdout.startswith("class=C ")
-    assert site.seen(done.stdout.partition("job=")[2].strip()) == f"{key('app')}=bert,{key('class')}=C"
+    assert site.seen(done.stdout.partition("job=")[2].strip()) == "SLURM_PAL_APP=bert,SLURM_PAL_CLASS=C"
 
 
 def test_an_option_beats_its_variable(site: Site) -> None:
@@ -255,7 +255,7 @@ def test_an_option_beats_its_variable(site: Site) -> None:
 def test_off_by_variable(site: Site) -> None:
     site.scores("gpu_order=best", "note=1")
     job = site.sbatch("--gres=gpu:2", "--pal-class=A", SLURM_PAL_OFF="1")
-    assert site.seen(job) == f"{key('class')}=A,{key('off')}=1"
+    assert site.seen(job) == f"SLURM_PAL_OFF=1,{key('class')}=A"
     assert "gpus= cuda=0,1 " in site.output.read_text()
     assert site.errors.read_text() == ""
     assert site.seen(site.sbatch(SLURM_PAL_OFF="0")) == ""
@@ -271,6 +271,50 @@ def test_steps_of_a_batch_script_are_off_with_it_unless_told_otherwise(site: Sit
     body = f"srun sh -c '{SHOW}'; SLURM_PAL_OFF=0 srun --pal-class=B sh -c '{SHOW}'"
     site.sbatch("--pal-off", "--pal-class=A", body=body)
     assert [line.split()[0] for line in site.output.read_text().splitlines()] == ["class=", "class=B"]
+
+
+SUBMIT = "sbatch --parsable -o /dev/null --wrap true"
+
+
+@pytest.mark.parametrize("around", ["sbatch", "srun", "salloc"])
+@pytest.mark.parametrize(
+    ("options", "inside", "seen"),
+    [
+        (["--pal-class=C"], SUBMIT, ""),
+        (["--pal-class=C", "--export=NONE"], SUBMIT, ""),
+        (["--pal-off"], SUBMIT, ""),
+        (["--pal-class=C"], SUBMIT.replace("--wrap", "--pal-class=A --wrap"), f"{key('class')}=A"),
+        (["--pal-class=C"], f"SLURM_PAL_CLASS=B {SUBMIT}", "SLURM_PAL_CLASS=B"),
+        (["--pal-class=C"], "env -u SLURM_JOB_ID srun sh -c 'echo $SLURM_JOB_ID'", ""),
+    ],
+)
+def test_a_job_submitted_inside_another_has_nothing_of_it(
+    site: Site, around: str, options: list[str], inside: str, seen: str
+) -> None:
+    if around == "salloc" and "--export=NONE" in options:
+        pytest.skip("salloc has no --export")
+    kept = {"PATH": os.environ["PATH"], "SLURM_CONF": str(site.lab.directory.conf)}
+    body = "; ".join([*(f"export {name}='{value}'" for name, value in kept.items()), inside])
+    if around == "sbatch":
+        site.sbatch(*options, body=body)
+        said = site.output.read_text()
+    else:
+        done = site.run(around, *options, "/bin/sh", "-c", body)
+        assert done.returncode == 0, done.stderr
+        said = done.stdout
+    job = said.strip().splitlines()[-1]
+    site.wait_for(job)
+    assert site.seen(job) == seen
+
+
+@pytest.mark.parametrize("variable", ["", "C"])
+def test_what_the_plugin_sets_has_a_mark_and_what_the_user_sets_has_none(site: Site, variable: str) -> None:
+    body = 'echo "$SLURM_PAL_CLASS/$SLURM_PAL_JOB_CLASS"; srun sh -c \'echo "$SLURM_PAL_CLASS/$SLURM_PAL_JOB_CLASS"\''
+    if variable:
+        site.sbatch(body=body, SLURM_PAL_CLASS=variable)
+    else:
+        site.sbatch("--pal-class=C", body=body)
+    assert site.output.read_text().splitlines() == ["C/" if variable else "C/C"] * 2
 
 
 def test_wrong_variables_are_warned_about_once_and_ignored(site: Site) -> None:

@@ -205,6 +205,10 @@ def test_jobs_without_gpus_are_not_touched(site: Path) -> None:
         ({"spank_job_env": ["_SLURM_SPANK_OPTION_pal_pal_class=B"]}, "B", "--pal"),
         ({"spank_job_env": ["OTHER=1", "_SLURM_SPANK_OPTION_pal_pal_app=ResNet50"]}, "A", "--pal:ResNet50"),
         ({"environment": {"SLURM_PAL_CLASS": "C"}}, "C", "SLURM_PAL_CLASS"),
+        ({"spank_job_env": ["SLURM_PAL_CLASS=C"]}, "C", "SLURM_PAL_CLASS"),
+        ({"spank_job_env": ["SLURM_PAL_APP=stream"]}, "C", "SLURM_PAL_APP:stream"),
+        ({"environment": {"SLURM_PAL_CLASS": "C"}, "script": "#PAL class=A\n"}, "A", "#PAL"),
+        ({"spank_job_env": ["SLURM_PAL_CLASS=C"], "script": "#PAL app=resnet50\n"}, "A", "#PAL:resnet50"),
         ({"script": "#!/bin/sh\n\n#PAL class=C\ntrue\n"}, "C", "#PAL"),
         ({"script": "#!/bin/sh\n#PAL app=stream\n"}, "C", "#PAL:stream"),
         ({"script": "#!/bin/sh\ntrue\n#PAL class=C\n"}, "?", "default"),
@@ -218,8 +222,30 @@ def test_the_class_and_where_it_comes_from(
     _, seen = run(site, [job(tres_per_node="gres:gpu:1", **fields)])
     assert (seen.mark["class"], seen.mark["from"]) == (sensitivity, origin)
     # The plug-in on the node learns from the job's environment what the options do not say.
-    told = origin != "--pal" and sensitivity != "?"
-    assert seen.values.get("env_class", "") == (sensitivity if told else "")
+    told = origin not in ("--pal", "SLURM_PAL_CLASS", "default")
+    theirs = fields.get("environment", {}).get("SLURM_PAL_CLASS", "")  # type: ignore[attr-defined]
+    assert seen.values.get("env_class", "") == (sensitivity if told else theirs)
+    assert seen.values.get("env_mark", "") == (sensitivity if told else "")
+
+
+@pytest.mark.parametrize(
+    ("own", "script", "sensitivity", "env_class"),
+    [
+        ({}, "#!/bin/sh\n#PAL class=A\n", "A", "A"),
+        ({}, "#!/bin/sh\n", "?", ""),
+        ({"SLURM_PAL_CLASS": "B"}, "#!/bin/sh\n", "B", "B"),  # set on purpose, inside the job
+        ({"SLURM_PAL_JOB_CLASS": ""}, "#!/bin/sh\n", "C", "C"),  # the user's own, in the job and outside
+    ],
+)
+def test_the_class_of_a_job_is_no_word_of_those_that_it_submits(
+    site: Path, own: dict[str, str], script: str, sensitivity: str, env_class: str
+) -> None:
+    """A job of class C exports it, with a mark; what it submits inherits both."""
+    outer = {"SLURM_PAL_CLASS": "C", "SLURM_PAL_JOB_CLASS": "C", "SLURM_PAL_OFF": "1", "SLURM_PAL_JOB_OFF": "1"}
+    _, seen = run(site, [job(tres_per_node="gres:gpu:1", script=script, environment=outer | own)])
+    assert seen.mark["class"] == sensitivity and seen.mark.get("why") != "off"
+    assert seen.values.get("env_class", "") == env_class
+    assert seen.values.get("env_mark", "") == (sensitivity if sensitivity == "A" else "")
 
 
 def history(**entries: str) -> dict[str, str]:
@@ -287,14 +313,14 @@ def test_of_script_and_name_the_surer_label_counts(site: Path) -> None:
 def test_the_users_word_counts_as_far_as_the_site_says(
     site: Path, trust: str, said: str, past: str, found: str
 ) -> None:
-    """As palsub decides it; and what was measured is not told to the job, whose own submissions would state it."""
+    """As palsub decides it. The job gets the class with the mark that its own submissions do not state it."""
     known = history(u7=f"{name_key('train')}={past}:0.900") if past else records()
     write_table(site / "pal_table.lua", known | ({} if trust == "user" else {"trust": trust}))
     script = f"#!/bin/sh\n#PAL class={said}\ntrue\n" if said else "#!/bin/sh\ntrue\n"
     seen = run(site, [job(tres_per_node="gres:gpu:1", user_id=7, name="train", script=script)])[1]
     by_user = said == found
     assert (seen.mark["class"], seen.mark["from"]) == (found, "#PAL" if by_user else "history")
-    assert seen.values.get("env_class", "") == (found if by_user else "")
+    assert seen.values["env_class"] == seen.values["env_mark"] == found
     word = Evidence(WORD, said, 1.0, "#PAL") if said else None
     measured = Evidence(HISTORY, past, 0.9, "") if past else None
     assert decide(word, lambda: measured, [], {HISTORY: 0.8}, trust).sensitivity == found
@@ -553,6 +579,26 @@ def test_the_client_filter_decides_alike(site: Path) -> None:
     assert client(site, gpus_per_node="2", nodes="2")["set_nodelist"] == "n1,n0"
     assert client(site, gres="gres:gpu:4", time="01:00:00", exclude="n9")["set_exclude"] == "n9,n3"
     assert client(site, gres="gres:gpu:2", array="1-3") == {"set_prefer": "pal_A_v0|pal_A_v1"}
+
+
+@pytest.mark.parametrize(
+    ("script", "environment", "sensitivity"),
+    [
+        ("#PAL class=A", {"SLURM_PAL_CLASS": "C"}, "A"),
+        ("", {"SLURM_PAL_CLASS": "C"}, "C"),
+        ("", {"SLURM_PAL_CLASS": "C", "SLURM_PAL_JOB_CLASS": "C"}, "?"),
+        ("", {"SLURM_PAL_CLASS": "B", "SLURM_PAL_JOB_CLASS": "C"}, "B"),
+        ("", {"SLURM_PAL_OFF": "1", "SLURM_PAL_JOB_OFF": "1"}, "?"),
+    ],
+)
+def test_the_client_filter_takes_no_word_from_the_job_around_it(
+    site: Path, monkeypatch: pytest.MonkeyPatch, script: str, environment: dict[str, str], sensitivity: str
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (site / "job.sh").write_text(f"#!/bin/sh\n#PAL movable\n{script}\n")  # which shows the class in any case
+    got = client(site, gres="gres:gpu:2", time="0-02:00:00", wrap="", argv={1: str(site / "job.sh")})
+    assert f"class={sensitivity};" in got["set_comment"] and "why=off" not in got["set_comment"]
 
 
 def test_the_client_filter_marks_a_movable_job_and_keeps_palsubs_word(site: Path) -> None:

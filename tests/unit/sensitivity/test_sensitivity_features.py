@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,6 +121,17 @@ def test_no_sign_decides_without_support() -> None:
         found = evidence(f"{HEAD}srun ./{program}")
         known = APPLICATIONS.get(PROGRAMS.get(program, ""))
         assert found is not None and (found.confidence >= 0.8) == (known is not None and known.support >= MEASURED)
+
+
+def test_the_documented_table_of_evidence_has_every_program() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "sensitivity.md").read_text(encoding="utf-8")
+    table = text.partition("### Evidence")[2].partition("The figures are")[0]
+    known = {name: known.support >= MEASURED for name, known in APPLICATIONS.items()}
+    spelt = {"resnet50": "ResNet-50", "pagerank": "PageRank", "pointnet": "PointNet", "gpt2": "GPT-2"}
+    for name, decides in (known | dict.fromkeys(BY_INPUT, False)).items():
+        words = {name, name.upper(), spelt.get(name, name)}
+        rows = [row for row in table.splitlines() if any(re.search(rf"(?<!\w){word}(?!\w)", row) for word in words)]
+        assert rows and all(row.endswith("| yes |") == decides for row in rows), name
 
 
 def test_labelled_scripts_get_the_class_that_they_show_or_none() -> None:

@@ -280,6 +280,12 @@ def test_switched_off_it_is_sbatch_itself(how: str, site: Site) -> None:
     assert child.communicate(timeout=60)[0] == f"{child.pid}\n".encode()
 
 
+def test_a_job_that_is_off_does_not_switch_off_those_that_it_submits(site: Site) -> None:
+    env = site.env | {"SLURM_PAL_OFF": "1", "SLURM_PAL_JOB_OFF": "1"}  # as the plug-in leaves them in such a job
+    done = site.run([*PALSUB, "--gres=gpu:1", "job.sh"], env=env, stdin=subprocess.DEVNULL)
+    assert b"palsub: submitted as plain sbatch: no snapshot" in done.stderr  # else it says nothing
+
+
 def test_a_wrong_value_of_ours_submits_nothing(site: Site) -> None:
     for words in (
         ["--pal-class", "Z"], ["--pal-app", "nix"], ["--pal-klass=A"], ["--pal-policy=x"],
