@@ -11,6 +11,7 @@ import time
 from slurm_pal.base import state
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import read_plain, remove_leftovers, write_atomic
+from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.base.light import Any
 from slurm_pal.base.numbers import digits
 
@@ -187,9 +188,13 @@ def _considered(sensitivity: Record) -> list[str]:
     stage = sensitivity.get("stage", "default")
     lines = [] if stage in ("default", "word") else [f"by stage {stage}, confidence {sensitivity['confidence']:.2f}"]
     for found in sensitivity.get("considered", []):
-        if found["stage"] not in (stage, "word"):
-            said = "also measured" if found["stage"] == "history" else f"not sure enough: {found['stage']}"
-            lines.append(f"{said}: {found['sensitivity']}, confidence {found['confidence']:.2f} ({found['why']})")
+        if found["stage"] in (stage, "word"):
+            continue
+        if found["sensitivity"] == UNKNOWN_CLASS:
+            lines.append(f"no class by {found['stage']}: {found['why']}; --pal-observe finds it")
+            continue
+        said = "also measured" if found["stage"] == "history" else f"not sure enough: {found['stage']}"
+        lines.append(f"{said}: {found['sensitivity']}, confidence {found['confidence']:.2f} ({found['why']})")
     return [f"  {line}" for line in lines]
 
 

@@ -209,6 +209,14 @@ def test_a_user_is_told_why_his_job_is_not_observed(env: dict[str, str], tmp_pat
     )
 
 
+def test_a_program_whose_class_depends_on_its_input_is_explained(env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\nsrun gmx_mpi mdrun\n")
+    done = palsub(env, "--pal-explain", "job.sh", stdin=subprocess.DEVNULL)
+    assert "sensitivity class ? (not stated, treated as A)" in done.stderr
+    why = "no class by script: the script shows GROMACS, whose class depends on its input; --pal-observe finds it"
+    assert why in done.stderr
+
+
 @pytest.mark.parametrize(
     ("work", "words", "left"),
     [
