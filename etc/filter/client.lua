@@ -133,6 +133,7 @@ local function submit(options, offset)
     { "--pal", ours["pal-class"], ours["pal-app"] },
     { "#PAL", lines.class, lines.app },
     { "SLURM_PAL_CLASS", own_word(os.getenv("SLURM_PAL_CLASS"), os.getenv("SLURM_PAL_JOB_CLASS")) },
+    { "SLURM_PAL_APP", nil, os.getenv("SLURM_PAL_APP") },
   }) -- what was measured is not in the clients' table
   request.class = class
   local variable = options.type == "sbatch" and os.getenv("SLURM_PAL_MOVABLE")

@@ -175,7 +175,7 @@ local function submit(job, partitions)
     { "--pal", options.class, options.app },
     { "#PAL", lines.class, lines.app },
     { "SLURM_PAL_CLASS", class_variable },
-    { "SLURM_PAL_APP", nil, variables.app or variable("APP") },
+    { "SLURM_PAL_APP", nil, variables.app or environment.SLURM_PAL_APP },
   }, tonumber(job.user_id), job.name, script)
   request.class = class
   request.movable = movable_of(lines, environment.SLURM_PAL_MOVABLE, several)

@@ -125,11 +125,11 @@ def sensitivity(
 
     Raises UsageError for an unknown --pal-app.
     """
-    from slurm_pal.sensitivity.catalogue import class_of
-
     if chosen.sensitivity:
         return chosen.sensitivity, "--pal-class"
     if chosen.app:
+        from slurm_pal.sensitivity.catalogue import class_of
+
         return class_of(chosen.app, apps), f"--pal-app {chosen.app}"
     for key, _ in directives:
         if key not in DIRECTIVES:
@@ -137,14 +137,24 @@ def sensitivity(
     named = dict(directives)
     if said := _one_class("#PAL class", named.get("class"), warnings):
         return said
-    if "app" in named:
-        try:
-            return class_of(named["app"], apps), f"#PAL app={named['app']}"
-        except UsageError as error:
-            warnings.append(f"#PAL app: {error}")
+    if said := _of_app("#PAL app", named.get("app"), apps, warnings):
+        return said
     if said := _one_class("$SLURM_PAL_CLASS", variable(environment, "CLASS"), warnings):
         return said
-    return UNKNOWN_CLASS, DEFAULT_WHY
+    return _of_app("$SLURM_PAL_APP", variable(environment, "APP"), apps, warnings) or (UNKNOWN_CLASS, DEFAULT_WHY)
+
+
+def _of_app(origin: str, app: str | None, apps: Mapping[str, str], warnings: list[str]) -> tuple[str, str] | None:
+    """The same for the name of an application."""
+    if not app:
+        return None
+    from slurm_pal.sensitivity.catalogue import class_of
+
+    try:
+        return class_of(app, apps), f"{origin}={app}"
+    except UsageError as error:
+        warnings.append(f"{origin}: {error}")
+        return None
 
 
 def variable(environment: Mapping[str, str], name: str) -> str | None:

@@ -207,6 +207,7 @@ def test_jobs_without_gpus_are_not_touched(site: Path) -> None:
         ({"environment": {"SLURM_PAL_CLASS": "C"}}, "C", "SLURM_PAL_CLASS"),
         ({"spank_job_env": ["SLURM_PAL_CLASS=C"]}, "C", "SLURM_PAL_CLASS"),
         ({"spank_job_env": ["SLURM_PAL_APP=stream"]}, "C", "SLURM_PAL_APP:stream"),
+        ({"environment": {"SLURM_PAL_APP": "stream"}}, "C", "SLURM_PAL_APP:stream"),
         ({"environment": {"SLURM_PAL_CLASS": "C"}, "script": "#PAL class=A\n"}, "A", "#PAL"),
         ({"spank_job_env": ["SLURM_PAL_CLASS=C"], "script": "#PAL app=resnet50\n"}, "A", "#PAL:resnet50"),
         ({"script": "#!/bin/sh\n\n#PAL class=C\ntrue\n"}, "C", "#PAL"),
@@ -586,6 +587,7 @@ def test_the_client_filter_decides_alike(site: Path) -> None:
     [
         ("#PAL class=A", {"SLURM_PAL_CLASS": "C"}, "A"),
         ("", {"SLURM_PAL_CLASS": "C"}, "C"),
+        ("", {"SLURM_PAL_APP": "stream"}, "C"),
         ("", {"SLURM_PAL_CLASS": "C", "SLURM_PAL_JOB_CLASS": "C"}, "?"),
         ("", {"SLURM_PAL_CLASS": "B", "SLURM_PAL_JOB_CLASS": "C"}, "B"),
         ("", {"SLURM_PAL_OFF": "1", "SLURM_PAL_JOB_OFF": "1"}, "?"),

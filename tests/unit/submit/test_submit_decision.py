@@ -121,6 +121,9 @@ def test_every_known_application_has_a_class() -> None:
         (["--pal-app=bert"], {"SLURM_PAL_CLASS": "C"}, (("class", "A"),), ("B", "--pal-app bert")),
         ([], {"SLURM_PAL_CLASS": "C"}, (("class", "A"),), ("A", "#PAL class")),
         ([], {"SLURM_PAL_CLASS": "C"}, (("app", "bert"),), ("B", "#PAL app=bert")),
+        ([], {"SLURM_PAL_CLASS": "C", "SLURM_PAL_APP": "bert"}, (), ("C", "$SLURM_PAL_CLASS")),
+        ([], {"SLURM_PAL_APP": "bert"}, (), ("B", "$SLURM_PAL_APP=bert")),
+        ([], {"SLURM_PAL_APP": ""}, (), ("?", "not stated, treated as A")),
         ([], {"SLURM_PAL_CLASS": "C", "SLURM_PAL_JOB_CLASS": "B"}, (), ("C", "$SLURM_PAL_CLASS")),
         ([], {"SLURM_PAL_CLASS": "C", "SLURM_PAL_JOB_CLASS": "C"}, (), ("?", "not stated, treated as A")),
         ([], {}, (("app", "bert"), ("class", "A")), ("A", "#PAL class")),
@@ -142,6 +145,7 @@ def test_where_the_class_comes_from(
         ({"SLURM_PAL_CLASS": "Z"}, (), "$SLURM_PAL_CLASS = 'Z'"),
         ({}, (("class", "Z"),), "#PAL class = 'Z'"),
         ({}, (("app", "nix"),), "application 'nix'"),
+        ({"SLURM_PAL_APP": "nix"}, (), "$SLURM_PAL_APP: application 'nix'"),
         ({}, (("klass", "A"),), "#PAL klass is unknown"),
     ],
 )
