@@ -27,9 +27,12 @@ _OTHER_WORK = frozenset({
     "shard", "shards", "split", "merge", "clean", "dedup", "filter", "index", "cache", "warmup", "dataset", "download",
     "fetch", "upload", "sync", "check", "checks", "healthcheck", "health", "screen", "screening", "verify", "validate",
     "test", "tests", "smoke", "diag", "eval", "evaluate", "evaluation", "infer", "inference", "generate", "predict",
-    "serve", "embed", "plot", "report", "analyze", "analyse", "summary", "visualize", "show",
+    "serve", "embed", "emb", "embedding", "embeddings", "features", "plot", "report", "analyze", "analyse", "summary",
+    "visualize", "show",
 })  # fmt: skip
 """Words in the path of what a command runs, or right behind it, by which it is something else than training."""
+_NOT_TRAINING = frozenset({"evaluate", "evalonly", "testonly", "predictonly", "inference", "dryrun"})
+"""Options by which a program that trains does something else."""
 _MODEL_OPTIONS = frozenset(
     {"model", "models", "arch", "architecture", "net", "network", "backbone", "config", "recipe"}
 )
@@ -48,7 +51,7 @@ _KEYWORDS = frozenset(
 """Of a shell, and programs that only run another: the next word is the command."""
 _CARRIERS = frozenset({
     "srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "ibrun", "jsrun", "aprun", "env", "numactl",
-    "taskset", "nice", "timeout", "stdbuf", "parallel", "xargs", "nsys", "ncu", "nvprof", "rocprof", "sudo",
+    "taskset", "nice", "time", "timeout", "stdbuf", "parallel", "xargs", "nsys", "ncu", "nvprof", "rocprof", "sudo",
     "singularity", "apptainer", "enroot", "shifter", "podman", "podman-hpc", "docker", "ch-run", "compute-sanitizer",
     "python", "python2", "python3", "bash", "sh", "perl", "julia", "rscript", "uv", "conda", "mamba", "micromamba",
     "torchrun", "accelerate", "deepspeed", "horovodrun", "torch.distributed.run", "torch.distributed.launch",
@@ -75,6 +78,7 @@ _WORDS = bytes(code if code in _LETTERS else 32 for code in range(256))
 _SUFFIXES = (".exe", ".x", ".bin", ".out", ".py", ".sh", ".sif", ".cuda")
 _SCRIPTS = (".py", ".sh")
 _IMAGES = (".sif", ".simg", ".img", ".sqsh", ".squashfs")
+_LINES = str.maketrans("", "", "-_")
 _ENDS = str.maketrans("", "", "\"'`;|&(){}<>")
 
 Hit = tuple[str, str, float]
@@ -91,8 +95,8 @@ def evidence(script: str, program: str = "", apps: Mapping[str, str] | None = No
     code = script if script.startswith("#!") and "python" in script.partition("\n")[0] else program
     ran = [(_program(command.name, own), command) for command in commands]
     hits = {hit for hit, command in ran if hit and (hit[1] == UNKNOWN_CLASS or not command.is_other_work())}
-    text = f"{script}\n{code}".lower().replace("-", "").replace("_", "")
-    known = {name for name in (*MODELS, *own) if name.replace("-", "").replace("_", "") in text}
+    text = f"{script}\n{code}".lower().translate(_LINES)
+    known = {name for name in (*MODELS, *own) if name.translate(_LINES) in text}
     if known:
         hits |= {own.get(name) or _catalogued(name) for name in _models(commands, code, known, own)}
     if not hits:
@@ -160,12 +164,12 @@ class _Command:
         self._before, self._path, self._behind = plain[:at], "".join(plain[at : at + 1]), plain[at + 1 :]
 
     def is_other_work(self) -> bool:
-        """Whether what it runs is named for something else than training, such as for tokenising."""
-        return bool(self._doing() & _OTHER_WORK)
+        """Whether its name or an option shows something else than training, such as tokenising or a test."""
+        return bool(self._doing() & _OTHER_WORK) or any(key.translate(_LINES) in _NOT_TRAINING for key in self._keys())
 
     def trains(self) -> bool:
         """Whether the name of what it runs or one of its options shows training."""
-        return bool(self._doing().union(*(_words(key) for key, _ in _pairs(self._behind))) & _TRAINING)
+        return bool(self._doing().union(*map(_words, self._keys())) & _TRAINING)
 
     def models(self) -> set[str]:
         """The words by which it may name models."""
@@ -179,6 +183,9 @@ class _Command:
         """The words of the variables about models that it sets."""
         before = [word.partition("=") for word in self._before if _assigns(word)]
         return set[str]().union(*(_words(_local(value)) for key, _, value in before if _is_model(key)))
+
+    def _keys(self) -> list[str]:
+        return [key.lower() for key, _ in _pairs(self._behind)]
 
     def _doing(self) -> set[str]:
         action = "".join(self._behind[:1])

@@ -10,8 +10,8 @@ from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.processes import runner
 from slurm_pal.submit.script import Script
 
-_SIGNS = ("gpu", "gres", "exclusive", "tres", "-G")
-_VARIABLES = ("SBATCH_GPUS", "SBATCH_GRES", "SBATCH_EXCLUSIVE", "SBATCH_TRES")
+_SIGNS = ("gpu", "gres", "tres", "-G")
+_VARIABLES = ("SBATCH_GPUS", "SBATCH_GRES", "SBATCH_TRES")
 _LEFT = ("hold", "begin", "dependency", "clusters", "het-group", "test-only")
 """With these options Slurm chooses in any case (decide/request.py)."""
 LONGEST_S = 30.0

@@ -51,6 +51,19 @@ def test_known_work_is_recognised(script: str, program: str, sensitivity: str) -
     assert found is not None and found.sensitivity == sensitivity and found.confidence >= 0.8
 
 
+def test_a_program_that_trains_may_do_something_else() -> None:
+    code = "net = models.resnet50()\nloss.backward()\n"
+    for option, found in (
+        ("", "A"),
+        ("--epochs 3", "A"),
+        ("--test-only", None),
+        ("--eval_only", None),
+        ("--evaluate", None),
+    ):
+        shown = evidence(f"{HEAD}python3 train.py --model resnet50 {option}", code)
+        assert (shown and shown.sensitivity) == found
+
+
 def test_a_script_in_python_is_read_as_such() -> None:
     found = evidence("#!/usr/bin/env python3\nnet = resnet50()\nloss.backward()\n")
     assert found is not None and found.sensitivity == "A" and found.confidence >= 0.8
