@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurm_pal.base.errors import UsageError
+from slurm_pal.base.faults import NO_UUID
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.numbers import digits
 
@@ -67,9 +68,9 @@ class Gpu(NamedTuple):
 
 
 def measured(database: Database) -> list[Place]:
-    """Every GPU ever measured, where it was last seen; the one seen most recently first."""
+    """Every GPU ever seen, where it was last; the one seen most recently first."""
     seen = sorted(database.conditions(valid=False), key=lambda found: -found.ts)
-    return [Place(found.node, found.slot, found.uuid) for found in seen]
+    return [Place(found.node, found.slot, found.uuid) for found in seen if not found.uuid.startswith(NO_UUID)]
 
 
 def _bare(uuid: str) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_pal.base.errors import DataError, Exit, PalError, UsageError, one_line
+from slurm_pal.base.faults import FAULTS, NO_UUID
 from slurm_pal.base.files import write_atomic
 from slurm_pal.base.numbers import MOST_GPUS, digits
 from slurm_pal.profiling.node.backends import Setting, open_backend, resolve
@@ -26,6 +27,10 @@ from slurm_pal.profiling.node.measurement import MODES, MeasurementSpan, Order, 
 from slurm_pal.profiling.node.runner import BenchRun, nothing
 from slurm_pal.profiling.node.workers import Channel, Team, Worker
 from slurm_pal.variability.records import Record, from_json
+
+NOT_LISTED = FAULTS["missing"].meaning
+NOT_KNOWN = Static("")
+"""Of a GPU that did not come so far as to say; a driver that is not known is no change of driver."""
 
 
 class BenchOutput(NamedTuple):
@@ -224,7 +229,8 @@ def measure_node(
 ) -> BenchOutput:
     """Measure these GPUs, at once or in turns; what is complete is kept, whatever happens to the others."""
     devices = backend.devices(place.node, indexes)
-    notes = _missing(devices, indexes, expected)
+    absent = sorted({*indexes} - {d.slot for d in devices})
+    notes = _missing(absent, indexes, expected)
     if order.mig:
         devices = partitions(devices, environ or {})
 
@@ -246,6 +252,8 @@ def measure_node(
     notes += [f"GPU {w.device.slot} ({w.device.uuid}): {w.error or 'not measured'}" for w in unfinished]
     notes += [f"GPU {r.gpu.slurm_index} {r.bench.id}: {r.reason}" for r in records if not r.valid]
     records += [_failed(w, gathered, place, order, now_s) for w in unfinished]
+    counted = [slot for slot in absent if place.job_id or slot < expected]  # what Slurm says is there
+    records += [_absent(slot, devices, gathered, place, order.specs[0], now_s) for slot in counted]
     if not records and not notes:
         notes.append(f"nothing to measure on {len(devices)} GPUs")
     said = (*dict.fromkeys(notes), *gathered.said())
@@ -274,16 +282,15 @@ def _exit_code(flags: list[set[str]], trouble: bool) -> Exit:
     return Exit.PARTIAL if trouble else Exit.OK
 
 
-def _missing(devices: Sequence[DeviceInfo], indexes: Sequence[int], expected: int) -> list[str]:
-    found = {d.slot for d in devices}
-    notes = [f"GPU {index}: the driver does not list it" for index in indexes if index not in found]
+def _missing(absent: Sequence[int], indexes: Sequence[int], expected: int) -> list[str]:
+    notes = [f"GPU {index}: {NOT_LISTED}" for index in absent]
     if expected > len(indexes):
         notes.append(f"the job was given {len(indexes)} of {expected} GPUs")
     return notes
 
 
 def _static(worker: Worker, gathered: _Collector) -> Static:
-    return gathered.static.get(worker.device.uuid, Static("unknown"))
+    return gathered.static.get(worker.device.uuid, NOT_KNOWN)
 
 
 def _failed(worker: Worker, gathered: _Collector, place: RecordOrigin, order: Order, now_s: float) -> Record:
@@ -295,6 +302,22 @@ def _failed(worker: Worker, gathered: _Collector, place: RecordOrigin, order: Or
     flags = (worker.flag,) if worker.flag else ()
     run = BenchRun(nothing(spec, stop), (), flags, worker.error or "the worker ended early")
     return record(place, worker.device, _static(worker, gathered), spec, run, MeasurementSpan(now_s, now_s))
+
+
+def _absent(
+    slot: int,
+    devices: Sequence[DeviceInfo],
+    gathered: _Collector,
+    place: RecordOrigin,
+    spec: Benchmark,
+    now_s: float,
+) -> Record:
+    """An invalid record for a GPU that the driver does not list. It has no UUID: its slot stands for one."""
+    like = devices[0] if devices else DeviceInfo("", "", "", slot)
+    device = DeviceInfo(f"{NO_UUID}{place.node}:{slot}", like.vendor, like.model, slot)
+    static = next(iter(gathered.static.values()), NOT_KNOWN)
+    run = BenchRun(nothing(spec, "error"), (), ("missing",), NOT_LISTED)
+    return record(place, device, static, spec, run, MeasurementSpan(now_s, now_s))
 
 
 def _foreign(

@@ -2,8 +2,8 @@
 """Which nodes should be measured before their turn, and why. Pure.
 
 A run that departs from a GPU's other runs is not believed until a second one agrees, so its
-node comes first. Then come those whose GPUs have numbers from another environment, and
-those about which nothing is known any more.
+node comes first. Then come those whose GPUs have numbers from another environment,
+those about which nothing is known any more, and those that failed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from slurm_pal.base.faults import FAULTS
 from slurm_pal.store.database import Condition
 from slurm_pal.store.snapshot import GpuScore
 
-CONFIRM, CHANGED, ENVIRONMENT, UNKNOWN = range(4)
+CONFIRM, CHANGED, ENVIRONMENT, UNKNOWN, FAULTY = range(5)
 
 _FLAGS = {
     "unconfirmed": CONFIRM,  # one run says so
     "step": CHANGED,
     "drift": CHANGED,
     "unknown": UNKNOWN,
+    **dict.fromkeys(FAULTS, FAULTY),  # it may be well again
 }
 
 

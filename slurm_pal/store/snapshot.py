@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Sequence
 
 from slurm_pal.base.errors import DataError
+from slurm_pal.base.faults import FAULTS, state_of
 from slurm_pal.base.files import read_trusted, write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 from slurm_pal.base.light import Any, NamedTuple
@@ -31,9 +32,10 @@ CHECKSUM_BYTES = 4
 FLAGS = (
     "outlier", "quarantined", "stale", "unknown", "degraded", "thermal_limited", "ecc", "config_differs", "suspect_hw",
     "node_coupled", "unsteady", "noisy", "small_group", "unconfirmed", "foreign_process", "xid", "host_noise",
-    "clock_skew", "step", "drift",
+    "clock_skew", "step", "drift", "no_answer", "missing",
 )  # fmt: skip
 """Flag names; the position is the bit in the `flags` column. Append only."""
+_FAULTY = sum(1 << FLAGS.index(flag) for flag in FAULTS)
 
 
 class NewerSchemaError(DataError):
@@ -52,6 +54,11 @@ class GpuScore(NamedTuple):
     measured_s: float  # Unix time of the newest measurement used, 0.0: never
     confidence: float  # 0..1
     flags: tuple[str, ...]
+
+    @property
+    def state(self) -> str:
+        """ "ok", or that of a GPU that was seen to fail and not measured cleanly since."""
+        return state_of(self.flags)
 
 
 class Snapshot:
@@ -91,6 +98,14 @@ class Snapshot:
             return None
         value = float(self.columns[f"slowdown_{known_class(sensitivity)}"][row])
         return None if math.isnan(value) else value
+
+    def faulty(self, row: int) -> bool:
+        """Whether the GPU of a row was seen to fail, and not measured cleanly since."""
+        return bool(self.columns["flags"][row] & _FAULTY)
+
+    def faulty_rows(self) -> frozenset[int]:
+        """The rows of all such GPUs."""
+        return frozenset(row for row, mask in enumerate(self.columns["flags"]) if mask & _FAULTY)
 
     def gpu(self, row: int) -> GpuScore:
         """Everything about one row."""

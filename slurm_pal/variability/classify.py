@@ -19,6 +19,7 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.variability import classes, drift, flags, levels, published
 from slurm_pal.variability.classes import Held
 from slurm_pal.variability.drift import Course, Finding
+from slurm_pal.variability.health import MISSING, Health
 from slurm_pal.variability.params import Params, preference
 from slurm_pal.variability.residence import newest, residents
 from slurm_pal.variability.runs import Group, Sighting, SweepRuns
@@ -113,6 +114,7 @@ class _Fold:
         self.coupled: frozenset[str] = frozenset()
         self.faulty: dict[Group, frozenset[str]] = {}
         self.courses: dict[Group, dict[str, Course]] = {}
+        self.health = Health()
 
     def fork(self) -> _Fold:
         """A copy that can be finished while this one goes on; it must not take in another sweep."""
@@ -123,7 +125,7 @@ class _Fold:
 
     def take(self, sweep: SweepRuns) -> None:
         """Take in one sweep; sweeps come in time order."""
-        self.seen = newest(self.seen, sweep.sightings)
+        self.seen = newest(self.seen, (seen for seen in sweep.sightings if MISSING not in seen.flags))
         # Equal groups of a sweep are one object, and that is quicker to look up than its eight fields.
         series_of: dict[int, tuple[dict[str, Track], dict[str, Course] | None]] = {}
         touched: list[Group] = []
@@ -139,6 +141,8 @@ class _Fold:
                 course = courses.get(seen.uuid) or courses.setdefault(seen.uuid, Course())
                 course.follow(before, after, seen, self.params)
         self._evaluate(sorted(group for group in touched if _kind(group)), sweep.ts)
+        suspects = (self.faulty.get(group, frozenset()) for group in touched)
+        self.health.take(sweep.sightings, frozenset().union(*suspects))
 
     def _series(self, group: Group) -> tuple[dict[str, Track], dict[str, Course] | None]:
         """A group's tracks and courses; no courses for links and hosts, which vary by more than drift's thresholds."""
@@ -211,6 +215,7 @@ class _Fold:
         self._evaluate(sorted(self.tracks), now_s)
         present = [s for _, s in sorted(residents(self.seen).items())]
         differs = flags.config_differs(present, self.params)
+        present = sorted([*present, *self.health.stand_ins(present)], key=lambda s: (s.node, s.slot))
         chosen = {c: self._choose(c, present, now_s) for c in SENSITIVITY_CLASSES}
         numbers: dict[str, dict[str, int]] = {}
         centroids: dict[str, list[float]] = {}
@@ -226,7 +231,8 @@ class _Fold:
             picks = {c: chosen[c][sighting.uuid] for c in SENSITIVITY_CLASSES if sighting.uuid in chosen[c]}
             mine = {c: numbers[c][sighting.uuid] for c in picks if sighting.uuid in numbers[c]}
             gpu = self._gpu(sighting, picks, mine, sighting.uuid in differs, now_s)
-            gpus.append(gpu._replace(flags=gpu.flags | changed.get(sighting.uuid, set())))
+            shown = changed.get(sighting.uuid, set()) | self.health.faults(sighting)
+            gpus.append(gpu._replace(flags=gpu.flags | shown))
         levels_of = {c: v for c, v in centroids.items() if v}
         return Classification(tuple(gpus), levels_of, tuple(self._summaries()), findings)
 

@@ -19,7 +19,8 @@ from slurm_pal.variability.records import Record
 
 INVALIDATING = frozenset({"foreign_process", "ecc", "xid"})
 RUN_FLAGS = INVALIDATING | {
-    "degraded", "thermal_limited", "config_differs", "host_noise", "unsteady", "noisy", "clock_skew", "pcie_link",
+    "no_answer", "missing", "degraded", "thermal_limited", "config_differs", "host_noise", "unsteady", "noisy",
+    "clock_skew", "pcie_link",
 }  # fmt: skip
 """Flags that a run may carry; those that come from comparing GPUs are set only in this room."""
 
@@ -79,6 +80,7 @@ class Sighting(NamedTuple):
     environment: Environment
     settings: tuple[str, ...]  # what peers of the same model should share
     flags: frozenset[str]  # of all its runs in that sweep
+    clean: bool  # it was measured in a sensitivity class, and none of its runs failed
 
 
 OBSERVATIONS = Layout(
@@ -224,6 +226,8 @@ def run_flags(record: Record, now_s: float, params: Params) -> frozenset[str]:
         found.add("degraded")
     if duty["sw_thermal"] > params.thermal_duty:
         found.add("thermal_limited")
+    if record.result.stop_reason == "timeout":
+        found.add("no_answer")
     if not record.result.steady and record.valid:
         found.add("unsteady")
     # Health checks say whether a link works; transfers and launches jitter on a healthy node, too.
@@ -297,4 +301,6 @@ def _sighting(records: list[Record], flags: dict[str, frozenset[str]], now_s: fl
         environment=environment_of(last),
         settings=(env.config_group, last.gpu.ecc_mode, *("" if x is None else f"{x:g}" for x in limits)),
         flags=frozenset().union(*(flags[r.run_id] for r in records)),
+        clean=all(r.valid and not flags[r.run_id] & INVALIDATING for r in records)
+        and any(r.bench.sensitivity_class for r in records),
     )

@@ -303,7 +303,7 @@ def test_ingest_takes_every_record(tmp_path: Path, registry: str) -> None:
     [
         ("ecc", Exit.HARDWARE, 11, "ecc"),
         ("error", Exit.HARDWARE, 9, "fallen off the bus"),
-        ("missing", Exit.PARTIAL, 9, None),
+        ("missing", Exit.PARTIAL, 9, "the driver does not list it"),
         ("noisy", Exit.OK, 12, None),
     ],
 )

@@ -14,7 +14,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.profiling.sweep import spending, window
 from slurm_pal.profiling.sweep.plan import ChosenNode
 from slurm_pal.profiling.sweep.spending import Expense, Spending
-from slurm_pal.profiling.sweep.urgency import CONFIRM, ENVIRONMENT, UNKNOWN, urgent
+from slurm_pal.profiling.sweep.urgency import CONFIRM, ENVIRONMENT, FAULTY, UNKNOWN, urgent
 from slurm_pal.profiling.sweep.waiting import user_waiting
 from slurm_pal.slurm import parse
 from slurm_pal.store.database import Condition
@@ -174,9 +174,20 @@ def condition(node: str, slot: int, ts: float = NOW_S, driver: str = "550.1", vb
 
 def test_doubtful_gpus_come_before_forgotten_ones() -> None:
     found = urgent(
-        [score("a", 0, "unknown"), score("b", 1, "unknown", "unconfirmed"), score("c", 0, "outlier")], [], []
+        [
+            score("a", 0, "unknown"),
+            score("b", 1, "unknown", "unconfirmed"),
+            score("c", 0, "outlier"),
+            score("d", 2, "outlier", "no_answer"),
+        ],
+        [],
+        [],
     )
-    assert found == {"a": (UNKNOWN, "GPU 0 unknown"), "b": (CONFIRM, "GPU 1 unconfirmed")}
+    assert found == {
+        "a": (UNKNOWN, "GPU 0 unknown"),
+        "b": (CONFIRM, "GPU 1 unconfirmed"),
+        "d": (FAULTY, "GPU 2 no_answer"),
+    }
 
 
 @pytest.mark.parametrize(
