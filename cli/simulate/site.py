@@ -11,6 +11,7 @@ from slurm_pal.base import config as configuration
 from slurm_pal.base.cluster import Gpu
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, Exit, SlurmError, UsageError, one_line
+from slurm_pal.base.faults import OK
 from slurm_pal.base.files import slurm_user_uid
 from slurm_pal.cli import common
 from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption, show_bad_rows, write
@@ -79,7 +80,7 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
     settings = settings_of({**options, **filled})._replace(
         expected_run_share=config.number("submit", "expected_run_share")
     )
-    site = site_of(connect(config).overview())
+    site = site_of(connect(config).overview(), _faulty(config) if options["profile"] is None else ())
     profile = _profile(options["profile"], config, site)
     trace, notes = _history(options, config)
     fitted = fit(trace, site, settings.locality_penalty)
@@ -157,6 +158,15 @@ def _profile(name: str | None, config: Config, site: VirtualSite) -> SiteProfile
     note = f"{known.unscored} of {n_gpus} GPUs have no score and count as median ones (1.00): pal-profile run."
     text = f"scores ({n_gpus - known.unscored} of {n_gpus} GPUs) are exact and stay so"
     return SiteProfile(Fixed(known.slowdown, "the snapshot"), True, text, (note,) if known.unscored else ())
+
+
+def _faulty(config: Config) -> frozenset[tuple[str, int]]:
+    """The GPUs that were seen to fail; whether there is a snapshot at all is for `_profile` to say."""
+    try:
+        snapshot = snapshots.read(config.snapshot_path)
+    except DataError:
+        return frozenset()
+    return frozenset((gpu.node, gpu.index) for row in range(len(snapshot)) if (gpu := snapshot.gpu(row)).state != OK)
 
 
 def _history(options: Mapping[str, Any], config: Config) -> tuple[Trace, tuple[str, ...]]:

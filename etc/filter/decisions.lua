@@ -53,20 +53,24 @@ local function enough_others(view, slow)
   return false
 end
 
--- Only barred GPUs are free: exclude their nodes for as long as waiting for others can pay.
+local SLOW = { why = "slow", all = { why = "slow-all" } }
+local FAULTY = { why = "faulty", all = { why = "faulty-all" } }
+
+-- Only barred or faulty GPUs are free: exclude their nodes for as long as waiting for others can pay.
 local function keep_off(view, slowdown, locality)
-  local request = view.request
+  local request, reason, factor = view.request, SLOW, slowdown * locality
+  if slowdown >= view.t.settings.faulty then reason, factor = FAULTY, nil end
   local key = ("slow.%s.%s.%s"):format(view.pool, view.class, request.count)
   local slow = view.t.record[key]
   if not slow or not enough_others(view, names_in(view.t, key)) then
-    return { act = "none", why = "slow-all", slow = slowdown * locality }
+    return { act = "none", why = reason.all.why, slow = factor }
   end
   if request.soft then return softly(view.t, request, request.soft) end
   return {
     act = "exclude",
     set = slow,
-    why = "slow",
-    slow = slowdown * locality,
+    why = reason.why,
+    slow = factor,
     lease_s = patience_s(view.t, request, slowdown * locality, locality, view.t.settings.wait_share),
   }
 end
@@ -87,15 +91,17 @@ local function decide(request, t, now_s)
   if not chosen then return { act = "none", why = "busy" } end
   local slowdown = slowest(view, chosen)
   local locality = #chosen > 1 and (t.settings.locality or 1) or 1
-  if view.class ~= "C" and slowdown > (t.settings.barred or math.huge) then
-    return keep_off(view, slowdown, locality)
-  end
+  local plain_slowdown = tonumber(t.record[("plain.%s.%s.%s"):format(view.pool, view.class, request.count)]) or 1
+  local faulty = t.settings.faulty
+  local most = view.class == "C" and faulty or t.settings.barred or math.huge
+  -- Once a list is taken back, Slurm picks: rather start on a slow GPU than wait and then get a faulty one.
+  local spared = plain_slowdown >= faulty and slowdown < faulty
+  if slowdown >= faulty or slowdown > most and not spared then return keep_off(view, slowdown, locality) end
   if not others(view, used) then return { act = "none", why = "same", slow = slowdown * locality, chosen = chosen } end
   if request.soft then return softly(t, request, request.soft) end
   for _, pick in ipairs(chosen) do
     if not takes(view, pick.node, pick.count) then return { act = "none", why = "size", slow = slowdown * locality } end
   end
-  local plain_slowdown = tonumber(t.record[("plain.%s.%s.%s"):format(view.pool, view.class, request.count)]) or 1
   return {
     act = "nodelist",
     set = text_of(chosen),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from slurm_pal.base.faults import OK
 from slurm_pal.decide import means
 from slurm_pal.decide.candidates import candidates, several_models
 from slurm_pal.decide.case import Case, Decision, Settings
@@ -10,7 +11,7 @@ from slurm_pal.decide.offer import Offer, doubts, gpu_of, offer_of
 from slurm_pal.decide.request import Request
 from slurm_pal.decide.scene import Scene, rows, scenes
 from slurm_pal.placement import place
-from slurm_pal.placement.class_fit import INSENSITIVE
+from slurm_pal.placement.faulty import is_faulty, worst_wanted
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.slurm.client import Overview
@@ -57,7 +58,8 @@ def decide(
             if placed is not None:
                 if best is None or placed.product < best[0]:
                     best = (placed.product, scene, placed)
-                break
+                if not is_faulty(placed.slowdown):
+                    break
     if best is None:
         return Decision("none", QUEUES)
     return _judge(Case(request, snapshot, settings, rule, clearer, best[1], best[2]), alternatives)
@@ -73,7 +75,9 @@ def _judge(case: Case, alternatives: int) -> Decision:
     found = Decision("none", "", chosen=chosen, plain=plain, alternatives=others, unknown=doubts(scene, chosen))
     if not _scored(case):
         return found._replace(reason="left to Slurm: no GPU that is free now has a score")
-    if rule.sensitivity not in INSENSITIVE and chosen.slowdown > rule.barred_slowdown:
+    # Once a list is taken back, Slurm picks: rather start on a slow GPU than wait and then get a faulty one.
+    spared = plain is not None and bool(plain.faulty) and not chosen.faulty
+    if case.placed.slowdown > worst_wanted(rule.sensitivity, rule.barred_slowdown) and not (spared and case.may_name):
         return means.keep_off(case, found, chosen)
     if len(scene.view.names) == len(case.placed.nodes):
         return found._replace(reason="left to Slurm: no other free GPUs suit the job's request")
@@ -87,13 +91,14 @@ def _judge(case: Case, alternatives: int) -> Decision:
 
 
 def _scored(case: Case) -> bool:
-    """Whether any GPU that is free now has a score."""
+    """Whether anything is known of any GPU that is free now: a score, or a fault."""
     view = case.scene.view
-    return any(
-        gpu_of(case.snapshot, case.rule, name, index).slowdown is not None
+    known = (
+        gpu_of(case.snapshot, case.rule, name, index)
         for name, free in zip(view.names, view.free, strict=True)
         for index in free
     )
+    return any(gpu.slowdown is not None or gpu.state != OK for gpu in known)
 
 
 def _others(case: Case, count: int) -> tuple[Offer, ...]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slurm_pal.base.faults import OK
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.numbers import faster
 from slurm_pal.decide.candidates import could_hold
 from slurm_pal.decide.case import Case, Decision
 from slurm_pal.decide.offer import Offer, gpu_of
 from slurm_pal.decide.scene import rows
+from slurm_pal.placement.faulty import worst_wanted
 from slurm_pal.placement.patience import WAIT_SHARE, patience_s
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.slurm.states import usable
@@ -54,9 +56,11 @@ def pin(case: Case, found: Decision, chosen: Offer) -> Decision:
 
 
 def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
-    """Only barred GPUs are free: exclude their nodes for as long as waiting for others can pay."""
-    bar, scene = case.rule.barred_slowdown, case.scene
+    """Only barred or faulty GPUs are free: exclude their nodes for as long as waiting for others can pay."""
+    scene, bar = case.scene, worst_wanted(case.rule.sensitivity, case.rule.barred_slowdown)
     what = f"only GPUs slower than {bar:g} are free"
+    if chosen.faulty:
+        what = f"of the free GPUs it could only get some that were seen to fail, {chosen.faulty}"
     view, count = scene.view, scene.shape.per_node or 1
     slow = [
         name
@@ -64,12 +68,13 @@ def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
         if len(row) >= count and max(row if scene.shape.whole_nodes else row[:count]) > bar
     ]
     left = _holding(case, [name for name in scene.nodes if name not in slow and _may_do_better(case, name, count)])
-    if len(left) < (scene.shape.nodes or 1):
+    if not slow or len(left) < (scene.shape.nodes or 1):
         return found._replace(reason=f"left to Slurm: {what}, and no better ones will become free for this job")
     if not case.may_lease:
         why = case.request.soft_only or "there is neither a daemon nor --pal-watch to take an exclusion back"
         return found._replace(reason=f"left to Slurm: {what}, but {why}")
-    lease_s, why = _lease(case, chosen.product, MEDIAN_SLOWDOWN * chosen.locality, WAIT_SHARE)
+    here = case.placed.slowdown * chosen.locality
+    lease_s, why = _lease(case, here, MEDIAN_SLOWDOWN * chosen.locality, WAIT_SHARE)
     excluded = (*case.request.exc_nodes, *slow)
     return found._replace(
         action="exclude",
@@ -113,10 +118,12 @@ def _lease(case: Case, elsewhere: float, here: float, share: float = 1.0) -> tup
 
 
 def _may_do_better(case: Case, name: str, count: int) -> bool:
-    """Whether a node, once free, has `count` GPUs that are not barred."""
-    node, shape, bar = case.scene.nodes[name], case.scene.shape, case.rule.barred_slowdown
+    """Whether a node, once free, has `count` GPUs that are neither barred nor faulty."""
+    node, shape = case.scene.nodes[name], case.scene.shape
+    bar = worst_wanted(case.rule.sensitivity, case.rule.barred_slowdown)
     mine = [k for k, kind in enumerate(node.gpu_types) if shape.whole_nodes or shape.gpu_type in ("", kind)]
-    fast = [k for k in mine if (gpu_of(case.snapshot, case.rule, name, k).slowdown or 1.0) <= bar]
+    known = {k: gpu_of(case.snapshot, case.rule, name, k) for k in mine}
+    fast = [k for k, gpu in known.items() if gpu.state == OK and (gpu.slowdown or 1.0) <= bar]
     return usable(node.states) and len(fast) >= max(count, len(mine) if shape.whole_nodes else 0)
 
 
@@ -139,6 +146,8 @@ def _gain(chosen: Offer, plain: Offer | None) -> str:
         return f"{here}; plain Slurm has no place for it now"
     if plain.slots == chosen.slots:
         return f"{here}; plain Slurm would probably pick the same GPUs"
+    if plain.faulty and not chosen.faulty:
+        return f"{here}; plain Slurm would probably pick some that were seen to fail, {plain.faulty}"
     there = f"where plain Slurm would send it, {plain.where()} ({chosen.product:.3f} against {plain.product:.3f})"
     gain = f"predicted {faster(plain.product, chosen.product, there)}"
     if chosen.product > plain.product:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from slurm_pal.base.faults import OK, state_of
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.decide.scene import Scene
+from slurm_pal.placement.faulty import is_faulty
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.store.snapshot import Snapshot, known_class
 
@@ -19,13 +21,23 @@ class Gpu(NamedTuple):
     measured_s: float  # Unix seconds, 0.0: never
     flags: tuple[str, ...]
 
+    @property
+    def state(self) -> str:
+        """Its state: "ok", or that of a GPU that was seen to fail."""
+        return state_of(self.flags)
+
 
 class Offer(NamedTuple):
-    """GPUs a job could be given now, and the predicted time factors."""
+    """GPUs a job could be given now, and the predicted time factors: those measured, also of faulty GPUs."""
 
     gpus: tuple[Gpu, ...]
     slowdown: float
     locality: float
+
+    @property
+    def faulty(self) -> str:
+        """Those of the GPUs that were seen to fail, like `n5:2 (no-answer)`; "" without any."""
+        return ", ".join(f"{gpu.node}:{gpu.gpu} ({gpu.state})" for gpu in self.gpus if gpu.state != OK)
 
     @property
     def product(self) -> float:
@@ -51,7 +63,10 @@ def offer_of(scene: Scene, snapshot: Snapshot, rule: Rule, placed: Placement) ->
     for node, indexes in zip(placed.nodes, placed.gpus, strict=True):
         gpus += [gpu_of(snapshot, rule, scene.view.names[node], index) for index in indexes]
     several = len(placed.nodes) + len(scene.fixed) > 1
-    return Offer(tuple(gpus), placed.slowdown, rule.locality_penalty if several else 1.0)
+    slowdown = placed.slowdown
+    if is_faulty(slowdown):
+        slowdown = max(1.0 if gpu.slowdown is None else gpu.slowdown for gpu in gpus)
+    return Offer(tuple(gpus), slowdown, rule.locality_penalty if several else 1.0)
 
 
 def gpu_of(snapshot: Snapshot, rule: Rule, node: str, index: int) -> Gpu:
@@ -66,6 +81,8 @@ def gpu_of(snapshot: Snapshot, rule: Rule, node: str, index: int) -> Gpu:
 def doubts(scene: Scene, chosen: Offer) -> tuple[str, ...]:
     """What was not known, or known only long ago, of the GPUs chosen."""
     said: list[str] = []
+    if chosen.faulty:
+        said.append(f"seen to fail, whether they work now: {chosen.faulty}")
     never = [f"{gpu.node}:{gpu.gpu}" for gpu in chosen.gpus if gpu.slowdown is None]
     if never:
         said.append(f"never measured, counted as median: {','.join(never)}")

@@ -10,6 +10,7 @@ from math import isnan
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import GpuShape, SlurmJob
 from slurm_pal.base.light import Any
+from slurm_pal.placement.faulty import FAULTY
 from slurm_pal.placement.view import View
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import JOB_WAITING, usable
@@ -128,6 +129,7 @@ class _Scores:
         self._rows, self._index = snapshot.rows, columns["index"]
         self._slowdown, self._slowdown_a = columns[f"slowdown_{sensitivity}"], columns["slowdown_A"]
         self._bins, self._centroids = columns[f"class_{sensitivity}"], snapshot.centroids.get(sensitivity, [])
+        self._faulty = snapshot.faulty_rows()
         self._known: dict[tuple[str, tuple[int, ...]], Table] = {}
 
     def of(self, node: str, indexes: list[int]) -> Table:
@@ -136,11 +138,15 @@ class _Scores:
         if key not in self._known:
             rows = {self._index[row]: row for row in self._rows.get(node, ())}
             found = [rows.get(k) for k in indexes]
-            self._known[key] = (
+            table = (
                 [_slowdown(self._slowdown, row) for row in found],
                 [self._level(row) for row in found],
                 [_slowdown(self._slowdown_a, row) for row in found],
             )
+            for position in [p for p, row in enumerate(found) if row in self._faulty] if self._faulty else ():
+                for values in table:
+                    values[position] = FAULTY
+            self._known[key] = table
         return self._known[key]
 
     def _level(self, row: int | None) -> float:

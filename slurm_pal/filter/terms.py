@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from slurm_pal.base.config import KEYS
+from slurm_pal.placement.faulty import FAULTY
 from slurm_pal.placement.patience import WAIT_SHARE
 from slurm_pal.sensitivity.keys import MODULI, ROUNDS
 from slurm_pal.store.lua_table import SCHEMA
@@ -14,6 +15,8 @@ REASONS = {
     "best": "the free GPUs that suit it best",
     "slow": "only slow GPUs are free, and waiting for others can pay",
     "slow-all": "only slow GPUs are free, and no better ones will become free for this job",
+    "faulty": "only GPUs that were seen to fail are free, and waiting for others can pay",
+    "faulty-all": "only GPUs that were seen to fail are free, and no better ones will become free for this job",
     "soft": "nobody would take a node list back",
     "size": "nodes of several sizes may take it, and the best may be too small for what Slurm adds to its request",
     "long": "some of its options are too long to be read here",
@@ -50,6 +53,7 @@ SETTINGS = {
     "run_share": KEYS["submit"]["expected_run_share"].default,
     "run_s": KEYS["submit"]["expected_run_s"].default,
     "wait_share": WAIT_SHARE,
+    "faulty": FAULTY,
 }
 """The filter's word for a setting -> its value where the table does not say."""
 

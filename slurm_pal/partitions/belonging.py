@@ -76,7 +76,7 @@ def shared_partitions(
 def _partition(
     name: str, nodes: Sequence[Node], snapshot: Snapshot, held: Counter[tuple[str, int]]
 ) -> columns.PartitionGpus | None:
-    """Its GPUs by class A's variability classes; a GPU that nobody has measured counts as the median one."""
+    """Its GPUs by class A's variability classes, without faulty ones; one that nobody has measured is a median one."""
     levels = max(1, len(snapshot.centroids.get("A", [])))
     counts = np.zeros((len(nodes), levels), dtype=np.int64)
     seen: dict[str, list[list[float]]] = {c: [[] for _ in range(levels)] for c in SENSITIVITY_CLASSES}
@@ -85,6 +85,8 @@ def _partition(
             if held[node.name, k]:
                 continue
             at, known = snapshot.row(node.name, k), None
+            if at is not None and snapshot.faulty(at):
+                continue
             if at is not None and snapshot.columns["class_A"][at] != NO_CLASS:
                 known = min(levels - 1, int(snapshot.columns["class_A"][at]))
             level = _middle(snapshot) if known is None else known

@@ -31,7 +31,7 @@ from slurm_pal.decide.offers import claims, used_indexes
 from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.decide.pools import every_gpu
 from slurm_pal.decide.request import Request
-from slurm_pal.placement.class_fit import INSENSITIVE
+from slurm_pal.placement.faulty import worst_wanted
 from slurm_pal.placement.patience import WAIT_SHARE, patience_s
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
@@ -204,10 +204,11 @@ class _Round:
         if decided.action == "exclude":
             slow = Slow((*decided.excluded, *never.nodes), decided.lease_s)
             return self._keep_off(one, lease, slow, decided.reason, could_start=True)
-        good = decided.chosen is not None and decided.chosen.slowdown <= self._settings.barred_slowdown
+        chosen = decided.chosen
+        good = chosen is not None and not chosen.faulty and chosen.slowdown <= self._settings.barred_slowdown
         if (good or decided.reason == QUEUES) and never.pays_s > LEAST_INTERVALS * self._interval_s:
             count = len(never.nodes)
-            reason = f"kept off {count} node{'s' if count > 1 else ''} too slow for it, in advance"
+            reason = f"kept off {count} node{'s' if count > 1 else ''} too slow or faulty for it, in advance"
             return self._keep_off(one, lease, never, reason, could_start=False)
         return self._leave(one, lease, decided.reason)
 
@@ -373,17 +374,18 @@ class _Prospects:
 
     def _never_well(self, request: Request, sensitivity: str) -> Slow:
         nothing, shape, found = Slow((), 0.0), request.shape, candidates(request, self._overview)
-        if sensitivity in INSENSITIVE or shape is None or isinstance(found, str) or len(found) != 1:
+        if shape is None or isinstance(found, str) or len(found) != 1:
             return nothing
         count, several = shape.per_node or shape.total, (shape.nodes or 1) > 1
         if several and shape.per_node is None:  # how many GPUs Slurm gives on which node is open
             return nothing
+        bar = worst_wanted(sensitivity, self._settings.barred_slowdown)
         slow: dict[str, float] = {}
         others: list[Node] = []
         for node in found[0].nodes:
             gpus = self._gpus(node, shape, sensitivity)
             need = len(gpus) if shape.whole_nodes else count
-            if len(gpus) >= count and gpus[need - 1] > self._settings.barred_slowdown:
+            if len(gpus) >= count and gpus[need - 1] > bar:
                 slow[node.name] = gpus[need - 1]
             elif len(gpus) >= count:
                 others.append(node)

@@ -17,6 +17,7 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.placement.candidates import Candidates, Preference, Scan
+from slurm_pal.placement.faulty import any_faulty, first_sound, sound_part
 from slurm_pal.placement.need import Need, Picks, choose, need_of
 from slurm_pal.placement.view import Placement, Rule, View
 
@@ -42,7 +43,13 @@ Look = Callable[[int, Preference], Candidates]
 
 
 def place(
-    policy: str, view: View, shape: GpuShape, rule: Rule, look: Look | None = None, largest_node: int | None = None
+    policy: str,
+    view: View,
+    shape: GpuShape,
+    rule: Rule,
+    look: Look | None = None,
+    largest_node: int | None = None,
+    faulty: bool | None = None,
 ) -> Placement | None:
     """The GPUs that `policy` would take for a job of `shape`, or None when it does not fit now.
 
@@ -50,24 +57,28 @@ def place(
     free: whether to wait instead is for the caller to decide (patience.py), who knows what
     waiting costs. `look` may answer from what was kept between jobs; by default every
     node is looked at. `largest_node` is the number of GPUs of the largest node that the
-    job might ever get, by default of those in the view. Raises UsageError for an unknown policy.
+    job might ever get, by default of those in the view; `faulty` says whether there are faulty GPUs, by
+    default in the view. Raises UsageError for an unknown policy.
     """
     _module(policy)
     need = need_of(shape, max(view.node_gpus, default=0) if largest_node is None else largest_node)
     if need is None:
         return None
+    if faulty is None:
+        faulty = any_faulty(view.slowdown)
     if shape.whole_nodes:
-        picks = _picks(policy, as_whole_nodes(view), need, rule, None)
+        picks = _picks(policy, as_whole_nodes(view), need, rule, None, faulty)
         return None if picks is None else placement(view, whole(view, picks), rule)
-    picks = _picks(policy, view, need, rule, look)
+    picks = _picks(policy, view, need, rule, look, faulty)
     return None if picks is None else placement(view, picks, rule)
 
 
-def _picks(policy: str, view: View, need: Need, rule: Rule, look: Look | None) -> Picks | None:
-    wanted = preferences(policy, view, rule)
+def _picks(policy: str, view: View, need: Need, rule: Rule, look: Look | None, faulty: bool) -> Picks | None:
+    wanted = preferences(policy, view, rule, faulty)
     if wanted is None:
-        found: Picks | None = _module(policy).pick(view, need, rule)
-        return found
+        pick = _module(policy).pick
+        found: Picks | None = pick(sound_part(view), need, rule) if faulty else None
+        return pick(view, need, rule) if found is None else found
     for number, preference in enumerate(wanted):
         candidates = look(number, preference) if look else Scan(len(view.free), preference)
         picks = choose(candidates, need)
@@ -76,14 +87,14 @@ def _picks(policy: str, view: View, need: Need, rule: Rule, look: Look | None) -
     return None
 
 
-def preferences(policy: str, view: View, rule: Rule) -> list[Preference] | None:
+def preferences(policy: str, view: View, rule: Rule, faulty: bool) -> list[Preference] | None:
     """What a rule wants of nodes, try by try; None where it cannot be said node by node.
 
-    Raises UsageError for an unknown policy.
+    With `faulty` GPUs around, the same tries without them come first. Raises UsageError for an unknown policy.
     """
     module = _module(policy)
     wanted: list[Preference] | None = module.preferences(view, rule) if hasattr(module, "preferences") else None
-    return wanted
+    return first_sound(view, wanted) if wanted and faulty else wanted
 
 
 @cache

@@ -14,6 +14,7 @@ from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
 from slurm_pal.placement import place
 from slurm_pal.placement.candidates import Candidates, Preference
 from slurm_pal.placement.class_fit import INSENSITIVE
+from slurm_pal.placement.faulty import any_faulty
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.ranking import Ranking
 from slurm_pal.placement.view import Placement, Rule, View
@@ -49,6 +50,7 @@ class Occupancy:
         self.names = names
         self.node_gpus = [len(row) for row in slowdown["A"]]
         self._slowdown, self._level = slowdown, level
+        self._faulty = any_faulty(slowdown["A"])
         self._partitions = {name: frozenset(nodes) for name, nodes in partitions.items()}
         self._best_first = best_first
         self._free = [set(range(count)) for count in self.node_gpus]
@@ -143,12 +145,12 @@ class Occupancy:
         if policy == PLAIN:
             return plain_pick(view._replace(cpus_free=[len(row) for row in view.free]), shape, rule)
         if policy in DRAWN_ANEW or not kept(policy):
-            return place(policy, view, shape, rule, None, self.largest_node())
+            return place(policy, view, shape, rule, None, self.largest_node(), self._faulty)
 
         def look(number: int, preference: Preference) -> Candidates:
             return self._ranking(policy, number, preference, rule, partition)
 
-        return place(policy, view, shape, rule, look, self.largest_node(partition))
+        return place(policy, view, shape, rule, look, self.largest_node(partition), self._faulty)
 
     def _ranking(self, policy: str, number: int, preference: Preference, rule: Rule, partition: str) -> Ranking:
         key = (policy, number, rule.sensitivity, rule.barred_slowdown, partition)
@@ -190,7 +192,7 @@ class Occupancy:
         if policy == PLAIN:
             placed = plain_pick(some, shape, rule)
         else:
-            placed = place(policy, some, shape, rule, None, self.largest_node(partition))
+            placed = place(policy, some, shape, rule, None, self.largest_node(partition), self._faulty)
         return None if placed is None else placed._replace(nodes=tuple(nodes[i] for i in placed.nodes))
 
     def view(self, sensitivity: str) -> View:

@@ -20,8 +20,9 @@ class View(NamedTuple):
     `free[i][k]` for the job's sensitivity class, 1.0 where unknown (never best);
     `level[i][k]` is the binned slowdown (centroid of its variability class) that the
     L x V walk compares; `slowdown_a` are class-A slowdowns, by which insensitive jobs
-    are sent to slow GPUs. `node_gpus[i]` counts all GPUs of the node. Only usable nodes
-    with at least one free GPU are in a view.
+    are sent to slow GPUs. A GPU that was seen to fail has FAULTY (faulty.py) in all three.
+    `node_gpus[i]` counts all GPUs of the node. Only usable nodes with at least one free GPU
+    are in a view.
     """
 
     names: Sequence[str]

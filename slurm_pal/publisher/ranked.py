@@ -8,6 +8,7 @@ from heapq import nsmallest
 
 from slurm_pal.placement import as_whole_nodes, preferences
 from slurm_pal.placement.candidates import Preference
+from slurm_pal.placement.faulty import any_faulty
 from slurm_pal.placement.view import Rule, View
 
 DEPTH = 64  # untouched nodes in one list
@@ -30,9 +31,10 @@ def rankings(
     With `whole_nodes` a job takes all of a node, and the count is 1.
     """
     seen = {c: as_whole_nodes(view) if whole_nodes else view for c, view in views.items()}
+    faulty = any(any_faulty(view.slowdown) for view in seen.values())
     heads: dict[Kind, list[int]] = {}
     for c, view in seen.items():
-        for number, preference in enumerate(_wanted(policy, view, rules[c]), 1):
+        for number, preference in enumerate(_wanted(policy, view, rules[c], faulty), 1):
             usable = [preference.usable(row) for row in range(len(view.free))]
             most = max(usable, default=0)
             for count in range(1, (min(most, 1) if whole_nodes else most) + 1):
@@ -42,12 +44,13 @@ def rankings(
     lists: dict[Kind, list[Row]] = {}
     for c, view in seen.items():
         expanded = [(row, gone) for row in named for gone in range(min(len(view.free[row]), deepest + 1))]
-        lists |= _sorted(policy, view, expanded, rules[c], {k: head for k, head in heads.items() if k[0] == c})
+        mine = {kind: head for kind, head in heads.items() if kind[0] == c}
+        lists |= _sorted(policy, view, expanded, rules[c], faulty, mine)
     return lists
 
 
-def _wanted(policy: str, view: View, rule: Rule) -> list[Preference]:
-    wanted = preferences(policy, view, rule)
+def _wanted(policy: str, view: View, rule: Rule, faulty: bool) -> list[Preference]:
+    wanted = preferences(policy, view, rule, faulty)
     assert wanted is not None, policy
     return wanted
 
@@ -58,9 +61,9 @@ def _best(preference: Preference, usable: list[int], count: int) -> list[int]:
 
 
 def _sorted(
-    policy: str, view: View, expanded: list[Row], rule: Rule, heads: Mapping[Kind, list[int]]
+    policy: str, view: View, expanded: list[Row], rule: Rule, faulty: bool, heads: Mapping[Kind, list[int]]
 ) -> dict[Kind, list[Row]]:
-    wanted = _wanted(policy, _suffixes(view, expanded), rule)
+    wanted = _wanted(policy, _suffixes(view, expanded), rule, faulty)
     usable = [[preference.usable(place) for place in range(len(expanded))] for preference in wanted]
     lists: dict[Kind, list[Row]] = {}
     for kind, head in heads.items():

@@ -17,7 +17,7 @@ from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, GpuShape
 from slurm_pal.decide.pools import Pool, Pools, every_gpu
 from slurm_pal.decide.scene import rows
-from slurm_pal.placement.class_fit import INSENSITIVE
+from slurm_pal.placement.faulty import worst_wanted
 from slurm_pal.placement.occupancy import DRAWN_ANEW, kept
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Rule, View
@@ -36,7 +36,6 @@ NOT_RANKED = 0
 
 Question = tuple[int, str, str]
 """Pool, sensitivity class, and GPUs on one node: a count, or WHOLE."""
-SENSITIVE = tuple(c for c in SENSITIVITY_CLASSES if c not in INSENSITIVE)
 
 
 class Offered(NamedTuple):
@@ -62,7 +61,7 @@ class Size(NamedTuple):
 
 
 class Spare(NamedTuple):
-    """A node that may do better for a sensitive job once it is free: `fast` of its GPUs are not barred."""
+    """A node that may do better for a job once it is free: `fast` of its GPUs are neither barred nor faulty."""
 
     name: str
     fast: int
@@ -87,7 +86,7 @@ class Standing(NamedTuple):
     nodes: tuple[Offered, ...]
     lists: dict[tuple[int, str, int, str], list[tuple[int, int]]]  # pool, class, preference from 1, count
     plain: dict[Question, float]  # slowdown where plain Slurm would put such a job
-    slow: dict[Question, tuple[str, ...]]  # free nodes that a sensitive job is better kept off
+    slow: dict[Question, tuple[str, ...]]  # free nodes that such a job is better kept off
     spares: dict[tuple[int, str], tuple[Spare, ...]]  # pool, class -> nodes to wait for, where there are slow ones
     sizes: tuple[Size, ...]
     richest: dict[int, Richest]  # of each pool
@@ -162,7 +161,8 @@ class _Answers:
     def __init__(self, overview: Overview, snapshot: Snapshot, policy: str, rules: dict[str, Rule]) -> None:
         self.policy, self._rules = policy, rules
         self._by_name = {node.name: node for node in overview.nodes}
-        self._all = {c: every_gpu(overview, snapshot, c) for c in SENSITIVE}
+        self._all = {c: every_gpu(overview, snapshot, c) for c in SENSITIVITY_CLASSES}
+        self._bar = {c: worst_wanted(c, rule.barred_slowdown) for c, rule in rules.items()}
         self._places: dict[tuple[str, tuple[int, ...]], int] = {}
         self.nodes: list[Offered] = []
         self.lists: dict[tuple[int, str, int, str], list[tuple[int, int]]] = {}
@@ -207,20 +207,20 @@ class _Answers:
         (row,), (gpus,) = placed.nodes, placed.gpus
         for c, view in views.items():
             self.plain[number, c, count] = max(view.slowdown[row][: len(gpus)])
-        for c in SENSITIVE:
-            slow = _slow(views[c], shape, self._rules[c].barred_slowdown)
+        for c in SENSITIVITY_CLASSES:
+            slow = _slow(views[c], shape, self._bar[c])
             if 0 < len(slow) <= MOST_SLOW:
                 self.slow[number, c, count] = slow
                 if (number, c) not in self.spares:
                     self.spares[number, c] = self._spares(pool, c)
 
     def _spares(self, pool: Pool, c: str) -> tuple[Spare, ...]:
-        """Nodes that could give, once free, GPUs that are not barred (as palsub judges).
+        """Nodes that could give, once free, GPUs that are neither barred nor faulty (as palsub judges).
 
         Where they are more than a record may hold, there are some of every size; first those without free
         GPUs, since of the others some are slow now.
         """
-        bar, every = self._rules[c].barred_slowdown, self._all[c]
+        bar, every = self._bar[c], self._all[c]
         free = frozenset(pool.views[c].names)
         by_size: dict[int, list[Spare]] = {}
         for node in pool.ever:

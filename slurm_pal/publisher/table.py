@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from slurm_pal.base.config import Config
+from slurm_pal.placement.faulty import FAULTY
 from slurm_pal.placement.patience import WAIT_SHARE
 from slurm_pal.publisher.standing import Offered, Richest, Size, Standing
 from slurm_pal.sensitivity.catalogue import APPLICATIONS
@@ -70,7 +71,7 @@ def applications(config: Config) -> tuple[dict[str, str], tuple[str, ...]]:
 def _settings(config: Config, slurm: Mapping[str, str]) -> str:
     words = [f"{word}={config.number(*key):g}" for word, key in _SETTINGS.items()]
     words += [f"{word}={mib}" for word, key in _MEMORY.items() if (mib := whole(slurm.get(key, ""))) > 0]
-    return " ".join([*words, f"wait_share={WAIT_SHARE:g}"])
+    return " ".join([*words, f"wait_share={WAIT_SHARE:g}", f"faulty={FAULTY:g}"])
 
 
 def _node(node: Offered) -> str:

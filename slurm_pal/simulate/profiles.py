@@ -179,7 +179,14 @@ def _snapshot(rest: str) -> Source:
     found = snapshots.read(rest)
     if not len(found):
         raise DataError(f"snapshot {rest} holds no GPU: run pal-profile run")
-    return Sampled(tuple(tuple(found.gpu(row).slowdown for row in found.rows[node]) for node in found.nodes), rest)
+    # A faulty GPU counts as the median one that will be in its place.
+    return Sampled(
+        tuple(
+            tuple({} if found.faulty(row) else found.gpu(row).slowdown for row in found.rows[node])
+            for node in found.nodes
+        ),
+        rest,
+    )
 
 
 def _measured(kind: str) -> Callable[[str], Source]:

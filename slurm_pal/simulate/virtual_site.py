@@ -9,7 +9,7 @@ left out or assumed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_pal.base.cluster import Gpu, Node, Partition
@@ -62,8 +62,8 @@ class VirtualSite(NamedTuple):
         return [(part.node, index) for part in self.parts for index in part.indexes]
 
 
-def site_of(overview: Overview) -> VirtualSite:
-    """The GPU nodes of a site, in Slurm's order.
+def site_of(overview: Overview, faulty: Collection[Gpu] = ()) -> VirtualSite:
+    """The GPU nodes of a site, in Slurm's order, without `faulty` GPUs: no job does well on these, whoever sends it.
 
     Nodes that are down, drained or switched off, and partitions that are down, count by their
     configuration: over the weeks that are replayed they mostly worked, and a smaller cluster
@@ -78,10 +78,14 @@ def site_of(overview: Overview) -> VirtualSite:
             f"none of Slurm's {len(overview.nodes)} nodes has GPUs and a partition: nothing to simulate; "
             "scontrol show node shows what Slurm knows (Gres=)"
         )
-    parts = [part for node in nodes for part in _parts(node)]
+    parts = [part for node in nodes for part in _parts(node, faulty)]
+    if not parts:
+        raise UsageError("every GPU was seen to fail: nothing to simulate; pal gpus shows what to do about each")
     places = _places(overview.partitions, parts)
     cluster = VirtualCluster(tuple(_names(parts)), tuple(len(part.indexes) for part in parts), places)
     notes = [*_left_out(overview, served), *_kept(overview, nodes), *_split(nodes)]
+    lost = sum((node.name, k) in faulty for node in nodes for k in range(node.n_gpus))
+    notes += [f"Left out: {lost} GPU{'s' * (lost > 1)} that were seen to fail (pal gpus -f)."] if lost else []
     return VirtualSite(
         cluster, tuple(parts), _limits(overview.partitions), _default(overview, parts, places), tuple(notes)
     )
@@ -107,10 +111,11 @@ def place_name(partition: str, gpu_type: str = "") -> str:
     return f"{partition}:{gpu_type.casefold()}" if gpu_type else partition
 
 
-def _parts(node: Node) -> list[NodePart]:
+def _parts(node: Node, faulty: Collection[Gpu]) -> list[NodePart]:
+    sound = {k: kind for k, kind in enumerate(node.gpu_types) if (node.name, k) not in faulty}
     return [
-        NodePart(node.name, kind, tuple(k for k, other in enumerate(node.gpu_types) if other == kind))
-        for kind in dict.fromkeys(node.gpu_types)
+        NodePart(node.name, kind, tuple(k for k, other in sound.items() if other == kind))
+        for kind in dict.fromkeys(sound.values())
     ]
 
 

@@ -10,6 +10,7 @@ import time
 
 from slurm_pal.base import state
 from slurm_pal.base.errors import DataError
+from slurm_pal.base.faults import faulty_gpus
 from slurm_pal.base.files import read_plain, remove_leftovers, write_atomic
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.base.light import Any
@@ -84,6 +85,7 @@ def _offer(offer: Offer | None, now_s: float) -> Record | None:
             "class": gpu.variability_class,
             "age_s": round(max(0.0, now_s - gpu.measured_s)) if gpu.measured_s else None,
             "flags": list(gpu.flags),
+            "state": gpu.state,
         }
         for gpu in offer.gpus
     ]
@@ -214,7 +216,8 @@ def _summary(offer: Record) -> str:
     text = f"{where} at {offer['product']:.3f}"
     if offer["locality"] != 1.0:
         text += f" (slowest GPU {offer['slowdown']:.3f} x locality {offer['locality']:g})"
-    return text
+    bad = faulty_gpus(offer)
+    return f"{text}, seen to fail: {bad}" if bad else text
 
 
 def _gpu_line(gpu: Record) -> str:

@@ -46,12 +46,20 @@ def wanted_features(nodes: Iterable[Node], snapshot: Snapshot) -> dict[str, froz
 
 
 def worst_class(node: Node, snapshot: Snapshot, sensitivity: str) -> int | None:
-    """Number of the worst variability class among a node's GPUs; None where one is unknown, or there are none."""
+    """Number of the worst variability class among a node's GPUs; None where one is unknown or faulty, or none there."""
+    if has_faulty(node, snapshot):
+        return None
     column, index = snapshot.columns[f"class_{sensitivity}"], snapshot.columns["index"]
     known = {int(index[row]): int(column[row]) for row in snapshot.rows.get(node.name, ())}
     bins = [known.get(k, NO_CLASS) for k in range(node.n_gpus)]
     worst = max(bins, default=NO_CLASS)
     return None if worst == NO_CLASS else worst
+
+
+def has_faulty(node: Node, snapshot: Snapshot) -> bool:
+    """Whether a GPU of the node was seen to fail."""
+    index = snapshot.columns["index"]
+    return any(snapshot.faulty(row) and index[row] < node.n_gpus for row in snapshot.rows.get(node.name, ()))
 
 
 def feature_updates(nodes: Iterable[Node], wanted: Mapping[str, frozenset[str]]) -> list[FeatureUpdate]:
@@ -118,10 +126,10 @@ class WeightUpdate(NamedTuple):
 def weight_updates(
     nodes: Iterable[Node], snapshot: Snapshot, barred: float, bases: Mapping[str, int]
 ) -> list[WeightUpdate]:
-    """What is to change so that nodes with slow GPUs are taken last (slurm.conf(5), Weight: lowest first).
+    """What is to change so that nodes with slow or faulty GPUs are taken last (slurm.conf(5), Weight: lowest first).
 
     A node's weight is its base + `WEIGHT_STEP` x its worst class for A; classes up to `barred`
-    count as 0, and so does an unknown one. `bases` is Journal.weights().
+    count as 0, and so does an unknown one; a faulty GPU is worse than every class. `bases` is Journal.weights().
     """
     levels = snapshot.centroids.get("A", [])
     together: dict[tuple[int, int], list[str]] = {}
@@ -129,7 +137,8 @@ def weight_updates(
         worst = worst_class(node, snapshot, "A")
         slow = worst is not None and worst < len(levels) and levels[worst] > barred
         base = base_weight(node, bases)
-        weight = base + WEIGHT_STEP * (worst if slow and worst is not None else 0)
+        steps = max(1, len(levels)) if has_faulty(node, snapshot) else worst if slow and worst is not None else 0
+        weight = base + WEIGHT_STEP * steps
         journalled = bases.get(node.name) == base if weight != base else node.name not in bases
         if weight != node.weight or not journalled:
             together.setdefault((weight, base), []).append(node.name)

@@ -8,20 +8,27 @@ from collections.abc import Mapping, Sequence
 
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.placement.class_fit import INSENSITIVE
+from slurm_pal.placement.faulty import FAULTY
 from slurm_pal.placement.view import View
 
 CLASSES = ("A", "B", "C", "D")
 Table = list[list[float]]
 
 
-def tables(sizes: Sequence[int], seed: int, outliers: float = 0.15) -> dict[str, Table]:
-    """Slowdowns for each class on nodes of these sizes; values repeat, so that ties occur."""
-    draw = random.Random(seed)
+def tables(sizes: Sequence[int], seed: int, outliers: float = 0.15, faulty: float = 0.0) -> dict[str, Table]:
+    """Slowdowns for each class on nodes of these sizes; values repeat, so that ties occur. `faulty`: share of GPUs."""
+    draw, fate = random.Random(seed), random.Random(f"faulty {seed}")
     slow = [[draw.random() < outliers for _ in range(size)] for size in sizes]
-    return {
+    found = {
         name: [[draw.choice((1.4, 1.6)) if bad else draw.choice((0.9, 0.95, 1.0, 1.05)) for bad in row] for row in slow]
         for name in CLASSES
     }
+    for node, size in enumerate(sizes):
+        for k in range(size):
+            if fate.random() < faulty:
+                for table in found.values():
+                    table[node][k] = FAULTY
+    return found
 
 
 def levels(slowdown: Mapping[str, Table]) -> dict[str, Table]:

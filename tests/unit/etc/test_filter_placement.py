@@ -13,6 +13,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.decide.offers import build_view
 from slurm_pal.placement import place
+from slurm_pal.placement.faulty import is_faulty
 from slurm_pal.placement.view import Rule
 from slurm_pal.publisher.table import records
 from slurm_pal.slurm.client import Overview
@@ -47,7 +48,8 @@ def test_a_burst_is_placed_as_by_the_rule(
 ) -> None:
     overview, scored = seen
     site: Path = install(tmp_path_factory.mktemp("site"))
-    table = records(answer(overview, scored), Config(), 1)
+    standing = answer(overview, scored)
+    table = records(standing, Config(), 1)
     (site / "pal_table.lua").write_bytes(encode(Header(1, NOW_S, 30.0, "daemon"), table))
     steps = [
         job(
@@ -67,10 +69,14 @@ def test_a_burst_is_placed_as_by_the_rule(
         why = result.mark["why"]
         if not names:
             assert why == "busy"
-        elif c != "C" and slowdown > BARRED:
+        elif is_faulty(slowdown):
+            assert why in ("faulty", "faulty-all") and "slow" not in result.mark
+        elif c != "C" and slowdown > BARRED and why not in ("best", "same"):
             assert why in ("slow", "slow-all")
         else:
             assert why in ("best", "same")
+            plain = max((x for key, x in standing.plain.items() if key[1] == c), default=1.0)
+            assert c == "C" or slowdown <= BARRED or is_faulty(plain), "on slow GPUs only where Slurm might pick worse"
             assert float(result.mark["slow"]) == pytest.approx(slowdown * (LOCALITY if nodes > 1 else 1), abs=6e-4)
             if why == "best":
                 assert sorted(result.values["set_req_nodes"].split(",")) == sorted(names)

@@ -19,6 +19,7 @@ from slurm_pal.partitions import belonging
 from slurm_pal.partitions.belonging import SharedPartitions, Sharer
 from slurm_pal.store.snapshot import Snapshot
 
+from ...doubles.faulty_gpus import broken
 from ...doubles.partition_site import NOW_S, job, node, overview, part, running, scores
 
 NAMES = ["fast", "slow"]
@@ -53,6 +54,12 @@ def test_gpus_of_partitions_that_are_up(plain: Snapshot) -> None:
     kept = [node("s0", states=frozenset({"IDLE", "RESERVED"})), node("s1"), node("f0"), node("f1")]
     assert gpus_of(field(plain, nodes=kept)) == {"slow": 2.0, "fast": 4.0}
     assert belonging.shared_partitions(overview(), plain, ["other"], NOBODY) is None
+
+
+def test_gpus_that_were_seen_to_fail_are_not_shared(tmp_path: Path) -> None:
+    known = scores(tmp_path, {name: [1.0, 1.0] for name in ("s0", "s1", "f0", "f1")})
+    assert gpus_of(field(known)) == {"slow": 4.0, "fast": 4.0}
+    assert gpus_of(field(broken(known, {("s0", 1): "ecc"}))) == {"slow": 3.0, "fast": 4.0}
 
 
 def test_what_others_hold_is_not_shared(plain: Snapshot) -> None:

@@ -22,6 +22,7 @@ from slurm_pal.pending.retarget import Waiting, Wish, WishAction, over, retarget
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import GpuScore, Snapshot, publish, read
 
+from ...doubles.faulty_gpus import broken
 from ...doubles.slurm_pairs import shown
 
 NOW_S = 1_763_712_345.0
@@ -106,6 +107,22 @@ MIXED: Table = {"n0": [1.3, 1.3], "n1": [1.0, 1.0], "n2": [0.9, 0.9]}
 FULL = running(1, {"n0": (0, 1), "n1": (0, 1), "n2": (0, 1)})
 SLOW_FREE = running(1, {"n1": (0, 1), "n2": (0, 1)})
 PATIENCE_S = 0.5 * 0.3 * 1800  # WAIT_SHARE x (1.3 - 1) x half the time limit
+
+
+# -- GPUs that were seen to fail -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sensitivity", "ABC?")
+def test_jobs_of_every_class_are_kept_off_faulty_gpus(scores: Scores, sensitivity: str) -> None:
+    snapshot = broken(scores({"n0": [1.0, 1.0], "n1": [1.0, 1.0], "n2": [1.0, 1.0]}), {("n0", 0): "no_answer"})
+    named = wish(cluster(NODES), snapshot, job(), sensitivity=sensitivity)
+    assert named.action == "nodelist" and named.fields["ReqNodeList"] in ("n1", "n2")
+    free = wish(cluster(NODES, SLOW_FREE), snapshot, job(), sensitivity=sensitivity)
+    assert (free.action, free.fields, free.could_start) == ("exclude", {"ExcNodeList": "n0"}, True)
+    assert "n0:0 (no-answer)" in free.reason
+    full = wish(cluster(NODES, FULL), snapshot, job(gpus=2), sensitivity=sensitivity)
+    assert (full.action, full.fields, full.could_start) == ("exclude", {"ExcNodeList": "n0"}, False)
+    assert wish(cluster(NODES, FULL), snapshot, job(), sensitivity=sensitivity).action == "none", "n0:1 will do"
 
 
 # -- naming nodes --------------------------------------------------------------------------------

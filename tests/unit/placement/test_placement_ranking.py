@@ -171,7 +171,7 @@ class Model:
     """The same cluster twice: an Occupancy, and sets of free GPUs."""
 
     def __init__(self, sizes: Sequence[int], seed: int, best_first: bool, partitions: dict[str, list[int]]) -> None:
-        self.slowdown: dict[str, Table] = tables(sizes, seed)
+        self.slowdown: dict[str, Table] = tables(sizes, seed, faulty=0.15 * (seed % 2))
         self.names = [f"n{i}" for i in range(len(sizes))]
         self.best_first, self.partitions = best_first, partitions
         self.occupancy = Occupancy(self.names, self.slowdown, levels(self.slowdown), partitions, best_first)

@@ -119,7 +119,8 @@ def test_the_records_of_a_cluster(tmp_path: Path) -> None:
     body = records(standing(overview, scored, "class-fit", 1.7, 1.05, True), config, 17, MEMORY)
     assert body["scores_epoch"] == "17"
     assert body["settings"] == (
-        "pass_s=3 lease_max_s=600 run_share=0.5 run_s=3600 barred=1.05 locality=1.7 mem_cpu=500 wait_share=0.5"
+        "pass_s=3 lease_max_s=600 run_share=0.5 run_s=3600 barred=1.05 locality=1.7 mem_cpu=500 wait_share=0.5 "
+        "faulty=10"
     )
     assert body["app.vasp"] == "B" and body["app.resnet50"] == "C" and applications(config)[1] == ("a b",)
     assert body["prefer.A"] == "pal_A_v0"

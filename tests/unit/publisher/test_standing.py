@@ -29,6 +29,8 @@ from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot
 from slurm_pal.store.snapshot import GpuScore, Snapshot
 
+from ...doubles.faulty_gpus import broken
+
 BARRED = 1.05
 LOCALITY = 1.7
 
@@ -118,7 +120,8 @@ def clusters(draw: st.DrawFn) -> tuple[Overview, Snapshot]:
     names = tuple(n.name for n in nodes)
     some = tuple(draw(st.sets(st.sampled_from(names))))
     made = cluster(*nodes, partitions={"gpu": names, "some": some})._replace(jobs=tuple(jobs))
-    return made, scores(slowdown)
+    faults = draw(st.sets(st.sampled_from(sorted(slowdown)), max_size=3)) if slowdown else ()
+    return made, broken(scores(slowdown), dict.fromkeys(faults, "no_answer"))
 
 
 def several_types(overview: Overview, names: tuple[str, ...], gpu_type: str) -> bool:

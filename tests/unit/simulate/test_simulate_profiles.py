@@ -173,6 +173,10 @@ def test_a_snapshot_is_sampled_node_by_node(tmp_path: Path) -> None:
     every = sorted((round(1 + node / 10, 2), round(1.01 + node / 10, 2)) for node in range(3))
     assert sorted(nodes[:3]) == sorted(nodes[3:]) == every
     assert set(drawn["B"]) == {1.0}, "a score that is missing reads as the median"
+    broken = [gpu._replace(flags=("ecc",)) if gpu.node == "n2" else gpu for gpu in gpus]
+    path.write_bytes(encode(broken, cluster="c", epoch=1, now_s=0.0))
+    mended = sorted(profile_of(f"snapshot:{path}").draw(parse_cluster("3x2"), 1).slowdown["A"])
+    assert [round(x, 2) for x in mended] == [1.0, 1.0, 1.0, 1.01, 1.1, 1.11], "a faulty GPU reads as the median"
     loose = source.draw(parse_cluster("1x6"), 1).slowdown["A"]
     assert sorted(round(x, 2) for x in loose) == sorted(x for node in every for x in node)
 

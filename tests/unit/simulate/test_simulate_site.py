@@ -102,6 +102,15 @@ def test_each_partition_and_type_has_its_nodes(mixed: VirtualSite) -> None:
     assert mixed.sizes("all:v100") == [2, 1] and mixed.sizes("") == [4, 4, 2, 2, 1]
 
 
+def test_gpus_that_were_seen_to_fail_are_left_out_for_everybody() -> None:
+    there = overview([node("n0", "", "", ""), node("n1", "")], partition("gpu", "n0", "n1"))
+    site = site_of(there, {("n0", 1), ("n1", 0), ("elsewhere", 0)})
+    assert site.parts == (NodePart("n0", "", (0, 2)),) and site.cluster.node_gpus == (2,)
+    assert site.notes[-1] == "Left out: 2 GPUs that were seen to fail (pal gpus -f)."
+    with pytest.raises(UsageError, match="every GPU was seen to fail"):
+        site_of(overview([node("n1", "")], partition("gpu", "n1")), {("n1", 0)})
+
+
 def test_types_differ_by_more_than_case() -> None:
     site = site_of(overview([node("n0", "A100"), node("n1", "a100")], partition("gpu", "n0", "n1")))
     assert site.cluster.partitions[place_name("gpu", "a100")] == (0, 1)

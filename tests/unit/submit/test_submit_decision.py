@@ -69,6 +69,7 @@ def test_the_json_form_is_versioned_and_complete() -> None:
     assert table["lease"] == {"seconds": 60.0, "until_s": NOW_S + 60, "why": "60 s"}
     assert table["chosen"]["gpus"][0] == {
         "node": "n1", "index": 0, "slowdown": 0.98, "class": "v0", "age_s": 7200, "flags": [],
+        "state": "ok",
     }  # fmt: skip
     assert table["chosen"]["gpus"][1]["slowdown"] is None and table["chosen"]["gpus"][1]["age_s"] is None
     assert table["chosen"]["product"] == 1.7
