@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import click
 
@@ -92,10 +93,18 @@ def gpus(
     if as_csv:
         common.print_csv(inventory.GPU_COLUMNS, [row.to_json() for row in rows], noheader)
         return
-    header = ["NODE", "GPU", "MODEL", *SENSITIVITY_CLASSES, "AGE", "USE", "FLAGS"]
+    header = ["NODE", "GPU", "MODEL", *SENSITIVITY_CLASSES, "AGE", "USE", "FLAGS", "STATE"]
     cells = [_gpu_cells(row) for row in rows]
     lines = (table.parsable if parsable2 else table.columns)(header, cells, noheader)
     _print(lines, [row.flags for row in rows], noheader, color)
+    if not parsable2 and not noheader:
+        common.say(*_cures(rows))
+
+
+def _cures(rows: Sequence[inventory.GpuRow]) -> list[str]:
+    """What to do about the faulty GPUs of a table, below it."""
+    lines = inventory.fault_lines(rows)
+    return ["", "Jobs are kept off these until a clean measurement:", *lines] if lines else []
 
 
 def _gpu_cells(row: inventory.GpuRow) -> list[str]:
@@ -111,6 +120,7 @@ def _gpu_cells(row: inventory.GpuRow) -> list[str]:
         table.age(row.age_s),
         use,
         ",".join(row.flags) or "-",
+        row.state,
     ]
 
 

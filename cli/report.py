@@ -47,7 +47,7 @@ nodes_option = click.option("-w", "--nodelist", metavar="HOSTLIST", help="Only t
 @common.color_option
 @common.verbose_option
 def heatmap(nodelist: str | None, sensitivity: str, output: str | None, color: str) -> None:
-    """Nodes x GPUs, coloured by slowdown: blue is fast, orange slow, ! marks a flag.
+    """Nodes x GPUs, coloured by slowdown: blue is fast, orange slow, ! marks a flag, x a fault.
 
     Each GPU shows a digit as well, so that the map is readable without colour. Neighbouring nodes that look
     the same share a line; a map longer than the terminal goes through the pager.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError, one_line
+from slurm_pal.base.faults import OK, fault_line, state_of
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.profiling.sweep import urgency
 from slurm_pal.profiling.sweep.sweep_state import RESULT, SweepDirectory
@@ -37,6 +38,16 @@ class Outlier(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """With the key that `pal gpus --json` uses for the slot."""
         return {"node": self.node, "index": self.slot, "uuid": self.uuid, "slowdown": self.slowdown}
+
+
+class Faulty(NamedTuple):
+    """A GPU that was seen to fail."""
+
+    node: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used here
+    uuid: str
+    state: str
+    text: str  # where, what, and what to do
 
 
 class Change(NamedTuple):
@@ -73,10 +84,12 @@ class Summary(NamedTuple):
     outliers: tuple[Outlier, ...]
     trouble: str  # why nothing was published
     changes: tuple[Change, ...] = ()  # steps and drifts seen lately, and jumps not confirmed yet
+    faulty: tuple[Faulty, ...] = ()  # seen to fail, and not measured cleanly since
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
         lists = {"outliers": [o.to_json() for o in self.outliers], "changes": [c.to_json() for c in self.changes]}
+        lists["faulty"] = [f._asdict() for f in self.faulty]
         return {**self._asdict(), **lists}
 
     def lines(self) -> list[str]:
@@ -96,6 +109,9 @@ class Summary(NamedTuple):
                 shown = " ".join(f"v{i}={v:.3f}" for i, v in enumerate(values[:MAX_SHOWN]))
                 more = f" ... v{len(values) - 1}={values[-1]:.3f}" if len(values) > MAX_SHOWN else ""
                 lines.append(f"class {name}: {shown}{more}")
+        lines += [f"seen to fail, jobs are kept off it: {faulty.text}" for faulty in self.faulty[:MAX_SHOWN]]
+        if len(self.faulty) > MAX_SHOWN:
+            lines.append(f"and {len(self.faulty) - MAX_SHOWN} more that were seen to fail: pal gpus -f")
         for outlier in self.outliers[:MAX_SHOWN]:
             slow = " ".join(f"{c}={v:.3f}" for c, v in sorted(outlier.slowdown.items()))
             lines.append(f"outlier {outlier.node}:{outlier.slot} {slow}")
@@ -192,6 +208,11 @@ def _summary(
         classes=report.classes if report else {},
         outliers=tuple(outliers),
         trouble=trouble,
+        faulty=tuple(
+            Faulty(g.node, g.slot, g.uuid, state_of(g.flags), fault_line(g.flags, g.node, g.slot))
+            for g in gpus
+            if state_of(g.flags) != OK
+        ),
         changes=_changes(gpus, report.classification.findings, now_s) if report else (),
     )
 

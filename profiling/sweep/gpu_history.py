@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, UsageError
+from slurm_pal.base.faults import NO_UUID, state_of
 from slurm_pal.store import snapshot
 from slurm_pal.store.database import open_database
 from slurm_pal.store.snapshot import GpuScore
@@ -28,6 +29,11 @@ class GpuHistory(NamedTuple):
     runs: tuple[Record, ...]
     findings: tuple[Finding, ...] = ()  # steps, drifts, transients, jumps not confirmed yet; by time
 
+    @property
+    def state(self) -> str:
+        """As published; what stands for a GPU without a UUID is missing."""
+        return self.score.state if self.score else state_of(("missing",) if self.uuid.startswith(NO_UUID) else ())
+
     def to_json(self) -> dict[str, Any]:
         """For `--json`; runs without their samples."""
         return {
@@ -38,6 +44,7 @@ class GpuHistory(NamedTuple):
             "slowdown": self.score.slowdown if self.score else {},
             "class": self.score.variability_class if self.score else {},
             "flags": list(self.score.flags) if self.score else [],
+            "state": self.state,
             "findings": [f._asdict() | {"change": round(f.change, 5)} for f in self.findings],
             "runs": [_run_json(run) for run in self.runs],
         }

@@ -35,6 +35,7 @@ GPUS = (
     Column("in_use", TRUTH, "whether a job holds it; NA: Slurm was not asked or does not know the node"),
     Column("node_state", TEXT, "Slurm's state of the node, like IDLE+DRAIN; NA: as for in_use"),
     Column("flags", TEXT, "flags, joined by commas; empty: none"),
+    Column("state", TEXT, "ok, or missing, no-answer, xid, ecc, suspect: seen to fail, and not measured cleanly since"),
 )
 
 
@@ -57,5 +58,5 @@ def _row(row: inventory.GpuRow, state: str | None, now_s: float) -> tuple[object
     slowdowns = [row.slowdown.get(c) for c in SENSITIVITY_CLASSES]
     return (
         row.node, row.gpu_index, row.uuid or None, row.model or None, *slowdowns, *classes, measured_s, row.in_use,
-        state, ",".join(row.flags),
+        state, ",".join(row.flags), row.state,
     )  # fmt: skip

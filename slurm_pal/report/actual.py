@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from slurm_pal.base.faults import OK, fault_line, faulty_gpus
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, SlurmJob
 from slurm_pal.base.numbers import faster
 from slurm_pal.report.table import age
@@ -33,6 +34,7 @@ def actual(job: SlurmJob, snapshot: Snapshot | None, now_s: float) -> dict[str, 
                     "class": score.variability_class,
                     "age_s": round(max(0.0, now_s - score.measured_s), 1) if score.measured_s else None,
                     "flags": list(score.flags),
+                    "state": score.state,
                 }
             gpus.append(entry)
     worst = {
@@ -63,6 +65,8 @@ def verdict(found: dict[str, Any], decision: dict[str, Any] | None) -> str:
         return "You got other GPUs than the best that were free when palsub decided"
     if plain is None:
         return "You got the GPUs that palsub chose; plain Slurm had no place for the job then"
+    if not faulty_gpus(chosen) and (bad := faulty_gpus(plain)):
+        return f"You were kept off GPUs that were seen to fail: plain Slurm would have picked {bad}"
     compared = faster(plain["product"], chosen["product"], "those plain Slurm would have picked")
     return f"You got GPUs predicted {compared}"
 
@@ -77,6 +81,8 @@ def lines(job: SlurmJob, found: dict[str, Any]) -> list[str]:
     if found["gpus"]:
         text.append("It was given:")
         text += [f"  {_gpu_text(gpu)}" for gpu in found["gpus"]]
+        bad = [gpu for gpu in found["gpus"] if gpu.get("state", OK) != OK]
+        text += [f"  seen to fail: {fault_line(gpu['flags'], gpu['node'], gpu['index'])}" for gpu in bad]
         worst = ", ".join(f"{c} {v:.3f}" for c, v in found["slowdown"].items())
         text.append(f"Slowest of them, by sensitivity class: {worst or 'unknown'}")
     elif found["nodes"]:

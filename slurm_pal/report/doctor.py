@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from slurm_pal.base import config as settings
@@ -21,11 +21,14 @@ from slurm_pal.base.errors import (
     UsageError,
     one_line,
 )
+from slurm_pal.base.faults import FAULTS, cure_of, fault_of
 from slurm_pal.base.files import read_trusted
 from slurm_pal.base.hostlist import fold
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.leases import pinned, promise
+from slurm_pal.report import inventory
+from slurm_pal.report.inventory import GpuRow
 from slurm_pal.report.table import age
 from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview, SlurmClient
@@ -70,6 +73,7 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
         findings += _pinned(config, client, now_s)
     if snapshot is not None:
         findings += _coverage(snapshot, overview)
+        findings += _faulty(inventory.faulty(inventory.gpu_rows(snapshot, overview, now_s)))
     return findings
 
 
@@ -268,6 +272,23 @@ def _state_dir(config: Config) -> list[CheckResult]:
         text = f"{len(bad)} result {'file' if len(bad) == 1 else 'files'} had unreadable lines"
         found.append(CheckResult("warn", "data", text, f"inspect {rejected}, then remove them"))
     return found or [CheckResult("ok", "permissions", f"you can write {path}")]
+
+
+def _faulty(rows: Sequence[GpuRow]) -> list[CheckResult]:
+    """The GPUs that were seen to fail, each with what to do about it."""
+    found = [
+        CheckResult(
+            "warn",
+            "gpu",
+            f"{row.node}:{row.gpu_index} {row.state}: {FAULTS[fault_of(row.flags)].meaning}; jobs are kept off it",
+            cure_of(row.flags, row.node, row.gpu_index),
+        )
+        for row in rows[:MOST_NAMED]
+    ]
+    if len(rows) > MOST_NAMED:
+        more = f"{len(rows) - MOST_NAMED} more GPUs were seen to fail; jobs are kept off them"
+        found.append(CheckResult("warn", "gpu", more, "pal gpus -f shows what to do about each"))
+    return found or [CheckResult("ok", "gpu", "no GPU was seen to fail")]
 
 
 def _coverage(snapshot: Snapshot, overview: Overview) -> list[CheckResult]:

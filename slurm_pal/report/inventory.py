@@ -7,12 +7,13 @@ missing: a GPU that only one of the two knows gets a flag that says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, SlurmError, one_line
+from slurm_pal.base.faults import OK, fault_line, state_of
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.decide.offers import used_indexes
 from slurm_pal.slurm.backend import connect
@@ -26,7 +27,7 @@ NEVER_MEASURED = "never_measured"
 NOT_IN_SLURM = "not_in_slurm"
 
 _SCORES = (*(f"slowdown_{c}" for c in SENSITIVITY_CLASSES), *(f"class_{c}" for c in SENSITIVITY_CLASSES))
-GPU_COLUMNS = ("node", "index", "uuid", "model", *_SCORES, "age_s", "in_use", "flags")
+GPU_COLUMNS = ("node", "index", "uuid", "model", *_SCORES, "age_s", "in_use", "flags", "state")
 NODE_COLUMNS = ("node", "states", "gpus", "gpus_in_use", *(f"worst_{name}" for name in _SCORES[:3]), *_SCORES[3:],
                 "age_s", "flags")  # fmt: skip
 """Columns of the tables in CSV."""
@@ -45,6 +46,11 @@ class GpuRow(NamedTuple):
     in_use: bool | None  # None: Slurm was not asked, or does not know the node
     flags: tuple[str, ...]
 
+    @property
+    def state(self) -> str:
+        """ "ok", or the state of a GPU that was seen to fail."""
+        return state_of(self.flags)
+
     def to_json(self) -> dict[str, Any]:
         """One entry of the schema pal.gpus/1."""
         return {
@@ -57,6 +63,7 @@ class GpuRow(NamedTuple):
             "age_s": None if self.age_s is None else round(self.age_s, 1),
             "in_use": self.in_use,
             "flags": list(self.flags),
+            "state": self.state,
         }
 
 
@@ -135,6 +142,16 @@ def gpu_rows(snapshot: Snapshot | None, overview: Overview | None, now_s: float)
             extra = (NOT_IN_SLURM,) if overview else ()
             rows += [g._replace(flags=(*g.flags, *extra)) for g in _scored(snapshot, name, now_s)]
     return rows
+
+
+def faulty(rows: Iterable[GpuRow]) -> list[GpuRow]:
+    """Those that were seen to fail, as far as Slurm may still give them to jobs."""
+    return [row for row in rows if row.state != OK and NOT_IN_SLURM not in row.flags]
+
+
+def fault_lines(rows: Iterable[GpuRow]) -> list[str]:
+    """One line for each faulty GPU: its state, and what to do about it."""
+    return [fault_line(row.flags, row.node, row.gpu_index) for row in faulty(rows)]
 
 
 def node_rows(gpus: Sequence[GpuRow], overview: Overview | None) -> list[NodeRow]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from slurm_pal.base.faults import cure_of
 from slurm_pal.report.gpus import words
 from slurm_pal.report.gpus.cost import ASSUMPTION
 from slurm_pal.report.gpus.course import SweepChange
@@ -13,6 +14,7 @@ from slurm_pal.report.gpus.figures import GroupFigures
 from slurm_pal.report.gpus.gpu_report import GpuReport
 from slurm_pal.report.gpus.reasons import meaning
 from slurm_pal.report.gpus.single import known, rank, run_json, runs
+from slurm_pal.report.inventory import faulty
 
 SHOWN = 100  # slowest and flagged GPUs; pal gpus --json has all
 
@@ -22,8 +24,9 @@ def to_json(report: GpuReport, uuid: str | None = None) -> dict[str, Any]:
 
     `cluster`, `now_s`, `nodes`, `emulated`; `claims`, `advice`, `caveats` (sentences); `coverage`; `groups`: per
     group of comparable GPUs its spread; `costs`: per sensitivity class, shares and GPU-hours a day, with
-    `cost_assumption`; `slowest`; `flags` {flag: {meaning, gpus}}; `sweeps`: the newest, oldest first, with the GPUs
-    `compared` and `changed` per class; `refused` {reason: runs} of the newest sweep; `methods`; for one GPU `gpu`.
+    `cost_assumption`; `faulty`: GPUs that jobs are kept off, with `cure`; `slowest`; `flags` {flag: {meaning,
+    gpus}}; `sweeps`: the newest, oldest first, with the GPUs `compared` and `changed` per class; `refused`
+    {reason: runs} of the newest sweep; `methods`; for one GPU `gpu`.
     """
     body: dict[str, Any] = {
         "cluster": report.cluster,
@@ -39,6 +42,9 @@ def to_json(report: GpuReport, uuid: str | None = None) -> dict[str, Any]:
             for c in report.costs
         ],
         "cost_assumption": ASSUMPTION,
+        "faulty": [
+            {**row.to_json(), "cure": cure_of(row.flags, row.node, row.gpu_index)} for row in faulty(report.rows)
+        ],
         "slowest": [row.to_json() for row in report.slowest[:SHOWN]],
         "flags": {
             flag: {"meaning": meaning(flag), "gpus": [f"{r.node}:{r.gpu_index}" for r in gpus]}

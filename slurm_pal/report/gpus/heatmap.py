@@ -17,14 +17,16 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
+from slurm_pal.base.faults import OK
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.terminal import visible
-from slurm_pal.report.gpus.scale import FLAGGED, STEPS, UNKNOWN, counts, step_of
+from slurm_pal.report.gpus.scale import FAULTY, FLAGGED, STEPS, UNKNOWN, counts, step_of
 from slurm_pal.report.gpus.shown_names import LONGEST, cut
-from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
+from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow, fault_lines
 from slurm_pal.report.table import counted
 
 GAP = "   "
+MOST_CURES = 8
 UNMARKED = frozenset({NEVER_MEASURED, "unknown", "stale", "small_group"})
 """Flags that say little about the GPU itself; only the others are marked in the map."""
 
@@ -35,6 +37,7 @@ class Cell(NamedTuple):
     slowdown: float | None
     flagged: bool
     present: bool = True
+    faulty: bool = False
 
 
 class HeatmapLine(NamedTuple):
@@ -57,7 +60,7 @@ def marked(row: GpuRow) -> bool:
 def cell(row: GpuRow, sensitivity: str) -> Cell:
     """What the map shows of a GPU for one sensitivity class; a forgotten score does not count."""
     known = None if {"unknown", NEVER_MEASURED} & set(row.flags) else row.slowdown.get(sensitivity)
-    return Cell(known, marked(row))
+    return Cell(known, marked(row), faulty=row.state != OK)
 
 
 def by_node(rows: Iterable[GpuRow], sensitivity: str) -> list[HeatmapLine]:
@@ -87,7 +90,7 @@ def _look(cell: Cell) -> str:
     if not cell.present:
         return "  "
     digit = UNKNOWN if cell.slowdown is None else step_of(cell.slowdown).digit
-    return digit + (FLAGGED if cell.flagged else " ")
+    return digit + (FAULTY if cell.faulty else FLAGGED if cell.flagged else " ")
 
 
 def render(rows: Sequence[GpuRow], sensitivity: str, width: int) -> list[Text]:
@@ -112,7 +115,7 @@ def render(rows: Sequence[GpuRow], sensitivity: str, width: int) -> list[Text]:
             text.append(" " * (cell_width - 2 * len(line.cells)))
         text.rstrip()
         body.append(text)
-    return [*_head(rows, sensitivity, width), *body, *_legend(rows, sensitivity, width)]
+    return [*_head(rows, sensitivity, width), *body, *_legend(rows, sensitivity, width), *_cures(rows, width)]
 
 
 def printed(lines: Iterable[Text], colored: bool) -> list[str]:
@@ -129,6 +132,17 @@ def printed(lines: Iterable[Text], colored: bool) -> list[str]:
             console.print(line, end="")
         found.append(capture.get())
     return found
+
+
+def _cures(rows: Sequence[GpuRow], width: int) -> list[Text]:
+    """What to do about the faulty GPUs."""
+    found = fault_lines(rows)
+    more = [f"and {len(found) - MOST_CURES} more: pal gpus -f"] if len(found) > MOST_CURES else []
+    return [
+        Text(part)
+        for line in (*found[:MOST_CURES], *more)
+        for part in textwrap.wrap(visible(line), max(width, 1), subsequent_indent="  ", break_on_hyphens=False)
+    ]
 
 
 def _shown(cell: Cell) -> Text:
@@ -159,7 +173,9 @@ def _legend(rows: Sequence[GpuRow], sensitivity: str, width: int) -> list[Text]:
     numbers = [str(n) for n in known]
     words.append(Text(f"{UNKNOWN} ", "dim").append(" unknown", "none"))
     words.append(Text(f"{FLAGGED} ", "bold").append(" flag", "none"))
-    numbers += [str(len(cells) - sum(known)), str(sum(c.flagged for c in cells))]
+    words.append(Text(f"{FAULTY} ", "bold").append(" fault", "none"))
+    bad = sum(c.faulty for c in cells)
+    numbers += [str(len(cells) - sum(known)), str(sum(c.flagged for c in cells) - bad), str(bad)]
     wide = max(len(word) for word in words) + 2 + max(len(n) for n in numbers) + 2
     per_line = max(1, min(len(words), width // wide))
     parts = []

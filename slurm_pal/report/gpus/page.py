@@ -44,6 +44,7 @@ def page(report: GpuReport) -> str:
         "tiles": tiles(report),
         "advice": words.advice(report),
         "tables": [
+            words.fault_table(report),
             words.spread_table(report),
             words.cost_table(report),
             words.slowest_table(report, SLOWEST),

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from slurm_pal.base.faults import FAULTS
 from slurm_pal.report.inventory import NEVER_MEASURED, NOT_IN_SLURM
 from slurm_pal.variability.records import Record
 
 FAULT, NOTICE, AGE = "fault", "notice", "age"
 
 MEANINGS: dict[str, tuple[str, str]] = {
-    "xid": (FAULT, "the driver reported an error of the device (Xid)"),
-    "ecc": (FAULT, "memory errors that could not be corrected"),
-    "suspect_hw": (FAULT, "slow and below its peers' power: a fault rather than variability"),
+    **{flag: (FAULT, state.meaning) for flag, state in FAULTS.items()},
     "degraded": (FAULT, "slowed down by the hardware (heat, power brake) while it was measured"),
     "quarantined": (FAULT, "a slow outlier in 2 of its last 4 sweeps: kept from class A jobs"),
     "outlier": (NOTICE, "far from the others of its model"),

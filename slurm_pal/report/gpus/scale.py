@@ -19,7 +19,7 @@ INKS = ("#ffffff",) * 2 + ("#000000",) * 6 + ("#ffffff",) * 2
 """What is readable on each colour."""
 
 UNKNOWN = "?"
-FLAGGED = "!"
+FLAGGED, FAULTY = "!", "x"
 MEDIAN_STEP = 4
 
 

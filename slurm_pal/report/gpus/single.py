@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from slurm_pal.base.errors import UsageError
+from slurm_pal.base.faults import OK, cure_of
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.gpu_report import GpuReport
 from slurm_pal.report.gpus.heatmap import cell
@@ -61,7 +62,8 @@ def gpu_claim(report: GpuReport, uuid: str) -> str:
     row = known(report, uuid)
     c = next((c for c in SENSITIVITY_CLASSES if c in row.slowdown), None)
     if c is None or cell(row, c).slowdown is None:
-        return "It has no score that counts: pal-profile run measures it."
+        fault = f" ({row.state})" if row.state != OK else ""
+        return f"It has no score that counts{fault}: pal-profile run measures it."
     at = rank(report, row, c)
     where = f" (place {at[0]} of {at[1]} from the fastest)" if at else ""
     grave = [flag for flag in by_gravity(row.flags) if kind(flag) != AGE]
@@ -79,13 +81,14 @@ def gpu_sections(report: GpuReport, uuid: str) -> list[Section]:
             at = f"{place[0]} of {place[1]}" if place else "all alike"
             scores.append((c, f"{row.slowdown[c]:.3f}", row.variability_class.get(c, "?"), at, age(row.age_s)))
     flags = [(flag, meaning(flag)) for flag in by_gravity(row.flags)]
+    cure = cure_of(row.flags, row.node, row.gpu_index)
     own = runs(report, row.uuid)
     cells = [_run_cells(r) for r in own[:RUNS]]
     header = ("TIME", "SWEEP", "BENCH", "VALUE", "CI95", "MHZ", "W", "C", "NOTE")
     more = f"And {len(own) - RUNS} older ones: pal-profile show {row.uuid}" if len(own) > RUNS else ""
     return [
         Section("Scores", ("CLASS", "SLOWDOWN", "VARIABILITY", "FROM FASTEST", "AGE"), scores),
-        Section("Flags", ("FLAG", "MEANING"), flags),
+        Section("Flags", ("FLAG", "MEANING"), flags, f"Jobs are kept off it: {cure}" if cure else ""),
         Section("Runs, newest first", header, cells, more),
     ]
 

@@ -23,6 +23,7 @@ def text(report: GpuReport, width: int = 80) -> list[str]:
     lines += _paragraphs([words.coverage_line(report.coverage)], width)
     lines += ["", "WHAT TO DO", *_bullets(words.advice(report), width)]
     for section in (
+        words.fault_table(report),
         words.spread_table(report),
         words.cost_table(report),
         words.slowest_table(report, SLOWEST),

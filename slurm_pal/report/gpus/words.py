@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from slurm_pal.base.faults import cure_of
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.cost import ASSUMPTION, Cost
@@ -18,7 +19,7 @@ from slurm_pal.report.gpus.gpu_report import SMALLEST, Coverage, GpuReport, flag
 from slurm_pal.report.gpus.heatmap import cell
 from slurm_pal.report.gpus.reasons import AGE, FAULT, by_gravity, kind, meaning
 from slurm_pal.report.gpus.shown_names import LONGEST_MODEL, cut
-from slurm_pal.report.inventory import GpuRow
+from slurm_pal.report.inventory import GpuRow, faulty
 from slurm_pal.report.table import age, counted
 
 NOTHING = "-"
@@ -295,6 +296,13 @@ def flag_table(report: GpuReport) -> Section:
     rows = [(f, str(len(gpus)), meaning(f), places(gpus)) for f, gpus in report.flags.items()]
     note = "A slow GPU is not a broken one: flags never drain a node." if rows else ""
     return Section("Flags", ("FLAG", "GPUS", "MEANING", "NODES"), rows, note)
+
+
+def fault_table(report: GpuReport) -> Section:
+    """The GPUs that jobs are kept off, and what to do about each."""
+    rows = [(place(row), row.state, cure_of(row.flags, row.node, row.gpu_index)) for row in faulty(report.rows)]
+    note = "Jobs are kept off these until a clean measurement. No node is drained." if rows else ""
+    return Section("GPUs that were seen to fail", ("GPU", "STATE", "NOTE"), rows, note)
 
 
 def places(gpus: Iterable[GpuRow], limit: int = LONGEST_LIST) -> str:

@@ -179,9 +179,11 @@ def test_gpus(published: Path) -> None:
     assert plain(found.iloc[1]) == {
         "node": "n1", "index": 1, "uuid": "GPU-1", "model": "H100", "slowdown_A": 1.25, "class_A": "v1",
         "measured_time": at(NOW_S - 50), "in_use": False, "node_state": "IDLE", "flags": "outlier,ecc",
+        "state": "ecc",
     }  # fmt: skip
     assert plain(found.iloc[2]) == {
         "node": "n2", "index": 0, "model": "a100", "in_use": False, "node_state": "IDLE", "flags": "never_measured",
+        "state": "ok",
     }  # fmt: skip
     assert (found["class_A"] > "v0").tolist() == [False, True, False]
 

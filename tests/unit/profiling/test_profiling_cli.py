@@ -144,6 +144,21 @@ def test_run_as_json_prints_one_object_and_nothing_else(site: Site) -> None:
     assert table["counts"] == {"done": 2, "partial": 1} and table["gpus"] == 11
 
 
+def test_a_gpu_that_fails_is_named_with_its_cure_until_it_is_measured_cleanly(site: Site) -> None:
+    set_fault(site.registry, "n2", 0, "missing")
+    set_fault(site.registry, "n1", 1, "ecc")
+    code, out, _ = site.run("run", "--max-parallel", "3", "--wall-scale", "0")
+    failed = ("n2:0 missing", "n1:1 ecc")
+    cures = {state: line for line in out.splitlines() for state in failed if f" {state}: " in line}
+    assert code == Exit.FAILED and set(cures) == set(failed)
+    assert all("kept off" in line and "; then pal-profile run -w n" in line for line in cures.values())
+    set_fault(site.registry, "n1", 1, "ecc", None)
+    table = json.loads(site.run("run", "-w", "n0", "--wall-scale", "0", "--json")[1])
+    assert [(g["node"], g["index"], g["state"]) for g in table["faulty"]] == [("n1", 1, "ecc"), ("n2", 0, "missing")]
+    table = json.loads(site.run("run", "-w", "n[1-2]", "--max-parallel", "2", "--wall-scale", "0", "--json")[1])
+    assert [(g["node"], g["index"], g["state"]) for g in table["faulty"]] == [("n2", 0, "missing")]
+
+
 def test_a_node_in_use_is_tried_again_by_resume(site: Site) -> None:
     set_fault(site.registry, "n1", 0, "foreign_process")
     code, out, err = site.run("run", "--max-parallel", "3", "--wall-scale", "0")

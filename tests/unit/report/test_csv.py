@@ -174,11 +174,11 @@ def invoke(*argv: str, program: click.Command = pal) -> Result:
 
 def test_gpus(site: Path) -> None:
     assert invoke("gpus", "--csv").stdout == (
-        "node,index,uuid,model,slowdown_A,slowdown_B,slowdown_C,class_A,class_B,class_C,age_s,in_use,flags\n"
-        "n1,0,GPU-0,Emu V100,0.975,,1.0,v0,?,v0,3600.0,false,\n"
-        'n1,1,GPU-1,Emu V100,1.0375,,1.0,v1,?,v0,3600.0,false,"small_group,unconfirmed"\n'
-        "n2,0,,,,,,?,?,?,,false,never_measured\n"
-        "n2,1,,,,,,?,?,?,,false,never_measured\n"
+        "node,index,uuid,model,slowdown_A,slowdown_B,slowdown_C,class_A,class_B,class_C,age_s,in_use,flags,state\n"
+        "n1,0,GPU-0,Emu V100,0.975,,1.0,v0,?,v0,3600.0,false,,ok\n"
+        'n1,1,GPU-1,Emu V100,1.0375,,1.0,v1,?,v0,3600.0,false,"small_group,unconfirmed",ok\n'
+        "n2,0,,,,,,?,?,?,,false,never_measured,ok\n"
+        "n2,1,,,,,,?,?,?,,false,never_measured,ok\n"
     )
     rows = json.loads(invoke("gpus", "--json").stdout)["gpus"]
     for told, row in zip(csv.DictReader(io.StringIO(invoke("gpus", "--csv").stdout)), rows, strict=True):
@@ -211,7 +211,7 @@ def test_moves(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_history_of_a_node_and_scores_of_all(site: Path) -> None:
     scores = invoke("show", "--csv", program=pal_profile).stdout.splitlines()
-    assert scores[0] == "node,index,uuid,model,slowdown_A,slowdown_B,slowdown_C,class_A,class_B,class_C,flags"
+    assert scores[0] == "node,index,uuid,model,slowdown_A,slowdown_B,slowdown_C,class_A,class_B,class_C,flags,state"
     assert len(scores) == 3
     runs = list(csv.DictReader(io.StringIO(invoke("show", "n1", "-n", "2", "--csv", program=pal_profile).stdout)))
     told = json.loads(invoke("show", "n1", "-n", "2", "--json", program=pal_profile).stdout)["gpus"]

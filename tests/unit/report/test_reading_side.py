@@ -68,7 +68,12 @@ def test_gpus_json_keeps_its_contract(site: Path) -> None:
     assert set(by_slot) == {("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1), ("gone", 0)}
     first = by_slot["n0", 1]
     assert first["uuid"] == "GPU-n0-1" and first["slowdown"]["A"] == pytest.approx(1.01)
-    assert first["class"] == {"A": "v1", "B": "v0", "C": "v0"} and first["age_s"] == 60.0 and first["flags"] == []
+    assert (
+        first["class"] == {"A": "v1", "B": "v0", "C": "v0"}
+        and first["age_s"] == 60.0
+        and first["flags"] == []
+        and first["state"] == "ok"
+    )
     assert by_slot["n1", 0]["flags"] == ["never_measured"] and by_slot["n1", 0]["age_s"] is None
     assert by_slot["gone", 0]["flags"] == ["not_in_slurm"]
 
@@ -76,12 +81,11 @@ def test_gpus_json_keeps_its_contract(site: Path) -> None:
 def test_gpus_table_filters_and_hides_its_header(site: Path) -> None:
     publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
     lines = invoke("gpus", "-w", "n[0-1]").stdout.splitlines()
-    assert lines[0].split() == ["NODE", "GPU", "MODEL", "A", "B", "C", "AGE", "USE", "FLAGS"]
-    assert lines[2].split() == ["n0", "1", "emu", "1.010", "v1", "1.000", "v0", "1.000", "v0", "1m", "free", "-"]
+    assert lines[0].split() == ["NODE", "GPU", "MODEL", "A", "B", "C", "AGE", "USE", "FLAGS", "STATE"]
+    assert lines[2].split() == ["n0", "1", "emu", "1.010", "v1", "1.000", "v0", "1.000", "v0", "1m", "free", "-", "ok"]
     assert invoke("gpus", "-f", "--noheader").stdout == ""
-    assert (
-        invoke("gpus", "-P", "-h", "-w", "n1").stdout.splitlines()[0] == "n1|0|emu|1.000 v0|1.000 v0|1.000 v0|1m|free|-"
-    )
+    said = invoke("gpus", "-P", "-h", "-w", "n1").stdout.splitlines()
+    assert said[0] == "n1|0|emu|1.000 v0|1.000 v0|1.000 v0|1m|free|-|ok"
 
 
 def test_an_unknown_node_is_named(site: Path) -> None:
