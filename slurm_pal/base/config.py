@@ -27,8 +27,11 @@ class Key(NamedTuple):
     meaning: str
     minimum: float | None = None
     choices: tuple[str, ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()  # values that are accepted by an earlier name: (earlier, now)
+    renamed: tuple[tuple[Value, str], ...] = ()  # values that are accepted by an earlier name: (earlier, now)
 
+
+AUTO, ALWAYS, NEVER = "auto", "always", "never"
+"""When palsub starts a watcher (submit.watch)."""
 
 KEYS: dict[str, dict[str, Key]] = {
     "paths": {
@@ -58,7 +61,16 @@ KEYS: dict[str, dict[str, Key]] = {
     },
     "submit": {
         "enabled": Key(True, "false: palsub passes every job to sbatch unchanged"),
-        "watch": Key(False, "palsub starts its own watcher for leases, as with --pal-watch"),
+        "watch": Key(
+            AUTO,
+            "when palsub starts its own watcher for leases, as with --pal-watch; "
+            "auto: if no daemon takes the job's lease back and no node has a class feature",
+            choices=(AUTO, ALWAYS, NEVER),
+            renamed=(
+                *((word, ALWAYS) for word in (True, "true", "yes", "1")),
+                *((word, NEVER) for word in (False, "false", "no", "0")),
+            ),
+        ),
         "lease_max_s": Key(600.0, "longest time that a node list stays on a pending job, s", minimum=0),
         "lease_pass_s": Key(3.0, "time allowed for one scheduling pass before a lease is checked, s", minimum=0.1),
         "expected_run_share": Key(0.5, "expected run time as a share of the time limit", minimum=0.0),
@@ -232,15 +244,15 @@ def public_table(path: str) -> str:
 
 def _checked(name: str, key: Key, value: object, origin: str) -> Value:
     wanted = type(key.default)
+    for earlier, now in key.renamed:
+        if value == earlier and type(value) is type(earlier):
+            value = now
     if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
         if not abs(value) < 1e300:  # infinity, NaN, and whole numbers too large for a float
             raise ConfigError(f"{origin}: {name} must be a finite number, like {key.default!r}")
         value = float(value)
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise ConfigError(f"{origin}: {name} = {value!r} must be a {wanted.__name__}, like {key.default!r}")
-    for earlier, now in key.renamed:
-        if value == earlier:
-            value = now
     if key.choices and value not in key.choices:
         raise ConfigError(f"{origin}: {name} = {value!r} is not one of {', '.join(key.choices)}")
     if key.minimum is not None and isinstance(value, int | float) and not value >= key.minimum:

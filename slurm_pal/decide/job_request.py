@@ -13,11 +13,8 @@ from functools import lru_cache
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.lease_marks import in_force
-from slurm_pal.decide.request import Request, read
+from slurm_pal.decide.request import OURS_SOFT, Request, read
 from slurm_pal.slurm.job_options import options_of
-
-OURS_SOFT = "pal_"
-"""How the names of our class features begin."""
 
 
 def request_of(job: SlurmJob, own_req: str | None = None, own_exc: str | None = None) -> Request:

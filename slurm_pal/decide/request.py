@@ -18,6 +18,8 @@ from slurm_pal.sensitivity.cascade import SCRIPT
 from slurm_pal.slurm.parse import seconds
 
 NO_GPU_WORDS = "--exclusive, but the job asks for no GPU, and its class is neither stated nor measured"
+OURS_SOFT = "pal_"
+"""How the names of our class features begin."""
 
 
 class Request(NamedTuple):

@@ -23,7 +23,8 @@ its own, which come before `--` or the script name:
   --pal-app NAME     the class of a known application, or of one under [apps] in pal.toml
   --pal-policy NAME  another placement rule (class-fit, pal, pm-first, threshold, packed,
                      random)
-  --pal-watch        a small process of yours takes node lists back from pending jobs
+  --pal-watch        a small process of yours takes node lists back from pending jobs, also
+                     where a daemon does (default: where none does)
   --pal-movable[=S]  the job may be moved to better GPUs while it runs: it is requeued and
                      starts anew; --open-mode=append keeps its output; S: most seconds of
                      work that a move loses
@@ -47,7 +48,7 @@ In the environment:  SLURM_PAL_CLASS=A  SLURM_PAL_MOVABLE=1  SLURM_PAL_CHECKPOIN
 examples:
   palsub --pal-class A --gpus-per-node=4 train.sh
   palsub --pal-dry-run --gres=gpu:2 job.sh
-  palsub --pal-watch --parsable --gpus=1 --wrap 'python3 train.py'
+  palsub --parsable --gpus=1 --wrap 'python3 train.py'
 """
 
 OBSERVE_S = 300.0

@@ -7,10 +7,11 @@ import os
 import time
 
 from slurm_pal.base import state
+from slurm_pal.base.config import ALWAYS, AUTO
 from slurm_pal.base.errors import DataError, SlurmError
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.decide import lease
-from slurm_pal.decide.request import Request, for_class
+from slurm_pal.decide.request import OURS_SOFT, Request, for_class
 from slurm_pal.sensitivity.cascade import WORD, Verdict
 from slurm_pal.store import heartbeat
 from slurm_pal.submit import decision, lease_file
@@ -24,10 +25,14 @@ from slurm_pal.submit.script import Script
 TYPE_CHECKING = False  # decide and snapshot are imported while we wait for Slurm
 if TYPE_CHECKING:
     from slurm_pal.base.config import Config
+    from collections.abc import Callable
+
     from slurm_pal.decide.case import Decision
+    from slurm_pal.slurm.client import Overview
     from slurm_pal.store.snapshot import Snapshot
     from slurm_pal.submit.asked import Asked
 
+NOWHERE = 'no job is sent to chosen nodes: neither a daemon nor a watcher (submit.watch = "never") takes node lists back'
 LAST_MARGIN_S = 60.0
 """A lease is taken back this long after submit.lease_max_s, whatever the job waits for."""
 
@@ -56,18 +61,21 @@ def plan(
     cluster = state.cluster_key()
     request = for_class(build(line, os.environ, script), known.sensitivity, known.stage)
     alive = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
-    clearer = _clearer(config, chosen, request, cluster, alive, warnings)
     policy = chosen.policy or config.text("placement", "policy")
-    scores, decided = _decide(request, config, policy, known.sensitivity, clearer, now_s, asked)
+
+    def clearer_for(overview: Overview) -> str:
+        return _clearer(config, chosen, request, cluster, alive, overview, warnings)
+
+    scores, decided, clearer = _decide(request, config, policy, known.sensitivity, clearer_for, now_s, asked)
     added, mark = list(decided.added), ""
-    # If a daemon lives, its lease guard also takes the list back should the user's watcher be killed.
-    if decided.lease_s and (clearer == "daemon" or (clearer and alive and not request.comment)):
+    # Whoever looks at the job sees whose list it is; a lease guard also takes it back should the watcher be killed.
+    if decided.lease_s and not request.comment:
         own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
         ours = ",".join(decided.pinned or decided.excluded)
         mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
     # The submit filter leaves a job with one of our marks alone, even if nothing was added to it here.
     decided_here = not mark and not isinstance(scores, DataError)
-    says = moving.movable or (alive and (known.sensitivity != UNKNOWN_CLASS or decided_here))
+    says = moving.movable or ((alive or bool(mark)) and (known.sensitivity != UNKNOWN_CLASS or decided_here))
     own = terms(line, os.environ, script) if mark or says else MovableRequest()
     # A move starts the script anew, and Slurm would empty its output as at every start.
     open_mode = own.open_mode or (APPEND if moving.movable else "")
@@ -135,29 +143,45 @@ def _source(config: Config, snapshot: Snapshot | DataError | None, now_s: float)
     return {"path": config.snapshot_path, "epoch": snapshot.epoch, "age_s": age_s}
 
 
-def _clearer(config: Config, chosen: Choice, request: Request, cluster: str, alive: bool, warnings: list[str]) -> str:
+def _clearer(
+    config: Config, chosen: Choice, request: Request, cluster: str, alive: bool, overview: Overview, warnings: list[str]
+) -> str:
     """Who will take a lease back: the user's watcher if wanted and possible, a daemon that promises it, or nobody."""
-    if request.leave or request.shape is None or request.soft_only:
+    if request.soft_only:
         return ""
-    if chosen.watch or config.flag("submit", "watch"):
+    # The daemon finds a lease by the job's comment, and we must not change the user's own comment.
+    daemon, wanted = alive and not request.comment, config.text("submit", "watch")
+    if chosen.watch or wanted == ALWAYS or (wanted == AUTO and not daemon and not prefers(overview)):
         try:
             if os.access(state.folder("leases", cluster), os.W_OK):
                 return "watcher"
             raise PermissionError(13, "Permission denied")
         except OSError as error:
             warnings.append(f"no watcher, so no node list: cannot write {state.home()} ({error.strerror})")
-    # The daemon finds a lease by the job's comment, and we must not change the user's own comment.
-    return "daemon" if alive and not request.comment else ""
+    if daemon:
+        return "daemon"
+    if not prefers(overview) and not chosen.dry_run:
+        from slurm_pal.submit import daily
+
+        if daily.due(cluster, time.time()):
+            warnings.append(f"{NOWHERE}; shown once a day")
+    return ""
+
+
+def prefers(overview: Overview) -> bool:
+    """Whether the site publishes class features, so that a job can be steered by a preference."""
+    return any(name.startswith(OURS_SOFT) for node in overview.nodes for name in node.features)
 
 
 def _decide(
-    request: Request, config: Config, policy: str, sensitivity: str, clearer: str, now_s: float, asked: Asked,
-) -> tuple[Snapshot | DataError | None, Decision]:  # fmt: skip
-    """Ask Slurm; meanwhile import the code that decides and read the snapshot."""
+    request: Request, config: Config, policy: str, sensitivity: str, clearer_for: Callable[[Overview], str],
+    now_s: float, asked: Asked,
+) -> tuple[Snapshot | DataError | None, Decision, str]:  # fmt: skip
+    """Ask Slurm; meanwhile import the code that decides and read the snapshot. Also who takes a lease back."""
     if request.leave or request.shape is None:
         from slurm_pal.decide.case import Decision
 
-        return None, Decision("none", f"left to Slurm: {request.leave or 'the job asks for no GPU'}")
+        return None, Decision("none", f"left to Slurm: {request.leave or 'the job asks for no GPU'}"), ""
     asked.begin(bool(request.reservation))
     from slurm_pal.decide.case import Decision, settings_of
     from slurm_pal.decide.decide import decide
@@ -177,8 +201,9 @@ def _decide(
             raise found from None  # the direct cause, which the user can fix
         raise
     if isinstance(found, DataError):
-        return found, Decision("none", f"left to Slurm: {found}")
-    return found, decide(request, overview, found, sensitivity, settings_of(config, policy), clearer, now_s)
+        return found, Decision("none", f"left to Slurm: {found}"), ""
+    clearer = clearer_for(overview)
+    return found, decide(request, overview, found, sensitivity, settings_of(config, policy), clearer, now_s), clearer
 
 
 def _lease(decided: Decision, request: Request, config: Config, now_s: float) -> Lease:

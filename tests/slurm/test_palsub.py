@@ -116,6 +116,17 @@ def test_a_pinned_job_starts_where_it_was_promised_with_its_list_untouched(user:
         time.sleep(0.1)
 
 
+def test_without_a_setting_option_or_daemon_the_watcher_is_there(user: User) -> None:
+    user.scores(n0=1.3, n1=1.0, n2=0.9, n3=1.1)
+    job = user.started(user.submit("--pal-class=A", "--gres=gpu:2", "--wrap", "sleep 30"))
+    assert job.gpus == {"n2": (0, 1)} and job.req_nodes == ("n2",)
+    assert job.comment.startswith("pal:lease=") and job.comment.endswith(";act=nodelist;set=n2 pal:job=A;from=--pal-class")
+    deadline_s = time.monotonic() + PATIENCE_S
+    while user.leases() or user.watchers():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
 def test_plain_slurms_pick_is_predicted(user: User) -> None:
     user.scores(n0=1.0, n1=1.0, n2=1.0, n3=1.0)
     for words in (["--gres=gpu:3"], ["--gres=gpu:1"], ["--gpus=6"], ["--exclusive", "--pal-class=A"]):
@@ -183,7 +194,7 @@ def test_sensitive_jobs_wait_for_better_gpus_only_as_long_as_that_pays(user: Use
 
 def test_without_a_clearer_no_job_gets_a_node_list(user: User) -> None:
     user.scores(n0=1.3, n1=1.0, n2=0.9, n3=1.1)
-    done = user.palsub("--pal-explain", "--gres=gpu:1", "--wrap", "true")
+    done = user.palsub("--pal-explain", "--gres=gpu:1", "--wrap", "true", env={"SLURM_PAL_SUBMIT_WATCH": "never"})
     assert b"neither a daemon nor --pal-watch to take a node list back" in done.stderr
     job = user.client.job(int(done.stdout.split()[-1]))
     assert job is not None and job.req_nodes == ()
@@ -238,7 +249,7 @@ SCRIPT = '#!/bin/sh\n#SBATCH --gres=gpu:1 -J "a b" # c\n#PAL class=A\necho "$SLU
         (["--version"], None),
     ],
 )
-@pytest.mark.parametrize("watch", [False, True], ids=["soft", "watch"])
+@pytest.mark.parametrize("watch", [False, True], ids=["default", "watch"])
 def test_streams_and_code_are_sbatchs_own(words: list[str], script: str | None, watch: bool, user: User) -> None:
     user.scores(n0=1.3, n1=1.0, n2=0.9, n3=1.1)
     (user.home / "job.sh").write_text(SCRIPT)

@@ -38,7 +38,7 @@ def test_later_layers_win_and_every_value_knows_its_origin(env: dict[str, str], 
     assert loaded.text("placement", "policy") == "packed"
     assert loaded.origin("placement", "policy") == str(tmp_path / "pal.d" / "10.toml")
     assert loaded.number("placement", "locality_penalty") == 2.0
-    assert loaded.flag("submit", "watch") is True
+    assert loaded.text("submit", "watch") == config.ALWAYS  # an earlier name
     assert loaded.number("submit", "lease_max_s") == 30.0
     assert loaded.origin("submit", "lease_max_s") == "$SLURM_PAL_SUBMIT_LEASE_MAX_S"
     assert loaded.apps == {"vasp": "B"}
@@ -50,7 +50,9 @@ def test_later_layers_win_and_every_value_knows_its_origin(env: dict[str, str], 
         ('[placement]\npolicy = "best"', "not one of class-fit"),
         ("[placement]\nlocality_penalty = 0.5", "at least 1"),
         ('[placement]\nlocality_penalty = "2"', "must be a float"),
-        ("[submit]\nwatch = 1", "must be a bool"),
+        ("[submit]\nwatch = 1", "must be a str, like 'auto'"),
+        ("[submit]\nwatch = 'sometimes'", "not one of auto, always, never"),
+        ("[submit]\nenabled = 1", "must be a bool"),
         ("[profile]\nnice = true", "must be a int"),
         ("[placement]\npolcy = 1", "unknown setting placement.polcy; allowed here: placement.policy"),
         ("[plaecment]\npolicy = 1", "unknown setting plaecment.policy"),

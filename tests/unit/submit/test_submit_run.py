@@ -370,7 +370,16 @@ def test_a_named_pipe_is_left_for_sbatch_to_read(site: Site) -> None:
 @pytest.fixture
 def scored(site: Site) -> Site:
     """A fake Slurm of two nodes behind the shims, the second one faster, with features to prefer."""
-    nodes = [FakeNode("n0", features="pal_A_v1"), FakeNode("n1", features="pal_A_v0")]
+    return with_scores(site, [FakeNode("n0", features="pal_A_v1"), FakeNode("n1", features="pal_A_v0")])
+
+
+@pytest.fixture
+def plain_nodes(site: Site) -> Site:
+    """The same without features."""
+    return with_scores(site, [FakeNode("n0", features="fast"), FakeNode("n1")])
+
+
+def with_scores(site: Site, nodes: list[FakeNode]) -> Site:
     write_shims(str(site.bin), str(site.root / "fake.json"), nodes)
     gpus = [
         GpuScore(name, k, f"{name}{k}", "m", {"A": a}, {"A": "v0"}, time.time(), 1.0, ())
@@ -455,6 +464,42 @@ def test_an_unwritable_state_folder_means_soft_words_only(scored: Site) -> None:
     assert done.stderr.count(b"\n") == 1 and b"no watcher, so no node list" in done.stderr
     (job,) = json.loads((scored.root / "fake.json").read_text())["jobs"]
     assert job["req"] == "" and "prefer" in job["options"]
+
+
+def test_nobody_beside_the_users_watcher_is_needed(plain_nodes: Site) -> None:
+    """As after the first installation: scores, no daemon, no features, no settings."""
+    done = plain_nodes.run([*PALSUB, "--pal-class=A", "--gres=gpu:1", "-t60", "job.sh"], stdin=subprocess.DEVNULL)
+    assert done.stdout == b"Submitted batch job 1\n" and done.stderr == b""
+    (job,) = json.loads((plain_nodes.root / "fake.json").read_text())["jobs"]
+    mark = "pal:lease=360;req=;exc=;act=nodelist;set=n1 pal:job=A;from=--pal-class"
+    assert job["req"] == "n1" and job["comment"] == mark  # for whoever asks whose list it is
+    (record,) = (plain_nodes.root / "state").rglob("decisions/*/1.json")
+    assert json.loads(record.read_text())["lease"]["why"].endswith("taken back by the watcher")
+
+
+def test_a_comment_of_the_users_own_needs_the_watcher_even_beside_a_daemon(plain_nodes: Site) -> None:
+    beat = {"schema": "pal.heartbeat/1", "at_s": time.time(), "clears_leases": True}
+    (plain_nodes.root / "snapshot.heartbeat").write_text(json.dumps(beat))
+    plain_nodes.run([*PALSUB, "--gres=gpu:1", "--comment=mine", "job.sh"], stdin=subprocess.DEVNULL)
+    (job,) = json.loads((plain_nodes.root / "fake.json").read_text())["jobs"]
+    assert (job["req"], job["comment"]) == ("n1", "mine")
+
+
+def test_where_nothing_can_be_placed_palsub_says_so_once_a_day(plain_nodes: Site) -> None:
+    env = {"SLURM_PAL_SUBMIT_WATCH": "never"}
+
+    def said() -> bytes:
+        done = plain_nodes.run([*PALSUB, "--gres=gpu:1", "job.sh"], env=env, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0 and done.stdout.startswith(b"Submitted batch job ")
+        return done.stderr
+
+    first = said()
+    assert first.count(b"\n") == 1 and b'submit.watch = "never"' in first
+    assert said() == b""
+    (stamp,) = (plain_nodes.root / "state").rglob("leases/*/said")
+    os.utime(stamp, (time.time() - 90_000,) * 2)
+    assert said() == first
+    assert not any(job["req"] for job in json.loads((plain_nodes.root / "fake.json").read_text())["jobs"])
 
 
 def test_with_a_live_daemon_the_lease_is_written_on_the_job(scored: Site) -> None:
