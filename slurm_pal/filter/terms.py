@@ -27,7 +27,7 @@ REASONS = {
     "het": "Slurm places the parts of a heterogeneous job together",
     "array": "an array has one node list for all its tasks",
     "open": "its number of nodes is not fixed, and a node list could split it",
-    "own": "the user named the nodes",
+    "own": "the user, or their palsub, named the nodes",
     "prefer": "the user gave --prefer",
     "immediate": "it must start at once or not at all",
     "comment": "the user's own comment leaves no room for the mark of a lease",

@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from slurm_pal.base import marks
 from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide import lease_marks
 from slurm_pal.filter.terms import ACTS, LEFT, REASONS
 
 _SAFE = re.compile(r"[A-Za-z0-9_.,:+@%?\[\]|#-]*")
@@ -28,6 +30,22 @@ def decision(job: SlurmJob) -> dict[str, Any] | None:
             ):
                 return {"by": by, **found, "reason": REASONS.get(found.get("why", ""), found.get("why", ""))}
     return None
+
+
+def left_to_palsub(found: dict[str, Any] | None, palsub: object) -> bool:
+    """Whether the filter stood aside for what palsub is known to have decided, of which its mark knows less."""
+    return found is not None and bool(palsub) and found.get("why") in ("palsub", "own")
+
+
+def by_palsub(job: SlurmJob) -> list[str]:
+    """What the palsub of a job's user did, by its words in the job's comment; [] where it left none."""
+    lease, word = lease_marks.mark_in(job.comment), marks.read(job.comment, marks.JOB)
+    text: list[str] = []
+    if lease is not None and lease.action in ACTS:
+        text.append(f"decision: {ACTS[lease.action]} {lease.ours}")
+    if word:
+        text.append(f"sensitivity class {word[marks.JOB]} ({word.get('from', 'default')})")
+    return text + ([f"lease: {lease.lease_s:g} s"] if text and lease is not None else [])
 
 
 def verdict(found: dict[str, Any]) -> str:

@@ -46,7 +46,10 @@ def of_submission(decision: dict[str, Any] | None, mark: dict[str, Any] | None, 
     if decision is not None:
         text = f"palsub decided: {decision['reason']}"
         found.append({"at_s": float(decision["made_s"]), "what": SUBMITTED, "by": "palsub", "text": text})
-    if mark is not None:
+    if mark is not None and filter_mark.left_to_palsub(mark, decision):
+        text = "the submit filter left it to palsub"
+        found.append({"at_s": submit_s, "what": SUBMITTED, "by": mark["by"], "text": text})
+    elif mark is not None:
         text = f"the submit filter decided: {filter_mark.verdict(mark)}: {mark['reason']}"
         found.append({"at_s": submit_s, "what": SUBMITTED, "by": mark["by"], "text": text})
     return found

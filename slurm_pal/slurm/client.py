@@ -79,6 +79,10 @@ class SlurmClient(Protocol):
         """Those of these jobs that slurmctld still knows, from one process (one small RPC each)."""
         ...
 
+    def task(self, array_id: int, index: int) -> int | None:
+        """The job id of an array's task: its own, or the array's for one that waits; None where there is none."""
+        ...
+
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
         """job id -> (state, reason) of jobs in the queue, by one cheap squeue call."""
         ...

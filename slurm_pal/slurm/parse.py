@@ -102,6 +102,18 @@ def unix_s(text: str) -> float:
         return 0.0
 
 
+def has_task(text: str, index: int) -> bool:
+    """Whether an array's task is among those that wait: `3,5-9:2%4`. A list that Slurm cuts short may hold it."""
+    for part in text.partition("%")[0].strip("[]").split(","):
+        span, _, step = part.partition(":")
+        match = _SPAN.fullmatch(span)
+        if part.endswith("..."):
+            return True
+        if match and int(match[1]) <= index <= int(match[2] or match[1]):
+            return (index - int(match[1])) % (digits(step) or 1) == 0
+    return False
+
+
 def gpu_types(gres: str) -> tuple[str, ...]:
     """One type per GPU index of a node's `Gres=`; "" for an untyped GPU.
 

@@ -18,6 +18,8 @@ from slurm_pal.base.numbers import digits
 
 TYPE_CHECKING = False  # typing's own constant would cost the import of decide
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from slurm_pal.decide.case import Decision
     from slurm_pal.decide.offer import Offer
     from slurm_pal.sensitivity.cascade import Verdict
@@ -110,6 +112,21 @@ def save(made: Record) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, name))
         remove_leftovers(folder, time.time())
+
+
+def started(cluster: str, job_id: int, gpus: Mapping[str, tuple[int, ...]], at_s: float) -> None:
+    """Keep the GPUs on which a job started, which Slurm forgets when the job has ended.
+
+    Nothing is kept of a job without a record. Raises DataError or OSError when it cannot be read or written.
+    """
+    made = load(cluster, job_id)
+    slots = [[node, index] for node, indexes in gpus.items() for index in indexes]
+    if made is None or not slots or made.get("started") == {"at_s": at_s, "gpus": slots}:
+        return
+    path = os.path.join(_folder(cluster), f"{int(job_id)}.json")
+    made_ns = os.stat(path).st_mtime_ns
+    write_atomic(path, json.dumps(made | {"started": {"at_s": at_s, "gpus": slots}}) + "\n", 0o600)
+    os.utime(path, ns=(made_ns, made_ns))  # the newest record is that of the last submission
 
 
 def _by_age(folder: str, names: list[str]) -> list[str]:

@@ -24,15 +24,17 @@ from slurm_pal.submit.script import Script
 
 TYPE_CHECKING = False  # decide and snapshot are imported while we wait for Slurm
 if TYPE_CHECKING:
-    from slurm_pal.base.config import Config
     from collections.abc import Callable
 
+    from slurm_pal.base.config import Config
     from slurm_pal.decide.case import Decision
     from slurm_pal.slurm.client import Overview
     from slurm_pal.store.snapshot import Snapshot
     from slurm_pal.submit.asked import Asked
 
-NOWHERE = 'no job is sent to chosen nodes: neither a daemon nor a watcher (submit.watch = "never") takes node lists back'
+NOWHERE = (
+    'no job is sent to chosen nodes: neither a daemon nor a watcher (submit.watch = "never") takes node lists back'
+)
 LAST_MARGIN_S = 60.0
 """A lease is taken back this long after submit.lease_max_s, whatever the job waits for."""
 

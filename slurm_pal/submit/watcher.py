@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
-from slurm_pal.base.errors import BusyError, SlurmError
+from slurm_pal.base.errors import BusyError, PalError, SlurmError
 from slurm_pal.base.files import is_temporary, locked, remove_leftovers
 from slurm_pal.base.hostlist import expand
 from slurm_pal.base.numbers import digits
 from slurm_pal.decide import lease as leases
 from slurm_pal.slurm.client import SlurmClient
-from slurm_pal.submit import lease_file
+from slurm_pal.submit import decision, lease_file
 from slurm_pal.submit.lease_file import Lease
 
 LOCK, HEIR_LOCK = "watcher.lock", "heir.lock"
@@ -136,7 +136,15 @@ class Watcher:
                 clear(self._client, item)
                 lease_file.drop(path)
         elif verdict == "drop":
+            self._note(item.job_id)
             lease_file.drop(path)
+
+    def _note(self, job_id: int) -> None:
+        """Keep the GPUs on which a job has started, for `pal explain` after its end."""
+        with contextlib.suppress(PalError, OSError):
+            job = self._client.job(job_id)
+            if job is not None:
+                decision.started(os.path.basename(self._folder), job_id, job.gpus, job.start_s)
 
     def _give_up(self, found: dict[str, Lease], now_s: float) -> None:
         """Slurm does not answer: wait for it, but not for ever, and not for a cluster that was removed."""

@@ -120,7 +120,9 @@ def test_without_a_setting_option_or_daemon_the_watcher_is_there(user: User) -> 
     user.scores(n0=1.3, n1=1.0, n2=0.9, n3=1.1)
     job = user.started(user.submit("--pal-class=A", "--gres=gpu:2", "--wrap", "sleep 30"))
     assert job.gpus == {"n2": (0, 1)} and job.req_nodes == ("n2",)
-    assert job.comment.startswith("pal:lease=") and job.comment.endswith(";act=nodelist;set=n2 pal:job=A;from=--pal-class")
+    assert job.comment.startswith("pal:lease=") and job.comment.endswith(
+        ";act=nodelist;set=n2 pal:job=A;from=--pal-class"
+    )
     deadline_s = time.monotonic() + PATIENCE_S
     while user.leases() or user.watchers():
         assert time.monotonic() < deadline_s

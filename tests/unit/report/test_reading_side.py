@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from slurm_pal.base import state
+from slurm_pal.base.errors import UsageError
 from slurm_pal.cli.pal import pal
 from slurm_pal.report import actual, inventory, table
 from slurm_pal.report.doctor import CheckResult, examine
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm, write_shims
 from slurm_pal.store import snapshot
+from slurm_pal.submit import decision, lease_file, watcher
 
 NOW_S = 1_800_000_000.0
 
@@ -199,6 +202,89 @@ def test_explain_a_job_that_never_saw_palsub(site: Path) -> None:
     assert body["decision"] is None and body["actual"]["slowdown"]["A"] == pytest.approx(1.01)
     text = invoke("explain", str(number)).stdout
     assert "n0 GPU 1: A 1.010 (v1)" in text and "Neither your palsub nor the submit filter decided" in text
+
+
+@pytest.mark.parametrize("text", ["1_5x", "1__5", "_5", "5_", "0", "-1", "1+0", "n0", "1 5", "\u0661"])
+def test_what_is_no_job_is_refused_in_one_line(site: Path, text: str) -> None:
+    CliClient().submit(["--gres=gpu:2"], "#!/bin/sh\nsleep 1\n")
+    result = invoke("explain", "--", text)
+    assert isinstance(result.exception, UsageError) and f"JOBID {text!r} is neither" in str(result.exception)
+
+
+def test_a_task_is_never_taken_for_another_job(site: Path) -> None:
+    """Python reads 1_5 as 15."""
+    for _ in range(15):
+        CliClient().submit(["--gres=gpu:2"], "#!/bin/sh\nsleep 1\n")
+    assert "job 1 is no array: pal explain 1" in str(invoke("explain", "1_5").exception)
+    assert "job 17_2 is unknown" in str(invoke("explain", "17_2").exception)
+
+
+def decided(number: int, cluster: str = "") -> dict[str, Any]:
+    """The record of a job that palsub has sent to n1:0, with plain Slurm's choice."""
+    sensitivity = {"class": "A", "from": "--pal-class", "stage": "word", "confidence": 1.0}
+    offers = {"chosen": offer("n1", 0.9), "plain_slurm": offer("n0", 1.0)}
+    for each in offers.values():
+        each |= {"locality": 1.0, "slowdown": each["product"]}
+        each["gpus"][0] |= {"slowdown": each["product"], "class": "v0", "age_s": 1, "flags": []}
+    made = {"schema": decision.SCHEMA, "job_id": number, "cluster": cluster or state.cluster_key(), "made_s": NOW_S}
+    made |= {"action": "nodelist", "reason": "sent to n1:0", "policy": "packed", "sensitivity": sensitivity}
+    return made | offers | {key: [] for key in ("alternatives", "added", "unknown", "warnings")} | {
+        "lease": None, "snapshot": None, "movable": None, "argv": ["sbatch"],
+    }  # fmt: skip
+
+
+def test_the_gpus_at_the_start_outlive_the_job(site: Path) -> None:
+    publish(site, scores(("n1", 0), ("n1", 1)))
+    slurm = FakeSlurm([FakeNode("n0", gpus=2), FakeNode("n1", gpus=2)])
+    number = CliClient(slurm).submit(["-w", "n1", "--gres=gpu:1"], "#!/bin/sh\n")
+    decision.save(decided(number))
+    folder = state.folder("leases", state.cluster_key())
+    made = lease_file.Lease(number, NOW_S - 5, NOW_S + 60, 3.0, NOW_S + 600, pinned="n1")
+    Path(folder, f"{number}.json").write_text(json.dumps({"schema": lease_file.SCHEMA, **made._asdict()}))
+    watcher.Watcher(folder, CliClient(slurm), lambda: NOW_S, lambda s: None).run()
+    text = invoke("explain", "--last").stdout  # this Slurm knows no job at all
+    assert f"Job {number}: Slurm no longer knows it" in text and "n1 GPU 0: A 1.000 (v0)" in text
+    assert "You got GPUs predicted 11.1 % faster than those plain Slurm would have picked" in text
+    body = json.loads(invoke("explain", "--last", "--json").stdout)["actual"]
+    assert [(gpu["node"], gpu["index"]) for gpu in body["gpus"]] == [("n1", 0)] and body["state"] is None
+
+
+def test_explaining_a_running_job_keeps_its_gpus_and_not_the_order_of_submissions(site: Path) -> None:
+    publish(site, scores(("n0", 0), ("n0", 1)))
+    first = CliClient().submit(["--gres=gpu:1"], "#!/bin/sh\nsleep 1\n")
+    decision.save(decided(first))
+    os.utime(next((site / ".local").rglob(f"decisions/*/{first}.json")), (1_000_000.0,) * 2)
+    decision.save(decided(first + 1))
+    assert invoke("explain", str(first)).exit_code == 0
+    made = decision.load("", first)
+    assert made is not None and made["started"]["gpus"] == [["n0", 0]]
+    last = decision.last("")
+    assert last is not None and last["job_id"] == first + 1
+
+
+def test_of_another_users_job_palsubs_marks_are_shown(site: Path) -> None:
+    publish(site, scores(("n0", 0), ("n0", 1)))
+    mark = "pal:lease=360;req=;exc=;act=nodelist;set=n1 pal:job=A;from=--pal-class"
+    number = CliClient().submit(["--gres=gpu:1", "-w", "n1", f"--comment={mark}"], "#!/bin/sh\nsleep 1\n")
+    text = invoke("explain", str(number)).stdout
+    assert "What the palsub of its user decided" in text and "decision: sent to n1\n" in text
+    assert "sensitivity class A (--pal-class)" in text and "user named" not in text
+
+
+@pytest.mark.parametrize("why", ["own", "palsub"])
+def test_palsub_and_the_filter_do_not_contradict_each_other(site: Path, why: str) -> None:
+    """The filter left the job alone, without knowing the class."""
+    publish(site, scores(("n0", 0), ("n0", 1)))
+    number = CliClient().submit(["--gres=gpu:1", "-w", "n1", "--comment=mine"], "#!/bin/sh\nsleep 1\n")
+    CliClient().update_job(number, AdminComment=f"pal:class=?;from=default;act=none;why={why};epoch=1")
+    alone = invoke("explain", str(number)).stdout
+    assert "class ?" in alone
+    decision.save(decided(number))
+    text = invoke("explain", str(number)).stdout
+    assert "sensitivity class A" in text and "class ?" not in text
+    assert "The submit filter left it to palsub." in text
+    told = json.loads(invoke("explain", str(number), "--json").stdout)["story"]
+    assert "the submit filter left it to palsub" in [event["text"] for event in told]
 
 
 @pytest.mark.parametrize("words", [[], ["gpus"], ["nodes"], ["explain"], ["doctor"], ["lab"], ["lab", "up"]])

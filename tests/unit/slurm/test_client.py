@@ -14,6 +14,7 @@ from slurm_pal.base import config
 from slurm_pal.base.errors import MissingPackageError, SlurmError, UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.decide.offers import build_view, free_indexes, used_indexes
+from slurm_pal.slurm import parse
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.cli import CliClient, clean_environment, subprocess_runner
 from slurm_pal.slurm.client import Completed
@@ -33,6 +34,38 @@ def test_jobs_take_the_first_node_and_the_lowest_index() -> None:
     )
     jobs = {job.job_id: job.gpus for job in client.jobs()}
     assert jobs == {first: {"n0": (0,)}, second: {"n0": (1, 2)}, pinned: {"n2": (0,)}}
+
+
+@pytest.mark.parametrize(
+    ("index", "found"),
+    [(2, 19), (5, 17), (9, 17), (4, None), (11, None), (0, 20), (99, None)],
+)
+def test_the_job_of_an_arrays_task(index: int, found: int | None) -> None:
+    """Task 2 runs as job 19, task 0 has ended, 5 and 7 to 9 wait in the array's own record."""
+    rows = [(19, 17, "2"), (17, 17, "5,7-9%2"), (20, 17, "0"), (21, 21, "4"), (22, "N/A", "N/A")]
+
+    def squeue(argv: Sequence[str], stdin: str) -> Completed:
+        assert argv[-2:] == ["-j", "17"]
+        *ends, last = [field.split(":", 1)[1] for field in argv[argv.index("-O") + 1].split(",")]
+        lines = ["".join(f"{text}{end}" for text, end in zip(row, [*ends, last], strict=True)) for row in rows]
+        return Completed(0, "".join(f"{line}\n" for line in lines), "")
+
+    assert CliClient(squeue).task(17, index) == found
+
+
+def test_an_array_that_slurm_does_not_know_has_no_task() -> None:
+    said = "slurm_load_jobs error: Invalid job id specified\n"
+    assert CliClient(lambda argv, stdin: Completed(1, "", said)).task(17, 2) is None
+    with pytest.raises(SlurmError, match="squeue failed"):
+        CliClient(lambda argv, stdin: Completed(1, "", "connection refused\n")).task(17, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [("1-9", True), ("1-9:2", True), ("0-8:2", False), ("[1,5]", True), ("5%1", True), ("1,2,...", True), ("", False)],
+)
+def test_tasks_that_wait(text: str, has: bool) -> None:
+    assert parse.has_task(text, 5) is has
 
 
 def test_a_pinned_job_waits_until_its_list_is_cleared() -> None:
