@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import click
 
+from slurm_pal.admin import site_files, status
+from slurm_pal.admin.shipped import FILTERS, SPANK
 from slurm_pal.base import config as settings
-from slurm_pal.base.errors import ConfigError, Exit
+from slurm_pal.base.errors import ConfigError, Exit, PalError, SlurmError, one_line
 from slurm_pal.cli import common
+from slurm_pal.journal import paths
 from slurm_pal.report.doctor import CheckResult, examine
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.cli import CliClient
@@ -25,11 +29,12 @@ _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warn": ("WARN", "yel
 @common.verbose_option
 @click.pass_context
 def doctor(context: click.Context, as_csv: bool, as_json: bool, color: str) -> None:
-    """Check Slurm, settings, data, clock and permissions; name the command that mends each fault.
+    """Check Slurm, settings, data, clock, permissions, palsub, filter and plug-in; name what mends each fault.
 
-    Exit code 0 when nothing has failed (warnings do not count), 1 otherwise.
+    Exit code 0 when nothing has failed (warnings do not count), 1 otherwise. That every palsub is plain sbatch is a
+    failure.
     """
-    findings = examine(_client(), time.time())
+    findings = [*examine(_client(), time.time()), *_installed(time.time())]
     failed = any(finding.level == "fail" for finding in findings)
     if as_json:
         common.print_json("doctor", {"ok": not failed, "findings": [finding._asdict() for finding in findings]})
@@ -41,6 +46,30 @@ def doctor(context: click.Context, as_csv: bool, as_json: bool, color: str) -> N
             mark, tint = _MARKS[finding.level]
             common.say_finding(f"{mark:4}", tint, f"{finding.topic:11}  {finding.text}", finding.mend, colored)
     context.exit(Exit.FAILED if failed else Exit.OK)
+
+
+def _installed(now_s: float) -> list[CheckResult]:
+    """Submit filter and plug-in, as `pal admin status` sees them. What a user cannot see or mend has not failed."""
+    try:
+        site = site_files.read(site_files.find_conf(None), settings.load())
+        running = None
+        with contextlib.suppress(SlurmError):
+            running = CliClient(timeout_s=15.0).config()
+        items = status.examine(site, running, now_s)
+    except (PalError, OSError) as error:
+        return [CheckResult("note", "filter", f"filter and plug-in were not checked: {one_line(error)}")]
+    found: list[CheckResult] = []
+    if not status.parts_present(site) & {each.part for each in FILTERS}:
+        text = "no submit filter is installed: jobs are placed by palsub only"
+        found.append(CheckResult("note", "filter", text, "pal admin install"))
+        items = [item for item in items if item.part != "filter"]
+    broken = "fail" if paths.has_powers() else "warn"
+    levels = {"ok": "ok", "note": "note", "wrong": broken}
+    topics = {each.part: "filter" for each in FILTERS} | {"table": "filter", "prefer": "filter", SPANK: "plug-in"}
+    for item in items:
+        if item.state in levels:
+            found.append(CheckResult(levels[item.state], topics.get(item.part, item.part), item.text, item.mend))
+    return found
 
 
 def _client() -> SlurmClient:

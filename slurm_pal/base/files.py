@@ -168,6 +168,18 @@ def _read(path: str, descriptor: int, most: int) -> bytes:
     return raw
 
 
+def may_write(path: str) -> bool:
+    """Whether this user may write a file, or make it and the folders that it lacks."""
+    while not os.path.lexists(path) and path not in ("", "/"):
+        path = os.path.dirname(path)
+    return os.access(path or ".", os.W_OK, effective_ids=True)
+
+
+def sweep_words(path: str) -> str:
+    """What to do where a sweep's result at `path` is missing: only who may write there can run one."""
+    return "run pal-profile run" if may_write(path) else "ask your site's admins for a sweep (pal-profile run)"
+
+
 @contextlib.contextmanager
 def locked(path: str, what: str, shared: bool = False) -> Iterator[None]:
     """Hold an exclusive lock on `path` (flock) while the block runs, or a shared one, which waits.

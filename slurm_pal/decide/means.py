@@ -16,10 +16,12 @@ from slurm_pal.base.numbers import faster
 from slurm_pal.decide.candidates import could_hold
 from slurm_pal.decide.case import Case, Decision
 from slurm_pal.decide.offer import Offer, gpu_of
+from slurm_pal.decide.request import OURS_SOFT
 from slurm_pal.decide.scene import rows
 from slurm_pal.placement.faulty import worst_wanted
 from slurm_pal.placement.patience import WAIT_SHARE, patience_s
 from slurm_pal.placement.plain import plain_pick
+from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import known_class
 
@@ -84,6 +86,11 @@ def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
         lease_s=lease_s,
         lease_why=f"{why}, taken back by the {case.clearer}",
     )
+
+
+def published(overview: Overview) -> bool:
+    """Whether the site publishes class features, so that a job can be steered by a preference."""
+    return any(name.startswith(OURS_SOFT) for node in overview.nodes for name in node.features)
 
 
 def prefer(case: Case, found: Decision, chosen: Offer) -> Decision:

@@ -7,11 +7,13 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from slurm_pal.base import config as settings
-from slurm_pal.base.config import KEYS, Config
+from slurm_pal.base import state
+from slurm_pal.base.config import KEYS, NEVER, Config
 from slurm_pal.base.errors import (
     ConfigError,
     DataError,
@@ -22,8 +24,9 @@ from slurm_pal.base.errors import (
     one_line,
 )
 from slurm_pal.base.faults import FAULTS, cure_of, fault_of
-from slurm_pal.base.files import read_trusted
+from slurm_pal.base.files import may_write, read_trusted
 from slurm_pal.base.hostlist import fold
+from slurm_pal.decide import means
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.leases import pinned, promise
@@ -40,6 +43,10 @@ CLOCK_SLACK_S = 5.0
 MOST_NAMED = 8  # jobs in one line
 MISSED = 3.0
 """Ticks that may be missed before the last one counts as long ago; a timer starts one each minute."""
+_OF_ONE_HOST = frozenset({
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay", "f2fs", "jfs", "reiserfs", "bcachefs",
+})  # fmt: skip
+"""File systems that one host has for itself, unless it exports them."""
 _RESTART = "systemctl restart pal-rebalance.service"
 
 
@@ -63,6 +70,7 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
         return [*findings, CheckResult("fail", "settings", one_line(error), "correct the file or unset the variable")]
     snapshot, data = _snapshot(config, now_s)
     findings += data + _heartbeat(config, now_s) + _tick(config, client, now_s) + _state_dir(config)
+    findings += _spool(config, snapshot)
     try:
         overview = client.overview()
     except MissingPackageError as error:
@@ -72,7 +80,7 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
     with contextlib.suppress(SlurmError):
         findings += _pinned(config, client, now_s)
     if snapshot is not None:
-        findings += _coverage(snapshot, overview)
+        findings += _coverage(config, snapshot, overview) + _palsub(config, snapshot, overview, now_s)
         findings += _faulty(inventory.faulty(inventory.gpu_rows(snapshot, overview, now_s)))
     return findings
 
@@ -134,20 +142,21 @@ def _snapshot(config: Config, now_s: float) -> tuple[Snapshot | None, list[Check
     stale_s = config.number("classes", "stale_after_d") * 86400
     if newest_s and now_s - newest_s > stale_s:
         text = f"the newest measurement is {(now_s - newest_s) / 86400:.0f} days old"
-        found.append(CheckResult("warn", "data", text, "pal-profile run --since 30d"))
+        found.append(CheckResult("warn", "data", text, _sweep(config, " --since 30d")))
     return snapshot, found
 
 
 def _heartbeat(config: Config, now_s: float) -> list[CheckResult]:
     path = config.snapshot_path + ".heartbeat"
-    nobody = "no daemon takes leases back, so palsub sets node lists only with --pal-watch, else preferences"
+    watched = config.text("submit", "watch") != NEVER
+    instead = "palsub's own watcher does" if watched else "palsub sets node lists only with --pal-watch"
+    nobody = f"no daemon takes leases back; {instead}, and the submit filter sets no node lists"
+    mend = "" if watched else 'pal.toml: [submit] watch = "auto"'
     try:
         age_s = now_s - float(json.loads(read_trusted(path))["at_s"])
         alive = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     except FileNotFoundError:
-        if config.flag("submit", "watch"):
-            return [CheckResult("ok", "leases", "palsub's own watcher takes them back (submit.watch)")]
-        return [CheckResult("note", "leases", nobody, "pal.toml: [submit] watch = true")]
+        return [CheckResult("note", "leases", nobody, mend)]
     except (OSError, DataError, ValueError, KeyError, TypeError) as error:
         return [CheckResult("warn", "leases", f"heartbeat {path} cannot be read: {one_line(error)}", f"rm {path}")]
     if not alive:
@@ -291,14 +300,80 @@ def _faulty(rows: Sequence[GpuRow]) -> list[CheckResult]:
     return found or [CheckResult("ok", "gpu", "no GPU was seen to fail")]
 
 
-def _coverage(snapshot: Snapshot, overview: Overview) -> list[CheckResult]:
+def _spool(config: Config, snapshot: Snapshot | None) -> list[CheckResult]:
+    """Whether results of sweeps can come from the nodes, checked where sweeps are run."""
+    spool = config.spool_dir
+    if not os.path.isdir(config.state_dir):
+        return []
+    hosts = {score.node for score in map(snapshot.gpu, range(len(snapshot)))} if snapshot else set()
+    others = hosts - {socket.gethostname().partition(".")[0]}
+    if others:
+        return [CheckResult("ok", "spool", f"results of {len(others)} other nodes have come through {spool}")]
+    kind = _file_system(spool)
+    if kind not in _OF_ONE_HOST:
+        return [CheckResult("ok", "spool", f"{spool} is on {kind or 'a file system'} that nodes can share")]
+    text = f"{spool} is on a disk of this host ({kind}): no node elsewhere can drop its results there"
+    mend = "pal.toml: [paths] spool = a folder that SlurmUser can write on every node, or export this one"
+    return [CheckResult("warn", "spool", text, mend)]
+
+
+def _file_system(path: str) -> str:
+    """The type of the file system that a path is or would be on, "" if that is not known."""
+    path = os.path.realpath(path)
+    best = ("", "")
+    with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="replace") as stream:
+        for words in map(str.split, stream):
+            place = words[1].replace("\\040", " ") if len(words) > 2 else ""
+            if len(place) >= len(best[0]) and f"{path}/".startswith(place.rstrip("/") + "/"):
+                best = (place, words[2])
+    return best[1]
+
+
+def _slots(snapshot: Snapshot, overview: Overview) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+    """The GPUs of Slurm, and those of the snapshot."""
     slots = {(node.name, index) for node in overview.nodes for index in range(node.n_gpus)}
-    known = {(g.node, g.index) for g in map(snapshot.gpu, range(len(snapshot)))}
+    return slots, {(g.node, g.index) for g in map(snapshot.gpu, range(len(snapshot)))}
+
+
+def _palsub(config: Config, snapshot: Snapshot, overview: Overview, now_s: float) -> list[CheckResult]:
+    """Whether a palsub of this user can place anything at all."""
+    slots, known = _slots(snapshot, overview)
+    daemon = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
+    home, mend = state.home(), ""
+    if not config.flag("submit", "enabled"):
+        why, mend = (
+            f"submit.enabled is false ({config.origin('submit', 'enabled')})",
+            "pal.toml: [submit] enabled = true",
+        )
+    elif not slots & known:
+        why, mend = "no GPU that Slurm has here was measured", _sweep(config, "")
+    elif daemon:
+        return [CheckResult("ok", "palsub", "sends jobs to chosen nodes; a daemon takes its node lists back")]
+    elif means.published(overview):
+        return [CheckResult("ok", "palsub", "prefers nodes by their class features, without a node list")]
+    elif config.text("submit", "watch") == NEVER:
+        why = 'submit.watch is "never", no daemon is alive, and no node has a class feature'
+        mend = 'pal.toml: [submit] watch = "auto"'
+    elif not (paths.has_powers() or may_write(os.path.join(home, "leases"))):  # SlurmUser's home is no user's
+        why, mend = f"its watcher needs {home}, which you cannot write", f"mkdir -p {home}"
+    else:
+        return [CheckResult("ok", "palsub", "sends jobs to chosen nodes; its own watcher takes its node lists back")]
+    return [CheckResult("fail", "palsub", f"every palsub is plain sbatch: {why}", mend)]
+
+
+def _sweep(config: Config, words: str) -> str:
+    """The command for a sweep, for those who may run one."""
+    may = paths.has_powers() or may_write(config.state_dir)
+    return f"{'' if may else 'ask the admins: '}pal-profile run{words}"
+
+
+def _coverage(config: Config, snapshot: Snapshot, overview: Overview) -> list[CheckResult]:
+    slots, known = _slots(snapshot, overview)
     found: list[CheckResult] = []
     if slots - known:
         names = fold(sorted({node for node, _ in slots - known}))
         text = f"{len(slots - known)} of {len(slots)} GPUs were never measured ({names})"
-        found.append(CheckResult("warn", "data", text, f"pal-profile run --nodelist {names}"))
+        found.append(CheckResult("warn", "data", text, _sweep(config, f" --nodelist {names}")))
     if known - slots:
         names = fold(sorted({node for node, _ in known - slots}))
         text = f"{len(known - slots)} GPUs of the snapshot are unknown to Slurm ({names})"

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from slurm_pal.base.errors import BusyError, DataError
-from slurm_pal.base.files import locked, temporary_name
+from slurm_pal.base.files import locked, sweep_words, temporary_name
 from slurm_pal.variability.records import Record, from_json
 
 FILE_NAME = "pal.db"
@@ -331,7 +331,7 @@ def open_database(state_dir: str, write: bool = False) -> Database:
             make_directory(state_dir, 0o755)
             stack.enter_context(writer_lock(path, "another writer of the database"))
         elif not os.path.exists(path):
-            raise DataError(f"no database at {path}: run pal-profile run")
+            raise DataError(f"no database at {path}: {sweep_words(path)}")
         _check_trust(path)
         if write:
             create(path, _schema(), 0o644)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.faults import FAULTS, state_of
-from slurm_pal.base.files import read_trusted, write_atomic
+from slurm_pal.base.files import read_trusted, sweep_words, write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 from slurm_pal.base.light import Any, NamedTuple
 from slurm_pal.base.numbers import digits
@@ -246,7 +246,7 @@ def read(path: str) -> Snapshot:
     try:
         raw = read_trusted(path)
     except FileNotFoundError:
-        raise DataError(f"no snapshot at {path}: run pal-profile run") from None
+        raise DataError(f"no snapshot at {path}: {sweep_words(path)}") from None
     except OSError as error:
         raise DataError(f"snapshot {path} cannot be read ({error.strerror}): chmod a+r {path}") from None
     if not raw:

@@ -11,7 +11,7 @@ from slurm_pal.base.config import ALWAYS, AUTO
 from slurm_pal.base.errors import DataError, SlurmError
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.decide import lease
-from slurm_pal.decide.request import OURS_SOFT, Request, for_class
+from slurm_pal.decide.request import Request, for_class
 from slurm_pal.sensitivity.cascade import WORD, Verdict
 from slurm_pal.store import heartbeat
 from slurm_pal.submit import decision, lease_file
@@ -151,9 +151,11 @@ def _clearer(
     """Who will take a lease back: the user's watcher if wanted and possible, a daemon that promises it, or nobody."""
     if request.soft_only:
         return ""
+    from slurm_pal.decide import means
+
     # The daemon finds a lease by the job's comment, and we must not change the user's own comment.
     daemon, wanted = alive and not request.comment, config.text("submit", "watch")
-    if chosen.watch or wanted == ALWAYS or (wanted == AUTO and not daemon and not prefers(overview)):
+    if chosen.watch or wanted == ALWAYS or (wanted == AUTO and not daemon and not means.published(overview)):
         try:
             if os.access(state.folder("leases", cluster), os.W_OK):
                 return "watcher"
@@ -162,17 +164,12 @@ def _clearer(
             warnings.append(f"no watcher, so no node list: cannot write {state.home()} ({error.strerror})")
     if daemon:
         return "daemon"
-    if not prefers(overview) and not chosen.dry_run:
+    if not chosen.dry_run and not means.published(overview):
         from slurm_pal.submit import daily
 
         if daily.due(cluster, time.time()):
             warnings.append(f"{NOWHERE}; shown once a day")
     return ""
-
-
-def prefers(overview: Overview) -> bool:
-    """Whether the site publishes class features, so that a job can be steered by a preference."""
-    return any(name.startswith(OURS_SOFT) for node in overview.nodes for name in node.features)
 
 
 def _decide(

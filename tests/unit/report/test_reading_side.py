@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from slurm_pal.admin.shipped import lua_files
 from slurm_pal.base import state
-from slurm_pal.base.errors import UsageError
+from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.cli.pal import pal
-from slurm_pal.report import actual, inventory, table
+from slurm_pal.report import actual, doctor, inventory, table
 from slurm_pal.report.doctor import CheckResult, examine
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm, write_shims
-from slurm_pal.store import snapshot
+from slurm_pal.store import heartbeat, snapshot
 from slurm_pal.submit import decision, lease_file, watcher
 
 NOW_S = 1_800_000_000.0
@@ -187,6 +188,92 @@ def test_doctor_exits_by_what_it_found(site: Path) -> None:
     assert result.exit_code == 1 and body["schema"] == "pal.doctor/1" and body["ok"] is False
     publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
     assert invoke("doctor").exit_code == 0
+
+
+def palsub_check(site: Path) -> CheckResult:
+    result = invoke("doctor", "--json")
+    (finding,) = [f for f in json.loads(result.stdout)["findings"] if f["topic"] == "palsub"]
+    assert result.exit_code == (1 if finding["level"] == "fail" else 0)
+    return CheckResult(**finding)
+
+
+def test_doctor_fails_where_every_palsub_is_plain_sbatch(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
+    assert palsub_check(site).text.endswith("its own watcher takes its node lists back")
+    monkeypatch.setenv("SLURM_PAL_SUBMIT_WATCH", "never")
+    nobody = palsub_check(site)
+    assert nobody.level == "fail" and nobody.mend == 'pal.toml: [submit] watch = "auto"'
+    CliClient().update_nodes(["n1"], ActiveFeatures="pal_A_v0")
+    assert palsub_check(site).text.startswith("prefers nodes by their class features")
+    CliClient().update_nodes(["n1"], ActiveFeatures="")
+    heartbeat.beat(str(site / "snapshot"), NOW_S, 3.0)
+    assert palsub_check(site).text.endswith("a daemon takes its node lists back")
+    monkeypatch.setenv("SLURM_PAL_SUBMIT_ENABLED", "no")
+    assert "submit.enabled is false ($SLURM_PAL_SUBMIT_ENABLED)" in palsub_check(site).text
+
+
+def test_doctor_fails_where_no_gpu_of_this_slurm_was_measured(site: Path) -> None:
+    publish(site, scores(("n8", 0), ("n9", 0)))
+    assert "no GPU that Slurm has here was measured" in palsub_check(site).text
+
+
+def test_a_user_who_can_write_nothing_is_sent_to_the_admins(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(site, scores(("n0", 0)))
+    monkeypatch.setattr("slurm_pal.journal.paths.has_powers", lambda: False)
+    monkeypatch.setattr("os.access", lambda path, mode, **how: mode != os.W_OK)
+    found = examine(CliClient(FakeSlurm([FakeNode("n0", gpus=2), FakeNode("n1", gpus=2)])), NOW_S)
+    (finding,) = [f for f in found if f.topic == "palsub"]
+    (coverage,) = [f for f in found if "never measured" in f.text]
+    assert finding.level == "fail" and str(site / ".local" / "state") in finding.text
+    assert coverage.mend == "ask the admins: pal-profile run --nodelist n[0-1]"
+    with pytest.raises(DataError, match="ask your site's admins for a sweep"):
+        snapshot.read(str(site / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "measured", "level"),
+    [
+        ("ext4", ("n0", "n1"), "ok"),
+        ("ext4", (), "warn"),
+        ("ext4", ("here",), "warn"),
+        ("nfs4", (), "ok"),
+        ("", (), "ok"),
+    ],
+)
+def test_a_spool_on_a_disk_of_this_host_is_doubted_until_results_come(
+    site: Path, monkeypatch: pytest.MonkeyPatch, kind: str, measured: tuple[str, ...], level: str
+) -> None:
+    publish(site, scores(*((node, 0) for node in measured or ("here",))))
+    monkeypatch.setattr("socket.gethostname", lambda: "here.example.org")
+    monkeypatch.setattr("slurm_pal.report.doctor._file_system", lambda path: kind)
+    (finding,) = [f for f in examine(CliClient(FakeSlurm()), NOW_S) if f.topic == "spool"]
+    assert finding.level == level and str(site / "spool") in finding.text
+
+
+def test_the_file_system_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    assert doctor._file_system("/proc/nosuch") == "proc"
+    assert doctor._file_system(str(tmp_path / "a" / "b")) == doctor._file_system(str(tmp_path)) != ""
+
+
+def test_doctor_checks_filter_and_plug_in(site: Path) -> None:
+    publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
+
+    def filters() -> list[tuple[str, str]]:
+        found = json.loads(invoke("doctor", "--json").stdout)["findings"]
+        return [(f["level"], f["text"]) for f in found if f["topic"] in ("filter", "plug-in")]
+
+    ((level, text),) = filters()
+    assert level == "note" and "were not checked: there is no" in text
+    (site / "slurm.conf").write_text("ClusterName=fake\nSlurmUser=root\n")
+    assert filters() == [("note", "no submit filter is installed: jobs are placed by palsub only")]
+    (site / "slurm.conf").write_text("ClusterName=fake\nSlurmUser=root\nJobSubmitPlugins=lua\n")
+    for name, body in lua_files().items():
+        (site / name).write_text(body)
+    (site / "plugstack.conf").write_text("optional /nosuch/pal_spank.so gpus=/nosuch/gpus.txt\n")
+    found = dict(filters())
+    assert any("slurmctld does not run it yet" in text for text in [t for _, t in filters()])
+    assert ("fail", "/nosuch/pal_spank.so is missing, though plugstack.conf loads it") in filters()
+    assert "fail" in found and invoke("doctor").exit_code == 1
 
 
 def test_explain_of_an_unknown_job_and_of_two_questions_at_once(site: Path) -> None:
