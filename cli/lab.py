@@ -16,7 +16,7 @@ from slurm_pal.base.numbers import digits
 from slurm_pal.cli import common
 from slurm_pal.cli.gpu import METAVAR, Gpu, Place
 from slurm_pal.emulation import gpus as emulated
-from slurm_pal.lab.directory import default_directory
+from slurm_pal.lab.directory import LabDirectory, default_directory
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.payload import LOCALITY_PENALTY
 
@@ -36,6 +36,17 @@ FAULT_EXAMPLE = "pal lab fault n1:0 drift 1.3"
 
 def _lab(directory: str | None) -> Lab:
     return Lab(directory or default_directory(os.environ))
+
+
+def _shells_lab() -> str | None:
+    """The directory of the lab that this shell's variables name, as `pal lab env` sets them; None outside a lab.
+
+    Of a lab that is gone, too: another one is not meant.
+    """
+    conf = os.environ.get("SLURM_CONF", "")
+    directory = os.path.dirname(os.path.dirname(conf))
+    gone = not os.path.exists(conf) and os.environ.get("SLURM_PAL_CONFIG") == LabDirectory(directory).pal_toml
+    return directory if emulated.find_registry(os.environ) or (directory and gone) else None
 
 
 def _dir_words(directory: str | None) -> str:
@@ -101,7 +112,7 @@ def _try(submit_filter: bool, without_plugin: str) -> str:
 
 
 @lab.command()
-@directory_option
+@shell_directory_option
 @click.option("--keep", is_flag=True, help="Keep the files, logs among them.")
 @common.verbose_option
 def down(directory: str | None, keep: bool) -> None:
@@ -110,7 +121,7 @@ def down(directory: str | None, keep: bool) -> None:
     It ends only processes of this lab, also those that a crash left behind. Files in the
     directory that are not the lab's stay. Running it twice does no harm.
     """
-    target = _lab(directory)
+    target = _lab(directory or _shells_lab())
     ended = target.down(keep=keep)
     common.say(f"{ended.processes_ended} processes ended, {ended.jobs_cancelled} jobs cancelled: {target.directory}")
     if ended.leftovers:
@@ -118,13 +129,13 @@ def down(directory: str | None, keep: bool) -> None:
 
 
 @lab.command()
-@directory_option
+@shell_directory_option
 @common.json_option
 @common.verbose_option
 @click.pass_context
 def status(context: click.Context, directory: str | None, as_json: bool) -> None:
     """Show whether a lab runs, its nodes and its jobs. Exit code 0 only when all of it runs."""
-    now = _lab(directory).status()
+    now = _lab(directory or _shells_lab()).status()
     if as_json:
         common.print_json("lab", now._asdict())
     elif now.state == "down":

@@ -241,8 +241,10 @@ class Submission:
         from slurm_pal.submit import checkpoint
         from slurm_pal.submit import observing as observers
 
+        if self._choice.dry_run and not line.has("wrap"):
+            return self._line, seconds  # the copy of the script would be gone again
         path, text, sent = observers.sending(line, script)
-        if path and not self._choice.dry_run:
+        if path:
             try:
                 self._wrapper = path
                 checkpoint.write(path, text)
@@ -260,9 +262,10 @@ class Submission:
 
         try:
             path, text, sent = checkpoint.wrapped(line, script, moves.checkpoint, _SiteOptions())
-            if not self._choice.dry_run:
-                self._wrapper = path
-                checkpoint.write(path, text)
+            if self._choice.dry_run:
+                return moves, self._line
+            self._wrapper = path
+            checkpoint.write(path, text)
         except (PalError, OSError) as error:
             self._warnings.append(f"no checkpoint for this job: {one_line(error)}; movable without one")
             return moves._replace(checkpoint=""), line
@@ -286,7 +289,11 @@ class Submission:
 
         if self._choice.json:
             return show.as_json(planned.made, 1)
-        return show.dry_run(planned.words, show.lines(planned.made))
+        wrapped = (planned.made["movable"] or {}).get("checkpoint")
+        observed = planned.made["observed_s"] and (wrapped or not self._line.has("wrap"))
+        parts = [*(["an observer"] if observed else []), *(["the checkpoint command"] if wrapped else [])]
+        copy = [f"sbatch would get a copy of the script, with {' and '.join(parts)}"] if parts else []
+        return show.dry_run(planned.words, [*copy, *show.lines(planned.made)])
 
     def _submit(self, planned: SubmissionPlan) -> int:
         if self._choice.explain:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -186,6 +187,35 @@ def test_down_of_nothing_is_fine_and_of_something_else_is_not(tmp_path: Path) ->
     error = invoke("down", "--dir", str(tmp_path)).exception
     assert isinstance(error, UsageError)
     assert (tmp_path / "mine").exists()
+
+
+def test_status_and_down_mean_the_lab_of_this_shell(
+    stopped: LabDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    default = f"{tmp_path}/state/slurm-pal/lab"
+    monkeypatch.setenv("SLURM_CONF", stopped.conf)
+    monkeypatch.setenv("SLURM_PAL_CONFIG", stopped.pal_toml)
+    assert invoke("status").output == f"no lab runs in {stopped.path}\n"
+    assert invoke("status", "--dir", str(tmp_path / "other")).output == f"no lab runs in {tmp_path}/other\n"
+    assert invoke("down").exit_code == 0 and not stopped.exists()
+    os.makedirs(default)
+    Path(default, "mine").write_text("what pal lab down would complain about")
+    again = invoke("down")  # that lab is gone; the default one is not meant
+    assert (again.exit_code, again.output.rpartition(": ")[2]) == (0, f"{stopped.path}\n")
+    for name in ("SLURM_CONF", "SLURM_PAL_CONFIG"):
+        monkeypatch.delenv(name)
+    assert isinstance(invoke("down").exception, UsageError)
+
+
+@pytest.mark.parametrize("pal_toml", ["etc/pal.toml", "elsewhere.toml"])
+def test_a_real_cluster_is_no_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pal_toml: str) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "slurm.conf").write_text("ClusterName=c\n")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "etc" / "slurm.conf"))
+    monkeypatch.setenv("SLURM_PAL_CONFIG", str(tmp_path / pal_toml))
+    assert invoke("status").output == f"no lab runs in {tmp_path}/state/slurm-pal/lab\n"
 
 
 def test_down_removes_a_lab_that_does_not_run(stopped: LabDirectory) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_pal import __version__
+from slurm_pal.submit.script import scan
 
 ROOT = Path(__file__).parents[3]
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -18,6 +19,19 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 def test_links_lead_to_files(name: str) -> None:
     """Sphinx looks after those between the pages of docs/."""
     assert not [link for link in LINK.findall((ROOT / name).read_text()) if not (ROOT / link).exists()]
+
+
+def test_scripts_on_the_pages_are_read_as_they_stand() -> None:
+    """A formatter may put a blank after the # of a directive; palsub and sbatch then ignore the line."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    scripts = [text for page in pages for text in re.findall(r"```\w*\n(#!.*?)```", page.read_text(), re.DOTALL)]
+    wanted = [text for text in scripts if re.search(r"^#\s*(SBATCH|PAL)\b", text, re.MULTILINE)]
+    assert len(wanted) >= 4
+    for text in wanted:
+        found = scan(text.encode())
+        lines = len(re.findall(r"^#\s*(?:SBATCH|PAL)\b", text, re.MULTILINE))
+        assert len(re.findall(r"^#(?:SBATCH|PAL) ", text, re.MULTILINE)) == lines
+        assert found.words and found.pal and not found.doubt
 
 
 def test_what_is_added_is_added_to_files_that_exist() -> None:

@@ -683,14 +683,31 @@ def test_refused_words_take_the_wrapper_with_them(site: Site) -> None:
     assert done.stdout == b"Submitted batch job 7\njob.sh\n" and done.stderr.count(b"\n") == 1
 
 
-def test_a_dry_run_shows_the_wrapper_and_writes_none(site: Site) -> None:
+def test_a_dry_run_shows_no_script_that_is_gone(site: Site) -> None:
     words = ["--pal-dry-run", "--pal-checkpoint", "save it", "--pal-movable=9", "job.sh"]
     done = site.run([*PALSUB, *words], stdin=subprocess.DEVNULL, env={"TMPDIR": str(site.root)})
     first = done.stdout.decode().splitlines()[0]
-    assert re.fullmatch(rf"sbatch --open-mode=append '--comment=[^']*' {site.root}/palsub\.\S+/job.sh", first)
+    assert re.fullmatch("sbatch --open-mode=append '--comment=[^']*' job.sh", first)
+    assert b"\n# sbatch would get a copy of the script, with the checkpoint command\n" in done.stdout
     how = b"after a checkpoint by 'save it', at most 9 s of work lost, its output is kept (--open-mode=append)"
     assert b"# movable while it runs: " + how + b"\n" in done.stdout
     assert not list(site.root.glob("palsub.*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "shown", "remark"),
+    [
+        (["--gres=gpu:1", "job.sh", "a b"], "job.sh 'a b'", True),
+        (["--gres=gpu:1", "--", "job.sh"], "-- job.sh", True),
+        (["--gres=gpu:1", "--wrap", "x y"], "; x y'", False),  # the observer is in these words
+    ],
+)
+def test_a_dry_run_with_an_observer_can_be_typed(plain_nodes: Site, words: list[str], shown: str, remark: bool) -> None:
+    done = plain_nodes.run([*PALSUB, "--pal-dry-run", "--pal-observe", *words], stdin=subprocess.DEVNULL)
+    first, *rest = done.stdout.decode().splitlines()
+    assert (first.endswith(shown) if remark else shown in first) and ("profiling.node.observer" in first) is not remark
+    assert ("# sbatch would get a copy of the script, with an observer" in rest) is remark
+    assert not list(plain_nodes.root.glob("palsub.*"))
 
 
 def test_with_a_live_daemon_a_stated_class_is_written_on_the_job(scored: Site) -> None:
