@@ -6,19 +6,22 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import sys
 import time
 
 import click
 
-from slurm_pal.admin import apply, changes, check, shipped, site_files, status, units
+from slurm_pal.admin import apply, changes, check, services, shipped, site_files, status, units
 from slurm_pal.base import config as settings
-from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError
+from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_line
 from slurm_pal.base.files import slurm_user_uid, write_atomic
 from slurm_pal.cli import common
 from slurm_pal.cli.aliases import Renamed
+from slurm_pal.emulation import gpus as emulated
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 
 ASK_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 120.0
 CHECK_TIMEOUT_S = 20.0  # Slurm itself looks for a missing include for a minute
 
 conf_option = click.option("--conf", metavar="DIR|FILE", help="The slurm.conf. Default: $SLURM_CONF, else /etc/slurm.")
@@ -40,19 +43,26 @@ _VERBS = {
     "touch": "touch",
     "remove": "remove",
 }
-_AFTER_INSTALL = """Left to do:
-  scontrol reconfigure    # slurmctld takes the new lines; running jobs go on, and nothing needs a restart
-  pal publish-table       # writes the table that the filter reads
-  pal admin status        # is all of it in force?"""
+_RECONFIGURE = (
+    "scontrol reconfigure    # slurmctld takes the new lines; running jobs go on, and nothing needs a restart"
+)
+_STATUS = "pal admin status        # is all of it in force?"
+_SERVES = "writes the table that the filter reads, and takes node lists back"
 _AFTER_SPANK = """The plug-in must be at the same path on every login and compute node, and each node must see
 the same plugstack.conf; every command and job step reads it again."""
 _AFTER_UNINSTALL = """Left to do:
   scontrol reconfigure    # slurmctld drops the filter"""
 
-_AFTER_UNITS = """Left to do, as root; leave out what you do not want. One of these three starts the ticks:
+_AFTER_UNITS = """Left to do, as root; leave out what you do not want. `pal admin install --act` does the first part.
+While pal.toml says [rebalance] mode = "advise", this writes the filter's table and takes node lists back:
+  install -m 644 {dir}/systemd/pal-lease-guard.service {dir}/systemd/pal-publish-table.service /etc/systemd/system/
+  systemctl daemon-reload && systemctl enable --now pal-lease-guard.service pal-publish-table.service
+
+One of these three starts the ticks:
   install -m 644 {dir}/systemd/pal-lease-guard.service {dir}/systemd/pal-rebalance.service /etc/systemd/system/
   systemctl daemon-reload && systemctl enable --now pal-lease-guard.service  # takes lists back if ticks are killed
-  systemctl enable --now pal-rebalance.service      # stays, and replaces pal publish-table --every
+  systemctl enable --now pal-rebalance.service      # stays; with mode = "act" it does all that the one above does:
+  systemctl disable --now pal-publish-table.service # so then, and only then, end that
 
   install -m 644 {dir}/systemd/pal-rebalance-once.service {dir}/systemd/pal-rebalance.timer /etc/systemd/system/
   systemctl daemon-reload && systemctl enable --now pal-rebalance.timer    # a tick a minute
@@ -77,7 +87,7 @@ def admin() -> None:
     \b
     Examples:
       pal admin install                what would be changed, line by line
-      pal admin install --act          do it, with backups
+      pal admin install --act          do it, with backups; asks before it starts services
       pal admin status                 is all of it in force?
       pal admin uninstall --act        take it out again
       pal admin units --dir units      what systemd or cron needs to start pal-rebalance, pal-profile
@@ -93,9 +103,13 @@ def admin() -> None:
 @click.option("--plugin", metavar="PATH", help="pal_spank.so. Default: where Slurm's plug-ins or ours are.")
 @conf_option
 @act_option
+@click.option("-y", "--yes", is_flag=True, help="Start the services without asking.")
 @common.verbose_option
-def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: bool) -> None:
+def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: bool, yes: bool) -> None:
     """Show, or with --act make, the changes that put slurm-pal into force.
+
+    Where systemd runs, root also gets the units of the services that write the filter's table and take node lists
+    back; they are started after a question. Elsewhere the command to run is shown.
 
     Without --server, --client or --spank: the filter in slurmctld, and the plug-in where
     pal_spank.so is found. The client filter is for sites that cannot touch slurmctld.
@@ -114,8 +128,10 @@ def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: b
         todo += changes.ChangePlan(
             notes=("no pal_spank.so found, so sbatch gets no --pal-class: make -C spank install",)
         )
-    if _carry_out(found, todo, act):
-        common.say(*_AFTER_INSTALL.split("\n"))
+    changed = _carry_out(found, todo, act)
+    left = _serve(act, yes)
+    if changed:
+        common.say("Left to do:", *(f"  {line}" for line in (_RECONFIGURE, *left, _STATUS)))
         if shipped.SPANK in wanted:
             common.say(*_AFTER_SPANK.split("\n"))
 
@@ -125,13 +141,15 @@ def install(parts: tuple[str, ...], plugin: str | None, conf: str | None, act: b
 @act_option
 @common.verbose_option
 def uninstall(conf: str | None, act: bool) -> None:
-    """Show, or with --act make, the changes that take slurm-pal out: its blocks, files and links, nothing else.
+    """Show, or with --act make, the changes that take slurm-pal out: its blocks, files, links and units, nothing else.
 
-    Backups and the table stay.
+    Services of these units end. Backups and the table stay.
     """
     found = site_files.read(_use(conf), settings.load())
     todo = changes.uninstall(found)
-    if _carry_out(found, todo, act):
+    changed = _carry_out(found, todo, act)
+    _end_services(act)
+    if changed:
         common.say(*_AFTER_UNINSTALL.split("\n"))
 
 
@@ -170,7 +188,7 @@ def units_command(folder: str | None, conf: str | None) -> None:
     """Show, or write to DIR, the systemd units, cron lines and the logrotate rule of pal-rebalance and pal-profile.
 
     They carry this site's paths and its SlurmUser. Nothing is put into force: the command
-    prints what to do with them.
+    prints what to do with them. `pal admin install --act` puts the units where systemd looks.
     """
     _use(conf)
     files = units.filled(units.place(settings.load(), slurm_user_uid()))
@@ -184,6 +202,68 @@ def units_command(folder: str | None, conf: str | None) -> None:
         write_atomic(path, text)
         common.say(f"write {path}")
     common.say(*_AFTER_UNITS.format(dir=folder.rstrip("/") or "/").split("\n"))
+
+
+def _serve(act: bool, yes: bool) -> list[str]:
+    """Show, or with `act` write, the units, and start the services if the admin agrees; lines of what is left to do.
+
+    Raises PalError where systemd refuses.
+    """
+    config = settings.load()
+    try:
+        where = units.place(config, slurm_user_uid())
+    except UsageError as error:
+        common.say(f"note: no units: {one_line(error)}")
+        return [f"pal publish-table --every 5    # as SlurmUser, under a supervisor: {_SERVES}"]
+    needs = services.wanted(config.text("rebalance", "mode"), where)
+    by_hand = [f"{needs.by_hand}    # as {where.user}, under a supervisor: {_SERVES}"]
+    if not _has_systemd():
+        return by_hand
+    if os.geteuid() != 0:
+        return ["pal admin install --act    # once more, as root: its units are for root to write", *by_hand]
+    todo = services.install(where)
+    _show(todo, act and not todo.blockers)
+    for reason in todo.blockers:
+        common.say(f"cannot: {reason}", err=True)
+    if todo.blockers:
+        return by_hand
+    if not act:
+        return []
+    run = subprocess_runner(START_TIMEOUT_S)
+    apply.carry_out(todo, time.time())
+    if todo.steps:
+        services.carry_out([[services.SYSTEMCTL, "daemon-reload"]], run)
+    elif services.running(needs, run):
+        return []
+    names = " and ".join(needs.run)
+    if yes or (_at_terminal() and click.confirm(f"Start {names}, now and at each boot?", default=True, err=True)):
+        services.carry_out(services.start(needs), run)
+        common.say(f"started: {names}, which {_SERVES}")
+        return []
+    return [f"{' '.join(words)}" for words in services.start(needs)]
+
+
+def _at_terminal() -> bool:
+    """Whether somebody can answer."""
+    return sys.stdin.isatty()
+
+
+def _end_services(act: bool) -> None:
+    """End and remove what `_serve` has put into the site's systemd."""
+    todo = services.uninstall() if _has_systemd() and os.geteuid() == 0 else changes.ChangePlan()
+    if not todo.steps:
+        return
+    _show(todo, act)
+    if act:
+        run = subprocess_runner(START_TIMEOUT_S)
+        services.carry_out([services.stop([step.path for step in todo.steps])], run)
+        apply.carry_out(todo, time.time())
+        services.carry_out([[services.SYSTEMCTL, "daemon-reload"]], run)
+
+
+def _has_systemd() -> bool:
+    """Whether this machine's systemd is for this Slurm: a lab's daemons are nobody's services."""
+    return services.present() and emulated.find_registry(os.environ) is None
 
 
 def _print_items(items: list[status.Item], colored: bool) -> None:

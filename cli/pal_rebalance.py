@@ -140,14 +140,15 @@ def _tick(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack,
     counted = Counted(subprocess_runner(TIMEOUT_S))
     client = CliClient(counted)
     every_s = (wanted.every or config.number("rebalance", "interval_s")) if wanted.daemon else math.inf
-    publisher: Publisher | None = Publisher(config, client, wanted.daemon and wanted.act, every_s)
+    by_turns = wanted.daemon and not wanted.act  # who takes lists back must have the lock
+    publisher: Publisher | None = Publisher(config, client, wanted.daemon and wanted.act, every_s, by_turns=by_turns)
     assert publisher is not None
     asked = {lever for lever in (FEATURES, WEIGHTS) if config.flag("rebalance", lever)}
     pairs = publisher.known_site(time.time()).pairs
     role = role_of(client, pairs, wanted.mine, asked)
     own = role.name != "slurm-user"
     journal = _journal(journal_path(config, own), wanted, stack)
-    if own or not _may_publish(config, wanted, stack):
+    if own or not (by_turns or _may_publish(config, wanted, stack)):
         publisher = None
     log = EventLog(log_path(config, own), echo=wanted.daemon, mode=0o600 if own else 0o640)
     for line in role.cannot:

@@ -129,7 +129,7 @@ def _files(site: SiteFiles, which: Filter) -> Item:
 
 
 def _table(facts: TableFacts) -> Item:
-    mend = "pal publish-table, or start the daemon"
+    mend = "systemctl enable --now pal-publish-table.service, or pal publish-table --every 5 as SlurmUser"
     if facts.age_s is None or facts.max_age_s is None:
         return Item("table", "wrong", facts.error, mend, Exit.DATA)
     clears = (

@@ -23,12 +23,14 @@ SERVICE, ONCE, TIMER = (
     "systemd/pal-rebalance.timer",
 )
 GUARD = "systemd/pal-lease-guard.service"
+PUBLISH = "systemd/pal-publish-table.service"
 CRON, LOGROTATE = "cron.d/pal-rebalance", "logrotate.d/pal-rebalance"
 SWEEP, EVENING, SWEEP_CRON = "systemd/pal-profile.service", "systemd/pal-profile.timer", "cron.d/pal-profile"
-NAMES = (SERVICE, GUARD, ONCE, TIMER, CRON, LOGROTATE, SWEEP, EVENING, SWEEP_CRON)
+NAMES = (PUBLISH, SERVICE, GUARD, ONCE, TIMER, CRON, LOGROTATE, SWEEP, EVENING, SWEEP_CRON)
 
 _PROGRAM, _STATE_DIR, _USER, _GROUP = "/usr/bin/pal-rebalance", "/var/lib/slurm-pal", "slurm", "slurm"
 _SWEEPER, _WINDOW = "/usr/bin/pal-profile", "20:00-06:00"
+_PAL = "/usr/bin/pal"
 """Texts of the shipped files that are replaced."""
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PLAIN = re.compile(r"[A-Za-z0-9_./+@=,-]+")
@@ -56,6 +58,11 @@ class Deployment(NamedTuple):
     def sweeper(self) -> str:
         """The path of pal-profile, beside pal-rebalance."""
         return os.path.join(os.path.dirname(self.program), os.path.basename(_SWEEPER))
+
+    @property
+    def pal(self) -> str:
+        """The path of pal, beside pal-rebalance."""
+        return os.path.join(os.path.dirname(self.program), os.path.basename(_PAL))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -118,6 +125,7 @@ def filled(where: Deployment) -> dict[str, str]:
     folder = resources.files("slurm_pal") / "etc"
     shipped = {name: folder.joinpath(*name.split("/")).read_text("utf-8") for name in NAMES}
     return {
+        PUBLISH: _service(shipped[PUBLISH], where),
         SERVICE: _service(shipped[SERVICE], where),
         GUARD: _service(shipped[GUARD], where),
         ONCE: _service(shipped[ONCE], where),
@@ -139,7 +147,7 @@ def _service(text: str, where: Deployment) -> str:
     else:
         text = text.replace("StateDirectory=slurm-pal\n", f"StateDirectory={under}\n")
     lines += [f"ReadWritePaths=-{folder}" for folder in where.write_dirs]
-    for shipped, ours in ((_PROGRAM, where.program), (_SWEEPER, where.sweeper)):
+    for shipped, ours in ((_PROGRAM, where.program), (_SWEEPER, where.sweeper), (_PAL, where.pal)):
         text = text.replace(f"ExecStart={shipped} ", f"ExecStart={ours} ")
     text = text.replace(f"User={_USER}\nGroup={_GROUP}\n", f"User={where.user}\nGroup={where.group}\n")
     for hides, (shows, folders) in _HIDDEN.items():

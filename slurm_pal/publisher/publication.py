@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_pal.base.config import Config
-from slurm_pal.base.errors import DataError, PalError, SlurmError, one_line
+from slurm_pal.base.errors import BusyError, DataError, PalError, SlurmError, one_line
 from slurm_pal.base.files import LEFT_S, remove_leftovers, slurm_user_uid
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.aside import Aside, Fault
@@ -173,9 +173,14 @@ class Publisher:
     SITE_S = 60.0  # how long Slurm's configuration is believed
 
     def __init__(
-        self, config: Config, client: SlurmClient, stays: bool, every_s: float = math.inf, aside: Aside | None = None
-    ) -> None:
-        """`every_s` is the time between two publications; `aside` has the jobs that break us."""
+        self, config: Config, client: SlurmClient, stays: bool, every_s: float = math.inf, aside: Aside | None = None,
+        by_turns: bool = False,
+    ) -> None:  # fmt: skip
+        """`every_s` is the time between two publications; `aside` has the jobs that break us.
+
+        `by_turns`: the publisher's lock is held for the length of each publication only, and not waited for.
+        """
+        self._by_turns = by_turns
         self._config, self._client, self._stays = config, client, stays
         self._every_s, self._promises, self._beat_s = every_s, False, 0.0
         self._lock: tuple[int, int] | None = None
@@ -236,14 +241,26 @@ class Publisher:
             trouble.append(f"leases are not taken back: only SlurmUser ({known.slurm_user}) and root may do that")
         table, gpus_written = None, False
         try:
-            scores = snapshot.read(self._config.snapshot_path)
-            measured = self._labels.records(now_s)
-            soft, age_s = known.soft_features, max(LEAST_AGE_S, AGE * self._every_s)
-            table = write_table(self._config, overview, scores, now_s, clears, soft, measured, known.pairs, age_s)
-            gpus_written = self._write_gpus(scores)
+            with self._turn():
+                scores = snapshot.read(self._config.snapshot_path)
+                measured = self._labels.records(now_s)
+                soft, age_s = known.soft_features, max(LEAST_AGE_S, AGE * self._every_s)
+                table = write_table(self._config, overview, scores, now_s, clears, soft, measured, known.pairs, age_s)
+                gpus_written = self._write_gpus(scores)
         except DataError as error:
             trouble.append(one_line(error))
+        except BusyError:
+            pass  # a publisher that stays does this better
         return Publication(query_s, tuple(ended), table, gpus_written, tuple(trouble))
+
+    def _turn(self) -> contextlib.AbstractContextManager[None]:
+        """The publisher's lock, where it is not held all the time. Raises BusyError, DataError."""
+        if not self._by_turns:
+            return contextlib.nullcontext()
+        folder = os.path.dirname(self._config.table_path)
+        if not os.access(folder, os.W_OK):
+            raise DataError(f"no table can be written in {folder}: mkdir it, or set paths.table in pal.toml")
+        return promise.publishing(self._config.table_path, 0.0)
 
     def _promise(self) -> str:
         """Record on disk that lists may rely on this process; returns why that failed, "" where it did not."""
@@ -288,6 +305,8 @@ class Publisher:
     def stop(self, now_s: float) -> None:
         """From now on nobody promises anything; what was promised is for `take_back_all`."""
         self._promises = False
+        if self._by_turns:
+            return  # heartbeat and table may be another's
         heartbeat.end(self._config.snapshot_path)
         with contextlib.suppress(DataError):  # no table, no promise
             lua_table.retire(self._config.table_path, now_s)

@@ -20,6 +20,7 @@ from slurm_pal.base.errors import Exit, UsageError
 from slurm_pal.cli.admin import admin
 from slurm_pal.cli.pal_profile import run as pal_profile_run
 from slurm_pal.cli.pal_rebalance import pal_rebalance
+from slurm_pal.cli.publish import publish_table
 
 PLAIN = {"PATH": "/usr/bin:/bin"}
 ETC = Path(__file__).parents[3] / "etc"
@@ -64,6 +65,7 @@ def test_at_the_usual_places_the_files_are_as_shipped() -> None:
 @pytest.mark.parametrize(
     ("name", "command"),
     [
+        (units.PUBLISH, publish_table),
         (units.SERVICE, pal_rebalance),
         (units.GUARD, pal_rebalance),
         (units.ONCE, pal_rebalance),
@@ -108,7 +110,7 @@ def test_what_a_program_that_has_no_luck_exits_with_is_known_to_systemd() -> Non
 def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
-    for program in ("pal-rebalance", "pal-profile"):
+    for program in ("pal-rebalance", "pal-profile", "pal"):
         (programs / program).symlink_to("/bin/true")
     for name, text in units.filled(place(program=str(programs / "pal-rebalance"))).items():
         if name.startswith("systemd/"):

@@ -17,6 +17,7 @@ from slurm_pal.base.errors import BusyError, DataError, SlurmError, UsageError
 from slurm_pal.base.files import locked
 from slurm_pal.cli.pal import pal
 from slurm_pal.decide.lease import comment
+from slurm_pal.leases import promise
 from slurm_pal.publisher import publication as rounds
 from slurm_pal.publisher.publication import Publisher
 from slurm_pal.sensitivity.history import Label, Seen
@@ -284,6 +285,22 @@ def test_one_publisher_at_a_time(command: Config) -> None:
     with locked(command.table_path + ".lock", "x"):
         done = invoke()
     assert isinstance(done.exception, BusyError)
+
+
+@pytest.mark.usefixtures("root")
+def test_an_advising_daemon_gives_way_to_who_promises(config: Config, slurm: FakeSlurm) -> None:
+    scores(config)
+    now_s = time.time()
+    advises = Publisher(config, CliClient(slurm), stays=False, by_turns=True)
+    assert advises.publish(now_s).table is not None
+    with promise.publishing(config.table_path, 0.0):  # the lock is free between its publications
+        promises = publisher(config, slurm)
+        assert promises.publish(now_s + 1).table is not None
+        beside = advises.publish(now_s + 2)
+        assert beside.table is None and beside.trouble == ()
+        advises.stop(now_s + 3)
+        assert read_table(config.table_path).header.clears == "daemon"
+        assert heartbeat.fresh(config.snapshot_path, now_s + 3, MAX_AGE_S)
 
 
 def test_a_place_that_does_not_exist(command: Config, monkeypatch: pytest.MonkeyPatch) -> None:
