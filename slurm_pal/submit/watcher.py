@@ -32,6 +32,7 @@ from slurm_pal.submit.lease_file import Lease
 LOCK, HEIR_LOCK = "watcher.lock", "heir.lock"
 HEIR = "heir"
 LOOK_S = 0.5  # between looks at the folder
+SOON_S = 1.0  # a job whose GPUs are free has mostly started by then, and a short one still runs
 TIDY_S = 30.0  # between looks at Slurm while nothing is due
 LOCK_TRIES = 10
 SLURM_GONE_S = 120.0  # how long after the last lease a controller that does not answer is waited for
@@ -122,11 +123,11 @@ class Watcher:
         return True
 
     def _next_s(self, found: dict[str, Lease]) -> float:
-        """When to ask Slurm again: one pass after a job's submission, when a lease ends, and now and then."""
+        """When to ask Slurm again: soon and one pass after a job's submission, when a lease ends, and now and then."""
         due = [TIDY_S + self._asked_s]
         for item in found.values():
-            first_s = item.made_s + item.pass_s
-            due.append(first_s if self._asked_s < first_s else item.until_s)
+            looks = (item.made_s + min(SOON_S, item.pass_s), item.made_s + item.pass_s)
+            due.append(next((look_s for look_s in looks if self._asked_s < look_s), item.until_s))
         return max(self._asked_s + self._pause_s, min(due))
 
     def _settle(self, path: str, item: Lease, states: dict[int, tuple[str, str]], now_s: float) -> None:
