@@ -43,7 +43,8 @@ class LeaseKind(StrEnum):
         return Sort.PARTITIONS if self is LeaseKind.PARTITION else Sort.NODES
 
 
-_NOT_OURS = ("JobHeld", "job_requeued_in_held", "launch_failed_requeued_held", "Dependency", "BeginTime")
+_HELD = ("JobHeld", "job_requeued_in_held", "launch_failed_requeued_held")
+_NOT_OURS = (*_HELD, "Dependency", "BeginTime")
 _NEVER = ("ReqNodeNotAvail", "BadConstraints", "PartitionNodeLimit")
 
 
@@ -68,6 +69,11 @@ class TickLease(NamedTuple):
     def own_exc(self) -> str | None:
         """The same of the nodes that they exclude."""
         return self.own if self.kind is LeaseKind.EXCLUDE else None
+
+
+def is_held(reason: str) -> bool:
+    """Whether a job waits for a release, by the reason why it waits."""
+    return reason.startswith(_HELD)
 
 
 def verdict(reason: str, made_s: float, until_s: float, pass_s: float, now_s: float) -> str:

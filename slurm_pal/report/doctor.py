@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from slurm_pal.base import config as settings
 from slurm_pal.base import state
-from slurm_pal.base.config import KEYS, NEVER, Config
+from slurm_pal.base.config import AUTO, KEYS, NEVER, Config
 from slurm_pal.base.errors import (
     ConfigError,
     DataError,
@@ -26,6 +26,7 @@ from slurm_pal.base.errors import (
 from slurm_pal.base.faults import FAULTS, cure_of, fault_of
 from slurm_pal.base.files import may_write, read_trusted
 from slurm_pal.base.hostlist import fold
+from slurm_pal.base.survival import ends_with
 from slurm_pal.decide import means
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, open_journal
@@ -356,6 +357,9 @@ def _palsub(config: Config, snapshot: Snapshot, overview: Overview, now_s: float
         mend = 'pal.toml: [submit] watch = "auto"'
     elif not (paths.has_powers() or may_write(os.path.join(home, "leases"))):  # SlurmUser's home is no user's
         why, mend = f"its watcher needs {home}, which you cannot write", f"mkdir -p {home}"
+    elif config.text("submit", "watch") == AUTO and (ending := ends_with()):
+        why = f"no daemon is alive, no node has a class feature, and a watcher would end with {ending}"
+        mend = "systemctl enable --now pal-publish-table.service" if paths.has_powers() else "palsub --pal-watch"
     else:
         return [CheckResult("ok", "palsub", "sends jobs to chosen nodes; its own watcher takes its node lists back")]
     return [CheckResult("fail", "palsub", f"every palsub is plain sbatch: {why}", mend)]

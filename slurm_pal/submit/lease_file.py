@@ -28,6 +28,7 @@ class Lease(NamedTuple):
     excluded: str = ""  # our --exclude, "" when we set none
     user_req: str = ""  # what the user asked for, put back
     user_exc: str = ""
+    started: bool = False  # the job has run: a requeue would bring our lists back into force
 
 
 def prepare(lease: Lease, cluster: str) -> str:
@@ -47,6 +48,11 @@ def confirm(prepared: str, lease: Lease) -> str:
     write_atomic(path, _encode(lease), 0o600)
     drop(prepared)
     return path
+
+
+def has_started(path: str, lease: Lease) -> None:
+    """Keep the lease of a job that runs. Raises OSError."""
+    write_atomic(path, _encode(lease._replace(started=True)), 0o600)
 
 
 def drop(path: str) -> None:
@@ -85,4 +91,5 @@ def _decode(table: dict[str, Any]) -> Lease:
     texts = {key: str(table[key]) for key in ("pinned", "excluded", "user_req", "user_exc")}
     if not all(text.isprintable() and " " not in text for text in texts.values()):
         raise ValueError("a node list holds a blank")
+    texts["started"] = table.get("started") is True  # type: ignore[assignment]  # files of older releases have none
     return Lease(job_id=int(table["job_id"]), **numbers, **texts)  # type: ignore[arg-type]

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from slurm_pal.store.snapshot import Snapshot
     from slurm_pal.submit.asked import Asked
 
-NOWHERE = (
-    'no job is sent to chosen nodes: neither a daemon nor a watcher (submit.watch = "never") takes node lists back'
-)
+NOWHERE = "no job is sent to chosen nodes: no daemon takes node lists back, and {}; shown once a day"
 LAST_MARGIN_S = 60.0
 """A lease is taken back this long after submit.lease_max_s, whatever the job waits for."""
 
@@ -154,22 +152,27 @@ def _clearer(
     from slurm_pal.decide import means
 
     # The daemon finds a lease by the job's comment, and we must not change the user's own comment.
-    daemon, wanted = alive and not request.comment, config.text("submit", "watch")
-    if chosen.watch or wanted == ALWAYS or (wanted == AUTO and not daemon and not means.published(overview)):
+    daemon, wanted, soft = alive and not request.comment, config.text("submit", "watch"), means.published(overview)
+    needed, why = wanted == AUTO and not daemon and not soft, f'submit.watch is "{wanted}"'
+    if needed:
+        from slurm_pal.base.survival import ends_with
+
+        ending = ends_with()
+        needed, why = not ending, f"a watcher would end with {ending}"
+    if chosen.watch or wanted == ALWAYS or needed:
         try:
             if os.access(state.folder("leases", cluster), os.W_OK):
                 return "watcher"
             raise PermissionError(13, "Permission denied")
         except OSError as error:
             warnings.append(f"no watcher, so no node list: cannot write {state.home()} ({error.strerror})")
-    if daemon:
-        return "daemon"
-    if not chosen.dry_run and not means.published(overview):
+            return "daemon" if daemon else ""
+    if not (daemon or soft or chosen.dry_run):
         from slurm_pal.submit import daily
 
         if daily.due(cluster, time.time()):
-            warnings.append(f"{NOWHERE}; shown once a day")
-    return ""
+            warnings.append(NOWHERE.format(why))
+    return "daemon" if daemon else ""
 
 
 def _decide(

@@ -3,7 +3,8 @@
 
 One process for each user and cluster, started detached by palsub; it ends when no lease is
 left. It reads its folder often and asks Slurm seldom: one squeue when a lease is due,
-and one now and then to forget the jobs that have started.
+and one now and then. Nobody can take a list from a job that runs (scontrol(1)), and a requeue would pin the job
+again, perhaps to a node that is down: so it is watched until it ends, unless it cannot be requeued.
 
     python -m slurm_pal.submit.watcher FOLDER
 
@@ -26,6 +27,7 @@ from slurm_pal.base.hostlist import expand
 from slurm_pal.base.numbers import digits
 from slurm_pal.decide import lease as leases
 from slurm_pal.slurm.client import SlurmClient
+from slurm_pal.slurm.states import JOB_ACTIVE, JOB_WAITING
 from slurm_pal.submit import decision, lease_file
 from slurm_pal.submit.lease_file import Lease
 
@@ -34,19 +36,25 @@ HEIR = "heir"
 LOOK_S = 0.5  # between looks at the folder
 SOON_S = 1.0  # a job whose GPUs are free has mostly started by then, and a short one still runs
 TIDY_S = 30.0  # between looks at Slurm while nothing is due
+RUNS_S = 60.0  # the same while all jobs run
 LOCK_TRIES = 10
 SLURM_GONE_S = 120.0  # how long after the last lease a controller that does not answer is waited for
+LONG_GONE_S = 86400.0  # the same for jobs that run
 
 
 def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float) -> str:
-    """What to do about one lease: "wait", "clear" or "drop". Pure.
+    """What to do about one lease: "wait", "clear", "keep" for a job that has started, or "drop". Pure.
 
     A job that cannot be judged now (see `lease.verdict`) is left alone until the lease's very
     end, after which this watcher will not be there.
     """
     state, reason = states.get(lease.job_id, ("", ""))
-    if state != "PENDING":
+    if state in JOB_ACTIVE:
+        return "wait" if lease.started else "keep"
+    if state not in JOB_WAITING:
         return "drop"
+    if lease.started:  # it was requeued: its list has served
+        return "clear" if state == "PENDING" and not leases.is_held(reason) else "wait"
     if now_s >= lease.last_s or now_s < lease.made_s - CLOCK_SKEW_S:  # the end, or the clock was set back
         return "clear"
     return leases.verdict(reason, lease.made_s, lease.until_s, lease.pass_s, now_s)
@@ -79,7 +87,8 @@ class Watcher:
         """`begin` is called once the lock is held."""
         self._begin = begin
         self._folder, self._client, self._clock, self._sleep = folder, client, clock, sleep
-        self._asked_s = 0.0  # when Slurm was last asked (Unix s)
+        self._asked_s = self._answered_s = 0.0  # when Slurm was last asked, and when it answered (Unix s)
+        self._rests_ns = 0  # when the folder, in which all jobs run, was last changed; 0: not all of them run
         self._pause_s = 1.0  # Slurm is not asked again sooner
 
     def run(self) -> None:
@@ -104,19 +113,27 @@ class Watcher:
 
     def step(self) -> bool:
         """One look; whether leases are left."""
+        now_s, changed_ns = self._clock(), os.stat(self._folder).st_mtime_ns
+        if changed_ns == self._rests_ns and self._asked_s <= now_s < self._asked_s + RUNS_S and not _removed():
+            return True
         found = lease_file.read_all(self._folder)
         self._sweep_prepared()
         if not found:
             return bool(self._prepared())
-        now_s = self._clock()
+        self._answered_s = self._answered_s or now_s
+        all_run = all(item.started for item in found.values()) and not self._prepared()
+        self._rests_ns = changed_ns if all_run else 0
+        if all_run and _removed():
+            self._give_up(found, now_s)
         if self._asked_s <= now_s < self._next_s(found):
             return True
         started = time.monotonic()
         try:
-            states = self._client.job_states()
+            states = self._client.job_states(user="" if os.getuid() == 0 else str(os.getuid()))
             for path, item in found.items():
                 self._settle(path, item, states, now_s)
-        except SlurmError:
+            self._answered_s = now_s
+        except (SlurmError, OSError):
             self._give_up(found, now_s)
         self._asked_s = now_s
         self._pause_s = min(TIDY_S, max(1.0, 5 * (time.monotonic() - started)))
@@ -124,8 +141,10 @@ class Watcher:
 
     def _next_s(self, found: dict[str, Lease]) -> float:
         """When to ask Slurm again: soon and one pass after a job's submission, when a lease ends, and now and then."""
-        due = [TIDY_S + self._asked_s]
+        due = [self._asked_s + (RUNS_S if all(item.started for item in found.values()) else TIDY_S)]
         for item in found.values():
+            if item.started:
+                continue
             looks = (item.made_s + min(SOON_S, item.pass_s), item.made_s + item.pass_s)
             due.append(next((look_s for look_s in looks if self._asked_s < look_s), item.until_s))
         return max(self._asked_s + self._pause_s, min(due))
@@ -136,23 +155,23 @@ class Watcher:
             with contextlib.suppress(SlurmError):  # the job may just have started; the next look will show
                 clear(self._client, item)
                 lease_file.drop(path)
-        elif verdict == "drop":
-            self._note(item.job_id)
-            lease_file.drop(path)
-
-    def _note(self, job_id: int) -> None:
-        """Keep the GPUs on which a job has started, for `pal explain` after its end."""
-        with contextlib.suppress(PalError, OSError):
-            job = self._client.job(job_id)
+        elif verdict == "keep":
+            job = self._client.job(item.job_id)
             if job is not None:
-                decision.started(os.path.basename(self._folder), job_id, job.gpus, job.start_s)
+                with contextlib.suppress(PalError, OSError):  # for `pal explain` after its end
+                    decision.started(os.path.basename(self._folder), item.job_id, job.gpus, job.start_s)
+            if job is None or not job.may_requeue:
+                lease_file.drop(path)
+            else:
+                lease_file.has_started(path, item)
+        elif verdict == "drop":
+            lease_file.drop(path)
 
     def _give_up(self, found: dict[str, Lease], now_s: float) -> None:
         """Slurm does not answer: wait for it, but not for ever, and not for a cluster that was removed."""
-        conf = os.environ.get("SLURM_CONF", "")
-        gone = bool(conf) and not os.path.exists(conf)
         for path, item in found.items():
-            if gone or now_s > item.last_s + SLURM_GONE_S:
+            patient_s = self._answered_s + LONG_GONE_S if item.started else item.last_s + SLURM_GONE_S
+            if _removed() or now_s > patient_s:
                 lease_file.drop(path)
 
     def _prepared(self) -> list[str]:
@@ -166,6 +185,12 @@ class Watcher:
                 lease_file.drop(os.path.join(self._folder, name))
         # By now another process may have its pid.
         remove_leftovers(self._folder, self._clock(), lambda name: is_temporary(name) or _is_prepared(name))
+
+
+def _removed() -> bool:
+    """Whether the cluster is no more: its slurm.conf, which the environment names, is gone."""
+    conf = os.environ.get("SLURM_CONF", "")
+    return bool(conf) and not os.path.exists(conf)
 
 
 def _is_prepared(name: str) -> bool:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 from slurm_pal.base.config import load
 from slurm_pal.lab.lab import Lab
+from slurm_pal.store.snapshot import GpuScore, publish
 
 from .test_lab import wait_until
 
@@ -94,6 +96,26 @@ def test_install_use_status_uninstall(site: Site) -> None:
     assert site.files() == was
     site.reconfigure("throttle")
     site.submit()
+
+
+def test_the_last_line_of_install_keeps_the_filter_in_force(site: Site) -> None:
+    """Where systemd does not serve this Slurm: the command that is shown, typed as it stands."""
+    settings = load(site.lab.environ())
+    score = GpuScore("n0", 0, "GPU-n0-0", "m", {"A": 1.0, "B": 1.0, "C": 1.0}, {"A": "v0"}, time.time(), 1.0, ())
+    publish(settings.snapshot_path, [score], cluster="lab", epoch=1, now_s=time.time())
+    done = site.admin("install", "--server", "--act", "-y")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "publish-table" in line and line.startswith("  ")]
+    site.reconfigure("lua")
+    served = subprocess.Popen(["bash", "-c", f"exec {line.strip()}"], env=site.lab.environ())
+    try:
+        wait_until(lambda: site.admin("status").returncode == 0)
+        assert "a daemon takes leases back" in site.admin("status").stdout
+        first = json.loads(site.admin("status", "--json").stdout)["table"]["epoch"]
+        wait_until(lambda: json.loads(site.admin("status", "--json").stdout)["table"]["epoch"] > first)
+    finally:
+        served.terminate()
+        served.wait(TIMEOUT_S)
 
 
 def test_the_table_in_force_and_a_slurmctld_that_is_gone(site: Site) -> None:

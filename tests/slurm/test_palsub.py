@@ -96,29 +96,28 @@ def user(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         monkeypatch.setenv(name, value)
     somebody = User(lab, tmp_path)
     yield somebody
-    for pid in somebody.watchers():
-        with contextlib.suppress(ProcessLookupError):  # it may have just ended
-            os.kill(pid, signal.SIGKILL)
+    for lease in somebody.leases():
+        lease.unlink()  # watchers and their heirs then end
     queue_of.emptied(somebody.client)
 
 
 def test_a_pinned_job_starts_where_it_was_promised_with_its_list_untouched(user: User) -> None:
     user.scores(n0=1.3, n1=1.0, n2=0.9, n3=1.1)
-    number = user.submit("--pal-watch", "--pal-class=A", "--gres=gpu:2", "--wrap", "sleep 30")
+    number = user.submit("--pal-watch", "--no-requeue", "--pal-class=A", "--gres=gpu:2", "--wrap", "sleep 30")
     job = user.started(number)
     assert job.state == "RUNNING" and job.gpus == {"n2": (0, 1)} and job.req_nodes == ("n2",)
     (record,) = (user.home / "state").rglob(f"decisions/*/{number}.json")
     made = json.loads(record.read_text())
     assert [(g["node"], g["index"]) for g in made["chosen"]["gpus"]] == [("n2", 0), ("n2", 1)]
     deadline_s = time.monotonic() + PATIENCE_S
-    while user.leases() or user.watchers():  # the job runs: nothing is left to watch
+    while user.leases() or user.watchers():  # it runs, and cannot be requeued: nothing is left to watch
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
 
 
 def test_without_a_setting_option_or_daemon_the_watcher_is_there(user: User) -> None:
     user.scores(n0=1.3, n1=1.0, n2=0.9, n3=1.1)
-    job = user.started(user.submit("--pal-class=A", "--gres=gpu:2", "--wrap", "sleep 30"))
+    job = user.started(user.submit("--no-requeue", "--pal-class=A", "--gres=gpu:2", "--wrap", "sleep 30"))
     assert job.gpus == {"n2": (0, 1)} and job.req_nodes == ("n2",)
     assert job.comment.startswith("pal:lease=") and job.comment.endswith(
         ";act=nodelist;set=n2 pal:job=A;from=--pal-class"
@@ -144,6 +143,29 @@ def test_whole_nodes_without_a_word_of_gpus_are_left_to_slurm(user: User) -> Non
     for words, nodes in (([], ()), (["--pal-class=A"], ("n2",))):
         number = user.submit("--pal-watch", "--exclusive", *words, "--wrap", "sleep 30")
         assert user.started(number).req_nodes == nodes
+
+
+def test_a_requeued_job_is_free_of_our_list(user: User) -> None:
+    """Slurm keeps the list of a job that has run: after a failure of its node the job would wait for that node."""
+    user.scores(n0=1.3, n1=1.0, n2=0.9, n3=1.1)
+    number = user.submit("--pal-class=A", "--gres=gpu:1", "--wrap", "sleep 60")
+    assert user.started(number).req_nodes == ("n2",)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not any(json.loads(lease.read_text())["started"] for lease in user.leases()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    user.run(["scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test"])
+    try:
+        # Its node is down, so Slurm has requeued it. Do not wait for the look of the next minute: a new watcher looks.
+        job = user.until(number, lambda job: job.state == "PENDING")
+        assert job.req_nodes == ("n2",)
+        for pid in user.watchers():
+            os.kill(pid, signal.SIGKILL)
+        job = user.until(number, lambda job: job.req_nodes == ())
+        assert job.restarts == 1
+    finally:
+        user.run(["scontrol", "update", "NodeName=n2", "State=RESUME"])
+        user.client.cancel([number])
 
 
 @pytest.fixture

@@ -40,6 +40,9 @@ LOOP = "#!/bin/sh\nsleep 200\n"
 SETTINGS = """[paths]
 state_dir = "{}"
 
+[submit]
+watch = "never"
+
 [rebalance]
 minimum_s = 0
 end_guard_s = 0

@@ -38,7 +38,8 @@ ONE = Lease(job_id=1, made_s=1000.0, until_s=1100.0, pass_s=3.0, last_s=1660.0, 
         (("PENDING", "ReqNodeNotAvail, UnavailableNodes:n1"), 1004.0, "clear"),
         (("PENDING", "ReqNodeNotAvail, UnavailableNodes:n1"), 1001.0, "wait"),
         (("PENDING", "Resources"), 900.0, "clear"),  # the clock was set back
-        (("RUNNING", "None"), 1001.0, "drop"),
+        (("RUNNING", "None"), 1001.0, "keep"),
+        (("COMPLETING", "None"), 1001.0, "keep"),
         (("COMPLETED", "None"), 1001.0, "drop"),
         (None, 1001.0, "drop"),
     ],
@@ -50,6 +51,27 @@ def test_when_a_lease_ends(found: tuple[str, str] | None, now_s: float, verdict:
 @given(st.sampled_from(["Resources", "Priority", "None", "JobHeldUser", "Dependency", "x"]), st.floats(0, 1e5))
 def test_no_lease_outlives_its_end(reason: str, later_s: float) -> None:
     assert watcher.judge(ONE, {1: ("PENDING", reason)}, ONE.last_s + later_s) == "clear"
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (("RUNNING", "None"), "wait"),
+        (("SUSPENDED", "None"), "wait"),
+        (("REQUEUED", "None"), "wait"),
+        (("PENDING", "BeginTime"), "clear"),  # requeued: nothing is left to wait for
+        (("PENDING", "ReqNodeNotAvail, UnavailableNodes:n1"), "clear"),
+        (("PENDING", "None"), "clear"),
+        (("PENDING", "job_requeued_in_held_state"), "wait"),  # a move may be under way
+        (("PENDING", "JobHeldUser"), "wait"),
+        (("COMPLETED", "None"), "drop"),
+        (("NODE_FAIL", "None"), "drop"),
+        (None, "drop"),
+    ],
+)
+def test_the_list_of_a_job_that_has_run(found: tuple[str, str] | None, verdict: str) -> None:
+    late_s = ONE.last_s + 86400.0
+    assert watcher.judge(ONE._replace(started=True), {1: found} if found else {}, late_s) == verdict
 
 
 class Clock:
@@ -131,9 +153,90 @@ def test_a_started_job_is_forgotten_after_the_first_pass(folder: str) -> None:
     slurm, number = busy_cluster()
     clock = Clock()
     clock.hooks[1001.0] = lambda: slurm.finish(1)
+    slurm.jobs[number].options["no-requeue"] = ""
     write(folder, ONE._replace(job_id=number))
     watch(folder, slurm, clock)
     assert clock.now_s < 1010.0 and slurm.jobs[number].req == "n1"
+
+
+def test_a_job_that_slurm_requeues_is_not_pinned_again(folder: str) -> None:
+    """Its node has failed: without us Slurm would start it elsewhere."""
+    slurm, number = busy_cluster()
+    clock = Clock()
+
+    def fail() -> None:
+        slurm.nodes["n1"].state = "DOWN"
+        CliClient(slurm).requeue(number)
+        slurm.jobs[number].begin_s = 1.0
+
+    clock.hooks[1001.0] = lambda: slurm.finish(1)
+    clock.hooks[5000.0] = fail
+    write(folder, ONE._replace(job_id=number))
+    watch(folder, slurm, clock)
+    assert slurm.jobs[number].req == "" and list(slurm.jobs[number].placed) == ["n0"]
+    assert 5000.0 <= clock.now_s < 5065.0 and lease_file.read_all(folder) == {}
+    asked = [call for call in slurm.calls if call[0] == "squeue"]
+    assert len(asked) < 4000 / watcher.RUNS_S + 6
+
+
+def test_while_jobs_run_the_folder_is_read_only_after_a_change(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be on a network file system, and jobs run for days."""
+    slurm, number = busy_cluster()
+    clock = Clock()
+    reads: list[float] = []
+    real = lease_file.read_all
+    monkeypatch.setattr(lease_file, "read_all", lambda path: (reads.append(clock.now_s), real(path))[1])
+    later = ONE._replace(job_id=number + 1, made_s=3000.0, until_s=3050.0, last_s=4000.0)
+    clock.hooks[1001.0] = lambda: slurm.finish(1)
+    clock.hooks[3000.0] = lambda: (submit(slurm, "-w", "n1"), write(folder, later))
+    clock.hooks[9000.0] = lambda: slurm.finish(number + 1)
+    clock.hooks[9300.0] = lambda: slurm.finish(number)
+    write(folder, ONE._replace(job_id=number))
+    watch(folder, slurm, clock)
+    assert slurm.jobs[number + 1].req == ""  # the new lease was seen and ended in its time
+    quiet = [at_s for at_s in reads if 3200.0 < at_s < 8900.0]
+    assert len(quiet) < 5700 / watcher.RUNS_S * 2 + 10
+
+
+def test_the_watcher_of_a_running_job_ends_with_the_job(folder: str) -> None:
+    slurm, number = busy_cluster()
+    clock = Clock()
+    clock.hooks[1001.0] = lambda: slurm.finish(1)
+    clock.hooks[9000.0] = lambda: slurm.finish(number)
+    write(folder, ONE._replace(job_id=number))
+    watch(folder, slurm, clock)
+    assert 9000.0 <= clock.now_s < 9065.0 and slurm.jobs[number].req == "n1"
+
+
+def test_a_cluster_that_is_gone_has_no_running_jobs(
+    folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slurm, number = busy_cluster()
+    clock = Clock()
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("")
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    clock.hooks[1001.0] = lambda: slurm.finish(1)
+    clock.hooks[2000.0] = conf.unlink
+    write(folder, ONE._replace(job_id=number))
+    watch(folder, slurm, clock)
+    assert 2000.0 <= clock.now_s < 2002.0
+
+
+def test_a_controller_that_restarts_does_not_end_the_watch_of_a_running_job(folder: str) -> None:
+    slurm, number = busy_cluster()
+    clock = Clock()
+
+    def down(value: bool) -> None:
+        slurm.down = value
+
+    clock.hooks[1001.0] = lambda: slurm.finish(1)
+    clock.hooks[3000.0] = lambda: down(True)
+    clock.hooks[8000.0] = lambda: down(False)  # far later than the lease's own end
+    clock.hooks[9000.0] = lambda: CliClient(slurm).requeue(number)
+    write(folder, ONE._replace(job_id=number))
+    watch(folder, slurm, clock)
+    assert slurm.jobs[number].req == "" and clock.now_s >= 9000.0
 
 
 def test_a_controller_that_is_away_is_waited_for_but_not_for_ever(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

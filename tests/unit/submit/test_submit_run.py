@@ -494,12 +494,21 @@ def test_where_nothing_can_be_placed_palsub_says_so_once_a_day(plain_nodes: Site
         return done.stderr
 
     first = said()
-    assert first.count(b"\n") == 1 and b'submit.watch = "never"' in first
+    assert first.count(b"\n") == 1 and b'and submit.watch is "never"; shown once a day' in first
     assert said() == b""
     (stamp,) = (plain_nodes.root / "state").rglob("leases/*/said")
     os.utime(stamp, (time.time() - 90_000,) * 2)
     assert said() == first
     assert not any(job["req"] for job in json.loads((plain_nodes.root / "fake.json").read_text())["jobs"])
+
+
+def test_inside_a_job_no_watcher_starts_by_itself(plain_nodes: Site) -> None:
+    """It would end with that job, and nobody would take the list of the next one back."""
+    env = {"SLURM_JOB_ID": "4711"}
+    done = plain_nodes.run([*PALSUB, "--gres=gpu:1", "job.sh"], env=env, stdin=subprocess.DEVNULL)
+    assert b"a watcher would end with this job" in done.stderr
+    plain_nodes.run([*PALSUB, "--pal-watch", "--gres=gpu:1", "job.sh"], env=env, stdin=subprocess.DEVNULL)
+    assert [job["req"] for job in json.loads((plain_nodes.root / "fake.json").read_text())["jobs"]] == ["", "n1"]
 
 
 def test_with_a_live_daemon_the_lease_is_written_on_the_job(scored: Site) -> None:
