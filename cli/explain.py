@@ -28,6 +28,9 @@ from slurm_pal.store import snapshot as snapshots
 from slurm_pal.submit import decision as decisions
 from slurm_pal.tick.deciding import terms_of
 
+SAME_START_S = 1.0
+"""Two times of a start that differ by more are those of two runs."""
+
 
 class JobName(NamedTuple):
     """A job as its user names it: 4711, or 4711_2 for a task of an array."""
@@ -79,11 +82,11 @@ def _explain(named: JobName | None, as_json: bool) -> None:
     ticks = _ticks(config, number, job)
     if job is None and decision is None and not ticks:
         raise UsageError(f"job {named} is unknown: {trouble or 'Slurm has forgotten it, and palsub did not submit it'}")
-    if decision is not None and job is not None and job.gpus and "started" not in decision:
+    if decision is not None and job is not None and job.gpus and job.array_job_id is None:
         with contextlib.suppress(PalError, OSError):
             decisions.started("", int(decision["job_id"]), job.gpus, job.start_s)
     snapshot = _snapshot()
-    found = actual.actual(job, snapshot, time.time(), _started(decision, job))
+    found = actual.actual(job, snapshot, time.time(), _started(named, decision, job))
     mark = filter_mark.decision(job) if job else None
     stays = _stays(config, client, job) if job else ""
     story = stories.in_order([*stories.of_submission(decision, mark, job.submit_s if job else 0.0), *ticks])
@@ -157,11 +160,14 @@ def _actual_text(
     return [first, *([outcome] if outcome else []), *rest]
 
 
-def _started(decision: dict[str, Any] | None, job: SlurmJob | None) -> dict[str, Any] | None:
-    """Where the job started, as noted then; None for one that waits, or waits again after a requeue."""
-    if decision is None or (job is not None and job.state in JOB_WAITING):
+def _started(named: JobName, decision: dict[str, Any] | None, job: SlurmJob | None) -> dict[str, Any] | None:
+    """Where the job started, as noted then; None for tasks of an array, and where it waits or has run again since."""
+    noted: dict[str, Any] | None = (decision or {}).get("started")
+    if noted is None or named.task is not None:
         return None
-    return decision.get("started")
+    if job is not None and (job.state in JOB_WAITING or abs(job.start_s - noted["at_s"]) > SAME_START_S):
+        return None
+    return noted
 
 
 def _observed_text(job: SlurmJob | None) -> list[str]:

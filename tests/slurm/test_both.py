@@ -165,7 +165,7 @@ def test_palsub_places_by_class_and_says_why(client: CliClient) -> None:
     publish(
         {(node, index): 1.5 if node == "n0" else 0.96 if node == "n2" else 1.0 for node in NODES for index in range(4)}
     )
-    Path("job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1 -o /dev/null\n#PAL class=A\nsleep 60\n")
+    Path("job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1 --no-requeue -o /dev/null\n#PAL class=A\nsleep 60\n")
     plain = running(client, "--gres=gpu:1")
     assert plain.nodes == ("n0",)
     done = palsub("--pal-watch", "--parsable", "job.sh")
@@ -200,7 +200,7 @@ def test_palsub_off_is_plain_sbatch(client: CliClient) -> None:
 
 
 def wait_for_the_watcher(client: CliClient) -> None:
-    """The watcher ends by itself when the jobs it watches have started."""
+    """The watcher ends by itself when jobs that cannot be requeued have started."""
     leases = Path(os.environ["XDG_STATE_HOME"]) / "slurm-pal" / "leases"
     deadline_s = time.monotonic() + 30
     while list(leases.glob("*/*.json")):

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from slurm_pal.admin.shipped import lua_files
 from slurm_pal.base import state
 from slurm_pal.base.errors import DataError, UsageError
+from slurm_pal.cli import explain as explain_command
 from slurm_pal.cli.pal import pal
 from slurm_pal.report import actual, doctor, inventory, table
 from slurm_pal.report.doctor import CheckResult, examine
@@ -347,6 +348,20 @@ def test_explaining_a_running_job_keeps_its_gpus_and_not_the_order_of_submission
     assert made is not None and made["started"]["gpus"] == [["n0", 0]]
     last = decision.last("")
     assert last is not None and last["job_id"] == first + 1
+
+
+def test_what_was_noted_of_another_run_or_task_is_not_shown() -> None:
+    noted = {"at_s": 1000.0, "gpus": [["n1", 0]]}
+    slurm = CliClient(FakeSlurm())
+    ended = slurm.job(slurm.submit(["--gres=gpu:1"], "#!/bin/sh\n"))
+    assert ended is not None
+    ended = ended._replace(state="COMPLETED", start_s=1000.0)
+    whole = explain_command.JobName(17)
+    assert explain_command._started(whole, {"started": noted}, None) == noted
+    assert explain_command._started(whole, {"started": noted}, ended) == noted
+    assert explain_command._started(whole, {"started": noted}, ended._replace(start_s=5000.0)) is None  # requeued
+    assert explain_command._started(whole, {"started": noted}, ended._replace(state="PENDING")) is None
+    assert explain_command._started(explain_command.JobName(17, 2), {"started": noted}, None) is None
 
 
 def test_of_another_users_job_palsubs_marks_are_shown(site: Path) -> None:
