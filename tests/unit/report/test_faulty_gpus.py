@@ -111,5 +111,7 @@ def test_explain_says_that_a_job_was_kept_off_one() -> None:
 def test_explain_says_that_a_job_got_one(sick: Path) -> None:
     published = snapshot.read(str(sick / "snapshot"))
     got = job(7, {"n0": (0, 1)})
-    lines = actual.lines(got, actual.actual(got, published, NOW_S))
+    found = actual.actual(got, published, NOW_S)
+    assert found is not None
+    lines = actual.lines("7", got, found)
     assert f"  seen to fail: {HANG}" in lines and sum("seen to fail" in line for line in lines) == 1
