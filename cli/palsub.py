@@ -20,8 +20,8 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
         return 130
-    except Exception as error:  # whatever is wrong with us, the job goes to Slurm
-        return _plain(error)
+    except (Exception, SystemExit) as error:  # whatever is wrong with us, the job goes to Slurm
+        return _plain(error) if not _started() else _late(error)
 
 
 def program() -> int:
@@ -35,27 +35,56 @@ def program() -> int:
     os._exit(code)
 
 
-def _plain(error: Exception) -> int:
-    """Become sbatch without our own options, and use no module of ours: one of them has failed."""
+def _started() -> bool:
+    """Whether sbatch has been started: then the job may exist."""
+    return bool(getattr(sys.modules.get("slurm_pal.submit.run_sbatch"), "started", False))
+
+
+def _late(error: BaseException) -> int:
+    sys.stderr.write(f"palsub: {type(error).__name__} after sbatch was started: {str(error)[:200]!r}\n")
+    return 1
+
+
+def _plain(error: BaseException) -> int:
+    """Become sbatch without our own options, and use no module of ours: one of them has failed.
+
+    bin/palsub does the same where not even Python works.
+    """
+    said = f"{type(error).__name__}: {str(error)[:200]!r}"
     words = list(sys.argv[1:])
     kept: list[str] = []
     while words and words[0].startswith("-") and words[0] != "--":
         word = words.pop(0)
+        if word in ("--pal-dry-run", "--pal-help"):
+            sys.stderr.write(f"palsub: {said}: nothing is submitted\n")
+            return 1
         if not word.startswith("--pal-"):
             kept.append(word)
             if words and not words[0].startswith("-") and not os.path.isfile(words[0]):
                 kept.append(words.pop(0))  # an option's value; only a file can be the script
         elif word in ("--pal-class", "--pal-app", "--pal-policy", "--pal-checkpoint") and words:
             words.pop(0)
-    sys.stderr.write(f"palsub: submitted as plain sbatch: {type(error).__name__}: {str(error)[:200]!r}\n")
+    sys.stderr.write(f"palsub: submitted as plain sbatch: {said}\n")
     sys.stderr.flush()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+    for place in os.environ.get("PATH", os.defpath).split(":"):
+        path = os.path.join(place or ".", "sbatch")
+        if os.access(path, os.X_OK) and not _is_palsub(path):
+            try:
+                os.execve(path, ["sbatch", *kept, *words], os.environ)
+            except OSError:
+                continue
+    sys.stderr.write("palsub: sbatch: command not found\n")
+    return 127
+
+
+def _is_palsub(path: str) -> bool:
+    """A site may give palsub that name."""
     try:
-        os.execvp("sbatch", ["sbatch", *kept, *words])
-    except OSError as missing:
-        sys.stderr.write(f"palsub: sbatch: {missing.strerror}\n")
-        return 127
+        return os.path.samefile(path, sys.argv[0])
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

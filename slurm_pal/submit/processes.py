@@ -19,8 +19,11 @@ DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
 """Python ignores these two signals; a child must find them as under a shell."""
 
 COMPLAINT_S = 0.3
+REACH_S = 0.25
+"""So often a command that has printed nothing is checked for a connection: without one it only waits to try again."""
 PIPE_BYTES = 1 << 20
 """The most that Linux gives an ordinary user."""
+_ESTABLISHED = "01"  # of a connection, in /proc/net/tcp (proc(5))
 
 
 def which(command: str) -> tuple[str | None, bool]:
@@ -91,7 +94,7 @@ class Answer:
 
     def __call__(self) -> Completed:
         try:
-            return self._process.collect(self._started_s + self._made_by.timeout_s)
+            return self._process.collect(self._started_s, self._made_by.timeout_s)
         finally:
             self.end()
 
@@ -129,17 +132,20 @@ class _Process:
             for descriptor in (source, feed, out, err):
                 os.close(descriptor)
 
-    def collect(self, deadline_s: float) -> Completed:
+    def collect(self, started_s: float, timeout_s: float) -> Completed:
+        deadline_s, look_s = started_s + timeout_s, started_s + REACH_S
         texts: dict[int, list[bytes]] = {self._out: [], self._err: []}
         poll = select.poll()
         for descriptor in texts:
             poll.register(descriptor, select.POLLIN)
         unread = len(texts)
         while unread:
-            left_s = deadline_s - time.monotonic()
-            ready = poll.poll(max(0.0, left_s) * 1000)
+            ready = poll.poll(max(0.0, min(deadline_s, look_s) - time.monotonic()) * 1000)
             if not ready:
-                raise SlurmError(self._silence(b"".join(texts[self._err])))
+                now_s = time.monotonic()
+                if now_s >= deadline_s or (not texts[self._out] and not connected(self._pid)):
+                    raise SlurmError(self._silence(b"".join(texts[self._err])))
+                look_s = now_s + REACH_S
             for descriptor, _ in ready:
                 block = os.read(descriptor, 1 << 18)
                 texts[descriptor].append(block)
@@ -164,3 +170,27 @@ class _Process:
         if self._code is None:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
+
+
+def connected(pid: int) -> bool:
+    """False if a child sleeps without a TCP connection: it waits for a daemon that cannot be reached.
+
+    slurmctld's address is not asked of slurm.conf, which may be elsewhere and name several hosts.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            if stream.read().rpartition(b") ")[2][:1] != b"S":  # it starts, computes, or has ended
+                return True
+        sockets = set()
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                sockets.add(os.readlink(f"/proc/{pid}/fd/{number}"))
+        for table in ("tcp", "tcp6"):
+            with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/net/{table}", encoding="ascii") as rows:
+                for row in rows:
+                    words = row.split()
+                    if words[3] == _ESTABLISHED and f"socket:[{words[9]}]" in sockets:
+                        return True
+    except (OSError, IndexError):  # not to be known here
+        return True
+    return False

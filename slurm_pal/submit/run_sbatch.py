@@ -10,6 +10,7 @@ refusal that we caused is not shown, and the user sees only plain sbatch's words
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import select
@@ -26,6 +27,10 @@ _JOB_ID = rb"(?m)^Submitted batch job (\d+)(?: on cluster \S+)?\r?$"
 _PARSABLE_ID = rb"(?m)^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\r?$"
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+
+
+started = False
+"""Whether sbatch has been started in this process: the job may exist, and must not be submitted again."""
 
 
 class NotStarted(Exception):
@@ -76,8 +81,9 @@ class _Channel:
                 view = view[os.write(self.target, view) :]
             except BlockingIOError:
                 select.select([], [self.target], [])
-            except OSError:
-                self.broken = True
+            except OSError as error:
+                self.broken = error.errno == errno.EPIPE
+                return  # on a full disk sbatch, too, loses what it prints, and ends as if it had not
 
 
 def _terminal_pair() -> tuple[int, int]:
@@ -189,6 +195,8 @@ class _Wakeup:
             raise NotStarted(error.strerror) from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        global started
+        started = True
         return self.pid
 
     def forward(self, number: int, frame: FrameType | None) -> None:
@@ -257,7 +265,7 @@ def replace(path: str, argv: Sequence[str], stdin: int | None = None) -> None:
         os.dup2(stdin, 0)
     for number in DEFAULT_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    os.execv(path, list(argv))
+    os.execve(path, list(argv), os.environ)
 
 
 def show_held(ended: SbatchExit) -> None:

@@ -47,8 +47,9 @@ def main(words: list[str]) -> int:
         warn(one_line(error))
         return Exit.USAGE
     if chosen.help:
-        os.write(1, HELP.encode())
-        return Exit.OK
+        from slurm_pal.submit import show
+
+        return show.written(HELP.removesuffix("\n"), 1)
     path, forbidden = which("sbatch")
     if path is None:  # as a shell says it, with a shell's codes
         warn(f"sbatch: {'Permission denied' if forbidden else 'command not found'}")
