@@ -19,11 +19,12 @@ DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
 """Python ignores these two signals; a child must find them as under a shell."""
 
 COMPLAINT_S = 0.3
-REACH_S = 0.25
-"""So often a command that has printed nothing is checked for a connection: without one it only waits to try again."""
+REACH_S = 0.1
+"""After so long a silence a command is checked for a connection: without one it only waits to try again, as sbatch
+will, and for as long (9 s)."""
 PIPE_BYTES = 1 << 20
 """The most that Linux gives an ordinary user."""
-_ESTABLISHED = "01"  # of a connection, in /proc/net/tcp (proc(5))
+_SYN_SENT = "02"  # a connection that nobody has answered yet, in /proc/net/tcp (proc(5))
 
 
 def which(command: str) -> tuple[str | None, bool]:
@@ -143,8 +144,10 @@ class _Process:
             ready = poll.poll(max(0.0, min(deadline_s, look_s) - time.monotonic()) * 1000)
             if not ready:
                 now_s = time.monotonic()
-                if now_s >= deadline_s or (not texts[self._out] and not connected(self._pid)):
-                    raise SlurmError(self._silence(b"".join(texts[self._err])))
+                if now_s >= deadline_s:
+                    raise SlurmError(self._silence(b"".join(texts[self._err]), f"{self._name} took too long"))
+                if not reaches(self._pid):
+                    raise SlurmError(self._silence(b"".join(texts[self._err]), f"{self._name} cannot reach it"))
                 look_s = now_s + REACH_S
             for descriptor, _ in ready:
                 block = os.read(descriptor, 1 << 18)
@@ -160,9 +163,9 @@ class _Process:
         out, err = (b"".join(texts[d]).decode(errors="replace") for d in (self._out, self._err))
         return Completed(self._code, out, err)
 
-    def _silence(self, said: bytes) -> str:
+    def _silence(self, said: bytes, otherwise: str) -> str:
         lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
-        return f"Slurm does not answer: {lines[-1] if lines else f'{self._name} took too long'}; see scontrol ping"
+        return f"Slurm does not answer: {lines[-1] if lines else otherwise}; see scontrol ping"
 
     def end(self) -> None:
         os.close(self._out)
@@ -172,25 +175,36 @@ class _Process:
             os.waitpid(self._pid, 0)
 
 
-def connected(pid: int) -> bool:
-    """False if a child sleeps without a TCP connection: it waits for a daemon that cannot be reached.
+def reaches(pid: int) -> bool:
+    """False if a command of Slurm's lets time pass, or waits for a connection: nobody answers at slurmctld's port.
 
-    slurmctld's address is not asked of slurm.conf, which may be elsewhere and name several hosts.
+    The port is not asked of slurm.conf, which may be elsewhere and name several hosts.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             if stream.read().rpartition(b") ")[2][:1] != b"S":  # it starts, computes, or has ended
                 return True
-        sockets = set()
-        for number in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                sockets.add(os.readlink(f"/proc/{pid}/fd/{number}"))
-        for table in ("tcp", "tcp6"):
-            with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/net/{table}", encoding="ascii") as rows:
-                for row in rows:
-                    words = row.split()
-                    if words[3] == _ESTABLISHED and f"socket:[{words[9]}]" in sockets:
-                        return True
+        with open(f"/proc/{pid}/wchan", "rb") as stream:
+            where = stream.read()
+        if b"sleep" in where:
+            return False
+        return b"poll" not in where or not _half_open(pid)
     except (OSError, IndexError):  # not to be known here
         return True
-    return False
+
+
+def _half_open(pid: int) -> bool:
+    """Whether the only sockets of a process wait to be connected."""
+    sockets = set()
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            sockets.add(os.readlink(f"/proc/{pid}/fd/{number}"))
+    sockets = {name for name in sockets if name.startswith("socket:")}
+    waiting = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/net/{table}", encoding="ascii") as rows:
+            for row in rows:
+                words = row.split()
+                if words[3] == _SYN_SENT:
+                    waiting.add(f"socket:[{words[9]}]")
+    return bool(sockets) and sockets <= waiting
