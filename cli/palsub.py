@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 
 
@@ -17,6 +16,8 @@ def main() -> int:
 
         return int(submit(sys.argv[1:]))
     except KeyboardInterrupt:
+        import signal
+
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
         return 130
@@ -66,6 +67,8 @@ def _plain(error: BaseException) -> int:
             words.pop(0)
     sys.stderr.write(f"palsub: submitted as plain sbatch: {said}\n")
     sys.stderr.flush()
+    import signal
+
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     for place in os.environ.get("PATH", os.defpath).split(":"):

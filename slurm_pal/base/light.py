@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Names of `typing` and `re` for modules that palsub loads, without what they do when a module is loaded.
+"""Names of `typing`, `re`, `contextlib` and `signal` for modules that palsub loads, without what those do when loaded.
 
 palsub loads 37 named tuples and 25 patterns, and uses half of them. `typing` compiles each annotation, `namedtuple`
 each class, `re` each pattern; together that is a third of what palsub's imports cost. A type checker sees the
@@ -10,12 +10,17 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing's own constant would cost the import of typing
 if TYPE_CHECKING:
-    from re import compile as pattern
+    import signal as signal
+    from contextlib import suppress as suppress
+    from re import compile as compiled
     from typing import Any as Any
     from typing import NamedTuple as NamedTuple
     from typing import Protocol as Protocol
     from typing import TypeVar as TypeVar
+
+    pattern = compiled
 else:
+    import _signal as signal  # noqa: F401  # its constants are plain numbers
     from _collections import _tuplegetter
 
     Any = Protocol = object
@@ -93,3 +98,15 @@ else:
                 for method in ("match", "fullmatch", "search", "sub", "split", "findall", "finditer", "pattern")
             )
             return self.__dict__[name]
+
+    class suppress:
+        """As contextlib.suppress."""
+
+        def __init__(self, *kinds: type[BaseException]) -> None:
+            self._kinds = kinds
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+            return kind is not None and issubclass(kind, self._kinds)

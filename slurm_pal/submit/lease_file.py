@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 
 from slurm_pal.base import state
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import read_plain, write_atomic
-from slurm_pal.base.light import Any, NamedTuple
+from slurm_pal.base.light import Any, NamedTuple, suppress
 from slurm_pal.base.numbers import digits
 
 SCHEMA = "pal.lease/1"
@@ -51,7 +50,7 @@ def confirm(prepared: str, lease: Lease) -> str:
 
 def drop(path: str) -> None:
     """Remove one of our files; it may already be gone."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.unlink(path)
 
 

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import select
-import signal
 import time
 from collections.abc import Sequence
 
 from slurm_pal.base.errors import SlurmError
+from slurm_pal.base.light import signal, suppress
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
 
@@ -114,7 +113,7 @@ class _Process:
         self._code: int | None = None
         source, feed = os.pipe()
         self._out, out = os.pipe()
-        with contextlib.suppress(OSError):  # its answer waits in the pipe while another is read
+        with suppress(OSError):  # its answer waits in the pipe while another is read
             fcntl.fcntl(self._out, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._err, err = os.pipe()
         actions = [(os.POSIX_SPAWN_DUP2, source, 0), (os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
@@ -197,12 +196,12 @@ def _half_open(pid: int) -> bool:
     """Whether the only sockets of a process wait to be connected."""
     sockets = set()
     for number in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+        with suppress(FileNotFoundError):  # closed meanwhile
             sockets.add(os.readlink(f"/proc/{pid}/fd/{number}"))
     sockets = {name for name in sockets if name.startswith("socket:")}
     waiting = set()
     for table in ("tcp", "tcp6"):
-        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/net/{table}", encoding="ascii") as rows:
+        with suppress(FileNotFoundError), open(f"/proc/{pid}/net/{table}", encoding="ascii") as rows:
             for row in rows:
                 words = row.split()
                 if words[3] == _SYN_SENT:

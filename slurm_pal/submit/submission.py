@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 
 from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_line
+from slurm_pal.base.light import signal, suppress
 from slurm_pal.submit import argv as argv_module
 from slurm_pal.submit import run_sbatch
 from slurm_pal.submit.argv import CommandLine
@@ -31,7 +30,7 @@ time-out or a lost connection, since the job may have been accepted."""
 
 def warn(text: str) -> None:
     """One line on stderr."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.write(2, f"palsub: {text}\n".encode(errors="replace"))
 
 
