@@ -11,10 +11,14 @@ import sys
 def main() -> int:
     """Run palsub; the exit code is sbatch's, 2 for a wrong --pal- option."""
     gc.disable()  # a process of 50 ms has no use for it, and parsing 10,000 lines pays for it
+    asked = None
     try:
+        from slurm_pal.submit.asked import early
+
+        asked = early(sys.argv[1:], os.environ)
         from slurm_pal.submit.submission import main as submit
 
-        return int(submit(sys.argv[1:]))
+        return int(submit(sys.argv[1:], asked))
     except KeyboardInterrupt:
         import signal
 
@@ -22,6 +26,8 @@ def main() -> int:
         os.kill(os.getpid(), signal.SIGINT)
         return 130
     except (Exception, SystemExit) as error:  # whatever is wrong with us, the job goes to Slurm
+        if asked is not None:
+            asked.end()
         return _plain(error) if not _started() else _late(error)
 
 

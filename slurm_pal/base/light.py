@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Names of `typing`, `re`, `contextlib` and `signal` for modules that palsub loads, without what those do when loaded.
+"""Names of `typing`, `re`, `enum`, `contextlib`, `signal` for modules that palsub loads, without what those do first.
 
 palsub loads 37 named tuples and 25 patterns, and uses half of them. `typing` compiles each annotation, `namedtuple`
 each class, `re` each pattern; together that is a third of what palsub's imports cost. A type checker sees the
@@ -12,6 +12,7 @@ TYPE_CHECKING = False  # typing's own constant would cost the import of typing
 if TYPE_CHECKING:
     import signal as signal
     from contextlib import suppress as suppress
+    from enum import IntEnum as IntEnum
     from re import compile as compiled
     from typing import Any as Any
     from typing import NamedTuple as NamedTuple
@@ -23,7 +24,7 @@ else:
     import _signal as signal  # noqa: F401  # its constants are plain numbers
     from _collections import _tuplegetter
 
-    Any = Protocol = object
+    Any = Protocol = IntEnum = object  # a table of numbers: no code asks for their names
 
     class _FromAnnotations(type):
         """Turns a class with annotated fields into what typing.NamedTuple makes of it."""
@@ -34,7 +35,7 @@ else:
             fields = tuple(body.get("__annotations__", {}))
             body["_field_defaults"] = {field: body[field] for field in fields if field in body}
             body["_fields"] = body["__match_args__"] = fields
-            body["__slots__"] = ()
+            body["__slots__"], body["_made"] = (), False
             body.setdefault("__doc__", f"{name}({', '.join(fields)})")
             for place, field in enumerate(fields):
                 body[field] = _tuplegetter(place, f"Alias for field number {place}")
@@ -46,6 +47,9 @@ else:
         __slots__ = ()
 
         def __new__(cls, /, *values: object, **named: object) -> object:
+            if len(values) == len(cls._fields) and not named and not cls._made:
+                cls._made = True  # most of palsub's classes have one instance: the second one pays for the compiler
+                return tuple.__new__(cls, values)
             words = ", ".join(cls._fields)
             new = eval(f"lambda cls, {words}: new(cls, ({words},))", {"new": tuple.__new__})
             new.__name__, new.__qualname__ = "__new__", f"{cls.__name__}.__new__"

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.light import signal, suppress
-from slurm_pal.slurm.client import Completed
-from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
+from slurm_pal.slurm.question import NOT_IN_PATH, Completed, clean_environment
 
 DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
 """Python ignores these two signals; a child must find them as under a shell."""

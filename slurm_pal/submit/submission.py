@@ -34,26 +34,28 @@ def warn(text: str) -> None:
         os.write(2, f"palsub: {text}\n".encode(errors="replace"))
 
 
-def main(words: list[str]) -> int:
-    """Run palsub with the words after the program name; the exit code.
+def main(words: list[str], asked: Asked) -> int:
+    """Run palsub with the words after the program name; the exit code. `asked`: Slurm may have been asked already.
 
     Raises KeyboardInterrupt when the user interrupts before sbatch has been started.
     """
     try:
         line = argv_module.parse(words, _SiteOptions())
         chosen = choice(line)
+        if chosen.help:
+            from slurm_pal.submit import show
+
+            return show.written(HELP.removesuffix("\n"), 1)
+        path, forbidden = which("sbatch")
+        if path is None:  # as a shell says it, with a shell's codes
+            warn(f"sbatch: {'Permission denied' if forbidden else 'command not found'}")
+            return 126 if forbidden else 127
+        return Submission(path, line, chosen, asked).run()
     except UsageError as error:
         warn(one_line(error))
         return Exit.USAGE
-    if chosen.help:
-        from slurm_pal.submit import show
-
-        return show.written(HELP.removesuffix("\n"), 1)
-    path, forbidden = which("sbatch")
-    if path is None:  # as a shell says it, with a shell's codes
-        warn(f"sbatch: {'Permission denied' if forbidden else 'command not found'}")
-        return 126 if forbidden else 127
-    return Submission(path, line, chosen).run()
+    finally:
+        asked.end()
 
 
 class _SiteOptions:
@@ -80,8 +82,8 @@ class _NotTwice(PalError):
 class Submission:
     """One command line on its way to sbatch."""
 
-    def __init__(self, path: str, line: CommandLine, chosen: Choice) -> None:
-        self._path, self._line, self._choice = path, line, chosen
+    def __init__(self, path: str, line: CommandLine, chosen: Choice, asked: Asked) -> None:
+        self._path, self._line, self._choice, self._asked = path, line, chosen, asked
         self._stdin: int | None = None  # a copy for sbatch, if we had to read its stdin
         self._offset: int | None = None  # the position of its stdin
         self._plain = ["sbatch", *line.before, *line.after]
@@ -139,6 +141,7 @@ class Submission:
         return self._choice.off or os.environ.get("SLURM_PAL_OFF", "0") not in ("", "0")
 
     def _become_sbatch(self) -> int:
+        self._asked.end()
         self._unwrap()
         try:
             run_sbatch.replace(self._path, self._plain, self._stdin)
@@ -149,17 +152,16 @@ class Submission:
     def _plan(self) -> SubmissionPlan | None:
         """The plan, or None when the site or the user has switched us off."""
         script = self._read_script()
-        from slurm_pal.submit.asked import Asked, likely
+        from slurm_pal.submit.asked import likely
 
-        asked = Asked()
         try:
             if likely(self._line, script, os.environ):
-                asked.begin(self._line.has("reservation"))
-            return self._planned(script, asked)
+                self._asked.begin(self._line.has("reservation"))
+            return self._planned(script)
         finally:
-            asked.end()
+            self._asked.end()
 
-    def _planned(self, script: Script | None, asked: Asked) -> SubmissionPlan | None:
+    def _planned(self, script: Script | None) -> SubmissionPlan | None:
         from slurm_pal.base import config as configs
 
         config = configs.load()
@@ -180,7 +182,7 @@ class Submission:
             sent, seconds = self._send(sent, changed, seconds)
         from slurm_pal.submit.planner import plan, prepare
 
-        planned = plan(self._line, self._choice, script, config, known, self._warnings, moves, sent, asked)
+        planned = plan(self._line, self._choice, script, config, known, self._warnings, moves, sent, self._asked)
         planned.made["observed_s"] = seconds
         if not self._choice.dry_run:
             prepare(planned)

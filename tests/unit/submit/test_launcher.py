@@ -329,3 +329,48 @@ def test_a_full_disk_costs_no_job_and_doubles_none(place: Place) -> None:
             )  # fmt: skip
         assert done.returncode == 1 and b"No space left on device" in done.stderr
     assert place.tries() == 4
+
+
+GPUS = "#!/bin/sh\n#SBATCH --gres=gpu:1\ntrue\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "asks"),
+    [
+        (["--gres=gpu:1", "--wrap", "true"], True),
+        (["-G1", "cpu.sh"], True),
+        (["gpu.sh"], True),
+        (["--reservation=r", "gpu.sh"], True),
+        (["--reservation=r", "--gpus", "1", "cpu.sh"], True),
+        (["cpu.sh"], False),
+        (["nosuch.sh"], False),
+        (["--pal-off", "gpu.sh"], False),
+        (["--hold", "gpu.sh"], False),
+        (["--gres=gpu:1", "--help"], False),
+        (["--pal-class=Z", "--gres=gpu:1", "cpu.sh"], True),  # guessed by the look of the words: in vain
+    ],
+)
+def test_slurm_is_asked_once_and_only_where_that_may_help(words: list[str], asks: bool, place: Place) -> None:
+    """Both commands at once, before palsub has read its own words; none is left behind."""
+    place.write("cpu.sh", "#!/bin/sh\ntrue\n")
+    place.write("gpu.sh", GPUS)
+    for name in ("scontrol", "squeue"):
+        place.write(f"bin/{name}", f'#!/bin/sh\necho "{name} $$" >> {place.root}/asked\necho no >&2\nexit 1\n')
+    done = place.start(PALSUB, *words, stdin=subprocess.DEVNULL, input=None)
+    assert place.tries() == ("--pal-class=Z" not in words) and done.returncode == (0 if place.tries() else 2)
+    asked = (place.root / "asked").read_text().split() if (place.root / "asked").exists() else []
+    counted = [asked.count(name) for name in ("scontrol", "squeue")]
+    # A guess that comes to nothing ends its commands, maybe before they have begun.
+    assert counted == [1, 1] if asks and place.tries() else max(counted) <= asks
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in asked[1::2])
+
+
+def test_without_slurms_commands_a_wrong_word_is_still_a_wrong_word(place: Place) -> None:
+    place.env["PATH"] = f"{place.root}/bin"
+    (place.root / "bin" / "cat").symlink_to(shutil.which("cat") or "cat")
+    assert place.start(PALSUB, "--pal-class=Z", "--gres=gpu:1", "job.sh").returncode == 2
+    done = place.start(PALSUB, "--gres=gpu:1", "--wrap", "true")
+    assert done.returncode == 0 and done.stderr.startswith(
+        b"palsub: submitted as plain sbatch: scontrol is not in PATH"
+    )
+    assert place.tries() == 1
