@@ -28,7 +28,12 @@ def main() -> int:
     except (Exception, SystemExit) as error:  # whatever is wrong with us, the job goes to Slurm
         if asked is not None:
             asked.end()
-        return _plain(error) if not _started() else _late(error)
+        sbatch = sys.modules.get("slurm_pal.submit.run_sbatch")
+        if not getattr(sbatch, "started", False):
+            return _plain(error)
+        _say(f"{type(error).__name__} after sbatch was started: {str(error)[:200]!r}")
+        status = getattr(sbatch, "ended", None)
+        return 1 if status is None else status if status >= 0 else 128 - status
 
 
 def program() -> int:
@@ -42,14 +47,11 @@ def program() -> int:
     os._exit(code)
 
 
-def _started() -> bool:
-    """Whether sbatch has been started: then the job may exist."""
-    return bool(getattr(sys.modules.get("slurm_pal.submit.run_sbatch"), "started", False))
-
-
-def _late(error: BaseException) -> int:
-    sys.stderr.write(f"palsub: {type(error).__name__} after sbatch was started: {str(error)[:200]!r}\n")
-    return 1
+def _say(text: str) -> None:
+    try:
+        os.write(2, f"palsub: {text}\n".encode(errors="replace"))
+    except OSError:  # the disk is full: the job matters more
+        return
 
 
 def _plain(error: BaseException) -> int:
@@ -63,7 +65,7 @@ def _plain(error: BaseException) -> int:
     while words and words[0].startswith("-") and words[0] != "--":
         word = words.pop(0)
         if word in ("--pal-dry-run", "--pal-help"):
-            sys.stderr.write(f"palsub: {said}: nothing is submitted\n")
+            _say(f"{said}: nothing is submitted")
             return 1
         if not word.startswith("--pal-"):
             kept.append(word)
@@ -71,8 +73,7 @@ def _plain(error: BaseException) -> int:
                 kept.append(words.pop(0))  # an option's value; only a file can be the script
         elif word in ("--pal-class", "--pal-app", "--pal-policy", "--pal-checkpoint") and words:
             words.pop(0)
-    sys.stderr.write(f"palsub: submitted as plain sbatch: {said}\n")
-    sys.stderr.flush()
+    _say(f"submitted as plain sbatch: {said}")
     import signal
 
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -84,7 +85,7 @@ def _plain(error: BaseException) -> int:
                 os.execve(path, ["sbatch", *kept, *words], os.environ)
             except OSError:
                 continue
-    sys.stderr.write("palsub: sbatch: command not found\n")
+    _say("sbatch: command not found")
     return 127
 
 

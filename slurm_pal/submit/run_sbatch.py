@@ -32,6 +32,8 @@ _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 
 started = False
 """Whether sbatch has been started in this process: the job may exist, and must not be submitted again."""
+ended: int | None = None
+"""The status of the last sbatch that has ended, whatever fails after that."""
 
 
 class NotStarted(Exception):
@@ -144,6 +146,7 @@ class _Listener:
 
     def listen(self, pid: int, wakeup: int) -> int:
         """The child's status, once it has ended and all its output has been forwarded."""
+        global ended
         poll = select.poll()
         channels = {c.read_end: c for c in (self._out, self._err) if c}
         for descriptor in (*channels, wakeup):
@@ -153,7 +156,7 @@ class _Listener:
         while True:
             if status is None:
                 done, raw = os.waitpid(pid, os.WNOHANG)
-                status = os.waitstatus_to_exitcode(raw) if done else None
+                status = ended = os.waitstatus_to_exitcode(raw) if done else None
             holding = self._err is not None and self._err.hold
             ready = poll.poll(0 if status is not None else 1000 * HOLD_S if holding else None)
             for descriptor, _ in ready:
@@ -215,8 +218,8 @@ class _Wakeup:
             raise NotStarted(error.strerror) from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        global started
-        started = True
+        global started, ended
+        started, ended = True, None
         return self.pid
 
     def forward(self, number: int, frame: FrameType | None) -> None:

@@ -130,7 +130,7 @@ class Submission:
             return self._become_sbatch()
         except Exception as error:  # sbatch has run: never submit a second time
             warn(f"{type(error).__name__} after sbatch was started: {one_line(error)}")
-            return Exit.FAILED
+            return Exit.FAILED if run_sbatch.ended is None else run_sbatch.leave(run_sbatch.ended)
 
     def _nothing_to_do(self) -> bool:
         if self._choice.dry_run:
@@ -321,8 +321,8 @@ class Submission:
         from slurm_pal.submit.planner import submitted
 
         def on_job(job_id: int) -> None:
-            self._unwrap()
             try:
+                self._unwrap()
                 for text in submitted(planned, job_id):
                     warn(text)
             except Exception as error:  # sbatch must be listened to until its end

@@ -331,6 +331,17 @@ def test_a_full_disk_costs_no_job_and_doubles_none(place: Place) -> None:
     assert place.tries() == 4
 
 
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_full_disk_is_no_more_than_that_where_we_are_damaged(damage: Callable[[Path], None], place: Place) -> None:
+    program = copied(place, damage)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [program, "job.sh"], env=place.env, cwd=place.root, stdin=subprocess.DEVNULL, stdout=full, stderr=full,
+            check=False,
+        )  # fmt: skip
+    assert done.returncode == 0 and place.tries() == 1
+
+
 GPUS = "#!/bin/sh\n#SBATCH --gres=gpu:1\ntrue\n"
 
 
