@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Names of `typing`, `re`, `enum`, `contextlib`, `signal` for modules that palsub loads, without what those do first.
+"""Names of `typing`, `re`, `json`, `enum` and others for modules that palsub loads, without what those do when loaded.
 
 palsub loads 37 named tuples and 25 patterns, and uses half of them. `typing` compiles each annotation, `namedtuple`
 each class, `re` each pattern; together that is a third of what palsub's imports cost. A type checker sees the
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing's own constant would cost the import of typing
 if TYPE_CHECKING:
+    import json as json
     import signal as signal
     from contextlib import suppress as suppress
     from enum import IntEnum as IntEnum
@@ -114,3 +115,44 @@ else:
 
         def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
             return kind is not None and issubclass(kind, self._kinds)
+
+    _BLANK = " \t\n\r"
+
+    class _Reading:
+        """json's own settings for the C code that does its reading."""
+
+        strict = True
+        object_hook = object_pairs_hook = None
+        parse_float, parse_int = float, int
+        parse_constant = staticmethod({name: float(name) for name in ("NaN", "Infinity", "-Infinity")}.__getitem__)
+
+    class json:
+        """As the module: `loads` without loading it, `dumps` by it."""
+
+        _scan = None
+
+        @classmethod
+        def loads(cls, raw: str | bytes) -> object:
+            if cls._scan is None:
+                try:
+                    from _json import make_scanner
+
+                    cls._scan = make_scanner(_Reading)
+                except (ImportError, AttributeError, TypeError):  # no C code, or another one
+                    import json
+
+                    return json.loads(raw)
+            text = raw if isinstance(raw, str) else raw.decode("utf-8", "surrogatepass")
+            try:
+                value, end = cls._scan(text, len(text) - len(text.lstrip(_BLANK)))
+            except StopIteration:
+                raise ValueError("this is not JSON") from None
+            if text[end:].strip(_BLANK):
+                raise ValueError("something follows the JSON")
+            return value
+
+        @staticmethod
+        def dumps(value: object, **settings: object) -> str:
+            import json
+
+            return json.dumps(value, **settings)

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import SMALL_BYTES, read_trusted, write_atomic
-from slurm_pal.base.light import suppress
+from slurm_pal.base.light import json, suppress
 
 SCHEMA = "pal.heartbeat/1"
 BEATS = 3.0

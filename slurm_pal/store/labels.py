@@ -11,7 +11,6 @@ palsub has no site labels; the submit filter still has them.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from collections.abc import Iterable
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import hand_to_slurm_user, read_trusted, write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
-from slurm_pal.base.light import suppress
+from slurm_pal.base.light import json, suppress
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
 from slurm_pal.base import state
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import read_plain, remove_leftovers, write_atomic
-from slurm_pal.base.light import Any, suppress
+from slurm_pal.base.light import Any, json, suppress
 from slurm_pal.base.numbers import digits
 
 TYPE_CHECKING = False  # typing's own constant would cost the import of decide

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from slurm_pal.base import state
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import read_plain, write_atomic
-from slurm_pal.base.light import Any, NamedTuple, suppress
+from slurm_pal.base.light import Any, NamedTuple, json, suppress
 from slurm_pal.base.numbers import digits
 
 SCHEMA = "pal.lease/1"

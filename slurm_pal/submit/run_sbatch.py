@@ -107,10 +107,12 @@ def run(
     careful: bool = False,
     parsable: bool = False,
     on_job: Callable[[int], None],
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> SbatchExit:
     """Run `path` with `argv`; call `on_job` once, as soon as the line with the job id has been forwarded.
 
-    `careful`: hold stderr, and on failure give it back in `held` instead of showing it.
+    `careful`: hold stderr, and on failure give it back in `held` instead of showing it. `meanwhile` is called while
+    it runs.
     Raises NotStarted.
     """
     out = _Channel(1, hold=False)
@@ -125,6 +127,7 @@ def run(
         finally:
             for channel in channels:
                 os.close(channel.write_end)
+        meanwhile()
         listener = _Listener(out, err, _PARSABLE_ID if parsable else _JOB_ID, on_job)
         status = listener.listen(pid, wakeup.descriptor)
     if err and status == 0:

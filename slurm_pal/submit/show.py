@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 from collections.abc import Sequence
 
 from slurm_pal.base.errors import Exit
+from slurm_pal.base.light import json
 from slurm_pal.base.terminal import visible
 from slurm_pal.submit.decision import Record, render
 

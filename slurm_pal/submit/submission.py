@@ -328,7 +328,15 @@ class Submission:
             except Exception as error:  # sbatch must be listened to until its end
                 warn(f"job {job_id} was submitted, but not recorded: {type(error).__name__}: {one_line(error)}")
 
-        return run_sbatch.run(self._path, words, self._stdin, careful=careful, parsable=planned.parsable, on_job=on_job)
+        return run_sbatch.run(
+            self._path,
+            words,
+            self._stdin,
+            careful=careful,
+            parsable=planned.parsable,
+            on_job=on_job,
+            meanwhile=_load_json,
+        )
 
     def _forget(self, planned: SubmissionPlan) -> None:
         from slurm_pal.submit.planner import forget
@@ -343,6 +351,11 @@ class Submission:
         if self._choice.explain and "unsaved" in planned.made:
             warn(f"the decision could not be kept for pal explain: {planned.made['unsaved']}")
         return run_sbatch.leave(-signal.SIGPIPE if ended.broken and ended.status == 0 else ended.status)
+
+
+def _load_json() -> None:
+    """What writes the record, when sbatch has accepted the job."""
+    import json  # noqa: F401
 
 
 class _Typo(UsageError):
