@@ -269,6 +269,43 @@ def test_a_copy_works_so_the_damages_below_are_what_is_tested(place: Place) -> N
     assert done.returncode == 0 and done.stderr == b"" and place.tries() == 1
 
 
+def editable(root: Path) -> None:
+    """The package is elsewhere, and a .pth file names the place, as `pip install --editable` has it."""
+    package = _package(root)
+    (root / "tree").mkdir()
+    package.rename(root / "tree" / "slurm_pal")
+    (package.parent / "editable.pth").write_text(f"{root}/tree\n")
+    home = os.path.dirname(os.path.realpath(sys.executable))
+    (root / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
+
+
+def test_an_editable_installation_works(place: Place, hostile: str) -> None:
+    env = {"PYTHONHOME": "/nonexistent", "PYTHONPATH": hostile}
+    done = place.start(copied(place, editable), "--pal-dry-run", "-N1", env=env)
+    assert done.stdout.startswith(b"sbatch -N1\n") and done.returncode == 0, done.stderr
+
+
+def test_a_bash_that_is_called_sh_does_as_well(place: Place, hostile: str) -> None:
+    """As on other distributions. It takes functions and settings from the environment, and changes variables."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash here")
+    (place.root / "sh").symlink_to(bash)
+    functions = {f"BASH_FUNC_{name}%%": "() { exit 1; }" for name in ("test", "printf", "base64", "readlink", "say")}
+    env = place.env | functions | {
+        "PYTHONHOME": "/nonexistent", "PYTHONPATH": hostile, "PWD": "/wrong", "OLDPWD": "/no", "SHLVL": "7",
+        "IFS": "/ps", "BASH_ENV": f"{hostile}/os.py", "ENV": f"{hostile}/os.py", "a.b": "x\n", "PS4": "$(exit 1)",
+        "BASHOPTS": "failglob", "SHELLOPTS": "errexit:nounset",
+    }  # fmt: skip
+    done = place.start(str(place.root / "sh"), PALSUB, "-N1", b"a\xff b", env=env)
+    assert done.returncode == 0 and done.stdout == b"Submitted batch job 7\n", done.stderr
+    assert place.seen() == {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
+    assert (place.root / "record").read_bytes() == b"<-N1><a\xff b>" + SCRIPT
+    done = place.start(str(place.root / "sh"), PALSUB, "--pal-class", "A", "-N1", env=env | {"SLURM_PAL_PLAIN": "why"})
+    assert done.returncode == 0 and done.stderr == b"palsub: submitted as plain sbatch: why\n"
+    assert (place.root / "record").read_bytes() == b"<-N1>" + SCRIPT
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_installation_is_sbatch(damage: Callable[[Path], None], place: Place) -> None:
     program = copied(place, damage)
