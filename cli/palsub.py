@@ -5,23 +5,35 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 
 
 def main() -> int:
     """Run palsub; the exit code is sbatch's, 2 for a wrong --pal- option."""
     gc.disable()  # a process of 50 ms has no use for it, and parsing 10,000 lines pays for it
+    asked = None
     try:
+        from slurm_pal.submit.asked import early
+
+        asked = early(sys.argv[1:], os.environ)
         from slurm_pal.submit.submission import main as submit
 
-        return int(submit(sys.argv[1:]))
+        return int(submit(sys.argv[1:], asked))
     except KeyboardInterrupt:
+        import signal
+
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
         return 130
-    except Exception as error:  # whatever is wrong with us, the job goes to Slurm
-        return _plain(error)
+    except (Exception, SystemExit) as error:  # whatever is wrong with us, the job goes to Slurm
+        if asked is not None:
+            asked.end()
+        sbatch = sys.modules.get("slurm_pal.submit.run_sbatch")
+        if not getattr(sbatch, "started", False):
+            return _plain(error)
+        _say(f"{type(error).__name__} after sbatch was started: {str(error)[:200]!r}")
+        status = getattr(sbatch, "ended", None)
+        return 1 if status is None else status if status >= 0 else 128 - status
 
 
 def program() -> int:
@@ -35,27 +47,54 @@ def program() -> int:
     os._exit(code)
 
 
-def _plain(error: Exception) -> int:
-    """Become sbatch without our own options, and use no module of ours: one of them has failed."""
+def _say(text: str) -> None:
+    try:
+        os.write(2, f"palsub: {text}\n".encode(errors="replace"))
+    except OSError:  # the disk is full: the job matters more
+        return
+
+
+def _plain(error: BaseException) -> int:
+    """Become sbatch without our own options, and use no module of ours: one of them has failed.
+
+    bin/palsub does the same where not even Python works.
+    """
+    said = f"{type(error).__name__}: {str(error)[:200]!r}"
     words = list(sys.argv[1:])
     kept: list[str] = []
     while words and words[0].startswith("-") and words[0] != "--":
         word = words.pop(0)
+        if word in ("--pal-dry-run", "--pal-help"):
+            _say(f"{said}: nothing is submitted")
+            return 1
         if not word.startswith("--pal-"):
             kept.append(word)
             if words and not words[0].startswith("-") and not os.path.isfile(words[0]):
                 kept.append(words.pop(0))  # an option's value; only a file can be the script
         elif word in ("--pal-class", "--pal-app", "--pal-policy", "--pal-checkpoint") and words:
             words.pop(0)
-    sys.stderr.write(f"palsub: submitted as plain sbatch: {type(error).__name__}: {str(error)[:200]!r}\n")
-    sys.stderr.flush()
+    _say(f"submitted as plain sbatch: {said}")
+    import signal
+
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+    for place in os.environ.get("PATH", os.defpath).split(":"):
+        path = os.path.join(place or ".", "sbatch")
+        if os.access(path, os.X_OK) and not _is_palsub(path):
+            try:
+                os.execve(path, ["sbatch", *kept, *words], os.environ)
+            except OSError:
+                continue
+    _say("sbatch: command not found")
+    return 127
+
+
+def _is_palsub(path: str) -> bool:
+    """A site may give palsub that name."""
     try:
-        os.execvp("sbatch", ["sbatch", *kept, *words])
-    except OSError as missing:
-        sys.stderr.write(f"palsub: sbatch: {missing.strerror}\n")
-        return 127
+        return os.path.samefile(path, sys.argv[0])
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

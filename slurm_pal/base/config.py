@@ -76,7 +76,9 @@ KEYS: dict[str, dict[str, Key]] = {
         "expected_run_share": Key(0.5, "expected run time as a share of the time limit", minimum=0.0),
         "expected_run_s": Key(3600.0, "expected run time of a job without a time limit, s", minimum=0),
         "slurm_timeout_s": Key(
-            5.0, "time to wait for answers of Slurm before palsub submits without placement, s", minimum=0.1
+            5.0,
+            "time that palsub gives slurmctld to answer, if it can be reached, before it submits without placement, s",
+            minimum=0.1,
         ),
         "heartbeat_max_age_s": Key(
             10.0,

@@ -8,8 +8,7 @@ that states what is wrong, the value seen, what is allowed and what to do next.
 
 from __future__ import annotations
 
-from enum import IntEnum
-
+from slurm_pal.base.light import IntEnum
 from slurm_pal.base.terminal import visible
 
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from slurm_pal.base.errors import BusyError, DataError
+from slurm_pal.base.light import suppress
 
 LEFT_S = 86400.0
 """A temporary file of this age belongs to a writer that was killed."""
@@ -20,10 +20,13 @@ _TEMPORARY = ".tmp"
 _SALT_BYTES = 8
 
 
-def write_atomic(path: str, data: bytes | str, mode: int = 0o644, prepare: Callable[[int], None] | None = None) -> None:
+def write_atomic(
+    path: str, data: bytes | str, mode: int = 0o644, prepare: Callable[[int], None] | None = None, durable: bool = True
+) -> None:
     """Replace `path` by `data` so that a reader sees the old file or the new one.
 
-    The data is on disk before the name changes. `prepare` may change the new file, by its
+    The data is on disk before the name changes, unless it need not be `durable`: a power failure may then leave an
+    empty file, and no time is spent. `prepare` may change the new file, by its
     descriptor, before it takes the name. After any failure (disk full, no permission) the
     old file is untouched and no temporary file is left.
 
@@ -40,12 +43,13 @@ def write_atomic(path: str, data: bytes | str, mode: int = 0o644, prepare: Calla
             os.fchmod(descriptor, mode)
             if prepare is not None:
                 prepare(descriptor)
-            os.fsync(descriptor)
+            if durable:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.unlink(temporary)
         raise
 
@@ -67,9 +71,9 @@ def remove_leftovers(folder: str, now_s: float, ours: Callable[[str], bool] = is
     Only regular files of this user, with a name that `ours` knows: other users' files are never touched.
     """
     gone = 0
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+    with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 info = entry.stat(follow_symlinks=False) if ours(entry.name) else None
                 if (
                     info is not None
@@ -180,8 +184,7 @@ def sweep_words(path: str) -> str:
     return "run pal-profile run" if may_write(path) else "ask your site's admins for a sweep (pal-profile run)"
 
 
-@contextlib.contextmanager
-def locked(path: str, what: str, shared: bool = False) -> Iterator[None]:
+class locked:
     """Hold an exclusive lock on `path` (flock) while the block runs, or a shared one, which waits.
 
     `what` names the work in the error. The lock ends with its process, so a crash leaves
@@ -190,19 +193,31 @@ def locked(path: str, what: str, shared: bool = False) -> Iterator[None]:
 
     Raises BusyError when somebody else holds it.
     """
-    import fcntl
 
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with contextlib.suppress(PermissionError):  # not ours, but writable: leave its mode
-            os.fchmod(descriptor, 0o600)
+    def __init__(self, path: str, what: str, shared: bool = False) -> None:
+        self._path, self._what, self._shared = path, what, shared
+        self._descriptor = -1
+
+    def __enter__(self) -> None:
+        import fcntl
+
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 80, 0).decode(errors="replace").strip()
-            raise BusyError(f"{what} is already at work ({holder or 'holder unknown'}): {path}") from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
+            with suppress(PermissionError):  # not ours, but writable: leave its mode
+                os.fchmod(descriptor, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(descriptor, 80, 0).decode(errors="replace").strip()
+                raise BusyError(
+                    f"{self._what} is already at work ({holder or 'holder unknown'}): {self._path}"
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)

@@ -8,18 +8,17 @@ ClusterShell reads, with the site's groups.
 
 from __future__ import annotations
 
-import re
-
 from slurm_pal.base.errors import UsageError
+from slurm_pal.base.light import pattern
 
 MOST_NAMES = 65536
 """The most nodes that Slurm can have (slurm.conf(5), MaxNodeCount's type)."""
 MOST_BYTES = 1 << 20
 """The limit for the text of one list, and for all the names that it stands for."""
 
-_WORD = re.compile(r"((?:[A-Za-z0-9_.+/-]++|\[[0-9,-]++\])++)(?:,|$)")
-_PART = re.compile(r"\[([0-9,-]+)\]|([^\[\]]+)")
-_SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_WORD = pattern(r"((?:[A-Za-z0-9_.+/-]++|\[[0-9,-]++\])++)(?:,|$)")
+_PART = pattern(r"\[([0-9,-]+)\]|([^\[\]]+)")
+_SPAN = pattern(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def expand(text: str) -> tuple[str, ...]:

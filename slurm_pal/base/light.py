@@ -1,22 +1,31 @@
 # SPDX-License-Identifier: MIT
-"""Names of `typing` for modules that palsub loads, without loading `typing`.
+"""Names of `typing`, `re`, `json`, `enum` and others for modules that palsub loads, without what those do when loaded.
 
-palsub loads 36 named tuples; `typing` compiles each of their annotations, which together with its own import takes
-a sixth of palsub's time. A type checker sees the names of `typing` itself.
+palsub loads 37 named tuples and 25 patterns, and uses half of them. `typing` compiles each annotation, `namedtuple`
+each class, `re` each pattern; together that is a third of what palsub's imports cost. A type checker sees the
+original names.
 """
 
 from __future__ import annotations
 
-from collections import namedtuple
-
 TYPE_CHECKING = False  # typing's own constant would cost the import of typing
 if TYPE_CHECKING:
+    import json as json
+    import signal as signal
+    from contextlib import suppress as suppress
+    from enum import IntEnum as IntEnum
+    from re import compile as compiled
     from typing import Any as Any
     from typing import NamedTuple as NamedTuple
     from typing import Protocol as Protocol
     from typing import TypeVar as TypeVar
+
+    pattern = compiled
 else:
-    Any = Protocol = object
+    import _signal as signal  # noqa: F401  # its constants are plain numbers
+    from _collections import _tuplegetter
+
+    Any = Protocol = IntEnum = object  # a table of numbers: no code asks for their names
 
     class _FromAnnotations(type):
         """Turns a class with annotated fields into what typing.NamedTuple makes of it."""
@@ -24,13 +33,53 @@ else:
         def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, object]) -> type:
             if not bases:
                 return super().__new__(cls, name, bases, body)
-            fields = body.get("__annotations__", {})
-            defaults = [body[field] for field in fields if field in body]
-            made = namedtuple(name, fields, defaults=defaults, module=body["__module__"])
-            for key, value in body.items():
-                if key not in made._fields:
-                    setattr(made, key, value)
+            fields = tuple(body.get("__annotations__", {}))
+            body["_field_defaults"] = {field: body[field] for field in fields if field in body}
+            body["_fields"] = body["__match_args__"] = fields
+            body["__slots__"], body["_made"] = (), False
+            body.setdefault("__doc__", f"{name}({', '.join(fields)})")
+            for place, field in enumerate(fields):
+                body[field] = _tuplegetter(place, f"Alias for field number {place}")
+            return type(name, (_Row,), body)
+
+    class _Row(tuple):
+        """What collections.namedtuple gives a class; the constructor is compiled when it is first called."""
+
+        __slots__ = ()
+
+        def __new__(cls, /, *values: object, **named: object) -> object:
+            if len(values) == len(cls._fields) and not named and not cls._made:
+                cls._made = True  # most of palsub's classes have one instance: the second one pays for the compiler
+                return tuple.__new__(cls, values)
+            words = ", ".join(cls._fields)
+            new = eval(f"lambda cls, {words}: new(cls, ({words},))", {"new": tuple.__new__})
+            new.__name__, new.__qualname__ = "__new__", f"{cls.__name__}.__new__"
+            new.__defaults__ = tuple(cls._field_defaults.values())
+            cls.__new__ = staticmethod(new)
+            return new(cls, *values, **named)
+
+        @classmethod
+        def _make(cls, values: object) -> object:
+            made = tuple.__new__(cls, values)
+            if len(made) != len(cls._fields):
+                raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
             return made
+
+        def _replace(self, /, **named: object) -> object:
+            made = self._make(map(named.pop, self._fields, self))
+            if named:
+                raise TypeError(f"Got unexpected field names: {list(named)!r}")
+            return made
+
+        def _asdict(self) -> dict[str, object]:
+            return dict(zip(self._fields, self, strict=True))
+
+        def __repr__(self) -> str:
+            values = ", ".join(f"{field}={value!r}" for field, value in zip(self._fields, self, strict=True))
+            return f"{type(self).__name__}({values})"
+
+        def __getnewargs__(self) -> tuple[object, ...]:
+            return tuple(self)
 
     class NamedTuple(metaclass=_FromAnnotations):
         """As typing.NamedTuple, for classes that inherit nothing else."""
@@ -38,3 +87,72 @@ else:
     def TypeVar(name: str, *_bounds: object) -> str:
         """At run time nobody looks at the value that stands for a type."""
         return name
+
+    class pattern:
+        """As re.compile, at the first use."""
+
+        def __init__(self, text: object, flags: int = 0) -> None:
+            self.text, self.flags_ = text, flags
+
+        def __getattr__(self, name: str) -> object:
+            import re
+
+            self.__dict__.update(
+                (method, getattr(made, method))
+                for made in [re.compile(self.text, self.flags_)]
+                for method in ("match", "fullmatch", "search", "sub", "split", "findall", "finditer", "pattern")
+            )
+            return self.__dict__[name]
+
+    class suppress:
+        """As contextlib.suppress."""
+
+        def __init__(self, *kinds: type[BaseException]) -> None:
+            self._kinds = kinds
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+            return kind is not None and issubclass(kind, self._kinds)
+
+    _BLANK = " \t\n\r"
+
+    class _Reading:
+        """json's own settings for the C code that does its reading."""
+
+        strict = True
+        object_hook = object_pairs_hook = None
+        parse_float, parse_int = float, int
+        parse_constant = staticmethod({name: float(name) for name in ("NaN", "Infinity", "-Infinity")}.__getitem__)
+
+    class json:
+        """As the module: `loads` without loading it, `dumps` by it."""
+
+        _scan = None
+
+        @classmethod
+        def loads(cls, raw: str | bytes) -> object:
+            if cls._scan is None:
+                try:
+                    from _json import make_scanner
+
+                    cls._scan = make_scanner(_Reading)
+                except (ImportError, AttributeError, TypeError):  # no C code, or another one
+                    import json
+
+                    return json.loads(raw)
+            text = raw if isinstance(raw, str) else raw.decode("utf-8", "surrogatepass")
+            try:
+                value, end = cls._scan(text, len(text) - len(text.lstrip(_BLANK)))
+            except StopIteration:
+                raise ValueError("this is not JSON") from None
+            if text[end:].strip(_BLANK):
+                raise ValueError("something follows the JSON")
+            return value
+
+        @staticmethod
+        def dumps(value: object, **settings: object) -> str:
+            import json
+
+            return json.dumps(value, **settings)

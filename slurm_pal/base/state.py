@@ -36,9 +36,9 @@ def cluster_key(conf: str | None = None) -> str:
         pass  # a configless client has no such file; the system's cluster is meant
     if os.path.realpath(path) == os.path.realpath(DEFAULT_CONF) or not os.path.exists(path):
         return name
-    import zlib
+    from binascii import crc32
 
-    return f"{name}-{zlib.crc32(os.fsencode(os.path.realpath(path))):08x}"
+    return f"{name}-{crc32(os.fsencode(os.path.realpath(path))):08x}"
 
 
 def folder(kind: str, cluster: str) -> str:

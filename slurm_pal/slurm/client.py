@@ -8,24 +8,13 @@ the default), `CliClient` over `slurm.fake.FakeSlurm` (tests), and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.light import NamedTuple, Protocol
-
-
-class Completed(NamedTuple):
-    """The result of a command."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Runner = Callable[[Sequence[str], str], Completed]
-"""Runs an argv list with a text on stdin. Raises SlurmError when it cannot be run or takes too long."""
-
+from slurm_pal.slurm.question import Completed as Completed
+from slurm_pal.slurm.question import Runner as Runner
 
 AGAIN_S = (0.05, 0.05, 0.1, 0.1, 0.2)
 """Pauses before each new try of what Slurm could not do at that moment; after them the next tick tries.

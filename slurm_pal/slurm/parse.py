@@ -11,7 +11,6 @@ out first.
 
 from __future__ import annotations
 
-import re
 import time
 from functools import lru_cache
 from sys import intern
@@ -20,30 +19,30 @@ from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import Asks, SlurmJob
-from slurm_pal.base.light import Any
+from slurm_pal.base.light import Any, pattern
 from slurm_pal.base.numbers import MOST_GPUS, digits
 from slurm_pal.slurm.states import job_state, node_states
 
-_KEY = re.compile(r"(?:^| )([A-Z][A-Za-z0-9_/:.]*)=")
-_LAYOUT = re.compile(r"(?:^| )Nodes=([^ ]+) CPU_IDs=[^ ]* Mem=[^ ]* GRES=([^ ]*)")
-_GRES = re.compile(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=]([0-9]{1,9}))?(?:\(([^()]*)\))?(?:,|$)")
-_SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-_WHOLE = re.compile(r"-?[0-9]{1,18}(?![0-9])")
-_STAMP = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
-_NAME = re.compile(r"^(JobId=[0-9]+ .*?\bJobName=)(.*?)(?= (?:(?:SLUID|HetJobIdSet)=\S* )*UserId=)", re.DOTALL)
+_KEY = pattern(r"(?:^| )([A-Z][A-Za-z0-9_/:.]*)=")
+_LAYOUT = pattern(r"(?:^| )Nodes=([^ ]+) CPU_IDs=[^ ]* Mem=[^ ]* GRES=([^ ]*)")
+_GRES = pattern(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=]([0-9]{1,9}))?(?:\(([^()]*)\))?(?:,|$)")
+_SPAN = pattern(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_WHOLE = pattern(r"-?[0-9]{1,18}(?![0-9])")
+_STAMP = pattern(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
+_NAME = pattern(r"(?s)^(JobId=[0-9]+ .*?\bJobName=)(.*?)(?= (?:(?:SLUID|HetJobIdSet)=\S* )*UserId=)")
 _ONCE = (" UserId=", " JobState=")
 _EACH = frozenset({"Nodes", "CPU_IDs", "Mem", "GRES"})
 """Keys that occur in a record once for each group of nodes."""
 LEASE_MARK = "pal:lease="
 """How the mark of a lease begins, in a job's comment or admin comment."""
-_SUBMIT_LINE = re.compile(r" SubmitLine=.*?(?= WorkDir=/)", re.DOTALL)
+_SUBMIT_LINE = pattern(r"(?s) SubmitLine=.*?(?= WorkDir=/)")
 """The user's command line, from 26.05 on: it may hold any words, and comes before keys that matter."""
 _ASKED = (
     "NumCPUs", "NumNodes", "MinMemoryNode", "MinMemoryCPU", "Exclusive", "OverSubscribe",
     "TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqTRES",
 )  # fmt: skip
-_TYPE = re.compile(r"\bgpu[:/=]([A-Za-z][\w.-]*)")
-_MEMORY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGTP]?)")
+_TYPE = pattern(r"\bgpu[:/=]([A-Za-z][\w.-]*)")
+_MEMORY = pattern(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGTP]?)")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 NOTHING = frozenset({"", "(null)", "N/A", "None", "Unknown", "n/a"})
 """Slurm's words for nothing."""

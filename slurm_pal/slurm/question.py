@@ -8,11 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.slurm import told
-from slurm_pal.slurm.client import Completed, Runner
 
 NOT_IN_PATH = "apt-get install slurm-client, or load your site's Slurm"
 _FOREIGN = ("SQUEUE_", "SINFO_", "SBATCH_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
 """Variables that change what Slurm's commands print or do; our own calls never want them."""
+
+
+class Completed(NamedTuple):
+    """The result of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Runner = Callable[[Sequence[str], str], Completed]
+"""Runs an argv list with a text on stdin. Raises SlurmError when it cannot be run or takes too long."""
 
 
 def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -10,34 +10,32 @@ GPUs only the number is known.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from sys import intern
 
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import NamedTuple, pattern
 from slurm_pal.slurm import parse, told
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_UNKNOWN, job_state
 
 MOST_TWICE = 200
 """At most this many jobs whose id occurs twice in the answer are asked for singly; others stay unmatched."""
 
-_HEAD = re.compile(
-    r"^(?:scontrol: )*JobId=([0-9]{1,10}) "
+_HEAD = pattern(
+    r"(?m)^(?:scontrol: )*JobId=([0-9]{1,10}) "
     r"((?:(?:Array(?:JobId|TaskId|TaskThrottle)|HetJob(?:Id|Offset))=[^ \n]* )*)JobName=",
-    re.MULTILINE,
 )
-_NEXT = re.compile(r" (?:(?:SLUID|HetJobIdSet)=[^ \n]* )*(?=UserId=)")
-_TAME = re.compile(r"[^\s=]*")
+_NEXT = pattern(r" (?:(?:SLUID|HetJobIdSet)=[^ \n]* )*(?=UserId=)")
+_TAME = pattern(r"[^\s=]*")
 _BEFORE = ("account", "wckey", "qos", "allocnodes")
 """What users write between a record's head and the end of Slurm's own part."""
 _END = " Features="
 """What nodes must offer: here users' texts begin again. slurmctld of 22.05 accepts `fast*1 JobState=RUNNING`."""
 _MIDDLE_END = "Licenses"
-_KEY = re.compile(r" ([A-Z][A-Za-z]*)=")
-_WORD = re.compile(r"[^ \n]*")
+_KEY = pattern(r" ([A-Z][A-Za-z]*)=")
+_WORD = pattern(r"[^ \n]*")
 _TEXTS = {key: field for field, key in told.WANTED.items()} | {"ClusterFeatures": "clusterfeature"}
-_MARKED = re.compile(r"(?:^|\s)pal:")
+_MARKED = pattern(r"(?:^|\s)pal:")
 _OTHERS = tuple(f" {key}=" for key in ("NtasksPerTRES", "BatchFeatures", "Extra", "SegmentSize"))
 """What squeue cannot show and leaves a job to Slurm; it is read only in the job's own record."""
 

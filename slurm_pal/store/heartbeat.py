@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import SMALL_BYTES, read_trusted, write_atomic
+from slurm_pal.base.light import json, suppress
 
 SCHEMA = "pal.heartbeat/1"
 BEATS = 3.0
@@ -24,7 +23,7 @@ def beat(snapshot_path: str, at_s: float, every_s: float) -> None:
 
 def end(snapshot_path: str) -> None:
     """The daemon ends: from now on nobody clears leases."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.unlink(snapshot_path + ".heartbeat")
 
 

@@ -11,8 +11,6 @@ palsub has no site labels; the submit filter still has them.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import stat
 from collections.abc import Iterable
@@ -20,6 +18,7 @@ from collections.abc import Iterable
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import hand_to_slurm_user, read_trusted, write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
+from slurm_pal.base.light import json, suppress
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def lookup(path: str, keys: Iterable[str]) -> Labels:
 
 def protect(folder: str) -> None:
     """Restrict the site's files to their users: earlier versions let everybody read them, and list the folder."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.chmod(folder, FOLDER_MODE)
         for name in os.listdir(folder):
             uid = name.removesuffix(".jsonl")
@@ -74,7 +73,7 @@ def protect(folder: str) -> None:
 
 
 def _protect(path: str, uid: int) -> None:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             info = os.fstat(descriptor)
@@ -95,7 +94,7 @@ def _let_read(descriptor: int, uid: int | None) -> None:
     import struct
 
     entries = ((1, 6, _NOBODY), (2, 4, uid), (4, 0, _NOBODY), (16, 4, _NOBODY), (32, 0, _NOBODY))
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         access = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
         os.setxattr(descriptor, "system.posix_acl_access", access)
 

@@ -9,18 +9,17 @@ reads it on every submission. Rows are sorted by node, then by Slurm's GPU index
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-import zlib
 from array import array
+from binascii import crc32
 from collections.abc import Sequence
 
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.faults import FAULTS, state_of
 from slurm_pal.base.files import read_trusted, sweep_words, write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
-from slurm_pal.base.light import Any, NamedTuple
+from slurm_pal.base.light import Any, NamedTuple, json
 from slurm_pal.base.numbers import digits
 
 Column = Any
@@ -234,7 +233,7 @@ def _encode(header: dict[str, object], columns: dict[str, Column], texts: dict[s
     body = b"".join(parts)
     full = {"schema": SCHEMA, **header, "layout": layout, "bytes": len(body)}
     data = json.dumps(full, allow_nan=False).encode() + b"\n" + body
-    return data + zlib.crc32(data).to_bytes(CHECKSUM_BYTES, "little")
+    return data + crc32(data).to_bytes(CHECKSUM_BYTES, "little")
 
 
 def read(path: str) -> Snapshot:
@@ -275,7 +274,7 @@ def _decode(header: dict[str, object], raw: bytes, start: int, path: str) -> Sna
     if start == 0 or len(raw) != end + CHECKSUM_BYTES:
         seen = f"{len(raw) - start} of {body_bytes + CHECKSUM_BYTES} bytes after the header"
         raise DataError(f"snapshot {path} is truncated ({seen}): run pal-profile publish-scores")
-    if zlib.crc32(memoryview(raw)[:end]) != int.from_bytes(raw[end:], "little"):
+    if crc32(memoryview(raw)[:end]) != int.from_bytes(raw[end:], "little"):
         raise DataError(f"snapshot {path} is damaged (checksum differs): run pal-profile publish-scores")
     columns: dict[str, Column] = {}
     texts: dict[str, list[str]] = {}

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import time
 
@@ -13,7 +11,7 @@ from slurm_pal.base.errors import DataError
 from slurm_pal.base.faults import faulty_gpus
 from slurm_pal.base.files import read_plain, remove_leftovers, write_atomic
 from slurm_pal.base.jobs import UNKNOWN_CLASS
-from slurm_pal.base.light import Any
+from slurm_pal.base.light import Any, json, suppress
 from slurm_pal.base.numbers import digits
 
 TYPE_CHECKING = False  # typing's own constant would cost the import of decide
@@ -105,11 +103,11 @@ def save(made: Record) -> None:
     Raises OSError when the state folder cannot be written.
     """
     folder = state.folder("decisions", made["cluster"])
-    write_atomic(os.path.join(folder, f"{int(made['job_id'])}.json"), json.dumps(made) + "\n", 0o600)
+    write_atomic(os.path.join(folder, f"{int(made['job_id'])}.json"), json.dumps(made) + "\n", 0o600, durable=False)
     names = [name for name in os.listdir(folder) if name.endswith(".json")]
     if len(names) > KEEP + _SLACK:
         for name in _by_age(folder, names)[:-KEEP]:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.unlink(os.path.join(folder, name))
         remove_leftovers(folder, time.time())
 

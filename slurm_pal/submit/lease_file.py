@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 
 from slurm_pal.base import state
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import read_plain, write_atomic
-from slurm_pal.base.light import Any, NamedTuple
+from slurm_pal.base.light import Any, NamedTuple, json, suppress
 from slurm_pal.base.numbers import digits
 
 SCHEMA = "pal.lease/1"
@@ -57,7 +55,7 @@ def has_started(path: str, lease: Lease) -> None:
 
 def drop(path: str) -> None:
     """Remove one of our files; it may already be gone."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.unlink(path)
 
 

@@ -3,24 +3,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import select
-import signal
 import time
 from collections.abc import Sequence
 
 from slurm_pal.base.errors import SlurmError
-from slurm_pal.slurm.client import Completed
-from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
+from slurm_pal.base.light import signal, suppress
+from slurm_pal.slurm.question import NOT_IN_PATH, Completed, clean_environment
 
 DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
 """Python ignores these two signals; a child must find them as under a shell."""
 
 COMPLAINT_S = 0.3
+REACH_S = 0.1
+"""After so long a silence a command is checked for a connection: without one it only waits to try again, as sbatch
+will, and for as long (9 s)."""
 PIPE_BYTES = 1 << 20
 """The most that Linux gives an ordinary user."""
+_SYN_SENT = "02"  # a connection that nobody has answered yet, in /proc/net/tcp (proc(5))
 
 
 def which(command: str) -> tuple[str | None, bool]:
@@ -91,7 +93,7 @@ class Answer:
 
     def __call__(self) -> Completed:
         try:
-            return self._process.collect(self._started_s + self._made_by.timeout_s)
+            return self._process.collect(self._started_s, self._made_by.timeout_s)
         finally:
             self.end()
 
@@ -110,7 +112,7 @@ class _Process:
         self._code: int | None = None
         source, feed = os.pipe()
         self._out, out = os.pipe()
-        with contextlib.suppress(OSError):  # its answer waits in the pipe while another is read
+        with suppress(OSError):  # its answer waits in the pipe while another is read
             fcntl.fcntl(self._out, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._err, err = os.pipe()
         actions = [(os.POSIX_SPAWN_DUP2, source, 0), (os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
@@ -129,17 +131,22 @@ class _Process:
             for descriptor in (source, feed, out, err):
                 os.close(descriptor)
 
-    def collect(self, deadline_s: float) -> Completed:
+    def collect(self, started_s: float, timeout_s: float) -> Completed:
+        deadline_s, look_s = started_s + timeout_s, started_s + REACH_S
         texts: dict[int, list[bytes]] = {self._out: [], self._err: []}
         poll = select.poll()
         for descriptor in texts:
             poll.register(descriptor, select.POLLIN)
         unread = len(texts)
         while unread:
-            left_s = deadline_s - time.monotonic()
-            ready = poll.poll(max(0.0, left_s) * 1000)
+            ready = poll.poll(max(0.0, min(deadline_s, look_s) - time.monotonic()) * 1000)
             if not ready:
-                raise SlurmError(self._silence(b"".join(texts[self._err])))
+                now_s = time.monotonic()
+                if now_s >= deadline_s:
+                    raise SlurmError(self._silence(b"".join(texts[self._err]), f"{self._name} took too long"))
+                if not reaches(self._pid):
+                    raise SlurmError(self._silence(b"".join(texts[self._err]), f"{self._name} cannot reach it"))
+                look_s = now_s + REACH_S
             for descriptor, _ in ready:
                 block = os.read(descriptor, 1 << 18)
                 texts[descriptor].append(block)
@@ -154,9 +161,9 @@ class _Process:
         out, err = (b"".join(texts[d]).decode(errors="replace") for d in (self._out, self._err))
         return Completed(self._code, out, err)
 
-    def _silence(self, said: bytes) -> str:
+    def _silence(self, said: bytes, otherwise: str) -> str:
         lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
-        return f"Slurm does not answer: {lines[-1] if lines else f'{self._name} took too long'}; see scontrol ping"
+        return f"Slurm does not answer: {lines[-1] if lines else otherwise}; see scontrol ping"
 
     def end(self) -> None:
         os.close(self._out)
@@ -164,3 +171,38 @@ class _Process:
         if self._code is None:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
+
+
+def reaches(pid: int) -> bool:
+    """False if a command of Slurm's lets time pass, or waits for a connection: nobody answers at slurmctld's port.
+
+    The port is not asked of slurm.conf, which may be elsewhere and name several hosts.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            if stream.read().rpartition(b") ")[2][:1] != b"S":  # it starts, computes, or has ended
+                return True
+        with open(f"/proc/{pid}/wchan", "rb") as stream:
+            where = stream.read()
+        if b"sleep" in where:
+            return False
+        return b"poll" not in where or not _half_open(pid)
+    except (OSError, IndexError):  # not to be known here
+        return True
+
+
+def _half_open(pid: int) -> bool:
+    """Whether the only sockets of a process wait to be connected."""
+    sockets = set()
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            sockets.add(os.readlink(f"/proc/{pid}/fd/{number}"))
+    sockets = {name for name in sockets if name.startswith("socket:")}
+    waiting = set()
+    for table in ("tcp", "tcp6"):
+        with suppress(FileNotFoundError), open(f"/proc/{pid}/net/{table}", encoding="ascii") as rows:
+            for row in rows:
+                words = row.split()
+                if words[3] == _SYN_SENT:
+                    waiting.add(f"socket:[{words[9]}]")
+    return bool(sockets) and sockets <= waiting

@@ -9,23 +9,31 @@ refusal that we caused is not shown, and the user sees only plain sbatch's words
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
-import re
 import select
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import NamedTuple, pattern, signal, suppress
 from slurm_pal.submit.processes import DEFAULT_SIGNALS
 
+TYPE_CHECKING = False  # typing's own constant costs the import of typing
+if TYPE_CHECKING:
+    import re
+
 HOLD_S = 2.0  # no output is held longer than this: a site's sbatch may be asking something
-_JOB_ID = rb"(?m)^Submitted batch job (\d+)(?: on cluster \S+)?\r?$"
-_PARSABLE_ID = rb"(?m)^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\r?$"
+_JOB_ID = pattern(rb"(?m)^Submitted batch job (\d+)(?: on cluster \S+)?\r?$")
+_PARSABLE_ID = pattern(rb"(?m)^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\r?$")
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+
+
+started = False
+"""Whether sbatch has been started in this process: the job may exist, and must not be submitted again."""
+ended: int | None = None
+"""The status of the last sbatch that has ended, whatever fails after that."""
 
 
 class NotStarted(Exception):
@@ -76,8 +84,9 @@ class _Channel:
                 view = view[os.write(self.target, view) :]
             except BlockingIOError:
                 select.select([], [self.target], [])
-            except OSError:
-                self.broken = True
+            except OSError as error:
+                self.broken = error.errno == errno.EPIPE
+                return  # on a full disk sbatch, too, loses what it prints, and ends as if it had not
 
 
 def _terminal_pair() -> tuple[int, int]:
@@ -98,10 +107,12 @@ def run(
     careful: bool = False,
     parsable: bool = False,
     on_job: Callable[[int], None],
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> SbatchExit:
     """Run `path` with `argv`; call `on_job` once, as soon as the line with the job id has been forwarded.
 
-    `careful`: hold stderr, and on failure give it back in `held` instead of showing it.
+    `careful`: hold stderr, and on failure give it back in `held` instead of showing it. `meanwhile` is called while
+    it runs.
     Raises NotStarted.
     """
     out = _Channel(1, hold=False)
@@ -110,12 +121,13 @@ def run(
     actions = [(os.POSIX_SPAWN_DUP2, c.write_end, c.target) for c in channels]
     if stdin is not None:
         actions.insert(0, (os.POSIX_SPAWN_DUP2, stdin, 0))
-    with _signals() as wakeup:
+    with _Wakeup() as wakeup:
         try:
             pid = wakeup.spawn(path, argv, actions)
         finally:
             for channel in channels:
                 os.close(channel.write_end)
+        meanwhile()
         listener = _Listener(out, err, _PARSABLE_ID if parsable else _JOB_ID, on_job)
         status = listener.listen(pid, wakeup.descriptor)
     if err and status == 0:
@@ -128,13 +140,16 @@ def run(
 class _Listener:
     """Forwards the child's streams until it ends, and looks for the job id."""
 
-    def __init__(self, out: _Channel, err: _Channel | None, pattern: bytes, on_job: Callable[[int], None]) -> None:
-        self._out, self._err, self._pattern, self._on_job = out, err, pattern, on_job
+    def __init__(
+        self, out: _Channel, err: _Channel | None, line: re.Pattern[bytes], on_job: Callable[[int], None]
+    ) -> None:
+        self._out, self._err, self._pattern, self._on_job = out, err, line, on_job
         self._head = b""
         self.job_id: int | None = None
 
     def listen(self, pid: int, wakeup: int) -> int:
         """The child's status, once it has ended and all its output has been forwarded."""
+        global ended
         poll = select.poll()
         channels = {c.read_end: c for c in (self._out, self._err) if c}
         for descriptor in (*channels, wakeup):
@@ -144,7 +159,7 @@ class _Listener:
         while True:
             if status is None:
                 done, raw = os.waitpid(pid, os.WNOHANG)
-                status = os.waitstatus_to_exitcode(raw) if done else None
+                status = ended = os.waitstatus_to_exitcode(raw) if done else None
             holding = self._err is not None and self._err.hold
             ready = poll.poll(0 if status is not None else 1000 * HOLD_S if holding else None)
             for descriptor, _ in ready:
@@ -162,7 +177,7 @@ class _Listener:
         block = channel.take()
         if channel is self._out and self.job_id is None and len(self._head) < 1 << 16:
             self._head += block
-            match = re.search(self._pattern, self._head[: self._head.rfind(b"\n") + 1])
+            match = self._pattern.search(self._head[: self._head.rfind(b"\n") + 1])
             if match:
                 self.job_id = int(match[1])
                 if self._err:
@@ -172,11 +187,28 @@ class _Listener:
 
 
 class _Wakeup:
-    """The child that signals are forwarded to, and the descriptor that wakes the loop for each signal."""
+    """Forwards signals to the child while the block runs; its descriptor wakes the loop for each signal."""
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    def __init__(self) -> None:
         self.pid = 0
+
+    def __enter__(self) -> _Wakeup:
+        self.descriptor, self._write_end = os.pipe()
+        os.set_blocking(self._write_end, False)
+        self._saved = {n: signal.getsignal(n) for n in (*_FORWARDED, *_FROM_TERMINAL, signal.SIGCHLD)}
+        self._previous = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _nothing)
+        for number in (*_FORWARDED, *_FROM_TERMINAL):
+            if self._saved[number] != signal.SIG_IGN:  # a signal that we ignore (nohup) stays ignored for sbatch
+                signal.signal(number, self.forward)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._saved.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        signal.set_wakeup_fd(self._previous)
+        os.close(self.descriptor)
+        os.close(self._write_end)
 
     def spawn(self, path: str, argv: Sequence[str], actions: list[tuple[int, int, int]]) -> int:
         """Start the child without losing a signal at any moment."""
@@ -189,38 +221,18 @@ class _Wakeup:
             raise NotStarted(error.strerror) from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        global started, ended
+        started, ended = True, None
         return self.pid
 
     def forward(self, number: int, frame: FrameType | None) -> None:
         if self.pid and (number in _FORWARDED or not _in_foreground()):
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
     """A handler for SIGCHLD, which only has to wake the loop."""
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[_Wakeup]:
-    """Forward signals while the block runs."""
-    wake_read, wake_write = os.pipe()
-    os.set_blocking(wake_write, False)
-    wakeup = _Wakeup(wake_read)
-    saved = {n: signal.getsignal(n) for n in (*_FORWARDED, *_FROM_TERMINAL, signal.SIGCHLD)}
-    previous = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, _nothing)
-    for number in (*_FORWARDED, *_FROM_TERMINAL):
-        if saved[number] != signal.SIG_IGN:  # a signal that we ignore (nohup) stays ignored for sbatch
-            signal.signal(number, wakeup.forward)
-    try:
-        yield wakeup
-    finally:
-        for number, handler in saved.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        signal.set_wakeup_fd(previous)
-        os.close(wake_read)
-        os.close(wake_write)
 
 
 def _in_foreground() -> bool:
@@ -244,7 +256,7 @@ def leave(status: int) -> int:
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core worth having is sbatch's
-    with contextlib.suppress(OSError):  # KILL and STOP cannot be set
+    with suppress(OSError):  # KILL and STOP cannot be set
         signal.signal(-status, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [-status])
     os.kill(os.getpid(), -status)
@@ -257,12 +269,12 @@ def replace(path: str, argv: Sequence[str], stdin: int | None = None) -> None:
         os.dup2(stdin, 0)
     for number in DEFAULT_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    os.execv(path, list(argv))
+    os.execve(path, list(argv), os.environ)
 
 
 def show_held(ended: SbatchExit) -> None:
     """Show the stderr output that was held."""
     view = memoryview(ended.held)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         while view:
             view = view[os.write(2, view) :]

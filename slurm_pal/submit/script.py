@@ -10,11 +10,11 @@ even in the middle of a word.
 from __future__ import annotations
 
 import os
-import re
 import stat
 
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import NamedTuple, pattern
 
+_COMMAND = pattern(r"\s(checkpoint=)")
 READ_LIMIT = 64 << 20
 """Bytes taken from a pipe. slurmctld refuses far smaller scripts (max_script_size, 4 MiB)."""
 
@@ -163,7 +163,7 @@ def _pal_words(text: str) -> list[tuple[str, str]]:
 
     A checkpoint command goes on to the end of the line: a shell is to split it.
     """
-    text, found, command = (*re.split(r"\s(checkpoint=)", text, maxsplit=1), "", "")[:3]
+    text, found, command = (*_COMMAND.split(text, maxsplit=1), "", "")[:3]
     pairs = []
     for word in split_words(text) or []:
         key, _, value = word.partition("=")

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import shlex
 from collections.abc import Sequence
 
 from slurm_pal.base.errors import Exit
+from slurm_pal.base.light import json
 from slurm_pal.base.terminal import visible
 from slurm_pal.submit.decision import Record, render
 
@@ -25,12 +26,22 @@ def command(words: Sequence[str]) -> str:
 
 def dry_run(words: Sequence[str], reasons: Sequence[str]) -> int:
     """The exact command on the first line (or lines: a word may hold line breaks), then the reasons."""
-    text = "\n".join([command(words), *(f"# {reason}" for reason in reasons)])
-    os.write(1, os.fsencode(text) + b"\n")
-    return Exit.OK
+    return written("\n".join([command(words), *(f"# {reason}" for reason in reasons)]), 1)
 
 
 def as_json(made: Record, descriptor: int) -> int:
     """The record as one line of JSON."""
-    os.write(descriptor, json.dumps(made).encode() + b"\n")
+    return written(json.dumps(made), descriptor)
+
+
+def written(text: str, descriptor: int) -> int:
+    """Write lines; the exit code, and one line on stderr where they cannot be written."""
+    view = memoryview(os.fsencode(text) + b"\n")
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.write(2, f"palsub: the answer cannot be written: {error.strerror}\n".encode())
+        return Exit.FAILED
     return Exit.OK

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 
 from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_line
+from slurm_pal.base.light import signal, suppress
 from slurm_pal.submit import argv as argv_module
 from slurm_pal.submit import run_sbatch
 from slurm_pal.submit.argv import CommandLine
@@ -31,29 +30,32 @@ time-out or a lost connection, since the job may have been accepted."""
 
 def warn(text: str) -> None:
     """One line on stderr."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.write(2, f"palsub: {text}\n".encode(errors="replace"))
 
 
-def main(words: list[str]) -> int:
-    """Run palsub with the words after the program name; the exit code.
+def main(words: list[str], asked: Asked) -> int:
+    """Run palsub with the words after the program name; the exit code. `asked`: Slurm may have been asked already.
 
     Raises KeyboardInterrupt when the user interrupts before sbatch has been started.
     """
     try:
         line = argv_module.parse(words, _SiteOptions())
         chosen = choice(line)
+        if chosen.help:
+            from slurm_pal.submit import show
+
+            return show.written(HELP.removesuffix("\n"), 1)
+        path, forbidden = which("sbatch")
+        if path is None:  # as a shell says it, with a shell's codes
+            warn(f"sbatch: {'Permission denied' if forbidden else 'command not found'}")
+            return 126 if forbidden else 127
+        return Submission(path, line, chosen, asked).run()
     except UsageError as error:
         warn(one_line(error))
         return Exit.USAGE
-    if chosen.help:
-        os.write(1, HELP.encode())
-        return Exit.OK
-    path, forbidden = which("sbatch")
-    if path is None:  # as a shell says it, with a shell's codes
-        warn(f"sbatch: {'Permission denied' if forbidden else 'command not found'}")
-        return 126 if forbidden else 127
-    return Submission(path, line, chosen).run()
+    finally:
+        asked.end()
 
 
 class _SiteOptions:
@@ -80,8 +82,8 @@ class _NotTwice(PalError):
 class Submission:
     """One command line on its way to sbatch."""
 
-    def __init__(self, path: str, line: CommandLine, chosen: Choice) -> None:
-        self._path, self._line, self._choice = path, line, chosen
+    def __init__(self, path: str, line: CommandLine, chosen: Choice, asked: Asked) -> None:
+        self._path, self._line, self._choice, self._asked = path, line, chosen, asked
         self._stdin: int | None = None  # a copy for sbatch, if we had to read its stdin
         self._offset: int | None = None  # the position of its stdin
         self._plain = ["sbatch", *line.before, *line.after]
@@ -128,7 +130,7 @@ class Submission:
             return self._become_sbatch()
         except Exception as error:  # sbatch has run: never submit a second time
             warn(f"{type(error).__name__} after sbatch was started: {one_line(error)}")
-            return Exit.FAILED
+            return Exit.FAILED if run_sbatch.ended is None else run_sbatch.leave(run_sbatch.ended)
 
     def _nothing_to_do(self) -> bool:
         if self._choice.dry_run:
@@ -139,6 +141,7 @@ class Submission:
         return self._choice.off or (variable(os.environ, "OFF") or "0") != "0"
 
     def _become_sbatch(self) -> int:
+        self._asked.end()
         self._unwrap()
         try:
             run_sbatch.replace(self._path, self._plain, self._stdin)
@@ -149,17 +152,16 @@ class Submission:
     def _plan(self) -> SubmissionPlan | None:
         """The plan, or None when the site or the user has switched us off."""
         script = self._read_script()
-        from slurm_pal.submit.asked import Asked, likely
+        from slurm_pal.submit.asked import likely
 
-        asked = Asked()
         try:
             if likely(self._line, script, os.environ):
-                asked.begin(self._line.has("reservation"))
-            return self._planned(script, asked)
+                self._asked.begin(self._line.has("reservation"))
+            return self._planned(script)
         finally:
-            asked.end()
+            self._asked.end()
 
-    def _planned(self, script: Script | None, asked: Asked) -> SubmissionPlan | None:
+    def _planned(self, script: Script | None) -> SubmissionPlan | None:
         from slurm_pal.base import config as configs
 
         config = configs.load()
@@ -180,7 +182,7 @@ class Submission:
             sent, seconds = self._send(sent, changed, seconds)
         from slurm_pal.submit.planner import plan, prepare
 
-        planned = plan(self._line, self._choice, script, config, known, self._warnings, moves, sent, asked)
+        planned = plan(self._line, self._choice, script, config, known, self._warnings, moves, sent, self._asked)
         planned.made["observed_s"] = seconds
         if not self._choice.dry_run:
             prepare(planned)
@@ -326,14 +328,22 @@ class Submission:
         from slurm_pal.submit.planner import submitted
 
         def on_job(job_id: int) -> None:
-            self._unwrap()
             try:
+                self._unwrap()
                 for text in submitted(planned, job_id):
                     warn(text)
             except Exception as error:  # sbatch must be listened to until its end
                 warn(f"job {job_id} was submitted, but not recorded: {type(error).__name__}: {one_line(error)}")
 
-        return run_sbatch.run(self._path, words, self._stdin, careful=careful, parsable=planned.parsable, on_job=on_job)
+        return run_sbatch.run(
+            self._path,
+            words,
+            self._stdin,
+            careful=careful,
+            parsable=planned.parsable,
+            on_job=on_job,
+            meanwhile=_load_json,
+        )
 
     def _forget(self, planned: SubmissionPlan) -> None:
         from slurm_pal.submit.planner import forget
@@ -348,6 +358,11 @@ class Submission:
         if self._choice.explain and "unsaved" in planned.made:
             warn(f"the decision could not be kept for pal explain: {planned.made['unsaved']}")
         return run_sbatch.leave(-signal.SIGPIPE if ended.broken and ended.status == 0 else ended.status)
+
+
+def _load_json() -> None:
+    """What writes the record, when sbatch has accepted the job."""
+    import json  # noqa: F401
 
 
 class _Typo(UsageError):

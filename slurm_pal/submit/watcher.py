@@ -33,6 +33,7 @@ from slurm_pal.submit.lease_file import Lease
 
 LOCK, HEIR_LOCK = "watcher.lock", "heir.lock"
 HEIR = "heir"
+MODULE = "slurm_pal.submit.watcher"
 LOOK_S = 0.5  # between looks at the folder
 SOON_S = 1.0  # a job whose GPUs are free has mostly started by then, and a short one still runs
 TIDY_S = 30.0  # between looks at Slurm while nothing is due
@@ -225,10 +226,17 @@ def _spawn(*words: str) -> None:
                 for descriptor in (0, 1, 2):
                     os.dup2(null, descriptor)
                 os.closerange(3, 65536)
-                os.execv(sys.executable, [sys.executable, "-P", "-m", "slurm_pal.submit.watcher", *words])
+                os.execve(sys.executable, _program(*words), os.environ)
         finally:
             os._exit(1)
     os.waitpid(child, 0)
+
+
+def _program(*words: str) -> list[str]:
+    """The command of a watcher, in a Python that the user's environment cannot change: their jobs wait for it."""
+    path = [place for place in sys.path if place]
+    start = f"import sys; sys.path = {path!r}; from {MODULE} import main; sys.exit(main(sys.argv[2:]))"
+    return [sys.executable, "-I", "-S", "-c", start, MODULE, *words]
 
 
 def inherit(folder: str) -> bool:

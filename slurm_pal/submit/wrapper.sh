@@ -13,6 +13,7 @@ pal_limit_s=110                 # for a checkpoint; whoever asked for one waits 
 pal_continue=85                 # exit status of a script that has written its checkpoint, and is to be continued
 pal_requeue_s=15                # how long a requeue is waited for after such an end
 
+# `command -p` finds a system's own commands, whatever the job's PATH is.
 # stderr is fd 5, since bash itself reports killed children on fd 2; stdin is fd 3.
 pal_say() { echo "palsub: $1" >&5; }
 
@@ -20,9 +21,9 @@ pal_say() { echo "palsub: $1" >&5; }
 pal_unpack() {
   local base
   for base in "${SLURM_TMPDIR:-${TMPDIR:-/tmp}}" /tmp /dev/shm; do
-    pal_dir=$(mktemp -d "$base/pal.$SLURM_JOB_ID.XXXXXX") || continue
-    tail -n "+$pal_first" "$0" > "$pal_dir/slurm_script" && return 0
-    rm -rf -- "$pal_dir"
+    pal_dir=$(command -p mktemp -d "$base/pal.$SLURM_JOB_ID.XXXXXX") || continue
+    command -p tail -n "+$pal_first" "$0" > "$pal_dir/slurm_script" && return 0
+    command -p rm -rf -- "$pal_dir"
   done
   return 1
 }
@@ -30,13 +31,13 @@ pal_unpack() {
 # A witness beside the script. How far a signal reaches depends on ProctrackType:
 # if it has also killed the witness, the script has already received it.
 pal_stand_witness() {
-  (trap - INT QUIT; exec sleep 2147483647) < /dev/null > /dev/null 3<&- 5>&- &
+  (trap - INT QUIT; PATH=/usr/bin:/bin; exec sleep 2147483647) < /dev/null > /dev/null 3<&- 5>&- &
   pal_witness=$!
 }
 
 # A signal for the batch shell is for the script, which would be the batch shell without us.
 pal_forward() {
-  sleep 0.1
+  command -p sleep 0.1
   if kill -0 "$pal_witness"; then kill -s "$1" "$pal_script"; else pal_stand_witness; fi
 }
 
@@ -68,7 +69,7 @@ pal_acknowledge() {
   [[ $2 != "$restart".* ]] || number=$((${2#*.} + 1))
   local word="pal:ack=$restart.$number$1"
   for try in 1 2 3 4; do
-    [ "$try" = 1 ] || sleep 1
+    [ "$try" = 1 ] || command -p sleep 1
     comment=$(pal_comment) || continue
     present=$(pal_ack_in "$comment")
     [ "$present" != "$restart.$number" ] || return 0 # ours, or the script's own by `pal ack`
@@ -118,12 +119,12 @@ pal_left_one() { [ -e "$pal_dir/ended" ] && [ "$(< "$pal_dir/ended")" = "$pal_co
 pal_write_checkpoint() {
   local until_s=$((SECONDS + pal_limit_s))
   if [ -n "$pal_command" ]; then
-    PAL_PAYLOAD_PID=$pal_script timeout -k 5 "$pal_limit_s" bash -c "$pal_command" 2>&5 5>&- || pal_left_one
+    PAL_PAYLOAD_PID=$pal_script command -p timeout -k 5 "$pal_limit_s" /bin/bash -c "$pal_command" 2>&5 5>&- || pal_left_one
     return $? # without a number it would be the status of what the trap interrupted
   fi
   pal_tell "$pal_script" || { pal_say "no process of the job handles SIG$pal_signal: no checkpoint"; return 1; }
   while [ "$SECONDS" -lt "$until_s" ] && [ ! -e "$SLURM_PAL_ACK" ] && [ ! -e "$pal_dir/ended" ]; do
-    sleep 0.2
+    command -p sleep 0.2
   done
   [ -e "$SLURM_PAL_ACK" ] || pal_left_one
 }
@@ -137,7 +138,7 @@ pal_checkpoint() {
   pal_plain_slurm
   local before
   before=$(pal_ack_in "$(pal_comment)")
-  rm -f -- "$SLURM_PAL_ACK"
+  command -p rm -f -- "$SLURM_PAL_ACK"
   if pal_write_checkpoint; then
     pal_acknowledge "" "$before"
   else
@@ -158,8 +159,8 @@ pal_run() {
   local name got
   export SLURM_PAL_RUN=$SLURM_JOB_ID.$pal_requeues.$pal_reruns
   [ "$pal_reruns" = 0 ] || export SLURM_RESTART_COUNT=$((pal_requeues + pal_reruns))
-  rm -f -- "$pal_dir/ended"
-  (trap - INT QUIT; exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@") <&3 3<&- 2>&5 5>&- &
+  command -p rm -f -- "$pal_dir/ended"
+  (trap - INT QUIT; [ -z "$pal_set" ] || set "-$pal_set"; exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@") <&3 3<&- 2>&5 5>&- &
   pal_script=$!
   while :; do
     if [ -z "$pal_got" ]; then
@@ -184,7 +185,7 @@ pal_to_be_continued() {
   local until_s=$((SECONDS + pal_requeue_s))
   [ "$pal_status" = "$pal_continue" ] && [ -n "$pal_writer" ] && [ -z "$pal_ending" ] || return 1
   while [ "$SECONDS" -lt "$until_s" ]; do
-    sleep 0.2
+    command -p sleep 0.2
     [[ $pal_got != *TERM* ]] || exit 143
     ! kill -0 "$pal_writer" || until_s=$((SECONDS + pal_requeue_s)) # not acknowledged yet
   done
@@ -193,11 +194,13 @@ pal_to_be_continued() {
 
 pal_clean() {
   kill "$pal_witness" "$pal_writer"
-  rm -rf -- "$pal_dir"
+  command -p rm -rf -- "$pal_dir"
 }
 
 pal_main() {
   local name
+  pal_set=${-//[!euCf]/} # the user may have exported SHELLOPTS, which is for their script
+  set +euCf
   pal_writer="" pal_ending="" pal_got="" pal_status=1 pal_requeues=${SLURM_RESTART_COUNT:-0} pal_reruns=0
   exec 3<&0 5>&2 2> /dev/null
   pal_unpack || { pal_say "no room for the job's script in ${SLURM_TMPDIR:-${TMPDIR:-/tmp}}, /tmp or /dev/shm"; exit 1; }

@@ -25,6 +25,7 @@ from . import queue_of
 pytestmark = pytest.mark.real_slurm
 
 PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
+LAUNCHER = os.path.join(os.path.dirname(sys.executable), "palsub")
 PATIENCE_S = 40.0
 
 
@@ -125,6 +126,28 @@ def test_without_a_setting_option_or_daemon_the_watcher_is_there(user: User) -> 
     while user.leases() or user.watchers():
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
+
+
+def test_a_users_own_python_changes_nothing(user: User) -> None:
+    """Not even for the watcher, for which the job would wait; the job's own environment stays as it was."""
+    user.scores(n0=1.3, n1=1.0, n2=0.9, n3=1.1)
+    hostile = user.home / "hostile"
+    hostile.mkdir()
+    for name in ("enum", "json", "re", "os", "encodings"):
+        (hostile / f"{name}.py").write_text("raise SystemExit(1)\n")
+    env = {"PYTHONHOME": "/nonexistent", "PYTHONPATH": str(hostile), "BASH_FUNC_own%%": "() { echo mine; }"}
+    script = user.home / "job.sh"
+    script.write_text('#!/bin/bash\n#SBATCH --gres=gpu:2\nown; echo "$PYTHONHOME $PYTHONPATH"; sleep 30\n')
+    words = [LAUNCHER, "--parsable", "--pal-watch", "--pal-class=A", "-o", str(user.home / "out"), str(script)]
+    done = user.run(words, env=env)
+    assert done.returncode == 0 and done.stderr == b""
+    job = user.started(int(done.stdout))
+    assert job.state == "RUNNING" and job.gpus == {"n2": (0, 1)} and job.req_nodes == ("n2",)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while user.leases() or user.watchers() or not (user.home / "out").read_text().endswith("hostile\n"):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    assert (user.home / "out").read_text() == f"mine\n/nonexistent {hostile}\n"
 
 
 def test_plain_slurms_pick_is_predicted(user: User) -> None:
@@ -362,5 +385,7 @@ def test_a_dead_daemon_is_sbatchs_to_tell(daemon: str, lab: Lab, user: User) -> 
     alone, ours = ((*child.communicate(timeout=120), child.returncode) for child in both)
     first, _, rest = ours[1].partition(b"\n")
     assert first.startswith(b"palsub: submitted as plain sbatch: Slurm does not answer")
+    if daemon == "slurmctld":  # seen at once, and not after the three seconds
+        assert b"cannot reach it" in first
     assert (ours[0], rest, ours[2]) == (alone[0], alone[1], alone[2])
     assert alone[2] == 1

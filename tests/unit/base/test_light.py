@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import copy
+import json
+import math
+import pickle
 import subprocess
 import sys
 import tomllib
 import typing
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -60,6 +64,65 @@ def test_a_named_tuple_is_as_that_of_typing() -> None:
         made.number = 4  # type: ignore[misc]
 
 
+class _Two(light.NamedTuple):
+    a: int
+    b: str = "b"
+
+
+def test_its_constructor_is_the_same_before_and_after_it_is_compiled() -> None:
+    for made in (_Two(1, "x"), _Two(1, "x"), _Two(a=1, b="x"), _Two._make([1, "x"]), _Two(2, "x")._replace(a=1)):
+        assert made == (1, "x") and type(made) is _Two and made.a == 1 and made.b == "x"
+    assert _Two(1) == (1, "b") and pickle.loads(pickle.dumps(_Two(1))) == _Two(1)
+    assert _Two(1)._asdict() == {"a": 1, "b": "b"}
+    for wrong in (lambda: _Two(), lambda: _Two(1, "x", 2), lambda: _Two(1, c=2), lambda: _Two(1, a=2)):  # type: ignore
+        with pytest.raises(TypeError):
+            wrong()
+    for wrong in (lambda: _Two._make([1]), lambda: _Two(1)._replace(c=2)):  # type: ignore
+        with pytest.raises(TypeError):
+            wrong()
+
+
+def test_a_pattern_is_that_of_re() -> None:
+    made = light.pattern(r"(?m)^a(b+)$")
+    assert (
+        made.search("x\nabb") is not None and made.findall("ab\nabb") == ["b", "bb"] and made.pattern == r"(?m)^a(b+)$"
+    )
+    assert light.pattern(rb"\s").split(b"a b") == [b"a", b"b"]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+JSON_PIECES = st.sampled_from([
+    *'{}[],:" \t\r\n\\/-+.019eEtrufalsn\x00\x1f\ufeff', "\\u00e9", "\\ud800", '"a"', "null", "NaN", "-Infinity",
+    "1e999",
+])  # fmt: skip
+
+
+def _outcome(read: object, raw: str | bytes) -> object:
+    try:
+        return read.loads(raw)  # type: ignore[attr-defined]
+    except (ValueError, RecursionError) as error:
+        return ValueError if isinstance(error, ValueError) else RecursionError
+
+
+@given(st.one_of(VALUES.map(json.dumps), st.lists(JSON_PIECES).map("".join)))
+def test_json_is_read_as_json_reads_it(text: str) -> None:
+    wanted = _outcome(json, text)
+    for raw in (text, text.encode()):
+        found = _outcome(light.json, raw)
+        both_nan = isinstance(wanted, float) and math.isnan(wanted) and isinstance(found, float) and math.isnan(found)
+        assert both_nan or repr(found) == repr(wanted) or (raw != text and text.startswith("\ufeff"))
+
+
+def test_json_without_its_c_code_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(light.json, "_scan", None)
+    monkeypatch.setitem(sys.modules, "_json", None)
+    assert light.json.loads(b' {"a": [1, 2.5, null]} ') == {"a": [1, 2.5, None]}
+    assert light.json.dumps({"a": 1}, sort_keys=True) == '{"a": 1}'
+
+
 PIECES = st.sampled_from([
     *"[]=\"#.'\\ \t\r\n_-+019aé", "\x7f", "\u200b", "true", "false", "[a]", "[a.b]", "[[a]]", "a = ", "b = ", "1",
     "0.5", "1e3", "0x1", "00", "inf", '"x y"', '"""', '"a#b"', "1_0", "12345678901234567890", " # why\n", "\n[b]\n",
@@ -83,8 +146,6 @@ def test_plain_settings_are_read_as_tomllib_reads_them(text: str) -> None:
 
 
 def test_what_we_ship_and_what_admins_make_of_it_is_plain() -> None:
-    from pathlib import Path
-
     text = (Path(__file__).parents[3] / "etc" / "pal.toml").read_text()
     uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
     for variant in (text, uncommented):
@@ -95,11 +156,13 @@ def test_what_we_ship_and_what_admins_make_of_it_is_plain() -> None:
 def test_palsub_does_not_load_what_light_stands_for() -> None:
     """Each of these was a part of palsub's time that anybody could measure."""
     code = (
-        "import sys, slurm_pal.cli.palsub, slurm_pal.submit.submission, slurm_pal.submit.planner\n"
+        f"import sys; sys.path.append({str(Path(light.__file__).parents[2])!r})\n"
+        "import slurm_pal.cli.palsub, slurm_pal.submit.submission, slurm_pal.submit.planner\n"
         "import slurm_pal.base.config\n"
         "import slurm_pal.decide.decide, slurm_pal.slurm.cli, slurm_pal.store.snapshot, slurm_pal.placement.class_fit\n"
         "slurm_pal.base.config.load()\n"
-        "print([name for name in ('typing', 'tomllib', 'datetime', 'string') if name in sys.modules])"
+        "heavy = ('typing', 'tomllib', 'datetime', 'string', 'contextlib', 'importlib.abc', 'json', 'signal')\n"
+        "print([name for name in heavy if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "[]\n", done.stderr

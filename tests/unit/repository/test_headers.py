@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SUFFIXES = (".py", ".lua", ".c", ".h", ".cu", ".sh", ".toml", ".css", ".j2", ".map")
-NAMES = ("Makefile", ".ci/run")
+NAMES = ("Makefile", ".ci/run", "bin/palsub")
 HEADER = re.compile(r"(?:#|--|//|/\*|\{#) SPDX-License-Identifier: MIT(?: \*/| #\})?")
 LATER = ("etc/job_submit.lua", "etc/cli_filter.lua", "slurm_pal/submit/wrapper.sh")
 """Whose first lines others look at: `pal admin` knows our files by them; a wrapper has directives of users there."""

@@ -34,8 +34,9 @@ class Job:
     """A wrapped script as slurmstepd would start it, beside a Slurm that only knows a comment."""
 
     def __init__(
-        self, root: Path, body: bytes, command: str, *arguments: str, restarts: int = 0, **limits: int
-    ) -> None:
+        self, root: Path, body: bytes, command: str, *arguments: str, restarts: int = 0,
+        environment: dict[str, str] | None = None, **limits: int,
+    ) -> None:  # fmt: skip
         self.root, self.comment = root, root / "comment"
         for name in ("bin", "tmp"):
             (root / name).mkdir(exist_ok=True)
@@ -53,6 +54,7 @@ class Job:
             "PATH": f"{root}/bin:{os.environ['PATH']}", "TMPDIR": str(root / "tmp"), "SLURM_JOB_ID": "77",
             "COMMENT": str(self.comment), "SQUEUE_FORMAT": "%i",
         }  # fmt: skip
+        env |= environment or {}
         if restarts:  # as Slurm has it: unset in the first run
             env["SLURM_RESTART_COUNT"] = str(restarts)
         self.process = subprocess.Popen(
@@ -94,8 +96,10 @@ class Job:
 def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
-    def begin(body: str, command: str, *arguments: str, **limits: int) -> Job:
-        jobs.append(Job(tmp_path, body.encode(), command, *arguments, **limits))
+    def begin(
+        body: str, command: str, *arguments: str, environment: dict[str, str] | None = None, **limits: int
+    ) -> Job:
+        jobs.append(Job(tmp_path, body.encode(), command, *arguments, environment=environment, **limits))
         return jobs[-1]
 
     yield begin
@@ -129,6 +133,27 @@ def test_the_script_runs_as_it_would_alone(body: str, status: int, out: bytes | 
         assert job.end()[1].endswith(b"/slurm_script', \"a  'b\", ''] 1\n")
     else:
         assert job.end() == (status, out, b"")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PATH": "/nonexistent"},
+        {"SHELLOPTS": "errexit:nounset:noglob:noclobber"},
+        {"PATH": "", "IFS": "/", "CDPATH": "/", "PYTHONHOME": "/nonexistent", "PYTHONPATH": "/nonexistent"},
+        {f"BASH_FUNC_{name}%%": "() { exit 1; }" for name in ("mktemp", "tail", "sleep", "rm", "timeout")},
+    ],
+    ids=["PATH", "SHELLOPTS", "several", "functions"],
+)
+def test_an_environment_that_the_script_can_stand_is_none_that_breaks_the_wrapper(
+    environment: dict[str, str], start: Start, tmp_path: Path
+) -> None:
+    body = '#!/bin/bash\necho "$- $PATH ${CDPATH-} ${PYTHONHOME-}"; declare -F; PATH=/usr/bin:/bin; echo *x*\nexit 4\n'
+    (tmp_path / "alone").write_text(body)
+    plain = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)} | environment
+    alone = subprocess.run(["/bin/bash", "alone"], env=plain, cwd=tmp_path, capture_output=True, check=False)
+    job = start(body, "true", environment=plain | {"TMPDIR": str(tmp_path / "tmp")})
+    assert job.end() == (alone.returncode, alone.stdout, alone.stderr) and alone.returncode == 4
 
 
 def test_a_checkpoint_is_acknowledged_beside_the_users_comment(start: Start) -> None:

@@ -359,6 +359,20 @@ def test_an_error_in_our_own_code_is_one_line_and_plain_sbatch(site: Site) -> No
     assert done.stderr.count(b"\n") == 1 and b"submitted as plain sbatch" in done.stderr
 
 
+def test_after_sbatch_was_started_no_error_starts_it_again(site: Site) -> None:
+    """Nor changes its exit code: a script that resubmits would have two jobs."""
+    site.sbatch("#!/bin/sh\necho x >> tries\necho Submitted batch job 7\nexit $CODE\n")
+    broken = "import sys, slurm_pal.submit.submission as s; from slurm_pal.cli.palsub import program"
+    for name in ("_unwrap", "_end", "_forget"):
+        code = f"{broken}; s.Submission.{name} = None; sys.exit(program())"
+        for status in ("0", "5"):
+            (site.root / "tries").unlink(missing_ok=True)
+            words = [sys.executable, "-P", "-c", code, "job.sh"]
+            done = site.run(words, stdin=subprocess.DEVNULL, env={"CODE": status})
+            assert (site.root / "tries").read_text() == "x\n" and done.stdout == b"Submitted batch job 7\n"
+            assert done.returncode == int(status), done.stderr
+
+
 def test_a_named_pipe_is_left_for_sbatch_to_read(site: Site) -> None:
     site.sbatch('#!/bin/sh\ncat "$2"\n')
     os.mkfifo(site.root / "pipe")
