@@ -52,7 +52,7 @@ def decide(
     rule = Rule(sensitivity, settings.locality_penalty, settings.barred_slowdown, int(now_s))
     best: tuple[float, Scene, Placement] | None = None
     for group in found:
-        for scene in scenes(request, overview, snapshot, sensitivity, group):
+        for scene in scenes(overview, snapshot, sensitivity, group):
             placed = place(settings.policy, scene.view, scene.shape, rule)
             if placed is not None:
                 if best is None or placed.product < best[0]:

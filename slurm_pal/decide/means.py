@@ -57,14 +57,15 @@ def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
     """Only barred GPUs are free: exclude their nodes for as long as waiting for others can pay."""
     bar, scene = case.rule.barred_slowdown, case.scene
     what = f"only GPUs slower than {bar:g} are free"
-    view, count = scene.view, scene.shape.per_node or 1
+    view, shape = scene.view, scene.shape
+    most = shape.per_node or shape.total  # of one node
     slow = [
         name
         for name, row in zip(view.names, view.slowdown, strict=True)
-        if len(row) >= count and max(row if scene.shape.whole_nodes else row[:count]) > bar
+        if len(row) >= (shape.per_node or 1) and max(row if shape.whole_nodes else row[:most]) > bar
     ]
-    left = _holding(case, [name for name in scene.nodes if name not in slow and _may_do_better(case, name, count)])
-    if len(left) < (scene.shape.nodes or 1):
+    left = [count for name in scene.nodes if name not in slow and (count := _better(case, name))]
+    if len(left) < (shape.nodes or 1) or sum(left) < shape.total:
         return found._replace(reason=f"left to Slurm: {what}, and no better ones will become free for this job")
     if not case.may_lease:
         why = case.request.soft_only or "there is neither a daemon nor --pal-watch to take an exclusion back"
@@ -112,20 +113,18 @@ def _lease(case: Case, elsewhere: float, here: float, share: float = 1.0) -> tup
     return lease_s, words
 
 
-def _may_do_better(case: Case, name: str, count: int) -> bool:
-    """Whether a node, once free, has `count` GPUs that are not barred."""
+def _better(case: Case, name: str) -> int:
+    """How many GPUs that are not barred a node, once free, can give to the job: with CPUs and memory for them."""
     node, shape, bar = case.scene.nodes[name], case.scene.shape, case.rule.barred_slowdown
     mine = [k for k, kind in enumerate(node.gpu_types) if shape.whole_nodes or shape.gpu_type in ("", kind)]
     fast = [k for k in mine if (gpu_of(case.snapshot, case.rule, name, k).slowdown or 1.0) <= bar]
-    return usable(node.states) and len(fast) >= max(count, len(mine) if shape.whole_nodes else 0)
-
-
-def _holding(case: Case, names: Sequence[str]) -> list[str]:
-    """Those of the nodes with CPUs and memory for the job, once they are free: where none is left, Slurm refuses it."""
-    request, shape = case.request, case.scene.shape
-    tasks = request.tasks_per_node or -(-request.tasks // (shape.nodes or 1))
-    nodes = [case.scene.nodes[name] for name in names]
-    return [node.name for node in could_hold(nodes, request, tasks, shape.per_node or 1)]
+    count = shape.per_node or min(len(fast), shape.total)
+    if not usable(node.states) or not count or len(fast) < max(count, len(mine) if shape.whole_nodes else 0):
+        return 0
+    request = case.scene.candidates.request
+    nodes = shape.nodes or -(-shape.total // count)
+    tasks = request.tasks_per_node or -(-request.tasks // nodes)
+    return count if could_hold([node], request, tasks, count) else 0
 
 
 def _host_list(names: Sequence[str]) -> str:

@@ -83,6 +83,16 @@ def _has_room(job: SlurmJob, node: Node | None, used: Set[int], claimed: int) ->
     return cpus <= node.cpus - node.cpus_used and memory_mib <= node.memory_mib - node.memory_used_mib
 
 
+def named_are_free(job: SlurmJob, nodes: Mapping[str, Node]) -> bool:
+    """Whether each node that a pending job is pinned to has as many GPUs as it asks for that nobody uses."""
+    return bool(job.req_nodes) and all(
+        name in nodes
+        and usable(nodes[name].states)
+        and nodes[name].n_gpus - nodes[name].gpus_used >= max(1, _gpus_of(job))
+        for name in job.req_nodes
+    )
+
+
 def free_indexes(node: Node, used: Set[int], claimed: int, gpu_type: str = "") -> list[int]:
     """The GPU indexes of a node that Slurm would hand out next, in its order (lowest first).
 

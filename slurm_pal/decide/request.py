@@ -14,7 +14,7 @@ from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.base.numbers import digits
-from slurm_pal.slurm.parse import seconds
+from slurm_pal.slurm.parse import other_gres, seconds
 
 
 class Request(NamedTuple):
@@ -33,6 +33,11 @@ class Request(NamedTuple):
     mem_per_node_mib: int | None = None  # 0: all of a node's memory
     mem_per_cpu_mib: int = 0
     mem_per_gpu_mib: int = 0
+    most_mem_cpu_mib: int = 0  # by its partition; 0: no limit
+    threads_per_core: int = 0  # on which its tasks may run; 0: all
+    tasks_per_core: int = 0  # 0: as many as a core has threads
+    empty_nodes: bool = False  # which cores Slurm gives decides, and what is free of them is not shown
+    others: tuple[tuple[str, int], ...] = ()  # generic resources beside GPUs on each node, as `Node.others_free`
     req_nodes: tuple[str, ...] = ()
     exc_nodes: tuple[str, ...] = ()
     constraint: str = ""
@@ -71,6 +76,14 @@ _LEAVE: dict[str, str] = {
     "uid": "--uid: the job belongs to another user",
     "external": "--external: the job runs nothing",
 }
+
+
+_SOCKETS = (
+    "ntasks-per-socket", "extra-node-info", "sockets-per-node", "cores-per-socket", "core-spec", "thread-spec",
+    "gres-flags",
+)  # fmt: skip
+"""Options by which Slurm looks at the sockets and cores of a node, of which we know only how many CPUs are free."""
+_SHARES_OF_GPUS = ("shard", "mps")
 
 
 class Conflict(Exception):
@@ -113,6 +126,10 @@ def _read(opts: Mapping[str, str]) -> Request:
         mem_per_node_mib=_mebibytes(opts, "mem") if "mem" in opts else None,
         mem_per_cpu_mib=_mebibytes(opts, "mem-per-cpu"),
         mem_per_gpu_mib=_mebibytes(opts, "mem-per-gpu"),
+        threads_per_core=1 if opts.get("hint") == "nomultithread" else _number(opts, "threads-per-core", 0),
+        tasks_per_core=_number(opts, "ntasks-per-core", 0),
+        empty_nodes=opts.get("hint", "").endswith("_bound") or any(name in opts for name in _SOCKETS),
+        others=_others(opts),
         req_nodes=_hosts(opts, "nodelist"),
         exc_nodes=_hosts(opts, "exclude"),
         constraint=opts.get("constraint", ""),
@@ -189,10 +206,10 @@ def _gpus(text: str, option: str, gres: bool = False) -> tuple[str, int]:
     kind, number, seen = "", 0, 0
     for part in filter(None, text.split(",")):
         words = re.split(r"[:=/]", part.removeprefix("gres:").removeprefix("gres/"))
-        if gres and words[0] == "none":
+        if gres and words[0] in _SHARES_OF_GPUS:
+            raise Conflict(f"{option}={text}: which GPUs Slurm shares out is not known here")
+        if gres and words[0] != "gpu":  # see `_others`
             continue
-        if gres and words[0] != "gpu":
-            raise Conflict(f"{option}={text}: how much of {words[0]} is free is not known here")
         words = words[1:] if gres else words
         count = digits(words[-1]) if words else None
         words = words if count is None else words[:-1]
@@ -201,6 +218,13 @@ def _gpus(text: str, option: str, gres: bool = False) -> tuple[str, int]:
             raise Conflict(f"{option}={text}: several GPU types at once")
         kind, number = (words[0] if words else ""), 1 if count is None else count
     return kind, number
+
+
+def _others(opts: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    """Generic resources beside GPUs; of a type where one is asked for."""
+    found = other_gres(opts.get("gres", ""))
+    found.pop("none", None)
+    return tuple(found.items())
 
 
 def _node_range(text: str | None) -> tuple[int, int | None]:

@@ -16,7 +16,7 @@ import time
 from functools import lru_cache
 from sys import intern
 
-from slurm_pal.base.cluster import Node, Partition
+from slurm_pal.base.cluster import Counting, Node, Partition
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import Asks, SlurmJob
@@ -27,6 +27,11 @@ from slurm_pal.slurm.states import job_state, node_states
 _KEY = re.compile(r"(?:^| )([A-Z][A-Za-z0-9_/:.]*)=")
 _LAYOUT = re.compile(r"(?:^| )Nodes=([^ ]+) CPU_IDs=[^ ]* Mem=[^ ]* GRES=([^ ]*)")
 _GRES = re.compile(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=]([0-9]{1,9}))?(?:\(([^()]*)\))?(?:,|$)")
+_NO_COUNTING = Counting()
+_BRACKETS = re.compile(r"\([^()]*\)")
+_GRES_HEAD = re.compile(r"^gres[:/]")
+_AMOUNT = re.compile(r"([0-9]{1,12})([KMGTPkmgtp]?)")
+_SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _WHOLE = re.compile(r"-?[0-9]{1,18}(?![0-9])")
 _STAMP = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
@@ -147,7 +152,40 @@ def node(line: str) -> Node:
         partitions=tuple(filter(None, word(line, "Partitions").split(","))),
         weight=whole(word(line, "Weight"), 1),
         available=_features_of(word(line, "AvailableFeatures")),
+        threads=_threads_of(*(word(line, key) for key in ("CPUTot", "Sockets", "CoresPerSocket"))),
+        others_free=_others_of(word(line, "Gres"), word(line, "GresUsed")),
     )
+
+
+@lru_cache(256)
+def _threads_of(cpus: str, sockets: str, cores: str) -> int:
+    """CPUs for each core; 1 where the site counts cores only (CPUs= in slurm.conf(5)), whatever hardware has."""
+    return max(1, whole(cpus) // max(1, whole(sockets) * whole(cores))) if sockets and cores else 1
+
+
+def other_gres(text: str) -> dict[str, int]:
+    """How many of each generic resource beside GPUs a text counts: by name, and by name:type where it says a type."""
+    found: dict[str, int] = {}
+    for part in _BRACKETS.sub("", text).split(","):
+        name, _, rest = _GRES_HEAD.sub("", part).replace("=", ":").partition(":")
+        kind, _, count = rest.rpartition(":")
+        match = _AMOUNT.fullmatch(count)
+        if not match:  # a type alone, or nothing: one
+            kind, number = rest, 1
+        else:
+            number = int(match[1]) << _SHIFTS[match[2].upper()]
+        kinds = [word for word in kind.split(":") if word and word != "no_consume"]
+        if name and name not in (*NOTHING, "gpu"):
+            for key in (name, *(f"{name}:{word}" for word in kinds[:1])):
+                found[key] = found.get(key, 0) + number
+    return found
+
+
+@lru_cache(256)
+def _others_of(gres: str, used: str) -> tuple[tuple[str, int], ...]:
+    taken = other_gres(used)
+    shared = {name for name in other_gres(gres) if f"{name}:no_consume" in gres or f"{name}(no_consume)" in gres}
+    return tuple((name, n - (0 if name in shared else taken.get(name, 0))) for name, n in other_gres(gres).items())
 
 
 # Most nodes of a cluster have the same few texts.
@@ -172,7 +210,29 @@ def word(line: str, key: str) -> str:
     return "" if text in NOTHING else text.rstrip("\n")
 
 
-def partition(line: str) -> Partition:
+def counting(pairs: dict[str, str], site: Counting = _NO_COUNTING) -> Counting:
+    """What Slurm adds to requests, by one partition's pairs or those of slurm.conf; `site` where they say nothing.
+
+    A partition's default for CPUs or for a node replaces both of the site's.
+    """
+    jobs = dict(part.partition("=")[::2] for part in value(pairs, "JobDefaults").split(","))
+    mem_cpu, mem_node = whole(pairs.get("DefMemPerCPU", "")), whole(pairs.get("DefMemPerNode", ""))
+    if not mem_cpu and not mem_node:
+        mem_cpu, mem_node = site.mem_cpu_mib, site.mem_node_mib
+    return Counting(
+        memory="MEMORY" in pairs.get("SelectTypeParameters", "").upper() or site.memory,
+        mem_cpu_mib=mem_cpu,
+        mem_node_mib=mem_node,
+        mem_gpu_mib=whole(jobs.get("DefMemPerGPU", "")) or site.mem_gpu_mib,
+        cpus_gpu=whole(jobs.get("DefCpuPerGPU", "")) or site.cpus_gpu,
+        most_mem_cpu_mib=whole(pairs.get("MaxMemPerCPU", "")) or site.most_mem_cpu_mib,
+        most_cpus=whole(pairs.get("MaxCPUsPerNode", "")),
+        one_task_per_core="ONE_TASK_PER_CORE" in pairs.get("SelectTypeParameters", "").upper()
+        or site.one_task_per_core,
+    )
+
+
+def partition(line: str, site: Counting = _NO_COUNTING) -> Partition:
     """One line of `scontrol show partition -o`."""
     pairs = fields(line)
     return Partition(
@@ -182,6 +242,7 @@ def partition(line: str) -> Partition:
         nodes=expand(value(pairs, "Nodes")),
         max_time_s=seconds(pairs.get("MaxTime", "")),
         default_time_s=seconds(pairs.get("DefaultTime", "")),
+        counting=counting(pairs, site),
     )
 
 

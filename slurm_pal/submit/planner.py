@@ -8,6 +8,7 @@ import time
 
 from slurm_pal.base import state
 from slurm_pal.base.errors import DataError, SlurmError
+from slurm_pal.base.files import slurm_conf
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.decide import lease
 from slurm_pal.decide.request import Request
@@ -40,6 +41,7 @@ class SubmissionPlan:
         self.lease: Lease | None = None
         self.prepared = ""  # the file of a lease whose job does not exist yet
         self.parsable = False  # sbatch prints the bare job id
+        self.word: list[str] = []  # for sbatch: what the job bears though nothing was chosen for it
         self.trouble = ""  # why nothing could be decided, if the user must know
 
 
@@ -66,7 +68,7 @@ def plan(
         ours = ",".join(decided.pinned or decided.excluded)
         mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
     # The submit filter leaves a job with one of our marks alone, even if nothing was added to it here.
-    decided_here = not mark and not isinstance(scores, DataError)
+    decided_here = not isinstance(scores, DataError)
     says = moving.movable or (alive and (known.sensitivity != UNKNOWN_CLASS or decided_here))
     own = terms(line, os.environ, script) if mark or says else MovableRequest()
     # A move starts the script anew, and Slurm would empty its output as at every start.
@@ -85,6 +87,8 @@ def plan(
         warnings=warnings,
     ) | {"movable": moving._asdict() | {"open_mode": open_mode} if moving.movable else None}
     planned = SubmissionPlan(decided, made, words)
+    if says and alive:
+        planned.word = _added(own, False, "", job_word(known.sensitivity, origin(known), Moving()), [])
     if isinstance(scores, DataError):
         planned.trouble = str(scores)
     planned.parsable = request.parsable or line.has("parsable")
@@ -139,14 +143,14 @@ def _clearer(config: Config, chosen: Choice, request: Request, cluster: str, ali
     """Who will take a lease back: the user's watcher if wanted and possible, a daemon that promises it, or nobody."""
     if request.leave or request.shape is None or request.soft_only:
         return ""
-    if chosen.watch or config.flag("submit", "watch"):
+    # A daemon finds a lease by the job's comment, and we must not change the user's own comment.
+    if chosen.watch or config.flag("submit", "watch") or (alive and request.comment):
         try:
             if os.access(state.folder("leases", cluster), os.W_OK):
                 return "watcher"
             raise PermissionError(13, "Permission denied")
         except OSError as error:
             warnings.append(f"no watcher, so no node list: cannot write {state.home()} ({error.strerror})")
-    # The daemon finds a lease by the job's comment, and we must not change the user's own comment.
     return "daemon" if alive and not request.comment else ""
 
 
@@ -171,7 +175,8 @@ def _decide(
         found = error
     asked.run.timeout_s = config.number("submit", "slurm_timeout_s")
     try:
-        overview = CliClient(asked.run, asked=asked.question).overview(reservations=bool(request.reservation))
+        client = CliClient(asked.run, asked=asked.question, conf=slurm_conf())
+        overview = client.overview(reservations=bool(request.reservation))
     except SlurmError:
         if isinstance(found, DataError):
             raise found from None  # the direct cause, which the user can fix

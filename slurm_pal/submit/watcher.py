@@ -14,12 +14,14 @@ the heir becomes the watcher, and starts its own heir.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
 from collections.abc import Callable
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
+from slurm_pal.base.cluster import Node
 from slurm_pal.base.errors import BusyError, SlurmError
 from slurm_pal.base.files import is_temporary, locked, remove_leftovers
 from slurm_pal.base.hostlist import expand
@@ -37,18 +39,18 @@ LOCK_TRIES = 10
 SLURM_GONE_S = 120.0  # how long after the last lease a controller that does not answer is waited for
 
 
-def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float) -> str:
+def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float, free: bool = False) -> str:
     """What to do about one lease: "wait", "clear" or "drop". Pure.
 
-    A job that cannot be judged now (see `lease.verdict`) is left alone until the lease's very
-    end, after which this watcher will not be there.
+    `free` as for `lease.verdict`. A job that cannot be judged now (see there) is left alone until the
+    lease's very end, after which this watcher will not be there.
     """
     state, reason = states.get(lease.job_id, ("", ""))
     if state != "PENDING":
         return "drop"
     if now_s >= lease.last_s or now_s < lease.made_s - CLOCK_SKEW_S:  # the end, or the clock was set back
         return "clear"
-    return leases.verdict(reason, lease.made_s, lease.until_s, lease.pass_s, now_s)
+    return leases.verdict(reason, lease.made_s, lease.until_s, lease.pass_s, now_s, free)
 
 
 def clear(client: SlurmClient, lease: Lease) -> None:
@@ -80,6 +82,7 @@ class Watcher:
         self._folder, self._client, self._clock, self._sleep = folder, client, clock, sleep
         self._asked_s = 0.0  # when Slurm was last asked (Unix s)
         self._pause_s = 1.0  # Slurm is not asked again sooner
+        self._nodes: dict[str, Node] = {}  # in this step
 
     def run(self) -> None:
         """Watch until no lease is left, under the lock. Raises BusyError if another watcher does."""
@@ -110,7 +113,7 @@ class Watcher:
         now_s = self._clock()
         if self._asked_s <= now_s < self._next_s(found):
             return True
-        started = time.monotonic()
+        started, self._nodes = time.monotonic(), {}
         try:
             states = self._client.job_states()
             for path, item in found.items():
@@ -122,21 +125,35 @@ class Watcher:
         return True
 
     def _next_s(self, found: dict[str, Lease]) -> float:
-        """When to ask Slurm again: one pass after a job's submission, when a lease ends, and now and then."""
+        """When to ask Slurm again: one pass after a job's submission, then ever later, when a lease ends, and now and
+        then."""
         due = [TIDY_S + self._asked_s]
         for item in found.values():
-            first_s = item.made_s + item.pass_s
-            due.append(first_s if self._asked_s < first_s else item.until_s)
+            look_s = max(item.pass_s, 1.0)
+            while item.made_s + look_s <= self._asked_s:
+                look_s *= 2
+            due.append(min(item.made_s + look_s, item.until_s if self._asked_s < item.until_s else math.inf))
         return max(self._asked_s + self._pause_s, min(due))
 
     def _settle(self, path: str, item: Lease, states: dict[int, tuple[str, str]], now_s: float) -> None:
         verdict = judge(item, states, now_s)
+        if verdict == "wait" and item.pinned and judge(item, states, now_s, free=True) == "clear":
+            verdict = "clear" if self._free(item.job_id) else "wait"
         if verdict == "clear":
             with contextlib.suppress(SlurmError):  # the job may just have started; the next look will show
                 clear(self._client, item)
                 lease_file.drop(path)
         elif verdict == "drop":
             lease_file.drop(path)
+
+    def _free(self, job_id: int) -> bool:
+        """Whether the GPUs that a job is pinned to are free by our count. Raises SlurmError."""
+        from slurm_pal.decide.offers import named_are_free
+
+        if not self._nodes:
+            self._nodes = {node.name: node for node in self._client.nodes()}
+        job = self._client.job(job_id)
+        return job is not None and named_are_free(job, self._nodes)
 
     def _give_up(self, found: dict[str, Lease], now_s: float) -> None:
         """Slurm does not answer: wait for it, but not for ever, and not for a cluster that was removed."""

@@ -133,7 +133,7 @@ def test_a_waiting_job_is_read_as_its_submission_was(changes: str, words: str) -
         ("TresPerNode= TresPerJob=gres:gpu:3", "open number of nodes"),
         ("TresPerNode= TresPerTask=gres/gpu=1 NumTasks=3 NumCPUs=3", "open number of nodes"),
         ("TresPerNode= TresPerJob=gres:gpu:3,gres:nic:1 NumNodes=1-1", "not only GPUs"),
-        ("TresPerNode=gres:gpu:1,gres:nic:1", "nic"),
+        ("TresPerNode=gres:gpu:1,gres:shard:1", "shard"),
         ("OverSubscribe=USER", "--exclusive=user"),
         ("OverSubscribe=ODD", "OverSubscribe=ODD"),
         ("OverSubscribe=NO Exclusive=NODE", "Exclusive=NODE"),

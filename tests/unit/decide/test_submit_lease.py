@@ -105,7 +105,18 @@ def test_a_job_whose_gpus_were_taken_is_let_go_when_waiting_no_longer_pays(folde
     assert job.req == "" and job.state == "RUNNING" and list(job.placed) == ["n0"]
     assert lease_file.read_all(folder) == {}
     asked = [call for call in slurm.calls if call[0] == "squeue"]
-    assert len(asked) <= 6  # once after a pass, then every half minute, then at the end
+    assert len(asked) <= 9  # after 3, 6, 12, 24, 48 s, each half minute, and at the end
+
+
+def test_a_job_that_slurm_does_not_start_on_free_gpus_is_let_go_after_one_pass(folder: str) -> None:
+    """Whatever Slurm counts there that we do not: without the list it starts at once on the other node."""
+    slurm = FakeSlurm([FakeNode("n0"), FakeNode("n1", full=True)])
+    number, clock = submit(slurm, "-w", "n1"), Clock()
+    assert slurm.jobs[number].reason == "Resources"
+    write(folder, ONE._replace(job_id=number))
+    watch(folder, slurm, clock)
+    assert clock.now_s < ONE.made_s + ONE.pass_s + 1.0
+    assert slurm.jobs[number].state == "RUNNING" and list(slurm.jobs[number].placed) == ["n0"]
 
 
 def test_the_users_own_lists_are_put_back(folder: str) -> None:
