@@ -47,6 +47,13 @@ class Counting(NamedTuple):
     most_cpus: int = 0  # MaxCPUsPerNode: of all the partition's jobs together
     one_task_per_core: bool = False  # CR_ONE_TASK_PER_CORE
 
+    def over(self, site: Counting) -> Counting:
+        """A partition's own, and the site's where it says nothing."""
+        found = Counting(*(own or other for own, other in zip(self, site, strict=True)))
+        if self.mem_cpu_mib or self.mem_node_mib:  # each of the two replaces both
+            return found._replace(mem_cpu_mib=self.mem_cpu_mib, mem_node_mib=self.mem_node_mib)
+        return found
+
 
 class Partition(NamedTuple):
     """One partition, as far as placement needs it."""

@@ -48,11 +48,11 @@ def candidates(request: Request, overview: Overview) -> list[Candidates] | str:
     limited = [p for p in wanted if p.counting.most_cpus]
     if limited and request.shape is not None and request.shape.whole_nodes:
         return f"partition {limited[0].name} allows {limited[0].counting.most_cpus} CPUs on a node, not a whole one"
-    taken = {p.name: _cpus_of(p, overview.jobs) for p in limited}
+    taken = {p.name: cpus_of(p, overview.jobs) for p in limited}
     return [
         Candidates(
             group,
-            tuple(_left(node, group, taken) for node in _permitted(request, overview, group, predicate, reserved)),
+            tuple(left_of(node, group, taken) for node in _permitted(request, overview, group, predicate, reserved)),
             counted(request, group),
         )
         for group in groups
@@ -81,7 +81,7 @@ def counted(request: Request, partitions: Iterable[Partition]) -> Request:
     return request._replace(most_mem_cpu_mib=min(limits, default=0))
 
 
-def _cpus_of(partition: Partition, jobs: Iterable[SlurmJob]) -> dict[str, int]:
+def cpus_of(partition: Partition, jobs: Iterable[SlurmJob]) -> dict[str, int]:
     """Node -> CPUs that running jobs of a partition have there; of one on several nodes an equal share, rounded up."""
     taken: dict[str, int] = {}
     for job in jobs:
@@ -91,7 +91,7 @@ def _cpus_of(partition: Partition, jobs: Iterable[SlurmJob]) -> dict[str, int]:
     return taken
 
 
-def _left(node: Node, partitions: Iterable[Partition], taken: Mapping[str, Mapping[str, int]]) -> Node:
+def left_of(node: Node, partitions: Iterable[Partition], taken: Mapping[str, Mapping[str, int]]) -> Node:
     """The node with the CPUs that all of these partitions may still use of it (MaxCPUsPerNode)."""
     for partition in partitions:
         if partition.name in taken and node.name in partition.nodes:

@@ -64,6 +64,10 @@ def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
         for name, row in zip(view.names, view.slowdown, strict=True)
         if len(row) >= (shape.per_node or 1) and max(row if shape.whole_nodes else row[:most]) > bar
     ]
+    heaviest = max(view.weight[row] for row in case.placed.nodes)
+    if any(weight > heaviest and name not in slow for name, weight in zip(view.names, view.weight, strict=True)):
+        # Off the others Slurm would start it on these at once.
+        return found._replace(reason=f"left to Slurm: {what} but on nodes that the site keeps for later (Weight)")
     left = [count for name in scene.nodes if name not in slow and (count := _better(case, name))]
     if len(left) < (shape.nodes or 1) or sum(left) < shape.total:
         return found._replace(reason=f"left to Slurm: {what}, and no better ones will become free for this job")

@@ -15,6 +15,7 @@ REASONS = {
     "slow": "only slow GPUs are free, and waiting for others can pay",
     "slow-all": "only slow GPUs are free, and no better ones will become free for this job",
     "soft": "nobody would take a node list back",
+    "memory": "Slurm would give it all the memory of a node, and how much is free is not known here",
     "size": "nodes of several sizes may take it, and the best may be too small for what Slurm adds to its request",
     "long": "some of its options are too long to be read here",
     "same": "no other free GPUs suit the request",

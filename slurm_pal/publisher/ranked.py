@@ -12,6 +12,7 @@ from slurm_pal.placement.view import Rule, View
 
 DEPTH = 64  # untouched nodes in one list
 MOST_GONE = 63  # GPUs of one node that may be gone
+MOST_TIERS = 6  # of nodes by the site's weights
 
 Row = tuple[int, int]
 """A node's row in the view, and how many of its free GPUs were given away since."""
@@ -22,7 +23,7 @@ Kind = tuple[str, int, int]
 def rankings(
     policy: str, views: Mapping[str, View], rules: Mapping[str, Rule], whole_nodes: bool = False
 ) -> dict[Kind, list[Row]]:
-    """For each kind of request the rows that can take it, best first.
+    """For each kind of request the rows that can take it, best first; preferences count tier by tier (`tiers`).
 
     `views` (one for each sensitivity class) have the same rows. An untouched node is listed when it is
     among the best DEPTH of its list; a node that gave GPUs away when it is among the best of any list, since
@@ -32,7 +33,7 @@ def rankings(
     seen = {c: as_whole_nodes(view) if whole_nodes else view for c, view in views.items()}
     heads: dict[Kind, list[int]] = {}
     for c, view in seen.items():
-        for number, preference in enumerate(_wanted(policy, view, rules[c]), 1):
+        for number, preference in enumerate(_wanted(policy, view, rules[c], tiers(view)), 1):
             usable = [preference.usable(row) for row in range(len(view.free))]
             most = max(usable, default=0)
             for count in range(1, (min(most, 1) if whole_nodes else most) + 1):
@@ -42,14 +43,29 @@ def rankings(
     lists: dict[Kind, list[Row]] = {}
     for c, view in seen.items():
         expanded = [(row, gone) for row in named for gone in range(min(len(view.free[row]), deepest + 1))]
-        lists |= _sorted(policy, view, expanded, rules[c], {k: head for k, head in heads.items() if k[0] == c})
+        lists |= _sorted(
+            policy, view, expanded, rules[c], tiers(view), {k: head for k, head in heads.items() if k[0] == c}
+        )
     return lists
 
 
-def _wanted(policy: str, view: View, rule: Rule) -> list[Preference]:
+def tiers(view: View) -> list[int]:
+    """The node weights up to which nodes are offered, tier by tier; the last covers all."""
+    weights = sorted(set(view.weight)) or [0]
+    return [*weights[: MOST_TIERS - 1], weights[-1]] if len(weights) > MOST_TIERS else weights
+
+
+def _wanted(policy: str, view: View, rule: Rule, weights: Sequence[int]) -> list[Preference]:
+    """What the rule wants, tier by tier: nodes of a higher weight only where the others cannot take a job."""
     wanted = preferences(policy, view, rule)
     assert wanted is not None, policy
-    return wanted
+    return [_up_to(preference, view.weight, most) for most in weights for preference in wanted]
+
+
+def _up_to(preference: Preference, weights: Sequence[int], most: int) -> Preference:
+    if not weights:
+        return preference
+    return preference._replace(usable=lambda node: preference.usable(node) if weights[node] <= most else 0)
 
 
 def _best(preference: Preference, usable: list[int], count: int) -> list[int]:
@@ -58,9 +74,9 @@ def _best(preference: Preference, usable: list[int], count: int) -> list[int]:
 
 
 def _sorted(
-    policy: str, view: View, expanded: list[Row], rule: Rule, heads: Mapping[Kind, list[int]]
+    policy: str, view: View, expanded: list[Row], rule: Rule, weights: Sequence[int], heads: Mapping[Kind, list[int]]
 ) -> dict[Kind, list[Row]]:
-    wanted = _wanted(policy, _suffixes(view, expanded), rule)
+    wanted = _wanted(policy, _suffixes(view, expanded), rule, weights)
     usable = [[preference.usable(place) for place in range(len(expanded))] for preference in wanted]
     lists: dict[Kind, list[Row]] = {}
     for kind, head in heads.items():
@@ -98,7 +114,7 @@ def _suffixes(view: View, expanded: Sequence[Row]) -> View:
         level=left(view.level),
         slowdown_a=left(view.slowdown_a),
         node_gpus=[view.node_gpus[row] for row, _ in expanded],
-        weight=(),
+        weight=[view.weight[row] for row, _ in expanded] if view.weight else (),
         position=(),
         cpus_free=(),
     )

@@ -138,8 +138,8 @@ class CliClient:
         lines = {kind: _lines(text) for kind, text in sections.items() if kind != "job"}
         nodes = [parse.node(line) for line in lines.get("node", ()) if line.startswith("NodeName=")]
         site = site_counting(self._conf) if self._conf else Counting()
-        records = [line for line in lines.get("partition", ()) if line.startswith("PartitionName=")]
-        found = [parse.partition(line, site) for line in records]
+        found = [parse.partition(line) for line in lines.get("partition", ()) if line.startswith("PartitionName=")]
+        found = [partition._replace(counting=partition.counting.over(site)) for partition in found]
         reserved: dict[str, tuple[str, ...]] = {}
         for line in lines.get("reservation", ()):
             if line.startswith("ReservationName="):

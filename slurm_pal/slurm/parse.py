@@ -27,7 +27,6 @@ from slurm_pal.slurm.states import job_state, node_states
 _KEY = re.compile(r"(?:^| )([A-Z][A-Za-z0-9_/:.]*)=")
 _LAYOUT = re.compile(r"(?:^| )Nodes=([^ ]+) CPU_IDs=[^ ]* Mem=[^ ]* GRES=([^ ]*)")
 _GRES = re.compile(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=]([0-9]{1,9}))?(?:\(([^()]*)\))?(?:,|$)")
-_NO_COUNTING = Counting()
 _BRACKETS = re.compile(r"\([^()]*\)")
 _GRES_HEAD = re.compile(r"^gres[:/]")
 _AMOUNT = re.compile(r"([0-9]{1,12})([KMGTPkmgtp]?)")
@@ -210,29 +209,23 @@ def word(line: str, key: str) -> str:
     return "" if text in NOTHING else text.rstrip("\n")
 
 
-def counting(pairs: dict[str, str], site: Counting = _NO_COUNTING) -> Counting:
-    """What Slurm adds to requests, by one partition's pairs or those of slurm.conf; `site` where they say nothing.
-
-    A partition's default for CPUs or for a node replaces both of the site's.
-    """
+def counting(pairs: dict[str, str]) -> Counting:
+    """What Slurm adds to requests, by the pairs of one partition or of its configuration."""
     jobs = dict(part.partition("=")[::2] for part in value(pairs, "JobDefaults").split(","))
-    mem_cpu, mem_node = whole(pairs.get("DefMemPerCPU", "")), whole(pairs.get("DefMemPerNode", ""))
-    if not mem_cpu and not mem_node:
-        mem_cpu, mem_node = site.mem_cpu_mib, site.mem_node_mib
+    select = pairs.get("SelectTypeParameters", "").upper()
     return Counting(
-        memory="MEMORY" in pairs.get("SelectTypeParameters", "").upper() or site.memory,
-        mem_cpu_mib=mem_cpu,
-        mem_node_mib=mem_node,
-        mem_gpu_mib=whole(jobs.get("DefMemPerGPU", "")) or site.mem_gpu_mib,
-        cpus_gpu=whole(jobs.get("DefCpuPerGPU", "")) or site.cpus_gpu,
-        most_mem_cpu_mib=whole(pairs.get("MaxMemPerCPU", "")) or site.most_mem_cpu_mib,
+        memory="MEMORY" in select,
+        mem_cpu_mib=whole(pairs.get("DefMemPerCPU", "")),
+        mem_node_mib=whole(pairs.get("DefMemPerNode", "")),
+        mem_gpu_mib=whole(jobs.get("DefMemPerGPU", "")),
+        cpus_gpu=whole(jobs.get("DefCpuPerGPU", "")),
+        most_mem_cpu_mib=whole(pairs.get("MaxMemPerCPU", "")),
         most_cpus=whole(pairs.get("MaxCPUsPerNode", "")),
-        one_task_per_core="ONE_TASK_PER_CORE" in pairs.get("SelectTypeParameters", "").upper()
-        or site.one_task_per_core,
+        one_task_per_core="ONE_TASK_PER_CORE" in select,
     )
 
 
-def partition(line: str, site: Counting = _NO_COUNTING) -> Partition:
+def partition(line: str) -> Partition:
     """One line of `scontrol show partition -o`."""
     pairs = fields(line)
     return Partition(
@@ -242,7 +235,7 @@ def partition(line: str, site: Counting = _NO_COUNTING) -> Partition:
         nodes=expand(value(pairs, "Nodes")),
         max_time_s=seconds(pairs.get("MaxTime", "")),
         default_time_s=seconds(pairs.get("DefaultTime", "")),
-        counting=counting(pairs, site),
+        counting=counting(pairs),
     )
 
 

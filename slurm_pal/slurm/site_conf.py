@@ -40,7 +40,7 @@ def _lines(path: str, depth: int) -> Iterator[str]:
         text = read_plain(path, MOST_BYTES).decode(errors="replace")
     except (OSError, DataError):
         return
-    for line in text.replace("\\\n", " ").split("\n"):
+    for line in text.replace("\\\n", "").split("\n"):
         line = line.partition("#")[0].strip()
         if line[:8].lower() == "include " and depth < _DEEPEST:
             yield from _lines(os.path.join(os.path.dirname(path), line[8:].strip()), depth + 1)

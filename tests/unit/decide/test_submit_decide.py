@@ -330,6 +330,22 @@ def test_what_was_left_by_the_request_stays_left(scores: Scores) -> None:
     assert "no GPU" in choose("-N1", cluster(TWO), scores(SLOW_FIRST)).reason
 
 
+def test_nodes_that_the_site_keeps_for_later_are_taken_last(scores: Scores) -> None:
+    """Node Weight (slurm.conf(5)): the lowest first, however fast the others are."""
+    nodes = [node("n0", weight=10), node("n1", weight=1000), node("n2", weight=10), node("n3", weight=500)]
+    snapshot = scores({"n0": [1.04] * 4, "n1": [0.8] * 4, "n2": [1.0] * 4, "n3": [0.9] * 4})
+    made = choose("--gres=gpu:1", cluster(nodes), snapshot)
+    assert made.pinned == ("n2",) and [offer.nodes for offer in made.alternatives] == [("n0",), ("n3",), ("n1",)]
+    wide = choose("--gres=gpu:4 -N3", cluster(nodes), snapshot)
+    assert set(wide.pinned) == {"n0", "n2", "n3"}
+    slow = scores({"n0": [1.5] * 4, "n1": [0.8] * 4, "n2": [1.5] * 4, "n3": [0.9] * 4})
+    kept = choose("--gres=gpu:1 -t 60", cluster(nodes), slow)
+    assert kept.action == "none" and "keeps for later" in kept.reason
+    busy = [n._replace(gpus_used=4) if n.weight > 10 else n for n in nodes]
+    full = (job(1, {"n1": (0, 1, 2, 3), "n3": (0, 1, 2, 3)}),)
+    assert choose("--gres=gpu:1 -t 60", cluster(busy, full), slow).action == "exclude"
+
+
 # -- counted as Slurm counts ---------------------------------------------------------------------
 
 
