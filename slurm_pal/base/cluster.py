@@ -49,7 +49,7 @@ class Counting(NamedTuple):
 
     def over(self, site: Counting) -> Counting:
         """A partition's own, and the site's where it says nothing."""
-        found = Counting(*(own or other for own, other in zip(self, site, strict=True)))
+        found = site._replace(**{name: number for name, number in self._asdict().items() if number})
         if self.mem_cpu_mib or self.mem_node_mib:  # each of the two replaces both
             return found._replace(mem_cpu_mib=self.mem_cpu_mib, mem_node_mib=self.mem_node_mib)
         return found

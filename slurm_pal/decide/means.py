@@ -35,18 +35,11 @@ def pin(case: Case, found: Decision, chosen: Offer) -> Decision:
     there = plain_pick(others, scene.shape, case.rule)
     lease_s, why = _lease(case, there.product if there else MEDIAN_SLOWDOWN, chosen.product)
     pinned = (*request.req_nodes, *(name for name in chosen.nodes if name not in request.req_nodes))
-    added = [f"--nodelist={_host_list(pinned)}"]
-    if not request.nodes_stated:
-        most = request.tasks if request.shape.per_node is not None else request.shape.total
-        if request.nodes_max is None and most > 1:
-            # Slurm may still spread the job when the list is taken back, as it could have without us.
-            added += [f"--nodes=1-{most}", "--use-min-nodes"]
-        else:
-            added.append(f"--nodes={len(pinned)}")
+    # Nothing beside the list: a number of nodes could not be taken back, and sbatch would accept what it refuses.
     return found._replace(
         action="nodelist",
         reason=f"sent to {chosen.where()}: {_gain(chosen, found.plain)}",
-        added=tuple(added),
+        added=(f"--nodelist={_host_list(pinned)}",),
         pinned=pinned,
         lease_s=lease_s,
         lease_why=f"{why}, taken back by the {case.clearer}",

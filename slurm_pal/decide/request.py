@@ -24,7 +24,6 @@ class Request(NamedTuple):
     shape: GpuShape | None = None  # for `nodes_min` nodes where the user gave a range
     nodes_min: int = 1
     nodes_max: int | None = None  # None: open, Slurm takes what it needs
-    nodes_stated: bool = False  # --nodes is the user's own
     tasks: int = 1
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
@@ -117,7 +116,6 @@ def _read(opts: Mapping[str, str]) -> Request:
         shape=shape,
         nodes_min=low,
         nodes_max=high,
-        nodes_stated="nodes" in opts,
         tasks=max(tasks, low),
         tasks_per_node=per_node_tasks,
         cpus_per_task=0 if "overcommit" in opts else _number(opts, "cpus-per-task", 1),

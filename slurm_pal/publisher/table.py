@@ -49,8 +49,8 @@ def records(
         text = " ".join([str((place + 1) * ENTRY + gone) for place, gone in entries])
         found[f"list.{pool}.{c}.{preference}.{count}"] = text
     for (pool, c, count), plain in answers.plain.items():
-        words = decimal(plain.slowdown), name(plain.node, "node"), decimal(plain.otherwise)
-        found[f"plain.{pool}.{c}.{count}"] = ":".join(words)
+        there = decimal(plain.slowdown), name(plain.node, "node"), decimal(plain.otherwise)
+        found[f"plain.{pool}.{c}.{count}"] = ":".join(there)
     for (pool, c, count), names in answers.slow.items():
         found[f"slow.{pool}.{c}.{count}"] = ",".join(names)
     site = counting(dict(slurm or {}))

@@ -211,7 +211,8 @@ def word(line: str, key: str) -> str:
 
 def counting(pairs: dict[str, str]) -> Counting:
     """What Slurm adds to requests, by the pairs of one partition or of its configuration."""
-    jobs = dict(part.partition("=")[::2] for part in value(pairs, "JobDefaults").split(","))
+    # What slurm.conf says word by word scontrol shows in one.
+    jobs = pairs | dict(part.partition("=")[::2] for part in value(pairs, "JobDefaults").split(","))
     select = pairs.get("SelectTypeParameters", "").upper()
     return Counting(
         memory="MEMORY" in select,

@@ -15,8 +15,11 @@ from slurm_pal.base.files import MOST_BYTES, read_plain
 from slurm_pal.slurm.parse import counting
 
 _WANTED = {
-    key.lower(): key for key in ("DefMemPerCPU", "DefMemPerNode", "JobDefaults", "MaxMemPerCPU", "SelectTypeParameters")
-}
+    key.lower(): key
+    for key in (
+        "DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU", "DefCpuPerGPU", "MaxMemPerCPU", "SelectTypeParameters"
+    )
+}  # fmt: skip
 _RECORDS = ("nodename=", "partitionname=", "nodeset=", "downnodes=", "frontendname=")
 """How lines begin whose words are about one record only."""
 _DEEPEST = 4

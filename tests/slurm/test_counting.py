@@ -38,8 +38,8 @@ EDITS = (
     (
         "PartitionName=gpu",
         "PartitionName=node Nodes=ALL DefMemPerNode=20000\n"
-        "PartitionName=gpumem Nodes=ALL JobDefaults=DefMemPerGPU=20000\n"
-        "PartitionName=gpucpu Nodes=ALL JobDefaults=DefCpuPerGPU=4\n"
+        "PartitionName=gpumem Nodes=ALL DefMemPerGPU=20000\n"
+        "PartitionName=gpucpu Nodes=ALL DefCpuPerGPU=4\n"
         "PartitionName=capped Nodes=ALL MaxCPUsPerNode=6\n"
         "PartitionName=gpu",
     ),
@@ -189,3 +189,61 @@ def test_a_job_pinned_in_error_is_free_after_one_pass_by_the_daemon(site: Site, 
         assert time.monotonic() < deadline_s
         time.sleep(0.5)
     assert site.started(job).nodes != ("n2",)
+
+
+SHOWN = "NumNodes:9,NumCPUs:9,NumTasks:9,MinCpus:9,MinMemory:9,TimeLimit:20,tres-per-node:20,tres-per-job:20,Feature:9"
+
+
+@pytest.fixture
+def thief(site: Site) -> str:
+    """A PATH with an sbatch that lets others take nodes n1 and n2 just before ours is submitted."""
+    real = subprocess.run(["which", "sbatch"], capture_output=True, text=True, check=True).stdout.strip()
+    folder = site.home / "thief"
+    folder.mkdir(exist_ok=True)
+    (folder / "sbatch").write_text(
+        "#!/bin/sh\nfor n in n1 n2; do\n"
+        f"j=$(SLURM_PAL_OFF=1 {real} --parsable -o /dev/null -w $n --exclusive --gres=gpu:4 --wrap 'sleep 100')\n"
+        'while [ "$(squeue -h -j $j -o %t)" = PD ]; do sleep 0.1; done\ndone\n'
+        f'exec {real} "$@"\n'
+    )
+    (folder / "sbatch").chmod(stat.S_IRWXU)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("words", [("--gpus=4", "-n", "8"), ("--gres=gpu:2", "-n", "8"), ("--gpus=1",)])
+def test_what_the_user_did_not_ask_for_squeue_does_not_show(site: Site, thief: str, words: tuple[str, ...]) -> None:
+    """A number of nodes could not be taken back with the list."""
+    for name in ("n0", "n3"):
+        site.started(site.plainly("--exclusive", "--gres=gpu:4", "-w", name))
+    job = site.palsub(*words, PATH=thief)
+    assert "n2" in job.req_nodes and job.state == "PENDING"
+    plain = site.plainly(*words, "-t", "60")
+
+    def shown(one: SlurmJob) -> str:
+        return site.run("squeue", "-h", "-j", str(one.job_id), "-O", SHOWN).stdout
+
+    assert shown(job) == shown(plain)
+    queue_of.updated(site.client, job.job_id, ReqNodeList="")
+    assert shown(job) == shown(plain)
+
+
+@pytest.mark.parametrize("words", [("--gpus-per-task=1",), ("--gpus-per-task=1", "--exclusive"), ("--gpus=20",)])
+def test_what_sbatch_refuses_palsub_refuses(site: Site, words: tuple[str, ...]) -> None:
+    alone = site.run(*BATCH, *words, "--wrap", "true", SLURM_PAL_OFF="1")
+    ours = site.run(*PALSUB, "--parsable", "--pal-watch", "-o", "/dev/null", *words, "--wrap", "true")
+    assert alone.returncode != 0 and (ours.returncode, ours.stdout, ours.stderr) == (
+        alone.returncode, alone.stdout, alone.stderr,
+    )  # fmt: skip
+
+
+def test_a_job_gets_as_much_as_plain_slurm_gives_it(site: Site) -> None:
+    for words in (("--gpus=8",), ("--gpus=4", "-n", "8"), ("-n", "8", "--ntasks-per-node=4", "--gres=gpu:1")):
+        seen = []
+        for submit in (site.palsub, site.plainly):
+            job = site.started(submit(*words))
+            seen.append(
+                site.run("squeue", "-h", "-j", str(job.job_id), "-O", SHOWN.replace("TimeLimit:20,", "")).stdout
+            )
+            site.client.cancel([job.job_id])
+            queue_of.until(site.client, job.job_id, lambda one: one.state == "CANCELLED")
+        assert seen[0] == seen[1], words

@@ -86,7 +86,7 @@ SLOW_FIRST = {"n0": [1.1] * 4, "n1": [0.95] * 4}
 def test_a_job_is_pinned_to_faster_gpus_that_are_free_now(scores: Scores) -> None:
     made = choose("--gres=gpu:1", cluster(TWO), scores(SLOW_FIRST))
     assert made.action == "nodelist"
-    assert made.added == ("--nodelist=n1", "--nodes=1")
+    assert made.added == ("--nodelist=n1",)
     assert made.chosen is not None and made.chosen.gpus[0].gpu == 0
     assert made.plain is not None and made.plain.nodes == ("n0",)
     assert made.alternatives[0].nodes == ("n0",)
@@ -298,11 +298,8 @@ def test_insensitive_single_gpu_jobs_go_to_the_outliers(scores: Scores) -> None:
 @pytest.mark.parametrize(
     ("words", "added"),
     [
-        ("--gpus=2", ("--nodelist=n1", "--nodes=1-2", "--use-min-nodes")),
-        ("--gpus=1", ("--nodelist=n1", "--nodes=1")),
-        ("--gpus=2 -N1", ("--nodelist=n1",)),
-        ("-n4 --gres=gpu:1", ("--nodelist=n1", "--nodes=1-4", "--use-min-nodes")),
-        ("--exclusive", ("--nodelist=n1", "--nodes=1")),
+        *((words, ("--nodelist=n1",)) for words in ("--gpus=2", "--gpus=1", "--gpus=2 -N1", "-n4 --gres=gpu:1")),
+        ("--exclusive", ("--nodelist=n1",)),
         ("--gres=gpu:2 -N1-2", ()),  # two nodes fit, Slurm takes both
     ],
 )
@@ -322,7 +319,7 @@ def test_a_job_over_nodes_pays_the_locality_penalty(scores: Scores) -> None:
     snapshot = scores({"n0": [1.1] * 4, "n1": [1.0] * 4, "n2": [1.0] * 4})
     made = choose("--gpus=8", cluster([node(f"n{i}") for i in range(3)]), snapshot)
     assert made.chosen is not None and made.chosen.locality == 1.7
-    assert made.pinned == ("n1", "n2") and made.added[1:] == ("--nodes=1-8", "--use-min-nodes")
+    assert made.pinned == ("n1", "n2") and made.added == ("--nodelist=n1,n2",)
 
 
 def test_what_was_left_by_the_request_stays_left(scores: Scores) -> None:

@@ -23,7 +23,7 @@ PartitionName=gpu Nodes=ALL DefMemPerCPU=9 MaxMemPerCPU=7
 
 def test_the_sites_defaults_are_read_as_slurm_reads_them(tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text(CONF)
-    (tmp_path / "more.conf").write_text("JobDefaults=DefCpuPerGPU=4,DefMemPerGPU=1000\nInclude more.conf\n")
+    (tmp_path / "more.conf").write_text("DefCpuPerGPU=4 DefMemPerGPU=1000\nInclude more.conf\n")
     assert site_counting(str(tmp_path / "slurm.conf")) == Counting(True, 500, 0, 1000, 4, 0, 0, True)
     assert site_counting(str(tmp_path / "none")) == Counting()
 
