@@ -66,8 +66,11 @@ def decide(
 
 def in_order(policy: str, view: View, shape: GpuShape, rule: Rule) -> Placement | None:
     """The rule's choice in the site's order: nodes of a higher weight only where the others cannot take the job."""
-    for most in sorted(set(view.weight)) or [0]:
-        kept = [row for row, weight in enumerate(view.weight) if weight <= most] or range(len(view.names))
+    weights = sorted(set(view.weight))
+    if len(weights) < 2:
+        return place(policy, view, shape, rule)
+    for most in weights:
+        kept = [row for row, weight in enumerate(view.weight) if weight <= most]
         placed = place(policy, rows(view, kept), shape, rule)
         if placed is not None:
             return placed._replace(nodes=tuple(kept[row] for row in placed.nodes))
