@@ -17,7 +17,7 @@ from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.lease import EXCLUDED, REQUIRED, verdict
-from slurm_pal.decide.offers import named_are_free
+from slurm_pal.decide.offers import named_in_vain
 from slurm_pal.decide.ownership import Whose, listed, names, whose
 
 _KEY = "lease"
@@ -108,8 +108,8 @@ def _over(job: SlurmJob, mark: Mark, now_s: float, pass_s: float, nodes: Mapping
         lease_s = 0.0
     if now_s < job.submit_s - CLOCK_SKEW_S:  # the clock was set back: nobody knows how long it has waited
         made_s, lease_s = now_s - pass_s, 0.0
-    free = _LIST.get(mark.action) == REQUIRED and named_are_free(job, nodes)
-    return verdict(job.reason, made_s, made_s + lease_s, pass_s, now_s, free) == "clear"
+    in_vain = _LIST.get(mark.action) == REQUIRED and named_in_vain(job, nodes, now_s)
+    return verdict(job.reason, made_s, made_s + lease_s, pass_s, now_s, in_vain) == "clear"
 
 
 def _restored(job: SlurmJob, mark: Mark) -> dict[str, str]:

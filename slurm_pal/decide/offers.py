@@ -83,14 +83,16 @@ def _has_room(job: SlurmJob, node: Node | None, used: Set[int], claimed: int) ->
     return cpus <= node.cpus - node.cpus_used and memory_mib <= node.memory_mib - node.memory_used_mib
 
 
-def named_are_free(job: SlurmJob, nodes: Mapping[str, Node]) -> bool:
-    """Whether each node that a pending job is pinned to has as many GPUs as it asks for that nobody uses."""
-    return bool(job.req_nodes) and all(
-        name in nodes
-        and usable(nodes[name].states)
-        and nodes[name].n_gpus - nodes[name].gpus_used >= max(1, _gpus_of(job))
-        for name in job.req_nodes
-    )
+def passed_over(job: SlurmJob, now_s: float) -> bool:
+    """Whether Slurm has looked at a pending job and not started it; behind others it shows when it plans to."""
+    return job.reason.startswith("Resources") or (job.reason.startswith("Priority") and job.start_s > now_s)
+
+
+def named_in_vain(job: SlurmJob, nodes: Mapping[str, Node], now_s: float) -> bool:
+    """Whether Slurm passes a job over although each node that it is pinned to has GPUs enough that nobody uses."""
+    named, count = [nodes.get(name) for name in job.req_nodes], max(1, _gpus_of(job))
+    free = (node is not None and usable(node.states) and node.n_gpus - node.gpus_used >= count for node in named)
+    return bool(named) and passed_over(job, now_s) and all(free)
 
 
 def free_indexes(node: Node, used: Set[int], claimed: int, gpu_type: str = "") -> list[int]:

@@ -27,7 +27,7 @@ from slurm_pal.decide.facts import is_ours
 from slurm_pal.decide.lease import EXCLUDED, REQUIRED, LeaseKind, Sort, TickLease, verdict
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.decide.means import MEDIAN_SLOWDOWN
-from slurm_pal.decide.offers import claims, named_are_free, used_indexes
+from slurm_pal.decide.offers import claims, named_in_vain, passed_over, used_indexes
 from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.decide.pools import every_gpu
 from slurm_pal.decide.request import Request
@@ -119,8 +119,8 @@ def over(
         lease = leases.get(job.job_id)
         if lease is None or job.state != "PENDING":
             continue
-        free = lease.kind is LeaseKind.NODELIST and named_are_free(job, named)
-        why = _void(lease, job, now_s) or _past(lease, job, now_s, pass_s, free)
+        in_vain = lease.kind is LeaseKind.NODELIST and named_in_vain(job, named, now_s)
+        why = _void(lease, job, now_s) or _past(lease, job, now_s, pass_s, in_vain)
         if of_lease(job, lease) is Whose.OTHER:
             wishes.append(_hands_off(job))
         elif why:
@@ -135,10 +135,10 @@ def _void(lease: TickLease, job: SlurmJob, now_s: float) -> str:
     return "the clock was set back" if now_s < lease.made_s - CLOCK_SKEW_S else ""
 
 
-def _past(lease: TickLease, job: SlurmJob, now_s: float, pass_s: float, free: bool) -> str:
+def _past(lease: TickLease, job: SlurmJob, now_s: float, pass_s: float, in_vain: bool) -> str:
     if verdict(job.reason, lease.made_s, lease.until_s, pass_s, now_s) == "clear" or now_s >= lease.until_s + pass_s:
         return "its time is over"
-    cleared = verdict(job.reason, lease.made_s, lease.until_s, pass_s, now_s, free) == "clear"
+    cleared = verdict(job.reason, lease.made_s, lease.until_s, pass_s, now_s, in_vain) == "clear"
     return "Slurm did not start it there" if cleared else ""
 
 
@@ -236,7 +236,8 @@ class _Round:
         """Name the nodes of free GPUs; not the same twice in a row, since Slurm did not start it there."""
         job, pinned = one.job, fold(decided.pinned)
         if lease is not None and _tried(job, lease) == _chosen(decided):
-            if _past(lease, job, self._now_s, self._settings.lease_pass_s, True) or self._now_s >= lease.until_s:
+            in_vain = passed_over(job, self._now_s)
+            if self._now_s >= lease.until_s or _past(lease, job, self._now_s, self._settings.lease_pass_s, in_vain):
                 return self._leave(one, lease, "Slurm did not start it there: left to Slurm until the next tick")
             self._claim(one, decided)
             return Wish(job.job_id, WishAction.KEEP, {}, lease, False, lease.reason)

@@ -39,10 +39,10 @@ LOCK_TRIES = 10
 SLURM_GONE_S = 120.0  # how long after the last lease a controller that does not answer is waited for
 
 
-def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float, free: bool = False) -> str:
+def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float, in_vain: bool = False) -> str:
     """What to do about one lease: "wait", "clear" or "drop". Pure.
 
-    `free` as for `lease.verdict`. A job that cannot be judged now (see there) is left alone until the
+    `in_vain` as for `lease.verdict`. A job that cannot be judged now (see there) is left alone until the
     lease's very end, after which this watcher will not be there.
     """
     state, reason = states.get(lease.job_id, ("", ""))
@@ -50,7 +50,7 @@ def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float, free: 
         return "drop"
     if now_s >= lease.last_s or now_s < lease.made_s - CLOCK_SKEW_S:  # the end, or the clock was set back
         return "clear"
-    return leases.verdict(reason, lease.made_s, lease.until_s, lease.pass_s, now_s, free)
+    return leases.verdict(reason, lease.made_s, lease.until_s, lease.pass_s, now_s, in_vain)
 
 
 def clear(client: SlurmClient, lease: Lease) -> None:
@@ -137,8 +137,9 @@ class Watcher:
 
     def _settle(self, path: str, item: Lease, states: dict[int, tuple[str, str]], now_s: float) -> None:
         verdict = judge(item, states, now_s)
-        if verdict == "wait" and item.pinned and judge(item, states, now_s, free=True) == "clear":
-            verdict = "clear" if self._free(item.job_id) else "wait"
+        looked_at = states.get(item.job_id, ("", ""))[1].startswith(("Resources", "Priority"))
+        if verdict == "wait" and item.pinned and looked_at and judge(item, states, now_s, in_vain=True) == "clear":
+            verdict = "clear" if self._in_vain(item.job_id, now_s) else "wait"
         if verdict == "clear":
             with contextlib.suppress(SlurmError):  # the job may just have started; the next look will show
                 clear(self._client, item)
@@ -146,14 +147,14 @@ class Watcher:
         elif verdict == "drop":
             lease_file.drop(path)
 
-    def _free(self, job_id: int) -> bool:
-        """Whether the GPUs that a job is pinned to are free by our count. Raises SlurmError."""
-        from slurm_pal.decide.offers import named_are_free
+    def _in_vain(self, job_id: int, now_s: float) -> bool:
+        """Whether Slurm passes a job over although the GPUs that it is pinned to are free. Raises SlurmError."""
+        from slurm_pal.decide.offers import named_in_vain
 
         if not self._nodes:
             self._nodes = {node.name: node for node in self._client.nodes()}
         job = self._client.job(job_id)
-        return job is not None and named_are_free(job, self._nodes)
+        return job is not None and named_in_vain(job, self._nodes, now_s)
 
     def _give_up(self, found: dict[str, Lease], now_s: float) -> None:
         """Slurm does not answer: wait for it, but not for ever, and not for a cluster that was removed."""

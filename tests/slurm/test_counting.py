@@ -176,6 +176,21 @@ def test_a_job_pinned_in_error_is_free_after_one_pass_by_the_watcher(site: Site,
     assert time.monotonic() - begun_s < 30.0  # the lease is for 360 s
 
 
+def test_so_it_is_behind_a_job_for_which_slurm_keeps_nodes(site: Site) -> None:
+    """Then it shows Priority, not Resources, and a start that backfill has planned."""
+    site.fill((*NO_MEMORY, "-t", "30"))
+    site.plainly("-N", "4", "--gres=gpu:4", "-t", "30")
+    job = site.plainly(
+        "-p", "gpu", "--gres=gpu:1", "-t", "1", "-w", "n2", "--comment=pal:lease=533;req=;exc=;act=nodelist;set=n2"
+    )
+    queue_of.until(site.client, job.job_id, lambda one: one.reason == "Priority" and one.start_s > time.time())
+    deadline_s = time.monotonic() + 30.0
+    while not site.publisher.publish(time.time()).ended:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.5)
+    assert site.started(job).nodes != ("n2",)
+
+
 @pytest.mark.parametrize("how", ["palsub", "filter"])
 def test_a_job_pinned_in_error_is_free_after_one_pass_by_the_daemon(site: Site, how: str) -> None:
     site.fill(NO_MEMORY)

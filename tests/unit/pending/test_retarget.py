@@ -149,14 +149,17 @@ def test_the_same_nodes_are_never_named_twice_in_a_row(scores: Scores) -> None:
     assert wish(cluster(NODES), scores(MIXED), pinned, passed).action == "clear"  # Slurm counts something else
     waits = pinned._replace(reason="Priority")
     assert wish(cluster(NODES), scores(MIXED), waits, passed).action == "keep"  # it has had no turn yet
+    planned = waits._replace(start_s=NOW_S + 600)  # backfill has looked at it, and starts it there later
+    assert wish(cluster(NODES), scores(MIXED), planned, passed).action == "clear"
 
 
 @pytest.mark.parametrize(
     ("used", "reason", "made_ago_s", "kind", "ends"),
     [
         (0, "Resources", 3.0, "nodelist", True), (0, "Resources", 2.0, "nodelist", False),
-        (0, "Priority", 3.0, "nodelist", False), (1, "Resources", 3.0, "nodelist", True),
-        (2, "Resources", 3.0, "nodelist", False), (0, "Resources", 3.0, "exclude", False),
+        (0, "Priority", 3.0, "nodelist", False), (0, "Priority planned", 3.0, "nodelist", True),
+        (1, "Resources", 3.0, "nodelist", True), (2, "Resources", 3.0, "nodelist", False),
+        (0, "Resources", 3.0, "exclude", False),
     ],
 )  # fmt: skip
 def test_a_list_ends_where_slurm_does_not_start_the_job_on_free_gpus(
@@ -164,7 +167,9 @@ def test_a_list_ends_where_slurm_does_not_start_the_job_on_free_gpus(
 ) -> None:
     lease = lease_of(kind, "n2", made_s=NOW_S - made_ago_s, until_s=NOW_S + 600)
     named = {"req_nodes" if kind == "nodelist" else "exc_nodes": ("n2",)}
-    found = over({7: lease}, [job(reason=reason, **named)], [node("n2", gpus_used=used)], NOW_S, 3.0)
+    why, _, planned = reason.partition(" ")
+    waits = job(reason=why, start_s=NOW_S + 60 if planned else 0.0, **named)
+    found = over({7: lease}, [waits], [node("n2", gpus_used=used)], NOW_S, 3.0)
     assert [(made.action, made.reason) for made in found] == [("clear", "Slurm did not start it there")] * ends
 
 
