@@ -48,6 +48,15 @@ class Request(NamedTuple):
     asks_gpus: bool = False  # False with a shape: --exclusive, given the GPUs of its nodes unasked
     soft_only: str = ""  # why no hard node list may be used; "" when it may
 
+    @property
+    def takes(self) -> tuple[object, ...]:
+        """All that decides how much of a node it takes beside its GPUs."""
+        return (
+            self.cpus_per_task, self.cpus_per_gpu, self.min_cpus, self.mem_per_node_mib, self.mem_per_cpu_mib,
+            self.mem_per_gpu_mib, self.most_mem_cpu_mib, self.threads_per_core, self.tasks_per_core, self.empty_nodes,
+            self.others,
+        )  # fmt: skip
+
 
 _LEAVE: dict[str, str] = {
     "clusters": "--clusters: another cluster may take the job",
