@@ -138,11 +138,12 @@ def node(line: str) -> Node:
     The line is not split as a whole: the submit path reads hundreds of them, and the
     dozen values needed here hold no blanks.
     """
+    gres, used = word(line, "Gres"), word(line, "GresUsed")
     return Node(
         name=word(line, "NodeName"),
         states=_states_of(word(line, "State")),
-        gpu_types=_types_of(word(line, "Gres")),
-        gpus_used=_count_of(word(line, "GresUsed")),
+        gpu_types=_types_of(gres),
+        gpus_used=_count_of(used),
         cpus=whole(word(line, "CPUEfctv") or word(line, "CPUTot")),
         cpus_used=whole(word(line, "CPUAlloc")),
         memory_mib=whole(word(line, "RealMemory")),
@@ -151,8 +152,8 @@ def node(line: str) -> Node:
         partitions=tuple(filter(None, word(line, "Partitions").split(","))),
         weight=whole(word(line, "Weight"), 1),
         available=_features_of(word(line, "AvailableFeatures")),
-        threads=_threads_of(*(word(line, key) for key in ("CPUTot", "Sockets", "CoresPerSocket"))),
-        others_free=_others_of(word(line, "Gres"), word(line, "GresUsed")),
+        threads=_threads_of(word(line, "CPUTot"), word(line, "Sockets"), word(line, "CoresPerSocket")),
+        others_free=_others_of(gres, used) if "," in gres else (),
     )
 
 

@@ -156,6 +156,16 @@ def test_the_room_that_is_there_is_used(site: Site) -> None:
         queue_of.until(site.client, job.job_id, lambda one: one.state == "CANCELLED")
 
 
+def test_a_node_that_the_site_keeps_for_later_is_taken_last(site: Site) -> None:
+    site.client.update_nodes(["n2"], Weight="1000")
+    try:
+        assert site.started(site.palsub("--gres=gpu:1")).nodes == ("n1",)
+        site.publish()
+        assert site.started(site.submit("--gres=gpu:1")).nodes == ("n1",)
+    finally:
+        site.client.update_nodes(["n2"], Weight="1")
+
+
 @pytest.fixture
 def blind(site: Site) -> str:
     """A PATH with a scontrol that hides how much memory of a node is in use: something that Slurm alone counts."""

@@ -48,7 +48,7 @@ def test_cpus_for_each_core(words: str, threads: int) -> None:
         ("gpu:4", "gpu:1", {}), ("(null)", "", {}), ("gpu:4(S:0-1),nvme:2", "gpu:2(IDX:0-1),nvme:1", {"nvme": 1}),
         ("gpu:v100:4,vmem:16G", "gpu:v100:0(IDX:N/A),vmem:4G", {"vmem": 12 << 30}),
         ("lic:a:3,lic:b:2", "lic:a:1,lic:b:2", {"lic": 2, "lic:a": 2, "lic:b": 0}),
-        ("share:no_consume:4", "share:4", {"share": 4}),
+        ("gpu:1,share:no_consume:4", "gpu:0,share:4", {"share": 4}),
     ],
 )  # fmt: skip
 def test_generic_resources_beside_gpus(gres: str, used: str, free: dict[str, int]) -> None:
