@@ -14,7 +14,6 @@ the heir becomes the watcher, and starts its own heir.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import time
@@ -83,6 +82,7 @@ class Watcher:
         self._asked_s = 0.0  # when Slurm was last asked (Unix s)
         self._pause_s = 1.0  # Slurm is not asked again sooner
         self._nodes: dict[str, Node] = {}  # in this step
+        self._refused = False  # Slurm has not taken an update of the last step
 
     def run(self) -> None:
         """Watch until no lease is left, under the lock. Raises BusyError if another watcher does."""
@@ -113,7 +113,7 @@ class Watcher:
         now_s = self._clock()
         if self._asked_s <= now_s < self._next_s(found):
             return True
-        started, self._nodes = time.monotonic(), {}
+        started, self._nodes, self._refused = time.monotonic(), {}, False
         try:
             states = self._client.job_states()
             for path, item in found.items():
@@ -132,8 +132,8 @@ class Watcher:
             look_s = max(item.pass_s, 1.0)
             while item.made_s + look_s <= self._asked_s:
                 look_s *= 2
-            due.append(min(item.made_s + look_s, item.until_s if self._asked_s < item.until_s else math.inf))
-        return max(self._asked_s + self._pause_s, min(due))
+            due.append(min(item.made_s + look_s, item.until_s))
+        return self._asked_s + self._pause_s if self._refused else max(self._asked_s + self._pause_s, min(due))
 
     def _settle(self, path: str, item: Lease, states: dict[int, tuple[str, str]], now_s: float) -> None:
         verdict = judge(item, states, now_s)
@@ -141,9 +141,11 @@ class Watcher:
         if verdict == "wait" and item.pinned and looked_at and judge(item, states, now_s, in_vain=True) == "clear":
             verdict = "clear" if self._in_vain(item.job_id, now_s) else "wait"
         if verdict == "clear":
-            with contextlib.suppress(SlurmError):  # the job may just have started; the next look will show
+            try:
                 clear(self._client, item)
                 lease_file.drop(path)
+            except SlurmError:  # it may just have started, or Slurm has it in its hands; the next look will show
+                self._refused = True
         elif verdict == "drop":
             lease_file.drop(path)
 

@@ -45,6 +45,8 @@ from slurm_pal.tick.wishes import Hand
 T = TypeVar("T")
 
 STATISTICS_S = 60.0
+AGAIN_LOOK_S = 1.0
+"""After an order that Slurm did not take, to a job that is pinned in vain."""
 SLOW_S = 1.0
 """A slurmctld that answers sooner has threads to spare."""
 LONGEST_INTERVAL_S = 900.0
@@ -222,7 +224,10 @@ class Tick:
         moving = {move.job_id for move in self._journal.open_moves()}
         jobs = self._client.jobs_of(sorted(leases.keys() - moving))
         nodes = self._client.nodes() if any(job.state == "PENDING" for job in jobs.values()) else ()
-        self._trouble += self._hand.carry_out(over(leases, jobs.values(), nodes, now_s, self.pass_s), jobs, now_s)
+        wishes = over(leases, jobs.values(), nodes, now_s, self.pass_s)
+        self._trouble += self._hand.carry_out(wishes, jobs, now_s)
+        if self._journal.leases().keys() & {wish.job_id for wish in wishes}:  # Slurm had the job in its hands
+            self._look_s = now_s + AGAIN_LOOK_S
 
     def _each(self, part: Callable[[Overview], T], every: Overview, otherwise: T) -> T:
         """Do a part that looks at jobs: jobs on which it fails are set aside, and it is done for all others."""

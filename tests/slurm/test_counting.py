@@ -6,6 +6,7 @@ Node n2 is the fastest, has free GPUs, and is full of what Slurm counts: a job t
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -164,6 +165,18 @@ def test_a_node_that_the_site_keeps_for_later_is_taken_last(site: Site) -> None:
         assert site.started(site.submit("--gres=gpu:1")).nodes == ("n1",)
     finally:
         site.client.update_nodes(["n2"], Weight="1")
+
+
+def test_options_of_a_plug_in_in_the_script_are_understood(site: Site, tmp_path: Path) -> None:
+    if site.lab.without_plugin:
+        pytest.skip(site.lab.without_plugin)
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --pal-class=B --tasks-per-node=1 -N1\n#SBATCH --gres=gpu:1,nvme:1\nsleep 1\n")
+    done = site.run(*PALSUB, "--pal-watch", "--pal-dry-run", "--pal-json", str(script))
+    made = json.loads(done.stdout)
+    assert (made["action"], made["sensitivity"]["class"]) == ("nodelist", "B"), made["reason"]
+    submitted = site.run(*PALSUB, "--parsable", "--pal-watch", "-o", "/dev/null", str(script))
+    assert submitted.returncode == 0, submitted.stderr
 
 
 @pytest.fixture
