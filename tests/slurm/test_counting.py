@@ -229,6 +229,29 @@ def test_a_job_pinned_in_error_is_free_after_one_pass_by_the_daemon(site: Site, 
     assert site.started(job).nodes != ("n2",)
 
 
+def test_nodes_that_the_tick_names_in_vain_are_taken_back_before_the_next_tick(site: Site, blind: str) -> None:
+    for name in ("n0", "n3"):
+        site.started(site.plainly("--exclusive", "--gres=gpu:4", "-w", name))
+    for name in ("n1", "n2"):
+        site.started(site.plainly(*NO_MEMORY, "--gres=gpu:1", "-w", name))
+    job = site.submit("--gres=gpu:1", "--comment=pal:job=A;from=x")
+    argv = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()"]
+    told = (site.home / "daemon.log").read_text
+    with open(site.home / "daemon.log", "w") as log:
+        daemon = subprocess.Popen(
+            [*argv, "--daemon", "--act", "--every", "25"], env=site.env | {"PATH": blind}, stdout=log, stderr=log
+        )
+        try:
+            queue_of.until(site.client, job.job_id, lambda one: one.req_nodes == ("n2",), told)
+            queue_of.until(site.client, job.job_id, lambda one: not one.req_nodes, told)
+            assert daemon.poll() is None
+        finally:
+            daemon.terminate()
+            daemon.wait()
+    log = Path(site.config.state_dir, "rebalance.log").read_text()
+    assert "Slurm did not start it there" in log and "until the next tick" not in log
+
+
 SHOWN = "NumNodes:9,NumCPUs:9,NumTasks:9,MinCpus:9,MinMemory:9,TimeLimit:20,tres-per-node:20,tres-per-job:20,Feature:9"
 
 
