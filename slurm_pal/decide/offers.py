@@ -90,7 +90,8 @@ def passed_over(job: SlurmJob, now_s: float) -> bool:
 
 def named_in_vain(job: SlurmJob, nodes: Mapping[str, Node], now_s: float) -> bool:
     """Whether Slurm passes a job over although each node that it is pinned to has GPUs enough that nobody uses."""
-    named, count = [nodes.get(name) for name in job.req_nodes], max(1, _gpus_of(job))
+    named = [nodes.get(name) for name in job.req_nodes]
+    count = max(_gpus_of(job), -(-job.asks.gpus_in_all // max(1, len(named))), 1)
     free = (node is not None and usable(node.states) and node.n_gpus - node.gpus_used >= count for node in named)
     return bool(named) and passed_over(job, now_s) and all(free)
 

@@ -358,6 +358,7 @@ def _asks(cpus: str, nodes: str, node_memory: str, cpu_memory: str, exclusive: s
     low = whole(first, 1)
     return Asks(
         gpus=any("gpu" in text for text in tres),
+        gpus_in_all=gpu_count(tres[1]),
         gpu_types=frozenset(kind for text in tres for kind in _TYPE.findall(text)),
         cpus=whole(cpus),
         nodes_min=low,

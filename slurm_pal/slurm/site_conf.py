@@ -23,10 +23,14 @@ _WANTED = {
 _RECORDS = ("nodename=", "partitionname=", "nodeset=", "downnodes=", "frontendname=")
 """How lines begin whose words are about one record only."""
 _DEEPEST = 4
+CONFIGLESS = "/run/slurm/conf/slurm.conf"
+"""Where slurmd and sackd keep what slurmctld has sent them (slurm.conf(5), configless)."""
 
 
 def site_counting(path: str) -> Counting:
-    """The site's own defaults and limits; none where there is no such file (a configless client)."""
+    """The site's own defaults and limits; none where there is no such file (a client that asks slurmctld each time)."""
+    if not os.path.exists(path) and os.path.exists(CONFIGLESS):
+        path = CONFIGLESS
     pairs: dict[str, str] = {}
     for line in _lines(path, 0):
         if not line.lower().startswith(_RECORDS):

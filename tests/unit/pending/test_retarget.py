@@ -153,6 +153,13 @@ def test_the_same_nodes_are_never_named_twice_in_a_row(scores: Scores) -> None:
     assert wish(cluster(NODES), scores(MIXED), planned, passed).action == "clear"
 
 
+def test_a_total_of_gpus_must_be_free_in_all() -> None:
+    lease = lease_of("nodelist", "n2", made_s=NOW_S - 3, until_s=NOW_S + 600)
+    asked = job(TresPerNode="", TresPerJob="gres:gpu:2", NumNodes="1-1", req_nodes=("n2",), gpus_per_node=0)
+    for used, ends in ((0, 1), (1, 0)):
+        assert len(over({7: lease}, [asked], [node("n2", gpus_used=used)], NOW_S, 3.0)) == ends
+
+
 @pytest.mark.parametrize(
     ("used", "reason", "made_ago_s", "kind", "ends"),
     [
