@@ -17,6 +17,7 @@ from slurm_pal.base import become
 from slurm_pal.base import config as settings
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError, PalError, UsageError, one_line
+from slurm_pal.base.files import slurm_conf
 from slurm_pal.base.notify import ALIVE, READY, notify
 from slurm_pal.cli import common
 from slurm_pal.cli.complaints import Complaints
@@ -138,7 +139,7 @@ def _check(config: Config, wanted: RebalanceOptions) -> None:
 
 def _tick(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack, complaints: Complaints) -> Tick:
     counted = Counted(subprocess_runner(TIMEOUT_S))
-    client = CliClient(counted)
+    client = CliClient(counted, conf=slurm_conf())
     every_s = (wanted.every or config.number("rebalance", "interval_s")) if wanted.daemon else math.inf
     by_turns = wanted.daemon and not wanted.act  # who takes lists back must have the lock
     publisher: Publisher | None = Publisher(config, client, wanted.daemon and wanted.act, every_s, by_turns=by_turns)

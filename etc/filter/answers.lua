@@ -3,13 +3,17 @@
 
 local node_of, ranking, size_of = tables.node_of, tables.ranking, tables.size_of
 
-local MOST_PREFERENCES = 8
+local MOST_PREFERENCES = 16
 local NOTHING = { gpus = 0, cpus = 0, mem = 0 }
 
--- CPUs and MiB that `gpus` GPUs of a job need on one node, which has `all_cpus`.
-local function share(request, gpus, all_cpus)
-  local cpus = math.max(request.tasks_on_node * request.cpus_per_task, request.cpus_per_gpu * gpus, request.min_cpus)
-  local counted = request.count == "x" and all_cpus or math.max(1, cpus)
+-- CPUs and MiB that `gpus` GPUs of a job need on one node. A core goes to one job, with all its threads.
+local function share(request, gpus, node)
+  local threads, each, tasks = node.threads or 1, request.cpus_per_task, request.tasks_on_node
+  local own = each > 1 or request.one_task_per_core
+  local cores = own and tasks * math.ceil(each / threads) or math.ceil(tasks * each / threads)
+  local more = math.max(request.cpus_per_gpu * gpus, request.min_cpus)
+  local cpus = math.max(cores, math.ceil(more / threads)) * threads
+  local counted = request.count == "x" and (node.allcpus or 0) or math.max(1, cpus)
   local mem = math.max(request.mem_per_node, request.mem_per_cpu * counted, request.mem_per_gpu * gpus)
   if request.most_mem_per_cpu then cpus = math.max(cpus, math.ceil(mem / request.most_mem_per_cpu)) end
   return cpus, mem
@@ -21,11 +25,10 @@ end
 local function takes(view, size, gpus)
   local richest, request = size_of(view.t, "most." .. view.pool), view.request
   if not richest or not size or not size.allcpus or size.gpus < request.least_gpus then return false end
-  local cpus, mem = share(request, gpus, size.allcpus)
+  local cpus, mem = share(request, gpus, size)
   if request.cpus_per_gpu == 0 then cpus = math.max(cpus, gpus * richest.cpusgpu) end
   if not request.mem_stated then mem = math.max(mem, gpus * richest.memgpu) end
-  -- A CPU of a core with two threads counts, and costs memory, twice; which nodes have such cores is not known.
-  local asked = request.mem_per_cpu * (request.count == "x" and size.allcpus or 2 * math.max(1, cpus))
+  local asked = request.mem_per_cpu * (request.count == "x" and size.allcpus or math.max(1, cpus))
   if request.mem_per_cpu > 0 and size.allmem < asked then return false end
   if size.allcpus < math.min(cpus, richest.allcpus) then return false end
   if request.largest_only and (size.allcpus < richest.allcpus or size.allmem < richest.allmem) then return false end
@@ -38,8 +41,9 @@ local function fits(view, node, gpus)
   if not view.partition[node.name] or request.excluded[node.name] then return false end
   if node.gpus < request.least_gpus then return false end
   if request.constraint and not request.constraint(node.features) then return false end
-  local cpus, mem = share(request, gpus, node.allcpus or 0)
-  return cpus <= (node.cpus or 0) - gone.cpus and mem <= (node.mem or 0) - gone.mem
+  local cpus, mem = share(request, gpus, node)
+  local free = math.min(node.cpus or 0, view.left and (view.left[node.name] or 0) or math.huge)
+  return cpus <= free - gone.cpus and mem <= (node.mem or 0) - gone.mem
 end
 
 -- Nodes that can give `count` GPUs ("x": all that they have), best first, each once, one more than may be used.

@@ -3,7 +3,7 @@
 
 local LONGEST_LIST, LONGEST_WORD, TOO_LONG = texts.LONGEST_LIST, texts.LONGEST_WORD, texts.TOO_LONG
 local number, filled, start_of, brief = texts.number, texts.filled, texts.start_of, texts.brief
-local open_file, current = tables.open_file, tables.current
+local open_file, current, counts_of = tables.open_file, tables.current, tables.counts_of
 local decide = decisions.decide
 local LONGEST_TRES, request_of = requests.LONGEST_TRES, requests.request_of
 local SCRIPT_BYTES, appends, pal_lines = scripts.SCRIPT_BYTES, scripts.appends, scripts.pal_lines
@@ -88,6 +88,7 @@ local function client_ask(t, options, offset, script)
   local tasks, settings = number(options.ntasks), t and t.settings or {}
   local per_node, per_cpu = mib_of(start_of(options.mem, 24):gsub("%?$", "")), mib_of(options["mem-per-cpu"])
   local per_gpu = mib_of(options["mem-per-gpu"])
+  local partition = brief(options.partition, TOO_LONG, LONGEST_WORD) or t and t.record.default
   local mem_stated = per_node or per_cpu or per_gpu
   if not mem_stated then per_node, per_cpu = settings.mem_node, settings.mem_cpu end
   return {
@@ -113,7 +114,8 @@ local function client_ask(t, options, offset, script)
     limit_s = seconds_of(options.time),
     exclude = brief(options.exclude, "[", LONGEST_LIST),
     constraint = brief(options.constraint, TOO_LONG),
-    partition = brief(options.partition, TOO_LONG, LONGEST_WORD) or t and t.record.default,
+    partition = partition,
+    counts = counts_of(t, partition),
     partition_nodes = EVERY_NODE,
   }
 end

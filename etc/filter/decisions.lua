@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- The decision on a request: which nodes, by which means, for how long.
 
-local names_in, spares_of = tables.names_in, tables.spares_of
+local names_in, spares_of, left_of = tables.names_in, tables.spares_of, tables.left_of
 local claimed, claim = claims.claimed, claims.claim
 local share, takes, choose = answers.share, answers.takes, answers.choose
 local others, slowest = answers.others, answers.slowest
@@ -32,6 +32,13 @@ local function patience_s(t, request, there, here, portion)
   local run_s = request.limit_s and request.limit_s * (settings.run_share) or settings.run_s
   local pays_s = portion * math.max(0, there - here) * run_s
   return math.max(settings.pass_s, math.min(pays_s, settings.lease_max_s))
+end
+
+-- The slowdown where plain Slurm would put the job if others took the GPUs of the nodes in `used`.
+local function elsewhere(view, used)
+  local text = view.t.record[("plain.%s.%s.%s"):format(view.pool, view.class, view.request.count)] or ""
+  local there, name, otherwise = text:match("^([%d.]+):([%w_.-]+):([%d.]+)$")
+  return tonumber(used[name] and otherwise or there) or 1
 end
 
 -- Whether, without the nodes in `slow`, enough are left that Slurm could give to the job and that are worth a wait.
@@ -84,7 +91,7 @@ local function decide(request, t, now_s)
   if age_s > t.max_age_s or age_s < -t.max_age_s then return softly(t, request, "stale") end
   if not t.clears then return softly(t, request, "nobody") end
   local view = { t = t, request = request, claimed = claimed(t, now_s), found = {} }
-  view.partition = request.partition_nodes
+  view.partition, view.left = request.partition_nodes, left_of(t, request.partition)
   view.pool, view.class = pool, scores_of(request)
   local chosen, used
   if view.pool then chosen, used = choose(view) end
@@ -107,7 +114,7 @@ local function decide(request, t, now_s)
     set = text_of(chosen),
     why = "best",
     slow = slowdown * locality,
-    lease_s = patience_s(t, request, plain_slowdown * locality, slowdown * locality, 1),
+    lease_s = patience_s(t, request, elsewhere(view, used) * locality, slowdown * locality, 1),
     chosen = chosen,
   }
 end
@@ -115,7 +122,7 @@ end
 -- The GPUs of a job that will start are no longer free for the next submission.
 local function remember(request, decision, now_s)
   for _, pick in ipairs(decision.chosen or {}) do
-    local cpus, mem = share(request, pick.count, pick.node.allcpus or 0)
+    local cpus, mem = share(request, pick.count, pick.node)
     claim(pick.node.name, pick.count, cpus, mem, now_s)
   end
 end

@@ -97,7 +97,14 @@ local function request_of(ask)
   request.nodes_min, request.nodes_max = shape.low, shape.high
   request.tasks_on_node = ask.tasks_per_node or math.ceil((shape.tasks or shape.low) / shape.low)
   request.cpus_per_task = ask.cpus_per_task or 1
+  local counts = ask.counts
   request.cpus_per_gpu, request.min_cpus = ask.cpus_per_gpu or 0, ask.min_cpus or 0
+  if request.cpus_per_gpu == 0 and request.cpus_per_task == 1 then request.cpus_per_gpu = counts.gpucpus or 0 end
+  request.one_task_per_core = counts.onetask == 1
+  if not ask.mem_stated and counts.gpumem then ask.mem_per_gpu = counts.gpumem end
+  -- Without any default a job takes all the memory of its nodes.
+  local memory = ask.mem_stated or ask.mem_per_node or (ask.mem_per_cpu or 0) > 0 or (ask.mem_per_gpu or 0) > 0
+  if counts.memory == 1 and not memory then request.leave = request.leave or "memory" end
   request.mem_per_node = ask.mem_per_node or 0
   request.mem_per_cpu, request.mem_per_gpu = ask.mem_per_cpu or 0, ask.mem_per_gpu or 0
   request.mem_stated, request.most_mem_per_cpu = ask.mem_stated, ask.most_mem_per_cpu

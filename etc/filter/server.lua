@@ -4,7 +4,7 @@
 local LONGEST_LIST, LONGEST_WORD, TOO_LONG = texts.LONGEST_LIST, texts.LONGEST_WORD, texts.TOO_LONG
 local number, filled, set_of, start_of, brief = texts.number, texts.filled, texts.set_of, texts.start_of, texts.brief
 local expand = hosts.expand
-local current = tables.current
+local current, counts_of = tables.current, tables.counts_of
 local decide, remember = decisions.decide, decisions.remember
 local LONGEST_TRES, gpus_of, request_of = requests.LONGEST_TRES, requests.gpus_of, requests.request_of
 local appends, pal_lines, movable_of = scripts.appends, scripts.pal_lines, scripts.movable_of
@@ -133,6 +133,7 @@ local function ask_of(job, t, partitions, now_s)
     mem_per_cpu = per_cpu,
     mem_per_gpu = mem_per_gpu,
     mem_stated = mem_stated,
+    counts = counts_of(t, name),
     most_mem_per_cpu = lesser(part and number(part.max_mem_per_cpu), settings.most_mem_cpu),
     exclusive = exclusive,
     most_cpus = part and number(part.max_cpus_per_node),

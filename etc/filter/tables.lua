@@ -147,6 +147,21 @@ local function size_of(t, key)
   return t.sets[key]
 end
 
+-- What Slurm adds to requests in a partition, as far as slurmctld does not show it: { gpumem =, gpucpus =, ... }.
+local function counts_of(t, partition)
+  return t and partition and size_of(t, "counts." .. partition) or {}
+end
+
+-- The CPUs that a partition may still use on each of its nodes, { name = CPUs }; nil where it has no limit.
+local function left_of(t, partition)
+  local key = "left." .. partition
+  if not t.sets[key] and t.record[key] then
+    t.sets[key] = {}
+    for name, cpus in t.record[key]:gmatch("([%w_.-]+)=(%d+)") do t.sets[key][name] = tonumber(cpus) end
+  end
+  return t.sets[key]
+end
+
 -- Nodes of a pool that will have GPUs worth waiting for: { name, fast (GPUs), size }.
 local function spares_of(t, pool, class)
   local key = ("spare.%s.%s"):format(pool, class)
@@ -161,5 +176,5 @@ end
 
 return {
   open_file = open_file, current = current, node_of = node_of, ranking = ranking, names_in = names_in,
-  size_of = size_of, spares_of = spares_of,
+  size_of = size_of, spares_of = spares_of, counts_of = counts_of, left_of = left_of,
 }

@@ -27,10 +27,32 @@ class Node(NamedTuple):
     partitions: tuple[str, ...]
     weight: int = 1
     available: tuple[str, ...] | None = None  # available features in Slurm's order; None: not known
+    threads: int = 1  # CPUs that Slurm counts for each core, which it gives to one job as a whole
+    others_free: tuple[tuple[str, int], ...] = ()  # gres beside GPUs, by name, or name:type: how many are not in use
 
     @property
     def n_gpus(self) -> int:
         return len(self.gpu_types)
+
+
+class Counting(NamedTuple):
+    """What Slurm adds to a request that does not state it, and its limits (slurm.conf(5)); 0: none."""
+
+    memory: bool = False  # it counts memory; then a job without a default takes all of a node's
+    mem_cpu_mib: int = 0  # DefMemPerCPU
+    mem_node_mib: int = 0  # DefMemPerNode
+    mem_gpu_mib: int = 0  # DefMemPerGPU
+    cpus_gpu: int = 0  # DefCpuPerGPU
+    most_mem_cpu_mib: int = 0  # MaxMemPerCPU
+    most_cpus: int = 0  # MaxCPUsPerNode: of all the partition's jobs together
+    one_task_per_core: bool = False  # CR_ONE_TASK_PER_CORE
+
+    def over(self, site: Counting) -> Counting:
+        """A partition's own, and the site's where it says nothing."""
+        found = site._replace(**{name: number for name, number in self._asdict().items() if number})
+        if self.mem_cpu_mib or self.mem_node_mib:  # each of the two replaces both
+            return found._replace(mem_cpu_mib=self.mem_cpu_mib, mem_node_mib=self.mem_node_mib)
+        return found
 
 
 class Partition(NamedTuple):
@@ -42,3 +64,4 @@ class Partition(NamedTuple):
     nodes: tuple[str, ...]
     max_time_s: int | None = None  # None: unlimited
     default_time_s: int | None = None
+    counting: Counting = Counting()

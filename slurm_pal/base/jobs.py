@@ -34,6 +34,7 @@ class Asks(NamedTuple):
     """What a job asks for besides its GPUs, as far as Slurm shows it in numbers."""
 
     gpus: bool = False  # GPUs, in whatever form
+    gpus_in_all: int = 0  # where it asks for a total
     gpu_types: frozenset[str] = frozenset()
     cpus: int = 0  # of all its nodes
     nodes_min: int = 1

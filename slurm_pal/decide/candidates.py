@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from slurm_pal.base.cluster import Node, Partition
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.decide.constraint import Predicate, compile_constraint
 from slurm_pal.decide.request import Request
 from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.states import usable
+from slurm_pal.slurm.states import JOB_ACTIVE, usable
 from slurm_pal.store.snapshot import Snapshot
 
 RESERVED = frozenset({"RESERVED", "RES"})
@@ -21,7 +22,8 @@ class Candidates(NamedTuple):
     """Where the request may look: one or more partitions, and the nodes that Slurm could ever give."""
 
     partitions: tuple[Partition, ...]
-    nodes: tuple[Node, ...]  # permitted by the request, whatever runs on them
+    nodes: tuple[Node, ...]  # permitted by the request, whatever runs on them; with what the partitions leave of them
+    request: Request = Request()  # with what Slurm adds to it in these partitions
 
 
 def candidates(request: Request, overview: Overview) -> list[Candidates] | str:
@@ -43,7 +45,60 @@ def candidates(request: Request, overview: Overview) -> list[Candidates] | str:
             return f"reservation {request.reservation} is not known"
         reserved = frozenset(overview.reservations[request.reservation])
     groups = [tuple(wanted)] if (request.nodes_max or request.nodes_min) == 1 else [(p,) for p in wanted]
-    return [Candidates(group, _permitted(request, overview, group, predicate, reserved)) for group in groups]
+    limited = [p for p in wanted if p.counting.most_cpus]
+    if limited and request.shape is not None and request.shape.whole_nodes:
+        return f"partition {limited[0].name} allows {limited[0].counting.most_cpus} CPUs on a node, not a whole one"
+    taken = {p.name: cpus_of(p, overview.jobs) for p in limited}
+    return [
+        Candidates(
+            group,
+            tuple(left_of(node, group, taken) for node in _permitted(request, overview, group, predicate, reserved)),
+            counted(request, group),
+        )
+        for group in groups
+    ]
+
+
+def counted(request: Request, partitions: Iterable[Partition]) -> Request:
+    """The request with what Slurm adds to it in these partitions: of several the most, since any may take it."""
+    counting = [partition.counting for partition in partitions]
+    if not counting:
+        return request
+    if request.mem_per_node_mib is None and not request.mem_per_cpu_mib and not request.mem_per_gpu_mib:
+        per_node = max(c.mem_node_mib for c in counting)
+        request = request._replace(
+            mem_per_node_mib=per_node or None,
+            mem_per_cpu_mib=max(c.mem_cpu_mib for c in counting),
+            mem_per_gpu_mib=max(c.mem_gpu_mib for c in counting),
+        )
+        if any(c.memory and not (c.mem_node_mib or c.mem_cpu_mib or c.mem_gpu_mib) for c in counting):
+            request = request._replace(mem_per_node_mib=0)
+    if not request.cpus_per_gpu and request.cpus_per_task == 1:
+        request = request._replace(cpus_per_gpu=max(c.cpus_gpu for c in counting))
+    if not request.tasks_per_core and any(c.one_task_per_core for c in counting):
+        request = request._replace(tasks_per_core=1)
+    limits = [c.most_mem_cpu_mib for c in counting if c.most_mem_cpu_mib]
+    return request._replace(most_mem_cpu_mib=min(limits, default=0))
+
+
+def cpus_of(partition: Partition, jobs: Iterable[SlurmJob]) -> dict[str, int]:
+    """Node -> CPUs that running jobs of a partition have there; of one on several nodes an equal share, rounded up."""
+    taken: dict[str, int] = {}
+    for job in jobs:
+        if job.partition == partition.name and job.state in JOB_ACTIVE and job.nodes:
+            for name in job.nodes:
+                taken[name] = taken.get(name, 0) - (-job.asks.cpus // len(job.nodes))
+    return taken
+
+
+def left_of(node: Node, partitions: Iterable[Partition], taken: Mapping[str, Mapping[str, int]]) -> Node:
+    """The node with the CPUs that all of these partitions may still use of it (MaxCPUsPerNode)."""
+    for partition in partitions:
+        if partition.name in taken and node.name in partition.nodes:
+            most = min(node.cpus, partition.counting.most_cpus)
+            free = min(node.cpus - node.cpus_used, most - taken[partition.name].get(node.name, 0))
+            node = node._replace(cpus=most, cpus_used=most - free)
+    return node
 
 
 def _partitions(request: Request, overview: Overview) -> list[Partition]:
@@ -111,28 +166,39 @@ def startable(nodes: Iterable[Node], request: Request, tasks_on_node: int, gpus_
 def could_hold(nodes: Iterable[Node], request: Request, tasks_on_node: int, gpus_on_node: int) -> list[Node]:
     """The nodes that Slurm would surely give the job once nothing runs there; without any it refuses the job.
 
-    A CPU of a core with two threads counts, and costs memory, twice, and which nodes have such is not known.
+    Other resources than GPUs count as they are in use now: how many a node has in all is not kept.
     """
     empty = [node._replace(states=node.states - {_PLANNED}, cpus_used=0, memory_used_mib=0) for node in nodes]
-    whole = request.shape is not None and request.shape.whole_nodes
-
-    def counted(node: Node) -> int:
-        return node.cpus if whole else 2 * max(1, share(node, request, tasks_on_node, gpus_on_node)[0])
-
-    holding = startable(empty, request, tasks_on_node, gpus_on_node)
-    return [node for node in holding if request.mem_per_cpu_mib * counted(node) <= node.memory_mib]
+    return startable(empty, request, tasks_on_node, gpus_on_node)
 
 
 def share(node: Node, request: Request, tasks: int, gpus: int) -> tuple[int, int]:
-    """(CPUs, memory in MiB) that so many tasks with so many GPUs take of a node."""
-    cpus = max(tasks * request.cpus_per_task, request.cpus_per_gpu * gpus, request.min_cpus)
+    """(CPUs, memory in MiB) that so many tasks with so many GPUs take of a node: never less than Slurm counts.
+
+    A core goes to one job, with all its threads; in doubt two tasks do not share one.
+    """
+    used = min(node.threads, request.threads_per_core or node.threads)  # threads of a core on which its tasks may run
+    each = request.cpus_per_task
+    cores = tasks * -(-each // used) if each > 1 or request.tasks_per_core == 1 else -(-tasks * each // used)
+    if request.tasks_per_core > 1:
+        cores = max(cores, -(-tasks // request.tasks_per_core))
+    cores = max(1, cores, -(-request.cpus_per_gpu * gpus // used), -(-request.min_cpus // used))
+    cpus = cores * node.threads
+    if request.shape is not None and request.shape.whole_nodes:
+        cpus = node.cpus
     if request.mem_per_node_mib == 0:  # sbatch(1): --mem=0 is all of the node's memory
         return cpus, node.memory_mib
-    return cpus, max(
-        request.mem_per_node_mib or 0, request.mem_per_cpu_mib * max(1, cpus), request.mem_per_gpu_mib * gpus
-    )
+    memory_mib = max(request.mem_per_node_mib or 0, request.mem_per_cpu_mib * cpus, request.mem_per_gpu_mib * gpus)
+    if request.most_mem_cpu_mib:  # what is more costs CPUs instead
+        cpus = max(cpus, -(-memory_mib // request.most_mem_cpu_mib // node.threads) * node.threads)
+    return cpus, memory_mib
 
 
 def _holds(node: Node, request: Request, tasks: int, gpus: int) -> bool:
     cpus, memory_mib = share(node, request, tasks, gpus)
+    if request.empty_nodes and node.cpus_used:
+        return False
+    others = dict(node.others_free) if request.others else {}
+    if any(others.get(name, 0) < count for name, count in request.others):
+        return False
     return cpus <= node.cpus - node.cpus_used and memory_mib <= node.memory_mib - node.memory_used_mib

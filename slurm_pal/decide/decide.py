@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from slurm_pal.base.faults import OK
+from slurm_pal.base.jobs import GpuShape
 from slurm_pal.decide import means
 from slurm_pal.decide.candidates import candidates, several_models
 from slurm_pal.decide.case import Case, Decision, Settings
@@ -13,7 +14,7 @@ from slurm_pal.decide.scene import Scene, rows, scenes
 from slurm_pal.placement import place
 from slurm_pal.placement.faulty import is_faulty, worst_wanted
 from slurm_pal.placement.plain import plain_pick
-from slurm_pal.placement.view import Placement, Rule
+from slurm_pal.placement.view import Placement, Rule, View
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 
@@ -53,8 +54,8 @@ def decide(
     rule = Rule(sensitivity, settings.locality_penalty, settings.barred_slowdown, int(now_s))
     best: tuple[float, Scene, Placement] | None = None
     for group in found:
-        for scene in scenes(request, overview, snapshot, sensitivity, group):
-            placed = place(settings.policy, scene.view, scene.shape, rule)
+        for scene in scenes(overview, snapshot, sensitivity, group):
+            placed = in_order(settings.policy, scene.view, scene.shape, rule)
             if placed is not None:
                 if best is None or placed.product < best[0]:
                     best = (placed.product, scene, placed)
@@ -63,6 +64,19 @@ def decide(
     if best is None:
         return Decision("none", QUEUES)
     return _judge(Case(request, snapshot, settings, rule, clearer, best[1], best[2]), alternatives)
+
+
+def in_order(policy: str, view: View, shape: GpuShape, rule: Rule) -> Placement | None:
+    """The rule's choice in the site's order: nodes of a higher weight only where the others cannot take the job."""
+    weights = sorted(set(view.weight))
+    if len(weights) < 2:
+        return place(policy, view, shape, rule)
+    for most in weights:
+        kept = [row for row, weight in enumerate(view.weight) if weight <= most]
+        placed = place(policy, rows(view, kept), shape, rule)
+        if placed is not None:
+            return placed._replace(nodes=tuple(kept[row] for row in placed.nodes))
+    return None
 
 
 def _judge(case: Case, alternatives: int) -> Decision:
@@ -108,7 +122,7 @@ def _others(case: Case, count: int) -> tuple[Offer, ...]:
     while len(offers) < count:
         kept = [i for i in range(len(case.scene.view.names)) if i not in gone]
         scene = case.scene._replace(view=rows(case.scene.view, kept))
-        again = place(case.settings.policy, scene.view, scene.shape, case.rule)
+        again = in_order(case.settings.policy, scene.view, scene.shape, case.rule)
         if again is None:
             break
         offers.append(offer_of(scene, case.snapshot, case.rule, again))

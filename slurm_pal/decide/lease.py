@@ -76,17 +76,18 @@ def is_held(reason: str) -> bool:
     return reason.startswith(_HELD)
 
 
-def verdict(reason: str, made_s: float, until_s: float, pass_s: float, now_s: float) -> str:
+def verdict(reason: str, made_s: float, until_s: float, pass_s: float, now_s: float, in_vain: bool = False) -> str:
     """Whether a pending job's lease is over: "wait" or "clear". Pure.
 
     `reason` is why the job waits, in the form of `SlurmJob.reason`. A held job, or one that
     waits for another job or for a time, is left alone; one that its lists may keep from
     starting for ever gets one scheduling pass of `pass_s`, and so does a job that Slurm has
-    not looked at yet.
+    not looked at yet. `in_vain` says that Slurm does not start it on GPUs which are free by our count
+    (`offers.named_in_vain`): after one pass it must count something that we do not, and waiting cannot help.
     """
     if reason.startswith(_NOT_OURS):
         return "wait"
-    if reason.startswith(_NEVER):
+    if reason.startswith(_NEVER) or in_vain:
         return "clear" if now_s >= made_s + pass_s else "wait"
     grace_s = pass_s if reason in ("", "None") else 0.0
     return "clear" if now_s >= until_s + grace_s else "wait"

@@ -9,16 +9,19 @@ their own, so nothing in it is believed beyond that job: at worst it clears thei
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from slurm_pal.base import marks
 from slurm_pal.base.clock import CLOCK_SKEW_S
+from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.lease import EXCLUDED, REQUIRED, verdict
+from slurm_pal.decide.offers import named_in_vain
 from slurm_pal.decide.ownership import Whose, listed, names, whose
 
 _KEY = "lease"
+_UNKNOWN: Mapping[str, Node] = {}
 _LIST = {"nodelist": REQUIRED, "exclude": EXCLUDED}
 """Which list a decision has set."""
 
@@ -64,11 +67,11 @@ def in_force(job: SlurmJob) -> dict[str, str]:
     return found
 
 
-def ending(job: SlurmJob, now_s: float, pass_s: float) -> Update | None:
+def ending(job: SlurmJob, now_s: float, pass_s: float, nodes: Mapping[str, Node] = _UNKNOWN) -> Update | None:
     """The update that takes back those leases of a job that are over; None where none is. Pure.
 
-    `pass_s` is the time of one scheduling pass, granted to a job that Slurm has not looked
-    at. A held job is left alone, and so is one that waits for another job or for a time, and
+    `nodes` are the cluster's, as they are now. `pass_s` is the time of one scheduling pass, granted to a job that
+    Slurm has not looked at. A held job is left alone, and so is one that waits for another job or for a time, and
     every list that is no longer as we set it. Jobs with a lease of the tick (pending/retarget.py) must not be given:
     an old mark may name the same nodes.
     """
@@ -76,7 +79,7 @@ def ending(job: SlurmJob, now_s: float, pass_s: float) -> Update | None:
         return None
     fields: dict[str, str] = {}
     for mark in marks_of(job):
-        if _over(job, mark, now_s, pass_s):
+        if _over(job, mark, now_s, pass_s, nodes):
             fields |= _restored(job, mark)
     return Update(job.job_id, fields) if fields else None
 
@@ -98,14 +101,15 @@ def judged(
     return found, broken
 
 
-def _over(job: SlurmJob, mark: Mark, now_s: float, pass_s: float) -> bool:
+def _over(job: SlurmJob, mark: Mark, now_s: float, pass_s: float, nodes: Mapping[str, Node]) -> bool:
     """The lease runs from when the job may start; a promise for one start ends with a requeue."""
     made_s, lease_s = max(job.submit_s, job.eligible_s), mark.lease_s
     if job.restarts:
         lease_s = 0.0
     if now_s < job.submit_s - CLOCK_SKEW_S:  # the clock was set back: nobody knows how long it has waited
         made_s, lease_s = now_s - pass_s, 0.0
-    return verdict(job.reason, made_s, made_s + lease_s, pass_s, now_s) == "clear"
+    in_vain = _LIST.get(mark.action) == REQUIRED and named_in_vain(job, nodes, now_s)
+    return verdict(job.reason, made_s, made_s + lease_s, pass_s, now_s, in_vain) == "clear"
 
 
 def _restored(job: SlurmJob, mark: Mark) -> dict[str, str]:

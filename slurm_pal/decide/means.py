@@ -39,18 +39,11 @@ def pin(case: Case, found: Decision, chosen: Offer) -> Decision:
     there = plain_pick(others, scene.shape, case.rule)
     lease_s, why = _lease(case, there.product if there else MEDIAN_SLOWDOWN, chosen.product)
     pinned = (*request.req_nodes, *(name for name in chosen.nodes if name not in request.req_nodes))
-    added = [f"--nodelist={_host_list(pinned)}"]
-    if not request.nodes_stated:
-        most = request.tasks if request.shape.per_node is not None else request.shape.total
-        if request.nodes_max is None and most > 1:
-            # Slurm may still spread the job when the list is taken back, as it could have without us.
-            added += [f"--nodes=1-{most}", "--use-min-nodes"]
-        else:
-            added.append(f"--nodes={len(pinned)}")
+    # Nothing beside the list: a number of nodes could not be taken back, and sbatch would accept what it refuses.
     return found._replace(
         action="nodelist",
         reason=f"sent to {chosen.where()}: {_gain(chosen, found.plain)}",
-        added=tuple(added),
+        added=(f"--nodelist={_host_list(pinned)}",),
         pinned=pinned,
         lease_s=lease_s,
         lease_why=f"{why}, taken back by the {case.clearer}",
@@ -63,14 +56,19 @@ def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
     what = f"only GPUs slower than {bar:g} are free"
     if chosen.faulty:
         what = f"of the free GPUs it could only get some that were seen to fail, {chosen.faulty}"
-    view, count = scene.view, scene.shape.per_node or 1
+    view, shape = scene.view, scene.shape
+    most = shape.per_node or shape.total  # of one node
     slow = [
         name
         for name, row in zip(view.names, view.slowdown, strict=True)
-        if len(row) >= count and max(row if scene.shape.whole_nodes else row[:count]) > bar
+        if len(row) >= (shape.per_node or 1) and max(row if shape.whole_nodes else row[:most]) > bar
     ]
-    left = _holding(case, [name for name in scene.nodes if name not in slow and _may_do_better(case, name, count)])
-    if not slow or len(left) < (scene.shape.nodes or 1):
+    heaviest = max(view.weight[row] for row in case.placed.nodes)
+    if any(weight > heaviest and name not in slow for name, weight in zip(view.names, view.weight, strict=True)):
+        # Off the others Slurm would start it on these at once.
+        return found._replace(reason=f"left to Slurm: {what} but on nodes that the site keeps for later (Weight)")
+    left = [count for name in scene.nodes if name not in slow and (count := _better(case, name))]
+    if not slow or len(left) < (shape.nodes or 1) or sum(left) < shape.total:
         return found._replace(reason=f"left to Slurm: {what}, and no better ones will become free for this job")
     if not case.may_lease:
         why = case.request.soft_only or "there is neither a daemon nor --pal-watch to take an exclusion back"
@@ -124,22 +122,20 @@ def _lease(case: Case, elsewhere: float, here: float, share: float = 1.0) -> tup
     return lease_s, words
 
 
-def _may_do_better(case: Case, name: str, count: int) -> bool:
-    """Whether a node, once free, has `count` GPUs that are neither barred nor faulty."""
+def _better(case: Case, name: str) -> int:
+    """How many GPUs, neither barred nor faulty, a node, once free, can give to the job, with CPUs and memory."""
     node, shape = case.scene.nodes[name], case.scene.shape
     bar = worst_wanted(case.rule.sensitivity, case.rule.barred_slowdown)
     mine = [k for k, kind in enumerate(node.gpu_types) if shape.whole_nodes or shape.gpu_type in ("", kind)]
     known = {k: gpu_of(case.snapshot, case.rule, name, k) for k in mine}
     fast = [k for k, gpu in known.items() if gpu.state == OK and (gpu.slowdown or 1.0) <= bar]
-    return usable(node.states) and len(fast) >= max(count, len(mine) if shape.whole_nodes else 0)
-
-
-def _holding(case: Case, names: Sequence[str]) -> list[str]:
-    """Those of the nodes with CPUs and memory for the job, once they are free: where none is left, Slurm refuses it."""
-    request, shape = case.request, case.scene.shape
-    tasks = request.tasks_per_node or -(-request.tasks // (shape.nodes or 1))
-    nodes = [case.scene.nodes[name] for name in names]
-    return [node.name for node in could_hold(nodes, request, tasks, shape.per_node or 1)]
+    count = shape.per_node or min(len(fast), shape.total)
+    if not usable(node.states) or not count or len(fast) < max(count, len(mine) if shape.whole_nodes else 0):
+        return 0
+    request = case.scene.candidates.request
+    nodes = shape.nodes or -(-shape.total // count)
+    tasks = request.tasks_per_node or -(-request.tasks // nodes)
+    return count if could_hold([node], request, tasks, count) else 0
 
 
 def _host_list(names: Sequence[str]) -> str:

@@ -84,6 +84,19 @@ def _has_room(job: SlurmJob, node: Node | None, used: Set[int], claimed: int) ->
     return cpus <= node.cpus - node.cpus_used and memory_mib <= node.memory_mib - node.memory_used_mib
 
 
+def passed_over(job: SlurmJob, now_s: float) -> bool:
+    """Whether Slurm has looked at a pending job and not started it; behind others it shows when it plans to."""
+    return job.reason.startswith("Resources") or (job.reason.startswith("Priority") and job.start_s > now_s)
+
+
+def named_in_vain(job: SlurmJob, nodes: Mapping[str, Node], now_s: float) -> bool:
+    """Whether Slurm passes a job over although each node that it is pinned to has GPUs enough that nobody uses."""
+    named = [nodes.get(name) for name in job.req_nodes]
+    count = max(_gpus_of(job), -(-job.asks.gpus_in_all // max(1, len(named))), 1)
+    free = (node is not None and usable(node.states) and node.n_gpus - node.gpus_used >= count for node in named)
+    return bool(named) and passed_over(job, now_s) and all(free)
+
+
 def free_indexes(node: Node, used: Set[int], claimed: int, gpu_type: str = "") -> list[int]:
     """The GPU indexes of a node that Slurm would hand out next, in its order (lowest first).
 

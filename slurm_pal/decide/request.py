@@ -15,7 +15,7 @@ from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.base.numbers import digits
 from slurm_pal.sensitivity.cascade import SCRIPT
-from slurm_pal.slurm.parse import seconds
+from slurm_pal.slurm.parse import other_gres, seconds
 
 NO_GPU_WORDS = "--exclusive, but the job asks for no GPU, and its class is neither stated nor measured"
 OURS_SOFT = "pal_"
@@ -29,7 +29,6 @@ class Request(NamedTuple):
     shape: GpuShape | None = None  # for `nodes_min` nodes where the user gave a range
     nodes_min: int = 1
     nodes_max: int | None = None  # None: open, Slurm takes what it needs
-    nodes_stated: bool = False  # --nodes is the user's own
     tasks: int = 1
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
@@ -38,6 +37,11 @@ class Request(NamedTuple):
     mem_per_node_mib: int | None = None  # 0: all of a node's memory
     mem_per_cpu_mib: int = 0
     mem_per_gpu_mib: int = 0
+    most_mem_cpu_mib: int = 0  # by its partition; 0: no limit
+    threads_per_core: int = 0  # on which its tasks may run; 0: all
+    tasks_per_core: int = 0  # 0: as many as a core has threads
+    empty_nodes: bool = False  # which cores Slurm gives decides, and what is free of them is not shown
+    others: tuple[tuple[str, int], ...] = ()  # generic resources beside GPUs on each node, as `Node.others_free`
     req_nodes: tuple[str, ...] = ()
     exc_nodes: tuple[str, ...] = ()
     constraint: str = ""
@@ -48,6 +52,15 @@ class Request(NamedTuple):
     parsable: bool = False
     asks_gpus: bool = False  # False with a shape: --exclusive, given the GPUs of its nodes unasked
     soft_only: str = ""  # why no hard node list may be used; "" when it may
+
+    @property
+    def takes(self) -> tuple[object, ...]:
+        """All that decides how much of a node it takes beside its GPUs."""
+        return (
+            self.cpus_per_task, self.cpus_per_gpu, self.min_cpus, self.mem_per_node_mib, self.mem_per_cpu_mib,
+            self.mem_per_gpu_mib, self.most_mem_cpu_mib, self.threads_per_core, self.tasks_per_core, self.empty_nodes,
+            self.others,
+        )  # fmt: skip
 
 
 _LEAVE: dict[str, str] = {
@@ -79,6 +92,12 @@ _LEAVE: dict[str, str] = {
 
 
 _GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+_SOCKETS = (
+    "ntasks-per-socket", "extra-node-info", "sockets-per-node", "cores-per-socket", "core-spec", "thread-spec",
+    "gres-flags",
+)  # fmt: skip
+"""Options by which Slurm looks at the sockets and cores of a node, of which we know only how many CPUs are free."""
+_SHARES_OF_GPUS = ("shard", "mps")
 
 
 class Conflict(Exception):
@@ -112,7 +131,6 @@ def _read(opts: Mapping[str, str]) -> Request:
         shape=shape,
         nodes_min=low,
         nodes_max=high,
-        nodes_stated="nodes" in opts,
         tasks=max(tasks, low),
         tasks_per_node=per_node_tasks,
         cpus_per_task=0 if "overcommit" in opts else _number(opts, "cpus-per-task", 1),
@@ -121,6 +139,10 @@ def _read(opts: Mapping[str, str]) -> Request:
         mem_per_node_mib=_mebibytes(opts, "mem") if "mem" in opts else None,
         mem_per_cpu_mib=_mebibytes(opts, "mem-per-cpu"),
         mem_per_gpu_mib=_mebibytes(opts, "mem-per-gpu"),
+        threads_per_core=1 if opts.get("hint") == "nomultithread" else _number(opts, "threads-per-core", 0),
+        tasks_per_core=_number(opts, "ntasks-per-core", 0),
+        empty_nodes=opts.get("hint", "").endswith("_bound") or any(name in opts for name in _SOCKETS),
+        others=_others(opts),
         req_nodes=_hosts(opts, "nodelist"),
         exc_nodes=_hosts(opts, "exclude"),
         constraint=opts.get("constraint", ""),
@@ -208,10 +230,10 @@ def _gpus(text: str, option: str, gres: bool = False) -> tuple[str, int]:
     kind, number, seen = "", 0, 0
     for part in filter(None, text.split(",")):
         words = re.split(r"[:=/]", part.removeprefix("gres:").removeprefix("gres/"))
-        if gres and words[0] == "none":
+        if gres and words[0] in _SHARES_OF_GPUS:
+            raise Conflict(f"{option}={text}: which GPUs Slurm shares out is not known here")
+        if gres and words[0] != "gpu":  # see `_others`
             continue
-        if gres and words[0] != "gpu":
-            raise Conflict(f"{option}={text}: how much of {words[0]} is free is not known here")
         words = words[1:] if gres else words
         count = digits(words[-1]) if words else None
         words = words if count is None else words[:-1]
@@ -220,6 +242,13 @@ def _gpus(text: str, option: str, gres: bool = False) -> tuple[str, int]:
             raise Conflict(f"{option}={text}: several GPU types at once")
         kind, number = (words[0] if words else ""), 1 if count is None else count
     return kind, number
+
+
+def _others(opts: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    """Generic resources beside GPUs; of a type where one is asked for."""
+    found = other_gres(opts.get("gres", ""))
+    found.pop("none", None)
+    return tuple(found.items())
 
 
 def _node_range(text: str | None) -> tuple[int, int | None]:

@@ -28,10 +28,9 @@ class Scene(NamedTuple):
     nodes: dict[str, Node]
 
 
-def scenes(
-    request: Request, overview: Overview, snapshot: Snapshot, sensitivity: str, candidates: Candidates
-) -> list[Scene]:
-    """The readings of the shape to try on these nodes, the one that Slurm tries first coming first."""
+def scenes(overview: Overview, snapshot: Snapshot, sensitivity: str, candidates: Candidates) -> list[Scene]:
+    """The readings of the request's shape to try on these nodes, the one that Slurm tries first coming first."""
+    request = candidates.request
 
     def view(shape: GpuShape, tasks: int) -> View:
         nodes = startable(candidates.nodes, request, tasks, shape.per_node or 1)

@@ -18,6 +18,7 @@ REASONS = {
     "faulty": "only GPUs that were seen to fail are free, and waiting for others can pay",
     "faulty-all": "only GPUs that were seen to fail are free, and no better ones will become free for this job",
     "soft": "nobody would take a node list back",
+    "memory": "Slurm would give it all the memory of a node, and how much is free is not known here",
     "size": "nodes of several sizes may take it, and the best may be too small for what Slurm adds to its request",
     "long": "some of its options are too long to be read here",
     "same": "no other free GPUs suit the request",

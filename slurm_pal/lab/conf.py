@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from slurm_pal.base.errors import UsageError
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.slurm import releases
 
@@ -34,6 +35,7 @@ class LabSpec(NamedTuple):
     port: int  # slurmctld's; the slurmds have the ports after it
     version: tuple[int, int]  # of Slurm, like (22, 5)
     submit_filter: bool = False  # job_submit.lua is in etc/
+    conf_edits: tuple[tuple[str, str], ...] = ()  # pieces of slurm.conf, and what stands there instead
 
 
 def node_names(nodes: int) -> tuple[str, ...]:
@@ -130,8 +132,13 @@ backend = "emu"
 
 def config_files(spec: LabSpec) -> dict[str, str]:
     """File name below etc/ -> text."""
+    text = slurm_conf_text(spec)
+    for piece, other in spec.conf_edits:
+        if piece not in text:
+            raise UsageError(f"slurm.conf of a lab has no {piece!r} that could be replaced")
+        text = text.replace(piece, other)
     return {
-        "slurm.conf": slurm_conf_text(spec),
+        "slurm.conf": text,
         "gres.conf": gres_conf_text(spec),
         "cgroup.conf": cgroup_conf_text(spec.version),
         "pal.toml": pal_toml_text(spec.directory),

@@ -68,7 +68,7 @@ def first_table(directory: LabDirectory) -> None:
     """
     environment = bare_environment() | {"SLURM_CONF": directory.conf, "SLURM_PAL_CONFIG": directory.pal_toml}
     config = settings.load(environment)
-    client = CliClient(subprocess_runner(ASK_TIMEOUT_S, environment))
+    client = CliClient(subprocess_runner(ASK_TIMEOUT_S, environment), conf=directory.conf)
     try:
         scores = snapshot.read(config.snapshot_path)
     except DataError:

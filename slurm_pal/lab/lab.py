@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -84,11 +84,13 @@ class Lab:
         memory_mib: int = 64000,
         wait_s: float = 60.0,
         submit_filter: bool = False,
+        conf_edits: Sequence[tuple[str, str]] = (),
     ) -> Lab:
         """Start a lab of `nodes` nodes with `gpus` GPUs each and wait until all are idle.
 
         `submit_filter` installs the Lua filter in its slurmctld, and the SPANK plug-in if it
-        can be built; otherwise `without_plugin` says why there is none.
+        can be built; otherwise `without_plugin` says why there is none. `conf_edits` are pieces
+        of slurm.conf, each with what stands there instead (see lab/conf.py).
 
         Raises MissingPackageError, UsageError, DataError (GPU table), BusyError (a lab runs
         there) or SlurmError; then nothing of the lab is left.
@@ -111,7 +113,7 @@ class Lab:
         with d.claimed():
             lab._refuse_remains()
             try:
-                spec = LabSpec(d, nodes, gpus, cpus, memory_mib, user, 0, version, submit_filter)
+                spec = LabSpec(d, nodes, gpus, cpus, memory_mib, user, 0, version, submit_filter, tuple(conf_edits))
                 lab._bring_up(spec, registry, programs, started + wait_s)
                 if submit_filter:
                     filter.first_table(d)

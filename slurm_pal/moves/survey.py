@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, GpuShape, SlurmJob
-from slurm_pal.decide.candidates import candidates, may_start, share, startable
+from slurm_pal.decide.candidates import candidates, cpus_of, left_of, may_start, share, startable
 from slurm_pal.decide.offers import build_view, claimed_gpus, free_indexes, used_indexes
 from slurm_pal.decide.request import Request
 from slurm_pal.moves.worth import Slots
@@ -71,6 +71,7 @@ class Survey:
         self._fields: dict[Key, str | tuple[list[int], list[int]]] = {}
         self._sets: dict[Key, frozenset[int]] = {}
         self._names: dict[frozenset[int], str] = {}
+        self._taken: dict[str, dict[str, int]] = {}  # partition with a limit -> CPUs of its jobs on each node
         self.places = [self._place(want) for want in wants]
         self.occupancy = self._occupancy(snapshot)
 
@@ -177,17 +178,32 @@ class Survey:
         key = (
             want.partition or want.job.partition, want.shape.whole_nodes, want.tasks, want.gpus, make,
             request.constraint, request.reservation, request.req_nodes, request.exc_nodes, want.job.exc_nodes,
-            request.cpus_per_task, request.cpus_per_gpu, request.min_cpus, request.mem_per_node_mib,
-            request.mem_per_cpu_mib, request.mem_per_gpu_mib,
+            request.takes, self._heaviest(want),
         )  # fmt: skip
         if key not in self._sets:
             full, free = field
-            open_ones = [self._nodes[node] for node in free]
+            heaviest = self._heaviest(want)
+            open_ones = [self._left(self._nodes[node], want) for node in free]
+            open_ones = [node for node in open_ones if heaviest is None or node.weight <= heaviest]
             if want.shape.whole_nodes:
                 open_ones = [node for node in open_ones if not node.cpus_used]
             holding = startable(open_ones, request, want.tasks, want.gpus)
             self._sets[key] = frozenset([*full, *(self.position[node.name] for node in holding)])
         return self._sets[key]
+
+    def _heaviest(self, want: Want) -> int | None:
+        """The highest Weight of its nodes: others above it the site keeps for later. None in another partition."""
+        return None if want.partition else max(self._nodes[self.position[name]].weight for name in want.job.gpus)
+
+    def _left(self, node: Node, want: Want) -> Node:
+        """The node with what the job's partition may still use of it."""
+        name = want.partition or want.job.partition
+        limited = [p for p in self._overview.partitions if p.name == name and p.counting.most_cpus]
+        if not limited:
+            return node
+        if name not in self._taken:
+            self._taken[name] = cpus_of(limited[0], self._overview.jobs)
+        return left_of(node, limited, self._taken)
 
     def _holds(self, want: Want, node: int, planned: tuple[int, int] = (0, 0)) -> bool:
         seen = self._nodes[node]

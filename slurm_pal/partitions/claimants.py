@@ -221,7 +221,16 @@ def _gpus(node: Node, kind: str) -> int:
 
 def _make(node: Node) -> Node:
     """The node as it is when nothing runs on it; many are alike."""
-    return Node("", frozenset(), node.gpu_types, 0, node.cpus, 0, node.memory_mib, 0, node.features, ())
+    return node._replace(
+        name="",
+        states=frozenset(),
+        gpus_used=0,
+        cpus_used=0,
+        memory_used_mib=0,
+        partitions=(),
+        weight=1,
+        available=None,
+    )
 
 
 def speeds(job: SlurmJob, gpus: int, names: Sequence[str], known: Known) -> tuple[dict[str, float], dict[str, float]]:

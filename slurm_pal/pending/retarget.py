@@ -27,7 +27,7 @@ from slurm_pal.decide.facts import is_ours
 from slurm_pal.decide.lease import EXCLUDED, REQUIRED, LeaseKind, Sort, TickLease, verdict
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.decide.means import MEDIAN_SLOWDOWN
-from slurm_pal.decide.offers import claims, used_indexes
+from slurm_pal.decide.offers import claims, named_in_vain, passed_over, used_indexes
 from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.decide.pools import every_gpu
 from slurm_pal.decide.request import Request
@@ -104,7 +104,9 @@ def retarget(
     return [wish for wish in wishes if wish is not None]
 
 
-def over(leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], now_s: float, pass_s: float) -> list[Wish]:
+def over(
+    leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], nodes: Iterable[Node], now_s: float, pass_s: float
+) -> list[Wish]:
     """The leases that are over, and those whose list somebody else has replaced. Pure.
 
     For jobs that no `retarget` of this tick has seen. The reason why a job waits does not
@@ -112,11 +114,13 @@ def over(leases: Mapping[int, TickLease], jobs: Iterable[SlurmJob], now_s: float
     all of them are over.
     """
     wishes = []
+    named = {node.name: node for node in nodes}
     for job in jobs:
         lease = leases.get(job.job_id)
         if lease is None or job.state != "PENDING":
             continue
-        why = _void(lease, job, now_s) or _past(lease, job, now_s, pass_s)
+        in_vain = lease.kind is LeaseKind.NODELIST and named_in_vain(job, named, now_s)
+        why = _void(lease, job, now_s) or _past(lease, job, now_s, pass_s, in_vain)
         if of_lease(job, lease) is Whose.OTHER:
             wishes.append(_hands_off(job))
         elif why:
@@ -131,9 +135,11 @@ def _void(lease: TickLease, job: SlurmJob, now_s: float) -> str:
     return "the clock was set back" if now_s < lease.made_s - CLOCK_SKEW_S else ""
 
 
-def _past(lease: TickLease, job: SlurmJob, now_s: float, pass_s: float) -> str:
-    said = verdict(job.reason, lease.made_s, lease.until_s, pass_s, now_s)
-    return "its time is over" if said == "clear" or now_s >= lease.until_s + pass_s else ""
+def _past(lease: TickLease, job: SlurmJob, now_s: float, pass_s: float, in_vain: bool) -> str:
+    if verdict(job.reason, lease.made_s, lease.until_s, pass_s, now_s) == "clear" or now_s >= lease.until_s + pass_s:
+        return "its time is over"
+    cleared = verdict(job.reason, lease.made_s, lease.until_s, pass_s, now_s, in_vain) == "clear"
+    return "Slurm did not start it there" if cleared else ""
 
 
 def _tried(job: SlurmJob, lease: TickLease | None) -> frozenset[str]:
@@ -196,8 +202,6 @@ class _Round:
     def _judge(self, one: Waiting, lease: TickLease | None, decided: Decision) -> Wish:
         if decided.action == "nodelist" and not _fixed(one.request, len(decided.pinned)):
             return self._leave(one, lease, "on how many nodes it will start is open")
-        if decided.action == "nodelist" and not self._prospects.surely(one.request, decided):
-            return self._leave(one, lease, "its memory for each CPU may be more than those nodes have")
         if decided.action == "nodelist":
             return self._name(one, lease, decided)
         never = self._prospects.never_well(one.request, one.sensitivity)
@@ -233,7 +237,8 @@ class _Round:
         """Name the nodes of free GPUs; not the same twice in a row, since Slurm did not start it there."""
         job, pinned = one.job, fold(decided.pinned)
         if lease is not None and _tried(job, lease) == _chosen(decided):
-            if self._now_s >= lease.until_s:
+            in_vain = passed_over(job, self._now_s)
+            if self._now_s >= lease.until_s or _past(lease, job, self._now_s, self._settings.lease_pass_s, in_vain):
                 return self._leave(one, lease, "Slurm did not start it there: left to Slurm until the next tick")
             self._claim(one, decided)
             return Wish(job.job_id, WishAction.KEEP, {}, lease, False, lease.reason)
@@ -313,7 +318,11 @@ class _Free:
         self._places = {node.name: place for place, node in enumerate(overview.nodes)}
         # The placement code walks over all jobs each time, so one job stands for what all of them hold.
         held = {name: tuple(sorted(indexes)) for name, indexes in used_indexes(overview.jobs).items()}
-        self._held = tuple(job._replace(state="RUNNING", gpus=held) for job in overview.jobs[:1])
+        limited = {partition.name for partition in overview.partitions if partition.counting.most_cpus}
+        self._held = (
+            *(job._replace(state="RUNNING", gpus=held, partition="") for job in overview.jobs[:1]),
+            *(job._replace(gpus={}) for job in overview.jobs if job.partition in limited and job.nodes),
+        )
         self._claims: dict[int, tuple[SlurmJob, ...]] = {
             job.job_id: (job,) for job in overview.jobs if claims(job) and job.job_id not in unclaimed
         }
@@ -364,13 +373,6 @@ class _Prospects:
         if key not in self._known:
             self._known[key] = self._never_well(request, sensitivity)
         return self._known[key]
-
-    def surely(self, request: Request, decided: Decision) -> bool:
-        """Whether the nodes could hold it once empty; if not, Slurm would make it wait for ever."""
-        named = [node for node in self._overview.nodes if node.name in decided.pinned]
-        assert request.shape is not None
-        tasks = request.tasks_per_node or -(-request.tasks // len(named))
-        return len(could_hold(named, request, tasks, request.shape.per_node or 1)) == len(named)
 
     def _never_well(self, request: Request, sensitivity: str) -> Slow:
         nothing, shape, found = Slow((), 0.0), request.shape, candidates(request, self._overview)

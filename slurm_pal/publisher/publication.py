@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from slurm_pal.base.cluster import Node
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError, PalError, SlurmError, one_line
 from slurm_pal.base.files import LEFT_S, remove_leftovers, slurm_user_uid
@@ -86,7 +87,7 @@ def site(client: SlurmClient) -> SlurmSettings:
 
 
 def take_back(
-    client: SlurmClient, jobs: Iterable[SlurmJob], now_s: float, pass_s: float, aside: Aside
+    client: SlurmClient, jobs: Iterable[SlurmJob], nodes: Iterable[Node], now_s: float, pass_s: float, aside: Aside
 ) -> tuple[list[Update], list[str]]:
     """End the leases that are over; returns those that were ended, and what went wrong, one line each.
 
@@ -94,7 +95,8 @@ def take_back(
     """
     done: list[Update] = []
     trouble: list[str] = []
-    wanted, broken = judged(jobs, lambda job: ending(job, now_s, pass_s))
+    named = {node.name: node for node in nodes}
+    wanted, broken = judged(jobs, lambda job: ending(job, now_s, pass_s, named))
     for job, error in broken:
         aside.add(job, error, now_s)
     try:
@@ -104,7 +106,7 @@ def take_back(
     for update in wanted:
         try:
             found = own.get(update.job_id)
-            if found is None or judged([found], lambda job: ending(job, now_s, pass_s))[0] != [update]:
+            if found is None or judged([found], lambda job: ending(job, now_s, pass_s, named))[0] != [update]:
                 continue
             client.update_job(update.job_id, **update.fields)
             done.append(update)
@@ -235,7 +237,7 @@ class Publisher:
         if self._stays and known.may_clear:
             mine = [job for job in (overview.jobs if jobs is None else jobs) if job.job_id not in others]
             pass_s = self._config.number("submit", "lease_pass_s")
-            ended, more = take_back(self._client, mine, now_s, pass_s, self.aside)
+            ended, more = take_back(self._client, mine, overview.nodes, now_s, pass_s, self.aside)
             trouble += [*more, *self._beat(now_s)]
         elif self._stays:
             trouble.append(f"leases are not taken back: only SlurmUser ({known.slurm_user}) and root may do that")
@@ -317,7 +319,7 @@ class Publisher:
             return [], []
         overview = self._client.overview(marked=True)
         pass_s = self._config.number("submit", "lease_pass_s")
-        return take_back(self._client, overview.jobs, LATEST_S, pass_s, self.aside)
+        return take_back(self._client, overview.jobs, overview.nodes, LATEST_S, pass_s, self.aside)
 
     def known_site(self, now_s: float) -> SlurmSettings:
         """Slurm's configuration, asked for once a minute. Raises SlurmError."""

@@ -13,6 +13,7 @@ from slurm_pal.placement.view import Rule, View
 
 DEPTH = 64  # untouched nodes in one list
 MOST_GONE = 63  # GPUs of one node that may be gone
+MOST_TIERS = 6  # of nodes by the site's weights
 
 Row = tuple[int, int]
 """A node's row in the view, and how many of its free GPUs were given away since."""
@@ -23,7 +24,7 @@ Kind = tuple[str, int, int]
 def rankings(
     policy: str, views: Mapping[str, View], rules: Mapping[str, Rule], whole_nodes: bool = False
 ) -> dict[Kind, list[Row]]:
-    """For each kind of request the rows that can take it, best first.
+    """For each kind of request the rows that can take it, best first; preferences count tier by tier (`tiers`).
 
     `views` (one for each sensitivity class) have the same rows. An untouched node is listed when it is
     among the best DEPTH of its list; a node that gave GPUs away when it is among the best of any list, since
@@ -34,7 +35,7 @@ def rankings(
     faulty = any(any_faulty(view.slowdown) for view in seen.values())
     heads: dict[Kind, list[int]] = {}
     for c, view in seen.items():
-        for number, preference in enumerate(_wanted(policy, view, rules[c], faulty), 1):
+        for number, preference in enumerate(_wanted(policy, view, rules[c], faulty, tiers(view)), 1):
             usable = [preference.usable(row) for row in range(len(view.free))]
             most = max(usable, default=0)
             for count in range(1, (min(most, 1) if whole_nodes else most) + 1):
@@ -45,14 +46,27 @@ def rankings(
     for c, view in seen.items():
         expanded = [(row, gone) for row in named for gone in range(min(len(view.free[row]), deepest + 1))]
         mine = {kind: head for kind, head in heads.items() if kind[0] == c}
-        lists |= _sorted(policy, view, expanded, rules[c], faulty, mine)
+        lists |= _sorted(policy, view, expanded, rules[c], faulty, tiers(view), mine)
     return lists
 
 
-def _wanted(policy: str, view: View, rule: Rule, faulty: bool) -> list[Preference]:
+def tiers(view: View) -> list[int]:
+    """The node weights up to which nodes are offered, tier by tier; the last covers all."""
+    weights = sorted(set(view.weight)) or [0]
+    return [*weights[: MOST_TIERS - 1], weights[-1]] if len(weights) > MOST_TIERS else weights
+
+
+def _wanted(policy: str, view: View, rule: Rule, faulty: bool, weights: Sequence[int]) -> list[Preference]:
+    """What the rule wants, tier by tier: nodes of a higher weight only where the others cannot take a job."""
     wanted = preferences(policy, view, rule, faulty)
     assert wanted is not None, policy
-    return wanted
+    return [_up_to(preference, view.weight, most) for most in weights for preference in wanted]
+
+
+def _up_to(preference: Preference, weights: Sequence[int], most: int) -> Preference:
+    if not weights:
+        return preference
+    return preference._replace(usable=lambda node: preference.usable(node) if weights[node] <= most else 0)
 
 
 def _best(preference: Preference, usable: list[int], count: int) -> list[int]:
@@ -61,9 +75,15 @@ def _best(preference: Preference, usable: list[int], count: int) -> list[int]:
 
 
 def _sorted(
-    policy: str, view: View, expanded: list[Row], rule: Rule, faulty: bool, heads: Mapping[Kind, list[int]]
+    policy: str,
+    view: View,
+    expanded: list[Row],
+    rule: Rule,
+    faulty: bool,
+    weights: Sequence[int],
+    heads: Mapping[Kind, list[int]],
 ) -> dict[Kind, list[Row]]:
-    wanted = _wanted(policy, _suffixes(view, expanded), rule, faulty)
+    wanted = _wanted(policy, _suffixes(view, expanded), rule, faulty, weights)
     usable = [[preference.usable(place) for place in range(len(expanded))] for preference in wanted]
     lists: dict[Kind, list[Row]] = {}
     for kind, head in heads.items():
@@ -101,7 +121,7 @@ def _suffixes(view: View, expanded: Sequence[Row]) -> View:
         level=left(view.level),
         slowdown_a=left(view.slowdown_a),
         node_gpus=[view.node_gpus[row] for row, _ in expanded],
-        weight=(),
+        weight=[view.weight[row] for row, _ in expanded] if view.weight else (),
         position=(),
         cpus_free=(),
     )

@@ -13,8 +13,10 @@ from collections.abc import Iterable
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
-from slurm_pal.base.cluster import Node
+from slurm_pal.base.cluster import Counting, Node
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, GpuShape
+from slurm_pal.decide.candidates import cpus_of, left_of
+from slurm_pal.decide.means import MEDIAN_SLOWDOWN
 from slurm_pal.decide.pools import Pool, Pools, every_gpu
 from slurm_pal.decide.scene import rows
 from slurm_pal.placement.faulty import worst_wanted
@@ -47,6 +49,7 @@ class Offered(NamedTuple):
     all_cpus: int
     all_memory_mib: int
     gpus: int  # all of the node
+    threads: int  # of a core
     features: tuple[str, ...]  # active
     slowdown: dict[str, tuple[float, ...]]  # sensitivity class -> free GPUs in the order of handing out
 
@@ -57,6 +60,7 @@ class Size(NamedTuple):
     cpus: int
     memory_mib: int
     gpus: int  # of the pool's type
+    threads: int  # of a core
     features: tuple[str, ...]  # active
 
 
@@ -77,6 +81,14 @@ class Richest(NamedTuple):
     memory_mib_per_gpu: int
 
 
+class Plain(NamedTuple):
+    """Where plain Slurm would put such a job, with what slowdown, and what it would find were that node gone."""
+
+    slowdown: float
+    node: str
+    otherwise: float
+
+
 class Standing(NamedTuple):
     """All answers at one moment. In a list stands (node, GPUs gone): the node's position in `nodes`."""
 
@@ -85,12 +97,14 @@ class Standing(NamedTuple):
     pools: dict[tuple[str, str], int]  # partition, GPU type ("": any) -> pool, from 1, or NOT_RANKED
     nodes: tuple[Offered, ...]
     lists: dict[tuple[int, str, int, str], list[tuple[int, int]]]  # pool, class, preference from 1, count
-    plain: dict[Question, float]  # slowdown where plain Slurm would put such a job
+    plain: dict[Question, Plain]
     slow: dict[Question, tuple[str, ...]]  # free nodes that such a job is better kept off
     spares: dict[tuple[int, str], tuple[Spare, ...]]  # pool, class -> nodes to wait for, where there are slow ones
     sizes: tuple[Size, ...]
     richest: dict[int, Richest]  # of each pool
     prefer: dict[str, tuple[str, ...]]  # class -> features of nodes worth asking for
+    counting: dict[str, Counting]  # partition -> what Slurm adds to a request there
+    left: dict[str, dict[str, int]]  # partition -> node -> CPUs that it may still use there, where it has a limit
     left_out: tuple[str, ...]  # what has a name that the filter cannot read
 
 
@@ -127,8 +141,18 @@ def standing(
     default = next((p.name for p in seen.partitions if p.default), "")
     return Standing(
         made.policy, default, found, tuple(made.nodes), made.lists, made.plain, made.slow, made.spares,
-        tuple(made.sizes), made.richest, prefer, left_out,
+        tuple(made.sizes), made.richest, prefer, {p.name: p.counting for p in seen.partitions}, _left(seen), left_out,
     )  # fmt: skip
+
+
+def _left(overview: Overview) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for partition in (p for p in overview.partitions if p.counting.most_cpus):
+        taken = {partition.name: cpus_of(partition, overview.jobs)}
+        inside = frozenset(partition.nodes)
+        nodes = (left_of(node, [partition], taken) for node in overview.nodes if node.n_gpus and node.name in inside)
+        found[partition.name] = {node.name: max(0, node.cpus - node.cpus_used) for node in nodes}
+    return found
 
 
 def _readable(overview: Overview) -> tuple[Overview, tuple[str, ...]]:
@@ -166,7 +190,7 @@ class _Answers:
         self._places: dict[tuple[str, tuple[int, ...]], int] = {}
         self.nodes: list[Offered] = []
         self.lists: dict[tuple[int, str, int, str], list[tuple[int, int]]] = {}
-        self.plain: dict[Question, float] = {}
+        self.plain: dict[Question, Plain] = {}
         self.slow: dict[Question, tuple[str, ...]] = {}
         self.spares: dict[tuple[int, str], tuple[Spare, ...]] = {}
         self.sizes: dict[Size, int] = {}
@@ -195,7 +219,8 @@ class _Answers:
             node = self._by_name[view.names[row]]
             slowdown = {c: tuple(other.slowdown[row]) for c, other in pool.views.items()}
             free_mib = max(0, node.memory_mib - node.memory_used_mib)
-            free_cpus, sizes = max(0, node.cpus - node.cpus_used), (node.cpus, node.memory_mib, node.n_gpus)
+            free_cpus = max(0, node.cpus - node.cpus_used)
+            sizes = node.cpus, node.memory_mib, node.n_gpus, node.threads
             self.nodes.append(Offered(node.name, free_cpus, free_mib, *sizes, _features(node), slowdown))
         return self._places[key]
 
@@ -205,8 +230,16 @@ class _Answers:
         if placed is None:
             return
         (row,), (gpus,) = placed.nodes, placed.gpus
+        others = [other for other in range(len(views["A"].names)) if other != row]
+        again = plain_pick(rows(views["A"], others), shape, self._rules["A"])
         for c, view in views.items():
-            self.plain[number, c, count] = max(view.slowdown[row][: len(gpus)])
+            there = max(view.slowdown[row][: len(gpus)])
+            second = MEDIAN_SLOWDOWN
+            if again is not None:
+                second = max(view.slowdown[others[again.nodes[0]]][: len(again.gpus[0])])
+            self.plain[number, c, count] = Plain(there, view.names[row], second)
+        if len(set(views["A"].weight)) > 1:
+            return  # kept off nodes, a job would start on those that the site keeps for later
         for c in SENSITIVITY_CLASSES:
             slow = _slow(views[c], shape, self._bar[c])
             if 0 < len(slow) <= MOST_SLOW:
@@ -227,7 +260,7 @@ class _Answers:
             mine = _gpus_of_type(node, pool.gpu_type)
             fast = sum(every[node.name][k] <= bar for k in mine) if mine else 0
             if fast:
-                size = self._size(Size(node.cpus, node.memory_mib, len(mine), _features(node)))
+                size = self._size(Size(node.cpus, node.memory_mib, len(mine), node.threads, _features(node)))
                 by_size.setdefault(size, []).append(Spare(node.name, fast, size))
         for spares in by_size.values():
             spares.sort(key=lambda spare: (spare.name in free, -spare.fast))

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from slurm_pal.base.cluster import Counting
 from slurm_pal.base.config import Config
 from slurm_pal.placement.faulty import FAULTY
 from slurm_pal.placement.patience import WAIT_SHARE
 from slurm_pal.publisher.standing import Offered, Richest, Size, Standing
 from slurm_pal.sensitivity.catalogue import APPLICATIONS
-from slurm_pal.slurm.parse import whole
+from slurm_pal.slurm.parse import counting, whole
 from slurm_pal.store.gpus_text import decimal
 from slurm_pal.store.lua_table import NAME, name
 
@@ -48,10 +49,17 @@ def records(
     for (pool, c, preference, count), entries in answers.lists.items():
         text = " ".join([str((place + 1) * ENTRY + gone) for place, gone in entries])
         found[f"list.{pool}.{c}.{preference}.{count}"] = text
-    for (pool, c, count), slowdown in answers.plain.items():
-        found[f"plain.{pool}.{c}.{count}"] = decimal(slowdown)
+    for (pool, c, count), plain in answers.plain.items():
+        there = decimal(plain.slowdown), name(plain.node, "node"), decimal(plain.otherwise)
+        found[f"plain.{pool}.{c}.{count}"] = ":".join(there)
     for (pool, c, count), names in answers.slow.items():
         found[f"slow.{pool}.{c}.{count}"] = ",".join(names)
+    site = counting(dict(slurm or {}))
+    for partition, own in answers.counting.items():
+        found[f"counts.{name(partition, 'partition')}"] = _counts(own.over(site))
+    for partition, nodes in answers.left.items():
+        left = (f"{name(node, 'node')}={cpus}" for node, cpus in nodes.items())
+        found[f"left.{name(partition, 'partition')}"] = " ".join(left)
     found |= {f"most.{pool}": _richest(richest) for pool, richest in answers.richest.items()}
     found |= {f"size.{number}": _size(size) for number, size in enumerate(answers.sizes)}
     for (pool, c), spares in answers.spares.items():
@@ -74,17 +82,30 @@ def _settings(config: Config, slurm: Mapping[str, str]) -> str:
     return " ".join([*words, f"wait_share={WAIT_SHARE:g}", f"faulty={FAULTY:g}"])
 
 
+def _counts(counts: Counting) -> str:
+    """What the filter cannot read of a partition in slurmctld."""
+    words = {
+        "gpumem": counts.mem_gpu_mib, "gpucpus": counts.cpus_gpu, "memory": int(counts.memory),
+        "onetask": int(counts.one_task_per_core),
+    }  # fmt: skip
+    return " ".join(f"{word}={number}" for word, number in words.items() if number)
+
+
 def _node(node: Offered) -> str:
     free = len(node.slowdown["A"])
     head = f"{name(node.name, 'node')} cpus={node.cpus} mem={node.memory_mib} gpus={node.gpus} free={free}"
-    head += f" allcpus={node.all_cpus} allmem={node.all_memory_mib}"
+    head += f" allcpus={node.all_cpus} allmem={node.all_memory_mib}" + _threads(node.threads)
     scores = " ".join(f"{c}={','.join(map(decimal, row))}" for c, row in node.slowdown.items())
     return f"{head} feat={','.join(node.features)} {scores}"
 
 
 def _size(size: Size) -> str:
-    head = f"allcpus={size.cpus} allmem={size.memory_mib} gpus={size.gpus}"
+    head = f"allcpus={size.cpus} allmem={size.memory_mib} gpus={size.gpus}" + _threads(size.threads)
     return f"{head} feat={','.join(size.features)}"
+
+
+def _threads(threads: int) -> str:
+    return f" threads={threads}" if threads > 1 else ""
 
 
 def _richest(most: Richest) -> str:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from slurm_pal.base.cluster import Node
+from slurm_pal.base.cluster import Counting, Node
 from slurm_pal.base.errors import NotNowError, SlurmError, UsageError
+from slurm_pal.base.files import slurm_conf
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.numbers import digits
@@ -15,6 +16,7 @@ from slurm_pal.slurm import parse, question, releases, told
 from slurm_pal.slurm.client import Completed, Overview, Runner
 from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
 from slurm_pal.slurm.sealed import Sealed
+from slurm_pal.slurm.site_conf import site_counting
 from slurm_pal.slurm.states import job_state
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
@@ -100,11 +102,14 @@ class CliClient:
     """`SlurmClient` over Slurm's own commands. See slurm.client for the contract."""
 
     def __init__(
-        self, runner: Runner | None = None, timeout_s: float = 30.0, asked: question.Question | None = None
-    ) -> None:
-        """`asked`: commands started in advance, for the first overview."""
+        self, runner: Runner | None = None, timeout_s: float = 30.0, asked: question.Question | None = None,
+        conf: str = "",
+    ) -> None:  # fmt: skip
+        """`asked`: commands started in advance, for the first overview. `conf`: the slurm.conf whose defaults count;
+        "": the one in force, with a runner of the caller's own none."""
         self._run = runner or subprocess_runner(timeout_s)
         self._asked = asked
+        self._conf = conf or ("" if runner else slurm_conf())
 
     def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
         kinds, fields = question.kinds(reservations), told.ALL if marked else told.FEW
@@ -132,7 +137,9 @@ class CliClient:
         """Nodes, partitions and reservations, which only administrators write. Raises SlurmError if there are none."""
         lines = {kind: _lines(text) for kind, text in sections.items() if kind != "job"}
         nodes = [parse.node(line) for line in lines.get("node", ()) if line.startswith("NodeName=")]
+        site = site_counting(self._conf) if self._conf else Counting()
         found = [parse.partition(line) for line in lines.get("partition", ()) if line.startswith("PartitionName=")]
+        found = [partition._replace(counting=partition.counting.over(site)) for partition in found]
         reserved: dict[str, tuple[str, ...]] = {}
         for line in lines.get("reservation", ()):
             if line.startswith("ReservationName="):

@@ -49,6 +49,7 @@ class FakeNode:
     features: str = ""
     weight: int = 1
     cpus: int = 16
+    full: bool = False  # of something that Slurm counts and does not show: it starts no job
 
 
 @dataclass
@@ -159,7 +160,7 @@ class FakeSlurm:
         names = self._order(required, excluded, per_node, n_nodes)
         for name in names:
             node, free = self.nodes[name], self._free(self.nodes[name])
-            if node.state != "IDLE" or name in excluded or (exclusive and self._busy(node)):
+            if node.state != "IDLE" or node.full or name in excluded or (exclusive and self._busy(node)):
                 continue
             count = per_node if per_node is not None else min(len(free), total - sum(map(len, placed.values())))
             if len(free) >= count and (count or not total) and len(placed) < n_nodes:

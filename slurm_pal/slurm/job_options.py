@@ -21,6 +21,7 @@ _SAME = {
     "Extra": "extra", "Dependency": "dependency", "SegmentSize": "segment", "MinCPUsNode": "mincpus",
 }  # fmt: skip
 """scontrol's key -> sbatch's option that takes the same value."""
+_SPECIAL = {"CoreSpec": "core-spec", "ThreadSpec": "thread-spec"}
 _NUMBERED = {"Contiguous": "contiguous", "Reboot": "reboot", "MinTmpDiskNode": "tmp"}
 """The same, where 0 stands for an option not given."""
 _WHOLE_NODES = {"OK": None, "YES": None, "NO": "", "EXCLUSIVE": "", "USER": "user", "MCS": "mcs", "TOPO": "topo"}
@@ -101,9 +102,23 @@ def _tasks(pairs: dict[str, str]) -> dict[str, str]:
         options["overcommit"] = ""
     if per_node:
         options["ntasks-per-node"] = str(per_node)
+    options |= _cores(pairs)
     if count := _of_gpus(pairs, "CpusPerTres"):
         options["cpus-per-gpu"] = count
     return options
+
+
+def _cores(pairs: dict[str, str]) -> dict[str, str]:
+    """What is asked of sockets, cores and threads: `NtasksPerN:B:S:C=0:0:*:1`, `ReqB:S:C:T=0:0:*:1`."""
+    tasks, asked = pairs.get("NtasksPerN:B:S:C", "").split(":"), pairs.get("ReqB:S:C:T", "").split(":")
+    if len(tasks) != 4 or len(asked) != 4:
+        return {}
+    numbers = {
+        "ntasks-per-socket": tasks[2], "ntasks-per-core": tasks[3], "sockets-per-node": asked[1],
+        "cores-per-socket": asked[2], "threads-per-core": asked[3],
+    }  # fmt: skip
+    found = {name: text for name, text in numbers.items() if whole(text)}
+    return found | {name: text for key, name in _SPECIAL.items() if (text := value(pairs, key)) not in ("", "*", "0")}
 
 
 def _memory(pairs: dict[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import time
 from functools import lru_cache
 from sys import intern
 
-from slurm_pal.base.cluster import Node, Partition
+from slurm_pal.base.cluster import Counting, Node, Partition
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import Asks, SlurmJob
@@ -26,6 +26,10 @@ from slurm_pal.slurm.states import job_state, node_states
 _KEY = pattern(r"(?:^| )([A-Z][A-Za-z0-9_/:.]*)=")
 _LAYOUT = pattern(r"(?:^| )Nodes=([^ ]+) CPU_IDs=[^ ]* Mem=[^ ]* GRES=([^ ]*)")
 _GRES = pattern(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=]([0-9]{1,9}))?(?:\(([^()]*)\))?(?:,|$)")
+_BRACKETS = pattern(r"\([^()]*\)")
+_GRES_HEAD = pattern(r"^gres[:/]")
+_AMOUNT = pattern(r"([0-9]{1,12})([KMGTPkmgtp]?)")
+_SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
 _SPAN = pattern(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _WHOLE = pattern(r"-?[0-9]{1,18}(?![0-9])")
 _STAMP = pattern(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
@@ -145,11 +149,12 @@ def node(line: str) -> Node:
     The line is not split as a whole: the submit path reads hundreds of them, and the
     dozen values needed here hold no blanks.
     """
+    gres, used = word(line, "Gres"), word(line, "GresUsed")
     return Node(
         name=word(line, "NodeName"),
         states=_states_of(word(line, "State")),
-        gpu_types=_types_of(word(line, "Gres")),
-        gpus_used=_count_of(word(line, "GresUsed")),
+        gpu_types=_types_of(gres),
+        gpus_used=_count_of(used),
         cpus=whole(word(line, "CPUEfctv") or word(line, "CPUTot")),
         cpus_used=whole(word(line, "CPUAlloc")),
         memory_mib=whole(word(line, "RealMemory")),
@@ -158,7 +163,40 @@ def node(line: str) -> Node:
         partitions=tuple(filter(None, word(line, "Partitions").split(","))),
         weight=whole(word(line, "Weight"), 1),
         available=_features_of(word(line, "AvailableFeatures")),
+        threads=_threads_of(word(line, "CPUTot"), word(line, "Sockets"), word(line, "CoresPerSocket")),
+        others_free=_others_of(gres, used) if "," in gres else (),
     )
+
+
+@lru_cache(256)
+def _threads_of(cpus: str, sockets: str, cores: str) -> int:
+    """CPUs for each core; 1 where the site counts cores only (CPUs= in slurm.conf(5)), whatever hardware has."""
+    return max(1, whole(cpus) // max(1, whole(sockets) * whole(cores))) if sockets and cores else 1
+
+
+def other_gres(text: str) -> dict[str, int]:
+    """How many of each generic resource beside GPUs a text counts: by name, and by name:type where it says a type."""
+    found: dict[str, int] = {}
+    for part in _BRACKETS.sub("", text).split(","):
+        name, _, rest = _GRES_HEAD.sub("", part).replace("=", ":").partition(":")
+        kind, _, count = rest.rpartition(":")
+        match = _AMOUNT.fullmatch(count)
+        if not match:  # a type alone, or nothing: one
+            kind, number = rest, 1
+        else:
+            number = int(match[1]) << _SHIFTS[match[2].upper()]
+        kinds = [word for word in kind.split(":") if word and word != "no_consume"]
+        if name and name not in (*NOTHING, "gpu"):
+            for key in (name, *(f"{name}:{word}" for word in kinds[:1])):
+                found[key] = found.get(key, 0) + number
+    return found
+
+
+@lru_cache(256)
+def _others_of(gres: str, used: str) -> tuple[tuple[str, int], ...]:
+    taken = other_gres(used)
+    shared = {name for name in other_gres(gres) if f"{name}:no_consume" in gres or f"{name}(no_consume)" in gres}
+    return tuple((name, n - (0 if name in shared else taken.get(name, 0))) for name, n in other_gres(gres).items())
 
 
 # Most nodes of a cluster have the same few texts.
@@ -183,6 +221,23 @@ def word(line: str, key: str) -> str:
     return "" if text in NOTHING else text.rstrip("\n")
 
 
+def counting(pairs: dict[str, str]) -> Counting:
+    """What Slurm adds to requests, by the pairs of one partition or of its configuration."""
+    # What slurm.conf says word by word scontrol shows in one.
+    jobs = pairs | dict(part.partition("=")[::2] for part in value(pairs, "JobDefaults").split(","))
+    select = pairs.get("SelectTypeParameters", "").upper()
+    return Counting(
+        memory="MEMORY" in select,
+        mem_cpu_mib=whole(pairs.get("DefMemPerCPU", "")),
+        mem_node_mib=whole(pairs.get("DefMemPerNode", "")),
+        mem_gpu_mib=whole(jobs.get("DefMemPerGPU", "")),
+        cpus_gpu=whole(jobs.get("DefCpuPerGPU", "")),
+        most_mem_cpu_mib=whole(pairs.get("MaxMemPerCPU", "")),
+        most_cpus=whole(pairs.get("MaxCPUsPerNode", "")),
+        one_task_per_core="ONE_TASK_PER_CORE" in select,
+    )
+
+
 def partition(line: str) -> Partition:
     """One line of `scontrol show partition -o`."""
     pairs = fields(line)
@@ -193,6 +248,7 @@ def partition(line: str) -> Partition:
         nodes=expand(value(pairs, "Nodes")),
         max_time_s=seconds(pairs.get("MaxTime", "")),
         default_time_s=seconds(pairs.get("DefaultTime", "")),
+        counting=counting(pairs),
     )
 
 
@@ -313,6 +369,7 @@ def _asks(cpus: str, nodes: str, node_memory: str, cpu_memory: str, exclusive: s
     low = whole(first, 1)
     return Asks(
         gpus=any("gpu" in text for text in tres),
+        gpus_in_all=gpu_count(tres[1]),
         gpu_types=frozenset(kind for text in tres for kind in _TYPE.findall(text)),
         cpus=whole(cpus),
         nodes_min=low,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.light import NamedTuple
-from slurm_pal.submit.options_table import LONG, NONE, REQUIRED, SHORT
+from slurm_pal.submit.options_table import LONG, NONE, REQUIRED, SAME, SHORT
 
 PAL_VALUES = ("class", "app", "policy", "checkpoint")
 PAL_OPTIONAL = ("movable", "observe")
@@ -111,6 +111,7 @@ def read_options(
 def _long(words: Sequence[str], position: int, site: SiteOptions) -> tuple[list[Option], int, str]:
     name, sign, value = words[position][2:].partition("=")
     full, kind, doubt = _resolve(name, site)
+    full = SAME.get(full, full)
     if kind == NONE and sign:
         doubt = doubt or f"--{name} takes no value"
     if kind == REQUIRED and not sign:

@@ -20,7 +20,7 @@ from slurm_pal.base.terminal import visible
 from slurm_pal.sensitivity import keys
 from slurm_pal.sensitivity.cascade import HISTORY, SCRIPT, WORD, Evidence, Verdict, decide
 from slurm_pal.store import labels
-from slurm_pal.submit.argv import CommandLine, read_options
+from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.script import Script
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
@@ -62,7 +62,7 @@ def job_name(line: CommandLine, script: Script | None, environment: Mapping[str,
     named = [value for option, value in line.options if option == "job-name"]
     if named or environment.get("SBATCH_JOB_NAME"):
         return named[-1] if named else environment["SBATCH_JOB_NAME"]
-    own = read_options(script.words).found if script and not line.has("wrap") else ()
+    own = script.options.found if script and not line.has("wrap") else ()
     inside = [value for option, value in own if option == "job-name"]
     if inside:
         return inside[-1]

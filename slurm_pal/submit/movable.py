@@ -10,7 +10,7 @@ from slurm_pal.base import marks
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.decide.request import Conflict
-from slurm_pal.submit.argv import CommandLine, Option, read_options
+from slurm_pal.submit.argv import CommandLine, Option
 from slurm_pal.submit.choice import Moving
 from slurm_pal.submit.options import merge
 from slurm_pal.submit.script import Script
@@ -64,7 +64,7 @@ _VARIABLES = {
 
 def _in_order(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> list[Option]:
     """sbatch's options that affect it, as sbatch reads them: of one name the last counts."""
-    own = read_options(script.words).found if script and not line.has("wrap") else ()
+    own = script.options.found if script and not line.has("wrap") else ()
     given = [(name, environment[key]) for key, name in _VARIABLES.items() if key in environment]
     return [*own, *given, *line.options]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.decide.request import Conflict, Request, read
-from slurm_pal.submit.argv import CommandLine, Option, read_options
+from slurm_pal.submit.argv import CommandLine, Option
 from slurm_pal.submit.options_table import ENVIRONMENT
 from slurm_pal.submit.script import Script
 
@@ -36,7 +36,7 @@ def build(line: CommandLine, environment: Mapping[str, str], script: Script | No
 
 def merge(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> dict[str, str]:
     """The sbatch options in force: name -> value. Raises Conflict if the directives cannot be read."""
-    own = read_options(script.words) if script and not line.has("wrap") else None
+    own = script.options if script and not line.has("wrap") else None
     if own and script and (own.unsure or own.end != len(script.words)):
         raise Conflict(own.unsure or f"#SBATCH {script.words[own.end]}: not an option")
     variables = [(name, environment[key]) for key, name in ENVIRONMENT.items() if environment.get(key)]

@@ -27,7 +27,11 @@ reservation resources segment signal sockets-per-node switches thread-spec threa
 tres-bind tres-per-task uid umask wait-all-nodes wckey wrap
 """
 
+SAME = {"tasks-per-node": "ntasks-per-node"}
+"""A name that sbatch takes and does not show -> the option that it is."""
+
 LONG: dict[str, int] = {
+    **dict.fromkeys(SAME, REQUIRED),
     **dict.fromkeys(_NONE.split(), NONE),
     **dict.fromkeys(_OPTIONAL.split(), OPTIONAL),
     **dict.fromkeys(_REQUIRED.split(), REQUIRED),
@@ -51,7 +55,9 @@ ENVIRONMENT: dict[str, str] = {
     "SBATCH_MEM_PER_CPU": "mem-per-cpu", "SBATCH_MEM_PER_GPU": "mem-per-gpu", "SBATCH_MEM_PER_NODE": "mem",
     "SBATCH_OVERCOMMIT": "overcommit", "SBATCH_PARTITION": "partition", "SBATCH_REQ_SWITCH": "switches",
     "SBATCH_RESERVATION": "reservation", "SBATCH_SPREAD_JOB": "spread-job", "SBATCH_THREAD_SPEC": "thread-spec",
-    "SBATCH_TIMELIMIT": "time", "SBATCH_TRES_PER_TASK": "tres-per-task", "SBATCH_USE_MIN_NODES": "use-min-nodes",
+    "SBATCH_HINT": "hint", "SLURM_HINT": "hint", "SBATCH_THREADS_PER_CORE": "threads-per-core",
+    "SBATCH_GRES_FLAGS": "gres-flags", "SBATCH_TIMELIMIT": "time", "SBATCH_TRES_PER_TASK": "tres-per-task",
+    "SBATCH_USE_MIN_NODES": "use-min-nodes",
 }  # fmt: skip
 """sbatch(1), INPUT ENVIRONMENT VARIABLES, as far as they affect where a job may run."""
 

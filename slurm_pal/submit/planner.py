@@ -9,6 +9,7 @@ import time
 from slurm_pal.base import state
 from slurm_pal.base.config import ALWAYS, AUTO
 from slurm_pal.base.errors import DataError, SlurmError
+from slurm_pal.base.files import slurm_conf
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.decide import lease
 from slurm_pal.decide.request import Request, for_class
@@ -45,6 +46,7 @@ class SubmissionPlan:
         self.lease: Lease | None = None
         self.prepared = ""  # the file of a lease whose job does not exist yet
         self.parsable = False  # sbatch prints the bare job id
+        self.word: list[str] = []  # for sbatch: what the job bears though nothing was chosen for it
         self.trouble = ""  # why nothing could be decided, if the user must know
 
 
@@ -74,8 +76,9 @@ def plan(
         ours = ",".join(decided.pinned or decided.excluded)
         mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
     # The submit filter leaves a job with one of our marks alone, even if nothing was added to it here.
-    decided_here = not mark and not isinstance(scores, DataError)
-    says = moving.movable or ((alive or bool(mark)) and (known.sensitivity != UNKNOWN_CLASS or decided_here))
+    decided_here = not isinstance(scores, DataError)
+    said = known.sensitivity != UNKNOWN_CLASS
+    says = moving.movable or (alive and (said or decided_here)) or (bool(mark) and said)
     own = terms(line, os.environ, script) if mark or says else MovableRequest()
     # A move starts the script anew, and Slurm would empty its output as at every start.
     open_mode = own.open_mode or (APPEND if moving.movable else "")
@@ -93,6 +96,8 @@ def plan(
         warnings=warnings,
     ) | {"movable": moving._asdict() | {"open_mode": open_mode} if moving.movable else None}
     planned = SubmissionPlan(decided, made, words)
+    if says and alive:
+        planned.word = _added(own, False, "", job_word(known.sensitivity, origin(known), Moving()), [])
     if isinstance(scores, DataError):
         planned.trouble = str(scores)
     planned.parsable = request.parsable or line.has("parsable")
@@ -197,7 +202,8 @@ def _decide(
         found = error
     asked.run.timeout_s = config.number("submit", "slurm_timeout_s")
     try:
-        overview = CliClient(asked.run, asked=asked.question).overview(reservations=bool(request.reservation))
+        client = CliClient(asked.run, asked=asked.question, conf=slurm_conf())
+        overview = client.overview(reservations=bool(request.reservation))
     except SlurmError:
         if isinstance(found, DataError):
             raise found from None  # the direct cause, which the user can fix

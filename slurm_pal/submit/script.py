@@ -13,6 +13,7 @@ import os
 import stat
 
 from slurm_pal.base.light import NamedTuple, pattern
+from slurm_pal.submit.argv import Options, SiteOptions, read_options
 
 _COMMAND = pattern(r"\s(checkpoint=)")
 READ_LIMIT = 64 << 20
@@ -28,6 +29,20 @@ class Script(NamedTuple):
     foreign: bool = False  # has #PBS or #BSUB lines, which sbatch translates
     doubt: str = ""  # why the directives are not known; "" when they are
     body: bytes = b""  # all of it, if it was read from a file or from stdin
+    site: tuple[tuple[str, int], ...] = ()  # options of the installed sbatch, where words has one that is not known
+
+    @property
+    def options(self) -> Options:
+        """sbatch's options in the words."""
+        return read_options(self.words, lambda: dict(self.site))
+
+    def understood(self, site: SiteOptions) -> Script:
+        """The script with what the installed sbatch says of options that are not known here, our plug-in's included."""
+        if not self.options.unsure:
+            return self
+        known = self._replace(site=tuple(site().items()))
+        ours = ((name[4:], value) for name, value in known.options.found if name in ("pal-class", "pal-app"))
+        return known._replace(pal=(*self.pal, *ours))
 
 
 class Input(NamedTuple):

@@ -152,6 +152,10 @@ class Submission:
     def _plan(self) -> SubmissionPlan | None:
         """The plan, or None when the site or the user has switched us off."""
         script = self._read_script()
+        if script is not None:
+            script = script.understood(_SiteOptions())
+            if any(name == "pal-off" for name, _ in script.options.found):
+                return None
         from slurm_pal.submit.asked import likely
 
         try:
@@ -307,19 +311,21 @@ class Submission:
         ended = self._run(planned, planned.words, careful)
         if ended.job_id is None:
             self._forget(planned)
-            if careful and ended.status > 0 and any(text in ended.held for text in REFUSALS):
-                return self._again(planned)
+            words = ["sbatch", *self._line.before, *planned.word, *self._line.after]
+            ours = careful and planned.words != words and any(text in ended.held for text in REFUSALS)
+            if ours and ended.status > 0:
+                return self._again(planned, words)
             run_sbatch.show_held(ended)
         return self._end(planned, ended)
 
-    def _again(self, planned: SubmissionPlan) -> int:
-        """sbatch refused, perhaps because of our words: run plain sbatch."""
+    def _again(self, planned: SubmissionPlan, words: list[str]) -> int:
+        """sbatch refused, perhaps because of our words: leave them out, but for the one by which ticks know the job."""
         if self._offset is not None:
             os.lseek(0 if self._stdin is None else self._stdin, self._offset, os.SEEK_SET)
         planned.made |= {"action": "none", "reason": "sbatch refused the words added by palsub"}
-        planned.made |= {"added": [], "argv": self._plain, "lease": None, "movable": None, "observed_s": 0.0}
+        planned.made |= {"added": planned.word, "argv": words, "lease": None, "movable": None, "observed_s": 0.0}
         planned.lease = None
-        ended = self._run(planned, self._plain, careful=False)
+        ended = self._run(planned, words, careful=False)
         if ended.status == 0:
             warn("submitted as plain sbatch: sbatch refused the words added by palsub")
         return self._end(planned, ended)

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
+from slurm_pal.base.cluster import Node
 from slurm_pal.base.errors import BusyError, PalError, SlurmError
 from slurm_pal.base.files import is_temporary, locked, remove_leftovers
 from slurm_pal.base.hostlist import expand
@@ -43,11 +44,11 @@ SLURM_GONE_S = 120.0  # how long after the last lease a controller that does not
 LONG_GONE_S = 86400.0  # the same for jobs that run
 
 
-def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float) -> str:
+def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float, in_vain: bool = False) -> str:
     """What to do about one lease: "wait", "clear", "keep" for a job that has started, or "drop". Pure.
 
-    A job that cannot be judged now (see `lease.verdict`) is left alone until the lease's very
-    end, after which this watcher will not be there.
+    `in_vain` as for `lease.verdict`. A job that cannot be judged now (see there) is left alone until the
+    lease's very end, after which this watcher will not be there.
     """
     state, reason = states.get(lease.job_id, ("", ""))
     if state in JOB_ACTIVE:
@@ -58,7 +59,7 @@ def judge(lease: Lease, states: dict[int, tuple[str, str]], now_s: float) -> str
         return "clear" if state == "PENDING" and not leases.is_held(reason) else "wait"
     if now_s >= lease.last_s or now_s < lease.made_s - CLOCK_SKEW_S:  # the end, or the clock was set back
         return "clear"
-    return leases.verdict(reason, lease.made_s, lease.until_s, lease.pass_s, now_s)
+    return leases.verdict(reason, lease.made_s, lease.until_s, lease.pass_s, now_s, in_vain)
 
 
 def clear(client: SlurmClient, lease: Lease) -> None:
@@ -91,6 +92,8 @@ class Watcher:
         self._asked_s = self._answered_s = 0.0  # when Slurm was last asked, and when it answered (Unix s)
         self._rests_ns = 0  # when the folder, in which all jobs run, was last changed; 0: not all of them run
         self._pause_s = 1.0  # Slurm is not asked again sooner
+        self._nodes: dict[str, Node] = {}  # in this step
+        self._refused = False  # Slurm has not taken an update of the last step
 
     def run(self) -> None:
         """Watch until no lease is left, under the lock. Raises BusyError if another watcher does."""
@@ -128,7 +131,7 @@ class Watcher:
             self._give_up(found, now_s)
         if self._asked_s <= now_s < self._next_s(found):
             return True
-        started = time.monotonic()
+        started, self._nodes, self._refused = time.monotonic(), {}, False
         try:
             states = self._client.job_states(user="" if os.getuid() == 0 else str(os.getuid()))
             for path, item in found.items():
@@ -141,21 +144,30 @@ class Watcher:
         return True
 
     def _next_s(self, found: dict[str, Lease]) -> float:
-        """When to ask Slurm again: soon and one pass after a job's submission, when a lease ends, and now and then."""
+        """When to ask Slurm again: soon and one pass after a job's submission, then ever later, when a lease ends, and
+        now and then."""
         due = [self._asked_s + (RUNS_S if all(item.started for item in found.values()) else TIDY_S)]
         for item in found.values():
             if item.started:
                 continue
-            looks = (item.made_s + min(SOON_S, item.pass_s), item.made_s + item.pass_s)
-            due.append(next((look_s for look_s in looks if self._asked_s < look_s), item.until_s))
-        return max(self._asked_s + self._pause_s, min(due))
+            pass_s = max(item.pass_s, 1.0)
+            look_s = min(SOON_S, item.pass_s)
+            while item.made_s + look_s <= self._asked_s:
+                look_s = pass_s if look_s < pass_s else 2 * look_s
+            due.append(min(item.made_s + look_s, item.until_s))
+        return self._asked_s + self._pause_s if self._refused else max(self._asked_s + self._pause_s, min(due))
 
     def _settle(self, path: str, item: Lease, states: dict[int, tuple[str, str]], now_s: float) -> None:
         verdict = judge(item, states, now_s)
+        looked_at = states.get(item.job_id, ("", ""))[1].startswith(("Resources", "Priority"))
+        if verdict == "wait" and item.pinned and looked_at and judge(item, states, now_s, in_vain=True) == "clear":
+            verdict = "clear" if self._in_vain(item.job_id, now_s) else "wait"
         if verdict == "clear":
-            with contextlib.suppress(SlurmError):  # the job may just have started; the next look will show
+            try:
                 clear(self._client, item)
                 lease_file.drop(path)
+            except SlurmError:  # it may just have started, or Slurm has it in its hands; the next look will show
+                self._refused = True
         elif verdict == "keep":
             job = self._client.job(item.job_id)
             if job is not None:
@@ -167,6 +179,15 @@ class Watcher:
                 lease_file.has_started(path, item)
         elif verdict == "drop":
             lease_file.drop(path)
+
+    def _in_vain(self, job_id: int, now_s: float) -> bool:
+        """Whether Slurm passes a job over although the GPUs that it is pinned to are free. Raises SlurmError."""
+        from slurm_pal.decide.offers import named_in_vain
+
+        if not self._nodes:
+            self._nodes = {node.name: node for node in self._client.nodes()}
+        job = self._client.job(job_id)
+        return job is not None and named_in_vain(job, self._nodes, now_s)
 
     def _give_up(self, found: dict[str, Lease], now_s: float) -> None:
         """Slurm does not answer: wait for it, but not for ever, and not for a cluster that was removed."""

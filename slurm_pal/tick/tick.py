@@ -29,7 +29,7 @@ from slurm_pal.journal.journal import BREAKS, Journal
 from slurm_pal.moves.mover import Mover, StepLimits
 from slurm_pal.moves.planning import to_move
 from slurm_pal.partitions import sharing
-from slurm_pal.pending.retarget import Wish, over
+from slurm_pal.pending.retarget import Wish, WishAction, over
 from slurm_pal.publisher.observed import collector
 from slurm_pal.publisher.publication import LATEST_S, Publication, Publisher
 from slurm_pal.slurm.client import AGAIN_S, LAST_S, Overview, SlurmClient
@@ -45,6 +45,8 @@ from slurm_pal.tick.wishes import Hand
 T = TypeVar("T")
 
 STATISTICS_S = 60.0
+AGAIN_LOOK_S = 1.0
+"""After an order that Slurm did not take, to a job that is pinned in vain."""
 SLOW_S = 1.0
 """A slurmctld that answers sooner has threads to spare."""
 LONGEST_INTERVAL_S = 900.0
@@ -93,6 +95,7 @@ class Tick:
         if publisher is not None:
             publisher.aside = self._aside
         self._anew = True  # this process has not looked yet
+        self._look_s = math.inf  # when to look after the nodes named last
         self._recovered = False
         self._asked_s, self._took_s = -math.inf, 0.0  # when sdiag was asked, how long the last look took
         self._beginning: dict[int, SlurmJob] = {}  # jobs whose moves begin just now
@@ -138,6 +141,8 @@ class Tick:
         overview = self._aside.without(every)
         if self._act:
             self._do(decided, every, paused, now_s)
+            if any(wish.action is WishAction.NODELIST for wish in decided.wishes):
+                self._look_s = now_s + (time.monotonic() - started) + self.pass_s
             self._try(lambda: self._leave_alone(every, now_s), None)
             kept_off = [wish.job_id for wish in decided.wishes if wish.could_start]
             held = ours | shared
@@ -208,7 +213,21 @@ class Tick:
         if not self._act:
             return False
         self._recover(now_s)
+        if now_s >= self._look_s:
+            self._look_s = math.inf
+            self._try(lambda: self._let_go(now_s), None)
         return self._mover.step(now_s)
+
+    def _let_go(self, now_s: float) -> None:
+        """One pass after nodes were named: end the lists of jobs that Slurm has not started on GPUs that are free."""
+        leases = {job_id: one for job_id, one in self._journal.leases().items() if one.kind is LeaseKind.NODELIST}
+        moving = {move.job_id for move in self._journal.open_moves()}
+        jobs = self._client.jobs_of(sorted(leases.keys() - moving))
+        nodes = self._client.nodes() if any(job.state == "PENDING" for job in jobs.values()) else ()
+        wishes = over(leases, jobs.values(), nodes, now_s, self.pass_s)
+        self._trouble += self._hand.carry_out(wishes, jobs, now_s)
+        if self._journal.leases().keys() & {wish.job_id for wish in wishes}:  # Slurm had the job in its hands
+            self._look_s = now_s + AGAIN_LOOK_S
 
     def _each(self, part: Callable[[Overview], T], every: Overview, otherwise: T) -> T:
         """Do a part that looks at jobs: jobs on which it fails are set aside, and it is done for all others."""
@@ -275,7 +294,7 @@ class Tick:
         living = {job.job_id for job in overview.jobs}
         leases = self._journal.leases()
         others = [job for job in overview.jobs if job.job_id not in wished]
-        self._carry_wishes(over(leases, others, now_s, self.pass_s), overview, now_s)
+        self._carry_wishes(over(leases, others, overview.nodes, now_s, self.pass_s), overview, now_s)
         gone = leases.keys() - living - moving
         if gone:
             with self._journal.together():
@@ -429,6 +448,6 @@ class Tick:
         }
         partitions = {job_id: lease for job_id, lease in partitions.items() if job_id not in moving}
         own = sharing.over(partitions, overview.jobs, overview.up, "nobody shares out partitions")
-        wishes = [*own, *over(leases, overview.jobs, LATEST_S, self.pass_s)]
+        wishes = [*own, *over(leases, overview.jobs, overview.nodes, LATEST_S, self.pass_s)]
         self._again_s = LAST_S
         self._carry_wishes(wishes, overview, now_s)

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from slurm_pal.base.cluster import Node, Partition
-from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.cluster import Counting, Node, Partition
+from slurm_pal.base.jobs import Asks, SlurmJob
 from slurm_pal.decide.case import Decision, Settings
 from slurm_pal.decide.decide import QUEUES, decide
 from slurm_pal.decide.request import Request
@@ -86,7 +86,7 @@ SLOW_FIRST = {"n0": [1.1] * 4, "n1": [0.95] * 4}
 def test_a_job_is_pinned_to_faster_gpus_that_are_free_now(scores: Scores) -> None:
     made = choose("--gres=gpu:1", cluster(TWO), scores(SLOW_FIRST))
     assert made.action == "nodelist"
-    assert made.added == ("--nodelist=n1", "--nodes=1")
+    assert made.added == ("--nodelist=n1",)
     assert made.chosen is not None and made.chosen.gpus[0].gpu == 0
     assert made.plain is not None and made.plain.nodes == ("n0",)
     assert made.alternatives[0].nodes == ("n0",)
@@ -245,7 +245,9 @@ def test_outliers_are_taken_when_nothing_better_will_come(scores: Scores) -> Non
         ("-c 8", {}, "exclude"), ("-c 8", {"cpus": 7}, "none"), ("--mem=2000", {"memory_mib": 1999}, "none"),
         ("--mem=2000", {"memory_mib": 2000, "memory_used_mib": 2000}, "exclude"), ("-c 16", {}, "exclude"),
         ("-C new", {"features": frozenset({"old"})}, "none"), ("-x n1", {}, "none"), ("-N2", {}, "none"),
-        ("--mem-per-cpu=1000", {"memory_mib": 2000}, "exclude"), ("--mem-per-cpu=1000", {"memory_mib": 1999}, "none"),
+        ("--mem-per-cpu=1000", {"memory_mib": 1000}, "exclude"), ("--mem-per-cpu=1000", {"memory_mib": 999}, "none"),
+        ("--mem-per-cpu=1000", {"memory_mib": 2000, "threads": 2}, "exclude"),
+        ("--mem-per-cpu=1000", {"memory_mib": 1999, "threads": 2}, "none"),
         ("--exclusive --mem-per-cpu=1000", {"memory_mib": 15999}, "none"),
         ("", {"gpu_types": ("",) * 4, "states": frozenset({"DRAIN"})}, "none"),
     ],
@@ -258,6 +260,26 @@ def test_a_job_is_kept_off_outliers_only_where_others_could_hold_it(
     busy = cluster(nodes, (job(1, {"n1": (0, 1, 2, 3)}),))
     snapshot = scores({"n0": [1.5] * 4, "n1": [1.0] * 4})
     assert choose(f"--gres=gpu:1 -t 60 {words}", busy, snapshot).action == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "slow", "action"),
+    [
+        ("--gpus=12", 2, "none"),  # 8 GPUs would be left of 16, and Slurm would refuse the job
+        ("--gpus=8", 2, "exclude"), ("--gpus=9", 2, "none"), ("--gpus=12", 1, "exclude"),
+        ("--gpus=8 -N2", 2, "exclude"), ("--gpus=8 -N3", 2, "none"), ("--gpus=8 -n 8 -c 4", 2, "exclude"),
+        ("--gpus=8 -n 8 -c 5", 2, "none"),
+    ],
+)  # fmt: skip
+def test_a_total_of_gpus_is_kept_off_nodes_only_where_the_others_have_as_many(
+    words: str, slow: int, action: str, scores: Scores
+) -> None:
+    nodes = [node(f"n{i}", gpus_used=4 if i >= slow else 0) for i in range(4)]
+    busy = cluster(nodes, tuple(job(i, {f"n{i}": (0, 1, 2, 3)}) for i in range(slow, 4)))
+    wide = [n._replace(gpu_types=("",) * 12) if i < slow else n for i, n in enumerate(nodes)]
+    snapshot = scores({f"n{i}": [1.5] * 12 if i < slow else [1.0] * 4 for i in range(4)})
+    made = choose(f"{words} -t 60", busy._replace(nodes=tuple(wide)), snapshot)
+    assert made.action == action, made.reason
 
 
 def test_gpus_of_another_type_are_none_to_wait_for(scores: Scores) -> None:
@@ -276,11 +298,8 @@ def test_insensitive_single_gpu_jobs_go_to_the_outliers(scores: Scores) -> None:
 @pytest.mark.parametrize(
     ("words", "added"),
     [
-        ("--gpus=2", ("--nodelist=n1", "--nodes=1-2", "--use-min-nodes")),
-        ("--gpus=1", ("--nodelist=n1", "--nodes=1")),
-        ("--gpus=2 -N1", ("--nodelist=n1",)),
-        ("-n4 --gres=gpu:1", ("--nodelist=n1", "--nodes=1-4", "--use-min-nodes")),
-        ("--exclusive", ("--nodelist=n1", "--nodes=1")),
+        *((words, ("--nodelist=n1",)) for words in ("--gpus=2", "--gpus=1", "--gpus=2 -N1", "-n4 --gres=gpu:1")),
+        ("--exclusive", ("--nodelist=n1",)),
         ("--gres=gpu:2 -N1-2", ()),  # two nodes fit, Slurm takes both
     ],
 )
@@ -300,9 +319,105 @@ def test_a_job_over_nodes_pays_the_locality_penalty(scores: Scores) -> None:
     snapshot = scores({"n0": [1.1] * 4, "n1": [1.0] * 4, "n2": [1.0] * 4})
     made = choose("--gpus=8", cluster([node(f"n{i}") for i in range(3)]), snapshot)
     assert made.chosen is not None and made.chosen.locality == 1.7
-    assert made.pinned == ("n1", "n2") and made.added[1:] == ("--nodes=1-8", "--use-min-nodes")
+    assert made.pinned == ("n1", "n2") and made.added == ("--nodelist=n1,n2",)
 
 
 def test_what_was_left_by_the_request_stays_left(scores: Scores) -> None:
     assert "start now" in choose("--gres=gpu:1 -H", cluster(TWO), scores(SLOW_FIRST)).reason
     assert "no GPU" in choose("-N1", cluster(TWO), scores(SLOW_FIRST)).reason
+
+
+def test_nodes_that_the_site_keeps_for_later_are_taken_last(scores: Scores) -> None:
+    """Node Weight (slurm.conf(5)): the lowest first, however fast the others are."""
+    nodes = [node("n0", weight=10), node("n1", weight=1000), node("n2", weight=10), node("n3", weight=500)]
+    snapshot = scores({"n0": [1.04] * 4, "n1": [0.8] * 4, "n2": [1.0] * 4, "n3": [0.9] * 4})
+    made = choose("--gres=gpu:1", cluster(nodes), snapshot)
+    assert made.pinned == ("n2",) and [offer.nodes for offer in made.alternatives] == [("n0",), ("n3",), ("n1",)]
+    wide = choose("--gres=gpu:4 -N3", cluster(nodes), snapshot)
+    assert set(wide.pinned) == {"n0", "n2", "n3"}
+    slow = scores({"n0": [1.5] * 4, "n1": [0.8] * 4, "n2": [1.5] * 4, "n3": [0.9] * 4})
+    kept = choose("--gres=gpu:1 -t 60", cluster(nodes), slow)
+    assert kept.action == "none" and "keeps for later" in kept.reason
+    busy = [n._replace(gpus_used=4) if n.weight > 10 else n for n in nodes]
+    full = (job(1, {"n1": (0, 1, 2, 3), "n3": (0, 1, 2, 3)}),)
+    assert choose("--gres=gpu:1 -t 60", cluster(busy, full), slow).action == "exclude"
+
+
+# -- counted as Slurm counts ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "adds", "left", "startable"),
+    [
+        ("", {}, {"memory_used_mib": 64000}, True),  # memory is not counted, or nobody knows
+        ("", {"memory": True}, {"memory_used_mib": 1}, False),  # without a default a job takes all of a node's
+        ("--mem=100", {"memory": True}, {"memory_used_mib": 63900}, True),
+        ("-c 4", {"mem_cpu_mib": 1000}, {"memory_used_mib": 60000}, True),
+        ("-c 4", {"mem_cpu_mib": 1000}, {"memory_used_mib": 60001}, False),
+        ("-c 4 --mem=100", {"mem_cpu_mib": 1000}, {"memory_used_mib": 60001}, True),
+        ("", {"mem_node_mib": 4000}, {"memory_used_mib": 60001}, False),
+        ("", {"mem_gpu_mib": 2001}, {"memory_used_mib": 60000}, False),
+        ("", {"mem_gpu_mib": 2000}, {"memory_used_mib": 60000}, True),
+        ("", {"cpus_gpu": 4}, {"cpus_used": 9}, False),
+        ("-c 4", {"cpus_gpu": 4}, {"cpus_used": 9}, True),  # the default does not count beside the user's own
+        ("--mem=8000", {"most_mem_cpu_mib": 1000}, {"cpus_used": 9}, False),
+        ("--mem=7000", {"most_mem_cpu_mib": 1000}, {"cpus_used": 9}, True),
+        ("-n 4 -N1", {"one_task_per_core": True}, {"threads": 2, "cpus_used": 10}, False),
+        ("-n 4 -N1", {}, {"threads": 2, "cpus_used": 10}, True),
+        ("-n 4 -N1 --hint=nomultithread", {}, {"threads": 2, "cpus_used": 10}, False),
+        ("-n 4 -N1 --hint=nomultithread", {}, {"threads": 2, "cpus_used": 8}, True),
+        ("-n 4 -N1 --threads-per-core=1", {}, {"threads": 2, "cpus_used": 10}, False),
+        ("-n 4 -N1 --ntasks-per-core=1", {}, {"threads": 2, "cpus_used": 10}, False),
+        ("-n 4 -N1 --ntasks-per-core=2", {}, {"threads": 2, "cpus_used": 10}, True),
+        ("-n 2 -N1 -c 3", {}, {"threads": 2, "cpus_used": 10}, False),  # no core has threads of two tasks
+        ("-c 3", {"mem_cpu_mib": 1000}, {"threads": 2, "memory_used_mib": 60001}, False),  # a whole core's memory
+        ("--hint=memory_bound", {}, {"cpus_used": 1}, False),
+        ("--ntasks-per-socket=1", {}, {"cpus_used": 1}, False),
+        ("--ntasks-per-socket=1", {}, {}, True),
+        ("--gres-flags=enforce-binding", {}, {"cpus_used": 1}, False),
+        ("", {"most_cpus": 8}, {}, True),
+        ("-c 9", {"most_cpus": 8}, {}, False),
+    ],
+)
+def test_a_job_is_pinned_only_where_slurm_counts_enough(
+    words: str, adds: dict[str, int], left: dict[str, object], startable: bool, scores: Scores
+) -> None:
+    """The fast node n2 holds the job, or it goes to n1: nowhere where it would wait for CPUs or memory."""
+    nodes = [node("n0"), node("n1"), node("n2", **left)]
+    parts = (Partition("gpu", True, True, ("n0", "n1", "n2"), counting=Counting(**adds)),)  # type: ignore[arg-type]
+    snapshot = scores({"n0": [1.1] * 4, "n1": [1.0] * 4, "n2": [0.9] * 4})
+    made = choose(f"--gres=gpu:2 {words}", cluster(nodes, partitions=parts), snapshot, sensitivity="B")
+    assert ("n2" in made.pinned) == startable, made.reason
+
+
+def test_what_a_partition_may_still_use_of_a_node_is_counted(scores: Scores) -> None:
+    """MaxCPUsPerNode: its own jobs count, others' do not."""
+    limited = Partition("gpu", True, True, ("n0", "n1"), counting=Counting(most_cpus=8))
+    parts = (limited, Partition("cpu", False, True, ("n1",)))
+    nodes = [node("n0"), node("n1", cpus_used=6)]
+    snapshot = scores({"n0": [1.1] * 4, "n1": [0.9] * 4})
+    there = {"nodes": ("n1",), "asks": Asks(cpus=6)}
+    own, other = (job(1, {}, partition=name, **there) for name in ("gpu", "cpu"))
+    assert choose("--gres=gpu:1 -c 3", cluster(nodes, (own,), partitions=parts), snapshot).pinned == ()
+    assert choose("--gres=gpu:1 -c 3", cluster(nodes, (other,), partitions=parts), snapshot).pinned == ("n1",)
+    wide = own._replace(nodes=("n0", "n1"), asks=Asks(cpus=10))
+    assert choose("--gres=gpu:1 -c 3", cluster(nodes, (wide,), partitions=parts), snapshot).pinned == ("n1",)
+    whole = choose("--exclusive --gres=gpu:1", cluster(nodes, partitions=parts), snapshot)
+    assert whole.action == "none" and "allows 8 CPUs on a node" in whole.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "free", "startable"),
+    [
+        ("gpu:1,nvme:2", (("nvme", 2),), True), ("gpu:1,nvme:2", (("nvme", 1),), False), ("gpu:1,nvme", (), False),
+        ("gpu:1,nvme", (("nvme", 1),), True), ("vmem:a:4G,gpu:1", (("vmem", 8 << 30), ("vmem:a", 4 << 30)), True),
+        ("vmem:a:4G,gpu:1", (("vmem", 8 << 30), ("vmem:a", (4 << 30) - 1)), False),
+    ],
+)  # fmt: skip
+def test_other_resources_than_gpus_are_counted(
+    words: str, free: tuple[tuple[str, int], ...], startable: bool, scores: Scores
+) -> None:
+    many = ("nvme", 4), ("vmem", 64 << 30), ("vmem:a", 64 << 30)
+    nodes = [node("n0", others_free=many), node("n1", others_free=free), node("n2", others_free=many)]
+    made = choose(f"--gres={words}", cluster(nodes), scores({"n0": [1.1] * 4, "n1": [0.9] * 4, "n2": [1.0] * 4}))
+    assert made.pinned == ("n1" if startable else "n2",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from slurm_pal.base import state
 from slurm_pal.base.errors import BusyError
 from slurm_pal.base.files import locked
 from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
 from slurm_pal.store import heartbeat
 from slurm_pal.submit import lease_file, watcher
@@ -127,7 +129,34 @@ def test_a_job_whose_gpus_were_taken_is_let_go_when_waiting_no_longer_pays(folde
     assert job.req == "" and job.state == "RUNNING" and list(job.placed) == ["n0"]
     assert lease_file.read_all(folder) == {}
     asked = [call for call in slurm.calls if call[0] == "squeue"]
-    assert len(asked) <= 7  # soon, after a pass, then every half minute, then at the end
+    assert len(asked) <= 10  # soon, after 3, 6, 12, 24, 48 s, each half minute, and at the end
+
+
+def test_an_update_that_slurm_does_not_take_is_given_again_soon(folder: str) -> None:
+    """From 24.11 on: Resource temporarily unavailable, for a job that is in a scheduling cycle."""
+    slurm = FakeSlurm([FakeNode("n0"), FakeNode("n1", full=True)])
+    number, clock, refused = submit(slurm, "-w", "n1"), Clock(), []
+
+    def busy(argv: Sequence[str], stdin: str) -> Completed:
+        if argv[1:2] == ["update"] and len(refused) < 3:
+            refused.append(clock.now_s)
+            return Completed(1, "", "slurm_update error: Resource temporarily unavailable\n")
+        return slurm(argv, stdin)
+
+    write(folder, ONE._replace(job_id=number))
+    watcher.Watcher(folder, CliClient(busy), clock, clock.sleep).run()
+    assert slurm.jobs[number].state == "RUNNING" and clock.now_s < ONE.made_s + ONE.pass_s + 6.0
+
+
+def test_a_job_that_slurm_does_not_start_on_free_gpus_is_let_go_after_one_pass(folder: str) -> None:
+    """Whatever Slurm counts there that we do not: without the list it starts at once on the other node."""
+    slurm = FakeSlurm([FakeNode("n0"), FakeNode("n1", full=True)])
+    number, clock = submit(slurm, "-w", "n1"), Clock()
+    assert slurm.jobs[number].reason == "Resources"
+    write(folder, ONE._replace(job_id=number))
+    watch(folder, slurm, clock)
+    assert clock.now_s < ONE.made_s + ONE.pass_s + 1.0
+    assert slurm.jobs[number].state == "RUNNING" and list(slurm.jobs[number].placed) == ["n0"]
 
 
 def test_the_users_own_lists_are_put_back(folder: str) -> None:

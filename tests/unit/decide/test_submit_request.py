@@ -107,7 +107,7 @@ def test_one_kind_of_memory_replaces_another() -> None:
         ("-w n1 --gpus=8", "number is not fixed"),
         ("-w ./hosts -N2", "file"),
         ("--gres=gpu:a:1,gpu:b:1", "several GPU types"),
-        ("--gres=gpu:1,tmp:5", "tmp"),
+        ("--gres=gpu:1,shard:5", "shard"),
         ("--gres=gpu:a:1 --gpus=b:2", "GPU types"),
         ("--gpus=7 --gpus-per-node=2", "each node"),
         ("-N1,3", "--nodes"),

@@ -43,7 +43,7 @@ def records() -> dict[str, str]:
         "list.1.A.2.4": "192",
         "list.1.A.1.x": "128 64",
         "list.1.C.1.1": "192 128 64",
-        "plain.1.A.2": "1.012",
+        "plain.1.A.2": "1.012:n0:1.2",
         "slow.1.A.4": "n3",
         "most.1": "allcpus=16 allmem=64000 cpusgpu=4 memgpu=16000",
         "size.0": "allcpus=16 allmem=64000 gpus=4 feat=ib,old",
@@ -656,3 +656,43 @@ def test_every_reason_has_its_words() -> None:
     used = set(re.findall(f'(?:{"|".join(before)})"([a-z][a-z-]*)"', "".join(parts().values())))
     assert used == REASONS.keys()
     assert NO_VAL not in REASONS
+
+
+@pytest.mark.parametrize(
+    ("counts", "left", "words", "fields", "expected"),
+    [
+        ("", "", "", {"cpus_per_task": 16}, ("n1", "best")),
+        ("", "", " threads=2", {"cpus_per_task": 15}, ("n1", "best")),
+        ("", "", " threads=2", {"cpus_per_task": 3, "num_tasks": 4}, ("n1", "best")),  # two cores each
+        ("", "", " threads=2", {"cpus_per_task": 3, "num_tasks": 5}, ("", "busy")),
+        ("", "", " threads=2", {"num_tasks": 9}, ("n1", "best")),
+        ("onetask=1", "", " threads=2", {"num_tasks": 9}, ("", "busy")),
+        ("gpucpus=8", "", "", {}, ("n1", "best")),
+        ("gpucpus=9", "", "", {}, ("", "busy")),
+        ("gpucpus=9", "", "", {"cpus_per_task": 2}, ("n1", "best")),
+        ("gpumem=32000 memory=1", "", "", {}, ("n1", "best")),
+        ("gpumem=32001 memory=1", "", "", {}, ("", "busy")),
+        ("gpumem=32001 memory=1", "", "", {"min_mem_per_node": 100}, ("n1", "best")),
+        ("memory=1", "", "", {}, ("", "memory")),
+        ("memory=1", "", "", {"min_mem_per_cpu": 100}, ("n1", "best")),
+        ("", "n0=4 n1=1 n3=16", "", {"cpus_per_task": 4}, ("n0", "best")),
+        ("", "n0=4 n1=1", "", {"cpus_per_task": 5}, ("", "busy")),
+    ],
+)
+def test_cpus_and_memory_count_as_slurm_counts_them(
+    site: Path, counts: str, left: str, words: str, fields: dict[str, object], expected: tuple[str, str]
+) -> None:
+    table = records() | {"counts.gpu": counts} | ({"left.gpu": left} if left else {})
+    table |= {key: text.replace(" feat=", f"{words} feat=") for key, text in table.items() if key.startswith("node.")}
+    write_table(site / "pal_table.lua", table)
+    assert placed(site, tres_per_node="gres:gpu:2", **fields) == expected
+
+
+def test_the_lease_is_what_waiting_pays_against_the_best_of_the_others(site: Path) -> None:
+    """Where plain Slurm would pick the same node, the job would go elsewhere were its GPUs taken: palsub's own rule."""
+    write_table(site / "pal_table.lua", records() | {"plain.1.A.2": "0.96:n1:1.2"})
+    _, seen = run(site, [job(tres_per_node="gres:gpu:2", time_limit=120)])
+    assert seen.mark["lease"] == "600" and seen.values["set_req_nodes"] == "n1"  # (1.2 - 0.96) x an hour, at most 600
+    write_table(site / "pal_table.lua", records() | {"plain.1.A.2": "0.96:n0:1.2"}, epoch=18)
+    _, seen = run(site, [job(tres_per_node="gres:gpu:2", time_limit=120)])
+    assert seen.mark["lease"] == "3"

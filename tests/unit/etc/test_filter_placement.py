@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from slurm_pal.base.config import Config
 from slurm_pal.base.jobs import GpuShape
+from slurm_pal.decide.decide import in_order
 from slurm_pal.decide.offers import build_view
-from slurm_pal.placement import place
 from slurm_pal.placement.faulty import is_faulty
 from slurm_pal.placement.view import Rule
 from slurm_pal.publisher.table import records
@@ -35,7 +35,7 @@ def chosen(overview: Overview, scored: Snapshot, c: str, shape: GpuShape) -> tup
     """What the rule takes now: node names and the predicted factor."""
     names = [n.name for n in overview.nodes if not n.states.intersection(CLOSED)]
     view = build_view(overview, scored, shape, c, names)
-    placed = place("class-fit", view, shape, Rule(c, LOCALITY, BARRED), largest_node=4)
+    placed = in_order("class-fit", view, shape, Rule(c, LOCALITY, BARRED))
     return ([view.names[i] for i in placed.nodes], placed.slowdown) if placed else ([], 0.0)
 
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from slurm_pal.base.cluster import Node, Partition
-from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.cluster import Counting, Node, Partition
+from slurm_pal.base.jobs import Asks, SlurmJob
 from slurm_pal.decide.offers import free_indexes
 from slurm_pal.moves.survey import Survey, Want
 from slurm_pal.slurm import parse
@@ -198,6 +198,29 @@ def test_a_job_with_nodes_of_its_own_goes_only_where_nothing_else_runs() -> None
     words = "--gpus-per-node=4 --nodes=1"
     found = survey(seen, want(one, words), want(one, f"{words} --exclusive"))
     assert (names(found), names(found, 1)) == (["n0", "n1", "n2"], ["n0", "n1"])
+
+
+def test_nodes_that_the_site_keeps_for_later_are_no_goal() -> None:
+    one = job(1, {"n1": (0,)})
+    nodes = [node("n0", weight=10), node("n1", weight=10), node("n2", weight=1), node("n3", weight=1000)]
+    assert names(survey(overview(nodes, [one]), want(one))) == ["n0", "n1", "n2"]
+
+
+def test_what_its_partition_may_still_use_of_a_node_counts() -> None:
+    one, other = job(1, {"n0": (0,)}), job(2, {"n1": (0,)}, asks=Asks(cpus=6))
+    seen = overview([node("n0"), node("n1"), node("n2")], [one, other])
+    (part, *others) = seen.partitions
+    seen = seen._replace(partitions=(part._replace(counting=Counting(most_cpus=8)), *others))
+    few, many = (want(one, f"--gpus=1 --nodes=1 --cpus-per-task={cpus}") for cpus in (2, 3))
+    assert names(survey(seen, few, many)) == ["n0", "n1", "n2"] and names(survey(seen, few, many), 1) == ["n0", "n2"]
+
+
+def test_jobs_that_take_different_threads_are_looked_at_singly() -> None:
+    one = job(1, {"n0": (0,)})
+    nodes = [node("n0", threads=2), node("n1", threads=2, cpus_used=14)]
+    words = "--gpus=1 --nodes=1 --ntasks=2"
+    found = survey(overview(nodes, [one]), want(one, words), want(one, f"{words} --hint=nomultithread"))
+    assert names(found) == ["n0", "n1"] and names(found, 1) == ["n0"]
 
 
 def broken(change: str) -> tuple[list[Node], list[SlurmJob]]:

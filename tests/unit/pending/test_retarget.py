@@ -150,7 +150,9 @@ def test_no_nodes_are_named_where_their_number_is_open(scores: Scores, changes: 
 def test_nodes_that_might_not_hold_the_job_are_not_named(scores: Scores) -> None:
     """Slurm holds a job for good whose named node can never take it: a CPU of two threads costs memory twice."""
     for memory, action in (("31G", "nodelist"), ("32G", "none")):
-        assert wish(cluster(NODES), scores(MIXED), job(MinMemoryCPU=memory)).action == action
+        there = [node._replace(threads=2) for node in NODES]
+        assert wish(cluster(there), scores(MIXED), job(MinMemoryCPU=memory)).action == action
+        assert wish(cluster(NODES), scores(MIXED), job(MinMemoryCPU=memory)).action == "nodelist"
 
 
 def test_the_same_nodes_are_never_named_twice_in_a_row(scores: Scores) -> None:
@@ -158,8 +160,41 @@ def test_the_same_nodes_are_never_named_twice_in_a_row(scores: Scores) -> None:
     found = wish(cluster(NODES), scores(MIXED), pinned, lease_of("nodelist", "n2"))
     assert (found.action, found.fields, found.lease) == ("clear", {"ReqNodeList": ""}, None)
     assert not found.could_start  # they are still free: something else keeps it waiting
-    early = lease_of("nodelist", "n2", until_s=NOW_S + 5)
+    early = lease_of("nodelist", "n2", made_s=NOW_S - 2, until_s=NOW_S + 5)
     assert wish(cluster(NODES), scores(MIXED), pinned, early) == Wish(7, WishAction.KEEP, {}, early, False, "why")
+    passed = lease_of("nodelist", "n2", made_s=NOW_S - 3, until_s=NOW_S + 60)
+    assert wish(cluster(NODES), scores(MIXED), pinned, passed).action == "clear"  # Slurm counts something else
+    waits = pinned._replace(reason="Priority")
+    assert wish(cluster(NODES), scores(MIXED), waits, passed).action == "keep"  # it has had no turn yet
+    planned = waits._replace(start_s=NOW_S + 600)  # backfill has looked at it, and starts it there later
+    assert wish(cluster(NODES), scores(MIXED), planned, passed).action == "clear"
+
+
+def test_a_total_of_gpus_must_be_free_in_all() -> None:
+    lease = lease_of("nodelist", "n2", made_s=NOW_S - 3, until_s=NOW_S + 600)
+    asked = job(TresPerNode="", TresPerJob="gres:gpu:2", NumNodes="1-1", req_nodes=("n2",), gpus_per_node=0)
+    for used, ends in ((0, 1), (1, 0)):
+        assert len(over({7: lease}, [asked], [node("n2", gpus_used=used)], NOW_S, 3.0)) == ends
+
+
+@pytest.mark.parametrize(
+    ("used", "reason", "made_ago_s", "kind", "ends"),
+    [
+        (0, "Resources", 3.0, "nodelist", True), (0, "Resources", 2.0, "nodelist", False),
+        (0, "Priority", 3.0, "nodelist", False), (0, "Priority planned", 3.0, "nodelist", True),
+        (1, "Resources", 3.0, "nodelist", True), (2, "Resources", 3.0, "nodelist", False),
+        (0, "Resources", 3.0, "exclude", False),
+    ],
+)  # fmt: skip
+def test_a_list_ends_where_slurm_does_not_start_the_job_on_free_gpus(
+    used: int, reason: str, made_ago_s: float, kind: str, ends: bool
+) -> None:
+    lease = lease_of(kind, "n2", made_s=NOW_S - made_ago_s, until_s=NOW_S + 600)
+    named = {"req_nodes" if kind == "nodelist" else "exc_nodes": ("n2",)}
+    why, _, planned = reason.partition(" ")
+    waits = job(reason=why, start_s=NOW_S + 60 if planned else 0.0, **named)
+    found = over({7: lease}, [waits], [node("n2", gpus_used=used)], NOW_S, 3.0)
+    assert [(made.action, made.reason) for made in found] == [("clear", "Slurm did not start it there")] * ends
 
 
 def test_gpus_that_others_took_are_replaced_while_that_pays(scores: Scores) -> None:
@@ -218,7 +253,7 @@ def test_gpus_promised_to_other_pinned_jobs_are_not_ours(scores: Scores) -> None
 
 def test_a_jobs_own_list_claims_nothing_from_itself_and_a_late_one_nothing_from_others(scores: Scores) -> None:
     mine = job(gpus=2, req_nodes=("n2",))
-    early = lease_of("nodelist", "n2", until_s=NOW_S + 5)
+    early = lease_of("nodelist", "n2", made_s=NOW_S - 2, until_s=NOW_S + 5)
     assert wish(cluster(NODES), scores(MIXED), mine, early).action == "keep"
     first = job(3, gpus=2)
     asked = [waiting(first), waiting(mine, lease_of("nodelist", "n2"))]
@@ -338,7 +373,7 @@ def test_a_list_that_somebody_changed_is_not_touched(scores: Scores) -> None:
     ):
         made = wish(cluster(NODES), scores(MIXED), found, lease)
         assert (made.action, made.fields, made.lease) == ("none", {}, None) and "left alone" in made.reason
-        assert over({7: lease}, [found], math.inf, 3.0) == [made]
+        assert over({7: lease}, [found], (), math.inf, 3.0) == [made]
 
 
 def test_a_list_of_palsub_or_the_filter_is_left_until_it_is_over(scores: Scores) -> None:
@@ -361,7 +396,7 @@ def test_a_list_of_palsub_or_the_filter_is_left_until_it_is_over(scores: Scores)
 def test_leases_that_mean_nothing_any_more(scores: Scores, lease: TickLease, changes: dict[str, object]) -> None:
     made = wish(cluster(NODES), scores(MIXED), job(**changes), lease)
     assert made.action == "clear" and set(made.fields.values()) == {""} and made.lease is None
-    assert over({7: lease}, [job(**changes)], NOW_S, 3.0) == [made]
+    assert over({7: lease}, [job(**changes)], (), NOW_S, 3.0) == [made]
 
 
 @pytest.mark.parametrize(
@@ -378,12 +413,12 @@ def test_leases_that_mean_nothing_any_more(scores: Scores, lease: TickLease, cha
 )
 def test_leases_that_are_over(changes: dict[str, object], until_s: float, ended: bool) -> None:
     lease = lease_of("nodelist", "n2", until_s=until_s)
-    found = over({7: lease}, [job(req_nodes=("n2",), **changes), job(8)], NOW_S, 3.0)
+    found = over({7: lease}, [job(req_nodes=("n2",), **changes), job(8)], (), NOW_S, 3.0)
     assert [one.fields for one in found] == ([{"ReqNodeList": ""}] if ended else [])
 
 
 def test_a_list_that_is_gone_already_only_ends_in_the_journal() -> None:
-    (found,) = over({7: lease_of("exclude", "n0,n9", "n9")}, [job(exc_nodes=("n9",))], NOW_S, 3.0)
+    (found,) = over({7: lease_of("exclude", "n0,n9", "n9")}, [job(exc_nodes=("n9",))], (), NOW_S, 3.0)
     assert (found.action, found.fields, found.lease) == ("clear", {}, None)
 
 
@@ -536,7 +571,7 @@ def test_many_ticks(scores: Scores, seed: int, rivals: bool, lease_max_s: float)
         if number in queue.jobs:
             assert (queue.jobs[number].req_nodes, queue.jobs[number].exc_nodes) == (one.req_nodes, one.exc_nodes)
     known = {number: lease for number, lease in queue.leases.items() if number not in queue.left_alone}
-    for made in over(known, queue.jobs.values(), math.inf, 3.0):
+    for made in over(known, queue.jobs.values(), (), math.inf, 3.0):
         queue.carry_out(made)
     for number, one in queue.jobs.items():
         if one.state == "PENDING" and number not in queue.left_alone:

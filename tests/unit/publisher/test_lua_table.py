@@ -131,7 +131,7 @@ def test_the_records_of_a_cluster(tmp_path: Path) -> None:
     assert nodes["n1"] == "n1 cpus=15 mem=63500 gpus=2 free=1 allcpus=16 allmem=64000 feat= A=0.9 B=0.9 C=0.99"
     number = next(key for key, text in body.items() if text == nodes["n1"]).removeprefix("node.")
     assert body["list.1.A.1.1"].split()[0] == str(int(number) * 64)
-    assert body["plain.1.A.2"] == "1.2" and body["slow.1.A.2"] == "n0"
+    assert body["plain.1.A.2"] == "1.2:n0:1" and body["slow.1.A.2"] == "n0"
     assert body["spare.1.A"] == "0:n0=1 1:n1=2" and body["size.1"] == "allcpus=16 allmem=64000 gpus=2 feat="
     assert body["most.1"] == "allcpus=16 allmem=64000 cpusgpu=8 memgpu=32000"
     assert body["slow.1.A.x"] == "n0" and "slow.1.C.2" not in body

@@ -92,6 +92,20 @@ def test_a_round_takes_back_and_publishes(config: Config, slurm: FakeSlurm) -> N
 
 
 @pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("where", ["comment", "admin_comment"])
+def test_a_list_ends_after_a_pass_where_slurm_does_not_start_the_job_on_free_gpus(config: Config, where: str) -> None:
+    """By the same rule for palsub's lease and the filter's, however long they were granted."""
+    slurm = FakeSlurm([FakeNode("n0"), FakeNode("n1", full=True)])
+    scores(config)
+    number = CliClient(slurm).submit(["-w", "n1", "--gres=gpu:1"], "#!/bin/sh\n")
+    setattr(slurm.jobs[number], where, comment(533, "", "", "nodelist", "n1"))
+    now_s, made = time.time(), publisher(config, slurm)
+    assert made.publish(now_s).ended == () and slurm.jobs[number].state == "PENDING"
+    assert [update.job_id for update in made.publish(now_s + 4).ended] == [number]
+    assert slurm.jobs[number].state == "RUNNING" and list(slurm.jobs[number].placed) == ["n0"]
+
+
+@pytest.mark.usefixtures("root")
 def test_what_is_known_of_users_jobs_is_for_slurmctld_alone(config: Config, slurm: FakeSlurm) -> None:
     scores(config)
     key = name_key("train")

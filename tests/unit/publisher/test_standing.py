@@ -16,10 +16,9 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape, SlurmJob
 from slurm_pal.decide.case import Settings
-from slurm_pal.decide.decide import decide
+from slurm_pal.decide.decide import decide, in_order
 from slurm_pal.decide.offers import build_view
 from slurm_pal.decide.request import Request
-from slurm_pal.placement import place
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Rule
 from slurm_pal.publisher import ranked
@@ -79,7 +78,7 @@ def answer(overview: Overview, scored: Snapshot, policy: str = "class-fit", soft
 
 def lookup(found: Standing, pool: int, c: str, count: str, gone: Mapping[str, int]) -> str | None:
     """What the filter does: the first entry that tells the truth about its node, preference by preference."""
-    for preference in range(1, 9):
+    for preference in range(1, 17):
         for place_, j in found.lists.get((pool, c, preference, count), ()):
             if gone.get(found.nodes[place_].name, 0) == j:
                 return found.nodes[place_].name
@@ -110,7 +109,8 @@ def clusters(draw: st.DrawFn) -> tuple[Overview, Snapshot]:
         types = tuple(sorted(draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4))))
         used = tuple(sorted(draw(st.sets(st.integers(0, len(types) - 1)))))
         state = draw(st.sampled_from(["IDLE", "IDLE", "MIXED", "MIXED", "DRAIN", "IDLE+PLANNED", "MIXED+RESERVED"]))
-        nodes.append(node(f"n{i}", types, len(used), state))
+        weight = draw(st.sampled_from([1, 1, 1, 10, 1000]))  # the site's order
+        nodes.append(node(f"n{i}", types, len(used), state)._replace(weight=weight))
         if used:
             jobs.append(job(i + 1, f"n{i}", used))
         for k in range(len(types)):
@@ -164,12 +164,15 @@ def test_the_first_entry_is_the_rules_own_choice(
         number = 1 if whole else int(count)
         shape = GpuShape(number, nodes=1, per_node=number, gpu_type=gpu_type, whole_nodes=whole)
         view = build_view(later, scored, shape, c, open_nodes)
-        chosen = place(policy, view, shape, rule)
+        chosen = in_order(policy, view, shape, rule)
         expected = None if chosen is None else view.names[chosen.nodes[0]]
         assert lookup(found, pool, c, count, gone) == expected
         before = build_view(overview, scored, shape, c, open_nodes)
         plain = plain_pick(before, shape, rule)
-        assert found.plain.get((pool, c, count)) == (None if plain is None else plain.slowdown)
+        there = found.plain.get((pool, c, count))
+        assert (None if there is None else there[:2]) == (
+            None if plain is None else (plain.slowdown, before.names[plain.nodes[0]])
+        )
 
 
 def better(found: Standing, pool: int, c: str, count: int) -> list[str]:
@@ -252,8 +255,10 @@ def test_slow_nodes_and_the_better_ones_that_are_busy() -> None:
     keys = [(1, c, count) for c in "AB" for count in ("1", "2", WHOLE)]
     assert found.slow == dict.fromkeys(keys, ("n0",))
     assert found.spares == dict.fromkeys([(1, "A"), (1, "B")], (Spare("n1", 2, 0),))
-    assert found.sizes == (Size(16, 64000, 2, ()),) and found.richest == {1: Richest(16, 64000, 8, 32000)}
-    assert found.plain[1, "A", "1"] == pytest.approx(1.3) and found.plain[1, "C", "1"] == pytest.approx(1.03)
+    assert found.sizes == (Size(16, 64000, 2, 1, ()),) and found.richest == {1: Richest(16, 64000, 8, 32000)}
+    there, in_class_c = found.plain[1, "A", "1"], found.plain[1, "C", "1"]
+    assert there.slowdown == pytest.approx(1.3) and in_class_c.slowdown == pytest.approx(1.03)
+    assert (there.node, there.otherwise) == ("n0", 1.0)  # without n0 none is free: a median GPU, some day
 
 
 def test_of_many_spares_some_of_each_size_are_listed() -> None:

@@ -30,6 +30,31 @@ def test_nodes(release: str) -> None:
     assert (n2.name, n2.gpus_used, n2.cpus, n2.memory_mib, n2.partitions) == ("n2", 2, 8, 1000, ("gpu",))
 
 
+@pytest.mark.parametrize(
+    ("words", "threads"),
+    [
+        ("CPUTot=64 Sockets=2 CoresPerSocket=16 ThreadsPerCore=2", 2),
+        ("CPUTot=32 Sockets=2 CoresPerSocket=16 ThreadsPerCore=2", 1),  # the site counts cores only
+        ("CPUTot=64 CPUEfctv=60 Sockets=2 CoresPerSocket=8 ThreadsPerCore=4", 4), ("CPUTot=16", 1),
+    ],
+)  # fmt: skip
+def test_cpus_for_each_core(words: str, threads: int) -> None:
+    assert parse.node(f"NodeName=n1 {words} State=IDLE").threads == threads
+
+
+@pytest.mark.parametrize(
+    ("gres", "used", "free"),
+    [
+        ("gpu:4", "gpu:1", {}), ("(null)", "", {}), ("gpu:4(S:0-1),nvme:2", "gpu:2(IDX:0-1),nvme:1", {"nvme": 1}),
+        ("gpu:v100:4,vmem:16G", "gpu:v100:0(IDX:N/A),vmem:4G", {"vmem": 12 << 30}),
+        ("lic:a:3,lic:b:2", "lic:a:1,lic:b:2", {"lic": 2, "lic:a": 2, "lic:b": 0}),
+        ("gpu:1,share:no_consume:4", "gpu:0,share:4", {"share": 4}),
+    ],
+)  # fmt: skip
+def test_generic_resources_beside_gpus(gres: str, used: str, free: dict[str, int]) -> None:
+    assert dict(parse.node(f"NodeName=n1 CPUTot=1 Gres={gres} GresUsed={used} State=IDLE").others_free) == free
+
+
 @pytest.mark.parametrize("release", RELEASES)
 def test_jobs(release: str) -> None:
     jobs = {job.job_id: job for job in map(parse.job, lines(release, "jobs"))}

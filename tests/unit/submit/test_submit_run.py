@@ -531,10 +531,56 @@ def test_with_a_live_daemon_the_lease_is_written_on_the_job(scored: Site) -> Non
     done = scored.run([*PALSUB, "--gres=gpu:1", "-t60", "job.sh"], stdin=subprocess.DEVNULL)
     assert done.stdout == b"Submitted batch job 1\n" and done.stderr == b""
     (job,) = json.loads((scored.root / "fake.json").read_text())["jobs"]
-    assert job["req"] == "n1" and job["comment"] == "pal:lease=360;req=;exc=;act=nodelist;set=n1"
-    scored.run([*PALSUB, "--gres=gpu:1", "--comment=mine", "job.sh"], stdin=subprocess.DEVNULL)
-    job = json.loads((scored.root / "fake.json").read_text())["jobs"][1]
-    assert job["req"] == "" and job["comment"] == "mine"
+    word = "pal:job=?;from=default"  # by which a tick knows the job when the lease is over
+    assert job["req"] == "n1" and job["comment"] == f"pal:lease=360;req=;exc=;act=nodelist;set=n1 {word}"
+
+
+def test_a_users_own_comment_stays_and_the_watcher_takes_the_list_back(scored: Site) -> None:
+    """The daemon would find a lease by the comment only."""
+    beat = {"schema": "pal.heartbeat/1", "at_s": time.time(), "clears_leases": True}
+    (scored.root / "snapshot.heartbeat").write_text(json.dumps(beat))
+    done = scored.run([*PALSUB, "--pal-explain", "--gres=gpu:1", "--comment=mine", "job.sh"], stdin=subprocess.DEVNULL)
+    (job,) = json.loads((scored.root / "fake.json").read_text())["jobs"]
+    assert job["req"] == "n1" and job["comment"] == "mine"
+    assert b"taken back by the watcher" in done.stderr and b"neither a daemon" not in done.stderr
+
+
+def test_a_job_that_was_refused_with_our_words_bears_the_word_by_which_a_tick_knows_it(scored: Site) -> None:
+    beat = {"schema": "pal.heartbeat/1", "at_s": time.time(), "clears_leases": True}
+    (scored.root / "snapshot.heartbeat").write_text(json.dumps(beat))
+    scored.sbatch(
+        '#!/bin/sh\necho "$*" >> tries\n'
+        'case "$*" in *--nodelist*) echo "Requested node configuration is not available" >&2; exit 1;; esac\n'
+        "echo Submitted batch job 7\n"
+    )
+    done = scored.run([*PALSUB, "--pal-class=A", "--gres=gpu:1", "job.sh"], stdin=subprocess.DEVNULL)
+    assert done.returncode == 0 and b"sbatch refused the words added by palsub" in done.stderr
+    _, second = (scored.root / "tries").read_text().splitlines()
+    assert second == "--gres=gpu:1 --comment=pal:job=A;from=--pal-class job.sh"
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        ("--image=docker:x/y", "--image=NAME"), ("--uenv=prgenv/24.7", "--uenv=NAME"),
+        ("--pal-class=A", "--pal-class=X"), ("--tasks-per-node=2 -N1", ""),
+    ],
+)  # fmt: skip
+def test_options_of_the_site_in_the_script_keep_nobody_from_placing_the_job(
+    line: str, known: str, scored: Site
+) -> None:
+    (scored.root / "job.sh").write_text(f"#!/bin/sh\n#SBATCH {line}\ntrue\n")
+    scored.sbatch(f'#!/bin/sh\ncase "$1" in --help) echo "      {known}  of a plug-in"; exit 0;; esac\n')
+    words = ["--pal-dry-run", "--pal-json", "--pal-watch", "--gres=gpu:1", "job.sh"]
+    made = json.loads(scored.run([*PALSUB, *words], stdin=subprocess.DEVNULL).stdout)
+    assert made["action"] == "nodelist", made["reason"]
+    assert made["sensitivity"]["class"] == ("A" if "class" in line else "?")
+
+
+def test_an_option_that_no_sbatch_knows_is_for_sbatch_to_refuse(scored: Site) -> None:
+    (scored.root / "job.sh").write_text("#!/bin/sh\n#SBATCH --bogus=1\ntrue\n")
+    done = scored.run([*PALSUB, "--pal-dry-run", "--gres=gpu:1", "job.sh"], stdin=subprocess.DEVNULL)
+    assert b"--bogus is not an option of sbatch that is known here" in done.stdout
 
 
 COPY = """#!/bin/sh

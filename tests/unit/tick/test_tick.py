@@ -260,6 +260,44 @@ def test_its_users_own_exclusion_survives(site: Site) -> None:
     assert site.job(number).exc == "n2" and site.journal.leases() == {}
 
 
+def test_nodes_named_in_vain_are_taken_back_after_one_pass_and_not_at_the_next_tick(site: Site) -> None:
+    for name in ("n0", "n1", "n2"):
+        site.slurm.nodes[name] = FakeNode(name, full=True)
+    number = site.submit("--gres=gpu:1", "--comment=pal:job=A;from=x")
+    site.run()
+    assert site.job(number).req in ("n1", "n2") and site.job(number).reason == "Resources"
+    site.now_s += 1.0
+    site.tick.advance(site.now_s)
+    assert site.job(number).req  # Slurm has not had its pass
+    site.now_s += 3.0
+    site.tick.advance(site.now_s)
+    assert site.job(number).req == "" and site.journal.leases() == {}
+    queries = site.counted.queries
+    site.tick.advance(site.now_s + 1.0)
+    assert site.counted.queries == queries  # it looks once
+
+
+def test_nodes_named_in_vain_are_taken_back_once_slurm_takes_the_update(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 24.11 on it may refuse for seconds: Resource temporarily unavailable."""
+    for name in ("n0", "n1"):
+        site.slurm.nodes[name].full = True
+    site.slurm.nodes["n2"] = FakeNode("n2", full=True)
+    number = site.submit("--gres=gpu:1", "--comment=pal:job=A;from=x")
+    site.run()
+    assert site.job(number).req
+    busy = Completed(1, "", "slurm_update error: Resource temporarily unavailable\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(site.slurm, "_update", lambda pairs: busy)
+        site.now_s += 4.0
+        site.tick.advance(site.now_s)
+        assert site.job(number).req and site.journal.leases()
+    site.now_s += 1.0
+    site.tick.advance(site.now_s)
+    assert site.job(number).req == "" and site.journal.leases() == {}
+
+
 def test_hands_off_a_list_that_somebody_has_changed(site: Site) -> None:
     number = site.waiting()
     site.run()

@@ -73,7 +73,7 @@ class Site:
         """As the last act of a daemon."""
         self.hand.settle([self.job()])
         jobs = {self.job_id: self.job()}
-        self.hand.carry_out(over(self.journal.leases(), jobs.values(), 2.0**40, 3.0), jobs, NOW_S)
+        self.hand.carry_out(over(self.journal.leases(), jobs.values(), (), 2.0**40, 3.0), jobs, NOW_S)
 
 
 @pytest.fixture

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""What slurm.conf says of counting, read as Slurm's own commands read it: no question to slurmctld.
+
+`scontrol show config` would ask every controller whether it lives, and so wait for a backup that does not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from slurm_pal.base.cluster import Counting
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.files import MOST_BYTES, read_plain
+from slurm_pal.slurm.parse import counting
+
+_WANTED = {
+    key.lower(): key
+    for key in (
+        "DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU", "DefCpuPerGPU", "MaxMemPerCPU", "SelectTypeParameters"
+    )
+}  # fmt: skip
+_RECORDS = ("nodename=", "partitionname=", "nodeset=", "downnodes=", "frontendname=")
+"""How lines begin whose words are about one record only."""
+_DEEPEST = 4
+CONFIGLESS = "/run/slurm/conf/slurm.conf"
+"""Where slurmd and sackd keep what slurmctld has sent them (slurm.conf(5), configless)."""
+
+
+def site_counting(path: str) -> Counting:
+    """The site's own defaults and limits; none where there is no such file (a client that asks slurmctld each time)."""
+    if not os.path.exists(path) and os.path.exists(CONFIGLESS):
+        path = CONFIGLESS
+    pairs: dict[str, str] = {}
+    for line in _lines(path, 0):
+        if not line.lower().startswith(_RECORDS):
+            for word in line.split():
+                name, sign, text = word.partition("=")
+                if sign and name.lower() in _WANTED:
+                    pairs[_WANTED[name.lower()]] = text
+    return counting(pairs)
+
+
+def _lines(path: str, depth: int) -> Iterator[str]:
+    """The lines of a file and of those that it includes, without comments."""
+    try:
+        text = read_plain(path, MOST_BYTES).decode(errors="replace")
+    except (OSError, DataError):
+        return
+    for line in text.replace("\\\n", "").split("\n"):
+        line = line.partition("#")[0].strip()
+        if line[:8].lower() == "include " and depth < _DEEPEST:
+            yield from _lines(os.path.join(os.path.dirname(path), line[8:].strip()), depth + 1)
+        elif line:
+            yield line

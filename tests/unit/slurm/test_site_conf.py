@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+"""What slurm.conf says of counting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_pal.base.cluster import Counting
+from slurm_pal.slurm import site_conf
+from slurm_pal.slurm.parse import counting
+from slurm_pal.slurm.site_conf import site_counting
+
+CONF = """\
+# DefMemPerCPU=1
+ClusterName=c
+defmempercpu=500 # for each
+SelectType=select/cons_tres SelectTypeParameters=CR_Core_Memory,\\
+CR_ONE_TASK_PER_CORE
+Include more.conf
+Include missing.conf
+PartitionName=gpu Nodes=ALL DefMemPerCPU=9 MaxMemPerCPU=7
+"""
+
+
+def test_the_sites_defaults_are_read_as_slurm_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slurm.conf").write_text(CONF)
+    (tmp_path / "more.conf").write_text("DefCpuPerGPU=4 DefMemPerGPU=1000\nInclude more.conf\n")
+    assert site_counting(str(tmp_path / "slurm.conf")) == Counting(True, 500, 0, 1000, 4, 0, 0, True)
+    monkeypatch.setattr(site_conf, "CONFIGLESS", str(tmp_path / "sent.conf"))
+    assert site_counting(str(tmp_path / "none")) == Counting()
+    (tmp_path / "sent.conf").write_text("DefMemPerNode=7\n")
+    assert site_counting(str(tmp_path / "none")) == Counting(mem_node_mib=7)
+
+
+def test_a_partitions_own_defaults_come_first() -> None:
+    site = Counting(memory=True, mem_cpu_mib=500, mem_gpu_mib=10, most_mem_cpu_mib=9)
+    own = counting(
+        {"DefMemPerNode": "2000", "MaxCPUsPerNode": "8", "MaxMemPerCPU": "UNLIMITED", "JobDefaults": "(null)"}
+    )
+    assert own.over(site) == Counting(True, 0, 2000, 10, 0, 9, 8)
+    assert own.over(site).over(site) == own.over(site) and Counting().over(site) == site
