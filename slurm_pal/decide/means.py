@@ -16,12 +16,11 @@ from slurm_pal.decide.candidates import could_hold
 from slurm_pal.decide.case import Case, Decision
 from slurm_pal.decide.offer import Offer, gpu_of
 from slurm_pal.decide.scene import rows
-from slurm_pal.placement.patience import WAIT_SHARE, patience_s
+from slurm_pal.placement.patience import MEDIAN_SLOWDOWN, WAIT_SHARE, hoped, patience_s
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import known_class
 
-MEDIAN_SLOWDOWN = 1.0
 FOLD_ABOVE = 64
 NOBODY = "there is neither a daemon nor --pal-watch to take a node list back"
 
@@ -45,7 +44,7 @@ def pin(case: Case, found: Decision, chosen: Offer) -> Decision:
             added.append(f"--nodes={len(pinned)}")
     return found._replace(
         action="nodelist",
-        reason=f"sent to {chosen.where()}: {_gain(chosen, found.plain)}",
+        reason=f"sent to {chosen.where()}: {_gain(chosen, found)}",
         added=tuple(added),
         pinned=pinned,
         lease_s=lease_s,
@@ -58,10 +57,11 @@ def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
     bar, scene = case.rule.barred_slowdown, case.scene
     what = f"only GPUs slower than {bar:g} are free"
     view, count = scene.view, scene.shape.per_node or 1
+    most = scene.shape.per_node or scene.shape.total  # GPUs that the job may be given on one node
     slow = [
         name
         for name, row in zip(view.names, view.slowdown, strict=True)
-        if len(row) >= count and max(row if scene.shape.whole_nodes else row[:count]) > bar
+        if len(row) >= count and max(row if scene.shape.whole_nodes else row[:most]) > bar
     ]
     left = _holding(case, [name for name in scene.nodes if name not in slow and _may_do_better(case, name, count)])
     if len(left) < (scene.shape.nodes or 1):
@@ -69,7 +69,8 @@ def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
     if not case.may_lease:
         why = case.request.soft_only or "there is neither a daemon nor --pal-watch to take an exclusion back"
         return found._replace(reason=f"left to Slurm: {what}, but {why}")
-    lease_s, why = _lease(case, chosen.product, MEDIAN_SLOWDOWN * chosen.locality, WAIT_SHARE)
+    median = hoped(scene.shape, chosen.locality, case.rule.locality_penalty)
+    lease_s, why = _lease(case, chosen.product, median, WAIT_SHARE)
     excluded = (*case.request.exc_nodes, *slow)
     return found._replace(
         action="exclude",
@@ -133,7 +134,8 @@ def _host_list(names: Sequence[str]) -> str:
     return ",".join(names) if len(names) <= FOLD_ABOVE else fold(list(names))
 
 
-def _gain(chosen: Offer, plain: Offer | None) -> str:
+def _gain(chosen: Offer, found: Decision) -> str:
+    plain = found.plain
     here = f"predicted at {chosen.product:.3f} of a median GPU's time"
     if plain is None:
         return f"{here}; plain Slurm has no place for it now"
@@ -141,6 +143,4 @@ def _gain(chosen: Offer, plain: Offer | None) -> str:
         return f"{here}; plain Slurm would probably pick the same GPUs"
     there = f"where plain Slurm would send it, {plain.where()} ({chosen.product:.3f} against {plain.product:.3f})"
     gain = f"predicted {faster(plain.product, chosen.product, there)}"
-    if chosen.product > plain.product:
-        return f"{gain}, but this keeps nodes whole or fast GPUs free for jobs that need them"
-    return gain
+    return f"{gain}: {found.slower_why}" if found.slower_why else gain
