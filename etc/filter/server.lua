@@ -161,13 +161,13 @@ local function submit(job, partitions)
   -- Only a batch job has an environment here; slurmctld logs an error for others.
   local environment = script and job.environment or {}
   local several = filled(job.array_inx) or number(job.het_job_offset)
-  local class, origin, warning = class_of(t, {
+  local class, origin, warning, seen = class_of(t, {
     { "palsub", palsubs_class(job.comment) },
     { "--pal", options.class, options.app },
     { "SLURM_PAL_CLASS", environment.SLURM_PAL_CLASS },
     { "#PAL", lines.class, lines.app },
   }, tonumber(job.user_id), job.name, script)
-  request.class = class
+  request.class, request.measured = class, seen
   request.movable = movable_of(lines, environment.SLURM_PAL_MOVABLE, several)
   -- Slurm does not show what the command line says about it, so whoever reads the mark takes nil for "emptied".
   request.app = appends(filled(environment.SBATCH_OPEN_MODE) or lines.open_mode)

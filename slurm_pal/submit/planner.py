@@ -58,7 +58,7 @@ def plan(
     alive = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
     clearer = _clearer(config, chosen, request, cluster, alive, warnings)
     policy = chosen.policy or config.text("placement", "policy")
-    scores, decided = _decide(request, config, policy, known.sensitivity, clearer, now_s, asked)
+    scores, decided = _decide(request, config, policy, known, clearer, now_s, asked)
     added, mark = list(decided.added), ""
     # If a daemon lives, its lease guard also takes the list back should the user's watcher be killed.
     if decided.lease_s and (clearer == "daemon" or (clearer and alive and not request.comment)):
@@ -71,7 +71,7 @@ def plan(
     own = terms(line, os.environ, script) if mark or says else MovableRequest()
     # A move starts the script anew, and Slurm would empty its output as at every start.
     open_mode = own.open_mode or (APPEND if moving.movable else "")
-    word = job_word(known.sensitivity, origin(known), moving, open_mode) if says else None
+    word = job_word(known.sensitivity, origin(known), moving, open_mode, known.is_measured) if says else None
     added += _added(own, moving.movable, mark, word, warnings)
     words = ["sbatch", *sent.before, *added, *sent.after]
     made = decision.record(
@@ -151,7 +151,7 @@ def _clearer(config: Config, chosen: Choice, request: Request, cluster: str, ali
 
 
 def _decide(
-    request: Request, config: Config, policy: str, sensitivity: str, clearer: str, now_s: float, asked: Asked,
+    request: Request, config: Config, policy: str, known: Verdict, clearer: str, now_s: float, asked: Asked,
 ) -> tuple[Snapshot | DataError | None, Decision]:  # fmt: skip
     """Ask Slurm; meanwhile import the code that decides and read the snapshot."""
     if request.leave or request.shape is None:
@@ -178,7 +178,8 @@ def _decide(
         raise
     if isinstance(found, DataError):
         return found, Decision("none", f"left to Slurm: {found}")
-    return found, decide(request, overview, found, sensitivity, settings_of(config, policy), clearer, now_s)
+    settings, measured = settings_of(config, policy), known.is_measured
+    return found, decide(request, overview, found, known.sensitivity, settings, clearer, now_s, measured=measured)
 
 
 def _lease(decided: Decision, request: Request, config: Config, now_s: float) -> Lease:
