@@ -394,7 +394,8 @@ class _Prospects:
             return nothing
         penalty = self._settings.locality_penalty
         locality = penalty if several else 1.0
-        median = hoped(shape, locality, penalty)
+        open_nodes = shape.per_node is None and request.nodes_max != 1
+        median = hoped(shape._replace(nodes=None) if open_nodes else shape, locality, penalty)
         loss_s = patience_s(min(slow.values()) * locality, median, self._run_s(request, found[0]))
         return Slow(tuple(slow), min(WAIT_SHARE * loss_s, self._settings.lease_max_s))
 
