@@ -20,7 +20,7 @@ INSENSITIVE = frozenset({"C", "D"})
 
 def preferences(view: View, rule: Rule) -> list[Preference]:
     """The order of nodes: GPUs up to the bar, then the least slow; then
-    sensitive jobs: fewest left over, the fastest slowest GPU;
+    sensitive jobs: fewest left over, and outliers among these; the fastest slowest GPU;
     measured insensitive jobs: those of 1 GPU onto outliers; fewest left over, the GPUs that sensitive jobs want least;
     other insensitive jobs: no outliers of class A, since their class may be wrong; then the same."""
     return [Preference(lambda node: len(view.free[node]), _key(view, rule))]
@@ -39,13 +39,18 @@ def limited(view: View, rule: Rule, limit: float) -> Preference:
 def _key(view: View, rule: Rule) -> Callable[[int, int], Key]:
     bar = rule.barred_slowdown
 
+    def packed(node: int, count: int) -> Key:
+        """Fewest left over; of these what wide jobs want least, since they run at the slowest GPU of a node."""
+        left = len(view.free[node]) - count
+        return (left, -max(bar, *view.slowdown_a[node]) if left else -bar)
+
     def sensitive(node: int, count: int) -> Key:
         slowest = max(view.slowdown[node][:count])
-        return (max(slowest, bar), len(view.free[node]) - count, slowest, node)
+        return (max(slowest, bar), *packed(node, count), slowest, node)
 
     def insensitive(node: int, count: int) -> Key:
         own, slowest = max(view.slowdown[node][:count]), max(view.slowdown_a[node][:count])
         outliers = not (count == 1 and slowest > bar) if rule.measured else max(slowest, bar)
-        return (max(own, bar), outliers, len(view.free[node]) - count, -slowest, node)
+        return (max(own, bar), outliers, *packed(node, count), -slowest, node)
 
     return insensitive if rule.sensitivity in INSENSITIVE else sensitive

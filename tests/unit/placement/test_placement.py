@@ -43,6 +43,17 @@ def test_class_fit_gives_sensitive_jobs_the_faster_of_equally_packed_nodes() -> 
     assert placed is not None and placed.nodes == (1,) and placed.slowdown == 0.97
 
 
+@pytest.mark.parametrize("rule", [A, C, C._replace(measured=False)])
+def test_class_fit_keeps_nodes_without_outliers_whole_for_wide_jobs(rule: Rule) -> None:
+    """A job of all GPUs runs at the slowest of them: small jobs take the good GPUs of a node that has an outlier."""
+    table = view([0.9, 0.9, 0.9, 0.9], [1.0, 1.0, 1.4, 1.0])
+    placed, wide = place("class-fit", table, ONE, rule), place("class-fit", table, GpuShape(4), A)
+    assert placed is not None and placed.nodes == (1,) and placed.slowdown == 1.0
+    assert wide is not None and wide.nodes == (0,)
+    mild = place("class-fit", view([1.0] * 4, [1.0, 1.0, 1.1, 1.0], [0.9, 1.0, 1.0, 1.0]), ONE, A)
+    assert mild is not None and mild.nodes == (2,), "up to the bar all count as alike"
+
+
 def test_class_fit_scores_the_index_that_slurm_hands_out_not_the_best_of_the_node() -> None:
     placed = place("class-fit", view([1.1, 0.9], [1.0, 1.0]), ONE, A)
     assert placed is not None and placed.nodes == (1,)
