@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Class fit at the start against stock Slurm and against packing, trace by trace: a table of docs/benchmarks.md.
 
-Usage: start_fit.py [--sia DATA] [--philly DATA] [--seeds N] [--jobs N] [--policies ...] [--slow SHARE:FACTOR]
+Usage: start_fit.py --sia DATA [--philly DATA] [--seeds N] [--jobs N] [--policies ...] [--traces ...] [--slow ...]
 
 DATA of --sia is the folder with the reference traces and profiles (traces/, profiles/), that of --philly has the
 traces of two clusters of Philly, on an open and on a stated number of nodes; the profiles come from the first.
@@ -39,7 +39,7 @@ OURS = ("class-fit",)
 class Traces:
     """All traces under one profile as one pool of tasks: (trace, task)."""
 
-    def __init__(self, sia: str, philly: str, slow: str) -> None:
+    def __init__(self, sia: str, philly: str, slow: str, only: list[str]) -> None:
         source = profile_of(f"medians:{os.path.join(sia, 'profiles')}")
         rows = {name: (os.path.join(sia, "traces", file), *rest) for name, (file, *rest) in SIA.items()}
         if philly:
@@ -50,6 +50,7 @@ class Traces:
                 slow=parse_slow(slow) if slow else SlowShare(), background_per_h=float(per_h),
             )
             for name, (path, size, per_h) in rows.items()
+            if not only or name in only
         }  # fmt: skip
 
     def run(self, task: tuple[str, ReplayTask], progress: object) -> Replay:
@@ -63,11 +64,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--jobs", type=int, default=processors())
     parser.add_argument("--policies", nargs="+", default=list(OURS))
+    parser.add_argument("--traces", nargs="+", default=[], help="only these rows of the table")
     parser.add_argument("--slow", nargs="*", default=["", "0.03:1.5"])
     given = parser.parse_args()
     seeds = range(1, given.seeds + 1)
     for slow in given.slow:
-        work = Traces(given.sia, given.philly, slow)
+        work = Traces(given.sia, given.philly, slow, given.traces)
         policies = dict.fromkeys((*OTHERS, *given.policies))
         tasks = [(name, ReplayTask(policy, s)) for name in work.experiments for s in seeds for policy in policies]
         jct_s, spread = {}, {}
@@ -84,9 +86,10 @@ def main() -> None:
             + "|---" * (len(head) + 2)
             + "|"
         )
-        groups = {name: [name] for name in work.experiments} | {
-            "all Sia-Philly": list(SIA), **({"all of both clusters": list(PHILLY)} if given.philly else {}),
-        }  # fmt: skip
+        groups = {name: [name] for name in work.experiments}
+        for title, several in (("all Sia-Philly", SIA), ("all of both clusters", PHILLY)):
+            if all(name in work.experiments for name in several):
+                groups[title] = list(several)
         for title, names in groups.items():
             cells = [
                 cell(summary([jct_s[n, policy, s] / jct_s[n, other, s] for n in names for s in seeds]))
