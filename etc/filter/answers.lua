@@ -50,7 +50,7 @@ end
 local function candidates(view, preference)
   local found, most, count = {}, view.request.nodes_max + 1, view.request.count
   if view.found[preference] then return view.found[preference] end
-  local ranks = ranking(view.t, view.pool, view.class, preference, count)
+  local ranks = ranking(view.t, view.pool, view.list, preference, count)
   local function look(i, rank)
     local node, last = node_of(view.t, i), found[most]
     if not node or last and last.rank < rank then return end

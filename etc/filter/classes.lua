@@ -75,16 +75,16 @@ local function measured(t, uid, name, script)
   return by_name
 end
 
--- The user's word against what was measured: whichever counts by the site's rule (sensitivity.trust).
+-- The user's word against what was measured: whichever counts by the site's rule (sensitivity.trust). Class, where
+-- it comes from, a warning, and whether the class was measured: only such a class C sends a job to slow GPUs.
 local function class_of(t, sources, ...)
   local class, origin, warning = stated(t, sources)
   local trust = t and t.record.trust or "user"
-  if class ~= "?" and trust == "user" then return class, origin, warning end
+  if trust == "user" and (class == "A" or class == "B") then return class, origin, warning, false end
   local seen = measured(t, ...)
-  if seen and (class == "?" or trust == "measured" or seen < class) and seen ~= class then
-    return seen, "history", warning
-  end
-  return class, origin, warning
+  local counts = class == "?" or trust == "measured" or (trust == "more-sensitive" and seen and seen < class)
+  if seen and counts and seen ~= class then return seen, "history", warning, true end
+  return class, origin, warning, seen ~= nil and seen == class
 end
 
 return { class_of = class_of, own_word = own_word }

@@ -130,14 +130,14 @@ local function submit(options, offset)
   if not request then return end
   local ours = options.spank and options.spank.pal or {}
   local lines = pal_lines(script)
-  local class, origin, warning = class_of(t, {
+  local class, origin, warning, seen = class_of(t, {
     { "palsub", palsubs_class(options.comment) },
     { "--pal", ours["pal-class"], ours["pal-app"] },
     { "#PAL", lines.class, lines.app },
     { "SLURM_PAL_CLASS", own_word(os.getenv("SLURM_PAL_CLASS"), os.getenv("SLURM_PAL_JOB_CLASS")) },
     { "SLURM_PAL_APP", nil, os.getenv("SLURM_PAL_APP") },
   }) -- what was measured is not in the clients' table
-  request.class = class
+  request.class, request.measured = class, seen
   local variable = options.type == "sbatch" and os.getenv("SLURM_PAL_MOVABLE")
   request.movable = movable_of(lines, variable, several or request.soft)
   request.app = appends(options["open-mode"]) -- by command line, environment and script

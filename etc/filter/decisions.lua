@@ -7,6 +7,7 @@ local share, takes, choose = answers.share, answers.takes, answers.choose
 local others, slowest = answers.others, answers.slowest
 
 local NOT_RANKED = "0" -- in place of a pool
+local UNMEASURED = "c" -- in place of class C: it was stated or guessed, not measured
 
 local function text_of(chosen)
   local names = {}
@@ -93,6 +94,7 @@ local function decide(request, t, now_s)
   local view = { t = t, request = request, claimed = claimed(t, now_s), found = {} }
   view.partition, view.left = request.partition_nodes, left_of(t, request.partition)
   view.pool, view.class = pool, scores_of(request)
+  view.list = view.class == "C" and not request.measured and UNMEASURED or view.class
   local chosen, used
   if view.pool then chosen, used = choose(view) end
   if not chosen then return { act = "none", why = "busy" } end

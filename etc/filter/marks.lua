@@ -25,6 +25,7 @@ local function mark_of(request, decision, origin, t)
   end
   fields[#fields + 1] = "class=" .. request.class
   fields[#fields + 1] = "from=" .. origin
+  if request.measured and origin ~= "history" then fields[#fields + 1] = "mea=1" end
   if request.movable then fields[#fields + 1] = "mov=1" end
   if filled(request.movable) then fields[#fields + 1] = "lost=" .. request.movable end
   if request.app then fields[#fields + 1] = "app=" .. request.app end

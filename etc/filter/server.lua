@@ -171,14 +171,14 @@ local function submit(job, partitions)
   end
   local class_variable = variables.class or variable("CLASS")
   local several = filled(job.array_inx) or number(job.het_job_offset)
-  local class, origin, warning = class_of(t, {
+  local class, origin, warning, seen = class_of(t, {
     { "palsub", palsubs_class(job.comment) },
     { "--pal", options.class, options.app },
     { "#PAL", lines.class, lines.app },
     { "SLURM_PAL_CLASS", class_variable },
     { "SLURM_PAL_APP", nil, variables.app or environment.SLURM_PAL_APP },
   }, tonumber(job.user_id), job.name, script)
-  request.class = class
+  request.class, request.measured = class, seen
   request.movable = movable_of(lines, environment.SLURM_PAL_MOVABLE, several)
   -- Slurm does not show what the command line says about it, so whoever reads the mark takes nil for "emptied".
   request.app = appends(filled(environment.SBATCH_OPEN_MODE) or lines.open_mode)

@@ -86,3 +86,4 @@ class Decision(NamedTuple):
     unknown: tuple[str, ...] = ()
     lease_s: float = 0.0
     lease_why: str = ""
+    slower_why: str = ""  # why the GPUs chosen are slower than those of plain Slurm, and by how much at most

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 from slurm_pal.base.faults import OK
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.decide import means
@@ -11,8 +13,10 @@ from slurm_pal.decide.case import Case, Decision, Settings
 from slurm_pal.decide.offer import Offer, doubts, gpu_of, offer_of
 from slurm_pal.decide.request import Request
 from slurm_pal.decide.scene import Scene, rows, scenes
-from slurm_pal.placement import place
+from slurm_pal.placement import CLASS_FIT, place
+from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.faulty import is_faulty, worst_wanted
+from slurm_pal.placement.patience import hoped
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Placement, Rule, View
 from slurm_pal.slurm.client import Overview
@@ -31,8 +35,9 @@ def decide(
     clearer: str,
     now_s: float,
     alternatives: int = ALTERNATIVES,
+    measured: bool = False,
 ) -> Decision:
-    """Choose for one request.
+    """Choose for one request. `measured` says that the class was measured, not stated or guessed.
 
     `clearer` says who will take leases back ("daemon", "watcher", "" for nobody). Up to
     `alternatives` more offers are reported; they have no part in the choice.
@@ -51,7 +56,7 @@ def decide(
         return Decision(
             "none", f"left to Slurm: the job may get several kinds of GPUs ({kinds}), which scores do not compare"
         )
-    rule = Rule(sensitivity, settings.locality_penalty, settings.barred_slowdown, int(now_s))
+    rule = Rule(sensitivity, settings.locality_penalty, settings.barred_slowdown, int(now_s), measured)
     best: tuple[float, Scene, Placement] | None = None
     for group in found:
         for scene in scenes(overview, snapshot, sensitivity, group):
@@ -67,16 +72,22 @@ def decide(
 
 
 def in_order(policy: str, view: View, shape: GpuShape, rule: Rule) -> Placement | None:
-    """The rule's choice in the site's order: nodes of a higher weight only where the others cannot take the job."""
+    """The rule's choice in the site's order: nodes of a higher weight only where the others cannot take the job, or
+    where plain Slurm would go to them, too, and the others would be slower."""
     weights = sorted(set(view.weight))
     if len(weights) < 2:
         return place(policy, view, shape, rule)
+    plain = plain_pick(view, shape, rule) if policy == CLASS_FIT else None
+    bound = max(plain.product, rule.barred_slowdown * plain.locality) if plain is not None else math.inf
+    placed = None
     for most in weights:
         kept = [row for row, weight in enumerate(view.weight) if weight <= most]
-        placed = place(policy, rows(view, kept), shape, rule)
-        if placed is not None:
-            return placed._replace(nodes=tuple(kept[row] for row in placed.nodes))
-    return None
+        found = place(policy, rows(view, kept), shape, rule)
+        if found is not None:
+            placed = found._replace(nodes=tuple(kept[row] for row in found.nodes))
+            if placed.product <= bound:
+                break
+    return placed
 
 
 def _judge(case: Case, alternatives: int) -> Decision:
@@ -86,12 +97,15 @@ def _judge(case: Case, alternatives: int) -> Decision:
     plain_placed = plain_pick(scene.view, scene.shape, rule)
     plain = offer_of(scene, case.snapshot, rule, plain_placed) if plain_placed else None
     others = _others(case, alternatives)
-    found = Decision("none", "", chosen=chosen, plain=plain, alternatives=others, unknown=doubts(scene, chosen))
+    unknown, why = doubts(scene, chosen), _slower_why(case, chosen, plain)
+    found = Decision("none", "", chosen=chosen, plain=plain, alternatives=others, unknown=unknown, slower_why=why)
     if not _scored(case):
         return found._replace(reason="left to Slurm: no GPU that is free now has a score")
     # Once a list is taken back, Slurm picks: rather start on a slow GPU than wait and then get a faulty one.
-    spared = plain is not None and bool(plain.faulty) and not chosen.faulty
-    if case.placed.slowdown > worst_wanted(rule.sensitivity, rule.barred_slowdown) and not (spared and case.may_name):
+    spared = plain is not None and bool(plain.faulty) and not chosen.faulty and case.may_name
+    unwanted = case.placed.slowdown > worst_wanted(rule.sensitivity, rule.barred_slowdown)
+    median = hoped(scene.shape, chosen.locality, rule.locality_penalty)
+    if unwanted and case.placed.slowdown * chosen.locality > median and not spared:
         return means.keep_off(case, found, chosen)
     if len(scene.view.names) == len(case.placed.nodes):
         return found._replace(reason="left to Slurm: no other free GPUs suit the job's request")
@@ -102,6 +116,17 @@ def _judge(case: Case, alternatives: int) -> Decision:
     if plain is not None and plain.slots == chosen.slots:
         return found._replace(reason="left to Slurm: it would probably pick the same GPUs")
     return means.prefer(case, found, chosen)
+
+
+def _slower_why(case: Case, chosen: Offer, plain: Offer | None) -> str:
+    """Why the choice is slower than plain Slurm's, "" where it is not."""
+    rule, policy = case.rule, case.settings.policy
+    if plain is None or chosen.product <= plain.product:
+        return ""
+    if policy != CLASS_FIT:
+        return f"the placement rule {policy} prefers them"
+    for_whom = "faster ones stay free for" if rule.sensitivity in INSENSITIVE else "other nodes stay whole for"
+    return f"GPUs up to {rule.barred_slowdown:g} count as alike, and {for_whom} jobs that need them"
 
 
 def _scored(case: Case) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from slurm_pal.base import marks
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS, SlurmJob
 from slurm_pal.sensitivity import observed
-from slurm_pal.sensitivity.cascade import SCRIPT, TELEMETRY
+from slurm_pal.sensitivity.cascade import MEASURED, SCRIPT, TELEMETRY
 from slurm_pal.sensitivity.history import SURE
 
 _FILTER_KEYS = ("lease", "class")
@@ -45,6 +45,7 @@ class Facts(NamedTuple):
     why_not: str
     checkpoint: bool  # the batch shell makes a checkpoint on USR1 and acknowledges it
     lost_s: float  # the most work that a requeue without a checkpoint loses
+    measured: bool = False  # the class was measured, on this job's GPUs or on those of earlier jobs
 
 
 def appends(pairs: Mapping[str, str]) -> bool:
@@ -64,13 +65,15 @@ def _is_ours(own: dict[str, str], seen: list[dict[str, str]]) -> bool:
 def facts_of(job: SlurmJob, terms: MoveSettings) -> Facts:
     """The facts of one job, running or pending. Pure; a word that cannot be read is ignored."""
     own, seen = marks.read(job.comment, marks.JOB), _filter_marks(job)
-    said = {"class": own[marks.JOB], "from": own.get("from", "")} if own else next(iter(seen), {})
+    said = own | {"class": own[marks.JOB]} if own else next(iter(seen), {})
     sensitivity = said.get("class", "")
     origin = said.get("from", "")
-    if sensitivity not in SENSITIVITY_CLASSES or origin == SCRIPT:  # a guess gives way to telemetry
-        own_gpus = observed.read(job.comment)
-        if own_gpus is not None and own_gpus.confidence >= SURE:
+    measured = origin in MEASURED or said.get("mea") == "1"
+    own_gpus = None if measured else observed.read(job.comment)
+    if own_gpus is not None and own_gpus.confidence >= SURE:
+        if sensitivity not in SENSITIVITY_CLASSES or origin == SCRIPT:  # a guess gives way to telemetry
             sensitivity, origin = own_gpus.sensitivity, TELEMETRY
+        measured = sensitivity == own_gpus.sensitivity
     known = sensitivity in SENSITIVITY_CLASSES
     marked = any(words.get("mov") == "1" for words in (own, *seen))
     mode = next((words["app"] for words in (own, *seen) if "app" in words), "")
@@ -82,6 +85,7 @@ def facts_of(job: SlurmJob, terms: MoveSettings) -> Facts:
         ours=ours,
         sensitivity=sensitivity if known else UNKNOWN_CLASS,
         origin=origin,
+        measured=known and measured,
         movable=not why_not,
         why_not=why_not,
         checkpoint=own.get("ck") == "1",

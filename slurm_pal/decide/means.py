@@ -19,13 +19,12 @@ from slurm_pal.decide.offer import Offer, gpu_of
 from slurm_pal.decide.request import OURS_SOFT
 from slurm_pal.decide.scene import rows
 from slurm_pal.placement.faulty import worst_wanted
-from slurm_pal.placement.patience import WAIT_SHARE, patience_s
+from slurm_pal.placement.patience import MEDIAN_SLOWDOWN, WAIT_SHARE, hoped, patience_s
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import known_class
 
-MEDIAN_SLOWDOWN = 1.0
 FOLD_ABOVE = 64
 NOBODY = "there is neither a daemon nor --pal-watch to take a node list back"
 
@@ -42,7 +41,7 @@ def pin(case: Case, found: Decision, chosen: Offer) -> Decision:
     # Nothing beside the list: a number of nodes could not be taken back, and sbatch would accept what it refuses.
     return found._replace(
         action="nodelist",
-        reason=f"sent to {chosen.where()}: {_gain(chosen, found.plain)}",
+        reason=f"sent to {chosen.where()}: {_gain(chosen, found)}",
         added=(f"--nodelist={_host_list(pinned)}",),
         pinned=pinned,
         lease_s=lease_s,
@@ -73,8 +72,8 @@ def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
     if not case.may_lease:
         why = case.request.soft_only or "there is neither a daemon nor --pal-watch to take an exclusion back"
         return found._replace(reason=f"left to Slurm: {what}, but {why}")
-    here = case.placed.slowdown * chosen.locality
-    lease_s, why = _lease(case, here, MEDIAN_SLOWDOWN * chosen.locality, WAIT_SHARE)
+    median = hoped(shape, chosen.locality, case.rule.locality_penalty)
+    lease_s, why = _lease(case, case.placed.slowdown * chosen.locality, median, WAIT_SHARE)
     excluded = (*case.request.exc_nodes, *slow)
     return found._replace(
         action="exclude",
@@ -143,7 +142,8 @@ def _host_list(names: Sequence[str]) -> str:
     return ",".join(names) if len(names) <= FOLD_ABOVE else fold(list(names))
 
 
-def _gain(chosen: Offer, plain: Offer | None) -> str:
+def _gain(chosen: Offer, found: Decision) -> str:
+    plain = found.plain
     here = f"predicted at {chosen.product:.3f} of a median GPU's time"
     if plain is None:
         return f"{here}; plain Slurm has no place for it now"
@@ -153,6 +153,4 @@ def _gain(chosen: Offer, plain: Offer | None) -> str:
         return f"{here}; plain Slurm would probably pick some that were seen to fail, {plain.faulty}"
     there = f"where plain Slurm would send it, {plain.where()} ({chosen.product:.3f} against {plain.product:.3f})"
     gain = f"predicted {faster(plain.product, chosen.product, there)}"
-    if chosen.product > plain.product:
-        return f"{gain}, but this keeps nodes whole or fast GPUs free for jobs that need them"
-    return gain
+    return f"{gain}: {found.slower_why}" if found.slower_why else gain

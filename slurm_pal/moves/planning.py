@@ -52,6 +52,7 @@ class Running(NamedTuple):
     stated_s: float | None = None  # `remaining_s` as the job states it, not made to fit a measured factor
     own_partitions: tuple[str, ...] = ()  # its user's list, where it is known
     elsewhere: tuple[Elsewhere, ...] = ()
+    measured: bool = False  # its class was measured, not stated or guessed
     slowest: float = 1.0  # its throughput in the slowest of them, for which its time limit is, over that here
 
 
@@ -220,7 +221,8 @@ class _Planning:
 
     def _way(self, want: Want, partition: str, as_if: Running | None = None) -> Way:
         one, held = as_if or self._running[want.job.job_id], self._survey.held(want.job)
-        rule = Rule(one.sensitivity, self._terms.locality_penalty, self._terms.barred_slowdown)
+        terms = self._terms
+        rule = Rule(one.sensitivity, terms.locality_penalty, terms.barred_slowdown, measured=one.measured)
         here = self._believed(want, rule)
         factor = one.factor or here
         # Evidence from the job itself that its GPUs are outliers, whatever is believed of them.

@@ -37,7 +37,7 @@ class Reach:
         """At most the product that `Occupancy.place` would find once these GPUs are given back; 0.0 where unknown."""
         if not self._bounded or shape.whole_nodes:
             return 0.0
-        key = (shape, rule.sensitivity, rule.locality_penalty, rule.barred_slowdown, partition)
+        key = (shape, rule.sensitivity, rule.measured, rule.locality_penalty, rule.barred_slowdown, partition)
         if key not in self._elsewhere:
             self._elsewhere[key] = self._occupancy.place(self._policy, shape, rule, partition)
         elsewhere = self._elsewhere[key]

@@ -26,13 +26,12 @@ from slurm_pal.decide.decide import QUEUES, decide
 from slurm_pal.decide.facts import is_ours
 from slurm_pal.decide.lease import EXCLUDED, REQUIRED, LeaseKind, Sort, TickLease, verdict
 from slurm_pal.decide.lease_marks import in_force
-from slurm_pal.decide.means import MEDIAN_SLOWDOWN
 from slurm_pal.decide.offers import claims, named_in_vain, passed_over, used_indexes
 from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.decide.pools import every_gpu
 from slurm_pal.decide.request import Request
 from slurm_pal.placement.faulty import worst_wanted
-from slurm_pal.placement.patience import WAIT_SHARE, patience_s
+from slurm_pal.placement.patience import WAIT_SHARE, hoped, patience_s
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 
@@ -49,6 +48,7 @@ class Waiting(NamedTuple):
     request: Request
     sensitivity: str
     waited_s: float  # how long it could have started, but for our list
+    measured: bool = False  # its class was measured, not stated or guessed
 
 
 class Slow(NamedTuple):
@@ -176,7 +176,7 @@ class _Round:
         self._free = _Free(overview, {job_id for job_id, lease in leases.items() if now_s >= lease.until_s})
         self._prospects = _Prospects(overview, snapshot, settings)
         self._snapshot = snapshot
-        self._decided: dict[tuple[Request, str], Decision] = {}  # since a claim was last made or given up
+        self._decided: dict[tuple[Request, str, bool], Decision] = {}  # since a claim was last made or given up
 
     def wish(self, one: Waiting) -> Wish | None:
         """What to do about one job; None for one that is not ours."""
@@ -218,12 +218,14 @@ class _Round:
 
     def _decide(self, one: Waiting) -> Decision:
         """palsub's decision, as if the job were submitted now without a list of ours."""
-        key = one.request, one.sensitivity
+        key = one.request, one.sensitivity, one.measured
         own = self._free.claims(one.job.job_id)
         if key not in self._decided or own:
             overview = self._free.overview(one.job.job_id)
             settings, now_s = self._settings, self._now_s
-            found = decide(one.request, overview, self._snapshot, one.sensitivity, settings, "daemon", now_s, 0)
+            found = decide(
+                one.request, overview, self._snapshot, one.sensitivity, settings, "daemon", now_s, 0, one.measured
+            )
             if own:
                 return found
             self._decided[key] = found
@@ -394,8 +396,11 @@ class _Prospects:
         tasks = request.tasks_per_node or -(-request.tasks // (shape.nodes or 1))
         if not slow or len(could_hold(others, request, tasks, count)) < (shape.nodes or 1):
             return nothing
-        locality = self._settings.locality_penalty if several else 1.0
-        loss_s = patience_s(min(slow.values()) * locality, MEDIAN_SLOWDOWN * locality, self._run_s(request, found[0]))
+        penalty = self._settings.locality_penalty
+        locality = penalty if several else 1.0
+        open_nodes = shape.per_node is None and request.nodes_max != 1
+        median = hoped(shape._replace(nodes=None) if open_nodes else shape, locality, penalty)
+        loss_s = patience_s(min(slow.values()) * locality, median, self._run_s(request, found[0]))
         return Slow(tuple(slow), min(WAIT_SHARE * loss_s, self._settings.lease_max_s))
 
     def _gpus(self, node: Node, shape: GpuShape, sensitivity: str) -> list[float]:

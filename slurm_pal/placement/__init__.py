@@ -3,7 +3,9 @@
 
 Adding a rule is one module and one row here. A module has `preferences(view, rule)`, what
 it wants of nodes in one or more tries, or `pick(view, need, rule)`, where that cannot be
-said node by node.
+said node by node. Beside `preferences` it may have `limited(view, rule, limit)`, the first
+preference among GPUs not slower than a limit: then of the ways to give a job that may spread
+its GPUs the one of least slowdown x locality is taken.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from slurm_pal.base.jobs import GpuShape
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.placement.candidates import Candidates, Preference, Scan
 from slurm_pal.placement.faulty import any_faulty, first_sound, sound_part
-from slurm_pal.placement.need import Need, Picks, choose, need_of
+from slurm_pal.placement.need import Need, Picks, choose, least, need_of
 from slurm_pal.placement.view import Placement, Rule, View
 
 
@@ -28,8 +30,10 @@ class Policy(NamedTuple):
     summary: str
 
 
+CLASS_FIT = "class-fit"
+"""The default."""
 POLICIES = {
-    "class-fit": Policy("class_fit", "pack first; among equally packed nodes the best fit of job class and GPU"),
+    CLASS_FIT: Policy("class_fit", "pack first; among equally packed nodes the best fit of job class and GPU"),
     "pal": Policy("pal", "the published L x V walk: best GPU class first, one node before several (PAL, SC'24)"),
     "pm-first": Policy("pm_first", "best GPUs first, wherever they are (PAL, SC'24, section on PM-First)"),
     "threshold": Policy("threshold", "nearly the best attainable slowdown, then the fewest nodes"),
@@ -37,8 +41,8 @@ POLICIES = {
     "random": Policy("shuffled", "any node that fits, by seed"),
 }
 
-Look = Callable[[int, Preference], Candidates]
-"""How the candidates of a rule's k-th preference are looked up."""
+Look = Callable[[int | None, Preference], Candidates]
+"""How the candidates of a rule's k-th preference are looked up; None: of one that is asked once."""
 
 
 def place(
@@ -73,17 +77,36 @@ def place(
 
 
 def _picks(policy: str, view: View, need: Need, rule: Rule, look: Look | None, faulty: bool) -> Picks | None:
-    wanted = preferences(policy, view, rule, faulty)
+    module, wanted = _module(policy), preferences(policy, view, rule, faulty)
+    found: Picks | None
     if wanted is None:
-        pick = _module(policy).pick
-        found: Picks | None = pick(sound_part(view), need, rule) if faulty else None
-        return pick(view, need, rule) if found is None else found
-    for number, preference in enumerate(wanted):
-        candidates = look(number, preference) if look else Scan(len(view.free), preference)
-        picks = choose(candidates, need)
-        if picks is not None:
-            return picks
-    return None
+        found = module.pick(sound_part(view), need, rule) if faulty else None
+        if found is None:
+            found = module.pick(view, need, rule)
+        return found
+
+    def among(number: int | None, preference: Preference) -> Picks | None:
+        return choose(look(number, preference) if look else Scan(len(view.free), preference), need)
+
+    tries = (among(number, preference) for number, preference in enumerate(wanted))
+    found = next((picks for picks in tries if picks is not None), None)
+    if found is None or need.counts or need.total == 1 or not hasattr(module, "limited"):
+        return found
+    # Several nodes with GPUs as slow as this would be no better.
+    bar, most = rule.barred_slowdown, _judged(view, rule, found) / rule.locality_penalty
+    if most <= bar:
+        return found
+    spread = among(len(wanted), module.limited(view, rule, bar))
+    if spread is None:
+        limits = sorted({slowdown for row in view.slowdown for slowdown in row if bar < slowdown < most})
+        spread = least(limits, lambda limit: among(None, module.limited(view, rule, limit)))
+    return spread or found
+
+
+def _judged(view: View, rule: Rule, picks: Picks) -> float:
+    """Slowdown x locality of some picks, where GPUs up to the bar count as alike."""
+    slowest = max(max(view.slowdown[node][:count]) for node, count in picks)
+    return max(slowest, rule.barred_slowdown) * (rule.locality_penalty if len(picks) > 1 else 1.0)
 
 
 def preferences(policy: str, view: View, rule: Rule, faulty: bool) -> list[Preference] | None:

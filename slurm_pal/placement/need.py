@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.base.light import NamedTuple
@@ -38,6 +38,19 @@ def need_of(shape: GpuShape, largest_node: int) -> Need | None:
 def choose(candidates: Candidates, need: Need) -> Picks | None:
     """The nodes liked best that meet a need together, or None."""
     return _shares(candidates, need.counts) if need.counts else _spread(candidates, need.total)
+
+
+def least(limits: Sequence[float], among: Callable[[float], Picks | None]) -> Picks | None:
+    """The picks at the least of some ascending limits that leaves enough GPUs, None where none does."""
+    low, high, found = 0, len(limits), None
+    while low < high:
+        middle = (low + high) // 2
+        picks = among(limits[middle])
+        if picks is None:
+            low = middle + 1
+        else:
+            found, high = picks, middle
+    return found
 
 
 def _shares(candidates: Candidates, counts: Sequence[int]) -> Picks | None:

@@ -7,12 +7,12 @@ of placement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
 from slurm_pal.placement import place
-from slurm_pal.placement.candidates import Candidates, Preference
+from slurm_pal.placement.candidates import Candidates, Preference, Scan
 from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.faulty import any_faulty
 from slurm_pal.placement.plain import plain_pick
@@ -147,24 +147,26 @@ class Occupancy:
         if policy in DRAWN_ANEW or not kept(policy):
             return place(policy, view, shape, rule, None, self.largest_node(), self._faulty)
 
-        def look(number: int, preference: Preference) -> Candidates:
+        def look(number: int | None, preference: Preference) -> Candidates:
+            if number is None:
+                return Scan(len(self.names), self._inside(partition, preference))
             return self._ranking(policy, number, preference, rule, partition)
 
         return place(policy, view, shape, rule, look, self.largest_node(partition), self._faulty)
 
     def _ranking(self, policy: str, number: int, preference: Preference, rule: Rule, partition: str) -> Ranking:
-        key = (policy, number, rule.sensitivity, rule.barred_slowdown, partition)
+        key = (policy, number, rule.sensitivity, rule.measured, rule.barred_slowdown, partition)
         found = self._rankings.get(key)
         if found is None:
-            if partition:
-                preference = preference._replace(usable=self._only(partition, preference.usable))
-            found = self._rankings[key] = Ranking(len(self.names), preference)
+            found = self._rankings[key] = Ranking(len(self.names), self._inside(partition, preference))
             self._ranked.setdefault(_known(rule.sensitivity), []).append(found)
         return found
 
-    def _only(self, partition: str, usable: Callable[[int], int]) -> Callable[[int], int]:
-        nodes = self._partitions[partition]
-        return lambda node: usable(node) if node in nodes else 0
+    def _inside(self, partition: str, preference: Preference) -> Preference:
+        if not partition:
+            return preference
+        nodes, usable = self._partitions[partition], preference.usable
+        return preference._replace(usable=lambda node: usable(node) if node in nodes else 0)
 
     def _permitted(self, shape: GpuShape, partition: str) -> list[int]:
         return [

@@ -3,9 +3,23 @@
 
 from __future__ import annotations
 
+from slurm_pal.base.jobs import GpuShape
+
 WAIT_SHARE = 0.5
 """A job waits for better GPUs for half of what waiting can pay: if none come, it has lost no more than half of
 what the slow ones would have cost; if they come, it may still win the other half (docs/placement.md)."""
+
+
+MEDIAN_SLOWDOWN = 1.0
+
+
+def hoped(shape: GpuShape, locality: float, locality_penalty: float) -> float:
+    """The time factor that a wait may bring a job that would now run at this locality: that of median GPUs.
+
+    A job on an open number of nodes may start across nodes as soon as so many GPUs are free, since Slurm
+    waits for a node of its own only where the job states so.
+    """
+    return MEDIAN_SLOWDOWN * (locality_penalty if shape.nodes is None and shape.total > 1 else locality)
 
 
 def patience_s(there: float, here: float, expected_run_s: float) -> float:

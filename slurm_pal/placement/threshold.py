@@ -8,7 +8,7 @@ are still acceptable, since a job runs at its slowest GPU, and leaves the better
 from __future__ import annotations
 
 from slurm_pal.placement.candidates import Preference, Scan
-from slurm_pal.placement.need import Need, Picks, choose
+from slurm_pal.placement.need import Need, Picks, choose, least
 from slurm_pal.placement.view import Rule, View
 
 TOLERANCE = 1.01
@@ -17,15 +17,7 @@ TOLERANCE = 1.01
 def pick(view: View, need: Need, rule: Rule) -> Picks | None:
     """The least slowdown that the need can be met with, widened by a hundredth; then the fullest or tightest nodes."""
     levels = sorted({slowdown for row in view.slowdown for slowdown in row})
-    low, high, found = 0, len(levels) - 1, None
-    while low <= high:
-        middle = (low + high) // 2
-        picks = choose(Scan(len(view.free), _within(view, levels[middle] * TOLERANCE)), need)
-        if picks is None:
-            low = middle + 1
-        else:
-            found, high = picks, middle - 1
-    return found
+    return least(levels, lambda level: choose(Scan(len(view.free), _within(view, level * TOLERANCE)), need))
 
 
 def _within(view: View, limit: float) -> Preference:

@@ -58,3 +58,4 @@ class Rule(NamedTuple):
     locality_penalty: float
     barred_slowdown: float
     seed: int = 0  # for `random` only
+    measured: bool = False  # the class was measured, not stated or guessed

@@ -16,11 +16,13 @@ from typing import NamedTuple
 from slurm_pal.base.cluster import Counting, Node
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, GpuShape
 from slurm_pal.decide.candidates import cpus_of, left_of
-from slurm_pal.decide.means import MEDIAN_SLOWDOWN
 from slurm_pal.decide.pools import Pool, Pools, every_gpu
 from slurm_pal.decide.scene import rows
+from slurm_pal.placement import CLASS_FIT
+from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.faulty import worst_wanted
 from slurm_pal.placement.occupancy import DRAWN_ANEW, kept
+from slurm_pal.placement.patience import MEDIAN_SLOWDOWN
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Rule, View
 from slurm_pal.publisher.ranked import Row, rankings
@@ -28,7 +30,7 @@ from slurm_pal.slurm.client import Overview
 from slurm_pal.store.lua_table import NAME
 from slurm_pal.store.snapshot import Snapshot
 
-STAND_IN = "class-fit"
+STAND_IN = CLASS_FIT
 """Tabulated where the rule in force cannot be said node by node."""
 MOST_SLOW = 200  # a longer exclusion is not worth its place in the table
 MOST_SPARES = 128  # nodes worth waiting for, of one pool and class
@@ -38,6 +40,9 @@ NOT_RANKED = 0
 
 Question = tuple[int, str, str]
 """Pool, sensitivity class, and GPUs on one node: a count, or WHOLE."""
+UNMEASURED = "c"
+"""In the place of class C in a list: for a job whose class C was stated or guessed, not measured."""
+SENSITIVE = tuple(c for c in SENSITIVITY_CLASSES if c not in INSENSITIVE)
 
 
 class Offered(NamedTuple):
@@ -96,7 +101,7 @@ class Standing(NamedTuple):
     default: str  # the partition of a job that names none; "" without one
     pools: dict[tuple[str, str], int]  # partition, GPU type ("": any) -> pool, from 1, or NOT_RANKED
     nodes: tuple[Offered, ...]
-    lists: dict[tuple[int, str, int, str], list[tuple[int, int]]]  # pool, class, preference from 1, count
+    lists: dict[tuple[int, str, int, str], list[tuple[int, int]]]  # pool, class or UNMEASURED, preference from 1, count
     plain: dict[Question, Plain]
     slow: dict[Question, tuple[str, ...]]  # free nodes that such a job is better kept off
     spares: dict[tuple[int, str], tuple[Spare, ...]]  # pool, class -> nodes to wait for, where there are slow ones
@@ -127,7 +132,8 @@ def standing(
     (slurm.conf(5), ignore_prefer_validation). Raises UsageError for an unknown policy.
     """
     seen, left_out = _readable(overview)
-    rules = {c: Rule(c, locality_penalty, barred_slowdown) for c in SENSITIVITY_CLASSES}
+    rules = {c: Rule(c, locality_penalty, barred_slowdown, measured=True) for c in SENSITIVITY_CLASSES}
+    rules[UNMEASURED] = rules["C"]._replace(measured=False)
     made = _Answers(seen, snapshot, tabulated(policy), rules)
     source = Pools(seen, snapshot)
     numbers: dict[tuple[frozenset[str], str], int] = {}
@@ -198,10 +204,11 @@ class _Answers:
 
     def add(self, number: int, pool: Pool) -> None:
         """All answers for one pool."""
-        for (c, preference, count), entries in rankings(self.policy, pool.views, self._rules).items():
+        views = _by_list(pool.views)
+        for (c, preference, count), entries in rankings(self.policy, views, self._rules).items():
             self.lists[number, c, preference, str(count)] = self._entries(pool, entries)
         idle = {c: rows(view, pool.idle) for c, view in pool.views.items()}
-        for (c, preference, _), entries in rankings(self.policy, idle, self._rules, whole_nodes=True).items():
+        for (c, preference, _), entries in rankings(self.policy, _by_list(idle), self._rules, whole_nodes=True).items():
             self.lists[number, c, preference, WHOLE] = self._entries(pool._replace(views=idle), entries)
         for count in range(1, max(map(len, pool.views["A"].free), default=0) + 1):
             self._answer(number, pool, pool.views, str(count), GpuShape(count, nodes=1, per_node=count))
@@ -269,6 +276,11 @@ class _Answers:
 
     def _size(self, size: Size) -> int:
         return self.sizes.setdefault(size, len(self.sizes))
+
+
+def _by_list(views: dict[str, View]) -> dict[str, View]:
+    """What each kind of list ranks."""
+    return views | {UNMEASURED: views["C"]}
 
 
 def _features(node: Node) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ from slurm_pal.base.light import NamedTuple
 
 WORD, HISTORY, SCRIPT, TELEMETRY, PROBE = ("word", "history", "script", "telemetry", "probe")
 """In the order of their cost."""
+MEASURED = frozenset({HISTORY, TELEMETRY, PROBE})
+"""Stages that saw GPUs at work. Only a class C that one of them found sends a job to slow GPUs."""
 
 DEFAULT_WHY = "not stated, treated as A"
 
@@ -44,6 +46,7 @@ class Verdict(NamedTuple):
     why: str
     considered: tuple[Evidence, ...] = ()  # all that was looked at, in order
     measured: Evidence | None = None  # what earlier jobs were measured to be, sure or not
+    is_measured: bool = False  # this class was surely measured, whoever else states it
 
 
 UNKNOWN = Verdict(UNKNOWN_CLASS, "", 0.0, DEFAULT_WHY)
@@ -70,7 +73,8 @@ def decide(
     is_sure = measured is not None and decides(measured, sure)
     if stated is not None:
         won = weighed(stated, measured, trust) if measured is not None and is_sure else stated
-        return Verdict(won.sensitivity, won.stage, won.confidence, won.why, (stated, *considered), measured)
+        agreed = is_sure and measured is not None and measured.sensitivity == won.sensitivity
+        return Verdict(won.sensitivity, won.stage, won.confidence, won.why, (stated, *considered), measured, agreed)
     if measured is not None and is_sure:
         return _verdict(measured, considered, measured)
     for look in others:
@@ -108,4 +112,5 @@ def _rank(found: Evidence) -> int:
 
 
 def _verdict(found: Evidence, considered: tuple[Evidence, ...], measured: Evidence | None) -> Verdict:
-    return Verdict(found.sensitivity, found.stage, found.confidence, found.why, considered, measured)
+    seen = found.stage in MEASURED
+    return Verdict(found.sensitivity, found.stage, found.confidence, found.why, considered, measured, seen)

@@ -11,7 +11,7 @@ from slurm_pal.moves.worth import slots
 from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.need import need_of
 from slurm_pal.placement.occupancy import DRAWN_ANEW, PLAIN, Occupancy
-from slurm_pal.placement.patience import patience_s
+from slurm_pal.placement.patience import hoped, patience_s
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.simulate.easy import Reservation
 from slurm_pal.simulate.jobs import ReplayJob
@@ -151,7 +151,7 @@ class Starter:
     def rule(self, job: ReplayJob) -> Rule:
         """The parameters of this job's placement; what is drawn is drawn anew each time."""
         self._drawn += 1
-        return Rule(job.trace.sensitivity, job.locality_penalty, self._settings.barred_slowdown, self._drawn)
+        return Rule(job.trace.sensitivity, job.locality_penalty, self._settings.barred_slowdown, self._drawn, True)
 
     def _waits(self, job: ReplayJob, placed: Placement, now_s: float) -> bool:
         """Whether a sensitive job turns down outliers: as long as waiting for others can pay, and others exist."""
@@ -163,7 +163,7 @@ class Starter:
         if job.patient_until_s is None:
             expected_s = job.limit_s * self._settings.expected_run_share
             job.patient_until_s = now_s + self._settings.wait_share * patience_s(
-                placed.product, placed.locality, expected_s
+                placed.product, hoped(job.trace.shape, placed.locality, job.locality_penalty), expected_s
             )
         until_s = job.patient_until_s
         if now_s >= until_s:

@@ -65,6 +65,7 @@ def record(
         "chosen": _offer(decision.chosen, now_s),
         "alternatives": [_offer(offer, now_s) for offer in decision.alternatives],
         "plain_slurm": _offer(decision.plain, now_s),
+        "slower_why": decision.slower_why,
         "unknown": list(decision.unknown),
         "lease": {"seconds": decision.lease_s, "until_s": now_s + decision.lease_s, "why": decision.lease_why}
         if decision.lease_s
@@ -193,6 +194,8 @@ def render(made: Record) -> list[str]:
         lines.append(f"next best: {_summary(offer)}")
     if made["plain_slurm"]:
         lines.append(f"plain Slurm would have picked: {_summary(made['plain_slurm'])}")
+    if made.get("slower_why", "") not in made["reason"]:  # records of older releases have none
+        lines.append(f"slower than that because {made['slower_why']}")
     lines += [f"unknown: {text}" for text in made["unknown"]]
     if made["snapshot"]:
         lines.append(f"scores: epoch {made['snapshot']['epoch']}, published {_age(made['snapshot']['age_s'])} before")

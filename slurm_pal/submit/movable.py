@@ -10,6 +10,7 @@ from slurm_pal.base import marks
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.decide.request import Conflict
+from slurm_pal.sensitivity.cascade import MEASURED
 from slurm_pal.submit.argv import CommandLine, Option
 from slurm_pal.submit.choice import Moving
 from slurm_pal.submit.options import merge
@@ -75,12 +76,16 @@ def _shared(name: str) -> bool:
     return "\\" in name or not re.search(_OWN_FILE, name)  # after a backslash sbatch replaces nothing
 
 
-def job_word(sensitivity: str, origin: str, moving: Moving, open_mode: str = "") -> dict[str, str]:
+def job_word(
+    sensitivity: str, origin: str, moving: Moving, open_mode: str = "", measured: bool = False
+) -> dict[str, str]:
     """The values of the mark `pal:job=`. `origin` says where the class comes from, in any words; `open_mode`
-    is the one that the job will have, if that is known.
+    is the one that the job will have, if that is known; `measured` says that the class was measured, too.
     """
     named = origin.removeprefix("$").replace(" ", ":").replace("=", ":") if sensitivity != UNKNOWN_CLASS else "default"
     pairs = {marks.JOB: sensitivity, "from": re.sub(r"[^A-Za-z0-9_.,:+@%#-]", "", named)[:LONGEST_ORIGIN]}
+    if measured and sensitivity != UNKNOWN_CLASS and pairs["from"] not in MEASURED:
+        pairs["mea"] = "1"
     if moving.movable:
         pairs["mov"] = "1"
     if moving.checkpoint:

@@ -68,7 +68,7 @@ def plan(
     def clearer_for(overview: Overview) -> str:
         return _clearer(config, chosen, request, cluster, alive, overview, warnings)
 
-    scores, decided, clearer = _decide(request, config, policy, known.sensitivity, clearer_for, now_s, asked)
+    scores, decided, clearer = _decide(request, config, policy, known, clearer_for, now_s, asked)
     added, mark = list(decided.added), ""
     # Whoever looks at the job sees whose list it is; a lease guard also takes it back should the watcher be killed.
     if decided.lease_s and not request.comment:
@@ -82,7 +82,7 @@ def plan(
     own = terms(line, os.environ, script) if mark or says else MovableRequest()
     # A move starts the script anew, and Slurm would empty its output as at every start.
     open_mode = own.open_mode or (APPEND if moving.movable else "")
-    word = job_word(known.sensitivity, origin(known), moving, open_mode) if says else None
+    word = job_word(known.sensitivity, origin(known), moving, open_mode, known.is_measured) if says else None
     added += _added(own, moving.movable, mark, word, warnings)
     words = ["sbatch", *sent.before, *added, *sent.after]
     made = decision.record(
@@ -158,7 +158,7 @@ def _clearer(
 
     # The daemon finds a lease by the job's comment, and we must not change the user's own comment.
     daemon, wanted, soft = alive and not request.comment, config.text("submit", "watch"), means.published(overview)
-    needed, why = wanted == AUTO and not daemon and not soft, f'submit.watch is "{wanted}"'
+    needed, why = wanted == AUTO and not daemon and (alive or not soft), f'submit.watch is "{wanted}"'
     if needed:
         from slurm_pal.base.survival import ends_with
 
@@ -181,7 +181,7 @@ def _clearer(
 
 
 def _decide(
-    request: Request, config: Config, policy: str, sensitivity: str, clearer_for: Callable[[Overview], str],
+    request: Request, config: Config, policy: str, known: Verdict, clearer_for: Callable[[Overview], str],
     now_s: float, asked: Asked,
 ) -> tuple[Snapshot | DataError | None, Decision, str]:  # fmt: skip
     """Ask Slurm; meanwhile import the code that decides and read the snapshot. Also who takes a lease back."""
@@ -210,8 +210,9 @@ def _decide(
         raise
     if isinstance(found, DataError):
         return found, Decision("none", f"left to Slurm: {found}"), ""
-    clearer = clearer_for(overview)
-    return found, decide(request, overview, found, sensitivity, settings_of(config, policy), clearer, now_s), clearer
+    clearer, settings, measured = clearer_for(overview), settings_of(config, policy), known.is_measured
+    made = decide(request, overview, found, known.sensitivity, settings, clearer, now_s, measured=measured)
+    return found, made, clearer
 
 
 def _lease(decided: Decision, request: Request, config: Config, now_s: float) -> Lease:

@@ -118,17 +118,20 @@ def _no_gpu_words(job: SlurmJob, facts: Facts, memory: Memory) -> str:
 
 
 def _waiting(job: SlurmJob, facts: Facts, memory: Memory) -> Waiting:
-    return Waiting(job, _for_class(job, facts, memory), facts.sensitivity, memory.waited.get(job.job_id, 0.0))
+    waited_s = memory.waited.get(job.job_id, 0.0)
+    return Waiting(job, _for_class(job, facts, memory), facts.sensitivity, waited_s, facts.measured)
 
 
 def _running(job: SlurmJob, facts: Facts, memory: Memory) -> Running:
     moves = memory.moves.get(job.job_id, ())
     pace = memory.paces.get(job.job_id)
     sensitivity, remaining_s, factor = _by_its_pace(facts.sensitivity, pace)
+    by_pace = pace is not None and pace.felt < FELT_AT_LEAST
     return Running(
         job=job,
         request=_request(job, memory),
         sensitivity=sensitivity,
+        measured=facts.measured or by_pace,
         checkpoint=facts.checkpoint,
         lost_s=facts.lost_s,
         moves=sum(move.outcome in CARRIED_OUT or no_checkpoint(move) for move in moves),

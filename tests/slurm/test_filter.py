@@ -151,6 +151,11 @@ def test_the_class_of_a_job_is_what_earlier_ones_were_measured_to_be(site: Site,
     assert mark(site.submit("--gres=gpu:2", "--job-name=other"))["from"] == "default"
     said = site.run(*BATCH, "--gres=gpu:2", f"--job-name={name}", "--export=ALL,SLURM_PAL_CLASS=A", "--wrap", "true")
     assert mark(site.job(int(said.stdout)))["class"] == "A"
+    stated = "--export=ALL,SLURM_PAL_CLASS=C"  # slow GPUs are for a class C that was measured
+    for words, slow, agreed in (((name, stated), True, "1"), (("other", stated), False, None), ((name,), True, None)):
+        job = site.submit("--gres=gpu:1", f"--job-name={words[0]}", *words[1:])
+        assert (mark(job)["class"], mark(job).get("mea")) == ("C", agreed)
+        assert (mark(job).get("set") == "n3") is slow
 
 
 @pytest.mark.parametrize("outer", [("--pal-class=C",), ("--pal-off",), ("--export=ALL,SLURM_PAL_CLASS=C",), ("#PAL",)])

@@ -17,7 +17,10 @@ import pytest
 
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.lab.lab import Lab
+from slurm_pal.sensitivity.history import Label, Seen
+from slurm_pal.sensitivity.keys import name_key
 from slurm_pal.slurm.cli import CliClient
+from slurm_pal.store import labels
 from slurm_pal.store.snapshot import GpuScore, publish
 
 from . import queue_of
@@ -188,6 +191,31 @@ def test_a_requeued_job_is_free_of_our_list(user: User) -> None:
     finally:
         user.run(["scontrol", "update", "NodeName=n2", "State=RESUME"])
         user.client.cancel([number])
+
+
+def test_a_job_is_not_spread_to_avoid_a_slightly_slow_gpu(user: User) -> None:
+    """n0 is free and a little slow, n1 and n2 have two GPUs each: one node at 1.06 comes before two at 1.7."""
+    user.scores(n0=1.06, n1=1.0, n2=1.0, n3=1.0)
+    held = [
+        user.submit("--pal-off", "-w", node, f"--gres=gpu:{gpus}", "--wrap", "sleep 60")
+        for node, gpus in (("n1", 2), ("n2", 2), ("n3", 4))
+    ]
+    assert all(user.started(number).state == "RUNNING" for number in held)
+    number = user.submit("--pal-watch", "--pal-class=A", "--gpus=4", "-t600", "--wrap", "sleep 30")
+    job = user.started(number)
+    assert job.state == "RUNNING" and job.gpus == {"n0": (0, 1, 2, 3)} and not job.exc_nodes
+
+
+def test_only_a_measured_class_c_is_sent_to_slow_gpus(user: User) -> None:
+    user.scores(n0=1.0, n1=1.0, n2=1.0, n3=1.4)
+    words = ("--pal-watch", "--pal-class=C", "-J", "train", "--gres=gpu:1", "--wrap", "sleep 30")
+    stated = user.started(user.submit(*words))
+    assert stated.state == "RUNNING" and "n3" not in stated.gpus
+    seen = tuple(Seen(i, "C", 1.0, time.time()) for i in range(3))
+    folder = labels.site_folder(str(user.home / "snapshot"))
+    labels.write(labels.path_of(folder, os.geteuid()), {name_key("train"): Label("C", 3, seen)})
+    measured = user.started(user.submit(*words))
+    assert measured.state == "RUNNING" and list(measured.gpus) == ["n3"]
 
 
 @pytest.fixture

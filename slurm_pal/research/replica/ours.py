@@ -43,7 +43,7 @@ def ours(profile: Profile, by_response: bool = True) -> RoundPolicy:
         for job in _in_turn(moment, occupancy.free_gpus, by_response):
             if job.size > occupancy.free_gpus:
                 continue
-            rule = Rule(job.sensitivity, moment.settings.locality_penalty, BARRED_SLOWDOWN)
+            rule = Rule(job.sensitivity, moment.settings.locality_penalty, BARRED_SLOWDOWN, measured=True)
             found = occupancy.place(RULE, GpuShape(job.size), rule)
             if found is None or (_barred(job, found) and clean[job.sensitivity] >= job.size):
                 continue

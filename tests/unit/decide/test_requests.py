@@ -240,9 +240,31 @@ MOVABLE = "Comment=pal:job=A;from=x;mov=1;ck=1;lost=90;app=1"
 
 def test_a_job_marked_movable() -> None:
     assert facts_of(job(MOVABLE), MoveSettings()) == Facts(True, "A", "x", True, "", True, 90.0)
-    assert facts_of(job(f"AdminComment={FILTER};mov=1;lost=40;app=1"), MoveSettings())[3:] == (True, "", False, 40.0)
+    assert facts_of(job(f"AdminComment={FILTER};mov=1;lost=40;app=1"), MoveSettings())[3:7] == (True, "", False, 40.0)
     assert facts_of(job("Comment=pal:job=A;from=x"), MoveSettings(lost_work_s=7.0)).lost_s == 7.0
     assert facts_of(job("Comment=pal:job=A;lost=-1"), MoveSettings(lost_work_s=7.0)).lost_s == 7.0
+
+
+SEEN_C = "pal:obs=C;c=0.97;s=240;at=1800000000;duty=0.01;clk=0.99;pw=0.4;sd=9c1185a5c5e9fc54"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sensitivity", "measured"),
+    [
+        ("Comment=pal:job=C;from=--pal-class", "C", False), ("Comment=pal:job=C;from=script", "C", False),
+        ("Comment=pal:job=C;from=history", "C", True), ("Comment=pal:job=C;from=--pal-class;mea=1", "C", True),
+        ("AdminComment=pal:class=C;from=history;act=none;why=busy;epoch=-", "C", True),
+        ("AdminComment=pal:class=C;from=#PAL;mea=1;act=none;why=busy;epoch=-", "C", True),
+        ("AdminComment=pal:class=C;from=#PAL;act=none;why=busy;epoch=-", "C", False),
+        (f"Comment=pal:job=C;from=--pal-class~{SEEN_C}", "C", True),
+        (f"Comment=pal:job=A;from=script~{SEEN_C}", "C", True),
+        (f"Comment=pal:job=A;from=--pal-class~{SEEN_C}", "A", False),
+        (f"Comment=pal:job=?;from=default~{SEEN_C}", "C", True), ("Comment=pal:job=Z;from=history", "?", False),
+    ],
+)  # fmt: skip
+def test_whether_the_class_was_measured(changes: str, sensitivity: str, measured: bool) -> None:
+    found = facts_of(job(changes), MoveSettings())
+    assert (found.sensitivity, found.measured) == (sensitivity, measured)
 
 
 @pytest.mark.parametrize(

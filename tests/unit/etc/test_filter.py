@@ -327,6 +327,20 @@ def test_the_users_word_counts_as_far_as_the_site_says(
     assert decide(word, lambda: measured, [], {HISTORY: 0.8}, trust).sensitivity == found
 
 
+@pytest.mark.parametrize(
+    ("said", "past", "origin", "measured"),
+    [("C", "C", "#PAL", "1"), ("C", "", "#PAL", None), ("C", "A", "#PAL", None), ("", "C", "history", None)],
+)
+def test_whether_the_class_was_measured_stands_in_the_mark(
+    site: Path, said: str, past: str, origin: str, measured: str | None
+) -> None:
+    """Of a class that comes from the history that is plain."""
+    write_table(site / "pal_table.lua", history(u7=f"{name_key('train')}={past}:0.900") if past else records())
+    script = f"#!/bin/sh\n#PAL class={said}\ntrue\n" if said else "#!/bin/sh\ntrue\n"
+    seen = run(site, [job(tres_per_node="gres:gpu:1", user_id=7, name="train", script=script)])[1]
+    assert (seen.mark["class"], seen.mark["from"], seen.mark.get("mea")) == ("C", origin, measured)
+
+
 def test_what_palsub_has_found_is_believed(site: Path) -> None:
     asked = {"tres_per_node": "gres:gpu:1", "name": "train", "user_id": 7}
     write_table(site / "pal_table.lua", history(u7=f"{name_key('train')}=B:0.900"))

@@ -16,6 +16,7 @@ from slurm_pal.decide.offers import build_view
 from slurm_pal.placement.faulty import is_faulty
 from slurm_pal.placement.view import Rule
 from slurm_pal.publisher.table import records
+from slurm_pal.sensitivity.keys import name_key
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.lua_table import Header, encode
 from slurm_pal.store.snapshot import Snapshot
@@ -25,8 +26,8 @@ from ..publisher.test_standing import BARRED, LOCALITY, after, answer, clusters,
 
 CLOSED = ("DRAIN", "PLANNED", "RESERVED")
 asked = st.one_of(
-    st.tuples(st.sampled_from("ABC"), st.integers(1, 3), st.integers(1, 4), st.just(False)),
-    st.tuples(st.sampled_from("ABC"), st.integers(1, 3), st.just(1), st.just(True)),
+    st.tuples(st.sampled_from(["A", "B", "C", "measured C"]), st.integers(1, 3), st.integers(1, 4), st.just(False)),
+    st.tuples(st.sampled_from(["A", "B", "C", "measured C"]), st.integers(1, 3), st.just(1), st.just(True)),
 )
 """Sensitivity class, nodes, GPUs on each, exclusive: the table ranks whole nodes for one GPU only (docs/filter.md)."""
 
@@ -34,8 +35,9 @@ asked = st.one_of(
 def chosen(overview: Overview, scored: Snapshot, c: str, shape: GpuShape) -> tuple[list[str], float]:
     """What the rule takes now: node names and the predicted factor."""
     names = [n.name for n in overview.nodes if not n.states.intersection(CLOSED)]
-    view = build_view(overview, scored, shape, c, names)
-    placed = in_order("class-fit", view, shape, Rule(c, LOCALITY, BARRED))
+    view = build_view(overview, scored, shape, c[-1], names)
+    rule = Rule(c[-1], LOCALITY, BARRED, measured=c == "measured C")
+    placed = in_order("class-fit", view, shape, rule)
     return ([view.names[i] for i in placed.nodes], placed.slowdown) if placed else ([], 0.0)
 
 
@@ -49,12 +51,12 @@ def test_a_burst_is_placed_as_by_the_rule(
     overview, scored = seen
     site: Path = install(tmp_path_factory.mktemp("site"))
     standing = answer(overview, scored)
-    table = records(standing, Config(), 1)
+    table = records(standing, Config(), 1) | {"label.7": f"{name_key('measured C')}=C:0.900"}
     (site / "pal_table.lua").write_bytes(encode(Header(1, NOW_S, 30.0, "daemon"), table))
     steps = [
         job(
             tres_per_node=f"gres:gpu:{gpus}", min_nodes=nodes, max_nodes=nodes, partition="gpu",
-            script=f"#!/bin/sh\n#PAL class={c}\n", **({"shared": 0} if exclusive else {}),
+            script=f"#!/bin/sh\n#PAL class={c[-1]}\n", name=c, user_id=7, **({"shared": 0} if exclusive else {}),
         )
         for c, nodes, gpus, exclusive in burst
     ]  # fmt: skip
@@ -71,7 +73,7 @@ def test_a_burst_is_placed_as_by_the_rule(
             assert why == "busy"
         elif is_faulty(slowdown):
             assert why in ("faulty", "faulty-all") and "slow" not in result.mark
-        elif c != "C" and slowdown > BARRED and why not in ("best", "same"):
+        elif c[-1] != "C" and slowdown > BARRED and why not in ("best", "same"):
             assert why in ("slow", "slow-all")
         else:
             assert why in ("best", "same")

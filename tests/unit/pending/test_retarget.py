@@ -79,10 +79,13 @@ def cluster(nodes: list[Node], *jobs: SlurmJob) -> Overview:
     return Overview(there, jobs, (Partition("gpu", True, True, tuple(n.name for n in nodes)),), {})
 
 
-def waiting(found: SlurmJob, lease: TickLease | None = None, waited_s: float = 0.0, sensitivity: str = "A") -> Waiting:
+def waiting(
+    found: SlurmJob, lease: TickLease | None = None, waited_s: float = 0.0, sensitivity: str = "A",
+    measured: bool = False,
+) -> Waiting:  # fmt: skip
     own_req = lease.own_req if lease is not None else None
     own_exc = lease.own_exc if lease is not None else None
-    return Waiting(found, request_of(found, own_req, own_exc), sensitivity, waited_s)
+    return Waiting(found, request_of(found, own_req, own_exc), sensitivity, waited_s, measured)
 
 
 def lease_of(kind: str, ours: str, own: str = "", **changes: float) -> TickLease:
@@ -92,11 +95,11 @@ def lease_of(kind: str, ours: str, own: str = "", **changes: float) -> TickLease
 
 def wish(
     overview: Overview, snapshot: Snapshot, one: SlurmJob, lease: TickLease | None = None, waited_s: float = 0.0,
-    sensitivity: str = "A", **changes: float,
+    sensitivity: str = "A", measured: bool = False, **changes: float,
 ) -> Wish:  # fmt: skip
     whole = overview._replace(jobs=(*overview.jobs, one))
     leases = {one.job_id: lease} if lease else {}
-    asked = [waiting(one, lease, waited_s, sensitivity)]
+    asked = [waiting(one, lease, waited_s, sensitivity, measured)]
     (found,) = retarget(whole, snapshot, asked, leases, Settings(**changes), NOW_S, INTERVAL_S)  # type: ignore[arg-type]
     assert found.job_id == one.job_id
     return found
@@ -134,6 +137,15 @@ def test_nodes_of_free_gpus_are_named_until_the_next_tick(scores: Scores) -> Non
     assert found.lease == TickLease(7, LeaseKind.NODELIST, "n2", "", NOW_S, NOW_S + INTERVAL_S, 0, found.reason)
     slow_pass = wish(cluster(NODES), scores(MIXED), job(), lease_pass_s=60.0)
     assert slow_pass.lease is not None and slow_pass.lease.until_s == NOW_S + 60.0
+
+
+def test_only_a_measured_class_c_is_sent_to_outliers(scores: Scores) -> None:
+    free = cluster(NODES)
+    sent = {m: wish(free, scores(MIXED), job(), sensitivity="C", measured=m).fields for m in (True, False)}
+    assert sent[True] == {"ReqNodeList": "n0"} and sent[False] in ({"ReqNodeList": "n1"}, {"ReqNodeList": "n2"})
+    both = [waiting(job(8), sensitivity="C", measured=True), waiting(job(7), sensitivity="C")]
+    found = retarget(free, scores(MIXED), both, {}, Settings(), NOW_S, INTERVAL_S)
+    assert {wish_.job_id: wish_.fields["ReqNodeList"] == "n0" for wish_ in found} == {7: False, 8: True}
 
 
 @pytest.mark.parametrize(
@@ -304,6 +316,15 @@ def test_where_nothing_is_excluded_beforehand(scores: Scores, table: Table, chan
     found = wish(cluster(NODES, FULL), scores(table), job(**changes))
     assert (found.action, found.fields, found.lease) == ("none", {}, None)
     assert wish(cluster(NODES, FULL), scores(MIXED), job(), sensitivity="C").action == "none"
+
+
+def test_a_job_that_slurm_may_spread_is_kept_off_nothing(scores: Scores) -> None:
+    """It would start at once on the first GPU of several nodes, at 1.7 instead of 1.3."""
+    two = {"TresPerJob": "gres:gpu:2", "TresPerNode": ""}
+    for seen in (FULL, SLOW_FREE):
+        assert "ExcNodeList" not in wish(cluster(NODES, seen), scores(MIXED), job(gpus=2, **two, NumNodes="1-2")).fields
+        one_node = job(gpus=2, NumNodes="1")
+        assert wish(cluster(NODES, seen), scores(MIXED), one_node).fields == {"ExcNodeList": "n0"}
 
 
 def test_two_gpus_need_two_good_ones_on_a_node(scores: Scores) -> None:

@@ -252,7 +252,8 @@ def test_an_occupancy_places_like_a_view_from_scratch(
         model.check()
         shape = data.draw(st.sampled_from(shapes(sizes[0]) + whole))
         partition = data.draw(st.sampled_from(("", "half", "all")))
-        rule = Rule(data.draw(st.sampled_from((*CLASSES, "?"))), 1.7, data.draw(st.sampled_from((1.02, 1.2))), seed)
+        c, bar, measured = st.sampled_from((*CLASSES, "?")), st.sampled_from((1.02, 1.2)), st.booleans()
+        rule = Rule(data.draw(c), 1.7, data.draw(bar), seed, data.draw(measured))
         for policy in data.draw(st.lists(st.sampled_from(KEPT), min_size=3, max_size=3, unique=True)):
             found = model.occupancy.place(policy, shape, rule, partition)
             assert found == model.placed(policy, shape, rule, partition), (policy, shape, partition)

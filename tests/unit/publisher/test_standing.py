@@ -22,7 +22,17 @@ from slurm_pal.decide.request import Request
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Rule
 from slurm_pal.publisher import ranked
-from slurm_pal.publisher.standing import NOT_RANKED, WHOLE, Richest, Size, Spare, Standing, standing, tabulated
+from slurm_pal.publisher.standing import (
+    NOT_RANKED,
+    UNMEASURED,
+    WHOLE,
+    Richest,
+    Size,
+    Spare,
+    Standing,
+    standing,
+    tabulated,
+)
 from slurm_pal.publisher.table import records
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot
@@ -135,12 +145,13 @@ def several_types(overview: Overview, names: tuple[str, ...], gpu_type: str) -> 
     st.data(),
     st.sampled_from(["gpu", "some"]),
     st.sampled_from(["", "v100", "a100"]),
-    st.sampled_from("ABC"),
+    st.sampled_from(["A", "B", "C", UNMEASURED]),
     st.sampled_from(["class-fit", "packed"]),
 )
 def test_the_first_entry_is_the_rules_own_choice(
-    seen: tuple[Overview, Snapshot], data: st.DataObject, partition: str, gpu_type: str, c: str, policy: str
+    seen: tuple[Overview, Snapshot], data: st.DataObject, partition: str, gpu_type: str, listed_as: str, policy: str
 ) -> None:
+    c = listed_as.upper()
     overview, scored = seen
     found = answer(overview, scored, policy)
     names = next(p.nodes for p in overview.partitions if p.name == partition)
@@ -158,7 +169,7 @@ def test_the_first_entry_is_the_rules_own_choice(
     later = after(overview, gpu_type, gone)
     barred_states = ("DRAIN", "PLANNED", "RESERVED")
     open_nodes = [n.name for n in later.nodes if n.name in names and not n.states.intersection(barred_states)]
-    rule = Rule(c, LOCALITY, BARRED)
+    rule = Rule(c, LOCALITY, BARRED, measured=listed_as != UNMEASURED)
     for count in (*"1234", WHOLE):
         whole = count == WHOLE
         number = 1 if whole else int(count)
@@ -166,7 +177,7 @@ def test_the_first_entry_is_the_rules_own_choice(
         view = build_view(later, scored, shape, c, open_nodes)
         chosen = in_order(policy, view, shape, rule)
         expected = None if chosen is None else view.names[chosen.nodes[0]]
-        assert lookup(found, pool, c, count, gone) == expected
+        assert lookup(found, pool, listed_as, count, gone) == expected
         before = build_view(overview, scored, shape, c, open_nodes)
         plain = plain_pick(before, shape, rule)
         there = found.plain.get((pool, c, count))
@@ -205,8 +216,8 @@ def test_what_stands_of_a_node() -> None:
     assert (only.name, only.cpus, only.memory_mib, only.gpus) == ("n0", 15, 63500, 4)
     assert only.features == ("ib", "pal_A_v0") and only.slowdown["A"] == pytest.approx((0.9, 1.0, 1.1))
     assert found.pools == {("gpu", ""): 1}
-    assert found.lists[1, "A", 1, "1"] == [(0, 1), (0, 0)]  # what is left once it has given one fits tighter
-    assert found.lists[1, "A", 2, "1"] == [(0, 1), (0, 0), (0, 2)] and (1, "A", 1, WHOLE) not in found.lists
+    # What is left once it has given one fits tighter; then nothing but the outlier is left.
+    assert found.lists[1, "A", 1, "1"] == [(0, 1), (0, 0), (0, 2)] and (1, "A", 1, WHOLE) not in found.lists
 
 
 def test_pools_of_the_same_gpus_are_one() -> None:
@@ -298,9 +309,9 @@ def test_lists_are_cut_where_they_are_no_longer_complete() -> None:
 def test_beyond_the_nodes_listed_nothing_worse_is_offered() -> None:
     names = [f"n{i}" for i in range(100)]
     overview = cluster(*(node(name, ("",) * 2) for name in names))
-    slow = {(name, 1): 1.5 if i >= ranked.DEPTH else 0.9 for i, name in enumerate(names)}
+    slow = {(name, 1): 1.5 if i >= ranked.DEPTH else 1.6 for i, name in enumerate(names)}
     found = answer(overview, scores(slow | {(name, 0): 0.9 for name in names}))
-    assert lookup(found, 1, "C", "2", {}) == "n64"  # so it may have given one away
+    assert lookup(found, 1, UNMEASURED, "2", {}) == "n64"  # so it may have given one away
     gone = dict.fromkeys(names[: ranked.DEPTH], 2) | {"n64": 1}
     assert lookup(found, 1, "A", "1", gone) is None  # n65 would be right; n64's slow GPU would not
 

@@ -64,6 +64,22 @@ def test_the_site_says_whose_word_counts(trust: str, past: str, sensitivity: str
         assert "the user said B" in found.why and found.stage == HISTORY
 
 
+@pytest.mark.parametrize(
+    ("word", "past", "script", "is_measured"),
+    [
+        (None, measured("C"), None, True), (None, None, shown("C"), False),
+        (None, measured("C", 0.5), shown("C"), False),
+        ("C", None, None, False), ("C", measured("C"), None, True), ("C", measured("C", 0.5), None, False),
+        ("C", measured("A"), None, False), (None, None, None, False),
+    ],
+)  # fmt: skip
+def test_whether_a_class_was_measured_whoever_states_it(
+    word: str | None, past: Evidence | None, script: Evidence | None, is_measured: bool
+) -> None:
+    said = None if word is None else Evidence(WORD, word, 1.0, "--pal-class")
+    assert decide(said, lambda: past, [lambda: script], SURE).is_measured is is_measured
+
+
 def test_an_unsure_measurement_never_beats_the_user() -> None:
     assert decide(SAID_B, lambda: measured("C", 0.7), [], SURE, "measured").sensitivity == "B"
 

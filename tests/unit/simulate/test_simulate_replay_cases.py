@@ -164,6 +164,16 @@ def test_nobody_waits_for_gpus_that_do_not_exist_or_when_it_does_not_care() -> N
     assert found["b"].start_s == 100
 
 
+def test_a_job_that_may_be_spread_waits_only_for_what_is_better_than_that() -> None:
+    """On an open number of nodes Slurm starts it across nodes as soon as so many GPUs are free: at 1.7 times."""
+    for slow, open_start_s in ((1.6, 100), (2.1, 100 + WAITING.wait_share * 0.5 * 2000 * (2.1 - 1.7))):
+        for shape, start_s in ((GpuShape(2), open_start_s), (GpuShape(2, 1, 2), None)):
+            jobs = [job("a", 0, 2, 90000, limit_s=100000), job("b", 100, shape, 500, limit_s=2000)]
+            found = run(machine([1.0, 1.0], [slow, slow]), jobs, "class-fit-wait", WAITING)
+            wait_s = WAITING.wait_share * 0.5 * 2000 * (slow - 1.0)
+            assert found["b"].start_s == pytest.approx(100 + wait_s if start_s is None else start_s)
+
+
 def test_only_who_is_first_in_line_waits() -> None:
     """w is reserved when a ends; c, behind it, takes the outlier rather than nothing."""
     jobs = [

@@ -88,6 +88,16 @@ def test_the_text_form_tells_everything() -> None:
     assert decision.render(bare) == ["decision: left", "sensitivity class ? (x), policy p"]
 
 
+def test_why_a_choice_is_slower_is_said_once() -> None:
+    slower = made(7) | {"slower_why": "nodes stay whole"}
+    assert "slower than that because nodes stay whole" in decision.render(slower)
+    assert not [
+        line for line in decision.render(slower | {"reason": "n1: nodes stay whole"}) if "because nodes" in line
+    ]
+    slower.pop("slower_why")  # a record of an older release
+    assert not [line for line in decision.render(slower) if "slower than" in line]
+
+
 def test_only_the_newest_records_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision, "KEEP", 5)
     monkeypatch.setattr(decision, "_SLACK", 2)

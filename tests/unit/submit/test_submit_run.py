@@ -16,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from slurm_pal.sensitivity.history import Label, Seen
+from slurm_pal.sensitivity.keys import name_key
 from slurm_pal.slurm.fake import FakeNode, write_shims
+from slurm_pal.store import labels
 from slurm_pal.store.snapshot import GpuScore, publish
 
 PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
@@ -416,6 +419,24 @@ def test_a_dry_run_prints_the_command_and_submits_nothing(scored: Site) -> None:
     assert not (scored.root / "state").exists() or not list((scored.root / "state").rglob("*.json"))
 
 
+@pytest.mark.parametrize(
+    ("words", "past", "node"),
+    [(["--pal-class=C"], "", "n1"), (["--pal-class=C"], "A", "n1"), (["--pal-class=C"], "C", "n0"), ([], "C", "n0")],
+)
+def test_only_a_class_that_was_measured_sends_a_job_to_slow_gpus(
+    words: list[str], past: str, node: str, scored: Site
+) -> None:
+    if past:
+        seen = tuple(Seen(i, past, 1.0, time.time()) for i in range(3))
+        folder = labels.site_folder(str(scored.root / "snapshot"))
+        labels.write(labels.path_of(folder, os.geteuid()), {name_key("job.sh"): Label(past, 3, seen)})
+    done = scored.run([*PALSUB, "--pal-json", "--pal-dry-run", "--pal-movable", "--gres=gpu:1", *words, "job.sh"])
+    made = json.loads(done.stdout)
+    assert (made["sensitivity"]["class"], made["chosen"]["gpus"][0]["node"]) == ("C", node)
+    agreed = f"pal:job=C;from={'--pal-class' if words else 'history'}{';mea=1' if words and past == 'C' else ''};mov=1"
+    assert any(agreed in word for word in made["added"]), made["added"]  # for the tick
+
+
 def test_only_the_standard_library_is_imported(scored: Site) -> None:
     """What a submission costs is mostly imports; these would each add 4 to 200 ms."""
     heavy = ["ClusterShell", "argparse", "click", "dataclasses", "logging", "numpy", "pandas", "pathlib", "pydantic"]
@@ -541,7 +562,7 @@ def test_a_users_own_comment_stays_and_the_watcher_takes_the_list_back(scored: S
     (scored.root / "snapshot.heartbeat").write_text(json.dumps(beat))
     done = scored.run([*PALSUB, "--pal-explain", "--gres=gpu:1", "--comment=mine", "job.sh"], stdin=subprocess.DEVNULL)
     (job,) = json.loads((scored.root / "fake.json").read_text())["jobs"]
-    assert job["req"] == "n1" and job["comment"] == "mine"
+    assert job["req"] == "n1" and job["comment"] == "mine", done.stderr
     assert b"taken back by the watcher" in done.stderr and b"neither a daemon" not in done.stderr
 
 
