@@ -45,14 +45,14 @@ demo: setup  ## A real Slurm with emulated GPUs: sweep, classes, sbatch against 
 tools:  ## Debian packages that only tests need: Lua for the filters, a compiler and valgrind for the plug-in, a browser for the pages
 	@etc/install-packages.sh lua5.1 gcc libc6-dev libslurm-dev binutils valgrind chromium
 
-# Tests on a real Slurm mostly wait for it: they run beside the others, four files at a time, in a place of their own,
+# Tests on a real Slurm mostly wait for it: they run beside the others, five files at a time, in a place of their own,
 # and are shown after them.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
 # Rooms that decide, each with quick tests of its own: only these run under coverage, which makes tests half as slow again.
 DECIDING := allocation decide partitions pending placement sensitivity
 test: setup tools lint  ## Lint, then all tests, those on a real Slurm included
 	@root=$$(mktemp -d) && chmod 711 $$root && trap 'rm -rf $$root' EXIT; \
-	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest -q -n 4 --dist loadfile -o cache_dir=$(VENV)/slurm-cache $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
+	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest -q -n 5 --dist loadfile -o cache_dir=$(VENV)/slurm-cache $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
 	echo "$(BIN)/pytest -q"; $(BIN)/pytest -q -n 2 --cov --cov-report= $(DECIDING:%=tests/unit/%); deciding=$$?; \
 	$(BIN)/pytest -q -n 2 $(ON_SLURM:%=--ignore=%) $(DECIDING:%=--ignore=tests/unit/%); others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \

@@ -75,6 +75,10 @@ class User:
     def leases(self) -> list[Path]:
         return [p for p in (self.home / "state").rglob("leases/*/*.json")]
 
+    def has_seen_a_start(self) -> bool:
+        """Whether the watcher has noted that a job of a lease runs."""
+        return any(json.loads(lease.read_text())["started"] for lease in self.leases())
+
     def watchers(self) -> list[int]:
         """Watchers of this user's folder, by the name on their command line; the heir that waits beside one is none."""
         found = []
@@ -147,7 +151,7 @@ def test_a_users_own_python_changes_nothing(user: User) -> None:
     job = user.started(int(done.stdout))
     assert job.state == "RUNNING" and job.gpus == {"n2": (0, 1)} and job.req_nodes == ("n2",)
     deadline_s = time.monotonic() + PATIENCE_S
-    while user.leases() or user.watchers() or not (user.home / "out").read_text().endswith("hostile\n"):
+    while not user.has_seen_a_start() or not (user.home / "out").read_text().endswith("hostile\n"):
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
     assert (user.home / "out").read_text() == f"mine\n/nonexistent {hostile}\n"
@@ -176,7 +180,7 @@ def test_a_requeued_job_is_free_of_our_list(user: User) -> None:
     number = user.submit("--pal-class=A", "--gres=gpu:1", "--wrap", "sleep 60")
     assert user.started(number).req_nodes == ("n2",)
     deadline_s = time.monotonic() + PATIENCE_S
-    while not any(json.loads(lease.read_text())["started"] for lease in user.leases()):
+    while not user.has_seen_a_start():
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
     user.run(["scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test"])

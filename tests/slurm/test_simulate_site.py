@@ -81,7 +81,9 @@ def test_this_slurms_partition_nodes_and_scores_are_used(lab: Lab, simulate: Sim
     # Each job is alone and ends before the next: it gets the lowest index of the node chosen for it.
     jct = {name: policy["avg_jct_s"] for name, policy in answer["policies"].items()}
     assert jct["slurm"] == pytest.approx(3600 * first, rel=1e-6)
-    assert jct["palsub"] == pytest.approx(3600 * min(free.values()), rel=1e-6)
+    # GPUs up to the bar count as alike: no other choice than one of those, or else the fastest.
+    wanted = [x for x in free.values() if x <= max(1.05, min(free.values()))]
+    assert any(jct["palsub"] == pytest.approx(3600 * x, rel=1e-6) for x in wanted)
 
 
 def test_a_drained_node_counts_as_working(lab: Lab, simulate: Simulate, tmp_path: Path) -> None:
