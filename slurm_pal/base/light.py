@@ -36,27 +36,29 @@ else:
             fields = tuple(body.get("__annotations__", {}))
             body["_field_defaults"] = {field: body[field] for field in fields if field in body}
             body["_fields"] = body["__match_args__"] = fields
-            body["__slots__"], body["_made"] = (), False
+            body["__slots__"] = ()
             body.setdefault("__doc__", f"{name}({', '.join(fields)})")
             for place, field in enumerate(fields):
                 body[field] = _tuplegetter(place, f"Alias for field number {place}")
             return type(name, (_Row,), body)
 
     class _Row(tuple):
-        """What collections.namedtuple gives a class; the constructor is compiled when it is first called."""
+        """What collections.namedtuple gives a class, without a constructor that must be compiled for each."""
 
         __slots__ = ()
 
         def __new__(cls, /, *values: object, **named: object) -> object:
-            if len(values) == len(cls._fields) and not named and not cls._made:
-                cls._made = True  # most of palsub's classes have one instance: the second one pays for the compiler
-                return tuple.__new__(cls, values)
-            words = ", ".join(cls._fields)
-            new = eval(f"lambda cls, {words}: new(cls, ({words},))", {"new": tuple.__new__})
-            new.__name__, new.__qualname__ = "__new__", f"{cls.__name__}.__new__"
-            new.__defaults__ = tuple(cls._field_defaults.values())
-            cls.__new__ = staticmethod(new)
-            return new(cls, *values, **named)
+            if named or len(values) != len(cls._fields):
+                missing = cls._fields[len(values) :]
+                try:
+                    values += tuple(
+                        [named.pop(field) if field in named else cls._field_defaults[field] for field in missing]
+                    )
+                except KeyError as error:
+                    raise TypeError(f"{cls.__name__}() lacks {error.args[0]!r}") from None
+                if named or len(values) != len(cls._fields):
+                    raise TypeError(f"{cls.__name__}() takes {', '.join(cls._fields)}")
+            return tuple.__new__(cls, values)
 
         @classmethod
         def _make(cls, values: object) -> object:

@@ -4,29 +4,28 @@
 from __future__ import annotations
 
 import os
-import re
 
 LOGIND = ("/usr/lib/systemd/logind.conf.d", "/etc/systemd/logind.conf", "/run/systemd/logind.conf.d",
           "/etc/systemd/logind.conf.d")  # fmt: skip
 """Where logind's settings are, weakest first (logind.conf(5)); folders hold files of their own."""
 LINGER = "/var/lib/systemd/linger"
-_JOB = re.compile(r"slurm.*/job_\d+")
-_SERVICE = re.compile(r"(?m)/user@\d+\.service/.*[^/]\.service$")
-"""A service of the user's own, by a timer perhaps; those of the system stay, like cron and sshd."""
-_SESSION = re.compile(r"/session-[^/\n]+\.scope")
-_KILLS = re.compile(r"(?m)^\s*KillUserProcesses\s*=\s*(\w+)\s*$")
 
 
 def ends_with() -> str:
     """What would take such a process with it: "this job", "this service", "your login", or "" for nothing."""
     if os.environ.get("SLURM_JOB_ID"):
         return "this job"
-    groups = _text("/proc/self/cgroup")
-    if _JOB.search(groups):
+    groups = [line.split("/")[1:] for line in _text("/proc/self/cgroup").splitlines()]
+    if any(part.startswith("job_") and "slurm" in "/".join(path[:place]) for path in groups
+           for place, part in enumerate(path)):  # fmt: skip
         return "this job"
-    if _SERVICE.search(groups):  # its end is the end of all its processes (systemd.kill(5))
+    # A service of the user's own, by a timer perhaps; those of the system stay, like cron and sshd. Its end is the end
+    # of all its processes (systemd.kill(5)).
+    if any(part.startswith("user@") for path in groups if path[-1:] and path[-1].endswith(".service")
+           for part in path[:-1]):  # fmt: skip
         return "this service"
-    return "your login" if _SESSION.search(groups) and kills_at_logout() else ""
+    session = any(part.startswith("session-") and part.endswith(".scope") for path in groups for part in path)
+    return "your login" if session and kills_at_logout() else ""
 
 
 def kills_at_logout() -> bool:
@@ -35,7 +34,10 @@ def kills_at_logout() -> bool:
     for place in LOGIND:
         names = [place] if place.endswith(".conf") else _files(place)
         for name in names:
-            said = (_KILLS.findall(_text(name)) or [said])[-1]
+            for line in _text(name).splitlines():
+                key, sign, value = line.partition("=")
+                if sign and key.strip() == "KillUserProcesses":
+                    said = value.strip()
     if said.lower() not in ("yes", "true", "1", "on"):
         return False
     import pwd

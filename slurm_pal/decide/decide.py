@@ -123,6 +123,8 @@ def _slower_why(case: Case, chosen: Offer, plain: Offer | None) -> str:
     rule, policy = case.rule, case.settings.policy
     if plain is None or chosen.product <= plain.product:
         return ""
+    if plain.faulty and not chosen.faulty:
+        return f"some of those were seen to fail, {plain.faulty}"
     if policy != CLASS_FIT:
         return f"the placement rule {policy} prefers them"
     for_whom = "faster ones stay free for" if rule.sensitivity in INSENSITIVE else "other nodes stay whole for"

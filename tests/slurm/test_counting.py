@@ -23,10 +23,10 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.lab.lab import Lab
 from slurm_pal.publisher.publication import Publisher
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
-from slurm_pal.store.snapshot import GpuScore, publish
 
 from . import queue_of
 from .conftest import short_directory, skip_without_slurm
+from .scored import publish_slowdowns
 
 pytestmark = pytest.mark.real_slurm
 
@@ -67,12 +67,7 @@ class Site:
         self.env = lab.environ() | {"XDG_STATE_HOME": str(home), "SLURM_PAL_SUBMIT_LEASE_PASS_S": "1.0"}
         self.config: Config = load(self.env)
         self.client = CliClient(subprocess_runner(30.0, self.env), conf=lab.directory.conf)
-        gpus = [
-            GpuScore(node, k, f"{node}-{k}", "m", {"A": a, "B": a, "C": 1.0}, {"A": "v0"}, time.time(), 1.0, ())
-            for node, a in SLOWDOWNS.items()
-            for k in range(4)
-        ]
-        publish(self.config.snapshot_path, gpus, cluster="palab", epoch=1, now_s=time.time())
+        publish_slowdowns(self.config, SLOWDOWNS)
         self.publisher = Publisher(self.config, self.client, stays=True)
 
     def run(self, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -25,9 +25,9 @@ from slurm_pal.sensitivity.history import Label, Seen
 from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.store import labels
-from slurm_pal.store.snapshot import GpuScore, publish
 
 from .conftest import short_directory, skip_without_slurm
+from .scored import publish_slowdowns
 
 pytestmark = pytest.mark.real_slurm
 PATIENCE_S = 40.0
@@ -45,12 +45,7 @@ class Site:
         self.table = Path(lab.directory.table)
         self.config: Config = load(self.env)
         self.client = CliClient(subprocess_runner(30.0, self.env))
-        gpus = [
-            GpuScore(node, k, f"{node}-{k}", "m", {"A": a, "B": a, "C": 1.0}, {"A": "v0"}, time.time(), 1.0, ())
-            for node, a in SLOWDOWNS.items()
-            for k in range(4)
-        ]
-        publish(self.config.snapshot_path, gpus, cluster="palab", epoch=1, now_s=time.time())
+        publish_slowdowns(self.config, SLOWDOWNS)
         self.publisher = Publisher(self.config, self.client, stays=True)
 
     def round(self) -> list[str]:
