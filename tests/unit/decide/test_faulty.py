@@ -73,6 +73,7 @@ def test_a_slow_gpu_is_better_than_to_wait_and_get_a_faulty_one(scores: Scores) 
     nodes = [node("n0"), node("n1"), node("n2", gpus_used=4, cpus_used=4)]
     busy = cluster(nodes, (job(1, {"n2": (0, 1, 2, 3)}),))
     made = choose("--gres=gpu:1 -t 60", busy, snapshot)
+    assert made.slower_why == "some of those were seen to fail, n0:0 (no-answer)"
     assert (made.action, made.pinned, made.lease_s) == ("nodelist", ("n1",), 600.0)
     well = scores({"n0": [1.5] * 4, "n1": [1.5] * 4, "n2": [1.0] * 4})
     assert choose("--gres=gpu:1 -t 60", busy, well).action == "exclude"
