@@ -28,6 +28,10 @@ from slurm_pal.profiling.node.runner import BenchRun, nothing
 from slurm_pal.profiling.node.workers import Channel, Team, Worker
 from slurm_pal.variability.records import Record, from_json
 
+START_S = 30.0
+"""What one phase of a GPU may take at any pace of the emulation: a loaded node stalls processes for seconds."""
+PHASE_S = 150.0
+"""What one phase may take besides, in device seconds."""
 NOT_LISTED = FAULTS["missing"].meaning
 NOT_KNOWN = Static("")
 """Of a GPU that did not come so far as to say; a driver that is not known is no change of driver."""
@@ -91,7 +95,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> Exit:
     backend = open_backend(_setting(options, environ))
     sweep = options.sweep or time.strftime("manual-%Y%m%d-%H%M%S", time.gmtime())
     place = RecordOrigin(sweep, options.cluster, node, job_id, options.seed, backend.name)
-    timeout_s = options.gpu_timeout_s if options.gpu_timeout_s is not None else 10.0 + 150.0 * backend.wall_scale
+    timeout_s = options.gpu_timeout_s if options.gpu_timeout_s is not None else START_S + PHASE_S * backend.wall_scale
     outcome = measure_node(backend, place, indexes, options.expected, order, timeout_s, environ)
     for note in outcome.notes:
         print(f"{node}: {note}", flush=True)

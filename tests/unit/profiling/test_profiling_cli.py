@@ -52,6 +52,10 @@ class Site:
         out, err = self._capsys.readouterr()
         return int(ended.value.code or 0), out, err
 
+    def well(self, *argv: str) -> None:
+        """A command line that ends well; what it printed is shown if it does not."""
+        assert (ran := self.run(*argv))[0] == 0, ran
+
     def json(self, *argv: str) -> dict[str, Any]:
         code, out, err = self.run(*argv, "--json")
         assert code == 0, err
@@ -121,7 +125,7 @@ def test_run_measures_publishes_and_sums_up(site: Site) -> None:
 def test_what_is_not_published_is_no_success(site: Site, how: list[str]) -> None:
     code, out, err = site.run("publish-scores", *how)
     assert code == Exit.DATA and err == "pal-profile: error: not published: there is no measurement yet\n", out
-    assert site.run("run", "--wall-scale", "0")[0] == 0
+    site.well("run", "--wall-scale", "0")
     folder, path = site.path / "state", site.path / "state" / "snapshot"
     path.unlink()
     path.mkdir()  # where the snapshot is to be
@@ -133,7 +137,7 @@ def test_what_is_not_published_is_no_success(site: Site, how: list[str]) -> None
     (folder / "spool" / "incoming" / "x.jsonl").write_text("no record\n")
     code, out, err = site.run("publish-scores", *how)
     assert code == Exit.FAILED and "x.jsonl:1" in out and err == ""
-    assert site.run("publish-scores", *how)[0] == 0
+    site.well("publish-scores", *how)
 
 
 def test_run_as_json_prints_one_object_and_nothing_else(site: Site) -> None:
@@ -195,7 +199,7 @@ def test_ctrl_c_ends_with_130_and_the_way_to_resume(site: Site) -> None:
 
 
 def test_a_resume_heeds_no_new_terms_and_no_other_user(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert site.run("run", "-w", "n0", "--wall-scale", "0")[0] == 0
+    site.well("run", "-w", "n0", "--wall-scale", "0")
     code, out, err = site.run("run", "--resume", "--window", "20:00-06:00", "--quick", "-y")
     assert (code, out) == (Exit.USAGE, "") and "--window, --quick cannot be used with --resume" in err
     mine = os.geteuid()
@@ -274,7 +278,7 @@ def test_earlier_names_work_as_they_did(site: Site) -> None:
     assert site.json("plan", "--nodes", "n0") == site.json("plan", "--nodelist=n0") == site.json("plan", "-w", "n0")
     assert site.run("plan", "--nodes", "zz") == site.run("plan", "-w", "zz")
     assert site.run("publish", "--json") == site.run("publish-scores", "--json")
-    assert site.run("run", "-w", "n0", "--wall-scale", "0")[0] == 0
+    site.well("run", "-w", "n0", "--wall-scale", "0")
     code, _, err = site.run("run", "--resume", "--nodes", "n0")
     assert code == Exit.USAGE and "--nodelist cannot be used with --resume" in err
     code, out, err = site.run("publish")
@@ -319,7 +323,7 @@ def test_the_bar_counts_nodes(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_sweep_in_progress_says_whether_it_pauses(site: Site) -> None:
-    assert site.run("run", "--max-parallel", "3", "--wall-scale", "0")[0] == 0
+    site.well("run", "--max-parallel", "3", "--wall-scale", "0")
     table = site.json("status")
     assert (table["state"], table["pause"]) == ("ended", None)
     from slurm_pal.profiling.sweep import sweep_state
@@ -351,7 +355,7 @@ def test_limits_of_the_day_are_shown_and_checked(site: Site, monkeypatch: pytest
 def test_a_changed_gpu_is_told_after_the_sweep_and_measured_first_in_the_next(site: Site) -> None:
     argv = ("run", "-w", "n2", "--quick", "--wall-scale", "0")
     for _ in range(2):
-        assert site.run(*argv)[0] == 0
+        site.well(*argv)
     set_fault(site.registry, "n2", 1, "drift", 1.2)
     code, out, _ = site.run(*argv)
     assert code == 0 and "1 GPU may have changed: n2:1 gemm_" in out and "(unconfirmed)" in out
