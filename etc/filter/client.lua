@@ -57,18 +57,25 @@ local function client_reason(options, offset)
   return nil
 end
 
--- Whether the command line or the script has several components, and the script's text.
+-- Whether words state a number of tasks, of which the client shows 1 also where none is stated.
+local function states_tasks(words) return (words:find("[%s%z]%-n[%s%z=]*%d") or words:find("--nt", 1, true)) ~= nil end
+
+-- Whether the command line or the script has several components, whether it states a number of tasks, and the
+-- script's text.
 local function command_line(options)
   local file = io.open("/proc/self/cmdline", "rb")
   local words = file and file:read(SCRIPT_BYTES) or ""
   if file then file:close() end
-  local several = words:find("%z:%z") ~= nil
-  if options.type ~= "sbatch" or filled(options.wrap) then return several, "" end
+  local several, tasks = words:find("%z:%z") ~= nil, states_tasks(words) or filled(os.getenv("SLURM_NTASKS")) ~= nil
+  if options.type ~= "sbatch" or filled(options.wrap) then return several, tasks, "" end
   local path = options.argv and options.argv[1]
   local script = filled(path) and open_file(path)
   local text = script and script:read(SCRIPT_BYTES)
   if script then script:close() end
-  return several or (text or ""):find("\n#SBATCH[^\n]*hetjob") ~= nil, text
+  for line in (text or ""):gmatch("\n#SBATCH([^\n]*)") do
+    several, tasks = several or line:find("hetjob", 1, true) ~= nil, tasks or states_tasks(line)
+  end
+  return several, tasks, text
 end
 
 -- What a GPU option asks for, as slurmctld would show it.
@@ -77,7 +84,7 @@ local function client_gpus(options, key, head)
   return text and (head or "") .. text
 end
 
-local function client_ask(t, options, offset, script)
+local function client_ask(t, options, offset, tasks_stated, script)
   local low, high = start_of(options.nodes, 24):match("^(%d+)%-?(%d*)$")
   if high == "" then high = low end
   local soft
@@ -85,6 +92,8 @@ local function client_ask(t, options, offset, script)
   -- palsub's word on the job is no obstacle: the mark goes beside it.
   if start_of(options.comment):gsub("pal:job=%S*", ""):find("%S") then soft = "comment" end
   if not script then soft = "stdin" end
+  local leave = client_reason(options, offset)
+  if number(options.ntasks) == 1 and tasks_stated and (number(high) or 1) > 1 then leave = leave or "shape" end
   local tasks, settings = number(options.ntasks), t and t.settings or {}
   local per_node, per_cpu = mib_of(start_of(options.mem, 24):gsub("%?$", "")), mib_of(options["mem-per-cpu"])
   local per_gpu = mib_of(options["mem-per-gpu"])
@@ -92,7 +101,7 @@ local function client_ask(t, options, offset, script)
   local mem_stated = per_node or per_cpu or per_gpu
   if not mem_stated then per_node, per_cpu = settings.mem_node, settings.mem_cpu end
   return {
-    leave = client_reason(options, offset),
+    leave = leave,
     soft = soft,
     gpus_per_node = client_gpus(options, "gres") or client_gpus(options, "gpus-per-node", "gpu:"),
     gpus = client_gpus(options, "gpus"),
@@ -125,8 +134,8 @@ end
 local function submit(options, offset)
   local now_s = pal.now()
   local t = current(now_s)
-  local several, script = command_line(options)
-  local request = request_of(client_ask(t, options, several and 1 or tonumber(offset) or 0, script))
+  local several, tasks_stated, script = command_line(options)
+  local request = request_of(client_ask(t, options, several and 1 or tonumber(offset) or 0, tasks_stated, script))
   if not request then return end
   local ours = options.spank and options.spank.pal or {}
   local lines = pal_lines(script)

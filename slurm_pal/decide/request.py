@@ -121,6 +121,8 @@ def _read(opts: Mapping[str, str]) -> Request:
     low, high = _node_range(opts.get("nodes"))
     tasks = _number(opts, "ntasks", 0)
     per_node_tasks = _number(opts, "ntasks-per-node", 0) or None
+    if tasks:  # on no more nodes than that; of a longer --nodelist sbatch drops the rest
+        low, high = min(low, tasks), None if high is None else min(high, tasks)
     if high is not None and per_node_tasks and tasks > high * per_node_tasks:
         raise Conflict(f"{tasks} tasks do not fit on {high} nodes with {per_node_tasks} tasks each")
     if high is None and tasks and per_node_tasks:

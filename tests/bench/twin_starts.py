@@ -137,6 +137,20 @@ def one(twins: list[Twin], number: int, request: Request, pool: ThreadPoolExecut
     }
 
 
+def late(found: dict[str, Found]) -> bool:
+    """Whether one of ours had another verdict, or began later than plain sbatch's by more than a pass and its lease."""
+    plain = found["sbatch"]
+    ours = [found[name] for name in LABS[1:]]
+    return any((one.code == 0) != (plain.code == 0) or beyond(plain, one) for one in ours)
+
+
+def beyond(plain: Found, ours: Found) -> bool:
+    """Whether a job of ours began later than by plain sbatch by more than a scheduling pass and its lease."""
+    if plain.delay_s is None or ours.code:
+        return False
+    return ours.delay_s is None or ours.delay_s - plain.delay_s > PASS_S + ours.lease_s
+
+
 def plain_request(request: Request) -> bool:
     """Whether the request is a batch job that starts at once if it can: no array, hold, date or dependency."""
     never = ("--array", "-H", "--begin", "-dsingleton", "--reservation=later", "-O", "--oversubscribe")
@@ -171,7 +185,10 @@ def main() -> int:
                 state = rng.getrandbits(32)
                 list(pool.map(Twin.fill, twins, [random.Random(state) for _ in twins]))
             request = next(filter(plain_request, requests(rng, 20)))
-            rows.append((request, one(twins, len(rows), request, pool)))
+            found = one(twins, len(rows), request, pool)
+            rows.append((request, found))
+            if late(found):
+                print(f"{len(rows) - 1}, {state}: {' '.join(request.words)}: {found}", file=sys.stderr, flush=True)
             if not asked.json and len(rows) % ANEW == 0:
                 print(f"{len(rows)} requests, {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
     report(rows, asked.json)
@@ -185,11 +202,7 @@ def report(rows: list[tuple[Request, dict[str, Found]]], as_json: bool) -> None:
         pairs = [(request, found["sbatch"], found[name]) for request, found in rows]
         both = [(r, a, b) for r, a, b in pairs if a.delay_s is not None and b.delay_s is not None]
         later = [b.delay_s - a.delay_s for _, a, b in both if a.delay_s is not None and b.delay_s is not None]
-        beyond = [
-            (r, b) for r, a, b in pairs
-            if a.delay_s is not None and b.code == 0
-            and (b.delay_s is None or b.delay_s - a.delay_s > PASS_S + b.lease_s)
-        ]  # fmt: skip
+        too_late = [(r, b) for r, a, b in pairs if beyond(a, b)]
         verdicts = [(r, a, b) for r, a, b in pairs if (a.code == 0) != (b.code == 0)]
         sums[name] = {
             "pairs_started": len(both),
@@ -197,7 +210,7 @@ def report(rows: list[tuple[Request, dict[str, Found]]], as_json: bool) -> None:
             "median_s": round(statistics.median(later), 3) if later else None,
             "most_s": round(max(later), 2) if later else None,
             "later_than_pass": sum(s > PASS_S for s in later),
-            "beyond_pass_and_lease": [" ".join(r.words) + f" ({b.delay_s}, lease {b.lease_s:g})" for r, b in beyond],
+            "beyond_pass_and_lease": [" ".join(r.words) + f" ({b.delay_s}, lease {b.lease_s:g})" for r, b in too_late],
             "only_ours_started": sum(a.delay_s is None and b.delay_s is not None for _, a, b in pairs),
             "verdicts_differ": [" ".join(r.words) + f" ({a.code}, {b.code})" for r, a, b in verdicts],
         }

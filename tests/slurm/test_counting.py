@@ -141,6 +141,20 @@ def test_no_job_is_pinned_where_slurm_would_make_it_wait(site: Site, case: str) 
     assert "n2" not in filtered.req_nodes and site.started(filtered).nodes != ("n2",)
 
 
+def test_a_job_of_fewer_tasks_than_nodes_has_as_many_nodes_as_tasks(site: Site) -> None:
+    """sbatch keeps the first names of a longer list: nobody would know the list as ours, and take it back."""
+    for words, nodes in ((("-N2", "-n1"), ("n2",)), (("-N4", "-n2"), ("n1", "n2"))):
+        pinned = site.palsub("--gres=gpu:4", *words)
+        assert pinned.req_nodes == nodes and site.started(pinned).nodes == nodes
+        site.client.cancel([pinned.job_id])
+        queue_of.until(site.client, pinned.job_id, lambda job: job.state == "CANCELLED")
+        site.publish()
+        filtered = site.submit("--gres=gpu:4", *words)
+        assert site.started(filtered).nodes == nodes
+        site.client.cancel([filtered.job_id])
+        queue_of.until(site.client, filtered.job_id, lambda job: job.state == "CANCELLED")
+
+
 def test_the_room_that_is_there_is_used(site: Site) -> None:
     """The count is not so cautious that a job with room on the best node goes elsewhere."""
     site.fill(("-p", "gpu", "-c", "12", "--mem=62000"))

@@ -33,6 +33,9 @@ def read(words: str, script: str = "", **environment: str) -> Request:
         ("-n4 --gpus-per-task=1", GpuShape(4), (1, None)),
         ("-n4 --ntasks-per-node=2 --gpus-per-task=2", GpuShape(8, 2, 4), (2, 2)),
         ("-n8 --gres=gpu:2", GpuShape(2, 1, 2), (1, None)),
+        ("-N4 -n2 --gres=gpu:1", GpuShape(2, 2, 1), (2, 2)),  # sbatch: can't run 2 processes on 4 nodes
+        ("-N2-4 -n3 --gres=gpu:1", GpuShape(2, 2, 1), (2, 3)),
+        ("-N2 -n1 --gpus-per-task=2", GpuShape(2, 1), (1, 1)),
         ("--exclusive -N2", GpuShape(2, 2, 1, "", True), (2, 2)),
         ("--exclusive --gres=gpu:2", GpuShape(2, 1, 2, "", True), (1, 1)),
         ("-N2", None, (2, 2)),

@@ -144,6 +144,8 @@ def test_outliers_are_excluded_while_waiting_can_pay(site: Path) -> None:
         ({"tres_per_node": "gres:gpu:1", "tres_per_job": "gres:gpu:2"}, "n1,n0"),
         ({"tres_per_node": "gres:gpu:2", "min_nodes": 2, "max_nodes": 2}, "n1,n0"),
         ({"tres_per_node": "gres:gpu:2", "min_nodes": 1, "max_nodes": 2}, ""),  # some limit may allow one only
+        ({"tres_per_node": "gres:gpu:2", "num_tasks": 1, "min_nodes": 1, "max_nodes": 2}, "n1"),  # of -N2 -n1
+        ({"tres_per_node": "gres:gpu:2", "num_tasks": 2, "min_nodes": 2, "max_nodes": 4}, "n1,n0"),
         ({"tres_per_node": "gres:gpu:2", "shared": 0, "min_mem_per_node": 0}, "n1"),
         ({"tres_per_node": "gres:gpu:2", "exc_nodes": "n[1-2]"}, "n0"),
         ({"tres_per_node": "gres:gpu:2", "features": "ib"}, "n1"),
@@ -594,6 +596,26 @@ def test_the_client_filter_decides_alike(site: Path) -> None:
     assert client(site, gpus_per_node="2", nodes="2")["set_nodelist"] == "n1,n0"
     assert client(site, gres="gres:gpu:4", time="01:00:00", exclude="n9")["set_exclude"] == "n9,n3"
     assert client(site, gres="gres:gpu:2", array="1-3") == {"set_prefer": "pal_A_v0|pal_A_v1"}
+
+
+@pytest.mark.parametrize(
+    ("line", "listed"),
+    [
+        ("", True),
+        ("-n1", False),
+        ("--ntasks=1", False),
+        ("-N2 -n 1", False),
+        ("--nodelist-of=n1", True),
+        ("-J -n", True),
+    ],
+)
+def test_of_more_nodes_than_tasks_sbatch_would_drop_those_that_the_client_filter_names(
+    site: Path, line: str, listed: bool
+) -> None:
+    """It shows one task also where none are stated, which means one on each node."""
+    (site / "job.sh").write_text(f"#!/bin/sh\n#SBATCH {line}\ntrue\n")
+    got = client(site, gres="gres:gpu:2", nodes="2", wrap="", argv={1: str(site / "job.sh")})
+    assert got.get("set_nodelist") == ("n1,n0" if listed else None)
 
 
 @pytest.mark.parametrize(
