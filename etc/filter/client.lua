@@ -93,7 +93,9 @@ local function client_ask(t, options, offset, tasks_stated, script)
   if start_of(options.comment):gsub("pal:job=%S*", ""):find("%S") then soft = "comment" end
   if not script then soft = "stdin" end
   local leave = client_reason(options, offset)
-  if number(options.ntasks) == 1 and tasks_stated and (number(high) or 1) > 1 then leave = leave or "shape" end
+  local least = number(options.ntasks) or 1
+  -- sbatch lowers the number of nodes to that of the tasks after this, and drops names of a longer list.
+  if least < (number(high) or 1) and (least > 1 or tasks_stated) then leave = leave or "shape" end
   local tasks, settings = number(options.ntasks), t and t.settings or {}
   local per_node, per_cpu = mib_of(start_of(options.mem, 24):gsub("%?$", "")), mib_of(options["mem-per-cpu"])
   local per_gpu = mib_of(options["mem-per-gpu"])

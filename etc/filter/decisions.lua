@@ -28,11 +28,15 @@ local function softly(t, request, why)
 end
 
 -- How long a wait for time factor `here` can pay against `there`, which is free, s.
-local function patience_s(t, request, there, here, portion)
+local function pays_s(t, request, there, here)
   local settings = t.settings
-  local run_s = request.limit_s and request.limit_s * (settings.run_share) or settings.run_s
-  local pays_s = portion * math.max(0, there - here) * run_s
-  return math.max(settings.pass_s, math.min(pays_s, settings.lease_max_s))
+  local run_s = request.limit_s and request.limit_s * settings.run_share or settings.run_s
+  return math.max(0, there - here) * run_s
+end
+
+-- How long a list may stay for it, s.
+local function patience_s(t, seconds)
+  return math.max(t.settings.pass_s, math.min(seconds, t.settings.lease_max_s))
 end
 
 -- The slowdown where plain Slurm would put the job if others took the GPUs of the nodes in `used`.
@@ -73,13 +77,16 @@ local function keep_off(view, slowdown, locality)
   if not slow or not enough_others(view, names_in(view.t, key)) then
     return { act = "none", why = reason.all.why, slow = factor }
   end
+  local pays = pays_s(view.t, request, slowdown * locality, locality)
+  local ends_per_h = tonumber(view.t.record[("ends.%s.%s"):format(view.pool, view.class)]) or 0
+  if reason == SLOW and pays * ends_per_h <= 3600 then return { act = "none", why = "slow-rare", slow = factor } end
   if request.soft then return softly(view.t, request, request.soft) end
   return {
     act = "exclude",
     set = slow,
     why = reason.why,
     slow = factor,
-    lease_s = patience_s(view.t, request, slowdown * locality, locality, view.t.settings.wait_share),
+    lease_s = patience_s(view.t, view.t.settings.wait_share * pays),
   }
 end
 
@@ -116,7 +123,7 @@ local function decide(request, t, now_s)
     set = text_of(chosen),
     why = "best",
     slow = slowdown * locality,
-    lease_s = patience_s(t, request, elsewhere(view, used) * locality, slowdown * locality, 1),
+    lease_s = patience_s(t, pays_s(t, request, elsewhere(view, used) * locality, slowdown * locality)),
     chosen = chosen,
   }
 end

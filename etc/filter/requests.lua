@@ -50,7 +50,6 @@ local function shape_of(ask)
   if not (kind and kind_of_total and kind_of_task) or (total > 0 and per_task > 0) then return false end
   if per_node + total + per_task == 0 then return nil end
   local low, high, tasks = ask.nodes_min or 1, ask.nodes_max, ask.tasks
-  if tasks then low, high = math.min(low, tasks), high and math.min(high, tasks) end -- on no more nodes than that
   if not high and tasks and ask.tasks_per_node then
     low = math.ceil(tasks / ask.tasks_per_node)
     high = low

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.decide.offer import Offer
 from slurm_pal.decide.request import Request
 from slurm_pal.decide.scene import Scene
 from slurm_pal.placement.view import Placement, Rule
+from slurm_pal.slurm.states import JOB_ACTIVE
 from slurm_pal.store.snapshot import Snapshot
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
@@ -50,6 +54,7 @@ class Case(NamedTuple):
     clearer: str  # who takes leases back: "daemon", "watcher", "" for nobody
     scene: Scene
     placed: Placement
+    jobs: tuple[SlurmJob, ...] = ()  # all of the cluster
 
     @property
     def may_lease(self) -> bool:
@@ -70,6 +75,25 @@ class Case(NamedTuple):
         """The job's time limit, its own or its partition's default, s."""
         defaults = (p.default_time_s for p in self.scene.candidates.partitions if p.default_time_s)
         return self.request.time_limit_s or next(defaults, None)
+
+    @property
+    def run_s(self) -> float:
+        """How long the job is expected to run, s."""
+        return expected_run_s(self.limit_s, self.settings)
+
+
+def expected_run_s(limit_s: float | None, settings: Settings) -> float:
+    """How long a job of this time limit (None or 0: without one) is expected to run, s."""
+    return limit_s * settings.expected_run_share if limit_s else settings.expected_run_s
+
+
+def ends_per_s(jobs: Iterable[SlurmJob], names: Container[str], settings: Settings) -> float:
+    """How many of the jobs that hold GPUs on these nodes end in a second, by their time limits."""
+    return sum(
+        1.0 / max(1.0, expected_run_s(job.time_limit_s, settings))
+        for job in jobs
+        if job.state in JOB_ACTIVE and (job.gpus or job.gpus_given) and any(name in names for name in job.nodes)
+    )
 
 
 class Decision(NamedTuple):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from slurm_pal.base.faults import OK
-from slurm_pal.base.jobs import GpuShape
+from slurm_pal.base.jobs import GpuShape, SlurmJob
 from slurm_pal.decide import means
 from slurm_pal.decide.candidates import candidates, several_models
 from slurm_pal.decide.case import Case, Decision, Settings
@@ -36,8 +36,11 @@ def decide(
     now_s: float,
     alternatives: int = ALTERNATIVES,
     measured: bool = False,
+    jobs: tuple[SlurmJob, ...] | None = None,
 ) -> Decision:
     """Choose for one request. `measured` says that the class was measured, not stated or guessed.
+
+    `jobs` are those of the cluster, where one in the overview stands for what several hold.
 
     `clearer` says who will take leases back ("daemon", "watcher", "" for nobody). Up to
     `alternatives` more offers are reported; they have no part in the choice.
@@ -68,7 +71,9 @@ def decide(
                     break
     if best is None:
         return Decision("none", QUEUES)
-    return _judge(Case(request, snapshot, settings, rule, clearer, best[1], best[2]), alternatives)
+    return _judge(
+        Case(request, snapshot, settings, rule, clearer, best[1], best[2], jobs or overview.jobs), alternatives
+    )
 
 
 def in_order(policy: str, view: View, shape: GpuShape, rule: Rule) -> Placement | None:

@@ -8,18 +8,19 @@ somebody will take them back, and for no longer than waiting can pay, which is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from slurm_pal.base.faults import OK
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.numbers import faster
 from slurm_pal.decide.candidates import could_hold
-from slurm_pal.decide.case import Case, Decision
+from slurm_pal.decide.case import Case, Decision, ends_per_s
 from slurm_pal.decide.offer import Offer, gpu_of
 from slurm_pal.decide.request import OURS_SOFT
 from slurm_pal.decide.scene import rows
 from slurm_pal.placement.faulty import worst_wanted
-from slurm_pal.placement.patience import MEDIAN_SLOWDOWN, WAIT_SHARE, hoped, patience_s
+from slurm_pal.placement.patience import MEDIAN_SLOWDOWN, WAIT_SHARE, hoped, others_come, patience_s
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
@@ -66,14 +67,18 @@ def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
     if any(weight > heaviest and name not in slow for name, weight in zip(view.names, view.weight, strict=True)):
         # Off the others Slurm would start it on these at once.
         return found._replace(reason=f"left to Slurm: {what} but on nodes that the site keeps for later (Weight)")
-    left = [count for name in scene.nodes if name not in slow and (count := _better(case, name))]
-    if not slow or len(left) < (shape.nodes or 1) or sum(left) < shape.total:
+    left = {name: count for name in scene.nodes if name not in slow and (count := _better(case, name))}
+    if not slow or len(left) < (shape.nodes or 1) or sum(left.values()) < shape.total:
         return found._replace(reason=f"left to Slurm: {what}, and no better ones will become free for this job")
     if not case.may_lease:
         why = case.request.soft_only or "there is neither a daemon nor --pal-watch to take an exclusion back"
         return found._replace(reason=f"left to Slurm: {what}, but {why}")
     median = hoped(shape, chosen.locality, case.rule.locality_penalty)
-    lease_s, why = _lease(case, case.placed.slowdown * chosen.locality, median, WAIT_SHARE)
+    there = case.placed.slowdown * chosen.locality
+    ends = math.inf if chosen.faulty else ends_per_s(case.jobs, left, case.settings)  # on those it would fail
+    if not others_come(patience_s(there, median, case.run_s), ends):
+        return found._replace(reason=f"left to Slurm: {what}, and better ones become free too rarely to wait for them")
+    lease_s, why = _lease(case, there, median, WAIT_SHARE)
     excluded = (*case.request.exc_nodes, *slow)
     return found._replace(
         action="exclude",
@@ -110,8 +115,7 @@ def prefer(case: Case, found: Decision, chosen: Offer) -> Decision:
 
 def _lease(case: Case, elsewhere: float, here: float, share: float = 1.0) -> tuple[float, str]:
     """This share of the seconds that waiting can pay, and the sum in words; always at least one pass."""
-    settings, limit_s = case.settings, case.limit_s
-    run_s = limit_s * settings.expected_run_share if limit_s else settings.expected_run_s
+    settings, run_s = case.settings, case.run_s
     pays_s = share * patience_s(elsewhere, here, run_s)
     lease_s = max(settings.lease_pass_s, min(pays_s, settings.lease_max_s))
     part = "" if share == 1.0 else f"{share:g} x "

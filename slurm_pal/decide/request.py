@@ -104,15 +104,18 @@ class Conflict(Exception):
     """The request cannot be mapped; the text is the reason to leave the choice to Slurm."""
 
 
-def read(opts: Mapping[str, str]) -> Request:
-    """The request that these options make, name -> value. Never raises: doubts end in `leave`."""
+def read(opts: Mapping[str, str], submitted: bool = False) -> Request:
+    """The request that these options make, name -> value. Never raises: doubts end in `leave`.
+
+    `submitted` says that sbatch will have them, which puts a job on no more nodes than it has tasks.
+    """
     try:
-        return _read(opts)
+        return _read(opts, submitted)
     except (Conflict, UsageError) as reason:
         return Request(leave=str(reason))
 
 
-def _read(opts: Mapping[str, str]) -> Request:
+def _read(opts: Mapping[str, str], submitted: bool) -> Request:
     for name, reason in _LEAVE.items():
         if name in opts:
             raise Conflict(reason)
@@ -121,7 +124,7 @@ def _read(opts: Mapping[str, str]) -> Request:
     low, high = _node_range(opts.get("nodes"))
     tasks = _number(opts, "ntasks", 0)
     per_node_tasks = _number(opts, "ntasks-per-node", 0) or None
-    if tasks:  # on no more nodes than that; of a longer --nodelist sbatch drops the rest
+    if submitted and tasks:  # of a longer --nodelist sbatch drops the rest
         low, high = min(low, tasks), None if high is None else min(high, tasks)
     if high is not None and per_node_tasks and tasks > high * per_node_tasks:
         raise Conflict(f"{tasks} tasks do not fit on {high} nodes with {per_node_tasks} tasks each")

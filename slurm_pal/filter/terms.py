@@ -15,6 +15,7 @@ REASONS = {
     "best": "the free GPUs that suit it best",
     "slow": "only slow GPUs are free, and waiting for others can pay",
     "slow-all": "only slow GPUs are free, and no better ones will become free for this job",
+    "slow-rare": "only slow GPUs are free, and better ones become free too rarely to wait for them",
     "faulty": "only GPUs that were seen to fail are free, and waiting for others can pay",
     "faulty-all": "only GPUs that were seen to fail are free, and no better ones will become free for this job",
     "soft": "nobody would take a node list back",

@@ -175,7 +175,7 @@ class _Round:
         self._leases, self._settings, self._now_s, self._interval_s = leases, settings, now_s, interval_s
         self._free = _Free(overview, {job_id for job_id, lease in leases.items() if now_s >= lease.until_s})
         self._prospects = _Prospects(overview, snapshot, settings)
-        self._snapshot = snapshot
+        self._snapshot, self._jobs = snapshot, overview.jobs
         self._decided: dict[tuple[Request, str, bool], Decision] = {}  # since a claim was last made or given up
 
     def wish(self, one: Waiting) -> Wish | None:
@@ -224,8 +224,9 @@ class _Round:
             overview = self._free.overview(one.job.job_id)
             settings, now_s = self._settings, self._now_s
             found = decide(
-                one.request, overview, self._snapshot, one.sensitivity, settings, "daemon", now_s, 0, one.measured
-            )
+                one.request, overview, self._snapshot, one.sensitivity, settings, "daemon", now_s, 0, one.measured,
+                self._jobs,
+            )  # fmt: skip
             if own:
                 return found
             self._decided[key] = found

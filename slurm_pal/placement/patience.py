@@ -22,6 +22,15 @@ def hoped(shape: GpuShape, locality: float, locality_penalty: float) -> float:
     return MEDIAN_SLOWDOWN * (locality_penalty if shape.nodes is None and shape.total > 1 else locality)
 
 
+def others_come(pays_s: float, ends_per_s: float) -> bool:
+    """Whether better GPUs can be expected while a wait can pay, which is `pays_s`.
+
+    `ends_per_s` is how many of the jobs that hold better GPUs end in a second. Each second of waiting costs one, and
+    saves `pays_s` with at most that probability.
+    """
+    return pays_s * ends_per_s > 1.0
+
+
 def patience_s(there: float, here: float, expected_run_s: float) -> float:
     """Seconds that a wait for time factor `here` may last before `there`, which is free now, would have been better.
 

@@ -20,6 +20,7 @@ from slurm_pal.base.errors import BusyError, DataError, PalError, SlurmError, on
 from slurm_pal.base.files import LEFT_S, remove_leftovers, slurm_user_uid
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.aside import Aside, Fault
+from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.lease_marks import Update, ending, judged
 from slurm_pal.leases import pinned, promise
 from slurm_pal.leases.pinned import Remembered
@@ -132,13 +133,12 @@ def write_table(
     what jobs were measured to be (store/sure_labels.py), `slurm` Slurm's configuration.
     Raises DataError when the table cannot be written.
     """
-    policy = config.text("placement", "policy")
-    penalty, barred = config.number("placement", "locality_penalty"), config.number("placement", "barred_slowdown")
-    answers = standing(overview, scores, policy, penalty, barred, soft_features)
+    settings = settings_of(config)
+    answers = standing(overview, scores, settings, soft_features)
     notes = [f"{what} has a name that the filter cannot read, and is left out" for what in answers.left_out]
     notes += [f"application {app!r} has a name that the filter cannot read" for app in applications(config)[1]]
-    if answers.policy != policy:
-        notes.append(f"placement.policy {policy} cannot be put into a table: {answers.policy} is used instead")
+    if answers.policy != settings.policy:
+        notes.append(f"placement.policy {settings.policy} cannot be put into a table: {answers.policy} is used instead")
     path = config.table_path
     # What changed in Slurm in the second of the question may be missing from its answer.
     header = Header(_epoch(path, asked_s), int(asked_s), min(config.number("filter", "max_age_s"), max_age_s), clears)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from slurm_pal.base.cluster import Counting, Node
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, GpuShape
 from slurm_pal.decide.candidates import cpus_of, left_of
+from slurm_pal.decide.case import Settings, ends_per_s
 from slurm_pal.decide.pools import Pool, Pools, every_gpu
 from slurm_pal.decide.scene import rows
 from slurm_pal.placement import CLASS_FIT
@@ -105,6 +106,7 @@ class Standing(NamedTuple):
     plain: dict[Question, Plain]
     slow: dict[Question, tuple[str, ...]]  # free nodes that such a job is better kept off
     spares: dict[tuple[int, str], tuple[Spare, ...]]  # pool, class -> nodes to wait for, where there are slow ones
+    ends_per_s: dict[tuple[int, str], float]  # the same: how many of the jobs on those nodes end in a second
     sizes: tuple[Size, ...]
     richest: dict[int, Richest]  # of each pool
     prefer: dict[str, tuple[str, ...]]  # class -> features of nodes worth asking for
@@ -121,9 +123,7 @@ def tabulated(policy: str) -> str:
 def standing(
     overview: Overview,
     snapshot: Snapshot,
-    policy: str,
-    locality_penalty: float,
-    barred_slowdown: float,
+    settings: Settings,
     soft_features: bool = False,
 ) -> Standing:
     """The standing answers for a cluster. Pure.
@@ -132,9 +132,10 @@ def standing(
     (slurm.conf(5), ignore_prefer_validation). Raises UsageError for an unknown policy.
     """
     seen, left_out = _readable(overview)
-    rules = {c: Rule(c, locality_penalty, barred_slowdown, measured=True) for c in SENSITIVITY_CLASSES}
+    barred = settings.barred_slowdown
+    rules = {c: Rule(c, settings.locality_penalty, barred, measured=True) for c in SENSITIVITY_CLASSES}
     rules[UNMEASURED] = rules["C"]._replace(measured=False)
-    made = _Answers(seen, snapshot, tabulated(policy), rules)
+    made = _Answers(seen, snapshot, settings, rules)
     source = Pools(seen, snapshot)
     numbers: dict[tuple[frozenset[str], str], int] = {}
     found: dict[tuple[str, str], int] = {}
@@ -143,11 +144,12 @@ def standing(
             numbers[words] = len(numbers) + 1
             made.add(numbers[words], source.pool(*words))
         found[name] = NOT_RANKED if words is None else numbers[words]
-    prefer = _prefer(seen.nodes, snapshot, barred_slowdown) if soft_features else {}
+    prefer = _prefer(seen.nodes, snapshot, barred) if soft_features else {}
     default = next((p.name for p in seen.partitions if p.default), "")
     return Standing(
         made.policy, default, found, tuple(made.nodes), made.lists, made.plain, made.slow, made.spares,
-        tuple(made.sizes), made.richest, prefer, {p.name: p.counting for p in seen.partitions}, _left(seen), left_out,
+        made.ends_per_s, tuple(made.sizes), made.richest, prefer, {p.name: p.counting for p in seen.partitions},
+        _left(seen), left_out,
     )  # fmt: skip
 
 
@@ -188,8 +190,9 @@ def _prefer(nodes: Iterable[Node], snapshot: Snapshot, barred: float) -> dict[st
 class _Answers:
     """Collects the answers pool by pool; a node that two pools offer in the same way is listed once."""
 
-    def __init__(self, overview: Overview, snapshot: Snapshot, policy: str, rules: dict[str, Rule]) -> None:
-        self.policy, self._rules = policy, rules
+    def __init__(self, overview: Overview, snapshot: Snapshot, settings: Settings, rules: dict[str, Rule]) -> None:
+        self.policy, self._rules = tabulated(settings.policy), rules
+        self._settings, self._jobs = settings, overview.jobs
         self._by_name = {node.name: node for node in overview.nodes}
         self._all = {c: every_gpu(overview, snapshot, c) for c in SENSITIVITY_CLASSES}
         self._bar = {c: worst_wanted(c, rule.barred_slowdown) for c, rule in rules.items()}
@@ -199,6 +202,7 @@ class _Answers:
         self.plain: dict[Question, Plain] = {}
         self.slow: dict[Question, tuple[str, ...]] = {}
         self.spares: dict[tuple[int, str], tuple[Spare, ...]] = {}
+        self.ends_per_s: dict[tuple[int, str], float] = {}
         self.sizes: dict[Size, int] = {}
         self.richest: dict[int, Richest] = {}
 
@@ -252,7 +256,9 @@ class _Answers:
             if 0 < len(slow) <= MOST_SLOW:
                 self.slow[number, c, count] = slow
                 if (number, c) not in self.spares:
-                    self.spares[number, c] = self._spares(pool, c)
+                    spares = self.spares[number, c] = self._spares(pool, c)
+                    names = frozenset(spare.name for spare in spares)
+                    self.ends_per_s[number, c] = ends_per_s(self._jobs, names, self._settings)
 
     def _spares(self, pool: Pool, c: str) -> tuple[Spare, ...]:
         """Nodes that could give, once free, GPUs that are neither barred nor faulty (as palsub judges).

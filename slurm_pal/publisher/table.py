@@ -65,6 +65,7 @@ def records(
     for (pool, c), spares in answers.spares.items():
         words = (f"{spare.size}:{name(spare.name, 'node')}={spare.fast}" for spare in spares)
         found[f"spare.{pool}.{c}"] = " ".join(words)
+    found |= {f"ends.{pool}.{c}": f"{3600 * rate:.4g}" for (pool, c), rate in answers.ends_per_s.items()}
     return found
 
 

@@ -408,10 +408,12 @@ class FakeSlurm:
         per_node, total, _ = _gpu_request(job.options)
         request = f" TresPerNode=gres:gpu:{per_node}" if per_node else f" TresPerJob=gres:gpu:{total}" if total else ""
         user = f"{os.environ.get('USER', 'user')}({os.getuid()})"
+        minutes = job.options.get("time", "")
+        limit = f"{int(minutes) // 60:02d}:{int(minutes) % 60:02d}:00" if minutes.isdecimal() else "UNLIMITED"
         return (
             f"JobId={job.job_id} JobName={job.name} UserId={user} GroupId=g(0) "
             f"Priority={0 if _held(job) else 1000} JobState={job.state} Reason={job.reason} "
-            f"Requeue={int('no-requeue' not in job.options)} Restarts={job.restarts} BatchFlag=1 TimeLimit=UNLIMITED "
+            f"Requeue={int('no-requeue' not in job.options)} Restarts={job.restarts} BatchFlag=1 TimeLimit={limit} "
             f"SubmitTime={stamp(job.submit_s)} StartTime={stamp(job.start_s)} EndTime={stamp(job.end_s)} Partition=gpu "
             f"ReqNodeList={job.req or '(null)'} ExcNodeList={job.exc or '(null)'} "
             f"NodeList={fold(list(job.placed))}{layout} MinCPUsNode=1 Features=(null) OverSubscribe=OK Contiguous=0 "

@@ -29,7 +29,7 @@ def build(line: CommandLine, environment: Mapping[str, str], script: Script | No
         merged = merge(line, environment, script)
         if script and script.foreign and "ignore-pbs" not in merged:
             raise Conflict("the script has #PBS or #BSUB lines, which sbatch translates itself")
-        return read(merged)
+        return read(merged, submitted=True)
     except (Conflict, UsageError) as reason:
         return Request(leave=str(reason))
 

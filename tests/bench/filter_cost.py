@@ -32,6 +32,7 @@ from pathlib import Path
 
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.config import Config
+from slurm_pal.decide.case import Settings
 from slurm_pal.lab import filter as lab_filter
 from slurm_pal.lab.conf import LabSpec, config_files, node_names
 from slurm_pal.lab.daemons import Crew, munged_argv
@@ -142,7 +143,7 @@ def table(nodes: int, gpus: int, busy: float = 0.0, labels: int = 0) -> bytes:
     finally:
         os.unlink(path)
     overview = Overview(cluster, (), (Partition("gpu", True, True, names),), {})
-    answers = standing(overview, known, "class-fit", 1.7, 1.05)
+    answers = standing(overview, known, Settings())
     header = lua_table.Header(1, int(time.time()), 86400.0, "daemon")
     return lua_table.encode(header, records(answers, Config(), 1) | labels_of(labels, os.geteuid()))
 

@@ -26,6 +26,7 @@ from odd_lab import OddLab, odd_lab
 
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.config import Config
+from slurm_pal.decide.case import Settings
 from slurm_pal.filter.source import text_of
 from slurm_pal.lab.conf import node_names
 from slurm_pal.publisher.standing import standing
@@ -65,7 +66,7 @@ def table(seed: int) -> bytes:
         known = snapshot.read(path)
     overview = Overview(nodes, (), (Partition("gpu", True, True, names),), {})
     labels = {"label.0": " ".join(f"n{rng.getrandbits(64):016x}=A:0.900" for _ in range(100))}
-    body = records(standing(overview, known, "class-fit", 1.7, 1.05), Config(), 1) | labels
+    body = records(standing(overview, known, Settings()), Config(), 1) | labels
     return encode(Header(1, int(time.time()), 86400.0, "daemon"), body)
 
 

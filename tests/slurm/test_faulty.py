@@ -43,6 +43,7 @@ class Site:
     def __init__(self, lab: Lab, home: Path) -> None:
         self.lab, self.home = lab, home
         self.env = lab.environ() | {"XDG_STATE_HOME": str(home / "xdg"), "SLURM_PAL_SUBMIT_LEASE_MAX_S": LEASE_S}
+        self.env["SLURM_PAL_FILTER_MAX_AGE_S"] = "3600"  # no publisher stays here
         self.client = CliClient(subprocess_runner(30.0, lab.environ()))
         self.publisher = Publisher(load(lab.environ()), self.client, stays=True)
 

@@ -271,11 +271,11 @@ def test_a_lease_ends_and_the_job_starts_elsewhere(site: Site) -> None:
 
 def test_outliers_are_excluded_and_the_exclusion_ends(site: Site) -> None:
     for node in ("n0", "n1", "n2"):
-        other = site.run(*BATCH, "-w", node, "--exclusive", "--wrap", "sleep 60")
+        other = site.run(*BATCH, "-w", node, "--exclusive", "--gres=gpu:1", "-t", "1", "--wrap", "sleep 60")
         site.wait(int(other.stdout), lambda j: j.state == "RUNNING")
     time.sleep(1.1)
     site.round()
-    job = site.submit("--gres=gpu:1", "--time=1")
+    job = site.submit("--gres=gpu:1", "--time=4")
     assert job.exc_nodes == ("n3",)
     assert mark(job)["why"] == "slow"
     deadline_s = time.monotonic() + PATIENCE_S

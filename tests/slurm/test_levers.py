@@ -12,6 +12,7 @@ import pytest
 
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide.case import Settings
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.lab.lab import Lab
 from slurm_pal.publisher.standing import standing
@@ -130,7 +131,7 @@ def test_features_are_set_wiped_set_again_and_withdrawn(site: Site) -> None:
 
 def test_the_filter_prefers_what_the_nodes_bear_and_jobs_land_there(site: Site) -> None:
     site.set_features()
-    found = standing(site.client.overview(), site.scores, "class-fit", 1.7, BARRED, True).prefer
+    found = standing(site.client.overview(), site.scores, Settings(barred_slowdown=BARRED), True).prefer
     assert found == {"A": ("pal_A_v0", "pal_A_v1"), "B": ("pal_B_v0",)}
     assert site.run("--gres=gpu:1", "--prefer=pal_A_v0").nodes == ("n2",)
     assert set(site.run("--gres=gpu:4", f"--prefer={'|'.join(found['A'])}").nodes) <= {"n1", "n3"}

@@ -262,7 +262,7 @@ def test_the_users_own_lists_and_node_count_survive(user: User) -> None:
 
 def test_sensitive_jobs_wait_for_better_gpus_only_as_long_as_that_pays(user: User) -> None:
     user.scores(n0=1.5, n1=1.0, n2=1.5, n3=1.5)
-    user.started(user.submit("--pal-off", "-w", "n1", "--gres=gpu:4", "--wrap", "sleep 100"))
+    user.started(user.submit("--pal-off", "-w", "n1", "-t", "30", "--gres=gpu:4", "--wrap", "sleep 100"))
     number = user.submit("--pal-watch", "--gres=gpu:1", "--wrap", "sleep 20", env={"SLURM_PAL_SUBMIT_LEASE_MAX_S": "3"})
     job = user.until(number, lambda job: job.state == "PENDING" and job.reason == "Resources")
     assert set(job.exc_nodes) == {"n0", "n2", "n3"}

@@ -262,6 +262,8 @@ def test_only_jobs_that_keep_their_output_are_moved_and_no_array(site: Site) -> 
 
 def test_a_waiting_job_is_kept_off_slow_gpus_while_that_pays(site: Site) -> None:
     full = site.fill("n0", "n1", "n2", "n3")
+    for job_id in full.values():  # jobs that end soon are worth a wait
+        site.run("scontrol", "update", f"JobId={job_id}", "TimeLimit=1")
     number = site.palsub("--gres=gpu:1", "-x", "n3", "--pal-movable=5", "-t", "1")
     foreign = site.sbatch("--gres=gpu:1", "-x", "n3", "--nice=100")
     with site.daemon() as daemon:

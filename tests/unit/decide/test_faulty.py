@@ -113,7 +113,7 @@ def test_no_move_goes_to_a_faulty_gpu(policy: str, sensitivity: str, sick: Snaps
 
 @pytest.mark.parametrize("sensitivity", SENSITIVITY_CLASSES)
 def test_standing_answers_name_sound_gpus_first_and_say_what_to_keep_off(sensitivity: str, sick: Snapshot) -> None:
-    found = standing(cluster(THREE), sick, "class-fit", 1.7, 1.05)
+    found = standing(cluster(THREE), sick, Settings())
     pool = found.pools["gpu", ""]
     for preference in (1,):
         names = {found.nodes[place].name for place, gone in found.lists.get((pool, sensitivity, preference, "1"), ())

@@ -54,8 +54,8 @@ MEMORY = "--mem-per-cpu=500 --mincpus=1 --cpus-per-task=1"
         ("NumCPUs=8 NumTasks=8 TRES=cpu=8,mem=4000M,node=1", f"-n8 --gres=gpu:1 {MEMORY}"),
         ("NumNodes=1-1 NumCPUs=8 NumTasks=8", f"-N1 -n8 --gres=gpu:1 {MEMORY}"),
         ("NumNodes=2-2 NumCPUs=2 NumTasks=2 TRES=cpu=2,node=2", f"-N2 -n2 --gres=gpu:1 {MEMORY}"),
-        ("NumNodes=3-3 NumCPUs=1 NumTasks=2 TRES=cpu=1,mem=500M,node=2", f"-N2-3 -n2 --gres=gpu:1 {MEMORY}"),
-        ("NumNodes=1-3 TRES=cpu=1,node=1", f"-N1-3 -n1 --gres=gpu:1 {MEMORY}"),
+        ("NumNodes=3-3 NumCPUs=1 NumTasks=2 TRES=cpu=1,mem=500M,node=2", f"-N2-3 --gres=gpu:1 {MEMORY}"),
+        ("NumNodes=1-3 TRES=cpu=1,node=1", f"-N1-3 --gres=gpu:1 {MEMORY}"),
         (
             "NumNodes=2-2 NumCPUs=6 NumTasks=6 NtasksPerN:B:S:C=3:0:*:* MinCPUsNode=3 TRES=cpu=6,node=2",
             "-N2 -n6 --ntasks-per-node=3 --gres=gpu:1 --mem-per-cpu=500 --mincpus=3 --cpus-per-task=1",
@@ -159,7 +159,11 @@ def test_what_cannot_be_mapped_is_left_to_slurm(changes: str, reason: str) -> No
         ("NodeList=n2 NumNodes=1 NumCPUs=8 NumTasks=8", 1, GpuShape(1, 1, 1)),
         ("NodeList=n[2-3] NumNodes=2 NumCPUs=20 NumTasks=20", 2, GpuShape(2, 2, 1)),
         ("NodeList=n2 NumNodes=1 TresPerNode= TresPerJob=gres:gpu:3", 1, GpuShape(3, 1)),
-        ("NodeList=n[1-2] NumNodes=2 OverSubscribe=NO TresPerNode= NumCPUs=32", 2, GpuShape(2, 2, 1, "", True)),
+        (
+            "NodeList=n[1-2] NumNodes=2 OverSubscribe=NO TresPerNode= NumCPUs=32 NumTasks=2",
+            2,
+            GpuShape(2, 2, 1, "", True),
+        ),
     ],
 )
 def test_a_running_job_keeps_its_number_of_nodes(changes: str, nodes: int, shape: GpuShape) -> None:

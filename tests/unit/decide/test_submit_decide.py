@@ -28,9 +28,7 @@ def node(name: str, **changes: object) -> Node:
 
 
 def job(job_id: int, gpus: dict[str, tuple[int, ...]], **changes: object) -> SlurmJob:
-    plain = SlurmJob(
-        job_id, "RUNNING", "None", "u", "j", "gpu", gpus, tuple(gpus), (), (), 0.0, 0.0, 0.0, None, 0, "", 1
-    )
+    plain = SlurmJob(job_id, "RUNNING", "None", "u", "j", "gpu", gpus, tuple(gpus), (), (), 0.0, 0.0, 0.0, 60, 0, "", 1)
     return plain._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -232,6 +230,29 @@ def test_sensitive_jobs_are_kept_off_outliers_only_while_that_can_pay(scores: Sc
     assert made.lease_s == pytest.approx(0.5 * (1.5 - 1.0) * 1800)
     assert choose("--gres=gpu:1", busy, snapshot, sensitivity="C").action == "none"
     assert choose("--gres=gpu:1", busy, snapshot, clearer="").added == ()
+
+
+@pytest.mark.parametrize(
+    ("limits_s", "given", "waits"),
+    [
+        # Waiting can pay for .5 x 1800 s; a job of that time limit is expected to run half of it.
+        ((1790,), 1, True), ((1810,), 1, False), ((7100,) * 4, 1, True), ((7300,) * 4, 1, False),
+        ((None, None, None, 60), 1, True), ((None,) * 4, 1, False), ((60,), 0, False),
+    ],
+)  # fmt: skip
+def test_a_job_waits_only_where_better_gpus_become_free_often_enough(
+    limits_s: tuple[int | None, ...], given: int, waits: bool, scores: Scores
+) -> None:
+    nodes = [node("n0"), node("n1", gpus_used=4, cpus_used=4)]
+    held = [{"n1": (k,)} if given else {} for k in range(len(limits_s))]
+    jobs = tuple(job(k, held[k], nodes=("n1",), time_limit_s=limit_s) for k, limit_s in enumerate(limits_s))
+    elsewhere = job(99, {"n2": (0,)}, time_limit_s=1), job(98, {"n1": ()}, state="PENDING", time_limit_s=1)
+    snapshot = scores({"n0": [1.5] * 4, "n1": [1.0] * 4})
+    made = choose("--gres=gpu:1 -t 60", cluster(nodes, (*jobs, *elsewhere)), snapshot)
+    assert made.action == ("exclude" if waits else "none"), made.reason
+    assert waits or made.reason == (
+        "left to Slurm: only GPUs slower than 1.05 are free, and better ones become free too rarely to wait for them"
+    )
 
 
 def test_outliers_are_taken_when_nothing_better_will_come(scores: Scores) -> None:

@@ -48,6 +48,7 @@ def records() -> dict[str, str]:
         "most.1": "allcpus=16 allmem=64000 cpusgpu=4 memgpu=16000",
         "size.0": "allcpus=16 allmem=64000 gpus=4 feat=ib,old",
         "spare.1.A": "0:n0=4 0:n1=3",
+        "ends.1.A": "40",
     }  # fmt: skip
 
 
@@ -127,6 +128,17 @@ def test_outliers_are_excluded_while_waiting_can_pay(site: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("ends_per_h", "why"), [("10.1", "slow"), ("9.9", "slow-rare"), ("0", "slow-rare"), (None, "slow-rare")]
+)
+def test_outliers_are_taken_where_others_become_free_too_rarely(site: Path, ends_per_h: str | None, why: str) -> None:
+    """Waiting can pay for 360 s, a tenth of an hour."""
+    table = {key: text for key, text in (records() | {"ends.1.A": ends_per_h}).items() if text is not None}
+    write_table(site / "pal_table.lua", table)
+    _, seen = run(site, [job(tres_per_node="gres:gpu:4", time_limit=60)])
+    assert seen.mark["why"] == why and ("set_exc_nodes" in seen.values) == (why == "slow")
+
+
+@pytest.mark.parametrize(
     ("fields", "nodes"),
     [
         ({"tres_per_node": "gres/gpu:2"}, "n1"),
@@ -144,8 +156,6 @@ def test_outliers_are_excluded_while_waiting_can_pay(site: Path) -> None:
         ({"tres_per_node": "gres:gpu:1", "tres_per_job": "gres:gpu:2"}, "n1,n0"),
         ({"tres_per_node": "gres:gpu:2", "min_nodes": 2, "max_nodes": 2}, "n1,n0"),
         ({"tres_per_node": "gres:gpu:2", "min_nodes": 1, "max_nodes": 2}, ""),  # some limit may allow one only
-        ({"tres_per_node": "gres:gpu:2", "num_tasks": 1, "min_nodes": 1, "max_nodes": 2}, "n1"),  # of -N2 -n1
-        ({"tres_per_node": "gres:gpu:2", "num_tasks": 2, "min_nodes": 2, "max_nodes": 4}, "n1,n0"),
         ({"tres_per_node": "gres:gpu:2", "shared": 0, "min_mem_per_node": 0}, "n1"),
         ({"tres_per_node": "gres:gpu:2", "exc_nodes": "n[1-2]"}, "n0"),
         ({"tres_per_node": "gres:gpu:2", "features": "ib"}, "n1"),
@@ -616,6 +626,7 @@ def test_of_more_nodes_than_tasks_sbatch_would_drop_those_that_the_client_filter
     (site / "job.sh").write_text(f"#!/bin/sh\n#SBATCH {line}\ntrue\n")
     got = client(site, gres="gres:gpu:2", nodes="2", wrap="", argv={1: str(site / "job.sh")})
     assert got.get("set_nodelist") == ("n1,n0" if listed else None)
+    assert "set_nodelist" not in client(site, gres="gres:gpu:1", nodes="3", ntasks="2")
 
 
 @pytest.mark.parametrize(

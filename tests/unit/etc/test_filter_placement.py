@@ -74,7 +74,7 @@ def test_a_burst_is_placed_as_by_the_rule(
         elif is_faulty(slowdown):
             assert why in ("faulty", "faulty-all") and "slow" not in result.mark
         elif c[-1] != "C" and slowdown > BARRED and why not in ("best", "same"):
-            assert why in ("slow", "slow-all")
+            assert why in ("slow", "slow-all", "slow-rare")
         else:
             assert why in ("best", "same")
             plain = max((x for key, x in standing.plain.items() if key[1] == c), default=1.0)

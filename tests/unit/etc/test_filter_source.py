@@ -8,6 +8,7 @@ import re
 import pytest
 
 from slurm_pal.base.config import Config
+from slurm_pal.decide.case import Settings
 from slurm_pal.filter.source import PARTS, text_of
 from slurm_pal.filter.terms import SETTINGS, literal
 from slurm_pal.publisher.standing import standing
@@ -32,7 +33,7 @@ def test_what_a_part_of_the_filter_takes_an_earlier_one_gives() -> None:
 
 
 def test_the_filters_defaults_are_those_that_the_table_would_say() -> None:
-    answers = standing(Overview((), (), (), {}), empty(), "class-fit", 1.7, 1.05)
+    answers = standing(Overview((), (), (), {}), empty(), Settings())
     said = records(answers, Config(), 1)["settings"]
     assert set(SETTINGS.items()) <= {(word, float(value)) for word, value in (pair.split("=") for pair in said.split())}
 

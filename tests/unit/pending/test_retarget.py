@@ -70,7 +70,9 @@ def job(job_id: int = 7, mark: str = "pal:job=A;from=x", gpus: int = 1, **change
 
 
 def running(job_id: int, held: dict[str, tuple[int, ...]]) -> SlurmJob:
-    return job(job_id, "", state="RUNNING", reason="None", gpus=1)._replace(gpus=held, nodes=tuple(held))
+    return job(job_id, "", state="RUNNING", reason="None", gpus=1)._replace(
+        gpus=held, nodes=tuple(held), time_limit_s=60
+    )
 
 
 def cluster(nodes: list[Node], *jobs: SlurmJob) -> Overview:

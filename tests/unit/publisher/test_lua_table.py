@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError
+from slurm_pal.decide.case import Settings
 from slurm_pal.publisher.standing import standing
 from slurm_pal.publisher.table import applications, records
 from slurm_pal.store.lua_table import FilterTable, Header, encode, name, read_header, read_table
@@ -116,7 +117,7 @@ def test_the_records_of_a_cluster(tmp_path: Path) -> None:
     features = frozenset({"ib", "pal_A_v0"})
     overview = cluster(node("n0", ("v100", "v100"), features=features), node("n1", ("v100", "v100"), 1, "MIXED"))
     scored = scores({("n0", 0): 1.2, ("n1", 1): 0.9}, {"A": [0.9, 1.2]})
-    body = records(standing(overview, scored, "class-fit", 1.7, 1.05, True), config, 17, MEMORY)
+    body = records(standing(overview, scored, Settings(), True), config, 17, MEMORY)
     assert body["scores_epoch"] == "17"
     assert body["settings"] == (
         "pass_s=3 lease_max_s=600 run_share=0.5 run_s=3600 barred=1.05 locality=1.7 mem_cpu=500 wait_share=0.5 "

@@ -83,7 +83,7 @@ def scores(
 
 
 def answer(overview: Overview, scored: Snapshot, policy: str = "class-fit", soft: bool = False) -> Standing:
-    return standing(overview, scored, policy, LOCALITY, BARRED, soft)
+    return standing(overview, scored, Settings(policy, LOCALITY, BARRED), soft)
 
 
 def lookup(found: Standing, pool: int, c: str, count: str, gone: Mapping[str, int]) -> str | None:

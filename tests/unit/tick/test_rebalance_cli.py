@@ -392,7 +392,7 @@ def until(wanted: Callable[[], bool]) -> None:
 def test_a_daemon_acts_survives_an_absent_slurmctld_and_ends_cleanly(site: Site) -> None:
     daemon = Daemon(site)
     moves = daemon.submit("--gres=gpu:1", f"--comment={MOVABLE}")
-    daemon.submit("-w", "n1", "--gres=gpu:1")
+    daemon.submit("-w", "n1", "--gres=gpu:1", "-t1")
     waits = daemon.submit("--gres=gpu:4", "--comment=pal:job=A")
     with started(daemon) as process:
         until(lambda: daemon.job(moves).placed.keys() == {"n1"} and daemon.job(waits).exc == "n0")

@@ -95,7 +95,7 @@ class Site:
 
     def fill(self, *names: str) -> list[int]:
         """Jobs of somebody else on all GPUs of these nodes."""
-        return [self.submit("-w", name, "--gres=gpu:4") for name in names]
+        return [self.submit("-w", name, "--gres=gpu:4", "-t1") for name in names]
 
     def job(self, number: int) -> FakeJob:
         return self.slurm.jobs[number]
@@ -118,7 +118,7 @@ class Site:
 
     def waiting_beside(self) -> int:
         """A class A job that waits for a whole node, with room for single GPUs on each."""
-        self.submit("-w", "n1", "--gres=gpu:1")
+        self.submit("-w", "n1", "--gres=gpu:1", "-t1")
         return self.submit("--gres=gpu:4", "--comment=pal:job=A")
 
 
@@ -473,6 +473,7 @@ def test_a_pause_between_ticks_is_not_the_time_to_the_next(site: Site, pause_s: 
     for other in (1, 2):
         site.slurm.finish(other)
     assert site.job(early).state == "RUNNING"
+    site.job(early).options["time"] = "1"  # so that to wait for its end can pay
     site.fill("n1")
     waits = site.submit("--gres=gpu:4", "--comment=pal:job=A", "-H")
     site.run()
