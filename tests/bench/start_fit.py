@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Class fit at the start against stock Slurm and against packing, trace by trace: a table of docs/benchmarks.md.
 
-Usage: start_fit.py --sia DATA [--philly DATA] [--seeds N] [--jobs N] [--policies ...] [--traces ...] [--slow ...]
+Usage: start_fit.py --sia DATA [--philly DATA] [--seeds N] [--first N] [--jobs N] [--policies ...] [--traces ...] [--slow ...]
 
 DATA of --sia is the folder with the reference traces and profiles (traces/, profiles/), that of --philly has the
 traces of two clusters of Philly, on an open and on a stated number of nodes; the profiles come from the first.
@@ -62,12 +62,13 @@ def main() -> None:
     parser.add_argument("--sia", required=True)
     parser.add_argument("--philly", default="")
     parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--first", type=int, default=1, help="the first of the seeds")
     parser.add_argument("--jobs", type=int, default=processors())
     parser.add_argument("--policies", nargs="+", default=list(OURS))
     parser.add_argument("--traces", nargs="+", default=[], help="only these rows of the table")
     parser.add_argument("--slow", nargs="*", default=["", "0.03:1.5"])
     given = parser.parse_args()
-    seeds = range(1, given.seeds + 1)
+    seeds = range(given.first, given.first + given.seeds)
     for slow in given.slow:
         work = Traces(given.sia, given.philly, slow, given.traces)
         policies = dict.fromkeys((*OTHERS, *given.policies))
