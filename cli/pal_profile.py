@@ -22,6 +22,7 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common
 from slurm_pal.cli.aliases import Renamed, renamed
 from slurm_pal.cli.gpu import METAVAR, Gpu, measured
+from slurm_pal.cli.selftest import selftest
 from slurm_pal.profiling.sweep import collect, gpu_history, prepare, sweep_state
 from slurm_pal.profiling.sweep.lock import at_work, only_sweep
 from slurm_pal.profiling.sweep.plan import SweepPlan, SweepRequest, duration_s, sample_size
@@ -61,6 +62,7 @@ def pal_profile() -> None:
       pal-profile run --resume          continue the last sweep
       pal-profile status                where each node of the last sweep stands
       pal-profile show n7               scores and history of a node's GPUs; of one: n7:0
+      pal-profile selftest              one card, checked: run it first on a new kind of GPU
     """
 
 
@@ -352,6 +354,7 @@ def publish_scores(method: str | None, as_json: bool) -> int:
 
 
 renamed(pal_profile, publish_scores, "publish")
+pal_profile.add_command(selftest)
 
 
 @pal_profile.command()
