@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from slurm_pal.base import config as settings
 from slurm_pal.base.config import Config
@@ -329,8 +331,20 @@ def _doing(sweep: SweepDirectory, at_work: str) -> str:
     return "ended" if all(s.state in OVER for s in sweep.nodes.values()) else "stopped"
 
 
+class _BenchCommand(click.Command):
+    """Its options are argparse's, on a node where no click may be loaded; a shell completes them all the same."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from slurm_pal.profiling.node.bench import parser
+
+        words = dict.fromkeys(re.findall(r"--[a-z-]+", parser().format_usage()))
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
 @pal_profile.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, add_help_option=False
+    cls=_BenchCommand,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
 )
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 def bench(argv: tuple[str, ...]) -> int:

@@ -14,7 +14,6 @@ from slurm_pal.base.errors import Exit
 from slurm_pal.base.numbers import MOST_GPUS
 from slurm_pal.cli import common
 from slurm_pal.profiling.node.backends import resolve
-from slurm_pal.profiling.node.bench import parse_indexes
 from slurm_pal.profiling.node.benchmarks import DEFAULT, select
 from slurm_pal.profiling.selftest import limits
 from slurm_pal.profiling.selftest import run as selftest_run
@@ -74,9 +73,7 @@ def selftest(
     environ = os.environ
     setting = resolve(backend or settings.load().text("profile", "backend"), environ, registry)
     setting = setting._replace(seed=seed, wall_scale=wall_scale)
-    held = environ.get("SLURM_STEP_GPUS", "") or environ.get("SLURM_JOB_GPUS", "")
-    given = parse_indexes(held) if held else ()
-    index = gpu if gpu is not None else given[0] if given else 0 if setting.registry else None
+    index, given = selftest_run.chosen(gpu, setting.registry, environ)
     place = selftest_run.placed(node, setting.registry, environ, os.uname().nodename)
     plan = Plan(setting, place, index, given, select(bench or ",".join(DEFAULT)), runs, budget, gpu_timeout_s)
     report = selftest_run.selftest(plan, _say if sys.stderr.isatty() else lambda text: None)

@@ -204,7 +204,7 @@ def of_repeats(found: GpuRepeats, classes: dict[str, str]) -> list[Check]:
         bad = next((run.reason for run in found.runs if run.bench == name and run.reason), "")
         cv = spread(values)["cv_pct"]
         high = limits.REPEAT_CV_PCT[classes.get(name, "A")]
-        text = bad or f"{len(values)} runs: {' '.join(f'{value:.5g}' for value in values)}"
+        text = FLAG_REASONS.get(bad, bad) or f"{len(values)} runs: {' '.join(f'{value:.5g}' for value in values)}"
         source = "estimate; public V100 runs scatter by .12 % within a GPU"
         rows.append(within("repeat", f"{name} CV", None if bad else cv, "%", None, high, source, text))
     return rows

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from slurm_pal.base.errors import MissingPackageError, PalError, UsageError, one_line
 from slurm_pal.profiling.node.backends import BACKENDS, REAL, Setting, open_backend
-from slurm_pal.profiling.node.bench import NOT_LISTED, PHASE_S, START_S
+from slurm_pal.profiling.node.bench import NOT_LISTED, PHASE_S, START_S, parse_indexes
 from slurm_pal.profiling.node.benchmarks import SETUP_S, Benchmark, by_id
 from slurm_pal.profiling.node.devices import ANY_SLOT, Backend, DeviceInfo, Static
 from slurm_pal.profiling.node.measurement import INVALIDATING, Order, RecordOrigin, measure_gpu
@@ -148,7 +148,11 @@ class _SelfTest:
             if why:
                 self.found.append(_skipped(name, why))
             else:
-                step()
+                try:
+                    step()
+                except KeyboardInterrupt:  # between two workers: while a library is imported, say
+                    self._stop("SIGINT")
+                    self.found.append(_skipped(name, self.lost))
             if name == "benchmarks":
                 self._judge()
         done = tuple(sorted(self.found, key=lambda check: STEPS.index(check.step)))
@@ -184,8 +188,11 @@ class _SelfTest:
     def _serve(self, work: Callable[[DeviceInfo, Channel], None], hear: probes.Hear) -> Ended:
         ended = probes.serve(self.device, work, hear, self._timeout_s(), self._left_s())
         if ended.stopped and ended.stopped != BUDGET:
-            self.stopped, self.lost = ended.stopped, f"stopped by {ended.stopped}"
+            self._stop(ended.stopped)
         return ended
+
+    def _stop(self, by: str) -> None:
+        self.stopped, self.lost = by, f"stopped by {by}"
 
     def _broke(self, step: str, ended: Ended) -> bool:
         """Note what a step died of, if it did. After that the card answers no more, or not as it should."""
@@ -438,6 +445,22 @@ class _SelfTest:
                 return
             seen.append((watched, found))
         self.found += checks.of_sampler(seen)
+
+
+def chosen(gpu: int | None, registry: str, environ: Mapping[str, str]) -> tuple[int | None, tuple[int, ...]]:
+    """The index of the GPU to test (None: the first there is), and those that the job holds.
+
+    Raises UsageError in a job for a GPU that it does not hold: somebody else may be waiting for it.
+    """
+    held = environ.get("SLURM_STEP_GPUS", "") or environ.get("SLURM_JOB_GPUS", "")
+    given = parse_indexes(held) if held else ()
+    if not environ.get("SLURM_JOB_ID"):
+        return (0 if registry and gpu is None else gpu), given
+    if not given:
+        raise UsageError("this job holds no GPU: ask for one, like srun --gres=gpu:1 pal-profile selftest")
+    if gpu is not None and gpu not in given:
+        raise UsageError(f"--gpu {gpu} is not among the GPUs of this job: {', '.join(map(str, given))}")
+    return (given[0] if gpu is None else gpu), given
 
 
 def placed(node: str, registry: str, environ: Mapping[str, str], host: str) -> str:

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,8 +26,8 @@ from slurm_pal.profiling.driver.backend import DriverBackend, DriverKernel
 from slurm_pal.profiling.node import backends
 from slurm_pal.profiling.node.backends import BACKENDS, BackendChoice, Setting
 from slurm_pal.profiling.node.benchmarks import Benchmark, select
-from slurm_pal.profiling.node.devices import DeviceInfo
-from slurm_pal.profiling.node.emu import EmuBackend, EmuKernel
+from slurm_pal.profiling.node.devices import Counters, DeviceInfo
+from slurm_pal.profiling.node.emu import EmuBackend, EmuKernel, EmuTelemetry
 from slurm_pal.profiling.node.workers import Channel, Worker
 from slurm_pal.profiling.selftest import checks, probes, run
 from slurm_pal.profiling.selftest.checks import FAILED, NOT_CHECKED, OK, Check
@@ -191,6 +192,48 @@ def test_no_gpu_no_library_no_node(card: Card, monkeypatch: pytest.MonkeyPatch) 
     assert (code, out) == (Exit.MISSING, "")
     assert err == "pal-profile: error: no GPU here that can be measured (torch: none; driver: none; cupy: none)\n"
     assert card.run("selftest", "--gpu", "-1")[0] == card.run("selftest", "--bench", "gather")[0] == Exit.USAGE
+
+
+def test_a_job_tests_only_its_own_gpus(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURMD_NODENAME", "n0")
+    words = ["selftest", "--registry", card.registry, "--wall-scale", "0", "--bench", "hbm_triad"]
+    code, out, err = card.run(*words)
+    assert (code, out) == (Exit.USAGE, "") and "this job holds no GPU" in err and err.count("\n") == 1
+    monkeypatch.setenv("SLURM_JOB_GPUS", "1-3")
+    monkeypatch.setenv("SLURM_STEP_GPUS", "2,3")
+    code, out, err = card.run(*words, "--gpu", "1")
+    assert (code, out) == (Exit.USAGE, "") and "--gpu 1 is not among the GPUs of this job: 2, 3" in err
+    code, out, _ = card.run(*words)
+    assert code == Exit.OK and "; GPU n0:2 " in out
+    code, out, _ = card.run(*words, "--gpu", "3")
+    assert code == Exit.OK and "; GPU n0:3 " in out
+
+
+def test_a_process_that_comes_later_spoils_it(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look finds nobody; then a run's counters show somebody."""
+    calls = []
+
+    def counters(self: EmuTelemetry, device: DeviceInfo) -> Counters:
+        calls.append(1)
+        return Counters(others=("pid 99 of uid 1000",) if len(calls) > 3 else ())
+
+    monkeypatch.setattr(EmuTelemetry, "counters", counters)
+    code, table = card.tested()
+    bad = rows(table, FAILED)
+    assert code == Exit.FAILED and list(bad.values()) == ["another process was on the GPU"]
+    assert "given up after foreign_process" in rows(table, NOT_CHECKED)["repeat all"]
+
+
+def test_ctrl_c_between_two_workers_keeps_what_was_found(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: _SelfTest) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_SelfTest, "_library", interrupted)
+    code, table = card.tested("--runs", "2")
+    assert (code, table["verdict"], table["stopped"]) == (130, "interrupted", "SIGINT")
+    left = rows(table, NOT_CHECKED)
+    assert left["library all"] == left["sampler all"] == "stopped by SIGINT" and table["counts"]["ok"] > 20
 
 
 def test_a_budget_too_short_shows_what_it_left_out(card: Card) -> None:
@@ -425,3 +468,54 @@ def test_a_number_that_is_none_is_no_number() -> None:
     for value in (None, float("nan"), float("inf")):
         row = checks.within("levels", "x", value, "GB/s", None, None, "")
         assert row.verdict == FAILED and row.to_json()["value"] is None
+
+
+# -- what NVML answers, through nvidia-ml-py over a library in C
+
+LOOK = """
+import json
+from slurm_pal.profiling.node.nvml import Nvml
+from slurm_pal.profiling.selftest import probes
+told = []
+def say(message):
+    told.append(message)
+class Parent:
+    enter, send = staticmethod(lambda phase: None), staticmethod(say)
+class Cards:
+    telemetry, wall_scale = Nvml(), 0.0
+device = Cards.telemetry.devices("n1", (0, 1))[0]
+probes.look_at(Cards, device, Parent)
+told.append(probes._nvml(device._replace(uuid="GPU-none")))
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("gpm", ["works", ""])
+def test_what_nvml_answers(tmp_path: Path, gpm: str) -> None:
+    if not (gcc := shutil.which("gcc")):
+        pytest.skip("needs gcc")
+    source = Path(__file__).parents[2] / "doubles" / "nvml_library.c"
+    subprocess.run([gcc, "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(source)], check=True)
+    environ = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "FAKE_NVML_GPM": gpm}
+    words = [sys.executable, "-P", "-c", LOOK]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    static, others, fields, nvml, unknown = json.loads(done.stdout)
+    assert static["static"]["driver"] and isinstance(others["others"], list)
+    assert set(checks.NEEDED_SENSORS) <= set(fields["fields"])
+    told = nvml["nvml"]
+    assert 0 < told["look_ms"] <= told["look_p95_ms"] and told["gpm"] == (gpm == "works")
+    assert unknown == {"error": "NVML knows no device GPU-none"}
+
+
+@pytest.mark.parametrize(
+    ("model", "gpm", "verdict"),
+    [("NVIDIA H200", False, FAILED), ("NVIDIA H200", True, OK), ("NVIDIA A40", False, NOT_CHECKED), ("Z9", True, OK)],
+)
+def test_gpm_is_asked_only_of_cards_that_have_it(card: Card, model: str, gpm: bool, verdict: str) -> None:
+    backend = Claimed(card.registry, "driver", model, {})
+    (device,) = backend.devices("n0", (0,))
+    test = _SelfTest(Plan(Setting("driver"), "n0", 0, (), (), 2, 460.0), backend, device, lambda text: None)
+    found = {c.name: c for c in test._of_nvml({"look_ms": 30.0, "look_p95_ms": 40.0, "gpm": gpm})}
+    assert found["GPM"].verdict == verdict
+    assert (found["look"].verdict, found["look, 95th percentile"].verdict) == (FAILED, OK)
