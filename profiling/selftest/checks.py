@@ -40,6 +40,9 @@ OTHER_CAUSES = ("hw_slowdown", "hw_thermal", "sw_thermal", "power_brake")
 """Duties of a record that keep a clock low without the power cap."""
 
 
+SAME = "all {} runs gave the same value: nothing was repeated"
+
+
 class Check(NamedTuple):
     """One thing that holds, does not, or could not be looked at."""
 
@@ -202,6 +205,9 @@ def of_repeats(found: GpuRepeats, classes: dict[str, str]) -> list[Check]:
     for name in found.benches:
         values = found.values(name)
         bad = next((run.reason for run in found.runs if run.bench == name and run.reason), "")
+        if not bad and len(set(values)) == 1:
+            rows.append(not_checked("repeat", f"{name} CV", SAME.format(len(values))))
+            continue
         cv = spread(values)["cv_pct"]
         high = limits.REPEAT_CV_PCT[classes.get(name, "A")]
         text = FLAG_REASONS.get(bad, bad) or f"{len(values)} runs: {' '.join(f'{value:.5g}' for value in values)}"

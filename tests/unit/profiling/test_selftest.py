@@ -464,6 +464,19 @@ def test_a_card_that_never_caps_fails_the_regime(card: Card, monkeypatch: pytest
     assert "their classes are flat" in found["regime class A under the power cap"].text
 
 
+def test_a_file_repeats_nothing(card: Card, tmp_path: Path) -> None:
+    """What cannot be shown by replayed runs is not checked, and the rest is judged without limits."""
+    (tmp_path / "runs.csv").write_text("uuid,perf,input_size\nG0,70,8192\nG1,80,8192\n")
+    words = ["--backend", "replay", "--registry", str(tmp_path / "runs.csv"), "--node", "r0"]
+    code, out, _ = card.run("selftest", *words, "--json")
+    table = json.loads(out)
+    left = rows(table, NOT_CHECKED)
+    assert code == Exit.OK and table["limits_of"] is None and rows(table, FAILED) == {}
+    assert left["repeat gemm_fp32 CV"] == "all 10 runs gave the same value: nothing was repeated"
+    assert left["levels gemm_fp32 level"] == "no peaks are known for model 'replayed'"
+    assert left["sensors fields"].startswith("the file does not hold ") and "numerics all" in left
+
+
 def test_a_number_that_is_none_is_no_number() -> None:
     for value in (None, float("nan"), float("inf")):
         row = checks.within("levels", "x", value, "GB/s", None, None, "")
@@ -490,13 +503,15 @@ print(json.dumps(told))
 """
 
 
-@pytest.mark.parametrize("gpm", ["works", ""])
+@pytest.mark.parametrize("gpm", ["works", "denied", ""])
 def test_what_nvml_answers(tmp_path: Path, gpm: str) -> None:
     if not (gcc := shutil.which("gcc")):
         pytest.skip("needs gcc")
     source = Path(__file__).parents[2] / "doubles" / "nvml_library.c"
     subprocess.run([gcc, "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(source)], check=True)
     environ = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "FAKE_NVML_GPM": gpm}
+    if not gpm:
+        del environ["FAKE_NVML_GPM"]
     words = [sys.executable, "-P", "-c", LOOK]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
