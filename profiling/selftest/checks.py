@@ -124,13 +124,20 @@ def of_sensors(fields: Sequence[str], vendor: str) -> Check:
 def of_record(record: Record) -> Check:
     """Whether one benchmark ran cleanly."""
     name, result = record.bench.id, record.result
-    reasons = [FLAG_REASONS.get(flag, flag) for flag in record.flags]
+    grave = [flag for flag in record.flags if not _harmless(flag, record.bench.sensitivity_class)]
+    reasons = [FLAG_REASONS.get(flag, flag) for flag in grave]
     if not record.valid:
         said = record.reason if record.reason not in record.flags else "; ".join(reasons)
         return Check("benchmarks", name, FAILED, said or "no value came out", unit=result.unit)
     figures = f"CV {result.cv_pct:.3f} %, 95 % interval {result.ci95_pct:.3f} %, warm-up {result.warmup_s:.3g} s"
-    text = "; ".join(reasons) or figures
+    noted = "".join(f"; {flag}" for flag in record.flags if flag not in grave)
+    text = "; ".join(reasons) or figures + noted
     return Check("benchmarks", name, FAILED if reasons else OK, text, result.value, result.unit)
+
+
+def _harmless(flag: str, sensitivity: str) -> bool:
+    """A busy host slows launches and copies, no product; settings are a check of their own."""
+    return flag == "config_differs" or (flag == "host_noise" and sensitivity in ("A", "C"))
 
 
 def of_level(record: Record, device: DeviceInfo) -> Check:
@@ -223,15 +230,19 @@ def of_library(ours: Sequence[float], library: Sequence[float], what: str) -> Ch
     return within("library", what, share, "of the library's", low, high, "estimate, by generation .5 to 1")
 
 
-def of_sampler(found: Sequence[tuple[bool, GpuRepeats]]) -> list[Check]:
-    """What the sampler changes: runs with it over runs without it, and its share of a processor."""
+def of_sampler(found: Sequence[tuple[bool, GpuRepeats]], scatter_pct: float) -> list[Check]:
+    """What the sampler changes: runs with it over runs without it, and its share of a processor.
+
+    `scatter_pct` is how far repeated runs are apart (CV): what lies within three times that shows nothing.
+    """
     rows = []
+    usual = max(limits.SAMPLER_EFFECT_PCT, 3 * scatter_pct)
     for name in found[0][1].benches:
         means = {}
         for watched in (True, False):
             values = [value for kind, gpu in found if kind == watched for value in gpu.values(name)]
             means[watched] = sum(values) / len(values) if values else math.nan
-        bound = limits.SAMPLER_LATENCY_PCT if name == "launch_latency" else limits.SAMPLER_EFFECT_PCT
+        bound = limits.SAMPLER_LATENCY_PCT if name == "launch_latency" else usual
         effect = 100 * (means[True] / means[False] - 1)
         rows.append(within("sampler", f"effect on {name}", effect, "%", -bound, bound, "estimate"))
     shares = [100 * gpu.sampler_share for kind, gpu in found if kind and gpu.sampler_share is not None]

@@ -70,9 +70,9 @@ CARDS = (
     CardPeaks("H200 NVL", r"H200 NVL", "Hopper", 836.0, 418.0, 60.0, 60.0, 4800.0),
     CardPeaks("GH200 96 GB", r"GH200 480GB", "Hopper", 989.0, 494.0, 67.0, 67.0, 4000.0),
     CardPeaks("B200", r"B200", "Blackwell", 2250.0, 1125.0, 80.0, 40.0, 8000.0),
-    CardPeaks("MI210", r"MI210", "CDNA", 181.0, None, 45.3, 45.3, 1638.0),
-    CardPeaks("MI250X, one die", r"MI250X", "CDNA", 191.5, None, 47.9, 47.9, 1638.0),
-    CardPeaks("MI300X", r"MI300X", "CDNA", 1307.0, 653.0, 163.4, 163.4, 5300.0),
+    CardPeaks("MI210", r"MI210\b.*", "CDNA", 181.0, None, 45.3, 45.3, 1638.0),
+    CardPeaks("MI250X, one die", r"MI250X\b.*", "CDNA", 191.5, None, 47.9, 47.9, 1638.0),
+    CardPeaks("MI300X", r"MI300X\b.*", "CDNA", 1307.0, 653.0, 163.4, 163.4, 5300.0),
 )
 
 SHARES = {

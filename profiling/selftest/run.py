@@ -14,7 +14,7 @@ from slurm_pal.profiling.node.bench import NOT_LISTED, PHASE_S, START_S, parse_i
 from slurm_pal.profiling.node.benchmarks import SETUP_S, Benchmark, by_id
 from slurm_pal.profiling.node.devices import ANY_SLOT, Backend, DeviceInfo, Static
 from slurm_pal.profiling.node.measurement import INVALIDATING, Order, RecordOrigin, measure_gpu
-from slurm_pal.profiling.node.repeat import HEAT, GpuRepeats, RepeatCollector, RepeatOrder, repeat_gpu
+from slurm_pal.profiling.node.repeat import HEAT, GpuRepeats, RepeatCollector, RepeatOrder, repeat_gpu, spread
 from slurm_pal.profiling.node.workers import Channel, Worker
 from slurm_pal.profiling.selftest import checks, limits, probes
 from slurm_pal.profiling.selftest.checks import FAILED, Check
@@ -435,8 +435,8 @@ class _SelfTest:
             self.found.append(_skipped("sampler", f"GPUs of backend {self.backend.name} have a clock of their own"))
             return
         name = self._fingerprint()
-        if not name:
-            self.found.append(_skipped("sampler", "no benchmark of class A gave a value"))
+        if not (name and self.repeated):
+            self.found.append(_skipped("sampler", "no repeated run of class A to compare with"))
             return
         seen: list[tuple[bool, GpuRepeats]] = []
         for watched in (False, True, True, False):  # a slow drift touches both alike
@@ -444,7 +444,8 @@ class _SelfTest:
             if self._broke("sampler", ended):
                 return
             seen.append((watched, found))
-        self.found += checks.of_sampler(seen)
+        scatter = [spread(self.repeated.values(bench))["cv_pct"] for bench in self.repeated.benches]
+        self.found += checks.of_sampler(seen, max((cv for cv in scatter if cv is not None), default=0.0))
 
 
 def chosen(gpu: int | None, registry: str, environ: Mapping[str, str]) -> tuple[int | None, tuple[int, ...]]:

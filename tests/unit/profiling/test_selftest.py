@@ -26,8 +26,9 @@ from slurm_pal.profiling.driver.backend import DriverBackend, DriverKernel
 from slurm_pal.profiling.node import backends
 from slurm_pal.profiling.node.backends import BACKENDS, BackendChoice, Setting
 from slurm_pal.profiling.node.benchmarks import Benchmark, select
-from slurm_pal.profiling.node.devices import Counters, DeviceInfo
+from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Static
 from slurm_pal.profiling.node.emu import EmuBackend, EmuKernel, EmuTelemetry
+from slurm_pal.profiling.node.repeat import GpuRepeats, HotRun
 from slurm_pal.profiling.node.workers import Channel, Worker
 from slurm_pal.profiling.selftest import checks, probes, run
 from slurm_pal.profiling.selftest.checks import FAILED, NOT_CHECKED, OK, Check
@@ -192,6 +193,40 @@ def test_no_gpu_no_library_no_node(card: Card, monkeypatch: pytest.MonkeyPatch) 
     assert (code, out) == (Exit.MISSING, "")
     assert err == "pal-profile: error: no GPU here that can be measured (torch: none; driver: none; cupy: none)\n"
     assert card.run("selftest", "--gpu", "-1")[0] == card.run("selftest", "--bench", "gather")[0] == Exit.USAGE
+
+
+def test_a_busy_host_spoils_only_what_it_slows(card: Card) -> None:
+    set_fault(card.registry, "n0", 0, "host", 2.0)
+    _, table = card.tested()
+    bad = {name.partition(" ")[2] for name in rows(table, FAILED) if name.startswith("benchmarks ")}
+    assert bad == {"tblock", "pcie_h2d", "pcie_d2h", "launch_latency"}
+    assert rows(table, OK)["benchmarks gemm_bf16"].endswith("; host_noise")
+
+
+def test_a_power_limit_is_one_finding(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    static = EmuTelemetry.static
+
+    def limited(self: EmuTelemetry, device: DeviceInfo) -> Static:
+        return static(self, device)._replace(power_limit_w=250.0)
+
+    monkeypatch.setattr(EmuTelemetry, "static", limited)
+    _, table = card.tested("--runs", "2")
+    assert rows(table, FAILED) == {"device default limits": "power limit 250 W of 300 W"}
+
+
+def test_what_the_sampler_changes_is_seen() -> None:
+    """Twice with it, twice without; the bound is no finer than runs repeat."""
+    device = DeviceInfo("GPU-0", "nvidia", "m", 0)
+
+    def ran(value: float, share: float) -> GpuRepeats:
+        run = HotRun("hbm_copy", "GB/s", value, 0.1, 0.1, True, (), "", None, None, None, None)
+        return GpuRepeats(device, (run,), sampler_share=share)
+
+    seen = [(False, ran(100.0, 0.0)), (True, ran(99.5, 0.03)), (True, ran(99.7, 0.02)), (False, ran(100.0, 0.0))]
+    effect, core = checks.of_sampler(seen, 0.05)
+    assert (effect.verdict, effect.value, effect.low) == (FAILED, pytest.approx(-0.4), -0.2)
+    assert (core.verdict, core.value) == (OK, pytest.approx(3.0))
+    assert checks.of_sampler(seen, 0.2)[0].verdict == OK
 
 
 def test_a_job_tests_only_its_own_gpus(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ def test_the_page_has_the_shares_of_the_table() -> None:
         ("nvidia", "NVIDIA H200", "H200 SXM"),
         ("nvidia", "NVIDIA H200 NVL", "H200 NVL"),
         ("amd", "AMD Instinct MI300X", "MI300X"),
+        ("amd", "AMD Instinct MI250X / MI250", "MI250X, one die"),
         ("nvidia", "NVIDIA H20", ""),
         ("nvidia", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", ""),
         ("emu", "A30", ""),
