@@ -6,6 +6,8 @@ A driver that hangs takes along its worker only. What a worker has said before i
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +23,7 @@ from slurm_pal.profiling.node.workers import Channel, Team, Worker
 
 BUDGET = "the time budget"
 LOOKS = 50
+NOBODY = 65534
 _EYES_S = 3.0  # a sampler's first look comes after a process has started
 _GPM_LOOKS, _GPM_EVERY_S = 4, 0.5
 
@@ -106,6 +109,19 @@ def _nvml(device: DeviceInfo) -> dict[str, Any]:
     finally:
         library.close()
     return {"look_ms": spent[LOOKS // 2], "look_p95_ms": spent[LOOKS * 95 // 100], "gpm": told is not None}
+
+
+def look_as_nobody(device: DeviceInfo, channel: Channel) -> None:
+    """The same as an ordinary user: root may be told what users, and so observers beside their jobs, are not."""
+    channel.enter("NVML as an ordinary user")
+    with contextlib.suppress(ImportError):
+        import pynvml  # noqa: F401 - nobody may not be let into the folders of our packages
+
+        from slurm_pal.profiling.node import gpm, nvml  # noqa: F401
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    channel.send({"nvml": _nvml(device)})
 
 
 def _timed_ms(action: Callable[[], object]) -> float:

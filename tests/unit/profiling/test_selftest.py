@@ -521,7 +521,7 @@ def test_a_number_that_is_none_is_no_number() -> None:
 # -- what NVML answers, through nvidia-ml-py over a library in C
 
 LOOK = """
-import json
+import json, os
 from slurm_pal.profiling.node.nvml import Nvml
 from slurm_pal.profiling.selftest import probes
 told = []
@@ -534,6 +534,9 @@ class Cards:
 device = Cards.telemetry.devices("n1", (0, 1))[0]
 probes.look_at(Cards, device, Parent)
 told.append(probes._nvml(device._replace(uuid="GPU-none")))
+if os.geteuid() == 0:
+    probes.look_as_nobody(device, Parent)
+    told.append(os.getuid())
 print(json.dumps(told))
 """
 
@@ -544,18 +547,21 @@ def test_what_nvml_answers(tmp_path: Path, gpm: str) -> None:
         pytest.skip("needs gcc")
     source = Path(__file__).parents[2] / "doubles" / "nvml_library.c"
     subprocess.run([gcc, "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(source)], check=True)
-    environ = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "FAKE_NVML_GPM": gpm}
+    environ = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "FAKE_NVML_GPM": gpm, "FAKE_NVML_PIDS": "1:600"}
     if not gpm:
         del environ["FAKE_NVML_GPM"]
     words = [sys.executable, "-P", "-c", LOOK]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
-    static, others, fields, nvml, unknown = json.loads(done.stdout)
-    assert static["static"]["driver"] and isinstance(others["others"], list)
+    static, others, fields, nvml, unknown, *again = json.loads(done.stdout)
+    assert static["static"]["driver"]
+    assert others["others"][0].startswith("pid 1 ") and "600 MiB" in others["others"][0]
     assert set(checks.NEEDED_SENSORS) <= set(fields["fields"])
     told = nvml["nvml"]
     assert 0 < told["look_ms"] <= told["look_p95_ms"] and told["gpm"] == (gpm == "works")
     assert unknown == {"error": "NVML knows no device GPU-none"}
+    if again:
+        assert again[0]["nvml"]["gpm"] == told["gpm"] and again[1] == probes.NOBODY
 
 
 @pytest.mark.parametrize(
@@ -566,6 +572,6 @@ def test_gpm_is_asked_only_of_cards_that_have_it(card: Card, model: str, gpm: bo
     backend = Claimed(card.registry, "driver", model, {})
     (device,) = backend.devices("n0", (0,))
     test = _SelfTest(Plan(Setting("driver"), "n0", 0, (), (), 2, 460.0), backend, device, lambda text: None)
-    found = {c.name: c for c in test._of_nvml({"look_ms": 30.0, "look_p95_ms": 40.0, "gpm": gpm})}
+    found = {c.name: c for c in test._of_nvml({"look_ms": 30.0, "look_p95_ms": 40.0, "gpm": gpm}, "")}
     assert found["GPM"].verdict == verdict
     assert (found["look"].verdict, found["look, 95th percentile"].verdict) == (FAILED, OK)
