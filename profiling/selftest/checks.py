@@ -169,13 +169,22 @@ def spec_of(record: Record) -> Benchmark:
     return by_id(record.bench.id)._replace(shape=record.bench.shape)
 
 
+def fingerprint(records: Sequence[Record]) -> Record | None:
+    """The run of class A that scores are formed from: the first of the table that gave a value."""
+    return next((r for r in records if r.valid and r.bench.sensitivity_class == "A"), None)
+
+
+def _capped(record: Record) -> bool:
+    return bool((record.telemetry.get("duty") or {}).get("power_cap", 0.0) >= limits.CAP_SHARE)
+
+
 def of_regime(records: Sequence[Record]) -> Check:
     """Whether class A is measured where GPUs differ: under the power cap."""
     name, source = (
         "class A under the power cap",
         "estimate: GPUs differ by what they draw, so by the clock under the cap",
     )
-    first = next((r for r in records if r.valid and r.bench.sensitivity_class == "A"), None)
+    first = fingerprint(records)
     if first is None:
         return not_checked("regime", name, "no benchmark of class A gave a value")
     seen = first.telemetry
@@ -190,6 +199,8 @@ def of_regime(records: Sequence[Record]) -> Check:
         text += f"; its clock was held back by {', '.join(held)} instead"
     elif share < limits.CAP_SHARE:
         text += "; below the cap GPUs of one model hardly differ, and their classes are flat"
+        others = [r.bench.id for r in records if r.valid and r.bench.sensitivity_class == "A" and _capped(r)]
+        text += f"; {', '.join(others)} would meet it (profile.benchmarks)" if others else ""
     return within("regime", name, 100 * share, "% of the looks", 100 * limits.CAP_SHARE, None, source, text)
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,13 @@ from slurm_pal.profiling.node import backends
 from slurm_pal.profiling.node.backends import BACKENDS, BackendChoice, Setting
 from slurm_pal.profiling.node.benchmarks import Benchmark, select
 from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Static
-from slurm_pal.profiling.node.emu import EmuBackend, EmuKernel, EmuTelemetry
+from slurm_pal.profiling.node.emu import Device, EmuBackend, EmuKernel, EmuTelemetry
 from slurm_pal.profiling.node.repeat import GpuRepeats, HotRun
 from slurm_pal.profiling.node.workers import Channel, Worker
 from slurm_pal.profiling.selftest import checks, probes, run
 from slurm_pal.profiling.selftest.checks import FAILED, NOT_CHECKED, OK, Check
 from slurm_pal.profiling.selftest.run import Plan, Report, _SelfTest
+from slurm_pal.variability.records import from_json
 
 from ...doubles.watchdog import HOUR_S, hasten
 from ..driver_double.machine import Machine, compiled, machine
@@ -491,12 +493,22 @@ def test_an_unknown_model_is_judged_by_what_needs_no_peak(card: Card, monkeypatc
 
 
 def test_a_card_that_never_caps_fails_the_regime(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-    from slurm_pal.profiling.node import emu
-
-    monkeypatch.setitem(emu.LOADS, "A", emu.LOADS["A"]._replace(capped=False))
+    monkeypatch.setattr(Device, "reasons", property(lambda self: 0))
     found = of(claimed(card, monkeypatch, "NVIDIA H200", H200), FAILED)
     assert found.keys() == {"regime class A under the power cap"}
-    assert "their classes are flat" in found["regime class A under the power cap"].text
+    text = found["regime class A under the power cap"].text
+    assert "their classes are flat" in text and "would meet it" not in text
+
+
+def test_the_regime_names_a_benchmark_that_meets_the_cap(card: Card) -> None:
+    _, table = card.tested("--runs", "2")
+    records = [from_json(json.dumps(record)) for record in table["records"]]
+    below = [
+        replace(r, telemetry=r.telemetry | {"duty": r.telemetry["duty"] | {"power_cap": 0.0}}) if i < 2 else r
+        for i, r in enumerate(records)
+    ]
+    found = checks.of_regime(below)
+    assert found.verdict == FAILED and found.text.endswith("; gemm_fp32 would meet it (profile.benchmarks)")
 
 
 def test_a_file_repeats_nothing(card: Card, tmp_path: Path) -> None:
