@@ -24,7 +24,7 @@ from slurm_pal.cli import pal_profile
 from slurm_pal.emulation.gpus import draw_registry, load_registry, set_fault, write_registry
 from slurm_pal.profiling.driver import check
 from slurm_pal.profiling.driver.backend import DriverBackend, DriverKernel
-from slurm_pal.profiling.node import backends
+from slurm_pal.profiling.node import backends, benchmarks
 from slurm_pal.profiling.node.backends import BACKENDS, BackendChoice, Setting
 from slurm_pal.profiling.node.benchmarks import Benchmark, select
 from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Static
@@ -404,6 +404,33 @@ def test_a_driver_that_hangs_is_given_up(machine: Machine, monkeypatch: pytest.M
     found, lost = numerics(machine, monkeypatch, "gemm_bf16 hbm_copy", Stuck)
     assert [(c.name, c.verdict) for c in found] == [("gemm_bf16", FAILED)]
     assert found[0].text.startswith("no answer within ") and lost == "the GPU failed in gemm_bf16"
+
+
+def test_all_steps_run_through_the_driver_backend(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the double of the driver: benchmarks of small shapes, a clock that jumps, sensors that see nothing."""
+    monkeypatch.setattr(check, "SHAPES", SMALL)
+    monkeypatch.setattr(check, "CHECKS", {name: ALL_CHECKS[name] for name in ("gemm_fp32", "hbm_copy")})
+    small = tuple(b._replace(shape=SMALL.get(b.id, b.shape), work=1e12) for b in benchmarks.BENCHMARKS)
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", small)
+    missing = BackendChoice("", lambda environ: "is not here", lambda setting: machine.backend())
+    monkeypatch.setattr(run, "BACKENDS", BACKENDS | {"torch": missing, "cupy": missing})
+    machine.double.double_launch_s(2.0)
+    specs = select("gemm_fp32,hbm_triad,hbm_copy,launch_latency")
+    plan = Plan(Setting("driver"), "n0", 0, (0,), specs, 2, 10000.0)
+    report = _SelfTest(plan, machine.backend(), machine.devices[0], lambda text: None).run()
+    good, left, bad = (of(report, verdict) for verdict in (OK, NOT_CHECKED, FAILED))
+    assert {"numerics gemm_fp32 product", "numerics hbm_copy a as b", "device idle", "device MIG off"} <= good.keys()
+    assert {r.bench.id for r in report.records if r.valid} == {spec.id for spec in specs}
+    assert {
+        "sampler effect on gemm_fp32",
+        "sampler effect on hbm_copy",
+        "sampler effect on launch_latency",
+    } <= good.keys()
+    assert left["library all"].text == "torch: is not here; cupy: is not here"
+    assert left["levels gemm_fp32 level"].text == "no peaks are known for model 'double'"
+    assert left["repeat gemm_fp32 CV"].text.startswith("all 2 runs gave the same value")
+    assert left["regime class A under the power cap"].text == "throttle reasons are not reported"
+    assert "sensors look" in left and bad["sensors fields"].text.startswith("not reported: ")
 
 
 # -- a whole test of what claims to be a real card
