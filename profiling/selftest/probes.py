@@ -69,9 +69,6 @@ def look_at(backend: Backend, device: DeviceInfo, channel: Channel) -> None:
     channel.send({"others": telemetry.preflight(backend.telemetry, device, PREFLIGHT_S * backend.wall_scale)})
     channel.enter("sensors")
     channel.send({"fields": _fields(backend, device)})
-    if device.vendor == "nvidia":
-        channel.enter("NVML")
-        channel.send({"nvml": _nvml(device)})
 
 
 def _fields(backend: Backend, device: DeviceInfo) -> list[str]:
@@ -111,7 +108,13 @@ def _nvml(device: DeviceInfo) -> dict[str, Any]:
     return {"look_ms": spent[LOOKS // 2], "look_p95_ms": spent[LOOKS * 95 // 100], "gpm": told is not None}
 
 
-def look_as_nobody(device: DeviceInfo, channel: Channel) -> None:
+def ask_nvml(device: DeviceInfo, channel: Channel) -> None:
+    """What NVML answers this user, in a process of its own: GPM hangs on some drivers, and the card does not."""
+    channel.enter("NVML")
+    channel.send({"nvml": _nvml(device)})
+
+
+def ask_nvml_as_nobody(device: DeviceInfo, channel: Channel) -> None:
     """The same as an ordinary user: root may be told what users, and so observers beside their jobs, are not."""
     channel.enter("NVML as an ordinary user")
     with contextlib.suppress(ImportError):

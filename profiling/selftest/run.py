@@ -31,6 +31,8 @@ BRIEF_HEAT = HEAT._replace(warmup_min_s=3.0, warmup_max_s=8.0)
 SENSORS_S, NUMERICS_S, LIBRARY_S = 8.0, 30.0, 45.0
 """What a step usually takes, s: it is begun only if so much is left."""
 HEAT_S, PER_RUN = 25.0, 1.5
+NVML_S = 20.0
+"""Fifty looks and four of GPM take four seconds."""
 STEPS = ("device", "sensors", "numerics", "benchmarks", "levels", "regime", "repeat", "library", "sampler")
 
 
@@ -186,8 +188,10 @@ class _SelfTest:
         given = self.plan.gpu_timeout_s
         return START_S + PHASE_S * self.backend.wall_scale if given is None else given
 
-    def _serve(self, work: Callable[[DeviceInfo, Channel], None], hear: probes.Hear) -> Ended:
-        ended = probes.serve(self.device, work, hear, self._timeout_s(), self._left_s())
+    def _serve(
+        self, work: Callable[[DeviceInfo, Channel], None], hear: probes.Hear, timeout_s: float | None = None
+    ) -> Ended:
+        ended = probes.serve(self.device, work, hear, timeout_s or self._timeout_s(), self._left_s())
         if ended.stopped and ended.stopped != BUDGET:
             self._stop(ended.stopped)
         return ended
@@ -214,7 +218,7 @@ class _SelfTest:
         seen: dict[str, Any] = {}
 
         def hear(worker: Worker, message: dict[str, Any]) -> str:
-            seen.update({k: v for k, v in message.items() if k in ("static", "others", "fields", "nvml")})
+            seen.update({k: v for k, v in message.items() if k in ("static", "others", "fields")})
             return "foreign_process" if message.get("others") else ""
 
         backend = self.backend
@@ -235,18 +239,32 @@ class _SelfTest:
         if self._broke("sensors", ended):
             return
         self.found.append(checks.of_sensors(seen["fields"], self.device.vendor))
-        self.found += self._of_nvml(seen.get("nvml"), "")
-        if "nvml" in seen and os.geteuid() == 0:
-            seen.clear()
-            ended = self._serve(probes.look_as_nobody, hear)
-            if not self._broke("sensors", ended):
-                self.found += self._of_nvml(seen.get("nvml"), " as an ordinary user")
-
-    def _of_nvml(self, told: dict[str, Any] | None, who: str) -> list[Check]:
-        """`who` looked, where it was not the user of this process."""
-        if told is None:
+        if self.device.vendor != "nvidia":
             why = "its sensors are not NVML's"
-            return [checks.not_checked("sensors", name + who, why) for name in ("look", "GPM")]
+            self.found += [checks.not_checked("sensors", name, why) for name in ("look", "GPM")]
+            return
+        self._nvml(probes.ask_nvml, "")
+        if os.geteuid() == 0 and not self.lost:
+            self._nvml(probes.ask_nvml_as_nobody, " as an ordinary user")
+
+    def _nvml(self, work: Callable[[DeviceInfo, Channel], None], who: str) -> None:
+        """What NVML answers. If it hangs, the sampler does without it, and so does the rest of the test."""
+        seen: dict[str, Any] = {}
+
+        def hear(worker: Worker, message: dict[str, Any]) -> str:
+            seen.update(message.get("nvml", {}))
+            return ""
+
+        ended = self._serve(work, hear, min(NVML_S, self._timeout_s()))
+        if ended.error:
+            self.found.append(Check("sensors", "look" + who, FAILED, ended.error))
+        elif ended.stopped:
+            self._broke("sensors", ended)
+        else:
+            self.found += self._of_nvml(seen, who)
+
+    def _of_nvml(self, told: dict[str, Any], who: str) -> list[Check]:
+        """`who` looked, where it was not the user of this process."""
         if "error" in told:
             return [checks.not_checked("sensors", name + who, told["error"]) for name in ("look", "GPM")]
         rows = [

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -461,8 +461,18 @@ H200 = {
 }
 
 
+def answers(device: DeviceInfo) -> dict[str, Any]:
+    """NVML as it should be."""
+    return {"look_ms": 3.0, "look_p95_ms": 5.0, "gpm": True}
+
+
 def claimed(
-    card: Card, monkeypatch: pytest.MonkeyPatch, model: str, speed: dict[str, float], library: float | None = 700.0
+    card: Card,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    speed: dict[str, float],
+    library: float | None = 700.0,
+    nvml: Callable[[DeviceInfo], dict[str, Any]] = answers,
 ) -> Report:
     """The whole test by the driver backend on such a card, PyTorch beside it if it has a speed."""
     here = Claimed(card.registry, "driver", model, speed)
@@ -476,7 +486,7 @@ def claimed(
     for module in (run, backends):
         monkeypatch.setattr(module, "BACKENDS", BACKENDS | table)
     monkeypatch.setattr(probes, "compare", lambda *them: them[-1].send({"numerics": "gemm_bf16", "lack": "a stand-in"}))
-    monkeypatch.setattr(probes, "_nvml", lambda device: {"look_ms": 3.0, "look_p95_ms": 5.0, "gpm": True})
+    monkeypatch.setattr(probes, "_nvml", nvml)
     return run.selftest(Plan(Setting("driver"), "n0", 0, (), select(""), 4, 460.0), lambda text: None)
 
 
@@ -572,9 +582,10 @@ class Cards:
     telemetry, wall_scale = Nvml(), 0.0
 device = Cards.telemetry.devices("n1", (0, 1))[0]
 probes.look_at(Cards, device, Parent)
+probes.ask_nvml(device, Parent)
 told.append(probes._nvml(device._replace(uuid="GPU-none")))
 if os.geteuid() == 0:
-    probes.look_as_nobody(device, Parent)
+    probes.ask_nvml_as_nobody(device, Parent)
     told.append(os.getuid())
 print(json.dumps(told))
 """
@@ -601,6 +612,20 @@ def test_what_nvml_answers(tmp_path: Path, gpm: str) -> None:
     assert unknown == {"error": "NVML knows no device GPU-none"}
     if again:
         assert again[0]["nvml"]["gpm"] == told["gpm"] and again[1] == probes.NOBODY
+
+
+def test_nvml_that_hangs_is_not_a_gpu_that_hangs(card: Card, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def hang(device: DeviceInfo) -> dict[str, Any]:
+        time.sleep(HOUR_S)
+        return {}
+
+    hasten(tmp_path, monkeypatch)
+    monkeypatch.setattr(probes, "NOBODY", os.geteuid())  # who may say in a file that they hang
+    report = claimed(card, monkeypatch, "NVIDIA H200", H200, nvml=hang)
+    bad = of(report, FAILED)
+    assert {name.partition(" as ")[0] for name in bad} == {"sensors look"}
+    assert all(check.text.startswith("no answer within 20 s in NVML") for check in bad.values())
+    assert "levels gemm_bf16 level" in of(report, OK) and "sampler effect on gemm_bf16" in of(report, OK)
 
 
 @pytest.mark.parametrize(
