@@ -61,7 +61,7 @@ CARDS = (
     CardPeaks("A40", r"A40", "Ampere, Ada GDDR", 149.7, 74.8, 37.4, None, 696.0),
     CardPeaks("A10", r"A10", "Ampere, Ada GDDR", 125.0, 62.5, 31.2, None, 600.0),
     CardPeaks("L4", r"L4", "Ampere, Ada GDDR", 121.0, 60.5, 30.3, None, 300.0),
-    CardPeaks("L40", r"L40", "Ampere, Ada GDDR", 181.0, 90.5, 90.5, None, 864.0),
+    CardPeaks("L40", r"L40", "Ampere, Ada GDDR", None, None, 90.5, None, 864.0),
     CardPeaks("L40S", r"L40S", "Ampere, Ada GDDR", 362.0, 183.0, 91.6, None, 864.0),
     CardPeaks("H100 SXM", r"H100 80GB HBM3", "Hopper", 989.0, 494.0, 67.0, 67.0, 3350.0),
     CardPeaks("H100 PCIe", r"H100 PCIe", "Hopper", 756.0, 378.0, 51.0, 51.0, 2039.0),

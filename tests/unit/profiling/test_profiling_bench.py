@@ -16,7 +16,7 @@ import pytest
 
 from slurm_pal.base.errors import DataError, Exit, MissingPackageError, SlurmError, UsageError
 from slurm_pal.emulation.gpus import draw_registry, load_registry, set_fault, write_registry
-from slurm_pal.profiling.node import backends, bench, measurement
+from slurm_pal.profiling.node import backends, bench, measurement, repeat
 from slurm_pal.profiling.node.backends import BACKENDS, BackendChoice, Setting, open_backend, resolve
 from slurm_pal.profiling.node.benchmarks import Benchmark
 from slurm_pal.profiling.node.devices import DeviceInfo
@@ -605,3 +605,25 @@ def test_a_step_knows_its_own_gpus(two_gpus: list[str], capsys: pytest.CaptureFi
     assert bench._indexes(options, {"SLURM_STEP_GPUS": "1"}) == (1,)
     assert bench._indexes(options, {"SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "0-3"}) == (1,)
     assert bench._indexes(options, {"SLURM_JOB_GPUS": "0-3"}) == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, Exit.INTERRUPTED), (signal.SIGTERM, Exit.PARTIAL)])
+def test_repeats_end_by_a_signal_with_what_they_have(
+    two_gpus: list[str],
+    number: signal.Signals,
+    code: Exit,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hear = repeat.RepeatCollector.hear
+
+    def interrupted(self: repeat.RepeatCollector, worker: Worker, message: dict[str, Any]) -> str:
+        if "run" in message:
+            os.kill(os.getpid(), number)
+        return hear(self, worker, message)
+
+    monkeypatch.setattr(repeat.RepeatCollector, "hear", interrupted)
+    found, out, _ = repeated([*two_gpus, "--bench", "gemm_bf16", "--json"], capsys)
+    table = json.loads(out)
+    assert (found, table["notes"]) == (code, [f"stopped by {number.name}"])
+    assert any(gpu["benchmarks"] for gpu in table["gpus"])
