@@ -92,7 +92,7 @@ class Report(NamedTuple):
 def selftest(plan: Plan, say: Callable[[str], None]) -> Report:
     """Check one card. `say` hears what comes next. Raises PalError where there is nothing to check."""
     backend = open_backend(plan.setting)
-    listed = [] if plan.gpu is None else list(backend.devices(plan.node, (plan.gpu,)))
+    listed = [] if plan.gpu is None else _named(plan, backend)
     if not listed:
         seen = backend.devices(plan.node, ANY_SLOT)
         if not seen:
@@ -101,6 +101,16 @@ def selftest(plan: Plan, say: Callable[[str], None]) -> Report:
             return _unlisted(plan, backend, plan.gpu, seen)
         listed = list(seen)
     return _SelfTest(plan, backend, listed[0], say).run()
+
+
+def _named(plan: Plan, backend: Backend) -> list[DeviceInfo]:
+    """The GPU of the plan, if it is there.
+
+    Where a job sees only its own GPUs, a management library knows their indexes from the whole list. An emulated GPU is
+    listed alone: some change when they are.
+    """
+    held = plan.given if plan.given and not plan.setting.registry else (plan.gpu or 0,)
+    return [device for device in backend.devices(plan.node, held) if device.slot == plan.gpu]
 
 
 def _nothing_there(plan: Plan, backend: Backend) -> str:
@@ -438,7 +448,7 @@ class _SelfTest:
             if isinstance(beside, str):
                 reasons.append(f"{other}: {beside}")
                 continue
-            beside.devices(self.plan.node, (self.device.slot,))  # some backends must have listed what they run on
+            _named(self.plan._replace(gpu=self.device.slot), beside)  # some backends must have listed what they run on
             found, ended = self._repeats(beside, (name,), 3)
             values = found.values(name)
             if values:

@@ -473,6 +473,8 @@ def claimed(
     speed: dict[str, float],
     library: float | None = 700.0,
     nvml: Callable[[DeviceInfo], dict[str, Any]] = answers,
+    gpu: int = 0,
+    given: tuple[int, ...] = (),
 ) -> Report:
     """The whole test by the driver backend on such a card, PyTorch beside it if it has a speed."""
     here = Claimed(card.registry, "driver", model, speed)
@@ -487,7 +489,7 @@ def claimed(
         monkeypatch.setattr(module, "BACKENDS", BACKENDS | table)
     monkeypatch.setattr(probes, "compare", lambda *them: them[-1].send({"numerics": "gemm_bf16", "lack": "a stand-in"}))
     monkeypatch.setattr(probes, "_nvml", nvml)
-    return run.selftest(Plan(Setting("driver"), "n0", 0, (), select(""), 4, 460.0), lambda text: None)
+    return run.selftest(Plan(Setting("driver"), "n0", gpu, given, select(""), 4, 460.0), lambda text: None)
 
 
 def of(report: Report, verdict: str) -> dict[str, Check]:
@@ -505,6 +507,22 @@ def test_a_card_with_known_peaks_is_judged_by_them(card: Card, monkeypatch: pyte
     assert share == pytest.approx(470 / 700, rel=0.01)
     assert {"sampler effect on gemm_bf16", "sampler effect on hbm_copy", "sampler share of a core"} <= good.keys()
     assert {"sensors GPM", "sensors look", "repeat gemm_bf16 CV", "repeat hbm_triad CV"} <= good.keys()
+
+
+def test_a_job_that_sees_only_its_gpus_finds_the_right_one(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NVML in a job's cgroup: indexes 2 and 3 are the first and second GPU that is seen."""
+    devices = Claimed.devices
+
+    def seen(self: Claimed, node: str, indexes: Sequence[int]) -> tuple[DeviceInfo, ...]:
+        visible = devices(self, node, (2, 3))
+        order = sorted(indexes) if len(indexes) == len(visible) else range(len(visible))
+        slots = dict(zip(order, visible, strict=True))
+        return tuple(slots[i]._replace(slot=i) for i in indexes if i in slots)
+
+    monkeypatch.setattr(Claimed, "devices", seen)
+    report = claimed(card, monkeypatch, "NVIDIA H200", H200, gpu=3, given=(2, 3))
+    assert (report.verdict, report.device.slot) == ("ok", 3)
+    assert report.device.uuid == load_registry(card.registry).gpu("n0", 3).uuid
 
 
 def test_values_that_no_such_card_has_fail(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
