@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from slurm_pal.base import config as settings
 from slurm_pal.base.config import Config
@@ -22,6 +24,7 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common
 from slurm_pal.cli.aliases import Renamed, renamed
 from slurm_pal.cli.gpu import METAVAR, Gpu, measured
+from slurm_pal.cli.selftest import selftest
 from slurm_pal.profiling.sweep import collect, gpu_history, prepare, sweep_state
 from slurm_pal.profiling.sweep.lock import at_work, only_sweep
 from slurm_pal.profiling.sweep.plan import SweepPlan, SweepRequest, duration_s, sample_size
@@ -61,6 +64,7 @@ def pal_profile() -> None:
       pal-profile run --resume          continue the last sweep
       pal-profile status                where each node of the last sweep stands
       pal-profile show n7               scores and history of a node's GPUs; of one: n7:0
+      pal-profile selftest              one card, checked: run it first on a new kind of GPU
     """
 
 
@@ -327,8 +331,20 @@ def _doing(sweep: SweepDirectory, at_work: str) -> str:
     return "ended" if all(s.state in OVER for s in sweep.nodes.values()) else "stopped"
 
 
+class _BenchCommand(click.Command):
+    """Its options are argparse's, on a node where no click may be loaded; a shell completes them all the same."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from slurm_pal.profiling.node.bench import parser
+
+        words = dict.fromkeys(re.findall(r"--[a-z-]+", parser().format_usage()))
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
 @pal_profile.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, add_help_option=False
+    cls=_BenchCommand,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
 )
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 def bench(argv: tuple[str, ...]) -> int:
@@ -352,6 +368,7 @@ def publish_scores(method: str | None, as_json: bool) -> int:
 
 
 renamed(pal_profile, publish_scores, "publish")
+pal_profile.add_command(selftest)
 
 
 @pal_profile.command()

@@ -150,7 +150,7 @@ def check(
         kernel.close()
 
 
-def _with_peers(
+def with_peers(
     backend: DriverBackend, device: DeviceInfo, spec: Benchmark, others: Sequence[DeviceInfo]
 ) -> list[Deviation]:
     """The same with as many of the others as the benchmark needs: each in turn where it needs one."""
@@ -173,7 +173,7 @@ def run(
             print(f"{name:15} not here: {lack}")
             continue
         try:
-            findings = _with_peers(backend, device, spec, others)
+            findings = with_peers(backend, device, spec, others)
         except DeviceError as error:
             print(f"{name:15} FAILED: {error}", flush=True)
             good = False

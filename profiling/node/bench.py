@@ -3,13 +3,15 @@
 
 Run as `python -m slurm_pal.profiling.node.bench` inside the job, or as `pal-profile bench`.
 Exit codes: 0 all measured, 3 some not, 4 another process was on the GPUs (nothing is
-usable), 5 a GPU reported a hardware fault; others by slurm_pal.base.errors.
+usable), 5 a GPU reported a hardware fault; others by slurm_pal.base.errors. With --repeat it prints what so many
+runs gave, and drops nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import sys
 import time
@@ -20,6 +22,7 @@ from slurm_pal.base.errors import DataError, Exit, PalError, UsageError, one_lin
 from slurm_pal.base.faults import FAULTS, NO_UUID
 from slurm_pal.base.files import write_atomic
 from slurm_pal.base.numbers import MOST_GPUS, digits
+from slurm_pal.base.terminal import visible
 from slurm_pal.profiling.node.backends import Setting, open_backend, resolve
 from slurm_pal.profiling.node.benchmarks import BENCHMARKS, Benchmark, by_id, fitted, select
 from slurm_pal.profiling.node.devices import Backend, DeviceInfo, Static
@@ -32,6 +35,7 @@ START_S = 30.0
 """What one phase of a GPU may take at any pace of the emulation: a loaded node stalls processes for seconds."""
 PHASE_S = 150.0
 """What one phase may take besides, in device seconds."""
+MOST_RUNS = 1000
 NOT_LISTED = FAULTS["missing"].meaning
 NOT_KNOWN = Static("")
 """Of a GPU that did not come so far as to say; a driver that is not known is no change of driver."""
@@ -52,7 +56,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--gpu", default="", help="only these Slurm indexes, e.g. 0,2-3 (default: those of the job)")
     p.add_argument("--expected", type=int, default=0, help="how many GPUs the node has; fewer is a partial result")
     p.add_argument("--list", action="store_true", help="name the benchmarks and the backends, and measure nothing")
-    p.add_argument("--json", action="store_true", help="with --list: machine-readable output, versioned by its schema")
+    p.add_argument(
+        "--repeat", metavar="N", help="print the values of N runs on hot GPUs and their spread; record nothing"
+    )
+    p.add_argument(
+        "--json", action="store_true", help="with --list, --repeat: machine-readable, versioned by its schema"
+    )
     p.add_argument("--bench", default="", help="only these benchmarks, comma-separated (default: profile.benchmarks)")
     p.add_argument("--quick", action="store_true", help="of the default set only gemm, tblock and hbm_triad")
     p.add_argument(
@@ -80,6 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from slurm_pal.profiling.node.catalogue import show
 
             return show(options.json)
+        if options.repeat is not None:
+            return int(repeat(options, os.environ))
+        if options.json:
+            raise UsageError("--json goes with --list or --repeat: results of a measurement are written to the spool")
         return int(run(options, os.environ))
     except PalError as error:
         print(f"pal-profile bench: {one_line(error)}", file=sys.stderr, flush=True)
@@ -95,7 +108,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> Exit:
     backend = open_backend(_setting(options, environ))
     sweep = options.sweep or time.strftime("manual-%Y%m%d-%H%M%S", time.gmtime())
     place = RecordOrigin(sweep, options.cluster, node, job_id, options.seed, backend.name)
-    timeout_s = options.gpu_timeout_s if options.gpu_timeout_s is not None else START_S + PHASE_S * backend.wall_scale
+    timeout_s = _timeout_s(options, backend)
     outcome = measure_node(backend, place, indexes, options.expected, order, timeout_s, environ)
     for note in outcome.notes:
         print(f"{node}: {note}", flush=True)
@@ -104,6 +117,41 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> Exit:
         _drop(path, outcome.lines)
         print(f"{node}: {len(outcome.lines)} records in {path}", flush=True)
     return outcome.exit_code
+
+
+def repeat(options: argparse.Namespace, environ: Mapping[str, str]) -> Exit:
+    """Run the benchmarks several times and print what came out. Raises PalError."""
+    from slurm_pal.profiling.node.repeat import SCHEMA, RepeatOrder, lines, repeat_node
+
+    runs = digits(options.repeat)
+    if runs is None or not 2 <= runs <= MOST_RUNS:
+        raise UsageError(f"--repeat {options.repeat!r} must be a number of runs from 2 to {MOST_RUNS}, like 10")
+    node, job_id = _where(options, environ)
+    indexes = _indexes(options, environ)
+    specs = select(_wanted(options), options.quick)
+    backend = open_backend(_setting(options, environ))
+    devices = backend.devices(node, indexes)
+    absent = sorted({*indexes} - {device.slot for device in devices})
+    found, stopped = repeat_node(backend, devices, RepeatOrder(specs, runs, options.mode), _timeout_s(options, backend))
+    notes = [*_missing(absent, indexes, options.expected), *([f"stopped by {stopped}"] if stopped else [])]
+    if options.json:
+        head = {"node": node, "job_id": job_id, "backend": backend.name, "backend_version": backend.version}
+        body = {"runs": runs, "mode": options.mode, "gpus": [gpu.to_json() for gpu in found], "notes": notes}
+        print(json.dumps({"schema": f"pal.{SCHEMA}/1", **head, **body}, indent=2, allow_nan=False), flush=True)
+    else:
+        for line in [*lines(found), *notes]:
+            print(f"{node}: {visible(line)}", flush=True)
+    if stopped == "SIGINT":
+        return Exit.INTERRUPTED
+    flags = [{gpu.flag, *(f for run in gpu.runs for f in run.flags)} for gpu in found]
+    flags += [{"foreign_process"} for gpu in found if gpu.others]
+    lost = bool(notes) or any(gpu.error or any(run.reason for run in gpu.runs) for gpu in found)
+    return _exit_code(flags, lost or not found)
+
+
+def _timeout_s(options: argparse.Namespace, backend: Backend) -> float:
+    given: float | None = options.gpu_timeout_s
+    return START_S + PHASE_S * backend.wall_scale if given is None else given
 
 
 def _wanted(options: argparse.Namespace) -> str:
@@ -130,7 +178,7 @@ def _word(text: str, what: str) -> str:
 
 
 def _indexes(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[int, ...]:
-    text = options.gpu or environ.get("SLURM_JOB_GPUS", "")
+    text = options.gpu or environ.get("SLURM_STEP_GPUS", "") or environ.get("SLURM_JOB_GPUS", "")
     if text:
         return parse_indexes(text)
     if options.node and options.expected > 0:

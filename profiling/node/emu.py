@@ -83,6 +83,7 @@ class Device:
         self.ecc_errors = 0
         self.busy = False
         self.watch: EmuWatch | None = None
+        self.prepared: dict[str, int] = {}  # what ran on it -> how often: no two runs have the same noise
         # The room is not the same in every sweep, nor in every corner of it.
         draw = random.Random(f"{seed} {node} room")
         self.room_c = draw.gauss(0.0, 0.5) + random.Random(f"{seed} {gpu.uuid} slot").gauss(0.0, 0.5)
@@ -182,7 +183,9 @@ class EmuKernel:
         self._launch_s = _launch_s(spec)
         self._noise = NOISE * (30.0 if "noisy" in device.faults else 1.0)
         names = " ".join((spec.id, *(peer.gpu.uuid for peer in peers)))
-        self._draw = random.Random(f"{device.gpu.uuid} {device.seed} {names}")
+        again = device.prepared.get(names, 0)
+        device.prepared[names] = again + 1
+        self._draw = random.Random(f"{device.gpu.uuid} {device.seed} {names}" + (f" {again}" if again else ""))
         self._ar = 0.0
 
     def run_block(self, n: int) -> float:

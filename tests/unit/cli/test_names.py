@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from slurm_pal.cli.aliases import Renamed, renamed
@@ -75,3 +76,12 @@ def test_a_renamed_command_leaves_its_name_as_it_was() -> None:
     renamed(group, command, "old")
     assert not command.hidden and "old" not in CliRunner().invoke(group, ["--help"]).output
     assert CliRunner().invoke(group, ["old"]).output == CliRunner().invoke(group, ["new"]).output == "done\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "wanted"),
+    [([], "self", ["selftest"]), (["selftest"], "--bu", ["--budget"]), (["bench"], "--rep", ["--repeat"])],
+)
+def test_a_shell_completes_commands_and_options(words: list[str], incomplete: str, wanted: list[str]) -> None:
+    found = ShellComplete(pal_profile, {}, "pal-profile", "_PAL_PROFILE_COMPLETE").get_completions(words, incomplete)
+    assert [item.value for item in found] == wanted

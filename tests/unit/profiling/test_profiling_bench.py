@@ -16,7 +16,7 @@ import pytest
 
 from slurm_pal.base.errors import DataError, Exit, MissingPackageError, SlurmError, UsageError
 from slurm_pal.emulation.gpus import draw_registry, load_registry, set_fault, write_registry
-from slurm_pal.profiling.node import backends, bench, measurement
+from slurm_pal.profiling.node import backends, bench, measurement, repeat
 from slurm_pal.profiling.node.backends import BACKENDS, BackendChoice, Setting, open_backend, resolve
 from slurm_pal.profiling.node.benchmarks import Benchmark
 from slurm_pal.profiling.node.devices import DeviceInfo
@@ -523,3 +523,107 @@ def test_worker_modules_start_without_heavy_packages() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     heavy = {"numpy", "pandas", "click", "rich", "sqlite3", "multiprocessing", "asyncio", "ClusterShell", "tomllib"}
     assert not heavy & set(json.loads(done.stdout))
+
+
+def repeated(options: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = bench.main(["--repeat", "4", *options])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path) -> list[str]:
+    """Words that name GPUs 0 and 1 of an emulated node."""
+    path = str(tmp_path / "gpus.json")
+    write_registry(path, draw_registry(["n0"], 2, 5))
+    return ["--node", "n0", "--gpu", "0-1", "--wall-scale", "0", "--backend", "emu", "--registry", path]
+
+
+@pytest.mark.parametrize("mode", ["concurrent", "solo"])
+def test_repeats_are_printed_with_their_spread(
+    two_gpus: list[str], mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*two_gpus, "--bench", "gemm_bf16,pcie_h2d,p2p", "--mode", mode]
+    code, out, err = repeated([*words, "--json"], capsys)
+    table = json.loads(out)
+    assert (code, err, table["schema"], table["runs"], table["mode"]) == (Exit.OK, "", "pal.repeat/1", 4, mode)
+    assert [gpu["gpu"] for gpu in table["gpus"]] == [0, 1] and table["notes"] == []
+    for gpu in table["gpus"]:
+        assert [b["id"] for b in gpu["benchmarks"]] == ["gemm_bf16", "pcie_h2d"]
+        assert gpu["remarks"] == ["p2p: it needs another GPU"] and gpu["error"] == ""
+        for row in gpu["benchmarks"]:
+            values = row["values"]
+            assert len(set(values)) == 4 == len(row["runs"]) and [r["value"] for r in row["runs"]] == values
+            mean = sum(values) / 4
+            assert row["range_pct"] == pytest.approx(100 * (max(values) - min(values)) / mean)
+            assert 0 < row["cv_pct"] < row["range_pct"]
+            assert sorted(values)[1] < row["median"] < sorted(values)[2]
+    hot = table["gpus"][0]["benchmarks"][0]["runs"]
+    assert all(r["power_cap"] == 1.0 and r["temp_c"] > 60 for r in hot)  # from the first on
+    code, out, err = repeated(words, capsys)
+    assert (code, err) == (Exit.OK, "") and out.count("n0: GPU 1 gemm_bf16: 4 runs, median ") == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "said"),
+    [
+        ("foreign_process", Exit.INVALID, "in use by pid 4711"),
+        ("error", Exit.HARDWARE, "has fallen off the bus (Xid 79)"),
+        ("ecc", Exit.HARDWARE, "ecc"),
+        ("mig", Exit.PARTIAL, "MIG is enabled"),
+        ("missing", Exit.PARTIAL, "GPU 1: the driver does not list it"),
+    ],
+)
+def test_repeats_say_why_a_gpu_gave_no_more(
+    two_gpus: list[str], fault: str, code: Exit, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_fault(two_gpus[-1], "n0", 1, fault)
+    found, out, err = repeated([*two_gpus, "--bench", "gemm_bf16"], capsys)
+    assert (found, err) == (code, "") and said in out
+    assert ("GPU 0 gemm_bf16: 4 runs" in out) == (fault != "foreign_process")  # the others go on
+
+
+def test_repeats_give_up_a_gpu_that_hangs(
+    two_gpus: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_fault(two_gpus[-1], "n0", 0, "hang")
+    hasten(tmp_path, monkeypatch)
+    code, out, _ = repeated([*two_gpus, "--bench", "gemm_bf16"], capsys)
+    assert code == Exit.PARTIAL and "no answer within 30 s in heat" in out and "GPU 1 gemm_bf16: 4 runs" in out
+
+
+@pytest.mark.parametrize("number", ["1", "0", "x", "-3", "1001", ""])
+def test_a_wrong_number_of_repeats_is_refused(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--repeat", number] if number[:1] != "-" else [f"--repeat={number}"]) == Exit.USAGE
+    assert "must be a number of runs from 2 to 1000" in capsys.readouterr().err
+    assert bench.main(["--json", "--node", "n0", "--gpu", "0"]) == Exit.USAGE
+
+
+def test_a_step_knows_its_own_gpus(two_gpus: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """srun sets SLURM_STEP_GPUS; a batch script has SLURM_JOB_GPUS only."""
+    options = bench.parser().parse_args(["--node", "n0"])
+    assert bench._indexes(options, {"SLURM_STEP_GPUS": "1"}) == (1,)
+    assert bench._indexes(options, {"SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "0-3"}) == (1,)
+    assert bench._indexes(options, {"SLURM_JOB_GPUS": "0-3"}) == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, Exit.INTERRUPTED), (signal.SIGTERM, Exit.PARTIAL)])
+def test_repeats_end_by_a_signal_with_what_they_have(
+    two_gpus: list[str],
+    number: signal.Signals,
+    code: Exit,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hear = repeat.RepeatCollector.hear
+
+    def interrupted(self: repeat.RepeatCollector, worker: Worker, message: dict[str, Any]) -> str:
+        if "run" in message:
+            os.kill(os.getpid(), number)
+        return hear(self, worker, message)
+
+    monkeypatch.setattr(repeat.RepeatCollector, "hear", interrupted)
+    found, out, _ = repeated([*two_gpus, "--bench", "gemm_bf16", "--json"], capsys)
+    table = json.loads(out)
+    assert (found, table["notes"]) == (code, [f"stopped by {number.name}"])
+    assert any(gpu["benchmarks"] for gpu in table["gpus"])

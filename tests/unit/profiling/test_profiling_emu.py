@@ -218,3 +218,15 @@ def test_ageing_and_transient_change_the_registry_when_they_are_measured(tmp_pat
     aged = load_registry(path).gpu("n0", 0)
     assert aged.true_slowdown("A") == pytest.approx(truth * 1.01**3)
     assert load_registry(path).gpu("n0", 1).faults == {}
+
+
+def test_no_two_runs_of_a_benchmark_have_the_same_noise() -> None:
+    """The first has that of its sweep alone, so that sweeps can be repeated."""
+    firsts, laters = [], []
+    for _ in range(2):
+        backend = EmuBackend(draw_registry(["n0"], 1, 3), 7, 0.0)
+        (device,) = backend.devices("n0", (0,))
+        spec = by_id("hbm_triad")
+        firsts.append(backend.prepare(device, spec).run_block(10))
+        laters.append(backend.prepare(device, spec).run_block(10))
+    assert firsts[0] == firsts[1] != laters[0] == laters[1]

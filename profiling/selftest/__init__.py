@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""One card, checked: `pal-profile selftest`."""
