@@ -135,7 +135,7 @@ class AmdSmi:
             if (pid := _whole(p.get("pid"))) is not None
         }
         who = self._processes
-        return tuple(who.describe(pid, used) for pid, used in sorted(found.items()) if not who.ours(pid))
+        return tuple(who.describe(pid, used) for pid, used in sorted(found.items()) if who.foreign(pid))
 
     def watch(self, device: DeviceInfo) -> Sampler:
         """Start a sampler. The library is closed here first: its state must not go through a fork."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from slurm_pal.profiling.node import amd, telemetry, throttle
+from slurm_pal.profiling.node import amd, process_owners, telemetry, throttle
 from slurm_pal.profiling.node.amd import AmdSmi
 from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, SensorSample, Static
 
@@ -143,7 +143,7 @@ def test_a_partition_is_told_as_one() -> None:
     assert smi.static(device).mig_mode == "CPX-NPS4"
 
 
-def test_counters(tmp_path: Path) -> None:
+def test_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = proc(tmp_path, job="5")
     proc(tmp_path, 30, job="5")
     proc(tmp_path, 31, comm="python3")
@@ -155,11 +155,12 @@ def test_counters(tmp_path: Path) -> None:
         {"name": "gone"},
         "N/A",
     ]
+    monkeypatch.setattr(process_owners, "_exists", lambda pid: pid == 32)  # 33: of another namespace
     smi, device = one(gpu(gpu_process_list=listed), root)
     assert smi.counters(device) == Counters(
         energy_j=15.3,
         ecc_uncorrected=1,
-        others=(f"pid 31 of uid {os.getuid()} (python3), 700 MiB", "pid 32", "pid 33"),
+        others=(f"pid 31 of uid {os.getuid()} (python3), 700 MiB", "pid 32"),
         ecc_corrected=3,
         pcie_replays=4,
         used_bytes=285 * 2**20,
