@@ -118,7 +118,7 @@ class AmdSmi:
         link = _inner(self._table("amdsmi_get_pcie_info", handle), "pcie_metric")
         used = self._number("amdsmi_get_gpu_vram_usage", handle, key="vram_used")  # MiB
         return Counters(
-            energy_j=None if steps is None or step_uj is None else steps * step_uj / _UJ_PER_J,
+            energy_j=None if not steps or step_uj is None else steps * step_uj / _UJ_PER_J,  # 0 as in _watts
             ecc_uncorrected=_whole(ecc.get("uncorrectable_count")),
             others=self._others(handle),
             ecc_corrected=_whole(ecc.get("correctable_count")),
@@ -135,7 +135,7 @@ class AmdSmi:
             if (pid := _whole(p.get("pid"))) is not None
         }
         who = self._processes
-        return tuple(who.describe(pid, used) for pid, used in sorted(found.items()) if not who.ours(pid))
+        return tuple(who.describe(pid, used) for pid, used in sorted(found.items()) if who.foreign(pid))
 
     def watch(self, device: DeviceInfo) -> Sampler:
         """Start a sampler. The library is closed here first: its state must not go through a fork."""
@@ -150,8 +150,8 @@ class AmdSmi:
     def _look(self, handle: Foreign, last: dict[str, float]) -> SensorSample:
         """One table holds nearly all; `last` keeps its residency counters from look to look."""
         seen = self._table("amdsmi_get_gpu_metrics_info", handle)
-        present = _number(seen.get("current_socket_power"))
-        power = present if present is not None else _number(seen.get("average_socket_power"))
+        present = _watts(seen, "current_socket_power")
+        power = present if present is not None else _watts(seen, "average_socket_power")
         speed = _number(seen.get("pcie_link_speed"))  # 0.1 GT/s
         return SensorSample(
             t_s=time.monotonic(),
@@ -161,7 +161,7 @@ class AmdSmi:
             temp_c=_first(seen, "temperature_hotspot", "temperature_edge"),
             mem_temp_c=_number(seen.get("temperature_mem")),
             reasons=_reasons(seen, last),
-            power_avg_w=None if present is None else _number(seen.get("average_socket_power")),
+            power_avg_w=None if present is None else _watts(seen, "average_socket_power"),
             utilisation=_share(seen.get("average_gfx_activity")),
             pcie_gen=None if not speed else _generation(speed / 10.0),
             pcie_width=_whole(seen.get("pcie_link_width")) or None,
@@ -171,7 +171,7 @@ class AmdSmi:
     def _power_w(self, handle: Foreign) -> float | None:
         """Where the table lacks it; the names are those of ROCm 6.4 and later, then the earlier ones."""
         told = self._table("amdsmi_get_power_info", handle)
-        return _first(told, "socket_power", "current_socket_power", "average_socket_power")
+        return _watts(told, "socket_power", "current_socket_power", "average_socket_power")
 
     def _clock(self, handle: Foreign, name: str) -> Mapping[str, Foreign]:
         kind = getattr(getattr(self._open(), "AmdSmiClkType", None), name, None)
@@ -271,6 +271,11 @@ def _share(value: object) -> float | None:
 
 def _first(table: Mapping[str, Foreign], *names: str) -> float | None:
     return next((n for name in names if (n := _number(table.get(name))) is not None), None)
+
+
+def _watts(table: Mapping[str, Foreign], *names: str) -> float | None:
+    """A power; None for 0, which a second die reports: the first one of the card reports for both (MI250)."""
+    return next((watts for name in names if (watts := _number(table.get(name)))), None)
 
 
 def _inner(table: Mapping[str, Foreign], name: str) -> Mapping[str, Foreign]:

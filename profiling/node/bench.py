@@ -242,7 +242,7 @@ class _Collector:
     """The team's messages, collected."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self.lines: dict[str, str] = {}  # run id -> its record: a later one of the same run replaces it
         self.finished: set[str] = set()
         self.static: dict[str, Static] = {}
         self.intruders: dict[str, str] = {}  # uuid -> who
@@ -257,7 +257,7 @@ class _Collector:
                 self.intruders[uuid] = "; ".join(message["others"])
                 return "foreign_process"
         elif "record" in message:
-            self.lines.append(message["record"])
+            self.lines[message["run"]] = message["record"]
         elif "remarks" in message:
             for name, why in message["remarks"].items():
                 self.remarks.setdefault(f"{name}: {why}", []).append(worker.device.slot)
@@ -296,7 +296,7 @@ def measure_node(
     now_s = time.time()
     if gathered.intruders:
         return _foreign(team.workers, gathered, place, order.specs[0], now_s)
-    records = [from_json(line) for line in gathered.lines]
+    records = [from_json(line) for line in gathered.lines.values()]
     unfinished = [w for w in team.workers if w.device.uuid not in gathered.finished]
     if team.stopped:  # a cancelled run is no evidence against a GPU
         notes.append(f"stopped by {team.stopped}: {len(devices) - len(unfinished)} of {len(devices)} GPUs complete")

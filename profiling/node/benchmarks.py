@@ -14,8 +14,8 @@ from typing import NamedTuple
 from slurm_pal.base.errors import UsageError
 from slurm_pal.variability.params import TIME_UNITS
 
-METHOD_VERSION = 2
-"""Raised whenever warm-up, stop rules or the statistic change, so that old and new never mix."""
+METHOD_VERSION = 3
+"""Raised whenever warm-up, stop rules, statistic or the neighbours' load change, so that old and new never mix."""
 
 
 class Benchmark(NamedTuple):

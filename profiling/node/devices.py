@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from slurm_pal.base.errors import PalError
 from slurm_pal.profiling.node.benchmarks import Benchmark
 from slurm_pal.profiling.node.host import Host
+from slurm_pal.variability.power_limit import limit_text
 
 # Throttle reasons, with NVML's bit values (nvmlClocksEventReason*).
 IDLE, SW_POWER_CAP, HW_SLOWDOWN = 1, 4, 8
@@ -66,10 +67,9 @@ class Static(NamedTuple):
 
     def comparable(self) -> dict[str, str]:
         """The part of this that enters the method hash."""
-        limit = "" if self.power_limit_w is None else f"{self.power_limit_w:g}"
         fixed = {
             "driver": self.driver.partition(".")[0],
-            "power_limit_w": limit,
+            "power_limit_w": limit_text(self.power_limit_w),
             "ecc": self.ecc_mode,
             "mig": self.mig_mode,
         }

@@ -105,7 +105,7 @@ class IntelSysfs:
         who = self._processes
         return Counters(
             energy_j=self._card(device).energy_j(),
-            others=tuple(who.describe(pid, used) for pid, used in sorted(clients.items()) if not who.ours(pid)),
+            others=tuple(who.describe(pid, used) for pid, used in sorted(clients.items()) if who.foreign(pid)),
         )
 
     def _clients(self, bus_id: str) -> dict[int, int]:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Versions of the libraries that a backend's kernels come from: part of the method."""
+"""Libraries that a backend's kernels come from, their versions and what steers them: part of the method."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from slurm_pal.profiling.node.devices import Counters, DeviceInfo, Static, Telemetry, Watch
 
@@ -22,13 +22,41 @@ class Described:
 
     def static(self, device: DeviceInfo) -> Static:
         found = self._sensors.static(device)
-        return found._replace(libs={**found.libs, **self._libs()})
+        return found._replace(libs={**found.libs, **self._libs(), **steering(os.environ)})
 
     def watch(self, device: DeviceInfo) -> Watch:
         return self._sensors.watch(device)
 
     def counters(self, device: DeviceInfo) -> Counters:
         return self._sensors.counters(device)
+
+
+_STEERING = (
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "DISABLE_ADDMM_CUDA_LT",
+    "DISABLE_ADDMM_HIP_LT",
+    "CUDA_LAUNCH_BLOCKING",
+    "HIP_LAUNCH_BLOCKING",
+)
+_STEERING_ALL = ("CUBLAS_", "CUBLASLT_", "TORCH_BLAS_", "TORCH_CUBLAS", "PYTORCH_TUNABLEOP_", "ROCBLAS_", "HIPBLASLT_")
+_NOT_STEERING = ("LOG", "LAYER", "VERBOSE", "FILENAME")
+"""In such a name: it says what is written about the work, not how the work is done."""
+
+
+def steering(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are set and make the libraries compute otherwise, faster or slower.
+
+    Number format (TF32 for FP32, FP32 put together from BF16), workspace, which library, which kernel of it, tuned
+    kernels. Unset ones are no part of the method: a new name here parts no numbers that were measured without it.
+    """
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if value
+        and (name in _STEERING or name.startswith(_STEERING_ALL))
+        and not any(word in name for word in _NOT_STEERING)
+    }
 
 
 def cuda_version(number: int) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_pal import __version__
-from slurm_pal.profiling.node import binding, host, telemetry
+from slurm_pal.profiling.node import binding, telemetry
+from slurm_pal.profiling.node.attempt import Attempt, MeasuredRun
 from slurm_pal.profiling.node.benchmarks import FALLBACKS, Benchmark, by_id, fitted, method_hash, on_the_bus
-from slurm_pal.profiling.node.devices import Backend, Counters, DeviceError, DeviceInfo, OwnHost, Static, Watch
-from slurm_pal.profiling.node.host import Host
-from slurm_pal.profiling.node.runner import BenchRun, StopRules, failed, measure, rules_for
+from slurm_pal.profiling.node.devices import Backend, DeviceInfo, Static, Watch
+from slurm_pal.profiling.node.runner import BenchRun, StopRules, rules_for
 from slurm_pal.profiling.node.workers import Channel, Turn
 from slurm_pal.variability.params import TIME_UNITS
 from slurm_pal.variability.records import BenchInfo, EnvInfo, GpuInfo, Record
@@ -52,15 +52,6 @@ class MeasurementSpan(NamedTuple):
     start_s: float  # Unix
     end_s: float
     peers_busy: int = 0
-
-
-class MeasuredRun(NamedTuple):
-    """One run with the counters around it."""
-
-    before: Counters
-    after: Counters
-    run: BenchRun
-    host: tuple[Host, Host]
 
 
 def measure_gpu(
@@ -165,23 +156,44 @@ class _Work:
             for _, row in scores:
                 if row:
                     self.channel.enter(row.id)
-                    self._score(row, 0)
+                    self._score(row)
         else:
             for asked, row in scores:
-                busy = self.channel.barrier((row or asked).id)
-                if row:
-                    self._score(row, busy)
+                self._together(asked, row, next((r for _, r in scores if r), None))
         for asked, row in pairs:
             if not asked.together:
                 turn = self.channel.turn(asked.id)
                 if row:
                     self._health(row, turn)
 
-    def _score(self, spec: Benchmark, busy: int) -> None:
+    def _together(self, asked: Benchmark, row: Benchmark | None, stand_in: Benchmark | None) -> None:
+        """One benchmark on all GPUs at once. Nobody's GPU idles before the last one has been measured.
+
+        A GPU that has no `row` for what was `asked` runs `stand_in`, not recorded, if it has any.
+        """
+        name, spec = (row or asked).id, row or stand_in
+        self.channel.enter(name)
+        attempt = Attempt(self.backend, self.device, spec) if spec else None
+        busy = self.channel.barrier(name)
+        if attempt and row:
+            start_s = time.time()
+            found = attempt.measure(self.watch, rules_for(row, self.hot))
+            self.hot = True
+            span = MeasurementSpan(start_s, time.time(), busy)
+            first = self._send(row, found, span, {})
+        if busy:
+            block, spent_s = (attempt.again, attempt.spent_s) if attempt else (float, 0.0)
+            self.channel.run_on(name, spent_s, block, own_clock=self.backend.wall_scale < 1.0)
+        if attempt:
+            found = attempt.end()
+            if row:
+                self._send(row, found, span, {}, first)
+
+    def _score(self, spec: Benchmark) -> None:
         start_s = time.time()
         found = self._run(spec, rules_for(spec, self.hot))
         self.hot = True
-        self._send(spec, found, MeasurementSpan(start_s, time.time(), busy), {})
+        self._send(spec, found, MeasurementSpan(start_s, time.time()), {})
 
     def _health(self, spec: Benchmark, turn: Turn) -> None:
         start_s = time.time()
@@ -222,26 +234,19 @@ class _Work:
         return MeasuredRun(first.before, last.after, worst.run, (first.host[0], last.host[1])), values
 
     def _run(self, spec: Benchmark, rules: StopRules, peers: Sequence[DeviceInfo] = ()) -> MeasuredRun:
-        look = self.backend.host if isinstance(self.backend, OwnHost) else host.look
-        sensors, busy = self.backend.telemetry, look()
-        before = Counters()
-        try:
-            before = sensors.counters(self.device)
-            kernel = self.backend.prepare(self.device, spec, peers)
-        except DeviceError as error:
-            found = failed(spec, error)
-            found = found._replace(reason=f"{spec.id} cannot be prepared: {found.reason}")
-            return MeasuredRun(before, before, found, (busy, look()))
-        found = measure(kernel, spec, self.watch, rules)
-        after = before
-        try:
-            kernel.close()  # an error of a launch may show only when all are waited for
-            after = sensors.counters(self.device)
-        except DeviceError as error:
-            found = found if found.reason else failed(spec, error)
-        return MeasuredRun(before, after, found, (busy, look()))
+        attempt = Attempt(self.backend, self.device, spec, peers)
+        attempt.measure(self.watch, rules)
+        return attempt.end()
 
-    def _send(self, spec: Benchmark, found: MeasuredRun, span: MeasurementSpan, table: dict[str, object]) -> None:
+    def _send(
+        self,
+        spec: Benchmark,
+        found: MeasuredRun,
+        span: MeasurementSpan,
+        table: dict[str, object],
+        before: Record | None = None,
+    ) -> Record:
+        """One record to the parent, where it replaces the one of the same run that was sent before."""
         run, static = found.run, self.static
         flags = [*run.flags, *telemetry.flags(run.samples, static, found.before, found.after, found.host)]
         shown = telemetry.summary(run.samples, found.before, found.after) | table
@@ -249,7 +254,9 @@ class _Work:
             flags.append("config_differs")
             shown["mps"] = True
         made = record(self.place, self.device, static, spec, run._replace(flags=tuple(flags)), span, shown)
-        self.channel.send({"record": made.to_json()})
+        if made != before:
+            self.channel.send({"record": made.to_json(), "run": made.run_id})
+        return made
 
 
 def record(

@@ -245,7 +245,7 @@ class Nvml:
         """Foreign processes; an MPS server works for others and is reported by `Static.mps`."""
         who = self._processes
         running = sorted(self._running(handle).items())
-        return tuple(who.describe(pid, used) for pid, used in running if not (who.ours(pid) or who.serves_mps(pid)))
+        return tuple(who.describe(pid, used) for pid, used in running if who.foreign(pid) and not who.serves_mps(pid))
 
     def watch(self, device: DeviceInfo) -> Sampler:
         """Start a sampler. NVML is closed here first: its state must not go through a fork."""

@@ -4,17 +4,11 @@
 from __future__ import annotations
 
 import os
-import re
 
-_JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
+from slurm_pal.base.job_folder import job_of
+
 _MPS = "nvidia-cuda-mps"  # server and control daemon; the kernel cuts a command's name at 15 characters
 MIB = 2**20
-
-
-def job_of(cgroup: str) -> str:
-    """The Slurm job in the text of a /proc/PID/cgroup (version 1 or 2); "" when there is none."""
-    found = _JOB.search(cgroup)
-    return found[1] if found else ""
 
 
 class NodeProcesses:
@@ -22,6 +16,14 @@ class NodeProcesses:
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
+
+    def foreign(self, pid: int) -> bool:
+        """Whether it is neither ours nor the number of a process in another namespace.
+
+        Drivers list processes by their numbers on the host. In a container that has numbers of its own they
+        name nobody here, not even ourselves: they are no evidence of a foreign job.
+        """
+        return not self.ours(pid) and (self._seen(pid) or _exists(pid))
 
     def ours(self, pid: int) -> bool:
         """Whether it is part of our Slurm job or, without one, of our session.
@@ -53,6 +55,9 @@ class NodeProcesses:
         memory = "" if used_bytes is None else f", {used_bytes // MIB} MiB"
         return f"pid {pid}{owner}{f' ({name})' if name else ''}{memory}"
 
+    def _seen(self, pid: int) -> bool:
+        return os.path.exists(os.path.join(self._proc, str(pid)))
+
     def _session(self, pid: int | str) -> str:
         # The command is in parentheses and may hold blanks: state, parent, group, session follow it.
         fields = self._read(pid, "stat").rpartition(")")[2].split()
@@ -64,3 +69,16 @@ class NodeProcesses:
                 return stream.read()
         except OSError:
             return ""
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process in our namespace, shown in /proc or hidden (hidepid)."""
+    if pid <= 0:  # which kill(2) takes for more than one
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:  # somebody else's
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True

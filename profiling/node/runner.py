@@ -85,7 +85,7 @@ def measure(kernel: Kernel, spec: Benchmark, watch: Watch, rules: StopRules | No
     rules = rules or StopRules()
     spec = spec._replace(work=kernel.work)  # a kernel may have had to round its array
     try:
-        n, spent_s = _block_size(kernel, rules)
+        n, spent_s = block_size(kernel, rules)
         warmup_s, steady = _warm_up(kernel, watch, rules, n, spent_s)
         watch.take()  # looks at the warm-up say nothing about the measurement
         times, stop_reason = _blocks(kernel, rules, n)
@@ -113,7 +113,7 @@ def _timed(kernel: Kernel, n: int) -> float:
     return seconds
 
 
-def _block_size(kernel: Kernel, rules: StopRules) -> tuple[int, float]:
+def block_size(kernel: Kernel, rules: StopRules) -> tuple[int, float]:
     """Launches per block, and the device time spent on finding out."""
     n, spent_s = 1, 0.0
     while True:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from slurm_pal.profiling.node import throttle
 from slurm_pal.profiling.node.devices import Counters, DeviceInfo, SensorSample, Static, Telemetry
 from slurm_pal.profiling.node.host import Host, noise
+from slurm_pal.variability.power_limit import limit_text
 
 _Count = TypeVar("_Count", int, float)
 _DUTIES = {
@@ -157,9 +158,9 @@ def config_group(static: Static) -> str:
     parts = []
     if static.app_clocks_mhz is not None:
         parts.append(f"clocks{static.app_clocks_mhz:g}")
-    limit, default = static.power_limit_w, static.default_power_limit_w
-    if limit is not None and default is not None and limit != default:
-        parts.append(f"limit{limit:g}")
+    limit, default = limit_text(static.power_limit_w), limit_text(static.default_power_limit_w)
+    if limit and default and limit != default:
+        parts.append(f"limit{limit}")
     return "+".join(parts) or "default"
 
 

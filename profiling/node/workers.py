@@ -30,6 +30,7 @@ class Turn(NamedTuple):
     others: int  # living workers besides it
     peers: tuple[int, ...]  # slots of those whose GPU may be used as a peer: alive and not suspected
     first: bool  # nobody has had a turn in this phase before
+    longest_s: float = 0.0  # the most device time that one of them has run since the last wait
 
 
 class Channel:
@@ -53,6 +54,27 @@ class Channel:
         """The same, but then go on one at a time: until this worker's next wait, or its end."""
         return self._wait(phase, alone=True)
 
+    def run_on(self, phase: str, spent_s: float, block: Callable[[], float], own_clock: bool) -> None:
+        """Wait as `barrier` does, but let the GPU work meanwhile, so that no neighbour is measured beside an idle one.
+
+        `block` runs a block and returns its device time, 0 when it can run no more; `spent_s` is the device
+        time since the last wait. A device whose clock is its own (`own_clock`) works as long by that clock as
+        the slowest neighbour, any other one until the last neighbour has come. The last is never waited for
+        longer than the watchdog allows, and this worker is watched, too: each block begins its time anew.
+        """
+        self._ask(phase, busy=not own_clock, spent_s=spent_s)
+        if own_clock:
+            longest_s = self._answer().longest_s
+            while spent_s < longest_s and (seconds := block()) > 0.0:
+                spent_s += seconds
+            return
+        while not select.select([self._back], [], [], 0.0)[0]:
+            going = block() > 0.0
+            self.send({"busy": going})
+            if not going:
+                break
+        self._answer()
+
     def enter(self, phase: str, peer: int | None = None) -> None:
         """Announce what comes next without waiting: the watchdog restarts.
 
@@ -61,13 +83,19 @@ class Channel:
         self.send({"phase": phase, "peer": peer})
 
     def _wait(self, phase: str, alone: bool) -> Turn:
+        self._ask(phase, alone=alone)
+        return self._answer()
+
+    def _ask(self, phase: str, **about: object) -> None:
+        self.send({"phase": phase, "wait": True, **about})
+
+    def _answer(self) -> Turn:
         """Ends the worker when the parent is gone."""
-        self.send({"phase": phase, "wait": True, "alone": alone})
         answer = self._back.readline()
         if not answer:
             os._exit(0)
-        others, peers, first = json.loads(answer)
-        return Turn(others, tuple(peers), first)
+        others, peers, first, longest_s = json.loads(answer)
+        return Turn(others, tuple(peers), first, longest_s)
 
 
 Work = Callable[[DeviceInfo, Channel], None]
@@ -82,6 +110,8 @@ class Worker:
         self.peer: int | None = None  # slot of the GPU that the phase needs besides
         self.waiting = False
         self.alone = False  # what it waits for is a turn
+        self.busy = False  # its GPU works while it waits
+        self.spent_s = 0.0  # device time that it has run when it waits
         self.waits = 0  # how many times it has waited: workers of one node wait in the same order
         self.since_s = time.monotonic()  # of the present phase
         self.error = ""
@@ -106,8 +136,14 @@ class Worker:
         """Note the phase that the worker announced."""
         self.phase, self.peer = message["phase"], message.get("peer")
         self.waiting, self.alone = message.get("wait", False), message.get("alone", False)
+        self.busy, self.spent_s = message.get("busy", False), message.get("spent_s", 0.0)
         self.waits += self.waiting
         self.since_s = time.monotonic()
+
+    @property
+    def watched(self) -> bool:
+        """Whether it may hang: its GPU is at work."""
+        return self.busy or not self.waiting
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """What has arrived; closes the pipe at its end."""
@@ -234,17 +270,18 @@ class Team:
             due = due[:1]
         first = self._served != behind
         self._served = behind
+        longest_s = max(w.spent_s for w in due)
         for worker in due:
             peers = [w.device.slot for w in living if w is not worker and w.device.slot not in self._suspects]
-            answer = json.dumps([len(living) - 1, peers, first]).encode() + b"\n"
-            worker.waiting = False
+            answer = json.dumps([len(living) - 1, peers, first, longest_s]).encode() + b"\n"
+            worker.waiting = worker.busy = False
             worker.since_s = time.monotonic()
             with contextlib.suppress(BrokenPipeError):
                 os.write(worker.outward, answer)
 
     def _wait(self, living: list[Worker]) -> None:
         now = time.monotonic()
-        left = [w.since_s + self._timeout_s - now for w in living if not w.waiting]
+        left = [w.since_s + self._timeout_s - now for w in living if w.watched]
         ready, _, _ = select.select(
             [self._wake_r, *(w.inward for w in living)], [], [], max(0.0, min(left, default=1.0))
         )
@@ -255,6 +292,10 @@ class Team:
         for message in worker.messages():
             if "phase" in message:
                 worker.enter(message)
+            elif "busy" in message:
+                # What was sent before the wait ended says nothing about the time after it.
+                worker.busy = worker.waiting and message["busy"]
+                worker.since_s = time.monotonic()
             elif "error" in message:
                 worker.error, worker.flag = message["error"], message["flag"]
             elif reason := on_message(worker, message):
@@ -266,7 +307,7 @@ class Team:
     def _watch(self, living: list[Worker]) -> None:
         now = time.monotonic()
         for worker in living:
-            if worker.inward >= 0 and not worker.waiting and now - worker.since_s >= self._timeout_s:
+            if worker.inward >= 0 and worker.watched and now - worker.since_s >= self._timeout_s:
                 beside = "" if worker.peer is None else f" with GPU {worker.peer}"
                 worker.kill(f"no answer within {self._timeout_s:g} s in {worker.phase}{beside}")
                 worker.reap()

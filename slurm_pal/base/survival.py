@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 
+from slurm_pal.base.job_folder import job_of
+
 LOGIND = ("/usr/lib/systemd/logind.conf.d", "/etc/systemd/logind.conf", "/run/systemd/logind.conf.d",
           "/etc/systemd/logind.conf.d")  # fmt: skip
 """Where logind's settings are, weakest first (logind.conf(5)); folders hold files of their own."""
@@ -15,10 +17,10 @@ def ends_with() -> str:
     """What would take such a process with it: "this job", "this service", "your login", or "" for nothing."""
     if os.environ.get("SLURM_JOB_ID"):
         return "this job"
-    groups = [line.split("/")[1:] for line in _text("/proc/self/cgroup").splitlines()]
-    if any(part.startswith("job_") and "slurm" in "/".join(path[:place]) for path in groups
-           for place, part in enumerate(path)):  # fmt: skip
+    text = _text("/proc/self/cgroup")
+    if job_of(text):
         return "this job"
+    groups = [line.split("/")[1:] for line in text.splitlines()]
     # A service of the user's own, by a timer perhaps; those of the system stay, like cron and sshd. Its end is the end
     # of all its processes (systemd.kill(5)).
     if any(part.startswith("user@") for path in groups if path[-1:] and path[-1].endswith(".service")

@@ -35,7 +35,7 @@ class LabSpec(NamedTuple):
     port: int  # slurmctld's; the slurmds have the ports after it
     version: tuple[int, int]  # of Slurm, like (22, 5)
     submit_filter: bool = False  # job_submit.lua is in etc/
-    conf_edits: tuple[tuple[str, str], ...] = ()  # pieces of slurm.conf, and what stands there instead
+    conf_edits: tuple[tuple[str, str], ...] = ()  # pieces of slurm.conf or cgroup.conf, and what stands there instead
 
 
 def node_names(nodes: int) -> tuple[str, ...]:
@@ -132,14 +132,14 @@ backend = "emu"
 
 def config_files(spec: LabSpec) -> dict[str, str]:
     """File name below etc/ -> text."""
-    text = slurm_conf_text(spec)
+    text, cgroups = slurm_conf_text(spec), cgroup_conf_text(spec.version)
     for piece, other in spec.conf_edits:
-        if piece not in text:
-            raise UsageError(f"slurm.conf of a lab has no {piece!r} that could be replaced")
-        text = text.replace(piece, other)
+        if piece not in text + cgroups:
+            raise UsageError(f"slurm.conf and cgroup.conf of a lab have no {piece!r} that could be replaced")
+        text, cgroups = text.replace(piece, other), cgroups.replace(piece, other)
     return {
         "slurm.conf": text,
         "gres.conf": gres_conf_text(spec),
-        "cgroup.conf": cgroup_conf_text(spec.version),
+        "cgroup.conf": cgroups,
         "pal.toml": pal_toml_text(spec.directory),
     }

@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 from slurm_pal.base.errors import BusyError, DataError
 from slurm_pal.base.files import locked, sweep_words, temporary_name
+from slurm_pal.variability.power_limit import limit_text
 from slurm_pal.variability.records import Record, from_json
 
 FILE_NAME = "pal.db"
@@ -279,7 +280,7 @@ class Database(Opened):
         )
         with said(self.path):
             return [
-                Condition(uuid, node, slot, ts, driver or "", vbios or "", "" if limit is None else f"{limit:g}")
+                Condition(uuid, node, slot, ts, driver or "", vbios or "", limit_text(limit))
                 for uuid, node, slot, ts, driver, vbios, limit in self._connection.execute(query)
             ]
 

@@ -20,6 +20,7 @@ import numpy as np
 from slurm_pal.base.errors import DataError
 from slurm_pal.variability.kmeans import Floats
 from slurm_pal.variability.params import Params
+from slurm_pal.variability.power_limit import limit_text
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import Group, Sighting, SweepObservation, group_of, number, sweeps
 from slurm_pal.variability.track import drift_variance
@@ -251,7 +252,7 @@ def _method(a: Record, b: Record) -> dict[str, tuple[str, str]]:
         libs = {f"library {name}": version for name, version in env.libs.items()}
         return {
             "driver": env.driver, "backend": env.backend, "runtime": env.runtime, "settings": env.config_group,
-            "power limit W": "" if env.power_limit_w is None else f"{env.power_limit_w:g}",
+            "power limit W": limit_text(env.power_limit_w),
             "ECC": record.gpu.ecc_mode, "MIG": record.gpu.mig_mode,
             "mode": bench.mode, "shape": bench.shape, "dtype": bench.dtype, "version": str(bench.version), **libs,
         }  # fmt: skip

@@ -75,7 +75,10 @@ def node_coupled(
 
 
 def config_differs(sightings: Iterable[Sighting], params: Params) -> frozenset[str]:
-    """GPUs whose power limit, clocks or ECC differ from most others of their model."""
+    """GPUs whose power limit, clocks or ECC differ from most others of their model.
+
+    What a GPU does not report ("") differs from nothing: the second die of a card has no limit of its own.
+    """
     by_model: dict[tuple[str, str], list[Sighting]] = {}
     for seen in sightings:
         by_model.setdefault((seen.vendor, seen.model), []).append(seen)
@@ -85,7 +88,7 @@ def config_differs(sightings: Iterable[Sighting], params: Params) -> frozenset[s
             continue
         counts = Counter(p.settings for p in peers)
         usual = min(counts, key=lambda s: (-counts[s], s[0] != "default", s))
-        found.update(p.uuid for p in peers if p.settings != usual)
+        found.update(p.uuid for p in peers if any(a and b and a != b for a, b in zip(p.settings, usual, strict=True)))
     return frozenset(found)
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from slurm_pal.variability.packed import Layout, Packed
 from slurm_pal.variability.params import DAY_S, TIME_UNITS, Params
+from slurm_pal.variability.power_limit import limit_text
 from slurm_pal.variability.records import Record
 
 INVALIDATING = frozenset({"foreign_process", "ecc", "xid"})
@@ -208,11 +209,10 @@ def group_of(record: Record) -> Group:
 
 def environment_of(record: Record) -> Environment:
     """The settings in force during the run."""
-    limit = record.env.power_limit_w
     return Environment(
         driver_major=record.env.driver.partition(".")[0],
         vbios=record.gpu.vbios,
-        power_limit_w="" if limit is None else f"{limit:g}",
+        power_limit_w=limit_text(record.env.power_limit_w),
         ecc_mode="" if record.gpu.ecc_mode == "unknown" else record.gpu.ecc_mode,
         mig_mode="" if record.gpu.mig_mode == "unknown" else record.gpu.mig_mode,
     )
@@ -271,7 +271,7 @@ def _observation(
     # One to a few values: the standard library is ten times faster here than an array.
     values = [float(record.result.value) for record in used]
     log_value = math.log(median(values))
-    powers = [w for w in (number(r.telemetry, "power_w", "p50") for r in used) if w is not None]
+    powers = [w for r in used if (w := number(r.telemetry, "power_w", "p50"))]  # 0 W: not known (second die of a card)
     return SweepObservation(
         uuid=uuid,
         group=group,
@@ -289,7 +289,8 @@ def _observation(
 def _sighting(records: list[Record], flags: dict[str, frozenset[str]], now_s: float) -> Sighting:
     last = records[-1]
     env = last.env
-    limits = (env.power_limit_w, env.default_power_limit_w, env.app_clocks_mhz)
+    limits = (limit_text(env.power_limit_w), limit_text(env.default_power_limit_w))
+    clocks = "default" if env.app_clocks_mhz is None else f"{env.app_clocks_mhz:g}"
     return Sighting(
         ts=min(last.ts_end, now_s),
         run_id=last.run_id,
@@ -299,7 +300,7 @@ def _sighting(records: list[Record], flags: dict[str, frozenset[str]], now_s: fl
         vendor=last.gpu.vendor,
         model=last.gpu.model,
         environment=environment_of(last),
-        settings=(env.config_group, last.gpu.ecc_mode, *("" if x is None else f"{x:g}" for x in limits)),
+        settings=(env.config_group, "" if last.gpu.ecc_mode == "unknown" else last.gpu.ecc_mode, *limits, clocks),
         flags=frozenset().union(*(flags[r.run_id] for r in records)),
         clean=all(r.valid and not flags[r.run_id] & INVALIDATING for r in records)
         and any(r.bench.sensitivity_class for r in records),

@@ -10,7 +10,8 @@ def proc(root: Path, pid: int | str = "self", job: str = "", comm: str = "pal", 
     """Add one process; where this /proc stands."""
     home = root / str(pid)
     home.mkdir(parents=True, exist_ok=True)
-    path = f"/system.slice/slurmstepd.scope/job_{job}/step_0/user/task_0" if job else "/user.slice"
+    folder = f"job_{job}" if job.isdigit() else job  # else a SLUID
+    path = f"/system.slice/slurmstepd.scope/{folder}/step_0/user/task_0" if job else "/user.slice"
     (home / "cgroup").write_text(f"0::{path}\n")
     (home / "comm").write_text(comm + "\n")
     (home / "stat").write_text(f"1 (a) b) S 1 400 {session} 0 -1 4194304 0\n")

@@ -35,6 +35,7 @@ def group(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         "1:memory:/slurm/uid_1000/job_17/step_batch/task_0\n",
         "0::/system.slice/slurmstepd.scope/job_17/step_0/user/task_0\n",
         "0::/system.slice/n1_slurmstepd.scope/job_17/step_extern\n",
+        "0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_extern/user/task_special\n",
     ],
 )
 def test_inside_a_job(host: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:

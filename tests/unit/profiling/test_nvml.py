@@ -141,20 +141,23 @@ def test_settings_that_differ_are_told(answers: dict[str, Any], field: str, valu
     assert getattr(nvml.static(device), field) == value
 
 
-def test_a_mig_device_is_known_by_its_profile_and_read_through_the_whole_gpu() -> None:
+def test_a_mig_device_is_known_by_its_profile_and_read_through_the_whole_gpu(tmp_path: Path) -> None:
+    root = proc(tmp_path, job="5")
+    proc(tmp_path, 31)
     whole, part = Gpu(0), Gpu(1, GetName="NVIDIA Double 80GB MIG 1g.10gb")
     part.uuid = "MIG-7"
     part.answers["GetDeviceHandleFromMigDeviceHandle"] = whole
     part.answers["GetMemoryInfo"] = SimpleNamespace(total=10 * GIB, used=9)
-    part.answers["GetComputeRunningProcesses"] = [process(2**30, 5)]  # no such pid
+    part.answers["GetComputeRunningProcesses"] = [process(31, 5)]
     for name in ("GetClockInfo", "GetPowerUsage", "GetEccMode"):
         part.fails[name] = NOT_SUPPORTED
-    nvml = Nvml(FakeNvml(whole, part))
+    nvml = Nvml(FakeNvml(whole, part), proc=root)
     device = DeviceInfo("MIG-7", "nvidia", "x", 0)
     assert nvml.static(device).mig_mode == "1g.10gb"
     assert nvml.static(device).ecc_mode == "enabled"
     counters = nvml.counters(device)
-    assert counters.used_bytes == 9 and counters.others == (f"pid {2**30}, 5 MiB",) and counters.energy_j == 5000.0
+    assert counters.used_bytes == 9 and counters.energy_j == 5000.0
+    assert counters.others == (f"pid 31 of uid {os.getuid()} (pal), 5 MiB",)
 
 
 def test_a_look_takes_the_instantaneous_power_where_there_is_one() -> None:

@@ -156,9 +156,13 @@ def test_counters_and_an_xid_during_the_watch(library: tuple[str, Path]) -> None
 
 def test_foreign_processes_are_told_and_our_session_is_not(library: tuple[str, Path]) -> None:
     _, place = library
-    gone = 2**22 + 1  # above the largest pid of Linux
-    found = told(place, FAKE_NVML_PIDS=f"{os.getpid()}:2048,{gone}:300")
-    assert found["after"]["others"] == [f"pid {gone}, 300 MiB"]
+    gone = 2**22 + 1  # above the largest pid of Linux: a number of another namespace
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        try:
+            found = told(place, FAKE_NVML_PIDS=f"{os.getpid()}:2048,{other.pid}:300,{gone}:300")
+        finally:
+            other.kill()
+    assert found["after"]["others"] == [f"pid {other.pid} of uid {os.getuid()} (sleep), 300 MiB"]
 
 
 def test_a_lost_gpu_is_left_out_and_the_other_keeps_its_index(library: tuple[str, Path]) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.profiling.node import host
+from slurm_pal.profiling.node import host, process_owners
 from slurm_pal.profiling.node.host import Host, look, noise
-from slurm_pal.profiling.node.process_owners import NodeProcesses, job_of
+from slurm_pal.profiling.node.process_owners import NodeProcesses
 
 from ...doubles.proc_double import proc
 
@@ -61,28 +61,42 @@ def test_the_steal_share_is_that_of_the_documents() -> None:
     assert host.STEAL_SHARE == 0.01
 
 
-@pytest.mark.parametrize(
-    ("text", "job"),
-    [
-        ("0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0\n", "123"),
-        ("9:devices:/slurm/uid_1000/job_456/step_batch\n1:name=systemd:/user.slice\n", "456"),
-        ("0::/system.slice/slurmstepd.scope/job_7\n", "7"),
-        ("0::/user.slice/user-1000.slice/session-1.scope\n", ""),
-        ("0::/containers/myjob_99/x\n", ""),
-        ("0::/containers/job_99abc/x\n", ""),
-        ("", ""),
-    ],
-)
-def test_the_job_of_a_cgroup(text: str, job: str) -> None:
-    assert job_of(text) == job
-
-
 def test_in_a_job_only_its_processes_are_ours(tmp_path: Path) -> None:
     who = NodeProcesses(proc(tmp_path, job="12"))
     proc(tmp_path, 20, job="12", session=999)
     proc(tmp_path, 21, job="123")
     proc(tmp_path, 22)
     assert [who.ours(pid) for pid in (20, 21, 22, 23)] == [True, False, False, False]
+
+
+def test_jobs_of_slurm_26_05_are_told_apart_by_their_sluids(tmp_path: Path) -> None:
+    who = NodeProcesses(proc(tmp_path, job="sEKNKTV3WPV500"))
+    proc(tmp_path, 20, job="sEKNKTV3WPV500", session=999)
+    proc(tmp_path, 21, job="sEKNKTV3WPV501")
+    proc(tmp_path, 22, job="12")
+    proc(tmp_path, 23, session=500)  # our session, not our job
+    assert [who.ours(pid) for pid in (20, 21, 22, 23)] == [True, False, False, False]
+    assert [who.foreign(pid) for pid in (20, 21, 22, 23)] == [False, True, True, True]
+
+
+def test_a_number_of_another_namespace_is_nobody_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the driver lists our own worker, too, by its number on the host."""
+    who = NodeProcesses(proc(tmp_path, job="12"))
+    proc(tmp_path, 21, job="123")
+    hidden = {22}  # by hidepid: it is there, but /proc does not show it
+    monkeypatch.setattr(process_owners, "_exists", lambda pid: pid in hidden)
+    assert [who.foreign(pid) for pid in (21, 22, 23)] == [True, True, False]
+
+
+def test_who_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert process_owners._exists(os.getpid())
+    assert not any(process_owners._exists(pid) for pid in (0, -1, 2**30, 2**70))
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    assert process_owners._exists(1)
 
 
 def test_outside_a_job_our_session_is_ours(tmp_path: Path) -> None:

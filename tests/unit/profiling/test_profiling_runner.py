@@ -221,6 +221,8 @@ def test_method_hash_tells_methods_apart() -> None:
         method_hash(BENCHMARKS[1], "emu", Static("550.1", power_limit_w=300.0).comparable()),
     ]
     assert len({base, *others}) == 7
+    for like in (299.7, 300.2, 302.4):  # what boards report for one limit
+        assert method_hash(GEMM, "emu", Static("550.1", power_limit_w=like).comparable()) == base
     assert method_hash(GEMM._replace(nominal=1.0), "emu", Static("550.1", power_limit_w=300.0).comparable()) == base
 
 

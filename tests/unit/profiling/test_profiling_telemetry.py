@@ -128,6 +128,7 @@ def capped(share: float, bit: int) -> list[SensorSample]:
         ({"before": Counters(others=("pid 1",))}, "foreign_process"),
         ({"idle": ("busy 40 % of the time while idle",)}, "foreign_process"),
         ({"static": Static("1", power_limit_w=250, default_power_limit_w=300)}, "config_differs"),
+        ({"static": Static("1", power_limit_w=299.6, default_power_limit_w=300)}, ""),  # as a board reports it
         ({"static": Static("1", power_limit_w=300)}, ""),  # the default is not told
         ({"static": Static("1", default_power_limit_w=300)}, ""),
         ({"static": Static("1", app_clocks_mhz=1200)}, "config_differs"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from slurm_pal.profiling.node import amd, telemetry, throttle
+from slurm_pal.profiling.node import amd, process_owners, telemetry, throttle
 from slurm_pal.profiling.node.amd import AmdSmi
 from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, SensorSample, Static
 
@@ -143,7 +143,7 @@ def test_a_partition_is_told_as_one() -> None:
     assert smi.static(device).mig_mode == "CPX-NPS4"
 
 
-def test_counters(tmp_path: Path) -> None:
+def test_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = proc(tmp_path, job="5")
     proc(tmp_path, 30, job="5")
     proc(tmp_path, 31, comm="python3")
@@ -155,11 +155,12 @@ def test_counters(tmp_path: Path) -> None:
         {"name": "gone"},
         "N/A",
     ]
+    monkeypatch.setattr(process_owners, "_exists", lambda pid: pid == 32)  # 33: of another namespace
     smi, device = one(gpu(gpu_process_list=listed), root)
     assert smi.counters(device) == Counters(
         energy_j=15.3,
         ecc_uncorrected=1,
-        others=(f"pid 31 of uid {os.getuid()} (python3), 700 MiB", "pid 32", "pid 33"),
+        others=(f"pid 31 of uid {os.getuid()} (python3), 700 MiB", "pid 32"),
         ecc_corrected=3,
         pcie_replays=4,
         used_bytes=285 * 2**20,
@@ -225,12 +226,25 @@ def test_an_older_card_gives_a_mask(bits: int, reasons: int) -> None:
         ({"socket_power": 701, "average_socket_power": "N/A"}, 701.0),
         ({"current_socket_power": 702, "average_socket_power": "N/A"}, 702.0),  # ROCm 6.0 to 6.3
         ({"current_socket_power": "N/A", "average_socket_power": 203}, 203.0),
+        ({"socket_power": 0, "average_socket_power": 203}, 203.0),
+        ({"socket_power": 0, "average_socket_power": 0}, None),
     ],
 )
-def test_power_without_the_metrics_table(told: dict[str, object], power_w: float) -> None:
+def test_power_without_the_metrics_table(told: dict[str, object], power_w: float | None) -> None:
     answers = gpu(power_info=told)
     del answers["amdsmi_get_gpu_metrics_info"]
     assert looked(answers)[2] == SensorSample(0.0, power_w=power_w)
+
+
+def test_the_second_die_of_a_card_reports_no_power() -> None:
+    """MI250: 0 W and 0 J, since the first die reports for both."""
+    zero = METRICS | {"current_socket_power": "N/A", "average_socket_power": 0}
+    answers = gpu(gpu_metrics_info=zero, power_info={"socket_power": 0, "average_socket_power": 0})
+    sample = looked(answers)[2]
+    assert (sample.power_w, sample.power_avg_w) == (None, None)
+    assert telemetry.summary([sample], Counters(), Counters()).get("power_w") is None
+    smi, device = one(gpu(energy_count={"energy_accumulator": 0, "counter_resolution": 15.3}))
+    assert smi.counters(device).energy_j is None
 
 
 @pytest.mark.parametrize("name", sorted(name for name in METRICS if not name.endswith("_acc")))

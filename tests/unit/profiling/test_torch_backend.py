@@ -184,6 +184,17 @@ def test_what_the_backend_tells_of_itself() -> None:
     assert "no kernel" in alone.lacks(HERE, spec_of("p2p", id="gather"))
 
 
+def test_variables_that_steer_the_libraries_are_part_of_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = backend()
+    before = device.telemetry.static(HERE).comparable()
+    monkeypatch.setenv("CUBLAS_LOGDEST_DBG", "stdout")
+    monkeypatch.setenv("PYTORCH_TUNABLEOP_FILENAME", "/home/anna/tuned.csv")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "")
+    assert device.telemetry.static(HERE).comparable() == before
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert device.telemetry.static(HERE).comparable() == before | {"lib:NVIDIA_TF32_OVERRIDE": "0"}
+
+
 def test_versions_of_the_gpu_runtime_and_of_cublas_are_part_of_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch_backend, "cublas_version", lambda cuda: {"12.8": "12.8.4"}[cuda])

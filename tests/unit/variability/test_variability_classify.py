@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from slurm_pal.variability.classify import Classification, GpuStanding
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
+from slurm_pal.variability.runs import environment_of
 
 from ...doubles.records_factory import DAY_S, NOW_S, classify, record, sweep, truth, uuid_of
 
@@ -253,6 +254,17 @@ def test_suspect_hardware_needs_low_power() -> None:
     assert "suspect_hw" not in gpus[uuid_of(30)].flags and "outlier" in gpus[uuid_of(30)].flags
 
 
+def test_dies_that_report_no_power_are_no_suspects() -> None:
+    """MI250: the first die of a card reports for both, the second one 0 W and no limit."""
+    even, odd = {"power_w": {"p50": 540.0}}, {"power_w": {"p50": 0.0}}
+    made = sweep(truth(32, sd=0.01, outliers=(1.2,) * 8), power_limit_w=560.0)
+    made = [replace(r, telemetry=odd if r.gpu.slurm_index % 2 else even) for r in made]
+    made = [replace(r, env=replace(r.env, power_limit_w=None)) if r.gpu.slurm_index % 2 else r for r in made]
+    found = classify(made, NOW_S).gpus
+    assert sum("outlier" in gpu.flags for gpu in found) >= 4
+    assert not any({"suspect_hw", "config_differs"}.intersection(gpu.flags) for gpu in found)
+
+
 def test_a_node_that_is_slow_as_a_whole_in_class_b_only() -> None:
     true = truth(32, sd=0.005)
     for i in range(4):
@@ -280,6 +292,13 @@ def test_settings_that_peers_do_not_share() -> None:
     ]
     flagged = [g.uuid for g in classify(made, NOW_S).gpus if "config_differs" in g.flags]
     assert flagged == [uuid_of(3)]
+
+
+def test_a_limit_that_each_board_reports_a_little_differently_is_one_limit() -> None:
+    made = sweep(truth(16), power_limit_w=300.0)
+    made = [replace(r, env=replace(r.env, power_limit_w=299.4 + 0.08 * r.gpu.slurm_index)) for r in made]
+    assert not any("config_differs" in g.flags for g in classify(made, NOW_S).gpus)
+    assert {environment_of(r) for r in made} == {environment_of(made[0])}
 
 
 def test_a_cluster_wide_power_limit_is_no_difference() -> None:
