@@ -24,7 +24,7 @@ from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import OBSERVATIONS, SIGHTINGS, SweepRuns, horizon_s, in_order, reduced
 
-FORMAT = 2
+FORMAT = 3
 """Increase this when the same records are reduced to something else, or kept in another form."""
 SETTLED_S = 3600.0
 """A sweep that grew within this time may still grow, and is not kept yet."""

@@ -41,6 +41,8 @@ class Params(NamedTuple):
     degraded_duty: float = 0.01
     thermal_duty: float = 0.05
     noisy_cv_pct: float = 0.5
+    capped_duty: float = 0.3  # a run met its power cap if the driver said so in this share of the looks ...
+    capped_power: float = 0.97  # ... or if it drew this share of the limit in the median
     fault_power_share: float = 0.97  # slow and drawing less than this share of its peers: a fault
     quarantine_k: int = 2  # k slow runs, each of another sweep, ...
     quarantine_n: int = 4  # ... among the last n
