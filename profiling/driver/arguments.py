@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The arguments of the kernels, field by field as in the C headers, and how many threads each kernel has."""
+"""The arguments of the kernels, field by field as in the C headers, and what a block of each kernel has."""
 
 from __future__ import annotations
 
@@ -122,10 +122,11 @@ class Gelu(ctypes.Structure):
 
 
 class Signature(NamedTuple):
-    """What a kernel takes, and the threads of its blocks."""
+    """What a kernel takes, and what its blocks have."""
 
     argument: type[ctypes.Structure] | None
     threads: int
+    shared: int = 0  # bytes of shared memory beyond what the kernel declares
 
 
 KERNELS: dict[str, Signature] = {

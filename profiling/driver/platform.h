@@ -27,6 +27,8 @@
 #define FOR_VOLTA (TARGET > 0 && TARGET < 80)
 
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+/* Registers are limited so that so many blocks fit on a multiprocessor. */
+#define KERNEL_FITTING(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEVICE static __device__ __forceinline__
 #define SHARED __shared__ __align__(128)
 #define UNROLL _Pragma("unroll")

@@ -18,6 +18,7 @@
 #define FOR_VOLTA 1
 
 #define KERNEL(threads) void
+#define KERNEL_FITTING(threads, blocks) void
 #define DEVICE static inline __attribute__((always_inline, unused))
 #define SHARED static _Alignas(128)
 #define UNROLL

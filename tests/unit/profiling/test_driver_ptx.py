@@ -41,6 +41,25 @@ def test_kernels_take_what_python_passes(target: ptx.Target) -> None:
         assert threads and int(threads[1]) == KERNELS[name].threads
 
 
+def fits(text: str) -> dict[str, int]:
+    """Kernel -> how many of its blocks must fit on a multiprocessor at once, where it says so."""
+    found = {name: re.search(r"\.minnctapersm (\d+)", own) for name, own in ptx.entries(text).items()}
+    return {name: int(match[1]) for name, match in found.items() if match and int(match[1]) > 1}
+
+
+def test_products_without_room_for_two_blocks_ask_for_it() -> None:
+    ampere, volta = (fits(ptx.text(ptx.target_for(capability))) for capability in (80, 70))
+    assert ampere == {"gemm_fp32": 2} and volta == {"gemm_fp32": 2, "gemm_fp16_wmma": 2}
+
+
+def test_the_table_of_registers_is_of_these_kernels() -> None:
+    whole = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    table = whole.partition("<!-- made by tests/bench/kernel_occupancy.py -->")[2].partition("<!-- end of the table")[0]
+    assert f"PTX {ptx.version()}." in table, "run tests/bench/kernel_occupancy.py --write docs/benchmarks.md"
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [*KERNELS]
+    assert "Spills: none, by any of them." in table
+
+
 def test_every_kernel_is_in_a_file() -> None:
     found = {name for target in ptx.TARGETS for name in ptx.entries(ptx.text(target))}
     assert found == set(KERNELS)
