@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The arguments of the kernels, field by field as in the C headers, and what a block of each kernel has."""
+"""The arguments of the kernels, field by field as in the C headers, and how many threads each kernel has."""
 
 from __future__ import annotations
 
@@ -122,11 +122,10 @@ class Gelu(ctypes.Structure):
 
 
 class Signature(NamedTuple):
-    """What a kernel takes, and what its blocks have."""
+    """What a kernel takes, and the threads of its blocks."""
 
     argument: type[ctypes.Structure] | None
     threads: int
-    shared: int = 0  # bytes of shared memory beyond what the kernel declares
 
 
 KERNELS: dict[str, Signature] = {
@@ -139,6 +138,7 @@ KERNELS: dict[str, Signature] = {
     "gemm_fp64": Signature(Gemm, 256),
     "gemm_fp64_scalar": Signature(Gemm, 256),
     "gemm_fp16_wmma": Signature(Gemm, 256),
+    "gemm_bf16_wgmma": Signature(Gemm, 128),
     "gemm_bf16_nt": Signature(Gemm, 128),
     "gemm_bf16_nn": Signature(Gemm, 128),
     "gemm_bf16_tn": Signature(Gemm, 128),

@@ -19,6 +19,7 @@ from slurm_pal.profiling.node.in_flight import InFlight
 
 BUILDERS: dict[str, Callable[[DriverWorkbench], BenchLaunch]] = {
     "gemm_bf16": gemm.build,
+    "gemm_bf16_wgmma": gemm.build,
     "gemm_fp16": gemm.build,
     "gemm_tf32": gemm.build,
     "gemm_fp32": gemm.build,
@@ -33,6 +34,8 @@ BUILDERS: dict[str, Callable[[DriverWorkbench], BenchLaunch]] = {
     "allreduce": allreduce.build,
 }
 LEAST_CAPABILITY = {"bf16": 80, "tf32": 80}
+ALONE = {"gemm_bf16_wgmma": ptx.target_with("gemm_bf16_wgmma")}
+"""Benchmarks whose kernel one architecture alone has."""
 
 
 def _nvml() -> Sensors:
@@ -95,6 +98,11 @@ class DriverBackend:
             return missing
         has = library.limits(library.find(device.uuid)).capability
         needs = max(LEAST_CAPABILITY.get(spec.dtype, 0), ptx.TARGETS[-1].least)
+        alone = ALONE.get(spec.id)
+        if alone and not alone.serves(has):
+            return f"{spec.id} needs compute capability {alone.least / 10:.1f} (this is {has / 10:.1f})"
+        if alone and driver < alone.driver:
+            return f"{spec.id} needs a driver for CUDA {alone.driver // 1000}.{alone.driver % 1000 // 10} or later"
         if has < needs:
             what = spec.dtype if spec.dtype in LEAST_CAPABILITY else "kernel of this backend"
             return f"no {what} before compute capability {needs / 10:.1f} (this is {has / 10:.1f})"

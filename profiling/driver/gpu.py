@@ -44,12 +44,11 @@ class GpuContext:
     def load(self, names: Iterable[str]) -> None:
         """Compile these kernels for the device."""
         self.use()
-        wanted = frozenset(names)
-        text = ptx.module(ptx.target_for(self.limits.capability), wanted)
-        module = self.library.module(text)
-        self._undo.append(("cuModuleUnload", (module,)))
-        for name in wanted:
-            self._functions[name] = self.library.handle("cuModuleGetFunction", module, name.encode())
+        for mine, text in ptx.modules(self.limits.capability, frozenset(names)):
+            module = self.library.module(text)
+            self._undo.append(("cuModuleUnload", (module,)))
+            for name in mine:
+                self._functions[name] = self.library.handle("cuModuleGetFunction", module, name.encode())
 
     def allocate(self, size: int) -> int:
         """Address of `size` bytes of device memory."""

@@ -112,13 +112,13 @@ def parsed(said: str) -> dict[str, Made]:
     return found
 
 
-def blocks(made: Made, threads: int, shared: int, on: Multiprocessor) -> int:
+def blocks(made: Made, threads: int, on: Multiprocessor) -> int:
     """How many blocks fit at once. Registers are given to warps by 256, and warps lie in four quarters."""
     warps = -(-threads // 32)
     each = -(-made.registers * 32 // 256) * 256
     by_registers = REGISTERS // each // 4 * 4 // warps
-    used = made.shared + shared
-    by_shared = on.shared_kib * 1024 // (used + on.reserved) if used + on.reserved else on.blocks
+    used = made.shared + on.reserved
+    by_shared = on.shared_kib * 1024 // used if used else on.blocks
     return min(on.threads // threads, on.blocks, by_registers, by_shared)
 
 
@@ -127,7 +127,7 @@ def table(programs: Sequence[str]) -> tuple[list[str], list[str]]:
     cells: dict[tuple[str, str], str] = {}
     spills: list[str] = []
     by: dict[str, list[str]] = {}
-    columns = [architecture for target in reversed(ptx.TARGETS) for architecture in target.assemble_for]
+    columns = _order(architecture for target in ptx.TARGETS for architecture in target.assemble_for)
     for target in ptx.TARGETS:
         for architecture in target.assemble_for:
             for program in programs:
@@ -136,14 +136,14 @@ def table(programs: Sequence[str]) -> tuple[list[str], list[str]]:
                     continue
                 by.setdefault(release(program), []).append(architecture)
                 for name, one in made.items():
-                    kernel = KERNELS[name]
-                    fit = blocks(one, kernel.threads, kernel.shared, LIMITS[architecture])
+                    fit = blocks(one, KERNELS[name].threads, LIMITS[architecture])
                     cells[name, architecture] = f"{one.registers} / {fit}"  # of the newest that knows it
                     if one.spilled:
                         spills.append(f"{name} on {architecture} by ptxas {release(program)}: {one.spilled} bytes")
+    known = [f"{name} for {', '.join(_order(them))}" for name, them in by.items()]
     lines = [
         f"PTX {ptx.version()}. Registers of a thread / blocks that fit at once on a multiprocessor, by the newest of "
-        f"these assemblers that knows it: {'; '.join(f'{r} for {_list(a)}' for r, a in by.items())}.",
+        f"these assemblers that knows it: {'; '.join(known)}.",
         "",
         f"| kernel | {' | '.join(columns)} |",
         f"|---|{'---|' * len(columns)}",
@@ -154,8 +154,8 @@ def table(programs: Sequence[str]) -> tuple[list[str], list[str]]:
     return lines, spills
 
 
-def _list(architectures: Iterable[str]) -> str:
-    return ", ".join(sorted(set(architectures), key=list(LIMITS).index))
+def _order(architectures: Iterable[str]) -> list[str]:
+    return sorted(set(architectures), key=list(LIMITS).index)
 
 
 def main() -> int:

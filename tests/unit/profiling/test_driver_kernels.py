@@ -16,6 +16,7 @@ from slurm_pal.profiling.driver import check, reference
 from slurm_pal.profiling.driver.reference import Real
 from slurm_pal.profiling.node import inputs
 from slurm_pal.profiling.node.benchmarks import Benchmark, by_id
+from slurm_pal.profiling.node.devices import DeviceError
 
 from ..driver_double.machine import Machine, Quiet, compiled, machine
 
@@ -30,6 +31,8 @@ def small(name: str) -> Benchmark:
 
 @pytest.mark.parametrize("name", sorted(check.CHECKS))
 def test_on_ampere(machine: Machine, name: str) -> None:
+    if name in module.ALONE:
+        machine.reset(capability=90)
     peers = machine.devices[1:] if by_id(name).peers else ()
     findings = check.check(machine.backend(), machine.devices[0], small(name), peers)
     assert [f for f in findings if not f.good] == []
@@ -37,9 +40,10 @@ def test_on_ampere(machine: Machine, name: str) -> None:
     assert machine.double.double_conflicts() == 0
 
 
-@pytest.mark.parametrize("name", ["gemm_bf16", "gemm_fp64", "gemm_fp32"])
+@pytest.mark.parametrize("name", ["gemm_bf16", "gemm_fp64", "gemm_fp32", "gemm_bf16_wgmma"])
 def test_copies_may_come_as_early_as_they_can(machine: Machine, name: str) -> None:
     """The double makes asynchronous copies as late as it may, unless told otherwise: both must do."""
+    machine.reset(capability=90)
     machine.double.double_eager(1)
     assert all(f.good for f in check.check(machine.backend(), machine.devices[0], small(name)))
 
@@ -130,9 +134,26 @@ def test_the_command_where_it_cannot_run(machine: Machine, command: Command, mon
 @pytest.mark.parametrize("shape", ["1152x256x32", "128x128x32", "128x128x64"])
 def test_products_of_other_sizes(machine: Machine, shape: str) -> None:
     """More rows of tiles than one band has, and fewer steps of k than tiles under way."""
-    for name in ("gemm_bf16", "gemm_fp64"):
+    machine.reset(capability=90)
+    for name in ("gemm_bf16", "gemm_fp64", "gemm_bf16_wgmma"):
         spec = by_id(name)._replace(shape=shape)
         assert all(f.good for f in check.check(machine.backend(), machine.devices[0], spec) if f.what == "product")
+
+
+def test_the_warpgroup_product_is_for_hopper_alone(machine: Machine) -> None:
+    spec = small("gemm_bf16_wgmma")
+    for capability in (80, 100):
+        machine.reset(capability=capability)
+        why = machine.backend().lacks(machine.devices[0], spec)
+        assert why == f"gemm_bf16_wgmma needs compute capability 9.0 (this is {capability / 10:.1f})"
+        with pytest.raises(DeviceError, match="no kernel for bf16 on this device"):
+            machine.backend().prepare(machine.devices[0], spec)
+    machine.reset(capability=90)
+    assert machine.backend().lacks(machine.devices[0], spec) == ""
+    machine.double.double_driver(11080)
+    assert "needs a driver for CUDA 12.0 or later" in machine.backend().lacks(machine.devices[0], spec)
+    with pytest.raises(DeviceError, match="install a newer driver"):
+        machine.backend().prepare(machine.devices[0], spec)
 
 
 def test_a_wrong_product_is_found(machine: Machine) -> None:
