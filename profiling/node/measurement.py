@@ -61,6 +61,7 @@ class MeasuredRun(NamedTuple):
     after: Counters
     run: BenchRun
     host: tuple[Host, Host]
+    libs: dict[str, str] = {}  # that this benchmark alone calls
 
 
 def measure_gpu(
@@ -239,10 +240,10 @@ class _Work:
             after = sensors.counters(self.device)
         except DeviceError as error:
             found = found if found.reason else failed(spec, error)
-        return MeasuredRun(before, after, found, (busy, look()))
+        return MeasuredRun(before, after, found, (busy, look()), getattr(kernel, "libs", {}))
 
     def _send(self, spec: Benchmark, found: MeasuredRun, span: MeasurementSpan, table: dict[str, object]) -> None:
-        run, static = found.run, self.static
+        run, static = found.run, self.static._replace(libs={**self.static.libs, **found.libs})
         flags = [*run.flags, *telemetry.flags(run.samples, static, found.before, found.after, found.host)]
         shown = telemetry.summary(run.samples, found.before, found.after) | table
         if static.mps:  # the physical GPU was measured, but not as its peers were

@@ -11,7 +11,7 @@ from slurm_pal.report.inventory import GpuRow
 from slurm_pal.report.table import counted
 from slurm_pal.variability.regime import NOT_CAPPED, one_class
 
-PRODUCTS = "gemm_bf16,gemm_fp16,gemm_tf32,gemm_fp32"
+PRODUCTS = "gemm_bf16,gemm_bf16_cublas,gemm_fp16,gemm_tf32,gemm_fp32"
 LONGEST_LIST = 60  # characters of a host list
 
 

@@ -64,6 +64,26 @@ def test_the_default_set_on_a_healthy_node(registry: str) -> None:
     assert {r.bench.peers_busy for r in records if r.bench.id.startswith("pcie")} == {0}
 
 
+def test_libraries_of_one_benchmark_are_part_of_its_method_alone(
+    registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, hashes, version = EmuBackend.prepare, [], "12.4.5"
+
+    def prepare(self: EmuBackend, device: DeviceInfo, spec: Benchmark, peers: Sequence[DeviceInfo] = ()) -> EmuKernel:
+        kernel = made(self, device, spec, peers)
+        if spec.id == "gemm_fp32":
+            kernel.libs = {"cublas": version}  # type: ignore[attr-defined]
+        return kernel
+
+    monkeypatch.setattr(EmuBackend, "prepare", prepare)
+    for version in ("12.4.5", "12.8.0"):
+        _, (product, copy) = measured(registry, "gemm_fp32,hbm_copy", gpus=1)
+        assert product.env.libs["cublas"] == version and "cublas" not in copy.env.libs
+        hashes.append((product.bench.method_hash, copy.bench.method_hash))
+    (one, same), (other, again) = hashes
+    assert one != other and same == again
+
+
 def test_p2p_is_a_matrix_and_its_record_the_worst_link(registry: str) -> None:
     _, records = measured(registry, "p2p")
     uuids = {r.gpu.uuid for r in records}

@@ -18,7 +18,7 @@ from .test_reading_side import NOW_S, findings, invoke, scores, site  # noqa: F4
 
 TEXT = "emu: class A was measured below the power cap on 2 of 4 GPUs; GPUs differ only at the cap"
 CURE = (
-    "pal-profile run -w n1 --bench gemm_bf16,gemm_fp16,gemm_tf32,gemm_fp32: what meets it counts; "
+    "pal-profile run -w n1 --bench gemm_bf16,gemm_bf16_cublas,gemm_fp16,gemm_tf32,gemm_fp32: what meets it counts; "
     "or pal.toml: [profile] backend = 'torch'"
 )
 
