@@ -186,7 +186,8 @@ class _Fold:
         now = self.standings[group]
         self.faulty[group] = frozenset()
         if group.sensitivity == "A":
-            self.faulty[group] = flags.suspect_hardware(now.uuids, now.slowdown, now.z, tracks, self.params)
+            below = group in self.below
+            self.faulty[group] = flags.suspect_hardware(now.uuids, now.slowdown, now.z, tracks, below, self.params)
         unfit = frozenset(u for u in now.uuids if "degraded" in tracks[u].last.flags)
         if group.sensitivity == "B":
             unfit |= self.coupled

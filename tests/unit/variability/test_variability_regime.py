@@ -94,6 +94,25 @@ def test_the_product_that_meets_the_limit_speaks_for_class_a() -> None:
     assert len(flagged(neither)) == 16
 
 
+def test_below_the_cap_little_power_is_no_fault_of_a_gpu_that_is_hardly_slower() -> None:
+    """At the cap all draw the same; below it a good chip draws less at the same clock, and is not broken."""
+
+    def suspects(slowdown: float, duty: float) -> set[str]:
+        slow = [1.0 + 0.0005 * (i % 3 - 1) for i in range(15)] + [slowdown]
+        made = [
+            record(
+                uuid_of(i), f"n{i}", 0, s,
+                telemetry={"duty": {"power_cap": duty}, "power_w": {"p50": 220.0 if i == 15 else 235.0}},
+            )
+            for i, s in enumerate(slow)
+        ]  # fmt: skip
+        return {g.uuid for g in classify(made, NOW_S).gpus if "suspect_hw" in g.flags}
+
+    assert suspects(1.01, duty=1.0) == {uuid_of(15)}
+    assert suspects(1.01, duty=0.0) == set()
+    assert suspects(1.06, duty=0.0) == {uuid_of(15)}
+
+
 def test_without_sensors_the_usual_order_holds() -> None:
     made = sweep({"A": [1.0] * 7 + [1.2]}, noise=0.0) + sweep({"A": [1.0] * 7 + [1.6]}, noise=0.0, bench="gemm_fp32")
     found = classify(made, NOW_S)
