@@ -16,6 +16,7 @@ from slurm_pal.base.numbers import digits
 from slurm_pal.cli import common
 from slurm_pal.cli.gpu import METAVAR, Gpu, Place
 from slurm_pal.emulation import gpus as emulated
+from slurm_pal.emulation.models import DEFAULT_MODEL
 from slurm_pal.lab.directory import LabDirectory, default_directory
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.payload import LOCALITY_PENALTY
@@ -75,7 +76,12 @@ def lab() -> None:
 @click.option("--gpus", default=4, show_default=True, help="GPUs per node.")
 @click.option("--seed", default=1, show_default=True, help="Draws the true slowdowns of the GPUs.")
 @click.option("--gpu-table", metavar="CSV", help="Read the slowdowns from a file: node,index,A,B,C[,uuid,model].")
-@click.option("--model", default=emulated.DEFAULT_MODEL, show_default=True, help="Model name of the GPUs.")
+@click.option(
+    "--model",
+    default=DEFAULT_MODEL,
+    show_default=True,
+    help="Model name of the GPUs; some behave in their own way (docs/lab.md).",
+)
 @click.option("--cpus", default=16, show_default=True, help="CPUs per node, as Slurm sees them.")
 @click.option("--memory-mib", default=64000, show_default=True, help="Memory per node, as Slurm sees it, MiB.")
 @click.option(

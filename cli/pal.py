@@ -29,6 +29,7 @@ from slurm_pal.cli.simulate.command import simulate
 from slurm_pal.cli.throughputs import throughputs
 from slurm_pal.cli.trace import trace
 from slurm_pal.report import inventory, table
+from slurm_pal.report.power_cap import power_findings
 
 
 @click.group(context_settings={"help_option_names": ["--help"]})
@@ -84,11 +85,12 @@ def gpus(
     larger is slower. Classes count from v0, the fastest. A GPU is NODE:INDEX, or at least
     8 characters of its UUID after GPU-; default: all.
     """
-    known = reading.gpu_rows(nodelist)
+    snapshot, known = reading.gpus(nodelist)
     chosen = {gpu.among(reading.places(known))[:2] for gpu in only}
     rows = [r for r in known if (not only or (r.node, r.gpu_index) in chosen) and (r.flags or not flagged)]
     if as_json:
-        common.print_json("gpus", {"gpus": [row.to_json() for row in rows]})
+        power = [one._asdict() for one in power_findings(rows, snapshot.met_cap)] if snapshot else []
+        common.print_json("gpus", {"gpus": [row.to_json() for row in rows], "power_cap": power})
         return
     if as_csv:
         common.print_csv(inventory.GPU_COLUMNS, [row.to_json() for row in rows], noheader)
@@ -99,6 +101,8 @@ def gpus(
     _print(lines, [row.flags for row in rows], noheader, color)
     if not parsable2 and not noheader:
         common.say(*_cures(rows))
+        notes = [one.line for one in power_findings(rows, snapshot.met_cap)] if snapshot else []
+        common.say(*(["", *notes] if notes else []))
 
 
 def _cures(rows: Sequence[inventory.GpuRow]) -> list[str]:

@@ -47,7 +47,12 @@ def places(rows: Iterable[inventory.GpuRow]) -> list[Place]:
 
 def gpu_rows(nodelist: str | None) -> list[inventory.GpuRow]:
     """The GPUs of the chosen nodes, as of now."""
+    return gpus(nodelist)[1]
+
+
+def gpus(nodelist: str | None) -> tuple[snapshots.Snapshot | None, list[inventory.GpuRow]]:
+    """The same with the snapshot that they come from."""
     snapshot, overview = load()
     rows = inventory.gpu_rows(snapshot, overview, time.time())
     chosen = selected(nodelist, {row.node for row in rows})
-    return [row for row in rows if row.node in chosen]
+    return snapshot, [row for row in rows if row.node in chosen]

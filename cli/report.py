@@ -122,20 +122,23 @@ def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> t
     Without records, and with a line on stderr, where the database is only on the controller.
     """
     from slurm_pal.report.gpus.gpu_report import gpu_report
+    from slurm_pal.report.power_cap import power_findings
     from slurm_pal.store.database import open_database
     from slurm_pal.store.publish import params_of
 
     config, now_s = settings.load(), time.time()
     params = params_of(config)
-    rows = reading.gpu_rows(nodelist)
+    snapshot, rows = reading.gpus(nodelist)
+    power = tuple(power_findings(rows, snapshot.met_cap)) if snapshot else ()
     uuid = None if gpu is None else _uuid(gpu, rows)  # an unknown one is reported before the records are read
     nodes = fold(sorted({row.node for row in rows})) if nodelist is not None else ""
     try:
         with open_database(config.state_dir) as database:
-            return _read(database, rows, now_s, params, nodes, uuid or "", newest_only), uuid
+            found = _read(database, rows, now_s, params, nodes, uuid or "", newest_only)
     except DataError as error:
         common.say(f"pal: without records: {one_line(error)}", err=True)
-        return gpu_report(rows, (), (), now_s, params, nodes=nodes, uuid=uuid or ""), uuid
+        found = gpu_report(rows, (), (), now_s, params, nodes=nodes, uuid=uuid or "")
+    return found._replace(power=power), uuid
 
 
 def _uuid(gpu: Gpu, rows: list[GpuRow]) -> str:

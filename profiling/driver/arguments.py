@@ -138,6 +138,7 @@ KERNELS: dict[str, Signature] = {
     "gemm_fp64": Signature(Gemm, 256),
     "gemm_fp64_scalar": Signature(Gemm, 256),
     "gemm_fp16_wmma": Signature(Gemm, 256),
+    "gemm_bf16_wgmma": Signature(Gemm, 128),
     "gemm_bf16_nt": Signature(Gemm, 128),
     "gemm_bf16_nn": Signature(Gemm, 128),
     "gemm_bf16_tn": Signature(Gemm, 128),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slurm_pal.base.errors import MissingPackageError
-from slurm_pal.profiling.driver import allreduce, block, gemm, ptx, traffic
+from slurm_pal.profiling.driver import allreduce, block, gemm, ptx, traffic, vendor
 from slurm_pal.profiling.driver.gpu import GpuContext, Marks
 from slurm_pal.profiling.driver.library import LIBRARY, CudaLibrary
 from slurm_pal.profiling.driver.workbench import Array, BenchLaunch, DriverWorkbench
@@ -19,6 +19,8 @@ from slurm_pal.profiling.node.in_flight import InFlight
 
 BUILDERS: dict[str, Callable[[DriverWorkbench], BenchLaunch]] = {
     "gemm_bf16": gemm.build,
+    "gemm_bf16_wgmma": gemm.build,
+    "gemm_bf16_cublas": vendor.build,
     "gemm_fp16": gemm.build,
     "gemm_tf32": gemm.build,
     "gemm_fp32": gemm.build,
@@ -33,6 +35,8 @@ BUILDERS: dict[str, Callable[[DriverWorkbench], BenchLaunch]] = {
     "allreduce": allreduce.build,
 }
 LEAST_CAPABILITY = {"bf16": 80, "tf32": 80}
+ALONE = {"gemm_bf16_wgmma": ptx.target_with("gemm_bf16_wgmma")}
+"""Benchmarks whose kernel one architecture alone has."""
 
 
 def _nvml() -> Sensors:
@@ -95,10 +99,15 @@ class DriverBackend:
             return missing
         has = library.limits(library.find(device.uuid)).capability
         needs = max(LEAST_CAPABILITY.get(spec.dtype, 0), ptx.TARGETS[-1].least)
+        alone = ALONE.get(spec.id)
+        if alone and not alone.serves(has):
+            return f"{spec.id} needs compute capability {alone.least / 10:.1f} (this is {has / 10:.1f})"
+        if alone and driver < alone.driver:
+            return f"{spec.id} needs a driver for CUDA {alone.driver // 1000}.{alone.driver % 1000 // 10} or later"
         if has < needs:
             what = spec.dtype if spec.dtype in LEAST_CAPABILITY else "kernel of this backend"
             return f"no {what} before compute capability {needs / 10:.1f} (this is {has / 10:.1f})"
-        return ""
+        return vendor.lacks() if spec.id == "gemm_bf16_cublas" else ""
 
     def prepare(self, device: DeviceInfo, spec: Benchmark, peers: Sequence[DeviceInfo] = ()) -> DriverKernel:
         """Allocate and fill what `spec` needs, on the device and its `peers`. Raises DeviceError."""
@@ -125,6 +134,7 @@ class DriverKernel:
             raise
         self.work = body.work
         self.arrays = body.arrays
+        self.libs = body.libs
 
     def run_block(self, n: int) -> float:
         """Launch `n` times; seconds of device time, with one block more in flight. Raises DeviceError."""

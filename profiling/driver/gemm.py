@@ -11,6 +11,7 @@ from slurm_pal.profiling.driver.arguments import Gemm, NumberFormat, Operand
 from slurm_pal.profiling.driver.gpu import GpuContext
 from slurm_pal.profiling.driver.workbench import Array, BenchLaunch, DriverWorkbench
 from slurm_pal.profiling.node import inputs
+from slurm_pal.profiling.node.benchmarks import Benchmark
 from slurm_pal.profiling.node.devices import DeviceError
 
 TILE, DEPTH = 128, 32  # m and n are multiples of the one, k of the other
@@ -28,6 +29,7 @@ class GemmKernel(NamedTuple):
 
 CHOICES: dict[str, tuple[GemmKernel, ...]] = {
     "bf16": (GemmKernel("gemm_bf16_nt", NumberFormat.BF16, True, least=80),),
+    "gemm_bf16_wgmma": (GemmKernel("gemm_bf16_wgmma", NumberFormat.BF16, True, least=90, below=91),),
     "fp16": (
         GemmKernel("gemm_fp16_nt", NumberFormat.FP16, True, least=80),
         GemmKernel("gemm_fp16_wmma", NumberFormat.FP16, True, least=70, below=80),
@@ -39,11 +41,13 @@ CHOICES: dict[str, tuple[GemmKernel, ...]] = {
         GemmKernel("gemm_fp64_scalar", NumberFormat.FP64, False, least=70, below=80),
     ),
 }
+"""Number format, or benchmark with a kernel of its own -> the kernels for it."""
 
 
-def choose(dtype: str, capability: int) -> GemmKernel | None:
-    """The kernel for a number format on a device; None where it has none."""
-    return next((c for c in CHOICES.get(dtype, ()) if c.least <= capability < c.below), None)
+def choose(spec: Benchmark, capability: int) -> GemmKernel | None:
+    """The kernel for a benchmark on a device: its own, or that of its number format. None where there is none."""
+    choices = CHOICES.get(spec.id) or CHOICES.get(spec.dtype, ())
+    return next((c for c in choices if c.least <= capability < c.below), None)
 
 
 class Batch(NamedTuple):
@@ -75,7 +79,7 @@ def product(
 def build(bench: DriverWorkbench) -> BenchLaunch:
     """The benchmark: one product after the other into a ring of outputs. Raises DeviceError."""
     spec = bench.spec
-    choice = choose(spec.dtype, bench.gpu.limits.capability)
+    choice = choose(spec, bench.gpu.limits.capability)
     if choice is None:
         raise DeviceError(f"{spec.id}: no kernel for {spec.dtype} on this device")
     m, n, k = inputs.matrix(spec.shape)

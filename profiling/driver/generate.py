@@ -21,7 +21,7 @@ from pathlib import Path
 from slurm_pal.base.errors import MissingPackageError, PalError
 from slurm_pal.base.files import write_atomic
 from slurm_pal.profiling.driver import ptx
-from slurm_pal.profiling.driver.ptx import ISA, TARGETS, Target, source_hash
+from slurm_pal.profiling.driver.ptx import TARGETS, Target, source_hash
 
 _NAME = re.compile(r"_INTERNAL_[0-9a-f]{8}_\d+_kernels_cu_[0-9a-f]{8}")  # differs with the folder of the source
 
@@ -46,10 +46,11 @@ def tidy(raw: str, target: Target, compiler: str, source: str) -> str:
         "// Kernels of slurm-pal's driver-only backend. Made by python -m slurm_pal.profiling.driver.generate.",
         f"// source {source}",
         f"// compiler {compiler}",
-        f".version {ISA}",
-        f".target sm_{target.least}",
+        f".version {target.isa}",
+        f".target {target.named}",
     ]
-    return _NAME.sub("kernels", "\n".join([*head, *kept]) + "\n")
+    text = _NAME.sub("kernels", "\n".join([*head, *kept]) + "\n")
+    return ptx.part(text, target.only) if target.only else text
 
 
 def make(target: Target, nvcc: str, source: Path) -> str:
@@ -71,7 +72,7 @@ def assemble(text: str, architecture: str, ptxas: str) -> bool:
         try:
             _run([ptxas, f"-arch={architecture}", "-o", str(Path(folder) / "kernels.cubin"), str(file)])
         except PalError as error:
-            if "is not defined for option" in str(error):
+            if "is not defined for option" in str(error) or "Unsupported .version" in str(error):
                 return False
             raise
     return True

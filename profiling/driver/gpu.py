@@ -27,7 +27,7 @@ class GpuContext:
         self.uuid = info.uuid
         self.device = library.find(info.uuid)
         self.limits = library.limits(self.device)
-        self._undo: list[tuple[str, tuple[object, ...]]] = []
+        self._undo: list[tuple[str | Callable[..., object], tuple[object, ...]]] = []
         self._functions: dict[str, c_void_p] = {}
         self.context = library.handle("cuDevicePrimaryCtxRetain", self.device)
         self._undo.append(("cuDevicePrimaryCtxRelease_v2", (self.device,)))
@@ -44,12 +44,11 @@ class GpuContext:
     def load(self, names: Iterable[str]) -> None:
         """Compile these kernels for the device."""
         self.use()
-        wanted = frozenset(names)
-        text = ptx.module(ptx.target_for(self.limits.capability), wanted)
-        module = self.library.module(text)
-        self._undo.append(("cuModuleUnload", (module,)))
-        for name in wanted:
-            self._functions[name] = self.library.handle("cuModuleGetFunction", module, name.encode())
+        for mine, text in ptx.modules(self.limits.capability, frozenset(names)):
+            module = self.library.module(text)
+            self._undo.append(("cuModuleUnload", (module,)))
+            for name in mine:
+                self._functions[name] = self.library.handle("cuModuleGetFunction", module, name.encode())
 
     def allocate(self, size: int) -> int:
         """Address of `size` bytes of device memory."""
@@ -117,6 +116,10 @@ class GpuContext:
             return self.library.handle("cuGraphInstantiateWithFlags", graph, 0)
         return self.library.handle("cuGraphInstantiate_v2", graph, None, None, 0)
 
+    def at_end(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call this when the context is closed, before what was allocated earlier is freed."""
+        self._undo.append((function, arguments))
+
     def wait(self) -> None:
         """Until the stream is empty."""
         self.use()
@@ -142,7 +145,7 @@ class GpuContext:
             return  # the context is gone
         self.library.function("cuCtxSetCurrent")(self.context)
         for name, arguments in reversed(undo):
-            self.library.function(name)(*arguments)
+            (self.library.function(name) if isinstance(name, str) else name)(*arguments)
         self.library.function("cuCtxSetCurrent")(None)  # releasing it does not take it from the thread
         self._functions.clear()
 

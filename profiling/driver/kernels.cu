@@ -4,7 +4,7 @@
  * Plain C over the few functions of platform.h, so that the tests run the same
  * text on the host. PTX is made of it by `python -m
  * slurm_pal.profiling.driver.generate`, for compute capability 8.0 and later
- * (FOR_AMPERE) and for 7.0 and 7.5 (FOR_VOLTA). Every kernel takes one struct,
+ * (FOR_AMPERE), for 9.0 alone (FOR_HOPPER) and for 7.0 and 7.5 (FOR_VOLTA). Every kernel takes one struct,
  * which the Python side mirrors field by field (arguments.py).
  */
 #ifdef __CUDACC__
@@ -27,6 +27,9 @@
 #include "gemm_fp64.h"
 
 #include "block.h"
+#if FOR_HOPPER
+#include "gemm_hopper.h"
+#endif
 #endif
 #if FOR_VOLTA
 #include "gemm_wmma.h"

@@ -25,10 +25,18 @@
 #endif
 #define FOR_AMPERE (TARGET >= 80) /* bf16, tf32, fp64 on tensor cores, asynchronous copies */
 #define FOR_VOLTA (TARGET > 0 && TARGET < 80)
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define FOR_HOPPER 1 /* warpgroup products, which 9.0 alone has */
+#else
+#define FOR_HOPPER 0
+#endif
 
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+/* Registers are limited so that so many blocks fit on a multiprocessor. */
+#define KERNEL_FITTING(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEVICE static __device__ __forceinline__
 #define SHARED __shared__ __align__(128)
+#define SHARED_FOR_GROUPS __shared__ __align__(1024) /* tiles of warpgroup products */
 #define UNROLL _Pragma("unroll")
 
 DEVICE void sync_block(void) {
@@ -135,6 +143,62 @@ DEVICE void mma_fp64(double d[2], double a, double b) {
         "{%3}, {%0,%1};"
         : "+d"(d[0]), "+d"(d[1])
         : "d"(a), "d"(b));
+}
+#endif
+
+#if FOR_HOPPER
+/* Products of a warpgroup, 4 warps, d += a b^T with 64 rows of a, 128 lines of b,
+ * k = 16. Both factors lie in shared memory in lines of 64 bytes, of which 32 are
+ * used from `a` and `b` on; piece p of 16 bytes of line l lies at piece
+ * p ^ (l >> 1 & 3), counted from a multiple of 512 bytes (PTX ISA, "64-byte
+ * swizzling mode"). Row g of 16 rows that a warp has: d[4j], d[4j + 1] are columns
+ * 8j + 2t and 8j + 2t + 1, d[4j + 2], d[4j + 3] those of row g + 8. */
+
+/* What asynchronous copies and stores have written is there for the products of
+ * this thread, and after sync_block() of all. */
+DEVICE void copies_to_groups(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Before the first product after the sums were touched. */
+DEVICE void group_begin(void) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/* The matrix descriptor: address, 8 lines are 512 bytes, 64-byte swizzle. */
+DEVICE uint64_t group_tile(const void *from) {
+    return (uint64_t) (shared_address(from) >> 4 & 0x3fff) | 1ull << 16 | 32ull << 32 | 2ull << 62;
+}
+
+DEVICE void group_mma_bf16(float d[64], const void *a, const void *b) {
+    asm volatile(
+        "{ .reg .pred add; setp.eq.u32 add, 0, 0; "
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+        "%64, %65, add, 1, 1, 0, 0; }"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+          "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+          "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+          "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+          "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+          "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+          "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+          "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "l"(group_tile(a)), "l"(group_tile(b))
+        : "memory");
+}
+
+/* End a group of products. */
+DEVICE void group_commit(void) {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Wait until none is under way: their sums are there, their factors free. */
+DEVICE void group_wait(void) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 #endif
 

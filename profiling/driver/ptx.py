@@ -6,13 +6,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from typing import NamedTuple
 
 from slurm_pal.profiling.node.devices import DeviceError
 
-ISA = "7.0"
-"""The PTX version that the files declare: what drivers from CUDA 11.0 on can read."""
 LEAST_DRIVER = 11000  # as cuDriverGetVersion counts
 
 
@@ -23,16 +22,29 @@ class Target(NamedTuple):
     least: int  # compute capability from which on it is used, major * 10 + minor
     compile_for: str  # nvcc's name of the architecture
     assemble_for: tuple[str, ...]  # what ptxas must accept it for
+    isa: str = "7.0"  # the PTX version that it declares: what drivers from CUDA 11.0 on can read
+    driver: int = LEAST_DRIVER  # the oldest that can read it
+    only: frozenset[str] = frozenset()  # its kernels, where it has not all of them: for one architecture alone
+
+    @property
+    def named(self) -> str:
+        """The architecture that the file declares."""
+        return f"sm_{self.least}{'a' if self.only else ''}"
+
+    def serves(self, capability: int) -> bool:
+        """Whether a device of this compute capability can use it."""
+        return capability == self.least if self.only else capability >= self.least
 
 
 TARGETS = (
     Target("ampere.ptx", 80, "compute_80", ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")),
+    Target("hopper.ptx", 90, "compute_90a", ("sm_90a",), isa="8.0", driver=12000, only=frozenset({"gemm_bf16_wgmma"})),
     # nvcc 13 knows nothing below 7.5; what it writes for that is good for 7.0, as ptxas 12 proves.
     Target("volta.ptx", 70, "compute_75", ("sm_70", "sm_75")),
 )
 SOURCES = (
     "kernels.cu", "platform.h", "numbers.h", "normal.h", "memory.h", "gemm_scalar.h",
-    "gemm_tensor.h", "gemm_fp64.h", "gemm_wmma.h", "block.h",
+    "gemm_tensor.h", "gemm_fp64.h", "gemm_wmma.h", "gemm_hopper.h", "block.h",
 )  # fmt: skip
 
 _ENTRY = re.compile(r"^\.visible \.entry (\w+)", re.MULTILINE)
@@ -63,11 +75,16 @@ def version() -> str:
 
 
 def target_for(capability: int) -> Target:
-    """The file for a compute capability (major * 10 + minor). Raises DeviceError below the oldest."""
+    """The file with most kernels for a compute capability (major * 10 + minor). Raises DeviceError below the oldest."""
     for target in TARGETS:
-        if capability >= target.least:
+        if target.serves(capability) and not target.only:
             return target
     raise DeviceError(f"the kernels need compute capability 7.0 or later; this is {capability / 10:.1f}")
+
+
+def target_with(name: str) -> Target:
+    """The file that alone has this kernel."""
+    return next(target for target in TARGETS if name in target.only)
 
 
 def entries(whole: str) -> dict[str, str]:
@@ -77,9 +94,23 @@ def entries(whole: str) -> dict[str, str]:
     return {m[1]: whole[m.start() : end] for m, end in zip(starts, ends, strict=True)}
 
 
+def modules(capability: int, names: frozenset[str]) -> Iterator[tuple[frozenset[str], bytes]]:
+    """These kernels for a device, in one module or two. Raises DeviceError."""
+    rest = names
+    for target in TARGETS:
+        mine = rest & target.only if target.serves(capability) else frozenset()
+        if mine:
+            yield mine, module(target, mine)
+            rest -= mine
+    yield rest, module(target_for(capability), rest)
+
+
 def module(target: Target, names: frozenset[str]) -> bytes:
     """A module with only these kernels, as cuModuleLoadDataEx takes it: the driver compiles no more than is used."""
-    whole = text(target)
+    return part(text(target), names).encode() + b"\0"
+
+
+def part(whole: str, names: Iterable[str]) -> str:
+    """The same file with only these kernels."""
     own = entries(whole)
-    head = whole[: whole.index(".visible .entry")]
-    return (head + "".join(own[name] for name in sorted(names))).encode() + b"\0"
+    return whole[: whole.index(".visible .entry")] + "".join(own[name] for name in sorted(names))

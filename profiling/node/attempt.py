@@ -20,6 +20,7 @@ class MeasuredRun(NamedTuple):
     after: Counters
     run: BenchRun
     host: tuple[Host, Host]
+    libs: dict[str, str] = {}  # that this benchmark alone calls
 
 
 class Attempt:
@@ -36,10 +37,11 @@ class Attempt:
         self._after: Counters | None = None  # when the measurement was over
         self._kernel: Kernel | None = None
         self._launches = 0
+        self._libs: dict[str, str] = {}
         try:
             self._before = backend.telemetry.counters(device)
             self._kernel = backend.prepare(device, spec, peers)
-            self.work = self._kernel.work
+            self.work, self._libs = self._kernel.work, getattr(self._kernel, "libs", {})
             self._run = BenchRun(nothing(spec, "error"), (), ())
         except DeviceError as error:
             self._run = failed(spec, error)
@@ -103,4 +105,4 @@ class Attempt:
 
     def _result(self) -> MeasuredRun:
         hosts = self._host, self._host_after or self._look()
-        return MeasuredRun(self._before, self._after or self._before, self._run, hosts)
+        return MeasuredRun(self._before, self._after or self._before, self._run, hosts, self._libs)

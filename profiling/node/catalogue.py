@@ -48,11 +48,11 @@ def table(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The same for people."""
-    shown = [f"{'ID':15} {'CLASS':6} {'UNIT':8} {'DTYPE':6} {'SHAPE':21} SET"]
+    shown = [f"{'ID':16} {'CLASS':6} {'UNIT':8} {'DTYPE':6} {'SHAPE':21} SET"]
     for row in found["benchmarks"]:
         group = "default, quick" if row["quick"] else "default" if row["default"] else "-"
         kind = row["class"] or "health"
-        shown.append(f"{row['id']:15} {kind:6} {row['unit']:8} {row['dtype']:6} {row['shape']:21} {group}")
+        shown.append(f"{row['id']:16} {kind:6} {row['unit']:8} {row['dtype']:6} {row['shape']:21} {group}")
     shown += ["", "BACKEND  HERE"]
     shown += [f"{row['name']:8} {row['reason'] or 'yes'} ({row['description']})" for row in found["backends"]]
     return shown

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.emulation.gpus import EmuGpu, Registry
+from slurm_pal.emulation.models import BELOW_CAP, EmuModel, emulated_model
 from slurm_pal.profiling.node import throttle
 from slurm_pal.profiling.node.benchmarks import Benchmark
 from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, SensorSample, Static
@@ -31,7 +32,6 @@ from slurm_pal.variability.params import TIME_UNITS
 POWER_CAP_W = 300.0
 MAX_CLOCK_MHZ = 1530.0
 CAPPED_CLOCK_MHZ = 1365.0
-THERMAL_TAU_S = 20.0
 NOISE = 0.0005  # of block time; once white, once AR(1)
 AR_COEFFICIENT = 0.7
 DEFAULT_WALL_SCALE = 0.01
@@ -68,6 +68,13 @@ def _steady_c(load: _Load) -> float:
     return 41.5 + 23.5 * load.power  # 65 degC at the cap, 45 degC idle
 
 
+def _load(model: EmuModel, spec: Benchmark) -> _Load:
+    """What a benchmark makes of a GPU of this model."""
+    usual = LOADS[spec.sensitivity_class]
+    power = model.power_share(spec.id, spec.sensitivity_class)
+    return usual._replace(power=power, capped=power >= 1.0, per_c=usual.per_c if power >= usual.power else 0.0)
+
+
 class Device:
     """The state of one emulated GPU: virtual clock, temperature, energy, load."""
 
@@ -75,6 +82,8 @@ class Device:
         self.gpu = gpu
         self.seed = seed
         self.faults = gpu.faults
+        self.model = emulated_model(gpu.model)
+        self.tau_s = self.model.time_constant_s(random.Random(f"{gpu.uuid} tau").random())
         self.host_factor = host_factor  # launches and host-bound work take this many times as long
         self.clock_s = 0.0
         self.energy_j = 0.0
@@ -113,18 +122,17 @@ class Device:
         end_s = start_s + seconds
         if self.watch:
             for at_s in self.watch.due(end_s):
-                self.clock_s, self.temp_c = at_s, _towards(goal_c, start_c, at_s - start_s)
+                self.clock_s, self.temp_c = at_s, self._towards(goal_c, start_c, at_s - start_s)
                 self.watch.look()
-        self.clock_s, self.temp_c = end_s, _towards(goal_c, start_c, seconds)
+        self.clock_s, self.temp_c = end_s, self._towards(goal_c, start_c, seconds)
         self.energy_j += seconds * self.power_w
         self._owed_s += seconds * self._wall_scale
         if self._owed_s >= 0.02:  # a few long sleeps cost less CPU than many short ones
             time.sleep(self._owed_s)
             self._owed_s = 0.0
 
-
-def _towards(goal_c: float, start_c: float, seconds: float) -> float:
-    return goal_c + (start_c - goal_c) * math.exp(-seconds / THERMAL_TAU_S)
+    def _towards(self, goal_c: float, start_c: float, seconds: float) -> float:
+        return goal_c + (start_c - goal_c) * math.exp(-seconds / self.tau_s)
 
 
 class EmuWatch:
@@ -178,8 +186,8 @@ class EmuKernel:
         self.unit = spec.unit
         self._device = device
         self._class = spec.sensitivity_class
-        self._load = LOADS[spec.sensitivity_class]
-        self._slowdown = _slowdown(device, spec, peers) * device.gpu.factor("transient")
+        self._load = _load(device.model, spec)
+        self._slowdown = _slowdown(device, spec, peers, self._load) * device.gpu.factor("transient")
         self._launch_s = _launch_s(spec)
         self._noise = NOISE * (30.0 if "noisy" in device.faults else 1.0)
         names = " ".join((spec.id, *(peer.gpu.uuid for peer in peers)))
@@ -222,11 +230,15 @@ def _launch_s(spec: Benchmark) -> float:
     return spec.value(1, 1.0) / spec.nominal
 
 
-def _slowdown(device: Device, spec: Benchmark, peers: Sequence[Device]) -> float:
+def _slowdown(device: Device, spec: Benchmark, peers: Sequence[Device], load: _Load) -> float:
     """How much slower than nominal this benchmark is here, faults included."""
     if spec.sensitivity_class:
         host = device.host_factor if spec.sensitivity_class == "B" else 1.0
-        return device.gpu.true_slowdown(spec.sensitivity_class) * host
+        slower = device.gpu.true_slowdown(spec.sensitivity_class)
+        if spec.sensitivity_class == "A" and not load.capped:
+            held = math.prod(device.gpu.factor(name) for name in HELD_BACK)  # what holds it back does so at any power
+            slower = held * (1.0 + BELOW_CAP * (slower / held - 1.0))
+        return slower * host
     if peers:  # over links of their own, each pair with its own fixed slowdown
         pair = " ".join(sorted(one.gpu.uuid for one in (device, *peers)))
         return 1.0 + abs(random.Random(pair).gauss(0.0, PAIR_SPREAD))

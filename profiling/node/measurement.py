@@ -247,7 +247,7 @@ class _Work:
         before: Record | None = None,
     ) -> Record:
         """One record to the parent, where it replaces the one of the same run that was sent before."""
-        run, static = found.run, self.static
+        run, static = found.run, self.static._replace(libs={**self.static.libs, **found.libs})
         flags = [*run.flags, *telemetry.flags(run.samples, static, found.before, found.after, found.host)]
         shown = telemetry.summary(run.samples, found.before, found.after) | table
         if static.mps:  # the physical GPU was measured, but not as its peers were

@@ -11,7 +11,7 @@ memory-bound, a few outliers):
 * A: lognormal, median 1.0, SD 2 %; outliers: 5 % of the GPUs (rounded, and at least
   one among 8 or more), the first in the order of a second hash, are instead uniform
   in 1.1 .. 1.5;
-* B: 1 + 0.35 (A - 1) + N(0, 0.5 %): mixed work feels a third of it;
+* B: 1 + 0.35 (A - 1) + N(0, 0.5 %): mixed work feels a third of it (all of it on some models);
 * C: 1 + 0.01 (A - 1) + N(0, 0.05 %): for memory-bound work outliers hardly matter.
 
 The emulated device simulates faults (`FLAGS`, and with a factor `FACTORS`). Those in
@@ -33,10 +33,10 @@ from typing import NamedTuple
 
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.base.files import locked, read_trusted, write_atomic
+from slurm_pal.emulation.models import DEFAULT_MODEL, emulated_model
 
 SCHEMA = "pal.emu/1"
 FILE_NAME = "emu_gpus.json"  # beside slurm.conf
-DEFAULT_MODEL = "PAL Emulated GPU"
 CLASSES = ("A", "B", "C")
 FLAGS = {
     "hang": "its first compute-bound kernel never ends",
@@ -59,9 +59,6 @@ FACTORS = SLOWING | {
     "pcie": "its PCIe link has this many times fewer lanes",
     "host": "its whole node is busy: launches and class B slower by this factor",
 }
-SHARE = {"A": 1.0, "B": 0.35, "C": 0.01}
-"""The share of a compute slowdown that work of each class feels."""
-
 _SPREAD_A = 0.02
 _SPREAD = {"B": 0.005, "C": 0.0005}
 _OUTLIER_SHARE = 0.05
@@ -88,7 +85,7 @@ class EmuGpu(NamedTuple):
     def true_slowdown(self, sensitivity: str) -> float:
         """What work of this class really feels here now: the slowdown with the faults in `SLOWING`."""
         slower = math.prod(self.factor(name) for name in SLOWING)
-        return self.slowdown[sensitivity] * (1.0 + SHARE[sensitivity] * (slower - 1.0))
+        return self.slowdown[sensitivity] * (1.0 + emulated_model(self.model).feels[sensitivity] * (slower - 1.0))
 
 
 class Registry:
@@ -147,7 +144,8 @@ def _draw(seed: int, slot: tuple[str, int], outlier: bool, model: str) -> EmuGpu
         compute = math.exp(_SPREAD_A * _normal(seed, slot, "A"))
     slowdown = {"A": round(compute, 6)}
     for name, spread in _SPREAD.items():
-        slowdown[name] = round(1.0 + SHARE[name] * (compute - 1.0) + spread * _normal(seed, slot, name), 6)
+        share = emulated_model(model).feels[name]
+        slowdown[name] = round(1.0 + share * (compute - 1.0) + spread * _normal(seed, slot, name), 6)
     return EmuGpu(*slot, uuid=gpu_uuid(seed, *slot), model=model, slowdown=slowdown, faults={})
 
 

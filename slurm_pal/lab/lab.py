@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import NamedTuple
 
 from slurm_pal.base.errors import BusyError, PalError, SlurmError, UsageError
-from slurm_pal.emulation.gpus import DEFAULT_MODEL, Registry, draw_registry, load_registry, read_table, write_registry
+from slurm_pal.emulation.gpus import Registry, draw_registry, load_registry, read_table, write_registry
+from slurm_pal.emulation.models import DEFAULT_MODEL
 from slurm_pal.lab import daemons, filter, processes
 from slurm_pal.lab.conf import LabSpec, node_names
 from slurm_pal.lab.directory import MARKER, LabDirectory

@@ -33,6 +33,7 @@ from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.leases import pinned, promise
 from slurm_pal.report import inventory
 from slurm_pal.report.inventory import GpuRow
+from slurm_pal.report.power_cap import power_findings
 from slurm_pal.report.table import age
 from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview, SlurmClient
@@ -82,7 +83,8 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
         findings += _pinned(config, client, now_s)
     if snapshot is not None:
         findings += _coverage(config, snapshot, overview) + _palsub(config, snapshot, overview, now_s)
-        findings += _faulty(inventory.faulty(inventory.gpu_rows(snapshot, overview, now_s)))
+        rows = inventory.gpu_rows(snapshot, overview, now_s)
+        findings += _faulty(inventory.faulty(rows)) + _power_cap(rows, snapshot)
     return findings
 
 
@@ -299,6 +301,12 @@ def _faulty(rows: Sequence[GpuRow]) -> list[CheckResult]:
         more = f"{len(rows) - MOST_NAMED} more GPUs were seen to fail; jobs are kept off them"
         found.append(CheckResult("warn", "gpu", more, "pal gpus -f shows what to do about each"))
     return found or [CheckResult("ok", "gpu", "no GPU was seen to fail")]
+
+
+def _power_cap(rows: Sequence[GpuRow], snapshot: Snapshot) -> list[CheckResult]:
+    """The models whose class A was measured below the power cap, and those on which A and B are one class."""
+    found = power_findings(rows, snapshot.met_cap)
+    return [CheckResult("warn" if one.cure else "note", "power", one.text, one.cure) for one in found]
 
 
 def _spool(config: Config, snapshot: Snapshot | None) -> list[CheckResult]:

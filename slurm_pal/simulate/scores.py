@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.emulation.gpus import SHARE
+from slurm_pal.emulation.models import SHARE
 from slurm_pal.placement.occupancy import Table
 
 _STREAM = 0x5C05E

@@ -19,6 +19,8 @@ from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import read_trusted, write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.sensitivity.behaviour import Centroid
+from slurm_pal.variability import regime
+from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import number
 
@@ -163,10 +165,17 @@ def _by_class(points: list[_Point], highest_mhz: float) -> dict[str, Centroid]:
     found: dict[str, Centroid] = {}
     for c in SENSITIVITY_CLASSES:
         mine = [point for point in points if point.sensitivity == c]
+        mine = (_capped(mine) if c == "A" else []) or mine
         duty, clock, pw, dram, tensor = (_middle(mine, i) for i in range(len(Centroid._fields)))
         if duty is not None and clock is not None and pw is not None:
             found[c] = Centroid(duty, round(clock / highest_mhz, 4), pw, dram, tensor)
     return found
+
+
+def _capped(points: list[_Point]) -> list[_Point]:
+    """Those that met the power cap, as work of class A does: products below it do not stand for it. [] if too few."""
+    found = [one for one in points if regime.met_cap(one.at.duty, one.at.pw, 1.0, False, Params())]
+    return found if len({one.uuid for one in found}) >= LEAST_GPUS else []
 
 
 def _middle(points: list[_Point], i: int) -> float | None:

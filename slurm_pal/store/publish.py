@@ -77,12 +77,25 @@ def publish(
     old = _old(path)
     epoch = 0 if old is None else old.epoch  # an empty snapshot is also false
     changed = old is None or read_trusted(path) != snapshot.encode(
-        scores, cluster=name, epoch=old.epoch, now_s=old.written_s, centroids=found.centroids
+        scores,
+        cluster=name,
+        epoch=old.epoch,
+        now_s=old.written_s,
+        centroids=found.centroids,
+        met_cap=found.met_cap,
     )
     if changed:
         epoch = database.next_epoch(epoch)
         try:
-            snapshot.publish(path, scores, cluster=name, epoch=epoch, now_s=now_s, centroids=found.centroids)
+            snapshot.publish(
+                path,
+                scores,
+                cluster=name,
+                epoch=epoch,
+                now_s=now_s,
+                centroids=found.centroids,
+                met_cap=found.met_cap,
+            )
         except OSError as error:
             raise DataError(
                 f"snapshot {path} cannot be written ({error.strerror}); the old one, if any, stays"

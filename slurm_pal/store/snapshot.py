@@ -31,7 +31,7 @@ CHECKSUM_BYTES = 4
 FLAGS = (
     "outlier", "quarantined", "stale", "unknown", "degraded", "thermal_limited", "ecc", "config_differs", "suspect_hw",
     "node_coupled", "unsteady", "noisy", "small_group", "unconfirmed", "foreign_process", "xid", "host_noise",
-    "clock_skew", "step", "drift", "no_answer", "missing",
+    "clock_skew", "step", "drift", "no_answer", "missing", "not_capped",
 )  # fmt: skip
 """Flag names; the position is the bit in the `flags` column. Append only."""
 _FAULTY = sum(1 << FLAGS.index(flag) for flag in FAULTS)
@@ -71,6 +71,8 @@ class Snapshot:
         self.epoch = int(str(header.get("epoch", 0)))
         self.written_s = float(str(header.get("written_s", 0.0)))
         self.centroids: dict[str, list[float]] = dict(header.get("centroids") or {})  # type: ignore[call-overload]
+        # model -> sensitivity class -> share of its GPUs that were measured at their power cap
+        self.met_cap: dict[str, dict[str, float]] = dict(header.get("met_cap") or {})  # type: ignore[call-overload]
         self.nodes = texts["nodes"]
         self.columns = columns
         self._texts = texts
@@ -153,12 +155,14 @@ def publish(
     epoch: int,
     now_s: float,
     centroids: dict[str, list[float]] | None = None,
+    met_cap: dict[str, dict[str, float]] | None = None,
 ) -> None:
     """Write the snapshot atomically, mode 0644.
 
     Raises DataError for a value that the file cannot hold, OSError when it cannot be written.
     """
-    write_atomic(path, encode(gpus, cluster=cluster, epoch=epoch, now_s=now_s, centroids=centroids), 0o644)
+    made = encode(gpus, cluster=cluster, epoch=epoch, now_s=now_s, centroids=centroids, met_cap=met_cap)
+    write_atomic(path, made, 0o644)
 
 
 def encode(
@@ -168,6 +172,7 @@ def encode(
     epoch: int,
     now_s: float,
     centroids: dict[str, list[float]] | None = None,
+    met_cap: dict[str, dict[str, float]] | None = None,
 ) -> bytes:
     """The bytes of a snapshot; the same arguments, in any order of `gpus`, give the same bytes.
 
@@ -176,6 +181,7 @@ def encode(
     """
     rows = sorted(gpus, key=lambda g: (g.node, g.index))
     header = {"cluster": cluster, "epoch": epoch, "written_s": now_s, "centroids": centroids or {}}
+    header |= {"met_cap": met_cap} if met_cap else {}
     try:
         columns, texts = _columns(rows)
         return _encode(header, columns, texts)

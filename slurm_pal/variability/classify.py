@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
-from slurm_pal.variability import classes, drift, flags, levels, published
+from slurm_pal.variability import classes, drift, flags, levels, published, regime
 from slurm_pal.variability.classes import Held
 from slurm_pal.variability.drift import Course, Finding
 from slurm_pal.variability.health import MISSING, Health
@@ -52,6 +52,7 @@ class GroupSummary(NamedTuple):
     silhouette: float | None
     spread: float  # population SD of the slowdowns without the lone
     repeatability: float
+    met_cap: float | None = None  # share of its GPUs that were measured at their power cap; None: not known
 
 
 class Classification(NamedTuple):
@@ -61,6 +62,7 @@ class Classification(NamedTuple):
     centroids: dict[str, list[float]]  # sensitivity class -> level of v0, v1, ..., rising
     groups: tuple[GroupSummary, ...]
     findings: tuple[Finding, ...] = ()  # what happened to single GPUs, by time
+    met_cap: dict[str, dict[str, float]] = {}  # model -> sensitivity class -> share of GPUs measured at the cap
 
 
 def classify_sweeps(known: Iterable[SweepRuns], now_s: float, params: Params) -> Classification:
@@ -115,6 +117,7 @@ class _Fold:
         self.faulty: dict[Group, frozenset[str]] = {}
         self.courses: dict[Group, dict[str, Course]] = {}
         self.health = Health()
+        self.below: frozenset[Group] = frozenset()  # measured below the power cap
 
     def fork(self) -> _Fold:
         """A copy that can be finished while this one goes on; it must not take in another sweep."""
@@ -173,6 +176,7 @@ class _Fold:
             older = ((g, self._alive(g, at_s)) for g in methods[methods.index(group) + 1 :])
             tracks_of[group] = background(own, older)
             self.standings[group] = standing(group, tracks_of[group][0], self.params)
+            self.below = regime.step(self.below, group, regime.share(t.last.met_cap for t in own.values()))
         self.coupled = self._node_coupled()
         for group, (tracks, heir_of) in tracks_of.items():
             if group.sensitivity in SENSITIVITY_CLASSES:
@@ -182,7 +186,8 @@ class _Fold:
         now = self.standings[group]
         self.faulty[group] = frozenset()
         if group.sensitivity == "A":
-            self.faulty[group] = flags.suspect_hardware(now.uuids, now.slowdown, now.z, tracks, self.params)
+            below = group in self.below
+            self.faulty[group] = flags.suspect_hardware(now.uuids, now.slowdown, now.z, tracks, below, self.params)
         unfit = frozenset(u for u in now.uuids if "degraded" in tracks[u].last.flags)
         if group.sensitivity == "B":
             unfit |= self.coupled
@@ -234,7 +239,8 @@ class _Fold:
             shown = changed.get(sighting.uuid, set()) | self.health.faults(sighting)
             gpus.append(gpu._replace(flags=gpu.flags | shown))
         levels_of = {c: v for c, v in centroids.items() if v}
-        return Classification(tuple(gpus), levels_of, tuple(self._summaries()), findings)
+        caps = self._met_cap(chosen, present)
+        return Classification(tuple(gpus), levels_of, tuple(self._summaries()), findings, caps)
 
     def _findings(self) -> tuple[Finding, ...]:
         found: list[Finding] = []
@@ -246,8 +252,10 @@ class _Fold:
     def _choose(self, sensitivity: str, present: list[Sighting], now_s: float) -> dict[str, _Chosen]:
         """For each GPU the track to use: one that still counts, fresh, of the preferred benchmark, the newest.
 
-        Fresh comes first, so a benchmark that is no longer measured does not count for months.
+        Fresh comes first, so a benchmark that is no longer measured does not count for months. For class A one that
+        was measured at the power cap is preferred to one that was not.
         """
+        below = self.below if sensitivity == "A" else frozenset()
         here = {s.uuid for s in present}
         best: dict[str, tuple[tuple[object, ...], _Chosen]] = {}
         for group in sorted(g for g in self.tracks if g.sensitivity == sensitivity):
@@ -258,7 +266,7 @@ class _Fold:
                     continue
                 state = age_state(track.ts, now_s, self.params) if uuid in position else "unknown"
                 found = None if state == "unknown" else now
-                rank = (_STATES.index(state), preference(group.benchmark), -track.ts, group)
+                rank = (_STATES.index(state), group in below, preference(group.benchmark), -track.ts, group)
                 if uuid not in best or rank < best[uuid][0]:
                     best[uuid] = (rank, _Chosen(group, track, state, found, position.get(uuid, -1)))
         return {uuid: pick for uuid, (_, pick) in best.items()}
@@ -346,6 +354,8 @@ class _Fold:
             yield pick.state
         if now is None:
             return
+        if sensitivity == "A" and track.last.met_cap is not None and track.last.met_cap < regime.HALF:
+            yield regime.NOT_CAPPED
         if now.small:
             yield "small_group"
             return
@@ -362,6 +372,21 @@ class _Fold:
         if sensitivity == "A" and flags.quarantined(slow, now.scale, track, self.params):
             yield "quarantined"
 
+    @staticmethod
+    def _met_cap(chosen: dict[str, dict[str, _Chosen]], present: Iterable[Sighting]) -> dict[str, dict[str, float]]:
+        """Model -> sensitivity class -> share of its GPUs whose score was measured at the power cap, where known."""
+        met: dict[tuple[str, str], list[float | None]] = {}
+        for seen in present:
+            for c, picks in chosen.items():
+                if seen.uuid in picks and picks[seen.uuid].standing:
+                    met.setdefault((seen.model, c), []).append(picks[seen.uuid].track.last.met_cap)
+        found: dict[str, dict[str, float]] = {}
+        for (model, c), values in sorted(met.items()):
+            known = regime.share(values)
+            if known is not None:
+                found.setdefault(model, {})[c] = round(known, 3)
+        return found
+
     def _summaries(self) -> Iterator[GroupSummary]:
         for group, now in sorted(self.standings.items()):
             held = self._classes_of(group) if group.sensitivity in SENSITIVITY_CLASSES else None
@@ -377,4 +402,5 @@ class _Fold:
                 silhouette=held.silhouette if held else None,
                 spread=float(np.std(ordinary)) if len(ordinary) else 0.0,
                 repeatability=now.repeatability,
+                met_cap=regime.share(self.tracks[group][now.uuids[i]].last.met_cap for i in mine),
             )

@@ -38,18 +38,20 @@ def fast_outliers(slowdown: Floats, scale: float, params: Params) -> Mask:
 
 
 def suspect_hardware(
-    uuids: Sequence[str], slowdown: Floats, z: Floats, tracks: Mapping[str, Track], params: Params
+    uuids: Sequence[str], slowdown: Floats, z: Floats, tracks: Mapping[str, Track], below: bool, params: Params
 ) -> frozenset[str]:
     """Class-A GPUs that are slow and draw clearly less power than their peers under load.
 
     A slow chip at its power cap is variability; a slow chip below it is held back by heat,
-    a cable or the board. Needs power telemetry of at least `small_group` GPUs.
+    a cable or the board. Needs power telemetry of at least `small_group` GPUs. In a group measured `below` its cap
+    healthy GPUs draw different power at the same clock, and hardly differ in speed: only one slower than `slow`
+    (1.05) is suspected there.
     """
     powers = {u: p for u in uuids if (p := tracks[u].last.power_w) is not None}
     if len(powers) < params.small_group:
         return frozenset()
     limit_w = params.fault_power_share * float(np.median(list(powers.values())))
-    slow = (slowdown > 1.0) & (z > params.slow_z)
+    slow = (slowdown > (params.slow if below else 1.0)) & (z > params.slow_z)
     return frozenset(u for i, u in enumerate(uuids) if slow[i] and u in powers and powers[u] < limit_w)
 
 

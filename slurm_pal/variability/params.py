@@ -41,6 +41,8 @@ class Params(NamedTuple):
     degraded_duty: float = 0.01
     thermal_duty: float = 0.05
     noisy_cv_pct: float = 0.5
+    capped_duty: float = 0.3  # a run met its power cap if the driver said so in this share of the looks ...
+    capped_power: float = 0.97  # ... or if it drew this share of the limit in the median
     fault_power_share: float = 0.97  # slow and drawing less than this share of its peers: a fault
     quarantine_k: int = 2  # k slow runs, each of another sweep, ...
     quarantine_n: int = 4  # ... among the last n
@@ -60,7 +62,7 @@ TIME_UNITS = frozenset({"s", "ms", "us", "ns"})
 """Units in which less is better; every other unit is a throughput."""
 
 PREFERRED = (
-    "gemm_bf16", "gemm_fp16", "gemm_fp32", "gemm_tf32", "gemm_fp64",
+    "gemm_bf16", "gemm_bf16_cublas", "gemm_bf16_wgmma", "gemm_fp16", "gemm_fp32", "gemm_tf32", "gemm_fp64",
     "tblock", "tblock_fp16", "hbm_triad", "hbm_copy", "gather", "spmv",
 )  # fmt: skip
 """Which benchmark speaks for a sensitivity class when a GPU has several: the first of these."""

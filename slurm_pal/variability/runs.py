@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
+from slurm_pal.variability import regime
 from slurm_pal.variability.packed import Layout, Packed
 from slurm_pal.variability.params import DAY_S, TIME_UNITS, Params
 from slurm_pal.variability.power_limit import limit_text
@@ -66,6 +67,7 @@ class SweepObservation(NamedTuple):
     flags: frozenset[str]
     power_w: float | None  # median under load
     environment: Environment
+    met_cap: float | None = None  # share of its runs that met the power cap; None where not known
 
 
 class Sighting(NamedTuple):
@@ -87,8 +89,8 @@ class Sighting(NamedTuple):
 OBSERVATIONS = Layout(
     kind=SweepObservation._make,
     fields=SweepObservation._fields,
-    numbers=frozenset({"ts", "speed", "noise", "repeat_cv", "power_w"}),
-    optional=frozenset({"repeat_cv", "power_w"}),
+    numbers=frozenset({"ts", "speed", "noise", "repeat_cv", "power_w", "met_cap"}),
+    optional=frozenset({"repeat_cv", "power_w", "met_cap"}),
     load={"group": Group._make, "flags": frozenset, "environment": Environment._make},
 )
 SIGHTINGS = Layout(
@@ -241,6 +243,17 @@ def run_flags(record: Record, now_s: float, params: Params) -> frozenset[str]:
 _DUTIES = ("hw_slowdown", "hw_thermal", "power_brake", "sw_thermal")
 
 
+def met_cap(record: Record, flags: frozenset[str], params: Params) -> bool | None:
+    """Whether a run met the power cap of its GPU; `flags` are its own. None where the sensors do not show it."""
+    return regime.met_cap(
+        number(record.telemetry, "duty", "power_cap"),
+        number(record.telemetry, "power_w", "p50"),
+        record.env.power_limit_w,
+        bool(flags & {"degraded", "thermal_limited"}),
+        params,
+    )
+
+
 def weight_of(record: Record, flags: frozenset[str], params: Params) -> float:
     """1 for a valid run, less for an unsteady or noisy one, 0 for one that says nothing."""
     if not record.valid or record.result.value <= 0 or flags & INVALIDATING:
@@ -283,6 +296,7 @@ def _observation(
         flags=frozenset().union(*(flags[r.run_id] for r in used)),
         power_w=median(powers) if powers else None,
         environment=environment_of(used[-1]),
+        met_cap=regime.share(met_cap(r, flags[r.run_id], params) for r in used),
     )
 
 

@@ -26,7 +26,8 @@ def to_json(report: GpuReport, uuid: str | None = None) -> dict[str, Any]:
     group of comparable GPUs its spread; `costs`: per sensitivity class, shares and GPU-hours a day, with
     `cost_assumption`; `faulty`: GPUs that jobs are kept off, with `cure`; `slowest`; `flags` {flag: {meaning,
     gpus}}; `sweeps`: the newest, oldest first, with the GPUs `compared` and `changed` per class; `refused`
-    {reason: runs} of the newest sweep; `methods`; for one GPU `gpu`.
+    {reason: runs} of the newest sweep; `power_cap`: of models whose class A was measured below it, or where A and B
+    are one class, `text` and `cure`; `methods`; for one GPU `gpu`.
     """
     body: dict[str, Any] = {
         "cluster": report.cluster,
@@ -52,6 +53,7 @@ def to_json(report: GpuReport, uuid: str | None = None) -> dict[str, Any]:
         },
         "sweeps": [_step(step) for step in report.steps],
         "refused": report.measured.refused,
+        "power_cap": [one._asdict() for one in report.power],
         "methods": [m._asdict() for m in report.measured.methods],
         "caveats": words.caveats(report),
     }

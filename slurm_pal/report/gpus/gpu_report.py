@@ -16,6 +16,7 @@ from slurm_pal.report.gpus.heatmap import cell
 from slurm_pal.report.gpus.measured import GpuMeasurements, measured
 from slurm_pal.report.gpus.reasons import AGE, by_gravity, kind
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
+from slurm_pal.report.power_cap import PowerFinding
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
 
@@ -53,6 +54,7 @@ class GpuReport(NamedTuple):
     flags: dict[str, tuple[GpuRow, ...]]  # the gravest first
     slowest: tuple[GpuRow, ...]  # slowest first, by the class they suffer most in
     measured: GpuMeasurements
+    power: tuple[PowerFinding, ...] = ()  # what is to be known about models and their power cap
 
     @property
     def leading(self) -> list[GroupFigures]:

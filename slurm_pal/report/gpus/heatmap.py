@@ -24,10 +24,11 @@ from slurm_pal.report.gpus.scale import FAULTY, FLAGGED, STEPS, UNKNOWN, counts,
 from slurm_pal.report.gpus.shown_names import LONGEST, cut
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow, fault_lines
 from slurm_pal.report.table import counted
+from slurm_pal.variability.regime import NOT_CAPPED
 
 GAP = "   "
 MOST_CURES = 8
-UNMARKED = frozenset({NEVER_MEASURED, "unknown", "stale", "small_group"})
+UNMARKED = frozenset({NEVER_MEASURED, "unknown", "stale", "small_group", NOT_CAPPED})
 """Flags that say little about the GPU itself; only the others are marked in the map."""
 
 

@@ -43,7 +43,7 @@ def measured(
     records: Iterable[Record], present: Collection[str], now_s: float, params: Params, uuid: str
 ) -> GpuMeasurements:
     """`records` by time, each once; `present`: UUIDs of the GPUs shown; `uuid`: of the one with a history, or ""."""
-    speeds = GpuSpeeds()
+    speeds = GpuSpeeds(params)
     own: list[Record] = []
     methods: Counter[Method] = Counter()
     refused: dict[str, Counter[str]] = {}
@@ -53,8 +53,9 @@ def measured(
         if record.gpu.uuid not in present:
             continue
         runs, emulated, sweep = runs + 1, emulated or record.gpu.vendor == "emu", record.sweep_id
-        if weight_of(record, run_flags(record, now_s, params), params) > 0:
-            speeds.take(record)
+        flags = run_flags(record, now_s, params)
+        if weight_of(record, flags, params) > 0:
+            speeds.take(record, flags)
             methods[_method(record)] += 1
         else:
             refused.setdefault(sweep, Counter())[_why(record)] += 1

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from slurm_pal.base.faults import FAULTS
 from slurm_pal.report.inventory import NEVER_MEASURED, NOT_IN_SLURM
 from slurm_pal.variability.records import Record
+from slurm_pal.variability.regime import NOT_CAPPED
 
 FAULT, NOTICE, AGE = "fault", "notice", "age"
 
@@ -29,6 +30,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "unsteady": (NOTICE, "did not come to a steady state"),
     "clock_skew": (NOTICE, "the clock of the node was ahead"),
     NOT_IN_SLURM: (NOTICE, "measured, but Slurm does not know it"),
+    NOT_CAPPED: (AGE, "class A was measured below the power cap, where GPUs hardly differ"),
     "small_group": (AGE, "too few GPUs of its kind to compare with: score 1.0"),
     "stale": (AGE, "measured more than 30 days ago: its score counts less every day"),
     "unknown": (AGE, "no run that counts: all were bad or too long ago, or driver or settings have changed since"),

@@ -144,6 +144,7 @@ def advice(report: GpuReport) -> list[str]:
             nodes = places(rows)
             chosen = "" if nodes.endswith("...") or len(rows) == len(report.rows) else f" --nodelist {nodes}"
             found.append(f"{counted(len(rows), 'GPU')} {verb}: pal-profile run{chosen}")
+    found += [one.line for one in report.power if one.cure]
     cost = waiting(report)
     if cost is not None and cost.waiting_share >= WORTH_PLACING:
         found.append(
@@ -346,6 +347,7 @@ def caveats(report: GpuReport) -> list[str]:
         found.append(
             "Only the published snapshot was available: spread, history and changes need the controller's records."
         )
+    found += [f"{one.text}." for one in report.power if not one.cure]
     once = [g for g in report.measured.groups if g.spread.runs_per_gpu < 2]
     if once:
         found.append("Where REPEATS is missing, GPUs were measured only once, so their repeatability is not known.")

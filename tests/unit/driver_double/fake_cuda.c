@@ -203,6 +203,7 @@ static int broken(int code) {
     X(gemm_fp64, Gemm) \
     X(gemm_fp64_scalar, Gemm) \
     X(gemm_fp16_wmma, Gemm) \
+    X(gemm_bf16_wgmma, Gemm) \
     X(gemm_bf16_nt, Gemm) \
     X(gemm_bf16_nn, Gemm) \
     X(gemm_bf16_tn, Gemm) \
@@ -411,10 +412,11 @@ int cuModuleLoadDataEx(Module **module, const char *text, unsigned options, int 
         return code;
     }
     CALL_HERE("");
-    const char *version = strstr(text, ".version 7.0\n"), *target = strstr(text, ".target sm_");
-    if (!version || !target)
+    const char *version = strstr(text, ".version "), *target = strstr(text, ".target sm_");
+    if (!version || !target || atoi(version + 9) > (machine.driver >= 12000 ? 8 : 7))
         return PTX_VERSION;
-    if (atoi(target + 11) > machine.capability)
+    int made_for = atoi(target + 11), alone = !strncmp(target + 8, "sm_90a\n", 7);
+    if (made_for > machine.capability || (alone && made_for != machine.capability))
         return NO_BINARY;
     *module = malloc(sizeof **module);
     (*module)->context = current;

@@ -19,8 +19,8 @@ typedef struct {
     ucontext_t start;
     jmp_buf here;
     enum State state;
-    int begun, turn; /* turn: which exchange buffer is next */
-    int group, copies;
+    int begun, turn;              /* turn: which exchange buffer is next */
+    int group, copies, kept_back; /* kept_back: copies have arrived that were not handed over */
     Copy copy[MOST_COPIES];
 } Fiber;
 
@@ -34,6 +34,7 @@ static jmp_buf scheduler;
 static void (*body)(const void *);
 static const void *argument;
 static int wrong;
+static unsigned threads_of_block;
 
 /* Let the next lane of this warp go on, or the scheduler where that one waits or
  * is new. */
@@ -89,7 +90,19 @@ void fiber_copies_wait(int n) {
             me->copy[kept++] = me->copy[i];
         else if (!fibers_eager)
             memcpy(me->copy[i].to, me->copy[i].from, 16);
+    me->kept_back |= kept < me->copies;
     me->copies = kept;
+}
+
+void fiber_copies_handed_over(void) {
+    fiber[threadIdx.x].kept_back = 0;
+}
+
+int fiber_all_handed_over(void) {
+    for (unsigned i = 0; i < threads_of_block; i++)
+        if (fiber[i].kept_back)
+            return 0;
+    return 1;
 }
 
 /* A fiber runs its thread of one block after the other: making a new one costs system calls. */
@@ -127,7 +140,7 @@ static void begin(unsigned thread) {
         one->begun = 0;
     }
     one->state = READY;
-    one->turn = one->group = one->copies = 0;
+    one->turn = one->group = one->copies = one->kept_back = 0;
 }
 
 /* Run the lanes of one warp until all of them stand at the block's barrier or
@@ -171,6 +184,7 @@ int fibers_run(void (*kernel)(const void *), const void *parameters, Index grid,
     body = kernel;
     argument = parameters;
     gridDim = grid;
+    threads_of_block = threads;
     wrong = 0;
     for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
         for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)

@@ -27,6 +27,8 @@ char *fiber_exchange_buffer(void); /* of this warp; another one at each call in 
 void fiber_copy16(void *to, const void *from);
 void fiber_copies_commit(void);
 void fiber_copies_wait(int n);
+void fiber_copies_handed_over(void); /* what has arrived may be read by a product of the warpgroup */
+int fiber_all_handed_over(void);     /* whether all threads have done so since their copies arrived */
 
 extern int fibers_eager;     /* 1: copies happen at once */
 extern int fibers_conflicts; /* loads of matrices whose lines share a bank */

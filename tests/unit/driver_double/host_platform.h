@@ -16,10 +16,13 @@
 
 #define FOR_AMPERE 1 /* the double has the kernels of all architectures */
 #define FOR_VOLTA 1
+#define FOR_HOPPER 1
 
 #define KERNEL(threads) void
+#define KERNEL_FITTING(threads, blocks) void
 #define DEVICE static inline __attribute__((always_inline, unused))
 #define SHARED static _Alignas(128)
+#define SHARED_FOR_GROUPS static _Alignas(1024)
 #define UNROLL
 
 DEVICE void sync_block(void) {
@@ -184,6 +187,64 @@ DEVICE void mma_fp64(double d[2], double a, double b) {
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < 4; k++)
             d[i] += FROM_LANE(all, 4 * g + k, double)[0] * FROM_LANE(all, 4 * (2 * t + i) + k, double)[1];
+}
+
+/* ---- products of a warpgroup: done as late as the kernel allows, when it waits
+ * for them; from copies that were not handed over, and without group_begin, they
+ * give no number */
+
+typedef struct {
+    float *d;
+    const char *a, *b;
+    int committed;
+} GroupProduct;
+
+static struct {
+    GroupProduct pending[8];
+    int count, begun;
+} group_of[256];
+
+DEVICE void copies_to_groups(void) {
+    fiber_copies_handed_over();
+}
+DEVICE void group_begin(void) {
+    group_of[threadIdx.x].begun = 1;
+}
+
+DEVICE void group_mma_bf16(float d[64], const void *a, const void *b) {
+    GroupProduct one = {d, a, b, 0};
+    if (!group_of[threadIdx.x].begun || !fiber_all_handed_over() || group_of[threadIdx.x].count == 8)
+        d[0] = NAN;
+    else
+        group_of[threadIdx.x].pending[group_of[threadIdx.x].count++] = one;
+}
+
+DEVICE void group_commit(void) {
+    for (int i = 0; i < group_of[threadIdx.x].count; i++)
+        group_of[threadIdx.x].pending[i].committed = 1;
+}
+
+/* The 16-bit number `k` of line `line`, of a tile that begins at a multiple of
+ * 512 bytes; `from` is within its first line. */
+DEVICE float group_number(const char *from, int line, int k) {
+    int byte = (int) ((uintptr_t) from % 512) + 64 * line + 2 * k;
+    uint16_t bits;
+    byte ^= (byte >> 7 & 3) << 4;
+    memcpy(&bits, from - (uintptr_t) from % 512 + byte, 2);
+    return number((uint32_t) bits << 16);
+}
+
+DEVICE void group_wait(void) {
+    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, warp = threadIdx.x / 32 % 4;
+    for (int i = 0; i < group_of[threadIdx.x].count; i++) {
+        const GroupProduct *one = &group_of[threadIdx.x].pending[i];
+        for (int at = 0; at < 64; at++) {
+            int row = 16 * warp + g + at / 2 % 2 * 8, column = at / 4 * 8 + 2 * t + at % 2;
+            for (int k = 0; k < 16; k++)
+                one->d[at] += one->committed ? group_number(one->a, row, k) * group_number(one->b, column, k) : NAN;
+        }
+    }
+    group_of[threadIdx.x].count = group_of[threadIdx.x].begun = 0;
 }
 
 /* ---- 16 x 16 fragments: lane l holds the numbers 8 l .. 8 l + 7, row by row

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from slurm_pal.profiling import driver
+from slurm_pal.profiling.driver import vendor
 from slurm_pal.profiling.driver.backend import DriverBackend
 from slurm_pal.profiling.node.devices import Counters, DeviceInfo, SensorSample, Static
 
@@ -132,6 +133,17 @@ def machine(compiled: Path) -> Iterator[Machine]:
     yield made
     assert made.live() == 0
     assert made.double.double_damaged() == 0
+
+
+@pytest.fixture
+def cublas(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
+    """The double of cuBLAS, found in place of the library; no handle stays."""
+    path = compiled.with_name("libcublas_double.so")
+    _compile(path, ("cublas.c",), "-O2", str(compiled))
+    monkeypatch.setattr(vendor, "LIBRARIES", ("libcublas.so.none", str(path)))
+    library = ctypes.CDLL(str(path))
+    yield library
+    assert library.cublas_handles() == 0
 
 
 @pytest.fixture

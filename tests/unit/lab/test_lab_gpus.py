@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import DataError, UsageError
-from slurm_pal.emulation import gpus
+from slurm_pal.emulation import gpus, models
 from slurm_pal.emulation.gpus import EmuGpu, Registry
 from slurm_pal.lab.conf import node_names
 
@@ -255,7 +255,7 @@ def test_faults_come_and_go(path: str) -> None:
 @pytest.mark.parametrize("name", gpus.SLOWING)
 def test_what_slows_a_gpu_slows_each_class_by_its_share(path: str, name: str) -> None:
     gpu = gpus.set_fault(path, "n0", 0, name, 1.2)
-    for sensitivity, share in gpus.SHARE.items():
+    for sensitivity, share in models.SHARE.items():
         assert gpu.true_slowdown(sensitivity) == pytest.approx(gpu.slowdown[sensitivity] * (1 + 0.2 * share))
 
 

@@ -25,8 +25,9 @@ __all__ = ["compiled", "late_machine", "machine"]
 SHAPES = check.SHAPES | {"hbm_triad": "3x64KiB", "hbm_copy": "2x64KiB", "allreduce": "256KiB-ring"}
 
 
-OTHERS = {"tblock_fp16"}
-"""Benchmarks that stand in for others where those cannot run, and that only the libraries have."""
+NEW = {"gemm_bf16_wgmma", "gemm_bf16_cublas"}
+OTHERS = {"tblock_fp16", *NEW}
+"""Benchmarks that only the libraries have, or one architecture."""
 TINY_BLOCK = "d128-seq128-batch1"
 WORK = {
     "gemm_fp32": 2.0 * 256 * 384 * 160, "hbm_triad": 3 * 65536.0, "hbm_copy": 2 * 65536.0,
@@ -41,7 +42,8 @@ def small(name: str) -> Benchmark:
 
 def test_it_has_the_benchmarks_of_the_table(machine: Machine) -> None:
     backend = machine.backend()
-    assert [spec.id for spec in BENCHMARKS if backend.lacks(machine.devices[0], spec)] == ["tblock_fp16"]
+    lacking = [spec.id for spec in BENCHMARKS if backend.lacks(machine.devices[0], spec)]
+    assert lacking == ["gemm_bf16_wgmma", "gemm_bf16_cublas", "tblock_fp16"]
     assert "no kernel for gather" in backend.lacks(machine.devices[0], small("hbm_copy")._replace(id="gather"))
     with pytest.raises(DeviceError, match="no kernel for gather"):
         backend.prepare(machine.devices[0], small("hbm_copy")._replace(id="gather"))
@@ -51,9 +53,10 @@ def test_it_has_the_benchmarks_of_the_table(machine: Machine) -> None:
     ("capability", "lacking"),
     [
         (61, {b.id for b in BENCHMARKS}),
-        (70, {"gemm_bf16", "gemm_tf32", "tblock", "tblock_fp16"}),
-        (75, {"gemm_bf16", "gemm_tf32", "tblock", "tblock_fp16"}),
-        (90, {"tblock_fp16"}),
+        (70, {*NEW, "gemm_bf16", "gemm_tf32", "tblock", "tblock_fp16"}),
+        (75, {*NEW, "gemm_bf16", "gemm_tf32", "tblock", "tblock_fp16"}),
+        (90, {"gemm_bf16_cublas", "tblock_fp16"}),
+        (100, {*NEW, "tblock_fp16"}),
     ],
 )
 def test_what_older_devices_lack(machine: Machine, capability: int, lacking: set[str]) -> None:

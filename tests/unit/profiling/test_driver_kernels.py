@@ -12,14 +12,15 @@ import pytest
 
 from slurm_pal.base.errors import Exit
 from slurm_pal.profiling.driver import backend as module
-from slurm_pal.profiling.driver import check, reference
+from slurm_pal.profiling.driver import check, reference, vendor
 from slurm_pal.profiling.driver.reference import Real
 from slurm_pal.profiling.node import inputs
 from slurm_pal.profiling.node.benchmarks import Benchmark, by_id
+from slurm_pal.profiling.node.devices import DeviceError
 
-from ..driver_double.machine import Machine, Quiet, compiled, machine
+from ..driver_double.machine import Machine, Quiet, compiled, cublas, machine
 
-__all__ = ["compiled", "machine"]
+__all__ = ["compiled", "cublas", "machine"]
 
 SHAPES = check.SHAPES | {"hbm_triad": "3x64KiB", "hbm_copy": "2x64KiB"}
 
@@ -29,7 +30,10 @@ def small(name: str) -> Benchmark:
 
 
 @pytest.mark.parametrize("name", sorted(check.CHECKS))
+@pytest.mark.usefixtures("cublas")
 def test_on_ampere(machine: Machine, name: str) -> None:
+    if name in module.ALONE:
+        machine.reset(capability=90)
     peers = machine.devices[1:] if by_id(name).peers else ()
     findings = check.check(machine.backend(), machine.devices[0], small(name), peers)
     assert [f for f in findings if not f.good] == []
@@ -37,9 +41,10 @@ def test_on_ampere(machine: Machine, name: str) -> None:
     assert machine.double.double_conflicts() == 0
 
 
-@pytest.mark.parametrize("name", ["gemm_bf16", "gemm_fp64", "gemm_fp32"])
+@pytest.mark.parametrize("name", ["gemm_bf16", "gemm_fp64", "gemm_fp32", "gemm_bf16_wgmma"])
 def test_copies_may_come_as_early_as_they_can(machine: Machine, name: str) -> None:
     """The double makes asynchronous copies as late as it may, unless told otherwise: both must do."""
+    machine.reset(capability=90)
     machine.double.double_eager(1)
     assert all(f.good for f in check.check(machine.backend(), machine.devices[0], small(name)))
 
@@ -130,9 +135,60 @@ def test_the_command_where_it_cannot_run(machine: Machine, command: Command, mon
 @pytest.mark.parametrize("shape", ["1152x256x32", "128x128x32", "128x128x64"])
 def test_products_of_other_sizes(machine: Machine, shape: str) -> None:
     """More rows of tiles than one band has, and fewer steps of k than tiles under way."""
-    for name in ("gemm_bf16", "gemm_fp64"):
+    machine.reset(capability=90)
+    for name in ("gemm_bf16", "gemm_fp64", "gemm_bf16_wgmma"):
         spec = by_id(name)._replace(shape=shape)
         assert all(f.good for f in check.check(machine.backend(), machine.devices[0], spec) if f.what == "product")
+
+
+def test_the_warpgroup_product_is_for_hopper_alone(machine: Machine) -> None:
+    spec = small("gemm_bf16_wgmma")
+    for capability in (80, 100):
+        machine.reset(capability=capability)
+        why = machine.backend().lacks(machine.devices[0], spec)
+        assert why == f"gemm_bf16_wgmma needs compute capability 9.0 (this is {capability / 10:.1f})"
+        with pytest.raises(DeviceError, match="no kernel for bf16 on this device"):
+            machine.backend().prepare(machine.devices[0], spec)
+    machine.reset(capability=90)
+    assert machine.backend().lacks(machine.devices[0], spec) == ""
+    machine.double.double_driver(11080)
+    assert "needs a driver for CUDA 12.0 or later" in machine.backend().lacks(machine.devices[0], spec)
+    with pytest.raises(DeviceError, match="install a newer driver"):
+        machine.backend().prepare(machine.devices[0], spec)
+
+
+@pytest.mark.usefixtures("cublas")
+@pytest.mark.parametrize(
+    ("call", "code", "why"),
+    [
+        ("cublasCreate_v2", 3, r"cublasCreate_v2: status 3 \(no memory\)"),
+        ("cublasGemmEx", 13, r"cublasGemmEx: status 13 \(the product failed\)"),
+        ("cublasGemmEx", 99, r"cublasGemmEx: status 99 \(see the cuBLAS reference\)"),
+        ("cublasGetProperty", 7, "a value that it does not take"),
+    ],
+)
+def test_what_cublas_refuses_is_said_and_nothing_stays(machine: Machine, call: str, code: int, why: str) -> None:
+    machine.fail(call, code)
+    with pytest.raises(DeviceError, match=why):
+        check.check(machine.backend(), machine.devices[0], small("gemm_bf16_cublas"))
+
+
+@pytest.mark.usefixtures("cublas")
+def test_the_release_of_cublas_is_reported_for_its_product_alone(machine: Machine) -> None:
+    backend = machine.backend()
+    assert backend.lacks(machine.devices[0], small("gemm_bf16_cublas")) == ""
+    for name, libs in (("gemm_bf16_cublas", {"cublas": "12.4.5"}), ("gemm_bf16", {})):
+        kernel = backend.prepare(machine.devices[0], small(name))
+        assert kernel.libs == libs
+        kernel.close()
+
+
+def test_without_cublas_it_is_left_out(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vendor, "LIBRARIES", ("libcublas.so.none",))
+    why = machine.backend().lacks(machine.devices[0], small("gemm_bf16_cublas"))
+    assert why.startswith("cuBLAS cannot be loaded (libcublas.so.none: ") and why.endswith("or set LD_LIBRARY_PATH")
+    with pytest.raises(DeviceError, match="cuBLAS cannot be loaded"):
+        machine.backend().prepare(machine.devices[0], small("gemm_bf16_cublas"))
 
 
 def test_a_wrong_product_is_found(machine: Machine) -> None:

@@ -21,8 +21,8 @@ def test_was_made_of_the_present_source_for_old_drivers(target: ptx.Target) -> N
     text = ptx.text(target)
     assert f"// source {ptx.source_hash()}\n" in text, "run python -m slurm_pal.profiling.driver.generate"
     assert re.search(r"^// compiler Cuda compilation tools, release \d+\.\d+", text, re.MULTILINE)
-    assert "\n.version 7.0\n" in text
-    assert f"\n.target sm_{target.least}\n" in text
+    version, named = ("8.0", "sm_90a") if target.file == "hopper.ptx" else ("7.0", f"sm_{target.least}")
+    assert f"\n.version {version}\n" in text and f"\n.target {named}\n" in text
 
 
 def test_every_source_file_is_in_the_hash() -> None:
@@ -41,6 +41,27 @@ def test_kernels_take_what_python_passes(target: ptx.Target) -> None:
         assert threads and int(threads[1]) == KERNELS[name].threads
 
 
+def fits(text: str) -> dict[str, int]:
+    """Kernel -> how many of its blocks must fit on a multiprocessor at once, where it says so."""
+    found = {name: re.search(r"\.minnctapersm (\d+)", own) for name, own in ptx.entries(text).items()}
+    return {name: int(match[1]) for name, match in found.items() if match and int(match[1]) > 1}
+
+
+def test_products_without_room_for_two_blocks_ask_for_it() -> None:
+    ampere, volta = (fits(ptx.text(ptx.target_for(capability))) for capability in (80, 70))
+    hopper = ptx.target_with("gemm_bf16_wgmma")
+    assert fits(ptx.text(hopper)) == {"gemm_bf16_wgmma": 3}
+    assert ampere == {"gemm_fp32": 2} and volta == {"gemm_fp32": 2, "gemm_fp16_wmma": 2}
+
+
+def test_the_table_of_registers_is_of_these_kernels() -> None:
+    whole = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    table = whole.partition("<!-- made by tests/bench/kernel_occupancy.py -->")[2].partition("<!-- end of the table")[0]
+    assert f"PTX {ptx.version()}." in table, "run tests/bench/kernel_occupancy.py --write docs/benchmarks.md"
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [*KERNELS]
+    assert "Spills: none, by any of them." in table
+
+
 def test_every_kernel_is_in_a_file() -> None:
     found = {name for target in ptx.TARGETS for name in ptx.entries(ptx.text(target))}
     assert found == set(KERNELS)
@@ -55,10 +76,23 @@ def test_a_module_holds_what_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "file"), [(70, "volta.ptx"), (75, "volta.ptx"), (80, "ampere.ptx"), (120, "ampere.ptx")]
+    ("capability", "file"),
+    [(70, "volta.ptx"), (75, "volta.ptx"), (80, "ampere.ptx"), (90, "ampere.ptx"), (120, "ampere.ptx")],
 )
 def test_each_device_has_its_file(capability: int, file: str) -> None:
     assert ptx.target_for(capability).file == file
+
+
+def test_the_warpgroup_product_has_a_module_of_its_own() -> None:
+    names = frozenset({"gemm_bf16_wgmma", "normal_fill"})
+    found = {mine: text for mine, text in ptx.modules(90, names)}
+    own, rest = frozenset({"gemm_bf16_wgmma"}), frozenset({"normal_fill"})
+    assert set(found) == {own, rest}
+    assert b".target sm_90a\n" in found[own] and found[own].count(b".visible .entry") == 1
+    assert b".target sm_80\n" in found[rest]
+    assert [mine for mine, _ in ptx.modules(100, rest)] == [rest]
+    with pytest.raises(KeyError):
+        [*ptx.modules(100, names)]
 
 
 def test_an_old_device_has_none() -> None:
@@ -71,7 +105,7 @@ def test_tidy_keeps_the_code_and_writes_our_header() -> None:
     raw = (
         f"//\n// by nvcc\n.version 9.0\n.target sm_75\n.address_size 64\n\n\tadd.s32 %r1; // sum\n.shared {name}[8];\n"
     )
-    text = generate.tidy(raw, ptx.TARGETS[1], "nvcc 1.2", "feed")
+    text = generate.tidy(raw, ptx.TARGETS[-1], "nvcc 1.2", "feed")
     assert text.splitlines()[1:] == [
         "// source feed",
         "// compiler nvcc 1.2",

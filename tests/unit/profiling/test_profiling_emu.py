@@ -230,3 +230,55 @@ def test_no_two_runs_of_a_benchmark_have_the_same_noise() -> None:
         firsts.append(backend.prepare(device, spec).run_block(10))
         laters.append(backend.prepare(device, spec).run_block(10))
     assert firsts[0] == firsts[1] != laters[0] == laters[1]
+
+
+MODEL_SLOWDOWNS = {i: 1.0 + 0.01 * (i - 2) for i in range(5)}
+
+
+def of_model(name: str) -> Registry:
+    """Five GPUs of one model, from 2 % fast to 2 % slow."""
+    drawn = draw_registry(["n0"], 5, 1, name)
+    return Registry(gpu._replace(slowdown={c: MODEL_SLOWDOWNS[gpu.index] for c in "ABC"}) for gpu in drawn.gpus)
+
+
+@pytest.mark.parametrize(
+    ("name", "capped"),
+    [
+        ("PAL Emulated GPU", {"gemm_bf16", "gemm_fp16", "gemm_tf32", "gemm_fp32"}),
+        ("PAL Emulated Cool", set()),
+        ("PAL Emulated Half", {"gemm_fp32"}),
+        ("PAL Emulated Hot", {"gemm_bf16", "gemm_fp16", "gemm_tf32", "gemm_fp32", "tblock"}),
+        ("A Name Of One's Own", {"gemm_bf16", "gemm_fp16", "gemm_tf32", "gemm_fp32"}),
+    ],
+)
+def test_gpus_of_a_model_differ_where_its_kernels_meet_the_cap(name: str, capped: set[str]) -> None:
+    backend = EmuBackend(of_model(name.replace("'", "")), 1, 0.0)
+    met = set()
+    for spec in (by_id(n) for n in ("gemm_bf16", "gemm_fp16", "gemm_tf32", "gemm_fp32", "tblock")):
+        runs = measured(backend, "n0", range(5), spec)
+        looks = [sample for run in runs.values() for sample in run.samples]
+        at = {bool((s.reasons or 0) & SW_POWER_CAP) for s in looks}
+        assert len(at) == 1
+        met |= {spec.id} if at.pop() else set()
+        clocks = {s.sm_clk_mhz for s in looks}
+        values = [run.result.value for run in runs.values()]
+        spread = max(values) / min(values) - 1.0
+        if spec.sensitivity_class == "A" and spec.id not in met:
+            assert spread < 0.006 and clocks == {1530.0} and max(s.power_w or 0.0 for s in looks) < 291.0
+        else:
+            assert 0.03 < spread < 0.05
+    assert met == capped
+
+
+def test_heat_still_slows_a_gpu_below_its_power_cap() -> None:
+    registry = with_fault(of_model("PAL Emulated Cool"), 0, "thermal", 1.2)
+    first, *others = measured(EmuBackend(registry, 1, 0.0), "n0", range(5)).values()
+    assert first.result.value < 0.85 * min(run.result.value for run in others)
+
+
+def test_the_gpus_of_one_model_settle_at_different_times() -> None:
+    usual, uneven = (
+        [run.result.warmup_s for run in measured(EmuBackend(of_model(name), 1, 0.0), "n0", range(5)).values()]
+        for name in ("PAL Emulated GPU", "PAL Emulated Uneven")
+    )
+    assert max(uneven) - min(uneven) > 10.0 > max(usual) - min(usual), (usual, uneven)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -20,9 +21,11 @@ from slurm_pal.profiling.node.benchmarks import BENCHMARKS, DEFAULT, Benchmark, 
 from slurm_pal.profiling.node.devices import Counters, DeviceError, DeviceInfo, Static
 from slurm_pal.profiling.node.emu import EmuBackend, EmuKernel, EmuTelemetry
 from slurm_pal.profiling.node.measurement import Order, RecordOrigin, agenda
+from slurm_pal.variability import regime
 from slurm_pal.variability.records import Record, from_json
 from slurm_pal.variability.validate import check_types
 
+from ...doubles.records_factory import classify
 from ...doubles.watchdog import HOUR_S, hasten
 
 PLACE = RecordOrigin("s1", "c", "n0", 7, 3, "emu")
@@ -59,6 +62,26 @@ def test_the_default_set_on_a_healthy_node(registry: str) -> None:
     }  # fmt: skip
     assert {r.bench.mode for r in records if r.bench.sensitivity_class} == {"concurrent"}
     assert {r.bench.peers_busy for r in records if r.bench.id.startswith("pcie")} == {0}
+
+
+def test_libraries_of_one_benchmark_are_part_of_its_method_alone(
+    registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, hashes, version = EmuBackend.prepare, [], "12.4.5"
+
+    def prepare(self: EmuBackend, device: DeviceInfo, spec: Benchmark, peers: Sequence[DeviceInfo] = ()) -> EmuKernel:
+        kernel = made(self, device, spec, peers)
+        if spec.id == "gemm_fp32":
+            kernel.libs = {"cublas": version}  # type: ignore[attr-defined]
+        return kernel
+
+    monkeypatch.setattr(EmuBackend, "prepare", prepare)
+    for version in ("12.4.5", "12.8.0"):
+        _, (product, copy) = measured(registry, "gemm_fp32,hbm_copy", gpus=1)
+        assert product.env.libs["cublas"] == version and "cublas" not in copy.env.libs
+        hashes.append((product.bench.method_hash, copy.bench.method_hash))
+    (one, same), (other, again) = hashes
+    assert one != other and same == again
 
 
 def test_p2p_is_a_matrix_and_its_record_the_worst_link(registry: str) -> None:
@@ -383,3 +406,28 @@ def test_the_setting_names_the_benchmarks_of_a_trial(
         assert bench.main([*argv, "--wall-scale=0", *more]) == Exit.OK
         (path,) = (tmp_path / "incoming").glob("*.jsonl")
         assert len(path.read_text().splitlines()) == ran
+
+
+@pytest.mark.parametrize(
+    ("model", "flag", "counts", "one"),
+    [
+        ("PAL Emulated GPU", False, "gemm_bf16", False),
+        ("PAL Emulated Cool", True, "gemm_bf16", True),
+        ("PAL Emulated Half", False, "gemm_fp32", False),
+        ("PAL Emulated Hot", False, "gemm_bf16", True),
+    ],
+)
+def test_what_a_model_does_at_its_power_cap_reaches_flags_and_classes(
+    tmp_path: Path, model: str, flag: bool, counts: str, one: bool
+) -> None:
+    path = str(tmp_path / "gpus.json")
+    write_registry(path, draw_registry(["n0"], 4, 3, model))
+    _, records = measured(path, "gemm_bf16,gemm_fp32,tblock")
+    found = classify(records, max(r.ts_end for r in records))
+    assert [regime.NOT_CAPPED in gpu.flags for gpu in found.gpus] == [flag] * 4
+    assert bool(regime.one_class(found.met_cap[model])) is one
+    value = {(r.gpu.uuid, r.bench.id): r.result.value for r in records}
+    middle = median(value[gpu.uuid, counts] for gpu in found.gpus)
+    for gpu in found.gpus:
+        seen = 1.0 if flag else middle / value[gpu.uuid, counts]  # below the cap they are alike: one class
+        assert gpu.slowdown["A"] == pytest.approx(seen, rel=1e-9)

@@ -151,7 +151,9 @@ def test_the_block_in_short_numbers_is_the_block_within_their_digits(dtype: str,
 # All kernels through the runner.
 
 
-@pytest.mark.parametrize("spec", [small(b) for b in BENCHMARKS], ids=lambda b: b.id)
+@pytest.mark.parametrize(
+    "spec", [small(b) for b in BENCHMARKS if not b.id.startswith("gemm_bf16_")], ids=lambda b: b.id
+)
 def test_every_benchmark_runs_and_gives_its_memory_back(spec: Benchmark) -> None:
     device = backend()
     assert device.lacks(HERE, spec) == ""

@@ -55,6 +55,17 @@ def test_each_model_has_a_place_for_each_class() -> None:
     assert found["Other"] == kernels.Kernels(1350.0, {"A": Centroid(1.0, 1.0, 0.99)})
 
 
+def test_only_products_at_the_power_cap_stand_for_class_a() -> None:
+    """Two products below it would hide the third, and what they look like is mixed work."""
+    sensors = {"sm_clk_mhz": {"p50": 1500.0, "p95": 1500.0}, "power_w": {"p50": 225.0}, "duty": {"power_cap": 0.0}}
+    below = [one for name in ("gemm_fp16", "gemm_tf32") for one in records("A", bench=name, telemetry=sensors)]
+    at = [*records("A", bench="gemm_fp32"), *records("B")]
+    assert gathered([*below, *at])["Emu V100"].centroids["A"] == Centroid(1.0, 0.9, 0.99)
+    alone = Centroid(0.0, 1.0, 0.75)
+    assert gathered(below)["Emu V100"].centroids["A"] == alone, "better than none"
+    assert gathered([*below, *records("A", 3, bench="gemm_fp32")])["Emu V100"].centroids["A"] == alone, "too few"
+
+
 def test_memory_and_pipes_are_told_where_enough_gpus_tell_them() -> None:
     found = gathered(
         [
