@@ -36,6 +36,7 @@ def params_of(config: Config, method: str | None = None) -> Params:
     """The constants of classification, as far as configured."""
     return Params(
         method=method or config.text("classes", "method"),
+        k=int(config.number("classes", "k")) or None,
         stale_after_d=config.number("classes", "stale_after_d"),
         unknown_after_d=config.number("classes", "unknown_after_d"),
         retention_d=max(Params().retention_d, 2 * config.number("classes", "unknown_after_d")),
@@ -72,17 +73,20 @@ def publish(
         )
     found = classify_sweeps(in_order(held.batches(), now_s), now_s, params)
     scores = [_score(gpu) for gpu in found.gpus]
+    notices = [notice._asdict() for notice in found.notices]
     name = database.newest_cluster() if cluster is None else cluster
     path = config.snapshot_path
     old = _old(path)
     epoch = 0 if old is None else old.epoch  # an empty snapshot is also false
     changed = old is None or read_trusted(path) != snapshot.encode(
-        scores, cluster=name, epoch=old.epoch, now_s=old.written_s, centroids=found.centroids
+        scores, cluster=name, epoch=old.epoch, now_s=old.written_s, centroids=found.centroids, notices=notices
     )
     if changed:
         epoch = database.next_epoch(epoch)
         try:
-            snapshot.publish(path, scores, cluster=name, epoch=epoch, now_s=now_s, centroids=found.centroids)
+            snapshot.publish(
+                path, scores, cluster=name, epoch=epoch, now_s=now_s, centroids=found.centroids, notices=notices
+            )
         except OSError as error:
             raise DataError(
                 f"snapshot {path} cannot be written ({error.strerror}); the old one, if any, stays"
