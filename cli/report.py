@@ -121,6 +121,7 @@ def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> t
 
     Without records, and with a line on stderr, where the database is only on the controller.
     """
+    from slurm_pal.report import class_notices
     from slurm_pal.report.gpus.gpu_report import gpu_report
     from slurm_pal.store.database import open_database
     from slurm_pal.store.publish import params_of
@@ -128,14 +129,17 @@ def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> t
     config, now_s = settings.load(), time.time()
     params = params_of(config)
     rows = reading.gpu_rows(nodelist)
+    notices = tuple(class_notices.lines(reading.notices(config))) if nodelist is None else ()
     uuid = None if gpu is None else _uuid(gpu, rows)  # an unknown one is reported before the records are read
     nodes = fold(sorted({row.node for row in rows})) if nodelist is not None else ""
     try:
         with open_database(config.state_dir) as database:
-            return _read(database, rows, now_s, params, nodes, uuid or "", newest_only), uuid
+            found = _read(database, rows, now_s, params, nodes, uuid or "", newest_only)
+            return found._replace(notices=notices), uuid
     except DataError as error:
         common.say(f"pal: without records: {one_line(error)}", err=True)
-        return gpu_report(rows, (), (), now_s, params, nodes=nodes, uuid=uuid or ""), uuid
+        found = gpu_report(rows, (), (), now_s, params, nodes=nodes, uuid=uuid or "")
+        return found._replace(notices=notices), uuid
 
 
 def _uuid(gpu: Gpu, rows: list[GpuRow]) -> str:

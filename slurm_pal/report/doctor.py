@@ -31,13 +31,13 @@ from slurm_pal.decide import means
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.leases import pinned, promise
-from slurm_pal.report import inventory
+from slurm_pal.report import class_notices, inventory
 from slurm_pal.report.inventory import GpuRow
 from slurm_pal.report.table import age
 from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview, SlurmClient
 from slurm_pal.store import heartbeat
-from slurm_pal.store.snapshot import Snapshot, read
+from slurm_pal.store.snapshot import NO_CLASS, Snapshot, read
 from slurm_pal.tick.role import role_of
 
 CLOCK_SLACK_S = 5.0
@@ -82,6 +82,7 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
         findings += _pinned(config, client, now_s)
     if snapshot is not None:
         findings += _coverage(config, snapshot, overview) + _palsub(config, snapshot, overview, now_s)
+        findings += _classes(snapshot)
         findings += _faulty(inventory.faulty(inventory.gpu_rows(snapshot, overview, now_s)))
     return findings
 
@@ -299,6 +300,29 @@ def _faulty(rows: Sequence[GpuRow]) -> list[CheckResult]:
         more = f"{len(rows) - MOST_NAMED} more GPUs were seen to fail; jobs are kept off them"
         found.append(CheckResult("warn", "gpu", more, "pal gpus -f shows what to do about each"))
     return found or [CheckResult("ok", "gpu", "no GPU was seen to fail")]
+
+
+def _classes(snapshot: Snapshot) -> list[CheckResult]:
+    """Whether the classes of class A show differences, and whether they all moved."""
+    if not any(number != NO_CLASS for number in snapshot.columns["class_A"]):
+        return []
+    found = [
+        CheckResult("warn" if line.alarm else "note", "classes", line.text, line.mend)
+        for line in class_notices.lines(snapshot.notices)
+    ]
+    if any(result.level == "warn" for result in found):
+        return found
+    n = len(snapshot.centroids.get("A", ()))
+    text = f"class A has {n} variability {'class' if n == 1 else 'classes'}"
+    return [*found, CheckResult("ok", "classes", text)]
+
+
+def class_state() -> str | None:
+    """ "ok", "flat" or "shifted", as the published classes are; None without a snapshot or with wrong settings."""
+    try:
+        return read(settings.load().snapshot_path).class_state
+    except (ConfigError, DataError):
+        return None
 
 
 def _spool(config: Config, snapshot: Snapshot | None) -> list[CheckResult]:
