@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
-from slurm_pal.variability import classes, drift, flags, levels, notices, published, shift
+from slurm_pal.variability import classes, drift, flags, levels, notices, published
 from slurm_pal.variability.classes import Held
 from slurm_pal.variability.drift import Course, Finding
 from slurm_pal.variability.health import MISSING, Health
@@ -24,9 +24,9 @@ from slurm_pal.variability.notices import Notice
 from slurm_pal.variability.params import Params, preference
 from slurm_pal.variability.residence import newest, residents
 from slurm_pal.variability.runs import Group, Sighting, SweepRuns
-from slurm_pal.variability.shift import Shift
+from slurm_pal.variability.shift import CommonLevel
 from slurm_pal.variability.slowdown import GroupSlowdowns, age_state, confidence, shrunk, standing
-from slurm_pal.variability.succession import background, kin
+from slurm_pal.variability.succession import background, kin, shifted
 from slurm_pal.variability.track import Track, observe
 
 
@@ -123,8 +123,7 @@ class _Fold:
         self.faulty: dict[Group, frozenset[str]] = {}
         self.courses: dict[Group, dict[str, Course]] = {}
         self.health = Health()
-        self.level: dict[Group, float] = {}  # the last common shift of log speed that was shown
-        self.shifts: dict[Group, Shift] = {}  # ... and what was shown
+        self.common: dict[Group, CommonLevel] = {}
 
     def fork(self) -> _Fold:
         """A copy that can be finished while this one goes on; it must not take in another sweep."""
@@ -160,21 +159,21 @@ class _Fold:
     def _common(self, sweep: SweepRuns) -> dict[Group, float]:
         """What the sweep's log speeds share against what is held, for each group."""
         node_of = {seen.uuid: seen.node for seen in sweep.sightings}
-        apart: dict[Group, dict[str, list[float]]] = {}
+        apart: dict[Group, dict[str, dict[str, float]]] = {}
         for seen in sweep.observations:
             held = self.tracks.get(seen.group, {}).get(seen.uuid) if seen.group.sensitivity else None
             if held is not None and seen.weight == 1.0 and not seen.environment.changed_since(held.last.environment):
-                mine = apart.setdefault(seen.group, {})
-                mine.setdefault(node_of.get(seen.uuid, ""), []).append(seen.speed - held.speed)
+                nodes = apart.setdefault(seen.group, {})
+                nodes.setdefault(node_of.get(seen.uuid, ""), {})[seen.uuid] = seen.speed - held.speed
         found: dict[Group, float] = {}
         for group, differences in apart.items():
-            level = self.level.get(group, 0.0)
-            held_of = len(self._alive(group, sweep.ts))
-            found[group] = shift.common(differences, held_of, level, self.params)
-            event = shift.shown(differences, found[group], level, group, sweep.ts, self.params)
-            if event is not None:
-                self.level[group] = found[group]
-                self.shifts[group] = event
+            alive = len(self._alive(group, sweep.ts))
+            level = self.common.setdefault(group, CommonLevel())
+            taken = level.take(differences, alive, group, sweep.ts, self.params)
+            for uuid in taken.uuids:
+                self.tracks[group][uuid] = shifted(self.tracks[group][uuid], taken.given_back)
+                self.courses[group][uuid] = Course(events=self.courses[group][uuid].events)
+            found[group] = taken.shift
         return found
 
     def _series(self, group: Group) -> tuple[dict[str, Track], dict[str, Course] | None]:
@@ -278,8 +277,9 @@ class _Fold:
 
     def _notices(self, groups: Iterable[Group], now_s: float) -> Iterator[Notice]:
         for group in sorted(groups):
-            held = self._held_or_none(group)
-            yield from notices.of_group(group, self.standings[group], held, self.shifts.get(group), now_s, self.params)
+            held, level = self._held_or_none(group), self.common.get(group)
+            shown = level.shown if level else None
+            yield from notices.of_group(group, self.standings[group], held, shown, now_s, self.params)
 
     def _findings(self) -> tuple[Finding, ...]:
         found: list[Finding] = []

@@ -9,7 +9,8 @@ noise. A shift of a few nodes belongs to the nodes: it is common only if it is s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
@@ -23,8 +24,8 @@ MOST = 0.5
 SURE = 2.0
 """What is within so many standard errors is left in; a little beyond it, a part of it."""
 
-Apart = Mapping[str, Sequence[float]]
-"""Node -> differences of log speed, now to what is held, one for each GPU measured again."""
+Apart = Mapping[str, Mapping[str, float]]
+"""Node -> UUID -> difference of log speed, now to what is held, of each GPU measured again."""
 
 
 class Shift(NamedTuple):
@@ -37,20 +38,59 @@ class Shift(NamedTuple):
     nodes: int
 
 
+class Taken(NamedTuple):
+    """What a sweep has in common."""
+
+    shift: float  # of log speed, to be taken out of its runs
+    given_back: float = 0.0  # what was taken out of earlier runs ...
+    uuids: frozenset[str] = frozenset()  # ... of these GPUs, but was theirs
+
+
+@dataclass(slots=True)
+class CommonLevel:
+    """Of one group what its newest speeds have in common against what was held before."""
+
+    value: float = 0.0  # the last shift that was shown, of log speed
+    shown: Shift | None = None
+    moved: set[str] = field(default_factory=set)  # UUIDs from whose newest run it was taken out
+
+    def take(self, apart: Apart, held: int, group: Group, at_s: float, params: Params) -> Taken:
+        """What to take out of a sweep, and what to give back.
+
+        A shift that part of a group showed was theirs alone if other GPUs, measured later, do not show it.
+        `held`: GPUs of the group of which anything is held.
+        """
+        found = common(apart, held, self.value, params)
+        here = {uuid for differences in apart.values() for uuid in differences}
+        others = len(here - self.moved) > len(here) / 2.0 and _enough(apart, len(here), held, params)
+        if others and abs(found) < abs(self.value) / 2.0 and len(self.moved) < MOST * held:
+            taken = Taken(found, self.value, frozenset(self.moved))
+            self.value, self.shown, self.moved = 0.0, None, set()
+            return taken
+        if abs(found - self.value) >= params.jump:
+            self.shown = Shift(group, at_s, math.expm1(self.value - found), len(here), len(apart))
+            self.value = found
+        if self.value and abs(found) > abs(self.value) / 2.0:
+            self.moved |= here
+        else:
+            self.moved -= here
+        return Taken(found)
+
+
 def common(apart: Apart, held: int, level: float, params: Params) -> float:
     """By how much of log speed a sweep is shifted against what is held of its GPUs.
 
     `held`: GPUs of the group of which anything is held. `level`: the last shift that was shown. A sweep too
     small to show a shift has that one, or none, whichever is nearer.
     """
-    every = [x for differences in apart.values() for x in differences]
+    every = [x for differences in apart.values() for x in differences.values()]
     if not every:
         return level
     if not _enough(apart, len(every), held, params):
         middle = median(every)
         return level if abs(middle - level) < abs(middle) else 0.0
     many = len(apart) >= ENOUGH_NODES
-    units = [median(differences) for differences in apart.values()] if many else every
+    units = [median(differences.values()) for differences in apart.values()] if many else every
     middle = median(units)
     scatter = 1.4826 * median(abs(x - middle) for x in units)
     error = max(1.2533 * scatter / math.sqrt(len(units)), params.repeatability / math.sqrt(len(every)))
@@ -62,10 +102,3 @@ def _enough(apart: Apart, gpus: int, held: int, params: Params) -> bool:
     if gpus < params.small_group:
         return False
     return gpus >= MOST * held or (len(apart) >= ENOUGH_NODES and gpus >= ENOUGH_GPUS)
-
-
-def shown(apart: Apart, found: float, level: float, group: Group, at_s: float, params: Params) -> Shift | None:
-    """The shift as an event if it is a jump from the last one that was shown."""
-    if abs(found - level) < params.jump:
-        return None
-    return Shift(group, at_s, math.expm1(level - found), sum(map(len, apart.values())), len(apart))

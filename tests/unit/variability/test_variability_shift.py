@@ -90,15 +90,33 @@ def test_a_common_shift_hides_no_gpu_that_became_slow_besides() -> None:
     assert sum("step" in gpu.flags for gpu in found.gpus) == 1
 
 
+def test_what_only_a_rack_shows_is_given_back_to_it() -> None:
+    """Three nodes together look like all; once others are measured and differ, the three are slow."""
+    true = np.array(TRUE["A"]) / np.median(TRUE["A"])
+    made = [*at(50), *at(40), *at(30, 1.03, only=range(12))]
+    doubtful = classify(made, NOW_S - 25 * DAY_S)
+    assert np.allclose(scores(doubtful), true, atol=0.004) and [n.state for n in doubtful.notices] == ["shifted"]
+    slower = np.r_[1.03 * true[:12], true[12:]]
+    slower /= np.median(slower)
+    found = classify([*made, *at(20, only=range(12, 36))], NOW_S - 15 * DAY_S)
+    assert np.allclose(scores(found), slower, atol=0.004) and not found.notices
+    later = classify([*made, *at(20, only=range(12, 36)), *at(10, 1.03, only=range(12))], NOW_S - 5 * DAY_S)
+    assert np.allclose(scores(later), slower, atol=0.006)
+
+
 def test_what_is_common_needs_several_nodes_or_most_of_the_group() -> None:
+    def shift(nodes: dict[str, list[float]], held: int, level: float = 0.0) -> float:
+        apart = {node: {f"{node}-{i}": x for i, x in enumerate(values)} for node, values in nodes.items()}
+        return common(apart, held, level, P)
+
     node = [0.015 + d for d in (0.0, 1e-4, -1e-4, 2e-4)]
-    assert common({"n1": node, "n2": node}, 100, 0.0, P) == 0.0
-    assert common({"n1": node, "n2": node, "n3": node}, 100, 0.0, P) == pytest.approx(0.015, abs=3e-4)
-    assert common({"n1": node}, 8, 0.0, P) == pytest.approx(0.015, abs=6e-4)
-    assert common({"n1": node[:3]}, 3, 0.0, P) == 0.0, "too few GPUs"
-    assert common({"n1": [0.001] * 4, "n2": [0.03] * 4, "n3": [-0.03] * 4}, 12, 0.0, P) == 0.0, "nodes contradict"
-    assert common({}, 100, 0.007, P) == 0.007
-    assert [common({"n1": [x]}, 100, 0.02, P) for x in (0.0, 0.009, 0.012, 0.02)] == [0.0, 0.0, 0.02, 0.02]
+    assert shift({"n1": node, "n2": node}, 100) == 0.0
+    assert shift({"n1": node, "n2": node, "n3": node}, 100) == pytest.approx(0.015, abs=3e-4)
+    assert shift({"n1": node}, 8) == pytest.approx(0.015, abs=6e-4)
+    assert shift({"n1": node[:3]}, 3) == 0.0, "too few GPUs"
+    assert shift({"n1": [0.001] * 4, "n2": [0.03] * 4, "n3": [-0.03] * 4}, 12) == 0.0, "nodes contradict"
+    assert shift({}, 100, 0.007) == 0.007
+    assert [shift({"n1": [x]}, 100, 0.02) for x in (0.0, 0.009, 0.012, 0.02)] == [0.0, 0.0, 0.02, 0.02]
 
 
 def test_few_that_scatter_say_nothing_about_the_others() -> None:
