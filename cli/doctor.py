@@ -29,10 +29,10 @@ _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warn": ("WARN", "yel
 @common.verbose_option
 @click.pass_context
 def doctor(context: click.Context, as_csv: bool, as_json: bool, color: str) -> None:
-    """Check Slurm, settings, data, clock, permissions, palsub, filter and plug-in; name what mends each fault.
+    """Check Slurm, settings, data, classes, clock, permissions, palsub, filter and plug-in; name what mends each fault.
 
     Exit code 0 when nothing has failed (warnings do not count), 1 otherwise. That every palsub is plain sbatch is a
-    failure.
+    failure. In --json, classes is ok, flat (all GPUs of a model in one class) or shifted (all changed speed together).
     """
     findings = [*examine(_client(), time.time()), *_installed(time.time())]
     failed = any(finding.level == "fail" for finding in findings)

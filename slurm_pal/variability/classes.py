@@ -50,6 +50,7 @@ def choose(values: Floats, repeatability: float, params: Params) -> tuple[Cluste
 
     The fewest classes that explain 90 % of it. Not more than 8, of 4 GPUs each on average, with centroids at
     least 0.3 % and twice the repeatability apart: if these do not explain so much, then as many as that allows.
+    One where the GPUs differ hardly more than the runs of one.
     """
     if params.k is not None:
         forced = _fit(values, params.k)
@@ -80,6 +81,9 @@ def _fits(values: Floats, params: Params) -> list[_Fit]:
 
 
 def _pick(fits: list[_Fit], repeatability: float, params: Params, slack: float = 0.0, closer: float = 1.0) -> _Fit:
+    one = fits[0].found
+    if closer * np.sqrt(one.squares / len(one.labels)) < params.spread_factor * repeatability:
+        return fits[0]  # else a single GPU that noise has set apart would be a class
     apart = max(params.min_gap, params.gap_sigmas * repeatability) / closer
     allowed = [fit for fit in fits if fit.gap >= apart]
     return next((fit for fit in allowed if fit.explained >= params.explained + slack), allowed[-1])

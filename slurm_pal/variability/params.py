@@ -52,6 +52,7 @@ class Params(NamedTuple):
     explained: float = 0.9  # share of the variance between GPUs that classes are to explain
     min_gap: float = 0.003  # between neighbouring centroids ...
     gap_sigmas: float = 2.0  # ... and so many times the repeatability
+    spread_factor: float = 1.25  # below this multiple of repeatability there is one class
     hysteresis: float = 0.0025
     refit_gain: float = 0.10  # share of the within-class squares that a refit must save
     max_lone_classes: int = 64  # outliers beyond this many share classes

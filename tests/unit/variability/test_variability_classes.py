@@ -79,6 +79,14 @@ def test_classes_become_fewer_the_more_of_the_spread_is_noise() -> None:
     assert worth[1] == pytest.approx(1 - 0.12**2, abs=0.003)
 
 
+def test_a_gpu_that_noise_has_set_apart_is_no_class() -> None:
+    values = np.array([*spread(31, sd=0.0004), 1.006])
+    assert choose(values, 0.0012, P)[0].k == 1
+    held = step(None, standing(values.tolist()), NOBODY, NOBODY, P)
+    again = step(held, standing([*spread(31, sd=0.0004, seed=2), 1.006]), NOBODY, NOBODY, P)
+    assert held and again and held.flat and again.flat
+
+
 def test_as_many_classes_as_explain_nine_tenths() -> None:
     values = np.array([c + d / 10000 for c in (0.95, 1.0, 1.05) for d in range(-10, 10)])
     found, explained = choose(values, 0.0012, P)
