@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Whether classes last, and whether slow GPUs are taken for broken: simulated truth through the real code.
 
-    python -P tests/bench/class_stability.py [--part sweeps|kinds|k|small] [--json]
+    python -P tests/bench/class_stability.py [--part sweeps|kinds|k|small|cost] [--json]
 
 `sweeps`: what happens to classes and scores when all GPUs change together, or when few repeats are noisy. `kinds`:
 healthy GPUs and two board makers, and how many of them are quarantined. `k`: how many classes are chosen, and how good
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -239,11 +240,22 @@ def small() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+def cost() -> list[tuple[str, dict[str, Any]]]:
+    """What all this costs: the processor time of one classification."""
+    draw = np.random.default_rng(11)
+    true = spread(10_000, 0.02, draw)
+    made = [sweep(EVERY_D * i, measured(true, draw)) for i in range(12)]
+    begun_s = time.process_time()
+    at_end(made, true)
+    return [("10,000 GPUs, 12 sweeps, one benchmark", {"cpu_s": time.process_time() - begun_s})]
+
+
 PARTS: dict[str, Sequence[Callable[[], list[tuple[str, dict[str, Any]]]]]] = {
     "sweeps": (shifted, rolling, one_node, days),
     "kinds": (kinds, found),
     "k": (choice,),
     "small": (small,),
+    "cost": (cost,),
 }
 
 
