@@ -14,7 +14,7 @@ from slurm_pal.base import config as settings
 from slurm_pal.base.errors import ConfigError, Exit, PalError, SlurmError, one_line
 from slurm_pal.cli import common
 from slurm_pal.journal import paths
-from slurm_pal.report.doctor import CheckResult, examine
+from slurm_pal.report.doctor import CheckResult, class_state, examine
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import SlurmClient
@@ -29,15 +29,16 @@ _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warn": ("WARN", "yel
 @common.verbose_option
 @click.pass_context
 def doctor(context: click.Context, as_csv: bool, as_json: bool, color: str) -> None:
-    """Check Slurm, settings, data, clock, permissions, palsub, filter and plug-in; name what mends each fault.
+    """Check Slurm, settings, data, classes, clock, permissions, palsub, filter and plug-in; name what mends each fault.
 
     Exit code 0 when nothing has failed (warnings do not count), 1 otherwise. That every palsub is plain sbatch is a
-    failure.
+    failure. In --json, classes is ok, flat (all GPUs of a model in one class) or shifted (all changed speed together).
     """
     findings = [*examine(_client(), time.time()), *_installed(time.time())]
     failed = any(finding.level == "fail" for finding in findings)
     if as_json:
-        common.print_json("doctor", {"ok": not failed, "findings": [finding._asdict() for finding in findings]})
+        found = [finding._asdict() for finding in findings]
+        common.print_json("doctor", {"ok": not failed, "classes": class_state(), "findings": found})
     elif as_csv:
         common.print_csv(CheckResult._fields, [finding._asdict() for finding in findings])
     else:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from slurm_pal.base import config as settings
-from slurm_pal.base.errors import UsageError
+from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.base.hostlist import typed
 from slurm_pal.cli import common
 from slurm_pal.cli.gpu import Place
@@ -43,6 +44,14 @@ def selected(nodelist: str | None, known: set[str]) -> set[str]:
 def places(rows: Iterable[inventory.GpuRow]) -> list[Place]:
     """Where the GPUs of these rows are."""
     return [Place(row.node, row.gpu_index, row.uuid) for row in rows]
+
+
+def notices(config: settings.Config) -> list[dict[str, Any]]:
+    """What the snapshot says about its classes; nothing where there is none."""
+    try:
+        return snapshots.read(config.snapshot_path).notices
+    except DataError:
+        return []
 
 
 def gpu_rows(nodelist: str | None) -> list[inventory.GpuRow]:

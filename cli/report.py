@@ -121,6 +121,7 @@ def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> t
 
     Without records, and with a line on stderr, where the database is only on the controller.
     """
+    from slurm_pal.report import class_notices
     from slurm_pal.report.gpus.gpu_report import gpu_report
     from slurm_pal.report.power_cap import power_findings
     from slurm_pal.store.database import open_database
@@ -130,6 +131,7 @@ def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> t
     params = params_of(config)
     snapshot, rows = reading.gpus(nodelist)
     power = tuple(power_findings(rows, snapshot.met_cap)) if snapshot else ()
+    notices = tuple(class_notices.lines(reading.notices(config))) if nodelist is None else ()
     uuid = None if gpu is None else _uuid(gpu, rows)  # an unknown one is reported before the records are read
     nodes = fold(sorted({row.node for row in rows})) if nodelist is not None else ""
     try:
@@ -138,7 +140,7 @@ def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> t
     except DataError as error:
         common.say(f"pal: without records: {one_line(error)}", err=True)
         found = gpu_report(rows, (), (), now_s, params, nodes=nodes, uuid=uuid or "")
-    return found._replace(power=power), uuid
+    return found._replace(power=power, notices=notices), uuid
 
 
 def _uuid(gpu: Gpu, rows: list[GpuRow]) -> str:

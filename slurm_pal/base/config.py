@@ -28,6 +28,7 @@ class Key(NamedTuple):
     minimum: float | None = None
     choices: tuple[str, ...] = ()
     renamed: tuple[tuple[Value, str], ...] = ()  # values that are accepted by an earlier name: (earlier, now)
+    maximum: float | None = None
 
 
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
@@ -171,6 +172,7 @@ KEYS: dict[str, dict[str, Key]] = {
     },
     "classes": {
         "method": Key("exact", "how classes are formed", choices=("exact", "pal", "pal-artifact")),
+        "k": Key(0, "classes of each GPU model; 0: as many as explain 90 % of the variance", minimum=0, maximum=32),
         "stale_after_d": Key(30.0, "scores older than this shrink towards 1.0, days", minimum=0),
         "unknown_after_d": Key(90.0, "scores older than this are forgotten, days", minimum=0),
     },
@@ -259,6 +261,8 @@ def _checked(name: str, key: Key, value: object, origin: str) -> Value:
         raise ConfigError(f"{origin}: {name} = {value!r} is not one of {', '.join(key.choices)}")
     if key.minimum is not None and isinstance(value, int | float) and not value >= key.minimum:
         raise ConfigError(f"{origin}: {name} = {value!r} must be at least {key.minimum:g}")
+    if key.maximum is not None and isinstance(value, int | float) and not value <= key.maximum:
+        raise ConfigError(f"{origin}: {name} = {value!r} must be at most {key.maximum:g}")
     return value
 
 

@@ -31,14 +31,14 @@ from slurm_pal.decide import means
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.leases import pinned, promise
-from slurm_pal.report import inventory
+from slurm_pal.report import class_notices, inventory
 from slurm_pal.report.inventory import GpuRow
 from slurm_pal.report.power_cap import power_findings
 from slurm_pal.report.table import age
 from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview, SlurmClient
 from slurm_pal.store import heartbeat
-from slurm_pal.store.snapshot import Snapshot, read
+from slurm_pal.store.snapshot import NO_CLASS, Snapshot, read
 from slurm_pal.tick.role import role_of
 
 CLOCK_SLACK_S = 5.0
@@ -84,7 +84,7 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
     if snapshot is not None:
         findings += _coverage(config, snapshot, overview) + _palsub(config, snapshot, overview, now_s)
         rows = inventory.gpu_rows(snapshot, overview, now_s)
-        findings += _faulty(inventory.faulty(rows)) + _power_cap(rows, snapshot)
+        findings += _classes(snapshot) + _faulty(inventory.faulty(rows)) + _power_cap(rows, snapshot)
     return findings
 
 
@@ -307,6 +307,29 @@ def _power_cap(rows: Sequence[GpuRow], snapshot: Snapshot) -> list[CheckResult]:
     """The models whose class A was measured below the power cap, and those on which A and B are one class."""
     found = power_findings(rows, snapshot.met_cap)
     return [CheckResult("warn" if one.cure else "note", "power", one.text, one.cure) for one in found]
+
+
+def _classes(snapshot: Snapshot) -> list[CheckResult]:
+    """Whether the classes of class A show differences, and whether they all moved."""
+    if not any(number != NO_CLASS for number in snapshot.columns["class_A"]):
+        return []
+    found = [
+        CheckResult("warn" if line.alarm else "note", "classes", line.text, line.mend)
+        for line in class_notices.lines(snapshot.notices)
+    ]
+    if any(result.level == "warn" for result in found):
+        return found
+    n = len(snapshot.centroids.get("A", ()))
+    text = f"class A has {n} variability {'class' if n == 1 else 'classes'}"
+    return [*found, CheckResult("ok", "classes", text)]
+
+
+def class_state() -> str | None:
+    """ "ok", "flat" or "shifted", as the published classes are; None without a snapshot or with wrong settings."""
+    try:
+        return read(settings.load().snapshot_path).class_state
+    except (ConfigError, DataError):
+        return None
 
 
 def _spool(config: Config, snapshot: Snapshot | None) -> list[CheckResult]:

@@ -36,6 +36,7 @@ def params_of(config: Config, method: str | None = None) -> Params:
     """The constants of classification, as far as configured."""
     return Params(
         method=method or config.text("classes", "method"),
+        k=int(config.number("classes", "k")) or None,
         stale_after_d=config.number("classes", "stale_after_d"),
         unknown_after_d=config.number("classes", "unknown_after_d"),
         retention_d=max(Params().retention_d, 2 * config.number("classes", "unknown_after_d")),
@@ -72,6 +73,7 @@ def publish(
         )
     found = classify_sweeps(in_order(held.batches(), now_s), now_s, params)
     scores = [_score(gpu) for gpu in found.gpus]
+    notices = [notice._asdict() for notice in found.notices]
     name = database.newest_cluster() if cluster is None else cluster
     path = config.snapshot_path
     old = _old(path)
@@ -83,6 +85,7 @@ def publish(
         now_s=old.written_s,
         centroids=found.centroids,
         met_cap=found.met_cap,
+        notices=notices,
     )
     if changed:
         epoch = database.next_epoch(epoch)
@@ -95,6 +98,7 @@ def publish(
                 now_s=now_s,
                 centroids=found.centroids,
                 met_cap=found.met_cap,
+                notices=notices,
             )
         except OSError as error:
             raise DataError(

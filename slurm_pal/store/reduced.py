@@ -70,7 +70,7 @@ def forget_others(database: Database, extents: Iterable[Extent]) -> None:
 
 def _stamp(extent: Extent, params: Params) -> str:
     """Everything that the result depends on. Records are only added: their number and the newest one identify them."""
-    constants = params._replace(method=Params().method)  # no influence, and it may differ for a single publication
+    constants = params._replace(method=Params().method, k=None)  # no influence, and may differ for one publication
     made_of = [extent.records, extent.newest_row, *constants, *(layout.fields for layout in _LAYOUTS)]
     return f"{FORMAT} {__version__} {sys.byteorder} {made_of!r}"
 

@@ -16,7 +16,7 @@ from binascii import crc32
 from collections.abc import Sequence
 
 from slurm_pal.base.errors import DataError
-from slurm_pal.base.faults import FAULTS, state_of
+from slurm_pal.base.faults import FAULTS, OK, state_of
 from slurm_pal.base.files import read_trusted, sweep_words, write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 from slurm_pal.base.light import Any, NamedTuple, json
@@ -34,6 +34,8 @@ FLAGS = (
     "clock_skew", "step", "drift", "no_answer", "missing", "not_capped",
 )  # fmt: skip
 """Flag names; the position is the bit in the `flags` column. Append only."""
+CLASS_ALARMS = ("flat", "shifted")
+"""States of the classes besides "ok", the gravest first; `variability.notices` says what they are."""
 _FAULTY = sum(1 << FLAGS.index(flag) for flag in FAULTS)
 
 
@@ -73,6 +75,8 @@ class Snapshot:
         self.centroids: dict[str, list[float]] = dict(header.get("centroids") or {})  # type: ignore[call-overload]
         # model -> sensitivity class -> share of its GPUs that were measured at their power cap
         self.met_cap: dict[str, dict[str, float]] = dict(header.get("met_cap") or {})  # type: ignore[call-overload]
+        noticed: list[Any] = list(header.get("notices") or [])  # type: ignore[call-overload]
+        self.notices: list[dict[str, Any]] = [notice for notice in noticed if isinstance(notice, dict)]
         self.nodes = texts["nodes"]
         self.columns = columns
         self._texts = texts
@@ -81,6 +85,12 @@ class Snapshot:
 
     def __len__(self) -> int:
         return len(self.columns["index"])
+
+    @property
+    def class_state(self) -> str:
+        """ "ok", "flat" (some GPUs of class A are all in one class) or "shifted" (some changed speed together)."""
+        states = {notice.get("state") for notice in self.notices}
+        return next((state for state in CLASS_ALARMS if state in states), OK)
 
     def row(self, node: str, index: int) -> int | None:
         """The row of one GPU, or None if it is not in the snapshot."""
@@ -156,13 +166,14 @@ def publish(
     now_s: float,
     centroids: dict[str, list[float]] | None = None,
     met_cap: dict[str, dict[str, float]] | None = None,
+    notices: Sequence[dict[str, Any]] = (),
 ) -> None:
     """Write the snapshot atomically, mode 0644.
 
     Raises DataError for a value that the file cannot hold, OSError when it cannot be written.
     """
-    made = encode(gpus, cluster=cluster, epoch=epoch, now_s=now_s, centroids=centroids, met_cap=met_cap)
-    write_atomic(path, made, 0o644)
+    data = encode(gpus, cluster=cluster, epoch=epoch, now_s=now_s, centroids=centroids, met_cap=met_cap, notices=notices)
+    write_atomic(path, data, 0o644)
 
 
 def encode(
@@ -173,6 +184,7 @@ def encode(
     now_s: float,
     centroids: dict[str, list[float]] | None = None,
     met_cap: dict[str, dict[str, float]] | None = None,
+    notices: Sequence[dict[str, Any]] = (),
 ) -> bytes:
     """The bytes of a snapshot; the same arguments, in any order of `gpus`, give the same bytes.
 
@@ -180,8 +192,9 @@ def encode(
     class beyond v254, an unknown flag, two GPUs in one slot.
     """
     rows = sorted(gpus, key=lambda g: (g.node, g.index))
-    header = {"cluster": cluster, "epoch": epoch, "written_s": now_s, "centroids": centroids or {}}
+    header: dict[str, object] = {"cluster": cluster, "epoch": epoch, "written_s": now_s, "centroids": centroids or {}}
     header |= {"met_cap": met_cap} if met_cap else {}
+    header |= {"notices": list(notices)} if notices else {}
     try:
         columns, texts = _columns(rows)
         return _encode(header, columns, texts)

@@ -15,7 +15,7 @@ from slurm_pal.decide.lease import LeaseKind
 from slurm_pal.journal.journal import Move
 from slurm_pal.journal.move_states import ENDS
 from slurm_pal.moves.learning import observed_gain_s
-from slurm_pal.store.snapshot import NO_CLASS, Snapshot
+from slurm_pal.store.snapshot import CLASS_ALARMS, NO_CLASS, Snapshot
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -94,6 +94,12 @@ def _tick(seen: TickNumbers) -> Iterator[Metric]:
         ("pal_faults", "Unexpected errors of this process so far.", float(seen.faults)),
     ):
         yield GaugeMetricFamily(name, help_text, value=value)
+    states = GaugeMetricFamily(
+        "pal_classes", "GPU models whose classes are flat, or have shifted together.", labels=["state"]
+    )
+    for state in CLASS_ALARMS:
+        states.add_metric([state], sum(notice.get("state") == state for notice in seen.snapshot.notices))
+    yield states
     leases = GaugeMetricFamily("pal_leases", "Node lists of ours on pending jobs.", labels=["kind"])
     for kind in LeaseKind:
         leases.add_metric([kind], seen.leases.get(kind, 0))

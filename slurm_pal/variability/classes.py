@@ -13,16 +13,16 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_pal.variability.flags import Mask, fast_outliers, slow_outliers
-from slurm_pal.variability.kmeans import Clusters, Floats, Ints, cluster, silhouette
+from slurm_pal.variability.kmeans import Clusters, Floats, Ints, cluster
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.slowdown import GroupSlowdowns
 
-SILHOUETTE_GAIN = 0.05
-"""Held classes are also given up for a partition whose silhouette is better by this much."""
 GROWTH = 0.5
-"""... and when the number of GPUs has changed by this share since they were made."""
-FLAT_MARGIN = 1.1
-"""Hysteresis of the choice between one class and several, as a factor on the spread."""
+"""Held classes are given up when the number of GPUs has changed by this share since they were made, ..."""
+SLACK = 0.02
+"""... and when the number of classes is wrong even if so much less, or more, of the variance is to be explained ..."""
+GAP_SLACK = 1.1
+"""... and centroids may be closer, or must be further apart, by this factor."""
 
 
 class Held(NamedTuple):
@@ -31,34 +31,68 @@ class Held(NamedTuple):
     centroids: tuple[float, ...]  # rising; slowdown relative to the median GPU
     members: dict[str, int]  # UUID -> class, for those that are not alone
     lone: frozenset[str]  # slow outliers: each is its own class, with its own slowdown
-    flat: bool  # the GPUs differ by less than a few times the noise: one class, score 1.0
+    flat: bool  # one class, since the GPUs differ too little for more
     fitted: int  # GPUs that the centroids were made from
-    silhouette: float | None  # None with a single class
+    explained: float  # share of the variance between them that the centroids explain
+    icc: float = 1.0  # share of the variance between scores that is of the GPUs; the rest is noise of the runs
 
 
-def choose(
-    values: Floats, repeatability: float, params: Params, was_flat: bool | None = None
-) -> tuple[Clusters | None, float | None]:
-    """Clusters for the slowdowns (n,) of ordinary GPUs and their silhouette; None when flat.
+class _Fit(NamedTuple):
+    """The best partition into k classes."""
 
-    Smallest k in 2..min(8, n // 8) whose silhouette is within 0.02 of the best, among
-    those with centroids at least 0.3 % apart; one cluster if there is none.
+    found: Clusters
+    explained: float
+    gap: float  # between the closest centroids
+
+
+def choose(values: Floats, repeatability: float, params: Params) -> tuple[Clusters, float]:
+    """Clusters for the slowdowns (n,) of ordinary GPUs, and the share of the variance that they explain.
+
+    The fewest classes that explain 90 % of it. Not more than 8, of 4 GPUs each on average, with centroids at
+    least 0.3 % and twice the repeatability apart: if these do not explain so much, then as many as that allows.
+    One where the GPUs differ hardly more than the runs of one.
     """
     if params.k is not None:
-        found = cluster(values, params.k)
-        return found, silhouette(values, found.labels) if found.k > 1 else None
-    margin = {None: 1.0, True: FLAT_MARGIN, False: 1 / FLAT_MARGIN}[was_flat]
-    if float(values.std()) < params.spread_factor * repeatability * margin:
-        return None, None
-    tried: list[tuple[Clusters, float]] = []
-    for k in range(2, min(params.k_max, len(values) // params.gpus_per_class) + 1):
-        found = cluster(values, k)
-        if found.k == k and float(np.diff(found.centroids).min()) >= params.min_gap:
-            tried.append((found, silhouette(values, found.labels)))
-    if not tried:
-        return cluster(values, 1), None
-    best = max(score for _, score in tried)
-    return next((c, score) for c, score in tried if score >= best - params.silhouette_tolerance)
+        forced = _fit(values, params.k)
+        return forced.found, forced.explained
+    fit = _pick(_fits(values, params), repeatability, params)
+    return fit.found, fit.explained
+
+
+def _fit(values: Floats, k: int) -> _Fit:
+    found = cluster(values, k)
+    total = float(((values - values.mean()) ** 2).sum())
+    gap = float(np.diff(found.centroids).min()) if found.k > 1 else np.inf
+    return _Fit(found, 1.0 - found.squares / total if total > 0.0 else 1.0, gap)
+
+
+def _fits(values: Floats, params: Params) -> list[_Fit]:
+    """The partitions that come into question, with a rising number of classes."""
+    fits = [_fit(values, 1)]
+    most = max(2, len(values) // params.gpus_per_class) if len(values) >= params.small_group else 1
+    for k in range(2, min(params.k_max, most) + 1):
+        if fits[-1].explained >= params.explained + SLACK:
+            break
+        fit = _fit(values, k)
+        if fit.found.k < k:
+            break
+        fits.append(fit)
+    return fits
+
+
+def _pick(fits: list[_Fit], repeatability: float, params: Params, slack: float = 0.0, closer: float = 1.0) -> _Fit:
+    one = fits[0].found
+    if closer * np.sqrt(one.squares / len(one.labels)) < params.spread_factor * repeatability:
+        return fits[0]  # else a single GPU that noise has set apart would be a class
+    apart = max(params.min_gap, params.gap_sigmas * repeatability) / closer
+    allowed = [fit for fit in fits if fit.gap >= apart]
+    return next((fit for fit in allowed if fit.explained >= params.explained + slack), allowed[-1])
+
+
+def icc_of(values: Floats, repeatability: float) -> float:
+    """The share of the variance between scores that is not noise of the runs; 0..1."""
+    variance = float(values.var())
+    return max(0.0, 1.0 - repeatability**2 / variance) if variance > 0.0 else 0.0
 
 
 def step(
@@ -72,50 +106,54 @@ def step(
     if standing.small:
         return None
     slow = standing.slowdown
-    scale = standing.scale
     lone = _lone(held, standing, params) | np.array([u in faulty for u in standing.uuids])
-    ordinary = ~lone & ~fast_outliers(slow, scale, params) & np.array([u not in unfit for u in standing.uuids])
+    fast = fast_outliers(standing.relative, standing.scale, params)
+    ordinary = ~lone & ~fast & np.array([u not in unfit for u in standing.uuids])
     if not ordinary.any():  # everything is flagged: better classes of flagged GPUs than none
         ordinary = ~lone if not lone.all() else np.ones(len(slow), dtype=np.bool_)
     values = slow[ordinary]
     kept = held if held is not None and _still_good(held, values, standing.repeatability, params) else None
     if kept is None:
-        found, score = choose(values, standing.repeatability, params, held.flat if held else None)
-        centroids = (1.0,) if found is None else tuple(found.centroids.tolist())
-        kept = Held(centroids, {}, frozenset(), found is None, len(values), score)
+        found, explained = choose(values, standing.repeatability, params)
+        flat = found.k == 1 and params.k is None
+        centroids = (1.0,) if flat else tuple(found.centroids.tolist())
+        kept = Held(centroids, {}, frozenset(), flat, len(values), explained)
     labels = assign(slow, standing.uuids, kept, params)
     return kept._replace(
         members={u: int(labels[i]) for i, u in enumerate(standing.uuids) if not lone[i]},
         lone=frozenset(u for i, u in enumerate(standing.uuids) if lone[i]),
+        icc=icc_of(values, standing.repeatability),
     )
 
 
 def _lone(held: Held | None, standing: GroupSlowdowns, params: Params) -> Mask:
-    """Slow outliers, with hysteresis for GPUs whose place is known."""
-    slow, scale = standing.slowdown, standing.scale
+    """Slow outliers among their kind, with hysteresis for GPUs whose place is known."""
+    relative, scale, slow_z = standing.relative, standing.scale, standing.slow_z
     if held is None:
-        return slow_outliers(slow, scale, params)
+        return slow_outliers(relative, scale, slow_z, params)
     shift = np.array(
         [params.hysteresis * ((u in held.lone) - (u in held.members)) for u in standing.uuids], dtype=np.float64
     )
-    return slow_outliers(slow + shift, scale, params)
+    return slow_outliers(relative + shift, scale, slow_z, params)
 
 
 def _still_good(held: Held, values: Floats, repeatability: float, params: Params) -> bool:
     """Whether the held centroids explain the slowdowns about as well as new ones would."""
-    if params.k is None and abs(len(values) - held.fitted) > GROWTH * held.fitted:
-        return False
-    found, score = choose(values, repeatability, params, held.flat)
-    if held.flat or found is None:
-        return held.flat and found is None
+    k = len(held.centroids)
+    if params.k is None:
+        if abs(len(values) - held.fitted) > GROWTH * held.fitted:
+            return False
+        fits = _fits(values, params)
+        fewest = _pick(fits, repeatability, params, -SLACK, 1.0 / GAP_SLACK)
+        most = _pick(fits, repeatability, params, SLACK, GAP_SLACK)
+        if not fewest.found.k <= k <= most.found.k:
+            return False
+        if held.flat:
+            return True
     labels = nearest(values, np.array(held.centroids))
     squares = float(((values - np.array(held.centroids)[labels]) ** 2).sum())
-    if cluster(values, len(held.centroids)).squares < (1 - params.refit_gain) * squares:
-        return False
-    if params.k is not None or found.k == len(held.centroids):
-        return True
-    now = silhouette(values, labels) if len(np.unique(labels)) > 1 else -1.0
-    return score is None or score <= now + SILHOUETTE_GAIN
+    found = cluster(values, k if params.k is None else params.k)
+    return (params.k is None or found.k == k) and found.squares >= (1 - params.refit_gain) * squares
 
 
 def nearest(values: Floats, centroids: Floats) -> Ints:

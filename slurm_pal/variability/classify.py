@@ -16,15 +16,17 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
-from slurm_pal.variability import classes, drift, flags, levels, published, regime
+from slurm_pal.variability import classes, drift, flags, levels, notices, published, regime
 from slurm_pal.variability.classes import Held
 from slurm_pal.variability.drift import Course, Finding
 from slurm_pal.variability.health import MISSING, Health
+from slurm_pal.variability.notices import Notice
 from slurm_pal.variability.params import Params, preference
 from slurm_pal.variability.residence import newest, residents
 from slurm_pal.variability.runs import Group, Sighting, SweepRuns
+from slurm_pal.variability.shift import CommonLevel
 from slurm_pal.variability.slowdown import GroupSlowdowns, age_state, confidence, shrunk, standing
-from slurm_pal.variability.succession import background, kin
+from slurm_pal.variability.succession import background, kin, shifted
 from slurm_pal.variability.track import Track, observe
 
 
@@ -49,7 +51,7 @@ class GroupSummary(NamedTuple):
     gpus: int
     classes: int
     lone: int  # outliers, each its own class
-    silhouette: float | None
+    explained: float | None  # share of the variance between the others that classes explain
     spread: float  # population SD of the slowdowns without the lone
     repeatability: float
     met_cap: float | None = None  # share of its GPUs that were measured at their power cap; None: not known
@@ -63,6 +65,7 @@ class Classification(NamedTuple):
     groups: tuple[GroupSummary, ...]
     findings: tuple[Finding, ...] = ()  # what happened to single GPUs, by time
     met_cap: dict[str, dict[str, float]] = {}  # model -> sensitivity class -> share of GPUs measured at the cap
+    notices: tuple[Notice, ...] = ()  # about the groups by which class A is scored
 
 
 def classify_sweeps(known: Iterable[SweepRuns], now_s: float, params: Params) -> Classification:
@@ -97,6 +100,11 @@ class _Chosen(NamedTuple):
     position: int  # in the standing
 
 
+def _without_noise(slowdown: float, held: Held) -> float:
+    """What a slowdown is worth where part of the differences is noise of the runs."""
+    return 1.0 + held.icc * (slowdown - 1.0)
+
+
 def _kind(group: Group) -> str:
     """Its part in finding out what belongs to a node; "" for none, and then for no class either."""
     return "pcie" if group.benchmark.startswith("pcie") else group.sensitivity
@@ -118,6 +126,7 @@ class _Fold:
         self.courses: dict[Group, dict[str, Course]] = {}
         self.health = Health()
         self.below: frozenset[Group] = frozenset()  # measured below the power cap
+        self.common: dict[Group, CommonLevel] = {}
 
     def fork(self) -> _Fold:
         """A copy that can be finished while this one goes on; it must not take in another sweep."""
@@ -132,12 +141,15 @@ class _Fold:
         # Equal groups of a sweep are one object, and that is quicker to look up than its eight fields.
         series_of: dict[int, tuple[dict[str, Track], dict[str, Course] | None]] = {}
         touched: list[Group] = []
+        common = self._common(sweep)
         for seen in sweep.observations:
             mine = series_of.get(id(seen.group))
             if mine is None:
                 touched.append(seen.group)
                 mine = series_of[id(seen.group)] = self._series(seen.group)
             series, courses = mine
+            if shared := common.get(seen.group):
+                seen = seen._replace(speed=seen.speed - shared)
             before = series.get(seen.uuid)
             series[seen.uuid] = after = observe(before, seen, self.params)
             if courses is not None:
@@ -146,6 +158,26 @@ class _Fold:
         self._evaluate(sorted(group for group in touched if _kind(group)), sweep.ts)
         suspects = (self.faulty.get(group, frozenset()) for group in touched)
         self.health.take(sweep.sightings, frozenset().union(*suspects))
+
+    def _common(self, sweep: SweepRuns) -> dict[Group, float]:
+        """What the sweep's log speeds share against what is held, for each group."""
+        node_of = {seen.uuid: seen.node for seen in sweep.sightings}
+        apart: dict[Group, dict[str, dict[str, float]]] = {}
+        for seen in sweep.observations:
+            held = self.tracks.get(seen.group, {}).get(seen.uuid) if seen.group.sensitivity else None
+            if held is not None and seen.weight == 1.0 and not seen.environment.changed_since(held.last.environment):
+                nodes = apart.setdefault(seen.group, {})
+                nodes.setdefault(node_of.get(seen.uuid, ""), {})[seen.uuid] = seen.speed - held.speed
+        found: dict[Group, float] = {}
+        for group, differences in apart.items():
+            alive = len(self._alive(group, sweep.ts))
+            level = self.common.setdefault(group, CommonLevel())
+            taken = level.take(differences, alive, group, sweep.ts, self.params)
+            for uuid in taken.uuids:
+                self.tracks[group][uuid] = shifted(self.tracks[group][uuid], taken.given_back)
+                self.courses[group][uuid] = Course(events=self.courses[group][uuid].events)
+            found[group] = taken.shift
+        return found
 
     def _series(self, group: Group) -> tuple[dict[str, Track], dict[str, Course] | None]:
         """A group's tracks and courses; no courses for links and hosts, which vary by more than drift's thresholds."""
@@ -169,13 +201,16 @@ class _Fold:
         A number measured in another environment is no score, but stays in its group to keep the median.
         """
         tracks_of: dict[Group, tuple[dict[str, Track], Group | None]] = {}
+        node_of = {uuid: seen.node for uuid, seen in self.seen.items()}
         for group in touched:
             own = self._alive(group, at_s)
             self.outdated[group] = frozenset(u for u, t in own.items() if self._changed(u, t))
             methods = self.methods[kin(group)]
             older = ((g, self._alive(g, at_s)) for g in methods[methods.index(group) + 1 :])
             tracks_of[group] = background(own, older)
-            self.standings[group] = standing(group, tracks_of[group][0], self.params)
+            before = self.standings.get(group)
+            had_kinds = before is not None and before.kinds is not None
+            self.standings[group] = standing(group, tracks_of[group][0], node_of, had_kinds, self.params)
             self.below = regime.step(self.below, group, regime.share(t.last.met_cap for t in own.values()))
         self.coupled = self._node_coupled()
         for group, (tracks, heir_of) in tracks_of.items():
@@ -186,8 +221,10 @@ class _Fold:
         now = self.standings[group]
         self.faulty[group] = frozenset()
         if group.sensitivity == "A":
-            below = group in self.below
-            self.faulty[group] = flags.suspect_hardware(now.uuids, now.slowdown, now.z, tracks, below, self.params)
+            z = (now.relative - 1.0) / now.scale
+            self.faulty[group] = flags.suspect_hardware(
+                now.uuids, now.relative, z, now.slower_kind, tracks, group in self.below, self.params
+            )
         unfit = frozenset(u for u in now.uuids if "degraded" in tracks[u].last.flags)
         if group.sensitivity == "B":
             unfit |= self.coupled
@@ -240,7 +277,14 @@ class _Fold:
             gpus.append(gpu._replace(flags=gpu.flags | shown))
         levels_of = {c: v for c, v in centroids.items() if v}
         caps = self._met_cap(chosen, present)
-        return Classification(tuple(gpus), levels_of, tuple(self._summaries()), findings, caps)
+        noticed = tuple(self._notices({pick.group for pick in chosen["A"].values() if pick.standing}, now_s))
+        return Classification(tuple(gpus), levels_of, tuple(self._summaries()), findings, caps, noticed)
+
+    def _notices(self, groups: Iterable[Group], now_s: float) -> Iterator[Notice]:
+        for group in sorted(groups):
+            held, level = self._held_or_none(group), self.common.get(group)
+            shown = level.shown if level else None
+            yield from notices.of_group(group, self.standings[group], held, shown, now_s, self.params)
 
     def _findings(self) -> tuple[Finding, ...]:
         found: list[Finding] = []
@@ -284,7 +328,8 @@ class _Fold:
             first = len(found)
             counts = np.bincount([held.members[u] for u in mine if u in held.members], minlength=len(held.centroids))
             found += [
-                levels.Level(v, which, int(n), False) for v, n in zip(held.centroids, counts.tolist(), strict=True)
+                levels.Level(_without_noise(v, held), which, int(n), False)
+                for v, n in zip(held.centroids, counts.tolist(), strict=True)
             ]
             for uuid in mine:
                 if uuid in held.lone:
@@ -309,16 +354,17 @@ class _Fold:
             lone=frozenset(u for u, x in zip(now.uuids, bins.lone, strict=True) if x),
             flat=False,
             fitted=len(now.uuids),
-            silhouette=None,
+            explained=1.0,
         )
 
     def _slowdown(self, uuid: str, pick: _Chosen, now_s: float) -> float:
         if pick.standing is None or pick.standing.small:
             return 1.0
         held = self._held_or_none(pick.group)
-        if held is not None and held.flat and uuid not in held.lone:
-            return 1.0  # what differs here is noise
-        return shrunk(float(pick.standing.slowdown[pick.position]), pick.track.ts, now_s, self.params)
+        slowdown = float(pick.standing.slowdown[pick.position])
+        if held is not None and uuid not in held.lone:
+            slowdown = _without_noise(slowdown, held)
+        return shrunk(slowdown, pick.track.ts, now_s, self.params)
 
     def _held_or_none(self, group: Group) -> Held | None:
         return self.held.get(group) if self.params.method == "exact" else None
@@ -331,7 +377,10 @@ class _Fold:
         found |= set() if picks else {"unknown"}
         for c, pick in picks.items():
             found.update(self._flags(sighting.uuid, c, pick))
-        sure = [0.0 if p.standing is None else confidence(p.track, now_s, self.params) for p in picks.values()]
+        sure = [
+            0.0 if p.standing is None else confidence(p.track, len(p.standing.uuids), now_s, self.params)
+            for p in picks.values()
+        ]
         return GpuStanding(
             uuid=sighting.uuid,
             node=sighting.node,
@@ -364,12 +413,12 @@ class _Fold:
             yield "outlier"
             if track.runs == 1:
                 yield "unconfirmed"  # one slow run; the next sweep decides
-        elif now.z[pick.position] < -self.params.outlier_z:
+        elif now.relative[pick.position] < 1.0 - self.params.outlier_z * now.scale:
             yield "outlier"
         if uuid in self.faulty.get(pick.group, frozenset()):
             yield "suspect_hw"
-        slow = float(now.slowdown[pick.position])
-        if sensitivity == "A" and flags.quarantined(slow, now.scale, track, self.params):
+        slow = float(now.relative[pick.position])
+        if sensitivity == "A" and flags.quarantined(slow, now.scale, now.slow_z, track, self.params):
             yield "quarantined"
 
     @staticmethod
@@ -399,7 +448,7 @@ class _Fold:
                 gpus=len(mine),
                 classes=len(held.centroids) if held else 0,
                 lone=len(mine) - len(ordinary),
-                silhouette=held.silhouette if held else None,
+                explained=held.explained if held else None,
                 spread=float(np.std(ordinary)) if len(ordinary) else 0.0,
                 repeatability=now.repeatability,
                 met_cap=regime.share(self.tracks[group][now.uuids[i]].last.met_cap for i in mine),

@@ -15,7 +15,7 @@ class Params(NamedTuple):
     """How records become slowdowns, flags and classes."""
 
     method: str = "exact"  # or "pal", "pal-artifact" (see published.py)
-    k: int | None = None  # number of classes; None: chosen from the data
+    k: int | None = None  # number of classes of each group; None: chosen from the data
 
     # Age, days.
     stale_after_d: float = 30.0  # from here a score shrinks towards 1.0
@@ -34,6 +34,7 @@ class Params(NamedTuple):
 
     # Groups, outliers, flags.
     small_group: int = 4  # fewer GPUs than this have no median worth the name
+    few_peers: int = 16  # fewer GPUs than this have one that is doubtful
     mad_floor: float = 0.002
     outlier_z: float = 5.0
     slow_z: float = 3.0
@@ -49,10 +50,11 @@ class Params(NamedTuple):
 
     # Classes.
     k_max: int = 8
-    gpus_per_class: int = 8
-    silhouette_tolerance: float = 0.02
-    min_gap: float = 0.003  # between neighbouring centroids
-    spread_factor: float = 3.0  # below this multiple of repeatability there is one class
+    gpus_per_class: int = 4
+    explained: float = 0.9  # share of the variance between GPUs that classes are to explain
+    min_gap: float = 0.003  # between neighbouring centroids ...
+    gap_sigmas: float = 2.0  # ... and so many times the repeatability
+    spread_factor: float = 1.25  # below this multiple of repeatability there is one class
     hysteresis: float = 0.0025
     refit_gain: float = 0.10  # share of the within-class squares that a refit must save
     max_lone_classes: int = 64  # outliers beyond this many share classes

@@ -37,10 +37,12 @@ def background(
         if not shared or not missing:
             continue
         shift = float(np.median([own[u].speed - tracks[u].speed for u in shared]))
-        found.update((u, _shifted(tracks[u], shift)) for u in missing)
+        found.update((u, shifted(tracks[u], shift)) for u in missing)
         heir_of = heir_of or group
     return found, heir_of
 
 
-def _shifted(track: Track, shift: float) -> Track:
-    return track._replace(speed=track.speed + shift, recent=tuple(x + shift for x in track.recent))
+def shifted(track: Track, shift: float) -> Track:
+    """The track as if all its speeds had been larger by so much, on the log scale."""
+    pending = track.pending and track.pending._replace(speed=track.pending.speed + shift)
+    return track._replace(speed=track.speed + shift, recent=tuple(x + shift for x in track.recent), pending=pending)

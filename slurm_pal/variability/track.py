@@ -85,10 +85,13 @@ def sigma(track: Track, at_s: float, params: Params) -> float:
 
 
 def repeat_sd(track: Track) -> float | None:
-    """Relative SD of this GPU's own runs, where there are enough of them."""
-    if track.last.repeat_cv is not None:
+    """Relative SD of this GPU's own runs, where there are enough of them: over sweeps, else within the last one.
+
+    The median of such values over GPUs is that of all runs: few runs mostly look closer together than they are.
+    """
+    free = len(track.recent) - 1
+    if free < 2:
         return track.last.repeat_cv
-    if len(track.recent) < 3:
-        return None
     mean = sum(track.recent) / len(track.recent)
-    return math.sqrt(sum((x - mean) ** 2 for x in track.recent) / (len(track.recent) - 1))
+    variance = sum((x - mean) ** 2 for x in track.recent) / free
+    return math.sqrt(variance / (1.0 - 2.0 / (9.0 * free)) ** 3)  # median of chi square: Wilson and Hilferty 1931

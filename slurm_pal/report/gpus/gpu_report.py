@@ -9,6 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
+from slurm_pal.report.class_notices import NoticeLine
 from slurm_pal.report.gpus.cost import Cost, cost
 from slurm_pal.report.gpus.course import SweepChange
 from slurm_pal.report.gpus.figures import GroupFigures
@@ -55,6 +56,7 @@ class GpuReport(NamedTuple):
     slowest: tuple[GpuRow, ...]  # slowest first, by the class they suffer most in
     measured: GpuMeasurements
     power: tuple[PowerFinding, ...] = ()  # what is to be known about models and their power cap
+    notices: tuple[NoticeLine, ...] = ()  # about the published classes
 
     @property
     def leading(self) -> list[GroupFigures]:

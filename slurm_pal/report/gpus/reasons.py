@@ -15,7 +15,7 @@ FAULT, NOTICE, AGE = "fault", "notice", "age"
 MEANINGS: dict[str, tuple[str, str]] = {
     **{flag: (FAULT, state.meaning) for flag, state in FAULTS.items()},
     "degraded": (FAULT, "slowed down by the hardware (heat, power brake) while it was measured"),
-    "quarantined": (FAULT, "a slow outlier in 2 of its last 4 sweeps: kept from class A jobs"),
+    "quarantined": (NOTICE, "slow for good, in 2 of its last 4 sweeps: slow, not broken"),
     "outlier": (NOTICE, "far from the others of its model"),
     "step": (NOTICE, "its speed changed suddenly, and a second run confirmed it"),
     "drift": (NOTICE, "its speed changes slowly from sweep to sweep"),

@@ -136,6 +136,7 @@ def advice(report: GpuReport) -> list[str]:
             f"Look at the hardware of {counted(len(broken), 'GPU')}: {_by_fault(broken)}. For the vendor, pal evidence "
             "UUID collects what is known about one."
         )
+    found += [f"{_sentence(line.text)}. {_sentence(line.mend)}." for line in report.notices if line.alarm]
     missing = [row for row in report.rows if cell(row, "A").slowdown is None]
     old = [row for row in report.rows if "stale" in row.flags and cell(row, "A").slowdown is not None]
     for rows, text in ((missing, "have no score for class A"), (old, "were measured more than 30 days ago")):
@@ -152,6 +153,10 @@ def advice(report: GpuReport) -> list[str]:
             f"{hours(cost.waiting_gpu_h)} GPU-hours a day inside nodes."
         )
     return found or ["Nothing now. Measure again within 30 days: scores older than that count less every day."]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _by_fault(broken: Sequence[GpuRow]) -> str:
@@ -351,6 +356,7 @@ def caveats(report: GpuReport) -> list[str]:
     once = [g for g in report.measured.groups if g.spread.runs_per_gpu < 2]
     if once:
         found.append("Where REPEATS is missing, GPUs were measured only once, so their repeatability is not known.")
+    found += [f"{_sentence(line.text)}." for line in report.notices if not line.alarm]
     small = [g for g in report.measured.groups if g.spread.gpus < SMALLEST]
     if small:
         found.append("Groups of fewer than four GPUs have no meaningful median: their slowdowns are 1.0.")

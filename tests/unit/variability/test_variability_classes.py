@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_pal.variability.classes import Held, assign, choose, nearest, step
-from slurm_pal.variability.flags import fast_outliers, robust_scale, slow_outliers
+from slurm_pal.variability.classes import Held, assign, choose, icc_of, nearest, step
+from slurm_pal.variability.flags import beyond_chance, fast_outliers, robust_scale, slow_outliers
 from slurm_pal.variability.levels import MAX_LEVELS, Level, number
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.slowdown import GroupSlowdowns
@@ -24,7 +24,18 @@ def standing(values: list[float], repeatability: float = 0.0012) -> GroupSlowdow
     slow = np.array(values)
     scale = robust_scale(slow, P)
     names = tuple(f"g{i:04d}" for i in range(len(values)))
-    return GroupSlowdowns(names, slow, (slow - 1) / scale, scale, repeatability, len(values) < P.small_group)
+    return GroupSlowdowns(
+        uuids=names,
+        slowdown=slow,
+        z=(slow - 1) / scale,
+        relative=slow,
+        scale=scale,
+        slow_z=beyond_chance(len(values), P),
+        kinds=None,
+        slower_kind=slow > np.inf,
+        repeatability=repeatability,
+        small=len(values) < P.small_group,
+    )
 
 
 def spread(n: int, sd: float = 0.02, seed: int = 1) -> list[float]:
@@ -53,32 +64,79 @@ def test_robust_scale_ignores_outliers_and_has_a_floor() -> None:
     ],
 )
 def test_outlier_rule(value: float, scale: float, slow: bool, fast: bool) -> None:
-    assert bool(slow_outliers(np.array([value]), scale, P)[0]) is slow
+    assert bool(slow_outliers(np.array([value]), scale, P.slow_z, P)[0]) is slow
     assert bool(fast_outliers(np.array([value]), scale, P)[0]) is fast
 
 
-def test_one_class_when_the_spread_is_noise() -> None:
-    assert choose(np.array(spread(400, sd=0.0035)), 0.0012, P) == (None, None)
-    found, _ = choose(np.array(spread(400, sd=0.0045)), 0.0012, P)
-    assert found is not None and found.k >= 2
+def test_classes_become_fewer_the_more_of_the_spread_is_noise() -> None:
+    """No cliff: with rising noise 5 classes become 4, 3, 2 and one."""
+    values = np.array(spread(400, sd=0.01))
+    chosen = [choose(values, noise, P)[0].k for noise in np.linspace(0.0006, 0.012, 40)]
+    assert chosen == sorted(chosen, reverse=True)
+    assert set(chosen) == {5, 4, 3, 2, 1}
+    worth = [icc_of(values, noise) for noise in (0.0, 0.0012, 0.005, 0.0095, 0.02)]
+    assert worth == sorted(worth, reverse=True) and worth[0] == 1.0 and worth[-1] == 0.0
+    assert worth[1] == pytest.approx(1 - 0.12**2, abs=0.003)
 
 
-def test_smallest_k_near_the_best_silhouette() -> None:
+def test_a_gpu_that_noise_has_set_apart_is_no_class() -> None:
+    values = np.array([*spread(31, sd=0.0004), 1.006])
+    assert choose(values, 0.0012, P)[0].k == 1
+    held = step(None, standing(values.tolist()), NOBODY, NOBODY, P)
+    again = step(held, standing([*spread(31, sd=0.0004, seed=2), 1.006]), NOBODY, NOBODY, P)
+    assert held and again and held.flat and again.flat
+
+
+def test_as_many_classes_as_explain_nine_tenths() -> None:
     values = np.array([c + d / 10000 for c in (0.95, 1.0, 1.05) for d in range(-10, 10)])
-    found, score = choose(values, 0.0012, P)
-    assert found is not None and found.k == 3
-    assert score is not None and score > 0.9
+    found, explained = choose(values, 0.0012, P)
+    assert found.k == 3 and explained > 0.99
+
+
+@pytest.mark.parametrize("gpus", [100, 400, 1000, 5000])
+def test_a_large_cluster_has_as_many_classes_as_a_small_one(gpus: int) -> None:
+    """By the silhouette there were two from 1,000 GPUs on, split where GPUs are densest."""
+    found, explained = choose(np.array(spread(gpus)), 0.0012, P)
+    assert found.k in (4, 5) and explained >= 0.9
 
 
 def test_few_gpus_have_few_classes() -> None:
-    assert choose(np.array(spread(15)), 0.0012, P)[0].k == 1  # type: ignore[union-attr]
-    assert choose(np.array(spread(17)), 0.0012, P)[0].k == 2  # type: ignore[union-attr]
+    chosen = [choose(np.array(spread(n)), 0.0012, P)[0].k for n in (3, 4, 8, 12, 15, 40)]
+    assert chosen == [1, 2, 2, 3, 3, 4]
+
+
+def test_the_number_of_classes_can_be_set() -> None:
+    values = spread(400)
+    for k in (1, 2, 7):
+        held = step(None, standing(values), NOBODY, NOBODY, P._replace(k=k))
+        assert held is not None and len(held.centroids) == k and not held.flat
+    assert len(step(None, standing([1.0] * 8), NOBODY, NOBODY, P._replace(k=3)).centroids) == 1  # type: ignore[union-attr]
+
+
+def test_few_gpus_have_a_wider_scale() -> None:
+    """The MAD of a few is often far too small; of healthy ones hardly any may be an outlier."""
+    draw = np.random.default_rng(1)
+    for n in (4, 6, 8, 12, 16):
+        flagged = 0
+        for _ in range(400):
+            slow = 1.0 + draw.normal(0.0, 0.015, n)
+            slow /= np.median(slow)
+            flagged += int(slow_outliers(slow, robust_scale(slow, P), beyond_chance(n, P), P).sum())
+        assert flagged <= 0.004 * 400 * n, n
+    assert slow_outliers(np.array([1.4]), robust_scale(np.array([0.98, 0.99, 1.0, 1.01, 1.02, 1.4]), P), 5.0, P)[0]
+
+
+def test_the_slowest_of_many_healthy_gpus_is_no_outlier() -> None:
+    slow = np.array(spread(10_000))
+    assert int((slow > P.slow).sum()) > 30 and int(((slow - 1) / robust_scale(slow, P) > P.slow_z).sum()) > 5
+    assert not slow_outliers(slow, robust_scale(slow, P), beyond_chance(10_000, P), P).any()
+    assert slow_outliers(np.array([1.12]), robust_scale(slow, P), beyond_chance(10_000, P), P)[0]
 
 
 def test_centroids_are_not_closer_than_the_gap() -> None:
     values = np.array([c + d / 1e6 for c in (0.999, 1.001) for d in range(16)])
     found, _ = choose(values, 0.0001, P)
-    assert found is not None and found.k == 1
+    assert found.k == 1
 
 
 def test_slow_outliers_stand_alone_and_fast_ones_join_the_best() -> None:
