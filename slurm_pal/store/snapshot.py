@@ -31,7 +31,7 @@ CHECKSUM_BYTES = 4
 FLAGS = (
     "outlier", "quarantined", "stale", "unknown", "degraded", "thermal_limited", "ecc", "config_differs", "suspect_hw",
     "node_coupled", "unsteady", "noisy", "small_group", "unconfirmed", "foreign_process", "xid", "host_noise",
-    "clock_skew", "step", "drift", "no_answer", "missing",
+    "clock_skew", "step", "drift", "no_answer", "missing", "late",
 )  # fmt: skip
 """Flag names; the position is the bit in the `flags` column. Append only."""
 _FAULTY = sum(1 << FLAGS.index(flag) for flag in FAULTS)

@@ -27,6 +27,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "host_noise": (NOTICE, "the host was busy with other work"),
     "noisy": (NOTICE, "its blocks scatter more than 0.5 %"),
     "unsteady": (NOTICE, "did not come to a steady state"),
+    "late": (NOTICE, "running jobs waited for it since its last measurement"),
     "clock_skew": (NOTICE, "the clock of the node was ahead"),
     NOT_IN_SLURM: (NOTICE, "measured, but Slurm does not know it"),
     "small_group": (AGE, "too few GPUs of its kind to compare with: score 1.0"),
