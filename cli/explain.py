@@ -76,7 +76,7 @@ def _explain(named: JobName | None, as_json: bool) -> None:
         if decision is None:
             raise DataError("palsub has recorded no decision on this cluster: submit a job with palsub first")
         named = JobName(int(decision["job_id"]))
-    number, job, trouble = _job(client, named)
+    number, job, trouble = find_job(client, named)
     if decision is None and job is not None and job.array_job_id not in (None, number):
         decision = decisions.load("", job.array_job_id or 0)  # one submission, one decision for all its tasks
     ticks = _ticks(config, number, job)
@@ -85,7 +85,7 @@ def _explain(named: JobName | None, as_json: bool) -> None:
     if decision is not None and job is not None and job.gpus and job.array_job_id is None:
         with contextlib.suppress(PalError, OSError):
             decisions.started("", int(decision["job_id"]), job.gpus, job.start_s)
-    snapshot = _snapshot()
+    snapshot = published()
     found = actual.actual(job, snapshot, time.time(), _started(named, decision, job))
     mark = filter_mark.decision(job) if job else None
     stays = _stays(config, client, job) if job else ""
@@ -195,7 +195,7 @@ def _decided_text(decision: dict[str, Any] | None, mark: dict[str, Any] | None, 
     return text or [nobody]
 
 
-def _job(client: SlurmClient, named: JobName) -> tuple[int, SlurmJob | None, str]:
+def find_job(client: SlurmClient, named: JobName) -> tuple[int, SlurmJob | None, str]:
     """The job's own id, what Slurm knows of it, and why it does not answer. Raises UsageError for no array."""
     number = named.job_id
     try:
@@ -204,7 +204,7 @@ def _job(client: SlurmClient, named: JobName) -> tuple[int, SlurmJob | None, str
             if found is None:
                 other = client.job(named.job_id)
                 if other is not None and other.array_job_id is None:
-                    raise UsageError(f"job {named.job_id} is no array: pal explain {named.job_id}")
+                    raise UsageError(f"job {named.job_id} is no array: leave out _{named.task}")
                 known = f"array {named.job_id} has no such task, or Slurm has forgotten it"
                 return number, None, known if other else ""
             number = found
@@ -213,7 +213,8 @@ def _job(client: SlurmClient, named: JobName) -> tuple[int, SlurmJob | None, str
         return number, None, one_line(error)
 
 
-def _snapshot() -> snapshots.Snapshot | None:
+def published() -> snapshots.Snapshot | None:
+    """The snapshot in force; None where there is none, which is said on stderr."""
     try:
         return snapshots.read(settings.load().snapshot_path)
     except DataError as error:

@@ -172,13 +172,19 @@ def env(directory: str | None) -> None:
 )
 @click.option("--checkpoint", metavar="FILE", default="", help="Resume from FILE; write it at SIGUSR1.")
 @click.option("--steps", type=click.IntRange(min=0), default=0, help="Report this many steps through pal progress.")
+@click.option(
+    "--collectives", is_flag=True, help="Leave records of collectives, as the inspector plug-in of NCCL does."
+)
 @common.json_option
 @common.verbose_option
-def work(sensitivity: str, seconds: float, locality_penalty: float, checkpoint: str, steps: int, as_json: bool) -> None:
+def work(
+    sensitivity: str, seconds: float, locality_penalty: float, checkpoint: str, steps: int, collectives: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Act as a job: run for as long as the slowest of this job's GPUs would take."""
     from slurm_pal.lab import payload
 
-    record = payload.run(sensitivity, seconds, locality_penalty, checkpoint, steps)
+    record = payload.run(sensitivity, seconds, locality_penalty, checkpoint, steps, collectives)
     click.echo(json.dumps(record) if as_json else payload.describe(record))
 
 

@@ -28,6 +28,7 @@ from slurm_pal.cli.report import heatmap, report
 from slurm_pal.cli.simulate.command import simulate
 from slurm_pal.cli.throughputs import throughputs
 from slurm_pal.cli.trace import trace
+from slurm_pal.cli.why_slow import why_slow_command
 from slurm_pal.report import inventory, table
 from slurm_pal.report.power_cap import power_findings
 
@@ -45,6 +46,7 @@ def pal() -> None:
       pal heatmap              every GPU in one picture
       pal report --html F.html what the GPUs are worth, on one page
       pal explain 4711         why job 4711 runs where it runs
+      pal why-slow 4711        which GPU holds job 4711 up
       pal doctor               what is wrong here, and the command that mends it
       pal lab up               a private Slurm with emulated GPUs to play with
     """
@@ -177,6 +179,7 @@ def _print(lines: list[str], flags: list[tuple[str, ...]], noheader: bool, color
 pal.add_command(admin)
 pal.add_command(lab)
 pal.add_command(explain)
+pal.add_command(why_slow_command)
 pal.add_command(moves)
 pal.add_command(publish_table)
 renamed(pal, publish_table, "publish")

@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 import click
 
+from slurm_pal.base import marks
 from slurm_pal.base.errors import PalError, one_line
 from slurm_pal.cli import common
+from slurm_pal.slurm.client import Runner
 from slurm_pal.submit import inside
 
 TIMEOUT_S = 10.0
@@ -20,12 +22,32 @@ MOST = 10**15
 _CLASH = "pal: ITER {} is beyond TOTAL {}: reported without the total"
 
 
-def _put(word: Callable[[str], dict[str, str]]) -> None:
+def _put(word: Callable[[str], dict[str, str]], *, culprit: bool = False) -> None:
     from slurm_pal.submit.processes import runner
 
     run, job = runner(TIMEOUT_S), inside.named(os.environ)
+    slow = _slow(run) if culprit else {}
     comment = inside.comment_of(run, job)
-    inside.put(run, job, comment, word(comment))
+    if slow and slow["x"] == "1.000" and not marks.read(comment, marks.SLOW):
+        slow = {}  # nobody is waited for, nor was before
+    inside.put(run, job, comment, word(comment), slow)
+
+
+def _slow(run: Runner) -> dict[str, str]:
+    """Whom the job's ranks wait for, by the records of their collectives; {} where there are none."""
+    from slurm_pal.online import word
+
+    try:
+        found = word.look(os.environ, os.getcwd())
+        if found is None or found.why_not:
+            return {}
+        from slurm_pal.slurm.cli import CliClient
+
+        job = CliClient(run).job(inside.job_id(os.environ))
+        return word.word(found, job, time.time()) if job is not None else {}
+    except (PalError, OSError) as error:
+        common.say(f"pal: records of collectives not read: {one_line(error)}", err=True)
+        return {}
 
 
 @click.command()
@@ -40,6 +62,8 @@ def progress(iteration: int, total: int | None, every: float) -> None:
 
     The number is put into the job's own comment, beside your text. It gives the time of
     a step, and so shows whether the job's GPUs are as slow as expected and whether a move has helped.
+    Where the job writes records of its collectives (the inspector plug-in of NCCL or RCCL, in
+    $NCCL_INSPECTOR_DUMP_DIR or nccl-inspector-JOBID), it also reports which GPU the others wait for.
 
     \b
     Examples:
@@ -58,7 +82,7 @@ def progress(iteration: int, total: int | None, every: float) -> None:
     now_s, restart = time.time(), inside.restarts(os.environ)
     try:
         if inside.due(job, restart, every, now_s, os.environ):
-            _put(lambda _: inside.progress_word(iteration, total, now_s, restart))
+            _put(lambda _: inside.progress_word(iteration, total, now_s, restart), culprit=True)
     except (PalError, OSError) as error:
         common.say(f"pal: progress not reported: {one_line(error)}", err=True)
 

@@ -2,7 +2,8 @@
 """Which nodes should be measured before their turn, and why. Pure.
 
 A run that departs from a GPU's other runs is not believed until a second one agrees, so its
-node comes first. Then come those whose GPUs have numbers from another environment,
+node comes first. Then come those whose GPUs have changed, those that running jobs wait for,
+those with numbers from another environment,
 those about which nothing is known any more, and those that failed.
 """
 
@@ -15,12 +16,13 @@ from slurm_pal.base.faults import FAULTS
 from slurm_pal.store.database import Condition
 from slurm_pal.store.snapshot import GpuScore
 
-CONFIRM, CHANGED, ENVIRONMENT, UNKNOWN, FAULTY = range(5)
+CONFIRM, CHANGED, LATE, ENVIRONMENT, UNKNOWN, FAULTY = range(6)
 
 _FLAGS = {
     "unconfirmed": CONFIRM,  # one run says so
     "step": CHANGED,
     "drift": CHANGED,
+    "late": LATE,  # jobs say so
     "unknown": UNKNOWN,
     **dict.fromkeys(FAULTS, FAULTY),  # it may be well again
 }

@@ -147,6 +147,14 @@ KEYS: dict[str, dict[str, Key]] = {
         "metrics": Key("", "textfile for the Prometheus node exporter"),
         "log": Key("", "log of all actions as JSON lines (default: STATE_DIR/rebalance.log)"),
     },
+    "online": {
+        "ladder": Key(
+            "observe",
+            "how far a tick goes about a GPU that running jobs wait for",
+            choices=("observe", "annotate", "avoid", "reserve", "drain"),
+        ),
+        "users": Key(2, "users whose jobs must wait for a GPU before it is avoided", minimum=1),
+    },
     "profile": {
         "backend": Key(
             "auto",

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 
-JOB, PROGRESS, ACK, EVENT = "job", "it", "ack", "ev"
-"""Written by palsub: what the job is. By `pal progress`. By the checkpoint wrapper. By the tick (admin comment)."""
+JOB, PROGRESS, SLOW, ACK, EVENT = "job", "it", "slow", "ack", "ev"
+"""Written by palsub: what the job is. By `pal progress`: how far it is, and which GPU the others wait for. By the
+checkpoint wrapper. By the tick (admin comment)."""
 
 MOST = 1000
 """Characters of a comment; slurmctld refuses one of more than 1024 bytes."""

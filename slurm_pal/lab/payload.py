@@ -199,15 +199,39 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def run(
-    sensitivity: str, seconds: float, penalty: float = LOCALITY_PENALTY, checkpoint: str = "", steps: int = 0
-) -> dict[str, object]:
-    """`plan` and `work` for this process's own job; `steps` are reported by `pal progress`."""
+    sensitivity: str, seconds: float, penalty: float = LOCALITY_PENALTY, checkpoint: str = "", steps: int = 0,
+    collectives: bool = False,
+) -> dict[str, object]:  # fmt: skip
+    """`plan` and `work` for this process's own job; `steps` are reported by `pal progress`.
+
+    With `collectives` it leaves records of its collectives, as the inspector plug-in of NCCL would.
+    """
     from slurm_pal.slurm.cli import subprocess_runner
 
     saving = Saving(checkpoint, steps, _progress if steps else None, os.environ.get("SLURM_PAL_ACK", ""))
     planned = plan(os.environ, sensitivity, seconds, penalty, subprocess_runner())
+    if collectives:
+        _record(planned, find_registry(os.environ) or "")
     with running(find_registry(os.environ) or "", planned.gpus, sensitivity):
         return work(planned, saving)
+
+
+def _record(planned: PayloadPlan, registry_path: str) -> None:
+    """Records of some steps of this job, one rank for each GPU, where the plug-in writes them."""
+    import random
+
+    from slurm_pal.emulation.collectives import Behaving, Rank, files
+    from slurm_pal.online.word import folder_of
+
+    registry = load_registry(registry_path)
+    ranks = [
+        Rank(node, place, registry.gpu(node, index).true_slowdown(planned.sensitivity))
+        for node, held in sorted(planned.gpus.items()) for place, index in enumerate(sorted(held))
+    ]  # fmt: skip
+    folder = folder_of(os.environ, os.getcwd())
+    os.makedirs(folder, exist_ok=True)
+    for name, text in files(ranks, Behaving(), random.Random(planned.job_id), start_s=time.time()).items():
+        write_atomic(os.path.join(folder, name), text)
 
 
 def _progress(iteration: int, total: int) -> None:

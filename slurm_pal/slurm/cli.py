@@ -253,6 +253,25 @@ class CliClient:
         if names:
             self._checked(["scontrol", "update", f"NodeName={fold(list(names))}", *_assignments(fields)])
 
+    def reserve(self, name: str, node: str, minutes: int, user: str) -> None:
+        fields = {
+            "ReservationName": name,
+            "StartTime": "now",
+            "Duration": str(int(minutes)),
+            "Nodes": node,
+            "Users": user,
+        }
+        self._checked(["scontrol", "create", "reservation", *_assignments(fields)])
+
+    def release(self, name: str) -> None:
+        done = self._run(["scontrol", "delete", *_assignments({"ReservationName": name})], "")
+        if done.returncode != 0 and "invalid" not in done.stderr.lower():
+            raise SlurmError(f"scontrol delete failed: {_complaint(done)}")
+
+    def node_reason(self, name: str) -> str:
+        text = self._checked(["scontrol", "show", "node", "-o", name]).stdout
+        return next((parse.value(parse.fields(line), "Reason") for line in _lines(text)), "")
+
     def statistics(self) -> dict[str, str]:
         pairs: dict[str, str] = {}
         for line in self._checked(["sdiag"]).stdout.splitlines():

@@ -104,6 +104,18 @@ class SlurmClient(Protocol):
         """scontrol update NodeName=... key=value ... in one command; without names nothing is done."""
         ...
 
+    def reserve(self, name: str, node: str, minutes: int, user: str) -> None:
+        """Reserve a node for a user from now on (scontrol(1), create reservation). Fails where jobs run there."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Delete a reservation; one that is gone already does not matter."""
+        ...
+
+    def node_reason(self, name: str) -> str:
+        """Why a node is drained or down, as somebody wrote it; "" without a reason."""
+        ...
+
     def statistics(self) -> dict[str, str]:
         """What sdiag shows, e.g. "Server thread count" -> "3"; for a name that occurs twice, the first."""
         ...

@@ -292,6 +292,11 @@ def job(line: str) -> SlurmJob:
     return job_of(pairs, line.partition(" JobState=")[2].partition(" MinCPUsNode=")[0])
 
 
+def work_dir(job: SlurmJob) -> str:
+    """Where a job started, a text of its user; "" where it is not known, as of jobs that were read in bulk."""
+    return value(job.raw, "WorkDir")
+
+
 def nobodys(job_id: int, pairs: dict[str, str]) -> SlurmJob:
     """A job of which only its existence and its state are believed: nobody steers it."""
     return SlurmJob(

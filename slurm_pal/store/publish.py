@@ -9,7 +9,7 @@ from typing import NamedTuple
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import read_trusted
-from slurm_pal.store import gpus_text, kernels, reduced, snapshot
+from slurm_pal.store import gpus_text, kernels, late, reduced, snapshot
 from slurm_pal.store.database import Database, open_database
 from slurm_pal.store.snapshot import FLAGS, GpuScore
 from slurm_pal.variability.classify import Classification, GpuStanding, classify_sweeps
@@ -72,7 +72,8 @@ def publish(
             "the snapshot is left as it is: run pal-profile run"
         )
     found = classify_sweeps(in_order(held.batches(), now_s), now_s, params)
-    scores = [_score(gpu) for gpu in found.gpus]
+    measured = [_score(gpu) for gpu in found.gpus]
+    scores = late.shown(measured, _late(config), found.centroids)
     notices = [notice._asdict() for notice in found.notices]
     name = database.newest_cluster() if cluster is None else cluster
     path = config.snapshot_path
@@ -108,6 +109,14 @@ def publish(
     kernels.write(kernels.path_of(config.gpus_path), held.points.kernels())
     flagged = sum(1 for score in scores if score.flags)
     return PublishReport(path, changed, epoch, len(scores), found.centroids, flagged, found)
+
+
+def _late(config: Config) -> tuple[late.LateGpu, ...]:
+    """GPUs that jobs wait for; () where that file cannot be read: measurements count without it."""
+    try:
+        return late.read(late.path_of(config.state_dir))
+    except DataError:
+        return ()
 
 
 class _Held:

@@ -31,7 +31,7 @@ CHECKSUM_BYTES = 4
 FLAGS = (
     "outlier", "quarantined", "stale", "unknown", "degraded", "thermal_limited", "ecc", "config_differs", "suspect_hw",
     "node_coupled", "unsteady", "noisy", "small_group", "unconfirmed", "foreign_process", "xid", "host_noise",
-    "clock_skew", "step", "drift", "no_answer", "missing", "not_capped",
+    "clock_skew", "step", "drift", "no_answer", "missing", "not_capped", "late",
 )  # fmt: skip
 """Flag names; the position is the bit in the `flags` column. Append only."""
 CLASS_ALARMS = ("flat", "shifted")
@@ -172,7 +172,9 @@ def publish(
 
     Raises DataError for a value that the file cannot hold, OSError when it cannot be written.
     """
-    data = encode(gpus, cluster=cluster, epoch=epoch, now_s=now_s, centroids=centroids, met_cap=met_cap, notices=notices)
+    data = encode(
+        gpus, cluster=cluster, epoch=epoch, now_s=now_s, centroids=centroids, met_cap=met_cap, notices=notices
+    )
     write_atomic(path, data, 0o644)
 
 

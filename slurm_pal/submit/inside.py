@@ -72,11 +72,15 @@ def comment_of(run: Runner, job: str) -> str:
     return "" if text == "(null)" else text
 
 
-def put(run: Runner, job: str, comment: str, pairs: dict[str, str]) -> None:
-    """Put a mark into a job's comment, and keep all else. Raises SlurmError, or DataError if it becomes too long."""
+def put(run: Runner, job: str, comment: str, pairs: dict[str, str], beside: Mapping[str, str] | None = None) -> None:
+    """Put a mark into a job's comment, and keep all else. Raises SlurmError, or DataError if it becomes too long.
+
+    `beside`: another mark, put there as well where there is room.
+    """
     text = marks.put(comment, pairs)
     if text is None:
         raise DataError(f"the comment of job {job} has no room for {marks.word(pairs)}: shorten --comment")
+    text = (marks.put(text, dict(beside)) if beside else None) or text
     _checked(run, ["scontrol", "update", f"JobId={job}", f"Comment={text}"])
 
 

@@ -11,6 +11,8 @@ from slurm_pal.store.database import database_path, interrupted, open_database
 from slurm_pal.store.ingest import SUFFIX, ingest, spool_directories
 from slurm_pal.store.publish import publish
 
+AGAIN_S = 60.0
+"""Between two publications because of late GPUs: on a large cluster each takes seconds."""
 REPUBLISH_S = 86400.0
 """Scores age though nothing is measured: they are classified anew once a day."""
 
@@ -21,6 +23,11 @@ class Intake:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._published_s: float | None = None
+        self._again = False
+
+    def again(self) -> None:
+        """Publish anew, though nothing was measured: other GPUs are late."""
+        self._again = True
 
     def take(self, now_s: float) -> int:
         """Take in what sweep jobs dropped and publish it; the number of new records.
@@ -28,6 +35,8 @@ class Intake:
         Raises DataError when one of the files cannot be used.
         """
         dropped = self._dropped()
+        if self._again and (self._published_s is None or now_s - self._published_s >= AGAIN_S):
+            self._again, self._published_s = False, None
         aged = self._published_s is None or not 0 <= now_s - self._published_s < REPUBLISH_S
         killed = interrupted(self._config.state_dir)  # a writer, perhaps: whoever may not write could not read
         if not (dropped or killed) and not (aged and os.path.exists(database_path(self._config.state_dir))):

@@ -18,7 +18,10 @@ from slurm_pal.journal.journal import Journal
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.store.snapshot import NO_CLASS, Snapshot
 
-_OURS = re.compile(r"pal_[ABC]_v\d+")
+_CLASSES, _LATE = r"pal_[ABC]_v\d+", r"pal_late_\d+"
+OURS, LATE_ONLY = re.compile(f"{_CLASSES}|{_LATE}"), re.compile(_LATE)
+"""Features that are ours: class features and those of GPUs that jobs wait for; where classes are not published only
+the latter."""
 WEIGHT_STEP = 10
 """Between one variability class and the next: room for the site's own order in between."""
 
@@ -62,7 +65,9 @@ def has_faulty(node: Node, snapshot: Snapshot) -> bool:
     return any(snapshot.faulty(row) and index[row] < node.n_gpus for row in snapshot.rows.get(node.name, ()))
 
 
-def feature_updates(nodes: Iterable[Node], wanted: Mapping[str, frozenset[str]]) -> list[FeatureUpdate]:
+def feature_updates(
+    nodes: Iterable[Node], wanted: Mapping[str, frozenset[str]], mine: re.Pattern[str] = OURS
+) -> list[FeatureUpdate]:
     """What is to change so that each node bears the wanted features, and no other ones of ours.
 
     The features of others stay, in their order. Nodes that get the same list go together; with
@@ -71,25 +76,25 @@ def feature_updates(nodes: Iterable[Node], wanted: Mapping[str, frozenset[str]])
     together: dict[str, list[str]] = {}
     for node in nodes:
         ours = wanted.get(node.name, frozenset())
-        if not _as_wanted(node, ours) and not _untouchable(node):
-            text = ",".join([*_others(node.available or ()), *sorted(ours)])
+        if not _as_wanted(node, ours, mine) and not _untouchable(node):
+            text = ",".join([*_others(node.available or (), mine), *sorted(ours)])
             together.setdefault(text, []).append(node.name)
     return [FeatureUpdate(tuple(names), text) for text, names in together.items()]
 
 
-def left_alone(nodes: Iterable[Node], wanted: Mapping[str, frozenset[str]]) -> list[str]:
+def left_alone(nodes: Iterable[Node], wanted: Mapping[str, frozenset[str]], mine: re.Pattern[str] = OURS) -> list[str]:
     """Nodes whose class features cannot be set without touching others' features, one line for each reason."""
     why: dict[str, list[str]] = {}
     for node in nodes:
-        if not _as_wanted(node, wanted.get(node.name, frozenset())) and (reason := _untouchable(node)):
+        if not _as_wanted(node, wanted.get(node.name, frozenset()), mine) and (reason := _untouchable(node)):
             why.setdefault(reason, []).append(node.name)
     return [f"{len(names)} nodes ({names[0]}, ...) get no class features: {reason}" if len(names) > 1 else
             f"node {names[0]} gets no class features: {reason}" for reason, names in why.items()]  # fmt: skip
 
 
-def _as_wanted(node: Node, ours: frozenset[str]) -> bool:
-    available = frozenset(filter(_OURS.fullmatch, node.available or ()))
-    active = frozenset(filter(_OURS.fullmatch, node.features))
+def _as_wanted(node: Node, ours: frozenset[str], mine: re.Pattern[str]) -> bool:
+    available = frozenset(filter(mine.fullmatch, node.available or ()))
+    active = frozenset(filter(mine.fullmatch, node.features))
     return active == ours and (available == ours or node.available is None)
 
 
@@ -102,8 +107,8 @@ def _untouchable(node: Node) -> str:
     return ""
 
 
-def _others(features: Iterable[str]) -> list[str]:
-    return [feature for feature in features if not _OURS.fullmatch(feature)]
+def _others(features: Iterable[str], mine: re.Pattern[str] = OURS) -> list[str]:
+    return [feature for feature in features if not mine.fullmatch(feature)]
 
 
 def set_features(client: SlurmClient, updates: Sequence[FeatureUpdate]) -> None:

@@ -38,6 +38,7 @@ from slurm_pal.slurm.diag import busy
 from slurm_pal.tick import levers, metrics
 from slurm_pal.tick.deciding import Decided, Decider
 from slurm_pal.tick.intake import Intake
+from slurm_pal.tick.late_gpus import LateGpus
 from slurm_pal.tick.metrics import TickNumbers
 from slurm_pal.tick.role import COMMENT, FEATURES, WEIGHTS, Role
 from slurm_pal.tick.wishes import Hand
@@ -89,6 +90,8 @@ class Tick:
         limits = StepLimits(ack_limit_s=config.number("rebalance", "ack_limit_s"), start_limit_s=self.pass_s)
         self._mover = Mover(journal, client, limits, self._note, self._blame)
         self._intake = Intake(config) if publisher else None
+        hears = role.name == "slurm-user" and bool(act or publisher)
+        self._late = LateGpus(config, client, log, role.user) if hears else None
         self._observers = collector(config, bool(publisher)) if publisher or role.name != "slurm-user" else None
         self._trouble: list[str] = []
         self._aside = Aside(self._report_fault)
@@ -138,6 +141,7 @@ class Tick:
         interval_s = self._interval(since_s)
         decided = self._each(lambda seen: self._decider.decide(seen, now_s, interval_s), every, Decided())
         self._trouble += filter(None, (decided.trouble,))
+        self._each(lambda seen: self._hear(seen, decided, now_s), every, None)
         overview = self._aside.without(every)
         if self._act:
             self._do(decided, every, paused, now_s)
@@ -170,8 +174,18 @@ class Tick:
         self._each(lambda seen: self._end_leases(seen, () if paused else decided.wishes, now_s), every, None)
         if not paused:
             self._each(lambda seen: self._change_nodes(decided, seen), every, None)
+            self._try(lambda: self._climb(every, now_s), None)
             self._each(lambda seen: self._carry_wishes(decided.wishes, seen, now_s), every, None)
             self._each(lambda seen: self._begin_moves(decided, seen, now_s), every, None)
+
+    def _hear(self, overview: Overview, decided: Decided, now_s: float) -> None:
+        """What jobs say of GPUs that they wait for."""
+        if self._late is None:
+            return
+        self._trouble += self._late.take(overview, decided, now_s, self._act)
+        if self._late.news and self._intake is not None:
+            self._intake.again()
+            self._late.news = False
 
     def _leave_alone(self, every: Overview, now_s: float) -> None:
         """Jobs on which our code fails are left alone, and `pal doctor` shows them."""
@@ -329,15 +343,23 @@ class Tick:
         config, scores = self._config, decided.scores
         if scores is None:
             return
-        if config.flag("rebalance", "features") and FEATURES in self._role.may:
-            wanted = levers.wanted_features(overview.nodes, scores)
-            self._trouble += levers.left_alone(overview.nodes, wanted)
-            levers.set_features(self._client, levers.feature_updates(overview.nodes, wanted))
+        if FEATURES in self._role.may:
+            classes = config.flag("rebalance", "features")
+            wanted = levers.wanted_features(overview.nodes, scores) if classes else {}
+            for node, late in (self._late.features() if self._late is not None else {}).items():
+                wanted[node] = wanted.get(node, frozenset()) | late
+            mine = levers.OURS if classes else levers.LATE_ONLY
+            self._trouble += levers.left_alone(overview.nodes, wanted, mine)
+            levers.set_features(self._client, levers.feature_updates(overview.nodes, wanted, mine))
         if config.flag("rebalance", "weights") and WEIGHTS in self._role.may:
             barred = config.number("placement", "barred_slowdown")
             bases = self._journal.weights()
             updates = levers.weight_updates(overview.nodes, scores, barred, bases)
             levers.set_weights(self._client, self._journal, updates)
+
+    def _climb(self, overview: Overview, now_s: float) -> None:
+        if self._late is not None and FEATURES in self._role.may:
+            self._trouble += self._late.carry_out(overview.nodes, now_s)
 
     def _begin_moves(self, decided: Decided, overview: Overview, now_s: float) -> None:
         jobs = {job.job_id: job for job in overview.jobs}
@@ -421,6 +443,7 @@ class Tick:
         if FEATURES in self._role.may:
             self._try(self._withdraw_features, None)
             self._try(self._withdraw_weights, None)
+            self._try(lambda: self._withdraw_late(now_s), None)
         return self._trouble
 
     def left(self) -> tuple[int, int]:
@@ -429,6 +452,10 @@ class Tick:
 
     def _withdraw_features(self) -> None:
         levers.set_features(self._client, levers.feature_updates(self._client.nodes(), {}))
+
+    def _withdraw_late(self, now_s: float) -> None:
+        if self._late is not None:
+            self._trouble += self._late.withdraw(self._client.nodes(), now_s)
 
     def _withdraw_weights(self) -> None:
         updates = levers.withdrawn_weights(self._client.nodes(), self._journal.weights())

@@ -21,7 +21,11 @@ from common import Part, mutate, run, text, word
 from slurm_pal.base import config, hostlist, marks
 from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.decide import constraint
+from slurm_pal.emulation.collectives import Behaving, Rank, files
+from slurm_pal.online import collectives, culprit
+from slurm_pal.online import word as slow_word
 from slurm_pal.sensitivity import features
+from slurm_pal.slurm import parse
 from slurm_pal.store import ingest
 from slurm_pal.store.database import Database, open_database
 from slurm_pal.submit import argv, choice, known, movable, options, script
@@ -35,7 +39,7 @@ COMMENTS = (
     "pal:lease=187;req=;exc=;class=?;from=default;act=nodelist;set=n1;why=best;slow=0.960;epoch=17", "pal:ack=4711",
     "pal:job=A;from=x pal:job=B;from=y", "  two  blanks  ",
 )  # fmt: skip
-KEYS = (marks.JOB, marks.PROGRESS, marks.ACK, marks.EVENT, "lease")
+KEYS = (marks.JOB, marks.PROGRESS, marks.SLOW, marks.ACK, marks.EVENT, "lease")
 SCRIPTS = (
     "#!/bin/sh\n#SBATCH --gres=gpu:2 -N1\n#SBATCH --time=1:00:00 # an hour\n#PAL class=A movable\nsrun python t.py\n",
     "#!/bin/bash\n#SBATCH -J 'two words' --comment=\"it's mine\"\n#PAL checkpoint=kill -USR1 $PID\nmpirun ./xhpl\n",
@@ -244,7 +248,31 @@ def check_records(raw: bytes) -> None:
     assert all(str(complaint).isprintable() for complaint in wrong), [str(complaint) for complaint in wrong]
 
 
+def make_collectives(rng: random.Random) -> bytes:
+    """A file of the inspector plug-in in which lines are spoilt, cut or of another kind."""
+    ranks = [Rank(f"n{h}", k) for h in range(2) for k in range(2)]
+    texts = files(ranks, Behaving(steps=2), rng, rng.choice(("v4.0", "v4.3")))
+    lines = b"".join(text.encode() for text in texts.values()).split(b"\n")
+    return b"\n".join(mutate(rng, line, rng.choice((0, 0, 0, 1, 3))) for line in lines)
+
+
+def check_collectives(raw: bytes) -> None:
+    """Whatever a job's processes wrote, each record is sound, and the word that follows is one of ours or none."""
+    folder = os.path.join(FOLDER, "inspector")
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "a.log"), "wb") as stream:
+        stream.write(raw)
+    seen = collectives.read(folder).collectives
+    assert all(0 <= one.rank < one.ranks and 0 <= one.exec_us < math.inf for one in seen)
+    job = parse.nobodys(1, {"JobState": "RUNNING"})._replace(user="a", gpus={"n0": (0, 1), "n1": (0, 1)})
+    said = slow_word.word(culprit.find(seen), job, 1.0)
+    text = marks.put(raw.decode(errors="replace")[:200].replace("pal:slow", ""), said) if said else ""
+    found = slow_word.read(job._replace(comment=text or ""))
+    assert found is None or found.node in ("", *job.gpus)
+
+
 PARTS = {
+    "collectives": Part(make_collectives, check_collectives),
     "marks": Part(make_marks, check_marks),
     "script": Part(make_script, check_script),
     "line": Part(make_line, check_line),

@@ -28,6 +28,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "host_noise": (NOTICE, "the host was busy with other work"),
     "noisy": (NOTICE, "its blocks scatter more than 0.5 %"),
     "unsteady": (NOTICE, "did not come to a steady state"),
+    "late": (NOTICE, "running jobs waited for it since its last measurement"),
     "clock_skew": (NOTICE, "the clock of the node was ahead"),
     NOT_IN_SLURM: (NOTICE, "measured, but Slurm does not know it"),
     NOT_CAPPED: (AGE, "class A was measured below the power cap, where GPUs hardly differ"),

@@ -14,7 +14,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.profiling.sweep import spending, window
 from slurm_pal.profiling.sweep.plan import ChosenNode
 from slurm_pal.profiling.sweep.spending import Expense, Spending
-from slurm_pal.profiling.sweep.urgency import CONFIRM, ENVIRONMENT, FAULTY, UNKNOWN, urgent
+from slurm_pal.profiling.sweep.urgency import CONFIRM, ENVIRONMENT, FAULTY, LATE, UNKNOWN, urgent
 from slurm_pal.profiling.sweep.waiting import user_waiting
 from slurm_pal.slurm import parse
 from slurm_pal.store.database import Condition
@@ -179,6 +179,7 @@ def test_doubtful_gpus_come_before_forgotten_ones() -> None:
             score("b", 1, "unknown", "unconfirmed"),
             score("c", 0, "outlier"),
             score("d", 2, "outlier", "no_answer"),
+            score("e", 1, "stale", "late"),
         ],
         [],
         [],
@@ -187,6 +188,7 @@ def test_doubtful_gpus_come_before_forgotten_ones() -> None:
         "a": (UNKNOWN, "GPU 0 unknown"),
         "b": (CONFIRM, "GPU 1 unconfirmed"),
         "d": (FAULTY, "GPU 2 no_answer"),
+        "e": (LATE, "GPU 1 late"),
     }
 
 

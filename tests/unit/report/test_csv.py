@@ -53,6 +53,7 @@ NO_TABLE = {
     "pal trace convert": "writes a CSV of its own",
     "pal trace generate": "writes a CSV of its own",
     "pal trace hash": "copies a file",
+    "pal why-slow": "a sentence, and the evidence of one job",
     "pal-profile bench": "runs on nodes, and has options of its own",
     "pal-profile plan": "a few lines",
     "pal-profile publish-scores": "a few lines",

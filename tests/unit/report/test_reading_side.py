@@ -303,7 +303,7 @@ def test_a_task_is_never_taken_for_another_job(site: Path) -> None:
     """Python reads 1_5 as 15."""
     for _ in range(15):
         CliClient().submit(["--gres=gpu:2"], "#!/bin/sh\nsleep 1\n")
-    assert "job 1 is no array: pal explain 1" in str(invoke("explain", "1_5").exception)
+    assert "job 1 is no array: leave out _5" in str(invoke("explain", "1_5").exception)
     assert "job 17_2 is unknown" in str(invoke("explain", "17_2").exception)
 
 

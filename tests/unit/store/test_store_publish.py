@@ -11,7 +11,7 @@ import pytest
 
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError
-from slurm_pal.store import snapshot
+from slurm_pal.store import late, snapshot
 from slurm_pal.store.database import open_database
 from slurm_pal.store.publish import params_of, publish
 from slurm_pal.variability.records import Record
@@ -43,6 +43,24 @@ def test_the_snapshot_says_what_the_classification_says(config: Config) -> None:
     assert found.centroids["A"][int(worst.variability_class["A"][1:])] == pytest.approx(worst.slowdown["A"])
     assert set(worst.flags) == {"outlier", "unconfirmed"}
     assert report.flagged == 1
+
+
+def test_gpus_that_jobs_wait_for_are_flagged_until_they_are_measured(config: Config) -> None:
+    store(config, sweep(truth(32)))
+    publish(config, NOW_S)
+    one = snapshot.read(config.snapshot_path).gpu(3)
+    heard = late.Heard(1, "ada", 1.4, "A", NOW_S)
+    path = late.path_of(config.state_dir)
+    late.write(path, [late.LateGpu(one.node, one.index, one.uuid, late.AVOID, NOW_S, (heard,))])
+    assert publish(config, NOW_S).changed
+    seen = snapshot.read(config.snapshot_path).gpu(3)
+    assert "late" in seen.flags and seen.slowdown["A"] == pytest.approx(1.4) and seen.measured_s == one.measured_s
+    late.write(path, [late.LateGpu(one.node, one.index, one.uuid, late.AVOID, NOW_S, (heard._replace(at_s=1.0),))])
+    publish(config, NOW_S)
+    assert snapshot.read(config.snapshot_path).gpu(3) == one
+    Path(path).write_text("{")
+    publish(config, NOW_S)
+    assert snapshot.read(config.snapshot_path).gpu(3) == one, "what cannot be read stops no publication"
 
 
 def test_the_same_records_change_nothing(config: Config) -> None:

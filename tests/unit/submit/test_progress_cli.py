@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from slurm_pal.base import marks
 from slurm_pal.base.errors import UsageError
+from slurm_pal.emulation.collectives import Behaving, Rank, files
 from slurm_pal.submit import inside
 
 PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()"]
@@ -207,3 +209,53 @@ def test_a_moment_is_remembered_until_it_is_due(tmp_path: Path) -> None:
         inside.due(7, 0, 60.0, 1.0, {"TMPDIR": str(tmp_path / "none")})
     with pytest.raises(UsageError):
         inside.job_id({})
+
+
+def records(root: Path, slow: int) -> None:
+    """As the inspector plug-in leaves them in the job's folder."""
+    folder = root / "nccl-inspector-77"
+    folder.mkdir(exist_ok=True)
+    ranks = [Rank("n1", k, 1.15 if k == slow else 1.0) for k in range(4)]
+    for name, text in files(ranks, Behaving(steps=60), random.Random(1)).items():
+        (folder / name).write_text(text)
+
+
+def held(job: Job) -> None:
+    """The job as scontrol shows it."""
+    line = (
+        "JobId=77 JobName=x UserId=ada(1000) JobState=RUNNING Restarts=0 NodeList=n1 "
+        "Nodes=n1 CPU_IDs=0-3 Mem=0 GRES=gpu:4(IDX:2-5) MinCPUsNode=1 Command=x WorkDir=/"
+    )
+    job.command(
+        "scontrol",
+        f"""if [ "$1" = update ]; then
+echo x >> "$COMMENT.calls"; printf %s "${{3#Comment=}}" > "$COMMENT"
+else
+read -r show; echo "{line}"; read -r word; echo "${{word#show hostnames }}"
+fi""",
+    )
+
+
+def test_progress_says_which_gpu_the_others_wait_for_and_takes_it_back(job: Job) -> None:
+    held(job)
+    records(job.root, slow=1)
+    assert job.pal("progress", "10") == (0, "")
+    word = marks.read(job.comment, marks.SLOW)
+    assert (word["slow"], word["r"], job.updates) == ("n1:3", "0", 1) and 1.05 < float(word["x"]) < 1.15
+    assert marks.read(job.comment, marks.PROGRESS)["it"] == "10" and job.comment.startswith(OWN)
+    records(job.root, slow=9)
+    assert job.pal("progress", "11", SLURM_RESTART_COUNT="1") == (0, "")
+    assert marks.read(job.comment, marks.SLOW)["slow"] == "-"
+
+
+def test_where_nobody_is_late_there_is_no_word_and_hostile_records_do_not_matter(job: Job) -> None:
+    held(job)
+    records(job.root, slow=9)
+    assert job.pal("progress", "10") == (0, "") and "pal:slow" not in job.comment
+    for path in (job.root / "nccl-inspector-77").iterdir():
+        path.write_bytes(b'{"coll_perf": ' + b"[" * 100_000 + b"\n\xff")
+    assert job.pal("progress", "10", SLURM_RESTART_COUNT="1") == (0, "") and "pal:it=10" in job.comment
+    (job.root / "nccl-inspector-77").chmod(0)
+    code, said = job.pal("progress", "10", SLURM_RESTART_COUNT="2")
+    assert code == 0 and ("records of collectives not read" in said or os.geteuid() == 0)
+    (job.root / "nccl-inspector-77").chmod(0o755)

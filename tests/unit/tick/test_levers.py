@@ -112,12 +112,12 @@ def test_after_the_updates_each_node_bears_what_is_wanted_and_nothing_else_has_c
     lists = {name: update.features for update in feature_updates(nodes, wanted) for name in update.names}
     after = [node(one.name, lists.get(one.name, ",".join(one.available or ()))) for one in nodes]
     for before, now in zip(nodes, after, strict=True):
-        others = [[f for f in one.available or () if not levers._OURS.fullmatch(f)] for one in (before, now)]
+        others = [[f for f in one.available or () if not levers.OURS.fullmatch(f)] for one in (before, now)]
         assert others[0] == others[1]
         assert now.features - set(others[0]) == wanted[now.name]
     assert feature_updates(after, wanted) == []
     gone = feature_updates(after, {})
-    assert all(not levers._OURS.search(update.features) for update in gone)
+    assert all(not levers.OURS.search(update.features) for update in gone)
 
 
 def test_available_features_as_slurm_prints_them() -> None:
@@ -248,6 +248,14 @@ def test_weights_never_drift(
 
 
 # -- through the commands ----------------------------------------------------------------------
+
+
+def test_where_classes_are_not_published_only_late_features_are_ours() -> None:
+    nodes = [node("n0", "ib,pal_A_v0,pal_late_1"), node("n1", "pal_A_v0")]
+    wanted = {"n1": frozenset({"pal_late_3"})}
+    updates = feature_updates(nodes, wanted, levers.LATE_ONLY)
+    assert updates == [FeatureUpdate(("n0",), "ib,pal_A_v0"), FeatureUpdate(("n1",), "pal_A_v0,pal_late_3")]
+    assert feature_updates(nodes, {}) == [FeatureUpdate(("n0",), "ib"), FeatureUpdate(("n1",), "")]
 
 
 def test_features_through_the_commands() -> None:
