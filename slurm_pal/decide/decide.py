@@ -71,6 +71,8 @@ def decide(
                     break
     if best is None:
         return Decision("none", QUEUES)
+    if request.nodes_max is None and 1 < request.tasks < len(best[2].nodes):
+        return Decision("none", "left to Slurm: the GPUs that suit it now are on more nodes than it has tasks")
     return _judge(
         Case(request, snapshot, settings, rule, clearer, best[1], best[2], jobs or overview.jobs), alternatives
     )

@@ -126,6 +126,8 @@ def _read(opts: Mapping[str, str], submitted: bool) -> Request:
     per_node_tasks = _number(opts, "ntasks-per-node", 0) or None
     if submitted and tasks:  # of a longer --nodelist sbatch drops the rest
         low, high = min(low, tasks), None if high is None else min(high, tasks)
+        if tasks == 1 and opts.get("gpus", "1").rpartition(":")[2] != "1":
+            high = 1
     if high is not None and per_node_tasks and tasks > high * per_node_tasks:
         raise Conflict(f"{tasks} tasks do not fit on {high} nodes with {per_node_tasks} tasks each")
     if high is None and tasks and per_node_tasks:

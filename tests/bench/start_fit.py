@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Class fit at the start against stock Slurm and against packing, trace by trace: a table of docs/benchmarks.md.
 
-Usage: start_fit.py --sia DATA [--philly DATA] [--seeds N] [--first N] [--jobs N] [--policies ...] [--traces ...] [--slow ...]
+Usage: start_fit.py --sia DATA [--philly DATA] [--seeds N] [--first N] [--jobs N] [--policies ...]
+    [--traces ...] [--slow ...]
 
 DATA of --sia is the folder with the reference traces and profiles (traces/, profiles/), that of --philly has the
 traces of two clusters of Philly, on an open and on a stated number of nodes; the profiles come from the first.

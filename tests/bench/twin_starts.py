@@ -148,7 +148,8 @@ def beyond(plain: Found, ours: Found) -> bool:
     """Whether a job of ours began later than by plain sbatch by more than a scheduling pass and its lease."""
     if plain.delay_s is None or ours.code:
         return False
-    return ours.delay_s is None or ours.delay_s - plain.delay_s > PASS_S + ours.lease_s
+    waited_s = WAIT_S if ours.delay_s is None else ours.delay_s
+    return waited_s - plain.delay_s > PASS_S + ours.lease_s
 
 
 def plain_request(request: Request) -> bool:
@@ -210,6 +211,7 @@ def report(rows: list[tuple[Request, dict[str, Found]]], as_json: bool) -> None:
             "median_s": round(statistics.median(later), 3) if later else None,
             "most_s": round(max(later), 2) if later else None,
             "later_than_pass": sum(s > PASS_S for s in later),
+            "kept_waiting": sum(a.delay_s is not None and b.code == 0 and b.delay_s is None for _, a, b in pairs),
             "beyond_pass_and_lease": [" ".join(r.words) + f" ({b.delay_s}, lease {b.lease_s:g})" for r, b in too_late],
             "only_ours_started": sum(a.delay_s is None and b.delay_s is not None for _, a, b in pairs),
             "verdicts_differ": [" ".join(r.words) + f" ({a.code}, {b.code})" for r, a, b in verdicts],

@@ -326,6 +326,16 @@ def test_a_job_is_not_spread_over_nodes_to_avoid_a_slightly_slow_gpu(words: str,
     assert one_node.action == "exclude" and one_node.excluded == ("n0",)
 
 
+@pytest.mark.parametrize(("words", "named"), [("", 3), ("-n1", 0), ("-n2", 0), ("-n3", 3), ("-n4", 3)])
+def test_no_more_nodes_are_named_than_a_job_has_tasks(words: str, named: int, scores: Scores) -> None:
+    """sbatch would drop the others, and the job would wait for its GPUs on those that are left."""
+    nodes = [node(f"n{i}", gpus_used=2, cpus_used=2) for i in range(4)]
+    held = (job(1, {f"n{i}": (0, 1) for i in range(4)}),)
+    table = {f"n{i}": [1.0 if i else 1.2] * 4 for i in range(4)}
+    made = choose(f"--gpus=6 {words}", cluster(nodes, held), scores(table))
+    assert len(made.pinned) == named, made.reason
+
+
 def test_an_exclusion_names_the_nodes_whose_later_gpus_are_slow(scores: Scores) -> None:
     nodes = [node("n0"), node("n1"), node("n2", gpus_used=4, cpus_used=4)]
     busy = cluster(nodes, (job(1, {"n2": (0, 1, 2, 3)}),))

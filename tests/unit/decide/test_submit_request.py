@@ -36,6 +36,7 @@ def read(words: str, script: str = "", **environment: str) -> Request:
         ("-N4 -n2 --gres=gpu:1", GpuShape(2, 2, 1), (2, 2)),  # sbatch: can't run 2 processes on 4 nodes
         ("-N2-4 -n3 --gres=gpu:1", GpuShape(2, 2, 1), (2, 3)),
         ("-N2 -n1 --gpus-per-task=2", GpuShape(2, 1), (1, 1)),
+        ("-n1 --gpus=8", GpuShape(8, 1), (1, 1)),
         ("--exclusive -N2", GpuShape(2, 2, 1, "", True), (2, 2)),
         ("--exclusive --gres=gpu:2", GpuShape(2, 1, 2, "", True), (1, 1)),
         ("-N2", None, (2, 2)),
