@@ -47,7 +47,12 @@ def places(rows: Iterable[inventory.GpuRow]) -> list[Place]:
 
 def gpu_rows(nodelist: str | None) -> list[inventory.GpuRow]:
     """The GPUs of the chosen nodes, as of now."""
+    return site(nodelist)[0]
+
+
+def site(nodelist: str | None) -> tuple[list[inventory.GpuRow], Overview | None]:
+    """The same, and Slurm's view of the whole site, where it answers."""
     snapshot, overview = load()
     rows = inventory.gpu_rows(snapshot, overview, time.time())
     chosen = selected(nodelist, {row.node for row in rows})
-    return [row for row in rows if row.node in chosen]
+    return [row for row in rows if row.node in chosen], overview
