@@ -35,6 +35,7 @@ DRIFT_SIGMAS = 4.0  # 1 in 16,000 by chance: a large site has as many series
 STEP_SIZE = 0.015  # a step of this relative size is to be found, with runs as noisy as 0.5 %
 SURE_ODDS = 7.0  # logarithm of the likelihood ratio of such a step to none, at which it is believed
 SUSPECT_ODDS = 3.0  # from here another run is asked for
+MOST_RUNS = 40  # since the last step; a multiple of 4. The algebra takes the third power of it
 LOOK_SIGMAS = 2.5  # what is less by the quick look is no change by the algebra
 MEMORY_D = 28.0  # of the wandering: values further apart than this are nearly independent
 FLAGGED_D = 30.0  # a step or drift is a flag for this long after it was seen
@@ -101,6 +102,8 @@ class Course:
             else:  # two runs agree against the single one that was held
                 self.points = array("d", _point(held_back, params))
         self.points.extend(_point(seen, params))
+        if len(self.points) > MOST_RUNS * _FIELDS:
+            self.points = _thinned(self.points)
         found = _change_of(self, seen, repeatability, params)
         if found is not None and found[0].kind == STEP:
             self.events += (found[0],)
@@ -118,6 +121,16 @@ def _finding(kind: str, seen: SweepObservation, since_s: float, slower: float, s
 
 def _point(seen: SweepObservation, params: Params) -> BelievedRun:
     return BelievedRun(seen.ts, seen.speed, max(params.repeatability, seen.noise) ** 2 / seen.weight)
+
+
+def _thinned(points: array[float]) -> array[float]:
+    """The older half of the runs in pairs: each with the mean speed, and the time of the first, as one run."""
+    half = MOST_RUNS // 2 * _FIELDS
+    old, found = points[:half], array("d")
+    for i in range(0, half, 2 * _FIELDS):
+        one, other = (BelievedRun._make(old[k : k + _FIELDS]) for k in (i, i + _FIELDS))
+        found.extend(BelievedRun(one.ts, (one.speed + other.speed) / 2.0, max(one.variance, other.variance)))
+    return found + points[half:]
 
 
 def _jump(kind: str, before: Track, seen: SweepObservation, repeatability: float, params: Params) -> Finding:

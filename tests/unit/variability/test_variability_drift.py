@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from slurm_pal.store.snapshot import FLAGS
 from slurm_pal.variability import drift
 from slurm_pal.variability.drift import Finding, of_records
+from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
+from slurm_pal.variability.runs import sweeps
+from slurm_pal.variability.track import observe
 
 from ...doubles.records_factory import DAY_S, NOW_S, classify, record, sweep
 
@@ -114,6 +117,19 @@ def test_a_suspected_step_asks_for_another_run() -> None:
     now = classify(runs, NOW_S)
     assert ["unconfirmed" in g.flags for g in now.gpus] == [False, True, False, False]
     assert not any("step" in g.flags for g in now.gpus)
+
+
+def test_daily_runs_of_half_a_year_cost_no_more_than_weekly_ones() -> None:
+    params, course, track = Params(), drift.Course(), None
+    runs = history([1.0] * 120 + [1.01] * 50, every_d=1.0, noise=0.0012)
+    seen = [o for one in sweeps(runs, NOW_S, params) for o in one.observations]
+    for now in seen:
+        before, track = track, observe(track, now, params)
+        course.follow(before, track, now, params.repeatability, params)
+        assert len(course.points) <= 3 * drift.MOST_RUNS
+    (step,) = course.events
+    assert step.kind == drift.STEP and step.change == pytest.approx(0.01, abs=0.002)
+    assert abs(step.since_s - seen[120].ts) <= 3 * DAY_S
 
 
 def test_a_step_is_no_drift() -> None:
