@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """How surely a GPU that becomes a little slower is reported, and how many others are, by the noise of a run.
 
-    python -P tests/bench/small_steps.py [--size 0.015] [--gpus N] [--json]
+    python -P tests/bench/small_steps.py [--size 0.015] [--gpus N] [--sites N] [--json]
 
 Half a year of sweeps, which is what is kept, goes through the real scoring one by one. A fifth of the GPUs become
 slower by SIZE near its middle, each at a time of its own; the others stay as they are. All levels wander by 0.33 % in
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -95,8 +96,8 @@ class Site:
         return SweepRuns(ts, name, observations, sightings)
 
 
-def row(noise: float, every_d: float, size: float, gpus: int, again: bool, seed: int = 1) -> dict[str, Any]:
-    """One line of the table."""
+def one(noise: float, every_d: float, size: float, gpus: int, again: bool, seed: int) -> dict[str, float | None]:
+    """What happens on one site."""
     site = Site(gpus, every_d, noise, size, seed)
     until: dict[int, int] = {}  # GPU -> runs since its step when it was first flagged
     false: set[int] = set()
@@ -114,9 +115,17 @@ def row(noise: float, every_d: float, size: float, gpus: int, again: bool, seed:
     changed = gpus // 5
     waits = sorted([*until.values(), *[10**6] * (changed - len(until))])
     median = waits[changed // 2]
-    return {"noise_pct": 100 * noise, "every_d": every_d, "size_pct": 100 * size, "remeasured": again,
-            "found": len(until) / changed, "false": len(false) / (gpus - changed),
+    return {"found": len(until) / changed, "false": len(false) / (gpus - changed),
             "runs": median if median < 10**6 else None, "more": site.more / (site.number * gpus)}  # fmt: skip
+
+
+def row(noise: float, every_d: float, size: float, gpus: int, again: bool, sites: int) -> dict[str, Any]:
+    """One line of the table: the mean over some sites, the median for the runs."""
+    found = [one(noise, every_d, size, gpus, again, seed) for seed in range(1, sites + 1)]
+    means = {key: statistics.fmean(site[key] or 0.0 for site in found) for key in ("found", "false", "more")}
+    runs = sorted(math.inf if site["runs"] is None else site["runs"] for site in found)[sites // 2]
+    known = {"noise_pct": 100 * noise, "every_d": every_d, "size_pct": 100 * size, "remeasured": again}
+    return known | means | {"runs": None if math.isinf(runs) else int(runs)}
 
 
 def doubtful(now: Classification) -> list[int]:
@@ -128,11 +137,12 @@ def main() -> None:
     """Print the table."""
     options = argparse.ArgumentParser(description="Detection of small steps by the noise of a run.")
     options.add_argument("--size", type=float, default=0.015, help="relative, 0.015 is 1.5 %%")
-    options.add_argument("--gpus", type=int, default=400)
+    options.add_argument("--gpus", type=int, default=400, help="of a site")
+    options.add_argument("--sites", type=int, default=1, help="whose mean is shown")
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
     rows = [
-        row(noise, every_d, chosen.size, chosen.gpus, again)
+        row(noise, every_d, chosen.size, chosen.gpus, again, chosen.sites)
         for again in (False, True) for every_d in (7.0, 14.0) for noise in (0.0012, 0.0025, 0.005)
     ]  # fmt: skip
     if chosen.json:
