@@ -87,7 +87,7 @@ def gpus(
     larger is slower. Classes count from v0, the fastest. A GPU is NODE:INDEX, or at least
     8 characters of its UUID after GPU-; default: all.
     """
-    snapshot, known = reading.gpus(nodelist)
+    snapshot, known, _ = reading.site(nodelist)
     chosen = {gpu.among(reading.places(known))[:2] for gpu in only}
     rows = [r for r in known if (not only or (r.node, r.gpu_index) in chosen) and (r.flags or not flagged)]
     if as_json:

@@ -56,12 +56,12 @@ def notices(config: settings.Config) -> list[dict[str, Any]]:
 
 def gpu_rows(nodelist: str | None) -> list[inventory.GpuRow]:
     """The GPUs of the chosen nodes, as of now."""
-    return gpus(nodelist)[1]
+    return site(nodelist)[1]
 
 
-def gpus(nodelist: str | None) -> tuple[snapshots.Snapshot | None, list[inventory.GpuRow]]:
-    """The same with the snapshot that they come from."""
+def site(nodelist: str | None) -> tuple[snapshots.Snapshot | None, list[inventory.GpuRow], Overview | None]:
+    """The same with the snapshot that they come from, and Slurm's view of the whole site, where it answers."""
     snapshot, overview = load()
     rows = inventory.gpu_rows(snapshot, overview, time.time())
     chosen = selected(nodelist, {row.node for row in rows})
-    return snapshot, [row for row in rows if row.node in chosen]
+    return snapshot, [row for row in rows if row.node in chosen], overview

@@ -21,6 +21,7 @@ from slurm_pal.cli.gpu import METAVAR, Gpu
 if TYPE_CHECKING:
     from slurm_pal.report.drawing import Kind
     from slurm_pal.report.gpus.gpu_report import GpuReport
+    from slurm_pal.report.gpus.job_shapes import JobShapes
     from slurm_pal.report.inventory import GpuRow
     from slurm_pal.store.database import Database
     from slurm_pal.variability.params import Params
@@ -123,23 +124,25 @@ def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> t
     """
     from slurm_pal.report import class_notices
     from slurm_pal.report.gpus.gpu_report import gpu_report
+    from slurm_pal.report.gpus.job_shapes import job_shapes
     from slurm_pal.report.power_cap import power_findings
     from slurm_pal.store.database import open_database
     from slurm_pal.store.publish import params_of
 
     config, now_s = settings.load(), time.time()
     params = params_of(config)
-    snapshot, rows = reading.gpus(nodelist)
+    snapshot, rows, overview = reading.site(nodelist)
     power = tuple(power_findings(rows, snapshot.met_cap)) if snapshot else ()
     notices = tuple(class_notices.lines(reading.notices(config))) if nodelist is None else ()
+    shapes = overview and job_shapes(overview.jobs, {node.name: node.n_gpus for node in overview.nodes})
     uuid = None if gpu is None else _uuid(gpu, rows)  # an unknown one is reported before the records are read
     nodes = fold(sorted({row.node for row in rows})) if nodelist is not None else ""
     try:
         with open_database(config.state_dir) as database:
-            found = _read(database, rows, now_s, params, nodes, uuid or "", newest_only)
+            found = _read(database, rows, now_s, params, nodes, uuid or "", newest_only, shapes)
     except DataError as error:
         common.say(f"pal: without records: {one_line(error)}", err=True)
-        found = gpu_report(rows, (), (), now_s, params, nodes=nodes, uuid=uuid or "")
+        found = gpu_report(rows, (), (), now_s, params, nodes=nodes, uuid=uuid or "", shapes=shapes)
     return found._replace(power=power, notices=notices), uuid
 
 
@@ -151,7 +154,14 @@ def _uuid(gpu: Gpu, rows: list[GpuRow]) -> str:
 
 
 def _read(
-    database: Database, rows: list[GpuRow], now_s: float, params: Params, nodes: str, uuid: str, newest_only: bool
+    database: Database,
+    rows: list[GpuRow],
+    now_s: float,
+    params: Params,
+    nodes: str,
+    uuid: str,
+    newest_only: bool,
+    shapes: JobShapes | None,
 ) -> GpuReport:
     """The sweeps first, then the records, one after another: together they do not fit into memory."""
     from slurm_pal.report.gpus.course import NEWEST, steps
@@ -165,7 +175,7 @@ def _read(
     sweeps = reduced.sweeps(database, extents, now_s, params)
     skip = max(0, len(extents) - (1 if newest_only else NEWEST))
     changes = steps(sweeps, params, {row.uuid for row in rows}, skip)
-    return gpu_report(rows, database.by_time(since_s), changes, now_s, params, cluster, nodes, uuid)
+    return gpu_report(rows, database.by_time(since_s), changes, now_s, params, cluster, nodes, uuid, shapes)
 
 
 def _kind(path: str) -> Kind:

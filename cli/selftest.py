@@ -43,6 +43,7 @@ BUDGET_S = 460.0
 @click.option("--seed", type=int, default=0, help="Seed of emulated noise.")
 @click.option("--wall-scale", type=click.FloatRange(min=0), help="Emulated GPUs: wall seconds per device second.")
 @click.option("--gpu-timeout-s", type=click.FloatRange(min=0.1), help="Give up on a GPU that is silent for longer, s.")
+@common.csv_option
 @common.json_option
 @common.verbose_option
 def selftest(
@@ -56,6 +57,7 @@ def selftest(
     seed: int,
     wall_scale: float | None,
     gpu_timeout_s: float | None,
+    as_csv: bool,
     as_json: bool,
 ) -> int:
     """Check one GPU of this node, and whether what we measure on it can be trusted.
@@ -79,6 +81,8 @@ def selftest(
     report = selftest_run.selftest(plan, _say if sys.stderr.isatty() else lambda text: None)
     if as_json:
         common.print_json(selftest_run.SCHEMA, report.to_json())
+    elif as_csv:
+        common.print_csv(Check._fields, [check.to_json() for check in report.checks])
     else:
         common.say(*lines(report))
     if report.stopped:

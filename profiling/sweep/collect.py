@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError, one_line
 from slurm_pal.base.faults import OK, fault_line, state_of
+from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.profiling.sweep import urgency
 from slurm_pal.profiling.sweep.sweep_state import RESULT, SweepDirectory
@@ -129,6 +130,9 @@ class Summary(NamedTuple):
                 gpus = len({c.finding.uuid for c in found})
                 more = f" and {len(found) - MAX_SHOWN} more: pal-profile show" if len(found) > MAX_SHOWN else ""
                 lines.append(f"{gpus} GPU{'s' * (gpus > 1)} {what}: " + ", ".join(map(str, found[:MAX_SHOWN])) + more)
+        doubtful = fold(sorted({c.node for c in self.changes if c.finding.kind == UNCONFIRMED}))
+        if doubtful:
+            lines.append(f"confirm {doubtful}: pal-profile run -w {doubtful}")
         return lines
 
 

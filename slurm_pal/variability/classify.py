@@ -124,6 +124,7 @@ class _Fold:
         self.coupled: frozenset[str] = frozenset()
         self.faulty: dict[Group, frozenset[str]] = {}
         self.courses: dict[Group, dict[str, Course]] = {}
+        self.scatter: dict[Group, float] = {}  # of runs, as far as it was known before the sweep
         self.health = Health()
         self.below: frozenset[Group] = frozenset()  # measured below the power cap
         self.common: dict[Group, CommonLevel] = {}
@@ -154,7 +155,10 @@ class _Fold:
             series[seen.uuid] = after = observe(before, seen, self.params)
             if courses is not None:
                 course = courses.get(seen.uuid) or courses.setdefault(seen.uuid, Course())
-                course.follow(before, after, seen, self.params)
+                course.follow(before, after, seen, self.scatter.get(seen.group, self.params.repeatability), self.params)
+        self.scatter.update(
+            (g, drift.scatter_of(self.tracks[g].values(), self.params)) for g in touched if g.sensitivity
+        )
         self._evaluate(sorted(group for group in touched if _kind(group)), sweep.ts)
         suspects = (self.faulty.get(group, frozenset()) for group in touched)
         self.health.take(sweep.sightings, frozenset().union(*suspects))
@@ -265,9 +269,12 @@ class _Fold:
             numbers[c], centroids[c] = self._number(chosen[c], now_s)
         findings = self._findings()
         changed: dict[str, set[str]] = {}
-        for finding in findings:
-            if drift.flagged(finding, now_s):
-                changed.setdefault(finding.uuid, set()).add(finding.kind)
+        for group, own in findings.items():
+            for finding in own:
+                speaks = chosen[group.sensitivity].get(finding.uuid) if group.sensitivity in chosen else None
+                doubted = finding.kind == drift.UNCONFIRMED and speaks is not None and speaks.group == group
+                if doubted or drift.flagged(finding, now_s):
+                    changed.setdefault(finding.uuid, set()).add(finding.kind)
         gpus = []
         for sighting in present:
             picks = {c: chosen[c][sighting.uuid] for c in SENSITIVITY_CLASSES if sighting.uuid in chosen[c]}
@@ -276,9 +283,10 @@ class _Fold:
             shown = changed.get(sighting.uuid, set()) | self.health.faults(sighting)
             gpus.append(gpu._replace(flags=gpu.flags | shown))
         levels_of = {c: v for c, v in centroids.items() if v}
+        happened = sorted((f for own in findings.values() for f in own), key=lambda f: (f.seen_s, f.uuid, f.benchmark))
         caps = self._met_cap(chosen, present)
         noticed = tuple(self._notices({pick.group for pick in chosen["A"].values() if pick.standing}, now_s))
-        return Classification(tuple(gpus), levels_of, tuple(self._summaries()), findings, caps, noticed)
+        return Classification(tuple(gpus), levels_of, tuple(self._summaries()), tuple(happened), caps, noticed)
 
     def _notices(self, groups: Iterable[Group], now_s: float) -> Iterator[Notice]:
         for group in sorted(groups):
@@ -286,12 +294,11 @@ class _Fold:
             shown = level.shown if level else None
             yield from notices.of_group(group, self.standings[group], held, shown, now_s, self.params)
 
-    def _findings(self) -> tuple[Finding, ...]:
-        found: list[Finding] = []
-        for group, courses in sorted(self.courses.items()):
-            repeatability = self.standings[group].repeatability
-            found += drift.of_group(group, self.tracks[group], courses, repeatability, self.params)
-        return tuple(sorted(found, key=lambda f: (f.seen_s, f.uuid, f.benchmark)))
+    def _findings(self) -> dict[Group, list[Finding]]:
+        return {
+            group: drift.of_group(self.tracks[group], courses, self.scatter[group], self.params)
+            for group, courses in sorted(self.courses.items())
+        }
 
     def _choose(self, sensitivity: str, present: list[Sighting], now_s: float) -> dict[str, _Chosen]:
         """For each GPU the track to use: one that still counts, fresh, of the preferred benchmark, the newest.
@@ -397,8 +404,6 @@ class _Fold:
         """Flags of one GPU that follow from one sensitivity class."""
         track, now = pick.track, pick.standing
         yield from track.last.flags
-        if track.pending:
-            yield "unconfirmed"
         if pick.state != "fresh":
             yield pick.state
         if now is None:

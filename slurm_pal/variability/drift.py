@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """What happened to a GPU's level over its history: steps, drifts, transients.
 
-Steps and transients come from the mechanism that decides which runs are believed
-(track.py): a jump is held back until a second run agrees, and then it was a step; if the
-next run is back where the others were, it was a transient. A change too slow or too small for
-that shows only in all believed runs since the last step together: a slope, or one change of
-level, that neither the noise of a run nor the usual wandering of GPUs over weeks explains.
+A run that departs far from the held score is held back by track.py until a second one agrees; if the next run is back
+where the others were, it was a transient. All believed runs since the last step are tested together after each run: do
+they speak for one change of level, given the noise of a run and the usual wandering of GPUs over weeks? If so the step
+is suspected, the GPU is to be measured again, and a run at the new level confirms it (a sequential test by likelihood
+ratio). What a slope explains better is a drift.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -26,12 +28,20 @@ from slurm_pal.variability.track import Track, drift_variance, observe
 
 STEP, DRIFT, TRANSIENT, UNCONFIRMED = "step", "drift", "transient", "unconfirmed"
 
-MIN_RUNS = 5
+MIN_RUNS = 5  # of a drift
 MIN_SPAN_D = 14.0
-MIN_CHANGE = 0.005  # a smaller drift over its whole span troubles nobody
+MIN_DRIFT = 0.005  # a smaller drift over its whole span troubles nobody
 DRIFT_SIGMAS = 4.0  # 1 in 16,000 by chance: a large site has as many series
+STEP_SIZE = 0.015  # a step of this relative size is to be found, with runs as noisy as 0.5 %
+SURE_ODDS = 7.0  # logarithm of the likelihood ratio of such a step to none, at which it is believed
+SUSPECT_ODDS = 3.0  # from here another run is asked for
+MOST_RUNS = 40  # since the last step; a multiple of 4. The algebra takes the third power of it
+LOOK_SIGMAS = 2.5  # what is less by the quick look is no change by the algebra
 MEMORY_D = 28.0  # of the wandering: values further apart than this are nearly independent
 FLAGGED_D = 30.0  # a step or drift is a flag for this long after it was seen
+MIN_CHANGES = 6  # from run to run: of fewer a step may be the middle one
+OTHER_CHANGES = 12  # how many of its own a GPU needs to be judged by its own scatter as much as by that of its group
+CHANGES_TO_SD = 1.4826 / math.sqrt(2.0)  # from a median of changes between two runs
 
 
 class Finding(NamedTuple):
@@ -55,8 +65,7 @@ class BelievedRun(NamedTuple):
     variance: float  # of one run
 
 
-_FIELDS = len(BelievedRun._fields)
-_TS, _SPEED = BelievedRun._fields.index("ts"), BelievedRun._fields.index("speed")
+_FIELDS, _SPEED = len(BelievedRun._fields), BelievedRun._fields.index("speed")
 
 
 @dataclass(slots=True)
@@ -69,8 +78,10 @@ class Course:
     points: array[float] = field(default_factory=lambda: array("d"))  # ts, speed and variance, run after run
     events: tuple[Finding, ...] = ()
 
-    def follow(self, before: Track | None, after: Track, seen: SweepObservation, params: Params) -> None:
-        """Take in what `observe` made of one more run."""
+    def follow(
+        self, before: Track | None, after: Track, seen: SweepObservation, repeatability: float, params: Params
+    ) -> None:
+        """Take in what `observe` made of one more run. `repeatability`: relative SD of runs in the group."""
         if after is before:  # not taken in
             return
         if before is None or seen.environment.changed_since(before.last.environment):
@@ -81,22 +92,22 @@ class Course:
             if before.runs == 1 and held_back is None and after.speed == seen.speed:
                 self.points = array("d", _point(seen, params))  # the faster of two single runs is held
             return
-        if held_back is None:
-            self.points.extend(_point(seen, params))
-        elif after.speed == seen.speed != before.speed:  # the held score was given up
-            if held_back.ts > before.ts:
-                level = (held_back.speed + seen.speed) / 2.0
-                self._note(STEP, before, held_back, seen, level, params)
-            self.points = array("d", (*_point(held_back, params), *_point(seen, params)))
-        else:
-            self._note(TRANSIENT, before, held_back, seen, held_back.speed, params)
-            self.points.extend(_point(seen, params))
-
-    def _note(
-        self, kind: str, before: Track, first: SweepObservation, seen: SweepObservation, level: float, params: Params
-    ) -> None:
-        sd = _jump_sd(before, first, params)
-        self.events += (_finding(kind, seen, first.ts, before.speed - level, sd),)
+        if held_back is not None:
+            kept = after.speed != seen.speed or after.speed == before.speed
+            far = _jump(TRANSIENT, before, held_back, repeatability, params)
+            if kept and far.sigmas > params.jump_sigmas:
+                self.events += (far._replace(seen_s=seen.ts),)
+            elif kept or held_back.ts > before.ts:  # by the noise of its group it was not far away
+                self.points.extend(_point(held_back, params))
+            else:  # two runs agree against the single one that was held
+                self.points = array("d", _point(held_back, params))
+        self.points.extend(_point(seen, params))
+        if len(self.points) > MOST_RUNS * _FIELDS:
+            self.points = _thinned(self.points)
+        found = _change_of(self, seen, repeatability, params)
+        if found is not None and found[0].kind == STEP:
+            self.events += (found[0],)
+            del self.points[: found[1] * _FIELDS]
 
 
 def _finding(kind: str, seen: SweepObservation, since_s: float, slower: float, sd: float) -> Finding:
@@ -112,86 +123,134 @@ def _point(seen: SweepObservation, params: Params) -> BelievedRun:
     return BelievedRun(seen.ts, seen.speed, max(params.repeatability, seen.noise) ** 2 / seen.weight)
 
 
-def _jump_sd(before: Track, seen: SweepObservation, params: Params) -> float:
-    wander = drift_variance(seen.ts - before.ts, params)
-    return math.sqrt(before.variance + _point(seen, params).variance + wander)
+def _thinned(points: array[float]) -> array[float]:
+    """The older half of the runs in pairs: each with the mean speed, and the time of the first, as one run."""
+    half = MOST_RUNS // 2 * _FIELDS
+    old, found = points[:half], array("d")
+    for i in range(0, half, 2 * _FIELDS):
+        one, other = (BelievedRun._make(old[k : k + _FIELDS]) for k in (i, i + _FIELDS))
+        found.extend(BelievedRun(one.ts, (one.speed + other.speed) / 2.0, max(one.variance, other.variance)))
+    return found + points[half:]
 
 
-def doubt(track: Track, params: Params) -> Finding | None:
-    """The jump that waits for confirmation, if any."""
-    first = track.pending
-    if first is None:
-        return None
-    return _finding(UNCONFIRMED, first, first.ts, track.speed - first.speed, _jump_sd(track, first, params))
+def _jump(kind: str, before: Track, seen: SweepObservation, repeatability: float, params: Params) -> Finding:
+    """How far one run is from the held score."""
+    noisier = max(1.0, repeatability / params.repeatability) ** 2  # than a GPU is taken to be by default
+    variance = noisier * (before.variance + _point(seen, params).variance) + drift_variance(seen.ts - before.ts, params)
+    return _finding(kind, seen, seen.ts, before.speed - seen.speed, math.sqrt(variance))
 
 
-def drift_of(course: Course, last: SweepObservation, repeatability: float, params: Params) -> Finding | None:
-    """What the runs since the last confirmed step show together: a drift, or a step too small to be seen at once.
+def _change_of(
+    course: Course, last: SweepObservation, repeatability: float, params: Params
+) -> tuple[Finding, int] | None:
+    """What the runs since the last step show together, the newest one being `last`, and the first run that shows it.
 
-    `repeatability`: relative SD of runs in the group. Generalised least squares of log speed on
-    time. The covariance holds the noise of each run and the wandering given by `sigma_28d`, with
-    a memory of 28 days: each GPU wanders about a level of its own. (A random walk, which bounds
-    what is known of an old score, would excuse any slope over half a year.) A step is what one
-    change of level explains better than a slope.
+    A step, which is sure, UNCONFIRMED where it is not, or a drift: whatever explains the runs best. A step is confirmed
+    by at least two runs, of which the newest is nearer to the new level than to the old one.
     """
-    first, last_of = course.points[:_FIELDS], course.points[-_FIELDS:]
-    span_d = (last_of[_TS] - first[_TS]) / DAY_S if first else 0.0
-    if len(course.points) < MIN_RUNS * _FIELDS or span_d < MIN_SPAN_D:
+    if not _looks_changed(course.points[_SPEED::_FIELDS], repeatability, params):
         return None
-    if abs(last_of[_SPEED] - first[_SPEED]) < MIN_CHANGE / 2.0:  # spares the algebra for nearly all GPUs
-        return None
-    points = [BelievedRun._make(course.points[i : i + _FIELDS]) for i in range(0, len(course.points), _FIELDS)]
-    days = np.array([(p.ts - points[0].ts) / DAY_S for p in points])
-    speed = np.array([p.speed - points[0].speed for p in points])
-    covariance = _covariance(points, days, repeatability, params)
-    slope = _fit(days / span_d, speed, covariance)
-    if abs(math.expm1(-slope.change)) < MIN_CHANGE or abs(slope.change) < DRIFT_SIGMAS * slope.sd:
-        return None
-    levels = [_fit((days >= days[k]).astype(np.float64), speed, covariance) for k in range(2, len(points) - 1)]
-    k = min(range(len(levels)), key=lambda i: levels[i].misfit)
-    if levels[k].misfit < slope.misfit and abs(levels[k].change) > DRIFT_SIGMAS * levels[k].sd:
-        found = _finding(STEP, last, points[k + 2].ts, -levels[k].change, levels[k].sd)
-        return found._replace(seen_s=points[k + 3].ts)
-    return _finding(DRIFT, last, points[0].ts, -slope.change, slope.sd)._replace(seen_s=points[-1].ts)
+    ts, speed, variance = np.array(course.points).reshape(-1, _FIELDS).T
+    days = (ts - ts[0]) / DAY_S
+    fits = _fitted(days, speed - speed[0], variance, repeatability, params)
+    for first in _by_misfit(fits, days):
+        change, sd = float(fits.change[first]), float(fits.sd[first])
+        found = _finding(STEP if first else DRIFT, last, float(ts[first]), -change, sd)
+        if first == 0:
+            if abs(found.change) >= MIN_DRIFT and found.sigmas >= DRIFT_SIGMAS:
+                return found, first
+            continue
+        reached = (speed[-1] - speed[0] - float(fits.before[first])) / change  # 0: the old level, 1: the new one
+        odds = (abs(change) - STEP_SIZE / 2.0) * STEP_SIZE / sd**2
+        if reached < 0.5 or odds < SUSPECT_ODDS or (first == 1 and abs(change) <= params.jump):
+            return None
+        sure = odds >= SURE_ODDS and first < len(ts) - 1
+        return found._replace(kind=STEP if sure else UNCONFIRMED), first
+    return None
 
 
-class _Fit(NamedTuple):
-    """A level and one change of it, by generalised least squares."""
-
-    change: float  # of log speed
-    sd: float
-    misfit: float  # chi square
-
-
-def _covariance(points: Sequence[BelievedRun], days: Floats, repeatability: float, params: Params) -> Floats:
-    noise = np.array([max(p.variance, repeatability**2) for p in points])
-    apart = np.abs(np.subtract.outer(days, days)) / MEMORY_D
-    wander = drift_variance(MEMORY_D * DAY_S, params) / (2.0 * (1.0 - math.exp(-1.0)))
-    covariance: Floats = np.diag(noise) + wander * np.exp(-apart)
-    return covariance
+def _by_misfit(fits: _Fits, days: Floats) -> list[int]:
+    """The best explanations: the slope, where the runs are enough for one and it is better, and the best step."""
+    step = 1 + int(np.argmin(fits.misfit[1:]))
+    long = len(days) >= MIN_RUNS and days[-1] >= MIN_SPAN_D
+    return [0, step] if long and fits.misfit[0] <= fits.misfit[step] else [step]
 
 
-def _fit(shape: Floats, speed: Floats, covariance: Floats) -> _Fit:
-    """speed = level + change * shape."""
-    design = np.column_stack((np.ones_like(shape), shape))
-    weighted = np.linalg.solve(covariance, design)
-    inverse = np.linalg.inv(design.T @ weighted)
-    found = inverse @ (weighted.T @ speed)
-    rest = speed - design @ found
-    return _Fit(float(found[1]), math.sqrt(float(inverse[1, 1])), float(rest @ np.linalg.solve(covariance, rest)))
+def _looks_changed(speeds: array[float], repeatability: float, params: Params) -> bool:
+    """A quick look that spares the algebra for nearly all GPUs: as if neighbouring runs were independent."""
+    n, total, after, newest = len(speeds), sum(speeds), 0.0, speeds[-1]
+    least = LOOK_SIGMAS**2 * (repeatability**2 + _wandering(params))
+    for k in range(1, n):
+        after += speeds[-k]
+        before = (total - after) / (n - k)
+        apart = after / k - before
+        if apart * apart * k * (n - k) > least * n and (newest - before) / apart > 0.5:
+            return n > 2
+    return False
+
+
+def _wandering(params: Params) -> float:
+    """Variance of a GPU's level about a level of its own."""
+    return drift_variance(MEMORY_D * DAY_S, params) / (2.0 * (1.0 - math.exp(-1.0)))
+
+
+class _Fits(NamedTuple):
+    """A level and one change of it, by generalised least squares: at 0 a slope, at k a step before run k; (n_runs,)."""
+
+    change: Floats  # of log speed
+    sd: Floats
+    misfit: Floats  # chi square
+    before: Floats  # the level without the change
+
+
+def _fitted(days: Floats, speed: Floats, variance: Floats, repeatability: float, params: Params) -> _Fits:
+    """The covariance holds the noise of each run and the wandering given by `sigma_28d`, with a memory of 28 days.
+
+    Each GPU wanders about a level of its own: a random walk, which bounds what is known of an old score, would excuse
+    any change over half a year.
+    """
+    noise = scatter(np.diff(speed).tolist(), repeatability, params)
+    apart = np.exp(-np.abs(np.subtract.outer(days, days)) / MEMORY_D)
+    weights = np.linalg.inv(np.diag(np.maximum(variance, noise**2)) + _wandering(params) * apart)
+    shapes = np.triu(np.ones((len(days), len(days))))
+    shapes[0] = days / max(days[-1], 1.0)
+    sums = weights.sum(axis=0)
+    total, mean = float(sums.sum()), float(sums @ speed) / float(sums.sum())
+    level = shapes @ sums  # of each shape against a level
+    power = np.maximum(((shapes @ weights) * shapes).sum(axis=1) - level**2 / total, 1e-9)  # 0: runs at one time
+    change = (shapes @ (weights @ speed) - level * mean) / power
+    misfit = float(speed @ weights @ speed) - total * mean**2 - change**2 * power
+    return _Fits(change, 1.0 / np.sqrt(power), misfit, mean - change * level / total)
+
+
+def scatter(changes: Sequence[float], usual: float, params: Params) -> float:
+    """Relative SD of a run by changes of log speed from run to run, which few odd ones do not spoil.
+
+    `usual` counts as much as OTHER_CHANGES of them. The wandering from one run to the next is in it.
+    """
+    if len(changes) < MIN_CHANGES:
+        return usual
+    seen = CHANGES_TO_SD * median(map(abs, changes))
+    share = len(changes) / (len(changes) + OTHER_CHANGES)
+    return max(params.repeatability_floor, math.sqrt((1.0 - share) * usual**2 + share * seen**2))
+
+
+def scatter_of(tracks: Iterable[Track], params: Params) -> float:
+    """The same of a group of GPUs, by the newest runs of each."""
+    changes = [b - a for track in tracks for a, b in pairwise(track.recent)]
+    return scatter(changes, params.repeatability, params)
 
 
 def findings(history: Iterable[SweepObservation], params: Params | None = None) -> list[Finding]:
     """All events of one GPU in one group, oldest first; `history` in time order."""
     params = params or Params()
-    course, track = Course(), None
+    course, track, changes, repeatability = Course(), None, list[float](), params.repeatability
     for seen in history:
+        changes += [] if track is None else [seen.speed - track.last.speed]
+        repeatability = scatter(changes, params.repeatability, params)
         before, track = track, observe(track, seen, params)
-        course.follow(before, track, seen, params)
-    if track is None:
-        return []
-    now = [doubt(track, params), drift_of(course, track.last, params.repeatability, params)]
-    return [*course.events, *(f for f in now if f)]
+        course.follow(before, track, seen, repeatability, params)
+    return [] if track is None else _known(track, course, repeatability, params)
 
 
 def of_records(records: Iterable[Record], now_s: float, params: Params | None = None) -> list[Finding]:
@@ -207,13 +266,23 @@ def of_records(records: Iterable[Record], now_s: float, params: Params | None = 
 
 
 def of_group(
-    group: Group, tracks: dict[str, Track], courses: dict[str, Course], repeatability: float, params: Params
+    tracks: dict[str, Track], courses: dict[str, Course], repeatability: float, params: Params
 ) -> list[Finding]:
     """The events of all GPUs of a group."""
     found: list[Finding] = []
     for uuid, course in sorted(courses.items()):
-        now = [doubt(tracks[uuid], params), drift_of(course, tracks[uuid].last, repeatability, params)]
-        found += [*course.events, *(f for f in now if f)]
+        found += _known(tracks[uuid], course, repeatability, params)
+    return found
+
+
+def _known(track: Track, course: Course, repeatability: float, params: Params) -> list[Finding]:
+    """What has happened, what is going on, and what waits for confirmation: one run far away, or a suspected step."""
+    found = list(course.events)
+    change = _change_of(course, track.last, repeatability, params)
+    if track.pending is not None:
+        found.append(_jump(UNCONFIRMED, track, track.pending, repeatability, params))
+    if change is not None and (track.pending is None or change[0].kind != UNCONFIRMED):
+        found.append(change[0])
     return found
 
 

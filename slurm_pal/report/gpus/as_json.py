@@ -8,7 +8,7 @@ from typing import Any
 
 from slurm_pal.base.faults import cure_of
 from slurm_pal.report.gpus import words
-from slurm_pal.report.gpus.cost import ASSUMPTION
+from slurm_pal.report.gpus.cost import assumption
 from slurm_pal.report.gpus.course import SweepChange
 from slurm_pal.report.gpus.figures import GroupFigures
 from slurm_pal.report.gpus.gpu_report import GpuReport
@@ -24,10 +24,10 @@ def to_json(report: GpuReport, uuid: str | None = None) -> dict[str, Any]:
 
     `cluster`, `now_s`, `nodes`, `emulated`; `claims`, `advice`, `caveats` (sentences); `coverage`; `groups`: per
     group of comparable GPUs its spread; `costs`: per sensitivity class, shares and GPU-hours a day, with
-    `cost_assumption`; `faulty`: GPUs that jobs are kept off, with `cure`; `slowest`; `flags` {flag: {meaning,
-    gpus}}; `sweeps`: the newest, oldest first, with the GPUs `compared` and `changed` per class; `refused`
-    {reason: runs} of the newest sweep; `power_cap`: of models whose class A was measured below it, or where A and B
-    are one class, `text` and `cure`; `methods`; for one GPU `gpu`.
+    `cost_assumption` and the `job_shapes` that it rests on (null: no job runs); `faulty`: GPUs that jobs are kept
+    off, with `cure`; `slowest`; `flags` {flag: {meaning, gpus}}; `sweeps`: the newest, oldest first, with the GPUs
+    `compared` and `changed` per class; `refused` {reason: runs} of the newest sweep; `power_cap`: of models whose
+    class A was measured below it, or where A and B are one class, `text` and `cure`; `methods`; for one GPU `gpu`.
     """
     body: dict[str, Any] = {
         "cluster": report.cluster,
@@ -39,10 +39,16 @@ def to_json(report: GpuReport, uuid: str | None = None) -> dict[str, Any]:
         "coverage": {**report.coverage._asdict(), "scored": report.coverage.scored},
         "groups": [_group(g) for g in report.measured.groups],
         "costs": [
-            {**c._asdict(), "behind_gpu_h_per_day": c.behind_gpu_h, "waiting_gpu_h_per_day": c.waiting_gpu_h}
+            {
+                **c._asdict(),
+                "behind_gpu_h_per_day": c.behind_gpu_h,
+                "waiting_gpu_h_per_day": c.waiting_gpu_h,
+                "saved_gpu_h_per_day": c.saved_gpu_h,
+            }
             for c in report.costs
         ],
-        "cost_assumption": ASSUMPTION,
+        "cost_assumption": assumption(report.shapes),
+        "job_shapes": _shapes(report),
         "faulty": [
             {**row.to_json(), "cure": cure_of(row.flags, row.node, row.gpu_index)} for row in faulty(report.rows)
         ],
@@ -68,6 +74,14 @@ def to_json(report: GpuReport, uuid: str | None = None) -> dict[str, Any]:
 def _group(g: GroupFigures) -> dict[str, Any]:
     spread = {k: (v if math.isfinite(v) else None) for k, v in g.spread._asdict().items()}
     return {**g.group._asdict(), **spread, "median_value": g.median_value}
+
+
+def _shapes(report: GpuReport) -> dict[str, Any] | None:
+    found = report.shapes
+    if found is None:
+        return None
+    parts = [{"gpus": mine, "of": of, "in_use": n} for (mine, of), n in sorted(found.parts.items())]
+    return {"jobs": found.jobs, "gpus": found.gpus, "filling_share": found.filling, "parts": parts}
 
 
 def _step(step: SweepChange) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.class_notices import NoticeLine
-from slurm_pal.report.gpus.cost import Cost, cost
+from slurm_pal.report.gpus.cost import Cost, costs
 from slurm_pal.report.gpus.course import SweepChange
 from slurm_pal.report.gpus.figures import GroupFigures
 from slurm_pal.report.gpus.heatmap import cell
+from slurm_pal.report.gpus.job_shapes import JobShapes
 from slurm_pal.report.gpus.measured import GpuMeasurements, measured
 from slurm_pal.report.gpus.reasons import AGE, by_gravity, kind
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
@@ -50,6 +51,7 @@ class GpuReport(NamedTuple):
     nodes: str  # host list of the chosen nodes, "" for all
     rows: tuple[GpuRow, ...]
     coverage: Coverage
+    shapes: JobShapes | None  # of the jobs that run; None: not known
     costs: tuple[Cost, ...]
     steps: tuple[SweepChange, ...]  # oldest first
     flags: dict[str, tuple[GpuRow, ...]]  # the gravest first
@@ -82,11 +84,12 @@ def gpu_report(
     cluster: str = "",
     nodes: str = "",
     uuid: str = "",
+    shapes: JobShapes | None = None,
 ) -> GpuReport:
     """Everything about `rows`, the chosen GPUs; `records` by time, of all GPUs, each once; `steps` oldest first.
 
     Slowdowns and classes are relative to all GPUs of the site, as published; `nodes` only states what was chosen.
-    `uuid` is the GPU whose history is shown, "" for the slowest.
+    `uuid` is the GPU whose history is shown, "" for the slowest; `shapes` is of the whole site.
     """
     far = slowest(rows)
     if not uuid and far:
@@ -101,7 +104,8 @@ def gpu_report(
         nodes=nodes,
         rows=tuple(rows),
         coverage=coverage(rows),
-        costs=tuple(found for c in SENSITIVITY_CLASSES if (found := cost(rows, c)) is not None),
+        shapes=shapes,
+        costs=costs(rows, shapes),
         steps=tuple(steps),
         flags={flag: tuple(flags[flag]) for flag in by_gravity(flags)},
         slowest=far,

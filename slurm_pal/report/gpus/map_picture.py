@@ -15,7 +15,7 @@ from slurm_pal.report.gpus.shown_names import cut
 from slurm_pal.report.inventory import GpuRow
 
 NODES_PER_BAND = 48
-MOST_PER_BAND = 160
+MOST_PER_BAND = 96  # squares of 10 pixels on a page: large enough to see one slow GPU among 10,000
 BANDS = 6  # more nodes than fit into these bands are drawn smaller
 RASTER_FROM = 1500  # cells
 LARGEST_IN, TALLEST_IN = 0.6, 40.0  # side of a square, height of a band
@@ -23,6 +23,8 @@ BAND_IN = WIDTH_IN - 0.6  # width of a full band
 NAMES_IN = 0.36  # height of the names below a band
 CHARACTER_IN = 0.085  # width, of a name
 MOST_INDEXES = 8  # labels at the left of a band
+INDEX_POINTS = 7.0  # height of a label; of squares that are lower only the first and the last have one
+OUTLINED_IN = 0.15  # smaller squares have no outline, which would be darker than most of them
 UNKNOWN_COLOUR = "#b8bfc6"
 MARK = "#fefefe"  # white in both colour schemes, since it is on the colours of the scale
 DESK = "#fdfdfd"  # behind the squares, in both colour schemes: the darkest are the slowest and must stand out
@@ -46,12 +48,12 @@ def heat_map(rows: Sequence[GpuRow], sensitivity: str, figure: Figure, alike_is_
     figure.set_figheight(0.9 + len(bands) * (depth * side_in + NAMES_IN))
     axes = figure.subplots()
     step = depth + NAMES_IN / side_in
-    _squares(axes, bands, step, raster=len(cells) > RASTER_FROM)
+    _squares(axes, bands, step, 0.3 if side_in >= OUTLINED_IN else 0.0, raster=len(cells) > RASTER_FROM)
     for b, band in enumerate(bands):
         _desk(axes, band, b * step)
         _marks(axes, band, b * step, side_in)
         _names(axes, band, b * step + depth, side_in)
-        _indexes(axes, depth, b * step)
+        _indexes(axes, depth, b * step, side_in)
     axes.set_xlim(-0.1, max(per_band, BAND_IN / side_in))
     axes.set_ylim(len(bands) * step, -0.1)
     axes.set_axis_off()
@@ -59,7 +61,7 @@ def heat_map(rows: Sequence[GpuRow], sensitivity: str, figure: Figure, alike_is_
     return ""
 
 
-def _squares(axes: Axes, bands: Sequence[Sequence[HeatmapLine]], step: float, raster: bool) -> None:
+def _squares(axes: Axes, bands: Sequence[Sequence[HeatmapLine]], step: float, outline: float, raster: bool) -> None:
     """The GPUs, one collection for each colour: few objects for any number of GPUs."""
     from matplotlib.collections import PolyCollection
 
@@ -72,7 +74,7 @@ def _squares(axes: Axes, bands: Sequence[Sequence[HeatmapLine]], step: float, ra
     square = np.array([[0.0, 0.0], [0.92, 0.0], [0.92, 0.92], [0.0, 0.92]])
     for colour, at in sorted(corners.items()):
         hatch = "////" if colour == UNKNOWN_COLOUR else None
-        made = PolyCollection(np.array(at)[:, None, :] + square, facecolor=colour, edgecolor=SOFT, linewidth=0.3)
+        made = PolyCollection(np.array(at)[:, None, :] + square, facecolor=colour, edgecolor=SOFT, linewidth=outline)
         made.set(hatch=hatch, rasterized=raster)
         axes.add_collection(made)
 
@@ -109,10 +111,13 @@ def _names(axes: Axes, band: Sequence[HeatmapLine], below: float, side_in: float
             text.set_in_layout(False)  # the squares keep their width
 
 
-def _indexes(axes: Axes, depth: int, top: float) -> None:
+def _indexes(axes: Axes, depth: int, top: float, side_in: float) -> None:
     """GPU indexes at the left of the band: all, or the first and the last."""
-    for y in range(depth) if depth <= MOST_INDEXES else (0, depth - 1):
-        axes.text(-0.25, top + y + 0.46, str(y), fontsize=7, color=SOFT, va="center", ha="right")
+    every = depth <= MOST_INDEXES and 72 * side_in > INDEX_POINTS
+    for y in range(depth) if every else (0, depth - 1):
+        axes.text(
+            -0.25, top + y + 0.46, str(y), fontsize=min(INDEX_POINTS, 60 * side_in), color=SOFT, va="center", ha="right"
+        )
 
 
 def _legend(axes: Axes, cells: Sequence[Cell]) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.faults import OK, cure_of
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
-from slurm_pal.report.gpus.gpu_report import GpuReport
+from slurm_pal.report.gpus.course import JUMP
+from slurm_pal.report.gpus.gpu_report import SMALLEST, GpuReport
 from slurm_pal.report.gpus.heatmap import cell
 from slurm_pal.report.gpus.reasons import AGE, by_gravity, kind, meaning, why_refused
 from slurm_pal.report.gpus.shown_names import LONGEST_MODEL, cut
@@ -57,13 +58,29 @@ def rank(report: GpuReport, row: GpuRow, sensitivity: str) -> tuple[int, int] | 
     return (1 + sum(1 for s in peers if s < row.slowdown[sensitivity]), len(peers)) if len(set(peers)) > 1 else None
 
 
+def newest_of(report: GpuReport, uuid: str, sensitivity: str) -> float | None:
+    """The slowdown of its newest usable run among the newest runs of its peers; None if they are too few."""
+    groups = (g for g in report.measured.groups if g.group.sensitivity == sensitivity and g.spread.gpus >= SMALLEST)
+    return next((p.slowdown for g in groups for p in g.points if p.uuid == uuid), None)
+
+
 def gpu_claim(report: GpuReport, uuid: str) -> str:
-    """The sentence at the top: its speed in the class in which its model suffers most, and its gravest flag."""
+    """The sentences at the top: its speed in the class in which its model suffers most, and its gravest flag.
+
+    Its newest run comes first where its score does not follow it, so that the runs below do not contradict them.
+    """
     row = known(report, uuid)
     c = next((c for c in SENSITIVITY_CLASSES if c in row.slowdown), None)
     if c is None or cell(row, c).slowdown is None:
         fault = f" ({row.state})" if row.state != OK else ""
         return f"It has no score that counts{fault}: pal-profile run measures it."
+    newest = newest_of(report, row.uuid, c)
+    if newest is not None and abs(newest / row.slowdown[c] - 1.0) >= JUMP:
+        waits = "it is not confirmed yet" if "unconfirmed" in row.flags else "older runs and age count, too"
+        return (
+            f"In {WORK[c]} its newest run took {newest:.2f} times as long as the median GPU of its model; its score is "
+            f"{row.slowdown[c]:.2f}, since {waits}. Confirm it: pal-profile run -w {cut(row.node)}"
+        )
     at = rank(report, row, c)
     where = f" (place {at[0]} of {at[1]} from the fastest)" if at else ""
     grave = [flag for flag in by_gravity(row.flags) if kind(flag) != AGE]

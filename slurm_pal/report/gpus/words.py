@@ -12,7 +12,7 @@ from typing import NamedTuple
 from slurm_pal.base.faults import cure_of
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
-from slurm_pal.report.gpus.cost import ASSUMPTION, Cost
+from slurm_pal.report.gpus.cost import Cost, assumption
 from slurm_pal.report.gpus.course import SweepChange
 from slurm_pal.report.gpus.figures import GroupFigures
 from slurm_pal.report.gpus.gpu_report import SMALLEST, Coverage, GpuReport, flagged
@@ -137,6 +137,12 @@ def advice(report: GpuReport) -> list[str]:
             "UUID collects what is known about one."
         )
     found += [f"{_sentence(line.text)}. {_sentence(line.mend)}." for line in report.notices if line.alarm]
+    doubtful = [row for row in report.rows if "unconfirmed" in row.flags]
+    if doubtful:
+        nodes = places(doubtful)
+        which, chosen = ("them", "") if nodes.endswith("...") else (nodes, f" -w {nodes}")
+        verb = "seems to be far from its peers or its past" if len(doubtful) == 1 else "seem far from peers or past"
+        found.append(f"{counted(len(doubtful), 'GPU')} {verb}; confirm {which}: pal-profile run{chosen}")
     missing = [row for row in report.rows if cell(row, "A").slowdown is None]
     old = [row for row in report.rows if "stale" in row.flags and cell(row, "A").slowdown is not None]
     for rows, text in ((missing, "have no score for class A"), (old, "were measured more than 30 days ago")):
@@ -147,16 +153,23 @@ def advice(report: GpuReport) -> list[str]:
             found.append(f"{counted(len(rows), 'GPU')} {verb}: pal-profile run{chosen}")
     found += [one.line for one in report.power if one.cure]
     cost = waiting(report)
-    if cost is not None and cost.waiting_share >= WORTH_PLACING:
+    if cost is not None and cost.saved_share >= WORTH_PLACING:
         found.append(
             f"Give {WORK[cost.sensitivity]} GPUs of like speed, by palsub or the submit filter: that saves at most "
-            f"{hours(cost.waiting_gpu_h)} GPU-hours a day inside nodes."
+            f"{hours(cost.saved_gpu_h)} GPU-hours a day inside nodes{_by_shapes(report)}."
         )
     return found or ["Nothing now. Measure again within 30 days: scores older than that count less every day."]
 
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def _by_shapes(report: GpuReport) -> str:
+    """What the saving rests on."""
+    if report.shapes is None:
+        return ", if jobs take half of a node each (jobs that fill nodes gain nothing there)"
+    return f", by the jobs that run now ({percent(report.shapes.filling, 0)} of their GPUs are in nodes that one fills)"
 
 
 def _by_fault(broken: Sequence[GpuRow]) -> str:
@@ -254,7 +267,7 @@ def spread_table(report: GpuReport) -> Section:
 
 
 def cost_table(report: GpuReport) -> Section:
-    header = ("CLASS", "GPUS", "BEHIND", "GPU-H/DAY", "WAITING", "GPU-H/DAY")
+    header = ("CLASS", "GPUS", "BEHIND", "GPU-H/DAY", "WAITING", "GPU-H/DAY", "SAVED", "GPU-H/DAY")
     rows = [
         (
             c.sensitivity,
@@ -263,10 +276,12 @@ def cost_table(report: GpuReport) -> Section:
             hours(c.behind_gpu_h),
             percent(c.waiting_share, 2),
             hours(c.waiting_gpu_h),
+            percent(c.saved_share, 2),
+            hours(c.saved_gpu_h),
         )
         for c in report.costs
     ]
-    return Section("What that costs at full load (estimate)", header, rows, ASSUMPTION)
+    return Section("What that costs at full load (estimate)", header, rows, assumption(report.shapes))
 
 
 def gpu_table(title: str, rows: Sequence[GpuRow], limit: int) -> Section:

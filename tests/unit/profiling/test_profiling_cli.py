@@ -359,6 +359,7 @@ def test_a_changed_gpu_is_told_after_the_sweep_and_measured_first_in_the_next(si
     set_fault(site.registry, "n2", 1, "drift", 1.2)
     code, out, _ = site.run(*argv)
     assert code == 0 and "1 GPU may have changed: n2:1 gemm_" in out and "(unconfirmed)" in out
+    assert "confirm n2: pal-profile run -w n2\n" in out
     code, out, _ = site.run("plan")
     assert "first: n2 (GPU 1 unconfirmed)" in out
     assert site.json("plan")["nodes"][0]["node"] == "n2"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import weakref
@@ -15,12 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import UsageError
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.report.evidence import values_beside
 from slurm_pal.report.gpus.as_json import to_json
 from slurm_pal.report.gpus.cost import HOURS_PER_DAY, cost
 from slurm_pal.report.gpus.course import steps
 from slurm_pal.report.gpus.gpu_report import coverage, flagged, gpu_report, slowest
 from slurm_pal.report.gpus.heatmap import lines, marked, printed, render
+from slurm_pal.report.gpus.job_shapes import JobShapes, job_shapes, lost
 from slurm_pal.report.gpus.reasons import MEANINGS, by_gravity, meaning
 from slurm_pal.report.gpus.scale import EDGES, STEPS, counts, step_of
 from slurm_pal.report.gpus.single import known
@@ -34,6 +37,7 @@ from slurm_pal.variability.runs import sweeps
 
 from ...doubles.gpus_site import by_time, records, rows_of, site_of, steps_of
 from ...doubles.records_factory import DAY_S, NOW_S, record, sweep, truth, uuid_of
+from ...doubles.running_factory import job
 
 
 def row(node: str = "n1", index: int = 0, slowdown: float | None = 1.0, *flags: str, **changes: object) -> GpuRow:
@@ -243,6 +247,83 @@ def test_models_of_one_node_do_not_wait_for_each_other() -> None:
     assert found is not None and found.waiting_share == 0
 
 
+def running(name: str = "train", **gpus: tuple[int, ...]) -> SlurmJob:
+    return job(7, gpus, name=name)
+
+
+SIZES = {"n1": 4, "n2": 4}
+
+
+def test_jobs_that_fill_nodes_save_nothing_inside_them() -> None:
+    rows = [row(node, i, s) for node in SIZES for i, s in enumerate((1.0, 1.2, 1.0, 1.2))]
+    filling = job_shapes([running(n1=(0, 1, 2, 3), n2=(0, 1, 2, 3))], SIZES)
+    assert filling is not None and filling.filling == 1.0
+    found = cost(rows, "A", filling)
+    assert found is not None and found.saved_share == 0.0 < found.waiting_share
+    single = cost(rows, "A", job_shapes([running(n1=(0,)), running(n1=(1,))], SIZES))
+    assert single is not None and single.saved_share == 0.0
+
+
+def test_what_jobs_of_half_a_node_save_is_the_mean_over_all_pairs() -> None:
+    """Of the six pairs four hold a fast and a slow GPU, in which the fast one waits a sixth of its time."""
+    rows = [row("n1", i, s) for i, s in enumerate((1.0, 1.2, 1.0, 1.2))]
+    halves = job_shapes([running(n1=(0, 3)), running(n2=(1, 2)), running("pal-profile:s1", n2=(0, 1, 2, 3))], SIZES)
+    assert halves is not None and (halves.jobs, halves.gpus, halves.filling) == (2, 4, 0.0)
+    found = cost(rows, "A", halves)
+    assert found is not None and found.saved_share == pytest.approx(4 / 6 * (1 - 1 / 1.2) / 2)
+    assert cost(rows, "A") == found, "without jobs that is what is assumed"
+    mixed = job_shapes([running(n1=(0, 3)), running(n2=(0, 1, 2, 3))], SIZES)
+    some = cost(rows, "A", mixed)
+    assert some is not None and some.saved_share == pytest.approx(found.saved_share / 3)
+
+
+@given(st.lists(st.floats(0.7, 3.0), min_size=1, max_size=8), st.integers(1, 8))
+def test_by_chance_is_the_mean_over_all_choices_and_least_is_no_more(slowdowns: list[float], taken: int) -> None:
+    by_chance, least = lost(slowdowns, taken)
+    choices = list(itertools.combinations(slowdowns, taken))
+    waits = [sum(1 - s / max(chosen) for s in chosen) / taken for chosen in choices] or [0.0]
+    assert by_chance == pytest.approx(sum(waits) / len(waits), abs=1e-9) and 0 <= least <= by_chance + 1e-12
+
+
+def test_no_running_job_is_no_shape() -> None:
+    assert job_shapes([running()], SIZES) is None and job_shapes([running(n9=(0,))], SIZES) is None
+
+
+def test_the_advice_names_what_the_saving_rests_on() -> None:
+    made = records()
+    rows = rows_of(made)
+    sizes = {r.node: 4 for r in rows}
+    jobs = [running(**{node: (0, 1, 2, 3)}) for node in sizes]
+
+    def lines_of(shapes: JobShapes | None) -> str:
+        return " ".join(advice(gpu_report(rows, by_time(made), (), NOW_S, Params(), shapes=shapes)))
+
+    assert "if jobs take half of a node each" in lines_of(None)
+    assert "saves" not in lines_of(job_shapes(jobs, sizes))
+    mixed = [running(**{node: (0, 1)}) for node in sizes if node != "n0002"] + [running(n0002=(0, 1, 2, 3))]
+    assert len(sizes) == 12
+    assert "by the jobs that run now (15 % of their GPUs are in nodes that one fills)" in lines_of(
+        job_shapes(mixed, sizes)
+    )
+
+
+def test_unconfirmed_gpus_get_the_command_that_confirms_them() -> None:
+    rows = [row("n3", 0, 1.2, "outlier", "unconfirmed"), row("n4", 1, 1.0, "unconfirmed"), row("n5", 0, 1.0)]
+    found = advice(gpu_report(rows, (), (), NOW_S, Params()))
+    assert any("confirm n[3-4]: pal-profile run -w n[3-4]" in line for line in found)
+
+
+def test_the_headline_of_a_gpu_agrees_with_its_newest_run() -> None:
+    true = truth(16, outliers=[])
+    made = [r for n in range(4) for r in sweep(true, f"s{n}", ts=NOW_S - DAY_S * (40 - 10 * n), noise=0.0003)]
+    slow = {c: [s * (1.25 if i == 5 else 1.0) for i, s in enumerate(v)] for c, v in true.items()}
+    made += sweep(slow, "s9", ts=NOW_S - 3600, noise=0.0003)
+    headline = gpu_text(site_of(made, uuid=uuid_of(5)), uuid_of(5), 400)[3]
+    assert f"newest run took {1.25 * true['A'][5]:.2f} times" in headline and "not confirmed yet" in headline
+    assert f"its score is {true['A'][5]:.2f}" in headline and headline.endswith("pal-profile run -w n0002")
+    assert "newest run" not in gpu_text(site_of(made, uuid=uuid_of(4)), uuid_of(4), 400)[3]
+
+
 def test_gpus_without_a_score_cost_nothing() -> None:
     assert cost([row("n1", 0, None, NEVER_MEASURED), row("n1", 1, 1.4, "unknown")], "A") is None
 
@@ -326,6 +407,7 @@ def test_a_slow_gpu_of_the_rarer_model_is_told_first() -> None:
 
 def test_advice_names_faults_first_then_what_to_measure() -> None:
     rows = [row("n1", 0, 1.0), row("n1", 1, 1.2, "xid"), row("n2", 0, None, NEVER_MEASURED), row("n3", 0, 1.1, "stale")]
+    rows += [row("n1", 2, 1.0), row("n1", 3, 1.2)]
     found = advice(gpu_report(rows, [], [], NOW_S, Params()))
     assert found[0].startswith("Look at the hardware of 1 GPU: xid n1:1.")
     assert found[1] == "1 GPU has no score for class A: pal-profile run --nodelist n2"

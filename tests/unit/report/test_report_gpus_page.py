@@ -19,10 +19,11 @@ from slurm_pal.variability.params import Params
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 pytest.importorskip("jinja2", reason="the page needs Jinja2")
 
-from slurm_pal.report.drawing import Figure, draw
+from slurm_pal.report.drawing import DPI, WIDTH_IN, Figure, draw
 from slurm_pal.report.gpus.gpu_report import GpuReport, gpu_report
 from slurm_pal.report.gpus.heatmap import render
 from slurm_pal.report.gpus.history_picture import class_changes, events, history
+from slurm_pal.report.gpus.map_picture import BAND_IN, heat_map
 from slurm_pal.report.gpus.page import gpu_page, page, tiles
 from slurm_pal.report.gpus.pictures import PLANS, churn, correlation, distribution, pictures, single_map
 
@@ -151,6 +152,19 @@ def test_ten_thousand_points_do_not_become_ten_thousand_outlines(made: GpuReport
         sizes[gpus] = len(single_map(rows, "A", ("svg",)).images["svg"]) + len(drawn.images["svg"])
         assert (b"data:image/png;base64," in drawn.images["svg"]) == (gpus == 1600)
     assert sizes[1600] < 1.3 * sizes[400]
+
+
+def test_each_of_ten_thousand_gpus_can_be_seen_in_the_map() -> None:
+    one = rows_of(records(gpus=8, sweeps=1))[0]
+    every = [one._replace(node=f"n{node:04d}", gpu_index=i) for node in range(1250) for i in range(8)]
+    figure = Figure(figsize=(WIDTH_IN, 4.8), dpi=DPI)
+    assert heat_map(every, "A", figure) == ""
+    (axes,) = figure.axes
+    pixels = BAND_IN * DPI / axes.get_xlim()[1]
+    assert pixels >= 9
+    assert all(not squares.get_linewidth()[0] for squares in axes.collections), "outlines would darken the map"
+    labels = [text for text in axes.texts if text.get_text().isdecimal()]
+    assert labels and all(text.get_fontsize() <= 72 * pixels / DPI for text in labels), "labels do not touch"
 
 
 def test_all_classes_are_drawn_on_one_scale(made: GpuReport) -> None:

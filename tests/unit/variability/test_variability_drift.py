@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -14,7 +15,10 @@ from hypothesis import strategies as st
 from slurm_pal.store.snapshot import FLAGS
 from slurm_pal.variability import drift
 from slurm_pal.variability.drift import Finding, of_records
+from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
+from slurm_pal.variability.runs import sweeps
+from slurm_pal.variability.track import observe
 
 from ...doubles.records_factory import DAY_S, NOW_S, classify, record, sweep
 
@@ -64,6 +68,68 @@ def test_a_slow_drift_is_found_by_its_slope() -> None:
 @given(st.integers(0, 10_000))
 def test_noise_alone_is_nothing(seed: int) -> None:
     assert found([1.0] * 20, noise=0.0012, seed=seed) == []
+
+
+def flagged_after(slowdowns: Sequence[float], first: int, noise: float, seed: int) -> int | None:
+    """How many runs at the new level, which begins with run `first`, it took until the GPU had the flag of a step."""
+    runs = history(slowdowns, noise=noise, seed=seed)
+    for n in range(1, len(runs) + 1):
+        now_s = runs[n - 1].ts_end
+        steps = [f for f in of_records(runs[:n], now_s) if f.kind == drift.STEP and drift.flagged(f, now_s)]
+        if steps:
+            assert steps[-1].seen_s == now_s, "known from the run that shows it"
+            return n - first
+    return None
+
+
+@pytest.mark.parametrize(("noise", "share"), [(0.0012, 0.95), (0.0025, 0.9), (0.005, 0.8)])
+def test_a_small_step_becomes_a_flag(noise: float, share: float) -> None:
+    """However late it is known, the flag begins then."""
+    until = [flagged_after([1.0] * 11 + [1.015] * 11, 11, noise, seed) for seed in range(60)]
+    assert sum(n is not None and n >= 2 for n in until) >= share * len(until)
+
+
+def test_a_noisy_benchmark_gives_no_events() -> None:
+    """What counts as far away follows from how much the runs of the group scatter."""
+    runs: list[Record] = []
+    for week in range(20, -1, -1):
+        ts = NOW_S - 3600.0 - week * 7 * DAY_S
+        runs += sweep({"A": [1.0 + i / 3000 for i in range(60)]}, f"s{week:02d}", ts=ts, noise=0.005)
+    kinds = Counter(f.kind for f in classify(runs, NOW_S).findings)
+    assert kinds[drift.STEP] + kinds[drift.DRIFT] <= 1 and kinds[drift.TRANSIENT] <= 3
+
+
+def test_a_step_too_small_for_a_jump_is_suspected_first_and_then_confirmed() -> None:
+    """0.98 % is believed at once by the score; the first run of it asks for another one."""
+    level = [1.0] * 10 + [1.0098]
+    (suspected,) = found(level, noise=0.0003)
+    assert suspected.kind == drift.UNCONFIRMED and suspected.change == pytest.approx(0.0098, abs=0.001)
+    (step,) = found([*level, 1.0098, 1.0098], noise=0.0003)
+    assert step.kind == drift.STEP and step.since_s == suspected.since_s - 2 * EVERY_D * DAY_S
+    assert found([*level, 1.0, 1.0], noise=0.0003) == []
+
+
+def test_a_suspected_step_asks_for_another_run() -> None:
+    runs: list[Record] = []
+    for week in range(10, -1, -1):
+        values = {"A": [1.0098 if not week and i == 1 else s for i, s in enumerate([1.0, 1.0, 1.01, 0.99])]}
+        runs += sweep(values, f"s{week}", ts=NOW_S - 3600.0 - week * 7 * DAY_S, noise=0.0002)
+    now = classify(runs, NOW_S)
+    assert ["unconfirmed" in g.flags for g in now.gpus] == [False, True, False, False]
+    assert not any("step" in g.flags for g in now.gpus)
+
+
+def test_daily_runs_of_half_a_year_cost_no_more_than_weekly_ones() -> None:
+    params, course, track = Params(), drift.Course(), None
+    runs = history([1.0] * 120 + [1.01] * 50, every_d=1.0, noise=0.0012)
+    seen = [o for one in sweeps(runs, NOW_S, params) for o in one.observations]
+    for now in seen:
+        before, track = track, observe(track, now, params)
+        course.follow(before, track, now, params.repeatability, params)
+        assert len(course.points) <= 3 * drift.MOST_RUNS
+    (step,) = course.events
+    assert step.kind == drift.STEP and step.change == pytest.approx(0.01, abs=0.002)
+    assert abs(step.since_s - seen[120].ts) <= 3 * DAY_S
 
 
 def test_a_step_is_no_drift() -> None:
