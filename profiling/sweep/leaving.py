@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_pal.base.cluster import Node
@@ -82,31 +83,47 @@ class _Room:
     def __init__(self, nodes: Mapping[str, Node], idle: frozenset[str], held: Sequence[Held]) -> None:
         self.idle = idle
         self._nodes = nodes
-        self._free = {name: nodes[name].n_gpus for name in idle}
         self._left = {one.node: nodes[one.node].n_gpus for one in held if one.leaves_for}
         self._held = [one.node for one in held if not one.leaves_for]
+        self._free: dict[tuple[object, ...], dict[str, int]] = {}  # kind of node -> node -> GPUs
+        for name in sorted(idle):
+            node = nodes[name]
+            kind = (node.partitions, node.gpu_types, node.cpus, node.memory_mib)
+            self._free.setdefault(kind, {})[name] = node.n_gpus
+        self._most = max((node.n_gpus for node in nodes.values()), default=1)
 
     def make(self, job: SlurmJob) -> list[str]:
         """The nodes that are left for this job; none where it could not start even so, or needs none."""
-        count, per_node = _shape(job, max((node.n_gpus for node in self._nodes.values()), default=1))
-        left = self._fitting(job, self._left, per_node)[:count]
+        count, per_node = _shape(job, self._most)
+        new = [n for n in self._held if self._nodes[n].n_gpus >= per_node and _fits(job, self._nodes[n])]
+        left = [n for n, gpus in self._left.items() if gpus >= per_node and _fits(job, self._nodes[n])][:count]
+        if not new and not left:
+            return []
         # Slurm looked at a job of reason Resources and found too little: idle nodes alone do not do for it.
         most = count - len(left) - (job.reason == "Resources" and not left)
-        free = self._fitting(job, self._free, per_node)[: max(0, most)]
+        free = list(itertools.islice(self._idle(job, per_node), max(0, most)))
         wanted = count - len(left) - len(free)
-        new = self._fitting(job, {name: self._nodes[name].n_gpus for name in self._held}, per_node)[:wanted]
         if len(new) < wanted:
             return []
+        del new[wanted:]
         for name in new:
             self._held.remove(name)
             self._left[name] = self._nodes[name].n_gpus
-        for name in (*left, *free, *new):
-            room = self._free if name in free else self._left
-            room[name] = 0 if job.asks.whole_nodes else room[name] - per_node
+        for name in (*left, *new):
+            self._left[name] -= self._left[name] if job.asks.whole_nodes else per_node
+        for room in self._free.values():
+            for name in room.keys() & free:
+                room[name] -= room[name] if job.asks.whole_nodes else per_node
         return new
 
-    def _fitting(self, job: SlurmJob, room: Mapping[str, int], per_node: int) -> list[str]:
-        return [name for name, gpus in room.items() if gpus >= per_node and _fits(job, self._nodes[name])]
+    def _idle(self, job: SlurmJob, per_node: int) -> Iterator[str]:
+        """Idle nodes with so many GPUs that are not taken: of few kinds, of which one node stands for all."""
+        lists = bool(job.req_nodes or job.exc_nodes)
+        for room in self._free.values():
+            if lists or _fits(job, self._nodes[next(iter(room))]):
+                for name, gpus in room.items():
+                    if gpus >= per_node and (not lists or _fits(job, self._nodes[name])):
+                        yield name
 
 
 def _shape(job: SlurmJob, most: int) -> tuple[int, int]:
