@@ -356,9 +356,9 @@ class Sweep:
     def _poll(self) -> bool:
         """Look once at queue and spool; return whether a node changed."""
         active = {n: s for n, s in self._dir.nodes.items() if s.state == SUBMITTED}
-        ours = "" if self._watches else sweep_job.job_name(self._dir.sweep_id)
         began_s = self._clock()
-        states = self._client.job_states(name_prefix=ours)
+        states = self._client.job_states(name_prefix=sweep_job.job_name(self._dir.sweep_id))
+        everybodys = self._client.job_states() if self._watches else {}  # beside ours: an id may come to be another's
         self._asked_s = self._clock() - began_s
         changed = False
         for node, known in active.items():
@@ -373,10 +373,9 @@ class Sweep:
                 self._running_s.setdefault(node, self._clock())
                 self._pending_s.pop(node, None)
                 self._withdrawn.pop(node, None)  # it started before it could be withdrawn
-        own = {known.job_id for known in active.values()}
-        if self._watches and self._gate.watch_due([seen for job_id, seen in states.items() if job_id not in own]):
+        if self._watches and self._gate.watch_due([s for job_id, s in everybodys.items() if job_id not in states]):
             self._make_room()
-        self._order()
+        self._order(states)
         return self._judge_running() or changed
 
     def _collect(self, node: str, known: NodeState, job_state: str | None = None) -> bool:
@@ -430,14 +429,12 @@ class Sweep:
             self._dir.set(node, new)
             self._told.node(node, new)
 
-    def _order(self) -> None:
-        """Cancel the jobs that should leave, again where one does not end."""
+    def _order(self, ours: Mapping[int, object]) -> None:
+        """Cancel those of our jobs that should leave, again where one does not end."""
         now = self._clock()
-        late = [
-            n for n in self._running_s
-            if self._dir.nodes[n].leaves_for and now - self._ordered_s.get(n, -math.inf) > ORDER_S
-        ]  # fmt: skip
-        self._client.cancel([self._dir.nodes[n].job_id for n in late])
+        leaving = {n: self._dir.nodes[n].job_id for n in self._running_s if self._dir.nodes[n].leaves_for}
+        late = [n for n in leaving if now - self._ordered_s.get(n, -math.inf) > ORDER_S and leaving[n] in ours]
+        self._client.cancel([leaving[n] for n in late])
         self._ordered_s |= dict.fromkeys(late, now)
 
     def _left(self, node: str, known: NodeState, rest: str, gpus: int) -> None:

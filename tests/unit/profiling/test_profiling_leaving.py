@@ -18,6 +18,7 @@ from slurm_pal.profiling.node.runner import BenchRun, nothing
 from slurm_pal.profiling.sweep import results, sweep_state
 from slurm_pal.profiling.sweep.leaving import CALM_S, LONGEST_CALM_S, Held, calm_s, leavers
 from slurm_pal.profiling.sweep.sweep_state import DONE, PARTIAL, SKIPPED, SUBMITTED, TODO, NodeState
+from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.parse import job as parsed
 
 from .test_profiling_sweep import START_S, World
@@ -283,7 +284,7 @@ def test_a_cancel_that_did_not_arrive_is_repeated(tmp_path: Path) -> None:
     cancels: list[float] = []
     original = world.slurm._scancel
 
-    def lost(argv: list[str], stdin: str) -> object:
+    def lost(argv: list[str], stdin: str) -> Completed:
         cancels.append(world.now_s)
         return original(argv, stdin) if len(cancels) > 1 else original(["999"], stdin)
 
@@ -296,9 +297,37 @@ def test_a_cancel_that_did_not_arrive_is_repeated(tmp_path: Path) -> None:
             world.finish_all()
 
     world.on_sleep = step
-    world.slurm._scancel = lost  # type: ignore[method-assign,assignment]
+    world.slurm._scancel = lost  # type: ignore[method-assign]
     assert world.sweep().run() and world.states() == {"n0": DONE}
     assert len(cancels) == 2 and 5.0 < cancels[1] - cancels[0] < 8.0
+
+
+def test_a_job_that_has_come_to_bear_the_id_of_ours_is_not_cancelled(tmp_path: Path) -> None:
+    """slurmctld lost its state and counts from 1 again, between two orders."""
+    world = Busy(tmp_path, nodes=1)
+    world.partly = ()
+    user: list[int] = []
+    cancels: list[list[str]] = []
+
+    def lost(argv: list[str], stdin: str) -> Completed:
+        cancels.append(argv)
+        world.slurm.jobs[1].name = "theirs"
+        return Completed(0, "", "")
+
+    def step() -> None:
+        if not user and world.own("RUNNING"):
+            user.append(world.occupy("n0"))
+        if world.now_s > START_S + 100 and world.runs(1):
+            world.slurm.finish(1)
+        if user and world.runs(user[0]):
+            world.slurm.finish(user[0])
+        if len(world.slurm.jobs) == 3:
+            world.finish_all()
+
+    world.on_sleep = step
+    world.slurm._scancel = lost  # type: ignore[method-assign]
+    assert world.sweep().run() and world.states() == {"n0": DONE}
+    assert len(cancels) == 1 and world.slurm.jobs[1].state == "COMPLETED"
 
 
 def test_preemption_by_slurm_is_a_leaving_too(tmp_path: Path) -> None:
