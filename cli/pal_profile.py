@@ -219,6 +219,8 @@ def plan(as_json: bool, **options: Any) -> None:  # noqa: ANN401 - checked in _r
 def run(context: click.Context, /, as_json: bool, resume: str | None, yes: bool, **options: Any) -> int:  # noqa: ANN401
     """Measure nodes that are idle now, stalest first, one Slurm job for each.
 
+    While users' jobs wait, nothing is submitted, and running jobs leave nodes where
+    users' jobs could start; the next job on such a node measures the rest.
     Ctrl-C withdraws pending jobs; running ones finish, and --resume continues from
     there. No question is asked when standard input is not a terminal.
     """

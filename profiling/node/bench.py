@@ -113,7 +113,10 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> Exit:
     for note in outcome.notes:
         print(f"{node}: {note}", flush=True)
     if outcome.lines:
-        path = os.path.join(incoming, f"{_word(sweep, 'sweep id')}.{_word(node, 'node name')}.jsonl")
+        name = f"{_word(sweep, 'sweep id')}.{_word(node, 'node name')}"
+        path = os.path.join(incoming, f"{name}.jsonl")
+        if job_id and os.path.lexists(path):  # of an earlier job of this sweep, not taken in yet
+            path = os.path.join(incoming, f"{name}.{job_id}.jsonl")
         _drop(path, outcome.lines)
         print(f"{node}: {len(outcome.lines)} records in {path}", flush=True)
     return outcome.exit_code

@@ -14,7 +14,7 @@ from slurm_pal.base.faults import OK, fault_line, state_of
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.profiling.sweep import urgency
-from slurm_pal.profiling.sweep.sweep_state import RESULT, SweepDirectory
+from slurm_pal.profiling.sweep.sweep_state import RESULT, SweepDirectory, left_nodes
 from slurm_pal.profiling.sweep.urgency import Urgency
 from slurm_pal.store import snapshot
 from slurm_pal.store.database import Database, database_path, open_database
@@ -150,16 +150,17 @@ def newest_by_node(config: Config) -> dict[str, float]:
 
 
 def urgent_nodes(config: Config) -> dict[str, Urgency]:
-    """Node -> why it should be measured before its turn; {} before the first sweep. Raises DataError."""
+    """Node -> why it should be measured before its turn. Raises DataError."""
+    left = left_nodes(config.state_dir)
     if not os.path.exists(database_path(config.state_dir)):
-        return {}
+        return urgency.urgent((), (), (), left)
     with open_database(config.state_dir) as database:
         measured, seen = database.conditions(valid=True), database.conditions(valid=False)
     try:
         published = snapshot.read(config.snapshot_path)
     except DataError:
-        return urgency.urgent((), measured, seen)
-    return urgency.urgent(map(published.gpu, range(len(published))), measured, seen)
+        return urgency.urgent((), measured, seen, left)
+    return urgency.urgent(map(published.gpu, range(len(published))), measured, seen, left)
 
 
 def collect(config: Config, sweep: SweepDirectory | None, now_s: float, method: str | None = None) -> Summary:

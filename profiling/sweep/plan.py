@@ -12,7 +12,7 @@ from typing import NamedTuple
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.errors import UsageError
 from slurm_pal.profiling.node.benchmarks import Benchmark, node_device_s
-from slurm_pal.profiling.sweep.urgency import CONFIRM, LATE, Urgency
+from slurm_pal.profiling.sweep.urgency import CONFIRM, LATE, LEFT, Urgency
 from slurm_pal.slurm.states import EXACTLY_IDLE
 
 CONFIRM_AFTER_S = 12 * 3600.0
@@ -137,8 +137,9 @@ def _obstacle(
         return f"not idle ({'+'.join(sorted(node.states))})"
     if node.gpus_used or node.cpus_used:
         return "in use"
-    doubtful = cause is not None and cause.rank in (CONFIRM, LATE) and measured_s < now_s - CONFIRM_AFTER_S
-    if request.since_s is not None and measured_s > now_s - request.since_s and not doubtful:
+    rank = cause.rank if cause else None
+    due = rank == LEFT or (rank in (CONFIRM, LATE) and measured_s < now_s - CONFIRM_AFTER_S)
+    if request.since_s is not None and measured_s > now_s - request.since_s and not due:
         return f"measured less than {age(request.since_s)} ago"
     return ""
 

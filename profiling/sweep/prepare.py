@@ -138,7 +138,8 @@ def terms(
         node_s=found.plan.node_s,
         window=found.window,
         budget_gpu_h_per_day=found.budget_gpu_h_per_day,
-        yield_to_users=config.flag("profile", "yield_to_users"),
+        yield_to_users=config.flag("profile", "yield_to_users") and not config.text("profile", "reservation"),
+        max_leavings=int(config.number("profile", "max_leavings")),
         publish_every_s=config.number("profile", "publish_every_s"),
         uid=os.geteuid(),
     )

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_pal.base.errors import DataError, one_line
 from slurm_pal.base.files import open_trusted
+from slurm_pal.profiling.node.benchmarks import BENCHMARKS, FALLBACKS
 from slurm_pal.store.ingest import MAX_BYTES
 from slurm_pal.variability.records import Record, from_json
 from slurm_pal.variability.validate import check_types
@@ -19,11 +21,12 @@ class NodeResult(NamedTuple):
 
     gpus: int  # with at least one valid record and no invalid one
     reason: str  # of the first invalid record, "" where there is none
+    ran: Mapping[str, int]  # benchmark -> GPUs with a run of it; all GPUs where it is one between GPUs
 
 
-def file_name(sweep_id: str, node: str) -> str:
-    """Name of a node's result file in SPOOL/incoming."""
-    return f"{sweep_id}.{node}.jsonl"
+def file_names(sweep_id: str, node: str, job_id: int) -> tuple[str, ...]:
+    """Names of a job's result file in SPOOL/incoming: the second where an earlier job's was still there."""
+    return f"{sweep_id}.{node}.jsonl", f"{sweep_id}.{node}.{job_id}.jsonl"
 
 
 def read(directories: Iterable[str], sweep_id: str, node: str, job_id: int) -> NodeResult | None:
@@ -32,7 +35,7 @@ def read(directories: Iterable[str], sweep_id: str, node: str, job_id: int) -> N
     A file of another job (an earlier attempt) does not count, nor does an unreadable one: it may be
     another job's, and `complaint` reports it.
     """
-    for path in _candidates(directories, file_name(sweep_id, node)):
+    for path in _candidates(directories, file_names(sweep_id, node, job_id)):
         records, trouble = _good(path)
         found = summarise(records, job_id)
         if found is not None:
@@ -40,9 +43,10 @@ def read(directories: Iterable[str], sweep_id: str, node: str, job_id: int) -> N
     return None
 
 
-def complaint(directories: Iterable[str], sweep_id: str, node: str) -> str:
+def complaint(directories: Iterable[str], sweep_id: str, node: str, job_id: int) -> str:
     """What is wrong with a node's result files, "" where nothing is."""
-    return next(filter(None, (_good(path)[1] for path in _candidates(directories, file_name(sweep_id, node)))), "")
+    paths = _candidates(directories, file_names(sweep_id, node, job_id))
+    return next(filter(None, (_good(path)[1] for path in paths)), "")
 
 
 def _good(path: str) -> tuple[list[Record], str]:
@@ -69,9 +73,9 @@ def _good(path: str) -> tuple[list[Record], str]:
     return good, trouble
 
 
-def _candidates(directories: Iterable[str], name: str) -> Iterator[str]:
+def _candidates(directories: Iterable[str], names: Sequence[str]) -> Iterator[str]:
     """Where the file may be; ingest keeps earlier ones of the same name as NAME.1, NAME.2, ..."""
-    for directory in directories:
+    for directory, name in itertools.product(directories, names):
         path, copy = os.path.join(directory, name), 0
         while os.path.lexists(path):
             yield path
@@ -90,4 +94,17 @@ def summarise(records: Iterable[Record], job_id: int) -> NodeResult | None:
     reason = f"GPU {bad[0].gpu.slurm_index}: {bad[0].reason}" if bad else ""
     if len(spoiled) > 1:
         reason += f" (and {len(spoiled) - 1} more)"
-    return NodeResult(len(measured), reason)
+    return NodeResult(len(measured), reason, _ran(own))
+
+
+def _ran(records: Iterable[Record]) -> dict[str, int]:
+    """A fallback counts as what it stands for."""
+    run: dict[str, set[str]] = {}  # benchmark -> GPUs
+    for record in records:
+        run.setdefault(record.bench.id, set()).add(record.gpu.uuid)
+    every = len(set().union(*run.values()))
+    found = {}
+    for spec in BENCHMARKS:
+        gpus = set().union(*(run.get(name, ()) for name in (spec.id, *FALLBACKS.get(spec.id, ()))))
+        found[spec.id] = every if spec.peers and gpus else len(gpus)
+    return found

@@ -62,19 +62,23 @@ class Spending:
 def expenses(
     sweep_id: str, changes: Iterable[Mapping[str, object]], gpu_h: Mapping[str, float], since_s: float
 ) -> list[Expense]:
-    """The jobs of one sweep's journal that were submitted after `since_s` and not withdrawn.
+    """The jobs of one sweep's journal that were submitted after `since_s` and not withdrawn; those that left have run.
 
     `gpu_h`: node -> what its job was expected to cost.
     """
     found: dict[str, Expense] = {}
     under_way: dict[str, str] = {}  # node -> its job
+    leavings: dict[str, object] = {}  # node -> how often it was left, at its job's submission
     for change in changes:
         node, state = str(change.get("node", "")), change.get("state")
         if state == "submitted":
-            job = under_way[node] = f"{sweep_id}:{change.get('job_id')}"
+            job = f"{sweep_id}:{change.get('job_id')}"
+            if under_way.get(node) != job:
+                leavings[node] = change.get("leavings", 0)
+            under_way[node] = job
             found.setdefault(job, Expense(job, float(str(change.get("since_s", 0.0))), gpu_h.get(node, 0.0)))
             continue
         withdrawn = under_way.pop(node, "")
-        if state in ("todo", "skipped"):
+        if state in ("todo", "skipped") and change.get("leavings", 0) == leavings.get(node, 0):
             found.pop(withdrawn, None)
     return [e for e in found.values() if e.at_s > since_s]

@@ -14,14 +14,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slurm_pal.base.errors import DataError, SlurmError, one_line
 from slurm_pal.base.files import open_regular
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.terminal import visible
+from slurm_pal.profiling.node.benchmarks import select
 from slurm_pal.profiling.sweep import results, sweep_job
-from slurm_pal.profiling.sweep.gate import LOOK_S, LOOK_SHARE, Gate
+from slurm_pal.profiling.sweep.gate import LOOK_S, LOOK_SHARE, POLL_SHARE, WATCH_S, Gate
+from slurm_pal.profiling.sweep.leaving import Held
 from slurm_pal.profiling.sweep.spending import DAY_S, Expense, Spending
 from slurm_pal.profiling.sweep.sweep_job import is_ours
 from slurm_pal.profiling.sweep.sweep_state import (
@@ -50,6 +52,7 @@ PATIENCE_S = 300.0  # with a controller that does not answer
 PUBLISH_SHARE = 20.0  # publishing takes at most a twentieth of the time
 FULL_S = 15.0  # how long to leave sbatch alone once the limit of submitted jobs is reached
 STUCK_S = 60.0  # a pending job that has been withdrawn is gone by then, or never goes by itself
+ORDER_S = 5.0  # before a job that should leave its node, and still runs, is cancelled once more
 BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 TRANSIENT = (
@@ -108,6 +111,7 @@ class Sweep:
         self._gone_s: dict[str, float] = {}  # node -> when its job was first seen to have ended
         self._pending_s: dict[str, float] = {}  # node -> when its job was first seen to wait
         self._running_s: dict[str, float] = {}  # node -> when its job was first seen to run
+        self._ordered_s: dict[str, float] = {}  # node -> when its job was last cancelled, for a user's
         self._withdrawn: dict[str, tuple[str, str]] = {}  # node -> what it becomes, why
         self._lost: set[str] = set()  # nodes whose job ended as NODE_FAIL, and that were tried once more
         limit_gpu_h = self._terms.budget_gpu_h_per_day
@@ -119,6 +123,7 @@ class Sweep:
         self._refused = self._accepted = 0
         self._silent_since_s: float | None = None
         self._nodes_due_s = self._full_until_s = -math.inf
+        self._asked_s = 0.0  # what the last look at the queue took
 
     # -- the loop ---------------------------------------------------------------
 
@@ -144,7 +149,8 @@ class Sweep:
                 at_work = any(s.state == SUBMITTED for s in self._dir.nodes.values())
                 changed = at_work and self._patiently(self._poll)
                 interval_s = POLL_MIN_S if changed else min(interval_s * 1.5, longest_s)
-                due_s = self._clock() + interval_s
+                pause_s = max(min(interval_s, WATCH_S), POLL_SHARE * self._asked_s) if self._watches else interval_s
+                due_s = self._clock() + pause_s
             waiting = [n for n, s in self._dir.nodes.items() if s.state == TODO]
             active = sum(1 for s in self._dir.nodes.values() if s.state == SUBMITTED)
             if not waiting and not active:
@@ -181,12 +187,18 @@ class Sweep:
         open_nodes = [*waiting, *self._pending_s]
         if open_nodes and self._gate.look_due():
             self._patiently(lambda: self._gate.look([self._chosen[n] for n in open_nodes]))
-        node = next((n for n in waiting if n in self._gate.idle), waiting[0] if waiting else "")
+        node = self._next(waiting)
         pause = self._gate.obstacle(self._gpu_hours.get(node, 0.0))
         self._note(pause if open_nodes else None)
         if pause is not None and pause.withdraw:
             self._patiently(lambda: self._take_back(pause.why))
         return "" if pause else node
+
+    def _next(self, waiting: Sequence[str]) -> str:
+        """Idle nodes first, and of these any that was left for a user's job; a busy one that was left comes last."""
+        idle = [n for n in waiting if n in self._gate.idle]
+        left = {n for n in waiting if self._dir.nodes[n].leavings}
+        return next((n for n in idle if n in left), next(iter(idle or sorted(waiting, key=left.__contains__)), ""))
 
     def _nap_s(self) -> float:
         """How long to sleep while paused with no job at work: nothing can happen before the next look."""
@@ -213,25 +225,17 @@ class Sweep:
         node: str,
         state: str,
         reason: str,
-        job_id: int | None = None,
-        attempts: int | None = None,
-        gpus: int | None = None,
+        **changes: Any,  # noqa: ANN401 - other fields of NodeState
     ) -> None:
         known = self._dir.nodes[node]
-        new = NodeState(
-            state,
-            known.job_id if job_id is None else job_id,
-            self._now(),
-            reason,
-            known.attempts if attempts is None else attempts,
-            known.gpus if gpus is None else gpus,
-        )
+        new = known._replace(state=state, since_s=self._now(), reason=reason, **changes)
         self._dir.set(node, new)
         self._charge(node, known, new)
         self._gone_s.pop(node, None)
         self._pending_s.pop(node, None)
         self._running_s.pop(node, None)
         self._withdrawn.pop(node, None)
+        self._ordered_s.pop(node, None)
         self._told.node(node, new)
 
     def _charge(self, node: str, known: NodeState, new: NodeState) -> None:
@@ -239,12 +243,16 @@ class Sweep:
         job, expected_gpu_h = f"{self._dir.sweep_id}:{new.job_id}", self._gpu_hours[node]
         if new.state == SUBMITTED:
             self._spending.add(Expense(job, new.since_s, expected_gpu_h))
-        elif known.state == SUBMITTED and new.state in (TODO, SKIPPED):
+        elif known.state == SUBMITTED and new.state in (TODO, SKIPPED) and not self._has_run(known, new):
             self._spending.take_back(job)
         elif known.state == SUBMITTED:
             ran_s = self._clock() - self._running_s.get(node, self._clock())
             took_gpu_h = self._chosen[node].gpus * ran_s / 3600.0
             self._spending.add(Expense(job, known.since_s, max(expected_gpu_h, took_gpu_h)))
+
+    @staticmethod
+    def _has_run(known: NodeState, new: NodeState) -> bool:
+        return bool(known.leaves_for) or new.leavings > known.leavings
 
     def _patiently(self, action: Callable[[], bool]) -> bool:
         """Wait for a silent controller; SlurmError after `PATIENCE_S`."""
@@ -275,8 +283,11 @@ class Sweep:
             job = alive.get(node)
             if job is not None and known.state not in RESULT:
                 self._set(node, SUBMITTED, job_id=job.job_id, reason="found again")
-            elif known.state in (FAILED, SKIPPED) or (known.state == SUBMITTED and self._never_ran(known.job_id)):
-                self._set(node, TODO, reason="")
+            elif known.state == SUBMITTED:
+                if self._never_ran(known.job_id):
+                    self._set(node, TODO, reason="")
+            elif known.state in (FAILED, SKIPPED) or known.rest:
+                self._set(node, TODO, reason=known.reason if known.state == TODO else "", leavings=0)
         self._face_changes()
 
     def _never_ran(self, job_id: int) -> bool:
@@ -305,8 +316,9 @@ class Sweep:
 
     def _submit(self, node: str) -> None:
         known = self._dir.nodes[node]
-        argv = sweep_job.submit_argv(self._terms.job, node, self._chosen[node].gpus)
-        text = sweep_job.script(self._terms.job, node, self._chosen[node].gpus)
+        options = self._terms.job._replace(benchmarks=known.rest, quick=False) if known.rest else self._terms.job
+        argv = sweep_job.submit_argv(options, node, self._chosen[node].gpus)
+        text = sweep_job.script(options, node, self._chosen[node].gpus)
         for pause_s in (*_pauses(), None):
             try:
                 job_id = self._client.submit(argv, text)
@@ -331,7 +343,7 @@ class Sweep:
                         job_id = job.job_id
                         break
         self._accepted += 1
-        self._set(node, SUBMITTED, job_id=job_id, attempts=known.attempts + 1, reason="")
+        self._set(node, SUBMITTED, job_id=job_id, attempts=known.attempts + 1, reason="", leaves_for=0)
 
     def _refuse(self, node: str, error: SlurmError) -> None:
         self._refused += 1
@@ -344,13 +356,16 @@ class Sweep:
     def _poll(self) -> bool:
         """Look once at queue and spool; return whether a node changed."""
         active = {n: s for n, s in self._dir.nodes.items() if s.state == SUBMITTED}
+        began_s = self._clock()
         states = self._client.job_states(name_prefix=sweep_job.job_name(self._dir.sweep_id))
+        everybodys = self._client.job_states() if self._watches else {}  # beside ours: an id may come to be another's
+        self._asked_s = self._clock() - began_s
         changed = False
         for node, known in active.items():
             state, why = states.get(known.job_id, ("", ""))
             if state in JOB_WAITING:
                 self._judge_pending(node, known, why)
-            elif self._collect(node, known):
+            elif self._collect(node, known, state):
                 changed = True
             elif state in JOB_ENDED or state in ("", "COMPLETING"):
                 changed |= self._judge_ended(node, known)
@@ -358,19 +373,80 @@ class Sweep:
                 self._running_s.setdefault(node, self._clock())
                 self._pending_s.pop(node, None)
                 self._withdrawn.pop(node, None)  # it started before it could be withdrawn
+        if self._watches and self._gate.watch_due([s for job_id, s in everybodys.items() if job_id not in states]):
+            self._make_room()
+        self._order(states)
         return self._judge_running() or changed
 
-    def _collect(self, node: str, known: NodeState) -> bool:
-        """Take the result of a node if it is there."""
+    def _collect(self, node: str, known: NodeState, job_state: str | None = None) -> bool:
+        """Take the result of a node if it is there; `job_state`: of its job, "" where it is gone, None: not known."""
         found = results.read(self._spool_dirs, self._dir.sweep_id, node, known.job_id)
         if found is None:
             return False
+        options = self._terms.job
+        asked = select(known.rest or options.benchmarks, options.quick and not known.rest)
         expected = self._chosen[node].gpus
+        rest = [b.id for b in asked if found.ran.get(b.id, 0) < expected]
+        if rest and self._may_be_stopped(node, known, job_state):
+            return False
+        self._news = True
+        if rest and (known.leaves_for or job_state == "PREEMPTED"):
+            self._left(node, known, ",".join(rest) if found.gpus else known.rest, found.gpus)
+            return True
         state = DONE if found.gpus >= expected else PARTIAL if found.gpus else FAILED
         missing = f"{found.gpus} of {expected} GPUs measured" if state == PARTIAL and not found.reason else ""
-        self._set(node, state, reason=found.reason or missing, gpus=found.gpus)
-        self._news = True
+        self._set(node, state, reason=found.reason or missing, gpus=found.gpus, rest="")
+        if state == DONE:
+            self._gate.measured()
         return True
+
+    def _may_be_stopped(self, node: str, known: NodeState, job_state: str | None) -> bool:
+        """Whether the end of a job that did not run everything still has to show if it was stopped."""
+        if job_state == "COMPLETING" and not known.leaves_for:
+            return self._clock() - self._gone_s.setdefault(node, self._clock()) < GRACE_S
+        return job_state not in (*JOB_ENDED, "", "COMPLETING")
+
+    # -- making room for users --------------------------------------------------
+
+    @property
+    def _watches(self) -> bool:
+        """Whether running jobs leave their nodes when users wait, and there are such jobs."""
+        return self._terms.yield_to_users and self._terms.max_leavings > 0 and bool(self._running_s)
+
+    def _make_room(self) -> None:
+        """Have jobs leave the nodes on which users' jobs could start. Noted before it is ordered: a resume goes on."""
+        nodes = self._dir.nodes
+        held = [Held(n, nodes[n].job_id, since_s, nodes[n].leaves_for) for n, since_s in self._running_s.items()]
+        left: dict[int, frozenset[str]] = {}
+        for node, known in nodes.items():
+            if known.leaves_for:
+                left[known.leaves_for] = left.get(known.leaves_for, frozenset()) | {node}
+        open_nodes = [n for n, s in nodes.items() if s.state in (TODO, SUBMITTED)]
+        self._gate.look([self._chosen[n] for n in open_nodes], held, left)
+        for node, user in self._gate.leavers.items():
+            known, why = nodes[node], f"leaves for job {user.job_id}"
+            new = known._replace(reason=why, leavings=known.leavings + 1, leaves_for=user.job_id)
+            self._dir.set(node, new)
+            self._told.node(node, new)
+
+    def _order(self, ours: Mapping[int, object]) -> None:
+        """Cancel those of our jobs that should leave, again where one does not end."""
+        now = self._clock()
+        leaving = {n: self._dir.nodes[n].job_id for n in self._running_s if self._dir.nodes[n].leaves_for}
+        late = [n for n in leaving if now - self._ordered_s.get(n, -math.inf) > ORDER_S and leaving[n] in ours]
+        self._client.cancel([leaving[n] for n in late])
+        self._ordered_s |= dict.fromkeys(late, now)
+
+    def _left(self, node: str, known: NodeState, rest: str, gpus: int) -> None:
+        """A job has left its node: the next one there runs what this one has not."""
+        times = known.leavings + (not known.leaves_for)
+        why = f"left for job {known.leaves_for}" if known.leaves_for else "preempted by Slurm"
+        gpus, state = max(gpus, known.gpus), TODO
+        if times >= self._terms.max_leavings:
+            state = PARTIAL if gpus else SKIPPED
+            why += f", {times} time{'s' * (times > 1)} in all; the next sweep takes it first"
+        self._set(node, state, reason=why, leavings=times, rest=rest, gpus=gpus)
+        self._gate.left()
 
     def _judge_pending(self, node: str, known: NodeState, why: str) -> None:
         waited_s = self._clock() - self._pending_s.setdefault(node, self._clock())
@@ -385,13 +461,15 @@ class Sweep:
         """A job that has ended without a result: wait a little for the file, then record why."""
         if node in self._withdrawn:
             state, reason = self._withdrawn[node]
-            self._set(node, state, reason=reason)
+            self._set(node, PARTIAL if state == SKIPPED and known.rest and known.gpus else state, reason=reason)
             return True
         if self._clock() - self._gone_s.setdefault(node, self._clock()) < GRACE_S:
             return False
         job = self._client.job(known.job_id)
         why = self._why_ended(node, known.job_id, job)
-        if job and job.state == "NODE_FAIL" and node not in self._lost and self._is_well(node):
+        if known.leaves_for or (job and job.state == "PREEMPTED"):
+            self._left(node, known, known.rest, 0)
+        elif job and job.state == "NODE_FAIL" and node not in self._lost and self._is_well(node):
             self._lost.add(node)  # slurmctld lost sight of it, but the node is there: once more
             self._set(node, TODO, reason=f"{why}; once more")
         else:
@@ -406,7 +484,7 @@ class Sweep:
         if job and job.exit_code not in ("0:0", ""):
             state += f", exit code {job.exit_code}"
         words = last_line(sweep_job.output_path(self._dir.path, node))
-        trouble = results.complaint(self._spool_dirs, self._dir.sweep_id, node)
+        trouble = results.complaint(self._spool_dirs, self._dir.sweep_id, node, job_id)
         said = "; ".join(filter(None, (words, trouble)))
         return f"job {job_id} {state}: {said}" if said else f"job {job_id} {state}, without a result"
 

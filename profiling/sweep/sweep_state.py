@@ -39,7 +39,8 @@ STATES = {
 }
 OVER = frozenset({DONE, PARTIAL, FAILED, SKIPPED})
 RESULT = frozenset({DONE, PARTIAL})
-
+SWEEPS_BACK = 30
+"""A node that the last so many sweeps did not take is no longer first in line."""
 
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{5}")
 
@@ -53,6 +54,9 @@ class NodeState(NamedTuple):
     reason: str = ""
     attempts: int = 0  # jobs submitted so far
     gpus: int = 0  # GPUs measured
+    leavings: int = 0  # how often a job of this sweep has left it, for users' jobs
+    leaves_for: int = 0  # the user's job for which the last one left, or is leaving
+    rest: str = ""  # benchmarks that are still to be run there, comma-separated; "": all
 
 
 class Pause(NamedTuple):
@@ -78,6 +82,7 @@ class SweepTerms(NamedTuple):
     budget_gpu_h_per_day: float = 0.0  # 0: no limit
     yield_to_users: bool = False
     publish_every_s: float = 0.0  # 0: only at the end
+    max_leavings: int = 0  # of one node; 0: jobs do not leave
     uid: int = -1  # who planned it and owns its jobs; -1: not known (an older release)
 
     @property
@@ -265,6 +270,20 @@ def _pause(found: object) -> Pause | None:
     except TypeError:
         return None
     return pause
+
+
+def left_nodes(state_dir: str) -> dict[str, str]:
+    """Node -> why it was not measured to the end, of the nodes whose last sweep left them for users' jobs."""
+    found: dict[str, NodeState] = {}
+    for sweep_id in reversed(ids(state_dir)[-SWEEPS_BACK:]):
+        last: dict[str, NodeState] = {}
+        for change in _journal(os.path.join(sweeps_dir(state_dir), sweep_id, "journal.jsonl")):
+            if node := change.pop("node", ""):
+                last[node] = NodeState(**change)
+        found = last | found
+    return {
+        node: state.reason for node, state in found.items() if (state.leavings or state.rest) and state.state != DONE
+    }
 
 
 def expenses(state_dir: str, since_s: float) -> list[Expense]:

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: MIT
 """Which nodes should be measured before their turn, and why. Pure.
 
-A run that departs from a GPU's other runs is not believed until a second one agrees, so its
-node comes first. Then come those whose GPUs have changed, those that running jobs wait for,
-those with numbers from another environment,
-those about which nothing is known any more, and those that failed.
+A node that a sweep job left for a user's job comes first. A run that departs from a GPU's other
+runs is not believed until a second one agrees, so its node comes next. Then come those whose GPUs
+have changed, those that running jobs wait for, those with numbers from another environment, those
+about which nothing is known any more, and those that failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from slurm_pal.base.faults import FAULTS
 from slurm_pal.store.database import Condition
 from slurm_pal.store.snapshot import GpuScore
 
-CONFIRM, CHANGED, LATE, ENVIRONMENT, UNKNOWN, FAULTY = range(6)
+LEFT, CONFIRM, CHANGED, LATE, ENVIRONMENT, UNKNOWN, FAULTY = range(7)
 
 _FLAGS = {
     "unconfirmed": CONFIRM,  # one run says so
@@ -35,13 +35,19 @@ class Urgency(NamedTuple):
     why: str
 
 
-def urgent(scores: Iterable[GpuScore], measured: Iterable[Condition], seen: Iterable[Condition]) -> dict[str, Urgency]:
+def urgent(
+    scores: Iterable[GpuScore],
+    measured: Iterable[Condition],
+    seen: Iterable[Condition],
+    left: Mapping[str, str] | None = None,
+) -> dict[str, Urgency]:
     """Node -> the most urgent cause.
 
     `scores`: as published; `measured`: each GPU's condition in its newest valid run;
-    `seen`: in its newest run of any kind, which may show a new driver though nothing was measured.
+    `seen`: in its newest run of any kind, which may show a new driver though nothing was measured;
+    `left`: nodes that the last sweep left before they were measured to the end, and why.
     """
-    found: dict[str, Urgency] = {}
+    found = {node: Urgency(LEFT, why) for node, why in (left or {}).items()}
     for score in scores:
         for flag in score.flags:
             if flag in _FLAGS:

@@ -24,12 +24,13 @@ def user_waiting(jobs: Iterable[SlurmJob], nodes: Iterable[ChosenNode], own_uid:
     for node in nodes:
         kinds.setdefault((node.partitions, node.gpu_types), []).append(node.node)
     for job in jobs:
-        if _waits(job, own_uid) and any(_could_use(job, *kind, names) for kind, names in kinds.items()):
+        if waits(job, own_uid) and any(could_use(job, *kind, names) for kind, names in kinds.items()):
             return job
     return None
 
 
-def _waits(job: SlurmJob, own_uid: int) -> bool:
+def waits(job: SlurmJob, own_uid: int) -> bool:
+    """Whether it is a user's GPU job that starts as soon as there are GPUs for it."""
     return (
         job.state in JOB_WAITING
         and job.reason in WAITS
@@ -38,7 +39,8 @@ def _waits(job: SlurmJob, own_uid: int) -> bool:
     )
 
 
-def _could_use(job: SlurmJob, partitions: Sequence[str], types: Sequence[str], names: Sequence[str]) -> bool:
+def could_use(job: SlurmJob, partitions: Sequence[str], types: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether it may run on one of the nodes `names`, all in these partitions and with GPUs of these types."""
     if partitions and not set(job.partition.split(",")) & set(partitions):
         return False
     if types and job.asks.gpu_types and not job.asks.gpu_types & set(types):

@@ -167,7 +167,16 @@ KEYS: dict[str, dict[str, Key]] = {
         "pending_max_s": Key(120, "a sweep job that has not started within this time is cancelled, s", minimum=1),
         "window": Key("", 'hours in which sweeps submit jobs, local time, like "20:00-06:00"; empty: all day'),
         "budget_gpu_h_per_day": Key(0.0, "GPU-hours that sweeps may use in 24 h; 0: no limit", minimum=0),
-        "yield_to_users": Key(True, "sweeps pause while a user's GPU job waits for nodes that a sweep could use"),
+        "yield_to_users": Key(
+            True,
+            "sweeps pause while a user's GPU job waits for nodes that a sweep could use, and their jobs leave such "
+            "nodes; not with `profile.reservation`",
+        ),
+        "max_leavings": Key(
+            5,
+            "how often in a sweep a running job leaves a node for a user's job that could start there; 0: never",
+            minimum=0,
+        ),
         "publish_every_s": Key(
             300.0, "how often a running sweep publishes its results so far, s; 0: only at its end", minimum=0
         ),

@@ -4,7 +4,8 @@
     python tests/bench/sweep_planning.py [--nodes 500 5000]
 
 Nodes of 8 GPUs, half of them idle; a queue of one running job for each other node, and as many that
-wait, for GPUs of another type. Slurm's answers are texts prepared beforehand: only our process is timed,
+wait, for GPUs of another type: all the time the sweep watches for whom its jobs should leave. Slurm's
+answers are texts prepared beforehand: only our process is timed,
 without Slurm's commands. plan, look, load (of the plan, as --resume does) and poll: the median of
 five calls. loop: all that a sweep does in 150 s, 16 nodes at once, as a share of these 150 s.
 """
@@ -12,6 +13,7 @@ five calls. loop: all that a sweep does in 150 s, 16 nodes at once, as a share o
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import threading
@@ -31,6 +33,7 @@ from slurm_pal.slurm.client import Completed
 from slurm_pal.store.ingest import spool_directories
 
 GPUS, NOW_S = 8, 1_800_000_000.0
+NAME = "pal-profile:20270115-080000-00000"
 LOOP_S = 150.0  # later, jobs of 110 s would be asked after
 
 
@@ -40,6 +43,7 @@ class Cluster:
     def __init__(self, nodes: int) -> None:
         self.nodes = [f"n{i}" for i in range(nodes)]
         self.submitted = 0
+        self._queues: dict[object, str] = {}
         self._shown = {
             "node": "".join(map(_node, range(nodes))),
             "partition": f"PartitionName=gpu Default=YES MaxTime=UNLIMITED Nodes=n[0-{nodes - 1}] State=UP\n",
@@ -53,13 +57,23 @@ class Cluster:
             self.submitted += 1
             return Completed(0, f"{10**6 + self.submitted}\n", "")
         if argv[0] == "squeue":
-            name = "pal-profile:20270115-080000-00000"
-            lines = (f"{10**6 + 1 + i}|RUNNING|None|{name}\n" for i in range(self.submitted))
-            return Completed(0, "".join(lines), "")
+            return Completed(0, self._queue(argv[argv.index("-O") + 1], "--me" in argv), "")
         if argv[:2] == ["scontrol", "show"]:
             return Completed(0, self._shown[argv[2]], "")
         asked = [line.split()[1] for line in stdin.splitlines() if line.startswith("show")]
-        return Completed(0, "".join(self._shown[kind] for kind in asked), "")
+        words = (line.split()[2] + "\n" for line in stdin.splitlines() if line.startswith("show hostnames"))
+        return Completed(0, "".join(next(words) if kind == "hostnames" else self._shown[kind] for kind in asked), "")
+
+    def _queue(self, form: str, mine: bool) -> str:
+        """squeue's answer in this form (slurm/told.py), from a text that was made at the first call."""
+        fields = [field.partition(":")[::2] for field in form.split(",")]
+        key = (tuple(name for name, _ in fields), mine, self.submitted)
+        if key not in self._queues:
+            rows = [(10**6 + 1 + i, f"n{2 * i}", NAME, os.geteuid()) for i in range(self.submitted)]
+            if not mine:
+                rows += [(i + 1, f"n{i}" * (i % 2), f"train{i}", 1000 + i % 50) for i in range(len(self.nodes))]
+            self._queues = {key: "".join(_row(key[0], *row) for row in rows)}
+        return self._queues[key].replace("\0", fields[0][1]).replace("\1", fields[-1][1])
 
 
 def _node(i: int) -> str:
@@ -72,14 +86,20 @@ def _node(i: int) -> str:
     )
 
 
+def _row(fields: Sequence[str], job_id: int, node: str, name: str, uid: int) -> str:
+    state, reason = ("RUNNING", "None") if node else ("PENDING", "Resources")
+    known = {"jobid": job_id, "userid": uid, "nodelist": node, "name": name, "state": state, "reason": reason}
+    return "\0".join(str(known.get(field, "(null)")) for field in fields) + "\1\n"
+
+
 def _job(i: int, node: str = "") -> str:
     layout = f"  Nodes={node} CPU_IDs=0-127 Mem=0 GRES=gpu:a100:{GPUS}(IDX:0-{GPUS - 1})" if node else ""
     return (
         f"JobId={i + 1} JobName=train{i} UserId=user{i % 50}({1000 + i % 50}) GroupId=users(100) Priority=1000 "
         f"JobState={'RUNNING' if node else 'PENDING'} Reason={'None' if node else 'Resources'} Requeue=1 Restarts=0 "
         f"BatchFlag=1 TimeLimit=1-00:00:00 SubmitTime=2027-01-14T08:00:00 Partition=gpu ReqNodeList=(null) "
-        f"ExcNodeList=(null) NodeList={node or '(null)'} NumNodes=1 NumCPUs=128{layout} Features=(null) Command=x "
-        f"WorkDir=/ TresPerNode=gres:gpu:{'a100' if node else 'h100'}:{GPUS}\n"
+        f"ExcNodeList=(null) NodeList={node or '(null)'} NumNodes=1 NumCPUs=128{layout} Features=(null) "
+        f"Licenses=(null) Command=x WorkDir=/ TresPerNode=gres:gpu:{'a100' if node else 'h100'}:{GPUS}\n"
     )
 
 
@@ -95,7 +115,11 @@ def timed(action: Callable[[], object], times: int = 5) -> tuple[float, float]:
 
 def loop(client: CliClient, directory: sweep_state.SweepDirectory, spool: str) -> tuple[Sweep, tuple[float, float]]:
     """A sweep that was at work for `LOOP_S` of a clock of its own, and what these seconds took, s: wall, CPU."""
-    stop, clock_s = threading.Event(), [0.0]
+    stop, clock_s, began_s = threading.Event(), [0.0], time.process_time()
+
+    def clock() -> float:
+        """What a look takes counts: the sweep looks less often for it."""
+        return clock_s[0] + time.process_time() - began_s
 
     def sleep(seconds: float) -> None:
         clock_s[0] += max(seconds, 0.001)
@@ -112,7 +136,7 @@ def loop(client: CliClient, directory: sweep_state.SweepDirectory, spool: str) -
         SweepListeners(lambda node, state: None),
         stop,
         now,
-        lambda: clock_s[0],
+        clock,
         sleep,
     )
     return sweep, timed(sweep.run, 1)

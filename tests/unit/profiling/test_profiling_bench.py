@@ -23,6 +23,7 @@ from slurm_pal.profiling.node.devices import DeviceInfo
 from slurm_pal.profiling.node.emu import EmuBackend, EmuKernel
 from slurm_pal.profiling.node.measurement import RecordOrigin
 from slurm_pal.profiling.node.workers import Channel, Team, Worker
+from slurm_pal.profiling.sweep import results
 from slurm_pal.store.ingest import ingest
 from slurm_pal.variability.records import Record, from_json
 
@@ -370,6 +371,20 @@ def test_a_cancelled_bench_keeps_complete_records_and_blames_no_gpu(
     assert code == Exit.PARTIAL and len(records) == 4
     assert all(r.valid and r.bench.id == "gemm_bf16" for r in records)
     assert "n0: stopped by SIGTERM: 0 of 4 GPUs complete" in capsys.readouterr().out
+
+
+def test_a_second_job_of_a_sweep_does_not_overwrite_what_the_first_left(
+    tmp_path: Path, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    _, first = run_bench(tmp_path, registry, "--gpu=0-3")
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    run_bench(tmp_path, registry, "--gpu=0-3")
+    incoming = tmp_path / "spool" / "incoming"
+    assert sorted(os.listdir(incoming)) == ["s1.n0.42.jsonl", "s1.n0.jsonl"]
+    assert {r.slurm_job_id for r in first} == {41} and len(first) == 12
+    where = [str(incoming)]
+    assert [results.read(where, "s1", "n0", job_id)[0] for job_id in (41, 42)] == [4, 4]  # type: ignore[index]
 
 
 def test_a_full_disk_is_one_line_and_nothing_half_written(

@@ -342,6 +342,24 @@ def test_a_sweep_in_progress_says_whether_it_pauses(site: Site) -> None:
         assert site.json("status")["state"] == "running"
 
 
+def test_a_node_left_for_a_users_job_is_shown_with_its_rest_and_first_in_the_next_plan(site: Site) -> None:
+    from slurm_pal.profiling.sweep import sweep_state
+
+    site.well("run", "--wall-scale", "0")
+    why = "left for job 7, 5 times in all; the next sweep takes it first"
+    left = sweep_state.NodeState(sweep_state.PARTIAL, 3, 0.0, why, 5, 4, leavings=5, leaves_for=7, rest="hbm_copy")
+    sweep_state.load(str(site.path / "state")).set("n1", left)
+    code, out, _ = site.run("status")
+    assert code == 0 and f"4 GPUs  {why}" in out
+    row = next(node for node in site.json("status")["nodes"] if node["node"] == "n1")
+    assert (row["leavings"], row["leaves_for"], row["rest"]) == (5, 7, "hbm_copy")
+    code, out, _ = site.run("plan", "--since", "14d")  # all were measured a moment ago
+    assert code == 0 and f"first: n1 ({why})" in out
+    assert [node["node"] for node in site.json("plan", "--since", "14d")["nodes"]] == ["n1"]
+    site.well("run", "--resume")
+    assert site.json("plan", "--since", "14d")["nodes"] == []
+
+
 def test_limits_of_the_day_are_shown_and_checked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = site.run("plan", "--window", "20:00-06:00", "--budget-per-day", "1.5")
     assert code == 0 and "within window 20:00-06:00, 1.5 GPU-hours in 24 h" in out

@@ -18,7 +18,7 @@ from slurm_pal.profiling.node.benchmarks import select
 from slurm_pal.profiling.sweep import plan as planning
 from slurm_pal.profiling.sweep.plan import SweepPlan, SweepRequest, choose, default_parallel, duration_s, sample_size
 from slurm_pal.profiling.sweep.sweep_job import JobOptions, job_name, output_path, script, submit_argv
-from slurm_pal.profiling.sweep.urgency import LATE, Urgency
+from slurm_pal.profiling.sweep.urgency import CHANGED, CONFIRM, LATE, LEFT, Urgency
 
 NOW_S = 1_800_000_000.0
 DAY_S = 86400.0
@@ -228,7 +228,7 @@ def test_urgent_nodes_come_before_the_stalest() -> None:
 
 
 def test_a_doubtful_run_is_repeated_in_spite_of_since_but_not_at_once() -> None:
-    causes = {"a": Urgency(0, "x"), "b": Urgency(0, "x"), "c": Urgency(1, "step")}
+    causes = {"a": Urgency(CONFIRM, "x"), "b": Urgency(CONFIRM, "x"), "c": Urgency(CHANGED, "step")}
     newest = {"a": NOW_S - 20 * 3600, "b": NOW_S - 3600, "c": NOW_S - 20 * 3600}
     plan = planned([node("a"), node("b"), node("c")], SweepRequest(since_s=14 * DAY_S), newest, urgent=causes)
     assert names(plan) == ["a"] and plan.skipped["c"] == "measured less than 14 d ago"
@@ -239,6 +239,13 @@ def test_a_node_that_jobs_wait_for_is_repeated_like_it_and_at_most_twice_a_day()
     causes = {name: Urgency(LATE, "GPU 2 late") for name in newest}
     plan = planned([node("a"), node("b")], SweepRequest(since_s=14 * DAY_S), newest, urgent=causes)
     assert names(plan) == ["a"] and plan.chosen[0].why == "GPU 2 late"
+
+
+def test_a_node_that_was_left_for_a_users_job_is_first_in_spite_of_since() -> None:
+    causes = {"a": Urgency(CONFIRM, "x"), "b": Urgency(LEFT, "left for job 7")}
+    newest = {"a": NOW_S - 20 * 3600, "b": NOW_S - 60}
+    plan = planned([node("a"), node("b")], SweepRequest(since_s=14 * DAY_S), newest, urgent=causes)
+    assert names(plan) == ["b", "a"] and plan.chosen[0].why == "left for job 7"
 
 
 def test_a_node_dearer_than_a_days_budget_is_left_out_and_said() -> None:
