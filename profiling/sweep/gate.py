@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.profiling.sweep import window
-from slurm_pal.profiling.sweep.leaving import Held, calm_s, idle_nodes, leavers
+from slurm_pal.profiling.sweep.leaving import HeldNode, calm_s, idle_nodes, leavers
 from slurm_pal.profiling.sweep.plan import ChosenNode
 from slurm_pal.profiling.sweep.spending import Spending
 from slurm_pal.profiling.sweep.sweep_state import Pause, SweepTerms
@@ -60,7 +60,10 @@ class Gate:
         return self._yields and waiting and self._clock() >= self._watch_s
 
     def look(
-        self, nodes: Sequence[ChosenNode], held: Sequence[Held] = (), left: Mapping[int, frozenset[str]] | None = None
+        self,
+        nodes: Sequence[ChosenNode],
+        held: Sequence[HeldNode] = (),
+        left: Mapping[int, frozenset[str]] | None = None,
     ) -> bool:
         """Ask Slurm who waits for one of `nodes`, and which of `held` should be left; whether the first has changed.
 

@@ -18,7 +18,7 @@ CALM_S = 15.0
 LONGEST_CALM_S = 3600.0
 
 
-class Held(NamedTuple):
+class HeldNode(NamedTuple):
     """A node that a job of the sweep occupies."""
 
     node: str
@@ -42,7 +42,7 @@ def idle_nodes(nodes: Iterable[Node]) -> frozenset[str]:
 def leavers(
     jobs: Sequence[SlurmJob],
     nodes: Iterable[Node],
-    held: Iterable[Held],
+    held: Iterable[HeldNode],
     left: Mapping[int, frozenset[str]],
     sweep_id: str,
     own_uid: int,
@@ -64,8 +64,8 @@ def leavers(
 
 
 def _ours(
-    jobs: Sequence[SlurmJob], nodes: Mapping[str, Node], held: Iterable[Held], sweep_id: str, own_uid: int
-) -> list[Held]:
+    jobs: Sequence[SlurmJob], nodes: Mapping[str, Node], held: Iterable[HeldNode], sweep_id: str, own_uid: int
+) -> list[HeldNode]:
     """Those that Slurm shows as ours, on nodes where a user's job could start; the youngest first."""
     shown = {job.job_id: job for job in jobs}
     found = []
@@ -80,7 +80,7 @@ def _ours(
 class _Room:
     """GPUs that are free, or would be if sweep jobs left; each job in turn takes what it needs."""
 
-    def __init__(self, nodes: Mapping[str, Node], idle: frozenset[str], held: Sequence[Held]) -> None:
+    def __init__(self, nodes: Mapping[str, Node], idle: frozenset[str], held: Sequence[HeldNode]) -> None:
         self.idle = idle
         self._nodes = nodes
         self._left = {one.node: nodes[one.node].n_gpus for one in held if one.leaves_for}

@@ -23,7 +23,7 @@ from slurm_pal.base.terminal import visible
 from slurm_pal.profiling.node.benchmarks import select
 from slurm_pal.profiling.sweep import results, sweep_job
 from slurm_pal.profiling.sweep.gate import LOOK_S, LOOK_SHARE, POLL_SHARE, WATCH_S, Gate
-from slurm_pal.profiling.sweep.leaving import Held
+from slurm_pal.profiling.sweep.leaving import HeldNode
 from slurm_pal.profiling.sweep.spending import DAY_S, Expense, Spending
 from slurm_pal.profiling.sweep.sweep_job import is_ours
 from slurm_pal.profiling.sweep.sweep_state import (
@@ -416,7 +416,7 @@ class Sweep:
     def _make_room(self) -> None:
         """Have jobs leave the nodes on which users' jobs could start. Noted before it is ordered: a resume goes on."""
         nodes = self._dir.nodes
-        held = [Held(n, nodes[n].job_id, since_s, nodes[n].leaves_for) for n, since_s in self._running_s.items()]
+        held = [HeldNode(n, nodes[n].job_id, since_s, nodes[n].leaves_for) for n, since_s in self._running_s.items()]
         left: dict[int, frozenset[str]] = {}
         for node, known in nodes.items():
             if known.leaves_for:

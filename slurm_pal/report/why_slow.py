@@ -62,7 +62,7 @@ class Case(NamedTuple):
         return held
 
 
-class Held(NamedTuple):
+class HoldUp(NamedTuple):
     """Who holds the job up."""
 
     verdict: str
@@ -75,10 +75,10 @@ class Held(NamedTuple):
     by: str = ""  # "collectives", "report" or "measurement"
 
 
-def held(case: Case) -> Held:
+def held(case: Case) -> HoldUp:
     """The strongest evidence decides: who is waited for, then faults, then measured speeds."""
     if case.job is not None and case.job.state in JOB_WAITING:
-        return Held(WAITING, "")
+        return HoldUp(WAITING, "")
     told = case.word is not None and case.word.node != ""
     if case.found is not None and case.found.culprit is not None and (case.gpus or not told):
         return _of_culprit(case, case.found.culprit)
@@ -87,39 +87,39 @@ def held(case: Case) -> Held:
         share = 1.0 - 1.0 / case.word.factor
         indexes = (case.word.index,) if case.word.index is not None else tuple(case.gpus.get(case.word.node, ()))
         kind = NODE if case.word.index is None else GPU
-        return Held(kind, place, case.word.node, indexes, case.word.factor, share, None, "report")
+        return HoldUp(kind, place, case.word.node, indexes, case.word.factor, share, None, "report")
     known = case.actual["gpus"] if case.actual else []
     faulty = [gpu for gpu in known if gpu.get("state", OK) != OK]
     if faulty:
         worst = faulty[0]
-        return Held(FAULT, f"{worst['node']}:{worst['index']}", worst["node"], (worst["index"],), by="measurement")
+        return HoldUp(FAULT, f"{worst['node']}:{worst['index']}", worst["node"], (worst["index"],), by="measurement")
     return _by_measurement(case, known)
 
 
-def _of_culprit(case: Case, one: Culprit) -> Held:
+def _of_culprit(case: Case, one: Culprit) -> HoldUp:
     node, indexes = culprit.place(one, case.gpus)
     if not node:
         who = f"rank {one.rank} on {one.host}" if one.position is not None else f"the ranks on {one.host}"
-        return Held(RANK, who, "", (), one.factor, one.share, one.sure, "collectives")
+        return HoldUp(RANK, who, "", (), one.factor, one.share, one.sure, "collectives")
     exact = one.position is not None and one.of == len(case.gpus[node])
     if exact:
-        return Held(GPU, f"{node}:{indexes[0]}", node, indexes, one.factor, one.share, one.sure, "collectives")
+        return HoldUp(GPU, f"{node}:{indexes[0]}", node, indexes, one.factor, one.share, one.sure, "collectives")
     who = f"node {node}" if one.position is None else f"rank {one.rank} on node {node}"
     kind = NODE if one.position is None else RANK
-    return Held(kind, who, node, indexes, one.factor, one.share, one.sure, "collectives")
+    return HoldUp(kind, who, node, indexes, one.factor, one.share, one.sure, "collectives")
 
 
-def _by_measurement(case: Case, known: Sequence[Mapping[str, Any]]) -> Held:
+def _by_measurement(case: Case, known: Sequence[Mapping[str, Any]]) -> HoldUp:
     c = known_class(case.sensitivity)
     scores = {(gpu["node"], gpu["index"]): gpu["slowdown"][c] for gpu in known if c in gpu.get("slowdown", {})}
     if not scores:
-        return Held(NOTHING if _cleared(case) else UNKNOWN, "")
+        return HoldUp(NOTHING if _cleared(case) else UNKNOWN, "")
     worst = max(scores, key=lambda gpu: (scores[gpu], gpu))
     others = [value for gpu, value in scores.items() if gpu != worst]
     ratio = scores[worst] / (median(others) if others else 1.0)
     if ratio < CLEAR:
-        return Held(NOTHING, "")
-    return Held(MEASURED, f"{worst[0]}:{worst[1]}", worst[0], (worst[1],), ratio, 1 - 1 / ratio, by="measurement")
+        return HoldUp(NOTHING, "")
+    return HoldUp(MEASURED, f"{worst[0]}:{worst[1]}", worst[0], (worst[1],), ratio, 1 - 1 / ratio, by="measurement")
 
 
 def _cleared(case: Case) -> bool:
@@ -128,7 +128,7 @@ def _cleared(case: Case) -> bool:
     return case.word is not None and not case.word.node
 
 
-def sentence(case: Case, who: Held) -> str:
+def sentence(case: Case, who: HoldUp) -> str:
     """What holds the job up."""
     ended = case.job is None or case.job.state not in ("RUNNING", "SUSPENDED", "COMPLETING")
     name, was = f"Job {case.name}", "was" if ended else "is"
@@ -159,7 +159,7 @@ def _several(case: Case) -> bool:
     return sum(map(len, case.gpus.values())) > 1
 
 
-def lines(case: Case, who: Held) -> list[str]:
+def lines(case: Case, who: HoldUp) -> list[str]:
     """The evidence, for people."""
     text = [sentence(case, who), ""]
     text += [f"  {line}" for line in (*_collectives(case), *_steps(case), *_gpus(case, who))]
@@ -210,7 +210,7 @@ def _steps(case: Case) -> list[str]:
     return [text]
 
 
-def _gpus(case: Case, who: Held) -> list[str]:
+def _gpus(case: Case, who: HoldUp) -> list[str]:
     known = case.actual["gpus"] if case.actual else []
     c = known_class(case.sensitivity)
     told = []
@@ -230,11 +230,11 @@ def _gpus(case: Case, who: Held) -> list[str]:
     return told
 
 
-def _of(who: Held) -> frozenset[tuple[str, int]]:
+def _of(who: HoldUp) -> frozenset[tuple[str, int]]:
     return frozenset((who.node, index) for index in who.indexes)
 
 
-def _next(case: Case, who: Held) -> list[str]:
+def _next(case: Case, who: HoldUp) -> list[str]:
     known = {(gpu["node"], gpu["index"]): gpu for gpu in (case.actual["gpus"] if case.actual else [])}
     c = known_class(case.sensitivity)
     measured = [known[gpu]["slowdown"][c] for gpu in _of(who) if c in known.get(gpu, {}).get("slowdown", {})]
@@ -250,7 +250,7 @@ def _next(case: Case, who: Held) -> list[str]:
     return []
 
 
-def as_json(case: Case, who: Held) -> dict[str, Any]:
+def as_json(case: Case, who: HoldUp) -> dict[str, Any]:
     """The body of pal.why_slow/1."""
     found = case.found
     return {

@@ -148,7 +148,7 @@ def _change_of(
     A step, which is sure, UNCONFIRMED where it is not, or a drift: whatever explains the runs best. A step is confirmed
     by at least two runs, of which the newest is nearer to the new level than to the old one.
     """
-    if not _looks_changed(course.points[_SPEED::_FIELDS], repeatability, params):
+    if not course.points or not _looks_changed(course.points[_SPEED::_FIELDS], repeatability, params):
         return None
     ts, speed, variance = np.array(course.points).reshape(-1, _FIELDS).T
     days = (ts - ts[0]) / DAY_S

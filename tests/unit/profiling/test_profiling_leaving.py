@@ -16,7 +16,7 @@ from slurm_pal.profiling.node.devices import DeviceInfo, Static
 from slurm_pal.profiling.node.measurement import MeasurementSpan, RecordOrigin, record
 from slurm_pal.profiling.node.runner import BenchRun, nothing
 from slurm_pal.profiling.sweep import results, sweep_state
-from slurm_pal.profiling.sweep.leaving import CALM_S, LONGEST_CALM_S, Held, calm_s, leavers
+from slurm_pal.profiling.sweep.leaving import CALM_S, LONGEST_CALM_S, HeldNode, calm_s, leavers
 from slurm_pal.profiling.sweep.sweep_state import DONE, PARTIAL, SKIPPED, SUBMITTED, TODO, NodeState
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.parse import job as parsed
@@ -49,10 +49,12 @@ def node(name: str, used: int = 4, states: tuple[str, ...] = ()) -> Node:
 
 NODES = [node("n0"), node("n1"), node("n2"), node("n3")]
 OURS = [ours(1, "n0"), ours(2, "n1")]
-HELD = [Held("n0", 1, 100.0), Held("n1", 2, 200.0)]
+HELD = [HeldNode("n0", 1, 100.0), HeldNode("n1", 2, 200.0)]
 
 
-def leave(jobs: list[SlurmJob], nodes: list[Node] = NODES, held: list[Held] = HELD, **left: object) -> dict[str, int]:
+def leave(
+    jobs: list[SlurmJob], nodes: list[Node] = NODES, held: list[HeldNode] = HELD, **left: object
+) -> dict[str, int]:
     found = leavers([*OURS, *jobs], nodes, held, left.get("left", {}), SWEEP, UID)  # type: ignore[arg-type]
     return {name: user.job_id for name, user in found.items()}
 
@@ -91,7 +93,7 @@ def test_idle_nodes_count_but_do_not_do_alone_for_a_job_that_slurm_looked_at() -
 
 
 def test_a_node_that_is_being_left_counts_and_no_second_one_leaves() -> None:
-    leaving = [Held("n0", 1, 100.0, leaves_for=7), HELD[1]]
+    leaving = [HeldNode("n0", 1, 100.0, leaves_for=7), HELD[1]]
     assert leave([job(7)], held=leaving) == {}
     assert leave([job(7), job(8)], held=leaving) == {"n1": 8}
 

@@ -430,4 +430,4 @@ def test_what_a_model_does_at_its_power_cap_reaches_flags_and_classes(
     middle = median(value[gpu.uuid, counts] for gpu in found.gpus)
     for gpu in found.gpus:
         seen = 1.0 if flag else middle / value[gpu.uuid, counts]  # below the cap they are alike: one class
-        assert gpu.slowdown["A"] == pytest.approx(seen, rel=1e-9)
+        assert gpu.slowdown["A"] == pytest.approx(seen, rel=2e-4)
