@@ -26,6 +26,7 @@ from slurm_pal.lab.lab import Lab
 from slurm_pal.publisher.publication import site, write_table
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.parse import nobodys
 from slurm_pal.store import snapshot
 from slurm_pal.store.snapshot import GpuScore
 
@@ -224,7 +225,13 @@ class OddLab:
         path = self.config.snapshot_path
         snapshot.publish(path, gpus, cluster="palab", epoch=1, now_s=time.time())
         self.config.set("filter", "max_age_s", 3600.0, "fuzz")
-        overview = self.overview._replace(nodes=tuple(nodes))
+        # Jobs that end soon hold what is in use, else waiting for it would never pay.
+        running = (
+            nobodys(number, {"JobState": "RUNNING"})._replace(nodes=(node.name,), gpus_given=used, time_limit_s=60)
+            for number, node in enumerate(nodes, 10**6)
+            if (used := node.gpus_used)
+        )
+        overview = self.overview._replace(nodes=tuple(nodes), jobs=(*self.overview.jobs, *running))
         slurm = site(self.client).pairs
         # In slurmctld each submission so far was a second.
         ahead_s = time.time() + (0 if self.client_side else len(self.acts())) + AWAY_S

@@ -17,7 +17,7 @@ GROUPS = st.builds(Group, TEXT, TEXT, TEXT, TEXT, st.integers(0, 99), TEXT, TEXT
 ENVIRONMENTS = st.builds(Environment, TEXT, TEXT, TEXT, TEXT, TEXT)
 SEEN = st.builds(
     SweepObservation, TEXT, GROUPS, FLOAT, FLOAT, st.sampled_from([1.0, 0.25]), FLOAT, st.none() | FLOAT, FLAGS,
-    st.none() | FLOAT, ENVIRONMENTS,
+    st.none() | FLOAT, ENVIRONMENTS, st.none() | FLOAT,
 )  # fmt: skip
 SIGHTED = st.builds(
     Sighting, FLOAT, TEXT, TEXT, TEXT, st.integers(0, 1023), TEXT, TEXT, ENVIRONMENTS,
