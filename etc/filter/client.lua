@@ -58,7 +58,9 @@ local function client_reason(options, offset)
 end
 
 -- Whether words state a number of tasks, of which the client shows 1 also where none is stated.
-local function states_tasks(words) return (words:find("[%s%z]%-n[%s%z=]*%d") or words:find("--nt", 1, true)) ~= nil end
+local function states_tasks(words)
+  return (words:find("[%s%z]%-n[%s%z=]*%d") or words:find("%-%-ntasks[%s%z=]")) ~= nil
+end
 
 -- Whether the command line or the script has several components, whether it states a number of tasks, and the
 -- script's text.

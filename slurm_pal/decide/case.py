@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.light import NamedTuple
@@ -54,7 +54,7 @@ class Case(NamedTuple):
     clearer: str  # who takes leases back: "daemon", "watcher", "" for nobody
     scene: Scene
     placed: Placement
-    jobs: tuple[SlurmJob, ...] = ()  # all of the cluster
+    ends: Callable[[], Mapping[str, float]]  # `ends_per_s` of all jobs, where somebody asks
 
     @property
     def may_lease(self) -> bool:
@@ -87,13 +87,18 @@ def expected_run_s(limit_s: float | None, settings: Settings) -> float:
     return limit_s * settings.expected_run_share if limit_s else settings.expected_run_s
 
 
-def ends_per_s(jobs: Iterable[SlurmJob], names: Container[str], settings: Settings) -> float:
-    """How many of the jobs that hold GPUs on these nodes end in a second, by their time limits."""
-    return sum(
-        1.0 / max(1.0, expected_run_s(job.time_limit_s, settings))
-        for job in jobs
-        if job.state in JOB_ACTIVE and (job.gpus or job.gpus_given) and any(name in names for name in job.nodes)
-    )
+def ends_per_s(jobs: Iterable[SlurmJob], settings: Settings) -> dict[str, float]:
+    """Node -> how many of the jobs that hold GPUs there end in a second, by their time limits.
+
+    A job on several nodes counts on each for its share of them.
+    """
+    found: dict[str, float] = {}
+    for job in jobs:
+        if job.state in JOB_ACTIVE and job.nodes and (job.gpus or job.gpus_given):
+            each = 1.0 / max(1.0, expected_run_s(job.time_limit_s, settings)) / len(job.nodes)
+            for name in job.nodes:
+                found[name] = found.get(name, 0.0) + each
+    return found
 
 
 class Decision(NamedTuple):

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 from slurm_pal.base.faults import OK
-from slurm_pal.base.jobs import GpuShape, SlurmJob
+from slurm_pal.base.jobs import GpuShape
 from slurm_pal.decide import means
 from slurm_pal.decide.candidates import candidates, several_models
-from slurm_pal.decide.case import Case, Decision, Settings
+from slurm_pal.decide.case import Case, Decision, Settings, ends_per_s
 from slurm_pal.decide.offer import Offer, doubts, gpu_of, offer_of
 from slurm_pal.decide.request import Request
 from slurm_pal.decide.scene import Scene, rows, scenes
@@ -36,11 +37,11 @@ def decide(
     now_s: float,
     alternatives: int = ALTERNATIVES,
     measured: bool = False,
-    jobs: tuple[SlurmJob, ...] | None = None,
+    ends: Callable[[], Mapping[str, float]] | None = None,
 ) -> Decision:
     """Choose for one request. `measured` says that the class was measured, not stated or guessed.
 
-    `jobs` are those of the cluster, where one in the overview stands for what several hold.
+    `ends` gives `ends_per_s` of the cluster's jobs, where one in the overview stands for what several hold.
 
     `clearer` says who will take leases back ("daemon", "watcher", "" for nobody). Up to
     `alternatives` more offers are reported; they have no part in the choice.
@@ -73,9 +74,8 @@ def decide(
         return Decision("none", QUEUES)
     if request.nodes_max is None and 1 < request.tasks < len(best[2].nodes):
         return Decision("none", "left to Slurm: the GPUs that suit it now are on more nodes than it has tasks")
-    return _judge(
-        Case(request, snapshot, settings, rule, clearer, best[1], best[2], jobs or overview.jobs), alternatives
-    )
+    ends = ends or (lambda: ends_per_s(overview.jobs, settings))
+    return _judge(Case(request, snapshot, settings, rule, clearer, best[1], best[2], ends), alternatives)
 
 
 def in_order(policy: str, view: View, shape: GpuShape, rule: Rule) -> Placement | None:

@@ -8,14 +8,13 @@ somebody will take them back, and for no longer than waiting can pay, which is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from slurm_pal.base.faults import OK
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.numbers import faster
 from slurm_pal.decide.candidates import could_hold
-from slurm_pal.decide.case import Case, Decision, ends_per_s
+from slurm_pal.decide.case import Case, Decision
 from slurm_pal.decide.offer import Offer, gpu_of
 from slurm_pal.decide.request import OURS_SOFT
 from slurm_pal.decide.scene import rows
@@ -75,8 +74,9 @@ def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
         return found._replace(reason=f"left to Slurm: {what}, but {why}")
     median = hoped(shape, chosen.locality, case.rule.locality_penalty)
     there = case.placed.slowdown * chosen.locality
-    ends = math.inf if chosen.faulty else ends_per_s(case.jobs, left, case.settings)  # on those it would fail
-    if not others_come(patience_s(there, median, case.run_s), ends):
+    pays_s = patience_s(there, median, case.run_s)
+    # On faulty ones it would fail.
+    if not chosen.faulty and not others_come(pays_s, sum(case.ends().get(name, 0.0) for name in left)):
         return found._replace(reason=f"left to Slurm: {what}, and better ones become free too rarely to wait for them")
     lease_s, why = _lease(case, there, median, WAIT_SHARE)
     excluded = (*case.request.exc_nodes, *slow)

@@ -21,7 +21,7 @@ from slurm_pal.base.cluster import Node
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import Asks, GpuShape, SlurmJob
 from slurm_pal.decide.candidates import Candidates, candidates, could_hold, share
-from slurm_pal.decide.case import Decision, Settings
+from slurm_pal.decide.case import Decision, Settings, ends_per_s, expected_run_s
 from slurm_pal.decide.decide import QUEUES, decide
 from slurm_pal.decide.facts import is_ours
 from slurm_pal.decide.lease import EXCLUDED, REQUIRED, LeaseKind, Sort, TickLease, verdict
@@ -176,6 +176,7 @@ class _Round:
         self._free = _Free(overview, {job_id for job_id, lease in leases.items() if now_s >= lease.until_s})
         self._prospects = _Prospects(overview, snapshot, settings)
         self._snapshot, self._jobs = snapshot, overview.jobs
+        self._ends: dict[str, float] | None = None
         self._decided: dict[tuple[Request, str, bool], Decision] = {}  # since a claim was last made or given up
 
     def wish(self, one: Waiting) -> Wish | None:
@@ -225,12 +226,17 @@ class _Round:
             settings, now_s = self._settings, self._now_s
             found = decide(
                 one.request, overview, self._snapshot, one.sensitivity, settings, "daemon", now_s, 0, one.measured,
-                self._jobs,
+                self._ends_per_s,
             )  # fmt: skip
             if own:
                 return found
             self._decided[key] = found
         return self._decided[key]
+
+    def _ends_per_s(self) -> dict[str, float]:
+        if self._ends is None:
+            self._ends = ends_per_s(self._jobs, self._settings)
+        return self._ends
 
     def _pays(self, one: Waiting, pays_s: float) -> bool:
         """Whether one more interval of waiting is within what waiting can pay."""
@@ -416,4 +422,4 @@ class _Prospects:
         """Expected run time, as for a submission."""
         defaults = (p.default_time_s for p in group.partitions if p.default_time_s)
         limit_s = request.time_limit_s or next(defaults, None)
-        return limit_s * self._settings.expected_run_share if limit_s else self._settings.expected_run_s
+        return expected_run_s(limit_s, self._settings)

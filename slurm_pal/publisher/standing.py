@@ -192,7 +192,7 @@ class _Answers:
 
     def __init__(self, overview: Overview, snapshot: Snapshot, settings: Settings, rules: dict[str, Rule]) -> None:
         self.policy, self._rules = tabulated(settings.policy), rules
-        self._settings, self._jobs = settings, overview.jobs
+        self._ends = ends_per_s(overview.jobs, settings)
         self._by_name = {node.name: node for node in overview.nodes}
         self._all = {c: every_gpu(overview, snapshot, c) for c in SENSITIVITY_CLASSES}
         self._bar = {c: worst_wanted(c, rule.barred_slowdown) for c, rule in rules.items()}
@@ -257,8 +257,7 @@ class _Answers:
                 self.slow[number, c, count] = slow
                 if (number, c) not in self.spares:
                     spares = self.spares[number, c] = self._spares(pool, c)
-                    names = frozenset(spare.name for spare in spares)
-                    self.ends_per_s[number, c] = ends_per_s(self._jobs, names, self._settings)
+                    self.ends_per_s[number, c] = sum(self._ends.get(spare.name, 0.0) for spare in spares)
 
     def _spares(self, pool: Pool, c: str) -> tuple[Spare, ...]:
         """Nodes that could give, once free, GPUs that are neither barred nor faulty (as palsub judges).

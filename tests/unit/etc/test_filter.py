@@ -617,6 +617,7 @@ def test_the_client_filter_decides_alike(site: Path) -> None:
         ("-N2 -n 1", False),
         ("--nodelist-of=n1", True),
         ("-J -n", True),
+        ("--ntasks-per-node=2", True),
     ],
 )
 def test_of_more_nodes_than_tasks_sbatch_would_drop_those_that_the_client_filter_names(

@@ -256,7 +256,6 @@ def test_a_job_without_a_result_yet_is_just_repeated(tmp_path: Path) -> None:
 
 def test_a_resume_after_the_order_knows_that_the_result_is_only_a_part(tmp_path: Path) -> None:
     world = Busy(tmp_path, nodes=1)
-    world.on_sleep = lambda: world.stop.set() if world.own("CANCELLED") else None
     user: list[int] = []
     finish = world.slurm._scancel
 
