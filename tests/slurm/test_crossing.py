@@ -23,7 +23,7 @@ from slurm_pal.lab.lab import Lab
 from . import queue_of, test_moves
 from .parted import lab_of, site_of
 from .test_moves import DRIVER
-from .test_rebalance import PAL, REBALANCE, Site, stop, work
+from .test_rebalance import PAL, REBALANCE, Site, listens, stop, work
 
 pytestmark = pytest.mark.real_slurm
 
@@ -65,6 +65,7 @@ def test_a_job_goes_to_the_faster_partition_when_there_is_room(site: Site) -> No
     full = site.fill("n0", "n1")
     with site.daemon(partition_wait_s=4) as daemon:
         number = on_slow_gpus(site, full, "app", "--pal-checkpoint", "USR1", script=work(site, 12))
+        site.wait(lambda: listens(site))
         site.client.cancel([full["n1"]])
         site.until(full["n1"], lambda job: job.state == "CANCELLED")
         freed_s = time.time()

@@ -45,7 +45,7 @@ class Site:
         self.env = lab.environ() | {"XDG_STATE_HOME": str(home / "xdg"), "SLURM_PAL_SUBMIT_LEASE_MAX_S": LEASE_S}
         self.env["SLURM_PAL_FILTER_MAX_AGE_S"] = "3600"  # no publisher stays here
         self.client = CliClient(subprocess_runner(30.0, lab.environ()))
-        self.publisher = Publisher(load(lab.environ()), self.client, stays=True)
+        self.publisher = Publisher(load(self.env), self.client, stays=True)
 
     def run(self, *argv: str, code: int = 0) -> str:
         done = subprocess.run(
@@ -108,6 +108,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def test_every_command_shows_them_with_what_to_do(site: Site) -> None:
     assert site.states() == {gpu: state for gpu, (_, state) in FAULTS.items()}
+    site.publisher.publish(time.time())
     for words in (("gpus", "-f"), ("gpus",), ("report",), ("heatmap",), ("doctor",)):
         said = " ".join(site.run(*PAL, *words).split())
         for (node, index), (_, state) in FAULTS.items():

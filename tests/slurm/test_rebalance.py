@@ -189,10 +189,21 @@ def work(site: Site, seconds: float) -> str:
     return "#!/bin/bash\nexec " + " ".join(f"'{word}'" for word in [*PAL, *words, "--json"]) + "\n"
 
 
+def listens(site: Site) -> bool:
+    """Whether the `work` of this site handles SIGUSR1 by now; Python takes its time to start on a busy machine."""
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            if f"{site.home}/state.txt" in (status.parent / "cmdline").read_text().split("\0"):
+                (caught,) = (line.split()[1] for line in status.read_text().splitlines() if line.startswith("SigCgt"))
+                return bool(int(caught, 16) >> (signal.SIGUSR1 - 1) & 1)
+    return False
+
+
 def test_a_job_moves_to_better_gpus_and_goes_on_where_it_was(site: Site) -> None:
     full = site.fill("n1", "n2", "n3")
     moved = site.palsub("--gres=gpu:1", "--pal-checkpoint", "USR1", script=work(site, 8))
     site.running(moved)
+    site.wait(lambda: listens(site))
     stays = site.palsub("--gres=gpu:1", "--comment=pal:job=A")
     assert site.running(stays).nodes == ("n0",)
     with site.daemon(features=True, weights=True) as daemon:

@@ -609,13 +609,21 @@ print(json.dumps(told))
 """
 
 
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A process of another session, as another user's would be; even process 1 can be of ours in a container."""
+    with subprocess.Popen(["sleep", str(HOUR_S)], start_new_session=True) as process:
+        yield process.pid
+        process.kill()
+
+
 @pytest.mark.parametrize("gpm", ["works", "denied", ""])
-def test_what_nvml_answers(tmp_path: Path, gpm: str) -> None:
+def test_what_nvml_answers(tmp_path: Path, gpm: str, stranger: int) -> None:
     if not (gcc := shutil.which("gcc")):
         pytest.skip("needs gcc")
     source = Path(__file__).parents[2] / "doubles" / "nvml_library.c"
     subprocess.run([gcc, "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(source)], check=True)
-    environ = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "FAKE_NVML_GPM": gpm, "FAKE_NVML_PIDS": "1:600"}
+    environ = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "FAKE_NVML_GPM": gpm, "FAKE_NVML_PIDS": f"{stranger}:600"}
     if not gpm:
         del environ["FAKE_NVML_GPM"]
     words = [sys.executable, "-P", "-c", LOOK]
@@ -623,7 +631,7 @@ def test_what_nvml_answers(tmp_path: Path, gpm: str) -> None:
     assert done.returncode == 0, done.stderr
     static, others, fields, nvml, unknown, *again = json.loads(done.stdout)
     assert static["static"]["driver"]
-    assert others["others"][0].startswith("pid 1 ") and "600 MiB" in others["others"][0]
+    assert others["others"][0].startswith(f"pid {stranger} ") and "600 MiB" in others["others"][0]
     assert set(checks.NEEDED_SENSORS) <= set(fields["fields"])
     told = nvml["nvml"]
     assert 0 < told["look_ms"] <= told["look_p95_ms"] and told["gpm"] == (gpm == "works")
