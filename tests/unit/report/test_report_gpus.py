@@ -24,6 +24,7 @@ from slurm_pal.report.gpus.course import steps
 from slurm_pal.report.gpus.gpu_report import coverage, flagged, gpu_report, slowest
 from slurm_pal.report.gpus.heatmap import lines, marked, printed, render
 from slurm_pal.report.gpus.job_shapes import JobShapes, job_shapes, lost
+from slurm_pal.report.gpus.page import tiles
 from slurm_pal.report.gpus.reasons import MEANINGS, by_gravity, meaning
 from slurm_pal.report.gpus.scale import EDGES, STEPS, counts, step_of
 from slurm_pal.report.gpus.single import known
@@ -260,8 +261,9 @@ def test_jobs_that_fill_nodes_save_nothing_inside_them() -> None:
     assert filling is not None and filling.filling == 1.0
     found = cost(rows, "A", filling)
     assert found is not None and found.saved_share == 0.0 < found.waiting_share
+    assert found.waiting_share == pytest.approx((1 - 1 / 1.2) / 2)
     single = cost(rows, "A", job_shapes([running(n1=(0,)), running(n1=(1,))], SIZES))
-    assert single is not None and single.saved_share == 0.0
+    assert single is not None and single.saved_share == single.waiting_share == 0.0
 
 
 def test_what_jobs_of_half_a_node_save_is_the_mean_over_all_pairs() -> None:
@@ -271,7 +273,10 @@ def test_what_jobs_of_half_a_node_save_is_the_mean_over_all_pairs() -> None:
     assert halves is not None and (halves.jobs, halves.gpus, halves.filling) == (2, 4, 0.0)
     found = cost(rows, "A", halves)
     assert found is not None and found.saved_share == pytest.approx(4 / 6 * (1 - 1 / 1.2) / 2)
-    assert cost(rows, "A") == found, "without jobs that is what is assumed"
+    assert found.waiting_share == pytest.approx(4 / 6 * (1 - 1 / 1.2) / 2), "two jobs of half a node wait less"
+    guessed = cost(rows, "A")
+    assert guessed is not None and guessed.saved_share == found.saved_share, "without jobs that is what is assumed"
+    assert guessed.waiting_share == pytest.approx((1 - 1 / 1.2) / 2)
     mixed = job_shapes([running(n1=(0, 3)), running(n2=(0, 1, 2, 3))], SIZES)
     some = cost(rows, "A", mixed)
     assert some is not None and some.saved_share == pytest.approx(found.saved_share / 3)
@@ -298,6 +303,10 @@ def test_the_advice_names_what_the_saving_rests_on() -> None:
     def lines_of(shapes: JobShapes | None) -> str:
         return " ".join(advice(gpu_report(rows, by_time(made), (), NOW_S, Params(), shapes=shapes)))
 
+    single = gpu_report(rows, (), (), NOW_S, Params(), shapes=job_shapes([running(n0002=(0,))], sizes))
+    assert not any("GPU-hours" in line for line in claims(single))
+    tile = next(tile for tile in tiles(single) if tile.name == "GPU-hours lost a day")
+    assert (tile.value, tile.detail) == ("0.0", "0.0 % of the time: the jobs that run now, at full load")
     assert "if jobs take half of a node each" in lines_of(None)
     assert "saves" not in lines_of(job_shapes(jobs, sizes))
     mixed = [running(**{node: (0, 1)}) for node in sizes if node != "n0002"] + [running(n0002=(0, 1, 2, 3))]
