@@ -21,8 +21,8 @@ ASSUMPTION = (
 )
 BY_JOBS = "Both are by the {jobs} that run now: {filling:.0f} % of their GPUs are in nodes that one job fills."
 BY_GUESS = (
-    "Both are at most this: no running job is known here, so waiting is that of jobs that fill nodes, saved that of jobs "
-    "that have half of a node."
+    "Both are at most this: no running job is known here, so waiting is that of jobs that fill nodes, saved that of "
+    "jobs that have half of a node."
 )
 REAL_JOBS = " Real jobs are often less sensitive, or wait for other things."
 

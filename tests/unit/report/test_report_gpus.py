@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.report.evidence import values_beside
+from slurm_pal.report.evidence import findings, values_beside
 from slurm_pal.report.gpus.as_json import to_json
 from slurm_pal.report.gpus.cost import HOURS_PER_DAY, cost
 from slurm_pal.report.gpus.course import steps
@@ -193,6 +193,17 @@ def test_records_are_not_held_but_for_those_of_the_gpu_shown() -> None:
     assert [r.gpu.uuid for r in found.measured.own] == 9 * [uuid_of(0)]
     values_beside(found.measured.own, stream())
     assert most <= 1  # the one that the loop looks at
+
+
+@pytest.mark.parametrize(("all_of_them", "kinds"), [(True, []), (False, ["step"])])
+def test_what_all_gpus_went_through_is_no_step_of_one(all_of_them: bool, kinds: list[str]) -> None:
+    """A vendor who gets the bundle of one GPU would take it for a fault of that GPU."""
+    true = {"A": [1.0 + 0.002 * i for i in range(8)]}
+    later = {"A": [1.03 * s if all_of_them or i == 5 else s for i, s in enumerate(true["A"])]}
+    made = [r for n in range(8) for r in sweep(true if n < 5 else later, f"s{n}", ts=NOW_S - DAY_S * (80 - 10 * n))]
+    own = [r for r in made if r.gpu.uuid == uuid_of(5)]
+    assert [f.kind for f in findings(own, values_beside(own, by_time(made)), NOW_S)] == kinds
+    assert [f.kind for f in findings(own, values_beside(own, own), NOW_S)] == ["step"], "nobody to compare it with"
 
 
 def test_runs_that_do_not_count_are_left_out() -> None:
