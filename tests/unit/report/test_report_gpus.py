@@ -195,6 +195,22 @@ def test_records_are_not_held_but_for_those_of_the_gpu_shown() -> None:
     assert most <= 1  # the one that the loop looks at
 
 
+def test_what_all_gpus_went_through_is_no_spread() -> None:
+    """Half of them were measured since a minor driver made all 2 % slower."""
+    true = {"A": [1.0 + 0.002 * (i % 8) for i in range(48)]}
+    made = [r for n in range(3) for r in sweep(true, f"s{n}", ts=NOW_S - DAY_S * (60 - 10 * n), noise=0.0003)]
+    later = {"A": [1.02 * s for s in true["A"]]}
+    before = site_of(made)
+    made += sweep(later, "s9", ts=NOW_S - DAY_S, noise=0.0003, only=range(24))
+    after = site_of(made, uuid=uuid_of(0))
+    (old,), (new,) = before.measured.groups, after.measured.groups
+    assert new.spread.icc == pytest.approx(old.spread.icc, abs=0.01) and new.spread.icc > 0.95
+    assert new.spread.within_cv_pct < 0.06 and new.median_value < old.median_value
+    assert new.spread.between_sd_pct == pytest.approx(old.spread.between_sd_pct, abs=0.02)
+    assert max(abs(p.slowdown - new.slowdown[p.uuid]) for p in new.points) < 0.002
+    assert "newest run" not in gpu_text(after, uuid_of(0), 400)[3]
+
+
 @pytest.mark.parametrize(("all_of_them", "kinds"), [(True, []), (False, ["step"])])
 def test_what_all_gpus_went_through_is_no_step_of_one(all_of_them: bool, kinds: list[str]) -> None:
     """A vendor who gets the bundle of one GPU would take it for a fault of that GPU."""
