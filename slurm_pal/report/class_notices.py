@@ -27,7 +27,8 @@ def lines(notices: Iterable[Mapping[str, Any]]) -> list[NoticeLine]:
 
 def _notice(table: Mapping[str, Any]) -> Notice | None:
     try:
-        found = Notice(*(kind(table[name]) for name, kind in _FIELDS.items()), int(table.get("unseen", 0)))
+        found = Notice(*(kind(table[name]) for name, kind in _FIELDS.items()))
+        found = found._replace(unseen=int(table.get("unseen", 0)))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
     figures = (found.size, found.other, found.since_s)
