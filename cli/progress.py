@@ -38,13 +38,13 @@ def _slow(run: Runner) -> dict[str, str]:
     from slurm_pal.online import word
 
     try:
-        found = word.look(os.environ, os.getcwd())
-        if found is None or found.why_not:
+        folder = word.folder_of(os.environ, os.getcwd())
+        if not os.path.isdir(folder):
             return {}
         from slurm_pal.slurm.cli import CliClient
 
         job = CliClient(run).job(inside.job_id(os.environ))
-        return word.word(found, job, time.time()) if job is not None else {}
+        return word.word(word.look(folder, job), job, time.time()) if job is not None else {}
     except (PalError, OSError) as error:
         common.say(f"pal: records of collectives not read: {one_line(error)}", err=True)
         return {}

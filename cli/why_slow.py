@@ -105,7 +105,7 @@ def _records(number: int, job: SlurmJob | None, given: str | None, remarks: list
         if given is None and not os.path.isdir(place):
             continue
         try:
-            held = collectives.read(place, uid)
+            held = collectives.read(place, uid, since_s=job.start_s if job is not None else 0.0)
         except DataError as error:
             if given is not None:
                 raise

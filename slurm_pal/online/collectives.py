@@ -64,10 +64,16 @@ class Records(NamedTuple):
 
 
 def read(
-    folder: str, uid: int | None = None, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic
+    folder: str,
+    uid: int | None = None,
+    limits: Limits | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    since_s: float = 0.0,
 ) -> Records:
     """The newest records in a folder; with `uid` only files, and a folder, of this user, and no links.
 
+    Those from before `since_s` (Unix s), when the job started, are left out: a job that is requeued or moved finds the
+    files of its earlier runs in the same folder, with other GPUs.
     Raises DataError where there is no such folder, or it cannot be read.
     """
     limits = limits or Limits()
@@ -79,12 +85,12 @@ def read(
     try:
         if uid is not None and os.fstat(opened).st_uid != uid:
             raise DataError(f"{folder} does not belong to the job's user (uid {uid})")
-        return _of_files(opened, uid, limits, clock)
+        return _of_files(opened, uid, limits, clock, since_s)
     finally:
         os.close(opened)
 
 
-def _of_files(folder: int, uid: int | None, limits: Limits, clock: Callable[[], float]) -> Records:
+def _of_files(folder: int, uid: int | None, limits: Limits, clock: Callable[[], float], since_s: float) -> Records:
     until_s = clock() + limits.seconds
     names, more = _names(folder, limits.files)
     found: list[Collective] = []
@@ -101,7 +107,7 @@ def _of_files(folder: int, uid: int | None, limits: Limits, clock: Callable[[], 
                 return Records(tuple(found), files, refused, f"reading was ended after {limits.seconds:g} s")
             if one is None:
                 refused += 1
-            else:
+            elif not 0.0 < one.at_us < 1e6 * since_s:
                 found.append(one)
     return Records(tuple(found), files, refused, cut)
 

@@ -30,6 +30,8 @@ LONGEST_STEP = 256
 REPEATS = 0.95
 MOST_MULTIPLE, CLEARLY = 16, 0.2
 """Where all collectives look alike, the step shows in their times: by an autocorrelation so much higher."""
+PAUSE_US = 30e6
+"""A process that wrote nothing for so long before another of its node began has ended."""
 MOST_NUMBERS = 4000
 """Collectives of one communicator that are looked at, the newest."""
 
@@ -90,7 +92,7 @@ class _Comm(NamedTuple):
 def find(collectives: Iterable[Collective]) -> Found:
     """Who holds the job up."""
     by_comm: dict[str, list[Collective]] = defaultdict(list)
-    for one in collectives:
+    for one in _of_this_step(collectives):
         if one.kind.partition(" ")[0] in SYMMETRIC:
             by_comm[one.comm].append(one)
     ordinals = _Ordinals(by_comm)
@@ -103,6 +105,20 @@ def find(collectives: Iterable[Collective]) -> Found:
         return Found(None, (), ranks, hosts, seen, span_s, why)
     named = _named([late for comm in comms for late in _late(comm)], ordinals)
     return Found(named[0] if named else None, tuple(named[1:]), ranks, hosts, seen, span_s)
+
+
+def _of_this_step(collectives: Iterable[Collective]) -> list[Collective]:
+    """Those of the processes that ran last on each node: an earlier step of the job is over, and its ranks with it."""
+    every = list(collectives)
+    spans: dict[tuple[str, str, int], tuple[float, float]] = {}
+    for one in every:
+        process = one.host, one.source, one.pid
+        first, last = spans.get(process, (one.at_us, one.at_us))
+        spans[process] = min(first, one.at_us), max(last, one.at_us)
+    newest: dict[str, float] = {}
+    for (host, _, _), (first, _) in spans.items():
+        newest[host] = max(newest.get(host, 0.0), first)
+    return [one for one in every if spans[one.host, one.source, one.pid][1] >= newest[one.host] - PAUSE_US]
 
 
 class _Ordinals:
@@ -230,6 +246,8 @@ def _late(comm: _Comm) -> list[_Late]:
     for place, member in enumerate(comm.members):
         by_host[member[0]].append(place)
     everybody = frozenset(comm.members)
+    first = [min(row) for row in comm.times]
+    first_node = [min(_of_node(row, there) for there in by_host.values()) for row in comm.times]
     found = []
     for places in [
         *([place] for place in range(len(comm.members))),
@@ -238,34 +256,35 @@ def _late(comm: _Comm) -> list[_Late]:
         node = len(places) > 1
         if node and len(by_host) < 2:
             continue
+        sure = _last(comm, places, first_node if node else first)
+        if sure < MOSTLY:
+            continue  # which most of them are: no more is worked out for them
         others = [place for place in range(len(comm.members)) if place not in places]
-        late = _delay(comm, places, others, [*by_host.values()] if node else [[k] for k in range(len(comm.members))])
-        if late is None:
+        share = _delay(comm, places, others) if others else 0.0
+        if share < LEAST:
             continue
         mates = [place for place in by_host[comm.members[places[0]][0]] if place not in places]
         if not node and mates and len(by_host) > 1 and _with_it(comm, places[0], mates, others):
             continue
         members = frozenset(comm.members[place] for place in places)
-        found.append(_Late(*late, members, everybody - members, node, not node and bool(mates)))
+        found.append(_Late(share, sure, members, everybody - members, node, not node and bool(mates)))
     return found
 
 
-def _delay(
-    comm: _Comm, places: Sequence[int], others: Sequence[int], rivals: Sequence[Sequence[int]]
-) -> tuple[float, float] | None:
-    """(share of the time, share of the stretches in which these were the last of their rivals); None: not late.
+def _of_node(row: Sequence[float], places: Sequence[int]) -> float:
+    """A node is as late as the better half of its ranks, so that one of them does not make it late."""
+    return median_high(row[place] for place in places)
 
-    A node is as late as the better half of its ranks, so that one of them does not make it late.
-    """
-    if not others:
-        return None
-    delays, last = [], 0
-    for row in comm.times:
-        own = median_high(row[place] for place in places)
-        delays.append(median(row[place] for place in others) - own)
-        last += own <= min(median_high(row[place] for place in rival) for rival in rivals)
-    share, sure = median(delays) / comm.whole_us if comm.whole_us > 0 else 0.0, last / len(comm.times)
-    return (share, sure) if share >= LEAST and sure >= MOSTLY else None
+
+def _last(comm: _Comm, places: Sequence[int], first: Sequence[float]) -> float:
+    """Share of the stretches in which these had the shortest time, that is, were the last of their rivals."""
+    return sum(_of_node(row, places) <= least for row, least in zip(comm.times, first, strict=True)) / len(comm.times)
+
+
+def _delay(comm: _Comm, places: Sequence[int], others: Sequence[int]) -> float:
+    """Share of the job's time that the others wait for these."""
+    delays = [median(row[place] for place in others) - _of_node(row, places) for row in comm.times]
+    return median(delays) / comm.whole_us if comm.whole_us > 0 else 0.0
 
 
 def _with_it(comm: _Comm, place: int, mates: Sequence[int], others: Sequence[int]) -> bool:

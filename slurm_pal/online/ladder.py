@@ -29,7 +29,8 @@ DRAIN_MEASURED = 2
 QUIET_S = 7 * 86400.0
 REMEMBERED_S = 30 * 86400.0
 """How long a released GPU is remembered, to count how often it was measured in vain."""
-MOST_AHEAD_S = 60.0
+MOST_AHEAD_S = 300.0
+"""Munge refuses nodes whose clocks are further off; what is said of a later time is nobody's honest word."""
 LOOK_S = 10.0
 """Words of a job that follow sooner are one."""
 MOST_JOBS = 50
@@ -69,7 +70,8 @@ def climb(
     gpus = {(one.node, one.index): one for one in known}
     words: dict[Gpu, list[Heard]] = {}
     for place, one in heard:
-        words.setdefault(place, []).append(one._replace(at_s=min(one.at_s, now_s + MOST_AHEAD_S)))
+        if one.at_s <= now_s + MOST_AHEAD_S:
+            words.setdefault(place, []).append(one)
     steps: list[RungStep] = []
     found: list[LateGpu] = []
     for place in dict.fromkeys((*gpus, *words)):

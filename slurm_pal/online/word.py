@@ -67,12 +67,9 @@ def word(found: Found, job: SlurmJob, now_s: float) -> dict[str, str]:
     }
 
 
-def look(environ: Mapping[str, str], cwd: str) -> Found | None:
-    """What the records of this process's own job show; None where it writes none. Raises DataError."""
-    folder = folder_of(environ, cwd)
-    if not os.path.isdir(folder):
-        return None
-    return culprit.find(collectives.read(folder, limits=INSIDE).collectives)
+def look(folder: str, job: SlurmJob) -> Found:
+    """What the records of this process's own job show. Raises DataError."""
+    return culprit.find(collectives.read(folder, limits=INSIDE, since_s=job.start_s).collectives)
 
 
 def read(job: SlurmJob) -> SlowWord | None:

@@ -20,7 +20,6 @@ from slurm_pal.decide.case import Settings, ends_per_s
 from slurm_pal.decide.pools import Pool, Pools, every_gpu
 from slurm_pal.decide.scene import rows
 from slurm_pal.placement import CLASS_FIT
-from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.faulty import worst_wanted
 from slurm_pal.placement.occupancy import DRAWN_ANEW, kept
 from slurm_pal.placement.patience import MEDIAN_SLOWDOWN
@@ -43,7 +42,6 @@ Question = tuple[int, str, str]
 """Pool, sensitivity class, and GPUs on one node: a count, or WHOLE."""
 UNMEASURED = "c"
 """In the place of class C in a list: for a job whose class C was stated or guessed, not measured."""
-SENSITIVE = tuple(c for c in SENSITIVITY_CLASSES if c not in INSENSITIVE)
 
 
 class Offered(NamedTuple):

@@ -28,6 +28,7 @@ def lines(notices: Iterable[Mapping[str, Any]]) -> list[NoticeLine]:
 def _notice(table: Mapping[str, Any]) -> Notice | None:
     try:
         found = Notice(*(kind(table[name]) for name, kind in _FIELDS.items()))
+        found = found._replace(unseen=int(table.get("unseen", 0)))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
     figures = (found.size, found.other, found.since_s)
@@ -60,6 +61,10 @@ def _shifted(n: Notice) -> NoticeLine:
         f"model {n.model}: {counted(n.gpus, 'GPU')} of {counted(int(n.other), 'node')} became "
         f"{_percent(abs(n.size))} {word} together ({n.benchmark}, sweep of {when}); scores leave that out"
     )
+    if n.unseen:
+        others = f"measure some of the {counted(n.unseen, 'GPU')} not measured since (pal-profile run)"
+        theirs = f"if they have not changed, it is a matter of those {counted(int(n.other), 'node')}"
+        return NoticeLine(True, text, f"{others}: {theirs}")
     return NoticeLine(True, text, "if nobody changed driver, firmware or cooling then, find out what did")
 
 

@@ -14,6 +14,7 @@ import math
 import re
 import time
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.reasons import why_refused
+from slurm_pal.report.table import counted
 from slurm_pal.variability import drift
 from slurm_pal.variability.params import TIME_UNITS, Params
 from slurm_pal.variability.records import Record
@@ -54,20 +56,22 @@ class PeerStanding(NamedTuple):
 class PeerValues(NamedTuple):
     """The measurements of all GPUs of the site in the groups in which one GPU has runs, itself included."""
 
-    usable: dict[Group, dict[str, array[float]]]  # of the runs that count, by GPU
+    usable: dict[Group, dict[str, array[float]]]  # of the runs that count, by GPU and time
+    at_s: dict[Group, dict[str, array[float]]]  # when these ended, Unix s
     valid: dict[Group, array[float]]  # of all valid runs
 
 
 def values_beside(own: Sequence[Record], records: Iterable[Record]) -> PeerValues:
-    """From all `records`, including the GPU's (`own`), the values to compare it with; nothing else is kept."""
+    """From all `records` by time, including the GPU's (`own`), the values to compare it with; nothing else is kept."""
     params, groups = Params(), {group_of(record) for record in own}
-    found = PeerValues({group: {} for group in groups}, {group: array("d") for group in groups})
+    found = PeerValues({g: {} for g in groups}, {g: {} for g in groups}, {g: array("d") for g in groups})
     for record in records:
         group = group_of(record)
         if group not in groups:
             continue
         if weight_of(record, frozenset(record.flags), params) > 0.0:
             found.usable[group].setdefault(record.gpu.uuid, array("d")).append(record.result.value)
+            found.at_s[group].setdefault(record.gpu.uuid, array("d")).append(record.ts_end)
         if record.valid:
             found.valid[group].append(record.result.value)
     return found
@@ -80,7 +84,7 @@ def bundle(own: Sequence[Record], beside: PeerValues, flags: Sequence[str], now_
     """
     found = standings(own, beside)
     return {
-        "summary.txt": summary(own, found, findings(own, now_s), flags, now_s),
+        "summary.txt": summary(own, found, findings(own, beside, now_s), flags, now_s),
         "runs.jsonl": "".join(scrubbed(record).to_json() + "\n" for record in own),
         "peers.csv": peers_csv(found),
         "telemetry.csv": telemetry_csv(own),
@@ -154,7 +158,7 @@ def _standing_line(s: PeerStanding) -> str:
     if not s.peers:
         return f"{head}; no peer was measured by the same method"
     return (
-        f"{head}; {len(s.peers)} peers {s.peers[0]:.5g} to {s.peers[-1]:.5g}, median {median(s.peers):.5g}; "
+        f"{head}; {counted(len(s.peers), 'peer')} {s.peers[0]:.5g} to {s.peers[-1]:.5g}, median {median(s.peers):.5g}; "
         f"slowdown {s.slowdown:.4f}, slower than {s.slower_than} of {len(s.peers)}"
     )
 
@@ -276,12 +280,36 @@ def picture(own: Sequence[Record], beside: PeerValues, now_s: float) -> bytes:
     """
     from slurm_pal.report.gpus import history_picture  # only here: the rest of the bundle needs no matplotlib
 
-    found = findings(own, now_s)
+    found = findings(own, beside, now_s)
     events = {c: history_picture.findings_of(found, c) for c in SENSITIVITY_CLASSES}
     title = f"GPU {own[-1].gpu.uuid}"
     return history_picture.picture(title, own, beside.valid, events).images.get("svg", b"")
 
 
-def findings(own: Sequence[Record], now_s: float) -> tuple[drift.Finding, ...]:
-    """What happened to the GPU over the whole time of its records."""
-    return tuple(drift.of_records(own, now_s, Params(retention_d=math.inf)))
+def findings(own: Sequence[Record], beside: PeerValues, now_s: float) -> tuple[drift.Finding, ...]:
+    """What happened to the GPU over the whole time of its records, but not what its peers went through with it."""
+    found = drift.of_records(own, now_s, Params(retention_d=math.inf))
+    return tuple(event for event in found if not _shared(event, own, beside))
+
+
+def _shared(event: drift.Finding, own: Sequence[Record], beside: PeerValues) -> bool:
+    """Whether the median peer changed by half as much, or more, at the same time: a room, a minor driver, firmware."""
+    times = sorted(r.ts_end for r in own if r.bench.id == event.benchmark)
+    group = next((group_of(r) for r in own if r.bench.id == event.benchmark and r.ts_end == event.since_s), None)
+    earlier = [at_s for at_s in times if at_s < event.since_s]
+    if group is None or not earlier:
+        return False
+    # Sweeps take hours and are days apart: what was measured nearer to a run belongs to the same sweep.
+    from_s = event.since_s if event.kind == drift.DRIFT else (earlier[-1] + event.since_s) / 2.0
+    until_s = event.seen_s if event.kind == drift.DRIFT else from_s
+    changes = []
+    for uuid, values in beside.usable[group].items():
+        at_s = beside.at_s[group][uuid]
+        before, after = bisect_right(at_s, from_s) - 1, bisect_right(at_s, until_s)
+        after -= event.kind == drift.DRIFT
+        if uuid != event.uuid and 0 <= before < after < len(values):
+            ratio = values[after] / values[before]
+            changes.append(ratio - 1.0 if group.unit in TIME_UNITS else 1.0 / ratio - 1.0)
+    return len(changes) >= Params().small_group - 1 and median(changes) * math.copysign(2.0, event.change) >= abs(
+        event.change
+    )

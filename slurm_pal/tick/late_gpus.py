@@ -122,7 +122,7 @@ class LateGpus:
             if "DRAIN" not in node.states:  # somebody else's drain stays as it is
                 self._client.update_nodes([one.node], State="DRAIN", Reason=f"{REASON}{one.index}, pal-profile show")
                 self._log.write(now_s, "late-gpu", gpu=f"{one.node}:{one.index}", did="drain")
-        elif one.rung == RESERVE and _idle(node) and self._free(now_s) and now_s - one.reserved_s > AGAIN_S:
+        elif one.rung == RESERVE and _idle(node) and self._free(now_s) and self._rested(one.node, now_s):
             self._keep(one._replace(reserved_s=now_s, reserved=True))
             self._client.reserve(reservation_of(one.node), one.node, RESERVED_MIN, self._user)
             self._measure(one.node)
@@ -132,6 +132,10 @@ class LateGpus:
         """Whether no other node is being measured for us: one at a time."""
         active = (one for one in self.known if one.reserved and now_s - one.reserved_s < 60.0 * RESERVED_MIN)
         return self._measuring is None and not any(active)
+
+    def _rested(self, node: str, now_s: float) -> bool:
+        """Whether the node's last measurement for us, for whichever of its GPUs, is long enough ago."""
+        return all(now_s - one.reserved_s > AGAIN_S for one in self.known if one.node == node)
 
     def _measure(self, node: str) -> None:
         argv = [*PROFILE, "run", "--yes", "-w", node]

@@ -98,7 +98,8 @@ def _tick(seen: TickNumbers) -> Iterator[Metric]:
         "pal_classes", "GPU models whose classes are flat, or have shifted together.", labels=["state"]
     )
     for state in CLASS_ALARMS:
-        states.add_metric([state], sum(notice.get("state") == state for notice in seen.snapshot.notices))
+        models = {str(notice.get("model")) for notice in seen.snapshot.notices if notice.get("state") == state}
+        states.add_metric([state], len(models))
     yield states
     leases = GaugeMetricFamily("pal_leases", "Node lists of ours on pending jobs.", labels=["kind"])
     for kind in LeaseKind:

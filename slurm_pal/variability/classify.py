@@ -292,7 +292,9 @@ class _Fold:
         for group in sorted(groups):
             held, level = self._held_or_none(group), self.common.get(group)
             shown = level.shown if level else None
-            yield from notices.of_group(group, self.standings[group], held, shown, now_s, self.params)
+            now, tracks = self.standings[group], self.tracks[group]
+            measured_s = [tracks[uuid].ts for uuid in now.uuids if uuid in tracks]
+            yield from notices.of_group(group, now, held, shown, measured_s, now_s, self.params)
 
     def _findings(self) -> dict[Group, list[Finding]]:
         return {

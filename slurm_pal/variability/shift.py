@@ -95,7 +95,18 @@ def common(apart: Apart, held: int, level: float, params: Params) -> float:
     scatter = 1.4826 * median(abs(x - middle) for x in units)
     error = max(1.2533 * scatter / math.sqrt(len(units)), params.repeatability / math.sqrt(len(every)))
     sure = SURE * error
-    return 0.0 if abs(middle) <= sure else middle * (1.0 - (sure / middle) ** 2)
+    if abs(middle) <= sure or _two_ways(every, middle):
+        return 0.0
+    return middle * (1.0 - (sure / middle) ** 2)
+
+
+def _two_ways(every: list[float], middle: float) -> bool:
+    """Whether most GPUs changed by far less or far more than the median: some changed, as those of one board maker,
+    the others did not, and nobody by what lies between."""
+    width = abs(middle) / 2.0
+    near = sum(abs(x - middle) <= width for x in every)
+    far = sum(width < abs(x - middle) <= 2.0 * width for x in every)
+    return 2 * far >= len(every) and 2 * near < far
 
 
 def _enough(apart: Apart, gpus: int, held: int, params: Params) -> bool:

@@ -15,12 +15,15 @@ HOURS_PER_DAY = 24.0
 
 ASSUMPTION = (
     "Assumes that every measured GPU is busy all day with work of this class. Behind the median: a GPU with slowdown s "
-    "does 1/s of a median GPU's work; faster GPUs do not offset it. Waiting: jobs fill whole nodes and go in "
-    "step, so each GPU waits for the slowest of its node. Saved: by GPUs of like speed for each job inside nodes, "
-    "against any GPUs; a job that fills its nodes has no choice there. "
+    "does 1/s of a median GPU's work; faster GPUs do not offset it. Waiting: the GPUs of a job go in step, so each "
+    "waits for the slowest of them in its node. Saved: by GPUs of like speed for each job inside nodes, against any "
+    "GPUs; a job that fills its nodes has no choice there. "
 )
-BY_JOBS = "Saved is by the {jobs} that run now: {filling:.0f} % of their GPUs are in nodes that one job fills."
-BY_HALVES = "Saved is at most this: no running job is known here, so all are taken to have half of a node."
+BY_JOBS = "Both are by the {jobs} that run now: {filling:.0f} % of their GPUs are in nodes that one job fills."
+BY_GUESS = (
+    "Both are at most this: no running job is known here, so waiting is that of jobs that fill nodes, saved that of "
+    "jobs that have half of a node."
+)
 REAL_JOBS = " Real jobs are often less sensitive, or wait for other things."
 
 
@@ -30,7 +33,7 @@ class Cost(NamedTuple):
     sensitivity: str
     gpus: int
     behind_share: float  # work not done by GPUs slower than the median
-    waiting_share: float  # time spent waiting for the slowest GPU of the node, if jobs fill nodes
+    waiting_share: float  # time spent waiting inside nodes: by the jobs that run, else if jobs fill nodes
     saved_share: float  # time that placement inside nodes saves: by the jobs that run, else if all had half a node
 
     @property
@@ -66,28 +69,28 @@ def cost(rows: Iterable[GpuRow], sensitivity: str, shapes: JobShapes | None = No
     if not every:
         return None
     behind = sum(max(0.0, 1.0 - 1.0 / s) for s in every)
-    waiting = sum(1.0 - s / max(own) for own in nodes.values() for s in own)
-    saved = sum(_saved(own, shapes) * len(own) for own in nodes.values())
-    return Cost(sensitivity, len(every), behind / len(every), waiting / len(every), saved / len(every))
+    of_nodes = [(len(own), _of_node(own, shapes)) for own in nodes.values()]
+    waiting, saved = (sum(m * shares[which] for m, shares in of_nodes) / len(every) for which in (0, 1))
+    return Cost(sensitivity, len(every), behind / len(every), waiting, saved)
 
 
-def _saved(slowdowns: list[float], shapes: JobShapes | None) -> float:
-    """Of the time of one node, if each GPU of it were as likely in a job of each shape as GPUs in use are."""
+def _of_node(slowdowns: list[float], shapes: JobShapes | None) -> tuple[float, float]:
+    """(waiting, saved) of the time of one node, if its GPUs were as often in a job of each shape as GPUs in use are."""
     m = len(slowdowns)
     if shapes is None:
         by_chance, least = lost(slowdowns, m // 2)
-        return by_chance - least
-    found = 0.0
-    for (taken, of), n in shapes.parts.items():
-        if taken < of:  # on nodes of another size the same part of them
-            by_chance, least = lost(slowdowns, max(1, round(taken * m / of)) if of != m else taken)
-            found += n / shapes.gpus * (by_chance - least)
-    return found
+        return lost(slowdowns, m)[0], by_chance - least
+    waiting = saved = 0.0
+    for (taken, of), n in shapes.parts.items():  # on nodes of another size the same part of them
+        by_chance, least = lost(slowdowns, m if taken >= of else max(1, round(taken * m / of)))
+        waiting += n / shapes.gpus * by_chance
+        saved += n / shapes.gpus * (by_chance - least)
+    return waiting, saved
 
 
 def assumption(shapes: JobShapes | None) -> str:
     """What the estimate takes for granted."""
     if shapes is None:
-        return ASSUMPTION + BY_HALVES + REAL_JOBS
+        return ASSUMPTION + BY_GUESS + REAL_JOBS
     jobs = f"{shapes.jobs:,} job{'s' * (shapes.jobs != 1)}"
     return ASSUMPTION + BY_JOBS.format(jobs=jobs, filling=100 * shapes.filling) + REAL_JOBS

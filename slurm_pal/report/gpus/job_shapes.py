@@ -45,7 +45,7 @@ def lost(slowdowns: Sequence[float], taken: int) -> tuple[float, float]:
     By chance a job has any of the GPUs; at least is lost if those of each job are neighbours in speed.
     """
     ranked, m = sorted(slowdowns), len(slowdowns)
-    if not 1 < taken <= m:
+    if not 1 < taken <= m or ranked[0] == ranked[-1]:
         return 0.0, 0.0
     busy, below = 0.0, 0.0
     for slower_than, slowest in enumerate(ranked):  # the slowest one of a job has this many faster ones beside it

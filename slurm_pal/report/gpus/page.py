@@ -102,7 +102,8 @@ def tiles(report: GpuReport) -> list[GpuTile]:
         found.append(GpuTile(name, words.percent(far), detail, "flat"))
     cost = words.waiting(report)
     value = words.hours(cost.waiting_gpu_h) if cost else words.NOTHING
-    detail = f"{words.percent(cost.waiting_share)} of the time, waiting at full load" if cost else "no estimate"
+    jobs = "the jobs that run now" if report.shapes else "jobs that fill nodes"
+    detail = f"{words.percent(cost.waiting_share)} of the time: {jobs}, at full load" if cost else "no estimate"
     found.append(GpuTile("GPU-hours lost a day", value, detail, "flat"))
     faulty, noticed = len(words.faults(report)), len(words.noticed(report))
     detail = f"and {noticed - faulty:,} more with a flag" if noticed > faulty else "no other flags"

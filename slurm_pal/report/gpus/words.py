@@ -72,9 +72,10 @@ def claims(report: GpuReport) -> list[str]:
         return ["Nothing usable has been measured yet: run pal-profile run."]
     found = [_spread_claim(report) if report.leading else _snapshot_claim(report)]
     cost = waiting(report)
-    if cost is not None:
+    if cost is not None and cost.waiting_share > 0:
+        jobs = "jobs like those that run now" if report.shapes else "jobs that fill nodes"
         found.append(
-            f"At full load with {WORK[cost.sensitivity]}, jobs that fill nodes lose {percent(cost.waiting_share)} of "
+            f"At full load with {WORK[cost.sensitivity]}, {jobs} lose {percent(cost.waiting_share)} of "
             f"the GPUs' time waiting for a slower neighbour: {hours(cost.waiting_gpu_h)} GPU-hours a day."
         )
     return found
@@ -181,8 +182,8 @@ def _by_fault(broken: Sequence[GpuRow]) -> str:
 
 
 def waiting(report: GpuReport) -> Cost | None:
-    """The estimate that is shown first: class A, if several GPUs of a node can wait for each other."""
-    return next((c for c in report.costs if c.sensitivity == "A" and c.waiting_share > 0), None)
+    """The estimate that is shown first: class A, where it is known how jobs share nodes, or GPUs of a node differ."""
+    return next((c for c in report.costs if c.sensitivity == "A" and (report.shapes or c.waiting_share > 0)), None)
 
 
 def coverage_line(c: Coverage) -> str:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,34 @@ def test_steps_are_found_by_their_times_where_all_collectives_look_alike(tmp_pat
     alike = [one._replace(kind="allreduce 1") for one in collectives.read(str(tmp_path)).collectives]
     one = culprit.find(alike).culprit
     assert one is not None and one.position == 3
+
+
+def test_an_earlier_step_of_the_job_is_over(tmp_path: Path) -> None:
+    """Its processes have ended: they are no ranks of the node any more, and nobody waits for them."""
+    for place, start_s, behaving in ((0, 1.7e9, Behaving(steps=60)), (2, 1.7e9 + 120.0, Behaving(steps=60))):
+        step = [Rank(f"n{h}", k, 1.1 if (h, k) == (1, place) else 1.0) for h in range(2) for k in range(4)]
+        for name, text in files(step, behaving, random.Random(1), start_s=start_s).items():
+            moved = text.replace('"pid": 1', f'"pid": {place + 1}1').replace('"id": "', f'"id": "{place}')
+            (tmp_path / f"{place}-{name}").write_text(moved)
+    found = culprit.find(collectives.read(str(tmp_path)).collectives)
+    assert found.culprit is not None and (found.culprit.host, found.culprit.position) == ("n1", 2)
+    assert (found.culprit.of, found.ranks, found.also) == (4, 8, ())
+
+
+def test_many_ranks_cost_no_more_than_their_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pal progress` runs between two steps of the job."""
+    made, sorted_values = 400, 0
+
+    def counted(values: Iterable[float]) -> float:
+        nonlocal sorted_values
+        known = list(values)
+        sorted_values += len(known)
+        return statistics.median_high(known)
+
+    monkeypatch.setattr(culprit, "median_high", counted)
+    late = [Collective("c", k, "allreduce 1", r, made, f"n{r // 8}", r, f"f{r}", 1000.0 + (r * k) % 7, 1e5 * k)
+            for k in range(50) for r in range(made)]  # fmt: skip
+    assert culprit.find(late).culprit is None and 0 < sorted_values < 10 * len(late)
 
 
 def test_too_little_is_no_evidence() -> None:

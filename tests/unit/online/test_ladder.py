@@ -81,8 +81,15 @@ def test_only_words_after_the_measurement_count() -> None:
 
 
 def test_a_clock_that_is_ahead_gains_nothing() -> None:
-    known, _ = climb((), [said(1, "ada", NOW_S + 1e9)], SOUND, Terms(), NOW_S)
-    assert known[0].heard[0].at_s <= NOW_S + 60.0
+    assert climb((), [said(1, "ada", NOW_S + 1e9)], SOUND, Terms(), NOW_S) == ((), ())
+    site, word = Site(), said(1, "ada", NOW_S + 250.0)
+    for _ in range(5):
+        site.now_s += 30.0
+        site.known, _ = climb(site.known, [word], site.measured, site.terms, site.now_s)
+    assert (site.known[0].rung, site.known[0].heard[0].looks) == ("observe", 1), "one report, however often it is read"
+    site.measured[GPU] = Measured("u", NOW_S + 400.0, {"A": 1.0})
+    site.known, _ = climb(site.known, [word], site.measured, site.terms, NOW_S + 430.0)
+    assert site.known[0].rung == "released", "a measurement ends it, although the word still stands on the job"
 
 
 def test_after_a_week_without_a_word_it_is_released_and_after_a_month_forgotten() -> None:

@@ -25,7 +25,7 @@ from slurm_pal.tick.metrics import TickNumbers, text
 from slurm_pal.variability import notices
 from slurm_pal.variability.records import Record
 
-from ...doubles.records_factory import DAY_S, NOW_S, sweep, truth
+from ...doubles.records_factory import DAY_S, NOW_S, sweep, truth, uuid_of
 
 GPUS = 32
 SPREAD = truth(GPUS)["A"]
@@ -105,6 +105,27 @@ def test_a_shift_of_all_is_an_alarm_for_a_month(site: Config) -> None:
     assert "32 GPUs of 8 nodes became 2 % slower together (gemm_bf16, sweep of " in found["warn"][0]
 
 
+def test_a_shift_that_one_rack_shows_says_what_decides(site: Config) -> None:
+    """Three of eight nodes: until others are measured nobody knows whether it is a matter of all."""
+    part = sweep({"A": [1.03 * v for v in SPREAD]}, "rack", ts=NOW_S - 2 * DAY_S, only=range(12))
+    published = measured(site, swept(SPREAD, 30), swept(SPREAD, 20), part)
+    assert published.class_state == "shifted"
+    (told,) = class_notices.lines(published.notices)
+    assert "12 GPUs of 3 nodes became 3.1 % slower together" in told.text
+    assert told.mend == (
+        "measure some of the 20 GPUs not measured since (pal-profile run): if they have not changed, it is a matter of "
+        "those 3 nodes"
+    )
+    rest = sweep({"A": SPREAD}, "rest", ts=NOW_S - DAY_S, only=range(12, 32))
+    found = measured(site, rest)
+    before, after = (
+        {score.uuid: score.slowdown["A"] for score in map(one.gpu, range(len(one)))} for one in (published, found)
+    )
+    apart = [np.mean([seen[uuid_of(i)] for i in range(12)]) / np.mean([seen[uuid_of(i)] for i in range(12, 32)])
+             for seen in (before, after)]  # fmt: skip
+    assert found.class_state == "ok" and apart[1] > apart[0] * 1.025, "it was theirs, and their scores say so now"
+
+
 def test_few_gpus_and_two_kinds_are_no_alarm(site: Config) -> None:
     values = truth(80, sd=0.01)["A"]
     values[:24] = [v + 0.06 for v in values[:24]]
@@ -122,7 +143,8 @@ def test_few_gpus_and_two_kinds_are_no_alarm(site: Config) -> None:
 
 
 def test_metrics_count_models_with_flat_and_shifted_classes() -> None:
-    told = [{"state": "flat"}, {"state": "flat"}, {"state": "few"}]
+    told = [{"state": "flat", "model": model} for model in ("V100", "A100", "A100")]  # by two methods
+    told += [{"state": "few", "model": "T4"}]
     seen = snapshot.Snapshot({"notices": told}, *snapshot._columns([]))
     body = text(TickNumbers(NOW_S, 0.1, 1, 0.1, seen, {}, [], 1.0, False)).decode()
     found = {

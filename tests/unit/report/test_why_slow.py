@@ -133,7 +133,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "nccl-inspector-7"
     folder.mkdir()
     ranks = [Rank(node, k, 1.1 if (node, k) == ("n2", 1) else 1.0) for node, held in GPUS.items() for k in held]
-    for name, text in files(ranks, Behaving(steps=60), random.Random(1)).items():
+    for name, text in files(ranks, Behaving(steps=60), random.Random(1), start_s=NOW_S - 90.0).items():
         (folder / name).write_text(text)
     gpus = [scores().gpu(row) for row in range(4)]
     snapshots.publish(str(tmp_path / "state" / "snapshot"), gpus, cluster="c", epoch=1, now_s=time.time())
@@ -153,6 +153,17 @@ def test_a_job_of_ones_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = json.loads(done.stdout)
     assert (body["schema"], body["verdict"], done.exit_code) == ("pal.why_slow/1", "gpu", Exit.OK)
     assert (body["culprit"]["node"], body["culprit"]["indexes"], body["collectives"]["ranks"]) == ("n2", [1], 4)
+
+
+def test_records_of_an_earlier_run_name_nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was requeued, or moved, has the files of that run in the same folder."""
+    again = job()._replace(start_s=NOW_S - 10.0, raw={"WorkDir": str(home)}, uid=os.geteuid())
+    assert json.loads(ask(monkeypatch, again, "7", "--json").stdout)["verdict"] == "nothing"
+    ranks = [Rank("n1", k, 1.1 if k == 0 else 1.0) for k in (0, 1)]
+    for name, text in files(ranks, Behaving(steps=60), random.Random(1), start_s=NOW_S - 5.0).items():
+        (home / "nccl-inspector-7" / f"again-{name}").write_text(text)
+    body = json.loads(ask(monkeypatch, again, "7", "--json").stdout)
+    assert (body["verdict"], body["culprit"]["indexes"], body["collectives"]["ranks"]) == ("gpu", [0], 2)
 
 
 def test_a_task_of_an_array(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,19 +211,19 @@ def test_a_moment_is_remembered_until_it_is_due(tmp_path: Path) -> None:
         inside.job_id({})
 
 
-def records(root: Path, slow: int) -> None:
+def records(root: Path, slow: int, start_s: float = 1.7e9) -> None:
     """As the inspector plug-in leaves them in the job's folder."""
     folder = root / "nccl-inspector-77"
     folder.mkdir(exist_ok=True)
     ranks = [Rank("n1", k, 1.15 if k == slow else 1.0) for k in range(4)]
-    for name, text in files(ranks, Behaving(steps=60), random.Random(1)).items():
+    for name, text in files(ranks, Behaving(steps=60), random.Random(1), start_s=start_s).items():
         (folder / name).write_text(text)
 
 
-def held(job: Job) -> None:
+def held(job: Job, start: str = "Unknown") -> None:
     """The job as scontrol shows it."""
     line = (
-        "JobId=77 JobName=x UserId=ada(1000) JobState=RUNNING Restarts=0 NodeList=n1 "
+        f"JobId=77 JobName=x UserId=ada(1000) JobState=RUNNING Restarts=0 StartTime={start} NodeList=n1 "
         "Nodes=n1 CPU_IDs=0-3 Mem=0 GRES=gpu:4(IDX:2-5) MinCPUsNode=1 Command=x WorkDir=/"
     )
     job.command(
@@ -246,6 +246,15 @@ def test_progress_says_which_gpu_the_others_wait_for_and_takes_it_back(job: Job)
     records(job.root, slow=9)
     assert job.pal("progress", "11", SLURM_RESTART_COUNT="1") == (0, "")
     assert marks.read(job.comment, marks.SLOW)["slow"] == "-"
+
+
+def test_what_an_earlier_run_of_the_job_recorded_says_nothing(job: Job) -> None:
+    held(job, start="2024-01-01T00:00:00")
+    records(job.root, slow=1)
+    assert job.pal("progress", "10") == (0, "") and "pal:slow" not in job.comment
+    records(job.root, slow=1, start_s=1.71e9)
+    assert job.pal("progress", "11", SLURM_RESTART_COUNT="1") == (0, "")
+    assert marks.read(job.comment, marks.SLOW)["slow"] == "n1:3"
 
 
 def test_where_nobody_is_late_there_is_no_word_and_hostile_records_do_not_matter(job: Job) -> None:

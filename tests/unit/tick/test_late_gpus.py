@@ -166,6 +166,18 @@ def test_it_is_reserved_for_half_an_hour_measured_and_given_back(site: Site) -> 
     assert site.client.orders[1:] == [("release", "pal_n1")] and site.known().rung == "released"
 
 
+def test_a_node_is_measured_once_for_all_of_its_late_gpus(site: Site) -> None:
+    """Where a run is unconfirmed they all stay, and the next measurement of their node has its time."""
+    late.write(str(site.folder / "late.json"), [
+        LateGpu("n1", 2, "u", "reserve", NOW_S - 60.0, HEARD, reserved_s=NOW_S - 3600.0),
+        LateGpu("n1", 3, "w", "reserve", NOW_S - 60.0, HEARD),
+    ])  # fmt: skip
+    site.tick()
+    assert site.client.orders == [] and site.started == []
+    site.tick(after_s=late_gpus.AGAIN_S)
+    assert site.client.orders == [("reserve", "pal_n1", "n1", 30, "slurm")]
+
+
 def test_what_slurm_refuses_is_found_again(site: Site) -> None:
     site.put("released", reserved=True, reserved_s=NOW_S, heard=())
     site.client.fails = True

@@ -57,7 +57,8 @@ def test_order_of_values_does_not_matter(data: list[float], k: int, random: obje
     assert [first.labels[i] for i in order] == second.labels.tolist()
 
 
-@given(st.lists(st.floats(0.5, 2.0), min_size=3, max_size=25), st.integers(2, 6))
+# Rounded: between values that differ in their last bit distances are 0 or not by the order of sums.
+@given(st.lists(st.floats(0.5, 2.0).map(lambda x: round(x, 6)), min_size=3, max_size=25), st.integers(2, 6))
 def test_silhouette_equals_its_definition(data: list[float], k: int) -> None:
     found = cluster(data, k)
     if found.k < 2:

@@ -71,6 +71,16 @@ def test_a_node_that_became_slow_is_no_common_shift() -> None:
     assert np.allclose(moved, 1.03, atol=0.004)
 
 
+def test_what_half_of_the_gpus_show_is_no_common_shift() -> None:
+    """New firmware for the boards of one maker, on every node: the median GPU has changed by what none did."""
+    mixed = {"A": [x * (1.03 if i % 2 else 1.0) for i, x in enumerate(TRUE["A"])]}
+    made = [*at(50), *at(40), *at(30), *sweep(mixed, "s90", ts=NOW_S - 10 * DAY_S, noise=0.001)]
+    found = classify(made, NOW_S - 9 * DAY_S)
+    assert not [n for n in found.notices if n.state == "shifted"]
+    doubted = {g.uuid for g in found.gpus if "unconfirmed" in g.flags}
+    assert not doubted & {uuid_of(i) for i in range(0, 96, 2)} and len(doubted) >= 40
+
+
 def test_a_node_measured_alone_after_a_shift_has_it_taken_out() -> None:
     made = [*at(50), *at(40), *at(30, 1.02, only=range(48)), *at(20, 1.02, only=range(48, 52))]
     found = classify(made, NOW_S - 15 * DAY_S)
