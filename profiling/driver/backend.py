@@ -20,6 +20,7 @@ from slurm_pal.profiling.node.in_flight import InFlight
 BUILDERS: dict[str, Callable[[DriverWorkbench], BenchLaunch]] = {
     "gemm_bf16": gemm.build,
     "gemm_bf16_wgmma": gemm.build,
+    "gemm_bf16_tcgen05": gemm.build,
     "gemm_bf16_cublas": vendor.build,
     "gemm_fp16": gemm.build,
     "gemm_tf32": gemm.build,
@@ -35,8 +36,8 @@ BUILDERS: dict[str, Callable[[DriverWorkbench], BenchLaunch]] = {
     "allreduce": allreduce.build,
 }
 LEAST_CAPABILITY = {"bf16": 80, "tf32": 80}
-ALONE = {"gemm_bf16_wgmma": ptx.target_with("gemm_bf16_wgmma")}
-"""Benchmarks whose kernel one architecture alone has."""
+ALONE = {name: ptx.target_with(name) for name in ("gemm_bf16_wgmma", "gemm_bf16_tcgen05")}
+"""Benchmarks whose kernel some architectures alone have."""
 
 
 def _nvml() -> Sensors:
@@ -101,7 +102,7 @@ class DriverBackend:
         needs = max(LEAST_CAPABILITY.get(spec.dtype, 0), ptx.TARGETS[-1].least)
         alone = ALONE.get(spec.id)
         if alone and not alone.serves(has):
-            return f"{spec.id} needs compute capability {alone.least / 10:.1f} (this is {has / 10:.1f})"
+            return f"{spec.id} needs compute capability {alone.needs} (this is {has / 10:.1f})"
         if alone and driver < alone.driver:
             return f"{spec.id} needs a driver for CUDA {alone.driver // 1000}.{alone.driver % 1000 // 10} or later"
         if has < needs:

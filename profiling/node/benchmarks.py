@@ -85,6 +85,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     _gemm("bf16", 250.0, 35.0, quick=True),
     # The same product by the warpgroup instructions of compute capability 9.0, where mma.sync stays below the cap.
     _gemm("bf16", 250.0, 35.0)._replace(id="gemm_bf16_wgmma"),
+    # ... by those of 10.0 and 10.3
+    _gemm("bf16", 250.0, 35.0)._replace(id="gemm_bf16_tcgen05"),
     # ... and by the vendor's library, for backends whose gemm_bf16 is their own.
     _gemm("bf16", 250.0, 35.0)._replace(id="gemm_bf16_cublas"),
     _gemm("fp16", 250.0, 35.0, quick=True),
