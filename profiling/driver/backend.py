@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slurm_pal.base.errors import MissingPackageError
-from slurm_pal.profiling.driver import allreduce, block, gemm, ptx, traffic, vendor
+from slurm_pal.profiling.driver import allreduce, block, gemm, ptx, traffic, trial, vendor
 from slurm_pal.profiling.driver.gpu import GpuContext, Marks
 from slurm_pal.profiling.driver.library import LIBRARY, CudaLibrary
 from slurm_pal.profiling.driver.workbench import Array, BenchLaunch, DriverWorkbench
@@ -88,7 +88,14 @@ class DriverBackend:
         return self._library
 
     def lacks(self, device: DeviceInfo, spec: Benchmark) -> str:
-        """Why `spec` cannot run there, "" when it can. Initialises the driver: ask in its worker."""
+        """Why `spec` is not to be measured there, "" when it is. Initialises the driver: ask in its worker.
+
+        A kernel that no card has confirmed is tried first.
+        """
+        return self.unable(device, spec) or trial.failure(device, spec, self._path)
+
+    def unable(self, device: DeviceInfo, spec: Benchmark) -> str:
+        """Why `spec` cannot run there, "" when it can, right or wrong."""
         if spec.id not in BUILDERS:
             return f"backend driver has no kernel for {spec.id}"
         library = self.library()

@@ -173,7 +173,7 @@ def run(
     while left:
         name = left.pop(0)
         spec = by_id(name)._replace(shape=SHAPES[name])
-        lack = "it needs another GPU" if spec.peers and not others else backend.lacks(device, spec)
+        lack = "it needs another GPU" if spec.peers and not others else backend.unable(device, spec)
         if lack:
             print(f"{name:15} not here: {lack}")
             continue

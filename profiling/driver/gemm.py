@@ -72,7 +72,7 @@ def product(
     (m, n, k), rows = sizes, KERNELS[kernel].rows
     if m % rows or n % TILE or k % DEPTH:
         raise DeviceError(
-            f"{kernel}: a product of {m}x{n}x{k}; wanted multiples of {rows} for rows, {TILE} for columns, {DEPTH} between"
+            f"{kernel}: a product of {m}x{n}x{k}; wanted multiples of {rows} rows, {TILE} columns, and {DEPTH} between"
         )
     argument = Gemm(*factors, add, m, n, k, batch.inner, alpha, 0)
     return gpu.launch(kernel, (m // rows * (n // TILE), batch.products), argument)
@@ -88,11 +88,12 @@ def build(bench: DriverWorkbench) -> BenchLaunch:
     bench.load([choice.kernel])
     a, b = (bench.normal(choice.form, *((size, k) if choice.along_k else (k, size))) for size in (m, n))
     outputs = [bench.empty(choice.form, m, n) for _ in range(inputs.OUTPUTS)]
-    launches = [product(bench.gpu, choice.kernel, (_whole(a), _whole(b), _whole(out)), (m, n, k)) for out in outputs]
+    launches = [product(bench.gpu, choice.kernel, (whole(a), whole(b), whole(out)), (m, n, k)) for out in outputs]
     turn = itertools.cycle(launches)
     arrays = {"a": a, "b": b, "c": outputs[0]}
     return BenchLaunch(lambda: next(turn)(), 2.0 * m * n * k, arrays, libs=ptx.own_version(choice.kernel))
 
 
-def _whole(array: Array) -> Operand:
+def whole(array: Array) -> Operand:
+    """An array of two dimensions as a factor, or as the result."""
     return Operand(array.address, array.shape[-1], 0, 0)

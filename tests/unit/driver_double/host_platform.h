@@ -283,6 +283,8 @@ DEVICE uint32_t shared_address(const void *pointer) {
  * there before is no number. */
 DEVICE void sums_reserve(uint32_t *where) {
     int first = threadIdx.x % 32 == 0;
+    if (first && tensor.reserved)
+        fiber_wrong(); /* the block before has not given its own back */
     if (first) {
         tensor.base = tensor.base ? 0 : TENSOR_WORDS - RESERVED_WORDS;
         for (int lane = 0; lane < TENSOR_LANES; lane++)
