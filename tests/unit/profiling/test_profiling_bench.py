@@ -326,6 +326,34 @@ def test_repeated_quick_runs_are_the_three_short_ones(
     assert [one["id"] for one in found] == ["gemm_bf16", "tblock", "hbm_triad"]
 
 
+def test_repeated_runs_have_busy_neighbours(tmp_path: Path, registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU whose run is over runs on until the slowest has ended, within a block."""
+    set_fault(registry, "n0", 2, "noisy")  # never sure enough: it measures for as long as it may
+    prepare, made = EmuBackend.prepare, list[int]()
+
+    def noted(self: EmuBackend, device: DeviceInfo, *more: Any) -> EmuKernel:  # noqa: ANN401
+        kernel = prepare(self, device, *more)
+        run_block, made_before = kernel.run_block, len(made)
+        made.append(device.slot)
+
+        def block(n: int) -> float:
+            seconds = run_block(n)
+            with (tmp_path / f"{made_before}.{device.slot}").open("a") as stream:
+                stream.write(f"{seconds!r}\n")
+            return seconds
+
+        kernel.run_block = block  # type: ignore[method-assign]
+        return kernel
+
+    monkeypatch.setattr(EmuBackend, "prepare", noted)
+    words = ["--node=n0", "--expected=4", "--backend=emu", f"--registry={registry}", "--wall-scale=0", "--seed=3"]
+    assert bench.main([*words, "--bench=gemm_bf16,tblock", "--repeat=2"]) == Exit.OK
+    for number in range(1, 5):  # after the heat two runs of each
+        blocks = [[float(s) for s in (tmp_path / f"{number}.{i}").read_text().split()] for i in range(4)]
+        spent = [sum(own) for own in blocks]
+        assert max(spent) - min(spent) <= max(max(own) for own in blocks), (number, spent)
+
+
 def test_ingest_takes_every_record(tmp_path: Path, registry: str) -> None:
     from slurm_pal.store.database import open_database
 
