@@ -257,7 +257,7 @@ static int carry_out(Queue *queue, Op *op) {
         code = double_fault(op->function->kernel->name);
         queue->clock_s += launch_s;
         if (!code && fibers_run(op->function->kernel->run, op->argument, op->grid, op->function->threads))
-            code = 719; /* CUDA_ERROR_LAUNCH_FAILED */
+            code = 719;      /* CUDA_ERROR_LAUNCH_FAILED */
         if (tensor.reserved) /* a block has ended without giving its words of tensor memory back */
             code = 719;
         tensor.reserved = 0;
