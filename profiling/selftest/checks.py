@@ -210,7 +210,7 @@ def of_regime(records: Sequence[Record]) -> Check:
         text += f"; its clock was held back by {', '.join(held)} instead"
     else:
         text += "; below the cap GPUs of one model hardly differ, and their classes are flat"
-    return within("regime", name, 100 * share, "% of the looks", 100 * limits.CAP_SHARE, None, source, text)
+    return within("regime", name, 100 * (share or 0.0), "% of the looks", 100 * limits.CAP_SHARE, None, source, text)
 
 
 def _p50(seen: dict[str, Any], field: str) -> str:
