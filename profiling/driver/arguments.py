@@ -126,6 +126,8 @@ class Signature(NamedTuple):
 
     argument: type[ctypes.Structure] | None
     threads: int
+    rows: int = 128  # of a product's tile
+    shared: int = 0  # bytes that the launch gives to a block, beside what the kernel has of its own
 
 
 KERNELS: dict[str, Signature] = {
@@ -139,6 +141,7 @@ KERNELS: dict[str, Signature] = {
     "gemm_fp64_scalar": Signature(Gemm, 256),
     "gemm_fp16_wmma": Signature(Gemm, 256),
     "gemm_bf16_wgmma": Signature(Gemm, 128),
+    "gemm_bf16_tcgen05": Signature(Gemm, 128, rows=256, shared=98336),
     "gemm_bf16_nt": Signature(Gemm, 128),
     "gemm_bf16_nn": Signature(Gemm, 128),
     "gemm_bf16_tn": Signature(Gemm, 128),

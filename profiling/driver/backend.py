@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slurm_pal.base.errors import MissingPackageError
-from slurm_pal.profiling.driver import allreduce, block, gemm, ptx, traffic, vendor
+from slurm_pal.profiling.driver import allreduce, block, gemm, ptx, traffic, trial, vendor
 from slurm_pal.profiling.driver.gpu import GpuContext, Marks
 from slurm_pal.profiling.driver.library import LIBRARY, CudaLibrary
 from slurm_pal.profiling.driver.workbench import Array, BenchLaunch, DriverWorkbench
@@ -20,6 +20,7 @@ from slurm_pal.profiling.node.in_flight import InFlight
 BUILDERS: dict[str, Callable[[DriverWorkbench], BenchLaunch]] = {
     "gemm_bf16": gemm.build,
     "gemm_bf16_wgmma": gemm.build,
+    "gemm_bf16_tcgen05": gemm.build,
     "gemm_bf16_cublas": vendor.build,
     "gemm_fp16": gemm.build,
     "gemm_tf32": gemm.build,
@@ -35,8 +36,8 @@ BUILDERS: dict[str, Callable[[DriverWorkbench], BenchLaunch]] = {
     "allreduce": allreduce.build,
 }
 LEAST_CAPABILITY = {"bf16": 80, "tf32": 80}
-ALONE = {"gemm_bf16_wgmma": ptx.target_with("gemm_bf16_wgmma")}
-"""Benchmarks whose kernel one architecture alone has."""
+ALONE = {name: ptx.target_with(name) for name in ("gemm_bf16_wgmma", "gemm_bf16_tcgen05")}
+"""Benchmarks whose kernel some architectures alone have."""
 
 
 def _nvml() -> Sensors:
@@ -87,7 +88,14 @@ class DriverBackend:
         return self._library
 
     def lacks(self, device: DeviceInfo, spec: Benchmark) -> str:
-        """Why `spec` cannot run there, "" when it can. Initialises the driver: ask in its worker."""
+        """Why `spec` is not to be measured there, "" when it is. Initialises the driver: ask in its worker.
+
+        A kernel that no card has confirmed is tried first.
+        """
+        return self.unable(device, spec) or trial.failure(device, spec, self._path)
+
+    def unable(self, device: DeviceInfo, spec: Benchmark) -> str:
+        """Why `spec` cannot run there, "" when it can, right or wrong."""
         if spec.id not in BUILDERS:
             return f"backend driver has no kernel for {spec.id}"
         library = self.library()
@@ -101,7 +109,7 @@ class DriverBackend:
         needs = max(LEAST_CAPABILITY.get(spec.dtype, 0), ptx.TARGETS[-1].least)
         alone = ALONE.get(spec.id)
         if alone and not alone.serves(has):
-            return f"{spec.id} needs compute capability {alone.least / 10:.1f} (this is {has / 10:.1f})"
+            return f"{spec.id} needs compute capability {alone.needs} (this is {has / 10:.1f})"
         if alone and driver < alone.driver:
             return f"{spec.id} needs a driver for CUDA {alone.driver // 1000}.{alone.driver % 1000 // 10} or later"
         if has < needs:

@@ -44,7 +44,8 @@ class Deviation(NamedTuple):
 
 
 SHAPES = {
-    "gemm_bf16": "256x384x160", "gemm_bf16_wgmma": "256x384x160", "gemm_fp16": "256x384x160",
+    "gemm_bf16": "256x384x160", "gemm_bf16_wgmma": "256x384x160", "gemm_bf16_tcgen05": "256x384x160",
+    "gemm_fp16": "256x384x160",
     "gemm_bf16_cublas": "256x384x160", "gemm_tf32": "256x384x160",
     "gemm_fp32": "256x384x160", "gemm_fp64": "256x384x160", "tblock": "d256-seq128-batch2",
     "hbm_triad": "3x512MiB", "hbm_copy": "2x512MiB", "pcie_h2d": "1MiB-pinned", "pcie_d2h": "1MiB-pinned",
@@ -137,7 +138,8 @@ CHECKS: dict[str, Callable[[DriverKernel, Benchmark], Iterator[Deviation]]] = {
     "p2p": _same("target", "source"),
     "allreduce": _sums,
     "gemm_bf16_cublas": _gemm,
-    "gemm_bf16_wgmma": _gemm,  # last: it has not run on a card, and after a fault nothing more can be checked
+    "gemm_bf16_wgmma": _gemm,  # these two last: they have not run on a card, and after a fault
+    "gemm_bf16_tcgen05": _gemm,  # nothing more can be checked
 }
 
 
@@ -171,7 +173,7 @@ def run(
     while left:
         name = left.pop(0)
         spec = by_id(name)._replace(shape=SHAPES[name])
-        lack = "it needs another GPU" if spec.peers and not others else backend.lacks(device, spec)
+        lack = "it needs another GPU" if spec.peers and not others else backend.unable(device, spec)
         if lack:
             print(f"{name:15} not here: {lack}")
             continue

@@ -7,14 +7,15 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from slurm_pal.profiling.driver.arguments import Gemm, NumberFormat, Operand
+from slurm_pal.profiling.driver import ptx
+from slurm_pal.profiling.driver.arguments import KERNELS, Gemm, NumberFormat, Operand
 from slurm_pal.profiling.driver.gpu import GpuContext
 from slurm_pal.profiling.driver.workbench import Array, BenchLaunch, DriverWorkbench
 from slurm_pal.profiling.node import inputs
 from slurm_pal.profiling.node.benchmarks import Benchmark
 from slurm_pal.profiling.node.devices import DeviceError
 
-TILE, DEPTH = 128, 32  # m and n are multiples of the one, k of the other
+TILE, DEPTH = 128, 32  # n is a multiple of the one, k of the other, m of the kernel's rows
 
 
 class GemmKernel(NamedTuple):
@@ -30,6 +31,7 @@ class GemmKernel(NamedTuple):
 CHOICES: dict[str, tuple[GemmKernel, ...]] = {
     "bf16": (GemmKernel("gemm_bf16_nt", NumberFormat.BF16, True, least=80),),
     "gemm_bf16_wgmma": (GemmKernel("gemm_bf16_wgmma", NumberFormat.BF16, True, least=90, below=91),),
+    "gemm_bf16_tcgen05": (GemmKernel("gemm_bf16_tcgen05", NumberFormat.BF16, True, least=100, below=104),),
     "fp16": (
         GemmKernel("gemm_fp16_nt", NumberFormat.FP16, True, least=80),
         GemmKernel("gemm_fp16_wmma", NumberFormat.FP16, True, least=70, below=80),
@@ -67,13 +69,13 @@ def product(
     batch: Batch = Batch(),  # noqa: B008
 ) -> Callable[[], None]:
     """A launch of c = alpha a b (+ add) for factors a, b, c and sizes m, n, k. Raises DeviceError."""
-    m, n, k = sizes
-    if m % TILE or n % TILE or k % DEPTH:
+    (m, n, k), rows = sizes, KERNELS[kernel].rows
+    if m % rows or n % TILE or k % DEPTH:
         raise DeviceError(
-            f"{kernel}: a product of {m}x{n}x{k}; wanted multiples of {TILE} for rows and columns, of {DEPTH} between"
+            f"{kernel}: a product of {m}x{n}x{k}; wanted multiples of {rows} rows, {TILE} columns, and {DEPTH} between"
         )
     argument = Gemm(*factors, add, m, n, k, batch.inner, alpha, 0)
-    return gpu.launch(kernel, (m // TILE * (n // TILE), batch.products), argument)
+    return gpu.launch(kernel, (m // rows * (n // TILE), batch.products), argument)
 
 
 def build(bench: DriverWorkbench) -> BenchLaunch:
@@ -86,10 +88,12 @@ def build(bench: DriverWorkbench) -> BenchLaunch:
     bench.load([choice.kernel])
     a, b = (bench.normal(choice.form, *((size, k) if choice.along_k else (k, size))) for size in (m, n))
     outputs = [bench.empty(choice.form, m, n) for _ in range(inputs.OUTPUTS)]
-    launches = [product(bench.gpu, choice.kernel, (_whole(a), _whole(b), _whole(out)), (m, n, k)) for out in outputs]
+    launches = [product(bench.gpu, choice.kernel, (whole(a), whole(b), whole(out)), (m, n, k)) for out in outputs]
     turn = itertools.cycle(launches)
-    return BenchLaunch(lambda: next(turn)(), 2.0 * m * n * k, {"a": a, "b": b, "c": outputs[0]})
+    arrays = {"a": a, "b": b, "c": outputs[0]}
+    return BenchLaunch(lambda: next(turn)(), 2.0 * m * n * k, arrays, libs=ptx.own_version(choice.kernel))
 
 
-def _whole(array: Array) -> Operand:
+def whole(array: Array) -> Operand:
+    """An array of two dimensions as a factor, or as the result."""
     return Operand(array.address, array.shape[-1], 0, 0)

@@ -7,11 +7,6 @@
  * has 16 of its rows. Three blocks share a multiprocessor, so that one multiplies
  * while another waits for its tiles. */
 
-/* A thread's four pieces of a tile, the first of them at `tile` and `from`. */
-DEVICE void load_pieces(char *tile, const char *from, int64_t line_bytes) {
-    UNROLL for (int i = 0; i < 4; i++) copy16(tile + 2048 * i, from + 32 * i * line_bytes);
-}
-
 KERNEL_FITTING(128, 3) gemm_bf16_wgmma(const Gemm p) {
     SHARED_FOR_GROUPS char tiles[TENSOR_STAGES][2][TILE_BYTES];
     const int steps = p.k / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -36,7 +31,7 @@ KERNEL_FITTING(128, 3) gemm_bf16_wgmma(const Gemm p) {
     }
     for (int step = 0; step < steps; step++) {
         copies_wait(TENSOR_STAGES - 2);
-        copies_to_groups();
+        copies_to_products();
         sync_block(); /* this tile is there for all, and no product reads the one before
                          it any more */
         const char *ta = tiles[step % TENSOR_STAGES][0], *tb = tiles[step % TENSOR_STAGES][1];

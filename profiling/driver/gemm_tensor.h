@@ -25,6 +25,11 @@ DEVICE void load_tile(char *tile, const char *from, int64_t line_bytes, int way)
     }
 }
 
+/* The same for ALONG_K: a thread's four pieces, the first of them at `tile` and `from`. */
+DEVICE void load_pieces(char *tile, const char *from, int64_t line_bytes) {
+    UNROLL for (int i = 0; i < 4; i++) copy16(tile + 2048 * i, from + 32 * i * line_bytes);
+}
+
 /* Rows `row` .. `row` + 15 of a, the half `half` of the tile's k. */
 DEVICE void load_a(uint32_t r[4], const char *tile, int row, int half, int way) {
     int lane = threadIdx.x % 32;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Make the PTX from the kernels' source: python -m slurm_pal.profiling.driver.generate.
 
-Needs nvcc of CUDA 12 or 13. The files are written beside the source, so run it in a checkout:
+Needs nvcc of CUDA 13, or 12.9. The files are written beside the source, so run it in a checkout:
 
     python -m slurm_pal.profiling.driver.generate [--nvcc NVCC] [--ptxas PTXAS]... [--into FOLDER]
 

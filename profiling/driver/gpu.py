@@ -9,7 +9,7 @@ from ctypes import c_uint64, c_void_p
 
 from slurm_pal.profiling.driver import ptx
 from slurm_pal.profiling.driver.arguments import KERNELS
-from slurm_pal.profiling.driver.library import CudaLibrary
+from slurm_pal.profiling.driver.library import MOST_SHARED_BYTES, CudaLibrary
 from slurm_pal.profiling.node.devices import DeviceError, DeviceInfo
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -48,7 +48,10 @@ class GpuContext:
             module = self.library.module(text)
             self._undo.append(("cuModuleUnload", (module,)))
             for name in mine:
-                self._functions[name] = self.library.handle("cuModuleGetFunction", module, name.encode())
+                function = self.library.handle("cuModuleGetFunction", module, name.encode())
+                if shared := KERNELS[name].shared:
+                    self.library.call("cuFuncSetAttribute", function, MOST_SHARED_BYTES, shared)
+                self._functions[name] = function
 
     def allocate(self, size: int) -> int:
         """Address of `size` bytes of device memory."""
@@ -88,7 +91,8 @@ class GpuContext:
         """
         check, function = self.library.check, self.library.function("cuLaunchKernel")
         parameters = (c_void_p * 1)(ctypes.addressof(argument)) if argument is not None else None
-        fixed = (self._functions[name], *blocks, 1, KERNELS[name].threads, 1, 1, 0, self.stream, parameters, None)
+        kernel = KERNELS[name]
+        fixed = (self._functions[name], *blocks, 1, kernel.threads, 1, 1, kernel.shared, self.stream, parameters, None)
 
         def start(kept: object = argument) -> None:
             code = function(*fixed)

@@ -42,6 +42,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuModuleLoadDataEx": (_OUT_HANDLE, c_char_p, c_uint, POINTER(c_int), POINTER(c_void_p)),
     "cuModuleGetFunction": (_OUT_HANDLE, Handle, c_char_p),
     "cuModuleUnload": (Handle,),
+    "cuFuncSetAttribute": (Handle, c_int, c_int),
     "cuMemAlloc_v2": (POINTER(_ADDRESS), c_size_t),
     "cuMemFree_v2": (_ADDRESS,),
     "cuMemHostAlloc": (_OUT_HANDLE, c_size_t, c_uint),
@@ -78,6 +79,7 @@ NEEDED_BY: dict[str, tuple[str, ...]] = {
     "tblock": (
         "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphLaunch", "cuGraphExecDestroy", "cuGraphDestroy",
     ),
+    "gemm_bf16_tcgen05": ("cuFuncSetAttribute",),
     "pcie_h2d": _PINNED,
     "pcie_d2h": _PINNED,
     "p2p": _PEERS,
@@ -88,6 +90,7 @@ _OPTIONAL = frozenset({*GRAPH_MAKERS, *_UUIDS, *(name for names in NEEDED_BY.val
 
 # Attributes of cuDeviceGetAttribute.
 L2_BYTES, CAPABILITY_MAJOR, CAPABILITY_MINOR = 38, 75, 76
+MOST_SHARED_BYTES = 8  # of cuFuncSetAttribute: what a launch may give, beyond 48 KiB
 
 _PEER_ACCESS_ALREADY_ENABLED = 704
 

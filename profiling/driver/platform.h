@@ -30,6 +30,11 @@
 #else
 #define FOR_HOPPER 0
 #endif
+#if defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ == 1000
+#define FOR_BLACKWELL 1 /* products whose sums lie in tensor memory: the family of 10.0 */
+#else
+#define FOR_BLACKWELL 0
+#endif
 
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 /* Registers are limited so that so many blocks fit on a multiprocessor. */
@@ -37,6 +42,8 @@
 #define DEVICE static __device__ __forceinline__
 #define SHARED __shared__ __align__(128)
 #define SHARED_FOR_GROUPS __shared__ __align__(1024) /* tiles of warpgroup products */
+/* Shared memory beyond 48 KiB: so many bytes as the launch gives (arguments.py). */
+#define SHARED_OF_LAUNCH(name, bytes) extern __shared__ __align__(1024) char name[]
 #define UNROLL _Pragma("unroll")
 
 DEVICE void sync_block(void) {
@@ -146,6 +153,14 @@ DEVICE void mma_fp64(double d[2], double a, double b) {
 }
 #endif
 
+#if FOR_HOPPER || FOR_BLACKWELL
+/* What asynchronous copies and stores have written is there for the products of
+ * this thread, and after sync_block() of all. */
+DEVICE void copies_to_products(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+#endif
+
 #if FOR_HOPPER
 /* Products of a warpgroup, 4 warps, d += a b^T with 64 rows of a, 128 lines of b,
  * k = 16. Both factors lie in shared memory in lines of 64 bytes, of which 32 are
@@ -153,12 +168,6 @@ DEVICE void mma_fp64(double d[2], double a, double b) {
  * p ^ (l >> 1 & 3), counted from a multiple of 512 bytes (PTX ISA, "64-byte
  * swizzling mode"). Row g of 16 rows that a warp has: d[4j], d[4j + 1] are columns
  * 8j + 2t and 8j + 2t + 1, d[4j + 2], d[4j + 3] those of row g + 8. */
-
-/* What asynchronous copies and stores have written is there for the products of
- * this thread, and after sync_block() of all. */
-DEVICE void copies_to_groups(void) {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 
 /* Before the first product after the sums were touched. */
 DEVICE void group_begin(void) {
@@ -199,6 +208,88 @@ DEVICE void group_commit(void) {
 /* Wait until none is under way: their sums are there, their factors free. */
 DEVICE void group_wait(void) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+#endif
+
+#if FOR_BLACKWELL
+/* Products of one thread for the whole block (PTX ISA, "TensorCore 5th Generation
+ * Family Instructions"): both factors in shared memory, the sums in tensor memory,
+ * 128 lanes of 512 words for each multiprocessor. An address there is the lane
+ * << 16 | the word. They run in their order beside the threads; what is to happen
+ * after them waits for a flag. */
+
+/* 256 words of each lane; one warp asks, and its address comes to `where`. Blocks
+ * until another block of this multiprocessor gives some back, if need be. */
+DEVICE void sums_reserve(uint32_t *where) {
+    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 256;" ::"r"(shared_address(where))
+                 : "memory");
+    asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" ::: "memory");
+}
+
+/* Give them back, by a warp, when nobody uses them any more. */
+DEVICE void sums_release(uint32_t sums) {
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 256;" ::"r"(sums) : "memory");
+}
+
+/* A flag that products raise, by one thread; seen by all after sync_block(). */
+DEVICE void flag_make(uint64_t *flag) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(flag)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* Around a barrier that orders products, sums and what tensor memory is used for. */
+DEVICE void products_before_sync(void) {
+    asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
+}
+DEVICE void products_after_sync(void) {
+    asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
+}
+
+/* sums = a b^T, or += where `add`, k = 16; descriptors as in gemm_blackwell.h. */
+DEVICE void product_bf16(uint32_t sums, uint64_t a, uint64_t b, uint32_t shape, int add) {
+    asm volatile(
+        "{ .reg .pred add; setp.ne.s32 add, %4, 0; "
+        "tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %3, add; }" ::"r"(sums),
+        "l"(a), "l"(b), "r"(shape), "r"(add)
+        : "memory");
+}
+
+/* The flag's phase ends when all products of this thread so far are done. */
+DEVICE void products_commit(uint64_t *flag) {
+    asm volatile(
+        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(shared_address(flag))
+        : "memory");
+}
+
+/* Wait for the end of the flag's phase of this parity. A phase that never ends is an
+ * error of the kernel, not a GPU that hangs. */
+DEVICE void products_wait(uint64_t *flag, uint32_t parity) {
+    uint32_t done = 0;
+    for (int i = 0; i < 1 << 24 && !done; i++)
+        asm volatile(
+            "{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2; "
+            "selp.u32 %0, 1, 0, done; }"
+            : "=r"(done)
+            : "r"(shared_address(flag)), "r"(parity)
+            : "memory");
+    if (!done)
+        asm volatile("trap;");
+}
+
+/* 32 words of one lane of tensor memory for each thread of a warp: `from` names the
+ * warp's first lane, which is 32 times the warp's number in the block. */
+DEVICE void sums_load(float r[32], uint32_t from) {
+    asm volatile(
+        "tcgen05.ld.sync.aligned.32x32b.x32.b32 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, [%32]; "
+        "tcgen05.wait::ld.sync.aligned;"
+        : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3]), "=f"(r[4]), "=f"(r[5]), "=f"(r[6]), "=f"(r[7]), "=f"(r[8]),
+          "=f"(r[9]), "=f"(r[10]), "=f"(r[11]), "=f"(r[12]), "=f"(r[13]), "=f"(r[14]), "=f"(r[15]), "=f"(r[16]),
+          "=f"(r[17]), "=f"(r[18]), "=f"(r[19]), "=f"(r[20]), "=f"(r[21]), "=f"(r[22]), "=f"(r[23]), "=f"(r[24]),
+          "=f"(r[25]), "=f"(r[26]), "=f"(r[27]), "=f"(r[28]), "=f"(r[29]), "=f"(r[30]), "=f"(r[31])
+        : "r"(from)
+        : "memory");
 }
 #endif
 

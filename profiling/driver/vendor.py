@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 from collections.abc import Callable
 from ctypes import POINTER, c_float, c_int, c_void_p
 from typing import Any
@@ -17,6 +18,7 @@ from slurm_pal.profiling.driver.arguments import NumberFormat
 from slurm_pal.profiling.driver.workbench import Array, BenchLaunch, DriverWorkbench
 from slurm_pal.profiling.node import inputs
 from slurm_pal.profiling.node.devices import DeviceError
+from slurm_pal.profiling.node.libraries import steering
 
 LIBRARIES = ("libcublas.so.13", "libcublas.so.12", "libcublas.so.11")
 _PLAIN, _TRANSPOSED = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
@@ -102,7 +104,8 @@ def build(bench: DriverWorkbench) -> BenchLaunch:
     library.call("cublasSetStream_v2", handle, gpu.stream)
     turn = itertools.cycle([_product(library, handle, (a, b, out), (m, n, k)) for out in outputs])
     arrays = {"a": a, "b": b, "c": outputs[0]}
-    return BenchLaunch(lambda: next(turn)(), 2.0 * m * n * k, arrays, libs={"cublas": library.version})
+    libs = {"cublas": library.version, **steering(os.environ)}
+    return BenchLaunch(lambda: next(turn)(), 2.0 * m * n * k, arrays, libs=libs)
 
 
 def _product(

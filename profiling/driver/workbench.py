@@ -38,7 +38,7 @@ class BenchLaunch(NamedTuple):
     work: float  # FLOP, steps, bytes or launches per launch
     arrays: dict[str, Array] = {}
     clock: Clock[Any] | None = None  # where it is not the first device's own
-    libs: dict[str, str] = {}  # libraries that it calls besides the driver, with their versions
+    libs: dict[str, str] = {}  # what it runs besides the backend's own kernels, with its version
 
 
 class DriverWorkbench:

@@ -131,7 +131,7 @@ def repeat(options: argparse.Namespace, environ: Mapping[str, str]) -> Exit:
         raise UsageError(f"--repeat {options.repeat!r} must be a number of runs from 2 to {MOST_RUNS}, like 10")
     node, job_id = _where(options, environ)
     indexes = _indexes(options, environ)
-    specs = select(_wanted(options), options.quick)
+    specs = tuple(spec for spec in select(_wanted(options), options.quick) if not spec.below_cap)
     backend = open_backend(_setting(options, environ))
     devices = backend.devices(node, indexes)
     absent = sorted({*indexes} - {device.slot for device in devices})

@@ -16,8 +16,9 @@ from slurm_pal.profiling.node.benchmarks import FALLBACKS, Benchmark, by_id, fit
 from slurm_pal.profiling.node.devices import Backend, DeviceInfo, Static, Watch
 from slurm_pal.profiling.node.runner import BenchRun, StopRules, rules_for
 from slurm_pal.profiling.node.workers import Channel, Turn
-from slurm_pal.variability.params import TIME_UNITS
+from slurm_pal.variability.params import TIME_UNITS, Params
 from slurm_pal.variability.records import BenchInfo, EnvInfo, GpuInfo, Record
+from slurm_pal.variability.runs import met_cap
 
 INVALIDATING = frozenset({"foreign_process", "ecc", "xid"})
 """A value measured under one of these says nothing about the GPU's speed."""
@@ -141,6 +142,7 @@ class _Work:
         self.order, self.static, self.watch = order, static, watch
         self.peers = {peer.slot: peer for peer in peers}
         self.hot = False
+        self.met_cap: bool | None = None  # whether a product of class A has; None: not known
 
     def run(self) -> None:
         """All of them. Every worker waits as often as the others, whatever its device lacks."""
@@ -153,18 +155,24 @@ class _Work:
         if self.order.mode == "solo" and scores:
             # In one go, so that the GPU is still hot when the second benchmark begins.
             self.channel.turn(scores[0][0].id)
-            for _, row in scores:
-                if row:
+            for asked, row in scores:
+                if row and self._needed(asked):
                     self.channel.enter(row.id)
                     self._score(row)
         else:
+            stand_in = next((r for _, r in scores if r), None)
             for asked, row in scores:
-                self._together(asked, row, next((r for _, r in scores if r), None))
+                # Where one GPU of the node needs it, all run it: they are compared with one another.
+                if not asked.below_cap or self.channel.any(asked.id, row is not None and self._needed(asked)):
+                    self._together(asked, row, stand_in)
         for asked, row in pairs:
             if not asked.together:
                 turn = self.channel.turn(asked.id)
                 if row:
                     self._health(row, turn)
+
+    def _needed(self, asked: Benchmark) -> bool:
+        return not asked.below_cap or self.met_cap is False
 
     def _together(self, asked: Benchmark, row: Benchmark | None, stand_in: Benchmark | None) -> None:
         """One benchmark on all GPUs at once. Nobody's GPU idles before the last one has been measured.
@@ -254,6 +262,9 @@ class _Work:
             flags.append("config_differs")
             shown["mps"] = True
         made = record(self.place, self.device, static, spec, run._replace(flags=tuple(flags)), span, shown)
+        if spec.sensitivity_class == "A" and made.valid:
+            met = met_cap(made, frozenset(made.flags), Params())
+            self.met_cap = met if self.met_cap is None else self.met_cap or bool(met)
         if made != before:
             self.channel.send({"record": made.to_json(), "run": made.run_id})
         return made

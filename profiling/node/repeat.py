@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from slurm_pal.profiling.node import binding, telemetry
+from slurm_pal.profiling.node.attempt import Attempt, MeasuredRun
 from slurm_pal.profiling.node.benchmarks import Benchmark
-from slurm_pal.profiling.node.devices import Backend, Counters, DeviceError, DeviceInfo, SensorSample, Static, Watch
+from slurm_pal.profiling.node.devices import Backend, DeviceError, DeviceInfo, SensorSample, Static, Watch
 from slurm_pal.profiling.node.measurement import MODES, PREFLIGHT_S, agenda, mig_refusal
-from slurm_pal.profiling.node.runner import BenchRun, StopRules, cv_pct, failed, measure, median, rules_for
+from slurm_pal.profiling.node.runner import StopRules, cv_pct, median, rules_for
 from slurm_pal.profiling.node.workers import Channel, Team, Worker
 
 SCHEMA = "repeat"  # pal.repeat/1
@@ -153,15 +154,16 @@ def repeat_gpu(device: DeviceInfo, channel: Channel, backend: Backend, order: Re
         for number in range(1, order.runs + 1):
             for asked, row in pairs:
                 phase = f"{(row or asked).id}, run {number}"
-                if order.mode == "solo":
-                    channel.enter(phase)
-                elif asked.together:
-                    channel.barrier(phase)
+                if order.mode != "solo" and asked.together:
+                    run = _together(backend, device, static, row, watch, channel, phase)
                 else:
-                    channel.turn(phase)
-                if row is None:
+                    if order.mode == "solo":
+                        channel.enter(phase)
+                    else:
+                        channel.turn(phase)
+                    run = _once(backend, device, static, row, watch, rules_for(row, hot=True)) if row else None
+                if run is None:
                     continue
-                run = _once(backend, device, static, row, watch, rules_for(row, hot=True))
                 channel.send({"run": run._asdict()})
                 if BROKEN.intersection(run.flags):
                     return
@@ -179,20 +181,35 @@ def _once(
     backend: Backend, device: DeviceInfo, static: Static, spec: Benchmark, watch: Watch, rules: StopRules
 ) -> HotRun:
     """One run with a kernel of its own."""
-    before = after = Counters()
-    try:
-        before = after = backend.telemetry.counters(device)
-        kernel = backend.prepare(device, spec)
-        found = measure(kernel, spec, watch, rules)
-        kernel.close()
-        after = backend.telemetry.counters(device)
-    except DeviceError as error:
-        found = failed(spec, error)
-    return _hot_run(spec, found, telemetry.flags(found.samples, static, before, after))
+    attempt = Attempt(backend, device, spec)
+    attempt.measure(watch, rules)
+    return _hot_run(spec, static, attempt.end())
 
 
-def _hot_run(spec: Benchmark, found: BenchRun, raised: Sequence[str]) -> HotRun:
-    seen = found.samples
+def _together(
+    backend: Backend,
+    device: DeviceInfo,
+    static: Static,
+    spec: Benchmark | None,
+    watch: Watch,
+    channel: Channel,
+    phase: str,
+) -> HotRun | None:
+    """One run beside those of the other GPUs, begun together and none beside an idle one, as in a sweep."""
+    channel.enter(phase)
+    attempt = Attempt(backend, device, spec) if spec else None
+    busy = channel.barrier(phase)
+    if attempt and spec:
+        attempt.measure(watch, rules_for(spec, hot=True))
+    if busy:
+        block, spent_s = (attempt.again, attempt.spent_s) if attempt else (float, 0.0)
+        channel.run_on(phase, spent_s, block, own_clock=backend.wall_scale < 1.0)
+    return _hot_run(spec, static, attempt.end()) if attempt and spec else None
+
+
+def _hot_run(spec: Benchmark, static: Static, ended: MeasuredRun) -> HotRun:
+    found, seen = ended.run, ended.run.samples
+    raised = telemetry.flags(seen, static, ended.before, ended.after)
     flags = tuple(dict.fromkeys((*found.flags, *raised)))
     spoiled = sorted({*flags} & (BROKEN | {"foreign_process"}))
     return HotRun(

@@ -50,6 +50,11 @@ class Channel:
         """Wait until every living worker has come this far; return how many others there are."""
         return self._wait(phase, alone=False).others
 
+    def any(self, phase: str, mine: bool) -> bool:
+        """Wait as `barrier` does; whether one of the living workers has said yes."""
+        self._ask(phase, spent_s=float(mine))
+        return self._answer().longest_s > 0.0
+
     def turn(self, phase: str) -> Turn:
         """The same, but then go on one at a time: until this worker's next wait, or its end."""
         return self._wait(phase, alone=True)

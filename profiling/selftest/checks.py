@@ -13,7 +13,9 @@ from slurm_pal.profiling.node.measurement import mig_refusal
 from slurm_pal.profiling.node.repeat import GpuRepeats, spread
 from slurm_pal.profiling.node.telemetry import config_group
 from slurm_pal.profiling.selftest import limits
+from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
+from slurm_pal.variability.runs import met_cap
 
 OK, FAILED, NOT_CHECKED = "ok", "failed", "not checked"
 INCOMPLETE, INTERRUPTED = "incomplete", "interrupted"
@@ -170,12 +172,15 @@ def spec_of(record: Record) -> Benchmark:
 
 
 def fingerprint(records: Sequence[Record]) -> Record | None:
-    """The run of class A that scores are formed from: the first of the table that gave a value."""
-    return next((r for r in records if r.valid and r.bench.sensitivity_class == "A"), None)
+    """The run of class A that scores are formed from: of those that gave a value one that met the power cap comes
+    first, then the order of the table."""
+    own = [r for r in records if r.valid and r.bench.sensitivity_class == "A"]
+    return next((r for r in own if _met_cap(r)), own[0] if own else None)
 
 
-def _capped(record: Record) -> bool:
-    return bool((record.telemetry.get("duty") or {}).get("power_cap", 0.0) >= limits.CAP_SHARE)
+def _met_cap(record: Record) -> bool | None:
+    """As scores know it: by throttle reasons, or by the power itself."""
+    return met_cap(record, frozenset(record.flags), Params())
 
 
 def of_regime(records: Sequence[Record]) -> Check:
@@ -189,19 +194,23 @@ def of_regime(records: Sequence[Record]) -> Check:
         return not_checked("regime", name, "no benchmark of class A gave a value")
     seen = first.telemetry
     share = (seen.get("duty") or {}).get("power_cap")
-    if share is None:
+    if share is None and not _met_cap(first):
         return not_checked("regime", name, "throttle reasons are not reported")
     clock, power = (_p50(seen, field) for field in ("sm_clk_mhz", "power_w"))
     of_limit = "" if first.env.power_limit_w is None else f" of {first.env.power_limit_w:g} W"
     text = f"{first.bench.id}: SM {clock} MHz, {power}{of_limit or ' W'}"
+    if _met_cap(first):
+        own = (r for r in records if r.valid and r.bench.sensitivity_class == "A" and r is not first)
+        if below := [r.bench.id for r in own if _met_cap(r) is False]:
+            text += f"; it counts, since it meets the cap: not so {', '.join(below)}"
+        shown = None if share is None else 100 * share
+        return Check("regime", name, OK, text, shown, "% of the looks", source=source)
     held = [name for name, part in seen["duty"].items() if name in OTHER_CAUSES and part >= limits.CAP_SHARE]
     if held:
         text += f"; its clock was held back by {', '.join(held)} instead"
-    elif share < limits.CAP_SHARE:
+    else:
         text += "; below the cap GPUs of one model hardly differ, and their classes are flat"
-        others = [r.bench.id for r in records if r.valid and r.bench.sensitivity_class == "A" and _capped(r)]
-        text += f"; {', '.join(others)} would meet it (profile.benchmarks)" if others else ""
-    return within("regime", name, 100 * share, "% of the looks", 100 * limits.CAP_SHARE, None, source, text)
+    return within("regime", name, 100 * (share or 0.0), "% of the looks", 100 * limits.CAP_SHARE, None, source, text)
 
 
 def _p50(seen: dict[str, Any], field: str) -> str:

@@ -386,7 +386,7 @@ class Sweep:
         options = self._terms.job
         asked = select(known.rest or options.benchmarks, options.quick and not known.rest)
         expected = self._chosen[node].gpus
-        rest = [b.id for b in asked if found.ran.get(b.id, 0) < expected]
+        rest = [b.id for b in asked if found.ran.get(b.id, 0) < expected and not b.below_cap]
         if rest and self._may_be_stopped(node, known, job_state):
             return False
         self._news = True

@@ -64,7 +64,8 @@ TIME_UNITS = frozenset({"s", "ms", "us", "ns"})
 """Units in which less is better; every other unit is a throughput."""
 
 PREFERRED = (
-    "gemm_bf16", "gemm_bf16_cublas", "gemm_bf16_wgmma", "gemm_fp16", "gemm_fp32", "gemm_tf32", "gemm_fp64",
+    "gemm_bf16", "gemm_bf16_cublas", "gemm_bf16_wgmma", "gemm_bf16_tcgen05", "gemm_fp16", "gemm_fp32", "gemm_tf32",
+    "gemm_fp64",
     "tblock", "tblock_fp16", "hbm_triad", "hbm_copy", "gather", "spmv",
 )  # fmt: skip
 """Which benchmark speaks for a sensitivity class when a GPU has several: the first of these."""

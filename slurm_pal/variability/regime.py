@@ -31,7 +31,7 @@ def met_cap(
     `power_cap` is the share of looks with that throttle reason, `power_w` the median. Where heat or the board
     held the GPU back (`held_back`), its power decided nothing, and other flags describe that.
     """
-    share = power_w / limit_w if power_w is not None and limit_w else None
+    share = power_w / limit_w if power_w and limit_w else None  # 0 W: not known (second die of a card)
     if (power_cap or 0.0) >= params.capped_duty or (share or 0.0) >= params.capped_power:
         return True
     return None if held_back or (power_cap is None and share is None) else False

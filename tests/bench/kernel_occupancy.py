@@ -3,7 +3,7 @@
 
     python tests/bench/kernel_occupancy.py [--ptxas PTXAS]... [--write docs/benchmarks.md]
 
-Without --ptxas the assemblers of WHEELS are fetched by pip (90 MB). --write replaces the section's table in that file.
+Without --ptxas the assemblers of WHEELS are fetched by pip (130 MB). --write replaces the section's table in that file.
 Exit code 1 where a kernel spills. Of a multiprocessor only its limits are used (CUDA Programming Guide, "Compute
 Capabilities"): blocks that fit at once are not speed.
 """
@@ -21,9 +21,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurm_pal.profiling.driver import ptx
-from slurm_pal.profiling.driver.arguments import KERNELS
+from slurm_pal.profiling.driver.arguments import KERNELS, Signature
 
-WHEELS = ("nvidia-cuda-nvcc-cu11==11.8.89", "nvidia-cuda-nvcc-cu12==12.4.131", "nvidia-cuda-nvcc==13.0.88")
+WHEELS = (
+    "nvidia-cuda-nvcc-cu11==11.8.89",
+    "nvidia-cuda-nvcc-cu12==12.4.131",
+    "nvidia-cuda-nvcc-cu12==12.9.86",
+    "nvidia-cuda-nvcc==13.0.88",
+)
 BEGIN, END = "<!-- made by tests/bench/kernel_occupancy.py -->\n", "<!-- end of the table -->\n"
 REGISTERS = 65536  # of a multiprocessor, of every architecture here
 _ENTRY = re.compile(r"entry function '(\w+)'")
@@ -50,7 +55,9 @@ LIMITS = {
     "sm_90": Multiprocessor(2048, 32, 228, 1024),
     "sm_90a": Multiprocessor(2048, 32, 228, 1024),
     "sm_100": Multiprocessor(2048, 32, 228, 1024),
+    "sm_100a": Multiprocessor(2048, 32, 228, 1024),
     "sm_103": Multiprocessor(2048, 32, 228, 1024),
+    "sm_103a": Multiprocessor(2048, 32, 228, 1024),
     "sm_120": Multiprocessor(1536, 24, 100, 1024),
 }
 
@@ -67,7 +74,7 @@ def fetched(folder: Path) -> list[str]:
     """The assemblers of WHEELS, unpacked into `folder`."""
     found = []
     for wheel in WHEELS:
-        into = folder / wheel.partition("=")[0]
+        into = folder / wheel
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(into), wheel]
         subprocess.run(pip, check=True)
         (file,) = into.glob("*.whl")
@@ -112,12 +119,13 @@ def parsed(said: str) -> dict[str, Made]:
     return found
 
 
-def blocks(made: Made, threads: int, on: Multiprocessor) -> int:
+def blocks(made: Made, kernel: Signature, on: Multiprocessor) -> int:
     """How many blocks fit at once. Registers are given to warps by 256, and warps lie in four quarters."""
+    threads = kernel.threads
     warps = -(-threads // 32)
     each = -(-made.registers * 32 // 256) * 256
     by_registers = REGISTERS // each // 4 * 4 // warps
-    used = made.shared + on.reserved
+    used = made.shared + kernel.shared + on.reserved
     by_shared = on.shared_kib * 1024 // used if used else on.blocks
     return min(on.threads // threads, on.blocks, by_registers, by_shared)
 
@@ -136,13 +144,15 @@ def table(programs: Sequence[str]) -> tuple[list[str], list[str]]:
                     continue
                 by.setdefault(release(program), []).append(architecture)
                 for name, one in made.items():
-                    fit = blocks(one, KERNELS[name].threads, LIMITS[architecture])
+                    fit = blocks(one, KERNELS[name], LIMITS[architecture])
                     cells[name, architecture] = f"{one.registers} / {fit}"  # of the newest that knows it
                     if one.spilled:
                         spills.append(f"{name} on {architecture} by ptxas {release(program)}: {one.spilled} bytes")
+    own = (f", {file} {made}" for name in KERNELS for file, made in ptx.own_version(name).items())
+    versions = ptx.version() + "".join(own)
     known = [f"{name} for {', '.join(_order(them))}" for name, them in by.items()]
     lines = [
-        f"PTX {ptx.version()}. Registers of a thread / blocks that fit at once on a multiprocessor, by the newest of "
+        f"PTX {versions}. Registers of a thread / blocks that fit at once on a multiprocessor, by the newest of "
         f"these assemblers that knows it: {'; '.join(known)}.",
         "",
         f"| kernel | {' | '.join(columns)} |",

@@ -35,7 +35,7 @@ def power(env: Mapping[str, str]) -> list[str]:
 def test_flag_and_cure(lab_dir: str, tmp_path: Path) -> None:
     with Lab.up(lab_dir, nodes=2, gpus=4, model=MODEL) as lab:
         env = lab.environ() | {"XDG_STATE_HOME": str(tmp_path)}
-        run(env, *PAL_PROFILE, "run", "--quick")
+        run(env, *PAL_PROFILE, "run", "--bench", "gemm_bf16,tblock,hbm_triad")
         known = json.loads(run(env, *PAL, "gpus", "--json"))
         truth = {g.uuid: g.slowdown["A"] for g in lab.registry().gpus}
         assert ["not_capped" in g["flags"] for g in known["gpus"]] == [True] * 8

@@ -41,7 +41,7 @@ typedef struct {
 typedef struct {
     Module *module;
     const Kernel *kernel;
-    unsigned threads;
+    unsigned threads, shared; /* shared: the most bytes that a launch may give */
 } Function;
 typedef struct Memory {
     struct Memory *next;
@@ -101,11 +101,11 @@ void double_reset(int devices, int capability) {
     machine.devices = devices;
     machine.capability = capability;
     machine.l2_bytes = 4096;
-    machine.driver = 12080;
+    machine.driver = 12090;
     machine.peers = 1;
     machine.memory = 1LL << 30;
     launch_s = 1e-5;
-    started = damaged = dead = links = fibers_eager = fibers_conflicts = 0;
+    started = damaged = dead = links = fibers_eager = fibers_hasty = fibers_conflicts = 0;
     memset(faults, 0, sizeof faults);
 }
 
@@ -131,6 +131,9 @@ void double_launch_s(double seconds) {
 }
 void double_eager(int eager) {
     fibers_eager = eager;
+}
+void double_hasty(int hasty) {
+    fibers_hasty = hasty;
 }
 /* How many times one context was let into another. */
 int double_links(void) {
@@ -163,6 +166,23 @@ int double_fault(const char *name) {
         if (faults[i].code && !strcmp(faults[i].name, name) && faults[i].after-- <= 0)
             return faults[i].code;
     return OK;
+}
+
+/* What this kernel computes is wrong by its first number. */
+static char spoilt[64];
+void double_spoil(const char *name) {
+    snprintf(spoilt, sizeof spoilt, "%s", name);
+}
+
+/* In a process that the tests do not begin themselves: a healthy machine, or one in
+ * which a kernel is spoilt or fails. */
+__attribute__((constructor)) static void from_environment(void) {
+    const char *capability = getenv("DOUBLE_CAPABILITY"), *spoil = getenv("DOUBLE_SPOIL");
+    const char *broken = getenv("DOUBLE_BREAK");
+    double_reset(2, capability ? atoi(capability) : 80);
+    double_spoil(spoil ? spoil : "");
+    if (broken)
+        double_fail(broken, 719, 0);
 }
 
 #define CALL(name)                                                                                                     \
@@ -204,6 +224,7 @@ static int broken(int code) {
     X(gemm_fp64_scalar, Gemm) \
     X(gemm_fp16_wmma, Gemm) \
     X(gemm_bf16_wgmma, Gemm) \
+    X(gemm_bf16_tcgen05, Gemm) \
     X(gemm_bf16_nt, Gemm) \
     X(gemm_bf16_nn, Gemm) \
     X(gemm_bf16_tn, Gemm) \
@@ -236,7 +257,12 @@ static int carry_out(Queue *queue, Op *op) {
         code = double_fault(op->function->kernel->name);
         queue->clock_s += launch_s;
         if (!code && fibers_run(op->function->kernel->run, op->argument, op->grid, op->function->threads))
-            code = 719; /* CUDA_ERROR_LAUNCH_FAILED */
+            code = 719;      /* CUDA_ERROR_LAUNCH_FAILED */
+        if (tensor.reserved) /* a block has ended without giving its words of tensor memory back */
+            code = 719;
+        tensor.reserved = 0;
+        if (!strcmp(op->function->kernel->name, spoilt))
+            *(uint16_t *) ((const Gemm *) op->argument)->c.data ^= 0x8000;
     } else if (op->kind == MOVE) {
         queue->clock_s += byte_s * (double) op->size;
         memcpy(op->to, op->from, op->size);
@@ -416,7 +442,10 @@ int cuModuleLoadDataEx(Module **module, const char *text, unsigned options, int 
     if (!version || !target || atoi(version + 9) > (machine.driver >= 12000 ? 8 : 7))
         return PTX_VERSION;
     int made_for = atoi(target + 11), alone = !strncmp(target + 8, "sm_90a\n", 7);
-    if (made_for > machine.capability || (alone && made_for != machine.capability))
+    int family = !strncmp(target + 8, "sm_100f\n", 8), cousin = machine.capability == 100 || machine.capability == 103;
+    if (!strncmp(version + 9, "8.8", 3) && machine.driver < 12090)
+        return PTX_VERSION;
+    if (made_for > machine.capability || (alone && made_for != machine.capability) || (family && !cousin))
         return NO_BINARY;
     *module = malloc(sizeof **module);
     (*module)->context = current;
@@ -451,6 +480,7 @@ int cuModuleGetFunction(Function **function, Module *module, const char *name) {
             (*function)->module = module;
             (*function)->kernel = &kernels[i];
             (*function)->threads = (unsigned) atoi(threads + 9);
+            (*function)->shared = 48 << 10;
             return OK;
         }
     return NOT_FOUND;
@@ -668,10 +698,23 @@ int cuEventDestroy_v2(Event *event) {
     return OK;
 }
 
+/* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
+int cuFuncSetAttribute(Function *function, int which, int value) {
+    CALL_HERE("cuFuncSetAttribute");
+    if (which != 8 || value < 0 || value > 227 << 10)
+        return INVALID;
+    function->shared = (unsigned) value;
+    return OK;
+}
+/* What a kernel must be given: less, and it would write beyond it. */
+static unsigned shared_of(const Kernel *kernel) {
+    return kernel->run == run_gemm_bf16_tcgen05 ? SUM_SHARED_BYTES : 0;
+}
 int cuLaunchKernel(Function *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, Queue *queue, void **parameters, void **extra) {
     CALL_HERE("cuLaunchKernel");
-    if (extra || shared || by != 1 || bz != 1 || bx != function->threads || !gx || !gy || gz != 1)
+    if (extra || shared > function->shared || shared != shared_of(function->kernel) || by != 1 || bz != 1 ||
+        bx != function->threads || !gx || !gy || gz != 1)
         return INVALID;
     if (function->module->context != current)
         return BAD_HANDLE;

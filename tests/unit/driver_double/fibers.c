@@ -25,7 +25,7 @@ typedef struct {
 } Fiber;
 
 Index threadIdx, blockIdx, gridDim;
-int fibers_eager, fibers_conflicts;
+int fibers_eager, fibers_hasty, fibers_conflicts;
 
 static Fiber fiber[MOST_THREADS];
 static char *stacks;
@@ -92,6 +92,10 @@ void fiber_copies_wait(int n) {
             memcpy(me->copy[i].to, me->copy[i].from, 16);
     me->kept_back |= kept < me->copies;
     me->copies = kept;
+}
+
+void fiber_wrong(void) {
+    wrong = 1;
 }
 
 void fiber_copies_handed_over(void) {

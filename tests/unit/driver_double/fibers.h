@@ -27,10 +27,12 @@ char *fiber_exchange_buffer(void); /* of this warp; another one at each call in 
 void fiber_copy16(void *to, const void *from);
 void fiber_copies_commit(void);
 void fiber_copies_wait(int n);
+void fiber_wrong(void);              /* the kernel does what it must not: the launch fails */
 void fiber_copies_handed_over(void); /* what has arrived may be read by a product of the warpgroup */
 int fiber_all_handed_over(void);     /* whether all threads have done so since their copies arrived */
 
 extern int fibers_eager;     /* 1: copies happen at once */
+extern int fibers_hasty;     /* 1: so do products into tensor memory */
 extern int fibers_conflicts; /* loads of matrices whose lines share a bank */
 
 /* Run `body(argument)` for every thread of every block. 0, or 1 when a kernel

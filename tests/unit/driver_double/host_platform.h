@@ -17,13 +17,19 @@
 #define FOR_AMPERE 1 /* the double has the kernels of all architectures */
 #define FOR_VOLTA 1
 #define FOR_HOPPER 1
+#define FOR_BLACKWELL 1
 
 #define KERNEL(threads) void
 #define KERNEL_FITTING(threads, blocks) void
 #define DEVICE static inline __attribute__((always_inline, unused))
 #define SHARED static _Alignas(128)
 #define SHARED_FOR_GROUPS static _Alignas(1024)
+#define SHARED_OF_LAUNCH(name, bytes)                                                                                  \
+    char *name = shared_of_launch; /* of one block at a time */                                                        \
+    _Static_assert((bytes) <= sizeof shared_of_launch, "more than a block may have")
 #define UNROLL
+
+static _Alignas(1024) char shared_of_launch[227 << 10];
 
 DEVICE void sync_block(void) {
     fiber_sync_block();
@@ -204,7 +210,7 @@ static struct {
     int count, begun;
 } group_of[256];
 
-DEVICE void copies_to_groups(void) {
+DEVICE void copies_to_products(void) {
     fiber_copies_handed_over();
 }
 DEVICE void group_begin(void) {
@@ -245,6 +251,152 @@ DEVICE void group_wait(void) {
         }
     }
     group_of[threadIdx.x].count = group_of[threadIdx.x].begun = 0;
+}
+
+/* ---- products of one thread, sums in tensor memory: done when a thread waits for
+ * their flag (or at once: fibers_hasty). What the kernel must not do gives no
+ * number: copies that were not handed over, words that were not reserved, a
+ * descriptor of another kind of factor than is known here, a wait for products
+ * that nobody has committed */
+
+enum { TENSOR_LANES = 128, TENSOR_WORDS = 512, RESERVED_WORDS = 256, MOST_PRODUCTS = 64 };
+
+typedef struct {
+    uint32_t sums, shape;
+    uint64_t a, b;
+    int add, good;
+    uint64_t *flag; /* set: no product, but the end of this flag's phase */
+} OneProduct;
+
+static struct {
+    float sums[TENSOR_LANES][TENSOR_WORDS];
+    uint32_t base, reserved; /* words; 0: none */
+    OneProduct queued[MOST_PRODUCTS];
+    int count;
+} tensor;
+
+DEVICE uint32_t shared_address(const void *pointer) {
+    return (uint32_t) ((const char *) pointer - shared_of_launch);
+}
+
+/* All lanes of one warp call it; blocks have different words in turn, and what was
+ * there before is no number. */
+DEVICE void sums_reserve(uint32_t *where) {
+    int first = threadIdx.x % 32 == 0;
+    if (first && tensor.reserved)
+        fiber_wrong(); /* the block before has not given its own back */
+    if (first) {
+        tensor.base = tensor.base ? 0 : TENSOR_WORDS - RESERVED_WORDS;
+        for (int lane = 0; lane < TENSOR_LANES; lane++)
+            for (int word = 0; word < TENSOR_WORDS; word++)
+                tensor.sums[lane][word] = NAN;
+        tensor.reserved = RESERVED_WORDS;
+        tensor.count = 0;
+        *where = tensor.base;
+    }
+    fiber_sync_warp();
+}
+DEVICE void sums_release(uint32_t sums) {
+    if (threadIdx.x % 32 == 0 && (sums != tensor.base || !tensor.reserved || tensor.count))
+        fiber_wrong();
+    fiber_sync_warp();
+    tensor.reserved = 0;
+}
+
+DEVICE void flag_make(uint64_t *flag) {
+    *flag = 0; /* phases that have ended */
+}
+DEVICE void products_before_sync(void) {
+}
+DEVICE void products_after_sync(void) {
+}
+
+/* Number `k` of line `line` of a factor along k, as its descriptor says. */
+DEVICE float described(uint64_t tile, int line, int k) {
+    uint32_t start = (uint32_t) (tile & 0x3fff) << 4, lead = (uint32_t) (tile >> 16 & 0x3fff) << 4;
+    uint32_t stride = (uint32_t) (tile >> 32 & 0x3fff) << 4, kind = (uint32_t) (tile >> 61), at;
+    int width = kind == 6 ? 32 : kind == 4 ? 64 : kind == 2 ? 128 : 16; /* bytes of a line that lie together */
+    uint16_t bits;
+    if ((tile >> 46 & 7) != 1 || (tile >> 49 & 0xfff) || (kind && kind % 2) || (tile & 0xc000c000ull))
+        return NAN;
+    at = start + (uint32_t) (line / 8) * stride + (uint32_t) (line % 8 * width);
+    at += kind ? 2 * (uint32_t) k : (uint32_t) (k / 8) * lead + 2 * (uint32_t) (k % 8);
+    at ^= (at >> 7 & (uint32_t) (width / 16 - 1)) << 4;
+    if (at + 2 > sizeof shared_of_launch)
+        return NAN;
+    memcpy(&bits, shared_of_launch + at, 2);
+    return number((uint32_t) bits << 16);
+}
+
+DEVICE void product_now(const OneProduct *one) {
+    static float a[256][16], b[256][16];
+    int rows = (int) (one->shape >> 24 & 31) << 4, columns = (int) (one->shape >> 17 & 63) << 3;
+    uint32_t word = one->sums & 0xffff;
+    int inside = word >= tensor.base && word + (uint32_t) columns <= tensor.base + tensor.reserved;
+    if (!inside || one->sums >> 16 || rows != TENSOR_LANES || columns > 256) {
+        fiber_wrong();
+        return;
+    }
+    /* fp32 sums of bf16, nothing negated, transposed or thinned out */
+    int known = one->good && (one->shape & ~(31u << 24 | 63u << 17)) == (1u << 4 | 1u << 7 | 1u << 10);
+    for (int k = 0; k < 16; k++) {
+        for (int i = 0; i < rows; i++)
+            a[i][k] = described(one->a, i, k);
+        for (int j = 0; j < columns; j++)
+            b[j][k] = described(one->b, j, k);
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++) {
+            float sum = one->add ? tensor.sums[i][word + (uint32_t) j] : 0.0f;
+            for (int k = 0; k < 16; k++)
+                sum += a[i][k] * b[j][k];
+            tensor.sums[i][word + (uint32_t) j] = known ? sum : NAN;
+        }
+}
+
+DEVICE void product_take(OneProduct one) {
+    if (fibers_hasty && !one.flag)
+        product_now(&one);
+    else if (fibers_hasty)
+        ++*one.flag;
+    else if (tensor.count == MOST_PRODUCTS)
+        fiber_wrong();
+    else
+        tensor.queued[tensor.count++] = one;
+}
+DEVICE void product_bf16(uint32_t sums, uint64_t a, uint64_t b, uint32_t shape, int add) {
+    OneProduct one = {sums, shape, a, b, add, fiber_all_handed_over(), NULL};
+    product_take(one);
+}
+DEVICE void products_commit(uint64_t *flag) {
+    OneProduct one = {.flag = flag};
+    product_take(one);
+}
+
+/* Until the phase of this parity has ended: as the hardware, a flag two phases
+ * further on looks as if it had not. */
+DEVICE void products_wait(uint64_t *flag, uint32_t parity) {
+    int done = 0;
+    while (*flag % 2 == parity && done < tensor.count) {
+        const OneProduct *one = &tensor.queued[done++];
+        if (one->flag)
+            ++*one->flag;
+        else
+            product_now(one);
+    }
+    tensor.count -= done;
+    memmove(tensor.queued, tensor.queued + done, (size_t) tensor.count * sizeof *tensor.queued);
+    if (*flag % 2 == parity)
+        fiber_wrong(); /* it would wait for ever */
+}
+
+DEVICE void sums_load(float r[32], uint32_t from) {
+    uint32_t lane = from >> 16, word = from & 0xffff;
+    if (lane != threadIdx.x / 32 * 32 || word < tensor.base || word + 32 > tensor.base + tensor.reserved) {
+        fiber_wrong(); /* a warp sees its own quarter of the lanes only */
+        return;
+    }
+    memcpy(r, &tensor.sums[lane + threadIdx.x % 32][word], 32 * sizeof *r);
 }
 
 /* ---- 16 x 16 fragments: lane l holds the numbers 8 l .. 8 l + 7, row by row

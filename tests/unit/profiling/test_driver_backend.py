@@ -25,7 +25,7 @@ __all__ = ["compiled", "late_machine", "machine"]
 SHAPES = check.SHAPES | {"hbm_triad": "3x64KiB", "hbm_copy": "2x64KiB", "allreduce": "256KiB-ring"}
 
 
-NEW = {"gemm_bf16_wgmma", "gemm_bf16_cublas"}
+NEW = {"gemm_bf16_wgmma", "gemm_bf16_tcgen05", "gemm_bf16_cublas"}
 OTHERS = {"tblock_fp16", *NEW}
 """Benchmarks that only the libraries have, or one architecture."""
 TINY_BLOCK = "d128-seq128-batch1"
@@ -43,7 +43,7 @@ def small(name: str) -> Benchmark:
 def test_it_has_the_benchmarks_of_the_table(machine: Machine) -> None:
     backend = machine.backend()
     lacking = [spec.id for spec in BENCHMARKS if backend.lacks(machine.devices[0], spec)]
-    assert lacking == ["gemm_bf16_wgmma", "gemm_bf16_cublas", "tblock_fp16"]
+    assert lacking == ["gemm_bf16_wgmma", "gemm_bf16_tcgen05", "gemm_bf16_cublas", "tblock_fp16"]
     assert "no kernel for gather" in backend.lacks(machine.devices[0], small("hbm_copy")._replace(id="gather"))
     with pytest.raises(DeviceError, match="no kernel for gather"):
         backend.prepare(machine.devices[0], small("hbm_copy")._replace(id="gather"))
@@ -55,14 +55,16 @@ def test_it_has_the_benchmarks_of_the_table(machine: Machine) -> None:
         (61, {b.id for b in BENCHMARKS}),
         (70, {*NEW, "gemm_bf16", "gemm_tf32", "tblock", "tblock_fp16"}),
         (75, {*NEW, "gemm_bf16", "gemm_tf32", "tblock", "tblock_fp16"}),
-        (90, {"gemm_bf16_cublas", "tblock_fp16"}),
-        (100, {*NEW, "tblock_fp16"}),
+        (90, {*NEW, "tblock_fp16"} - {"gemm_bf16_wgmma"}),
+        (100, {*NEW, "tblock_fp16"} - {"gemm_bf16_tcgen05"}),
+        (103, {*NEW, "tblock_fp16"} - {"gemm_bf16_tcgen05"}),
+        (120, {*NEW, "tblock_fp16"}),
     ],
 )
 def test_what_older_devices_lack(machine: Machine, capability: int, lacking: set[str]) -> None:
     machine.reset(capability=capability)
     backend = machine.backend()
-    assert {spec.id for spec in BENCHMARKS if backend.lacks(machine.devices[0], spec)} == lacking
+    assert {spec.id for spec in BENCHMARKS if backend.unable(machine.devices[0], spec)} == lacking
 
 
 def test_an_old_driver_cannot_read_the_kernels(machine: Machine) -> None:
@@ -144,7 +146,7 @@ def test_every_device_has_the_sum(machine: Machine, devices: int, reach: int) ->
     ("name", "shape", "said"),
     [
         ("gemm_bf16", "8192x100x32", "8192x100x32; wanted multiples of 128"),
-        ("gemm_fp32", "128x128x33", "multiples of 128 for rows and columns, of 32 between"),
+        ("gemm_fp32", "128x128x33", "multiples of 128 rows, 128 columns, and 32 between"),
         ("gemm_fp32", "8192", "'8192' cannot be read"),
         ("tblock", "d200-seq128-batch1", "width 200 and sequence 128; wanted multiples of 128"),
         ("hbm_triad", "3x1KiB", "wanted a multiple of 16384"),
@@ -342,10 +344,11 @@ LATE = {"cuDeviceGetUuid_v2", GRAPH_MAKERS[0]}
 def test_whatever_call_fails_nothing_is_left_behind(machine: Machine, name: str) -> None:
     """Each call of a prepare, two blocks and a read, failing at each of its turns; `machine` counts what lives."""
     graphs = "Graph" in name or "Capture" in name
+    one = "tblock" if graphs else "gemm_bf16_tcgen05" if name == "cuFuncSetAttribute" else ""
     met = 0
-    for bench in ("tblock",) if graphs else ("allreduce", "pcie_h2d", "pcie_d2h", "p2p"):
-        for after in (0,) if graphs else (0, 1, 2, 5, 11):
-            machine.reset()
+    for bench in (one,) if one else ("allreduce", "pcie_h2d", "pcie_d2h", "p2p"):
+        for after in (0,) if one else (0, 1, 2, 5, 11):
+            machine.reset(capability=100 if one == "gemm_bf16_tcgen05" else 80)
             machine.fail(name, 1, after)
             peers = machine.devices[1:] if by_id(bench).peers else ()
             met += _fails(machine, bench, peers)
@@ -361,7 +364,8 @@ def test_a_launch_that_fails_while_a_graph_is_made(machine: Machine) -> None:
 
 
 def _fails(machine: Machine, bench: str, peers: tuple[DeviceInfo, ...]) -> bool:
-    spec = by_id(bench)._replace(shape=TINY_BLOCK if bench == "tblock" else "64KiB-small")
+    shapes = {"tblock": TINY_BLOCK, "gemm_bf16_tcgen05": "256x128x32"}
+    spec = by_id(bench)._replace(shape=shapes.get(bench, "64KiB-small"))
     try:
         kernel = machine.backend().prepare(machine.devices[0], spec, peers)
     except DeviceError as error:

@@ -33,7 +33,7 @@ def small(name: str) -> Benchmark:
 @pytest.mark.usefixtures("cublas")
 def test_on_ampere(machine: Machine, name: str) -> None:
     if name in module.ALONE:
-        machine.reset(capability=90)
+        machine.reset(capability=module.ALONE[name].least)
     peers = machine.devices[1:] if by_id(name).peers else ()
     findings = check.check(machine.backend(), machine.devices[0], small(name), peers)
     assert [f for f in findings if not f.good] == []
@@ -47,6 +47,25 @@ def test_copies_may_come_as_early_as_they_can(machine: Machine, name: str) -> No
     machine.reset(capability=90)
     machine.double.double_eager(1)
     assert all(f.good for f in check.check(machine.backend(), machine.devices[0], small(name)))
+
+
+@pytest.mark.parametrize("capability", [100, 103])
+@pytest.mark.parametrize(("copies", "products"), [(1, 0), (0, 1), (1, 1)])
+def test_products_into_tensor_memory_may_come_early_and_late(
+    machine: Machine, capability: int, copies: int, products: int
+) -> None:
+    machine.reset(capability=capability)
+    machine.double.double_eager(copies)
+    machine.double.double_hasty(products)
+    for shape in ("256x384x160", "512x128x256"):
+        spec = by_id("gemm_bf16_tcgen05")._replace(shape=shape)
+        assert all(f.good for f in check.check(machine.backend(), machine.devices[0], spec) if f.what == "product")
+
+
+def test_products_into_tensor_memory_need_rows_for_both(machine: Machine) -> None:
+    machine.reset(capability=100)
+    with pytest.raises(DeviceError, match="128x128x32; wanted multiples of 256 rows, 128 columns, and 32 between"):
+        machine.backend().prepare(machine.devices[0], by_id("gemm_bf16_tcgen05")._replace(shape="128x128x32"))
 
 
 def test_on_volta_all_that_it_has(
@@ -132,11 +151,15 @@ def test_the_command_where_it_cannot_run(machine: Machine, command: Command, mon
     assert error.startswith("check: backend driver cannot be used: libcuda cannot be loaded (/no/libcuda.so.1: ")
 
 
-@pytest.mark.parametrize("shape", ["1152x256x32", "128x128x32", "128x128x64"])
+@pytest.mark.parametrize("shape", ["1152x256x32", "128x128x32", "128x128x64", "2304x256x32"])
 def test_products_of_other_sizes(machine: Machine, shape: str) -> None:
     """More rows of tiles than one band has, and fewer steps of k than tiles under way."""
     machine.reset(capability=90)
-    for name in ("gemm_bf16", "gemm_fp64", "gemm_bf16_wgmma"):
+    names = ["gemm_bf16", "gemm_fp64", "gemm_bf16_wgmma"]
+    if shape == "2304x256x32":
+        machine.reset(capability=100)
+        names = ["gemm_bf16_tcgen05"]
+    for name in names:
         spec = by_id(name)._replace(shape=shape)
         assert all(f.good for f in check.check(machine.backend(), machine.devices[0], spec) if f.what == "product")
 
@@ -145,15 +168,35 @@ def test_the_warpgroup_product_is_for_hopper_alone(machine: Machine) -> None:
     spec = small("gemm_bf16_wgmma")
     for capability in (80, 100):
         machine.reset(capability=capability)
-        why = machine.backend().lacks(machine.devices[0], spec)
+        why = machine.backend().unable(machine.devices[0], spec)
         assert why == f"gemm_bf16_wgmma needs compute capability 9.0 (this is {capability / 10:.1f})"
         with pytest.raises(DeviceError, match="no kernel for bf16 on this device"):
             machine.backend().prepare(machine.devices[0], spec)
     machine.reset(capability=90)
-    assert machine.backend().lacks(machine.devices[0], spec) == ""
+    assert machine.backend().unable(machine.devices[0], spec) == ""
     machine.double.double_driver(11080)
-    assert "needs a driver for CUDA 12.0 or later" in machine.backend().lacks(machine.devices[0], spec)
+    assert "needs a driver for CUDA 12.0 or later" in machine.backend().unable(machine.devices[0], spec)
     with pytest.raises(DeviceError, match="install a newer driver"):
+        machine.backend().prepare(machine.devices[0], spec)
+
+
+def test_the_product_into_tensor_memory_is_for_two_architectures(machine: Machine) -> None:
+    spec = small("gemm_bf16_tcgen05")
+    for capability in (90, 120):
+        machine.reset(capability=capability)
+        why = machine.backend().unable(machine.devices[0], spec)
+        assert why == f"gemm_bf16_tcgen05 needs compute capability 10.0 or 10.3 (this is {capability / 10:.1f})"
+        with pytest.raises(DeviceError, match="no kernel for bf16 on this device"):
+            machine.backend().prepare(machine.devices[0], spec)
+    for capability in (100, 103):
+        machine.reset(capability=capability)
+        machine.double.double_driver(12080)
+        assert "needs a driver for CUDA 12.9 or later" in machine.backend().unable(machine.devices[0], spec)
+        with pytest.raises(DeviceError, match="install a newer driver"):
+            machine.backend().prepare(machine.devices[0], spec)
+    machine.fail("cuFuncSetAttribute", 1)
+    machine.double.double_driver(12090)
+    with pytest.raises(DeviceError, match="cuFuncSetAttribute"):
         machine.backend().prepare(machine.devices[0], spec)
 
 
@@ -174,10 +217,15 @@ def test_what_cublas_refuses_is_said_and_nothing_stays(machine: Machine, call: s
 
 
 @pytest.mark.usefixtures("cublas")
-def test_the_release_of_cublas_is_reported_for_its_product_alone(machine: Machine) -> None:
+def test_the_release_of_cublas_and_what_steers_it_are_reported_for_its_product_alone(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = machine.backend()
+    steering = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NVIDIA_TF32_OVERRIDE": "0"}
+    for word, value in (steering | {"CUBLAS_LOGINFO_DBG": "1"}).items():
+        monkeypatch.setenv(word, value)
     assert backend.lacks(machine.devices[0], small("gemm_bf16_cublas")) == ""
-    for name, libs in (("gemm_bf16_cublas", {"cublas": "12.4.5"}), ("gemm_bf16", {})):
+    for name, libs in (("gemm_bf16_cublas", {"cublas": "12.4.5"} | steering), ("gemm_bf16", {})):
         kernel = backend.prepare(machine.devices[0], small(name))
         assert kernel.libs == libs
         kernel.close()

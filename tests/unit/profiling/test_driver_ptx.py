@@ -21,7 +21,8 @@ def test_was_made_of_the_present_source_for_old_drivers(target: ptx.Target) -> N
     text = ptx.text(target)
     assert f"// source {ptx.source_hash()}\n" in text, "run python -m slurm_pal.profiling.driver.generate"
     assert re.search(r"^// compiler Cuda compilation tools, release \d+\.\d+", text, re.MULTILINE)
-    version, named = ("8.0", "sm_90a") if target.file == "hopper.ptx" else ("7.0", f"sm_{target.least}")
+    declared = {"hopper.ptx": ("8.0", "sm_90a"), "blackwell.ptx": ("8.8", "sm_100f")}
+    version, named = declared.get(target.file, ("7.0", f"sm_{target.least}"))
     assert f"\n.version {version}\n" in text and f"\n.target {named}\n" in text
 
 
@@ -41,6 +42,33 @@ def test_kernels_take_what_python_passes(target: ptx.Target) -> None:
         assert threads and int(threads[1]) == KERNELS[name].threads
 
 
+def test_a_kernel_for_one_architecture_changes_the_method_of_its_own_benchmark_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, before = ptx._read, (ptx.version(), ptx.own_version("gemm_bf16_wgmma"), ptx.own_version("gemm_bf16_tcgen05"))
+    assert ptx.own_version("gemm_bf16_nt") == {} and [*before[2]] == ["blackwell.ptx"]
+
+    def changed(file: str, more: str) -> tuple[str, dict[str, str], dict[str, str]]:
+        monkeypatch.setattr(ptx, "_read", lambda name: read(name) + more * (name == file))
+        ptx.text.cache_clear()
+        ptx.version.cache_clear()
+        return ptx.version(), ptx.own_version("gemm_bf16_wgmma"), ptx.own_version("gemm_bf16_tcgen05")
+
+    try:
+        assert changed("blackwell.ptx", "// a remark\n") == before
+        assert changed("blackwell.ptx", "ret;\n")[:2] == before[:2] != changed("volta.ptx", "ret;\n")[:2]
+        assert changed("blackwell.ptx", "ret;\n")[2] != before[2]
+    finally:
+        monkeypatch.undo()
+        ptx.text.cache_clear()
+        ptx.version.cache_clear()
+
+
+def versions() -> str:
+    """As the table of registers names all files."""
+    return ptx.version() + "".join(f", {file} {own}" for name in KERNELS for file, own in ptx.own_version(name).items())
+
+
 def fits(text: str) -> dict[str, int]:
     """Kernel -> how many of its blocks must fit on a multiprocessor at once, where it says so."""
     found = {name: re.search(r"\.minnctapersm (\d+)", own) for name, own in ptx.entries(text).items()}
@@ -51,13 +79,14 @@ def test_products_without_room_for_two_blocks_ask_for_it() -> None:
     ampere, volta = (fits(ptx.text(ptx.target_for(capability))) for capability in (80, 70))
     hopper = ptx.target_with("gemm_bf16_wgmma")
     assert fits(ptx.text(hopper)) == {"gemm_bf16_wgmma": 3}
+    assert fits(ptx.text(ptx.target_with("gemm_bf16_tcgen05"))) == {"gemm_bf16_tcgen05": 2}
     assert ampere == {"gemm_fp32": 2} and volta == {"gemm_fp32": 2, "gemm_fp16_wmma": 2}
 
 
 def test_the_table_of_registers_is_of_these_kernels() -> None:
     whole = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     table = whole.partition("<!-- made by tests/bench/kernel_occupancy.py -->")[2].partition("<!-- end of the table")[0]
-    assert f"PTX {ptx.version()}." in table, "run tests/bench/kernel_occupancy.py --write docs/benchmarks.md"
+    assert f"PTX {versions()}." in table, "run tests/bench/kernel_occupancy.py --write docs/benchmarks.md"
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [*KERNELS]
     assert "Spills: none, by any of them." in table
 
@@ -93,6 +122,17 @@ def test_the_warpgroup_product_has_a_module_of_its_own() -> None:
     assert [mine for mine, _ in ptx.modules(100, rest)] == [rest]
     with pytest.raises(KeyError):
         [*ptx.modules(100, names)]
+
+
+@pytest.mark.parametrize("capability", [100, 103])
+def test_the_product_into_tensor_memory_has_a_module_of_its_own(capability: int) -> None:
+    name = frozenset({"gemm_bf16_tcgen05"})
+    found = dict(ptx.modules(capability, name | {"normal_fill"}))
+    assert set(found) == {name, frozenset({"normal_fill"})}
+    assert b".target sm_100f\n" in found[name] and b".extern .shared .align 1024" in found[name]
+    for other in (90, 110, 120):
+        with pytest.raises(KeyError):
+            [*ptx.modules(other, name)]
 
 
 def test_an_old_device_has_none() -> None:

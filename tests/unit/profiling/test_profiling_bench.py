@@ -288,6 +288,72 @@ def test_a_healthy_node_gives_one_record_for_each_gpu_and_benchmark(tmp_path: Pa
     assert mode == 0o644
 
 
+@pytest.mark.parametrize("mode", ["concurrent", "solo"])
+@pytest.mark.parametrize(("lacking", "first"), [("", "gemm_bf16"), ("gemm_bf16", "gemm_fp16")])
+def test_quick_has_a_product_at_the_power_cap_where_tensor_cores_stay_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, lacking: str, first: str
+) -> None:
+    """As a V100, which has no bf16 besides."""
+    path = str(tmp_path / "gpus.json")
+    write_registry(path, draw_registry(["n0"], 4, 3, model="PAL Emulated Half"))
+    monkeypatch.setattr(EmuBackend, "lacks", lambda self, device, spec: "no bf16" if spec.id == lacking else "")
+    code, records = run_bench(tmp_path, path, "--mode", mode)
+    assert code == Exit.OK
+    ids = [[r.bench.id for r in records if r.gpu.slurm_index == i] for i in range(4)]
+    assert ids == [[first, "gemm_fp32", "tblock", "hbm_triad"]] * 4
+    capped = {r.bench.id: r.telemetry["duty"]["power_cap"] for r in records if r.bench.sensitivity_class == "A"}
+    assert capped == {first: 0.0, "gemm_fp32": 1.0}
+    assert {r.bench.peers_busy for r in records} == {3 if mode == "concurrent" else 0}
+
+
+def test_where_one_gpu_stays_below_the_power_cap_all_of_its_node_run_the_other_product(
+    tmp_path: Path, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = measurement.met_cap
+    monkeypatch.setattr(measurement, "met_cap", lambda r, *more: r.gpu.slurm_index != 2 and met(r, *more))
+    _, records = run_bench(tmp_path, registry)
+    found = [r for r in records if r.bench.id == "gemm_fp32"]
+    assert [r.gpu.slurm_index for r in sorted(found, key=lambda r: r.gpu.slurm_index)] == [0, 1, 2, 3]
+    assert {r.bench.peers_busy for r in found} == {3}
+
+
+def test_repeated_quick_runs_are_the_three_short_ones(
+    registry: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["--node=n0", "--expected=1", "--backend=emu", f"--registry={registry}", "--wall-scale=0", "--seed=3"]
+    assert bench.main([*words, "--quick", "--repeat=2", "--json"]) == Exit.OK
+    found = json.loads(capsys.readouterr().out)["gpus"][0]["benchmarks"]
+    assert [one["id"] for one in found] == ["gemm_bf16", "tblock", "hbm_triad"]
+
+
+def test_repeated_runs_have_busy_neighbours(tmp_path: Path, registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU whose run is over runs on until the slowest has ended, within a block."""
+    set_fault(registry, "n0", 2, "noisy")  # never sure enough: it measures for as long as it may
+    prepare, made = EmuBackend.prepare, list[int]()
+
+    def noted(self: EmuBackend, device: DeviceInfo, *more: Any) -> EmuKernel:  # noqa: ANN401
+        kernel = prepare(self, device, *more)
+        run_block, made_before = kernel.run_block, len(made)
+        made.append(device.slot)
+
+        def block(n: int) -> float:
+            seconds = run_block(n)
+            with (tmp_path / f"{made_before}.{device.slot}").open("a") as stream:
+                stream.write(f"{seconds!r}\n")
+            return seconds
+
+        kernel.run_block = block  # type: ignore[method-assign]
+        return kernel
+
+    monkeypatch.setattr(EmuBackend, "prepare", noted)
+    words = ["--node=n0", "--expected=4", "--backend=emu", f"--registry={registry}", "--wall-scale=0", "--seed=3"]
+    assert bench.main([*words, "--bench=gemm_bf16,tblock", "--repeat=2"]) == Exit.OK
+    for number in range(1, 5):  # after the heat two runs of each
+        blocks = [[float(s) for s in (tmp_path / f"{number}.{i}").read_text().split()] for i in range(4)]
+        spent = [sum(own) for own in blocks]
+        assert max(spent) - min(spent) <= max(max(own) for own in blocks), (number, spent)
+
+
 def test_ingest_takes_every_record(tmp_path: Path, registry: str) -> None:
     from slurm_pal.store.database import open_database
 

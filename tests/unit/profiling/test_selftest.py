@@ -549,21 +549,32 @@ def test_an_unknown_model_is_judged_by_what_needs_no_peak(card: Card, monkeypatc
 
 def test_a_card_that_never_caps_fails_the_regime(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Device, "reasons", property(lambda self: 0))
+    monkeypatch.setattr(Device, "power_w", property(lambda self: 250.0))
     found = of(claimed(card, monkeypatch, "NVIDIA H200", H200), FAILED)
     assert found.keys() == {"regime class A under the power cap"}
-    text = found["regime class A under the power cap"].text
-    assert "their classes are flat" in text and "would meet it" not in text
+    assert found["regime class A under the power cap"].text.endswith("their classes are flat")
 
 
-def test_the_regime_names_a_benchmark_that_meets_the_cap(card: Card) -> None:
+def test_the_regime_is_that_of_the_benchmark_that_scores_are_formed_from(card: Card) -> None:
+    """One that meets the cap comes first, as on a V100: `classify` chooses so, and the card is none the worse."""
     _, table = card.tested("--runs", "2")
     records = [from_json(json.dumps(record)) for record in table["records"]]
     below = [
-        replace(r, telemetry=r.telemetry | {"duty": r.telemetry["duty"] | {"power_cap": 0.0}}) if i < 2 else r
+        replace(
+            r, telemetry=r.telemetry | {"duty": r.telemetry["duty"] | {"power_cap": 0.0}, "power_w": {"p50": 240.0}}
+        )
+        if i < 2
+        else r
         for i, r in enumerate(records)
     ]
     found = checks.of_regime(below)
-    assert found.verdict == FAILED and found.text.endswith("; gemm_fp32 would meet it (profile.benchmarks)")
+    first = checks.fingerprint(below)
+    assert first and first.bench.id == "gemm_fp32" and found.verdict == OK and found.value == 100.0
+    assert found.text.startswith("gemm_fp32: ")
+    assert found.text.endswith("; it counts, since it meets the cap: not so gemm_bf16, gemm_tf32")
+    by_power = [replace(r, telemetry={k: v for k, v in r.telemetry.items() if k != "duty"}) for r in below]
+    assert checks.of_regime(by_power).verdict == OK and checks.of_regime(by_power).value is None
+    assert checks.of_regime(by_power[:2]).verdict == NOT_CHECKED and checks.of_regime(below[:2]).verdict == FAILED
 
 
 def test_a_file_repeats_nothing(card: Card, tmp_path: Path) -> None:

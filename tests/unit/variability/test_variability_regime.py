@@ -46,6 +46,8 @@ def site(**telemetry: Mapping[str, Any]) -> list[Record]:
         (0.0, None, None, False, False),
         (None, None, 300.0, False, None),
         (None, 240.0, None, False, None),
+        (None, 0.0, 560.0, False, None),  # the second die of a card, whose power is that of the first
+        (1.0, 0.0, 560.0, False, True),
         (0.0, 240.0, 300.0, True, None),  # heat or the board decided its clock
         (0.5, 300.0, 300.0, True, True),
     ],
