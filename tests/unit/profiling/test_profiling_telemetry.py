@@ -202,6 +202,28 @@ def test_preflight(counters: Counters, seen: tuple[SensorSample, ...], found: tu
     assert scripted.closed
 
 
+def test_a_gpu_that_was_just_started_is_not_taken_for_busy() -> None:
+    """NVML counts clearing the memory as use; the GPU must stay busy to be somebody's."""
+
+    class Starting(Scripted):
+        def __init__(self, busy: int) -> None:
+            super().__init__(Counters(), looks(0.0))
+            self._busy, self.watches = busy, 0
+
+        def watch(self, device: DeviceInfo) -> Scripted:
+            self.watches += 1
+            return self
+
+        def take(self) -> tuple[SensorSample, ...]:
+            self._busy -= 1
+            return looks(1.0, 1.0) if self._busy >= 0 else looks(0.0, 0.0)
+
+    started, used = Starting(2), Starting(3)
+    assert telemetry.preflight(started, DEVICE, 0.0) == ()
+    assert telemetry.preflight(used, DEVICE, 0.0) == ("busy 100 % of the time while idle",)
+    assert started.watches == used.watches == 1 and started.closed and used.closed
+
+
 def test_preflight_watches_for_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     pause: Callable[[float], None] = slept.append
