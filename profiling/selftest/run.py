@@ -437,9 +437,10 @@ class _SelfTest:
             self.lost = f"the GPU was given up after {what} in {self.records[-1].bench.id}"
         elif ended.stopped or ended.error:
             self._broke("benchmarks", ended)
-        measured = {record.bench.id for record in self.records}
+        shown = {check.name for check in self.found if check.step == "benchmarks"}
+        ended_early = f"its worker ended in {ended.worker.phase}" if ended.error else ""
         for spec in plan.specs:
-            if spec.id not in measured and (why := remarks.get(spec.id) or self.lost):
+            if spec.id not in shown and (why := remarks.get(spec.id) or self.lost or ended_early):
                 self.found.append(checks.not_checked("benchmarks", spec.id, why))
 
     def _judge(self) -> None:

@@ -571,6 +571,25 @@ def test_an_error_of_our_own_is_no_fault_of_the_gpu(card: Card, monkeypatch: pyt
     assert {"levels gemm_bf16 level", "sampler effect on gemm_bf16"} <= of(report, OK).keys()
 
 
+def test_an_error_of_our_own_in_a_benchmark_leaves_no_benchmark_without_a_line(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = Claimed.prepare
+
+    def broken(self: Claimed, device: DeviceInfo, spec: Benchmark, peers: Sequence[DeviceInfo] = ()) -> EmuKernel:
+        if spec.id == "tblock":
+            raise ValueError("cannot reshape")
+        return prepare(self, device, spec, peers)
+
+    monkeypatch.setattr(Claimed, "prepare", broken)
+    report = claimed(card, monkeypatch, "NVIDIA H200", H200)
+    shown = [check.name for check in report.checks if check.step == "benchmarks"]
+    assert sorted(shown) == sorted(spec.id for spec in select(""))
+    assert of(report, FAILED)["benchmarks tblock"].text == "cannot reshape"
+    assert of(report, NOT_CHECKED)["benchmarks hbm_triad"].text == "its worker ended in tblock"
+    assert "repeat gemm_bf16 CV" in of(report, OK)
+
+
 def test_a_gpu_that_is_tested_is_held_until_the_end(
     card: Card, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
