@@ -152,7 +152,3 @@ def _seen(check: Check) -> str:
         number = ""
     source = f"({check.source})" if number and check.source else ""
     return " ".join(filter(None, (": ".join(filter(None, (number, check.text))), source))) or "does not hold"
-
-
-if __name__ == "__main__":  # for a machine without what the other commands need (docs/selftest.md)
-    common.run(selftest, "pal-profile selftest")

@@ -668,23 +668,40 @@ def test_a_driver_that_hangs_when_it_lists_its_gpus_is_given_up(tmp_path: Path) 
 
 
 ALONE = """
-import importlib.abc, runpy, sys
+import importlib.abc, sys
 class Only(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
         if top not in sys.stdlib_module_names and top not in ("slurm_pal", "click"):
             raise ImportError(name)
 sys.meta_path.insert(0, Only())
-sys.argv = ["selftest", *sys.argv[1:]]
-runpy.run_module("slurm_pal.cli.selftest", run_name="__main__")
+from slurm_pal.cli.start import profile
+profile()
+"""
+LOADING = """
+import sys
+from slurm_pal.cli.start import profile
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("slurm_pal.profiling"):
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+profile()
 """
 
 
 def test_it_needs_no_more_than_click_to_begin(card: Card) -> None:
     """On a machine without a network: as docs/selftest.md says."""
-    words = [sys.executable, "-P", "-c", ALONE, *card.words("--bench", "hbm_triad", "--runs", "2")[1:]]
+    words = [sys.executable, "-P", "-c", ALONE, *card.words("--bench", "hbm_triad", "--runs", "2")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stderr) == (Exit.OK, "") and done.stdout.startswith("selftest ok: ")
+
+
+@pytest.mark.parametrize("words", [["selftest"], ["plan"]])
+def test_ctrl_c_while_it_is_loaded_is_one_line(words: list[str]) -> None:
+    words = [sys.executable, "-P", "-c", LOADING, *words]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "pal-profile: interrupted\n")
 
 
 def test_the_first_look_may_take_as_long_as_the_driver_to_start_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
