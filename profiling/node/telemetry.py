@@ -176,7 +176,7 @@ def preflight(telemetry: Telemetry, device: DeviceInfo, seconds: float = 2.0) ->
     seen = telemetry.counters(device)
     found = list(seen.others)
     if not found and (seen.used_bytes or 0) > _IDLE_BYTES:
-        found.append(f"{(seen.used_bytes or 0) // 2**20} MiB of memory in use before the start")
+        found.append(f"a process that is not shown ({(seen.used_bytes or 0) // 2**20} MiB before the start)")
     watch, share = (
         telemetry.watch(device),
         0.0,
@@ -191,5 +191,5 @@ def preflight(telemetry: Telemetry, device: DeviceInfo, seconds: float = 2.0) ->
     finally:
         watch.close()
     if share > _IDLE_UTILISATION:
-        found.append(f"busy {100 * share:.0f} % of the time while idle")
+        found.append(f"a process that is not shown (busy {100 * share:.0f} % of the time before the start)")
     return tuple(found)

@@ -13,6 +13,7 @@ from slurm_pal.profiling.node.measurement import mig_refusal
 from slurm_pal.profiling.node.repeat import GpuRepeats, spread
 from slurm_pal.profiling.node.telemetry import config_group
 from slurm_pal.profiling.selftest import limits
+from slurm_pal.variability.params import TIME_UNITS
 from slurm_pal.variability.records import Record
 
 OK, FAILED, NOT_CHECKED = "ok", "failed", "not checked"
@@ -142,8 +143,9 @@ def of_record(record: Record) -> Check:
 
 
 def _harmless(flag: str, sensitivity: str) -> bool:
-    """A busy host slows launches and copies, no product; settings are a check of their own."""
-    return flag == "config_differs" or (flag == "host_noise" and sensitivity in ("A", "C"))
+    """A busy host slows launches and copies, no product; nor does a narrow link; settings are a check of their own."""
+    no_part = {"host_noise": ("A", "C"), "pcie_link": ("A", "B", "C")}
+    return flag == "config_differs" or sensitivity in no_part.get(flag, ())
 
 
 def of_level(record: Record, device: DeviceInfo) -> Check:
@@ -155,19 +157,25 @@ def of_level(record: Record, device: DeviceInfo) -> Check:
     found = limits.wanted(spec, device.vendor, device.model, record.env.backend, known)
     if found.unknown:
         return not_checked("levels", name, found.unknown)
-    value, high = record.result.value, found.high
-    text = _against(value, found.low, high)
-    if device.vendor != "emu" and high is not None and value > high:
+    value, low, high = record.result.value, found.low, found.high
+    text = _against(value, low, high)
+    best = low if spec.unit in TIME_UNITS else high
+    beyond = best is not None and (value < best if best == low else value > best)
+    if device.vendor != "emu" and beyond:
         text = "more than the card can do: its time or its work is counted wrongly"
-    return within("levels", name, value, record.result.unit, found.low, high, found.source, text)
+    return within("levels", name, value, record.result.unit, low, high, found.source, text)
 
 
 def _against(value: float, low: float | None, high: float | None) -> str:
     if low is not None and value < low:
-        return f"{100 * (1 - value / low):.2g} % below what such a card reaches"
+        return f"{_percent(1 - value / low)} % below what such a card reaches"
     if high is not None and value > high:
-        return f"{100 * (value / high - 1):.2g} % above what such a card reaches"
+        return f"{_percent(value / high - 1)} % above what such a card reaches"
     return ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}" if share > 0.1 else f"{100 * share:.2g}"
 
 
 def spec_of(record: Record) -> Benchmark:

@@ -753,6 +753,21 @@ def test_values_that_no_such_card_has_fail(card: Card, monkeypatch: pytest.Monke
     assert of(slow, FAILED).keys() == {"library gemm_bf16, driver over torch"}
 
 
+def test_a_slow_launch_is_slow_and_a_quick_one_is_counted_wrongly(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    for latency_us, why in ((50.0, "150 % above what such a card reaches"), (0.2, "counted wrongly")):
+        speed = H200 | {"launch_latency": latency_us}
+        (bad,) = of(claimed(card, monkeypatch, "NVIDIA H200", speed), FAILED).values()
+        assert bad.name == "launch_latency level" and bad.text.endswith(why)
+
+
+def test_a_narrow_link_spoils_no_product(card: Card) -> None:
+    set_fault(card.registry, "n0", 1, "pcie", 4.0)
+    _, table = card.tested("--gpu", "1", "--runs", "2")
+    bad = {name.partition(" ")[2] for name in rows(table, FAILED) if name.startswith("benchmarks ")}
+    assert bad == {"pcie_h2d", "pcie_d2h", "launch_latency"}
+    assert rows(table, OK)["benchmarks gemm_bf16"].endswith("; pcie_link")
+
+
 def test_an_unknown_model_is_judged_by_what_needs_no_peak(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
     report = claimed(card, monkeypatch, "NVIDIA Z9", H200)
     left = of(report, NOT_CHECKED)
