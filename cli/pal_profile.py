@@ -151,8 +151,9 @@ def _request(options: dict[str, Any]) -> tuple[SweepRequest, MeasureOptions]:
 
 def _survey(client: SlurmClient, config: Config, options: dict[str, Any]) -> tuple[SweepSurvey, MeasureOptions]:
     request, wish = _request(options)
-    newest, urgent = collect.newest_by_node(config), collect.urgent_nodes(config)
-    return prepare.survey(client, config, request, wish, newest, urgent, time.time(), os.environ), wish
+    now_s = time.time()
+    newest, urgent = collect.newest_by_node(config, now_s), collect.urgent_nodes(config)
+    return prepare.survey(client, config, request, wish, newest, urgent, now_s, os.environ), wish
 
 
 def _plan_lines(found: SweepSurvey) -> list[str]:
@@ -231,7 +232,7 @@ def run(context: click.Context, /, as_json: bool, resume: str | None, yes: bool,
         _check_resume(context, sweep)
         with only_sweep(config.state_dir, sweep.sweep_id):
             return _carry_out(client, config, sweep_state.load(config.state_dir, sweep.sweep_id), as_json)
-    sweep_id = sweep_state.new_id(time.time())
+    sweep_id = sweep_state.new_id(time.time(), *sweep_state.ids(config.state_dir)[-1:])
     with only_sweep(config.state_dir, sweep_id):
         found, wish = _survey(client, config, options)
         common.say(*_plan_lines(found), err=True)

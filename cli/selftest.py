@@ -27,7 +27,9 @@ BUDGET_S = 460.0
 
 @click.command()
 @click.option(
-    "--gpu", type=click.IntRange(0, MOST_GPUS - 1), help="Slurm's index of the GPU (default: the first of the job)."
+    "--gpu",
+    type=click.IntRange(0, MOST_GPUS - 1),
+    help="Slurm's index of the GPU (default: the first of the job, or of CUDA_VISIBLE_DEVICES).",
 )
 @click.option("--node", metavar="NAME", default="", help="Node name, for emulated GPUs outside a job.")
 @click.option("--bench", metavar="ID,...", default="", help="Only these benchmarks (default: those of a sweep).")
@@ -78,6 +80,8 @@ def selftest(
     index, given = selftest_run.chosen(gpu, setting.registry, environ)
     place = selftest_run.placed(node, setting.registry, environ, os.uname().nodename)
     plan = Plan(setting, place, index, given, select(bench or ",".join(DEFAULT)), runs, budget, gpu_timeout_s)
+    if not environ.get("SLURM_JOB_ID"):
+        plan = plan._replace(visible=environ.get("CUDA_VISIBLE_DEVICES", ""))
     report = selftest_run.selftest(plan, _say if sys.stderr.isatty() else lambda text: None)
     if as_json:
         common.print_json(selftest_run.SCHEMA, report.to_json())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Entry points of `pal` and `pal-rebalance`: what must start fast is loaded without the rest."""
+"""Entry points of `pal`, `pal-profile` and `pal-rebalance`: what must start fast is loaded without the rest."""
 
 from __future__ import annotations
 
@@ -16,6 +16,23 @@ def rebalance() -> None:
         sys.exit(guard())
     from slurm_pal.cli.pal_rebalance import main as everything
 
+    return everything()
+
+
+def profile() -> None:
+    """Run `pal-profile`; the self-test of a card also on a machine that has nothing for sweeps (docs/selftest.md)."""
+    try:
+        if sys.argv[1:2] == ["selftest"]:
+            import click
+
+            from slurm_pal.cli import common
+            from slurm_pal.cli.selftest import selftest
+
+            return common.run(click.Group("pal-profile", {"selftest": selftest}), "pal-profile")
+        from slurm_pal.cli.pal_profile import main as everything
+    except KeyboardInterrupt:  # while all this was loaded
+        print("pal-profile: interrupted", file=sys.stderr)
+        sys.exit(130)
     return everything()
 
 

@@ -94,7 +94,7 @@ class IntelSysfs:
         return Static(
             driver=f"{card.driver}-{kernel}" if card.driver and kernel else card.driver,
             power_limit_w=_scaled(card.sensor("power1_max", "power2_max"), 1e6) or None,  # 0: no limit
-            default_power_limit_w=_scaled(card.sensor("power1_rated_max", "power2_rated_max"), 1e6),
+            default_power_limit_w=_scaled(card.sensor("power1_rated_max", "power2_rated_max"), 1e6) or None,
             max_sm_clk_mhz=min(card.numbers(_TOP.get(card.driver, "")), default=None),
             pcie_max_width=_whole(card.read("device/max_link_width")),
         )

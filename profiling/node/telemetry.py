@@ -35,6 +35,7 @@ _DEGRADED_DUTY = 0.01  # of hardware slowdown, hardware thermal or power brake
 _THERMAL_DUTY = 0.05  # of software thermal
 _IDLE_BYTES = 500 * 2**20  # a GPU nobody uses holds less than this
 _IDLE_UTILISATION = 0.05
+_IDLE_WATCHES = 3  # of a GPU that is busy: starting it takes a few seconds
 
 
 def summary(samples: Sequence[SensorSample], before: Counters, after: Counters) -> dict[str, object]:
@@ -168,19 +169,27 @@ def preflight(telemetry: Telemetry, device: DeviceInfo, seconds: float = 2.0) ->
     """Who is on a GPU that should be idle, one line each; () when nobody is.
 
     Foreign processes; or much memory in use with no visible process; or a GPU that is busy
-    over `seconds` of watching (median, so that what ended just before does not count).
-    Raises DeviceError when the GPU is lost.
+    over `seconds` of watching (median, so that what ended just before does not count), and stays so: without
+    persistence mode the driver starts the GPU for us, and clearing its memory counts as busy (NVML reference,
+    nvmlDeviceGetUtilizationRates). Raises DeviceError when the GPU is lost.
     """
     seen = telemetry.counters(device)
     found = list(seen.others)
     if not found and (seen.used_bytes or 0) > _IDLE_BYTES:
-        found.append(f"{(seen.used_bytes or 0) // 2**20} MiB of memory in use before the start")
-    watch = telemetry.watch(device)
+        found.append(f"a process that is not shown ({(seen.used_bytes or 0) // 2**20} MiB before the start)")
+    watch, share = (
+        telemetry.watch(device),
+        0.0,
+    )  # one for all looks: with the last user of the GPU its driver stops, too
     try:
-        time.sleep(seconds)
+        for _ in range(_IDLE_WATCHES):
+            time.sleep(seconds)
+            busy = [s.utilisation for s in watch.take() if s.utilisation is not None]
+            share = quantile(busy, 0.5) if busy else 0.0
+            if share <= _IDLE_UTILISATION:
+                break
     finally:
         watch.close()
-    busy = [s.utilisation for s in watch.take() if s.utilisation is not None]
-    if busy and quantile(busy, 0.5) > _IDLE_UTILISATION:
-        found.append(f"busy {100 * quantile(busy, 0.5):.0f} % of the time while idle")
+    if share > _IDLE_UTILISATION:
+        found.append(f"a process that is not shown (busy {100 * share:.0f} % of the time before the start)")
     return tuple(found)

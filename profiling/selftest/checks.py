@@ -13,7 +13,7 @@ from slurm_pal.profiling.node.measurement import mig_refusal
 from slurm_pal.profiling.node.repeat import GpuRepeats, spread
 from slurm_pal.profiling.node.telemetry import config_group
 from slurm_pal.profiling.selftest import limits
-from slurm_pal.variability.params import Params
+from slurm_pal.variability.params import TIME_UNITS, Params
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import met_cap
 
@@ -42,6 +42,7 @@ OTHER_CAUSES = ("hw_slowdown", "hw_thermal", "sw_thermal", "power_brake")
 """Duties of a record that keep a clock low without the power cap."""
 
 
+SET_OTHERWISE = "it is compared with GPUs set alike only, and our limits are for the default"
 SAME = "all {} runs gave the same value: nothing was repeated"
 
 
@@ -105,7 +106,10 @@ def of_settings(static: Static) -> list[Check]:
     else:
         clocks = "" if static.app_clocks_mhz is None else f", clocks set to {static.app_clocks_mhz:g} MHz"
         text = f"power limit {limit} of {default}{clocks}"
-        rows.append(holds("device", "default limits", group == "default", text, "the driver's own defaults"))
+        if group == "default":
+            rows.append(holds("device", "default limits", True, text, "the driver's own defaults"))
+        else:  # a site may have set them for good reasons, and a container may not change them
+            rows.append(not_checked("device", "default limits", f"{text}: {SET_OTHERWISE}"))
     text = "an MPS server shares the GPU: stop it" if static.mps else "no MPS server"
     return [*rows, holds("device", "MPS off", not static.mps, text)]
 
@@ -131,6 +135,8 @@ def of_record(record: Record) -> Check:
     if not record.valid:
         said = record.reason if record.reason not in record.flags else "; ".join(reasons)
         return Check("benchmarks", name, FAILED, said or "no value came out", unit=result.unit)
+    if grave == ["host_noise"]:  # says nothing about the card
+        return not_checked("benchmarks", name, reasons[0])
     figures = f"CV {result.cv_pct:.3f} %, 95 % interval {result.ci95_pct:.3f} %, warm-up {result.warmup_s:.3g} s"
     noted = "".join(f"; {flag}" for flag in record.flags if flag not in grave)
     text = "; ".join(reasons) or figures + noted
@@ -138,8 +144,9 @@ def of_record(record: Record) -> Check:
 
 
 def _harmless(flag: str, sensitivity: str) -> bool:
-    """A busy host slows launches and copies, no product; settings are a check of their own."""
-    return flag == "config_differs" or (flag == "host_noise" and sensitivity in ("A", "C"))
+    """A busy host slows launches and copies, no product; nor does a narrow link; settings are a check of their own."""
+    no_part = {"host_noise": ("A", "C"), "pcie_link": ("A", "B", "C")}
+    return flag == "config_differs" or sensitivity in no_part.get(flag, ())
 
 
 def of_level(record: Record, device: DeviceInfo) -> Check:
@@ -151,19 +158,25 @@ def of_level(record: Record, device: DeviceInfo) -> Check:
     found = limits.wanted(spec, device.vendor, device.model, record.env.backend, known)
     if found.unknown:
         return not_checked("levels", name, found.unknown)
-    value, high = record.result.value, found.high
-    text = _against(value, found.low, high)
-    if device.vendor != "emu" and high is not None and value > high:
+    value, low, high = record.result.value, found.low, found.high
+    text = _against(value, low, high)
+    best = low if spec.unit in TIME_UNITS else high
+    beyond = best is not None and (value < best if best == low else value > best)
+    if device.vendor != "emu" and beyond:
         text = "more than the card can do: its time or its work is counted wrongly"
-    return within("levels", name, value, record.result.unit, found.low, high, found.source, text)
+    return within("levels", name, value, record.result.unit, low, high, found.source, text)
 
 
 def _against(value: float, low: float | None, high: float | None) -> str:
     if low is not None and value < low:
-        return f"{100 * (1 - value / low):.2g} % below what such a card reaches"
+        return f"{_percent(1 - value / low)} % below what such a card reaches"
     if high is not None and value > high:
-        return f"{100 * (value / high - 1):.2g} % above what such a card reaches"
+        return f"{_percent(value / high - 1)} % above what such a card reaches"
     return ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}" if share > 0.1 else f"{100 * share:.2g}"
 
 
 def spec_of(record: Record) -> Benchmark:
@@ -247,22 +260,24 @@ def of_library(ours: Sequence[float], library: Sequence[float], what: str) -> Ch
     """Our product over the library's."""
     low, high = limits.LIBRARY_SHARE
     share = (sum(ours) / len(ours)) / (sum(library) / len(library))
-    return within("library", what, share, "of the library's", low, high, "estimate, by generation .5 to 1")
+    return within("library", what, share, "of the library's", low, high, "estimate, by generation .4 to 1")
 
 
 def of_sampler(found: Sequence[tuple[bool, GpuRepeats]], scatter_pct: float) -> list[Check]:
     """What the sampler changes: runs with it over runs without it, and its share of a processor.
 
-    `scatter_pct` is how far repeated runs are apart (CV): what lies within three times that shows nothing.
+    `scatter_pct` is how far repeated runs are apart (CV): what lies within three times that shows nothing, nor does
+    what is no more than runs of one kind differ by, each in a process of its own.
     """
     rows = []
     usual = max(limits.SAMPLER_EFFECT_PCT, 3 * scatter_pct)
     for name in found[0][1].benches:
-        means = {}
+        means, apart = {}, 0.0
         for watched in (True, False):
             values = [value for kind, gpu in found if kind == watched for value in gpu.values(name)]
             means[watched] = sum(values) / len(values) if values else math.nan
-        bound = limits.SAMPLER_LATENCY_PCT if name == "launch_latency" else usual
+            apart = max(apart, spread(values)["range_pct"] or 0.0)
+        bound = max(apart, limits.SAMPLER_LATENCY_PCT if name == "launch_latency" else usual)
         effect = 100 * (means[True] / means[False] - 1)
         rows.append(within("sampler", f"effect on {name}", effect, "%", -bound, bound, "estimate"))
     shares = [100 * gpu.sampler_share for kind, gpu in found if kind and gpu.sampler_share is not None]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-from slurm_pal.base.errors import one_line
+from slurm_pal.base.errors import Exit, one_line
 from slurm_pal.profiling.node import binding, telemetry
 from slurm_pal.profiling.node.benchmarks import by_id
 from slurm_pal.profiling.node.devices import Backend, DeviceError, DeviceInfo, SensorSample
@@ -24,7 +26,10 @@ from slurm_pal.profiling.node.workers import Channel, Team, Worker
 BUDGET = "the time budget"
 LOOKS = 50
 NOBODY = 65534
-_EYES_S = 3.0  # a sampler's first look comes after a process has started
+DEVICES = "/dev"
+_EYES_S = (
+    15.0  # until the first look: without persistence mode the driver first starts the GPUs, and clears their memory
+)
 _GPM_LOOKS, _GPM_EVERY_S = 4, 0.5
 
 Hear = Callable[[Worker, dict[str, Any]], str]
@@ -37,6 +42,11 @@ class Ended(NamedTuple):
     error: str = ""
     flag: str = ""
     stopped: str = ""  # the signal, or BUDGET, that ended it early
+
+    @property
+    def grave(self) -> bool:
+        """Whether the device broke or hung. Any other error is of what ran, and says nothing about the GPU."""
+        return bool(self.flag) or self.error.startswith("no answer")
 
 
 def serve(
@@ -77,9 +87,9 @@ def _fields(backend: Backend, device: DeviceInfo) -> list[str]:
     until_s = time.monotonic() + _EYES_S
     try:
         while True:
-            sample = watch.sample()
+            looked, sample = watch.take(), watch.sample()  # a look that shows nothing is one, too
             found = [n for n, v in zip(SensorSample._fields, sample, strict=True) if v is not None and n != "t_s"]
-            if found or time.monotonic() > until_s:
+            if found or looked or time.monotonic() > until_s:
                 return found
             time.sleep(0.05)
     finally:
@@ -121,9 +131,13 @@ def ask_nvml_as_nobody(device: DeviceInfo, channel: Channel) -> None:
         import pynvml  # noqa: F401 - nobody may not be let into the folders of our packages
 
         from slurm_pal.profiling.node import gpm, nvml  # noqa: F401
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+    try:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    except OSError as error:
+        channel.send({"nvml": {"error": f"this root cannot become an ordinary user, as in some containers: {error}"}})
+        return
     channel.send({"nvml": _nvml(device)})
 
 
@@ -135,8 +149,50 @@ def _timed_ms(action: Callable[[], object]) -> float:
     return taken_ms
 
 
-def compare(backend: Any, device: DeviceInfo, others: Sequence[DeviceInfo], channel: Channel) -> None:  # noqa: ANN401
-    """The driver backend's kernels against their reference, each at a small size.
+def hold(device: DeviceInfo) -> int:
+    """A descriptor of the GPU's device file, -1 without one: while it is open, the driver does not stop the GPU.
+
+    Without persistence mode it would after each step, and start it for the next: seconds of work that count as use
+    of the GPU and of our processor.
+    """
+    if device.vendor == "nvidia" and device.minor is not None:
+        with contextlib.suppress(OSError):
+            return os.open(os.path.join(DEVICES, f"nvidia{device.minor}"), os.O_RDWR | os.O_CLOEXEC)
+    return -1
+
+
+@contextlib.contextmanager
+def patience(seconds: float, doing: str) -> Iterator[None]:
+    """End this process with one line if what is inside takes longer.
+
+    A driver that hangs in a call of ours lets no handler run: Ctrl-C, too, ends the process as the system does.
+    """
+
+    def give_up() -> None:
+        line = f"selftest failed: no answer within {seconds:g} s {doing}: read dmesg, reboot the node\n"
+        os.write(sys.stderr.fileno(), line.encode())
+        os._exit(Exit.FAILED)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        signal.signal(signal.SIGINT, before)
+
+
+def compare(
+    backend: Any,  # noqa: ANN401
+    device: DeviceInfo,
+    others: Sequence[DeviceInfo],
+    names: Sequence[str],
+    channel: Channel,
+) -> None:
+    """These kernels of the driver backend against their reference, each at a small size.
 
     Sends one message for each benchmark: why it cannot run here, what it broke with, or how far off each quantity is.
     """
@@ -144,7 +200,7 @@ def compare(backend: Any, device: DeviceInfo, others: Sequence[DeviceInfo], chan
 
     binding.bind(device)
     binding.show(device, others)
-    for name in check.CHECKS:
+    for name in names:
         channel.enter(name)
         spec = by_id(name)._replace(shape=check.SHAPES[name])
         try:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_pal.base.errors import MissingPackageError, PalError, UsageError, one_line
+from slurm_pal.base.numbers import digits
 from slurm_pal.profiling.node.backends import BACKENDS, REAL, Setting, open_backend
 from slurm_pal.profiling.node.bench import NOT_LISTED, PHASE_S, START_S, parse_indexes
-from slurm_pal.profiling.node.benchmarks import SETUP_S, Benchmark, by_id
+from slurm_pal.profiling.node.benchmarks import DEFAULT, FALLBACKS, SETUP_S, Benchmark, by_id
 from slurm_pal.profiling.node.devices import ANY_SLOT, Backend, DeviceInfo, Static
 from slurm_pal.profiling.node.measurement import INVALIDATING, Order, RecordOrigin, measure_gpu
 from slurm_pal.profiling.node.repeat import HEAT, GpuRepeats, RepeatCollector, RepeatOrder, repeat_gpu, spread
@@ -31,8 +32,12 @@ BRIEF_HEAT = HEAT._replace(warmup_min_s=3.0, warmup_max_s=8.0)
 SENSORS_S, NUMERICS_S, LIBRARY_S = 8.0, 30.0, 45.0
 """What a step usually takes, s: it is begun only if so much is left."""
 HEAT_S, PER_RUN = 25.0, 1.5
+GPM_UNUSED = "shares of memory and pipes stay empty, no score needs them"
 NVML_S = 20.0
 """Fifty looks and four of GPM take four seconds."""
+OTHERS = "kernels of no sweep"
+"""Those of the driver backend that are run on request only. Some have never run on a card: a fault of theirs, or a
+hang, must not cost the other checks, so they come last."""
 STEPS = ("device", "sensors", "numerics", "benchmarks", "levels", "regime", "repeat", "library", "sampler")
 
 
@@ -47,6 +52,7 @@ class Plan(NamedTuple):
     runs: int
     budget_s: float
     gpu_timeout_s: float | None = None
+    visible: str = ""  # CUDA_VISIBLE_DEVICES, where no job says which GPUs are ours
 
 
 class Report(NamedTuple):
@@ -91,16 +97,37 @@ class Report(NamedTuple):
 
 def selftest(plan: Plan, say: Callable[[str], None]) -> Report:
     """Check one card. `say` hears what comes next. Raises PalError where there is nothing to check."""
-    backend = open_backend(plan.setting)
-    listed = [] if plan.gpu is None else _named(plan, backend)
-    if not listed:
-        seen = backend.devices(plan.node, ANY_SLOT)
-        if not seen:
-            raise MissingPackageError(_nothing_there(plan, backend))
-        if plan.gpu is not None:
-            return _unlisted(plan, backend, plan.gpu, seen)
-        listed = list(seen)
-    return _SelfTest(plan, backend, listed[0], say).run()
+    with probes.patience(plan.gpu_timeout_s or START_S + PHASE_S, "when the driver was asked for its GPUs"):
+        backend = open_backend(plan.setting)
+        listed = [] if plan.gpu is None else _named(plan, backend)
+        if not listed:
+            seen = backend.devices(plan.node, ANY_SLOT)
+            if not seen:
+                raise MissingPackageError(_nothing_there(plan, backend))
+            if plan.gpu is not None:
+                return _unlisted(plan, backend, plan.gpu, seen)
+            listed = [_visible(plan.visible, seen)]
+        held = probes.hold(listed[0])
+    try:
+        return _SelfTest(plan, backend, listed[0], say).run()
+    finally:
+        if held >= 0:
+            os.close(held)
+
+
+def _visible(word: str, seen: Sequence[DeviceInfo]) -> DeviceInfo:
+    """The GPU that the first word of CUDA_VISIBLE_DEVICES names, which management libraries do not heed.
+
+    Raises UsageError where it names none: somebody has hidden the others from us.
+    """
+    word = word.partition(",")[0].strip()
+    if not word or seen[0].vendor != "nvidia":
+        return seen[0]
+    for device in seen:
+        if device.slot == digits(word) or (word.startswith("GPU-") and device.uuid.startswith(word)):
+            return device
+    there = ", ".join(str(device.slot) for device in seen)
+    raise UsageError(f"CUDA_VISIBLE_DEVICES={word} names no GPU here; there are {there}: unset it, or give --gpu")
 
 
 def _named(plan: Plan, backend: Backend) -> list[DeviceInfo]:
@@ -128,8 +155,8 @@ def _unlisted(plan: Plan, backend: Backend, index: int, seen: Sequence[DeviceInf
     return Report(FAILED, plan.node, device, backend.name, backend.version, None, 0.0, plan.budget_s, rows, (), "")
 
 
-def _skipped(step: str, why: str) -> Check:
-    return checks.not_checked(step, "all", why)
+def _skipped(step: str, why: str, name: str = "all") -> Check:
+    return checks.not_checked(step, name, why)
 
 
 class _SelfTest:
@@ -148,24 +175,26 @@ class _SelfTest:
 
     def run(self) -> Report:
         """All steps. What cannot be done leaves a line that says why."""
-        steps: tuple[tuple[str, float, Callable[[], None]], ...] = (
-            ("sensors", SENSORS_S, self._look),
-            ("numerics", NUMERICS_S, self._numerics),
-            ("benchmarks", self._first_s(), self._benchmarks),
-            ("repeat", HEAT_S + PER_RUN * 2 * SHORT_S * self.plan.runs, self._repeat),
-            ("library", LIBRARY_S, self._library),
-            ("sampler", 4 * (10.0 + PER_RUN * (SHORT_S + 3.0)), self._sampler),
-        )
-        for name, usual_s, step in steps:
+        steps: list[tuple[str, str, float, Callable[[], None]]] = [
+            ("sensors", "all", SENSORS_S, self._look),
+            ("numerics", "all", NUMERICS_S, self._numerics),
+            ("benchmarks", "all", self._first_s(), self._benchmarks),
+            ("repeat", "all", HEAT_S + PER_RUN * 2 * SHORT_S * self.plan.runs, self._repeat),
+            ("library", "all", LIBRARY_S, self._library),
+            ("sampler", "all", 4 * (10.0 + PER_RUN * (SHORT_S + 3.0)), self._sampler),
+        ]
+        if not self._no_kernels():
+            steps.append(("numerics", OTHERS, NUMERICS_S, self._other_numerics))
+        for name, part, usual_s, step in steps:
             why = self.lost or self._late(name, usual_s)
             if why:
-                self.found.append(_skipped(name, why))
+                self.found.append(_skipped(name, why, part))
             else:
                 try:
                     step()
                 except KeyboardInterrupt:  # between two workers: while a library is imported, say
                     self._stop("SIGINT")
-                    self.found.append(_skipped(name, self.lost))
+                    self.found.append(_skipped(name, self.lost, part))
             if name == "benchmarks":
                 self._judge()
         done = tuple(sorted(self.found, key=lambda check: STEPS.index(check.step)))
@@ -218,7 +247,8 @@ class _SelfTest:
         if not ended.error:
             return False
         self.found.append(Check(step, ended.worker.phase, FAILED, ended.error))
-        self.lost = f"the GPU failed in {ended.worker.phase}"
+        if ended.grave:
+            self.lost = f"the GPU failed in {ended.worker.phase}"
         return True
 
     # -- steps
@@ -284,24 +314,42 @@ class _SelfTest:
                 ("look, 95th percentile", "look_p95_ms", limits.LOOK_P95_MS),
             )
         ]
+        if told["gpm"]:
+            return [*rows, checks.holds("sensors", "GPM" + who, True, "answers", "Hopper and later have it")]
         row = limits.card(self.device.vendor, self.device.model)
-        has = row is not None and limits.SHARES[row.kind].gpm
-        if told["gpm"] or has:
-            text = "answers" if told["gpm"] else "gives no answer: shares of memory and pipes stay empty"
-            return [*rows, checks.holds("sensors", "GPM" + who, told["gpm"], text, "Hopper and later have it")]
-        return [*rows, checks.not_checked("sensors", "GPM" + who, "gives no answer; only Hopper and later have it")]
+        denied = row is not None and limits.SHARES[row.kind].gpm
+        why = "though this model has it: the driver denies it here" if denied else "only Hopper and later have it"
+        return [*rows, checks.not_checked("sensors", "GPM" + who, f"gives no answer, {why}; {GPM_UNUSED}")]
+
+    def _no_kernels(self) -> str:
+        """Why no numbers can be compared here; "" where they can."""
+        if self.emulated:
+            return f"GPUs of backend {self.backend.name} compute nothing"
+        if self.device.vendor != "nvidia":
+            return "the kernels of a library are its own, and ours are for NVIDIA"
+        return ""
 
     def _numerics(self) -> None:
-        """The driver backend's kernels against their reference."""
-        if self.emulated:
-            self.found.append(_skipped("numerics", f"GPUs of backend {self.backend.name} compute nothing"))
-            return
-        if self.device.vendor != "nvidia":
-            self.found.append(_skipped("numerics", "the kernels of a library are its own, and ours are for NVIDIA"))
-            return
+        """The driver backend's kernels that a sweep runs, and those asked for, against their reference."""
+        why = self._no_kernels()
+        if why:
+            self.found.append(_skipped("numerics", why))
+        else:
+            self._kernels("all")
+
+    def _other_numerics(self) -> None:
+        """The other kernels."""
+        self._kernels(OTHERS)
+
+    def _kernels(self, part: str) -> None:
+        from slurm_pal.profiling.driver.check import CHECKS
+
+        first = {*DEFAULT, *(spec.id for spec in self.plan.specs)}
+        first.update(*(FALLBACKS.get(name, ()) for name in [*first]))
+        names = [name for name in CHECKS if (name in first) != (part == OTHERS)]
         kernels = self._other("driver")
         if isinstance(kernels, str):
-            self.found.append(_skipped("numerics", f"backend driver cannot be used: {kernels}"))
+            self.found.append(_skipped("numerics", f"backend driver cannot be used: {kernels}", part))
             return
         others = [d for d in kernels.devices(self.plan.node, self.plan.given) if d.uuid != self.device.uuid]
         heard: list[dict[str, Any]] = []
@@ -310,7 +358,7 @@ class _SelfTest:
             heard.append(message)
             return ""
 
-        ended = self._serve(lambda device, channel: probes.compare(kernels, device, others, channel), hear)
+        ended = self._serve(lambda device, channel: probes.compare(kernels, device, others, names, channel), hear)
         for message in heard:
             self._compared(message)
         self._broke("numerics", ended)
@@ -321,7 +369,7 @@ class _SelfTest:
             self.found.append(checks.not_checked("numerics", name, message["lack"]))
         elif "error" in message:
             self.found.append(Check("numerics", name, FAILED, message["error"]))
-            if message["flag"]:
+            if message["flag"] and self.backend.name == "driver":  # else what is measured has kernels of its own
                 self.lost = f"the GPU failed in {name}"
         else:
             for found in message["found"]:
@@ -389,9 +437,10 @@ class _SelfTest:
             self.lost = f"the GPU was given up after {what} in {self.records[-1].bench.id}"
         elif ended.stopped or ended.error:
             self._broke("benchmarks", ended)
-        measured = {record.bench.id for record in self.records}
+        shown = {check.name for check in self.found if check.step == "benchmarks"}
+        ended_early = f"its worker ended in {ended.worker.phase}" if ended.error else ""
         for spec in plan.specs:
-            if spec.id not in measured and (why := remarks.get(spec.id) or self.lost):
+            if spec.id not in shown and (why := remarks.get(spec.id) or self.lost or ended_early):
                 self.found.append(checks.not_checked("benchmarks", spec.id, why))
 
     def _judge(self) -> None:

@@ -14,6 +14,7 @@ from slurm_pal.base.faults import OK, fault_line, state_of
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.profiling.sweep import urgency
+from slurm_pal.profiling.sweep.spending import DAY_S
 from slurm_pal.profiling.sweep.sweep_state import RESULT, SweepDirectory, left_nodes
 from slurm_pal.profiling.sweep.urgency import Urgency
 from slurm_pal.store import snapshot
@@ -141,12 +142,15 @@ def result_directories(config: Config) -> tuple[str, str, str]:
     return spool_directories(config.spool_dir)
 
 
-def newest_by_node(config: Config) -> dict[str, float]:
-    """Node -> Unix s of its newest valid record; {} before the first sweep. Raises DataError."""
+def newest_by_node(config: Config, now_s: float) -> dict[str, float]:
+    """Node -> Unix s of its newest valid record; {} before the first sweep. Raises DataError.
+
+    Those dated more than a day ahead are of a clock that was wrong: they would hold a node back until then.
+    """
     if not os.path.exists(database_path(config.state_dir)):
         return {}
     with open_database(config.state_dir) as database:
-        return database.last_measured()
+        return database.last_measured(now_s + DAY_S)
 
 
 def urgent_nodes(config: Config) -> dict[str, Urgency]:

@@ -139,7 +139,7 @@ def _obstacle(
         return "in use"
     rank = cause.rank if cause else None
     due = rank == LEFT or (rank in (CONFIRM, LATE) and measured_s < now_s - CONFIRM_AFTER_S)
-    if request.since_s is not None and measured_s > now_s - request.since_s and not due:
+    if request.since_s is not None and measured_s and measured_s > now_s - request.since_s and not due:
         return f"measured less than {age(request.since_s)} ago"
     return ""
 
@@ -157,11 +157,11 @@ def _sample(candidates: list[ChosenNode], request: SweepRequest, skipped: dict[s
 
 def sample_size(text: str, total: int) -> int:
     """How many of `total` the sample "8" or "10%" means, at least 1 of any. Raises UsageError."""
-    match = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)%", text.strip())
+    match = re.fullmatch(r"(\d{1,12})|(\d{1,12}(?:\.\d{1,12})?)%", text.strip(), re.ASCII)
     percent = float(match[2]) if match and match[2] else 0.0
     if match is None or percent > 100 or not (int(match[1] or 0) or percent):
         raise UsageError(
-            f"--sample {text!r} must be a number of nodes like 8 or a share like 10%, above 0 and up to 100%"
+            f"--sample {text[:40]!r} must be a number of nodes like 8 or a share like 10%, above 0 and up to 100%"
         )
     wanted = int(match[1]) if match[1] else math.ceil(total * percent / 100.0)
     return min(wanted, total)
@@ -194,9 +194,9 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 def duration_s(text: str) -> float:
     """Seconds of "90s", "45m", "12h", "30d" or "2w". Raises UsageError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)([smhdw])", text.strip(), re.ASCII)
     if match is None:
-        raise UsageError(f"duration {text!r} must be a number with a unit: 90s, 45m, 12h, 30d or 2w")
+        raise UsageError(f"duration {text[:40]!r} must be a number with a unit: 90s, 45m, 12h, 30d or 2w")
     return float(match[1]) * _UNITS_S[match[2]]
 
 

@@ -8,6 +8,7 @@ crash loses at most its last line, which Slurm and the result files show again.
 
 from __future__ import annotations
 
+import calendar
 import errno
 import json
 import os
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, get_origin, get_type_hints
 
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.base.files import MOST_BYTES, read_plain, read_trusted, write_atomic
+from slurm_pal.base.numbers import digits
 from slurm_pal.profiling.node.backends import Setting
 from slurm_pal.profiling.sweep import spending
 from slurm_pal.profiling.sweep.plan import ChosenNode, SweepPlan
@@ -95,9 +97,16 @@ class SweepTerms(NamedTuple):
         return {c.node: c.gpus * (c.seconds or self.node_s) / 3600.0 for c in self.chosen}
 
 
-def new_id(now_s: float) -> str:
-    """A sweep id: its UTC time to the millisecond, and two random digits; ids sort by time."""
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now_s))}-{int(now_s * 1000) % 1000:03d}{secrets.token_hex(1)}"
+def new_id(now_s: float, newest: str = "") -> str:
+    """A sweep id: its UTC time to the millisecond, and two random digits; ids sort by time.
+
+    After a clock that was ahead has been set back it follows the `newest` id there is: the last sweep is the last.
+    """
+    now_ms = int(now_s * 1000)
+    if newest:
+        last_s, last_ms = calendar.timegm(time.strptime(newest[:15], "%Y%m%d-%H%M%S")), digits(newest[16:19])
+        now_ms = max(now_ms, last_s * 1000 + (999 if last_ms is None else last_ms) + 1)  # None: of an older release
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now_ms // 1000))}-{now_ms % 1000:03d}{secrets.token_hex(1)}"
 
 
 def sweeps_dir(state_dir: str) -> str:

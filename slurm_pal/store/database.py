@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import shutil
 import sqlite3
@@ -288,10 +289,11 @@ class Database(Opened):
         with said(self.path):
             return int(self._connection.execute("SELECT count(*) FROM records").fetchone()[0])
 
-    def last_measured(self) -> dict[str, float]:
-        """Node -> Unix s of its newest valid record."""
+    def last_measured(self, until_s: float = math.inf) -> dict[str, float]:
+        """Node -> Unix s of its newest valid record, of those until `until_s`."""
+        asked = "SELECT node, max(ts) FROM records WHERE valid = 1 AND ts <= ? GROUP BY node"
         with said(self.path):
-            return dict(self._connection.execute("SELECT node, max(ts) FROM records WHERE valid = 1 GROUP BY node"))
+            return dict(self._connection.execute(asked, (until_s,)))
 
     def epoch(self) -> int:
         """The number of the last published snapshot; 0 before the first."""

@@ -50,6 +50,20 @@ def test_only_exactly_idle_nodes_are_taken(states: str) -> None:
     assert names(plan) == ["n0"] and plan.skipped["n1"].startswith("not idle (")
 
 
+@pytest.mark.parametrize("text", ["9" * 400 + "d", "1." + "9" * 400 + "d", "\N{ARABIC-INDIC DIGIT THREE}d"])
+def test_numbers_that_nobody_means_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="must be a number with a unit"):
+        duration_s(text)
+    with pytest.raises(UsageError, match="must be a number of nodes") as refused:
+        sample_size("9" * 5000, 8)
+    assert len(str(refused.value)) < 200
+    assert duration_s("999999999999w") > 0 and sample_size("12.5%", 8) == 1
+
+
+def test_a_node_that_was_never_measured_is_due_whatever_its_age_would_be() -> None:
+    assert names(planned([node("a")], SweepRequest(since_s=duration_s("9999w")))) == ["a"]
+
+
 def test_reasons_of_nodes_left_alone() -> None:
     nodes = [node("a", gpus=0), node("b"), node("c"), node("d", cpus_used=1), node("e")]
     plan = planned(

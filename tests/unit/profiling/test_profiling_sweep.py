@@ -11,16 +11,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError, SlurmError, UsageError
 from slurm_pal.profiling.node.backends import Setting
 from slurm_pal.profiling.node.benchmarks import BENCHMARKS
 from slurm_pal.profiling.node.devices import DeviceInfo, Static
 from slurm_pal.profiling.node.measurement import MeasurementSpan, RecordOrigin, record
 from slurm_pal.profiling.node.runner import BenchRun, nothing
-from slurm_pal.profiling.sweep import results, sweep_state
+from slurm_pal.profiling.sweep import collect, results, sweep_state
 from slurm_pal.profiling.sweep.lock import at_work, only_sweep
 from slurm_pal.profiling.sweep.plan import ChosenNode
 from slurm_pal.profiling.sweep.sweep import Sweep, SweepListeners, last_line
@@ -39,6 +42,9 @@ from slurm_pal.profiling.sweep.sweep_state import (
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
+from slurm_pal.store.database import open_database
+
+from ...doubles import records_factory
 
 START_S = 1_800_000_000.0
 
@@ -641,6 +647,21 @@ def test_unknown_sweeps_are_named(world: World, tmp_path: Path) -> None:
 def test_sweep_ids_sort_by_time() -> None:
     ids = [sweep_state.new_id(START_S + t) for t in (0.0, 0.002, 1.0, 86400.0)]
     assert ids == sorted(ids) and len(set(ids)) == 4
+
+
+def test_a_clock_that_is_set_back_hides_no_sweep_and_no_node(tmp_path: Path) -> None:
+    """The last sweep is the last one; what was measured in the future holds no node back until then."""
+    ahead = sweep_state.new_id(START_S + 400 * 86400.0)
+    back = [sweep_state.new_id(START_S, ahead)]
+    back += [sweep_state.new_id(START_S, back[0]), sweep_state.new_id(START_S, "20270115-080000-00fff")]
+    assert ahead < back[0] < back[1] and back[2] > "20270115-080000-00fff"
+    assert all(sweep_state._ID.fullmatch(made) for made in back)
+    assert sweep_state.new_id(START_S, "20270114-235959-99999").startswith("20270115-080000-000")
+    with open_database(str(tmp_path), write=True) as database:
+        for number, ts in enumerate((START_S, START_S + 400 * 86400.0)):
+            database.insert([records_factory.record(run_id=f"r{number}", node="n1", ts=ts)], ts)
+    config = SimpleNamespace(state_dir=str(tmp_path))
+    assert collect.newest_by_node(cast(Config, config), START_S + 10) == {"n1": START_S}
 
 
 def test_an_unwritable_state_directory_is_one_clear_error(tmp_path: Path) -> None:

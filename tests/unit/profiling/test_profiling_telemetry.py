@@ -21,6 +21,7 @@ DEVICE = DeviceInfo("GPU-0", "nvidia", "x", 0)
 CALM, BUSY = Host(3.0, 64, 1000, 0), Host(70.0, 64, 2000, 0)
 STOLEN = Host(3.0, 64, 2000, 30)
 MIB = 2**20
+HIDDEN = "a process that is not shown (busy {} % of the time before the start)"
 
 
 def test_all_fields_of_a_run() -> None:
@@ -126,7 +127,7 @@ def capped(share: float, bit: int) -> list[SensorSample]:
         ({"before": Counters(xids=(79,)), "after": Counters(xids=(79,))}, ""),
         ({"after": Counters(others=("pid 1",))}, "foreign_process"),
         ({"before": Counters(others=("pid 1",))}, "foreign_process"),
-        ({"idle": ("busy 40 % of the time while idle",)}, "foreign_process"),
+        ({"idle": (HIDDEN.format(40),)}, "foreign_process"),
         ({"static": Static("1", power_limit_w=250, default_power_limit_w=300)}, "config_differs"),
         ({"static": Static("1", power_limit_w=299.6, default_power_limit_w=300)}, ""),  # as a board reports it
         ({"static": Static("1", power_limit_w=300)}, ""),  # the default is not told
@@ -187,19 +188,45 @@ def looks(*shares: float | None) -> tuple[SensorSample, ...]:
     [
         (Counters(), (), ()),
         (Counters(others=("pid 7",), used_bytes=9000 * MIB), (), ("pid 7",)),
-        (Counters(used_bytes=612 * MIB), (), ("612 MiB of memory in use before the start",)),
+        (Counters(used_bytes=612 * MIB), (), ("a process that is not shown (612 MiB before the start)",)),
         (Counters(used_bytes=500 * MIB), (), ()),
-        (Counters(), looks(0.4, 0.3, 0.5), ("busy 40 % of the time while idle",)),
+        (Counters(), looks(0.4, 0.3, 0.5), (HIDDEN.format(40),)),
         (Counters(), looks(1.0, 0.0, 0.0), ()),  # what ended just before we came
         (Counters(), looks(0.05, 0.05, 0.05), ()),
         (Counters(), looks(None, None), ()),
-        (Counters(others=("pid 7",)), looks(0.9), ("pid 7", "busy 90 % of the time while idle")),
+        (
+            Counters(others=("pid 7",)),
+            looks(0.9),
+            ("pid 7", HIDDEN.format(90)),
+        ),
     ],
 )
 def test_preflight(counters: Counters, seen: tuple[SensorSample, ...], found: tuple[str, ...]) -> None:
     scripted = Scripted(counters, seen)
     assert telemetry.preflight(scripted, DEVICE, 0.0) == found
     assert scripted.closed
+
+
+def test_a_gpu_that_was_just_started_is_not_taken_for_busy() -> None:
+    """NVML counts clearing the memory as use; the GPU must stay busy to be somebody's."""
+
+    class Starting(Scripted):
+        def __init__(self, busy: int) -> None:
+            super().__init__(Counters(), looks(0.0))
+            self._busy, self.watches = busy, 0
+
+        def watch(self, device: DeviceInfo) -> Scripted:
+            self.watches += 1
+            return self
+
+        def take(self) -> tuple[SensorSample, ...]:
+            self._busy -= 1
+            return looks(1.0, 1.0) if self._busy >= 0 else looks(0.0, 0.0)
+
+    started, used = Starting(2), Starting(3)
+    assert telemetry.preflight(started, DEVICE, 0.0) == ()
+    assert telemetry.preflight(used, DEVICE, 0.0) == (HIDDEN.format(100),)
+    assert started.watches == used.watches == 1 and started.closed and used.closed
 
 
 def test_preflight_watches_for_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,8 +162,9 @@ def test_an_energy_counter_that_starts_anew_is_no_power(tmp_path: Path) -> None:
 
 
 def test_a_power_limit_of_nought_is_none(tmp_path: Path) -> None:
-    intel, device = one(tmp_path, XE | {"device/hwmon/hwmon3/power1_max": "0"})
-    assert intel.static(device).power_limit_w is None
+    none = {"device/hwmon/hwmon3/power1_max": "0", "device/hwmon/hwmon3/power1_rated_max": "0"}
+    intel, device = one(tmp_path, XE | none)
+    assert (intel.static(device).power_limit_w, intel.static(device).default_power_limit_w) == (None, None)
 
 
 def client(root: Path, pid: int, number: int, name: str, memory: str, bus: str = BUS, descriptor: int = 3) -> None:

@@ -83,6 +83,7 @@ def test_last_measured_counts_valid_records_only(tmp_path: Path) -> None:
         database.insert([record(node="n1", ts=NOW_S - 9), record(node="n1", ts=NOW_S - 5, valid=False)], NOW_S)
         database.insert([record(node="n2", ts=NOW_S - 7), record(node="n3", valid=False)], NOW_S)
         assert database.last_measured() == {"n1": NOW_S - 9, "n2": NOW_S - 7}
+        assert database.last_measured(NOW_S - 8) == {"n1": NOW_S - 9}
 
 
 def test_a_time_in_the_future_is_corrected_for_good(tmp_path: Path) -> None:
