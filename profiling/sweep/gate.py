@@ -25,7 +25,7 @@ WATCH_S = 0.5
 WATCH_SHARE = 5.0  # while jobs of ours run and users wait, or few nodes are idle, at most a fifth
 FRESH_S = 1.0  # after a look, where few nodes are idle: then another one comes before a submission
 BARRED_S = 2.0  # while only the spare nodes prevent a submission
-POLL_SHARE = 10.0  # looking whether anybody waits, while jobs of ours run: at most a tenth
+POLL_SHARE = 5.0  # looking whether anybody waits, while jobs of ours run: at most a fifth
 
 SPARE = "spare nodes"
 

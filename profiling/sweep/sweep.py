@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_pal.base.errors import DataError, SlurmError, one_line
@@ -200,7 +200,7 @@ class Sweep:
         pause = self._gate.obstacle(self._gpu_hours.get(node, 0.0), node if free else "", one_stays)
         self._note(pause if open_nodes else None)
         if pause is not None and pause.withdraw:
-            self._patiently(lambda: self._take_back(pause.why))
+            self._patiently(lambda: self._take_back(pause.why, self._pending_s))
         return "" if pause else node
 
     def _next(self, waiting: Sequence[str]) -> str:
@@ -225,8 +225,8 @@ class Sweep:
             self._dir.set_pause(pause)
             self._told.pause(pause)
 
-    def _take_back(self, why: str) -> bool:
-        pending = [n for n in self._pending_s if n not in self._withdrawn]
+    def _take_back(self, why: str, nodes: Iterable[str]) -> bool:
+        pending = [n for n in nodes if n not in self._withdrawn]
         self._client.cancel([self._dir.nodes[n].job_id for n in pending], pending_only=True)
         self._withdrawn |= {n: (TODO, f"withdrawn: {why}") for n in pending}
         return bool(pending)
@@ -386,13 +386,12 @@ class Sweep:
         active = {n: s for n, s in self._dir.nodes.items() if s.state == SUBMITTED}
         began_s = self._clock()
         everybodys = self._client.job_states() if self._watches else {}
+        self._asked_s = self._clock() - began_s
         quiet = everybodys and everybodys == self._seen and not self._gate.heeds and began_s < self._own_due_s
         if quiet and not any(self._dir.nodes[n].leaves_for for n in self._running_s):
-            self._asked_s = self._clock() - began_s
             return False
         self._seen = everybodys
         states = self._client.job_states(name_prefix=sweep_job.job_name(self._dir.sweep_id))
-        self._asked_s = self._clock() - began_s
         self._own_due_s = self._clock() + OWN_S
         changed = False
         for node, known in active.items():
@@ -464,6 +463,9 @@ class Sweep:
                 left[known.leaves_for] = left.get(known.leaves_for, frozenset()) | {node}
         coming = [n for n, s in nodes.items() if s.state == SUBMITTED and n not in self._running_s]
         changed = self._gate.look([self._chosen[n] for n in open_nodes], held, left, coming)
+        late = [n for n in self._pending_s if self._gate.bars(n) and not nodes[n].stays]
+        if late:
+            self._take_back(SPARE, late)
         for node in self._gate.early:
             self._leave(node, EARLY, "leaves early: too few idle nodes beside it")
         for node, user in self._gate.leavers.items():

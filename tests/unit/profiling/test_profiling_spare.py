@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_pal.base.cluster import Node
 from slurm_pal.profiling.sweep.leaving import EARLY, HeldNode, calm_s
+from slurm_pal.profiling.sweep.plan import ChosenNode
 from slurm_pal.profiling.sweep.spare import LONGEST_BARRED_S, SpareNodes, early_leavers, stays
 from slurm_pal.profiling.sweep.sweep_state import DONE, SUBMITTED, TODO
 
@@ -188,6 +189,27 @@ def test_without_room_one_node_at_a_time_is_measured_all_the_same_and_says_so(tm
     assert "stays until a user's job waits for its node" in said
     assert world.pauses[0] == "spare nodes: fewer than 1 idle beside n3"
     assert world.again().nodes["n3"].since_s - START_S > LONGEST_BARRED_S + 100.0
+
+
+def test_a_job_that_still_waits_for_its_node_is_taken_back_when_idle_nodes_run_short(tmp_path: Path) -> None:
+    chosen = (ChosenNode("n0", 4, 0.0),)
+    world = Tight(tmp_path, chosen=chosen)
+    user = world.occupy("n0")
+    others: list[int] = []
+
+    def step() -> None:
+        if world.own("PENDING") and not others:
+            others.extend(world.occupy(name) for name in ("n1", "n2", "n3"))
+        if others and not world.own("PENDING") and world.runs(user):
+            for one in (user, *others):
+                world.slurm.finish(one)
+        world.finish_old(5.0)
+
+    world.on_sleep = step
+    assert world.sweep().run() and world.again().nodes["n0"].state == DONE
+    assert world.now_s - START_S < 60.0
+    assert '"reason":"withdrawn: spare nodes"' in Path(world.directory.path, "journal.jsonl").read_text()
+    assert len(world.own("CANCELLED")) == 1 and world.again().nodes["n0"].attempts == 2
 
 
 def test_a_node_that_was_left_twice_is_left_only_for_a_job_that_waits() -> None:
