@@ -463,7 +463,8 @@ class Sweep:
                 left[known.leaves_for] = left.get(known.leaves_for, frozenset()) | {node}
         coming = [n for n, s in nodes.items() if s.state == SUBMITTED and n not in self._running_s]
         changed = self._gate.look([self._chosen[n] for n in open_nodes], held, left, coming)
-        late = [n for n in self._pending_s if self._gate.bars(n) and not nodes[n].stays]
+        busy = [n for n in self._pending_s if n not in self._gate.idle]
+        late = [n for n in busy if self._gate.bars(n) and not nodes[n].stays]
         if late:
             self._take_back(SPARE, late)
         for node in self._gate.early:

@@ -212,6 +212,22 @@ def test_a_job_that_still_waits_for_its_node_is_taken_back_when_idle_nodes_run_s
     assert len(world.own("CANCELLED")) == 1 and world.again().nodes["n0"].attempts == 2
 
 
+def test_jobs_that_wait_for_idle_nodes_are_not_taken_back(tmp_path: Path) -> None:
+    world = Tight(tmp_path, max_parallel=3, pending_max_s=1e6)
+    schedule = world.slurm.schedule
+
+    def step() -> None:
+        if world.now_s > START_S + 60:
+            world.slurm.schedule = schedule  # type: ignore[method-assign]
+            schedule()
+        world.finish_old(5.0)
+
+    world.on_sleep = step
+    world.slurm.schedule = lambda: None  # type: ignore[method-assign]
+    assert world.sweep().run() and set(world.states().values()) == {DONE}
+    assert world.own("CANCELLED") == []
+
+
 def test_a_node_that_was_left_twice_is_left_only_for_a_job_that_waits() -> None:
     assert [stays(n, 5) for n in (0, 1, 2, 3)] == [False, False, True, True]
     assert [stays(n, 1) for n in (0, 1)] == [False, True]
