@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whether a sweep may submit now (hours of the day, daily budget, waiting users), and which of its jobs make room."""
+"""Whether a sweep may submit now (hours, daily budget, waiting users, idle nodes), and which of its jobs make room."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.profiling.sweep import window
-from slurm_pal.profiling.sweep.leaving import HeldNode, calm_s, idle_nodes, leavers
+from slurm_pal.profiling.sweep.leaving import HeldNode, calm_s, held_by_us, idle_nodes, leavers
 from slurm_pal.profiling.sweep.plan import ChosenNode
+from slurm_pal.profiling.sweep.spare import LONGEST_BARRED_S, SpareNodes, early_leavers
 from slurm_pal.profiling.sweep.spending import Spending
 from slurm_pal.profiling.sweep.sweep_state import Pause, SweepTerms
 from slurm_pal.profiling.sweep.waiting import WAITS, user_waiting
@@ -19,9 +21,13 @@ from slurm_pal.slurm.states import JOB_WAITING
 
 LOOK_S = 15.0
 LOOK_SHARE = 20.0  # looking takes at most a twentieth of the time, however long the queue
-WATCH_S = 1.0
-WATCH_SHARE = 5.0  # while users wait and jobs of ours run, at most a fifth
-POLL_SHARE = 10.0  # looking whether anybody waits, while jobs of ours run: at most a tenth
+WATCH_S = 0.5
+WATCH_SHARE = 5.0  # while jobs of ours run and users wait, or few nodes are idle, at most a fifth
+FRESH_S = 1.0  # after a look, where few nodes are idle: then another one comes before a submission
+BARRED_S = 2.0  # while only the spare nodes prevent a submission
+POLL_SHARE = 5.0  # looking whether anybody waits, while jobs of ours run: at most a fifth
+
+SPARE = "spare nodes"
 
 
 class Gate:
@@ -43,46 +49,91 @@ class Gate:
         self._budget_gpu_h = terms.budget_gpu_h_per_day
         self._now = now
         self._clock = clock
-        self._due_s = self._watch_s = -float("inf")
+        self._wanted = terms.spare_nodes if terms.yield_to_users else 0
+        self._partition = terms.job.partition
+        self._due_s = self._watch_s = self._fresh_s = self._soon_s = -float("inf")
         self._users = ""
         self._waited_s = -float("inf")  # when a user was last seen to wait
         self._leavings = 0  # each leaving counts, each node measured counts against it
         self.idle: frozenset[str] = frozenset()  # nodes that were exactly idle at the last look
         self.leavers: dict[str, SlurmJob] = {}  # node -> the user's job for which ours should leave it, by that look
+        self.early: list[str] = []  # nodes that ours should leave before anybody waits, by that look
+        self._spare = SpareNodes()
+        self._others: Mapping[int, tuple[str, str]] = {}  # other jobs (state, reason), when last heard of
+        self._news = False  # these have changed since the last look
+        self._ample = False  # many nodes were idle then
+        self._barred_s: float | None = None  # when the spare nodes first prevented the next submission
+        self.heeds = False  # a look is due as soon as the pace allows
 
-    def look_due(self) -> bool:
-        """Whether it is time to ask Slurm who waits."""
-        return self._yields and self._clock() >= self._due_s and self._closed() is None
+    def look_due(self, node: str = "") -> bool:
+        """Whether it is time to ask Slurm who waits; `node`: the next one to submit to, where there is one."""
+        due = self._clock() >= self._due_s or (self.stale(node) and self._clock() >= self._watch_s)
+        return self._yields and due and self._closed() is None
 
-    def watch_due(self, others: Iterable[tuple[str, str]]) -> bool:
-        """Whether somebody seems to wait for what jobs of ours occupy; `others`: (state, reason) of all other jobs."""
-        waiting = any(state in JOB_WAITING and reason in WAITS for state, reason in others)
-        return self._yields and waiting and self._clock() >= self._watch_s
+    def stale(self, node: str) -> bool:
+        """Whether the last look is too old to submit to this node, since few others were idle."""
+        if not self._wanted or not node or self._clock() < self._fresh_s:
+            return False
+        return not self._spare.bars(node) and not self._spare.many(node)
+
+    def watch_due(self, others: Mapping[int, tuple[str, str]]) -> bool:
+        """Whether to look who should have a node of ours; `others`: (state, reason) of all other jobs."""
+        waiting = any(state in JOB_WAITING and reason in WAITS for state, reason in others.values())
+        self._news |= bool(self._wanted) and others != self._others
+        self._others = others
+        old = bool(self._wanted) and self._clock() >= self._due_s
+        self.heeds = self._yields and (waiting or old or (self._news and not self._ample))
+        return self.heeds and self._clock() >= self._watch_s
 
     def look(
         self,
         nodes: Sequence[ChosenNode],
         held: Sequence[HeldNode] = (),
         left: Mapping[int, frozenset[str]] | None = None,
+        taken: Iterable[str] = (),
     ) -> bool:
         """Ask Slurm who waits for one of `nodes`, and which of `held` should be left; whether the first has changed.
 
-        `left`: user's job -> nodes that were left for it. Raises SlurmError.
+        `left`: user's job -> nodes that were left for it; `taken`: nodes for which our jobs wait. Raises SlurmError.
         """
         started_s = self._clock()
         jobs, seen = self._client.jobs(), self._client.nodes()
         job = user_waiting(jobs, nodes, os.geteuid())
         self.idle = idle_nodes(seen)
         self.leavers = leavers(jobs, seen, held, left or {}, self._sweep_id, os.geteuid()) if held else {}
+        self._look_for_spare(jobs, seen, held, taken)
         now = self._clock()
         self._due_s = now + max(LOOK_S, LOOK_SHARE * (now - started_s))
         self._watch_s = now + max(WATCH_S, WATCH_SHARE * (now - started_s))
+        self._fresh_s = now + max(FRESH_S, WATCH_SHARE * (now - started_s))
+        self._soon_s = now + max(BARRED_S, LOOK_SHARE * (now - started_s))
+        self._news = False
         users = f"users wait: job {job.job_id} ({job.reason}) in {job.partition}" if job else ""
         changed = bool(users) != bool(self._users)
         self._users = users
-        if job or self.leavers:
+        if job or self.leavers or self.early:
             self._waited_s = now
         return changed
+
+    def _look_for_spare(
+        self, jobs: Sequence[SlurmJob], seen: Sequence[Node], held: Sequence[HeldNode], taken: Iterable[str]
+    ) -> None:
+        self._spare = SpareNodes(seen, self._wanted, self._partition)
+        for node in taken:
+            self._spare.take(node)
+        ours = held_by_us(jobs, {n.name: n for n in seen}, held, self._sweep_id, os.geteuid()) if held else []
+        self.early = early_leavers(self._spare, ours, self.leavers) if self._wanted else []
+        self._ample = all(self._spare.many(one.node) for one in ours)
+
+    def bars(self, node: str) -> bool:
+        """Whether a job on this node would leave too few idle ones."""
+        return self._spare.bars(node)
+
+    def taken(self, node: str) -> None:
+        """A job was submitted to this node."""
+        self._spare.take(node)
+        self._fresh_s = -float("inf")
+        self._barred_s = None
 
     def left(self) -> None:
         """A job of ours has left its node: be more careful."""
@@ -92,8 +143,24 @@ class Gate:
         """A node has been measured: users were in no hurry."""
         self._leavings = max(0, self._leavings - 1)
 
-    def obstacle(self, gpu_h: float) -> Pause | None:
-        """Why a job of `gpu_h` GPU-hours must not be submitted now; None: nothing prevents it."""
+    def obstacle(self, gpu_h: float, node: str = "", one_stays: bool = False) -> Pause | None:
+        """Why a job of `gpu_h` GPU-hours must not be submitted to `node` now; None: nothing prevents it.
+
+        `one_stays`: a job is at work that leaves only for users that wait; there is one at most.
+        """
+        pause = self._obstacle(gpu_h)
+        if pause or not self._spare.bars(node):
+            return pause
+        now_s = self._clock()
+        self._barred_s = now_s if self._barred_s is None else self._barred_s
+        left_s = self._barred_s + LONGEST_BARRED_S - now_s
+        if left_s <= 0.0 and not one_stays:
+            return None
+        self._due_s = min(self._due_s, self._soon_s)
+        why = f"{SPARE}: fewer than {self._wanted} idle beside {node}"
+        return Pause(why, self._now(), self._now() + left_s if left_s > 0.0 else 0.0, withdraw=False)
+
+    def _obstacle(self, gpu_h: float) -> Pause | None:
         now_s = self._now()
         closed = self._closed()
         if closed is not None:

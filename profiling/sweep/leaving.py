@@ -12,10 +12,12 @@ from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.profiling.sweep.sweep_job import is_ours, job_name
 from slurm_pal.profiling.sweep.waiting import could_use, waits
-from slurm_pal.slurm.states import EXACTLY_IDLE, usable
+from slurm_pal.slurm.states import EXACTLY_IDLE, JOB_ENDED, usable
 
 CALM_S = 15.0
 LONGEST_CALM_S = 3600.0
+EARLY = -1
+"""Instead of a user's job: a node is left before anybody waits, so that one stays idle for whoever comes."""
 
 
 class HeldNode(NamedTuple):
@@ -24,7 +26,8 @@ class HeldNode(NamedTuple):
     node: str
     job_id: int
     since_s: float  # on any clock: the youngest leaves first, since least is lost
-    leaves_for: int = 0  # it leaves already, for this job
+    leaves_for: int = 0  # it leaves already, for this job (or `EARLY`)
+    stays: bool = False  # until a user's job waits: it does not leave early
 
 
 def calm_s(leavings: int) -> float:
@@ -54,7 +57,7 @@ def leavers(
     running there, as a job of this sweep and of `own_uid`, is not touched.
     """
     known = {n.name: n for n in nodes}
-    room = _Room(known, idle_nodes(known.values()), _ours(jobs, known, held, sweep_id, own_uid))
+    room = _Room(known, idle_nodes(known.values()), held_by_us(jobs, known, held, sweep_id, own_uid))
     found: dict[str, SlurmJob] = {}
     for job in sorted((j for j in jobs if waits(j, own_uid)), key=lambda j: (-(j.priority or 0), j.job_id)):
         given = left.get(job.job_id, frozenset())
@@ -63,7 +66,7 @@ def leavers(
     return found
 
 
-def _ours(
+def held_by_us(
     jobs: Sequence[SlurmJob], nodes: Mapping[str, Node], held: Iterable[HeldNode], sweep_id: str, own_uid: int
 ) -> list[HeldNode]:
     """Those that Slurm shows as ours, on nodes where a user's job could start; the youngest first."""
@@ -71,8 +74,10 @@ def _ours(
     found = []
     for one in held:
         job, node = shown.get(one.job_id), nodes.get(one.node)
-        ours = job is not None and is_ours(job, own_uid) and job.name == job_name(sweep_id)
-        if ours and job and one.node in job.nodes and node and usable(node.states):
+        if job is None or node is None or job.state in JOB_ENDED:  # others may have the node by now
+            continue
+        ours = is_ours(job, own_uid) and job.name == job_name(sweep_id)
+        if ours and one.node in job.nodes and usable(node.states):
             found.append(one)
     return sorted(found, key=lambda one: -one.since_s)
 

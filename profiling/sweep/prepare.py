@@ -140,6 +140,7 @@ def terms(
         budget_gpu_h_per_day=found.budget_gpu_h_per_day,
         yield_to_users=config.flag("profile", "yield_to_users") and not config.text("profile", "reservation"),
         max_leavings=int(config.number("profile", "max_leavings")),
+        spare_nodes=int(config.number("profile", "spare_nodes")),
         publish_every_s=config.number("profile", "publish_every_s"),
         uid=os.geteuid(),
     )

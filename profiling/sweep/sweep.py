@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_pal.base.errors import DataError, SlurmError, one_line
@@ -22,8 +22,9 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.terminal import visible
 from slurm_pal.profiling.node.benchmarks import select
 from slurm_pal.profiling.sweep import results, sweep_job
-from slurm_pal.profiling.sweep.gate import LOOK_S, LOOK_SHARE, POLL_SHARE, WATCH_S, Gate
-from slurm_pal.profiling.sweep.leaving import HeldNode
+from slurm_pal.profiling.sweep.gate import BARRED_S, LOOK_S, LOOK_SHARE, POLL_SHARE, SPARE, WATCH_S, Gate
+from slurm_pal.profiling.sweep.leaving import EARLY, HeldNode
+from slurm_pal.profiling.sweep.spare import stays
 from slurm_pal.profiling.sweep.spending import DAY_S, Expense, Spending
 from slurm_pal.profiling.sweep.sweep_job import is_ours
 from slurm_pal.profiling.sweep.sweep_state import (
@@ -48,6 +49,7 @@ POLL_MIN_S = 0.2
 POLL_MAX_S = 5.0
 GRACE_S = 5.0  # for a result file to appear on a shared file system after its job has ended
 NODE_CHECK_S = 10.0
+OWN_S = 2.0  # how often to look at our own jobs while the queue does not change
 PATIENCE_S = 300.0  # with a controller that does not answer
 PUBLISH_SHARE = 20.0  # publishing takes at most a twentieth of the time
 FULL_S = 15.0  # how long to leave sbatch alone once the limit of submitted jobs is reached
@@ -123,6 +125,8 @@ class Sweep:
         self._refused = self._accepted = 0
         self._silent_since_s: float | None = None
         self._nodes_due_s = self._full_until_s = -math.inf
+        self._seen: dict[int, tuple[str, str]] = {}  # the queue, as last looked at
+        self._own_due_s = -math.inf
         self._asked_s = 0.0  # what the last look at the queue took
 
     # -- the loop ---------------------------------------------------------------
@@ -185,17 +189,26 @@ class Sweep:
     def _ask_gate(self, waiting: Sequence[str]) -> str:
         """The node to submit to now, "" for none; while nothing may be submitted, pending jobs are taken back."""
         open_nodes = [*waiting, *self._pending_s]
-        if open_nodes and self._gate.look_due():
-            self._patiently(lambda: self._gate.look([self._chosen[n] for n in open_nodes]))
+        one_stays = self._one_stays
+        waiting = [n for n in waiting if not (one_stays and self._stays(n))]
+        free = sum(1 for s in self._dir.nodes.values() if s.state == SUBMITTED) < self._terms.max_parallel
+        if open_nodes and self._gate.look_due(self._next(waiting) if free else ""):
+            self._patiently(lambda: self._look(open_nodes))
         node = self._next(waiting)
-        pause = self._gate.obstacle(self._gpu_hours.get(node, 0.0))
+        if free and self._gate.stale(node):
+            return ""  # the next look is due in a moment
+        pause = self._gate.obstacle(self._gpu_hours.get(node, 0.0), node if free else "", one_stays)
         self._note(pause if open_nodes else None)
         if pause is not None and pause.withdraw:
-            self._patiently(lambda: self._take_back(pause.why))
+            self._patiently(lambda: self._take_back(pause.why, self._pending_s))
         return "" if pause else node
 
     def _next(self, waiting: Sequence[str]) -> str:
-        """Idle nodes first, and of these any that was left for a user's job; a busy one that was left comes last."""
+        """Idle nodes first, and of these any that was left for a user's job; a busy one that was left comes last.
+
+        Those on which a job would leave too few idle nodes come after all others.
+        """
+        waiting = [n for n in waiting if not self._gate.bars(n)] or waiting
         idle = [n for n in waiting if n in self._gate.idle]
         left = {n for n in waiting if self._dir.nodes[n].leavings}
         return next((n for n in idle if n in left), next(iter(idle or sorted(waiting, key=left.__contains__)), ""))
@@ -204,7 +217,7 @@ class Sweep:
         """How long to sleep while paused with no job at work: nothing can happen before the next look."""
         pause = self._dir.pause
         left_s = pause.until_s - self._now() if pause and pause.until_s else LOOK_S
-        return min(LOOK_S, max(0.01, left_s))
+        return min(BARRED_S if _kind(pause) == SPARE else LOOK_S, max(0.01, left_s))
 
     def _note(self, pause: Pause | None) -> None:
         known = self._dir.pause
@@ -212,8 +225,8 @@ class Sweep:
             self._dir.set_pause(pause)
             self._told.pause(pause)
 
-    def _take_back(self, why: str) -> bool:
-        pending = [n for n in self._pending_s if n not in self._withdrawn]
+    def _take_back(self, why: str, nodes: Iterable[str]) -> bool:
+        pending = [n for n in nodes if n not in self._withdrawn]
         self._client.cancel([self._dir.nodes[n].job_id for n in pending], pending_only=True)
         self._withdrawn |= {n: (TODO, f"withdrawn: {why}") for n in pending}
         return bool(pending)
@@ -343,7 +356,22 @@ class Sweep:
                         job_id = job.job_id
                         break
         self._accepted += 1
-        self._set(node, SUBMITTED, job_id=job_id, attempts=known.attempts + 1, reason="", leaves_for=0)
+        stays = self._stays(node) or self._gate.bars(node)
+        why = "stays until a user's job waits for its node" if stays else ""
+        self._gate.taken(node)
+        self._set(node, SUBMITTED, job_id=job_id, attempts=known.attempts + 1, reason=why, leaves_for=0, stays=stays)
+
+    def _stays(self, node: str) -> bool:
+        """Whether the next job on this node will leave only for a user's job that waits."""
+        return self._spares and stays(self._dir.nodes[node].leavings, self._terms.max_leavings)
+
+    @property
+    def _spares(self) -> bool:
+        return self._terms.yield_to_users and self._terms.spare_nodes > 0
+
+    @property
+    def _one_stays(self) -> bool:
+        return any(s.state == SUBMITTED and s.stays for s in self._dir.nodes.values())
 
     def _refuse(self, node: str, error: SlurmError) -> None:
         self._refused += 1
@@ -357,9 +385,14 @@ class Sweep:
         """Look once at queue and spool; return whether a node changed."""
         active = {n: s for n, s in self._dir.nodes.items() if s.state == SUBMITTED}
         began_s = self._clock()
-        states = self._client.job_states(name_prefix=sweep_job.job_name(self._dir.sweep_id))
-        everybodys = self._client.job_states() if self._watches else {}  # beside ours: an id may come to be another's
+        everybodys = self._client.job_states() if self._watches else {}
         self._asked_s = self._clock() - began_s
+        quiet = everybodys and everybodys == self._seen and not self._gate.heeds and began_s < self._own_due_s
+        if quiet and not any(self._dir.nodes[n].leaves_for for n in self._running_s):
+            return False
+        self._seen = everybodys
+        states = self._client.job_states(name_prefix=sweep_job.job_name(self._dir.sweep_id))
+        self._own_due_s = self._clock() + OWN_S
         changed = False
         for node, known in active.items():
             state, why = states.get(known.job_id, ("", ""))
@@ -373,8 +406,9 @@ class Sweep:
                 self._running_s.setdefault(node, self._clock())
                 self._pending_s.pop(node, None)
                 self._withdrawn.pop(node, None)  # it started before it could be withdrawn
-        if self._watches and self._gate.watch_due([s for job_id, s in everybodys.items() if job_id not in states]):
-            self._make_room()
+        others = {job: s for job, s in everybodys.items() if job not in states}  # an id may come to be another's
+        if self._watches and self._gate.watch_due(others):
+            self._look([n for n, s in self._dir.nodes.items() if s.state in (TODO, SUBMITTED)])
         self._order(states)
         return self._judge_running() or changed
 
@@ -413,21 +447,37 @@ class Sweep:
         """Whether running jobs leave their nodes when users wait, and there are such jobs."""
         return self._terms.yield_to_users and self._terms.max_leavings > 0 and bool(self._running_s)
 
-    def _make_room(self) -> None:
-        """Have jobs leave the nodes on which users' jobs could start. Noted before it is ordered: a resume goes on."""
+    def _look(self, open_nodes: Sequence[str]) -> bool:
+        """Look who waits, and have jobs leave where users' jobs could start or too few nodes are idle.
+
+        Noted before it is ordered: a resume goes on.
+        """
         nodes = self._dir.nodes
-        held = [HeldNode(n, nodes[n].job_id, since_s, nodes[n].leaves_for) for n, since_s in self._running_s.items()]
+        held = [
+            HeldNode(n, nodes[n].job_id, since_s, nodes[n].leaves_for, nodes[n].stays)
+            for n, since_s in (self._running_s.items() if self._watches else ())
+        ]
         left: dict[int, frozenset[str]] = {}
         for node, known in nodes.items():
-            if known.leaves_for:
+            if known.leaves_for > 0:
                 left[known.leaves_for] = left.get(known.leaves_for, frozenset()) | {node}
-        open_nodes = [n for n, s in nodes.items() if s.state in (TODO, SUBMITTED)]
-        self._gate.look([self._chosen[n] for n in open_nodes], held, left)
+        coming = [n for n, s in nodes.items() if s.state == SUBMITTED and n not in self._running_s]
+        changed = self._gate.look([self._chosen[n] for n in open_nodes], held, left, coming)
+        busy = [n for n in self._pending_s if n not in self._gate.idle]
+        late = [n for n in busy if self._gate.bars(n) and not nodes[n].stays]
+        if late:
+            self._take_back(SPARE, late)
+        for node in self._gate.early:
+            self._leave(node, EARLY, "leaves early: too few idle nodes beside it")
         for node, user in self._gate.leavers.items():
-            known, why = nodes[node], f"leaves for job {user.job_id}"
-            new = known._replace(reason=why, leavings=known.leavings + 1, leaves_for=user.job_id)
-            self._dir.set(node, new)
-            self._told.node(node, new)
+            self._leave(node, user.job_id, f"leaves for job {user.job_id}")
+        return changed
+
+    def _leave(self, node: str, leaves_for: int, why: str) -> None:
+        known = self._dir.nodes[node]
+        new = known._replace(reason=why, leavings=known.leavings + 1, leaves_for=leaves_for)
+        self._dir.set(node, new)
+        self._told.node(node, new)
 
     def _order(self, ours: Mapping[int, object]) -> None:
         """Cancel those of our jobs that should leave, again where one does not end."""
@@ -441,6 +491,8 @@ class Sweep:
         """A job has left its node: the next one there runs what this one has not."""
         times = known.leavings + (not known.leaves_for)
         why = f"left for job {known.leaves_for}" if known.leaves_for else "preempted by Slurm"
+        if known.leaves_for == EARLY:
+            why = "left early, too few idle nodes beside it"
         gpus, state = max(gpus, known.gpus), TODO
         if times >= self._terms.max_leavings:
             state = PARTIAL if gpus else SKIPPED

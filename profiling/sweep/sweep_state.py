@@ -57,8 +57,9 @@ class NodeState(NamedTuple):
     attempts: int = 0  # jobs submitted so far
     gpus: int = 0  # GPUs measured
     leavings: int = 0  # how often a job of this sweep has left it, for users' jobs
-    leaves_for: int = 0  # the user's job for which the last one left, or is leaving
+    leaves_for: int = 0  # the user's job for which the last one left, or is leaving; -1: it left early, for none yet
     rest: str = ""  # benchmarks that are still to be run there, comma-separated; "": all
+    stays: bool = False  # its job leaves only for a user's job that waits
 
 
 class Pause(NamedTuple):
@@ -86,6 +87,7 @@ class SweepTerms(NamedTuple):
     publish_every_s: float = 0.0  # 0: only at the end
     max_leavings: int = 0  # of one node; 0: jobs do not leave
     uid: int = -1  # who planned it and owns its jobs; -1: not known (an older release)
+    spare_nodes: int = 0  # that stay idle beside the sweep's
 
     @property
     def plan(self) -> SweepPlan:

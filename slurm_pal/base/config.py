@@ -177,6 +177,11 @@ KEYS: dict[str, dict[str, Key]] = {
             "how often in a sweep a running job leaves a node for a user's job that could start there; 0: never",
             minimum=0,
         ),
+        "spare_nodes": Key(
+            1,
+            "nodes that stay idle for users beside those that a sweep takes; its jobs leave early for that; 0: none",
+            minimum=0,
+        ),
         "publish_every_s": Key(
             300.0, "how often a running sweep publishes its results so far, s; 0: only at its end", minimum=0
         ),

@@ -94,7 +94,38 @@ def test_a_users_job_starts_at_once_and_the_rest_of_the_node_is_measured_later(c
     check_left_and_measured(control, control.json("status")["sweep"], "n1")
 
 
-def test_only_as_many_jobs_leave_as_are_needed_and_none_for_a_job_that_could_not_start(control: Control) -> None:
+def test_a_job_leaves_before_anybody_waits_and_the_next_users_job_starts_there(control: Control) -> None:
+    control.start("run", "-w", "n0", *HOURS)
+    ours = running(control, "n0")
+    argv = ("sbatch", "--parsable", "--exclusive", "--gres=gpu:1", "-o", "/dev/null", "--wrap", "sleep 600")
+    users = [control.ask(*argv, "-w", node).strip() for node in ("n1", "n2")]
+    states = ("squeue", "-h", "-t", "all", "-o", "%A %T %N")
+
+    def shown() -> dict[str, list[str]]:
+        return {line.split()[0]: line.split()[1:] for line in control.ask(*states).splitlines()}
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: control.ask("scancel", *users))
+        wait_until(lambda: all(shown()[user][0] == "RUNNING" for user in users))
+        time.sleep(3.0)
+        assert shown()[str(ours)][0] == "RUNNING"  # n3 is idle still
+        users.append(control.ask(*argv, "-w", "n3").strip())
+        wait_until(lambda: shown().get(str(ours), ["CANCELLED"])[0] == "CANCELLED")
+        assert {shown()[user][0] for user in users} == {"RUNNING"}  # nobody had to wait for that
+        wait_until(lambda: control.json("status")["nodes"][0]["leavings"] == 1)
+        users.append(control.ask(*argv).strip())
+        wait_until(lambda: shown()[users[-1]] == ["RUNNING", "n0"])
+        wait_until(
+            lambda: control.json("status")["nodes"][0]["state"] == "todo"
+        )  # no result: it waits a little for one
+        assert control.json("status")["nodes"][0]["reason"] == "left early, too few idle nodes beside it"
+        wait_until(lambda: control.json("status")["state"] == "paused")
+
+
+def test_only_as_many_jobs_leave_as_are_needed_and_none_for_a_job_that_could_not_start(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PAL_PROFILE_SPARE_NODES", "0")
     sweep = control.start("run", "-w", "n[0-1]", "--max-parallel", "2", *HOURS)
     ours = {running(control, node) for node in ("n0", "n1")}
     argv = ("sbatch", "--parsable", "--exclusive", "--gres=gpu:1", "-o", "/dev/null")

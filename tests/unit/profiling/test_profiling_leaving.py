@@ -98,6 +98,15 @@ def test_a_node_that_is_being_left_counts_and_no_second_one_leaves() -> None:
     assert leave([job(7), job(8)], held=leaving) == {"n1": 8}
 
 
+def test_a_node_whose_job_has_ended_is_not_being_left_any_more() -> None:
+    """Its result may still be waited for, while another user's job runs there."""
+    held = [HeldNode("n0", 1, 100.0, leaves_for=7), HELD[1]]
+    jobs = [ours(1, "n0", state="CANCELLED"), OURS[1], job(8)]
+    assert {n: j.job_id for n, j in leavers(jobs, NODES, held, {}, SWEEP, UID).items()} == {"n1": 8}
+    jobs[0] = ours(1, "n0", state="COMPLETING")
+    assert leavers(jobs, NODES, held, {}, SWEEP, UID) == {}
+
+
 def test_for_a_job_that_does_not_start_on_the_nodes_left_for_it_nothing_more_is_left() -> None:
     some = [node("n0", used=0), *NODES[1:]]
     assert leave([job(7)], some, HELD[1:], left={7: frozenset({"n0"})}) == {}
