@@ -256,7 +256,7 @@ def _fitted(days: Floats, speed: Floats, variance: Floats, repeatability: float,
 def scatter(changes: Sequence[float], usual: float, params: Params) -> float:
     """Relative SD of a run by changes of log speed from run to run, of which few may be odd.
 
-    `usual` counts as much as OTHER_CHANGES of them, and less where they scatter by far more than it: that is not chance.
+    `usual` counts as much as OTHER_CHANGES of them, and less where they scatter by far more: that is no chance.
     The wandering from one run to the next is in it.
     """
     if len(changes) < MIN_CHANGES:
