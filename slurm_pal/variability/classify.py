@@ -152,10 +152,15 @@ class _Fold:
             if shared := common.get(seen.group):
                 seen = seen._replace(speed=seen.speed - shared)
             before = series.get(seen.uuid)
-            series[seen.uuid] = after = observe(before, seen, self.params)
-            if courses is not None:
-                course = courses.get(seen.uuid) or courses.setdefault(seen.uuid, Course())
-                course.follow(before, after, seen, self.scatter.get(seen.group, self.params.repeatability), self.params)
+            if courses is None:
+                series[seen.uuid] = observe(before, seen, self.params)
+                continue
+            course = courses.get(seen.uuid) or courses.setdefault(seen.uuid, Course())
+            noise = usual = self.scatter.get(seen.group, self.params.repeatability)
+            if before is not None and abs(seen.speed - before.speed) > self.params.jump:  # else noise decides nothing
+                noise = course.scatter(usual, self.params)
+            series[seen.uuid] = after = observe(before, seen, self.params, noise)
+            course.follow(before, after, seen, usual, self.params)
         self.scatter.update(
             (g, drift.scatter_of(self.tracks[g].values(), self.params)) for g in touched if g.sensitivity
         )
@@ -169,7 +174,9 @@ class _Fold:
         apart: dict[Group, dict[str, dict[str, float]]] = {}
         for seen in sweep.observations:
             held = self.tracks.get(seen.group, {}).get(seen.uuid) if seen.group.sensitivity else None
-            if held is not None and seen.weight == 1.0 and not seen.environment.changed_since(held.last.environment):
+            if held is None or held.pending is not None or self.courses[seen.group][seen.uuid].suspected:
+                continue  # a GPU that may have changed by itself, and is measured again for that, says nothing
+            if seen.weight == 1.0 and not seen.environment.changed_since(held.last.environment):
                 nodes = apart.setdefault(seen.group, {})
                 nodes.setdefault(node_of.get(seen.uuid, ""), {})[seen.uuid] = seen.speed - held.speed
         found: dict[Group, float] = {}

@@ -15,7 +15,6 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from slurm_pal.variability.kmeans import Floats
 from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import Group, SweepObservation, sweeps
-from slurm_pal.variability.track import Track, drift_variance, observe
+from slurm_pal.variability.track import Track, drift_variance, observe, variance_of
 
 STEP, DRIFT, TRANSIENT, UNCONFIRMED = "step", "drift", "transient", "unconfirmed"
 
@@ -33,15 +32,19 @@ MIN_SPAN_D = 14.0
 MIN_DRIFT = 0.005  # a smaller drift over its whole span troubles nobody
 DRIFT_SIGMAS = 4.0  # 1 in 16,000 by chance: a large site has as many series
 STEP_SIZE = 0.015  # a step of this relative size is to be found, with runs as noisy as 0.5 %
-SURE_ODDS = 7.0  # logarithm of the likelihood ratio of such a step to none, at which it is believed
-SUSPECT_ODDS = 3.0  # from here another run is asked for
+SURE_ODDS = 7.0  # log of likelihood ratio, of such a step in any week to none, at which it is believed
+SUSPECT_ODDS = 2.0  # from here another run is asked for
+MOST_AFTER = 8  # ... unless so many are at the new level already: what is not known is the old one
+PRIOR_D = 7.0  # the likelihood ratios of steps at any time are summed, each as often as the gap it may lie in has weeks
 MOST_RUNS = 40  # since the last step; a multiple of 4. The algebra takes the third power of it
-LOOK_SIGMAS = 2.5  # what is less by the quick look is no change by the algebra
+LOOK_SIGMAS = 2.0  # what is less by the quick look is no change by the algebra
 MEMORY_D = 28.0  # of the wandering: values further apart than this are nearly independent
 FLAGGED_D = 30.0  # a step or drift is a flag for this long after it was seen
 MIN_CHANGES = 6  # from run to run: of fewer a step may be the middle one
-OTHER_CHANGES = 12  # how many of its own a GPU needs to be judged by its own scatter as much as by that of its group
-CHANGES_TO_SD = 1.4826 / math.sqrt(2.0)  # from a median of changes between two runs
+OTHER_CHANGES = 24  # how many of its own a GPU needs to be judged by its own scatter as much as by that of its group
+BY_CHANCE = 2.0  # ratio of variances, its own to its group's, beyond which its own counts more and more
+ODD_SIGMAS = 4.0  # by the median, which steps and transients do not spoil; larger changes are left out
+CHANGES_TO_VARIANCE = 1.4826**2  # from the median of squares
 
 
 class Finding(NamedTuple):
@@ -77,6 +80,11 @@ class Course:
 
     points: array[float] = field(default_factory=lambda: array("d"))  # ts, speed and variance, run after run
     events: tuple[Finding, ...] = ()
+    suspected: bool = False  # a step, by the newest run
+
+    def scatter(self, usual: float, params: Params) -> float:
+        """Relative SD of a run of this GPU; `usual`: of runs in its group."""
+        return scatter(np.diff(self.points[_SPEED::_FIELDS]).tolist(), usual, params)
 
     def follow(
         self, before: Track | None, after: Track, seen: SweepObservation, repeatability: float, params: Params
@@ -84,6 +92,7 @@ class Course:
         """Take in what `observe` made of one more run. `repeatability`: relative SD of runs in the group."""
         if after is before:  # not taken in
             return
+        self.suspected = False
         if before is None or seen.environment.changed_since(before.last.environment):
             self.points = array("d", _point(seen, params))
             return
@@ -94,20 +103,28 @@ class Course:
             return
         if held_back is not None:
             kept = after.speed != seen.speed or after.speed == before.speed
-            far = _jump(TRANSIENT, before, held_back, repeatability, params)
+            far = _jump(TRANSIENT, before, held_back, self.scatter(repeatability, params), params)
             if kept and far.sigmas > params.jump_sigmas:
                 self.events += (far._replace(seen_s=seen.ts),)
             elif kept or held_back.ts > before.ts:  # by the noise of its group it was not far away
-                self.points.extend(_point(held_back, params))
+                self._insert(_point(held_back, params))
             else:  # two runs agree against the single one that was held
                 self.points = array("d", _point(held_back, params))
-        self.points.extend(_point(seen, params))
+        self._insert(_point(seen, params))
         if len(self.points) > MOST_RUNS * _FIELDS:
             self.points = _thinned(self.points)
         found = _change_of(self, seen, repeatability, params)
         if found is not None and found[0].kind == STEP:
             self.events += (found[0],)
             del self.points[: found[1] * _FIELDS]
+        self.suspected = found is not None and found[0].kind == UNCONFIRMED
+
+    def _insert(self, run: BelievedRun) -> None:
+        """In order of time: a run that was held back may be older than what is there, and sweeps overlap."""
+        place = len(self.points)
+        while place and self.points[place - _FIELDS] > run.ts:
+            place -= _FIELDS
+        self.points[place:place] = array("d", run)
 
 
 def _finding(kind: str, seen: SweepObservation, since_s: float, slower: float, sd: float) -> Finding:
@@ -120,7 +137,7 @@ def _finding(kind: str, seen: SweepObservation, since_s: float, slower: float, s
 
 
 def _point(seen: SweepObservation, params: Params) -> BelievedRun:
-    return BelievedRun(seen.ts, seen.speed, max(params.repeatability, seen.noise) ** 2 / seen.weight)
+    return BelievedRun(seen.ts, seen.speed, variance_of(seen, params.repeatability))
 
 
 def _thinned(points: array[float]) -> array[float]:
@@ -135,8 +152,8 @@ def _thinned(points: array[float]) -> array[float]:
 
 def _jump(kind: str, before: Track, seen: SweepObservation, repeatability: float, params: Params) -> Finding:
     """How far one run is from the held score."""
-    noisier = max(1.0, repeatability / params.repeatability) ** 2  # than a GPU is taken to be by default
-    variance = noisier * (before.variance + _point(seen, params).variance) + drift_variance(seen.ts - before.ts, params)
+    noise = max(params.repeatability, repeatability)
+    variance = before.variance + variance_of(seen, noise) + drift_variance(seen.ts - before.ts, params)
     return _finding(kind, seen, seen.ts, before.speed - seen.speed, math.sqrt(variance))
 
 
@@ -161,12 +178,23 @@ def _change_of(
                 return found, first
             continue
         reached = (speed[-1] - speed[0] - float(fits.before[first])) / change  # 0: the old level, 1: the new one
-        odds = (abs(change) - STEP_SIZE / 2.0) * STEP_SIZE / sd**2
+        odds = _odds(fits, days, math.copysign(1.0, change))
         if reached < 0.5 or odds < SUSPECT_ODDS or (first == 1 and abs(change) <= params.jump):
             return None
-        sure = odds >= SURE_ODDS and first < len(ts) - 1
+        after = len(ts) - first
+        sure = odds >= SURE_ODDS and after > 1
+        if not sure and after > MOST_AFTER:
+            return None
         return found._replace(kind=STEP if sure else UNCONFIRMED), first
     return None
+
+
+def _odds(fits: _Fits, days: Floats, sign: float) -> float:
+    """Logarithm of the likelihood ratio of a step of STEP_SIZE at an unknown time to none: the sum over all times."""
+    with np.errstate(divide="ignore"):
+        weeks = np.log(np.diff(days) / PRIOR_D)
+    each = (sign * fits.change[1:] - STEP_SIZE / 2.0) * STEP_SIZE / fits.sd[1:] ** 2 + weeks
+    return float(np.logaddexp.reduce(each))
 
 
 def _by_misfit(fits: _Fits, days: Floats) -> list[int]:
@@ -210,6 +238,8 @@ def _fitted(days: Floats, speed: Floats, variance: Floats, repeatability: float,
     any change over half a year.
     """
     noise = scatter(np.diff(speed).tolist(), repeatability, params)
+    wandered = _wandering(params) * (1.0 - math.exp(-float(np.median(np.diff(days))) / MEMORY_D))  # from run to run
+    noise = math.sqrt(max(params.repeatability_floor**2, noise**2 - wandered))
     apart = np.exp(-np.abs(np.subtract.outer(days, days)) / MEMORY_D)
     weights = np.linalg.inv(np.diag(np.maximum(variance, noise**2)) + _wandering(params) * apart)
     shapes = np.triu(np.ones((len(days), len(days))))
@@ -224,15 +254,20 @@ def _fitted(days: Floats, speed: Floats, variance: Floats, repeatability: float,
 
 
 def scatter(changes: Sequence[float], usual: float, params: Params) -> float:
-    """Relative SD of a run by changes of log speed from run to run, which few odd ones do not spoil.
+    """Relative SD of a run by changes of log speed from run to run, of which few may be odd.
 
-    `usual` counts as much as OTHER_CHANGES of them. The wandering from one run to the next is in it.
+    `usual` counts as much as OTHER_CHANGES of them, and less where they scatter by far more: that is no chance.
+    The wandering from one run to the next is in it.
     """
     if len(changes) < MIN_CHANGES:
         return usual
-    seen = CHANGES_TO_SD * median(map(abs, changes))
-    share = len(changes) / (len(changes) + OTHER_CHANGES)
-    return max(params.repeatability_floor, math.sqrt((1.0 - share) * usual**2 + share * seen**2))
+    squares = np.square(changes)
+    ordinary = squares[squares <= ODD_SIGMAS**2 * CHANGES_TO_VARIANCE * float(np.median(squares))]
+    own = float(ordinary.mean()) / 2.0
+    others = OTHER_CHANGES * min(1.0, BY_CHANCE * usual**2 / max(own, 1e-30)) ** 2
+    share = len(changes) / (len(changes) + others)
+    variance = (1.0 - share) * usual**2 + share * own
+    return max(params.repeatability_floor, math.sqrt(variance))
 
 
 def scatter_of(tracks: Iterable[Track], params: Params) -> float:
@@ -248,7 +283,7 @@ def findings(history: Iterable[SweepObservation], params: Params | None = None) 
     for seen in history:
         changes += [] if track is None else [seen.speed - track.last.speed]
         repeatability = scatter(changes, params.repeatability, params)
-        before, track = track, observe(track, seen, params)
+        before, track = track, observe(track, seen, params, course.scatter(repeatability, params))
         course.follow(before, track, seen, repeatability, params)
     return [] if track is None else _known(track, course, repeatability, params)
 

@@ -2,7 +2,8 @@
 """The score of one GPU over time: EWMA in log space, with jumps believed only when they repeat.
 
 Public data show slow single runs (up to 2.8x) of GPUs whose other runs are healthy. So a
-run that departs from the held score is kept aside until a second one agrees with it.
+run that departs from the held score is kept aside until a second one agrees with it. What departs
+follows from how much the runs of the group scatter.
 """
 
 from __future__ import annotations
@@ -26,50 +27,52 @@ class Track(NamedTuple):
     last: SweepObservation
 
 
-def observe(track: Track | None, seen: SweepObservation, params: Params) -> Track:
-    """The track after one more observation."""
+def observe(track: Track | None, seen: SweepObservation, params: Params, repeatability: float = 0.0) -> Track:
+    """The track after one more observation. `repeatability`: relative SD of runs in the group, as far as known."""
+    noise = max(params.repeatability, repeatability)
     changed = track is not None and seen.environment.changed_since(track.last.environment)
     if changed and track is not None and seen.ts < track.last.ts:
         return track  # sweeps overlap: what came in before was measured later, in the environment of today
     keep = params.quarantine_n if seen.weight == 1.0 else 0
     recent = (*(track.recent if track else ()), seen.speed)[-keep:] if keep else (track.recent if track else ())
     if track is None or changed:
-        return _start(seen, 1, recent if track is None else recent[-1:], params)
+        return _start(seen, 1, recent if track is None else recent[-1:], noise)
     pending = track.pending
-    if _agree(track.speed, track.variance, track.ts, seen, params):
+    if _agree(track.speed, track.variance, track.ts, seen, noise, params):
         share = params.alpha * seen.weight
         return Track(
             speed=(1 - share) * track.speed + share * seen.speed,
-            variance=(1 - share) ** 2 * track.variance + share**2 * _variance(seen, params),
+            variance=(1 - share) ** 2 * track.variance + share**2 * variance_of(seen, noise),
             ts=max(track.ts, seen.ts),
             runs=track.runs + 1,
             pending=None,
             recent=recent,
             last=seen,
         )
-    if pending and _agree(pending.speed, _variance(pending, params), pending.ts, seen, params):
-        return _start(seen, 2, recent, params)
+    if pending and _agree(pending.speed, variance_of(pending, noise), pending.ts, seen, noise, params):
+        return _start(seen, 2, recent, noise)
     if track.runs == 1 and pending is None and seen.speed > track.speed:
         # Two single runs contradict each other. Slow transients are common, fast ones are
         # not physical, so the faster run is held and the slower one must prove itself.
         doubtful = seen._replace(speed=track.speed, ts=track.ts, weight=1.0)
-        return _start(seen, 1, recent, params)._replace(pending=doubtful)
+        return _start(seen, 1, recent, noise)._replace(pending=doubtful)
     return track._replace(recent=recent, last=seen, pending=seen)
 
 
-def _start(seen: SweepObservation, runs: int, recent: tuple[float, ...], params: Params) -> Track:
-    return Track(seen.speed, _variance(seen, params), seen.ts, runs, None, recent, seen)
+def _start(seen: SweepObservation, runs: int, recent: tuple[float, ...], noise: float) -> Track:
+    return Track(seen.speed, variance_of(seen, noise), seen.ts, runs, None, recent, seen)
 
 
-def _variance(seen: SweepObservation, params: Params) -> float:
-    return max(params.repeatability, seen.noise) ** 2 / seen.weight
+def variance_of(seen: SweepObservation, noise: float) -> float:
+    """Of one run; `noise`: relative SD of runs like it, unless the run itself reports more."""
+    return max(noise, seen.noise) ** 2 / seen.weight
 
 
-def _agree(speed: float, variance: float, ts: float, seen: SweepObservation, params: Params) -> bool:
+def _agree(speed: float, variance: float, ts: float, seen: SweepObservation, noise: float, params: Params) -> bool:
     apart = abs(seen.speed - speed)
     if apart <= params.jump:  # most runs: spares the arithmetic
         return True
-    total = variance + _variance(seen, params) + drift_variance(seen.ts - ts, params)
+    total = variance + variance_of(seen, noise) + drift_variance(seen.ts - ts, params)
     return apart <= params.jump_sigmas * math.sqrt(total)
 
 

@@ -7,6 +7,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -20,9 +21,11 @@ from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import sweeps
 from slurm_pal.variability.track import observe
 
+from ...bench.small_steps import Plan, one
 from ...doubles.records_factory import DAY_S, NOW_S, classify, record, sweep
 
 EVERY_D = 7.0
+P = Params()
 
 
 def history(slowdowns: Sequence[float], every_d: float = EVERY_D, noise: float = 0.0, seed: int = 1) -> list[Record]:
@@ -97,6 +100,46 @@ def test_a_noisy_benchmark_gives_no_events() -> None:
         runs += sweep({"A": [1.0 + i / 3000 for i in range(60)]}, f"s{week:02d}", ts=ts, noise=0.005)
     kinds = Counter(f.kind for f in classify(runs, NOW_S).findings)
     assert kinds[drift.STEP] + kinds[drift.DRIFT] <= 1 and kinds[drift.TRANSIENT] <= 3
+
+
+def test_the_scatter_of_a_gpu_is_its_own_and_its_group_s() -> None:
+    draw = random.Random(3)
+    runs = [draw.gauss(0.0, 0.004) for _ in range(2000)]
+    changes = [b - a for a, b in pairwise(runs)]
+    assert drift.scatter(changes, 0.0012, P) == pytest.approx(0.004, rel=0.05)
+    assert drift.scatter(changes[:5], 0.0012, P) == 0.0012, "too few"
+    assert 0.0015 < drift.scatter(changes[:12], 0.0012, P) < 0.004
+    spoilt = [*changes[:20], 1.03, -1.03, 0.05]  # a transient and a step
+    assert drift.scatter(spoilt, 0.0012, P) == pytest.approx(drift.scatter(changes[:20], 0.0012, P), rel=0.1)
+
+
+def test_a_noisy_gpu_among_quiet_ones_has_few_transients() -> None:
+    """It was judged by the noise of its group: every other run was called far away."""
+    runs: list[Record] = []
+    draw = random.Random(0)
+    for week in range(20, -1, -1):
+        values = [(1.0 + i / 3000) * (1.0 + (draw.gauss(0.0, 0.006) if i < 4 else 0.0)) for i in range(40)]
+        runs += sweep({"A": values}, f"s{week:02d}", ts=NOW_S - 3600.0 - week * 7 * DAY_S, noise=0.0005)
+    found = [f for f in classify(runs, NOW_S).findings if f.kind == drift.TRANSIENT]
+    assert len([f for f in found if f.seen_s > NOW_S - 100 * DAY_S]) <= 4
+
+
+def test_runs_stay_in_order_of_time() -> None:
+    """The slower of two first runs is held back, and taken in once the noise is known to be larger."""
+    params, course, track = Params(), drift.Course(), None
+    seen = [o for one in sweeps(history([1.012, 1.0, 1.001, 1.0]), NOW_S, params) for o in one.observations]
+    for now, noise in zip(seen, (0.0012, 0.0012, 0.005, 0.005), strict=True):
+        before, track = track, observe(track, now, params, noise)
+        course.follow(before, track, now, noise, params)
+    times = list(course.points[::3])
+    assert times == sorted(times) and len(times) == 4
+
+
+@pytest.mark.parametrize(("noise", "again", "share"), [(0.0012, True, 0.95), (0.005, False, 0.8)])
+def test_small_steps_of_a_site_are_found_and_few_others(noise: float, again: bool, share: float) -> None:
+    found = one(Plan(noise, 7.0, again), 0.015, 100, 0.0, 77)
+    assert found.found >= share * found.changed
+    assert found.false <= 0.08 * found.same and found.more <= 0.05
 
 
 def test_a_step_too_small_for_a_jump_is_suspected_first_and_then_confirmed() -> None:

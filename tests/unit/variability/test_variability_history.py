@@ -18,14 +18,14 @@ from ...doubles.records_factory import DAY_S, NOW_S, record
 P = Params()
 
 
-def run(*slowdowns: float, step_d: float = 1.0, **changes: object) -> Track:
+def run(*slowdowns: float, step_d: float = 1.0, repeatability: float = 0.0, **changes: object) -> Track:
     """The track of one GPU after one sweep per slowdown."""
     track = None
     start = NOW_S - len(slowdowns) * step_d * DAY_S
     for i, slow in enumerate(slowdowns):
         made = record(slowdown=slow, ts=start + i * step_d * DAY_S, sweep=f"s{i}", **changes)  # type: ignore[arg-type]
         (seen,) = sweeps([made], NOW_S, P._replace(retention_d=1e6))[0].observations
-        track = observe(track, seen, P)
+        track = observe(track, seen, P, repeatability)
     assert track is not None
     return track
 
@@ -53,6 +53,15 @@ def test_a_second_run_confirms_and_resets() -> None:
     assert track.pending is None
     assert held(track) == pytest.approx(1.301)
     assert track.runs == 2
+
+
+def test_what_departs_follows_from_the_noise_of_the_group() -> None:
+    """2 % is far where runs scatter by .12 %, and nothing special where they scatter by .5 %."""
+    quiet, noisy = run(1.0, 1.0, 1.02), run(1.0, 1.0, 1.02, repeatability=0.005)
+    assert quiet.pending is not None and noisy.pending is None
+    assert run(1.0, 1.0, 1.08, repeatability=0.005).pending is not None
+    assert run(1.0, 1.02, 1.02, repeatability=0.0002) == run(1.0, 1.02, 1.02), "never less than by default"
+    assert noisy.variance > 10 * run(1.0, 1.0, 1.0).variance
 
 
 def test_a_third_value_starts_the_doubt_anew() -> None:

@@ -114,6 +114,21 @@ def test_what_only_a_rack_shows_is_given_back_to_it() -> None:
     assert np.allclose(scores(later), slower, atol=0.006)
 
 
+def test_gpus_that_are_measured_again_because_they_changed_are_not_the_common_level() -> None:
+    """Twelve GPUs of as many nodes became slower; the sweep that is to confirm them has no others."""
+    moved = range(0, 48, 4)
+    slower = {"A": [x * 1.015 if i in moved else x for i, x in enumerate(TRUE["A"])]}
+    made = [*at(50), *at(43), *at(36), *at(29), *at(22)]
+    made += sweep(slower, "s85", ts=NOW_S - 15 * DAY_S, noise=0.001)
+    doubtful = classify(made, NOW_S - 14.5 * DAY_S)
+    assert {g.uuid for g in doubtful.gpus if "unconfirmed" in g.flags} == {uuid_of(i) for i in moved}
+    for day in (14, 13):
+        made += sweep(slower, f"s{100 - day}", ts=NOW_S - day * DAY_S, noise=0.001, only=moved)
+    found = classify(made, NOW_S - 12 * DAY_S)
+    assert {g.uuid for g in found.gpus if "step" in g.flags} == {uuid_of(i) for i in moved}
+    assert not found.notices
+
+
 def test_what_is_common_needs_several_nodes_or_most_of_the_group() -> None:
     def shift(nodes: dict[str, list[float]], held: int, level: float = 0.0) -> float:
         apart = {node: {f"{node}-{i}": x for i, x in enumerate(values)} for node, values in nodes.items()}
