@@ -11,9 +11,10 @@ C := $(wildcard spank/*.c)
 KERNELS := $(wildcard profiling/driver/*.cu profiling/driver/*.h)
 SHELL_SCRIPTS := .ci/run bin/palsub $(wildcard etc/*.sh slurm_pal/submit/*.sh) $(wildcard tests/*.sh)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+unexport PYTHONDONTWRITEBYTECODE  # without it each worker of pytest would rewrite the asserts of all tests anew
 
 .DEFAULT_GOAL := help
-.PHONY: help setup slurm tools demo test fuzz test-releases coverage clean-releases unit lint lint-tools \
+.PHONY: help setup slurm tools demo test test-long rewritten fuzz test-releases coverage clean-releases unit lint lint-tools \
 	ruff shellcheck luacheck clang-format mypy cppcheck format docs bench lock clean
 
 help:  ## Show the targets
@@ -45,20 +46,33 @@ demo: setup  ## A real Slurm with emulated GPUs: sweep, classes, sbatch against 
 tools:  ## Debian packages that only tests need: Lua for the filters, a compiler and valgrind for the plug-in, a browser for the pages
 	@etc/install-packages.sh lua5.1 gcc libc6-dev libslurm-dev binutils valgrind chromium
 
-# Tests on a real Slurm mostly wait for it: they run beside the others, five files at a time, in a place of their own,
-# and are shown after them.
+# Tests on a real Slurm mostly wait for it: they run beside the others, seven files at a time, in a place of their own,
+# and are shown after them. Those that take longest begin first.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
+LONGEST := $(patsubst %,tests/slurm/test_%.py,sweep_scale sweep_leaves crossing filter rebalance faulty sweep users guard moves \
+	observe counting partitions palsub rebalance_kills)
 # Rooms that decide, each with quick tests of its own: only these run under coverage, which makes tests half as slow again.
 DECIDING := allocation decide partitions pending placement sensitivity
-test: setup tools lint  ## Lint, then all tests, those on a real Slurm included
+SHORT := -q -m 'not long'
+test: setup tools  ## Lint, then all tests but long statistics, those on a real Slurm included
+	@$(MAKE) --no-print-directory -j 2 -O rewritten lint
 	@root=$$(mktemp -d) && chmod 711 $$root && trap 'rm -rf $$root' EXIT; \
-	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest -q -n 5 --dist loadfile -o cache_dir=$(VENV)/slurm-cache $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
-	echo "$(BIN)/pytest -q"; $(BIN)/pytest -q -n 2 --cov --cov-report= $(DECIDING:%=tests/unit/%); deciding=$$?; \
-	$(BIN)/pytest -q -n 2 $(ON_SLURM:%=--ignore=%) $(DECIDING:%=--ignore=tests/unit/%); others=$$?; \
+	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest $(SHORT) -n 7 --dist loadfile --no-loadscope-reorder -o cache_dir=$(VENV)/slurm-cache \
+	$(LONGEST) $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
+	echo "$(BIN)/pytest -q"; $(BIN)/pytest $(SHORT) -n 2 --cov --cov-report= $(DECIDING:%=tests/unit/%); deciding=$$?; \
+	$(BIN)/pytest $(SHORT) -n 2 --dist worksteal $(ON_SLURM:%=--ignore=%) $(DECIDING:%=--ignore=tests/unit/%); others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \
 	printf 'Lines covered by the tests of their own room, %%:'; for room in $(DECIDING); do \
 	printf ' %s %s' $$room "$$($(BIN)/coverage report --include="slurm_pal/$$room/*" --format=total)"; done; echo; \
+	echo "Left out: long statistics and large sizes; make test-long runs them."; \
 	test $$deciding = 0 -a $$others = 0 -a $$real = 0
+
+test-long: setup tools  ## Long statistics and large sizes, which make test leaves out
+	PAL_LONG=1 $(BIN)/pytest -q -n 2 --dist worksteal -m 'long or trials' tests/unit tests/reference
+
+# pytest keeps tests with their asserts rewritten beside them. Once for all its workers, while mypy runs on the other core.
+rewritten: $(VENV)/installed
+	@$(BIN)/pytest -q --collect-only > /dev/null || true
 
 coverage: $(VENV)/installed  ## Lines that the tests without Slurm cover, file by file; what runs as a process of its own is not seen
 	$(BIN)/pytest -q -n 2 --cov --cov-report= tests/unit; tests=$$?; $(BIN)/coverage report --skip-covered --sort=cover && test $$tests = 0
@@ -74,7 +88,7 @@ clean-releases:  ## Remove those root directories
 	@tests/releases.sh clean
 
 unit: $(VENV)/installed  ## Only the tests that need no Slurm
-	$(BIN)/pytest -q tests/unit
+	$(BIN)/pytest $(SHORT) tests/unit
 
 lint: ruff shellcheck luacheck clang-format mypy cppcheck  ## ruff, shellcheck, luacheck, clang-format, mypy, cppcheck
 

@@ -24,6 +24,8 @@ JOB: dict[str, object] = {
 }  # fmt: skip
 """What slurmctld 22.05 shows of `sbatch --wrap true`: numbers that are not set have special values."""
 PARTITIONS = {"gpu": {"name": "gpu", "nodes": "n[0-3]", "flag_default": 1, "default_time": NO_VAL}}
+ESCAPED = {byte: f"\\{byte:03d}" for byte in range(256) if not 32 <= byte < 127 or chr(byte) in '"\\'}
+"""What Lua's source has of bytes that do not stand for themselves in it."""
 
 
 class Seen(NamedTuple):
@@ -50,7 +52,7 @@ def literal(value: object) -> str:
     if isinstance(value, int | float):
         return repr(value)
     raw = value if isinstance(value, bytes) else str(value).encode()
-    return '"' + "".join(f"\\{byte:03d}" for byte in raw) + '"'
+    return '"' + raw.decode("latin-1").translate(ESCAPED) + '"'
 
 
 def install(folder: Path) -> Path:

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from slurm_pal.research.replica.gavel_jobs import parse_types, workload
 from slurm_pal.research.replica.gavel_published import PROGRAMS, rules_of
@@ -68,9 +69,11 @@ def figures(trace: str, policy: str) -> GavelFigures:
     return run(work, name, rules_of(name, work, 0), GavelSettings(window=WINDOWS.get(trace))).figures
 
 
-def cases() -> list[tuple[str, str]]:
+def cases() -> list[tuple[str, str] | ParameterSet]:
     static = [(trace, policy) for trace in STATIC for policy in NAMES if (trace, policy) != (STATIC[1], "allox")]
-    return static + [(trace, policy) for trace, policies in CONTINUOUS for policy in policies]
+    arriving = [(trace, policy) for trace, policies in CONTINUOUS for policy in policies]
+    quick = ("cont_multi_lam6000_n300_s0", "fifo_perf")
+    return [*static, quick, *(pytest.param(*case, marks=pytest.mark.long) for case in arriving if case != quick)]
 
 
 @pytest.mark.parametrize(("trace", "policy"), cases())

@@ -31,8 +31,12 @@ TRACES = (1, 2, 3, 4, 7)
 
 
 @pytest.mark.parametrize(
-    ("kind", "slow", "most"), [("medians", "", 0.92), ("joint", "", 0.92), ("medians", "0.03:1.5", 0.75)]
-)
+    ("kind", "slow", "most"),
+    [
+        ("medians", "", 0.92), pytest.param("joint", "", 0.92, marks=pytest.mark.long),
+        pytest.param("medians", "0.03:1.5", 0.75, marks=pytest.mark.long),
+    ],
+)  # fmt: skip
 def test_real_mode(kind: str, slow: str, most: float) -> None:
     ratios = []
     for number in TRACES:

@@ -102,12 +102,12 @@ def longhorn() -> Registry:
     return Registry(made, 1)
 
 
-def sweep(seed: int) -> list[Record]:
-    """The whole cluster, its class-A benchmark only, as one sweep a day."""
+def sweep(seed: int, share: int) -> list[Record]:
+    """The cluster or one node of `share`, its class-A benchmark only, as one sweep a day."""
     registry = longhorn()
     backend: Backend = EmuBackend(registry, seed, 0.0)
     lines: list[str] = []
-    for node in registry.nodes:
+    for node in registry.nodes[::share]:
         place = RecordOrigin(f"s{seed}", "c", node, 0, seed, "emu")
         lines += measure_node(backend, place, range(4), 0, Order(select("gemm_bf16")), 60.0).lines
     at_s = NOW_S + seed * DAY_S
@@ -116,27 +116,34 @@ def sweep(seed: int) -> list[Record]:
 
 
 @functools.cache
-def two_sweeps() -> tuple[Classification, Classification]:
+def two_sweeps(share: int) -> tuple[Classification, Classification]:
     """The standing after the first sweep and after the second, at K = 3."""
-    first, second = sweep(1), sweep(2)
+    first, second = sweep(1, share), sweep(2, share)
     params = Params(k=3)
     return classify(first, NOW_S + 1.5 * DAY_S, params), classify(first + second, NOW_S + 2.5 * DAY_S, params)
 
 
-def test_an_emulated_longhorn_is_ranked_as_it_is() -> None:
-    truth = {gpu.uuid: gpu.true_slowdown("A") for gpu in longhorn().gpus}
-    found = {gpu.uuid: gpu.slowdown["A"] for gpu in two_sweeps()[0].gpus}
-    assert set(found) == set(truth) and len(truth) == 392
+SHARES = pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.long)])
+"""A quarter of the nodes; and all of them."""
+
+
+@SHARES
+def test_an_emulated_longhorn_is_ranked_as_it_is(share: int) -> None:
+    nodes = longhorn().nodes[::share]
+    truth = {gpu.uuid: gpu.true_slowdown("A") for gpu in longhorn().gpus if gpu.node in nodes}
+    found = {gpu.uuid: gpu.slowdown["A"] for gpu in two_sweeps(share)[0].gpus}
+    assert set(found) == set(truth) and len(truth) == {1: 392, 4: 100}[share]
     ranks = [np.argsort(np.argsort([table[uuid] for uuid in sorted(truth)])) for table in (truth, found)]
     assert float(np.corrcoef(*ranks)[0, 1]) > 0.99  # Spearman
     errors = np.array([found[uuid] / truth[uuid] - 1.0 for uuid in truth])
     assert float(np.quantile(np.abs(errors - np.median(errors)), 0.95)) < 0.005
 
 
-def test_classes_churn_by_less_than_one_percent() -> None:
-    before, after = ({g.uuid: g.variability_class["A"] for g in found.gpus} for found in two_sweeps())
-    levels = [found.centroids["A"] for found in two_sweeps()]
-    (group,) = two_sweeps()[1].groups
+@SHARES
+def test_classes_churn_by_less_than_one_percent(share: int) -> None:
+    before, after = ({g.uuid: g.variability_class["A"] for g in found.gpus} for found in two_sweeps(share))
+    levels = [found.centroids["A"] for found in two_sweeps(share)]
+    (group,) = two_sweeps(share)[1].groups
     assert group.classes == 3
     changed = [u for u in before if abs(levels[0][before[u]] - levels[1][after[u]]) > 0.005]
     assert len(changed) < 0.01 * len(before), [(levels[0][before[u]], levels[1][after[u]]) for u in changed]

@@ -35,6 +35,7 @@ PAL = {
     "4": BloxFigures(17323.8125, 112887, 6489, 198720, 552, 96, 0.908996),
     "7": BloxFigures(96564.4, 188091, 120116, 241560, 671, 140, 0.838045),
 }
+LONG = pytest.mark.long
 AVG_JCT, MAKESPAN = "avg_jct_s", "makespan_s"
 
 
@@ -155,13 +156,23 @@ def test_scenarios_of_where_the_gain_comes_from(policy: str, kind: str, figure: 
     assert ratio(figure, policy, kind) == pytest.approx(expected, rel=0, abs=6e-4)
 
 
-@pytest.mark.parametrize(("seed", "pm_first", "pal"), [(1, 1.069, 0.959), (2, 1.053, 0.942), (3, 0.936, 0.936)])
+@pytest.mark.parametrize(
+    ("seed", "pm_first", "pal"),
+    [
+        (3, 0.936, 0.936), pytest.param(1, 1.069, 0.959, marks=LONG), pytest.param(2, 1.053, 0.942, marks=LONG),
+    ],
+)  # fmt: skip
 def test_joint_medians_of_real_nodes(seed: int, pm_first: float, pal: float) -> None:
     assert ratio(AVG_JCT, "pm-first", "joint", seed) == pytest.approx(pm_first, rel=0, abs=6e-4)
     assert ratio(AVG_JCT, "pal", "joint", seed) == pytest.approx(pal, rel=0, abs=6e-4)
 
 
-@pytest.mark.parametrize(("seed", "slow", "expected"), [(1, 1, 0.697), (3, 0, 0.926), (5, 2, 0.628)])
+@pytest.mark.parametrize(
+    ("seed", "slow", "expected"),
+    [
+        (3, 0, 0.926), pytest.param(1, 1, 0.697, marks=LONG), pytest.param(5, 2, 0.628, marks=LONG),
+    ],
+)  # fmt: skip
 def test_other_profile_seeds(seed: int, slow: int, expected: float) -> None:
     assert sum(value > 1.5 for value in profile(seed=seed).slowdown["A"]) == slow
     assert ratio(AVG_JCT, "pal", seed=seed) == pytest.approx(expected, rel=0, abs=6e-4)
@@ -186,8 +197,11 @@ def test_quarantine() -> None:
 
 @pytest.mark.parametrize(
     ("cost_s", "kind", "expected"),
-    [(60.0, "raw", 0.643), (60.0, "medians", 0.966), (300.0, "raw", 0.733), (300.0, "medians", 1.018)],
-)
+    [
+        (60.0, "raw", 0.643), (300.0, "medians", 1.018), pytest.param(60.0, "medians", 0.966, marks=LONG),
+        pytest.param(300.0, "raw", 0.733, marks=LONG),
+    ],
+)  # fmt: skip
 def test_charged_starts_and_moves(cost_s: float, kind: str, expected: float) -> None:
     assert ratio(AVG_JCT, "pal", kind, start_cost_s=cost_s) == pytest.approx(expected, rel=0, abs=6e-4)
 
@@ -196,8 +210,8 @@ def test_charged_starts_and_moves(cost_s: float, kind: str, expected: float) -> 
     ("queue", "kind", "pm_first", "pal"),
     [
         ("las", "raw", 0.794, 0.764),
-        ("las", "medians", 1.054, 0.989),
-        ("srtf", "raw", 0.727, 0.723),
+        pytest.param("las", "medians", 1.054, 0.989, marks=LONG),
+        pytest.param("srtf", "raw", 0.727, 0.723, marks=LONG),
         ("srtf", "medians", 0.998, 0.953),
     ],
 )

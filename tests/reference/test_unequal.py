@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(not EXPECTED.is_file(), reason=f"no reference da
 
 SINGLE, MULTI, ARRIVING = "static_single_n100_s0", "static_multi_n100_s0", "cont_single_lam1800_n400_s0"
 WINDOWS = {ARRIVING: (100, 300)}
+LONG = pytest.mark.long
 
 
 def compared(trace: str, table: str = "throughputs_null.csv", move_cost_s: float = 0.0) -> UnequalComparison:
@@ -48,11 +49,11 @@ def published(policy: str, trace: str) -> tuple[float, float]:
     ("name", "theirs", "trace", "table"),
     [
         ("gavel:max-min", "max_min_fairness_perf", SINGLE, "throughputs_null.csv"),
-        ("gavel:max-min", "max_min_fairness_perf", MULTI, "simulation_throughputs.json"),
-        ("gavel:max-min", "max_min_fairness_perf", ARRIVING, "throughputs_null.csv"),
         ("gavel:ftf", "finish_time_fairness_perf", MULTI, "throughputs_null.csv"),
-        ("gavel:isolated", "isolated", MULTI, "throughputs_null.csv"),
-        ("gavel:fifo-perf", "fifo_perf", ARRIVING, "throughputs_null.csv"),
+        pytest.param("gavel:max-min", "max_min_fairness_perf", MULTI, "simulation_throughputs.json", marks=LONG),
+        pytest.param("gavel:max-min", "max_min_fairness_perf", ARRIVING, "throughputs_null.csv", marks=LONG),
+        pytest.param("gavel:isolated", "isolated", MULTI, "throughputs_null.csv", marks=LONG),
+        pytest.param("gavel:fifo-perf", "fifo_perf", ARRIVING, "throughputs_null.csv", marks=LONG),
     ],
 )
 def test_rounds_with_free_moves(name: str, theirs: str, trace: str, table: str) -> None:

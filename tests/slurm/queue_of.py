@@ -11,6 +11,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.slurm.client import SlurmClient
 
 PATIENCE_S = 60.0
+LOOK_S = 0.15  # between looks, each of which is a process of its own
 
 
 def until(
@@ -24,7 +25,7 @@ def until(
         if wanted(job):
             return job
         assert time.monotonic() < deadline_s, f"{job} {told()}"
-        time.sleep(0.05)
+        time.sleep(LOOK_S)
 
 
 def updated(client: SlurmClient, number: int, **fields: str) -> None:
@@ -44,4 +45,4 @@ def emptied(client: SlurmClient) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while any(state in ("PENDING", "RUNNING", "COMPLETING") for state, _ in client.job_states().values()):
         assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+        time.sleep(LOOK_S)

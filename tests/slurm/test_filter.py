@@ -26,6 +26,7 @@ from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.store import labels
 
+from . import queue_of
 from .conftest import short_directory, skip_without_slurm
 from .scored import publish_slowdowns
 
@@ -71,7 +72,7 @@ class Site:
         deadline_s = time.monotonic() + PATIENCE_S
         while not done(self.job(job_id)):
             assert time.monotonic() < deadline_s, self.job(job_id)
-            time.sleep(0.05)
+            time.sleep(queue_of.LOOK_S)
         return self.job(job_id)
 
     def slurmctld(self) -> int:
@@ -84,7 +85,7 @@ class Site:
         deadline_s = time.monotonic() + PATIENCE_S
         while self.run("squeue", "-h").stdout.strip():
             assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+            time.sleep(queue_of.LOOK_S)
         time.sleep(1.1)  # the table knows of what was given away in earlier seconds only
         self.round()
 

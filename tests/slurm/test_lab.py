@@ -28,6 +28,7 @@ from slurm_pal.lab.conf import LabSpec, config_files
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.lab import Lab
 
+from . import queue_of
 from .open_python import open_python
 
 pytestmark = pytest.mark.real_slurm
@@ -42,7 +43,7 @@ def wait_until(condition: Callable[[], object]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s, "what the test waits for did not come"
-        time.sleep(0.05)
+        time.sleep(queue_of.LOOK_S)
 
 
 def run(lab: Lab, *argv: str) -> str:

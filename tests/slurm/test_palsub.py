@@ -256,6 +256,7 @@ def test_the_users_own_lists_and_node_count_survive(user: User) -> None:
     job = user.started(user.submit(*words))
     assert job.req_nodes == ("n1",) and job.exc_nodes == ("n3",) and len(job.gpus) == 2 and "n1" in job.gpus
     assert not user.leases()  # beside nodes of his own none are named
+    queue_of.emptied(user.client)  # the thief's job would hold n2 for 100 s, and its next one wait for that
     number = user.submit("--pal-watch", "--gres=gpu:1", "-x", "n3", "-t1", "--wrap", "sleep 20")
     assert user.started(number).exc_nodes == ("n3",)
 

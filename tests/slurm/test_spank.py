@@ -19,6 +19,8 @@ from slurm_pal.base.errors import MissingPackageError, UsageError
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.programs import account_name, find_programs
 
+from . import queue_of
+
 pytestmark = pytest.mark.real_slurm
 
 SPANK = Path(__file__).parents[2] / "spank"
@@ -51,7 +53,7 @@ def wait_until(condition: Callable[[], object]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s, "what the test waits for did not come"
-        time.sleep(0.05)
+        time.sleep(queue_of.LOOK_S)
 
 
 class Site:

@@ -23,6 +23,8 @@ from slurm_pal.slurm.cli import CliClient
 from slurm_pal.store import snapshot
 from slurm_pal.variability.records import from_json
 
+from . import queue_of
+
 pytestmark = pytest.mark.real_slurm
 
 PATIENCE_S = 120.0  # how long to wait for what must come; never what a test is about
@@ -84,7 +86,7 @@ def wait_until(condition: Callable[[], object]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s, "what the test waits for did not come"
-        time.sleep(0.05)
+        time.sleep(queue_of.LOOK_S)
 
 
 @contextlib.contextmanager

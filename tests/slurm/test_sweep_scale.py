@@ -41,7 +41,7 @@ def state_of(control: Control, job: str) -> str:
 
 def test_it_pauses_while_a_user_waits_and_goes_on_afterwards(control: Control) -> None:
     last = control.json("plan")["nodes"][-1]["node"]
-    sweep = control.start("run", "--max-parallel", "1", "--wall-scale", "0.1", "--json")
+    sweep = control.start("run", "--max-parallel", "1", "--wall-scale", "0.05", "--json")
     wait_until(control.jobs)
     runs = user_job(control, last)
     wait_until(lambda: state_of(control, runs).startswith("RUNNING"))
@@ -65,7 +65,7 @@ def test_it_pauses_while_a_user_waits_and_goes_on_afterwards(control: Control) -
 def test_what_it_has_is_published_before_its_end(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PAL_PROFILE_PUBLISH_EVERY_S", "0.5")
     started_s = time.time()
-    sweep = control.start("run", "--max-parallel", "1", "--wall-scale", "0.1")
+    sweep = control.start("run", "--max-parallel", "1", "--wall-scale", "0.05")
 
     def measured() -> set[str]:
         with contextlib.suppress(DataError):

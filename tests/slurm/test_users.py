@@ -136,7 +136,7 @@ class Site:
         deadline_s = time.monotonic() + PATIENCE_S
         while not wanted(job := self.job(number)):
             assert time.monotonic() < deadline_s, job
-            time.sleep(0.05)
+            time.sleep(queue_of.LOOK_S)
         return job
 
     def until_idle(self) -> None:

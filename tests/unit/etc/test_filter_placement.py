@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.config import Config
@@ -22,6 +22,7 @@ from slurm_pal.store.lua_table import Header, encode
 from slurm_pal.store.snapshot import Snapshot
 
 from ...doubles.lua_filter import NO_VAL, NOW_S, install, job, run
+from ...doubles.trials import trials
 from ..publisher.test_standing import BARRED, LOCALITY, after, answer, clusters, several_types
 
 CLOSED = ("DRAIN", "PLANNED", "RESERVED")
@@ -41,7 +42,7 @@ def chosen(overview: Overview, scored: Snapshot, c: str, shape: GpuShape) -> tup
     return ([view.names[i] for i in placed.nodes], placed.slowdown) if placed else ([], 0.0)
 
 
-@settings(max_examples=150, deadline=None)
+@trials(150)
 @given(clusters(), st.lists(asked, min_size=1, max_size=6))
 def test_a_burst_is_placed_as_by_the_rule(
     tmp_path_factory: pytest.TempPathFactory,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import SlurmError
@@ -20,6 +20,7 @@ from slurm_pal.moves import steps
 from slurm_pal.moves.steps import LATER, Act, Order, act
 
 from ...doubles.fake_partitions import PartedSlurm
+from ...doubles.trials import trials
 from . import test_mover
 from .test_mover import FAULTS, LIMITS, MOVE, ORDERS, PENDING, SCRIPT, START_S, interfere
 
@@ -192,7 +193,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     return lambda: tmp_path_factory.mktemp(f"c{next(numbers)}")
 
 
-@settings(max_examples=300, deadline=None)
+@trials(300)
 @given(
     st.integers(0, 13), st.booleans(), st.booleans(), st.integers(0, 3), st.sampled_from([0.1, 0.4, 2.0]),
     st.lists(st.tuples(st.integers(0, 25), st.sampled_from([*ORDERS, *PARTING, *FAULTS])), max_size=4),

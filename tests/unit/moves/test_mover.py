@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base import marks
@@ -24,6 +24,8 @@ from slurm_pal.slurm import parse
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
+
+from ...doubles.trials import trials
 
 START_S = 1_700_000_000.0
 LIMITS = StepLimits()
@@ -586,7 +588,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     return lambda: tmp_path_factory.mktemp(f"m{next(numbers)}")
 
 
-@settings(max_examples=300, deadline=None)
+@trials(300)
 @given(
     st.integers(0, 12), st.booleans(), st.booleans(), st.integers(0, 3), st.sampled_from([0.1, 0.4, 2.0]),
     st.lists(st.tuples(st.integers(0, 25), st.sampled_from([*ORDERS, *FAULTS])), max_size=4),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.journal.journal import Move
@@ -22,6 +22,7 @@ from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import Snapshot
 
 from ...doubles.running_factory import HOUR_S, NOW_S, TERMS, job, node, overview, running, scores
+from ...doubles.trials import trials
 from .test_rebalance import cluster
 from .test_rebalance import job as movable
 
@@ -440,7 +441,7 @@ def slots(text: str) -> set[tuple[str, int]]:
     return {(name, k) for name, indexes in gpus_of(text).items() for k in indexes}
 
 
-@settings(max_examples=250, deadline=None)
+@trials(250)
 @given(cases())
 def test_a_plan_keeps_to_its_limits_and_to_what_is_free(case: Case) -> None:
     seen, snapshot, jobs, terms = case
@@ -465,7 +466,7 @@ def test_a_plan_keeps_to_its_limits_and_to_what_is_free(case: Case) -> None:
             assert other is move or not set(move.target) & set(gpus_of(other.source)), "nobody leaves a target"
 
 
-@settings(max_examples=200, deadline=None)
+@trials(200)
 @given(cases())
 def test_those_that_come_to_a_node_expect_its_lowest_indexes_and_whichever_each_gets_pays(case: Case) -> None:
     seen, snapshot, jobs, terms = case
@@ -485,7 +486,7 @@ def test_those_that_come_to_a_node_expect_its_lowest_indexes_and_whichever_each_
             assert left_s * (move.before - max(move.after, worst * locality)) > terms.margin * move.cost_s - 1e-6
 
 
-@settings(max_examples=150, deadline=None)
+@trials(150)
 @given(cases())
 def test_cpus_suffice_for_all_that_come(case: Case) -> None:
     """Even before anybody has left, but for a job's own node, where it was before."""
@@ -498,7 +499,7 @@ def test_cpus_suffice_for_all_that_come(case: Case) -> None:
     assert all(used[one.name] <= max(one.cpus, one.cpus_used) for one in seen.nodes)
 
 
-@settings(max_examples=150, deadline=None)
+@trials(150)
 @given(cases())
 def test_no_job_could_make_up_for_another_ones_move(case: Case) -> None:
     """Of two planned jobs that may be exchanged, neither does as well alone, going where the other goes."""
@@ -518,7 +519,7 @@ def test_no_job_could_make_up_for_another_ones_move(case: Case) -> None:
             assert not pays or alone_s < both_s or math.isclose(alone_s, both_s)
 
 
-@settings(max_examples=100, deadline=None)
+@trials(100)
 @given(cases(), st.data())
 def test_a_plan_leaves_everything_as_it_was(case: Case, data: st.DataObject) -> None:
     """The occupancy afterwards is the one before, and the same question has the same answer."""

@@ -7,7 +7,7 @@ from math import inf
 from unittest.mock import patch
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slurm_pal.base.jobs import GpuShape
@@ -19,6 +19,7 @@ from slurm_pal.placement.patience import patience_s
 from slurm_pal.placement.view import Placement, Rule
 
 from ...doubles.cluster_factory import CLASSES, levels, shapes, tables
+from ...doubles.trials import trials
 
 HOUR_S = 3600.0
 
@@ -151,7 +152,7 @@ def gpus_of(held: tuple[tuple[int, tuple[int, ...]], ...]) -> set[tuple[int, int
     return {(node, k) for node, indexes in held for k in indexes}
 
 
-@settings(max_examples=200, deadline=None)
+@trials(200)
 @given(CASES, st.booleans(), st.data())
 def test_planned_moves_pay_fit_and_leave_everything_as_it_was(
     case: tuple[list[int], int, str], best_first: bool, data: st.DataObject
@@ -181,7 +182,7 @@ def test_planned_moves_pay_fit_and_leave_everything_as_it_was(
         occupancy.take(slots(move.placement))
 
 
-@settings(max_examples=200, deadline=None)
+@trials(200)
 @given(CASES, st.booleans(), st.data())
 def test_the_bound_leaves_out_no_move(case: tuple[list[int], int, str], best_first: bool, data: st.DataObject) -> None:
     """The plan is the one that trying out every job would have made."""
@@ -193,7 +194,7 @@ def test_the_bound_leaves_out_no_move(case: tuple[list[int], int, str], best_fir
         assert plan_moves(occupancy, policy, running, limits) == quick
 
 
-@settings(max_examples=200, deadline=None)
+@trials(200)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=5),
     st.integers(0, 999),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -21,6 +21,7 @@ from slurm_pal.store.snapshot import Snapshot
 
 from ...doubles.faulty_gpus import broken
 from ...doubles.partition_site import NOW_S, job, node, overview, part, running, scores
+from ...doubles.trials import trials
 
 NAMES = ["fast", "slow"]
 NOBODY: frozenset[int] = frozenset()
@@ -93,7 +94,7 @@ def test_partitions_with_nodes_in_common_have_no_more_gpus_than_these(plain: Sna
     }  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(st.lists(st.sets(st.sampled_from("abcde"), min_size=1), min_size=1, max_size=4))
 def test_shares_within_the_bounds_of_partitions_find_their_gpus(inside: list[set[str]]) -> None:
     """Hall's condition: what partitions get at most within the bounds is no more than what their nodes have."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.jobs import GpuShape, SlurmJob
@@ -15,6 +15,8 @@ from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.partitions import sharing
 from slurm_pal.partitions.sharing import NOT_TAKEN, Claimant, Room, SharingTerms
 from slurm_pal.pending.retarget import Wish
+
+from ...doubles.trials import trials
 
 NOW_S = 1_700_000_000.0
 TERMS = SharingTerms(pass_s=3.0, interval_s=15.0, longest_s=3600.0)
@@ -341,7 +343,7 @@ def cases(draw: st.DrawFn) -> tuple[Claimant, dict[str, float], TickLease | None
     return one, draw(shares), draw(st.sampled_from([None, before]))
 
 
-@settings(max_examples=300, deadline=None)
+@trials(300)
 @given(cases(), st.dictionaries(st.sampled_from(["f0", "f1", "m0", "s0", "s1"]), st.integers(0, 4)), st.sets(names))
 def test_a_list_is_a_part_of_the_users_own(
     case: tuple[Claimant, dict[str, float], TickLease | None], free: dict[str, int], up: set[str]
@@ -359,7 +361,7 @@ def test_a_list_is_a_part_of_the_users_own(
         assert found.fields == {} and found.lease is None
 
 
-@settings(max_examples=300, deadline=None)
+@trials(300)
 @given(cases(), st.dictionaries(st.sampled_from(["f0", "f1", "m0", "s0", "s1"]), st.integers(0, 4)))
 def test_a_job_that_has_waited_longer_than_pays_has_all_its_partitions(
     case: tuple[Claimant, dict[str, float], TickLease | None], free: dict[str, int]
@@ -374,7 +376,7 @@ def test_a_job_that_has_waited_longer_than_pays_has_all_its_partitions(
         assert found.fields == {"Partition": ",".join(one.own)}
 
 
-@settings(max_examples=300, deadline=None)
+@trials(300)
 @given(cases(), st.dictionaries(st.sampled_from(["f0", "f1", "m0", "s0", "s1"]), st.integers(0, 4)))
 def test_no_list_stands_longer_than_it_may_without_a_look(
     case: tuple[Claimant, dict[str, float], TickLease | None], free: dict[str, int]
@@ -386,7 +388,7 @@ def test_no_list_stands_longer_than_it_may_without_a_look(
         assert NOW_S - lease.made_s < TERMS.longest_s
 
 
-@settings(max_examples=200, deadline=None)
+@trials(200)
 @given(
     st.lists(st.tuples(shapes, st.permutations(["f0", "f1", "m0", "s0", "s1"])), max_size=8),
     st.dictionaries(st.sampled_from(["f0", "f1", "m0", "s0", "s1"]), st.integers(0, 4)),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.cluster import Node, Partition
@@ -24,6 +24,7 @@ from slurm_pal.store.snapshot import GpuScore, Snapshot, publish, read
 
 from ...doubles.faulty_gpus import broken
 from ...doubles.slurm_pairs import shown
+from ...doubles.trials import trials
 
 NOW_S = 1_763_712_345.0
 INTERVAL_S = 15.0
@@ -574,7 +575,7 @@ class Queue:
                 self.kept_off[number] += self.leases[number].kind == "exclude"
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(st.integers(0, 10**6), st.booleans(), st.sampled_from([20.0, 60.0, 200.0]))
 def test_many_ticks(scores: Scores, seed: int, rivals: bool, lease_max_s: float) -> None:
     draw = random.Random(seed)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import UsageError
@@ -14,6 +14,8 @@ from slurm_pal.base.jobs import GpuShape
 from slurm_pal.placement import POLICIES, place
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Rule, View
+
+from ...doubles.trials import trials
 
 A = Rule("A", locality_penalty=1.7, barred_slowdown=1.2)
 C = Rule("C", locality_penalty=1.7, barred_slowdown=1.2, measured=True)
@@ -244,7 +246,7 @@ def compared(table: View, shape: GpuShape, rule: Rule) -> tuple[float, float, fl
     return ours.product, plain.product, max(plain.product, rule.barred_slowdown * plain.locality)
 
 
-@settings(max_examples=500)
+@trials(500)
 @given(
     st.lists(st.lists(st.sampled_from((0.85, 0.97, 1.0, 1.03, 1.06, 1.2, 1.5, 1.9, 2.8)), max_size=4), max_size=7),
     st.integers(1, 12),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import UsageError
@@ -21,6 +21,7 @@ from slurm_pal.placement.ranking import Ranking
 from slurm_pal.placement.view import Placement, Rule
 
 from ...doubles.cluster_factory import CLASSES, Table, levels, scanned, shapes, tables
+from ...doubles.trials import trials
 
 SIZE = 4  # GPUs of the largest node
 
@@ -239,7 +240,7 @@ ALIKE = st.integers(2, SIZE).flatmap(lambda size: st.lists(st.just(size), min_si
 KEPT = [name for name in (*POLICIES, PLAIN) if name != "random"]
 
 
-@settings(max_examples=150, deadline=None)
+@trials(150)
 @given(ALIKE, st.integers(0, 999), st.booleans(), ACTS, st.data())
 def test_an_occupancy_places_like_a_view_from_scratch(
     sizes: list[int], seed: int, best_first: bool, acts: list[Act], data: st.DataObject
@@ -259,7 +260,7 @@ def test_an_occupancy_places_like_a_view_from_scratch(
             assert found == model.placed(policy, shape, rule, partition), (policy, shape, partition)
 
 
-@settings(max_examples=150, deadline=None)
+@trials(150)
 @given(st.lists(st.integers(0, SIZE), min_size=2, max_size=6), st.integers(0, 999), ACTS, st.data())
 @example([2, 4, 0], 0, [], None)
 def test_it_does_so_on_nodes_of_several_sizes(

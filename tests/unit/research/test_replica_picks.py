@@ -13,6 +13,8 @@ from slurm_pal.placement.lxv import lxv
 from slurm_pal.research.replica import picks
 from slurm_pal.research.replica.free import Free, RankTable
 
+from ...doubles.trials import trials
+
 Levels = list[float | None]
 
 
@@ -93,7 +95,7 @@ def taken(free: Free, pick: picks.Pick, n: int, generator: Random) -> list[int] 
     return None if pieces is None else list(free.take(pieces))
 
 
-@settings(max_examples=400, deadline=None)
+@trials(400)
 @given(cases())
 def test_pm_first_is_the_sort(case: tuple[Levels, int, float, list[int], int]) -> None:
     levels, size, penalty, held, n = case
@@ -101,7 +103,7 @@ def test_pm_first_is_the_sort(case: tuple[Levels, int, float, list[int], int]) -
     assert taken(free, picks.pm_first, n, Random(0)) == pm_first(levels, size, candidates, n)
 
 
-@settings(max_examples=600, deadline=None)
+@trials(600)
 @given(cases())
 def test_pal_is_the_walk_with_combinations(case: tuple[Levels, int, float, list[int], int]) -> None:
     levels, size, penalty, held, n = case
@@ -109,7 +111,7 @@ def test_pal_is_the_walk_with_combinations(case: tuple[Levels, int, float, list[
     assert taken(free, picks.pal, n, Random(0)) == pal(levels, size, penalty, candidates, n)
 
 
-@settings(max_examples=400, deadline=None)
+@trials(400)
 @given(cases())
 def test_packed_is_best_fit_then_fullest(case: tuple[Levels, int, float, list[int], int]) -> None:
     levels, size, penalty, held, n = case

@@ -10,7 +10,7 @@ from math import inf
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.jobs import GpuShape
@@ -29,6 +29,7 @@ from slurm_pal.simulate.trace import Trace, TraceJob
 from ...doubles.cluster_factory import CLASSES, tables
 from ...doubles.easy_oracle import Wish, simulate
 from ...doubles.replay_cases import PLACED_ONCE, Stay, job, machine, run, watched
+from ...doubles.trials import trials
 
 # -- against the second simulator -----------------------------------------------------------
 
@@ -48,7 +49,7 @@ def wishes(draw: st.DrawFn, gpus: int) -> list[Wish]:
     return made
 
 
-@settings(max_examples=300, deadline=None)
+@trials(300)
 @given(st.lists(st.lists(EIGHTHS, min_size=1, max_size=4), min_size=1, max_size=4), st.data())
 def test_every_job_starts_and_ends_when_the_second_simulator_says(rows: list[list[float]], data: st.DataObject) -> None:
     asked = data.draw(wishes(sum(map(len, rows))))
@@ -106,7 +107,7 @@ def plans(draw: st.DrawFn, policies: Sequence[str] = tuple(POLICIES), failures: 
     return ReplayPlan(Trace("drawn", tuple(jobs)), cluster, policy, queue, draw(st.integers(0, 3)), chosen)
 
 
-@settings(max_examples=300, deadline=None)
+@trials(300)
 @given(plans())
 def test_gpus_are_held_by_one_job_at_a_time_and_every_second_is_counted(plan: ReplayPlan) -> None:
     with watched() as stays:
@@ -134,7 +135,7 @@ def moves_of(stays: Sequence[Stay]) -> list[tuple[Stay, Stay]]:
     return [(one, other) for mine in by_job.values() for one, other in pairwise(mine) if not one.lost]
 
 
-@settings(max_examples=200, deadline=None)
+@trials(200)
 @given(plans())
 def test_a_move_goes_elsewhere_and_takes_the_place_of_the_old_one_at_once(plan: ReplayPlan) -> None:
     with watched() as stays:
@@ -143,7 +144,7 @@ def test_a_move_goes_elsewhere_and_takes_the_place_of_the_old_one_at_once(plan: 
         assert other.start_s == one.end_s and other.gpus() != one.gpus() and len(other.gpus()) == len(one.gpus())
 
 
-@settings(max_examples=300, deadline=None)
+@trials(300)
 @given(plans())
 def test_every_job_ends_and_its_outcome_is_the_sum_of_its_stays(plan: ReplayPlan) -> None:
     with watched() as stays:
@@ -203,7 +204,7 @@ def check_work(plan: ReplayPlan, outcome: JobOutcome, stays: Sequence[Stay]) -> 
         assert outcome.locality == pytest.approx(sum(w * x for w, _, x in done) / total_s)
 
 
-@settings(max_examples=200, deadline=None)
+@trials(200)
 @given(plans())
 def test_the_timeline_tells_the_state_after_each_change(plan: ReplayPlan) -> None:
     with watched() as stays:
@@ -218,7 +219,7 @@ def test_the_timeline_tells_the_state_after_each_change(plan: ReplayPlan) -> Non
         assert until_s - at_s < 1e-6 or busy == sum(len(stay.gpus()) for stay in running)
 
 
-@settings(max_examples=200, deadline=None)
+@trials(200)
 @given(plans())
 def test_the_same_plan_gives_the_same_result(plan: ReplayPlan) -> None:
     assert replay(plan) == replay(plan)
@@ -248,7 +249,7 @@ def reservations() -> Iterator[list[tuple[int, float]]]:
         yield made
 
 
-@settings(max_examples=300, deadline=None)
+@trials(300)
 @given(plans(PLACED_ONCE, failures=False))
 def test_nobody_delays_the_first_of_the_queue_beyond_its_reservation(plan: ReplayPlan) -> None:
     with watched() as stays, reservations() as made:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.cluster import Node, Partition
@@ -38,6 +38,8 @@ from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.simulate.virtual_site import NodePart, VirtualSite, place_name, scored, site_of
 from slurm_pal.slurm import accounting
 from slurm_pal.slurm.client import Overview
+
+from ...doubles.trials import trials
 
 PENALTY = 1.7
 
@@ -252,7 +254,7 @@ SHAPES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@trials(150)
 @given(
     NODES,
     st.lists(st.sets(st.integers(0, 3)), min_size=1, max_size=3),

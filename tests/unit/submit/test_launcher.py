@@ -142,6 +142,7 @@ def test_under_sbatchs_name_it_finds_the_real_one(place: Place) -> None:
 
 @pytest.mark.parametrize("path", ["", "/nonexistent", None])
 def test_without_a_path_it_says_what_a_shell_says(path: str | None, place: Place) -> None:
+    (place.root / "slurm.conf").write_text("# says nothing: for one that is not there sbatch waits a minute\n")
     env = {key: value for key, value in place.env.items() if key != "PATH"} | ({} if path is None else {"PATH": path})
     done = subprocess.run([PALSUB, "x"], env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if shutil.which("sbatch", path=os.defpath) and path is None:  # this machine's own, which a shell would find, too

@@ -55,7 +55,7 @@ class Site:
         monkeypatch.delenv("XDG_STATE_HOME", raising=False)
         monkeypatch.setattr(program, "subprocess_runner", lambda timeout_s: self._run)
         monkeypatch.setattr(program, "FILTER_LOOKS_S", 0.0)
-        monkeypatch.setattr(program, "LOOK_S", 0.0)
+        monkeypatch.setattr(program, "LOOK_S", 0.02)
         monkeypatch.setattr(program, "guard_beside", lambda path: contextlib.nullcontext(lambda word: None))
         gpus = [
             GpuScore(name, k, f"{name}-{k}", "m", {"A": a}, {"A": "v0"}, time.time() - 60, 0.9, ())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from slurm_pal.allocation.linear import UnsolvedError
@@ -20,6 +20,7 @@ from slurm_pal.report import story as report_story
 from slurm_pal.report import tick as report
 
 from ...doubles.fake_partitions import PartedSlurm
+from ...doubles.trials import trials
 from . import test_tick
 
 OWN = "slow,fast"
@@ -233,7 +234,7 @@ def test_after_a_start_and_a_requeue(site: Site) -> None:
 EVENTS = ("tick", "busy", "free slow", "free fast", "fill", "kill", "lost", "blind", "hold", "release")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@trials(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(st.sampled_from(EVENTS), max_size=25))
 def test_at_the_end_every_job_has_its_own_list(tmp_path_factory: pytest.TempPathFactory, events: list[str]) -> None:
     """Kills, answers that get lost, and ticks that can decide nothing, in any order: what is ours ends."""
