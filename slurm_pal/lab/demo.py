@@ -171,6 +171,7 @@ def demonstrate(directory: str, seed: int, say: Say) -> dict[str, float]:
     with Lab.up(os.path.join(directory, "lab"), nodes=8, gpus=4, seed=seed) as lab:
         # palsub's records for this user are to be removed with the lab.
         env = lab.environ() | {"XDG_STATE_HOME": os.path.join(directory, "state")}
+        env["SLURM_PAL_PROFILE_SPARE_NODES"] = "0"  # nobody else is here
         say(f"   8 nodes x 4 GPUs after {time.monotonic() - started_s:.1f} s")
         say("")
         say("2. Measure every GPU, one Slurm job per node: pal-profile run --max-parallel 8")

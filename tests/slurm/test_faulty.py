@@ -44,6 +44,7 @@ class Site:
         self.lab, self.home = lab, home
         self.env = lab.environ() | {"XDG_STATE_HOME": str(home / "xdg"), "SLURM_PAL_SUBMIT_LEASE_MAX_S": LEASE_S}
         self.env["SLURM_PAL_FILTER_MAX_AGE_S"] = "3600"  # no publisher stays here
+        self.env["SLURM_PAL_PROFILE_SPARE_NODES"] = "0"  # no user waits while a sweep runs
         self.client = CliClient(subprocess_runner(30.0, lab.environ()))
         self.publisher = Publisher(load(self.env), self.client, stays=True)
 

@@ -40,6 +40,7 @@ class Site:
     def __init__(self, lab: Lab, home: Path) -> None:
         self.lab, self.home = lab, home
         self.env = lab.environ() | {
+            "SLURM_PAL_PROFILE_SPARE_NODES": "0",  # no user waits while a sweep runs
             "XDG_STATE_HOME": str(home / "xdg"), "SLURM_PAL_ONLINE_LADDER": "reserve", "SLURM_PAL_ONLINE_USERS": "1",
             "SLURM_PAL_REBALANCE_RETARGET": "false", "SLURM_PAL_REBALANCE_MOVES": "false",
         }  # fmt: skip
