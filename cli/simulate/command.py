@@ -64,6 +64,8 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
             common.say(line)
         return
     check_site_options(context, options["site"])
+    if options["site"] or options["replica"] or _unequal(options):
+        options["trace"] = _one_trace(options["trace"])
     _check_mode(context, options["replica"], unequal=_unequal(options))
     if options["replica"] == "gavel":
         from slurm_pal.cli.simulate.gavel import run_gavel
@@ -82,15 +84,25 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
 
         context.exit(run_site(options, _settings, _command()))
     from slurm_pal.cli.simulate.run import run_and_report, show_bad_rows
-    from slurm_pal.simulate.fitting import fit
+    from slurm_pal.simulate.fitting import fit_all
 
     cluster = _cluster(options)
     names, experiment = _comparison(options)
-    trace = _trace(options, cluster)
-    show_bad_rows(trace)
-    fitted = fit(trace, cluster, options["keep_partitions"])
-    experiment = experiment._replace(trace=fitted.trace, cluster=fitted.cluster)
-    context.exit(run_and_report(experiment, _output(options, names), fitted.notes(), fitted.too_wide))
+    traces = _traces(options, cluster, experiment.seeds)
+    for trace in traces:
+        show_bad_rows(trace)
+    cluster, fitted = fit_all(traces, cluster, options["keep_partitions"])
+    anew = options["generate"] is not None
+    experiment = experiment._replace(traces=tuple(one.trace for one in fitted), cluster=cluster, anew=anew)
+    notes = tuple(dict.fromkeys(note for one in fitted for note in one.notes()))
+    too_wide = [job for one in fitted for job in one.too_wide]
+    context.exit(run_and_report(experiment, _output(options, names), notes, too_wide))
+
+
+def _one_trace(traces: tuple[str, ...]) -> str | None:
+    if len(traces) > 1:
+        raise UsageError(f"--trace is given {len(traces)} times; here one trace is replayed: give the one that counts")
+    return traces[0] if traces else None
 
 
 def _unequal(options: dict[str, Any]) -> bool:
@@ -128,16 +140,17 @@ def _cluster(options: dict[str, Any]) -> VirtualCluster:
     return parse_cluster(f"{nodes or 16}x{gpus or 4}" if nodes or gpus else options["cluster"] or DEFAULT_CLUSTER)
 
 
-def _trace(options: dict[str, Any], cluster: VirtualCluster) -> Trace:
-    if (options["trace"] is None) == (options["generate"] is None):
+def _traces(options: dict[str, Any], cluster: VirtualCluster, seeds: tuple[int, ...]) -> list[Trace]:
+    """Those of the files, or one drawn for each seed: what is made up may as well be independent."""
+    if bool(options["trace"]) == (options["generate"] is not None):
         raise UsageError("give a trace with --trace FILE, or --generate SPEC (--generate '' takes the defaults)")
     from slurm_pal.cli.simulate.trace_inputs import generated, options_of, with_throughputs
     from slurm_pal.simulate.inputs import read
 
     if options["generate"] is not None:
-        return generated(options["generate"], cluster.n_gpus)
+        return [generated(options["generate"], cluster.n_gpus, seed - seeds[0]) for seed in seeds]
     reading = with_throughputs(options_of(options), options["throughputs"])
-    return read(options["trace"], options["format_"], reading)
+    return [read(path, options["format_"], reading) for path in options["trace"]]
 
 
 def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
@@ -148,7 +161,6 @@ def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
     from slurm_pal.simulate.profiles import SlowShare, parse_slow, profile_of
     from slurm_pal.simulate.queues import QUEUES
     from slurm_pal.simulate.scores import parse_scores
-    from slurm_pal.simulate.trace import Trace
     from slurm_pal.simulate.virtual import parse_cluster
 
     _check_types(options["policies"])
@@ -161,7 +173,7 @@ def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
     first, count = 1 if options["seed"] is None else options["seed"], options["seeds"] or 8
     jitter = options["jitter"]
     return names, Experiment(
-        trace=Trace("", ()),
+        traces=(),
         cluster=parse_cluster(DEFAULT_CLUSTER),
         source=profile_of(options["profile"] or "drawn"),
         slow=parse_slow(options["slow"]) if options["slow"] else SlowShare(),
@@ -175,6 +187,7 @@ def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
         jitter_s=(600.0 if count > 1 else 0.0) if jitter is None else jitter,
         background_per_h=options["background"],
         worst=options["worst"],
+        causes=options["causes"],
         sweeps=tuple(dict.fromkeys(name for name in options["sweeps"] if name != "none")),
     )
 

@@ -29,7 +29,12 @@ def number(least: float = 0.0, most: float = math.inf, above: bool = False) -> d
 COUNT = click.IntRange(min=1)
 
 INPUT = (
-    click.option("--trace", metavar="FILE", help="Replay the jobs of this file (docs/traces.md); may be gzip."),
+    click.option(
+        "--trace",
+        multiple=True,
+        metavar="FILE",
+        help="Replay the jobs of this file (docs/traces.md); may be gzip; may be repeated.",
+    ),
     click.option("--format", "format_", metavar="NAME", default="auto", show_default=True, help="Format of the trace."),
     click.option("--app-pattern", "app_patterns", multiple=True, metavar="GLOB=APP", help="sacct: class by job name."),
     click.option("--app-table", metavar="FILE", help="sia, shockwave: seconds per iteration and class of models."),
@@ -107,6 +112,12 @@ COMPARISON = (
         show_default=True,
         metavar="K",
         help="Share of the gain from the K slowest GPUs; 0: skip.",
+    ),
+    click.option(
+        "--causes/--no-causes",
+        default=True,
+        show_default=True,
+        help="Split the ratio by placebo runs: shuffled scores, identical GPUs, no waits.",
     ),
     click.option(
         "--sweep",

@@ -20,7 +20,16 @@ from slurm_pal.report import table as tables
 from slurm_pal.report.simulation.assemble import AssembledStudy, assemble, body, job_tables
 from slurm_pal.report.simulation.files import PAGE, claim_folder
 from slurm_pal.report.simulation.study import PolicyComparison, compare
-from slurm_pal.report.simulation.tables import CSV_COLUMNS, caveats, claim, csv_rows, table, what_you_gain
+from slurm_pal.report.simulation.tables import (
+    CSV_COLUMNS,
+    causes,
+    caveats,
+    claim,
+    csv_rows,
+    not_the_scores,
+    table,
+    what_you_gain,
+)
 from slurm_pal.report.simulation.words import percent, ratio_text
 from slurm_pal.simulate.experiment import Experiment, in_order, tasks
 from slurm_pal.simulate.inputs import describe
@@ -62,7 +71,8 @@ def run_and_report(
     experiment.check()
     claim_folders(output)
     todo = tasks(experiment)
-    results, interrupted = carry_out(experiment, todo, len(experiment.trace.jobs), output.workers)
+    jobs = sum(len(experiment.traces[task.trace].jobs) for task in todo)
+    results, interrupted = carry_out(experiment, todo, jobs // max(1, len(todo)), output.workers)
     done = in_order(experiment, results)
     notes = (*notes, *([interruption(len(done), len(todo))] if interrupted else []))
     found = assemble(experiment, done, notes, output.command)
@@ -159,6 +169,7 @@ def show(found: AssembledStudy, output: Output, too_wide: Sequence[TraceJob] = (
         return
     _echo([_setting(found), "", *tables.columns(header, rows, output.noheader), ""])
     _echo(what_you_gain(comparison) if output.gain_lines else [f"Completion time: {_claimed(comparison)}"])
+    _echo(_cause_lines(comparison))
     _echo(_worst_lines(found.worst))
     _echo(["", "Charged and assumed:", *(f"  {name:16}  {value}" for name, value in found.study.charged)])
     said = caveats(comparison)
@@ -174,8 +185,9 @@ def _setting(found: AssembledStudy) -> str:
     study = found.study
     figures = describe(study.trace)
     seeds = len({run.seed for run in study.runs})
+    several = f" in {study.trace.of} traces" if study.trace.of > 1 else ""
     return (
-        f"{study.trace.name}: {figures['jobs']} jobs, {figures['gpu_hours']:.0f} GPU-hours on median GPUs, on "
+        f"{study.trace.name}: {figures['jobs']} jobs{several}, {figures['gpu_hours']:.0f} GPU-hours on median GPUs, on "
         f"{study.cluster}; {seeds} seed{'s' * (seeds != 1)}, queue {study.queue}"
     )
 
@@ -184,6 +196,20 @@ def _claimed(comparison: PolicyComparison) -> str:
     if comparison.study.policy == comparison.study.baseline:
         return "one policy only: nothing is compared."
     return claim(comparison)
+
+
+def _cause_lines(comparison: PolicyComparison) -> list[str]:
+    """What the ratio is made of, and whether the scores have a share in it."""
+    rows = causes(comparison)
+    if not rows:
+        return []
+    wide = max(len(ratio) for _, ratio, _ in rows)
+    lines = [f"  {name:9}  {ratio:{wide}}  {text}" for name, ratio, text in rows]
+    return [
+        "Made of (ratios by placebo runs, which multiply to it):",
+        *lines,
+        *filter(None, [not_the_scores(comparison)]),
+    ]
 
 
 def _worst_lines(worst: Sequence[WorstGpus]) -> list[str]:

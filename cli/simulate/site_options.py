@@ -8,7 +8,7 @@ from click.core import ParameterSource
 
 from slurm_pal.base.errors import UsageError
 
-DAYS = 30
+DAYS = 60  # a claim needs six weeks that are independent
 
 SITE_OPTIONS = (
     click.option("--site", is_flag=True, help="What this Slurm would gain: its nodes, scores and sacct history."),

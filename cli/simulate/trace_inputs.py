@@ -40,8 +40,10 @@ KEYS = {
 }
 
 
-def generated(text: str, n_gpus: int) -> Trace:
+def generated(text: str, n_gpus: int, further: int = 0) -> Trace:
     """The trace of `--generate`: KEY=VALUE joined by commas, all optional, for a cluster of `n_gpus`.
+
+    `further` is added to its seed: another trace of the same kind.
 
     Sizes that the cluster cannot hold are not drawn; the others keep their proportions.
     Raises UsageError.
@@ -59,7 +61,8 @@ def generated(text: str, n_gpus: int) -> Trace:
     if any(isinstance(value, float) and math.isnan(value) for value in values.values()):
         raise UsageError(f"{text!r} has a value that is not a number")
     fitting = {size: share for size, share in SIZES.items() if size <= max(1, values["cluster_gpus"])}
-    return generate(TraceSpec(**values, sizes=fitting))
+    spec = TraceSpec(**values, sizes=fitting)
+    return generate(spec._replace(seed=spec.seed + further))
 
 
 def with_throughputs(reading: ReaderOptions, path: str | None) -> ReaderOptions:

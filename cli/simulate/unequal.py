@@ -30,7 +30,7 @@ from slurm_pal.simulate.inputs.lines import numbered, opened
 from slurm_pal.simulate.known_throughputs import read_known
 from slurm_pal.simulate.pool import processors
 from slurm_pal.simulate.settings import ReplaySettings
-from slurm_pal.simulate.statistics import Ratio, summary
+from slurm_pal.simulate.statistics import Ratio, dependent
 from slurm_pal.simulate.trace import Trace
 
 DEFAULT_POLICIES = (SLURM, "gavel:max-min", OURS)
@@ -175,7 +175,7 @@ def _lines(comparison: UnequalComparison, results: Mapping[UnequalTask, Ran]) ->
             bound_s = fmean(bounds_s[seed] for seed in runs)
             figures = {**mean([run.figures for run in runs.values()])._asdict(), "makespan_bound_s": bound_s}
             late_s = next(iter(runs.values())).late_s
-            found[name] = PolicyLine(figures, summary(pairs) if pairs else None, len(runs), late_s)
+            found[name] = PolicyLine(figures, dependent(pairs) if pairs else None, len(runs), late_s)
     return found
 
 

@@ -2,7 +2,7 @@
 """An experiment: the same trace under several policies, seed by seed, and what it takes to explain the gain.
 
 Every seed draws a profile, a background stream and moved submissions from random streams
-of their own; all policies meet the same ones, so runs of one seed are pairs.
+of their own; all policies meet the same ones, so runs of one trace and seed are pairs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.background import again_and_again
 from slurm_pal.simulate.fitting import jittered
-from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware
-from slurm_pal.simulate.policies import POLICIES
+from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware, identical, shuffled
+from slurm_pal.simulate.policies import ORDER, POLICIES, WAITING, levers
 from slurm_pal.simulate.pool import Progress
 from slurm_pal.simulate.profiles import Drawn, SlowShare, Source, slowed, tables
 from slurm_pal.simulate.queues import QUEUES
@@ -36,10 +36,14 @@ WORST_SHARE = 0.03
 _BACKGROUND_STREAM = 0xBAC6
 
 
-class Experiment(NamedTuple):
-    """What is compared, and how. Only the trace (see fitting.py) and its cluster must be given."""
+TRUE, SHUFFLED, IDENTICAL = "true", "shuffled", "identical"
+"""What is believed of the GPUs: `Experiment.scores`, those of other GPUs, or that all are alike, as they are there."""
 
-    trace: Trace
+
+class Experiment(NamedTuple):
+    """What is compared, and how. Only the traces (see fitting.py) and their cluster must be given."""
+
+    traces: tuple[Trace, ...]
     cluster: VirtualCluster
     source: Source = Drawn()
     slow: SlowShare = SlowShare()
@@ -54,6 +58,15 @@ class Experiment(NamedTuple):
     background_per_h: float = 0.0  # jobs per hour after the last submission; 0: none
     worst: int = 1
     sweeps: tuple[str, ...] = ()
+    anew: bool = False  # each seed has a trace of its own, as made-up ones have
+    causes: bool = True  # whether the ratio of `policy` is split by placebo runs
+
+    @property
+    def cases(self) -> tuple[tuple[int, int], ...]:
+        """(number of the trace, seed) of each pair of runs."""
+        if self.anew:
+            return tuple(enumerate(self.seeds))
+        return tuple((number, seed) for seed in self.seeds for number in range(len(self.traces)))
 
     def check(self) -> None:
         """Raises UsageError for a name that is not known, or a profile that the cluster cannot have."""
@@ -75,7 +88,7 @@ class Experiment(NamedTuple):
 
     def plan(self, task: ReplayTask) -> ReplayPlan:
         """The replay of one task: a pure function of the experiment and the task."""
-        trace = jittered(self.trace, self.jitter_s, task.load, task.seed)
+        trace = jittered(self.traces[task.trace], self.jitter_s, task.load, task.seed)
         settings, background = self.settings, None
         if task.move_cost_s is not None:
             settings = settings._replace(move_cost_s=task.move_cost_s)
@@ -83,13 +96,16 @@ class Experiment(NamedTuple):
             stream = int(np.random.SeedSequence([task.seed, _BACKGROUND_STREAM]).generate_state(1)[0])
             background = again_and_again(trace, self.background_per_h * task.load, stream)
         return ReplayPlan(
-            trace, self.machine(task.seed, task.capped), task.policy, self.queue, task.seed, settings, background
-        )
+            trace, self.machine(task.seed, task.capped, task.scores), task.policy, self.queue, task.seed, settings,
+            background, task.without, task.trace,
+        )  # fmt: skip
 
-    def machine(self, seed: int, capped: int = 0) -> Hardware:
+    def machine(self, seed: int, capped: int = 0, scores: str = TRUE) -> Hardware:
         """The virtual cluster of one seed, with the `capped` worst GPUs replaced by median ones."""
         true = tables(slowed(self.source.draw(self.cluster, seed), self.slow, seed), self.cluster)
         made = hardware(true, believed(true, self.scores, seed), self.cluster.names, self.cluster.partitions)
+        if scores != TRUE:
+            return identical(made) if scores == IDENTICAL else shuffled(made, seed)
         return capped_worst(made, capped) if capped else made
 
 
@@ -101,6 +117,9 @@ class ReplayTask(NamedTuple):
     capped: int = 0  # this many of the worst GPUs are replaced by median ones
     load: float = 1.0  # relative to the trace
     move_cost_s: float | None = None  # None: as in the settings
+    trace: int = 0
+    scores: str = TRUE
+    without: frozenset[str] = frozenset()  # levers of the policy that are left out
 
 
 Results = dict[ReplayTask, Replay]
@@ -114,18 +133,61 @@ def worst_counts(experiment: Experiment) -> tuple[int, ...]:
     return tuple(k for k in dict.fromkeys((experiment.worst, share)) if k)
 
 
+Side = tuple[str, str, frozenset[str]]
+"""(policy, scores, levers that are left out)."""
+SCORES, GATHERING, REST = "scores", "gathering", "rest"
+
+
+def causes(experiment: Experiment) -> dict[str, tuple[tuple[Side, ...], tuple[Side, ...]]]:
+    """Cause -> the runs whose product is divided by that of the others; together they make the ratio of the claim.
+
+    Scores: true over shuffled ones. Order, waiting: with over without, on shuffled scores. Gathering: what is left
+    of the policy where all GPUs are identical, to the baseline there. Rest: what shuffled scores do to placement and
+    moves, and what the parts do to each other. Nothing where one policy is compared with itself.
+    """
+    e, none = experiment, frozenset[str]()
+    if not e.causes or e.policy == e.baseline:
+        return {}
+    has = levers(POLICIES[e.policy])
+    ours, mixed = (e.policy, TRUE, none), (e.policy, SHUFFLED, none)
+    found: dict[str, tuple[tuple[Side, ...], tuple[Side, ...]]] = {SCORES: ((ours,), (mixed,))}
+    left_out = none
+    for lever in (ORDER, WAITING):
+        if lever in has:
+            with_it, left_out = left_out, left_out | {lever}
+            found[lever] = (((e.policy, SHUFFLED, with_it),), ((e.policy, SHUFFLED, left_out),))
+    alike = (e.policy, IDENTICAL, left_out), (e.baseline, IDENTICAL, none)
+    found[GATHERING] = ((alike[0],), (alike[1],))
+    found[REST] = ((e.policy, SHUFFLED, left_out), alike[1]), ((e.baseline, TRUE, none), alike[0])
+    return found
+
+
 def tasks(experiment: Experiment) -> list[ReplayTask]:
     """All replays: the comparison seed by seed, so that pairs are complete early, then what explains it."""
     e = experiment
     names = dict.fromkeys((e.baseline, *e.policies, e.policy))
     two = tuple(dict.fromkeys((e.baseline, e.policy)))
     moving = tuple(name for name in two if POLICIES[name].moves != "none")
-    found = [ReplayTask(name, seed) for seed in e.seeds for name in names]
-    found += [ReplayTask(name, seed, capped=k) for k in worst_counts(e) for seed in e.seeds for name in two]
+    found = [ReplayTask(name, seed, trace=k) for k, seed in e.cases for name in names]
+    sides = dict.fromkeys(side for parts in causes(e).values() for part in parts for side in part)
+    found += [
+        ReplayTask(name, seed, trace=k, scores=scores, without=left_out)
+        for k, seed in e.cases
+        for name, scores, left_out in sides
+        if scores != TRUE
+    ]
+    found += [ReplayTask(name, seed, capped=c, trace=k) for c in worst_counts(e) for k, seed in e.cases for name in two]
     if "load" in e.sweeps:
-        found += [ReplayTask(name, seed, load=x) for x in LOADS if x != 1.0 for seed in e.seeds for name in two]
+        found += [
+            ReplayTask(name, seed, load=x, trace=k) for x in LOADS if x != 1.0 for k, seed in e.cases for name in two
+        ]
     if "move-cost" in e.sweeps:
-        found += [ReplayTask(name, seed, move_cost_s=x) for x in MOVE_COSTS_S for seed in e.seeds for name in moving]
+        found += [
+            ReplayTask(name, seed, move_cost_s=x, trace=k)
+            for x in MOVE_COSTS_S
+            for k, seed in e.cases
+            for name in moving
+        ]
     return found
 
 

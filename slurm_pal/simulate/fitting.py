@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -69,6 +70,17 @@ def fit(trace: Trace, cluster: VirtualCluster, keep_partitions: bool = False) ->
             f"{len(too_wide)} jobs too wide for {cluster.text()}"
         )
     return FittedTrace(trace._replace(jobs=jobs), cluster, too_wide, dict(sorted(lacking.items())), keep_partitions)
+
+
+def fit_all(
+    traces: Sequence[Trace], cluster: VirtualCluster, keep_partitions: bool = False
+) -> tuple[VirtualCluster, list[FittedTrace]]:
+    """The same of several traces on one cluster, which has the partitions of all of them. Errors as for `fit`."""
+    found: list[FittedTrace] = []
+    for trace in traces:
+        found.append(fit(trace, cluster, keep_partitions))
+        cluster = found[-1].cluster
+    return cluster, found
 
 
 class _Fits:

@@ -11,6 +11,8 @@ import numpy as np
 from slurm_pal.placement.occupancy import Table
 from slurm_pal.variability.published import as_intended
 
+_SHUFFLE_STREAM = 0x5AFF1E
+
 
 class Hardware(NamedTuple):
     """Tables are [node][GPU index] per sensitivity class; 1.0 is a median GPU, larger is slower."""
@@ -41,6 +43,25 @@ def hardware(
         level={sensitivity: _levels(table) for sensitivity, table in seen.items()},
         partitions={name: tuple(nodes) for name, nodes in partitions.items()},
     )
+
+
+def shuffled(machine: Hardware, seed: int) -> Hardware:
+    """The same cluster, whose scores are those of other GPUs: what a policy gains with them is not due to scores."""
+    sizes = [len(row) for row in machine.true["A"]]
+    order = np.random.default_rng([seed, _SHUFFLE_STREAM]).permutation(sum(sizes))
+
+    def mixed(table: Table) -> Table:
+        values = np.array([value for row in table for value in row])[order]
+        return [row.tolist() for row in np.split(values, np.cumsum(sizes)[:-1])]
+
+    found = {sensitivity: mixed(table) for sensitivity, table in machine.believed.items()}
+    return hardware(machine.true, found, machine.names, machine.partitions)
+
+
+def identical(machine: Hardware) -> Hardware:
+    """The same cluster, all of whose GPUs are median ones, and known to be."""
+    same = {sensitivity: [[1.0] * len(row) for row in table] for sensitivity, table in machine.true.items()}
+    return hardware(same, None, machine.names, machine.partitions)
 
 
 def _levels(table: Table) -> Table:

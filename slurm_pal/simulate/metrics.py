@@ -22,6 +22,13 @@ SIZE_GROUPS = (("1", 1), ("2-4", 4), ("5-8", 8), (">8", math.inf))
 SHORT_JOB_S = 600.0
 """Bounded slowdown counts a job as at least this long, or jobs of a minute would rule the mean."""
 
+WEEK_S = 7 * 86400.0
+LEAST_JOBS = 20
+"""Weeks with fewer jobs are joined to the next: a ratio over a handful of jobs is noise."""
+
+OF_THE_WHOLE = frozenset(("makespan_s", "utilisation", "moves", "restarts", "move_gpu_hours"))
+"""Metrics of the cluster and not of its jobs: a week of submissions has none of its own."""
+
 ONE_NODE = 1.0 + 1e-9  # a locality above this was paid for; the mean over the work may be off by rounding
 
 
@@ -63,13 +70,23 @@ class Metrics(NamedTuple):
 
 
 class ReplayMetrics(NamedTuple):
-    """The metrics of one replay, and which replay it was."""
+    """The metrics of one replay, and which replay it was.
+
+    `weeks`: the same of the jobs submitted in each week of it; empty where it is too short to be parted. Those of
+    `OF_THE_WHOLE` say nothing there.
+    """
 
     policy: str
     queue: str
     seed: int
     complete: bool
     metrics: Metrics
+    trace: int = 0
+    weeks: tuple[Metrics, ...] = ()
+
+    def pieces(self, name: str) -> tuple[Metrics, ...]:
+        """What a metric may be resampled by: the weeks, or the replay as a whole."""
+        return self.weeks if self.weeks and name not in OF_THE_WHOLE else (self.metrics,)
 
 
 def measure(replay: Replay) -> Metrics:
@@ -112,10 +129,32 @@ def measure_all(runs: Iterable[Replay | ReplayMetrics]) -> list[ReplayMetrics]:
     return [
         run
         if isinstance(run, ReplayMetrics)
-        else ReplayMetrics(run.policy, run.queue, run.seed, run.complete, measure(run))
+        else ReplayMetrics(
+            run.policy, run.queue, run.seed, run.complete, measure(run), run.trace,
+            tuple(_measured(run, jobs) for jobs in by_week(run.outcomes)),
+        )
         for run in runs
         if isinstance(run, ReplayMetrics) or run.outcomes
-    ]
+    ]  # fmt: skip
+
+
+def _measured(run: Replay, jobs: tuple[JobOutcome, ...]) -> Metrics:
+    """Of some jobs of a replay, which hold their GPUs from start to end."""
+    return measure(run._replace(outcomes=jobs, gpu_s=math.fsum(o.gpus * (o.finish_s - o.start_s) for o in jobs)))
+
+
+def by_week(outcomes: Sequence[JobOutcome]) -> list[tuple[JobOutcome, ...]]:
+    """The jobs of each week of submissions, at least `LEAST_JOBS` together; nothing for what is one piece."""
+    found: list[list[JobOutcome]] = []
+    until_s = -math.inf
+    for outcome in sorted(outcomes, key=lambda o: (o.submit_s, o.job_id)):
+        if outcome.submit_s >= until_s and (not found or len(found[-1]) >= LEAST_JOBS):
+            found.append([])
+            until_s = (outcome.submit_s // WEEK_S + 1) * WEEK_S
+        found[-1].append(outcome)
+    if len(found) > 1 and len(found[-1]) < LEAST_JOBS:
+        found[-2] += found.pop()
+    return [tuple(jobs) for jobs in found] if len(found) > 1 else []
 
 
 def element(ordered: Sequence[float], share: float) -> float:

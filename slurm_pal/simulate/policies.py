@@ -44,3 +44,20 @@ POLICIES = {
     "alone": SimPolicy("packed", "no policy: every job as fast as alone on the cluster", alone=True),
     "alone-order": SimPolicy("packed", "the same, with backfill by response ratio", order="response", alone=True),
 }
+
+
+WAITING, ORDER = "waiting", "order"
+LEVERS = (WAITING, ORDER)
+"""What a policy does to the queue: each can be left out, which shows what the rest is worth."""
+
+
+def levers(policy: SimPolicy) -> frozenset[str]:
+    """Which of them a policy has."""
+    return frozenset(name for name, has in ((WAITING, policy.waits), (ORDER, policy.order != "queue")) if has)
+
+
+def without(policy: SimPolicy, left_out: frozenset[str]) -> SimPolicy:
+    """The policy without these levers."""
+    return policy._replace(
+        waits=policy.waits and WAITING not in left_out, order="queue" if ORDER in left_out else policy.order
+    )

@@ -20,7 +20,7 @@ from slurm_pal.placement.view import Placement
 from slurm_pal.simulate.alone import Alone
 from slurm_pal.simulate.hardware import Hardware
 from slurm_pal.simulate.jobs import ReplayJob
-from slurm_pal.simulate.policies import POLICIES, SimPolicy
+from slurm_pal.simulate.policies import POLICIES, SimPolicy, without
 from slurm_pal.simulate.published_round import everybody_anew
 from slurm_pal.simulate.queues import QUEUES, Usage
 from slurm_pal.simulate.result import JobOutcome, Replay, Timeline
@@ -44,6 +44,8 @@ class ReplayPlan(NamedTuple):
     seed: int = 0  # for failures and random placement
     settings: ReplaySettings = ReplaySettings()
     background: Callable[[], Iterator[TraceJob]] | None = None
+    without: frozenset[str] = frozenset()  # levers that the policy is replayed without, of `policies.LEVERS`
+    number: int = 0  # of the trace, among several
 
 
 def replay(plan: ReplayPlan, progress: Progress | None = None) -> Replay:
@@ -59,7 +61,7 @@ class _Run:
 
     def __init__(self, plan: ReplayPlan, progress: Progress | None) -> None:
         self._plan, self._progress = plan, progress
-        self._policy: SimPolicy = POLICIES[plan.policy]
+        self._policy: SimPolicy = without(POLICIES[plan.policy], plan.without)
         self._settings = plan.settings
         machine = plan.hardware
         self._occupancy = Occupancy(
@@ -97,7 +99,7 @@ class _Run:
             policy=self._plan.policy, queue=self._plan.queue, seed=self._plan.seed, n_gpus=self._plan.hardware.n_gpus,
             outcomes=tuple(self._outcomes), timeline=Timeline(*columns), gpu_s=self._gpu_s, moves=self._moves,
             move_gpu_s=self._move_gpu_s, end_s=self._now_s,
-            complete=complete,
+            complete=complete, trace=self._plan.number,
         )  # fmt: skip
 
     def _loop(self, total: int) -> bool:

@@ -58,3 +58,4 @@ class Replay(NamedTuple):
     move_gpu_s: float  # of which spent on moves
     end_s: float  # when the last reported job ended, or, interrupted, when the replay stopped
     complete: bool = True  # False: interrupted; outcomes hold what had finished
+    trace: int = 0  # which of the traces of an experiment

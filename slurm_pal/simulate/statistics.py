@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Is one policy better than another? Ratios over pairs of runs, with 95 % intervals.
 
-Two runs with the same queue and seed meet the same jobs on the same GPUs; only the policy
+Two runs with the same trace, queue and seed meet the same jobs on the same GPUs; only the policy
 differs. Their ratio is one observation. A single ratio says little (pal.md, 8.6: anywhere
-between 0.4 and 1.6), so a claim needs many pairs and an interval.
+between 0.4 and 1.6), so a claim needs many and an interval. Seeds move the submissions of a trace
+by minutes and draw other GPUs: they do not make another trace of it. What is independent is
+traces, or weeks of one; the ratios of all seeds are averaged in each such piece, and the interval is that over pieces.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from slurm_pal.simulate.metrics import Metrics, ReplayMetrics, measure_all
 from slurm_pal.simulate.result import Replay
 
 Runs = Iterable[Replay | ReplayMetrics]
-Verdict = Literal["gain", "loss", "unclear"]
+Verdict = Literal["gain", "loss", "unclear", "cannot tell"]
 
 LEVEL = 0.95
-BOOTSTRAP_PAIRS = 8
-"""With at least this many pairs the interval is a bootstrap's; with fewer, too few different resamples exist."""
+LEAST_PIECES = 6
+"""With fewer independent pieces nothing is claimed, whatever the number of seeds."""
+BOOTSTRAP_PIECES = 8
+"""With at least this many the interval is a bootstrap's; with fewer, too few different resamples exist."""
 RESAMPLES = 9999
 SEED = 20240801
 SAME = 1e-12  # logs of ratios that differ by less are one value, and rounding
@@ -38,8 +42,8 @@ class Ratio(NamedTuple):
 
     `low`, `high`: 95 % interval of `mean`, the arithmetic mean of the ratios. `geo_low`,
     `geo_high`: that of `geomean`, the geometric mean, for which a ratio of 2 and one of 1/2
-    cancel. Intervals are None with a single pair. `log_sd` is the standard deviation of the
-    logs of the ratios.
+    cancel. Intervals are None with fewer than `LEAST_PIECES` independent pieces. `log_sd` is the standard deviation
+    of the logs of the pieces' ratios; `n` counts pairs of runs.
     """
 
     mean: float
@@ -50,6 +54,7 @@ class Ratio(NamedTuple):
     geo_low: float | None
     geo_high: float | None
     log_sd: float | None = None
+    pieces: int = 0  # traces, or weeks of one: what the interval goes by
 
 
 class WorstTenth(NamedTuple):
@@ -78,9 +83,9 @@ class WorstGpus(NamedTuple):
 def paired(runs: Runs, policy: str, baseline: str, metric: str) -> Ratio | None:
     """The ratio policy / baseline of `metric` (a name that `Metrics.value` knows) over all pairs.
 
-    With at least `BOOTSTRAP_PAIRS` pairs, intervals are BCa bootstraps (Efron 1987: corrects bias and
-    skew; seeded, so the same runs give the same interval), widened for few pairs (Hesterberg
-    2015, expanded percentiles): unwidened, 95 % intervals of 8 pairs hold the truth 88 times in
+    With at least `BOOTSTRAP_PIECES` pieces, intervals are BCa bootstraps (Efron 1987: corrects bias and
+    skew; seeded, so the same runs give the same interval), widened for few pieces (Hesterberg
+    2015, expanded percentiles): unwidened, 95 % intervals of 8 values hold the truth 88 times in
     100, widened 93 to 95 times (lognormal ratios, 1000 draws). With fewer, ratios are taken as
     lognormal: a t interval on the logs for the geometric mean, and Cox's interval with t
     quantiles for the arithmetic one. None when no pair has the metric.
@@ -88,12 +93,37 @@ def paired(runs: Runs, policy: str, baseline: str, metric: str) -> Ratio | None:
     Raises UsageError for a policy that was not run, ValueError for an unknown metric, or a
     policy run twice with one queue and seed.
     """
-    values = ratios(runs, policy, baseline, metric)
-    return summary(values) if values else None
+    return compared([((ours,), (theirs,)) for ours, theirs in _pairs(runs, policy, baseline)], metric)
+
+
+Sides = tuple[Sequence[ReplayMetrics], Sequence[ReplayMetrics]]
+"""Runs of one trace and seed above and below a fraction line."""
+
+
+def compared(sides: Sequence[Sides], metric: str) -> Ratio | None:
+    """The ratio of the products of a metric over pieces; None when no piece has it, or where it is zero anywhere."""
+    found: dict[tuple[int, int], list[float]] = {}
+    counted = 0
+    for above, below in sides:
+        known = False
+        each = zip(*(run.pieces(metric) for run in (*above, *below)), strict=True)
+        for week, metrics in enumerate(each):
+            values = [one.value(metric) for one in metrics]
+            if any(value is None for value in values):
+                continue
+            if any(value is not None and value <= 0 for value in values):
+                return None
+            logs = [math.log(value) for value in values if value is not None]
+            log = math.fsum(logs[: len(above)]) - math.fsum(logs[len(above) :])
+            found.setdefault((above[0].trace, week), []).append(log)
+            known = True
+        counted += known
+    means = [math.fsum(map(math.exp, logs)) / len(logs) for logs in found.values()]
+    return _summary(means, [math.fsum(logs) / len(logs) for logs in found.values()], counted) if found else None
 
 
 def ratios(runs: Runs, policy: str, baseline: str, metric: str) -> list[float]:
-    """The ratio of each pair, by queue and seed.
+    """The ratio of each pair of whole runs, by trace, queue and seed.
 
     Pairs in which either side lacks the metric (no job of that class) are left out. Where
     any pair has a zero (no wait, no moves) there is no ratio, and leaving out just those
@@ -111,44 +141,61 @@ def ratios(runs: Runs, policy: str, baseline: str, metric: str) -> list[float]:
 
 
 def pairs(runs: Runs, policy: str, baseline: str) -> list[tuple[Metrics, Metrics]]:
-    """(policy's, baseline's) metrics of each pair, by queue and seed.
+    """(policy's, baseline's) metrics of each pair, by trace, queue and seed. Errors as for `paired`."""
+    return [(ours.metrics, theirs.metrics) for ours, theirs in _pairs(runs, policy, baseline)]
+
+
+def _pairs(runs: Runs, policy: str, baseline: str) -> list[tuple[ReplayMetrics, ReplayMetrics]]:
+    """The two runs of each pair.
 
     Interrupted runs are left out: which of their jobs had ended depends on the policy.
     Errors as for `paired`.
     """
-    sides: dict[str, dict[tuple[str, int], Metrics]] = {policy: {}, baseline: {}}
+    sides: dict[str, dict[tuple[int, str, int], ReplayMetrics]] = {policy: {}, baseline: {}}
     names: dict[str, None] = {}
     for run in measure_all(runs):
         names[run.policy] = None
         if run.complete and run.policy in sides:
-            if (run.queue, run.seed) in sides[run.policy]:
+            if (run.trace, run.queue, run.seed) in sides[run.policy]:
                 raise ValueError(f"{run.policy} was run twice with queue {run.queue} and seed {run.seed}")
-            sides[run.policy][run.queue, run.seed] = run.metrics
+            sides[run.policy][run.trace, run.queue, run.seed] = run
     for name in sides:
         if name not in names:
             raise UsageError(f"no run of policy {name!r}; there are runs of {', '.join(names) or 'none'}")
     keys = sorted(sides[policy].keys() & sides[baseline].keys())
     both = [(sides[policy][key], sides[baseline][key]) for key in keys]
     for key, (ours, theirs) in zip(keys, both, strict=True):
-        if ours.jobs != theirs.jobs:
-            raise ValueError(f"{key} is not a pair: {ours.jobs} jobs under {policy}, {theirs.jobs} under {baseline}")
+        if ours.metrics.jobs != theirs.metrics.jobs:
+            jobs = f"{ours.metrics.jobs} jobs under {policy}, {theirs.metrics.jobs} under {baseline}"
+            raise ValueError(f"{key} is not a pair: {jobs}")
     return both
 
 
 def summary(values: Sequence[float]) -> Ratio:
-    """Means and 95 % intervals of ratios (n,), all > 0, n >= 1; see `paired` for the method."""
-    data = np.asarray(values, dtype=np.float64)
-    logs = np.log(data)
+    """Means and 95 % intervals of independent ratios (n,), all > 0, n >= 1; see `paired` for the method."""
+    return _summary(values, [math.log(value) for value in values], len(values))
+
+
+def dependent(values: Sequence[float]) -> Ratio:
+    """Means of ratios of one trace by several seeds, which have no interval: one piece, whatever their number."""
+    logs = [math.log(value) for value in values]
+    return _summary([math.fsum(values) / len(values)], [math.fsum(logs) / len(logs)], len(values))
+
+
+def _summary(means: Sequence[float], mean_logs: Sequence[float], counted: int) -> Ratio:
+    """Of the pieces' arithmetic means and mean logs (n,), over `counted` pairs."""
+    data, logs = np.asarray(means, dtype=np.float64), np.asarray(mean_logs, dtype=np.float64)
+    n = len(data)
     mean, geomean = float(data.mean()), float(np.exp(logs.mean()))
-    if len(data) < 2:
-        return Ratio(mean, None, None, len(data), geomean, None, None)
+    sd = float(logs.std(ddof=1)) if n > 1 else None
+    if n < LEAST_PIECES:
+        return Ratio(mean, None, None, counted, geomean, None, None, sd, n)
     if np.ptp(logs) < SAME:
-        return Ratio(mean, mean, mean, len(data), geomean, geomean, geomean, 0.0)
-    sd = float(logs.std(ddof=1))
+        return Ratio(mean, mean, mean, counted, geomean, geomean, geomean, 0.0, n)
     arithmetic = _bootstrap(data) or _cox(logs)
     inner = _bootstrap(logs)
     geometric = (math.exp(inner[0]), math.exp(inner[1])) if inner else _student(logs)
-    return Ratio(mean, *arithmetic, len(data), geomean, *geometric, sd)
+    return Ratio(mean, *arithmetic, counted, geomean, *geometric, sd, n)
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -160,10 +207,10 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def needed(ratio: Ratio, half_width: float) -> int | None:
-    """How many pairs would bring the geometric mean's interval to geomean x/ (1 + half_width).
+    """How many independent pieces would bring the geometric mean's interval to geomean x/ (1 + half_width).
 
-    `half_width` is relative: 0.02 for 2 %. Supposes that further pairs scatter as these do.
-    None with a single pair, whose scatter is unknown. Raises ValueError for half_width <= 0.
+    `half_width` is relative: 0.02 for 2 %. Supposes that further pieces scatter as these do.
+    None with a single one, whose scatter is unknown. Raises ValueError for half_width <= 0.
     """
     if half_width <= 0:
         raise ValueError(f"a half-width is above 0, not {half_width}")
@@ -174,7 +221,7 @@ def needed(ratio: Ratio, half_width: float) -> int | None:
     def wide(n: int) -> bool:
         return _t(n) * sd / math.sqrt(n) > most
 
-    low, high = 1, 2  # one pair has no interval
+    low, high = 1, 2  # one piece has no interval
     while wide(high):
         low, high = high, 2 * high
     while high - low > 1:
@@ -186,10 +233,13 @@ def needed(ratio: Ratio, half_width: float) -> int | None:
 def verdict(ratio: Ratio | None) -> Verdict:
     """Whether the policy is clearly below (gain) or above (loss) the baseline.
 
-    Both intervals must agree: one skewed pair can carry the arithmetic mean alone.
+    Both intervals must agree: one skewed piece can carry the arithmetic mean alone. Without enough independent
+    pieces there is none, and nothing can be told.
     """
-    if ratio is None or ratio.low is None or ratio.high is None or ratio.geo_low is None or ratio.geo_high is None:
+    if ratio is None:
         return "unclear"
+    if ratio.low is None or ratio.high is None or ratio.geo_low is None or ratio.geo_high is None:
+        return "cannot tell"
     if max(ratio.high, ratio.geo_high) < 1:
         return "gain"
     return "loss" if min(ratio.low, ratio.geo_low) > 1 else "unclear"
@@ -255,7 +305,7 @@ def _cox(logs: NDArray[np.float64]) -> tuple[float, float]:
 
 def _bootstrap(data: NDArray[np.float64]) -> tuple[float, float] | None:
     """BCa interval of the mean; None with too few values, or where BCa is not defined."""
-    if len(data) < BOOTSTRAP_PAIRS:
+    if len(data) < BOOTSTRAP_PIECES:
         return None
     stats = _stats()
     # Resamples scatter by the divisor n, not n - 1, and know no t quantile: ask for a higher

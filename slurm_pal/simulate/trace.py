@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_pal.base.jobs import GpuShape
@@ -40,3 +42,20 @@ class Trace(NamedTuple):
     jobs: tuple[TraceJob, ...]
     bad: tuple[BadRow, ...] = ()
     skipped: dict[str, int] = {}  # well-formed rows that are not replayed: reason -> how many
+    of: int = 1  # how many traces this stands for, in a report
+
+
+def together(traces: Sequence[Trace]) -> Trace:
+    """Several traces as one, for what is reported of all of them; never replayed."""
+    if len(traces) == 1:
+        return traces[0]
+    names = list(dict.fromkeys(trace.name for trace in traces))
+    skipped: Counter[str] = Counter()
+    for trace in traces:
+        skipped.update(trace.skipped)
+    return Trace(
+        ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others",
+        tuple(job for trace in traces for job in trace.jobs),
+        tuple(row._replace(reason=f"{trace.name}: {row.reason}") for trace in traces for row in trace.bad),
+        dict(skipped), len(traces),
+    )  # fmt: skip

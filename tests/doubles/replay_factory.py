@@ -64,7 +64,7 @@ def drawn(
     moves: int = 0,
     noise: float = 0.1,
 ) -> Replay:
-    """A made-up run: the trace and the chance hang on `seed`, the policy scales what it costs.
+    """A made-up run: the trace, one for each seed, and the chance hang on `seed`, the policy scales what it costs.
 
     Starts queue behind a single resource, so JCT grows with slowdown as in a busy cluster.
     """
@@ -89,7 +89,9 @@ def drawn(
         )
         made.append(job._replace(user=user, account=f"group{number % 3}"))
     used = sum(o.gpus * (o.finish_s - o.start_s) for o in made)
-    return replay(made, policy=policy, seed=seed, n_gpus=N_GPUS, gpu_s=used, moves=moves, move_gpu_s=180.0 * 4 * moves)
+    return replay(
+        made, policy=policy, seed=seed, trace=seed, n_gpus=N_GPUS, gpu_s=used, moves=moves, move_gpu_s=180.0 * 4 * moves
+    )
 
 
 def trace_of(run: Replay, name: str = "made-up.csv", bad: int = 0, skipped: dict[str, int] | None = None) -> Trace:

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from slurm_pal.report.simulation.study import ParameterSweep, Study, compare
 from slurm_pal.report.simulation.tables import to_json
-from slurm_pal.simulate.experiment import LOADS, MOVE_COSTS_S, Experiment, ReplayTask, Results, worst_counts
+from slurm_pal.simulate.experiment import LOADS, MOVE_COSTS_S, Experiment, ReplayTask, Results, causes, worst_counts
 from slurm_pal.simulate.metrics import ReplayMetrics, measure_all
 from slurm_pal.simulate.policies import POLICIES
 from slurm_pal.simulate.result import Replay
-from slurm_pal.simulate.statistics import Ratio, WorstGpus, paired, ratios
-from slurm_pal.simulate.trace import TraceJob
+from slurm_pal.simulate.statistics import Ratio, WorstGpus, compared, paired, ratios
+from slurm_pal.simulate.trace import TraceJob, together
 
 SCHEMA = "pal.simulate/1"
 JCT = "mean_jct_s"
@@ -32,7 +32,7 @@ class AssembledStudy(NamedTuple):
 
 def assemble(experiment: Experiment, results: Results, notes: Sequence[str] = (), command: str = "") -> AssembledStudy:
     """The study of the replays; of an unfinished experiment, of those that are done."""
-    main = [replay for task, replay in results.items() if task == ReplayTask(task.policy, task.seed)]
+    main = [replay for task, replay in results.items() if task == ReplayTask(task.policy, task.seed, trace=task.trace)]
     measured = {task: measure_all([replay])[0] for task, replay in results.items() if replay.outcomes}
     worst = tuple(
         WorstGpus(k, total, capped)
@@ -43,7 +43,7 @@ def assemble(experiment: Experiment, results: Results, notes: Sequence[str] = ()
         runs=main,
         policy=experiment.policy,
         baseline=experiment.baseline,
-        trace=experiment.trace,
+        trace=together(experiment.traces),
         queue=experiment.queue,
         cluster=experiment.cluster.text(),
         charged=charged(experiment),
@@ -52,6 +52,7 @@ def assemble(experiment: Experiment, results: Results, notes: Sequence[str] = ()
         load=_load(experiment, measured) if "load" in experiment.sweeps else None,
         move_cost=_move_cost(experiment, measured) if "move-cost" in experiment.sweeps else None,
         worst=worst[0] if worst else None,
+        causes=_causes(experiment, measured),
     )
     return AssembledStudy(study, worst)
 
@@ -88,8 +89,8 @@ def _ratio(e: Experiment, measured: Mapping[ReplayTask, ReplayMetrics], **varian
     runs = [
         measured[task]
         for name in (e.policy, e.baseline)
-        for seed in e.seeds
-        if (task := _task(name, seed, variant)) in measured
+        for k, seed in e.cases
+        if (task := _task(name, seed, variant)._replace(trace=k)) in measured
     ]
     if {run.policy for run in runs} != {e.policy, e.baseline}:
         return None
@@ -99,6 +100,31 @@ def _ratio(e: Experiment, measured: Mapping[ReplayTask, ReplayMetrics], **varian
 def _task(name: str, seed: int, variant: Mapping[str, float | None]) -> ReplayTask:
     kept = {k: v for k, v in variant.items() if k != "move_cost_s" or POLICIES[name].moves != "none"}
     return ReplayTask(name, seed)._replace(**kept)  # type: ignore[arg-type]
+
+
+def _causes(e: Experiment, measured: Mapping[ReplayTask, ReplayMetrics]) -> dict[str, Ratio]:
+    """What the ratio of the claim is made of; a cause without a complete run of each kind is left out."""
+    found = {}
+    for cause, parts in causes(e).items():
+        sides = [
+            tuple(
+                [
+                    measured.get(ReplayTask(name, seed, trace=k, scores=scores, without=left_out))
+                    for name, scores, left_out in part
+                ]
+                for part in parts
+            )
+            for k, seed in e.cases
+        ]
+        whole = [
+            ([run for run in above if run], [run for run in below if run])
+            for above, below in sides
+            if all(run is not None and run.complete for run in (*above, *below))
+        ]
+        ratio = compared(whole, JCT)
+        if ratio is not None:
+            found[cause] = ratio
+    return found
 
 
 def _sweep(e: Experiment, label: str, points: Sequence[tuple[float, Ratio | None]]) -> ParameterSweep:
@@ -171,10 +197,19 @@ def job_table(replay: Replay) -> str:
 
 
 def job_tables(runs: Sequence[Replay], names: Mapping[str, str]) -> dict[str, str]:
-    """File name -> job table: NAME.csv of the first seed, NAME.seedS.csv of the others."""
+    """File name -> job table: NAME.csv of the first seed, NAME.seedS.csv of the others.
+
+    Where several traces are replayed with one seed, NAME.traceK.csv from the second trace on, K as they were given.
+    """
     first = min((run.seed for run in runs), default=0)
+    several = any(run.trace and run.seed == first for run in runs)
+
+    def place(run: Replay) -> str:
+        seed = f".seed{run.seed}" if run.seed != first else ""
+        return (f".trace{run.trace + 1}" if several and run.trace else "") + seed
+
     return {
-        f"{asked}.csv" if run.seed == first else f"{asked}.seed{run.seed}.csv": job_table(run)
+        f"{asked}{place(run)}.csv": job_table(run)
         for asked, policy in names.items()
         for run in runs
         if run.policy == policy and run.complete

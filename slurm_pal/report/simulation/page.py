@@ -12,7 +12,7 @@ from slurm_pal.report.html import inline, rendered
 from slurm_pal.report.simulation.files import JOBS, PAGE, SUMMARY, jobs_csv, save, summary_json
 from slurm_pal.report.simulation.pictures import file_names, pictures
 from slurm_pal.report.simulation.study import PolicyComparison
-from slurm_pal.report.simulation.tables import caveats, claim, table, to_json, what_you_gain
+from slurm_pal.report.simulation.tables import causes, caveats, claim, not_the_scores, table, to_json, what_you_gain
 from slurm_pal.report.simulation.words import NOTHING, gpus_text, interval, percent, ratio_text
 from slurm_pal.report.table import unbroken
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, verdict
@@ -20,7 +20,9 @@ from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, verdict
 TEMPLATE = "page.html.j2"
 BAD_ROWS = 20  # number shown; summary.json has more
 
-VERDICTS = {"gain": "clear gain", "loss": "clear loss", "unclear": "no clear change"}
+VERDICTS = {
+    "gain": "clear gain", "loss": "clear loss", "unclear": "no clear change", "cannot tell": "cannot tell",
+}  # fmt: skip
 TILES = (
     ("Mean completion time", "mean_jct_s"),
     ("Slowest jobs (p99)", "p99_jct_s"),
@@ -40,7 +42,7 @@ class ReplayTile(NamedTuple):
     name: str
     change: str
     detail: str
-    verdict: str  # gain, loss or unclear
+    verdict: str  # as Verdict of simulate.statistics
     words: str
 
 
@@ -81,6 +83,8 @@ def _content(comparison: PolicyComparison, drawn: Sequence[Picture]) -> dict[str
         "pictures": [(picture, inline(picture)) for picture in drawn if not picture.missing],
         "missing": [picture for picture in drawn if picture.missing],
         "fairness": _fairness(comparison),
+        "causes": causes(comparison),
+        "not_the_scores": not_the_scores(comparison),
         "worst": _worst(study.worst) if study.worst else None,
         "bad": trace.bad[:BAD_ROWS],
         "more_bad": max(0, len(trace.bad) - BAD_ROWS),

@@ -18,7 +18,7 @@ from slurm_pal.simulate.statistics import Ratio, WorstGpus, paired, verdict
 
 JCT = "mean_jct_s"
 GPUS_SHOWN = 6
-VERDICTS = {"gain": "", "loss": ", a loss", "unclear": ", no clear gain"}
+VERDICTS = {"gain": "", "loss": ", a loss", "unclear": ", no clear gain", "cannot tell": ", cannot tell"}
 
 
 class Findings(NamedTuple):

@@ -62,6 +62,7 @@ class Study(NamedTuple):
     load: ParameterSweep | None = None
     move_cost: ParameterSweep | None = None
     worst: WorstGpus | None = None
+    causes: dict[str, Ratio] = {}  # what the headline's ratio of mean JCT is made of; see simulate.experiment.causes
 
 
 class PolicyRow(NamedTuple):

@@ -16,16 +16,19 @@ from slurm_pal.report.simulation.words import (
     number,
     pairs_text,
     percent,
+    pieces_text,
     ratio_text,
     unclear_because,
     unit_of,
+    weight,
 )
 from slurm_pal.simulate.metrics import ReplayMetrics
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, WorstTenth, needed, verdict
 
 SCHEMA = "pal.simulation/1"
 BAD_ROWS = 100  # number listed; the count is of all
-GOAL = 0.02  # the precision for which the number of pairs is stated
+ENOUGH = 24  # independent pieces from which on intervals are not called rough
+GOAL = 0.02  # the precision for which the number of pieces is stated
 _MEANS = (
     "mean_jct_s", "median_jct_s", "p99_jct_s", "mean_wait_s", "makespan_s", "utilisation", "moves", "restarts",
     "gpu_hours", "move_gpu_hours", "timeouts", "bounded_slowdown", "slowdown.A", "slowdown.B", "slowdown.C",
@@ -87,11 +90,37 @@ def claim(comparison: PolicyComparison) -> str:
         return f"nothing to compare: {study.policy} and {study.baseline} have no finished pair of runs."
     found = f"{study.policy} takes {ratio.mean:.2f} of {study.baseline}'s mean job completion time"
     said = verdict(ratio)
+    if said == "cannot tell":
+        return f"cannot tell. {found} in {pairs_text(ratio.n)} ({unclear_because(ratio)})."
     if said == "unclear":
-        return f"no clear gain. {found} ({unclear_because(ratio)}, {pairs_text(ratio.n)})."
+        return f"no clear gain. {found} ({unclear_because(ratio)}, {weight(ratio)})."
     words = {"gain": "", "loss": "a loss. "}[said]
     how_much = change(ratio, "shorter", "longer")
-    return f"{words}{found}: {how_much} (95 % interval {interval(ratio)}, {pairs_text(ratio.n)})."
+    return f"{words}{found}: {how_much} (95 % interval {interval(ratio)}, {weight(ratio)})."
+
+
+CAUSES = {
+    "scores": "the scores: true ones, to those of other GPUs",
+    "gathering": "placing and moving jobs on fewer nodes, whatever the GPUs: where all are identical",
+    "waiting": "jobs at the head that wait for better GPUs, while others start: what the queue does, not the GPUs",
+    "order": "who backfills first: what the queue does, not the GPUs",
+    "rest": "what the parts do to each other",
+}
+"""The factors of a ratio: what each compares."""
+
+
+def causes(comparison: PolicyComparison) -> list[tuple[str, str, str]]:
+    """(cause, its ratio, what that compares) for each cause of the headline's ratio; none where not asked for."""
+    found = comparison.study.causes
+    return [(name, judged(found[name]), text) for name, text in CAUSES.items() if name in found]
+
+
+def not_the_scores(comparison: PolicyComparison) -> str:
+    """A sentence where there is a gain that true scores have no clear share in, else ""."""
+    found, total = comparison.study.causes, comparison.headline.ratio.get("mean_jct_s")
+    if "scores" not in found or verdict(total) != "gain" or verdict(found["scores"]) == "gain":
+        return ""
+    return "That faster GPUs have a share in the gain is not shown: shuffled scores do about as well."
 
 
 def _times(row: PolicyRow, base: PolicyRow) -> str:
@@ -135,7 +164,11 @@ def _worst_off(comparison: PolicyComparison, row: PolicyRow) -> str:
         text += f"; the worst tenth of {row.worst_users.of} users {row.worst_users.ratio:.2f}"
     overall = row.ratio.get("mean_jct_s")
     enough = needed(overall, GOAL) if overall else None
-    return f"{text}. To know the ratio within {percent(GOAL)} takes about {enough} pairs." if enough else f"{text}."
+    return (
+        f"{text}. To know the ratio within {percent(GOAL)} takes about {enough} independent traces or weeks."
+        if enough
+        else f"{text}."
+    )
 
 
 def caveats(comparison: PolicyComparison) -> list[str]:
@@ -146,9 +179,10 @@ def caveats(comparison: PolicyComparison) -> list[str]:
     if broken:
         found.append(f"{broken} of {len(study.runs)} runs were interrupted; no ratio or mean uses them.")
     ratio = row.ratio.get("mean_jct_s")
-    if ratio is not None and ratio.n < 24:
+    if ratio is not None and ratio.pieces < ENOUGH:
         found.append(
-            f"{pairs_text(ratio.n)} only: single pairs scatter widely, and intervals of fewer than 24 are rough."
+            f"{pieces_text(ratio.pieces)} only: another seed is not another trace, and intervals over fewer than "
+            f"{ENOUGH} are rough."
         )
     if row.mean["timeouts"] != base.mean["timeouts"]:
         found.append(
@@ -166,13 +200,15 @@ def to_json(comparison: PolicyComparison) -> dict[str, Any]:
 
     Keys: `policy`, `baseline`, `queue` (of the headline); `trace` {name, jobs, bad_rows, bad
     [{line, reason}] (the first BAD_ROWS), skipped {reason: rows}}; `cluster`, `charged`
-    {name: value}, `caveats`, `command`; `claim` {text, verdict: gain, loss or unclear};
+    {name: value}, `caveats`, `command`; `claim` {text, verdict: gain, loss, unclear, or cannot tell where there
+    are too few independent pieces}; `causes` {scores, gathering, waiting, order, rest: ratio}, whose product is the
+    claim's ratio, up to means of products; a policy without that lever has no `waiting` or `order`;
     `comparisons`, per queue and policy {policy, queue, runs, pairs, verdict, mean {metric:
     value}, ratio {metric: ratio}, worst_users, worst_accounts {ratio, members, of}};
     `worst_gpus` {k, total, capped, share}; `load`, `move_cost` {label, lines {policy: [{x,
     ratio}]}}; `runs`, per run {policy, queue, seed, complete, metrics}. Metrics and their
     units: `slurm_pal.simulate.metrics.Metrics`. A ratio: {mean, low, high, geomean, geo_low,
-    geo_high, log_sd, pairs}.
+    geo_high, log_sd, pairs, pieces}.
     """
     study, trace = comparison.study, comparison.study.trace
     body = {
@@ -192,6 +228,7 @@ def to_json(comparison: PolicyComparison) -> dict[str, Any]:
         "caveats": caveats(comparison),
         "command": study.command,
         "claim": {"text": claim(comparison), "verdict": verdict(comparison.headline.ratio.get("mean_jct_s"))},
+        "causes": {name: _ratio_json(ratio) for name, ratio in study.causes.items()},
         "comparisons": [_row_json(row) for row in comparison.rows],
         "worst_gpus": _worst_gpus_json(study.worst),
         "load": _sweep_json(study.load),

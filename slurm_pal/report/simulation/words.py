@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from slurm_pal.simulate.statistics import Ratio, verdict
+from slurm_pal.simulate.statistics import LEAST_PIECES, Ratio, verdict
 
 NOTHING = "-"
 
@@ -60,7 +60,7 @@ def ratio_text(ratio: Ratio | None) -> str:
     """Mean ratio and interval in brackets."""
     if ratio is None:
         return NOTHING
-    return f"{ratio.mean:.2f} ({interval(ratio) if ratio.low is not None else 'one pair, no interval'})"
+    return f"{ratio.mean:.2f} ({interval(ratio) if ratio.low is not None else 'no interval'})"
 
 
 def change(ratio: Ratio, less: str, more: str) -> str:
@@ -71,7 +71,7 @@ def change(ratio: Ratio, less: str, more: str) -> str:
 def unclear_because(ratio: Ratio) -> str:
     """Why there is no claim, as a clause."""
     if ratio.low is None or ratio.high is None or ratio.geo_low is None or ratio.geo_high is None:
-        return "one pair, no interval"
+        return f"{pieces_text(ratio.pieces)}, at least {LEAST_PIECES} are needed"
     if ratio.low <= 1 <= ratio.high:
         return f"95 % interval {interval(ratio)} includes 1.00"
     return (
@@ -84,6 +84,15 @@ def pairs_text(n: int) -> str:
     return "1 pair" if n == 1 else f"{n} pairs"
 
 
+def pieces_text(n: int) -> str:
+    return "1 independent trace or week" if n == 1 else f"{n} independent traces or weeks"
+
+
+def weight(ratio: Ratio) -> str:
+    """What a ratio rests on: pairs of runs, and how many of them are independent."""
+    return f"{pairs_text(ratio.n)} of {pieces_text(ratio.pieces)}"
+
+
 def gpus_text(size: str) -> str:
     """`1 GPU`, `2-4 GPUs`: a size group by its name."""
     return f"{size} GPU" if size == "1" else f"{size} GPUs"
@@ -92,6 +101,4 @@ def gpus_text(size: str) -> str:
 def judged(ratio: Ratio | None) -> str:
     """`0.93 (0.88 to 0.98)`, and words if nothing can be claimed."""
     text = ratio_text(ratio)
-    if ratio is None or ratio.low is None or verdict(ratio) != "unclear":
-        return text
-    return f"{text}, no clear change"
+    return f"{text}, no clear change" if verdict(ratio) == "unclear" and ratio is not None else text

@@ -16,7 +16,16 @@ import pytest
 from slurm_pal.base.errors import UsageError
 from slurm_pal.report.simulation.files import SUMMARY, claim_folder, jobs_csv, save, summary_json
 from slurm_pal.report.simulation.study import ParameterSweep, PolicyComparison, Study, compare
-from slurm_pal.report.simulation.tables import BAD_ROWS, caveats, claim, table, to_json, what_you_gain
+from slurm_pal.report.simulation.tables import (
+    BAD_ROWS,
+    causes,
+    caveats,
+    claim,
+    not_the_scores,
+    table,
+    to_json,
+    what_you_gain,
+)
 from slurm_pal.report.simulation.words import count, interval, unclear_because, unit_of
 from slurm_pal.report.table import columns
 from slurm_pal.simulate.result import JobOutcome, Replay
@@ -29,7 +38,8 @@ OURS = {SUMMARY: '{"schema": "pal.simulation/1"}'}
 
 
 def job(policy: str, seed: int, jct_s: float, **changes: object) -> Replay:
-    return replay([outcome(finish_s=jct_s)], policy=policy, seed=seed, **changes)
+    """One run of one job, on a trace of its own for each seed."""
+    return replay([outcome(finish_s=jct_s)], policy=policy, seed=seed, trace=seed, **changes)
 
 
 def study_of(ours: list[float], **changes: object) -> Study:
@@ -80,15 +90,15 @@ def test_queues_are_compared_apart() -> None:
 
 
 def test_a_clear_gain_is_told_with_its_interval() -> None:
-    text = claim(compare(study_of([0.8, 0.82, 0.78, 0.8])))
+    text = claim(compare(study_of([0.8, 0.82, 0.78, 0.8, 0.82, 0.78])))
     assert text.startswith(
-        "pal takes 0.80 of packed's mean job completion time: 20 % shorter (95 % interval 0.77 to 0.83"
+        "pal takes 0.80 of packed's mean job completion time: 20 % shorter (95 % interval 0.78 to 0.82"
     )
-    assert "4 pairs" in text and "no clear" not in text
+    assert "6 pairs of 6 independent traces or weeks" in text and "no clear" not in text
 
 
 def test_an_interval_with_one_in_it_is_no_gain() -> None:
-    lines = what_you_gain(compare(study_of([0.7, 1.2, 0.8, 0.95])))
+    lines = what_you_gain(compare(study_of([0.7, 1.2, 0.8, 0.95, 0.9, 1.0])))
     assert len(lines) == 5
     assert lines[0].startswith("Completion time: no clear gain.")
     assert "includes 1.00" in lines[0]
@@ -97,14 +107,33 @@ def test_an_interval_with_one_in_it_is_no_gain() -> None:
 
 
 def test_a_loss_is_called_one() -> None:
-    text = claim(compare(study_of([1.2, 1.21, 1.19, 1.2])))
+    text = claim(compare(study_of([1.2, 1.21, 1.19, 1.2, 1.2, 1.2])))
     assert text.startswith("a loss. ") and "20 % longer" in text
 
 
 def test_one_pair_is_no_claim() -> None:
-    comparison = compare(study_of([0.5]))
-    assert "no clear gain" in claim(comparison) and "one pair, no interval" in claim(comparison)
-    assert "1 pair" in " ".join(caveats(comparison))
+    comparison = compare(study_of([0.5] * 5))
+    said = (
+        "cannot tell. pal takes 0.50 of packed's mean job completion time in 5 pairs (5 independent traces or weeks, "
+    )
+    assert claim(comparison) == said + "at least 6 are needed)."
+    assert "5 independent traces or weeks only" in " ".join(caveats(comparison))
+    assert to_json(comparison)["claim"]["verdict"] == "cannot tell"
+
+
+def test_what_a_gain_is_made_of() -> None:
+    """Nothing is called faster GPUs that shuffled scores bring as well."""
+    gain, nothing = [0.8, 0.82, 0.78, 0.8, 0.82, 0.78], [0.99, 1.01, 1.02, 0.98, 1.0, 1.0]
+    parts = {"waiting": summary(gain), "scores": summary(nothing), "gathering": summary([1.0] * 6)}
+    comparison = compare(study_of(gain, causes=parts))
+    assert [(name, ratio[:4]) for name, ratio, _ in causes(comparison)] == [
+        ("scores", "1.00"), ("gathering", "1.00"), ("waiting", "0.80"),
+    ]  # fmt: skip
+    assert causes(comparison)[0][1].endswith("no clear change")
+    assert "not shown: shuffled scores do about as well" in not_the_scores(comparison)
+    assert to_json(comparison)["causes"]["waiting"]["pieces"] == 6
+    assert not_the_scores(compare(study_of(gain, causes={**parts, "scores": summary(gain)}))) == ""
+    assert not_the_scores(compare(study_of(gain))) == "" and causes(compare(study_of(gain))) == []
 
 
 def test_intervals_that_disagree() -> None:
@@ -136,7 +165,7 @@ def test_the_worst_off_group_is_named() -> None:
 
 
 def test_json_is_plain_and_complete() -> None:
-    worst = WorstGpus(2, summary([0.8, 0.81]), summary([0.9, 0.9]))
+    worst = WorstGpus(2, summary([0.8, 0.81] * 3), summary([0.9] * 6))
     load = ParameterSweep("load", {"pal": [(0.5, summary([0.9])._replace(mean=math.inf))]})
     study = made_up().study._replace(worst=worst, load=load, charged=(("move", "180 s"),), command="pal simulate x")
     study = study._replace(trace=trace_of(study.runs[0], bad=BAD_ROWS + 5, skipped={"no GPUs": 3}))

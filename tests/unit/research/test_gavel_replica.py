@@ -261,7 +261,8 @@ def test_a_sites_own_table_and_figures_that_do_not_exist(
     assert pal(monkeypatch, capsys, tmp_path, *argv, "--throughputs", str(table)) == first
     one = tmp_path / "one.trace"
     one.write_text("M\tc\td\t-n\t0\t100\t1\t1\t-1\t0\n", encoding="utf-8")
-    _, line, _ = pal(monkeypatch, capsys, tmp_path, *argv, "--trace", str(one))
+    argv[argv.index("--trace") + 1] = str(one)
+    _, line, _ = pal(monkeypatch, capsys, tmp_path, *argv)
     assert line.split("|")[5] == "-", "no lease has come to its end"
 
 
@@ -275,7 +276,7 @@ def test_a_sites_own_table_and_figures_that_do_not_exist(
         (("--queue", "fifo"), "--queue means nothing with --replica gavel"),
         (("--out", "x"), "--out means nothing with --replica gavel"),
         (("--cluster", "2x4"), "must be TYPE:GPUS"),
-        (("--trace", ""), "--replica gavel needs --trace"),
+        (("--trace", "another"), "--trace is given 2 times; here one trace is replayed"),
     ],
 )
 def test_what_is_refused(

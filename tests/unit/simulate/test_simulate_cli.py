@@ -104,13 +104,32 @@ def interrupted_after(jobs: int) -> Iterator[Watch]:
 def test_the_table_the_claim_the_share_and_the_costs(pal: Pal) -> None:
     out = pal.ok("simulate", *SMALL)
     lines = out.splitlines()
-    assert lines[0].startswith("generated-poisson-25-seed1: 25 jobs, ") and "8 GPUs: 2 nodes x 4; 2 seeds" in lines[0]
+    named = "generated-poisson-25-seed1, generated-poisson-25-seed2: 50 jobs in 2 traces, "
+    assert lines[0].startswith(named) and "8 GPUs: 2 nodes x 4; 2 seeds" in lines[0]
     assert lines[2].split()[:2] == ["POLICY", "PAIRS"]
     assert [line.split()[0] for line in lines[3:5]] == ["packed", "pal-fit"]
-    assert "Completion time: " in out and "95 % interval" in out
+    assert "Completion time: cannot tell. pal-fit takes " in out
+    assert [line.split()[0] for line in out.split("Made of ")[1].splitlines()[1:5]] == [
+        "scores", "gathering", "waiting", "rest",
+    ]  # fmt: skip
     assert "From the slowest GPU: " in out
     assert "  move              180 s" in out
-    assert "2 pairs only" in out
+    assert "2 independent traces or weeks only" in out
+    assert "Made of" not in pal.ok("simulate", *SMALL, "--no-causes")
+
+
+def test_traces_may_be_several(pal: Pal, tmp_path: Path) -> None:
+    """Each is a piece of its own, and six are enough for a claim."""
+    files = []
+    for seed in range(1, 7):
+        files += ["--trace", str(tmp_path / f"t{seed}.csv")]
+        (tmp_path / f"t{seed}.csv").write_text(pal.ok("trace", "generate", f"jobs=12,gpus=8,seed={seed}"))
+    words = ["simulate", *files, "--cluster", "2x4", "--seeds", "1", "--jobs", "1", "--policy", "slurm,packed"]
+    told = json.loads(pal.ok(*words, "--json", "--jobs-out", str(tmp_path / "out")))
+    (row,) = [row for row in told["comparisons"] if row["policy"] == "slurm"]
+    assert (row["pairs"], row["ratio"]["mean_jct_s"]["pieces"]) == (6, 6) and row["verdict"] != "cannot tell"
+    assert told["trace"]["jobs"] == 72 and told["trace"]["name"] == "generated-poisson-12-seed1 and 5 others"
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"slurm.csv", "slurm.trace6.csv"}
 
 
 def test_the_same_seed_gives_the_same_bytes(pal: Pal) -> None:
@@ -204,7 +223,7 @@ def test_ctrl_c_reports_what_is_complete(pal: Pal, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(simulate_run, "bar", lambda total: interrupted_after(25 * 5))
     code, out, _ = pal.run("simulate", *SMALL, "--jobs", workers)
     assert code == Exit.INTERRUPTED
-    assert "of 8 replays are complete" in out
+    assert "of 16 replays are complete" in out
     assert out.splitlines()[2].startswith("POLICY")
 
 
@@ -212,7 +231,7 @@ def test_ctrl_c_before_anything_is_complete(pal: Pal, monkeypatch: pytest.Monkey
     monkeypatch.setattr(simulate_run, "bar", lambda total: interrupted_after(1))
     code, out, err = pal.run("simulate", *SMALL, "--jobs-out", str(tmp_path / "jobs"))
     assert (code, out) == (Exit.INTERRUPTED, "")
-    assert "0 of 8 replays" in err and "Nothing to compare" in err
+    assert "0 of 16 replays" in err and "Nothing to compare" in err
 
 
 # -- bad input ------------------------------------------------------------------------------

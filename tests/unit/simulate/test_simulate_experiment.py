@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Generator
 from contextlib import closing
 from itertools import pairwise
@@ -15,8 +16,20 @@ from hypothesis import strategies as st
 from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.report.simulation.assemble import answer, assemble, body, job_table, job_tables
+from slurm_pal.report.simulation.study import compare
 from slurm_pal.simulate.aliases import POLICY_ALIASES, resolved
-from slurm_pal.simulate.experiment import LOADS, MOVE_COSTS_S, Experiment, ReplayTask, Results, in_order, tasks
+from slurm_pal.simulate.experiment import (
+    IDENTICAL,
+    LOADS,
+    MOVE_COSTS_S,
+    SHUFFLED,
+    Experiment,
+    ReplayTask,
+    Results,
+    causes,
+    in_order,
+    tasks,
+)
 from slurm_pal.simulate.fitting import fit, jittered
 from slurm_pal.simulate.inputs.generate import TraceSpec, generate
 from slurm_pal.simulate.policies import POLICIES
@@ -30,7 +43,7 @@ from slurm_pal.simulate.virtual import parse_cluster
 
 CLUSTER = parse_cluster("4x4")
 TRACE = generate(TraceSpec(jobs=40, cluster_gpus=16, cap_s=7200.0))
-SMALL = Experiment(TRACE, CLUSTER, policies=("packed", "pal-fit"), seeds=(1, 2), slow=SlowShare(0.1, 1.5))
+SMALL = Experiment((TRACE,), CLUSTER, policies=("packed", "pal-fit"), seeds=(1, 2), slow=SlowShare(0.1, 1.5))
 
 
 def job(job_id: str, gpus: int = 1, partition: str = "", **changes: object) -> TraceJob:
@@ -118,6 +131,56 @@ def test_pairs_come_first_and_seed_by_seed() -> None:
     ]
 
 
+def test_several_traces_and_one_for_each_seed() -> None:
+    two = SMALL._replace(traces=(TRACE, TRACE._replace(name="other")), worst=0, causes=False)
+    assert [(t.trace, t.seed) for t in tasks(two) if t.policy == "packed"] == [(0, 1), (1, 1), (0, 2), (1, 2)]
+    assert [(t.trace, t.seed) for t in tasks(two._replace(anew=True)) if t.policy == "packed"] == [(0, 1), (1, 2)]
+    assert two.plan(ReplayTask("packed", 1, trace=1)).trace.name == "other"
+
+
+def test_placebo_runs_differ_from_the_claims_by_one_thing() -> None:
+    ours = SMALL.plan(ReplayTask("pal-fit", 1))
+    mixed = SMALL.plan(ReplayTask("pal-fit", 1, scores=SHUFFLED))
+    assert mixed.trace == ours.trace and mixed.hardware.true == ours.hardware.true
+    believed, true = ([x for row in t["A"] for x in row] for t in (mixed.hardware.believed, mixed.hardware.true))
+    assert believed != true and sorted(believed) == sorted(true)
+    for sensitivity, table in mixed.hardware.believed.items():  # whole GPUs change places, not single scores
+        there = [x for row in ours.hardware.true[sensitivity] for x in row]
+        here = [x for row in table for x in row]
+        assert all(there[true.index(a)] == c for a, c in zip(believed, here, strict=True) if true.count(a) == 1)
+    alike = SMALL.plan(ReplayTask("packed", 1, scores=IDENTICAL)).hardware
+    assert {x for t in (*alike.true.values(), *alike.believed.values()) for row in t for x in row} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("policy", "names"),
+    [
+        ("pal-fit-order", ["scores", "order", "waiting", "gathering", "rest"]),
+        ("pal-fit", ["scores", "waiting", "gathering", "rest"]),
+        ("class-fit", ["scores", "gathering", "rest"]),
+        ("packed", []),
+    ],
+)
+def test_a_policy_has_the_causes_of_its_levers(policy: str, names: list[str]) -> None:
+    assert list(causes(SMALL._replace(policy=policy))) == names
+    assert causes(SMALL._replace(policy=policy, causes=False)) == {}
+
+
+def test_causes_multiply_to_the_ratio() -> None:
+    e = SMALL._replace(policy="pal-fit-order", policies=("pal-fit-order",), seeds=(1,), worst=0)
+    study = assemble(e, results(e)).study
+    assert set(study.causes) == {"scores", "order", "waiting", "gathering", "rest"}
+    whole = compare(study).headline.ratio["mean_jct_s"]
+    assert whole is not None
+    assert math.prod(ratio.mean for ratio in study.causes.values()) == pytest.approx(whole.mean)
+
+
+def test_a_policy_that_knows_no_scores_gains_nothing_by_them() -> None:
+    e = SMALL._replace(policy="packed-wait", policies=("packed-wait",), baseline="slurm", worst=0)
+    quiet = assemble(e._replace(policy="packed"), results(e._replace(policy="packed"))).study
+    assert quiet.causes["scores"].mean == 1.0 and quiet.causes["rest"].mean == pytest.approx(1.0, abs=0.2)
+
+
 def test_capped_runs_for_k_and_for_a_share() -> None:
     big = SMALL._replace(cluster=parse_cluster("25x4"))
     assert {task.capped for task in tasks(big)} == {0, 1, 3}
@@ -203,7 +266,7 @@ def test_the_number_of_processes_changes_nothing() -> None:
 def test_progress_reaches_the_total() -> None:
     for workers in (1, 2):
         seen: list[int] = []
-        done = list(run(SMALL._replace(worst=0), workers, seen.append))
+        done = list(run(SMALL._replace(worst=0, causes=False), workers, seen.append))
         assert seen == sorted(seen) and seen[-1] <= len(done) * len(TRACE.jobs) == 160
         # Processes are looked at now and then, the last time perhaps before the last job.
         assert workers > 1 or seen[-1] == 160
@@ -218,7 +281,7 @@ def test_the_caller_may_stop_early() -> None:
 def test_an_error_in_a_process_is_one_line() -> None:
     trace = Trace("t", (job("1", 99), job("2")))
     with pytest.raises(PalError) as caught:
-        list(run(SMALL._replace(trace=trace, worst=0), 2))
+        list(run(SMALL._replace(traces=(trace,), worst=0), 2))
     assert "99" in str(caught.value)
     assert caught.value.__cause__ is None, "the worker's traceback is not for users"
 
@@ -285,12 +348,20 @@ def test_the_answer_for_other_programs(done: Results) -> None:
 
 def test_the_body_is_json_and_holds_every_bad_row(done: Results) -> None:
     bad = tuple(BadRow(k, "no number") for k in range(300))
-    told = body(assemble(SMALL._replace(trace=TRACE._replace(bad=bad)), done), {"packed": "packed"}, (job("w", 99),))
+    told = body(
+        assemble(SMALL._replace(traces=(TRACE._replace(bad=bad),)), done), {"packed": "packed"}, (job("w", 99),)
+    )
     assert told["schema"] == "pal.simulate/1"
     assert len(told["trace"]["bad"]) == 300
     assert told["trace"]["too_wide"] == [{"job_id": "w", "gpus": 99}]
     assert [w["k"] for w in told["worst_gpus_by_k"]] == [1]
     json.dumps(told, allow_nan=False)
+
+
+def test_job_tables_of_several_traces(done: Results) -> None:
+    run = done[ReplayTask("packed", 1)]
+    made = job_tables([run, run._replace(trace=1), run._replace(trace=1, seed=2)], {"p": "packed"})
+    assert set(made) == {"p.csv", "p.trace2.csv", "p.trace2.seed2.csv"}
 
 
 def test_job_tables(done: Results) -> None:

@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import DataError, UsageError
-from slurm_pal.simulate.metrics import ReplayMetrics, element, measure, measure_all, size_group, work_gpu_s
+from slurm_pal.simulate.metrics import WEEK_S, ReplayMetrics, element, measure, measure_all, size_group, work_gpu_s
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.statistics import (
     Ratio,
     WorstGpus,
+    compared,
+    dependent,
     mean_interval,
     needed,
     paired,
@@ -140,7 +142,8 @@ def test_metrics_of_any_jobs_are_in_range(rows: list[tuple[float, float, int]]) 
 
 
 def one_job(policy: str, seed: int, jct_s: float, queue: str = "fifo", complete: bool = True) -> Replay:
-    return replay([outcome(finish_s=jct_s)], policy=policy, seed=seed, queue=queue, complete=complete)
+    run = replay([outcome(finish_s=jct_s)], policy=policy, seed=seed, queue=queue, complete=complete)
+    return run._replace(trace=seed)
 
 
 def runs_of(ours: list[float]) -> list[Replay]:
@@ -161,8 +164,9 @@ def test_only_equal_queue_and_seed_make_a_pair() -> None:
     ]
     assert ratios(runs, "pal", "packed", "mean_jct_s") == [0.5]
     found = paired(runs, "pal", "packed", "mean_jct_s")
-    assert found == Ratio(0.5, None, None, 1, 0.5, None, None)
-    assert verdict(found) == "unclear"
+    assert found is not None and (found.mean, found.geomean) == pytest.approx((0.5, 0.5))
+    assert found[1:3] + found[5:] == (None, None, None, None, None, 1) and found.n == 1
+    assert verdict(found) == "cannot tell"
     assert needed(found, 0.02) is None
 
 
@@ -179,7 +183,7 @@ def test_runs_that_are_no_pairs_are_refused() -> None:
         paired(runs_of([0.5]), "gavel", "packed", "mean_jct_s")
     with pytest.raises(ValueError, match="twice"):
         pairs([one_job("pal", 1, 1.0), one_job("pal", 1, 2.0)], "pal", "pal")
-    short = replay([outcome("1"), outcome("2")], policy="pal")
+    short = replay([outcome("1"), outcome("2")], policy="pal", trace=1)
     with pytest.raises(ValueError, match="2 jobs under pal, 1 under packed"):
         pairs([one_job("packed", 1, 1.0), short], "pal", "packed")
 
@@ -194,20 +198,63 @@ def test_arithmetic_and_geometric_mean() -> None:
     found = paired(runs_of([0.5, 2.0]), "pal", "packed", "mean_jct_s")
     assert found is not None
     assert (found.mean, found.geomean) == pytest.approx((1.25, 1.0))
-    assert verdict(found) == "unclear"
+    assert verdict(found) == "cannot tell"
 
 
-def test_the_t_interval_of_few_pairs_by_hand() -> None:
-    values = [0.8, 0.9, 1.0]
+def test_seeds_of_one_trace_are_one_piece() -> None:
+    """However many there are: they move submissions by minutes."""
+    base = [one_job("packed", seed, 1000.0)._replace(trace=0) for seed in range(60)]
+    ours = [one_job("pal", seed, 700.0 + seed)._replace(trace=0) for seed in range(60)]
+    found = paired([*base, *ours], "pal", "packed", "mean_jct_s")
+    assert found is not None and (found.n, found.pieces, verdict(found)) == (60, 1, "cannot tell")
+    assert (found.mean, found.geomean) == pytest.approx((0.7295, 0.7293), abs=1e-4)
+    assert dependent([0.5, 2.0])[:7] == pytest.approx((1.25, None, None, 2, 1.0, None, None))
+
+
+def weekly(policy: str, factors: list[float], jobs: int = 30, seed: int = 1) -> Replay:
+    """A run of this many weeks, whose jobs take 1000 s times the week's factor."""
+    made = [
+        outcome(f"{week}.{k}", submit_s=at_s, start_s=at_s, finish_s=at_s + 1000.0 * factor)
+        for week, factor in enumerate(factors)
+        for k in range(jobs)
+        if (at_s := week * WEEK_S + k)
+    ]
+    return replay(made, policy=policy, seed=seed)
+
+
+def test_weeks_of_one_trace_are_pieces_where_they_hold_enough_jobs() -> None:
+    ours = [0.7, 0.8, 0.75, 0.9, 0.85, 0.7]
+    runs = [weekly("packed", [1.0] * 6), weekly("pal", ours)]
+    found = paired(runs, "pal", "packed", "mean_jct_s")
+    assert found is not None and (found.n, found.pieces) == (1, 6)
+    assert found[:3] == pytest.approx(summary(ours)[:3]) and verdict(found) == "gain"
+    whole = paired(runs, "pal", "packed", "makespan_s")
+    assert whole is not None and whole.pieces == 1, "a week has no makespan of its own"
+    few = paired([weekly("packed", [1.0] * 6, 8), weekly("pal", ours, 8)], "pal", "packed", "mean_jct_s")
+    assert few is not None and few.pieces == 2, "three weeks of 7 or 8 jobs make a piece"
+    five = paired([weekly("packed", [1.0] * 5), weekly("pal", ours[:5])], "pal", "packed", "mean_jct_s")
+    assert verdict(five) == "cannot tell"
+
+
+def test_products_of_runs_multiply_to_the_whole() -> None:
+    a, b, c, d = measure_all(one_job("x", 1, jct_s) for jct_s in (600.0, 800.0, 500.0, 1000.0))
+    found = compared([((a, b), (c, d))], "mean_jct_s")
+    assert found is not None and found.mean == pytest.approx(600 * 800 / (500 * 1000))
+    assert compared([((a, b), (c, d))], "mean_wait_s") is None, "nobody waits"
+    assert compared([], "mean_jct_s") is None
+
+
+def test_the_t_interval_of_few_pieces_by_hand() -> None:
+    values = [0.8, 0.9, 1.0, 0.85, 0.95, 0.7]
     logs = np.log(values)
-    half = 4.302653 * logs.std(ddof=1) / math.sqrt(3)  # t table, 2 degrees of freedom
+    half = 2.570582 * logs.std(ddof=1) / math.sqrt(6)  # t table, 5 degrees of freedom
     found = summary(values)
     assert (found.geo_low, found.geo_high) == pytest.approx(
         (math.exp(logs.mean() - half), math.exp(logs.mean() + half)), rel=1e-6
     )
 
 
-@pytest.mark.parametrize("n", [3, 8, 24])
+@pytest.mark.parametrize("n", [6, 8, 24])
 def test_equal_ratios_have_no_width(n: int) -> None:
     found = summary([0.9] * n)
     assert (found.low, found.high, found.geo_low, found.geo_high) == pytest.approx((0.9,) * 4)
@@ -215,7 +262,7 @@ def test_equal_ratios_have_no_width(n: int) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.floats(0.2, 5.0), min_size=2, max_size=30))
+@given(st.lists(st.floats(0.2, 5.0), min_size=6, max_size=30))
 def test_intervals_hold_their_means(values: list[float]) -> None:
     found = summary(values)
     assert found.n == len(values)
@@ -235,7 +282,7 @@ def test_swapping_the_policies_inverts_the_geometric_mean(values: list[float]) -
     assert (there.log_sd or 0.0) == pytest.approx(back.log_sd or 0.0, abs=1e-9)
 
 
-@pytest.mark.parametrize("n", [4, 8])
+@pytest.mark.parametrize("n", [6, 8])
 def test_95_percent_intervals_hold_the_truth_that_often(n: int) -> None:
     """Unwidened bootstraps of 8 values hold it 88 times in 100, which this must catch.
 
@@ -255,9 +302,10 @@ def test_the_same_runs_give_the_same_interval() -> None:
 
 
 def test_verdicts() -> None:
-    assert verdict(summary([0.8, 0.82, 0.79, 0.81])) == "gain"
-    assert verdict(summary([1.2, 1.22, 1.19, 1.21])) == "loss"
-    assert verdict(summary([0.7, 1.2, 0.9, 1.1])) == "unclear"
+    assert verdict(summary([0.8, 0.82, 0.79, 0.81, 0.8, 0.8])) == "gain"
+    assert verdict(summary([1.2, 1.22, 1.19, 1.21, 1.2, 1.2])) == "loss"
+    assert verdict(summary([0.7, 1.2, 0.9, 1.1, 1.0, 0.95])) == "unclear"
+    assert verdict(summary([0.8, 0.82, 0.79, 0.81, 0.8])) == "cannot tell"
     assert verdict(None) == "unclear"
     skewed = Ratio(1.3, 1.05, 1.9, 24, 1.0, 0.9, 1.1, 0.3)  # one pair carries the mean
     assert verdict(skewed) == "unclear"
@@ -306,7 +354,7 @@ def test_share_of_what_is_no_ratio(total: float, capped: float) -> None:
 
 
 def test_no_share_of_a_gain_that_is_not_clear() -> None:
-    noisy, clear = summary([0.5, 0.9, 1.4]), summary([0.81, 0.8, 0.82])
+    noisy, clear = summary([0.5, 0.9, 1.4] * 2), summary([0.81, 0.8, 0.82] * 2)
     assert WorstGpus(2, noisy, summary([1.0, 1.0])).share is None
     assert WorstGpus(2, clear, summary([0.9, 0.9])).share == pytest.approx(0.5, abs=0.01)
 

@@ -22,10 +22,12 @@ from slurm_pal.store import snapshot
 HEADER = "|".join(accounting.COLUMNS)
 NODES = ("n0", "n1")
 
+JOBS = 150  # nearly seven weeks
+
 
 def row(number: int, gpus: int = 1, **changes: object) -> str:
-    """One job of an hour; a job every 9000 s, so that none meets another, wherever seeds move them."""
-    submit_s = 1_790_000_000 + 9000 * number
+    """One job of an hour; a job every 28000 s, so that none meets another, wherever seeds move them."""
+    submit_s = 1_790_000_000 + 28000 * number
     values = dict(zip(accounting.COLUMNS, (
         number, f"u{number % 3}", "lab", "gpu", submit_s, submit_s, submit_s, submit_s + 3600, 3600, 120, 1,
         f"gres/gpu={gpus},node=1", f"gres/gpu={gpus},node=1", "COMPLETED", "train",
@@ -44,7 +46,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setenv("HOME", str(tmp_path))
     sacct(tmp_path, f'echo "$@" > {tmp_path}/argv; cat {tmp_path}/rows')
-    history(tmp_path, [row(number) for number in range(20)])
+    history(tmp_path, [row(number) for number in range(JOBS)])
     publish(tmp_path)
     return tmp_path
 
@@ -89,11 +91,11 @@ def test_five_lines_from_slurm_scores_and_sacct(site: Path) -> None:
     assert [line.partition(":")[0] for line in lines] == [
         "Replayed", "Mean completion time", "Who gains (palsub+tick, completion time by class)", "Slow GPUs", "Charged",
     ]  # fmt: skip
-    assert "20 jobs, 20 GPU-h" in lines[0] and "4 GPUs: 2 nodes x 2" in lines[0]
+    assert f"{JOBS} jobs, {JOBS} GPU-h" in lines[0] and "4 GPUs: 2 nodes x 2" in lines[0]
     assert "palsub+tick 60.0 min, ratio 0.67" in lines[1]
     assert "n0:0 1.50" in lines[3] and "100 % of the gain is due to them" in lines[3]
     assert "locality penalty x 1.7" in lines[4] and "scores (4 of 4 GPUs) are exact" in lines[4]
-    assert (site / "argv").read_text().split() == accounting.argv("now-30days")[1:]
+    assert (site / "argv").read_text().split() == accounting.argv("now-60days")[1:]
 
 
 def test_the_sites_own_settings_stand_unless_an_option_is_given(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +154,7 @@ def test_without_accounting_the_export_is_named(site: Path) -> None:
     assert isinstance(error, SlurmError)
     assert str(error) == (
         "sacct failed: Slurm accounting storage is disabled; or export the history where sacct works, and replay it "
-        f"with --trace trace.txt: {accounting.export_command('now-30days')}"
+        f"with --trace trace.txt: {accounting.export_command('now-60days')}"
     )
 
 
