@@ -146,14 +146,16 @@ def _measured(run: Replay, jobs: tuple[JobOutcome, ...]) -> Metrics:
 def by_week(outcomes: Sequence[JobOutcome]) -> list[tuple[JobOutcome, ...]]:
     """The jobs of each week of submissions, at least `LEAST_JOBS` together; nothing for what is one piece."""
     found: list[list[JobOutcome]] = []
-    until_s = -math.inf
+    last = -1.0
     for outcome in sorted(outcomes, key=lambda o: (o.submit_s, o.job_id)):
-        if outcome.submit_s >= until_s and (not found or len(found[-1]) >= LEAST_JOBS):
+        week = outcome.submit_s // WEEK_S
+        if week != last and (not found or len(found[-1]) >= LEAST_JOBS):
             found.append([])
-            until_s = (outcome.submit_s // WEEK_S + 1) * WEEK_S
+        last = week
         found[-1].append(outcome)
     if len(found) > 1 and len(found[-1]) < LEAST_JOBS:
-        found[-2] += found.pop()
+        rest = found.pop()
+        found[-1] += rest
     return [tuple(jobs) for jobs in found] if len(found) > 1 else []
 
 

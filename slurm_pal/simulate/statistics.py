@@ -101,12 +101,17 @@ Sides = tuple[Sequence[ReplayMetrics], Sequence[ReplayMetrics]]
 
 
 def compared(sides: Sequence[Sides], metric: str) -> Ratio | None:
-    """The ratio of the products of a metric over pieces; None when no piece has it, or where it is zero anywhere."""
+    """The ratio of the products of a metric over pieces; None when no piece has it, or where it is zero anywhere.
+
+    Weeks of a trace share its queue, so they are pieces only where there are too few traces.
+    """
     found: dict[tuple[int, int], list[float]] = {}
     counted = 0
+    weekly = len({run.trace for above, _ in sides for run in above}) < LEAST_PIECES
     for above, below in sides:
         known = False
-        each = zip(*(run.pieces(metric) for run in (*above, *below)), strict=True)
+        runs = (*above, *below)
+        each = zip(*(run.pieces(metric) if weekly else (run.metrics,) for run in runs), strict=True)
         for week, metrics in enumerate(each):
             values = [one.value(metric) for one in metrics]
             if any(value is None for value in values):

@@ -49,7 +49,7 @@ class AllTraces:
         source = profile_of(f"{kind}:{os.path.join(data, 'profiles')}")
         self.experiments = {
             number: Experiment(
-                trace=read(os.path.join(data, "traces", f"workload-{number}.csv")),
+                traces=(read(os.path.join(data, "traces", f"workload-{number}.csv")),),
                 cluster=parse_cluster("16x4"), source=source, slow=parse_slow(slow) if slow else SlowShare(),
                 settings=settings, background_per_h=2.0,
             )

@@ -47,7 +47,7 @@ class Traces:
             rows |= {name: (os.path.join(philly, file), *rest) for name, (file, *rest) in PHILLY.items()}
         self.experiments = {
             name: Experiment(
-                trace=read(path), cluster=parse_cluster(str(size)), source=source,
+                traces=(read(path),), cluster=parse_cluster(str(size)), source=source,
                 slow=parse_slow(slow) if slow else SlowShare(), background_per_h=float(per_h),
             )
             for name, (path, size, per_h) in rows.items()

@@ -41,7 +41,7 @@ def test_real_mode(kind: str, slow: str, most: float) -> None:
     ratios = []
     for number in TRACES:
         experiment = Experiment(
-            trace=read(str(DATA / "traces" / f"workload-{number}.csv")), cluster=parse_cluster("16x4"),
+            traces=(read(str(DATA / "traces" / f"workload-{number}.csv")),), cluster=parse_cluster("16x4"),
             source=profile_of(f"{kind}:{DATA / 'profiles'}"), slow=parse_slow(slow) if slow else SlowShare(),
             background_per_h=2.0,
         )  # fmt: skip

@@ -14,7 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import DataError, UsageError
-from slurm_pal.simulate.metrics import WEEK_S, ReplayMetrics, element, measure, measure_all, size_group, work_gpu_s
+from slurm_pal.simulate.metrics import (
+    WEEK_S,
+    ReplayMetrics,
+    by_week,
+    element,
+    measure,
+    measure_all,
+    size_group,
+    work_gpu_s,
+)
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.statistics import (
     Ratio,
@@ -217,7 +226,7 @@ def weekly(policy: str, factors: list[float], jobs: int = 30, seed: int = 1) -> 
         outcome(f"{week}.{k}", submit_s=at_s, start_s=at_s, finish_s=at_s + 1000.0 * factor)
         for week, factor in enumerate(factors)
         for k in range(jobs)
-        if (at_s := week * WEEK_S + k)
+        for at_s in [week * WEEK_S + k]
     ]
     return replay(made, policy=policy, seed=seed)
 
@@ -232,6 +241,10 @@ def test_weeks_of_one_trace_are_pieces_where_they_hold_enough_jobs() -> None:
     assert whole is not None and whole.pieces == 1, "a week has no makespan of its own"
     few = paired([weekly("packed", [1.0] * 6, 8), weekly("pal", ours, 8)], "pal", "packed", "mean_jct_s")
     assert few is not None and few.pieces == 2, "three weeks of 7 or 8 jobs make a piece"
+    for weeks, sizes in ((7, [24, 32]), (4, []), (2, []), (6, [24, 24])):
+        jobs = by_week(weekly("packed", [1.0] * weeks, 8).outcomes)
+        assert [len(piece) for piece in jobs] == sizes, "the last piece takes what is left over"
+        assert len({outcome.job_id for piece in jobs for outcome in piece}) == sum(sizes)
     five = paired([weekly("packed", [1.0] * 5), weekly("pal", ours[:5])], "pal", "packed", "mean_jct_s")
     assert verdict(five) == "cannot tell"
 
