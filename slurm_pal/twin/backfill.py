@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from slurm_pal.twin.picks import Picker, Wanted
@@ -48,21 +48,30 @@ class BackfillPlan:
 
     def plan(self, wanted: Wanted, limit_s: float) -> Planned | None:
         """Plan one job; its nodes are kept unless it starts now. None where it does not fit within the window."""
+        scout, seen = self._picker.scout(wanted), dict[int, list[dict[int, int]]]()
+
+        def fits(stage: int, barred: Collection[int]) -> bool:
+            if stage not in seen:
+                seen[stage] = scout.look(self._stages[stage][1])
+            return scout.fits(seen[stage], barred)
+
         later_s = self._now_s
         while True:
             barred = self._barred(later_s, later_s + limit_s)
-            among = None if not barred else frozenset(wanted.rows).difference(barred)
-            found = self._earliest(wanted, among, later_s)
-            if found is not None:
-                if found.start_s <= self._now_s:
-                    return found
-                if found.start_s > self._now_s + self._window_s:
+            stage = self._earliest(fits, barred, later_s)
+            if stage is not None:
+                start_s = max(later_s, self._stages[stage][0])
+                if start_s > self._now_s + self._window_s:
                     return None
-                nodes = frozenset(take.node for take in found.takes)
-                if not nodes & self._barred(found.start_s, found.start_s + limit_s):
-                    self._kept.append(Kept(found.start_s, found.start_s + limit_s, nodes))
-                    self.nodes |= nodes
-                    return found
+                among = frozenset(wanted.rows).difference(barred) if barred else None
+                takes = self._picker.pick(self._stages[stage][1], wanted, among)
+                nodes = frozenset(take.node for take in takes or ())
+                now = start_s <= self._now_s
+                if takes and (now or not nodes & self._barred(start_s, start_s + limit_s)):
+                    if not now:
+                        self._kept.append(Kept(start_s, start_s + limit_s, nodes))
+                        self.nodes |= nodes
+                    return Planned(start_s, tuple(takes))
             next_s = min((kept.end_s for kept in self._kept if kept.end_s > later_s), default=math.inf)
             if next_s > self._now_s + self._window_s:
                 return None
@@ -82,26 +91,24 @@ class BackfillPlan:
                 found |= kept.nodes
         return found
 
-    def _earliest(self, wanted: Wanted, among: Collection[int] | None, from_s: float) -> Planned | None:
-        """The first moment from then on when it fits; what is free only grows, so the moments can be halved."""
+    def _earliest(
+        self, fits: Callable[[int, Collection[int]], bool], barred: Collection[int], from_s: float
+    ) -> int | None:
+        """The first stage from then on where it fits; what is free only grows, so the stages can be halved."""
         first = self._stage_at(from_s)
-        takes = self._pick(first, wanted, among)
-        if takes is not None:
-            return Planned(max(from_s, self._stages[first][0]), tuple(takes))
+        if fits(first, barred):
+            return first
         self._all_stages()
         low, high = first + 1, len(self._stages)
-        best: list[Take] | None = None
-        while low < high:
-            middle = (low + high) // 2
-            found = self._pick(middle, wanted, among)
-            if found is None:
-                low = middle + 1
+        if low >= high or not fits(high - 1, barred):
+            return None
+        while low < high - 1:
+            middle = (low + high - 1) // 2
+            if fits(middle, barred):
+                high = middle + 1
             else:
-                high, best = middle, found
-        return None if best is None else Planned(max(from_s, self._stages[low][0]), tuple(best))
-
-    def _pick(self, stage: int, wanted: Wanted, among: Collection[int] | None) -> list[Take] | None:
-        return self._picker.pick(self._stages[stage][1], wanted, among)
+                low = middle + 1
+        return low
 
     def _stage_at(self, at_s: float) -> int:
         """The last stage that is not later."""

@@ -8,16 +8,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from slurm_pal.base.cluster import Node
-from slurm_pal.base.errors import SlurmError
-from slurm_pal.base.hostlist import fold
+from slurm_pal.base.errors import SlurmError, UsageError
+from slurm_pal.base.hostlist import expand, fold
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.request import Conflict
+from slurm_pal.decide.request import Conflict, read
 from slurm_pal.slurm.client import Overview
 from slurm_pal.submit.argv import parse
-from slurm_pal.submit.options import build, merge
+from slurm_pal.submit.options import merge
 from slurm_pal.twin.virtual_job import VirtualJob
 from slurm_pal.twin.virtual_slurm import Order, VirtualSlurm
 
+_PLACES = frozenset({"nodelist", "prefer", "hold", "dependency"})
 _MARKED = re.compile(r"(?:^|\s)pal:")
 Failing = Callable[[str, int], SlurmError | None]
 """Called before each order with its kind ("update", "requeue", "signal") and the job: an error that Slurm gives instead
@@ -117,13 +118,15 @@ class VirtualClient:
     def sbatch(self, argv: Sequence[str], user: str = "user", account: str = "") -> int:
         """sbatch `argv`, the program's name left out; the job id. Raises SlurmError."""
         self.orders += 1
-        line = parse(argv)
-        request = build(line, {}, None)
         try:
-            options = merge(line, {}, None)
-        except Conflict as why:
+            options = merge(parse(argv), {}, None)
+            nodes = expand(options.get("nodelist", ""))
+        except (Conflict, UsageError) as why:
             raise SlurmError(f"sbatch: error: {why}") from None
-        if request.shape is None or (request.leave and not request.soft_only):
+        # What palsub leaves to Slurm is no reason for sbatch to refuse.
+        asked = {name: text for name, text in options.items() if name not in _PLACES}
+        request = read(asked, submitted=True)._replace(req_nodes=nodes)
+        if request.shape is None or request.leave:
             raise SlurmError(f"sbatch: error: the virtual Slurm does not take such a job: {request.leave or 'no GPU'}")
         return self._slurm.submit(Order(options, request, user, account))
 

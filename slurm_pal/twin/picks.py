@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_pal.base.cluster import Node
@@ -31,6 +31,13 @@ class Wanted(NamedTuple):
     def least_nodes(self) -> int:
         shape = self.request.shape
         return (shape.nodes if shape is not None else None) or self.request.nodes_min
+
+
+class Scout(NamedTuple):
+    """`look` at a room once; `fits` by what was seen, without some nodes, as often as wanted."""
+
+    look: Callable[[Room], list[dict[int, int]]]
+    fits: Callable[[list[dict[int, int]], Collection[int]], bool]
 
 
 class Picker:
@@ -62,23 +69,47 @@ class Picker:
     def _fit(
         self, room: Room, wanted: Wanted, rows: Sequence[int], shape: GpuShape, tasks: int
     ) -> list[Take] | None:
-        request, made = wanted.request, self._made
-        least = shape.per_node or (shape.total if shape.nodes == 1 else 1)
-        most: dict[int, int] = {}
-        for row in rows:
-            free = (room.gpus[row] & made.masks[row].get(shape.gpu_type, 0)).bit_count()
-            if shape.whole_nodes and not self._whole(room, row):
-                continue
-            while free >= least and not self._holds(room, row, request, tasks, least if shape.per_node else free):
-                free = 0 if shape.per_node else free - 1
-            if free >= least:
-                most[row] = free
-        if not set(wanted.required) <= most.keys():
+        most = self._most(room, wanted.request, rows, shape, tasks)
+        if not _enough(most, wanted, shape):
             return None
         picks = self._required(wanted, most, shape) if wanted.required else self._plain(room, most, shape)
         if picks is None:
             return None
-        return [self._take(room, row, request, tasks, shape, count) for row, count in picks]
+        return [self._take(room, row, wanted.request, tasks, shape, count) for row, count in picks]
+
+    def _most(
+        self, room: Room, request: Request, rows: Sequence[int], shape: GpuShape, tasks: int
+    ) -> dict[int, int]:
+        """Node -> how many GPUs the job could have there, of those with enough for it."""
+        least = shape.per_node or (shape.total if shape.nodes == 1 else 1)
+        most: dict[int, int] = {}
+        gpus, masks, kind, exact = room.gpus, self._made.masks, shape.gpu_type, bool(shape.per_node)
+        for row in rows:
+            free = (gpus[row] & masks[row].get(kind, 0)).bit_count()
+            if free < least or (shape.whole_nodes and not self._whole(room, row)):
+                continue
+            while free >= least and not self._holds(room, row, request, tasks, least if exact else free):
+                free = 0 if exact else free - 1
+            if free >= least:
+                most[row] = free
+        return most
+
+    def scout(self, wanted: Wanted) -> Scout:
+        """For a quick look whether a job fits, at many moments and on many sets of nodes."""
+        readings = _readings(wanted.request)
+
+        def look(room: Room) -> list[dict[int, int]]:
+            rows = [row for row in wanted.rows if room.gpus[row]]
+            return [self._most(room, wanted.request, rows, shape, tasks) for shape, tasks in readings]
+
+        def fits(found: list[dict[int, int]], barred: Collection[int]) -> bool:
+            for most, (shape, _) in zip(found, readings, strict=True):
+                left = {row: free for row, free in most.items() if row not in barred} if barred else most
+                if _enough(left, wanted, shape):
+                    return True
+            return False
+
+        return Scout(look, fits)
 
     def _plain(self, room: Room, most: dict[int, int], shape: GpuShape) -> Picks | None:
         rows = [*most]
@@ -145,6 +176,15 @@ class Picker:
                         threads=made.threads[row])  # fmt: skip
             self._shares[key] = share(node, request, tasks, gpus)
         return self._shares[key]
+
+
+def _enough(most: Mapping[int, int], wanted: Wanted, shape: GpuShape) -> bool:
+    """Whether these nodes together have what the job needs (for uneven counts: at least in sum)."""
+    if any(row not in most for row in wanted.required):
+        return False
+    if shape.per_node is not None:
+        return len(most) >= (shape.nodes or 1)
+    return len(most) >= (shape.nodes or 1) and sum(most.values()) >= shape.total
 
 
 def _readings(request: Request) -> list[tuple[GpuShape, int]]:

@@ -97,7 +97,7 @@ class _Run:
 
     def _ticker(self, folder: str, stack: contextlib.ExitStack) -> Tick:
         config, client = self._config, self._client
-        publisher = Publisher(config, client, True, config.number("rebalance", "interval_s"))
+        publisher = Publisher(config, client, True, config.number("rebalance", "interval_s"), writes=False)
         journal: Journal = stack.enter_context(open_journal(os.path.join(folder, "rebalance.db")))
         log = EventLog(os.path.join(folder, "rebalance.log"), echo=False)
         stack.callback(log.close)
