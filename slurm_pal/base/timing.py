@@ -13,3 +13,6 @@ class Timing(NamedTuple):
 
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+
+
+REAL = Timing()

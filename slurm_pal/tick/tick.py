@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeVar
 
 from slurm_pal.base import marks
-from slurm_pal.base.timing import Timing
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import PalError, SlurmError, one_line
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.notify import ALIVE, notify
+from slurm_pal.base.timing import REAL, Timing
 from slurm_pal.decide.aside import Aside, Fault, blamed
 from slurm_pal.decide.lease import LeaseKind, Sort
 from slurm_pal.decide.lease_marks import in_force
@@ -80,7 +80,7 @@ class Tick:
     def __init__(
         self, config: Config, client: SlurmClient, counted: Counts, journal: Journal, role: Role,
         publisher: Publisher | None, log: EventLog, *, act: bool, last: bool = False, appends: bool = False,
-        timing: Timing = Timing(),
+        timing: Timing = REAL,
     ) -> None:  # fmt: skip
         self._now_s = 0.0
         self._config, self._client, self._counted, self._journal, self._role = config, client, counted, journal, role

@@ -67,7 +67,7 @@ class BackfillPlan:
                 takes = self._picker.pick(self._stages[stage][1], wanted, among)
                 nodes = frozenset(take.node for take in takes or ())
                 now = start_s <= self._now_s
-                if takes and (now or not nodes & self._barred(start_s, start_s + limit_s)):
+                if takes and (now or nodes.isdisjoint(self._barred(start_s, start_s + limit_s))):
                     if not now:
                         self._kept.append(Kept(start_s, start_s + limit_s, nodes))
                         self.nodes |= nodes

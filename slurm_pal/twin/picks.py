@@ -66,9 +66,7 @@ class Picker:
                 return found
         return None
 
-    def _fit(
-        self, room: Room, wanted: Wanted, rows: Sequence[int], shape: GpuShape, tasks: int
-    ) -> list[Take] | None:
+    def _fit(self, room: Room, wanted: Wanted, rows: Sequence[int], shape: GpuShape, tasks: int) -> list[Take] | None:
         most = self._most(room, wanted.request, rows, shape, tasks)
         if not _enough(most, wanted, shape):
             return None
@@ -77,9 +75,7 @@ class Picker:
             return None
         return [self._take(room, row, wanted.request, tasks, shape, count) for row, count in picks]
 
-    def _most(
-        self, room: Room, request: Request, rows: Sequence[int], shape: GpuShape, tasks: int
-    ) -> dict[int, int]:
+    def _most(self, room: Room, request: Request, rows: Sequence[int], shape: GpuShape, tasks: int) -> dict[int, int]:
         """Node -> how many GPUs the job could have there, of those with enough for it."""
         least = shape.per_node or (shape.total if shape.nodes == 1 else 1)
         most: dict[int, int] = {}

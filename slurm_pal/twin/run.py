@@ -7,7 +7,7 @@ import contextlib
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush, merge
 from typing import NamedTuple
 
@@ -18,9 +18,11 @@ from slurm_pal.decide.facts import appends
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.publisher.publication import Publisher
+from slurm_pal.simulate import queues
 from slurm_pal.simulate.jobs import ReplayJob
 from slurm_pal.simulate.replay import Progress, ReplayPlan
 from slurm_pal.simulate.result import Replay, Timeline
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, WEIGHTS, Role
 from slurm_pal.tick.tick import Tick
 from slurm_pal.twin.client import Failing, VirtualClient, never
@@ -49,18 +51,48 @@ ARMS = {"slurm-twin": Arm("plain"), "palsub": Arm("palsub"), "tick": Arm("palsub
 
 
 class Twin(NamedTuple):
-    """What a twin is made of, beside the trace."""
+    """What a twin is made of, beside the trace: a `simulate.program.Program`."""
 
-    config: Config
-    pairs: dict[str, str] = {}  # `scontrol show config`
+    config: Config  # the site's pal.toml
+    pairs: Mapping[str, str] = {}  # `scontrol show config`
     failing: Failing = never  # orders that Slurm refuses
+
+    def check(self, policies: Iterable[str], queue: str, settings: ReplaySettings) -> None:
+        """Raises UsageError for what Slurm or the program does not have."""
+        for name in policies:
+            if name not in ARMS:
+                raise UsageError(f"policy {name!r} is not one of {', '.join(ARMS)}")
+            for bad, what in (
+                (queue not in QUEUES, f"queue {queue!r}: Slurm has {' and '.join(QUEUES)}"),
+                (settings.failures is not None, "--mtbf: nodes of the twin do not fail"),
+                (settings.best_first, "--best-first: Slurm hands out the lowest index"),
+                (settings.steer != "start", f"--steer {settings.steer}: policy palsub is that"),
+            ):
+                if bad:
+                    raise UsageError(f"policy {name!r} runs the program: {what}")
+
+    def run(self, plan: ReplayPlan, progress: Progress | None = None) -> Replay:
+        """Replay a trace by the arm that the policy names."""
+        return replay(plan, self._replace(pairs={**QUEUES[plan.queue], **self.pairs}), ARMS[plan.policy], progress)
+
+
+QUEUES: Mapping[str, Mapping[str, str]] = {
+    "fifo": {},
+    "multifactor": {
+        "PriorityType": "priority/multifactor", "PriorityWeightAge": str(round(queues.WEIGHTS["age"])),
+        "PriorityWeightFairShare": str(round(queues.WEIGHTS["fairshare"])),
+        "PriorityWeightJobSize": str(round(queues.WEIGHTS["size"])),
+    },
+}  # fmt: skip
+"""The simulator's queues that Slurm has, as slurm.conf says them; a site's own settings come before them."""
 
 
 def replay(plan: ReplayPlan, twin: Twin, arm: Arm, progress: Progress | None = None) -> Replay:
     """Run the trace. Raises UsageError for a job that the cluster cannot hold."""
-    with tempfile.TemporaryDirectory(prefix="pal-twin-", dir=_fast()) as folder, own_environment(folder):
-        with contextlib.ExitStack() as stack:
-            return _Run(plan, twin, arm, folder, stack).result(progress)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pal-twin-", dir=_fast()))
+        stack.enter_context(own_environment(folder))
+        return _Run(plan, twin, arm, folder, stack).result(progress)
 
 
 def _fast() -> str | None:
@@ -74,9 +106,7 @@ class _Run:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         machine, settings = plan.hardware, slurm_settings(twin.pairs)
-        self._work = Work(
-            machine.true, machine.names, START_S, plan.settings.warmup_s, settings.launch_s, self._later
-        )
+        self._work = Work(machine.true, machine.names, START_S, plan.settings.warmup_s, settings.launch_s, self._later)
         self.slurm = self._work.slurm = VirtualSlurm(
             room_of(machine), partitions_of(machine), self._work, settings, START_S
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A site made of files in a folder of its own: settings, the published snapshot, and an environment without the user's."""
+"""A site in a folder of its own: settings, the published snapshot, an environment without the caller's words."""
 
 from __future__ import annotations
 

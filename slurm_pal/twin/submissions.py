@@ -79,9 +79,7 @@ class Plain:
 class Palsub:
     """palsub: plan, lease, sbatch; its watcher where no daemon takes leases back."""
 
-    def __init__(
-        self, config: Config, client: VirtualClient, clock: Callable[[], float], *, watched: bool
-    ) -> None:
+    def __init__(self, config: Config, client: VirtualClient, clock: Callable[[], float], *, watched: bool) -> None:
         self._config, self._client, self._clock, self._watched = config, client, clock, watched
         self._watcher: Watcher | None = None
         self.troubles: list[str] = []

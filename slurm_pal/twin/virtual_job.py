@@ -22,8 +22,8 @@ class VirtualJob:
     __slots__ = (
         "account", "admin_comment", "base_priority", "begin_s", "comment", "edition", "eligible_s", "end_s",
         "exc_nodes", "features", "held", "job_id", "limit_s", "marked", "nice", "noun", "options", "own_priority",
-        "partitions", "prefer", "priority", "qos", "reason", "req_nodes", "request", "requeues", "restarts", "running_in",
-        "shown", "site_factor", "start_s", "state", "submit_s", "takes", "user", "wanted",
+        "partitions", "prefer", "priority", "qos", "reason", "req_nodes", "request", "requeues", "restarts",
+        "running_in", "shown", "site_factor", "start_s", "state", "submit_s", "takes", "user", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -46,8 +46,8 @@ class VirtualJob:
         self.start_s = self.end_s = 0.0
         self.begin_s = 0.0  # it does not start earlier
         self.held, self.restarts, self.edition = False, 0, 0
-        self.base_priority, self.own_priority = 0, None
-        self.priority = 0
+        self.base_priority = self.priority = 0
+        self.own_priority: int | None = None  # that an administrator has set
         self.wanted: dict[str, Any] = {}  # partition -> Wanted, until its lists change
         self.noun: SlurmJob | None = None  # as it is shown, until it changes
         self.marked: bool | None = None  # whether words of ours are on it
@@ -85,7 +85,8 @@ def pairs_of(job: VirtualJob) -> dict[str, str]:
         pairs["OverSubscribe"] = "NO"
     per_node = options.get("gpus-per-node") or options.get("gres", "").removeprefix("gpu:")
     for key, text in (
-        ("TresPerNode", per_node), ("TresPerJob", options.get("gpus", "")), ("TresPerTask", options.get("gpus-per-task", "")),
+        ("TresPerNode", per_node), ("TresPerJob", options.get("gpus", "")),
+        ("TresPerTask", options.get("gpus-per-task", "")),
         ("CpusPerTres", options.get("cpus-per-gpu", "")), ("MemPerTres", options.get("mem-per-gpu", "")),
     ):  # fmt: skip
         if text:

@@ -175,7 +175,7 @@ class VirtualSlurm:
         except KeyError as error:
             raise SlurmError(f"sbatch: error: Invalid node name specified: {error.args[0]}") from None
         if not fits:
-            raise SlurmError("sbatch: error: Batch job submission failed: Requested node configuration is not available")
+            raise SlurmError("sbatch: error: Requested node configuration is not available")
         self.jobs[job.job_id] = self.pending[job.job_id] = job
         self._priorities.first(job)
         self._priorities.set_all([job], self.now_s)
@@ -278,7 +278,9 @@ class VirtualSlurm:
     def _queue(self) -> list[tuple[VirtualJob, str]]:
         """(job, partition) that may start now, by priority."""
         ready = [
-            job for job in self.pending.values() if not job.held and job.begin_s <= self.now_s and "dependency" not in job.options
+            job
+            for job in self.pending.values()
+            if not job.held and job.begin_s <= self.now_s and "dependency" not in job.options
         ]
         ready.sort(key=lambda job: (-job.priority, job.job_id))
         return [(job, name) for job in ready for name in job.partitions if self._named[name].up]
@@ -324,9 +326,7 @@ class VirtualSlurm:
         self._changed = False
         settings, among = self.settings, self._open()
         ends = [(job.end_s if job.state == "RUNNING" else self.now_s, job.takes) for job in self.active.values()]
-        plan = BackfillPlan(
-            self._picker, self.room, ends, self.now_s, settings.bf_resolution_s, settings.bf_window_s
-        )
+        plan = BackfillPlan(self._picker, self.room, ends, self.now_s, settings.bf_resolution_s, settings.bf_window_s)
         for job, partition in self._queue()[: settings.bf_max_job_test]:
             if job.state != "PENDING":
                 continue
@@ -360,7 +360,9 @@ class VirtualSlurm:
         made, room = self.hardware, self.room
         types = made.gpu_types[row]
         base = "IDLE" if not node.jobs else "ALLOCATED" if room.cpus[row] <= 0 else "MIXED"
-        states = (node.states if node.states & {"DOWN"} else node.states | {base}) | ({"PLANNED"} if node.planned else set())
+        states = (node.states if node.states & {"DOWN"} else node.states | {base}) | (
+            {"PLANNED"} if node.planned else set()
+        )
         return Node(
             name=made.names[row], states=frozenset(states), gpu_types=types,
             gpus_used=len(types) - room.gpus[row].bit_count(), cpus=made.cpus[row],

@@ -87,4 +87,3 @@ class Work:
 
     def _end(self, own: ReplayJob) -> tuple[float, str]:
         return self._origin_s + own.end_s, "TIMEOUT" if own.limit_end_s <= own.end_s else "COMPLETED"
-
