@@ -36,6 +36,7 @@ class SimPolicy(NamedTuple):
 POLICIES = {
     "slurm-twin": SimPolicy("", "stock Slurm, the twin's: backfill plans every job on named nodes", runs=SLURM),
     "palsub": SimPolicy("", "palsub at every submission, with its watcher; nothing moves", runs=PALSUB),
+    "filter": SimPolicy("", "the submit filter at every submission, with its publisher; nothing moves", runs=PALSUB),
     "tick": SimPolicy("", "palsub, and pal-rebalance as pal.toml says", moves="paying", runs=TICK),
     "slurm": SimPolicy(PLAIN, "select/cons_tres and EASY backfill, no passes and no latencies"),
     "packed": SimPolicy("packed", "the node with fewest GPUs left over; scores ignored"),

@@ -12,7 +12,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from slurm_pal.twin.picks import Picker, Wanted
+from slurm_pal.twin.picks import Asking, Picker
 from slurm_pal.twin.room import Room, Take
 
 
@@ -46,7 +46,7 @@ class BackfillPlan:
         self._kept: list[Kept] = []
         self.nodes: set[int] = set()  # all that are kept
 
-    def plan(self, wanted: Wanted, limit_s: float) -> Planned | None:
+    def plan(self, wanted: Asking, limit_s: float) -> Planned | None:
         """Plan one job; its nodes are kept unless it starts now. None where it does not fit within the window."""
         scout, seen = self._picker.scout(wanted), dict[int, list[dict[int, int]]]()
 

@@ -16,7 +16,7 @@ from slurm_pal.slurm.client import Overview
 from slurm_pal.submit.argv import parse
 from slurm_pal.submit.options import merge
 from slurm_pal.twin.virtual_job import VirtualJob
-from slurm_pal.twin.virtual_slurm import Order, VirtualSlurm
+from slurm_pal.twin.virtual_slurm import Submission, VirtualSlurm
 
 _PLACES = frozenset({"nodelist", "prefer", "hold", "dependency"})
 _MARKED = re.compile(r"(?:^|\s)pal:")
@@ -128,7 +128,7 @@ class VirtualClient:
         request = read(asked, submitted=True)._replace(req_nodes=nodes)
         if request.shape is None or request.leave:
             raise SlurmError(f"sbatch: error: the virtual Slurm does not take such a job: {request.leave or 'no GPU'}")
-        return self._slurm.submit(Order(options, request, user, account))
+        return self._slurm.submit(Submission(options, request, user, account))
 
     def update_job(self, job_id: int, **fields: str) -> None:
         self.orders += 1

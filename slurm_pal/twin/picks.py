@@ -19,7 +19,7 @@ from slurm_pal.placement.view import View
 from slurm_pal.twin.room import Hardware, Room, Take, lowest
 
 
-class Wanted(NamedTuple):
+class Asking(NamedTuple):
     """What a job wants in one partition, with what the partition adds to its request."""
 
     request: Request
@@ -47,7 +47,7 @@ class Picker:
         self._made, self.weight = made, [*weight]
         self._shares: dict[tuple[object, ...], tuple[int, int]] = {}
 
-    def pick(self, room: Room, wanted: Wanted, among: Collection[int] | None = None) -> list[Take] | None:
+    def pick(self, room: Room, wanted: Asking, among: Collection[int] | None = None) -> list[Take] | None:
         """What the job gets of this room, on nodes of `among` (None: any); None where it does not fit."""
         rows = [row for row in wanted.rows if room.gpus[row] and (among is None or row in among)]
         if not set(wanted.required) <= set(rows):
@@ -59,14 +59,14 @@ class Picker:
                 return found
         return self._pick(room, wanted, rows)
 
-    def _pick(self, room: Room, wanted: Wanted, rows: Sequence[int]) -> list[Take] | None:
+    def _pick(self, room: Room, wanted: Asking, rows: Sequence[int]) -> list[Take] | None:
         for shape, tasks in _readings(wanted.request):
             found = self._fit(room, wanted, rows, shape, tasks)
             if found is not None:
                 return found
         return None
 
-    def _fit(self, room: Room, wanted: Wanted, rows: Sequence[int], shape: GpuShape, tasks: int) -> list[Take] | None:
+    def _fit(self, room: Room, wanted: Asking, rows: Sequence[int], shape: GpuShape, tasks: int) -> list[Take] | None:
         most = self._most(room, wanted.request, rows, shape, tasks)
         if not _enough(most, wanted, shape):
             return None
@@ -90,7 +90,7 @@ class Picker:
                 most[row] = free
         return most
 
-    def scout(self, wanted: Wanted) -> Scout:
+    def scout(self, wanted: Asking) -> Scout:
         """For a quick look whether a job fits, at many moments and on many sets of nodes."""
         readings = _readings(wanted.request)
 
@@ -119,7 +119,7 @@ class Picker:
         picks = plain_picks(view, shape)
         return None if picks is None else [(rows[place], count) for place, count in picks]
 
-    def _required(self, wanted: Wanted, most: dict[int, int], shape: GpuShape) -> Picks | None:
+    def _required(self, wanted: Asking, most: dict[int, int], shape: GpuShape) -> Picks | None:
         """All required nodes, and others in Slurm's order."""
         order = [*wanted.required, *(row for row in most if row not in wanted.required)]
         need = need_of(shape, max((len(self._made.gpu_types[row]) for row in order), default=0))
@@ -174,7 +174,7 @@ class Picker:
         return self._shares[key]
 
 
-def _enough(most: Mapping[int, int], wanted: Wanted, shape: GpuShape) -> bool:
+def _enough(most: Mapping[int, int], wanted: Asking, shape: GpuShape) -> bool:
     """Whether these nodes together have what the job needs (for uneven counts: at least in sum)."""
     if any(row not in most for row in wanted.required):
         return False

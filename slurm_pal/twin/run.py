@@ -14,7 +14,9 @@ from typing import NamedTuple
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.base.timing import Timing
+from slurm_pal.decide.case import expected_run_s, settings_of
 from slurm_pal.decide.facts import appends
+from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.publisher.publication import Publisher
@@ -23,9 +25,11 @@ from slurm_pal.simulate.jobs import ReplayJob
 from slurm_pal.simulate.replay import Progress, ReplayPlan
 from slurm_pal.simulate.result import Replay, Timeline
 from slurm_pal.simulate.settings import ReplaySettings
+from slurm_pal.tick.deciding import FAILED_S
 from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, WEIGHTS, Role
-from slurm_pal.tick.tick import Tick
+from slurm_pal.tick.tick import Tick, TickResult
 from slurm_pal.twin.client import Failing, VirtualClient, never
+from slurm_pal.twin.lua_filter import LuaFilter
 from slurm_pal.twin.site import own_environment, publish, relocated
 from slurm_pal.twin.slurm_settings import slurm_settings
 from slurm_pal.twin.submissions import Palsub, Plain
@@ -35,19 +39,23 @@ from slurm_pal.twin.work import Work
 
 START_S = 1_700_000_000.0
 """The trace begins then, Unix s."""
+PUBLISH_S = 5.0
+"""pal publish-table --every 5, as its unit has it."""
 LOOK_S, CHUNK_S = 0.2, 1.0
 """As in pal-rebalance: between two looks at moves under way, and between two looks at all."""
+LONGEST_QUIET_S = 3600.0
+"""Scores age, and files are looked at: for longer no tick is left out."""
 ROLE = Role("slurm-user", "slurm", frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS}), ())
 
 
 class Arm(NamedTuple):
     """Which parts of the program take part."""
 
-    submits: str  # "plain" or "palsub"
+    submits: str  # "plain", "palsub" or "filter"
     ticks: bool = False
 
 
-ARMS = {"slurm-twin": Arm("plain"), "palsub": Arm("palsub"), "tick": Arm("palsub", ticks=True)}
+ARMS = {"slurm-twin": Arm("plain"), "palsub": Arm("palsub"), "filter": Arm("filter"), "tick": Arm("palsub", ticks=True)}
 
 
 class Twin(NamedTuple):
@@ -110,16 +118,30 @@ class _Run:
         self.slurm = self._work.slurm = VirtualSlurm(
             room_of(machine), partitions_of(machine), self._work, settings, START_S
         )
+        scripts: dict[int, str] = {}
+        if arm.submits == "filter":
+            lua = LuaFilter(folder, self.slurm.partitions, scripts)
+            stack.callback(lua.close)
+            self.slurm.job_submit = lua
         self._client = VirtualClient(self.slurm, twin.pairs, twin.failing)
         self._config = relocated(twin.config, folder)
         publish(self._config, machine, START_S)
+        self._journal: Journal | None = None
         self._tick = self._ticker(folder, stack) if arm.ticks else None
         self._interval_s = self._config.number("rebalance", "interval_s")
         self._palsub = Palsub(self._config, self._client, self._now, watched=not arm.ticks)
-        self._plain = Plain(self._client)
+        self._plain = Plain(self._client, scripts if arm.submits == "filter" else None)
+        self._publisher = None
+        if arm.submits == "filter" and not arm.ticks:
+            self._publisher = Publisher(self._config, self._client, True, PUBLISH_S)
+        self._published_s = -math.inf
         self._arrivals = self._all_jobs()
         self._timeline: list[tuple[float, int, int]] = []
-        self._watching = False
+        self._watching = self._skipped = False
+        self._quiet_at, self._quiet_until_s = -1, 0.0
+        # Rules that draw by the clock, and partitions, whose shares follow it, see something new each time.
+        words = (self._config.text("placement", "policy") == "random", self._config.text("rebalance", "allocation"))
+        self._timed = any(words)
         self.trouble: dict[str, int] = {}
 
     def _now(self) -> float:
@@ -127,8 +149,9 @@ class _Run:
 
     def _ticker(self, folder: str, stack: contextlib.ExitStack) -> Tick:
         config, client = self._config, self._client
-        publisher = Publisher(config, client, True, config.number("rebalance", "interval_s"), writes=False)
-        journal: Journal = stack.enter_context(open_journal(os.path.join(folder, "rebalance.db")))
+        writes = self._arm.submits == "filter"
+        publisher = Publisher(config, client, True, config.number("rebalance", "interval_s"), writes=writes)
+        self._journal = journal = stack.enter_context(open_journal(os.path.join(folder, "rebalance.db")))
         log = EventLog(os.path.join(folder, "rebalance.log"), echo=False)
         stack.callback(log.close)
         return Tick(
@@ -194,7 +217,9 @@ class _Run:
     def _next_arrival(self) -> None:
         job = next(self._arrivals, None)
         if job is not None:
-            self._later(START_S + job.submit_s, lambda: self._arrive(job))
+            at_s = START_S + job.submit_s
+            self._publish_at(at_s)
+            self._later(at_s, lambda: self._arrive(job))
 
     def _arrive(self, job: ReplayJob) -> None:
         now_s = self.slurm.now_s
@@ -214,21 +239,73 @@ class _Run:
         if self._watching:
             self._later(self.slurm.now_s + after_s, self._watch)
 
+    # -- the publisher, where no tick is one ----------------------------------------------------
+
+    def _publish_at(self, at_s: float) -> None:
+        """The last publication that is not later than that. Those between, which nobody reads and in which no lease is
+        taken back, are left out."""
+        due_s = PUBLISH_S * (at_s // PUBLISH_S)
+        if self._publisher is not None and due_s > self._published_s:
+            self._published_s = due_s
+            self._later(max(due_s, self.slurm.now_s), self._publish)
+
+    def _publish(self) -> None:
+        publisher, now_s = self._publisher, self.slurm.now_s
+        assert publisher is not None
+        try:
+            lines: tuple[str, ...] = publisher.publish(now_s).trouble
+        except PalError as error:
+            lines = (str(error),)
+        for line in lines:
+            self.trouble[line] = self.trouble.get(line, 0) + 1
+        if any(in_force(self.slurm.show(job)) for job in self.slurm.pending.values() if job.admin_comment):
+            self._publish_at(now_s + PUBLISH_S)
+
     # -- ticks -----------------------------------------------------------------------------------
 
     def _tick_now(self) -> None:
         tick = self._tick
         assert tick is not None
         started_s = self.slurm.now_s
+        next_s = started_s + self._interval_s
+        if self.slurm.changes == self._quiet_at and started_s < self._quiet_until_s:
+            self._later(next_s, self._tick_now)
+            self._skipped = True
+            return
+        if self._skipped and self._journal is not None:
+            self._journal.ticked(started_s - self._interval_s)
+        self._skipped, self._quiet_at = False, -1
         try:
-            for line in tick.run(started_s).trouble:
+            seen = tick.run(started_s)
+            for line in seen.trouble:
                 self.trouble[line] = self.trouble.get(line, 0) + 1
+            if self._quiet(seen):
+                self._quiet_at, self._quiet_until_s = self.slurm.changes, self._prospect_s(started_s)
         except PalError as error:
             tick.failed()
             self.trouble[str(error)] = self.trouble.get(str(error), 0) + 1
-        next_s = max(started_s + self._interval_s, self.slurm.now_s)
+        next_s = max(next_s, self.slurm.now_s)
         self._later(next_s, self._tick_now)
         self._advance(next_s)
+
+    def _quiet(self, seen: TickResult) -> bool:
+        """Whether the next tick can only decide the same, nothing, unless something changes or a moment comes."""
+        plan, journal = seen.decided.plan, self._journal
+        busy = seen.trouble or seen.orders or seen.moving or journal is None or (plan is not None and plan.moves)
+        if busy or self._timed or any(wish.fields or wish.lease or wish.could_start for wish in seen.decided.wishes):
+            return False
+        return not journal.every_lease() and not journal.moves(seen.at_s - FAILED_S)
+
+    def _prospect_s(self, now_s: float) -> float:
+        """When time alone may make a move pay: a job has run long enough, or for longer than was expected of it.
+
+        What is left to run, and with it the gain of a move, else only shrinks.
+        """
+        settings, minimum_s = settings_of(self._config), self._config.number("rebalance", "minimum_s")
+        moments = [now_s + LONGEST_QUIET_S]
+        for job in self.slurm.active.values():
+            moments += [job.start_s + minimum_s, job.start_s + expected_run_s(job.limit_s, settings)]
+        return min(moment for moment in moments if moment > now_s)
 
     def _advance(self, until_s: float) -> None:
         """Between two ticks, as pal-rebalance does: moves under way, and lists that have just been set."""

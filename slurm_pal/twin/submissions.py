@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Callable
@@ -66,14 +65,28 @@ class _Answered:
         return self._client
 
 
-@dataclasses.dataclass
 class Plain:
-    """sbatch as its users write it."""
+    """sbatch as its users write it; with `scripts`, by the number of the next job, also their words for the filter."""
 
-    client: VirtualClient
+    def __init__(self, client: VirtualClient, scripts: dict[int, str] | None = None) -> None:
+        self._client, self._scripts = client, scripts
+        self._last = 0
 
     def submit(self, job: ReplayJob, now_s: float) -> int:
-        return self.client.sbatch(words_of(job), job.user or "user", job.account)
+        """The number of the new job."""
+        if self._scripts is not None:
+            self._scripts.clear()
+            self._scripts[self._last + 1] = script_of(job)
+        self._last = self._client.sbatch(words_of(job), job.user or "user", job.account)
+        return self._last
+
+
+def script_of(job: ReplayJob) -> str:
+    """What users write into their scripts for the filter: class, and whether the job may be moved."""
+    known = known_class(job.trace.sensitivity).sensitivity
+    lines = ["#!/bin/sh", *([f"#PAL class={known}"] if known != UNKNOWN_CLASS else [])]
+    lines += ["#SBATCH --open-mode=append", "#PAL movable"] if job.trace.movable else []
+    return "\n".join([*lines, "true", ""])
 
 
 class Palsub:

@@ -48,7 +48,7 @@ class VirtualJob:
         self.held, self.restarts, self.edition = False, 0, 0
         self.base_priority = self.priority = 0
         self.own_priority: int | None = None  # that an administrator has set
-        self.wanted: dict[str, Any] = {}  # partition -> Wanted, until its lists change
+        self.wanted: dict[str, Any] = {}  # partition -> Asking, until its lists change
         self.noun: SlurmJob | None = None  # as it is shown, until it changes
         self.marked: bool | None = None  # whether words of ours are on it
         self.shown: SlurmJob | None = None  # what never changes of it

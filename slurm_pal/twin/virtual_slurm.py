@@ -21,7 +21,7 @@ from slurm_pal.decide.constraint import compile_constraint
 from slurm_pal.decide.request import Request
 from slurm_pal.slurm.states import NODE_UNUSABLE
 from slurm_pal.twin.backfill import BackfillPlan
-from slurm_pal.twin.picks import Picker, Wanted
+from slurm_pal.twin.picks import Asking, Picker
 from slurm_pal.twin.priority import Priorities
 from slurm_pal.twin.room import Hardware, Take, empty
 from slurm_pal.twin.slurm_settings import SlurmSettings
@@ -47,7 +47,7 @@ class Payload(Protocol):
         ...
 
 
-class Order(NamedTuple):
+class Submission(NamedTuple):
     """One submission as sbatch hands it over."""
 
     options: Mapping[str, str]
@@ -78,7 +78,7 @@ class VirtualSlurm:
 
     def __init__(
         self, hardware: Hardware, partitions: Sequence[Partition], payload: Payload, settings: SlurmSettings,
-        now_s: float, nodes: Sequence[VirtualNode] = (), job_submit: Filter | None = None,
+        now_s: float, nodes: Sequence[VirtualNode] = (),
     ) -> None:  # fmt: skip
         self.hardware, self.partitions, self.settings = hardware, tuple(partitions), settings
         self.now_s = now_s
@@ -88,8 +88,9 @@ class VirtualSlurm:
         self.virtual_nodes = [*nodes] or [VirtualNode() for _ in hardware.names]
         self.position = {name: place for place, name in enumerate(hardware.names)}
         self.room = empty(hardware)
-        self.passes = 0
-        self._payload, self._job_submit = payload, job_submit
+        self.changes = 0  # of what is shown of jobs and nodes
+        self._payload = payload
+        self.job_submit: Filter | None = None
         self._priorities = Priorities(settings.priority, len(hardware.names))
         self._picker = Picker(hardware, [node.weight for node in self.virtual_nodes])
         self._within = {p.name: tuple(self.position[name] for name in p.nodes) for p in partitions}
@@ -127,6 +128,7 @@ class VirtualSlurm:
         elif kind == BACKFILL:
             heappush(self._events, (self.now_s + settings.bf_interval_s, BACKFILL, 0, 0))
             self._backfill()
+            self._forget()
         elif kind == PRIORITY:
             heappush(self._events, (self.now_s + settings.priority.calc_period_s, PRIORITY, 0, 0))
             self._priorities.set_all(self.pending.values(), self.now_s)
@@ -145,6 +147,7 @@ class VirtualSlurm:
     def _soon(self, after_s: float = 0.0) -> None:
         """Let the main pass come: at once after an end, for submissions and changes at most so often."""
         self._changed = True
+        self.changes += 1
         at_s = self.now_s + after_s
         if after_s:
             at_s = max(at_s, self._last_pass_s + self.settings.batch_sched_delay_s)
@@ -154,7 +157,7 @@ class VirtualSlurm:
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    def submit(self, order: Order) -> int:
+    def submit(self, order: Submission) -> int:
         """A new job; its id. Raises SlurmError for one that sbatch would refuse."""
         names = order.request.partitions or tuple(p.name for p in self.partitions if p.default)
         if not names or not set(names) <= self._named.keys():
@@ -167,8 +170,8 @@ class VirtualSlurm:
         job = VirtualJob(
             self._last_job, order.options, order.request, names, order.user, order.account, self.now_s, limit_s
         )
-        if self._job_submit is not None:
-            self._job_submit(job, self.now_s)
+        if self.job_submit is not None:
+            self.job_submit(job, self.now_s)
         ever = empty(self.hardware)
         try:
             fits = any(self._picker.pick(ever, self.wanted(job, name)) for name in names)
@@ -190,14 +193,14 @@ class VirtualSlurm:
         self._ends[job.job_id] = at_s, state
         heappush(self._events, (max(at_s, self.now_s), FINISH, job.job_id, job.edition))
 
-    def wanted(self, job: VirtualJob, partition: str) -> Wanted:
+    def wanted(self, job: VirtualJob, partition: str) -> Asking:
         """What the job wants in one of its partitions. Raises KeyError for a node that is not there."""
-        found: Wanted | None = job.wanted.get(partition)
+        found: Asking | None = job.wanted.get(partition)
         if found is None:
             found = job.wanted[partition] = self._wanted(job, partition)
         return found
 
-    def _wanted(self, job: VirtualJob, partition: str) -> Wanted:
+    def _wanted(self, job: VirtualJob, partition: str) -> Asking:
         barred = {self.position[name] for name in job.exc_nodes}
         required = tuple(sorted(self.position[name] for name in job.req_nodes))
         rows = self._with_features(self._within[partition], job.features)
@@ -205,7 +208,7 @@ class VirtualSlurm:
         preferred = None
         if job.prefer:
             preferred = frozenset(self._with_features(rows, job.prefer))
-        return Wanted(counted(job.request, (self._named[partition],)), rows, required, preferred)
+        return Asking(counted(job.request, (self._named[partition],)), rows, required, preferred)
 
     def _with_features(self, rows: Sequence[int], text: str) -> tuple[int, ...]:
         suits = compile_constraint(text) if text else None
@@ -223,6 +226,7 @@ class VirtualSlurm:
         self.ends(job, *self._payload.started(job, self.now_s))
 
     def _on_nodes(self, takes: Sequence[Take], jobs: int) -> None:
+        self.changes += 1
         for take in takes:
             node = self.virtual_nodes[take.node]
             node.jobs += jobs
@@ -235,6 +239,7 @@ class VirtualSlurm:
 
     def _complete(self, job: VirtualJob, then: str, after_s: float) -> None:
         self._used(job)
+        self.changes += 1
         job.state, job.end_s = "COMPLETING", self.now_s
         job.edition += 1
         self._ends[job.job_id] = self.now_s, then
@@ -292,7 +297,6 @@ class VirtualSlurm:
 
     def _main_pass(self) -> None:
         """Start jobs by priority; a blocked one blocks its partition, or, with all its nodes named, only these."""
-        self.passes += 1
         self._pass_s, self._last_pass_s = float("inf"), self.now_s
         among, failed = self._open(), set[str]()
         for job, partition in self._queue():
@@ -318,6 +322,7 @@ class VirtualSlurm:
         if job.reason != reason:
             job.reason = reason
             job.noun = None
+            self.changes += 1
 
     def _backfill(self) -> None:
         """One cycle. Where nothing has changed since the last, which started nothing, neither would this one."""
@@ -342,10 +347,12 @@ class VirtualSlurm:
             elif (found.start_s if found is not None else 0.0) != job.start_s:
                 job.start_s = found.start_s if found is not None else 0.0
                 job.noun = None
+                self.changes += 1
         for row, node in enumerate(self.virtual_nodes):
             planned = row in plan.nodes and not node.jobs
             if planned != node.planned:
                 node.planned, node.noun = planned, None
+                self.changes += 1
 
     # -- what slurmctld shows --------------------------------------------------------------------
 
