@@ -27,7 +27,9 @@ HEADER = ("OPTION", "NAME", "SUMMARY")
 
 def rows() -> list[tuple[str, str, str]]:
     published = replica_policies()
-    found = [("--policy", name, row.shown) for name, row in POLICIES.items()]
+    found = [
+        ("--policy", name, row.shown) for name, row in sorted(POLICIES.items(), key=lambda pair: pair[1].runs == STUDY)
+    ]
     found += [
         ("--policy", alias, f"the same as {name}") for alias, name in POLICY_ALIASES.items() if alias not in POLICIES
     ]

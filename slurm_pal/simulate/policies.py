@@ -34,10 +34,6 @@ class SimPolicy(NamedTuple):
 
 
 POLICIES = {
-    "slurm-twin": SimPolicy("", "stock Slurm, the twin's: backfill plans every job on named nodes", runs=SLURM),
-    "palsub": SimPolicy("", "palsub at every submission, with its watcher; nothing moves", runs=PALSUB),
-    "filter": SimPolicy("", "the submit filter at every submission, with its publisher; nothing moves", runs=PALSUB),
-    "tick": SimPolicy("", "palsub, and pal-rebalance as pal.toml says", moves="paying", runs=TICK),
     "slurm": SimPolicy(PLAIN, "select/cons_tres and EASY backfill, no passes and no latencies"),
     "packed": SimPolicy("packed", "the node with fewest GPUs left over; scores ignored"),
     "packed-ns": SimPolicy("packed", "packed, and every job packed again at every tick", moves="always"),
@@ -59,4 +55,10 @@ POLICIES = {
     "packed-wait": SimPolicy("packed", "packed, and the same waiting: the effect of stepping aside alone", waits=True),
     "alone": SimPolicy("packed", "no policy: every job as fast as alone on the cluster", alone=True),
     "alone-order": SimPolicy("packed", "the same, with backfill by response ratio", order="response", alone=True),
+    "slurm-twin": SimPolicy("", "stock Slurm, the twin's: backfill plans every job on named nodes", runs=SLURM),
+    "palsub": SimPolicy("", "palsub at every submission, with its watcher; nothing moves", runs=PALSUB),
+    "filter": SimPolicy("", "the submit filter at every submission, with its publisher; nothing moves", runs=PALSUB),
+    "tick": SimPolicy("", "palsub, and pal-rebalance as pal.toml says", moves="paying", runs=TICK),
 }
+STUDIES = tuple(name for name, row in POLICIES.items() if row.runs == STUDY)
+"""Those that only the simulator can follow."""

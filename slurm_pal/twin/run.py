@@ -33,7 +33,7 @@ from slurm_pal.twin.lua_filter import LuaFilter
 from slurm_pal.twin.site import own_environment, publish, relocated
 from slurm_pal.twin.slurm_settings import slurm_settings
 from slurm_pal.twin.submissions import Palsub, Plain
-from slurm_pal.twin.virtual_site import partitions_of, room_of
+from slurm_pal.twin.virtual_site import named, partitions_of, room_of
 from slurm_pal.twin.virtual_slurm import VirtualSlurm
 from slurm_pal.twin.work import Work
 
@@ -113,8 +113,10 @@ class _Run:
         self._plan, self._arm, self._stack = plan, arm, stack
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
-        machine, settings = plan.hardware, slurm_settings(twin.pairs)
-        self._work = Work(machine.true, machine.names, START_S, plan.settings.warmup_s, settings.launch_s, self._later)
+        machine, settings = named(plan.hardware), slurm_settings(twin.pairs)
+        self._work = Work(
+            machine.true, plan.hardware.names, START_S, plan.settings.warmup_s, settings.launch_s, self._later
+        )
         self.slurm = self._work.slurm = VirtualSlurm(
             room_of(machine), partitions_of(machine), self._work, settings, START_S
         )
@@ -294,7 +296,9 @@ class _Run:
         busy = seen.trouble or seen.orders or seen.moving or journal is None or (plan is not None and plan.moves)
         if busy or self._timed or any(wish.fields or wish.lease or wish.could_start for wish in seen.decided.wishes):
             return False
-        return not journal.every_lease() and not journal.moves(seen.at_s - FAILED_S)
+        if any(lease.job_id in self.slurm.pending for lease in journal.every_lease()):
+            return False
+        return not any(move.made_s > seen.at_s - FAILED_S for move in journal.moves(seen.at_s - FAILED_S))
 
     def _prospect_s(self, now_s: float) -> float:
         """When time alone may make a move pay: a job has run long enough, or for longer than was expected of it.

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 from slurm_pal.base.cluster import Counting, Partition
 from slurm_pal.simulate import hardware as simulated
 from slurm_pal.twin.room import Hardware, hardware
@@ -11,6 +13,13 @@ DEFAULT = "all"
 """The partition of all nodes, for jobs that name none."""
 CPUS_PER_GPU, MEMORY_MIB_PER_GPU = 8, 64_000
 """What a node is assumed to have of each for its GPUs, where nothing is known of it."""
+
+
+def named(machine: simulated.Hardware) -> simulated.Hardware:
+    """The cluster with names that Slurm could have: `n0:a100`, the part of a node with GPUs of one type, has none."""
+    names = tuple(re.sub(r"[^A-Za-z0-9_.-]", "-", name) for name in machine.names)
+    fine = len(set(names)) == len(names) and all(name[:1].isalpha() for name in names)
+    return machine._replace(names=names if fine else tuple(f"n{row}" for row in range(len(names))))
 
 
 def room_of(machine: simulated.Hardware) -> Hardware:
