@@ -15,6 +15,9 @@ from typing import NamedTuple
 from slurm_pal.twin.picks import Asking, Picker
 from slurm_pal.twin.room import Room, Take
 
+OVERDUE_S = 1.0
+"""A job that is beyond its limit, or completing, is taken to end so soon."""
+
 
 class Kept(NamedTuple):
     """Nodes kept for a planned job."""
@@ -69,7 +72,7 @@ class BackfillPlan:
                 now = start_s <= self._now_s
                 if takes and (now or nodes.isdisjoint(self._barred(start_s, start_s + limit_s))):
                     if not now:
-                        self._kept.append(Kept(start_s, start_s + limit_s, nodes))
+                        self._kept.append(Kept(self._down(start_s), self._down(start_s + limit_s), nodes))
                         self.nodes |= nodes
                     return Planned(start_s, tuple(takes))
             next_s = min((kept.end_s for kept in self._kept if kept.end_s > later_s), default=math.inf)
@@ -83,6 +86,10 @@ class BackfillPlan:
         room.take(takes)
         insort(self._ends, (end_s, takes), key=lambda end: end[0])
         self._stages, self._given = [(self._now_s, room)], 0
+
+    def _down(self, at_s: float) -> float:
+        """Slurm's plan knows moments by the resolution only, and rounds them down."""
+        return at_s // self._resolution_s * self._resolution_s
 
     def _barred(self, start_s: float, end_s: float) -> Collection[int]:
         found: set[int] = set()
@@ -120,8 +127,7 @@ class BackfillPlan:
         while self._given < len(self._ends):
             end_s, takes = self._ends[self._given]
             self._given += 1
-            steps = math.ceil((end_s - self._now_s) / self._resolution_s)
-            at_s = self._now_s + max(1, steps) * self._resolution_s
+            at_s = max(end_s, self._now_s + OVERDUE_S)
             if self._stages[-1][0] < at_s:
                 self._stages.append((at_s, self._stages[-1][1].copy()))
             self._stages[-1][1].give(takes)

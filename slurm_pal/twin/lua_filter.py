@@ -76,7 +76,7 @@ class LuaFilter:
 
     def __call__(self, job: VirtualJob, now_s: float) -> None:
         """job_submit: what the filter sets is set. Raises SlurmError when its Lua has ended."""
-        fields = _literal(_UNSET | description(job) | {"script": self._scripts.get(job.job_id, "#!/bin/sh\ntrue\n")})
+        fields = _literal({**_UNSET, **description(job), "script": self._scripts.get(job.job_id, "#!/bin/sh\ntrue\n")})
         step = f"{{now={int(now_s)},partitions={self._partitions},job={fields}}}\n"
         assert self._lua.stdin is not None and self._lua.stdout is not None
         try:

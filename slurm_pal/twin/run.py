@@ -293,8 +293,9 @@ class _Run:
     def _quiet(self, seen: TickResult) -> bool:
         """Whether the next tick can only decide the same, nothing, unless something changes or a moment comes."""
         plan, journal = seen.decided.plan, self._journal
-        busy = seen.trouble or seen.orders or seen.moving or journal is None or (plan is not None and plan.moves)
-        if busy or self._timed or any(wish.fields or wish.lease or wish.could_start for wish in seen.decided.wishes):
+        if journal is None or self._timed or seen.trouble or seen.orders or seen.moving or (plan and plan.moves):
+            return False
+        if any(wish.fields or wish.lease or wish.could_start for wish in seen.decided.wishes):
             return False
         if any(lease.job_id in self.slurm.pending for lease in journal.every_lease()):
             return False

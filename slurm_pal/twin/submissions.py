@@ -95,6 +95,7 @@ class Palsub:
     def __init__(self, config: Config, client: VirtualClient, clock: Callable[[], float], *, watched: bool) -> None:
         self._config, self._client, self._clock, self._watched = config, client, clock, watched
         self._watcher: Watcher | None = None
+        self._folder = ""  # of the leases
         self.troubles: list[str] = []
 
     def submit(self, job: ReplayJob, now_s: float) -> int:

@@ -135,12 +135,14 @@ def test_jobs_beyond_window_and_depth_keep_nothing(settings: SlurmSettings, plan
     assert (made.slurm.jobs[wide].start_s > 0) is planned
 
 
-def test_planned_starts_are_rounded_up_to_the_resolution() -> None:
-    made = Cluster(1, AT_ONCE._replace(bf_resolution_s=600.0))
-    made.submit("--gpus-per-node=2", lasts=60, limit="1")
+@pytest.mark.parametrize(("resolution_s", "fits"), [(60.0, True), (3600.0, False)])
+def test_nodes_are_kept_from_a_start_that_is_rounded_down(resolution_s: float, fits: bool) -> None:
+    made = Cluster(1, AT_ONCE._replace(bf_resolution_s=resolution_s))
+    made.submit("--gpus-per-node=2", lasts=6000, limit="100")  # NOW_S is 13 min 20 s after the hour
     wide = made.submit("--gpus-per-node=4")
+    short = made.submit("--gpus-per-node=2", limit="60")
     made.until(30)
-    assert made.slurm.jobs[wide].start_s == NOW_S + 30 + 600
+    assert made.slurm.jobs[wide].start_s == NOW_S + 6000 and (short in made.starts()) is fits
 
 
 def test_passes_for_submissions_come_at_most_so_often() -> None:
