@@ -260,9 +260,10 @@ def _run(running: Trial, beside: int) -> bool:
 def _tell(running: Trial) -> None:
     """How far the arms are that run now, in one line."""
     now = [
-        f"{arm}: {one.ended} of {one.jobs} jobs ended, {one.submitted} submitted"
-        for (_, arm), one in running.progress.items()
-        if one.submitted and (_, arm) not in running.results
+        f"{arm}{f' of {running.traces[k].name}' * (len(running.traces) > 1)}: {one.ended} of {one.jobs} jobs ended, "
+        f"{one.submitted} submitted"
+        for (k, arm), one in running.progress.items()
+        if one.submitted and (k, arm) not in running.results
     ]
     common.say(f"pal trial: {len(running.results)} arms finished; {'; '.join(now) or 'a lab starts'}", err=True)
 

@@ -110,7 +110,7 @@ def _lab(plan: ArmPlan, root: str) -> Iterator[Lab]:
     with open(os.path.join(root, "table"), "w", encoding="ascii") as stream:
         for n, k in _places(plan):
             stream.write(f"n{n} {k} {' '.join(f'{_at(plan.true, c, n, k):.6f}' for c in COLUMNS[2:])}\n")
-    for folder in ("jobs", "saved", "state", "config"):
+    for folder in ("jobs", "saved", "state", "config", "tmp"):
         os.mkdir(os.path.join(root, folder))
     shutil.copyfile(str(files("slurm_pal.trial") / "job.sh"), os.path.join(root, "job.sh"))
     with Lab.up(
@@ -139,7 +139,8 @@ class _Arm:
         self._meter = StrainMeter()
         foreign = ("SLURM", "SBATCH_", "SQUEUE_")  # no setting of whoever runs the trial
         clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        own = {"XDG_STATE_HOME": os.path.join(root, "state"), "XDG_CONFIG_HOME": os.path.join(root, "config")}
+        places = {"XDG_STATE_HOME": "state", "XDG_CONFIG_HOME": "config", "TMPDIR": "tmp"}
+        own = {name: os.path.join(root, folder) for name, folder in places.items()}
         self._env = lab.environ(clean) | own | variables(plan.settings)
 
     def run(self) -> ArmResult:

@@ -35,7 +35,9 @@ SMALL = ("--generate", "jobs=20,cap_h=0.6")
 WIDE = (
     "# pal.trace/1 wide\njob_id,submit_s,gpus,nodes,per_node,gpu_type,whole_nodes,ideal_s,sensitivity,limit_s,app,user,"
 )
-WIDE += "account,partition,locality_penalty,move_cost_s,movable\n1,0,64,,,,0,600,A,,,,,,,,1\n2,0,1,,,,0,600,A,,,,,,,,1\n"
+WIDE += (
+    "account,partition,locality_penalty,move_cost_s,movable\n1,0,64,,,,0,600,A,,,,,,,,1\n2,0,1,,,,0,600,A,,,,,,,,1\n"
+)
 
 
 @pytest.mark.parametrize(
