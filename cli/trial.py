@@ -132,7 +132,7 @@ def _check_resume(context: click.Context) -> None:
     """Raises UsageError for an option that is in the folder already."""
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "") == click.core.ParameterSource.COMMANDLINE
-        if given and parameter.name not in STILL:
+        if given and parameter.expose_value and parameter.name not in STILL:
             raise UsageError(f"{parameter.opts[0]} means nothing with --resume: the folder has the trial's own")
 
 

@@ -53,7 +53,7 @@ WIDE += (
         (("--generate", "jobs=500,load=1"), "give -y to begin without a question"),
         (("--generate", "jobs=20000,load=1"), "20000 jobs are more than a lab can hold"),
         ((*SMALL, "--compress", "9999"), "more than labs on this machine can start"),
-        (("--resume", "/nowhere"), "there is no trial"),
+        (("--resume", "/nowhere", "-v"), "there is no trial"),
         (("--resume", "/nowhere", "--compress", "30"), "--compress means nothing with --resume"),
         (("--trace", "WIDE"), "no time limit"),
         (("--trace", "WIDE", "--limit-factor", "2"), "wants 64 GPUs"),
