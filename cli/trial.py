@@ -96,6 +96,7 @@ def trial(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  #
     from slurm_pal.simulate.pool import processors
     from slurm_pal.trial.arms import BASELINE
     from slurm_pal.trial.folder import TrialFolder
+    from slurm_pal.trial.live import check_programs
     from slurm_pal.trial.trial import Trial
 
     if options["resume"]:
@@ -115,6 +116,7 @@ def trial(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  #
     if running.left():
         find_programs()
         account_name()
+        check_programs(plan.arms)
     _announce(running, options)
     if not options["resume"]:
         folder.make(plan, traces)

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -74,6 +74,15 @@ class Progress:
 
     def __init__(self, jobs: int) -> None:
         self.jobs, self.submitted, self.ended = jobs, 0, 0
+
+
+def check_programs(arms: Iterable[str]) -> None:
+    """Raise PalError at once, not after hours, where a program that an arm starts is not installed."""
+    for arm in arms:
+        row = ARMS[arm]
+        for name, wanted in (("palsub", row.palsub), ("pal-rebalance", row.tick), ("pal", row.filter)):
+            if wanted:
+                program(name)
 
 
 def run_arm(plan: ArmPlan, progress: Progress, ending: threading.Event) -> ArmResult:

@@ -75,6 +75,17 @@ def test_refused_in_one_line(
     assert not (tmp_path / "state").exists()  # nothing was begun
 
 
+def test_a_program_that_is_not_installed_is_said_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
+    code, err = said(monkeypatch, capsys, *SMALL, "--arms", "tick", "--out", str(tmp_path / "new"))
+    assert (
+        code == Exit.FAILED and err == f"pal: error: palsub is not installed beside {tmp_path}/python3: pip install .\n"
+    )
+    assert not (tmp_path / "new").exists()
+
+
 def test_the_folder_is_not_made_before_the_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
