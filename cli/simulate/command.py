@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,7 @@ from slurm_pal.cli.simulate.site_options import check_site_options
 if TYPE_CHECKING:
     from slurm_pal.cli.simulate.run import Output
     from slurm_pal.simulate.experiment import Experiment
+    from slurm_pal.simulate.program import Program
     from slurm_pal.simulate.settings import ReplaySettings
     from slurm_pal.simulate.trace import Trace
     from slurm_pal.simulate.virtual import VirtualCluster
@@ -33,14 +35,17 @@ DEFAULT_CLUSTER = "16x4"
 def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  # one entry for each option
     """Replay a trace on a virtual cluster under several policies, and show what would be gained.
 
-    The policies are those of palsub and the tick, on a simulated clock: EASY backfill with
-    time limits, moves and locality charged. Runs with the same seed are pairs; the claim is the
-    mean ratio of job completion time over pairs, with its 95 % interval.
+    Policies tick and palsub run the program itself over a virtual Slurm, with the settings of
+    pal.toml. All others are studies of the simulator (--list), which no Slurm here follows.
+    Runs with the same seed are pairs; the claim is the mean ratio of job completion time over
+    pairs, with its 95 % interval.
 
     \b
     Examples:
       pal simulate --generate '' --out report
           a made-up trace on 16 x 4 made-up GPUs: table, pictures, one HTML page
+      pal simulate --trace sacct.txt --policy slurm-twin,palsub,tick
+          stock Slurm, palsub, and palsub with pal-rebalance, as they are
       pal simulate --trace sacct.txt --cluster 20x8 --profile snapshot
           this site's history (docs/traces.md) on nodes like this site's
       pal simulate --trace sacct.txt --throughputs table.csv --cluster h100:32,a100:64
@@ -55,8 +60,11 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
     Ctrl-C prints what is complete. Traces can be looked at and converted with pal trace.
     """
     if options["list_"]:
-        from slurm_pal.cli.simulate.names import lists, print_lists
+        from slurm_pal.cli.simulate.names import as_json, lists, print_lists
 
+        if options["as_json"]:
+            common.print_json("simulate-list", as_json())
+            return
         if options["as_csv"]:
             print_lists(options["noheader"])
             return
@@ -154,7 +162,8 @@ def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
     _check_types(options["policies"])
     names = resolved(options["policies"] or DEFAULT_POLICIES, POLICIES, POLICY_ALIASES)
     policies = tuple(dict.fromkeys(names.values()))
-    baseline = next(iter(resolved([options["baseline"] or ("packed" if "packed" in policies else policies[0])],
+    usual = next((name for name in ("slurm-twin", "packed") if name in policies), policies[0])
+    baseline = next(iter(resolved([options["baseline"] or usual],
                                   POLICIES, POLICY_ALIASES).values()))  # fmt: skip
     others = [name for name in policies if name != baseline]
     queue = resolved([options["queue"]], QUEUES, QUEUE_ALIASES, "queue")
@@ -167,7 +176,7 @@ def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
         slow=parse_slow(options["slow"]) if options["slow"] else SlowShare(),
         scores=parse_scores(options["scores"]),
         policies=policies,
-        policy=next(iter(others[::-1]), baseline) if "pal-fit" not in others else "pal-fit",
+        policy=next((name for name in ("tick", "pal-fit") if name in others), next(iter(others[::-1]), baseline)),
         baseline=baseline,
         queue=next(iter(queue.values())),
         seeds=tuple(range(first, first + count)),
@@ -176,7 +185,31 @@ def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
         background_per_h=options["background"],
         worst=options["worst"],
         sweeps=tuple(dict.fromkeys(name for name in options["sweeps"] if name != "none")),
+        program=_program(options, (*policies, baseline)),
     )
+
+
+def _program(options: dict[str, Any], policies: tuple[str, ...]) -> Program | None:
+    """What runs the policies that are no study, with the settings of pal.toml; None where there are none."""
+    from slurm_pal.simulate.policies import POLICIES, STUDY
+
+    if all(POLICIES[name].runs == STUDY for name in policies):
+        return None
+    from slurm_pal.base import config
+    from slurm_pal.twin.run import Twin
+    from slurm_pal.twin.settings import with_options
+
+    return Twin(with_options(config.load(), options), slurm_words(options))
+
+
+def slurm_words(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options of backfill as slurm.conf says them."""
+    pairs: dict[str, str] = {}
+    if options["bf_interval"] is not None:
+        pairs["SchedulerParameters"] = f"bf_interval={max(1, round(options['bf_interval']))}"
+    if options["backfill"] is False:
+        pairs["SchedulerType"] = "sched/builtin"
+    return pairs
 
 
 def _check_types(policies: tuple[str, ...]) -> None:

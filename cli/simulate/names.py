@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from slurm_pal.cli import common
 from slurm_pal.cli.simulate.trace_inputs import KEYS
 from slurm_pal.report import table
@@ -11,7 +13,7 @@ from slurm_pal.research.replica.published_policies import summaries as replica_p
 from slurm_pal.research.unequal_policies import POLICIES as UNEQUAL
 from slurm_pal.simulate.aliases import POLICY_ALIASES, QUEUE_ALIASES, REPLICA_ALIASES
 from slurm_pal.simulate.inputs import FORMATS
-from slurm_pal.simulate.policies import POLICIES
+from slurm_pal.simulate.policies import POLICIES, STUDY
 from slurm_pal.simulate.profiles import KINDS
 from slurm_pal.simulate.queues import QUEUES
 from slurm_pal.simulate.scores import EXACT, PARTS
@@ -25,7 +27,9 @@ HEADER = ("OPTION", "NAME", "SUMMARY")
 
 def rows() -> list[tuple[str, str, str]]:
     published = replica_policies()
-    found = [("--policy", name, row.summary) for name, row in POLICIES.items()]
+    found = [
+        ("--policy", name, row.shown) for name, row in sorted(POLICIES.items(), key=lambda pair: pair[1].runs == STUDY)
+    ]
     found += [
         ("--policy", alias, f"the same as {name}") for alias, name in POLICY_ALIASES.items() if alias not in POLICIES
     ]
@@ -51,19 +55,39 @@ def rows() -> list[tuple[str, str, str]]:
 def _allocation() -> list[tuple[str, str, str]]:
     """The policies for GPUs of several types; some only where moves are free and GPUs are shared."""
     found = [
-        ("--policy", name, f"unequal GPUs: {row.summary}") for name, row in UNEQUAL.items() if name not in POLICIES
+        ("--policy", name, f"study: unequal GPUs: {row.summary}")
+        for name, row in UNEQUAL.items()
+        if name not in POLICIES
     ]
     for name in allocation_policies.names():
         if name not in UNEQUAL:
             shared = ", two jobs on the same GPUs" * name.endswith(allocation_policies.PACKING)
             said = f"{allocation_policies.policy(name).summary}{shared}"
-            found.append(("--policy", name, f"replica gavel: {said}"))
+            found.append(("--policy", name, f"study: replica gavel: {said}"))
     return found
 
 
 def lists(parsable: bool, noheader: bool) -> list[str]:
     """The tables as lines."""
     return (table.parsable if parsable else table.columns)(HEADER, rows(), noheader)
+
+
+def as_json() -> dict[str, Any]:
+    """The same for programs; of each policy what runs it."""
+    found = rows()
+    runs = {name: row.runs for name, row in POLICIES.items()}
+    runs |= {alias: runs[name] for alias, name in POLICY_ALIASES.items() if alias not in runs}
+    policies = [
+        {"name": name, "runs": runs.get(name, STUDY), "summary": summary.removeprefix(f"{STUDY}: ")}
+        for option, name, summary in found
+        if option == "--policy"
+    ]
+    others = [
+        {"option": option.lstrip("-"), "name": name, "summary": summary}
+        for option, name, summary in found
+        if option != "--policy"
+    ]
+    return {"policies": policies, "names": others}
 
 
 def print_lists(noheader: bool) -> None:

@@ -83,7 +83,11 @@ COMPARISON = (
         metavar="NAME,...",
         help="What to compare.  [default: slurm,packed,pal,pal-fit; TYPE:GPUS: slurm,gavel:max-min,pal-share]",
     ),
-    click.option("--baseline", metavar="NAME", help="Compared with.  [default: packed where compared, else the first]"),
+    click.option(
+        "--baseline",
+        metavar="NAME",
+        help="Compared with.  [default: slurm-twin, packed, or the first]",
+    ),
     click.option("--queue", default="fifo", show_default=True, metavar="NAME", help="Who is first in line."),
     click.option("--seeds", type=COUNT, metavar="N", help="Paired runs of each policy.  [default: 8; TYPE:GPUS: 1]"),
     click.option("--seed", type=click.IntRange(min=0), metavar="S", help="The first seed.  [default: 1]"),
@@ -138,7 +142,7 @@ COSTS = (
         "tick",
         **number(above=True),
         metavar="S",
-        help="How often moves are planned.  [default: 300; replica: 360]",
+        help="How often moves are planned.  [default: 300; tick: pal.toml; replica: 360]",
     ),
     click.option("--bar", **number(1.0), metavar="SLOWDOWN", help="Sensitive jobs are kept off slower GPUs."),
     click.option(

@@ -14,6 +14,7 @@ from slurm_pal.base.errors import DataError, Exit, SlurmError, UsageError, one_l
 from slurm_pal.base.faults import OK
 from slurm_pal.base.files import slurm_user_uid
 from slurm_pal.cli import common
+from slurm_pal.cli.simulate.command import slurm_words
 from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption, show_bad_rows, write
 from slurm_pal.cli.simulate.site_options import DAYS
 from slurm_pal.report import table as tables
@@ -46,11 +47,15 @@ from slurm_pal.simulate.virtual_site import VirtualSite, scored, site_of
 from slurm_pal.slurm import accounting
 from slurm_pal.slurm.backend import connect
 from slurm_pal.store import snapshot as snapshots
+from slurm_pal.twin.run import Twin
+from slurm_pal.twin.settings import with_options
+from slurm_pal.twin.slurm_settings import slurm_settings
 
 FROM_CONFIG = {"locality_penalty": ("placement", "locality_penalty"), "bar": ("placement", "barred_slowdown")}
 """Option -> the site's setting that is used when it is not given."""
 
 SACCT_TIMEOUT_S = 600.0
+FIFO = "fifo"
 
 DRAWN = "drawn"
 TYPICAL = "--profile drawn assumes a typical spread"
@@ -80,23 +85,33 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
     settings = settings_of({**options, **filled})._replace(
         expected_run_share=config.number("submit", "expected_run_share")
     )
-    site = site_of(connect(config).overview(), _faulty(config) if options["profile"] is None else ())
+    client = connect(config)
+    site = site_of(client.overview(), _faulty(config) if options["profile"] is None else ())
     profile = _profile(options["profile"], config, site)
     trace, notes = _history(options, config)
     fitted = fit(trace, site, settings.locality_penalty)
     if not fitted.trace.jobs:
         raise UsageError(_no_jobs(fitted))
     seeds = _seeds(options)
+    program = Twin(with_options(config, options), _scheduling(client.config(), queue) | slurm_words(options))
+    program.check(WAYS.values(), queue, settings)
     runs = SiteRuns(
-        fitted.trace, site.cluster, profile.source, settings, config.text("placement", "policy"), queue,
-        _jitter_s(options, seeds), mix,
-    )  # fmt: skip
+        fitted.trace, site.cluster, profile.source, settings, program, queue, _jitter_s(options, seeds), mix
+    )
     notes = (*notes, *site.notes, *profile.notes, *_changes(fitted))
     if not output.as_json:
         show_bad_rows(trace)
         for note in notes:
             common.say(f"note: {note}", err=True)
-    return _replay_and_show(runs, seeds, _Background(site, fitted, profile, notes), output, bool(options["verbose"]))
+    return _replay_and_show(
+        runs, seeds, _Background(site, fitted, profile, notes, program), output, bool(options["verbose"])
+    )
+
+
+def _scheduling(pairs: Mapping[str, str], queue: str) -> dict[str, str]:
+    """What this Slurm's configuration says of scheduling; of priorities only where no other queue is asked for."""
+    other = queue != FIFO
+    return {key: text for key, text in pairs.items() if not (other and key.startswith("Priority"))}
 
 
 class _Background(NamedTuple):
@@ -106,6 +121,7 @@ class _Background(NamedTuple):
     fitted: FittedHistory
     profile: SiteProfile
     notes: tuple[str, ...]
+    program: Twin
 
 
 # -- reading ------------------------------------------------------------------------------
@@ -242,10 +258,11 @@ def _replay_and_show(
 
 
 def _study(runs: SiteRuns, background: _Background, notes: Sequence[str], output: Output) -> Study:
-    s = runs.settings
+    s, config = runs.settings, background.program.config
+    interval_s, margin = config.number("rebalance", "interval_s"), config.number("rebalance", "margin")
     charged = [
         ("locality penalty", f"x {s.locality_penalty:g} on several nodes"),
-        ("moves", f"{s.move_cost_s:g} s each, planned every {s.tick_s:g} s where they gain {s.limits.margin:g} x that"),
+        ("moves", f"{s.move_cost_s:g} s each, planned every {interval_s:g} s where they gain {margin:g} x that"),
         ("time limits", "kept"),
     ]
     if s.warmup_s:
@@ -257,16 +274,14 @@ def _study(runs: SiteRuns, background: _Background, notes: Sequence[str], output
 
 
 def _assumed(runs: SiteRuns, background: _Background) -> list[str]:
-    backfill = (
-        f"EASY backfill every {runs.settings.backfill_interval_s:g} s"
-        if runs.settings.backfill_depth
-        else "no backfill"
-    )
+    slurm = slurm_settings(background.program.pairs)
+    backfill = f"backfill every {slurm.bf_interval_s:g} s" if slurm.backfill else "no backfill"
+    queue = "multifactor" if slurm.priority.multifactor else runs.queue
     found = [
         background.profile.assumed,
         "run times of the history are those on median GPUs",
         "CPUs and memory never run out",
-        f"queue {runs.queue} with {backfill}",
+        f"queue {queue} with {backfill}",
     ]
     if runs.mix:
         mix = ", ".join(f"{name} {share:g}" for name, share in runs.mix.items())

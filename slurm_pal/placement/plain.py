@@ -20,13 +20,18 @@ from slurm_pal.placement.view import Placement, Rule, View
 
 def plain_pick(view: View, shape: GpuShape, rule: Rule) -> Placement | None:
     """The placement stock Slurm would choose now, or None when the job would wait."""
-    need = need_of(shape, max(view.node_gpus, default=0))
-    if need is None:
-        return None
-    picks = _equal_shares(view, need.counts) if need.counts else _total(view, need.total)
+    picks = plain_picks(view, shape)
     if picks is None:
         return None
     return placement(view, whole(view, picks) if shape.whole_nodes else picks, rule)
+
+
+def plain_picks(view: View, shape: GpuShape) -> Picks | None:
+    """The same as nodes and how many GPUs of each; of the view only what is free and what nodes are counts."""
+    need = need_of(shape, max(view.node_gpus, default=0))
+    if need is None:
+        return None
+    return _equal_shares(view, need.counts) if need.counts else _total(view, need.total)
 
 
 def _equal_shares(view: View, counts: Sequence[int]) -> Picks | None:

@@ -176,13 +176,14 @@ class Publisher:
 
     def __init__(
         self, config: Config, client: SlurmClient, stays: bool, every_s: float = math.inf, aside: Aside | None = None,
-        by_turns: bool = False,
+        by_turns: bool = False, writes: bool = True,
     ) -> None:  # fmt: skip
-        """`every_s` is the time between two publications; `aside` has the jobs that break us.
+        """`every_s` is the time between two publications; `aside` has the jobs that break us. Without `writes` there
+        is no filter that reads a table: leases are taken back all the same.
 
         `by_turns`: the publisher's lock is held for the length of each publication only, and not waited for.
         """
-        self._by_turns = by_turns
+        self._by_turns, self._writes = by_turns, writes
         self._config, self._client, self._stays = config, client, stays
         self._every_s, self._promises, self._beat_s = every_s, False, 0.0
         self._lock: tuple[int, int] | None = None
@@ -242,6 +243,8 @@ class Publisher:
         elif self._stays:
             trouble.append(f"leases are not taken back: only SlurmUser ({known.slurm_user}) and root may do that")
         table, gpus_written = None, False
+        if not self._writes:
+            return Publication(query_s, tuple(ended), table, gpus_written, tuple(trouble))
         try:
             with self._turn():
                 scores = snapshot.read(self._config.snapshot_path)

@@ -87,7 +87,7 @@ POLICIES: dict[str, UnequalPolicy] = {
     SLURM: UnequalPolicy(
         _slurm, "stock Slurm: all types as a list of partitions in the order of --cluster, EASY backfill"
     ),
-    OURS: UnequalPolicy(_ours, "ours: completion times first, a promise for the makespan, moves that pay"),
+    OURS: UnequalPolicy(_ours, "completion times first, a promise for the makespan, moves that pay"),
     **{name: _of_gavel(name, row) for name, row in allocation_policies.POLICIES.items() if not row.pairs},
     **{
         _followed(name): UnequalPolicy(

@@ -15,9 +15,10 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.background import again_and_again
 from slurm_pal.simulate.fitting import jittered
 from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware
-from slurm_pal.simulate.policies import POLICIES
+from slurm_pal.simulate.policies import POLICIES, STUDY
 from slurm_pal.simulate.pool import Progress
 from slurm_pal.simulate.profiles import Drawn, SlowShare, Source, slowed, tables
+from slurm_pal.simulate.program import Program
 from slurm_pal.simulate.queues import QUEUES
 from slurm_pal.simulate.replay import ReplayPlan, replay
 from slurm_pal.simulate.result import Replay
@@ -54,6 +55,7 @@ class Experiment(NamedTuple):
     background_per_h: float = 0.0  # jobs per hour after the last submission; 0: none
     worst: int = 1
     sweeps: tuple[str, ...] = ()
+    program: Program | None = None  # runs the policies that are no study
 
     def check(self) -> None:
         """Raises UsageError for a name that is not known, or a profile that the cluster cannot have."""
@@ -65,13 +67,21 @@ class Experiment(NamedTuple):
             for name in names:
                 if name not in table:
                     raise UsageError(f"{what} {name!r} is not one of {', '.join(table)}")
+        ours = [name for name in (*self.policies, self.policy, self.baseline) if POLICIES[name].runs != STUDY]
+        if ours and self.program is None:
+            raise UsageError(f"policy {ours[0]!r} is the program's, and nothing here runs it")
+        if ours and self.program is not None:
+            self.program.check(ours, self.queue, self.settings)
         if not 0 <= self.worst <= self.cluster.n_gpus:
             raise UsageError(f"worst {self.worst}: must be in 0..{self.cluster.n_gpus}, the GPUs of the cluster")
         self.source.draw(self.cluster, self.seeds[0])
 
     def run(self, task: ReplayTask, progress: Progress | None = None) -> Replay:
         """Carry out one task."""
-        return replay(self.plan(task), progress)
+        plan = self.plan(task)
+        if self.program is not None and POLICIES[plan.policy].runs != STUDY:
+            return self.program.run(plan, progress)
+        return replay(plan, progress)
 
     def plan(self, task: ReplayTask) -> ReplayPlan:
         """The replay of one task: a pure function of the experiment and the task."""

@@ -20,7 +20,7 @@ from slurm_pal.placement.view import Placement
 from slurm_pal.simulate.alone import Alone
 from slurm_pal.simulate.hardware import Hardware
 from slurm_pal.simulate.jobs import ReplayJob
-from slurm_pal.simulate.policies import POLICIES, SimPolicy
+from slurm_pal.simulate.policies import POLICIES, STUDY, SimPolicy
 from slurm_pal.simulate.published_round import everybody_anew
 from slurm_pal.simulate.queues import QUEUES, Usage
 from slurm_pal.simulate.result import JobOutcome, Replay, Timeline
@@ -51,6 +51,8 @@ def replay(plan: ReplayPlan, progress: Progress | None = None) -> Replay:
     for name, table, what in ((plan.policy, POLICIES, "policy"), (plan.queue, QUEUES, "queue")):
         if name not in table:
             raise UsageError(f"{what} {name!r} is not one of {', '.join(table)}")
+    if POLICIES[plan.policy].runs != STUDY:
+        raise UsageError(f"policy {plan.policy!r} is the program's: it runs in the twin")
     return _Run(plan, progress).result()
 
 

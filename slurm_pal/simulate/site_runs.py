@@ -11,7 +11,8 @@ from slurm_pal.simulate.fitting import jittered
 from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware
 from slurm_pal.simulate.pool import Progress
 from slurm_pal.simulate.profiles import Source, tables
-from slurm_pal.simulate.replay import ReplayPlan, replay
+from slurm_pal.simulate.program import Program
+from slurm_pal.simulate.replay import ReplayPlan
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.site_history import classed
@@ -21,19 +22,8 @@ from slurm_pal.simulate.virtual import VirtualCluster
 BASELINE, SUBMIT, TICK = "slurm", "palsub", "palsub+tick"
 
 
-class SiteWay(NamedTuple):
-    """How jobs come to their GPUs."""
-
-    policy: str  # of policies.POLICIES; "": the site's own placement.policy
-    steer: str  # of ReplaySettings
-    summary: str
-
-
-WAYS = {
-    BASELINE: SiteWay("slurm", "start", "plain Slurm"),
-    SUBMIT: SiteWay("", "submit", "jobs that can start at once are placed by palsub, nothing moves"),
-    TICK: SiteWay("pal-fit", "start", "every start is placed, sensitive jobs wait where it pays, moves that pay"),
-}
+WAYS = {BASELINE: "slurm-twin", SUBMIT: "palsub", TICK: "tick"}
+"""How jobs come to their GPUs -> the policy of policies.POLICIES that the program runs."""
 
 
 class SiteTask(NamedTuple):
@@ -52,26 +42,25 @@ class SiteRuns(NamedTuple):
     cluster: VirtualCluster
     source: Source
     settings: ReplaySettings
-    policy: str  # the site's placement.policy
+    program: Program  # with the site's settings
     queue: str = "fifo"
     jitter_s: float = 600.0  # submissions move by up to this much, by seed
     mix: Mapping[str, float] = {}  # shares of classes among jobs of unknown class; empty: they count as A
 
     def run(self, task: SiteTask, progress: Progress | None = None) -> Replay:
         """Carry out one task; the replay bears the name of the way."""
-        return replay(self.plan(task), progress)._replace(policy=task.way)
+        return self.program.run(self.plan(task), progress)._replace(policy=task.way)
 
     def plan(self, task: SiteTask) -> ReplayPlan:
         """A pure function of the study and the task."""
-        way, trace = WAYS[task.way], jittered(self.trace, self.jitter_s, 1.0, task.seed)
+        trace = jittered(self.trace, self.jitter_s, 1.0, task.seed)
         mix = {task.unknown: 1.0} if task.unknown else self.mix
         if mix:
             trace = classed(trace, mix, task.seed)
         machine = self.machine(task.seed)
         if task.capped:
             machine = capped_worst(machine, self.slow_gpus(task.seed))
-        settings = self.settings._replace(steer=way.steer)
-        return ReplayPlan(trace, machine, way.policy or self.policy, self.queue, task.seed, settings)
+        return ReplayPlan(trace, machine, WAYS[task.way], self.queue, task.seed, self.settings)
 
     def machine(self, seed: int) -> Hardware:
         """The virtual cluster of one seed."""

@@ -4,11 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from slurm_pal.slurm.client import Completed, Runner
 from slurm_pal.slurm.question import started
 
 _ORDERS = frozenset({"update", "requeue"})
+
+
+class Counts(Protocol):
+    """What was asked of Slurm so far, and what was ordered."""
+
+    queries: int
+    orders: int
 
 
 class Counted:

@@ -8,12 +8,14 @@ import stat
 from collections.abc import Mapping, Sequence
 
 from slurm_pal.base.errors import SlurmError
+from slurm_pal.base.files import slurm_conf
 from slurm_pal.base.light import suppress
 from slurm_pal.slurm import question, told
 from slurm_pal.submit.processes import runner
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
+    from slurm_pal.slurm.client import SlurmClient
     from slurm_pal.submit.argv import CommandLine
     from slurm_pal.submit.script import Script
 
@@ -39,6 +41,13 @@ class Asked:
         if self.question is None or self.question.kinds != kinds:
             self.run.end()
             self.question = question.begin(self.run, kinds, told.FEW)
+
+    def client(self, timeout_s: float) -> SlurmClient:
+        """Who reads the answer, and gives it so much time."""
+        from slurm_pal.slurm.cli import CliClient
+
+        self.run.timeout_s = timeout_s
+        return CliClient(self.run, asked=self.question, conf=slurm_conf())
 
     def end(self) -> None:
         """The answer is no longer wanted."""

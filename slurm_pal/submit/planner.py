@@ -9,7 +9,6 @@ import time
 from slurm_pal.base import state
 from slurm_pal.base.config import ALWAYS, AUTO
 from slurm_pal.base.errors import DataError, SlurmError
-from slurm_pal.base.files import slurm_conf
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.decide import lease
 from slurm_pal.decide.request import Request, for_class
@@ -52,14 +51,14 @@ class SubmissionPlan:
 
 def plan(
     line: CommandLine, chosen: Choice, script: Script | None, config: Config, known: Verdict,
-    warnings: list[str], moving: Moving, sent: CommandLine, asked: Asked,
+    warnings: list[str], moving: Moving, sent: CommandLine, asked: Asked, at_s: float | None = None,
 ) -> SubmissionPlan:  # fmt: skip
     """Decide about one submission. `warnings` gets what the user must know, one line each.
 
-    `sent` is the command line for sbatch: `line`, or that with the script wrapped.
+    `sent` is the command line for sbatch: `line`, or that with the script wrapped. `at_s` is when; None: now.
     Raises SlurmError, DataError or OSError if nothing can be decided.
     """
-    now_s = time.time()
+    now_s = time.time() if at_s is None else at_s
     cluster = state.cluster_key()
     request = for_class(build(line, os.environ, script), known.sensitivity, known.stage)
     alive = heartbeat.fresh(config.snapshot_path, now_s, config.number("submit", "heartbeat_max_age_s"))
@@ -192,7 +191,6 @@ def _decide(
     asked.begin(bool(request.reservation))
     from slurm_pal.decide.case import Decision, settings_of
     from slurm_pal.decide.decide import decide
-    from slurm_pal.slurm.cli import CliClient
     from slurm_pal.store import snapshot as snapshots
 
     found: Snapshot | DataError
@@ -200,9 +198,8 @@ def _decide(
         found = snapshots.read(config.snapshot_path)
     except DataError as error:
         found = error
-    asked.run.timeout_s = config.number("submit", "slurm_timeout_s")
     try:
-        client = CliClient(asked.run, asked=asked.question, conf=slurm_conf())
+        client = asked.client(config.number("submit", "slurm_timeout_s"))
         overview = client.overview(reservations=bool(request.reservation))
     except SlurmError:
         if isinstance(found, DataError):

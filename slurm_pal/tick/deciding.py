@@ -6,6 +6,7 @@ Nothing is done here. What is read and remembered is the pace of the jobs, see `
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
@@ -74,6 +75,8 @@ class Decider:
     def __init__(self, config: Config, journal: Journal, role: Role, appends: bool = False) -> None:
         self._config, self._journal, self._role = config, journal, role
         self.terms = terms_of(config, appends)
+        self._read: Snapshot | None = None  # as last published
+        self._file: tuple[int, ...] = ()  # that it was read from
         self._partitions = None
         if config.text("rebalance", "allocation"):
             from slurm_pal.partitions.plan import Partitions
@@ -85,7 +88,7 @@ class Decider:
 
         Raises DataError when there are no scores, or the journal cannot be used.
         """
-        published = snapshots.read(self._config.snapshot_path)
+        published = self._published()
         penalty = self._config.number("placement", "locality_penalty")
         mine = [job for job in overview.jobs if not self._only_user or job.user == self._only_user]
         paces, learnt = pace.look(mine, published, self._journal, self.terms, penalty, now_s, bool(self._only_user))
@@ -107,6 +110,18 @@ class Decider:
             here = heard if self._only_user else published
             planned = plan(claimed(overview, wishes), heard, running, terms, now_s, here)
         return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration, trouble)
+
+    def _published(self) -> Snapshot:
+        """The snapshot as it is now, read anew only where the file is another. Raises DataError."""
+        path = self._config.snapshot_path
+        try:
+            found = os.stat(path)
+            file: tuple[int, ...] = found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        except OSError:
+            file = ()
+        if self._read is None or not file or self._file != file:
+            self._read, self._file = snapshots.read(path), file
+        return self._read
 
     def _bounded(self, published: Snapshot, learnt: Corrections) -> Snapshot:
         """What is believed for pending jobs: words of users put a GPU behind others, but nobody waits for them."""

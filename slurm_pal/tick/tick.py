@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeVar
@@ -20,6 +19,7 @@ from slurm_pal.base.errors import PalError, SlurmError, one_line
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.notify import ALIVE, notify
+from slurm_pal.base.timing import REAL, Timing
 from slurm_pal.decide.aside import Aside, Fault, blamed
 from slurm_pal.decide.lease import LeaseKind, Sort
 from slurm_pal.decide.lease_marks import in_force
@@ -33,7 +33,7 @@ from slurm_pal.pending.retarget import Wish, WishAction, over
 from slurm_pal.publisher.observed import collector
 from slurm_pal.publisher.publication import LATEST_S, Publication, Publisher
 from slurm_pal.slurm.client import AGAIN_S, LAST_S, Overview, SlurmClient
-from slurm_pal.slurm.counted import Counted
+from slurm_pal.slurm.counted import Counts
 from slurm_pal.slurm.diag import busy
 from slurm_pal.tick import levers, metrics
 from slurm_pal.tick.deciding import Decided, Decider
@@ -78,15 +78,16 @@ class Tick:
     """
 
     def __init__(
-        self, config: Config, client: SlurmClient, counted: Counted, journal: Journal, role: Role,
+        self, config: Config, client: SlurmClient, counted: Counts, journal: Journal, role: Role,
         publisher: Publisher | None, log: EventLog, *, act: bool, last: bool = False, appends: bool = False,
+        timing: Timing = REAL,
     ) -> None:  # fmt: skip
         self._now_s = 0.0
         self._config, self._client, self._counted, self._journal, self._role = config, client, counted, journal, role
-        self._publisher, self._log, self._act = publisher, log, act
+        self._publisher, self._log, self._act, self._monotonic = publisher, log, act, timing.monotonic
         self._again_s = LAST_S if last else AGAIN_S
         self._decider = Decider(config, journal, role, appends)
-        self._hand = Hand(client, journal, role, log, self._blame)
+        self._hand = Hand(client, journal, role, log, self._blame, timing.sleep)
         limits = StepLimits(ack_limit_s=config.number("rebalance", "ack_limit_s"), start_limit_s=self.pass_s)
         self._mover = Mover(journal, client, limits, self._note, self._blame)
         self._intake = Intake(config) if publisher else None
@@ -112,14 +113,14 @@ class Tick:
 
     def run(self, now_s: float) -> TickResult:
         """One tick at `now_s`, Unix seconds. Raises SlurmError when Slurm does not answer."""
-        self._trouble, started, self._now_s = [], time.monotonic(), now_s
+        self._trouble, started, self._now_s = [], self._monotonic(), now_s
         queries, orders = self._counted.queries, self._counted.orders
         paused = self._busy(now_s)
         intake, publisher = self._intake, self._publisher
         ingested = self._try(lambda: intake.take(now_s), 0) if intake else 0
-        asked_s = time.monotonic()
+        asked_s = self._monotonic()
         overview = self._client.overview(marked=True)
-        query_s = self._took_s = time.monotonic() - asked_s
+        query_s = self._took_s = self._monotonic() - asked_s
         every, overview = overview, self._aside.without(overview)
         if observers := self._observers:
             self._each(lambda seen: observers.take(seen.jobs, now_s), every, 0)
@@ -146,7 +147,7 @@ class Tick:
         if self._act:
             self._do(decided, every, paused, now_s)
             if any(wish.action is WishAction.NODELIST for wish in decided.wishes):
-                self._look_s = now_s + (time.monotonic() - started) + self.pass_s
+                self._look_s = now_s + (self._monotonic() - started) + self.pass_s
             self._try(lambda: self._leave_alone(every, now_s), None)
             kept_off = [wish.job_id for wish in decided.wishes if wish.could_start]
             held = ours | shared
@@ -158,7 +159,7 @@ class Tick:
             published, decided, moving, tuple(dict.fromkeys(self._trouble)),
         )  # fmt: skip
         if self._act:
-            self._try(lambda: self._measure(seen, time.monotonic() - started), None)
+            self._try(lambda: self._measure(seen, self._monotonic() - started), None)
         return seen._replace(trouble=tuple(dict.fromkeys(self._trouble)))
 
     def _busy(self, now_s: float) -> str:
@@ -220,6 +221,11 @@ class Tick:
         """A tick failed: nobody is promised anything until one succeeds."""
         if self._publisher is not None:
             self._publisher.silent()
+
+    @property
+    def look_s(self) -> float:
+        """When `advance` has something to look after besides moves, Unix seconds; infinity for never."""
+        return self._look_s
 
     def advance(self, now_s: float) -> bool:
         """One look at the moves under way; whether there are any. Raises SlurmError, DataError."""

@@ -27,10 +27,11 @@ class Hand:
 
     def __init__(
         self, client: SlurmClient, journal: Journal, role: Role, log: EventLog,
-        blame: Callable[[int, Exception], str] = blamed,
+        blame: Callable[[int, Exception], str] = blamed, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         """`blame` is called for jobs whose order failed by an error of ours; it returns the line for the report."""
         self._client, self._journal, self._role, self._log, self._blame = client, journal, role, log, blame
+        self._sleep = sleep
         self._doubtful: set[int] | None = None  # jobs whose list may not be as journalled; None: all
         self._since_s = journal.last_tick_s() - DOUBT_S
 
@@ -90,7 +91,7 @@ class Hand:
         comments: dict[int, str] = {}  # a job may get two lists, and its comment shows both
         left = [*wishes]
         for pause_s in (0.0, *again_s):
-            time.sleep(pause_s)
+            self._sleep(pause_s)
             left = [wish for wish in left if not self._carried(wish, jobs.get(wish.job_id), comments, trouble, now_s)]
             if not left:
                 break

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.simulate.hardware import Hardware, hardware
 from slurm_pal.simulate.jobs import Held, ReplayJob
-from slurm_pal.simulate.policies import POLICIES
+from slurm_pal.simulate.policies import POLICIES, STUDIES
 from slurm_pal.simulate.replay import ReplayPlan, replay
 from slurm_pal.simulate.result import JobOutcome
 from slurm_pal.simulate.settings import ReplaySettings
@@ -21,7 +21,7 @@ from slurm_pal.simulate.trace import Trace, TraceJob
 from .cluster_factory import CLASSES
 
 AT_ONCE = ReplaySettings(backfill_interval_s=0.0)
-PLACED_ONCE = [name for name, policy in POLICIES.items() if policy.moves == "none" and not policy.alone]
+PLACED_ONCE = [name for name in STUDIES if POLICIES[name].moves == "none" and not POLICIES[name].alone]
 
 
 def machine(*rows: Sequence[float], partitions: dict[str, Sequence[int]] | None = None) -> Hardware:

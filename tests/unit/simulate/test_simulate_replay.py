@@ -18,7 +18,7 @@ from slurm_pal.moves.worth import MoveLimits
 from slurm_pal.simulate.easy import Reservation
 from slurm_pal.simulate.hardware import hardware
 from slurm_pal.simulate.jobs import ReplayJob
-from slurm_pal.simulate.policies import POLICIES
+from slurm_pal.simulate.policies import POLICIES, STUDIES
 from slurm_pal.simulate.queues import QUEUES
 from slurm_pal.simulate.replay import ReplayPlan, replay
 from slurm_pal.simulate.result import JobOutcome
@@ -73,7 +73,7 @@ SIZES = st.sampled_from(([2, 2], [4, 4, 4], [1, 1, 1], [3, 3]))
 
 
 @st.composite
-def plans(draw: st.DrawFn, policies: Sequence[str] = tuple(POLICIES), failures: bool = True) -> ReplayPlan:
+def plans(draw: st.DrawFn, policies: Sequence[str] = STUDIES, failures: bool = True) -> ReplayPlan:
     """Any policy on a small cluster with outliers, and a queue most of the time."""
     sizes = draw(SIZES)
     nodes = list(range(len(sizes)))

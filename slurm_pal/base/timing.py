@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: MIT
+"""How a process measures and spends time: in the twin by a virtual clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Timing(NamedTuple):
+    """The clock's part in a process that stays."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+REAL = Timing()

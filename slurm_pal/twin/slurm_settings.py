@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""How the virtual slurmctld schedules: what `scontrol show config` says of it, and what slurm.conf(5) assumes else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_pal.base.numbers import digits
+from slurm_pal.slurm.parse import seconds, whole
+
+DAY_S = 86400.0
+
+
+class PrioritySettings(NamedTuple):
+    """priority/multifactor; with `multifactor` False priority/basic, where only Nice and SiteFactor count."""
+
+    multifactor: bool = False
+    age: int = 0  # PriorityWeightAge
+    fair_share: int = 0
+    size: int = 0
+    partition: int = 0
+    qos: int = 0
+    favor_small: bool = False
+    max_age_s: float = 7 * DAY_S
+    half_life_s: float = 7 * DAY_S  # 0: usage is never forgotten
+    calc_period_s: float = 300.0  # priorities are worked out anew so often
+
+
+class SlurmSettings(NamedTuple):
+    """slurm.conf(5), SchedulerParameters and neighbours; times in s."""
+
+    backfill: bool = True  # SchedulerType=sched/backfill
+    bf_interval_s: float = 30.0
+    bf_window_s: float = DAY_S
+    bf_resolution_s: float = 60.0
+    bf_max_job_test: int = 500
+    submit_pass_s: float = 0.5  # slurmctld looks once a second whether jobs have come
+    batch_sched_delay_s: float = 3.0  # and passes over the queue at most so often for them
+    launch_s: float = 0.2  # from the start that Slurm shows to the job's first command
+    complete_s: float = 0.3  # from the end of a job's script until its GPUs are free
+    stop_s: float = 1.0  # the same where Slurm stops it
+    requeue_delay_s: float = 121.0  # cred_expire and a second, see docs/slurm.md
+    min_job_age_s: float = 300.0  # so long slurmctld knows a job that has ended
+    priority: PrioritySettings = PrioritySettings()
+
+
+def slurm_settings(pairs: Mapping[str, str]) -> SlurmSettings:
+    """By the pairs of `scontrol show config`; what is missing or unreadable is as slurm.conf(5) says."""
+    words = dict(part.partition("=")[::2] for part in pairs.get("SchedulerParameters", "").split(","))
+    usual = SlurmSettings()
+
+    def number(name: str, default: float, unit_s: float = 1.0) -> float:
+        value = digits(words.get(name, ""))
+        return default if value is None else value * unit_s
+
+    expire = re.search(r"cred_expire=([0-9]{1,6})", pairs.get("AuthInfo", ""))
+    expire_s = int(expire[1]) if expire else 120
+    return usual._replace(
+        backfill=pairs.get("SchedulerType", "sched/backfill") == "sched/backfill",
+        bf_interval_s=max(1.0, number("bf_interval", usual.bf_interval_s)),
+        bf_window_s=number("bf_window", usual.bf_window_s, 60.0),
+        bf_resolution_s=max(1.0, number("bf_resolution", usual.bf_resolution_s)),
+        bf_max_job_test=int(number("bf_max_job_test", usual.bf_max_job_test)),
+        batch_sched_delay_s=number("batch_sched_delay", usual.batch_sched_delay_s),
+        requeue_delay_s=number("requeue_delay", (expire_s if expire_s >= 5 else 120) + 1.0),
+        min_job_age_s=float(whole(pairs.get("MinJobAge", ""), int(usual.min_job_age_s))),
+        priority=_priority(pairs),
+    )
+
+
+def _priority(pairs: Mapping[str, str]) -> PrioritySettings:
+    usual = PrioritySettings()
+    max_age, half_life, period = (
+        seconds(pairs[key]) if key in pairs else None
+        for key in ("PriorityMaxAge", "PriorityDecayHalfLife", "PriorityCalcPeriod")
+    )
+    return PrioritySettings(
+        multifactor=pairs.get("PriorityType", "") == "priority/multifactor",
+        age=whole(pairs.get("PriorityWeightAge", "")),
+        fair_share=whole(pairs.get("PriorityWeightFairShare", "")),
+        size=whole(pairs.get("PriorityWeightJobSize", "")),
+        partition=whole(pairs.get("PriorityWeightPartition", "")),
+        qos=whole(pairs.get("PriorityWeightQOS", "")),
+        favor_small=pairs.get("PriorityFavorSmall", "").lower() in ("yes", "1", "true"),
+        max_age_s=float(max_age or usual.max_age_s),
+        half_life_s=usual.half_life_s if half_life is None else float(half_life),
+        calc_period_s=float(period or usual.calc_period_s),
+    )

@@ -1,0 +1,447 @@
+# SPDX-License-Identifier: MIT
+"""The virtual slurmctld: nodes, queue and scheduler as a state machine with a clock of its own.
+
+It keeps the rules that slurm-pal depends on (docs/slurm.md): lowest free GPU index first, the smallest run of
+fitting neighbours, hard node lists, Reason=Resources for what does not fit, a main pass in the order of priorities
+that stops at the first blocked job of a partition, backfill that plans all jobs, requeued jobs that complete first and
+then wait for a delay. What a job does while it runs is its payload's, who also says when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple, Protocol
+
+from slurm_pal.base.cluster import Node, Partition
+from slurm_pal.base.errors import SlurmError
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide.candidates import counted
+from slurm_pal.decide.constraint import compile_constraint
+from slurm_pal.decide.request import Request
+from slurm_pal.slurm.states import NODE_UNUSABLE
+from slurm_pal.twin.backfill import BackfillPlan
+from slurm_pal.twin.picks import Asking, Picker
+from slurm_pal.twin.priority import Priorities
+from slurm_pal.twin.room import Hardware, Take, empty
+from slurm_pal.twin.slurm_settings import SlurmSettings
+from slurm_pal.twin.virtual_job import BEGIN, HELD_ADMIN, UNLIMITED_S, VirtualJob, noun_of
+
+FINISH, COMPLETE, ELIGIBLE, PASS, BACKFILL, PRIORITY = range(6)
+"""Events of the same moment happen in this order."""
+
+
+class Payload(Protocol):
+    """What jobs do while they run."""
+
+    def started(self, job: VirtualJob, now_s: float) -> tuple[float, str]:
+        """The job has started on `job.takes`; when it will end, and its state then."""
+        ...
+
+    def stopped(self, job: VirtualJob, now_s: float, state: str) -> None:
+        """Its run has ended in this state; "PENDING": it was requeued."""
+        ...
+
+    def signalled(self, job: VirtualJob, name: str, now_s: float) -> None:
+        """Its batch shell got a signal."""
+        ...
+
+
+class Submission(NamedTuple):
+    """One submission as sbatch hands it over."""
+
+    options: Mapping[str, str]
+    request: Request
+    user: str
+    account: str = ""
+
+
+Filter = Callable[[VirtualJob, float], None]
+"""What job_submit may change of a new job."""
+
+
+class VirtualNode:
+    """What may change of a node, beside what is free."""
+
+    __slots__ = ("available", "features", "jobs", "noun", "planned", "reason", "states", "weight")
+
+    def __init__(self, features: Sequence[str] = (), weight: int = 1) -> None:
+        self.features, self.available = frozenset(features), tuple(features)
+        self.weight, self.jobs, self.planned = weight, 0, False
+        self.states: frozenset[str] = frozenset()  # DOWN, DRAIN and the like
+        self.reason = ""
+        self.noun: Node | None = None
+
+
+class VirtualSlurm:
+    """One cluster. `advance` lets time pass; nothing else does."""
+
+    def __init__(
+        self, hardware: Hardware, partitions: Sequence[Partition], payload: Payload, settings: SlurmSettings,
+        now_s: float, nodes: Sequence[VirtualNode] = (),
+    ) -> None:  # fmt: skip
+        self.hardware, self.partitions, self.settings = hardware, tuple(partitions), settings
+        self.now_s = now_s
+        self.jobs: dict[int, VirtualJob] = {}  # all that slurmctld knows
+        self.pending: dict[int, VirtualJob] = {}
+        self.active: dict[int, VirtualJob] = {}  # running or completing
+        self.virtual_nodes = [*nodes] or [VirtualNode() for _ in hardware.names]
+        self.position = {name: place for place, name in enumerate(hardware.names)}
+        self.room = empty(hardware)
+        self.changes = 0  # of what is shown of jobs and nodes
+        self._payload = payload
+        self.job_submit: Filter | None = None
+        self._priorities = Priorities(settings.priority, len(hardware.names))
+        self._picker = Picker(hardware, [node.weight for node in self.virtual_nodes])
+        self._within = {p.name: tuple(self.position[name] for name in p.nodes) for p in partitions}
+        self._named = {p.name: p for p in partitions}
+        self._events: list[tuple[float, int, int, int]] = []  # moment, kind, job, edition
+        self._last_job, self._pass_s, self._last_pass_s = 0, float("inf"), now_s - settings.batch_sched_delay_s
+        self._changed = True  # since the last backfill
+        self._ends: dict[int, tuple[float, str]] = {}  # when the run of a job ends, and its state then
+        self._ended: list[tuple[float, int]] = []
+        if settings.backfill:
+            heappush(self._events, (now_s + settings.bf_interval_s, BACKFILL, 0, 0))
+        if settings.priority.multifactor:
+            heappush(self._events, (now_s + settings.priority.calc_period_s, PRIORITY, 0, 0))
+
+    # -- time ------------------------------------------------------------------------------------
+
+    @property
+    def next_s(self) -> float:
+        """When the next thing happens by itself; backfill and priorities count only where a job waits."""
+        return min((event[0] for event in self._events if event[1] < BACKFILL or self.pending), default=float("inf"))
+
+    def advance(self, to_s: float) -> None:
+        """Let everything happen up to a moment, which is then now."""
+        while self._events and self._events[0][0] <= to_s:
+            at_s, kind, job_id, edition = heappop(self._events)
+            self.now_s = max(self.now_s, at_s)
+            self._happen(kind, job_id, edition)
+        self.now_s = max(self.now_s, to_s)
+
+    def _happen(self, kind: int, job_id: int, edition: int) -> None:
+        settings = self.settings
+        if kind == PASS:
+            if self.now_s >= self._pass_s:
+                self._main_pass()
+        elif kind == BACKFILL:
+            heappush(self._events, (self.now_s + settings.bf_interval_s, BACKFILL, 0, 0))
+            self._backfill()
+            self._forget()
+        elif kind == PRIORITY:
+            heappush(self._events, (self.now_s + settings.priority.calc_period_s, PRIORITY, 0, 0))
+            self._priorities.set_all(self.pending.values(), self.now_s)
+            self._changed = True
+        else:
+            job = self.jobs.get(job_id)
+            if job is None or job.edition != edition:
+                return
+            if kind == FINISH:
+                self._finish(job, self._ends[job_id][1])
+            elif kind == COMPLETE:
+                self._completed(job)
+            elif job.state == "PENDING":
+                self._begin_time_over(job)
+
+    def _soon(self, after_s: float = 0.0) -> None:
+        """Let the main pass come: at once after an end, for submissions and changes at most so often."""
+        self._changed = True
+        self.changes += 1
+        at_s = self.now_s + after_s
+        if after_s:
+            at_s = max(at_s, self._last_pass_s + self.settings.batch_sched_delay_s)
+        if at_s < self._pass_s:
+            self._pass_s = at_s
+            heappush(self._events, (at_s, PASS, 0, 0))
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def submit(self, order: Submission) -> int:
+        """A new job; its id. Raises SlurmError for one that sbatch would refuse."""
+        names = order.request.partitions or tuple(p.name for p in self.partitions if p.default)
+        if not names or not set(names) <= self._named.keys():
+            raise SlurmError(f"sbatch: error: invalid partition specified: {','.join(order.request.partitions)}")
+        limits = [self._named[name] for name in names]
+        limit_s: float | None = order.request.time_limit_s
+        if limit_s is None:
+            limit_s = next((p.default_time_s or p.max_time_s for p in limits if p.default_time_s or p.max_time_s), None)
+        self._last_job += 1
+        job = VirtualJob(
+            self._last_job, order.options, order.request, names, order.user, order.account, self.now_s, limit_s
+        )
+        if self.job_submit is not None:
+            self.job_submit(job, self.now_s)
+        ever = empty(self.hardware)
+        try:
+            fits = any(self._picker.pick(ever, self.wanted(job, name)) for name in names)
+        except KeyError as error:
+            raise SlurmError(f"sbatch: error: Invalid node name specified: {error.args[0]}") from None
+        if not fits:
+            raise SlurmError("sbatch: error: Requested node configuration is not available")
+        self.jobs[job.job_id] = self.pending[job.job_id] = job
+        self._priorities.first(job)
+        self._priorities.set_all([job], self.now_s)
+        if "hold" in order.options:
+            job.held, job.reason = True, "JobHeldUser"
+        self._soon(self.settings.submit_pass_s)
+        return job.job_id
+
+    def ends(self, job: VirtualJob, at_s: float, state: str) -> None:
+        """A running job will end then, not when it said before."""
+        job.edition += 1
+        self._ends[job.job_id] = at_s, state
+        heappush(self._events, (max(at_s, self.now_s), FINISH, job.job_id, job.edition))
+
+    def wanted(self, job: VirtualJob, partition: str) -> Asking:
+        """What the job wants in one of its partitions. Raises KeyError for a node that is not there."""
+        found: Asking | None = job.wanted.get(partition)
+        if found is None:
+            found = job.wanted[partition] = self._wanted(job, partition)
+        return found
+
+    def _wanted(self, job: VirtualJob, partition: str) -> Asking:
+        barred = {self.position[name] for name in job.exc_nodes}
+        required = tuple(sorted(self.position[name] for name in job.req_nodes))
+        rows = self._with_features(self._within[partition], job.features)
+        rows = tuple(row for row in rows if row not in barred)
+        preferred = None
+        if job.prefer:
+            preferred = frozenset(self._with_features(rows, job.prefer))
+        return Asking(counted(job.request, (self._named[partition],)), rows, required, preferred)
+
+    def _with_features(self, rows: Sequence[int], text: str) -> tuple[int, ...]:
+        suits = compile_constraint(text) if text else None
+        return tuple(row for row in rows if suits is None or suits(self.virtual_nodes[row].features))
+
+    def _start(self, job: VirtualJob, partition: str, takes: Sequence[Take]) -> None:
+        self.room.take(takes)
+        job.takes, job.running_in = tuple(takes), partition
+        job.state, job.reason, job.start_s = "RUNNING", "None", self.now_s
+        job.end_s = self.now_s + (UNLIMITED_S if job.limit_s is None else job.limit_s)
+        del self.pending[job.job_id]
+        self.active[job.job_id] = job
+        self._on_nodes(takes, 1)
+        job.changed()
+        self.ends(job, *self._payload.started(job, self.now_s))
+
+    def _on_nodes(self, takes: Sequence[Take], jobs: int) -> None:
+        self.changes += 1
+        for take in takes:
+            node = self.virtual_nodes[take.node]
+            node.jobs += jobs
+            node.noun = None
+            node.planned = node.planned and not node.jobs
+
+    def _finish(self, job: VirtualJob, state: str) -> None:
+        self._payload.stopped(job, self.now_s, state)
+        self._complete(job, state, self.settings.complete_s)
+
+    def _complete(self, job: VirtualJob, then: str, after_s: float) -> None:
+        self._used(job)
+        self.changes += 1
+        job.state, job.end_s = "COMPLETING", self.now_s
+        job.edition += 1
+        self._ends[job.job_id] = self.now_s, then
+        job.changed()
+        heappush(self._events, (self.now_s + after_s, COMPLETE, job.job_id, job.edition))
+
+    def _used(self, job: VirtualJob) -> None:
+        gpus = sum(take.gpus.bit_count() for take in job.takes)
+        self._priorities.used(job.account or job.user, gpus * (self.now_s - job.start_s))
+
+    def _completed(self, job: VirtualJob) -> None:
+        self.room.give(job.takes)
+        self._on_nodes(job.takes, -1)
+        job.takes, job.running_in = (), ""
+        job.state = self._ends.pop(job.job_id)[1]
+        del self.active[job.job_id]
+        job.changed()
+        if job.state == "PENDING":
+            self.pending[job.job_id] = job
+            job.start_s = job.end_s = 0.0
+            job.begin_s = job.eligible_s = self.now_s + self.settings.requeue_delay_s
+            job.reason = BEGIN
+            heappush(self._events, (job.begin_s, ELIGIBLE, job.job_id, job.edition))
+        else:
+            self._ended.append((self.now_s, job.job_id))
+            self._forget()
+        self._soon()
+
+    def _forget(self) -> None:
+        while self._ended and self._ended[0][0] < self.now_s - self.settings.min_job_age_s:
+            self.jobs.pop(self._ended.pop(0)[1], None)
+
+    def _begin_time_over(self, job: VirtualJob) -> None:
+        if self.now_s >= job.begin_s and job.reason == BEGIN:
+            job.reason = "None"
+            job.noun = None
+            self._soon(self.settings.submit_pass_s)
+
+    # -- the scheduler ---------------------------------------------------------------------------
+
+    def _queue(self) -> list[tuple[VirtualJob, str]]:
+        """(job, partition) that may start now, by priority."""
+        ready = [
+            job
+            for job in self.pending.values()
+            if not job.held and job.begin_s <= self.now_s and "dependency" not in job.options
+        ]
+        ready.sort(key=lambda job: (-job.priority, job.job_id))
+        return [(job, name) for job in ready for name in job.partitions if self._named[name].up]
+
+    def _open(self) -> frozenset[int] | None:
+        """Nodes that start jobs; None: all."""
+        closed = {row for row, node in enumerate(self.virtual_nodes) if node.states & NODE_UNUSABLE}
+        return frozenset(range(len(self.virtual_nodes))) - closed if closed else None
+
+    def _main_pass(self) -> None:
+        """Start jobs by priority; a blocked one blocks its partition, or, with all its nodes named, only these."""
+        self._pass_s, self._last_pass_s = float("inf"), self.now_s
+        among, failed = self._open(), set[str]()
+        for job, partition in self._queue():
+            if job.state != "PENDING":
+                continue
+            if partition in failed:
+                self._waits(job, "Priority")
+                continue
+            wanted = self.wanted(job, partition)
+            takes = self._picker.pick(self.room, wanted, among)
+            if takes is not None:
+                self._start(job, partition, takes)
+                continue
+            self._waits(job, "Resources")
+            among = among if among is not None else frozenset(range(len(self.virtual_nodes)))
+            if wanted.required and len(wanted.required) >= wanted.least_nodes:
+                among -= frozenset(wanted.required)
+            else:
+                failed.add(partition)
+                among -= frozenset(self._within[partition])
+
+    def _waits(self, job: VirtualJob, reason: str) -> None:
+        if job.reason != reason:
+            job.reason = reason
+            job.noun = None
+            self.changes += 1
+
+    def _backfill(self) -> None:
+        """One cycle. Where nothing has changed since the last, which started nothing, neither would this one."""
+        if not self.pending or not self._changed:
+            return
+        self._changed = False
+        settings, among = self.settings, self._open()
+        ends = [(job.end_s if job.state == "RUNNING" else self.now_s, job.takes) for job in self.active.values()]
+        plan = BackfillPlan(self._picker, self.room, ends, self.now_s, settings.bf_resolution_s, settings.bf_window_s)
+        for job, partition in self._queue()[: settings.bf_max_job_test]:
+            if job.state != "PENDING":
+                continue
+            wanted = self.wanted(job, partition)
+            if among is not None:
+                wanted = wanted._replace(rows=tuple(row for row in wanted.rows if row in among))
+            limit_s = UNLIMITED_S if job.limit_s is None else job.limit_s
+            found = plan.plan(wanted, limit_s)
+            if found is not None and found.start_s <= self.now_s:
+                self._start(job, partition, found.takes)
+                plan.started(found.takes, job.end_s)
+                self._changed = True
+            elif (found.start_s if found is not None else 0.0) != job.start_s:
+                job.start_s = found.start_s if found is not None else 0.0
+                job.noun = None
+                self.changes += 1
+        for row, node in enumerate(self.virtual_nodes):
+            planned = row in plan.nodes and not node.jobs
+            if planned != node.planned:
+                node.planned, node.noun = planned, None
+                self.changes += 1
+
+    # -- what slurmctld shows --------------------------------------------------------------------
+
+    def node(self, row: int) -> Node:
+        """One node as Slurm shows it."""
+        node = self.virtual_nodes[row]
+        if node.noun is None:
+            node.noun = self._node(row, node)
+        return node.noun
+
+    def _node(self, row: int, node: VirtualNode) -> Node:
+        made, room = self.hardware, self.room
+        types = made.gpu_types[row]
+        base = "IDLE" if not node.jobs else "ALLOCATED" if room.cpus[row] <= 0 else "MIXED"
+        states = (node.states if node.states & {"DOWN"} else node.states | {base}) | (
+            {"PLANNED"} if node.planned else set()
+        )
+        return Node(
+            name=made.names[row], states=frozenset(states), gpu_types=types,
+            gpus_used=len(types) - room.gpus[row].bit_count(), cpus=made.cpus[row],
+            cpus_used=made.cpus[row] - room.cpus[row], memory_mib=made.memory_mib[row],
+            memory_used_mib=made.memory_mib[row] - room.memory_mib[row], features=node.features,
+            partitions=tuple(name for name, rows in self._within.items() if row in rows), weight=node.weight,
+            available=node.available, threads=made.threads[row],
+        )  # fmt: skip
+
+    def show(self, job: VirtualJob) -> SlurmJob:
+        """One job as Slurm shows it."""
+        return noun_of(job, self.hardware.names)
+
+    # -- orders ----------------------------------------------------------------------------------
+
+    def update(self, job: VirtualJob, fields: Mapping[str, str]) -> None:
+        """scontrol update JobId=. Raises SlurmError, and then nothing is changed."""
+        from slurm_pal.twin.updates import change
+
+        change(self, job, fields)
+        self._soon(self.settings.submit_pass_s)
+
+    def requeue(self, job: VirtualJob) -> None:
+        """scontrol requeue Incomplete: stop the run and put the job back. Raises SlurmError."""
+        if job.state != "RUNNING":
+            return
+        if not job.requeues:
+            raise SlurmError(f"scontrol failed: Requested operation is presently disabled for job {job.job_id}")
+        self._payload.stopped(job, self.now_s, "PENDING")
+        job.restarts += 1
+        self._complete(job, "PENDING", self.settings.stop_s)
+
+    def cancel(self, job: VirtualJob) -> None:
+        """scancel."""
+        if job.state == "PENDING":
+            del self.pending[job.job_id]
+            job.state, job.end_s = "CANCELLED", self.now_s
+            job.changed()
+            self._ended.append((self.now_s, job.job_id))
+            self._payload.stopped(job, self.now_s, "CANCELLED")
+        elif job.state == "RUNNING":
+            self._payload.stopped(job, self.now_s, "CANCELLED")
+            self._complete(job, "CANCELLED", self.settings.stop_s)
+
+    def signal(self, job: VirtualJob, name: str) -> None:
+        """scancel -b -s NAME. Raises SlurmError for a job that does not run."""
+        if job.state != "RUNNING":
+            raise SlurmError(f"scancel failed: Kill job error on job id {job.job_id}: Invalid job id specified")
+        self._payload.signalled(job, name, self.now_s)
+
+    def hold(self, job: VirtualJob, held: bool) -> None:
+        """scontrol hold, release."""
+        job.held, job.reason = held, HELD_ADMIN if held else "None"
+        job.noun = None
+        self._soon(self.settings.submit_pass_s)
+
+    def begins(self, job: VirtualJob, at_s: float) -> None:
+        """The job does not start earlier (StartTime=)."""
+        job.begin_s = job.eligible_s = at_s
+        job.reason = BEGIN if at_s > self.now_s else "None"
+        if at_s > self.now_s:
+            heappush(self._events, (at_s, ELIGIBLE, job.job_id, job.edition))
+
+    def features_changed(self) -> None:
+        """Nodes have other features: what jobs may use is worked out anew."""
+        for job in self.pending.values():
+            job.wanted.clear()
+        self._soon(self.settings.submit_pass_s)
+
+    def weights_changed(self) -> None:
+        self._picker.weight = [node.weight for node in self.virtual_nodes]
+
+    def priorities_changed(self, job: VirtualJob) -> None:
+        """Nice, SiteFactor or Priority of one job are others."""
+        self._priorities.set_all([job], self.now_s)

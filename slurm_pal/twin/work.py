@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""What the jobs of a trace do while they run: as fast as their GPUs are, and a checkpoint where one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from slurm_pal.base import marks
+from slurm_pal.placement.occupancy import Table
+from slurm_pal.simulate.jobs import ReplayJob
+from slurm_pal.simulate.result import JobOutcome
+from slurm_pal.twin.virtual_job import VirtualJob
+from slurm_pal.twin.virtual_slurm import VirtualSlurm
+
+CHECKPOINT_SHARE = 1 / 3
+"""Of what a move costs a job: writing its checkpoint; the rest is its restart. Slurm's own gap comes on top."""
+
+
+def feels(sensitivity: str) -> str:
+    """The class whose slowdowns a job really feels; one that nobody classified feels those of class A."""
+    return "A" if sensitivity == "?" else sensitivity
+
+
+class Work:
+    """The jobs' own part of a replay: a `Payload` of the virtual Slurm. `later` puts something off: (moment, what)."""
+
+    def __init__(
+        self, true: Mapping[str, Table], names: tuple[str, ...], start_s: float, warmup_s: float, launch_s: float,
+        later: Callable[[float, Callable[[], None]], None],
+    ) -> None:  # fmt: skip
+        self._true, self._names, self._origin_s = true, names, start_s
+        self._warmup_s, self._launch_s, self._later = warmup_s, launch_s, later
+        self.slurm: VirtualSlurm | None = None
+        self.jobs: dict[int, ReplayJob] = {}  # by Slurm's number
+        self.outcomes: list[JobOutcome] = []
+        self.gpu_s = self.move_gpu_s = 0.0
+        self.moves = self.busy = 0
+        self._acks: dict[int, int] = {}
+
+    def started(self, job: VirtualJob, now_s: float) -> tuple[float, str]:
+        own, at_s = self.jobs[job.job_id], now_s - self._origin_s
+        held = tuple((take.node, take.indexes) for take in job.takes)
+        true = self._true[feels(own.trace.sensitivity)]
+        slowdown = max(true[node][index] for node, indexes in held for index in indexes)
+        again_s = 0.0
+        if own.first_start_s is not None:
+            again_s = (1 - CHECKPOINT_SHARE) * own.move_cost_s
+            self.move_gpu_s += again_s * sum(len(indexes) for _, indexes in held)
+        locality = own.locality_penalty if len(held) > 1 else 1.0
+        own.begin(held, slowdown, locality, at_s, self._launch_s + self._warmup_s + again_s)
+        self.busy += own.held_gpus
+        return self._end(own)
+
+    def stopped(self, job: VirtualJob, now_s: float, state: str) -> None:
+        own = self.jobs[job.job_id]
+        if own.held:
+            self.gpu_s += own.advance(now_s - self._origin_s)
+            self.busy -= own.held_gpus
+        if state == "PENDING":
+            own.moves += 1
+            self.moves += 1
+            if not own.trace.movable:  # it starts from the top
+                own.lose(0.0)
+        elif own.reported:
+            self.outcomes.append(own.outcome(now_s - self._origin_s, self._names))
+
+    def signalled(self, job: VirtualJob, name: str, now_s: float) -> None:
+        """A checkpoint: no progress while it is written, then its acknowledgement in the job's comment."""
+        own = self.jobs[job.job_id]
+        cost_s = CHECKPOINT_SHARE * own.move_cost_s
+        self.gpu_s += own.advance(now_s - self._origin_s)
+        own.works_from_s = max(own.works_from_s, now_s - self._origin_s) + cost_s
+        self.move_gpu_s += cost_s * own.held_gpus
+        assert self.slurm is not None
+        self.slurm.ends(job, *self._end(own))
+        restarts = job.restarts
+        self._later(now_s + cost_s, lambda: self._acknowledge(job, restarts))
+
+    def _acknowledge(self, job: VirtualJob, restarts: int) -> None:
+        if job.state != "RUNNING" or job.restarts != restarts or self.slurm is None:
+            return
+        self._acks[job.job_id] = number = self._acks.get(job.job_id, 0) + 1
+        text = marks.put(job.comment, {marks.ACK: f"{job.restarts}.{number}"})
+        if text is not None:
+            job.comment = text
+            job.changed()
+
+    def _end(self, own: ReplayJob) -> tuple[float, str]:
+        return self._origin_s + own.end_s, "TIMEOUT" if own.limit_end_s <= own.end_s else "COMPLETED"
