@@ -94,7 +94,6 @@ def trial(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  #
     """
     from slurm_pal.lab.programs import account_name, find_programs
     from slurm_pal.simulate.pool import processors
-    from slurm_pal.trial.arms import BASELINE
     from slurm_pal.trial.folder import TrialFolder
     from slurm_pal.trial.live import check_programs
     from slurm_pal.trial.trial import Trial
@@ -109,7 +108,6 @@ def trial(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  #
         plan, traces = _planned(options)
         folder = TrialFolder(options["out"] or _default_folder())
     running = Trial(plan, traces, folder)
-    running.simulate([BASELINE])
     running.check(processors())
     if options["resume"]:
         running.recall()

@@ -20,7 +20,6 @@ from slurm_pal.trial.judgement import (
     figures,
     over_baseline,
 )
-from slurm_pal.trial.prediction import policy_of
 from slurm_pal.trial.ran import RanJob
 from slurm_pal.trial.trial import Trial
 
@@ -38,7 +37,7 @@ class ArmRow(NamedTuple):
     arm: str
     live: ArmFigures
     simulated: ArmFigures | None
-    policy: str | None
+    policy: str
     over: Judged | None
     simulated_over: Judged | None
 
@@ -75,7 +74,7 @@ def rows(trial: Trial) -> list[ArmRow]:
     over, simulated_over = over_baseline(live), over_baseline(simulated)
     return [
         ArmRow(
-            arm, figures(jobs), figures(simulated[arm]) if arm in simulated else None, policy_of(arm), over.get(arm),
+            arm, figures(jobs), figures(simulated[arm]) if arm in simulated else None, ARMS[arm].policy, over.get(arm),
             simulated_over.get(arm),
         )
         for arm, jobs in live.items()
@@ -95,7 +94,7 @@ def lines(trial: Trial, noheader: bool = False, parsable: bool = False) -> list[
     cells = [
         [
             row.arm, unit.text(row.live.mean_jct_s), _ratio(row.over), _interval(row.over),
-            unit.text(row.live.p99_jct_s), unit.text(row.live.makespan_s), str(row.live.moves), row.policy or NOTHING,
+            unit.text(row.live.p99_jct_s), unit.text(row.live.makespan_s), str(row.live.moves), row.policy,
             unit.text(row.simulated.mean_jct_s if row.simulated else None), _ratio(row.simulated_over),
             NOTHING if row.differs is None else f"{100 * row.differs:+.1f} %",
         ]

@@ -14,7 +14,7 @@ MOVES, PLACEBO, ORDER, TICK = "tick+moves", "placebo", "tick+order", "tick"
 
 
 class Arm(NamedTuple):
-    """One row. `policies`: those of the simulator that correspond, the nearest first; () where none does."""
+    """One row."""
 
     summary: str
     palsub: bool = False  # submits by palsub, else by sbatch
@@ -22,26 +22,24 @@ class Arm(NamedTuple):
     tick: bool = False  # beside pal-rebalance --daemon --act
     settings: Mapping[str, str] = {}  # of pal.toml, as SECTION.KEY
     shuffled: bool = False  # published scores are those of other GPUs
-    policies: tuple[str, ...] = ()
-    at_submission: bool = False  # the policy steers only jobs that can start when they are submitted
+    policy: str = "tick"  # of the twin
 
 
 _STILL = {"rebalance.moves": "false"}
 _MOVING = {"rebalance.moves": "true"}
 
 ARMS = {
-    BASELINE: Arm("plain sbatch", policies=("slurm",)),
-    "palsub": Arm("every job by palsub", palsub=True, policies=("class-fit",), at_submission=True),
-    "filter": Arm("sbatch, with the submit filter", filter=True, policies=("class-fit",), at_submission=True),
+    BASELINE: Arm("plain sbatch", policy="slurm-twin"),
+    "palsub": Arm("every job by palsub", palsub=True, policy="palsub"),
+    "filter": Arm("sbatch, with the submit filter", filter=True, policy="filter"),
     TICK: Arm(
         "palsub, and ticks that set node lists of pending jobs; nothing moves", palsub=True, tick=True,
-        settings=_STILL, policies=("class-fit-wait",),
+        settings=_STILL,
     ),
-    MOVES: Arm("the same, and moves", palsub=True, tick=True, settings=_MOVING, policies=("pal-fit",)),
+    MOVES: Arm("the same, and moves", palsub=True, tick=True, settings=_MOVING),
     ORDER: Arm("tick, and the order of the queue", palsub=True, tick=True, settings=_STILL),
     PLACEBO: Arm(
         "tick+moves with shuffled scores", palsub=True, tick=True, settings=_MOVING, shuffled=True,
-        policies=("pal-fit",),
     ),
 }  # fmt: skip
 """Name -> arm, in the order in which they are run."""

@@ -42,21 +42,19 @@ class Trial:
         self._machine = hardware(plan.true)
         order = np.random.default_rng([plan.seed, _SHUFFLE]).permutation(self._machine.n_gpus)
         self._shuffled = prediction.with_scores(self._machine, tuple(order.tolist()))
+        self._lengths_s: dict[int, float] = {}
         self.progress: dict[TrialTask, Progress] = {}
         self.results: dict[TrialTask, ArmResult] = {}
         self.simulated: dict[TrialTask, Replay] = {}
 
     def simulate(self, arms: Iterable[str]) -> None:
-        """Have the simulator run these arms, as far as it knows them. The baseline says how long all of it takes."""
-        for number, trace in enumerate(self.traces):
-            for arm in arms:
-                if (number, arm) in self.simulated:
-                    continue
-                found = prediction.simulated(
-                    arm, trace, self._machine, self._shuffled, self._assumed(arm), self.plan.seed
+        """Have the twin run these arms."""
+        wanted = [(number, arm) for number in range(len(self.traces)) for arm in arms]
+        for number, arm in wanted:
+            if (number, arm) not in self.simulated:
+                self.simulated[number, arm] = prediction.simulated(
+                    arm, self.traces[number], self._machine, self._shuffled, self._assumed(arm), self.plan.seed
                 )
-                if found is not None:
-                    self.simulated[number, arm] = found
 
     def check(self, processors: int) -> None:
         """Raises UsageError for a trace that the labs cannot hold."""
@@ -64,9 +62,11 @@ class Trial:
             compression.check_size(trace, self.plan.compress, self._lab_s(number), processors)
 
     def _lab_s(self, trace: int) -> float:
-        """How long an arm lasts, s of the lab: as long as plain Slurm takes in the simulator."""
-        begun_s = self.traces[trace].jobs[0].submit_s
-        return (self.simulated[trace, BASELINE].end_s - begun_s) / self.plan.compress
+        """How long an arm lasts, s of the lab: as long as stock Slurm takes in the simulator."""
+        if trace not in self._lengths_s:
+            assumed = self._assumed(BASELINE)
+            self._lengths_s[trace] = prediction.length_s(self.traces[trace], self._machine, assumed, self.plan.seed)
+        return self._lengths_s[trace] / self.plan.compress
 
     def recall(self) -> None:
         """Take the arms that are finished from the folder. Raises DataError."""
@@ -115,9 +115,8 @@ class Trial:
     def _assumed(self, arm: str) -> prediction.Assumed:
         plan = self.plan
         return prediction.Assumed(
-            plan.locality_penalty, plan.move_cost_s, plan.bf_interval_s * plan.compress, plan.compress,
-            {**plan.settings, **arm_settings(arm)},
-        )  # fmt: skip
+            plan.locality_penalty, plan.move_cost_s, plan.compress, {**plan.settings, **arm_settings(arm)}, plan.edits
+        )
 
     @property
     def machine(self) -> Hardware:

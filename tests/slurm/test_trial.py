@@ -87,7 +87,7 @@ def test_three_arms_live(place: Place) -> None:
     assert (moved["node"], moved["factor"], moved["moves"]) == ("n1:0", 1.0, 1)
     # 960 s where it began, 480 s where it ended, and the move charged; nothing was done twice.
     assert 480 + 180 < moved["end_s"] - moved["start_s"] < 940
-    assert {row["policy"] for row in body["arms"]} == {"slurm", "class-fit", "pal-fit"}
+    assert [row["policy"] for row in body["arms"]] == ["slurm-twin", "filter", "tick"]
     assert body["arms"][1]["of_sbatch"]["verdict"] == "cannot tell"
 
     began = time.monotonic()

@@ -12,12 +12,12 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.lab.conf import LabSpec, config_files
 from slurm_pal.lab.directory import LabDirectory
-from slurm_pal.simulate.policies import POLICIES
+from slurm_pal.simulate.hardware import hardware
+from slurm_pal.simulate.policies import POLICIES, STUDY
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.simulate.virtual import parse_cluster
-from slurm_pal.trial import compression, scaling
+from slurm_pal.trial import compression, prediction, scaling
 from slurm_pal.trial.arms import ARMS, arm_settings, parse_arms
-from slurm_pal.trial.prediction import policy_of
 
 
 def job(number: int = 1, gpus: int = 1, at_s: float = 0.0, limit_s: float | None = 7200.0, **more: object) -> TraceJob:
@@ -181,7 +181,32 @@ def test_order_is_an_arm_where_the_program_has_it() -> None:
     assert arm_settings("tick", having)["rebalance.order"] == "none"
 
 
-def test_every_setting_of_an_arm_exists_and_every_policy_but_of_order() -> None:
-    for name, arm in ARMS.items():
+def test_every_setting_and_every_policy_of_an_arm_exists() -> None:
+    for arm in ARMS.values():
         assert all(key.partition(".")[2] in KEYS[key.partition(".")[0]] for key in arm.settings)
-        assert (policy_of(name) in POLICIES) == (name != "tick+order")
+        assert POLICIES[arm.policy].runs != STUDY
+
+
+def test_the_twin_has_the_labs_slurm_conf_and_the_arms_settings() -> None:
+    _, found = conf_of({"schedulerparameters": "bf_interval=120", "prioritytype": "priority/multifactor"})
+    pairs = prediction.pairs_of(found.edits)
+    assert "bf_interval=2" in pairs["SchedulerParameters"].split(",")
+    assert (pairs["PriorityType"], pairs["PriorityMaxAge"]) == ("priority/multifactor", "0-02:48:00")
+    assert pairs["AuthInfo"] == "cred_expire=5"
+    config = prediction.config_of({"rebalance.moves": "false", "rebalance.interval_s": "2", "rebalance.depth": "7"})
+    assert config.flag("rebalance", "moves") is False
+    assert (config.number("rebalance", "interval_s"), config["rebalance", "depth"]) == (2.0, 7)
+
+
+def test_what_the_twin_says_in_the_labs_time_comes_back_in_the_traces() -> None:
+    """A job of 50 minutes is one of 50 s there; Slurm's own second is a minute here."""
+    given = compression.fitted(trace(job(1, at_s=600.0), job(2, at_s=660.0)), parse_cluster("2x4"), 60.0, None, True)
+    machine = hardware({name: [[1.0] * 4] * 2 for name in "ABCD"})
+    _, found = conf_of({})
+    assumed = prediction.Assumed(1.7, 180.0, 60.0, scaling.pal_settings(Config(), 60.0, 180.0), found.edits)
+    told = prediction.simulated("sbatch", given, machine, machine, assumed, 1)
+    first, _ = sorted(told.outcomes, key=lambda outcome: outcome.job_id)
+    assert first.submit_s == 600.0 and first.ideal_s == 3000.0
+    assert 600.0 < first.start_s <= 600.0 + 4 * 60  # a few seconds of the lab
+    assert 3000.0 < first.finish_s - first.start_s < 3000.0 + 2 * 60
+    assert prediction.length_s(given, machine, assumed, 1) == pytest.approx(3060.0, abs=120.0)
