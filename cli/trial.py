@@ -179,7 +179,7 @@ def _planned(options: dict[str, Any]) -> tuple[TrialPlan, tuple[Trace, ...]]:
     return TrialPlan(
         tuple(trace.name for trace in traces), len(cluster.names), cluster.per_node, compress, arms, options["seed"],
         machine.true, f"{source.text()}{f', {slow.text()}' if options['slow'] else ''}", scheduler.edits,
-        scheduler.bf_interval_s, scaling.pal_settings(site, compress, move_cost_s), penalty, move_cost_s, tuple(notes),
+        scaling.pal_settings(site, compress, move_cost_s), penalty, move_cost_s, tuple(notes),
     ), traces  # fmt: skip
 
 

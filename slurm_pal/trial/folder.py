@@ -34,7 +34,6 @@ class TrialPlan(NamedTuple):
     true: Mapping[str, Table]  # class -> [node][index]
     profile: str  # what the GPUs are, in words
     edits: tuple[tuple[str, str], ...]  # of slurm.conf
-    bf_interval_s: float  # s of the lab
     settings: Mapping[str, str]  # of pal.toml in compressed time, as SECTION.KEY
     locality_penalty: float
     move_cost_s: float

@@ -12,8 +12,6 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.base.numbers import digits
 from slurm_pal.lab.conf import SCHEDULER
 
-BF_INTERVAL_S = 30.0
-"""Slurm's own, where slurm.conf does not say."""
 _DEFAULTS = {"bf_interval": 30, "bf_resolution": 60, "bf_window": 1440, "sched_interval": 60, "batch_sched_delay": 3}
 _LEAST = {
     "bf_interval": 1, "bf_resolution": 1, "bf_window": 1, "sched_interval": 1, "batch_sched_delay": 0,
@@ -55,7 +53,6 @@ class Scheduler(NamedTuple):
 
     edits: tuple[tuple[str, str], ...]  # as Lab.up takes them
     notes: tuple[str, ...]
-    bf_interval_s: float  # s of the lab
 
 
 def scheduler(conf: Mapping[str, str], compress: float) -> Scheduler:
@@ -89,7 +86,7 @@ def scheduler(conf: Mapping[str, str], compress: float) -> Scheduler:
     edits.append(("SchedulerType=sched/backfill", f"SchedulerType={kind}"))
     priority, more = _priority(conf, compress)
     edits.append(("PriorityType=priority/basic", priority))
-    return Scheduler(tuple(edits), (*notes, *more), float(lines["bf_interval"]))
+    return Scheduler(tuple(edits), (*notes, *more))
 
 
 def _words(text: str) -> dict[str, str]:

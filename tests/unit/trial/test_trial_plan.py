@@ -100,7 +100,6 @@ def test_without_a_slurm_conf_slurms_defaults_are_compressed() -> None:
     conf, found = conf_of({})
     words = conf["SchedulerParameters"].split(",")
     assert {"bf_interval=1", "bf_resolution=1", "bf_window=24", "sched_interval=1", "batch_sched_delay=0"} <= set(words)
-    assert found.bf_interval_s == 1.0
     assert found.notes == ("bf_interval is 1 (30 / 60 is less than Slurm takes)",)
     assert conf["PriorityType"] == "priority/basic"
 

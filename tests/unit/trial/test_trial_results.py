@@ -180,7 +180,7 @@ def jobs_of_a_trace(count: int = 4) -> tuple[TraceJob, ...]:
 def trial(tmp_path: Path) -> Trial:
     true = {name: [[1.0, 1.2], [1.1, 1.3]] for name in "ABCD"}
     plan = TrialPlan(
-        ("t",), 2, 2, 60.0, ("sbatch", "tick+moves", "placebo"), 1, true, "given", (("a", "b"),), 1.0,
+        ("t",), 2, 2, 60.0, ("sbatch", "tick+moves", "placebo"), 1, true, "given", (("a", "b"),),
         {"rebalance.interval_s": "1"}, 1.7, 180.0, ("Scheduler: a note.",),
     )  # fmt: skip
     traces = (Trace("t", jobs_of_a_trace()),)
