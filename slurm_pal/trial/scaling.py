@@ -12,8 +12,6 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.base.numbers import digits
 from slurm_pal.lab.conf import SCHEDULER
 
-BF_INTERVAL_S = 30.0
-"""Slurm's own, where slurm.conf does not say."""
 _DEFAULTS = {"bf_interval": 30, "bf_resolution": 60, "bf_window": 1440, "sched_interval": 60, "batch_sched_delay": 3}
 _LEAST = {
     "bf_interval": 1, "bf_resolution": 1, "bf_window": 1, "sched_interval": 1, "batch_sched_delay": 0,
