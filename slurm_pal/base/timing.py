@@ -11,8 +11,16 @@ from typing import NamedTuple
 class Timing(NamedTuple):
     """The clock's part in a process that stays."""
 
-    monotonic: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
+    monotonic: Callable[[], float]
+    sleep: Callable[[float], None]
 
 
-REAL = Timing()
+def _monotonic() -> float:
+    return time.monotonic()
+
+
+def _sleep(pause_s: float) -> None:
+    time.sleep(pause_s)
+
+
+REAL = Timing(_monotonic, _sleep)

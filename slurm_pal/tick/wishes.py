@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurm_pal.base.errors import BusyError, DataError, NotNowError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.timing import REAL
 from slurm_pal.decide.aside import blamed
 from slurm_pal.decide.lease import Sort, TickLease
 from slurm_pal.decide.ownership import Whose, of_lease
@@ -27,7 +27,7 @@ class Hand:
 
     def __init__(
         self, client: SlurmClient, journal: Journal, role: Role, log: EventLog,
-        blame: Callable[[int, Exception], str] = blamed, sleep: Callable[[float], None] = time.sleep,
+        blame: Callable[[int, Exception], str] = blamed, sleep: Callable[[float], None] = REAL.sleep,
     ) -> None:  # fmt: skip
         """`blame` is called for jobs whose order failed by an error of ours; it returns the line for the report."""
         self._client, self._journal, self._role, self._log, self._blame = client, journal, role, log, blame

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -279,7 +280,7 @@ def test_what_slurm_cannot_do_at_this_moment(
     if before:
         parted.carry_out(parted.wish(before))
     slept: list[float] = []
-    monkeypatch.setattr(wishes.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
     real, left = parted.client.update_job, [times]
 
     def update(job_id: int, **fields: str) -> None:
