@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_pal.simulate.hardware import Hardware, hardware
+from slurm_pal.simulate.hardware import hardware
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.trace import Trace
 from slurm_pal.trial import compression, prediction
@@ -117,10 +117,6 @@ class Trial:
         return prediction.Assumed(
             plan.locality_penalty, plan.move_cost_s, plan.compress, {**plan.settings, **arm_settings(arm)}, plan.edits
         )
-
-    @property
-    def machine(self) -> Hardware:
-        return self._machine
 
     def complete(self) -> dict[str, list[ArmResult]]:
         """Arm -> its results over all traces, for the arms that have them all."""
