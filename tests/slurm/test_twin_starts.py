@@ -54,7 +54,7 @@ class Sleeps:
 
 
 def words_of(what: str, lasts: int) -> list[str]:
-    return [*what.split(), f"--job-name={lasts}"]
+    return [*what.split(), f"--job-name={lasts}", "--output=/dev/null"]
 
 
 def virtual(client: CliClient, seen: Overview, now_s: float) -> tuple[VirtualSlurm, Sleeps]:

@@ -252,7 +252,7 @@ def test_simulate_and_trace(tmp_path: Path) -> None:
     assert {"figure": "jobs", "member": "", "value": "12"} in figures
     assert {row["member"] for row in figures if row["figure"] == "classes"} <= {"A", "B", "C", "?"}
     names = invoke("simulate", "--list", "--csv").stdout.splitlines()
-    assert names[0] == "option,name,summary" and names[1].startswith("policy,slurm,")
+    assert names[0] == "option,name,summary" and names[1].startswith("policy,slurm-twin,")
 
 
 TYPES = (
