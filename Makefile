@@ -5,11 +5,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find slurm_pal cli profiling -name '*.py') $(wildcard etc/systemd/* etc/cron.d/* etc/logrotate.d/* etc/*.lua etc/filter/*.lua etc/*.toml spank/* slurm_pal/submit/*.sh profiling/driver/*) bin/palsub pyproject.toml README.md
+SOURCES := $(shell find slurm_pal cli profiling -name '*.py') $(wildcard etc/systemd/* etc/cron.d/* etc/logrotate.d/* etc/*.lua etc/filter/*.lua etc/*.toml spank/* slurm_pal/submit/*.sh slurm_pal/trial/*.sh profiling/driver/*) bin/palsub pyproject.toml README.md
 LUA := $(wildcard etc/*.lua etc/filter/*.lua tests/lua/*.lua)
 C := $(wildcard spank/*.c)
 KERNELS := $(wildcard profiling/driver/*.cu profiling/driver/*.h)
-SHELL_SCRIPTS := .ci/run bin/palsub $(wildcard etc/*.sh slurm_pal/submit/*.sh) $(wildcard tests/*.sh)
+SHELL_SCRIPTS := .ci/run bin/palsub $(wildcard etc/*.sh slurm_pal/submit/*.sh slurm_pal/trial/*.sh) $(wildcard tests/*.sh)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # without it each worker of pytest would rewrite the asserts of all tests anew
 

@@ -28,6 +28,7 @@ from slurm_pal.cli.report import heatmap, report
 from slurm_pal.cli.simulate.command import simulate
 from slurm_pal.cli.throughputs import throughputs
 from slurm_pal.cli.trace import trace
+from slurm_pal.cli.trial import trial
 from slurm_pal.cli.why_slow import why_slow_command
 from slurm_pal.report import inventory, table
 from slurm_pal.report.power_cap import power_findings
@@ -196,6 +197,7 @@ pal.add_command(demo)
 pal.add_command(simulate)
 pal.add_command(throughputs)
 pal.add_command(trace)
+pal.add_command(trial)
 
 
 def main() -> None:

@@ -19,5 +19,6 @@ man_pages = [
     ("man/pal", "pal", "look at GPU variability and at what was done for a job", author, 1),
     ("man/pal-profile", "pal-profile", "measure the GPUs of a Slurm cluster", author, 1),
     ("man/pal-rebalance", "pal-rebalance", "retarget pending jobs and move running ones", author, 1),
+    ("man/pal-trial", "pal-trial", "run a trace on a live Slurm, arm by arm", author, 1),
     ("settings", "pal.toml", "settings of slurm-pal", author, 5),
 ]

@@ -168,6 +168,13 @@ def find_steps(directory: LabDirectory) -> list[Process]:
     return [process for process in found if process is not None]
 
 
+def with_variable(name: str, value: str) -> list[Process]:
+    """The processes, but this one, in whose environment a variable has this value."""
+    wanted = os.fsencode(f"{name}={value}")
+    found = [identify(name, pid) for pid in _all_pids() if pid != os.getpid() and wanted in _read(pid, "environ")]
+    return [process for process in found if process is not None]
+
+
 def _is_stepd_of(pid: int, directory: LabDirectory) -> bool:
     if not os.path.basename(_link(f"/proc/{pid}/exe")).startswith("slurmstepd"):
         return False

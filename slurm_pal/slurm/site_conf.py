@@ -31,14 +31,20 @@ def site_counting(path: str) -> Counting:
     """The site's own defaults and limits; none where there is no such file (a client that asks slurmctld each time)."""
     if not os.path.exists(path) and os.path.exists(CONFIGLESS):
         path = CONFIGLESS
-    pairs: dict[str, str] = {}
+    known = pairs(path)
+    return counting({key: known[name] for name, key in _WANTED.items() if name in known})
+
+
+def pairs(path: str) -> dict[str, str]:
+    """What the file sets for the whole cluster: key in lower case -> value; {} for one that cannot be read."""
+    found: dict[str, str] = {}
     for line in _lines(path, 0):
         if not line.lower().startswith(_RECORDS):
             for word in line.split():
                 name, sign, text = word.partition("=")
-                if sign and name.lower() in _WANTED:
-                    pairs[_WANTED[name.lower()]] = text
-    return counting(pairs)
+                if sign:
+                    found[name.lower()] = text
+    return found
 
 
 def _lines(path: str, depth: int) -> Iterator[str]:

@@ -165,6 +165,13 @@ def test_job_processes_are_known_by_what_only_slurmd_gives(children: Children, t
     assert [process.pid for process in processes.find_steps(lab)] == [in_job.pid]
 
 
+def test_processes_by_a_variable(children: Children) -> None:
+    ours = children.start(SLEEPER, XDG_STATE_HOME="/tmp/arm/state")
+    children.start(SLEEPER, XDG_STATE_HOME="/tmp/arm/state2")
+    children.start(SLEEPER, OTHER="XDG_STATE_HOME=/tmp/arm/state")
+    assert [process.pid for process in processes.with_variable("XDG_STATE_HOME", "/tmp/arm/state")] == [ours.pid]
+
+
 def test_down_without_directory_or_marker_still_ends_the_daemons(children: Children, tmp_path: Path) -> None:
     gone = LabDirectory(str(tmp_path / "gone"))
     children.start(SLEEPER, "slurmd", "-f", gone.conf)

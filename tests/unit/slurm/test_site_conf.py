@@ -10,7 +10,7 @@ import pytest
 from slurm_pal.base.cluster import Counting
 from slurm_pal.slurm import site_conf
 from slurm_pal.slurm.parse import counting
-from slurm_pal.slurm.site_conf import site_counting
+from slurm_pal.slurm.site_conf import pairs, site_counting
 
 CONF = """\
 # DefMemPerCPU=1
@@ -41,3 +41,15 @@ def test_a_partitions_own_defaults_come_first() -> None:
     )
     assert own.over(site) == Counting(True, 0, 2000, 10, 0, 9, 8)
     assert own.over(site).over(site) == own.over(site) and Counting().over(site) == site
+
+
+def test_all_pairs_of_the_whole_cluster(tmp_path: Path) -> None:
+    (tmp_path / "more.conf").write_text("PriorityType=priority/multifactor # ours\nSchedulerType=sched/builtin\n")
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("SchedulerType=sched/backfill\nNodeName=n1\ninclude more.conf\nSchedulerParameters=a=1,b\n")
+    assert pairs(str(conf)) == {
+        "schedulertype": "sched/builtin",
+        "prioritytype": "priority/multifactor",
+        "schedulerparameters": "a=1,b",
+    }
+    assert pairs(str(tmp_path / "none")) == {}

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+"""Arms compared: with plain sbatch, with the simulator, and what the difference is due to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from slurm_pal.simulate.metrics import element
+from slurm_pal.simulate.statistics import Ratio, summary, verdict
+from slurm_pal.trial.arms import BASELINE, MOVES, ORDER, PLACEBO, TICK
+from slurm_pal.trial.ran import LOST, TIMEOUT, RanJob
+
+WEEK_S = 7 * 86400.0
+PIECES_LEAST = 6
+CANNOT_TELL = "cannot tell"
+UNKNOWN_CAUSES = ("gathering", "waiting")
+"""Causes that no arm isolates."""
+CAUSES = {"scores": (MOVES, PLACEBO), "order": (ORDER, TICK)}
+"""Cause -> the two arms whose ratio it is."""
+
+Jobs = Sequence[RanJob]
+Workloads = Sequence[Jobs]
+"""The same arm over all traces of the trial."""
+
+
+class ArmFigures(NamedTuple):
+    """Jobs of one arm in numbers. Times are s of the trace."""
+
+    jobs: int
+    mean_jct_s: float
+    p99_jct_s: float
+    makespan_s: float  # the longest of several traces
+    mean_wait_s: float
+    moves: int
+    timeouts: int
+    lost: int
+
+
+def figures(workloads: Workloads) -> ArmFigures:
+    """Over all jobs of all traces."""
+    jobs = [job for jobs in workloads for job in jobs]
+    jct = sorted(job.jct_s for job in jobs)
+    return ArmFigures(
+        len(jobs), fmean(jct), element(jct, 0.99), max(job.end_s for job in jobs),
+        fmean(job.start_s - job.submit_s for job in jobs), sum(job.moves for job in jobs),
+        sum(job.end == TIMEOUT for job in jobs), sum(job.end == LOST for job in jobs),
+    )  # fmt: skip
+
+
+def pieces(ours: Workloads, theirs: Workloads) -> list[float]:
+    """Ratios of mean JCT, one for each week of each trace: the independent pieces of a trial."""
+    found = []
+    for mine, other in zip(ours, theirs, strict=True):
+        weeks: dict[int, list[tuple[float, float]]] = {}
+        for job, same in zip(mine, other, strict=True):
+            weeks.setdefault(int(same.submit_s // WEEK_S), []).append((job.jct_s, same.jct_s))
+        found += [fmean(a for a, _ in week) / fmean(b for _, b in week) for _, week in sorted(weeks.items())]
+    return found
+
+
+class Judged(NamedTuple):
+    """A ratio and what may be said of it."""
+
+    ratio: float  # over all jobs
+    pieces: int
+    interval: Ratio | None  # over pieces; None with too few
+    verdict: str  # gain, loss, unclear, or CANNOT_TELL
+
+
+def judged(ours: Workloads, theirs: Workloads) -> Judged:
+    """The mean JCT of one arm over another's."""
+    ratio = figures(ours).mean_jct_s / figures(theirs).mean_jct_s
+    found = pieces(ours, theirs)
+    if len(found) < PIECES_LEAST:
+        return Judged(ratio, len(found), None, CANNOT_TELL)
+    interval = summary(found)
+    return Judged(ratio, len(found), interval, verdict(interval))
+
+
+def causes(arms: Mapping[str, Workloads]) -> dict[str, Judged | None]:
+    """What a gain is due to, as far as the arms that were run isolate it: a ratio below 1 is that cause's gain."""
+    found: dict[str, Judged | None] = dict.fromkeys(UNKNOWN_CAUSES)
+    for cause, (ours, theirs) in CAUSES.items():
+        found[cause] = judged(arms[ours], arms[theirs]) if ours in arms and theirs in arms else None
+    return found
+
+
+def over_baseline(arms: Mapping[str, Workloads]) -> dict[str, Judged]:
+    """Arm -> its ratio to plain sbatch; {} where that was not run."""
+    if BASELINE not in arms:
+        return {}
+    return {name: judged(jobs, arms[BASELINE]) for name, jobs in arms.items() if name != BASELINE}
