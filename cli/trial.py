@@ -162,7 +162,7 @@ def _planned(options: dict[str, Any]) -> tuple[TrialPlan, tuple[Trace, ...]]:
     )
     source = profile_of(options["profile"])
     slow = parse_slow(options["slow"]) if options["slow"] else SlowShare()
-    machine = Experiment(traces[0], cluster, source, slow).machine(options["seed"])
+    machine = Experiment((traces[0],), cluster, source, slow).machine(options["seed"])
     conf = pairs(_readable(options["slurm_conf"], "--slurm-conf")) if options["slurm_conf"] else {}
     scheduler = scaling.scheduler(conf, compress)
     if options["pal_toml"]:

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 from slurm_pal.report import table
 from slurm_pal.report.simulation.words import NOTHING, interval, number, unit_of
 from slurm_pal.simulate.result import Replay
+from slurm_pal.simulate.statistics import LEAST_PIECES
 from slurm_pal.simulate.trace import Trace
 from slurm_pal.trial.arms import ARMS, BASELINE
 from slurm_pal.trial.judgement import (
-    CANNOT_TELL,
-    PIECES_LEAST,
     ArmFigures,
     Judged,
     causes,
@@ -112,17 +111,17 @@ def _ratio(judged: Judged | None) -> str:
 def _interval(judged: Judged | None) -> str:
     if judged is None:
         return NOTHING
-    return CANNOT_TELL if judged.interval is None else f"{interval(judged.interval)} {judged.verdict}"
+    return "cannot tell" if judged.interval is None else f"{interval(judged.interval)} {judged.verdict}"
 
 
 def words(trial: Trial, found: list[ArmRow]) -> list[str]:
     """Sentences: what may be concluded, what disturbed it."""
     said = []
     judged = [row.over for row in found if row.over is not None]
-    if judged and judged[0].pieces < PIECES_LEAST:
+    if judged and judged[0].pieces < LEAST_PIECES:
         said.append(
             f"Cannot tell a gain or a loss: {table.counted(judged[0].pieces, 'independent piece')} (weeks of traces), "
-            f"{PIECES_LEAST} are needed; give longer or more traces."
+            f"{LEAST_PIECES} are needed; give longer or more traces."
         )
     far = [row for row in found if row.differs is not None and abs(row.differs) > FAR]
     if far:

@@ -145,18 +145,24 @@ def _measured(run: Replay, jobs: tuple[JobOutcome, ...]) -> Metrics:
 
 def by_week(outcomes: Sequence[JobOutcome]) -> list[tuple[JobOutcome, ...]]:
     """The jobs of each week of submissions, at least `LEAST_JOBS` together; nothing for what is one piece."""
-    found: list[list[JobOutcome]] = []
+    found = weeks([outcome.submit_s for outcome in outcomes])
+    return [tuple(outcomes[number] for number in numbers) for numbers in found] if len(found) > 1 else []
+
+
+def weeks(submitted_s: Sequence[float]) -> list[list[int]]:
+    """The numbers of the jobs of each week, at least `LEAST_JOBS` together where there are so many."""
+    found: list[list[int]] = []
     last = -1.0
-    for outcome in sorted(outcomes, key=lambda o: (o.submit_s, o.job_id)):
-        week = outcome.submit_s // WEEK_S
+    for number in sorted(range(len(submitted_s)), key=submitted_s.__getitem__):
+        week = submitted_s[number] // WEEK_S
         if week != last and (not found or len(found[-1]) >= LEAST_JOBS):
             found.append([])
         last = week
-        found[-1].append(outcome)
+        found[-1].append(number)
     if len(found) > 1 and len(found[-1]) < LEAST_JOBS:
         rest = found.pop()
         found[-1] += rest
-    return [tuple(jobs) for jobs in found] if len(found) > 1 else []
+    return found
 
 
 def element(ordered: Sequence[float], share: float) -> float:

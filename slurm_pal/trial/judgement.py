@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from slurm_pal.simulate.metrics import element
-from slurm_pal.simulate.statistics import Ratio, summary, verdict
+from slurm_pal.simulate.metrics import element, weeks
+from slurm_pal.simulate.statistics import LEAST_PIECES, Ratio, Verdict, summary, verdict
 from slurm_pal.trial.arms import BASELINE, MOVES, ORDER, PLACEBO, TICK
 from slurm_pal.trial.ran import LOST, TIMEOUT, RanJob
 
-WEEK_S = 7 * 86400.0
-PIECES_LEAST = 6
-CANNOT_TELL = "cannot tell"
 UNKNOWN_CAUSES = ("gathering", "waiting")
 """Causes that no arm isolates."""
 CAUSES = {"scores": (MOVES, PLACEBO), "order": (ORDER, TICK)}
@@ -50,13 +47,12 @@ def figures(workloads: Workloads) -> ArmFigures:
 
 
 def pieces(ours: Workloads, theirs: Workloads) -> list[float]:
-    """Ratios of mean JCT, one for each week of each trace: the independent pieces of a trial."""
+    """Ratios of mean JCT in the independent pieces of a trial: its traces, and with few of them their weeks."""
     found = []
     for mine, other in zip(ours, theirs, strict=True):
-        weeks: dict[int, list[tuple[float, float]]] = {}
-        for job, same in zip(mine, other, strict=True):
-            weeks.setdefault(int(same.submit_s // WEEK_S), []).append((job.jct_s, same.jct_s))
-        found += [fmean(a for a, _ in week) / fmean(b for _, b in week) for _, week in sorted(weeks.items())]
+        whole = len(ours) >= LEAST_PIECES
+        parts = [list(range(len(other)))] if whole else weeks([job.submit_s for job in other])
+        found += [fmean(mine[k].jct_s for k in part) / fmean(other[k].jct_s for k in part) for part in parts]
     return found
 
 
@@ -66,17 +62,15 @@ class Judged(NamedTuple):
     ratio: float  # over all jobs
     pieces: int
     interval: Ratio | None  # over pieces; None with too few
-    verdict: str  # gain, loss, unclear, or CANNOT_TELL
+    verdict: Verdict
 
 
 def judged(ours: Workloads, theirs: Workloads) -> Judged:
     """The mean JCT of one arm over another's."""
     ratio = figures(ours).mean_jct_s / figures(theirs).mean_jct_s
     found = pieces(ours, theirs)
-    if len(found) < PIECES_LEAST:
-        return Judged(ratio, len(found), None, CANNOT_TELL)
     interval = summary(found)
-    return Judged(ratio, len(found), interval, verdict(interval))
+    return Judged(ratio, len(found), None if interval.low is None else interval, verdict(interval))
 
 
 def causes(arms: Mapping[str, Workloads]) -> dict[str, Judged | None]:

@@ -13,6 +13,7 @@ import pytest
 from slurm_pal.base.errors import BusyError, DataError, SlurmError, UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.report import trial as report
+from slurm_pal.simulate.metrics import LEAST_JOBS, WEEK_S
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.trial import judgement, strain
 from slurm_pal.trial.beside import Beside
@@ -54,8 +55,8 @@ def test_a_job_without_times_is_an_error(lines: list[str]) -> None:
 
 
 def weeks(factors: list[float]) -> list[list[RanJob]]:
-    """One trace of as many weeks, three jobs in each, all of which take `factor` hours."""
-    jobs = [(k * judgement.WEEK_S + n * HOUR, factor) for k, factor in enumerate(factors) for n in range(3)]
+    """One trace of as many weeks, twenty jobs in each, all of which take `factor` hours."""
+    jobs = [(k * WEEK_S + n * HOUR, factor) for k, factor in enumerate(factors) for n in range(LEAST_JOBS)]
     return [[done(number, at_s, factor * HOUR) for number, (at_s, factor) in enumerate(jobs)]]
 
 
@@ -76,6 +77,11 @@ def test_five_weeks_cannot_tell_and_six_can() -> None:
 def test_a_week_of_each_trace_is_a_piece() -> None:
     ours, theirs = weeks([0.9, 0.8]) + weeks([0.7]), weeks([1.0, 1.0]) + weeks([1.0])
     assert judgement.pieces(ours, theirs) == pytest.approx([0.9, 0.8, 0.7])
+
+
+def test_six_traces_are_pieces_as_wholes() -> None:
+    ours, theirs = weeks([0.9, 0.7]) * 6, weeks([1.0, 1.0]) * 6
+    assert judgement.pieces(ours, theirs) == pytest.approx([0.8] * 6)
 
 
 def test_the_cause_of_a_gain_is_what_shuffled_scores_lack() -> None:
