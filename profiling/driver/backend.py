@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slurm_pal.base.errors import MissingPackageError
-from slurm_pal.profiling.driver import allreduce, block, gemm, ptx, traffic, trial, vendor
+from slurm_pal.profiling.driver import allreduce, block, gemm, proof, ptx, traffic, vendor
 from slurm_pal.profiling.driver.gpu import GpuContext, Marks
 from slurm_pal.profiling.driver.library import LIBRARY, CudaLibrary
 from slurm_pal.profiling.driver.workbench import Array, BenchLaunch, DriverWorkbench
@@ -92,7 +92,7 @@ class DriverBackend:
 
         A kernel that no card has confirmed is tried first.
         """
-        return self.unable(device, spec) or trial.failure(device, spec, self._path)
+        return self.unable(device, spec) or proof.failure(device, spec, self._path)
 
     def unable(self, device: DeviceInfo, spec: Benchmark) -> str:
         """Why `spec` cannot run there, "" when it can, right or wrong."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A kernel that no card has confirmed, tried before it is measured: does it give the numbers of mma.sync?
 
-It runs in a process of its own, python -m slurm_pal.profiling.driver.trial UUID BENCHMARK SHAPE. What it does wrong
+It runs in a process of its own, python -m slurm_pal.profiling.driver.proof UUID BENCHMARK SHAPE. What it does wrong
 there (other numbers, a fault, no end) leaves its benchmark out, and says nothing about the GPU.
 """
 
@@ -35,7 +35,7 @@ LIMIT = 2.0**-7
 """Of the largest number: both round sums in fp32 to bf16, so they may differ by its last bit."""
 PATIENCE_S = 60
 _MOST_READ = 2**20  # numbers that are compared
-_MODULE = "slurm_pal.profiling.driver.trial"
+_MODULE = "slurm_pal.profiling.driver.proof"
 
 
 def failure(device: DeviceInfo, spec: Benchmark, library: str = LIBRARY) -> str:
@@ -48,17 +48,17 @@ def failure(device: DeviceInfo, spec: Benchmark, library: str = LIBRARY) -> str:
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
     except OSError as error:
-        return f"{spec.id} is not measured: its trial cannot be started ({error.strerror})"
+        return f"{spec.id} is not measured: its proof cannot be started ({error.strerror})"
     with child:
         try:
             said, _ = child.communicate(timeout=PATIENCE_S + 5.0)
         except subprocess.TimeoutExpired:
             child.kill()
-            return f"{spec.id} is not measured: its trial did not end"
+            return f"{spec.id} is not measured: its proof did not end"
     if child.returncode == 0:
         return ""
     if child.returncode == -signal.SIGALRM:
-        return f"{spec.id} is not measured: its trial took longer than {PATIENCE_S} s"
+        return f"{spec.id} is not measured: its proof took longer than {PATIENCE_S} s"
     lines = said.strip().splitlines() or [f"exit code {child.returncode}"]
     return f"{spec.id} is not measured: {visible(lines[-1])}"
 
@@ -136,7 +136,7 @@ def main() -> int:
                 print(f"its product of {shape} is not that of {PROVEN} (error {error:.2g} of the largest number)")
                 return 1
     except DeviceError as broken:
-        print(f"its trial failed: {one_line(broken)}")
+        print(f"its proof failed: {one_line(broken)}")
         return 1
     return 0
 
