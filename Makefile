@@ -56,9 +56,10 @@ DECIDING := allocation decide partitions pending placement sensitivity
 SHORT := -q -m 'not long'
 test: setup tools  ## Lint, then all tests but long statistics, those on a real Slurm included
 	@$(MAKE) --no-print-directory -j 2 -O rewritten lint
-	@root=$$(mktemp -d) && chmod 711 $$root && trap 'rm -rf $$root' EXIT; \
+	@root=$$(mktemp -d) && chmod 711 $$root && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; \
 	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest $(SHORT) -n 7 --dist loadfile --no-loadscope-reorder -o cache_dir=$(VENV)/slurm-cache \
 	$(LONGEST) $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
+	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
 	echo "$(BIN)/pytest -q"; $(BIN)/pytest $(SHORT) -n 2 --cov --cov-report= $(DECIDING:%=tests/unit/%); deciding=$$?; \
 	$(BIN)/pytest $(SHORT) -n 2 --dist worksteal $(ON_SLURM:%=--ignore=%) $(DECIDING:%=--ignore=tests/unit/%); others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \
