@@ -61,7 +61,7 @@ test: setup tools  ## Lint, then all tests but long statistics, those on a real 
 	$(LONGEST) $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
 	echo "$(BIN)/pytest -q"; $(BIN)/pytest $(SHORT) -n 2 --cov --cov-report= $(DECIDING:%=tests/unit/%); deciding=$$?; \
-	$(BIN)/pytest $(SHORT) -n 2 --dist worksteal $(ON_SLURM:%=--ignore=%) $(DECIDING:%=--ignore=tests/unit/%); others=$$?; \
+	$(BIN)/pytest $(SHORT) -n 2 $(ON_SLURM:%=--ignore=%) $(DECIDING:%=--ignore=tests/unit/%); others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \
 	printf 'Lines covered by the tests of their own room, %%:'; for room in $(DECIDING); do \
 	printf ' %s %s' $$room "$$($(BIN)/coverage report --include="slurm_pal/$$room/*" --format=total)"; done; echo; \
@@ -69,7 +69,7 @@ test: setup tools  ## Lint, then all tests but long statistics, those on a real 
 	test $$deciding = 0 -a $$others = 0 -a $$real = 0
 
 test-long: setup tools  ## Long statistics and large sizes, which make test leaves out
-	PAL_LONG=1 $(BIN)/pytest -q -n 2 --dist worksteal -m 'long or trials' tests/unit tests/reference
+	PAL_LONG=1 $(BIN)/pytest -q -n 2 -m 'long or trials' tests/unit tests/reference
 
 # pytest keeps tests with their asserts rewritten beside them. Once for all its workers, while mypy runs on the other core.
 rewritten: $(VENV)/installed
