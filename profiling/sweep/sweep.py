@@ -127,6 +127,7 @@ class Sweep:
         self._nodes_due_s = self._full_until_s = -math.inf
         self._seen: dict[int, tuple[str, str]] = {}  # the queue, as last looked at
         self._own_due_s = -math.inf
+        self._looks_soon = False  # the next submission only waits for a fresh look
         self._asked_s = 0.0  # what the last look at the queue took
 
     # -- the loop ---------------------------------------------------------------
@@ -195,8 +196,9 @@ class Sweep:
         if open_nodes and self._gate.look_due(self._next(waiting) if free else ""):
             self._patiently(lambda: self._look(open_nodes))
         node = self._next(waiting)
-        if free and self._gate.stale(node):
-            return ""  # the next look is due in a moment
+        self._looks_soon = free and self._gate.stale(node)
+        if self._looks_soon:
+            return ""
         pause = self._gate.obstacle(self._gpu_hours.get(node, 0.0), node if free else "", one_stays)
         self._note(pause if open_nodes else None)
         if pause is not None and pause.withdraw:
@@ -215,6 +217,8 @@ class Sweep:
 
     def _nap_s(self) -> float:
         """How long to sleep while paused with no job at work: nothing can happen before the next look."""
+        if self._looks_soon:
+            return WATCH_S
         pause = self._dir.pause
         left_s = pause.until_s - self._now() if pause and pause.until_s else LOOK_S
         return min(BARRED_S if _kind(pause) == SPARE else LOOK_S, max(0.01, left_s))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -57,5 +58,6 @@ def test_flag_and_cure(lab_dir: str, tmp_path: Path) -> None:
         known = json.loads(run(env, *PAL, "gpus", "--json"))
         assert [g["flags"] for g in known["gpus"] if "not_capped" in g["flags"]] == []
         assert known["power_cap"] == [] and power(env) == []
-        by_truth = sorted(known["gpus"], key=lambda g: truth[g["uuid"]])
-        assert [g["slowdown"]["A"] for g in by_truth] == sorted(g["slowdown"]["A"] for g in known["gpus"])
+        usual = statistics.median(truth.values())
+        for gpu in known["gpus"]:
+            assert gpu["slowdown"]["A"] == pytest.approx(truth[gpu["uuid"]] / usual, rel=0.01)

@@ -322,6 +322,20 @@ def test_the_bar_counts_nodes(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     assert "3/3 nodes" in " ".join(err.split()) and "n2 partial, 3 GPUs" in err
 
 
+def test_a_sweep_that_needs_a_fresh_look_does_not_nap(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few idle nodes the next submission waits for a look that is due in a moment, not for 15 s."""
+    naps_s: list[float] = []
+    nap_s = sweep.Sweep._nap_s
+
+    def noted(self: sweep.Sweep) -> float:
+        naps_s.append(nap_s(self))
+        return min(naps_s[-1], 0.1)
+
+    monkeypatch.setattr(sweep.Sweep, "_nap_s", noted)
+    site.well("run", "--max-parallel", "1", "--wall-scale", "0")
+    assert naps_s and max(naps_s) <= 2.0
+
+
 def test_a_sweep_in_progress_says_whether_it_pauses(site: Site) -> None:
     site.well("run", "--max-parallel", "3", "--wall-scale", "0")
     table = site.json("status")

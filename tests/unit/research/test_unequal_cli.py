@@ -222,9 +222,9 @@ def test_the_lists(pal: Pal) -> None:
     found = {(row[0], row[1]): row[2] for row in rows}
     assert len(found) == len(rows)
     for name in ("pal-share", "nonpreemptive-makespan", "gavel:max-min", "gavel:max-min+nonpreemptive", "gavel:allox"):
-        assert found["--policy", name].startswith("unequal GPUs: ")
+        assert found["--policy", name].startswith("study: unequal GPUs: ")
     for name in ("gavel:gandiva", "gavel:max-min+packing"):
-        assert found["--policy", name].startswith("replica gavel: ")
+        assert found["--policy", name].startswith("study: replica gavel: ")
     assert ("--replica", "gavel") in found and ("--replica", "blox-pal") in found
 
 
