@@ -35,7 +35,7 @@ DEFAULT_CLUSTER = "16x4"
 def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  # one entry for each option
     """Replay a trace on a virtual cluster under several policies, and show what would be gained.
 
-    Policies tick and palsub run the program itself over a virtual Slurm, with the settings of
+    Policies tick, filter and palsub run the program itself over a virtual Slurm, with the settings of
     pal.toml. All others are studies of the simulator (--list), which no Slurm here follows.
     Runs with the same seed are pairs; the claim is the mean ratio of job completion time over
     pairs, with its 95 % interval.

@@ -79,15 +79,16 @@ class User:
         return self.run("squeue", "-h", "-t", "all", "-j", str(job), "-o", "%k")
 
 
-def observers() -> list[int]:
-    """Process ids of all observers on this machine."""
+def observers(home: Path) -> list[int]:
+    """Process ids of the observers of jobs that were submitted from this folder."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             words = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
+            folder = os.readlink(f"/proc/{pid}/cwd")
         except OSError:
             continue
-        if OBSERVER in words:
+        if OBSERVER in words and folder == str(home):
             found.append(int(pid))
     return found
 
@@ -135,10 +136,10 @@ def test_a_user_who_observes_himself_sees_memory_and_pipes_too(user: User) -> No
 
 def test_a_job_whose_observer_is_killed_ends_as_it_would(user: User) -> None:
     script = user.script("job.sh", 'echo "$#: $1"; sleep 4; echo end; exit 3')
-    before = set(observers())
+    before = set(observers(user.home))
     job = user.palsub("--pal-observe=60", script, "a b")
-    user.until(lambda: bool(set(observers()) - before))
-    for pid in set(observers()) - before:
+    user.until(lambda: bool(set(observers(user.home)) - before))
+    for pid in set(observers(user.home)) - before:
         os.kill(pid, signal.SIGKILL)
     user.until(lambda: user.state(job) == "FAILED")
     assert (user.home / "out").read_text() == "1: a b\nend\n"
@@ -146,11 +147,11 @@ def test_a_job_whose_observer_is_killed_ends_as_it_would(user: User) -> None:
 
 
 def test_the_observer_ends_with_its_job_and_does_not_keep_it(user: User) -> None:
-    before = set(observers())
+    before = set(observers(user.home))
     job = user.palsub("--pal-observe=600", user.script("job.sh", "sleep 2"))
-    user.until(lambda: bool(set(observers()) - before))
+    user.until(lambda: bool(set(observers(user.home)) - before))
     user.until(lambda: user.state(job) == "COMPLETED")
-    user.until(lambda: not set(observers()) - before)
+    user.until(lambda: not set(observers(user.home)) - before)
 
 
 def test_a_probe_tells_the_class_and_is_over(user: User) -> None:

@@ -190,13 +190,14 @@ def test_a_cancelled_job_says_so(control: Control) -> None:
     sweep = control.start("run", "-w", "n3", "--wall-scale", "0.2", "--json")
     wait_until(lambda: [job for job in control.jobs() if job["state"] == "RUNNING"])
     (job,) = control.jobs()
-    wait_until(lambda: len(job_processes(job["id"])) >= 6)  # slurmstepd, bench and its four workers
+    wait_until(lambda: len(job_processes(control.lab, job["id"])) >= 6)  # slurmstepd, bench and its four workers
     control.ask("scancel", job["id"])
     code, out, _ = control.end(sweep)
     assert code == Exit.FAILED and json.loads(out)["counts"] == {"failed": 1}
     reason = control.json("status")["nodes"][0]["reason"]
     assert f"job {job['id']} CANCELLED" in reason
-    wait_until(lambda: not job_processes(job["id"]))  # Slurm shows the job as cancelled before they have ended
+    # Slurm shows the job as cancelled before they have ended.
+    wait_until(lambda: not job_processes(control.lab, job["id"]))
 
 
 def test_a_job_that_slurm_lost_is_tried_once_more_on_a_node_that_is_well(control: Control) -> None:
@@ -221,9 +222,11 @@ def test_a_node_that_dies_during_its_job(lab_dir: str) -> None:
         sweep = control.start("run", "--max-parallel", "2", "--wall-scale", "0.04", "--json")
         wait_until(lambda: [j for j in control.jobs() if j["node"] == "n1" and j["state"] == "RUNNING"])
         (job,) = [j for j in control.jobs() if j["node"] == "n1"]
-        wait_until(lambda: job_processes(job["id"]))
+        wait_until(lambda: job_processes(control.lab, job["id"]))
+        namesake = stack.enter_context(subprocess.Popen(["sleep", "100"], env={"SLURM_JOB_ID": job["id"]}))
+        stack.callback(namesake.kill)
         slurmd = int(Path(lab.directory("run", "slurmd-n1.pid")).read_text())
-        for pid in (slurmd, *job_processes(job["id"])):
+        for pid in (slurmd, *job_processes(control.lab, job["id"])):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         code, out, err = control.end(sweep)
@@ -231,17 +234,23 @@ def test_a_node_that_dies_during_its_job(lab_dir: str) -> None:
         assert code == Exit.FAILED and table["counts"] == {"done": 1, "failed": 1} and table["published_gpus"] == 2, err
         node = next(n for n in control.json("status")["nodes"] if n["node"] == "n1")
         assert node["state"] == "failed" and f"job {job['id']}" in node["reason"]
+        assert namesake.poll() is None, "a job of another Slurm with the same number"
 
 
-def job_processes(job_id: str) -> list[int]:
-    """The processes of a job and the slurmstepds above them, found by the job's variables."""
-    own = f"SLURM_JOB_ID={job_id}".encode()
+def job_processes(lab: Lab, job_id: str) -> list[int]:
+    """The slurmstepds of a job of this lab, which stay where its slurmd was started, and what has come from them.
+
+    Other Slurms on this machine have jobs of the same number, and so has the fake one of other tests.
+    """
+    parents: dict[int, int] = {}
     found: set[int] = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, IndexError, ValueError):
-            if own in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
-                parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
-                if b"slurmstepd" in Path(f"/proc/{parent}/cmdline").read_bytes():
-                    found.add(parent)
+            parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+            words = Path(f"/proc/{name}/cmdline").read_bytes()
+            here = os.readlink(f"/proc/{name}/cwd").startswith(f"{lab.directory()}/")
+            if here and words.startswith(f"slurmstepd: [{job_id}.".encode()):
                 found.add(int(name))
-    return sorted(found - {os.getpid()})
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found)
