@@ -83,13 +83,13 @@ def read(path: str) -> tuple[LateGpu, ...]:
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read ({error}): move it away, evidence comes again") from None
+        raise DataError(f"{path} cannot be read ({error})") from None
     if not isinstance(table, dict) or table.get("schema") != SCHEMA:
-        raise DataError(f"{path} is not {SCHEMA!r}: update slurm-pal, or move it away")
+        raise DataError(f"{path} is not {SCHEMA!r}")
     try:
         return tuple(_gpu(row) for row in table["gpus"])
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} holds a GPU that cannot be read ({error!r}): move it away") from None
+        raise DataError(f"{path} holds a GPU that cannot be read ({error!r})") from None
 
 
 def _gpu(row: dict[str, Any]) -> LateGpu:
@@ -98,6 +98,16 @@ def _gpu(row: dict[str, Any]) -> LateGpu:
     if one.rung not in RUNGS or not all(math.isfinite(value) for value in numbers):
         raise ValueError(f"rung {one.rung!r}")
     return one
+
+
+def set_aside(path: str) -> str:
+    """Keep a file that cannot be used under another name, which is returned. Raises DataError."""
+    kept = f"{path}.unread"
+    try:
+        os.replace(path, kept)
+    except OSError as error:
+        raise DataError(f"{path} cannot be moved to {kept} ({error.strerror}): move it away") from None
+    return kept
 
 
 def write(path: str, gpus: Iterable[LateGpu]) -> None:

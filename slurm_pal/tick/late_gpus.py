@@ -34,6 +34,7 @@ AGAIN_S = 12 * 3600.0
 """Between two measurements of the same node: a run soon after another would repeat its heat."""
 REASON = "pal: jobs wait for GPU "
 """Begins the reason of a drain of ours."""
+_DRAINED = re.compile(re.escape(REASON) + r"([0-9]{1,3}),")
 FEATURE = "pal_late_{}"
 PROFILE = (sys.executable, "-P", "-c", "from slurm_pal.cli.pal_profile import main; main()")
 _NAME = re.compile(r"[^A-Za-z0-9_.-]")
@@ -54,7 +55,7 @@ class LateGpus:
         """Hear the jobs, and let each GPU take its step; what went wrong. Raises DataError."""
         if decided.scores is None:
             return []
-        before, trouble = self._read()
+        before, trouble = self._read(overview.nodes, now_s)
         terms = Terms(self._config.text("online", "ladder"), int(self._config.number("online", "users")), act)
         heard = [*self._words(overview.jobs), *_by_steps(decided, now_s)]
         self._measured = _measured(decided.scores, before, heard)
@@ -68,11 +69,26 @@ class LateGpus:
         self.news |= _published(before) != _published(after)
         return trouble
 
-    def _read(self) -> tuple[tuple[LateGpu, ...], list[str]]:
+    def _read(self, nodes: Iterable[Node], now_s: float) -> tuple[tuple[LateGpu, ...], list[str]]:
+        """What is known. Of a file that cannot be used only the drains are: their reasons name the GPUs.
+
+        Raises DataError when it cannot be set aside either.
+        """
         try:
             return late.read(self._path), []
         except DataError as error:
-            return (), [one_line(error)]
+            try:
+                drained = [one for node in nodes if "DRAIN" in node.states for one in self._drained(node.name, now_s)]
+            except SlurmError as unknown:  # the file stays, and the next tick asks again
+                raise DataError(f"{one_line(error)}; drains of ours are not known ({one_line(unknown)})") from None
+            kept = late.set_aside(self._path)
+            late.write(self._path, drained)
+            return tuple(drained), [f"{one_line(error)}: kept as {kept}, evidence comes again"]
+
+    def _drained(self, node: str, now_s: float) -> list[LateGpu]:
+        """The GPU for which a node was drained by us. Its evidence is lost, so nothing more is done than to resume."""
+        found = _DRAINED.match(self._client.node_reason(node))
+        return [LateGpu(node, int(found[1]), "", RELEASED, now_s, drained=True)] if found else []
 
     def _words(self, jobs: Iterable[SlurmJob]) -> list[tuple[Gpu, Heard]]:
         terms, found = terms_of(self._config, appends=False), []
@@ -168,7 +184,7 @@ class LateGpus:
 
     def withdraw(self, nodes: Sequence[Node], now_s: float) -> list[str]:
         """Take back reservations and drains; what is known of the GPUs stays."""
-        self.known, trouble = self._read()
+        self.known, trouble = self._read(nodes, now_s)
         held = tuple(one._replace(rung=OBSERVE, since_s=now_s) if one.at_least(ANNOTATE) else one for one in self.known)
         if held == self.known and not any(one.reserved or one.drained for one in held):
             return trouble

@@ -139,12 +139,28 @@ def test_a_node_as_a_whole_means_the_jobs_gpus_there(site: Site) -> None:
     assert [(one.node, one.index) for one in late.read(str(site.folder / "late.json"))] == [("n1", 2), ("n1", 3)]
 
 
-def test_a_damaged_file_is_told_once_and_written_anew(site: Site) -> None:
-    (site.folder / "late.json").write_text("{")
-    made = site.new()
+@pytest.mark.parametrize("text", ["{", '{"schema": "pal.late/2"}', '{"schema": "pal.late/1", "gpus": [{"node": 1}]}'])
+def test_a_file_that_cannot_be_used_is_shown_once_kept_and_written_anew(text: str, site: Site) -> None:
+    (site.folder / "late.json").write_text(text)
     overview = Overview((node(),), (job(WORD),), (), {})
-    assert "late.json" in made.take(overview, Decided(scores=site.scores()), NOW_S, True)[0]
-    assert site.known().rung == "observe"
+    (line,) = site.new().take(overview, Decided(scores=site.scores()), NOW_S, True)
+    assert "late.json" in line and f"kept as {site.folder / 'late.json.unread'}" in line
+    assert site.known().rung == "observe" and (site.folder / "late.json.unread").read_text() == text
+    assert site.new().take(overview, Decided(scores=site.scores()), NOW_S, True) == []
+
+
+@pytest.mark.parametrize(("reason", "orders"), [
+    ("pal: jobs wait for GPU 2, pal-profile show", [("update", "n1", "RESUME")]), ("fan", []), ("pal: jobs wait", []),
+])  # fmt: skip
+def test_a_drain_of_ours_ends_though_the_file_is_lost(
+    reason: str, orders: list[tuple[object, ...]], site: Site
+) -> None:
+    """Whoever drained for another reason keeps the node."""
+    (site.folder / "late.json").write_text("{")
+    site.client.reason, made = reason, site.new()
+    overview = Overview((node("IDLE", "DRAIN"),), (), (), {})
+    made.take(overview, Decided(scores=site.scores()), NOW_S, True)
+    assert made.carry_out(overview.nodes, NOW_S) == [] and site.client.orders == orders
 
 
 @pytest.mark.parametrize("busy", [node("ALLOCATED", used=4), node("IDLE", "DRAIN"), node("IDLE", used=1)])
