@@ -24,6 +24,7 @@ from slurm_pal.lab.lab import Lab
 from slurm_pal.publisher.publication import Publisher
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 
+from ..doubles.processes import with_words
 from . import queue_of
 from .conftest import short_directory, skip_without_slurm
 from .scored import publish_slowdowns
@@ -102,9 +103,7 @@ class Site:
         self.started(self.plainly(*words, *gres, "-w", "n2"))
 
     def watchers(self) -> list[int]:
-        argv = ["pgrep", "-f", f"submit.watcher {self.home}"]
-        found = subprocess.run(argv, capture_output=True, text=True, check=False)
-        return [int(word) for word in found.stdout.split()]
+        return with_words(f"submit.watcher {self.home}")
 
 
 @pytest.fixture(scope="module")

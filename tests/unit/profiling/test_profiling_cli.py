@@ -333,7 +333,7 @@ def test_a_sweep_that_needs_a_fresh_look_does_not_nap(site: Site, monkeypatch: p
 
     monkeypatch.setattr(sweep.Sweep, "_nap_s", noted)
     site.well("run", "--max-parallel", "1", "--wall-scale", "0")
-    assert naps_s and max(naps_s) <= 2.0
+    assert max(naps_s, default=0.0) <= 2.0  # on a slow machine no submission has to wait
 
 
 def test_a_sweep_in_progress_says_whether_it_pauses(site: Site) -> None:

@@ -38,6 +38,7 @@ from slurm_pal.profiling.selftest.run import Plan, Report, _SelfTest
 from slurm_pal.variability.records import from_json
 
 from ...doubles.null_telemetry import NullWatch
+from ...doubles.processes import in_session
 from ...doubles.watchdog import HOUR_S, hasten
 from ..driver_double.machine import Machine, compiled, machine
 
@@ -319,7 +320,7 @@ def test_a_signal_ends_it_with_what_was_found(card: Card, number: signal.Signals
     assert (child.returncode, err) == (code, "")
     assert re.match(rf"selftest interrupted: by {number.name}; \d checks held, 0 did not", out)
     assert f"stopped by {number.name}" in out
-    assert subprocess.run(["pgrep", "-s", str(child.pid)], capture_output=True, check=False).stdout == b""
+    assert in_session(child.pid) == []
 
 
 # -- the driver's kernels, on the double of the driver

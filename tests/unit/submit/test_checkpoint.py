@@ -21,6 +21,8 @@ from slurm_pal.submit.argv import no_site_options, parse
 from slurm_pal.submit.checkpoint import CannotWrap, remove, render, signal_in, wrapped, write
 from slurm_pal.submit.script import scan
 
+from ...doubles.processes import in_session
+
 PATIENCE_S = 30.0
 SQUEUE = '#!/bin/sh\n[ "$*" = "-h -j 77 -o %k" ] || exit 9\n[ -z "$SQUEUE_FORMAT" ] || exit 8\ncat "$COMMENT"; echo\n'
 SCONTROL = (
@@ -83,8 +85,7 @@ class Job:
 
     def processes(self) -> list[int]:
         """All of them, the batch shell first."""
-        listed = subprocess.run(["ps", "-o", "pid=", "-s", str(self.process.pid)], capture_output=True, check=True)
-        return sorted(map(int, listed.stdout.split()))
+        return in_session(self.process.pid)
 
     def kill(self) -> None:
         if self.process.poll() is None:
