@@ -25,7 +25,7 @@ LONGEST = 1024
 def change(slurm: VirtualSlurm, job: VirtualJob, fields: Mapping[str, str]) -> None:
     """Carry an update out. Raises SlurmError with slurmctld's words."""
     if job.state not in ("PENDING", "RUNNING", "COMPLETING"):
-        raise SlurmError(f"scontrol failed: slurm_update error: Invalid job id specified for job {job.job_id}")
+        raise SlurmError(f"scontrol failed: Job has already finished for job {job.job_id}")
     if unknown := fields.keys() - PENDING_ONLY - ALWAYS:
         raise SlurmError(f"scontrol failed: Update of this parameter is not supported: {', '.join(sorted(unknown))}")
     if job.state != "PENDING" and fields.keys() & PENDING_ONLY and not _same(job, fields):

@@ -221,7 +221,6 @@ def test_progress_can_stop_it() -> None:
 
 REFUSED: list[tuple[dict[str, object], str]] = [
     ({"queue": "las"}, "Slurm has fifo and multifactor"),
-    ({"settings": ReplaySettings(failures=Failures(1e6, 1e3))}, "--mtbf"),
     ({"settings": ReplaySettings(best_first=True)}, "--best-first"),
     ({"settings": ReplaySettings(steer="submit")}, "--steer"),
     ({"program": None}, "nothing here runs it"),
