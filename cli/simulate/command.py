@@ -219,8 +219,8 @@ def _program(options: dict[str, Any], policies: tuple[str, ...]) -> Program | No
     from slurm_pal.base import config
     from slurm_pal.twin import outages
     from slurm_pal.twin.run import Twin
-    from slurm_pal.twin.slurm_side import SlurmSide
     from slurm_pal.twin.settings import with_options
+    from slurm_pal.twin.slurm_side import SlurmSide
 
     return Twin(with_options(config.load(), options), slurm_words(options),
                 side=SlurmSide(sizes, outages=outages.read(failures) if failures else ()))  # fmt: skip

@@ -51,7 +51,7 @@ CLUSTER = (
     click.option(
         "--cluster",
         metavar="NxG",
-        help="Nodes x GPUs (N x G/CPUS/GIB: these of a node run out, too), or partitions NAME=NxG,..., or TYPE:GPUS,... "
+        help="Nodes x GPUs (NxG/CPUS/GIB: with CPUs and memory of each), or partitions NAME=NxG,..., or TYPE:GPUS,... "
         "for unequal GPUs.  [default: 16x4]",
     ),
     click.option("--nodes", type=COUNT, help="The same, in two options."),

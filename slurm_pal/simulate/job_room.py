@@ -62,4 +62,3 @@ def share(size: NodeSize, gpus: int, of: int) -> NodeSize:
     """What belongs to so many of a node's GPUs."""
     cores = size.cpus // size.threads * gpus // of
     return size._replace(cpus=max(1, cores) * size.threads, memory_mib=size.memory_mib * gpus // of)
-

@@ -12,7 +12,9 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.job_room import NodeSize
 
 GPUS_MAX = 10_000_000
-_PART = re.compile(r"(?:(?P<name>[\w.-]+)=)?(?P<nodes>\d{1,8})x(?P<gpus>\d{1,8})(?:/(?P<cpus>\d{1,6})/(?P<gib>\d{1,6}))?", re.ASCII)
+_PART = re.compile(
+    r"(?:(?P<name>[\w.-]+)=)?(?P<nodes>\d{1,8})x(?P<gpus>\d{1,8})(?:/(?P<cpus>\d{1,6})/(?P<gib>\d{1,6}))?", re.ASCII
+)
 
 _Value = TypeVar("_Value")
 
@@ -76,7 +78,9 @@ def parse_cluster(text: str) -> VirtualCluster:
             partitions[found["name"]] = tuple(range(len(sizes), len(sizes) + nodes))
         if found["cpus"]:
             if not (int(found["cpus"]) and int(found["gib"])):
-                raise UsageError(f"cluster {text!r}: a node with {found['cpus']} CPUs and {found['gib']} GiB holds no job")
+                raise UsageError(
+                    f"cluster {text!r}: a node with {found['cpus']} CPUs and {found['gib']} GiB holds no job"
+                )
             rest += [NodeSize(int(found["cpus"]), 1024 * int(found["gib"]))] * nodes
         sizes += [gpus] * nodes
     if rest and len(rest) != len(sizes):

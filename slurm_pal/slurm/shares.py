@@ -37,9 +37,9 @@ class Shares(NamedTuple):
 def shares(run: Runner) -> Shares:
     """Three short questions. Raises SlurmError where slurmdbd or slurmctld does not answer."""
     return Shares(
-        tuple(found for line in _lines(run, *_ASSOCIATIONS) if (found := _association(line))),
+        tuple(filter(None, map(_association, _lines(run, *_ASSOCIATIONS)))),
         {name: digits(text) or 0 for name, _, text in (line.partition("|") for line in _lines(run, *_QOS)) if name},
-        dict(found for line in _lines(run, *_PARTITIONS) if (found := _billing(line))),
+        dict(filter(None, map(_billing, _lines(run, *_PARTITIONS)))),
     )
 
 

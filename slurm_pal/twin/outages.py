@@ -29,7 +29,9 @@ def read(path: str) -> tuple[Outage, ...]:
     try:
         lines = read_plain(path, MOST_BYTES).decode(errors="replace").splitlines()
     except (OSError, DataError) as error:
-        raise UsageError(f"failures {path}: {getattr(error, 'strerror', None) or error}; name a readable file") from None
+        raise UsageError(
+            f"failures {path}: {getattr(error, 'strerror', None) or error}; name a readable file"
+        ) from None
     if not lines or not csv_rows.has_columns(lines[0], COLUMNS):
         raise UsageError(f"failures {path}: the first line must be {','.join(COLUMNS)}")
     names = [name.strip() for name in csv_rows.cells(lines[0])]

@@ -31,8 +31,8 @@ from slurm_pal.tick.tick import Tick, TickResult
 from slurm_pal.twin import outages
 from slurm_pal.twin.client import Failing, VirtualClient, never
 from slurm_pal.twin.lua_filter import LuaFilter
-from slurm_pal.twin.site import own_environment, publish, relocated
 from slurm_pal.twin.outages import Outage
+from slurm_pal.twin.site import own_environment, publish, relocated
 from slurm_pal.twin.slurm_settings import slurm_settings
 from slurm_pal.twin.slurm_side import SlurmSide
 from slurm_pal.twin.submissions import Palsub, Plain

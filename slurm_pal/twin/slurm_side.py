@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What Slurm knows of a cluster beside its GPUs: CPUs and memory of nodes, rules of partitions, shares, QOS, outages."""
+"""What Slurm knows of a cluster beside its GPUs: sizes of nodes, rules of partitions, shares, QOS, outages."""
 
 from __future__ import annotations
 
@@ -45,6 +45,9 @@ class SlurmSide(NamedTuple):
         cpus, memory_mib = sum(take.cpus for take in takes), sum(take.memory_mib for take in takes)
         weights = self.billing.get(place) or self.billing.get(place.partition(":")[0]) or {CPU: 1.0}
         return sum(weights.get(key, 0.0) * had for key, had in ((CPU, cpus), (MEMORY, memory_mib), (GPU, gpus)))
+
+
+NOTHING_KNOWN = SlurmSide()
 
 
 def billing_of(text: str) -> dict[str, float]:

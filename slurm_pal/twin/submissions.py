@@ -19,13 +19,10 @@ from slurm_pal.submit.argv import parse
 from slurm_pal.submit.choice import Choice, Moving
 from slurm_pal.submit.watcher import LOOK_S, RUNS_S, Watcher
 from slurm_pal.twin.client import VirtualClient
-from slurm_pal.twin.slurm_side import SlurmSide
+from slurm_pal.twin.slurm_side import NOTHING_KNOWN, SlurmSide
 from slurm_pal.twin.virtual_site import DEFAULT
 
 CHECKPOINT = "USR1"
-
-
-NOTHING_KNOWN = SlurmSide()
 
 
 def words_of(job: ReplayJob, side: SlurmSide = NOTHING_KNOWN) -> list[str]:

@@ -30,6 +30,8 @@ def change(slurm: VirtualSlurm, job: VirtualJob, fields: Mapping[str, str]) -> N
         raise SlurmError(f"scontrol failed: Update of this parameter is not supported: {', '.join(sorted(unknown))}")
     if job.state != "PENDING" and fields.keys() & PENDING_ONLY and not _same(job, fields):
         raise SlurmError(f"scontrol failed: Job is no longer pending execution for job {job.job_id}")
+    if job.state == "RUNNING" and "StartTime" in fields:
+        raise SlurmError(f"scontrol failed: Job is no longer pending execution for job {job.job_id}")
     if len(fields.get("Comment", "").encode()) > LONGEST:
         raise SlurmError("scontrol failed: Pathname of a file, directory or other parameter too long")
     req, exc = (_nodes(slurm, fields.get(key)) for key in ("ReqNodeList", "ExcNodeList"))
@@ -53,9 +55,9 @@ def change(slurm: VirtualSlurm, job: VirtualJob, fields: Mapping[str, str]) -> N
 
 
 def _same(job: VirtualJob, fields: Mapping[str, str]) -> bool:
-    """Whether lists of a running job would stay as they are, which slurmctld accepts."""
+    """Whether lists of a running job, which have nodes, would stay as they are; slurmctld accepts that."""
     return fields.keys() & PENDING_ONLY <= {"ReqNodeList", "ExcNodeList"} and all(
-        frozenset(expand(fields[key])) == frozenset(own)
+        own and frozenset(expand(fields[key])) == frozenset(own)
         for key, own in (("ReqNodeList", job.req_nodes), ("ExcNodeList", job.exc_nodes))
         if key in fields
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from slurm_pal.base.cluster import Counting, Partition
 from slurm_pal.simulate import hardware as simulated
 from slurm_pal.twin.room import Hardware, hardware
-from slurm_pal.twin.slurm_side import SlurmSide
+from slurm_pal.twin.slurm_side import NOTHING_KNOWN, SlurmSide
 from slurm_pal.twin.virtual_slurm import VirtualNode
 
 DEFAULT = "all"
@@ -26,7 +26,7 @@ def named(machine: simulated.Hardware) -> simulated.Hardware:
     return machine._replace(names=names if fine else tuple(f"n{row}" for row in range(len(names))))
 
 
-def room_of(machine: simulated.Hardware, side: SlurmSide = SlurmSide()) -> Hardware:
+def room_of(machine: simulated.Hardware, side: SlurmSide = NOTHING_KNOWN) -> Hardware:
     """The nodes."""
     counts = [len(row) for row in machine.true["A"]]
     if side.sizes:
@@ -44,7 +44,7 @@ def nodes_of(side: SlurmSide) -> list[VirtualNode]:
 
 
 def partitions_of(
-    machine: simulated.Hardware, side: SlurmSide = SlurmSide(), longest_s: Mapping[str, float] = {}
+    machine: simulated.Hardware, side: SlurmSide = NOTHING_KNOWN, longest_s: Mapping[str, float] = {}
 ) -> tuple[Partition, ...]:
     """One of all nodes, and the cluster's own. `longest_s` are limits of jobs that ran there: MaxTime is not below."""
     names = machine.names

@@ -27,7 +27,7 @@ from slurm_pal.twin.picks import Asking, Picker
 from slurm_pal.twin.priority import Priorities
 from slurm_pal.twin.room import Hardware, Take, empty
 from slurm_pal.twin.slurm_settings import SlurmSettings
-from slurm_pal.twin.slurm_side import SlurmSide
+from slurm_pal.twin.slurm_side import NOTHING_KNOWN, SlurmSide
 from slurm_pal.twin.virtual_job import BEGIN, HELD_ADMIN, UNLIMITED_S, VirtualJob, names_text, noun_of
 
 NODE_FAIL = "NODE_FAIL"
@@ -83,7 +83,7 @@ class VirtualSlurm:
 
     def __init__(
         self, hardware: Hardware, partitions: Sequence[Partition], payload: Payload, settings: SlurmSettings,
-        now_s: float, nodes: Sequence[VirtualNode] = (), side: SlurmSide = SlurmSide(),
+        now_s: float, nodes: Sequence[VirtualNode] = (), side: SlurmSide = NOTHING_KNOWN,
     ) -> None:  # fmt: skip
         self.hardware, self.partitions, self.settings = hardware, tuple(partitions), settings
         self.now_s = now_s
@@ -141,8 +141,8 @@ class VirtualSlurm:
             self._forget()
         elif kind == PRIORITY:
             heappush(self._events, (self.now_s + settings.priority.calc_period_s, PRIORITY, 0, 0))
-            for job in self.active.values():
-                self._used(job)
+            for running in self.active.values():
+                self._used(running)
             self._priorities.look()
             self._priorities.set_all(self.pending.values(), self.now_s)
             self._changed = True

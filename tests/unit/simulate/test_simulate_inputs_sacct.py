@@ -435,7 +435,6 @@ def test_only_exports_are_anonymised() -> None:
         hidden("user,secret\n")
 
 
-
 TAKEN = [
     ("cpu=8,mem=62.50G,gres/gpu=2,node=1", "cpu=2,mem=1G,gres/gpu=2,node=1", (8, 64000)),
     ("", "cpu=4,mem=512000K,gres/gpu=2,node=1", (4, 500)),

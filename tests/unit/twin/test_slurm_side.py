@@ -107,9 +107,10 @@ def test_a_partition_of_a_higher_tier_goes_first_on_shared_nodes() -> None:
     both = {"low": (0,), "high": (0,)}
     found = starts(run(jobs, SlurmSide(rules=rules), 1, partitions=both))
     assert found["j2"] < found["j1"]
-    assert starts(run(jobs, SlurmSide(), 1, partitions=both))["j1"] < starts(
-        run(jobs, SlurmSide(), 1, partitions=both)
-    )["j2"]
+    assert (
+        starts(run(jobs, SlurmSide(), 1, partitions=both))["j1"]
+        < starts(run(jobs, SlurmSide(), 1, partitions=both))["j2"]
+    )
 
 
 def test_a_limit_of_jobs_that_ran_is_never_above_max_time() -> None:
@@ -165,13 +166,15 @@ def test_fair_tree_gives_equal_users_equal_ranks_and_unused_ones_the_first() -> 
 
 def test_the_classic_formula_is_by_usage_over_shares_and_dampened() -> None:
     def made(dampening: int) -> FairShare:
-        found = FairShare((Association("a", shares=1), Association("b", shares=3)), 0.0, tree=False, dampening=dampening)
+        found = FairShare(
+            (Association("a", shares=1), Association("b", shares=3)), 0.0, tree=False, dampening=dampening
+        )
         found.used("a", "u1", 25.0)
         found.used("b", "u2", 75.0)
         return found
 
     assert [made(1).factor(*who) for who in (("a", "u1"), ("b", "u2"))] == [0.5, 0.5]
-    assert made(2).factor("a", "u1") == pytest.approx(2 ** -0.5)
+    assert made(2).factor("a", "u1") == pytest.approx(2**-0.5)
     more = made(1)
     more.used("a", "u1", 100.0)
     more.look()
@@ -193,7 +196,7 @@ def test_what_sacctmgr_and_scontrol_say_of_shares() -> None:
     said = {
         "associations": "root||root|1\nroot|||1\nphysics|root||40\nphysics|root|ann|parent\nphysics||bob|3\n",
         "qos": "normal|0\nhigh|100\n",
-        "partition": "PartitionName=gpu State=UP TRESBillingWeights=CPU=1.0,Mem=0.25G,GRES/gpu=2.5\nPartitionName=cpu\n",
+        "partition": "PartitionName=gpu TRESBillingWeights=CPU=1.0,Mem=0.25G,GRES/gpu=2.5\nPartitionName=cpu\n",
     }
     found = shares(lambda argv, text: Completed(0, said[argv[-2] if argv[0] == "sacctmgr" else argv[-1]], ""))
     assert found.associations == (

@@ -25,7 +25,7 @@ from slurm_pal.simulate.policies import POLICIES, STUDY
 from slurm_pal.simulate.replay import ReplayPlan
 from slurm_pal.simulate.replay import replay as study
 from slurm_pal.simulate.result import JobOutcome, Replay
-from slurm_pal.simulate.settings import Failures, ReplaySettings
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.simulate.virtual import parse_cluster
 from slurm_pal.twin import lua_filter
