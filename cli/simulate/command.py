@@ -206,13 +206,24 @@ def _program(options: dict[str, Any], policies: tuple[str, ...]) -> Program | No
     """What runs the policies that are no study, with the settings of pal.toml; None where there are none."""
     from slurm_pal.simulate.policies import POLICIES, STUDY
 
-    if all(POLICIES[name].runs == STUDY for name in policies):
+    sizes, failures = _cluster(options).sizes, options["failures"]
+    studies = [name for name in policies if POLICIES[name].runs == STUDY]
+    if studies and (sizes or failures):
+        what = "--failures" if failures else "--cluster with CPUs and memory"
+        raise UsageError(
+            f"{what}: policy {studies[0]!r} is a study, which does not know them; "
+            "give --policy slurm-twin,palsub,filter,tick"
+        )
+    if len(studies) == len(policies):
         return None
     from slurm_pal.base import config
+    from slurm_pal.twin import outages
     from slurm_pal.twin.run import Twin
     from slurm_pal.twin.settings import with_options
+    from slurm_pal.twin.slurm_side import SlurmSide
 
-    return Twin(with_options(config.load(), options), slurm_words(options))
+    return Twin(with_options(config.load(), options), slurm_words(options),
+                side=SlurmSide(sizes, outages=outages.read(failures) if failures else ()))  # fmt: skip
 
 
 def slurm_words(options: Mapping[str, Any]) -> dict[str, str]:

@@ -51,7 +51,8 @@ CLUSTER = (
     click.option(
         "--cluster",
         metavar="NxG",
-        help="Nodes x GPUs, or partitions NAME=NxG,..., or TYPE:GPUS,... for unequal GPUs.  [default: 16x4]",
+        help="Nodes x GPUs (NxG/CPUS/GIB: with CPUs and memory of each), or partitions NAME=NxG,..., or TYPE:GPUS,... "
+        "for unequal GPUs.  [default: 16x4]",
     ),
     click.option("--nodes", type=COUNT, help="The same, in two options."),
     click.option("--gpus-per-node", type=COUNT, help="GPUs of each node.  [default: 4]"),
@@ -79,6 +80,7 @@ CLUSTER = (
         metavar="H",
         help="Hours until they come back.",
     ),
+    click.option("--failures", metavar="FILE", help="Nodes fail as this CSV says: node,down_s,up_s."),
 )
 COMPARISON = (
     click.option(

@@ -46,15 +46,20 @@ from slurm_pal.simulate.trace import Trace
 from slurm_pal.simulate.virtual_site import VirtualSite, scored, site_of
 from slurm_pal.slurm import accounting
 from slurm_pal.slurm.backend import connect
+from slurm_pal.slurm.cli import subprocess_runner
+from slurm_pal.slurm.shares import shares
 from slurm_pal.store import snapshot as snapshots
+from slurm_pal.twin import outages
 from slurm_pal.twin.run import Twin
 from slurm_pal.twin.settings import with_options
 from slurm_pal.twin.slurm_settings import slurm_settings
+from slurm_pal.twin.slurm_side import SlurmSide, billing_of
 
 FROM_CONFIG = {"locality_penalty": ("placement", "locality_penalty"), "bar": ("placement", "barred_slowdown")}
 """Option -> the site's setting that is used when it is not given."""
 
 SACCT_TIMEOUT_S = 600.0
+SHARES_TIMEOUT_S = 30.0
 FIFO = "fifo"
 
 DRAWN = "drawn"
@@ -93,12 +98,14 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
     if not fitted.trace.jobs:
         raise UsageError(_no_jobs(fitted))
     seeds = _seeds(options)
-    program = Twin(with_options(config, options), _scheduling(client.config(), queue) | slurm_words(options))
+    pairs = _scheduling(client.config(), queue) | slurm_words(options)
+    side, more = _side(site, pairs, options["failures"])
+    program = Twin(with_options(config, options), pairs, side=side)
     program.check(WAYS.values(), queue, settings)
     runs = SiteRuns(
         fitted.trace, site.cluster, profile.source, settings, program, queue, _jitter_s(options, seeds), mix
     )
-    notes = (*notes, *site.notes, *profile.notes, *_changes(fitted))
+    notes = (*notes, *site.notes, *more, *profile.notes, *_changes(fitted))
     if not output.as_json:
         show_bad_rows(trace)
         for note in notes:
@@ -112,6 +119,20 @@ def _scheduling(pairs: Mapping[str, str], queue: str) -> dict[str, str]:
     """What this Slurm's configuration says of scheduling; of priorities only where no other queue is asked for."""
     other = queue != FIFO
     return {key: text for key, text in pairs.items() if not (other and key.startswith("Priority"))}
+
+
+def _side(site: VirtualSite, pairs: Mapping[str, str], failures: str | None) -> tuple[SlurmSide, tuple[str, ...]]:
+    """What this Slurm knows beside GPUs, and what to say about it."""
+    made = SlurmSide(site.cluster.sizes, site.rules, outages=outages.read(failures) if failures else ())
+    weights = slurm_settings(pairs).priority
+    if not weights.multifactor or not (weights.fair_share or weights.qos):
+        return made, ()
+    try:
+        known = shares(subprocess_runner(SHARES_TIMEOUT_S))
+    except SlurmError as error:
+        return made, (f"All accounts are alike, and no QOS has a priority: {one_line(error)}.",)
+    billing = {name: billing_of(text) for name, text in known.billing.items()}
+    return made._replace(associations=known.associations, qos=known.qos, billing=billing), ()
 
 
 class _Background(NamedTuple):
@@ -280,7 +301,7 @@ def _assumed(runs: SiteRuns, background: _Background) -> list[str]:
     found = [
         background.profile.assumed,
         "run times of the history are those on median GPUs",
-        "CPUs and memory never run out",
+        _counted(runs),
         f"queue {queue} with {backfill}",
     ]
     if runs.mix:
@@ -289,6 +310,11 @@ def _assumed(runs: SiteRuns, background: _Background) -> list[str]:
     if runs.jitter_s:
         found.append(f"submissions moved by up to {runs.jitter_s:g} s, by seed")
     return found
+
+
+def _counted(runs: SiteRuns) -> str:
+    known = sum(job.cpus > 0 for job in runs.trace.jobs)
+    return f"CPUs and memory as {known} of {len(runs.trace.jobs)} jobs had them"
 
 
 def _show(

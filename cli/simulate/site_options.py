@@ -19,7 +19,8 @@ SITE_OPTIONS = (
 SITE = frozenset((
     "site", "days", "class_mix", "trace", "app_patterns", "profile", "queue", "seeds", "seed", "jitter",
     "locality_penalty", "move_cost", "warm_up", "margin", "tick", "bar", "limit_factor", "backfill", "bf_interval",
-    "best_first", "jobs", "out", "jobs_out", "as_csv", "as_json", "parsable2", "noheader", "verbose",
+    "best_first", "mtbf_h", "repair_h", "failures",
+    "jobs", "out", "jobs_out", "as_csv", "as_json", "parsable2", "noheader", "verbose",
 ))  # fmt: skip
 """The options that mean something with --site."""
 ONLY_SITE = frozenset(("days", "class_mix"))

@@ -65,3 +65,5 @@ class Partition(NamedTuple):
     max_time_s: int | None = None  # None: unlimited
     default_time_s: int | None = None
     counting: Counting = Counting()
+    tier: int = 1  # PriorityTier: jobs of a higher one are looked at first
+    job_factor: int = 1  # PriorityJobFactor

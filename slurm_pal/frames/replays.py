@@ -34,7 +34,12 @@ OUTCOMES = (
     Column("locality", NUMBER, "cost of several nodes, mean over the work done; 1: one node (ratio)"),
     Column("moves", COUNT, "moves"),
     Column("restarts", COUNT, "restarts after a node failed"),
-    Column("end", CATEGORY, "how it ended; TIMEOUT: at its time limit", ("COMPLETED", "TIMEOUT")),
+    Column(
+        "end",
+        CATEGORY,
+        "how it ended; TIMEOUT: at its time limit; NODE_FAIL: with its node",
+        ("COMPLETED", "TIMEOUT", "NODE_FAIL"),
+    ),
 )
 
 

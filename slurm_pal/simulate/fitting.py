@@ -13,6 +13,7 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Rule
+from slurm_pal.simulate.job_room import holds
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.simulate.virtual import VirtualCluster
 
@@ -60,7 +61,7 @@ def fit(trace: Trace, cluster: VirtualCluster, keep_partitions: bool = False) ->
     elif lacking:
         jobs = tuple(job._replace(partition="") if job.partition in lacking else job for job in jobs)
     fits = _Fits(cluster)
-    too_wide = tuple(job for job in jobs if not fits(job.shape, job.partition))
+    too_wide = tuple(job for job in jobs if not fits(job))
     if too_wide:
         out = {job.job_id for job in too_wide}
         jobs = tuple(job for job in jobs if job.job_id not in out)
@@ -89,13 +90,21 @@ class _Fits:
     def __init__(self, cluster: VirtualCluster) -> None:
         table = [[1.0] * count for count in cluster.node_gpus]
         self._empty = Occupancy(cluster.names, {"A": table}, {"A": table}, cluster.partitions)
-        self._known: dict[tuple[GpuShape, str], bool] = {}
+        self._known: dict[tuple[GpuShape, str, int, int], bool] = {}
+        self._cluster = cluster
 
-    def __call__(self, shape: GpuShape, partition: str) -> bool:
-        key = (shape, partition)
+    def __call__(self, job: TraceJob) -> bool:
+        shape, partition = job.shape, job.partition
+        key = (shape, partition, job.cpus, job.memory_mib)
         if key not in self._known:
-            self._known[key] = self._empty.place("packed", shape, Rule("A", 1.0, 1.0), partition) is not None
+            placed = self._empty.place("packed", shape, Rule("A", 1.0, 1.0), partition)
+            self._known[key] = placed is not None and self._holds(job)
         return self._known[key]
+
+    def _holds(self, job: TraceJob) -> bool:
+        made = self._cluster
+        rows = made.partitions[job.partition] if job.partition else range(len(made.sizes))
+        return not made.sizes or holds(job, [(made.node_gpus[row], made.sizes[row]) for row in rows])
 
 
 def jittered(trace: Trace, span_s: float, load: float, seed: int) -> Trace:

@@ -21,7 +21,7 @@ class JobOutcome(NamedTuple):
     moves: int
     restarts: int  # after a node failed
     nodes: tuple[str, ...]  # where it ended
-    end: str = "COMPLETED"  # or TIMEOUT: killed at its time limit
+    end: str = "COMPLETED"  # or TIMEOUT: killed at its time limit; NODE_FAIL: with its node, and not requeued
     user: str = ""
     account: str = ""
     partition: str = ""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS, GpuShape
 from slurm_pal.placement.need import Need, need_of
+from slurm_pal.simulate.job_room import holds, without
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.simulate.virtual_site import VirtualSite, place_name
 
@@ -86,7 +87,11 @@ def _fit(job: TraceJob, site: VirtualSite, penalty: float | None, reasons: list[
     if penalty is not None and (len(need.counts) > 1 or need.total > max(sizes)):
         reasons.append("needs several nodes: the locality penalty is taken off its run time, and charged by the replay")
         ideal_s /= penalty if job.locality_penalty is None else job.locality_penalty
-    return job._replace(partition=place, shape=shape, ideal_s=ideal_s, limit_s=_limit_s(job, partition, site, reasons))
+    made = job._replace(partition=place, shape=shape, ideal_s=ideal_s, limit_s=_limit_s(job, partition, site, reasons))
+    if not holds(made, site.nodes(place)):
+        reasons.append("had more CPUs or memory than nodes have now: replayed as one that needs none")
+        return without(made)
+    return made
 
 
 def _partition(job: TraceJob, site: VirtualSite, reasons: list[str]) -> str:
@@ -137,6 +142,11 @@ def _holds(sizes: Sequence[int], need: Need) -> bool:
 
 def _limit_s(job: TraceJob, partition: str, site: VirtualSite, reasons: list[str]) -> float | None:
     """The job's own limit, else its partition's of today, unless it ran for longer; None: the replay's default."""
+    rule = site.rules.get(partition)
+    most_s = None if rule is None else rule.max_time_s
+    if job.limit_s is not None and most_s is not None and job.ideal_s <= most_s < job.limit_s:
+        reasons.append("has a time limit above its partition's MaxTime now: replayed with that")
+        return float(most_s)
     if job.limit_s is not None:
         return job.limit_s
     limit_s = site.limits_s.get(partition)

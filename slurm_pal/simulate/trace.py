@@ -26,6 +26,9 @@ class TraceJob(NamedTuple):
     locality_penalty: float | None = None  # this application's own; None: the replay's default
     move_cost_s: float | None = None  # checkpoint, Slurm's gap and restart; None: the replay's default
     movable: bool = True
+    cpus: int = 0  # of all its nodes together; 0: not known
+    memory_mib: int = 0  # the same
+    qos: str = ""
 
 
 class BadRow(NamedTuple):

@@ -16,6 +16,7 @@ from slurm_pal.base.cluster import Gpu, Node, Partition
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
+from slurm_pal.simulate.job_room import NodeSize, share
 from slurm_pal.simulate.virtual import VirtualCluster
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
@@ -46,6 +47,7 @@ class VirtualSite(NamedTuple):
     limits_s: Mapping[str, float | None]  # Slurm partition -> limit of a job that has none of its own
     default: str  # where jobs go whose partition is gone
     notes: tuple[str, ...]  # one sentence each
+    rules: Mapping[str, Partition] = {}  # Slurm partition -> what slurm.conf says of it
 
     @property
     def typed(self) -> bool:
@@ -56,6 +58,11 @@ class VirtualSite(NamedTuple):
         """GPUs of each node of a virtual partition; "" is the whole cluster."""
         nodes = self.cluster.partitions[place] if place else range(len(self.parts))
         return [len(self.parts[node].indexes) for node in nodes]
+
+    def nodes(self, place: str) -> list[tuple[int, NodeSize]]:
+        """(GPUs, CPUs and memory) of each node of a virtual partition."""
+        rows = self.cluster.partitions[place] if place else range(len(self.parts))
+        return [(len(self.parts[row].indexes), self.cluster.sizes[row]) for row in rows]
 
     def gpus(self) -> list[Gpu]:
         """The physical GPUs, in the order of the virtual cluster's."""
@@ -82,13 +89,15 @@ def site_of(overview: Overview, faulty: Collection[Gpu] = ()) -> VirtualSite:
     if not parts:
         raise UsageError("every GPU was seen to fail: nothing to simulate; pal gpus shows what to do about each")
     places = _places(overview.partitions, parts)
-    cluster = VirtualCluster(tuple(_names(parts)), tuple(len(part.indexes) for part in parts), places)
+    sizes = _sizes(nodes, parts)
+    cluster = VirtualCluster(tuple(_names(parts)), tuple(len(part.indexes) for part in parts), places, sizes=sizes)
     notes = [*_left_out(overview, served), *_kept(overview, nodes), *_split(nodes)]
     lost = sum((node.name, k) in faulty for node in nodes for k in range(node.n_gpus))
     notes += [f"Left out: {lost} GPU{'s' * (lost > 1)} that were seen to fail (pal gpus -f)."] if lost else []
     return VirtualSite(
-        cluster, tuple(parts), _limits(overview.partitions), _default(overview, parts, places), tuple(notes)
-    )
+        cluster, tuple(parts), _limits(overview.partitions), _default(overview, parts, places), tuple(notes),
+        {partition.name: partition for partition in overview.partitions},
+    )  # fmt: skip
 
 
 class Scored(NamedTuple):
@@ -117,6 +126,18 @@ def _parts(node: Node, faulty: Collection[Gpu]) -> list[NodePart]:
         NodePart(node.name, kind, tuple(k for k, other in sound.items() if other == kind))
         for kind in dict.fromkeys(sound.values())
     ]
+
+
+def _sizes(nodes: Sequence[Node], parts: Sequence[NodePart]) -> tuple[NodeSize, ...]:
+    """CPUs and memory, in proportion to the GPUs where a node has several types or failed ones."""
+    by_name = {node.name: node for node in nodes}
+    found = []
+    for part in parts:
+        node = by_name[part.node]
+        whole = NodeSize(node.cpus, node.memory_mib, max(1, node.threads), node.weight)
+        kinds = sum(other.node == part.node for other in parts) if len(set(node.gpu_types)) > 1 else 1
+        found.append(whole if kinds == 1 else share(whole, len(part.indexes), node.n_gpus))
+    return tuple(found)
 
 
 def _names(parts: Sequence[NodePart]) -> list[str]:

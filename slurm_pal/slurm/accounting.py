@@ -16,8 +16,8 @@ from slurm_pal.base.errors import PalError, SlurmError
 from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
 
 COLUMNS = (
-    "JobIDRaw", "User", "Account", "Partition", "Submit", "Eligible", "Start", "End", "ElapsedRaw", "TimelimitRaw",
-    "NNodes", "ReqTRES", "AllocTRES", "State", "JobName",
+    "JobIDRaw", "User", "Account", "QOS", "Partition", "Submit", "Eligible", "Start", "End", "ElapsedRaw",
+    "TimelimitRaw", "NNodes", "ReqTRES", "AllocTRES", "State", "JobName",
 )  # fmt: skip
 """22.05 knows them all. JobName comes last: sacct does not escape a `|` in it."""
 

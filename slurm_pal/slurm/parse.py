@@ -249,6 +249,8 @@ def partition(line: str) -> Partition:
         max_time_s=seconds(pairs.get("MaxTime", "")),
         default_time_s=seconds(pairs.get("DefaultTime", "")),
         counting=counting(pairs),
+        tier=whole(pairs.get("PriorityTier", ""), 1),
+        job_factor=whole(pairs.get("PriorityJobFactor", ""), 1),
     )
 
 

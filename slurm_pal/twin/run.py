@@ -28,14 +28,17 @@ from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.tick.deciding import FAILED_S
 from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, WEIGHTS, Role
 from slurm_pal.tick.tick import Tick, TickResult
+from slurm_pal.twin import outages
 from slurm_pal.twin.client import Failing, VirtualClient, never
 from slurm_pal.twin.lua_filter import LuaFilter
+from slurm_pal.twin.outages import Outage
 from slurm_pal.twin.site import own_environment, publish, relocated
 from slurm_pal.twin.slurm_settings import slurm_settings
+from slurm_pal.twin.slurm_side import SlurmSide
 from slurm_pal.twin.submissions import Palsub, Plain
-from slurm_pal.twin.virtual_site import named, partitions_of, room_of
+from slurm_pal.twin.virtual_site import named, nodes_of, partitions_of, room_of
 from slurm_pal.twin.virtual_slurm import VirtualSlurm
-from slurm_pal.twin.work import Work
+from slurm_pal.twin.work import CHECKPOINT_S, Work
 
 START_S = 1_700_000_000.0
 """The trace begins then, Unix s."""
@@ -64,6 +67,7 @@ class Twin(NamedTuple):
     config: Config  # the site's pal.toml
     pairs: Mapping[str, str] = {}  # `scontrol show config`
     failing: Failing = never  # orders that Slurm refuses
+    side: SlurmSide = SlurmSide()  # what it knows of nodes, partitions and users
 
     def check(self, policies: Iterable[str], queue: str, settings: ReplaySettings) -> None:
         """Raises UsageError for what Slurm or the program does not have."""
@@ -72,7 +76,6 @@ class Twin(NamedTuple):
                 raise UsageError(f"policy {name!r} is not one of {', '.join(ARMS)}")
             for bad, what in (
                 (queue not in QUEUES, f"queue {queue!r}: Slurm has {' and '.join(QUEUES)}"),
-                (settings.failures is not None, "--mtbf: nodes of the twin do not fail"),
                 (settings.best_first, "--best-first: Slurm hands out the lowest index"),
                 (settings.steer != "start", f"--steer {settings.steer}: policy palsub is that"),
             ):
@@ -103,6 +106,16 @@ def replay(plan: ReplayPlan, twin: Twin, arm: Arm, progress: Progress | None = N
         return _Run(plan, twin, arm, folder, stack).result(progress)
 
 
+def longest_s(plan: ReplayPlan) -> dict[str, float]:
+    """Partition -> the longest limit of a job of the trace, all of which did run."""
+    found: dict[str, float] = {}
+    for job in plan.trace.jobs:
+        limit_s = ReplayJob(job, 0, plan.settings, True).limit_s
+        if math.isfinite(limit_s):
+            found[job.partition] = max(limit_s, found.get(job.partition, 0.0))
+    return found
+
+
 def _fast() -> str | None:
     """In memory where that is possible: the journal writes through at each step."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -114,12 +127,23 @@ class _Run:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         machine, settings = named(plan.hardware), slurm_settings(twin.pairs)
+        side, failures = twin.side, plan.settings.failures
         self._work = Work(
-            machine.true, plan.hardware.names, START_S, plan.settings.warmup_s, settings.launch_s, self._later
-        )
+            machine.true, plan.hardware.names, START_S, plan.settings.warmup_s, settings.launch_s, self._later,
+            CHECKPOINT_S if failures is None else failures.checkpoint_s,
+        )  # fmt: skip
         self.slurm = self._work.slurm = VirtualSlurm(
-            room_of(machine), partitions_of(machine), self._work, settings, START_S
-        )
+            room_of(machine, side), partitions_of(machine, side, longest_s(plan)), self._work, settings, START_S,
+            nodes_of(side), side,
+        )  # fmt: skip
+        self._outages = merge(
+            sorted(side.outages, key=lambda one: one.down_s),
+            outages.drawn(failures, plan.hardware.names, plan.seed) if failures else (), key=lambda one: one.down_s,
+        )  # fmt: skip
+        self._slurm_names = dict(zip(plan.hardware.names, machine.names, strict=True))
+        if unknown := [one.node for one in side.outages if one.node not in self._slurm_names]:
+            first, last = plan.hardware.names[0], plan.hardware.names[-1]
+            raise UsageError(f"failures: node {unknown[0]!r} is not one of the cluster's ({first} to {last})")
         scripts: dict[int, str] = {}
         if arm.submits == "filter":
             lua = LuaFilter(folder, self.slurm.partitions, scripts)
@@ -131,8 +155,8 @@ class _Run:
         self._journal: Journal | None = None
         self._tick = self._ticker(folder, stack) if arm.ticks else None
         self._interval_s = self._config.number("rebalance", "interval_s")
-        self._palsub = Palsub(self._config, self._client, self._now, watched=not arm.ticks)
-        self._plain = Plain(self._client, scripts if arm.submits == "filter" else None)
+        self._palsub = Palsub(self._config, self._client, self._now, watched=not arm.ticks, side=side)
+        self._plain = Plain(self._client, scripts if arm.submits == "filter" else None, side)
         self._publisher = None
         if arm.submits == "filter" and not arm.ticks:
             self._publisher = Publisher(self._config, self._client, True, PUBLISH_S)
@@ -174,6 +198,7 @@ class _Run:
     def result(self, progress: Progress | None) -> Replay:
         total, work, complete = len(self._plan.trace.jobs), self._work, True
         self._next_arrival()
+        self._next_outage()
         if self._tick is not None:
             self._later(START_S, self._tick_now)
         reported = -1
@@ -206,6 +231,19 @@ class _Run:
 
     def _stuck(self) -> bool:
         return not self._events and not self.slurm.active and self.slurm.next_s == math.inf
+
+    # -- nodes that fail -------------------------------------------------------------------------
+
+    def _next_outage(self) -> None:
+        outage = next(self._outages, None)
+        if outage is not None:
+            self._later(START_S + outage.down_s, lambda: self._fail(outage))
+
+    def _fail(self, outage: Outage) -> None:
+        name = self._slurm_names[outage.node]
+        self.slurm.node_fails(name)
+        self._later(START_S + outage.up_s, lambda: self.slurm.node_returns(name))
+        self._next_outage()
 
     # -- arrivals --------------------------------------------------------------------------------
 

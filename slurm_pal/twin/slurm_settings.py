@@ -26,6 +26,10 @@ class PrioritySettings(NamedTuple):
     max_age_s: float = 7 * DAY_S
     half_life_s: float = 7 * DAY_S  # 0: usage is never forgotten
     calc_period_s: float = 300.0  # priorities are worked out anew so often
+    fair_tree: bool = True  # PriorityFlags has no NO_FAIR_TREE
+    dampening: int = 1  # FairShareDampeningFactor, of the classic formula
+    size_by_time: bool = False  # PriorityFlags=SMALL_RELATIVE_TO_TIME
+    from_submission: bool = False  # PriorityFlags=ACCRUE_ALWAYS
 
 
 class SlurmSettings(NamedTuple):
@@ -42,6 +46,7 @@ class SlurmSettings(NamedTuple):
     complete_s: float = 0.3  # from the end of a job's script until its GPUs are free
     stop_s: float = 1.0  # the same where Slurm stops it
     requeue_delay_s: float = 121.0  # cred_expire and a second, see docs/slurm.md
+    job_requeue: bool = True  # JobRequeue: jobs whose node fails start again
     min_job_age_s: float = 300.0  # so long slurmctld knows a job that has ended
     priority: PrioritySettings = PrioritySettings()
 
@@ -65,6 +70,7 @@ def slurm_settings(pairs: Mapping[str, str]) -> SlurmSettings:
         bf_max_job_test=int(number("bf_max_job_test", usual.bf_max_job_test)),
         batch_sched_delay_s=number("batch_sched_delay", usual.batch_sched_delay_s),
         requeue_delay_s=number("requeue_delay", (expire_s if expire_s >= 5 else 120) + 1.0),
+        job_requeue=pairs.get("JobRequeue", "1") != "0",
         min_job_age_s=float(whole(pairs.get("MinJobAge", ""), int(usual.min_job_age_s))),
         priority=_priority(pairs),
     )
@@ -76,10 +82,11 @@ def _priority(pairs: Mapping[str, str]) -> PrioritySettings:
         seconds(pairs[key]) if key in pairs else None
         for key in ("PriorityMaxAge", "PriorityDecayHalfLife", "PriorityCalcPeriod")
     )
+    flags = {word.strip().upper() for word in pairs.get("PriorityFlags", "").split(",")}
     return PrioritySettings(
         multifactor=pairs.get("PriorityType", "") == "priority/multifactor",
         age=whole(pairs.get("PriorityWeightAge", "")),
-        fair_share=whole(pairs.get("PriorityWeightFairShare", "")),
+        fair_share=whole(pairs.get("PriorityWeightFairShare", "") or pairs.get("PriorityWeightFairshare", "")),
         size=whole(pairs.get("PriorityWeightJobSize", "")),
         partition=whole(pairs.get("PriorityWeightPartition", "")),
         qos=whole(pairs.get("PriorityWeightQOS", "")),
@@ -87,4 +94,8 @@ def _priority(pairs: Mapping[str, str]) -> PrioritySettings:
         max_age_s=float(max_age or usual.max_age_s),
         half_life_s=usual.half_life_s if half_life is None else float(half_life),
         calc_period_s=float(period or usual.calc_period_s),
+        fair_tree="NO_FAIR_TREE" not in flags,
+        dampening=max(1, whole(pairs.get("FairShareDampeningFactor", ""), 1)),
+        size_by_time="SMALL_RELATIVE_TO_TIME" in flags,
+        from_submission="ACCRUE_ALWAYS" in flags,
     )

@@ -11,6 +11,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import PalError
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 from slurm_pal.sensitivity.cascade import HISTORY, UNKNOWN, Verdict
+from slurm_pal.simulate.job_room import wanted
 from slurm_pal.simulate.jobs import ReplayJob
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.submit import lease_file, planner
@@ -18,13 +19,14 @@ from slurm_pal.submit.argv import parse
 from slurm_pal.submit.choice import Choice, Moving
 from slurm_pal.submit.watcher import LOOK_S, RUNS_S, Watcher
 from slurm_pal.twin.client import VirtualClient
+from slurm_pal.twin.slurm_side import NOTHING_KNOWN, SlurmSide
 from slurm_pal.twin.virtual_site import DEFAULT
 
 CHECKPOINT = "USR1"
 
 
-def words_of(job: ReplayJob) -> list[str]:
-    """The words of sbatch that ask for what the trace says."""
+def words_of(job: ReplayJob, side: SlurmSide = NOTHING_KNOWN) -> list[str]:
+    """The words of sbatch that ask for what the trace says; for CPUs and memory only where these may run out."""
     shape = job.trace.shape
     words = [f"--job-name={job.trace.app or 'job'}", f"--partition={job.trace.partition or DEFAULT}"]
     if math.isfinite(job.limit_s):
@@ -41,7 +43,20 @@ def words_of(job: ReplayJob) -> list[str]:
         words.append(f"--gpus={kind}{shape.total}")
     if shape.whole_nodes:
         words.append("--exclusive")
-    return words
+    if job.trace.qos:
+        words.append(f"--qos={job.trace.qos}")
+    return words + _cpus_and_memory(job, side) if side.sizes else words
+
+
+def _cpus_and_memory(job: ReplayJob, side: SlurmSide) -> list[str]:
+    need = wanted(job.trace)
+    if need.by_gpu:
+        found = [f"--cpus-per-gpu={need.cpus}"] if need.cpus else []
+        return found + ([f"--mem-per-gpu={need.memory_mib}M"] if need.memory_mib and side.counts_memory else [])
+    found = ["--ntasks-per-node=1", f"--cpus-per-task={need.cpus}"] if need.cpus else []
+    if side.counts_memory and need.memory_mib:
+        found.append(f"--mem={need.memory_mib}M")
+    return found
 
 
 def known_class(sensitivity: str) -> Verdict:
@@ -68,8 +83,10 @@ class _Answered:
 class Plain:
     """sbatch as its users write it; with `scripts`, by the number of the next job, also their words for the filter."""
 
-    def __init__(self, client: VirtualClient, scripts: dict[int, str] | None = None) -> None:
-        self._client, self._scripts = client, scripts
+    def __init__(
+        self, client: VirtualClient, scripts: dict[int, str] | None = None, side: SlurmSide = NOTHING_KNOWN
+    ) -> None:
+        self._client, self._scripts, self._side = client, scripts, side
         self._last = 0
 
     def submit(self, job: ReplayJob, now_s: float) -> int:
@@ -77,7 +94,7 @@ class Plain:
         if self._scripts is not None:
             self._scripts.clear()
             self._scripts[self._last + 1] = script_of(job)
-        self._last = self._client.sbatch(words_of(job), job.user or "user", job.account)
+        self._last = self._client.sbatch(words_of(job, self._side), job.user or "user", job.account)
         return self._last
 
 
@@ -92,15 +109,18 @@ def script_of(job: ReplayJob) -> str:
 class Palsub:
     """palsub: plan, lease, sbatch; its watcher where no daemon takes leases back."""
 
-    def __init__(self, config: Config, client: VirtualClient, clock: Callable[[], float], *, watched: bool) -> None:
-        self._config, self._client, self._clock, self._watched = config, client, clock, watched
+    def __init__(
+        self, config: Config, client: VirtualClient, clock: Callable[[], float], *, watched: bool,
+        side: SlurmSide = NOTHING_KNOWN,
+    ) -> None:  # fmt: skip
+        self._config, self._client, self._clock, self._watched, self._side = config, client, clock, watched, side
         self._watcher: Watcher | None = None
         self._folder = ""  # of the leases
         self.troubles: list[str] = []
 
     def submit(self, job: ReplayJob, now_s: float) -> int:
         """The number of the new job. What fails on our side ends in plain sbatch, as in palsub."""
-        words = words_of(job)
+        words = words_of(job, self._side)
         who = job.user or "user", job.account
         if not self._config.flag("submit", "enabled"):
             return self._client.sbatch(words, *who)

@@ -25,10 +25,12 @@ LONGEST = 1024
 def change(slurm: VirtualSlurm, job: VirtualJob, fields: Mapping[str, str]) -> None:
     """Carry an update out. Raises SlurmError with slurmctld's words."""
     if job.state not in ("PENDING", "RUNNING", "COMPLETING"):
-        raise SlurmError(f"scontrol failed: slurm_update error: Invalid job id specified for job {job.job_id}")
+        raise SlurmError(f"scontrol failed: Job has already finished for job {job.job_id}")
     if unknown := fields.keys() - PENDING_ONLY - ALWAYS:
         raise SlurmError(f"scontrol failed: Update of this parameter is not supported: {', '.join(sorted(unknown))}")
     if job.state != "PENDING" and fields.keys() & PENDING_ONLY and not _same(job, fields):
+        raise SlurmError(f"scontrol failed: Job is no longer pending execution for job {job.job_id}")
+    if job.state == "RUNNING" and "StartTime" in fields:
         raise SlurmError(f"scontrol failed: Job is no longer pending execution for job {job.job_id}")
     if len(fields.get("Comment", "").encode()) > LONGEST:
         raise SlurmError("scontrol failed: Pathname of a file, directory or other parameter too long")
@@ -53,9 +55,9 @@ def change(slurm: VirtualSlurm, job: VirtualJob, fields: Mapping[str, str]) -> N
 
 
 def _same(job: VirtualJob, fields: Mapping[str, str]) -> bool:
-    """Whether lists of a running job would stay as they are, which slurmctld accepts."""
+    """Whether lists of a running job, which have nodes, would stay as they are; slurmctld accepts that."""
     return fields.keys() & PENDING_ONLY <= {"ReqNodeList", "ExcNodeList"} and all(
-        frozenset(expand(fields[key])) == frozenset(own)
+        own and frozenset(expand(fields[key])) == frozenset(own)
         for key, own in (("ReqNodeList", job.req_nodes), ("ExcNodeList", job.exc_nodes))
         if key in fields
     )

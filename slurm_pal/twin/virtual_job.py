@@ -20,7 +20,7 @@ class VirtualJob:
     """One job. Moments are Unix s. `changed` is called after each change of what Slurm shows of it."""
 
     __slots__ = (
-        "account", "admin_comment", "base_priority", "begin_s", "comment", "edition", "eligible_s", "end_s",
+        "account", "admin_comment", "base_priority", "begin_s", "billed_s", "comment", "edition", "eligible_s", "end_s",
         "exc_nodes", "features", "held", "job_id", "limit_s", "marked", "nice", "noun", "options", "own_priority",
         "partitions", "prefer", "priority", "qos", "reason", "req_nodes", "request", "requeues", "restarts",
         "running_in", "shown", "site_factor", "start_s", "state", "submit_s", "takes", "user", "wanted",
@@ -45,6 +45,7 @@ class VirtualJob:
         self.requeues = "no-requeue" not in options
         self.start_s = self.end_s = 0.0
         self.begin_s = 0.0  # it does not start earlier
+        self.billed_s = 0.0  # until then its usage is known
         self.held, self.restarts, self.edition = False, 0, 0
         self.base_priority = self.priority = 0
         self.own_priority: int | None = None  # that an administrator has set

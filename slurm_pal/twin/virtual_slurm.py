@@ -21,12 +21,16 @@ from slurm_pal.decide.constraint import compile_constraint
 from slurm_pal.decide.request import Request
 from slurm_pal.slurm.states import NODE_UNUSABLE
 from slurm_pal.twin.backfill import BackfillPlan
+from slurm_pal.twin.factors import Factors
+from slurm_pal.twin.fair_share import FairShare
 from slurm_pal.twin.picks import Asking, Picker
 from slurm_pal.twin.priority import Priorities
 from slurm_pal.twin.room import Hardware, Take, empty
 from slurm_pal.twin.slurm_settings import SlurmSettings
-from slurm_pal.twin.virtual_job import BEGIN, HELD_ADMIN, UNLIMITED_S, VirtualJob, noun_of
+from slurm_pal.twin.slurm_side import NOTHING_KNOWN, SlurmSide
+from slurm_pal.twin.virtual_job import BEGIN, HELD_ADMIN, UNLIMITED_S, VirtualJob, names_text, noun_of
 
+NODE_FAIL = "NODE_FAIL"
 FINISH, COMPLETE, ELIGIBLE, PASS, BACKFILL, PRIORITY = range(6)
 """Events of the same moment happen in this order."""
 
@@ -39,7 +43,8 @@ class Payload(Protocol):
         ...
 
     def stopped(self, job: VirtualJob, now_s: float, state: str) -> None:
-        """Its run has ended in this state; "PENDING": it was requeued."""
+        """Its run has ended in this state; "PENDING": it was requeued; NODE_FAIL: its node has failed, and where
+        `job.state` is then RUNNING still, it starts again."""
         ...
 
     def signalled(self, job: VirtualJob, name: str, now_s: float) -> None:
@@ -78,7 +83,7 @@ class VirtualSlurm:
 
     def __init__(
         self, hardware: Hardware, partitions: Sequence[Partition], payload: Payload, settings: SlurmSettings,
-        now_s: float, nodes: Sequence[VirtualNode] = (),
+        now_s: float, nodes: Sequence[VirtualNode] = (), side: SlurmSide = NOTHING_KNOWN,
     ) -> None:  # fmt: skip
         self.hardware, self.partitions, self.settings = hardware, tuple(partitions), settings
         self.now_s = now_s
@@ -91,7 +96,12 @@ class VirtualSlurm:
         self.changes = 0  # of what is shown of jobs and nodes
         self._payload = payload
         self.job_submit: Filter | None = None
-        self._priorities = Priorities(settings.priority, len(hardware.names))
+        ranks = settings.priority
+        self._side = side
+        self._priorities = Priorities(
+            ranks, Factors(ranks, hardware, partitions, side.qos),
+            FairShare(side.associations, ranks.half_life_s, tree=ranks.fair_tree, dampening=ranks.dampening),
+        )  # fmt: skip
         self._picker = Picker(hardware, [node.weight for node in self.virtual_nodes])
         self._within = {p.name: tuple(self.position[name] for name in p.nodes) for p in partitions}
         self._named = {p.name: p for p in partitions}
@@ -131,6 +141,9 @@ class VirtualSlurm:
             self._forget()
         elif kind == PRIORITY:
             heappush(self._events, (self.now_s + settings.priority.calc_period_s, PRIORITY, 0, 0))
+            for running in self.active.values():
+                self._used(running)
+            self._priorities.look()
             self._priorities.set_all(self.pending.values(), self.now_s)
             self._changed = True
         else:
@@ -170,6 +183,7 @@ class VirtualSlurm:
         job = VirtualJob(
             self._last_job, order.options, order.request, names, order.user, order.account, self.now_s, limit_s
         )
+        job.requeues = job.requeues and (self.settings.job_requeue or "requeue" in order.options)
         if self.job_submit is not None:
             self.job_submit(job, self.now_s)
         ever = empty(self.hardware)
@@ -218,6 +232,7 @@ class VirtualSlurm:
         self.room.take(takes)
         job.takes, job.running_in = tuple(takes), partition
         job.state, job.reason, job.start_s = "RUNNING", "None", self.now_s
+        job.billed_s = self.now_s
         job.end_s = self.now_s + (UNLIMITED_S if job.limit_s is None else job.limit_s)
         del self.pending[job.job_id]
         self.active[job.job_id] = job
@@ -247,8 +262,10 @@ class VirtualSlurm:
         heappush(self._events, (self.now_s + after_s, COMPLETE, job.job_id, job.edition))
 
     def _used(self, job: VirtualJob) -> None:
-        gpus = sum(take.gpus.bit_count() for take in job.takes)
-        self._priorities.used(job.account or job.user, gpus * (self.now_s - job.start_s))
+        if job.state == "RUNNING":
+            bill = self._side.bill(job.running_in, job.takes)
+            self._priorities.used(job, bill * (self.now_s - job.billed_s))
+            job.billed_s = self.now_s
 
     def _completed(self, job: VirtualJob) -> None:
         self.room.give(job.takes)
@@ -287,8 +304,20 @@ class VirtualSlurm:
             for job in self.pending.values()
             if not job.held and job.begin_s <= self.now_s and "dependency" not in job.options
         ]
-        ready.sort(key=lambda job: (-job.priority, job.job_id))
-        return [(job, name) for job in ready for name in job.partitions if self._named[name].up]
+        found = [(job, name) for job in ready for name in job.partitions if self._takes(job, name)]
+        rank = self._priorities.in_partition
+        found.sort(key=lambda pair: (-self._named[pair[1]].tier, -rank(*pair), pair[0].job_id))
+        return found
+
+    def _takes(self, job: VirtualJob, name: str) -> bool:
+        """Whether a partition starts the job at all."""
+        partition = self._named[name]
+        most_s = partition.max_time_s
+        if most_s is None or (job.limit_s is not None and job.limit_s <= most_s):
+            return partition.up
+        if len(job.partitions) == 1:
+            self._waits(job, "PartitionTimeLimit")
+        return False
 
     def _open(self) -> frozenset[int] | None:
         """Nodes that start jobs; None: all."""
@@ -298,7 +327,8 @@ class VirtualSlurm:
     def _main_pass(self) -> None:
         """Start jobs by priority; a blocked one blocks its partition, or, with all its nodes named, only these."""
         self._pass_s, self._last_pass_s = float("inf"), self.now_s
-        among, failed = self._open(), set[str]()
+        opened = among = self._open()
+        failed = set[str]()
         for job, partition in self._queue():
             if job.state != "PENDING":
                 continue
@@ -310,6 +340,9 @@ class VirtualSlurm:
             if takes is not None:
                 self._start(job, partition, takes)
                 continue
+            if opened is not None and (why := self._unavailable(wanted, opened)):
+                self._waits(job, why)
+                continue
             self._waits(job, "Resources")
             among = among if among is not None else frozenset(range(len(self.virtual_nodes)))
             if wanted.required and len(wanted.required) >= wanted.least_nodes:
@@ -317,6 +350,15 @@ class VirtualSlurm:
             else:
                 failed.add(partition)
                 among -= frozenset(self._within[partition])
+
+    def _unavailable(self, wanted: Asking, opened: frozenset[int]) -> str:
+        """Why a job cannot start on the nodes that start jobs, however empty; it then blocks nobody. "": it can."""
+        closed = [row for row in wanted.required if row not in opened]
+        if closed:
+            return f"ReqNodeNotAvail,_UnavailableNodes:{names_text([self.hardware.names[row] for row in closed])}"
+        if self._picker.pick(empty(self.hardware), wanted, opened) is None:
+            return "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
+        return ""
 
     def _waits(self, job: VirtualJob, reason: str) -> None:
         if job.reason != reason:
@@ -353,6 +395,31 @@ class VirtualSlurm:
             if planned != node.planned:
                 node.planned, node.noun = planned, None
                 self.changes += 1
+
+    # -- nodes that fail -------------------------------------------------------------------------
+
+    def node_fails(self, name: str) -> None:
+        """slurmctld has found a node DOWN: its jobs are requeued, or end, at once."""
+        row = self.position[name]
+        self._node_state(row, self.virtual_nodes[row].states | {"DOWN"})
+        for job in [job for job in self.active.values() if any(take.node == row for take in job.takes)]:
+            if job.state != "RUNNING":
+                continue
+            self._payload.stopped(job, self.now_s, NODE_FAIL)
+            if job.requeues:
+                job.restarts += 1
+            self._complete(job, "PENDING" if job.requeues else NODE_FAIL, self.settings.complete_s)
+
+    def node_returns(self, name: str) -> None:
+        """It answers again."""
+        row = self.position[name]
+        self._node_state(row, self.virtual_nodes[row].states - {"DOWN"})
+        self._soon()
+
+    def _node_state(self, row: int, states: frozenset[str]) -> None:
+        node = self.virtual_nodes[row]
+        node.states, node.noun = states, None
+        self.changes += 1
 
     # -- what slurmctld shows --------------------------------------------------------------------
 

@@ -9,11 +9,16 @@ from slurm_pal.base import marks
 from slurm_pal.placement.occupancy import Table
 from slurm_pal.simulate.jobs import ReplayJob
 from slurm_pal.simulate.result import JobOutcome
+from slurm_pal.simulate.settings import Failures
 from slurm_pal.twin.virtual_job import VirtualJob
-from slurm_pal.twin.virtual_slurm import VirtualSlurm
+from slurm_pal.twin.virtual_slurm import NODE_FAIL, VirtualSlurm
 
 CHECKPOINT_SHARE = 1 / 3
 """Of what a move costs a job: writing its checkpoint; the rest is its restart. Slurm's own gap comes on top."""
+
+
+CHECKPOINT_S = Failures._field_defaults["checkpoint_s"]
+"""So often a movable job saves its progress, for the case that its node fails."""
 
 
 def feels(sensitivity: str) -> str:
@@ -26,8 +31,9 @@ class Work:
 
     def __init__(
         self, true: Mapping[str, Table], names: tuple[str, ...], start_s: float, warmup_s: float, launch_s: float,
-        later: Callable[[float, Callable[[], None]], None],
+        later: Callable[[float, Callable[[], None]], None], checkpoint_s: float = CHECKPOINT_S,
     ) -> None:  # fmt: skip
+        self._checkpoint_s = checkpoint_s
         self._true, self._names, self._origin_s = true, names, start_s
         self._warmup_s, self._launch_s, self._later = warmup_s, launch_s, later
         self.slurm: VirtualSlurm | None = None
@@ -56,13 +62,23 @@ class Work:
         if own.held:
             self.gpu_s += own.advance(now_s - self._origin_s)
             self.busy -= own.held_gpus
-        if state == "PENDING":
+        if state == NODE_FAIL:
+            self._failed(own, job, now_s)
+        elif state == "PENDING":
             own.moves += 1
             self.moves += 1
             if not own.trace.movable:  # it starts from the top
                 own.lose(0.0)
         elif own.reported:
             self.outcomes.append(own.outcome(now_s - self._origin_s, self._names))
+
+    def _failed(self, own: ReplayJob, job: VirtualJob, now_s: float) -> None:
+        """A job that can write checkpoints goes on from its last one, others from the top."""
+        if job.requeues:
+            own.restarts += 1
+            own.lose(own.done_s - own.done_s % self._checkpoint_s if own.trace.movable else 0.0)
+        elif own.reported:
+            self.outcomes.append(own.outcome(now_s - self._origin_s, self._names)._replace(end=NODE_FAIL))
 
     def signalled(self, job: VirtualJob, name: str, now_s: float) -> None:
         """A checkpoint: no progress while it is written, then its acknowledgement in the job's comment."""

@@ -29,6 +29,8 @@ COLUMNS = (
     "job_id", "submit_s", "gpus", "nodes", "per_node", "gpu_type", "whole_nodes", "ideal_s", "sensitivity", "limit_s",
     "app", "user", "account", "partition", "locality_penalty", "move_cost_s", "movable",
 )  # fmt: skip
+MORE = ("cpus", "mem_gib", "qos")
+"""Columns that are written only where something is known for them."""
 
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
 _ESCAPED = {escape: plain for plain, escape in _ESCAPES.items()}
@@ -67,6 +69,9 @@ def _job(row: csv_rows.Row) -> TraceJob:
         locality_penalty=number("locality_penalty", row["locality_penalty"], 1.0) if row["locality_penalty"] else None,
         move_cost_s=number("move_cost_s", row["move_cost_s"], 0.0) if row["move_cost_s"] else None,
         movable=choice("movable", row["movable"], _FLAGS) == "1",
+        cpus=whole("cpus", row["cpus"], 1) if row.get("cpus") else 0,
+        memory_mib=_mib(row["mem_gib"]) if row.get("mem_gib") else 0,
+        qos=_plain(row.get("qos", "")),
     )
 
 
@@ -87,13 +92,18 @@ def _positive(name: str, text: str) -> float:
     return value
 
 
+def _mib(text: str) -> int:
+    return max(1, round(1024 * _positive("mem_gib", text)))
+
+
 def as_text(trace: Trace) -> str:
     """A trace as `pal.trace/1`. Numbers are written so that they read back equal."""
     out = io.StringIO()
     out.write(f"# {SCHEMA} {_escaped(trace.name)}\n")
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(_cells(job) for job in trace.jobs)
+    more = any(job.cpus or job.memory_mib or job.qos for job in trace.jobs)
+    writer.writerow((*COLUMNS, *MORE) if more else COLUMNS)
+    writer.writerows(_cells(job) + (_more(job) if more else []) for job in trace.jobs)
     return out.getvalue()
 
 
@@ -106,6 +116,10 @@ def _cells(job: TraceJob) -> list[object]:
         _escaped(job.user), _escaped(job.account), _escaped(job.partition), job.locality_penalty, job.move_cost_s,
         int(job.movable),
     ]  # fmt: skip
+
+
+def _more(job: TraceJob) -> list[object]:
+    return [job.cpus or None, job.memory_mib / 1024 if job.memory_mib else None, _escaped(job.qos)]
 
 
 def _escaped(text: str) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import calendar
 import fnmatch
+import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
@@ -37,6 +38,8 @@ BROKEN_OFF = frozenset({"NODE_FAIL", "PREEMPTED"})
 _JOB_ID = re.compile(r"\d+(?:_\d+|\+\d+)?")
 _ARRAY_REST = re.compile(r"\d+_\[[^\]]*\]")  # tasks that have not started, in one row
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+_MEMORY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGTP]?)")
+_MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _GPU, _TYPED_GPU = "gres/gpu", "gres/gpu:"
 
 
@@ -134,6 +137,9 @@ def _run(line: int, row: Row, job_id: str, submit_s: float, apps: Apps) -> _Run:
         user=row.get("user", ""),
         account=row.get("account", ""),
         partition=row.get("partition", ""),
+        cpus=_taken(row, "cpu", lambda name, text: whole(name, text, 0)),
+        memory_mib=_taken(row, "mem", _mib),
+        qos=row.get("qos", ""),
     )
     return _Run(line, state, submit_s, job)
 
@@ -246,6 +252,26 @@ def _nodes_of(name: str, tres: str) -> int | None:
         if key == "node":
             return whole(f"node in {name}", value, 1)
     return None
+
+
+def _taken(row: Row, key: str, read: Callable[[str, str], int]) -> int:
+    """What the job had of CPUs or memory, else what it asked for; 0 where the export does not say.
+
+    ReqTRES counts one CPU for each task of a job with --cpus-per-gpu, and the default of a partition not at all.
+    """
+    for name, column in (("AllocTRES", "alloctres"), ("ReqTRES", "reqtres")):
+        for item in row.get(column, "").split(","):
+            word, _, value = item.strip().partition("=")
+            if word == key:
+                return read(f"{key} in {name}", value)
+    return 0
+
+
+def _mib(name: str, text: str) -> int:
+    found = _MEMORY.fullmatch(text.strip())
+    if not found:
+        raise Unusable(f"{name} = {shown(text)} must be an amount of memory like 64000M or 62.50G")
+    return math.ceil(float(found[1]) * _MIB[found[2]])
 
 
 # -- applications -------------------------------------------------------------------------

@@ -38,6 +38,9 @@ jobs = st.builds(
     locality_penalty=st.none() | st.floats(1, 100),
     move_cost_s=st.none() | moments,
     movable=st.booleans(),
+    cpus=st.integers(0, 10**6),
+    memory_mib=st.integers(0, 10**12),
+    qos=texts,
 )
 
 

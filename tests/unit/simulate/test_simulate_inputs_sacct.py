@@ -62,7 +62,8 @@ def golden_job(job_id: str, submit_s: float, shape: GpuShape, ideal_s: float, li
 def test_the_documented_command() -> None:
     trace = read(str(GOLDEN / "slurm-22.05.8.txt"))
     single, pair = GpuShape(1, 1, 1), GpuShape(2, 1, 2)
-    assert trace.jobs == (
+    assert {(job.cpus, job.memory_mib) for job in trace.jobs} >= {(1, 100)}
+    assert tuple(job._replace(cpus=0, memory_mib=0) for job in trace.jobs) == (
         golden_job("1", 0, single, 3, 600),  # given an a100, but asked for any type
         golden_job("2", 0, GpuShape(2, 1, 2, "a100"), 4, 1200)._replace(app="resnet50", sensitivity="A"),
         golden_job("3", 0, GpuShape(4, 2, 2), 4, 1800),  # -N 2, one node of each type: 2 of 4 GPUs are typed
@@ -432,3 +433,24 @@ def test_keys_have_16_to_64_bytes(key: bytes) -> None:
 def test_only_exports_are_anonymised() -> None:
     with pytest.raises(UsageError, match="not a sacct export"):
         hidden("user,secret\n")
+
+
+TAKEN = [
+    ("cpu=8,mem=62.50G,gres/gpu=2,node=1", "cpu=2,mem=1G,gres/gpu=2,node=1", (8, 64000)),
+    ("", "cpu=4,mem=512000K,gres/gpu=2,node=1", (4, 500)),
+    ("gres/gpu=2,node=1", "gres/gpu=2,node=1", (0, 0)),
+    ("cpu=3,mem=100M,gres/gpu=2,node=1", "", (3, 100)),
+]
+
+
+@pytest.mark.parametrize(("alloc", "req", "had"), TAKEN)
+def test_cpus_and_memory_are_what_the_job_had_else_what_it_asked_for(
+    tmp_path: Path, alloc: str, req: str, had: tuple[int, int]
+) -> None:
+    found = one(tmp_path, {"AllocTRES": alloc, "ReqTRES": req, "QOS": "high"}, HEADER.replace("User", "QOS|User"))
+    assert (found.cpus, found.memory_mib, found.qos) == (*had, "high")
+
+
+def test_an_amount_of_memory_that_is_none_makes_a_bad_row(tmp_path: Path) -> None:
+    trace = parse(tmp_path, export({"AllocTRES": "mem=much,gres/gpu=2"}))
+    assert not trace.jobs and "mem in AllocTRES = 'much' must be an amount of memory" in trace.bad[-1].reason

@@ -29,7 +29,7 @@ def row(number: int, gpus: int = 1, **changes: object) -> str:
     """One job of an hour; a job every 28000 s, so that none meets another, wherever seeds move them."""
     submit_s = 1_790_000_000 + 28000 * number
     values = dict(zip(accounting.COLUMNS, (
-        number, f"u{number % 3}", "lab", "gpu", submit_s, submit_s, submit_s, submit_s + 3600, 3600, 120, 1,
+        number, f"u{number % 3}", "lab", "normal", "gpu", submit_s, submit_s, submit_s, submit_s + 3600, 3600, 120, 1,
         f"gres/gpu={gpus},node=1", f"gres/gpu={gpus},node=1", "COMPLETED", "train",
     ), strict=True)) | changes  # fmt: skip
     return "|".join(str(value) for value in values.values())

@@ -25,7 +25,7 @@ from slurm_pal.simulate.policies import POLICIES, STUDY
 from slurm_pal.simulate.replay import ReplayPlan
 from slurm_pal.simulate.replay import replay as study
 from slurm_pal.simulate.result import JobOutcome, Replay
-from slurm_pal.simulate.settings import Failures, ReplaySettings
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.simulate.virtual import parse_cluster
 from slurm_pal.twin import lua_filter
@@ -221,7 +221,6 @@ def test_progress_can_stop_it() -> None:
 
 REFUSED: list[tuple[dict[str, object], str]] = [
     ({"queue": "las"}, "Slurm has fifo and multifactor"),
-    ({"settings": ReplaySettings(failures=Failures(1e6, 1e3))}, "--mtbf"),
     ({"settings": ReplaySettings(best_first=True)}, "--best-first"),
     ({"settings": ReplaySettings(steer="submit")}, "--steer"),
     ({"program": None}, "nothing here runs it"),

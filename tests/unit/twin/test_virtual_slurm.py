@@ -256,7 +256,7 @@ def test_priorities_follow_arrival_nice_and_the_weights_of_slurm_conf() -> None:
     assert wide in made.starts() and small not in made.starts()
     lifted = made.submit("--gpus-per-node=4")
     made.client.update_job(lifted, SiteFactor="5000")
-    assert made.client.jobs_of([lifted])[lifted].priority == 5500
+    assert made.client.jobs_of([lifted])[lifted].priority == 5265  # half for nodes, half for CPUs
     made.until(202)
     assert lifted in made.starts()
 
