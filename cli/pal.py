@@ -27,6 +27,7 @@ from slurm_pal.cli.publish import publish_table
 from slurm_pal.cli.report import heatmap, report
 from slurm_pal.cli.simulate.command import simulate
 from slurm_pal.cli.throughputs import throughputs
+from slurm_pal.cli.ticks import ticks
 from slurm_pal.cli.trace import trace
 from slurm_pal.cli.trial import trial
 from slurm_pal.cli.why_slow import why_slow_command
@@ -196,6 +197,7 @@ pal.add_command(report)
 pal.add_command(demo)
 pal.add_command(simulate)
 pal.add_command(throughputs)
+pal.add_command(ticks)
 pal.add_command(trace)
 pal.add_command(trial)
 

@@ -35,6 +35,7 @@ from slurm_pal.publisher.publication import Publisher
 from slurm_pal.report import tick as report
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.counted import Counted
+from slurm_pal.tick.keeping import Keeper
 from slurm_pal.tick.role import FEATURES, WEIGHTS, role_of
 from slurm_pal.tick.tick import Tick, TickResult
 
@@ -63,6 +64,7 @@ class RebalanceOptions(NamedTuple):
     every: float | None
     as_json: bool
     as_csv: bool
+    keep: str  # folder for ticks, "" as the settings say
 
 
 @click.command(context_settings={"help_option_names": ["--help"]})
@@ -76,6 +78,7 @@ class RebalanceOptions(NamedTuple):
 @click.option(
     "--guard", is_flag=True, help="Stay, and take lists back as soon as a daemon dies. Takes no other option."
 )
+@click.option("--keep-ticks", metavar="DIR", help="Keep what each tick sees and decides in DIR, for pal ticks.")
 @click.option("--withdraw", is_flag=True, help="Take back all that ticks set on jobs and nodes, then end.")
 @common.csv_option
 @common.json_option
@@ -83,7 +86,7 @@ class RebalanceOptions(NamedTuple):
 @common.version_option
 def pal_rebalance(
     once: bool, daemon: bool, act: bool, mine: bool, every: float | None, guard: bool, withdraw: bool, as_csv: bool,
-    as_json: bool,
+    as_json: bool, keep_ticks: str | None,
 ) -> None:  # fmt: skip
     """Run ticks: ingest sweeps, publish scores, retarget pending jobs, move running ones where that pays.
 
@@ -101,6 +104,8 @@ def pal_rebalance(
     """
     if guard:
         raise UsageError("--guard takes no other option: it runs no tick")
+    if withdraw and keep_ticks:
+        raise UsageError("--withdraw does not go with --keep-ticks: it has no tick to keep")
     if daemon and (once or withdraw):
         raise UsageError("--daemon does not go with --once or --withdraw: it stays")
     if withdraw and as_json:
@@ -111,7 +116,7 @@ def pal_rebalance(
         become.slurm_user()
     config = settings.load()
     acts = act or withdraw or config.text("rebalance", "mode") == "act"
-    wanted = RebalanceOptions(daemon, acts, mine, every, as_json, as_csv)
+    wanted = RebalanceOptions(daemon, acts, mine, every, as_json, as_csv, keep_ticks or "")
     complaints = Complaints("pal-rebalance")
     _check(config, wanted)
     with contextlib.ExitStack() as stack:
@@ -156,12 +161,33 @@ def _tick(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack,
         common.say(f"pal-rebalance: {line}", err=True)
     tick = Tick(
         config, client, counted, journal, role, publisher, log, act=wanted.act, last=not wanted.daemon,
-        appends=appends(pairs),
+        appends=appends(pairs), keeper=_keeper(config, wanted, own, stack),
     )  # fmt: skip
     counted.after = lambda: tick.alive(time.time())
     if publisher is not None and wanted.act:
         complaints.tell(publisher.take_over(pinned.remembered(journal)))
     return tick
+
+
+def _keeper(config: Config, wanted: RebalanceOptions, own: bool, stack: contextlib.ExitStack) -> Keeper | None:
+    """Who keeps the ticks, None where nobody asks for it.
+
+    The setting is the site's: it counts for its daemon and for ticks that act, not for a look or a user's own ticks.
+    Raises DataError, BusyError where DIR was given and nothing can be kept there.
+    """
+    stays = (wanted.daemon or wanted.act) and not own
+    folder = wanted.keep or (config.text("rebalance", "keep_ticks") if stays else "")
+    if not folder:
+        return None
+    try:
+        keeper = Keeper(folder, config.number("rebalance", "keep_ticks_mib"), time.time())
+    except PalError as error:
+        if wanted.keep:
+            raise
+        common.say(f"pal-rebalance: ticks are not kept: {one_line(error)}", err=True)
+        return None
+    stack.callback(keeper.close)
+    return keeper
 
 
 def _may_publish(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack) -> bool:

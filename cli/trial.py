@@ -122,6 +122,7 @@ def trial(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  #
         folder.write_plan(plan)
         interrupted = _run(running, options["beside"])
     running.simulate(running.complete())
+    running.decide_again()
     _show(running, options)
     if interrupted or running.left():
         _keep_word(running)

@@ -146,6 +146,8 @@ KEYS: dict[str, dict[str, Key]] = {
         ),
         "metrics": Key("", "textfile for the Prometheus node exporter"),
         "log": Key("", "log of all actions as JSON lines (default: STATE_DIR/rebalance.log)"),
+        "keep_ticks": Key("", "folder in which each tick keeps what it saw and decided (pal ticks); empty: none"),
+        "keep_ticks_mib": Key(256.0, "size of that folder, MiB; the oldest ticks go", minimum=1),
     },
     "online": {
         "ladder": Key(

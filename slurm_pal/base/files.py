@@ -16,6 +16,8 @@ MOST_BYTES = 256 << 20
 """All files that we write are smaller: a snapshot has some 100 bytes for each GPU."""
 SMALL_BYTES = 1 << 20
 """The same for settings and the records of one job."""
+Reader = Callable[[str], bytes]
+"""Reads a file by its path, as `read_trusted` does."""
 _TEMPORARY = ".tmp"
 _SALT_BYTES = 8
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from slurm_pal.allocation.steady import STEADY
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import ConfigError
+from slurm_pal.base.files import Reader, read_trusted
 from slurm_pal.decide.candidates import may_start
 from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
@@ -50,14 +51,14 @@ class Parted(NamedTuple):
 class Partitions:
     """Shares partitions out for one configuration. Raises ConfigError for a policy that is not known."""
 
-    def __init__(self, config: Config, journal: Journal) -> None:
+    def __init__(self, config: Config, journal: Journal, reader: Reader = read_trusted) -> None:
         self._config, self._journal = config, journal
         name = config.text("rebalance", "allocation")
         if name not in STEADY:
             origin = config.origin("rebalance", "allocation")
             raise ConfigError(f"rebalance.allocation = {name!r} ({origin}) is not one of {', '.join(STEADY)}")
         self._allocate = STEADY[name]
-        self._speeds = Speeds(config, journal)
+        self.speeds = Speeds(config, journal, reader)
 
     def share(
         self, overview: Overview, scores: Snapshot, jobs: Jobs, now_s: float, interval_s: float
@@ -97,14 +98,14 @@ class Partitions:
             for one in running
             if (lease := leases.get(one.job.job_id)) is not None and sharing.of_this_job(lease, one.job)
         }
-        return crossing.crossers(overview, running, own, self._speeds.known(overview, now_s)) if own else []
+        return crossing.crossers(overview, running, own, self.speeds.known(overview, now_s)) if own else []
 
     def _found(
         self, overview: Overview, scores: Snapshot, waiting: Sequence[Waiting], leases: Leases,
         crossers: Sequence[Crosser], now_s: float, interval_s: float,
     ) -> tuple[list[Wish], dict[int, dict[str, float]]]:  # fmt: skip
         """Wishes for pending jobs, and the shares of time of the others: job -> partition -> share."""
-        known = self._speeds.known(overview, now_s)
+        known = self.speeds.known(overview, now_s)
         settings = settings_of(self._config)
         expected = Expected(settings.expected_run_share, settings.expected_run_s)
         pending = claimants(overview, waiting, leases, self._barred(now_s), known, expected)

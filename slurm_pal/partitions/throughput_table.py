@@ -24,7 +24,7 @@ from typing import Any
 
 from slurm_pal.allocation.throughputs import MOST_RATE, TABLE, Entry, ThroughputKey
 from slurm_pal.base.errors import DataError
-from slurm_pal.base.files import read_trusted, write_atomic
+from slurm_pal.base.files import Reader, read_trusted, write_atomic
 
 SCHEMA = "pal.throughput-table/1"
 RATE, SPEED = "steps_per_s", "relative_speed"
@@ -41,13 +41,13 @@ class _BadRowError(ValueError):
     """Says what is wrong with one row."""
 
 
-def read(path: str, now_s: float) -> dict[ThroughputKey, Entry]:
-    """The table at `path`; ages count from `now_s` (Unix s).
+def read(path: str, now_s: float, reader: Reader = read_trusted) -> dict[ThroughputKey, Entry]:
+    """The table at `path`; ages count from `now_s` (Unix s), and `reader` reads files.
 
     Raises DataError for a file that cannot be read or trusted, and for the first row that is wrong.
     """
     try:
-        text = read_trusted(path).decode("utf-8-sig")
+        text = reader(path).decode("utf-8-sig")
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

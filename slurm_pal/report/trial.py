@@ -139,7 +139,22 @@ def words(trial: Trial, found: list[ArmRow]) -> list[str]:
         lost = sum(job.end == "LOST" for result in results for job in result.jobs)
         if lost:
             said.append(f"{arm}: {lost} jobs did not end by themselves; they count as they ended.")
-    return [*said, *trial.plan.notes]
+    return [*said, *_ticks_again(trial), *trial.plan.notes]
+
+
+def _ticks_again(trial: Trial) -> list[str]:
+    """Whether the ticks of the arms are decided again as they were."""
+    said = []
+    for (k, arm), found in trial.ticks.items():
+        whose = arm if len(trial.traces) == 1 else f"{arm} of {trial.traces[k].name}"
+        if found.trouble:
+            said.append(f"{whose}: its ticks cannot be decided again: {found.trouble}.")
+            continue
+        same = found.identical == found.ticks
+        more = "" if same else f"; pal ticks {trial.folder.ticks(k, arm)} shows the others"
+        verdict = "identical, " if same else ""
+        said.append(f"{whose}: its ticks decided again: {verdict}{found.identical} of {found.ticks}{more}.")
+    return said
 
 
 def _live(trial: Trial) -> Mapping[str, list[tuple[RanJob, ...]]]:
@@ -168,6 +183,7 @@ def as_json(trial: Trial) -> dict[str, Any]:
                 "live_over_simulated": None if row.differs is None else 1.0 + row.differs,
                 "strain": [result.strain._asdict() | {"distorts": result.strain.distorts} for result in done[row.arm]],
                 "lasted_s": [result.lasted_s for result in done[row.arm]],
+                "ticks_again": [found._asdict() for (_, arm), found in sorted(trial.ticks.items()) if arm == row.arm],
             }
             for row in rows(trial)
         ],

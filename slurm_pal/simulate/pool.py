@@ -105,6 +105,8 @@ class _Pool(Generic[Task, Result]):
         except PalError as error:
             raise error from None  # without the worker's traceback, which is its cause
         except BrokenProcessPool:
+            if came:  # SIGTERM to all processes of a group ended it
+                raise KeyboardInterrupt from None
             raise PalError(
                 "a worker process was killed, perhaps for lack of memory; try fewer at a time with --jobs"
             ) from None
@@ -115,7 +117,7 @@ class _Pool(Generic[Task, Result]):
 
 @contextmanager
 def _interrupts_noted() -> Iterator[list[int]]:
-    """Ctrl-C is noted in the list, and raised at the end of the block if nothing else is.
+    """Ctrl-C and SIGTERM are noted in the list, and raised at the end of the block if nothing else is.
 
     A second one in the middle of shutting the pool down would leave processes that wait for each other for ever.
     Outside the main thread, where Python has no handlers, nothing is noted.
@@ -124,11 +126,13 @@ def _interrupts_noted() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield came
         return
-    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = {n: signal.signal(n, lambda number, frame: came.append(number)) for n in numbers}
     try:
         yield came
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     if came:
         raise KeyboardInterrupt
 
@@ -192,4 +196,7 @@ def _work(number: int, task: Any) -> Any:  # noqa: ANN401  # whatever the caller
         done[number] = jobs
         return not stop.value
 
-    return _work_here.run(task, progress)
+    try:
+        return _work_here.run(task, progress)
+    except KeyboardInterrupt:  # SIGTERM, which a run may catch to clear up; it ends this process as it always does
+        os._exit(128 + signal.SIGTERM)

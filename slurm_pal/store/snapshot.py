@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.faults import FAULTS, OK, state_of
-from slurm_pal.base.files import read_trusted, sweep_words, write_atomic
+from slurm_pal.base.files import Reader, read_trusted, sweep_words, write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
 from slurm_pal.base.light import Any, NamedTuple, json
 from slurm_pal.base.numbers import digits
@@ -257,14 +257,14 @@ def _encode(header: dict[str, object], columns: dict[str, Column], texts: dict[s
     return data + crc32(data).to_bytes(CHECKSUM_BYTES, "little")
 
 
-def read(path: str) -> Snapshot:
-    """Read a snapshot.
+def read(path: str, reader: Reader = read_trusted) -> Snapshot:
+    """Read a snapshot; `reader` reads files.
 
     Raises DataError if it is missing, not readable, empty, truncated, damaged or of a
     newer schema; the text says which, and what to do.
     """
     try:
-        raw = read_trusted(path)
+        raw = reader(path)
     except FileNotFoundError:
         raise DataError(f"no snapshot at {path}: {sweep_words(path)}") from None
     except OSError as error:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from slurm_pal.base.cluster import Gpu
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import PalError, one_line
+from slurm_pal.base.files import Reader, read_trusted
 from slurm_pal.base.hostlist import expand
 from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.facts import MoveSettings
@@ -31,6 +32,9 @@ from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.tick import pace
 from slurm_pal.tick.role import Role
 from slurm_pal.tick.steered import Memory, Pace, Steered, steered
+
+if TYPE_CHECKING:
+    from slurm_pal.partitions.speeds import Past
 
 MEMORY_S = 90 * 86400.0  # how long finished moves teach
 LATELY_S = 86400.0  # so long a move counts when users compete for the next one
@@ -72,8 +76,12 @@ def _names(text: str) -> frozenset[str]:
 class Decider:
     """Decides by one configuration, for one role."""
 
-    def __init__(self, config: Config, journal: Journal, role: Role, appends: bool = False) -> None:
-        self._config, self._journal, self._role = config, journal, role
+    def __init__(
+        self, config: Config, journal: Journal, role: Role, appends: bool = False, reader: Reader = read_trusted
+    ) -> None:
+        """`appends`: Slurm's JobFileAppend. `reader` reads files: all that is not given here comes by it or `journal`,
+        so that a decision can be made again (`again`)."""
+        self._config, self._journal, self._role, self._reader = config, journal, role, reader
         self.terms = terms_of(config, appends)
         self._read: Snapshot | None = None  # as last published
         self._file: tuple[int, ...] = ()  # that it was read from
@@ -81,7 +89,7 @@ class Decider:
         if config.text("rebalance", "allocation"):
             from slurm_pal.partitions.plan import Partitions
 
-            self._partitions = Partitions(config, journal)
+            self._partitions = Partitions(config, journal, reader)
 
     def decide(self, overview: Overview, now_s: float, interval_s: float) -> Decided:
         """`interval_s` is the time since the last tick.
@@ -111,6 +119,16 @@ class Decider:
             planned = plan(claimed(overview, wishes), heard, running, terms, now_s, here)
         return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration, trouble)
 
+    @property
+    def past(self) -> Past | None:
+        """What the next tick takes over from this one, beside files and the journal."""
+        return self._partitions.speeds.past if self._partitions is not None else None
+
+    def take_over(self, past: Past, overview: Overview) -> None:
+        """Decide next as the process that had this `past`. Raises DataError."""
+        if self._partitions is not None:
+            self._partitions.speeds.take_over(past, overview)
+
     def _published(self) -> Snapshot:
         """The snapshot as it is now, read anew only where the file is another. Raises DataError."""
         path = self._config.snapshot_path
@@ -120,7 +138,7 @@ class Decider:
         except OSError:
             file = ()
         if self._read is None or not file or self._file != file:
-            self._read, self._file = snapshots.read(path), file
+            self._read, self._file = snapshots.read(path, self._reader), file
         return self._read
 
     def _bounded(self, published: Snapshot, learnt: Corrections) -> Snapshot:

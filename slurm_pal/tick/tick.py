@@ -38,6 +38,7 @@ from slurm_pal.slurm.diag import busy
 from slurm_pal.tick import levers, metrics
 from slurm_pal.tick.deciding import Decided, Decider
 from slurm_pal.tick.intake import Intake
+from slurm_pal.tick.keeping import Keeper, NotedDecider
 from slurm_pal.tick.late_gpus import LateGpus
 from slurm_pal.tick.metrics import TickNumbers
 from slurm_pal.tick.role import COMMENT, FEATURES, WEIGHTS, Role
@@ -74,19 +75,20 @@ class Tick:
     """Ticks of one process: one journal, one role. Without `act` Slurm gets no order.
 
     `last`: no other tick follows soon, so orders that Slurm cannot take at the moment are repeated for longer.
-    `appends`: Slurm's JobFileAppend.
+    `appends`: Slurm's JobFileAppend. `keeper` keeps each tick, to be decided again.
     """
 
     def __init__(
         self, config: Config, client: SlurmClient, counted: Counts, journal: Journal, role: Role,
         publisher: Publisher | None, log: EventLog, *, act: bool, last: bool = False, appends: bool = False,
-        timing: Timing = REAL,
+        timing: Timing = REAL, keeper: Keeper | None = None,
     ) -> None:  # fmt: skip
         self._now_s = 0.0
         self._config, self._client, self._counted, self._journal, self._role = config, client, counted, journal, role
         self._publisher, self._log, self._act, self._monotonic = publisher, log, act, timing.monotonic
         self._again_s = LAST_S if last else AGAIN_S
-        self._decider = Decider(config, journal, role, appends)
+        self._keeper = keeper
+        self._decider = (NotedDecider if keeper else Decider)(config, journal, role, appends)
         self._hand = Hand(client, journal, role, log, self._blame, timing.sleep)
         limits = StepLimits(ack_limit_s=config.number("rebalance", "ack_limit_s"), start_limit_s=self.pass_s)
         self._mover = Mover(journal, client, limits, self._note, self._blame)
@@ -160,6 +162,7 @@ class Tick:
         )  # fmt: skip
         if self._act:
             self._try(lambda: self._measure(seen, self._monotonic() - started), None)
+        self._try(lambda: self._keep(seen), None)
         return seen._replace(trouble=tuple(dict.fromkeys(self._trouble)))
 
     def _busy(self, now_s: float) -> str:
@@ -391,6 +394,11 @@ class Tick:
             for job_id, seconds in waits.items():
                 self._journal.add_waited(job_id, seconds)
             self._journal.forget(frozenset(job.job_id for job in overview.jobs), now_s)
+
+    def _keep(self, seen: TickResult) -> None:
+        if self._keeper is not None and isinstance(self._decider, NotedDecider):
+            told = {name: value for name, value in seen._asdict().items() if name not in ("published", "decided")}
+            self._keeper.keep(self._decider, seen.at_s, told)
 
     def _measure(self, seen: TickResult, tick_s: float) -> None:
         path, scores = self._config.text("rebalance", "metrics"), seen.decided.scores

@@ -115,6 +115,10 @@ class TrialFolder:
     def _trace(self, number: int) -> str:
         return os.path.join(self.path, f"trace-{number}.csv")
 
+    def ticks(self, trace: int, arm: str) -> str:
+        """The folder in which the ticks of an arm are kept."""
+        return os.path.join(self.path, f"ticks-{trace}-{arm}")
+
     def _arm(self, trace: int, arm: str) -> str:
         return os.path.join(self.path, f"arm-{trace}-{arm}.json")
 

@@ -58,6 +58,7 @@ class ArmPlan(NamedTuple):
     settings: Mapping[str, str]  # of pal.toml, as SECTION.KEY
     compress: float
     expected_s: float  # s of the lab
+    ticks: str = ""  # folder in which its ticks are kept
 
 
 class ArmResult(NamedTuple):
@@ -188,6 +189,9 @@ class _Arm:
         if self._arm.tick:
             every = f"--every={config.number('rebalance', 'interval_s'):g}"
             argv = [program("pal-rebalance"), "--daemon", "--act", every]
+            if self._plan.ticks:
+                shutil.rmtree(self._plan.ticks, ignore_errors=True)  # of a run that was cut short
+                argv += ["--keep-ticks", self._plan.ticks]
         elif self._arm.filter:
             argv = [program("pal"), "publish-table", "--every", "1"]
         else:

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
+from slurm_pal.base.errors import DataError
 from slurm_pal.simulate.hardware import hardware
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.trace import Trace
+from slurm_pal.tick import kept
+from slurm_pal.tick.again import again
 from slurm_pal.trial import compression, prediction
 from slurm_pal.trial.arms import ARMS, BASELINE, arm_settings
 from slurm_pal.trial.beside import Beside
@@ -34,6 +38,14 @@ class Expected(NamedTuple):
     longest_s: float  # one arm
 
 
+class TicksAgain(NamedTuple):
+    """The ticks of an arm, decided again from what they kept."""
+
+    ticks: int
+    identical: int
+    trouble: str = ""  # why they could not be
+
+
 class Trial:
     """A plan with its traces, simulated; and its folder."""
 
@@ -46,6 +58,7 @@ class Trial:
         self.progress: dict[TrialTask, Progress] = {}
         self.results: dict[TrialTask, ArmResult] = {}
         self.simulated: dict[TrialTask, Replay] = {}
+        self.ticks: dict[TrialTask, TicksAgain] = {}
 
     def simulate(self, arms: Iterable[str]) -> None:
         """Have the twin run these arms."""
@@ -55,6 +68,18 @@ class Trial:
                 self.simulated[number, arm] = prediction.simulated(
                     arm, self.traces[number], self._machine, self._shuffled, self._assumed(arm), self.plan.seed
                 )
+
+    def decide_again(self) -> None:
+        """Decide the ticks of all finished arms again."""
+        for number, arm in self.results:
+            folder = self.folder.ticks(number, arm)
+            if not ARMS[arm].tick or not os.path.isdir(folder):
+                continue
+            try:
+                found = [again(one).identical for one in kept.ticks(folder, kept.numbers(folder))]
+                self.ticks[number, arm] = TicksAgain(len(found), sum(found))
+            except DataError as error:
+                self.ticks[number, arm] = TicksAgain(0, 0, str(error))
 
     def check(self, processors: int) -> None:
         """Raises UsageError for a trace that the labs cannot hold."""
@@ -110,6 +135,7 @@ class Trial:
             arm, compression.lab_jobs(trace, plan.compress, plan.locality_penalty, plan.move_cost_s), plan.nodes,
             plan.gpus, self._machine.true, seen.believed, seen.level, plan.seed, plan.edits,
             {**plan.settings, **arm_settings(arm)}, plan.compress, self._lab_s(number),
+            self.folder.ticks(number, arm) if ARMS[arm].tick else "",
         )  # fmt: skip
 
     def _assumed(self, arm: str) -> prediction.Assumed:

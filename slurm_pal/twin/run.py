@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush, merge
 from typing import NamedTuple
@@ -100,7 +102,7 @@ QUEUES: Mapping[str, Mapping[str, str]] = {
 
 def replay(plan: ReplayPlan, twin: Twin, arm: Arm, progress: Progress | None = None) -> Replay:
     """Run the trace. Raises UsageError for a job that the cluster cannot hold."""
-    with contextlib.ExitStack() as stack:
+    with _ended_by_sigterm(), contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pal-twin-", dir=_fast()))
         stack.enter_context(own_environment(folder))
         return _Run(plan, twin, arm, folder, stack).result(progress)
@@ -114,6 +116,22 @@ def longest_s(plan: ReplayPlan) -> dict[str, float]:
         if math.isfinite(limit_s):
             found[job.partition] = max(limit_s, found.get(job.partition, 0.0))
     return found
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the run as Ctrl-C does: its folder goes, and so does the filter's process.
+
+    A handler that the caller has set stays; outside the main thread Python has none.
+    """
+    mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if mine:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if mine:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _fast() -> str | None:

@@ -23,6 +23,8 @@ from slurm_pal.trial.ran import RanJob, ran
 from slurm_pal.trial.strain import Strain
 from slurm_pal.trial.trial import Trial
 
+from ..tick import test_kept_ticks, test_tick
+
 CALM = Strain(0.01, 0.02, 0.5)
 HOUR = 3600.0
 
@@ -280,3 +282,32 @@ def test_json_and_rows_of_jobs(trial: Trial) -> None:
 
 def test_nothing_finished_is_said(trial: Trial) -> None:
     assert report.lines(trial) == ["No arm is finished."]
+
+
+def test_the_ticks_of_an_arm_are_decided_again(trial: Trial, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    kept = test_kept_ticks.Kept(
+        test_tick.Site(tmp_path / "site", fast=3), Path(trial.folder.ticks(0, "tick+moves")), 256
+    )
+    test_kept_ticks.work(kept, 3)
+    kept.keeper.close()
+    kept.site.journal.close()
+    kept.site.log.close()
+    for arm in ("sbatch", "tick+moves", "placebo"):
+        trial.results[0, arm] = as_simulated(trial, arm)
+    trial.decide_again()
+    assert "tick+moves: its ticks decided again: identical, 3 of 3." in report.lines(trial)
+    rows = {row["arm"]: row["ticks_again"] for row in report.as_json(trial)["arms"]}
+    assert rows == {
+        "sbatch": [],
+        "tick+moves": [{"ticks": 3, "identical": 3, "trouble": ""}],
+        "placebo": [],
+    }
+    path = test_kept_ticks.first(kept)
+    head, body = test_kept_ticks.head_of(path)
+    test_kept_ticks.rewritten(path, head, body | {"decided": {}})
+    trial.decide_again()
+    assert "its ticks decided again: 2 of 3; pal ticks " in "\n".join(report.lines(trial))
+    path.write_bytes(b"")
+    trial.decide_again()
+    assert "its ticks cannot be decided again: " in "\n".join(report.lines(trial))
