@@ -81,6 +81,8 @@ def trial(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  #
       filter      sbatch, with the submit filter
       tick        palsub, and ticks that set node lists of pending jobs
       tick+moves  the same, and moves
+      fit         tick without rebalance.avoid; only if asked for
+      avoid       tick+moves without rebalance.fit; only if asked for
       tick+order  tick, and the order of the queue, where this release has it
       placebo     tick+moves with shuffled scores: what the scores are worth is the rest
 

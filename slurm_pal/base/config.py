@@ -112,6 +112,8 @@ KEYS: dict[str, dict[str, Key]] = {
         "mode": Key("advise", "what pal-rebalance does with its plan", choices=("advise", "act")),
         "interval_s": Key(15.0, "time between two ticks of pal-rebalance --daemon, s", minimum=1),
         "retarget": Key(True, "set and clear node lists of pending jobs"),
+        "fit": Key(True, "keep waiting jobs of sensitive classes off slow GPUs, before these become free"),
+        "avoid": Key(True, "keep waiting jobs off GPUs that were seen to fail, and move running ones off slow GPUs"),
         "moves": Key(True, "move running jobs that are marked movable"),
         "features": Key(False, "publish class features on the nodes (SlurmUser or root)"),
         "weights": Key(False, "raise the Weight of nodes with slow GPUs (SlurmUser or root)"),

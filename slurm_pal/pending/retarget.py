@@ -3,9 +3,10 @@
 
 Two lists, both hard for Slurm and hence leases. ReqNodeList names GPUs that are free at
 this instant, for as long as a scheduling pass takes. ExcNodeList keeps a sensitive job off
-slow GPUs for as long as waiting can pay; that clock runs only while the job could start on
-them, so it is set in time, before they become free. A list that somebody else set is
-never touched.
+slow GPUs for as long as waiting can pay; that clock starts when the job would have had its turn
+on them (`turns`). So it is set in time, before they become free: at the end of a job Slurm starts
+the next one at once, and only what is set by then counts (docs/slurm.md). A list that somebody
+else set is never touched.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ from slurm_pal.decide.offers import claims, named_in_vain, passed_over, used_ind
 from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.decide.pools import every_gpu
 from slurm_pal.decide.request import Request
-from slurm_pal.placement.faulty import worst_wanted
+from slurm_pal.pending.turns import Turns
+from slurm_pal.placement.faulty import is_faulty, worst_wanted
 from slurm_pal.placement.patience import WAIT_SHARE, hoped, patience_s
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 
-LEAST_INTERVALS = 2.0
-"""A job is kept off slow GPUs beforehand only where waiting can pay for more intervals than these."""
+LEAST_INTERVALS = 1.0
+"""A job is kept off slow GPUs beforehand only where waiting can pay for more intervals than these: it may wait for one
+interval more than its patience, and so never for longer than it would lose on the slow GPUs."""
 TOO_LONG = "waiting for better GPUs no longer pays"
 _folded = lru_cache(256)(fold)  # many jobs are kept off the same nodes
 
@@ -56,6 +59,16 @@ class Slow(NamedTuple):
 
     nodes: tuple[str, ...]
     pays_s: float
+
+
+class Levers(NamedTuple):
+    """Which jobs are kept off which nodes."""
+
+    fit: bool = True  # sensitive ones off slow GPUs
+    avoid: bool = True  # all of them off faulty GPUs
+
+
+BOTH = Levers()
 
 
 class WishAction(StrEnum):
@@ -90,6 +103,7 @@ def retarget(
     settings: Settings,
     now_s: float,
     interval_s: float,
+    levers: Levers = BOTH,
 ) -> list[Wish]:
     """What to do about these jobs, by Slurm's priority. Pure.
 
@@ -98,7 +112,7 @@ def retarget(
     action `none` and no lease, a job that had one bears somebody else's list now.
     Raises UsageError for an unknown policy.
     """
-    rounds = _Round(overview, snapshot, leases, settings, now_s, interval_s)
+    rounds = _Round(overview, snapshot, leases, settings, now_s, interval_s, levers)
     order = sorted(waiting, key=lambda one: (-(one.job.priority or 0), one.job.job_id))
     wishes = [rounds.wish(one) for one in order if one.job.state == "PENDING"]
     return [wish for wish in wishes if wish is not None]
@@ -148,6 +162,11 @@ def _tried(job: SlurmJob, lease: TickLease | None) -> frozenset[str]:
     return frozenset(job.req_nodes) if named else frozenset()
 
 
+def _counts(decided: Decision) -> Counter[str]:
+    """Node -> GPUs chosen there."""
+    return Counter(gpu.node for gpu in decided.chosen.gpus) if decided.chosen is not None else Counter()
+
+
 def _chosen(decided: Decision) -> frozenset[str]:
     return frozenset(decided.chosen.nodes) if decided.chosen is not None else frozenset()
 
@@ -170,11 +189,12 @@ class _Round:
 
     def __init__(
         self, overview: Overview, snapshot: Snapshot, leases: Mapping[int, TickLease], settings: Settings,
-        now_s: float, interval_s: float,
+        now_s: float, interval_s: float, levers: Levers,
     ) -> None:  # fmt: skip
         self._leases, self._settings, self._now_s, self._interval_s = leases, settings, now_s, interval_s
+        self._levers, self._turns = levers, Turns(overview.nodes, overview.jobs)
         self._free = _Free(overview, {job_id for job_id, lease in leases.items() if now_s >= lease.until_s})
-        self._prospects = _Prospects(overview, snapshot, settings)
+        self._prospects = _Prospects(overview, snapshot, settings, levers)
         self._snapshot, self._jobs = snapshot, overview.jobs
         self._ends: dict[str, float] | None = None
         self._decided: dict[tuple[Request, str, bool], Decision] = {}  # since a claim was last made or given up
@@ -205,16 +225,17 @@ class _Round:
             return self._leave(one, lease, "on how many nodes it will start is open")
         if decided.action == "nodelist":
             return self._name(one, lease, decided)
-        never = self._prospects.never_well(one.request, one.sensitivity)
+        never, chosen = self._prospects.never_well(one.request, one.sensitivity), decided.chosen
         if decided.action == "exclude":
+            if not (self._levers.avoid if chosen is not None and chosen.faulty else self._levers.fit):
+                return self._leave(one, lease, "left to Slurm: this lever is off (rebalance.fit, rebalance.avoid)")
             slow = Slow((*decided.excluded, *never.nodes), decided.lease_s)
-            return self._keep_off(one, lease, slow, decided.reason, could_start=True)
-        chosen = decided.chosen
+            return self._keep_off(one, lease, slow, decided.reason, no_other=True)
         good = chosen is not None and not chosen.faulty and chosen.slowdown <= self._settings.barred_slowdown
         if (good or decided.reason == QUEUES) and never.pays_s > LEAST_INTERVALS * self._interval_s:
             count = len(never.nodes)
             reason = f"kept off {count} node{'s' if count > 1 else ''} too slow or faulty for it, in advance"
-            return self._keep_off(one, lease, never, reason, could_start=False)
+            return self._keep_off(one, lease, never, reason, no_other=not good)
         return self._leave(one, lease, decided.reason)
 
     def _decide(self, one: Waiting) -> Decision:
@@ -259,21 +280,27 @@ class _Round:
         lists = _back(job, lease) | {REQUIRED: pinned}
         return Wish(job.job_id, WishAction.NODELIST, lists, made, one.waited_s > 0, decided.reason)
 
-    def _keep_off(self, one: Waiting, lease: TickLease | None, slow: Slow, reason: str, could_start: bool) -> Wish:
-        """Exclude slow nodes beside the user's own list for as long as waiting pays."""
+    def _keep_off(self, one: Waiting, lease: TickLease | None, slow: Slow, reason: str, no_other: bool) -> Wish:
+        """Exclude slow nodes beside the user's own list for as long as waiting pays. `no_other`: nothing else is free
+        for it."""
         if not self._pays(one, slow.pays_s):
             return self._leave(one, lease, TOO_LONG)
         self._give_up(one.job)
         job, own = one.job, one.request.exc_nodes
         names = tuple(dict.fromkeys((*own, *slow.nodes)))
-        same = lease is not None and lease.kind is LeaseKind.EXCLUDE and frozenset(job.exc_nodes) == frozenset(names)
-        ours = lease.ours if same and lease is not None else _folded(names)
-        made_s = lease.made_s if same and lease is not None else self._now_s
+        before = lease if lease is not None and lease.kind is LeaseKind.EXCLUDE else None
+        same = before is not None and frozenset(job.exc_nodes) == frozenset(names)
+        ours = before.ours if same and before is not None else _folded(names)
+        made_s = before.made_s if before is not None else self._now_s
         until_s = self._now_s + slow.pays_s - one.waited_s + self._interval_s
         made = TickLease(job.job_id, LeaseKind.EXCLUDE, ours, _folded(own), made_s, until_s, job.restarts, reason)
+        assert one.request.shape is not None
+        kept_off = [name for name in slow.nodes if name not in own]
+        # Once it had its turn all its waiting is due to us.
+        turn = no_other and (self._turns.had(job, one.request.shape, kept_off, made_s) or one.waited_s > 0)
         if same:
-            return Wish(job.job_id, WishAction.KEEP, {}, made, could_start, reason)
-        return Wish(job.job_id, WishAction.EXCLUDE, _back(job, lease) | {EXCLUDED: ours}, made, could_start, reason)
+            return Wish(job.job_id, WishAction.KEEP, {}, made, turn, reason)
+        return Wish(job.job_id, WishAction.EXCLUDE, _back(job, lease) | {EXCLUDED: ours}, made, turn, reason)
 
     def _leave(self, one: Waiting, lease: TickLease | None, why: str) -> Wish:
         """No list of ours: the job as its user wants it."""
@@ -286,6 +313,7 @@ class _Round:
 
     def _claim(self, one: Waiting, decided: Decision) -> None:
         self._free.claim(one, decided)
+        self._turns.take(_counts(decided))
         self._decided.clear()
 
     def _give_up(self, job: SlurmJob) -> None:
@@ -347,7 +375,7 @@ class _Free:
     def claim(self, one: Waiting, decided: Decision) -> None:
         """The job will take the GPUs chosen, and CPUs and memory with them."""
         assert decided.chosen is not None and one.request.shape is not None
-        counts = Counter(gpu.node for gpu in decided.chosen.gpus)
+        counts = _counts(decided)
         tasks = one.request.tasks_per_node or -(-one.request.tasks // len(counts))
         for name, count in counts.items():
             node = self._nodes[self._places[name]]
@@ -371,13 +399,14 @@ class _Free:
 class _Prospects:
     """What the nodes that a job may use can give it once they are empty."""
 
-    def __init__(self, overview: Overview, snapshot: Snapshot, settings: Settings) -> None:
-        self._overview, self._snapshot, self._settings = overview, snapshot, settings
+    def __init__(self, overview: Overview, snapshot: Snapshot, settings: Settings, levers: Levers) -> None:
+        self._overview, self._snapshot, self._settings, self._levers = overview, snapshot, settings, levers
         self._slowdown: dict[str, dict[str, list[float]]] = {}  # class -> node -> of each GPU
         self._known: dict[tuple[Request, str], Slow] = {}
 
     def never_well(self, request: Request, sensitivity: str) -> Slow:
-        """The nodes with GPUs enough for the job, but too few that are not barred, where others could hold it."""
+        """The nodes with GPUs enough for the job, but too few that are not barred, where others could hold it; of those
+        only what a lever keeps it off."""
         key = request, sensitivity
         if key not in self._known:
             self._known[key] = self._never_well(request, sensitivity)
@@ -401,6 +430,7 @@ class _Prospects:
             elif len(gpus) >= count:
                 others.append(node)
         tasks = request.tasks_per_node or -(-request.tasks // (shape.nodes or 1))
+        slow = {name: s for name, s in slow.items() if (self._levers.avoid if is_faulty(s) else self._levers.fit)}
         if not slow or len(could_hold(others, request, tasks, count)) < (shape.nodes or 1):
             return nothing
         penalty = self._settings.locality_penalty

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurm_pal.base.cluster import Gpu
@@ -25,7 +26,7 @@ from slurm_pal.moves.planning import MovePlan, MoveTerms, Passed, Running, plan
 from slurm_pal.moves.steps import no_checkpoint
 from slurm_pal.partitions import sharing
 from slurm_pal.partitions.sharing import Shared
-from slurm_pal.pending.retarget import Wish, WishAction, retarget
+from slurm_pal.pending.retarget import Levers, Wish, WishAction, retarget
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot as snapshots
 from slurm_pal.store.snapshot import Snapshot
@@ -110,13 +111,16 @@ class Decider:
         wishes, waiting, overview = list(shared.wishes), shared.waiting, shared.overview
         if self._config.flag("rebalance", "retarget"):
             leases = self._journal.leases()
-            wishes += retarget(overview, scores, waiting, leases, settings_of(self._config), now_s, interval_s)
+            levers = Levers(self._config.flag("rebalance", "fit"), self._avoids)
+            wishes += retarget(overview, scores, waiting, leases, settings_of(self._config), now_s, interval_s, levers)
         calibration = learning.calibration(moves)
         planned = None
         if self._config.flag("rebalance", "moves"):
             terms = self._move_terms(moves, open_moves, now_s)
             here = heard if self._only_user else published
+            running, still = (running, ()) if self._avoids else spread(running)
             planned = plan(claimed(overview, wishes), heard, running, terms, now_s, here)
+            planned = planned._replace(passed=(*planned.passed, *still))
         return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration, trouble)
 
     @property
@@ -173,6 +177,10 @@ class Decider:
     def _only_user(self) -> str:
         return self._role.user if self._role.name == "user" else ""
 
+    @property
+    def _avoids(self) -> bool:
+        return self._config.flag("rebalance", "avoid")
+
     def _number(self, name: str) -> float:
         return self._config.number("rebalance", name)
 
@@ -218,6 +226,14 @@ class Decider:
             lately=Counter(move.user for move in moves if move.made_s > now_s - LATELY_S),
             failed=Counter(move.user for move in moves if move.made_s > now_s - FAILED_S and no_checkpoint(move)),
         )
+
+
+def spread(running: Sequence[Running]) -> tuple[tuple[Running, ...], tuple[Passed, ...]]:
+    """Jobs that a move may bring more than faster GPUs, and why the others stay: only `rebalance.avoid` moves these."""
+    some = tuple(one for one in running if len(one.job.nodes) > 1 or one.elsewhere)
+    moving = {one.job.job_id for one in some}
+    why = "it could only gain faster GPUs, and rebalance.avoid is off"
+    return some, tuple(Passed(one.job.job_id, why) for one in running if one.job.job_id not in moving)
 
 
 def claimed(overview: Overview, wishes: list[Wish]) -> Overview:

@@ -37,6 +37,12 @@ ARMS = {
         settings=_STILL,
     ),
     MOVES: Arm("the same, and moves", palsub=True, tick=True, settings=_MOVING),
+    "fit": Arm(
+        "tick without rebalance.avoid", palsub=True, tick=True, settings=_STILL | {"rebalance.avoid": "false"},
+    ),
+    "avoid": Arm(
+        "tick+moves without rebalance.fit", palsub=True, tick=True, settings=_MOVING | {"rebalance.fit": "false"},
+    ),
     ORDER: Arm("tick, and the order of the queue", palsub=True, tick=True, settings=_STILL),
     PLACEBO: Arm(
         "tick+moves with shuffled scores", palsub=True, tick=True, settings=_MOVING, shuffled=True,

@@ -18,7 +18,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.case import Settings
 from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease import LeaseKind, TickLease, comment
-from slurm_pal.pending.retarget import Waiting, Wish, WishAction, over, retarget
+from slurm_pal.pending.retarget import Levers, Waiting, Wish, WishAction, over, retarget
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import GpuScore, Snapshot, publish, read
 
@@ -228,7 +228,7 @@ def test_a_job_that_was_kept_waiting_before_pays_for_each_pass_beforehand(scores
     assert wish(cluster(NODES), scores(MIXED), job(), waited_s=30.0).could_start
     taken, lease = cluster(NODES, SLOW_FREE), lease_of("nodelist", "n2")
     assert wish(taken, scores(MIXED), job(req_nodes=("n2",)), lease, waited_s=30.0).action == "exclude"
-    assert not wish(cluster(NODES, FULL), scores(MIXED), job(req_nodes=("n2",)), lease, waited_s=30.0).could_start
+    assert wish(cluster(NODES, FULL), scores(MIXED), job(req_nodes=("n2",)), lease, waited_s=30.0).action == "exclude"
 
 
 def test_an_exclusion_and_a_node_list_change_places_in_one_update(scores: Scores) -> None:
@@ -294,9 +294,51 @@ def test_slow_nodes_are_excluded_before_they_become_free(scores: Scores) -> None
     found = wish(cluster(NODES, FULL), scores(MIXED), job())
     assert (found.action, found.fields, found.could_start) == ("exclude", {"ExcNodeList": "n0"}, False)
     kept = wish(cluster(NODES, FULL), scores(MIXED), job(exc_nodes=("n0",)), found.lease, waited_s=30.0)
-    assert (kept.action, kept.fields, kept.could_start) == ("keep", {}, False)
+    assert (kept.action, kept.fields, kept.could_start) == ("keep", {}, True), "it has had its turn"
     assert kept.lease is not None
     assert kept.lease.until_s == pytest.approx(NOW_S + PATIENCE_S - 30.0 + INTERVAL_S, rel=1e-6)
+
+
+def test_a_job_that_others_overtake_on_the_nodes_it_is_kept_off_does_not_wait_for_ever(scores: Scores) -> None:
+    """The slow node is never free when a tick looks: a job from behind gets it each time."""
+    lease = lease_of("exclude", "n0", "", until_s=NOW_S + 99)
+    behind = running(900, {"n0": (0, 1)})._replace(priority=1, start_s=lease.made_s + 1)
+    busy = cluster(NODES, running(1, {"n1": (0, 1), "n2": (0, 1)}), behind)
+    kept = job(exc_nodes=("n0",))
+    assert wish(busy, scores(MIXED), kept, lease).could_start
+    earlier = cluster(NODES, FULL, behind._replace(gpus={}, start_s=lease.made_s - 1))
+    assert not wish(earlier, scores(MIXED), kept, lease).could_start
+    assert wish(earlier, scores(MIXED), kept, lease, waited_s=15.0).could_start, "it has had its turn"
+
+
+def test_only_the_first_in_the_queue_waits_because_of_us(scores: Scores) -> None:
+    """One GPU of the slow node is free: all others of the queue would wait for it in vain, too."""
+    jobs = [job(number, exc_nodes=("n0",)) for number in (11, 12, 13)]
+    leases = {one.job_id: lease_of("exclude", "n0")._replace(job_id=one.job_id) for one in jobs}
+    one_free = cluster(NODES, running(1, {"n0": (0,), "n1": (0, 1), "n2": (0, 1)}), *jobs)
+    asked = [waiting(one, leases[one.job_id]) for one in jobs]
+    found = retarget(one_free, scores(MIXED), asked, leases, Settings(), NOW_S, INTERVAL_S)
+    assert [(w.action, w.could_start) for w in found] == [("keep", True), ("keep", False), ("keep", False)]
+
+
+def test_each_lever_alone(scores: Scores) -> None:
+    snapshot = broken(scores({"n0": [1.3, 1.3], "n1": [1.0, 1.0], "n2": [1.0, 1.0]}), {("n1", 0): "no_answer"})
+    for fit, avoid, names in ((True, True, "n[0-1]"), (True, False, "n0"), (False, True, "n1"), (False, False, "")):
+        one = job(gpus=2)
+        seen, levers = cluster(NODES, FULL, one), Levers(fit, avoid)
+        (found,) = retarget(seen, snapshot, [waiting(one)], {}, Settings(), NOW_S, INTERVAL_S, levers)
+        assert found.fields == ({"ExcNodeList": names} if names else {})
+    for fit, fields in ((True, {"ExcNodeList": "n0"}), (False, {})):
+        one = job()
+        seen, levers = cluster(NODES, SLOW_FREE, one), Levers(fit)
+        (found,) = retarget(seen, scores(MIXED), [waiting(one)], {}, Settings(), NOW_S, INTERVAL_S, levers)
+        assert found.fields == fields
+
+
+def test_where_all_gpus_are_alike_nothing_is_ordered(scores: Scores) -> None:
+    snapshot = scores({"n0": [1.0, 1.0], "n1": [1.0, 1.0], "n2": [1.0, 1.0]})
+    for sensitivity in "AB?C":
+        assert wish(cluster(NODES, FULL), snapshot, job(), sensitivity=sensitivity).fields == {}
 
 
 def test_it_stays_off_slow_nodes_while_slurm_has_good_gpus_for_it(scores: Scores) -> None:
@@ -310,7 +352,7 @@ def test_it_stays_off_slow_nodes_while_slurm_has_good_gpus_for_it(scores: Scores
     [
         ({"n0": [1.3, 1.0], "n1": [1.0, 1.0], "n2": [0.9, 0.9]}, {}),  # one good GPU is enough for it
         ({"n0": [1.3, 1.3], "n1": [1.3, 1.3], "n2": [1.3, 1.3]}, {}),  # no others could hold it
-        (MIXED, {"TimeLimit": "00:06:00"}),  # waiting pays for less than two intervals
+        (MIXED, {"TimeLimit": "00:03:00"}),  # waiting pays for less than one interval
         ({"n0": [1.0, 1.0], "n1": [1.0, 1.0], "n2": [0.9, 0.9]}, {}),
         (MIXED, {"CPUs/Task": "17", "NumCPUs": "17"}),  # nobody could hold it
     ],
@@ -463,8 +505,9 @@ class Queue:
         self.own_exc: dict[int, tuple[str, ...]] = {}
         self.leases: dict[int, TickLease] = {}
         self.waited: Counter[int] = Counter()
-        self.kept_off: Counter[int] = Counter()  # passes that could have started a job, but for an exclusion of ours
-        self.in_a_row: Counter[int] = Counter()  # the same for any list of ours, since it last bore none
+        self.late: set[int] = set()  # jobs that a list of ours has kept from starting
+        self.kept_off: Counter[int] = Counter()  # passes from then on in which they bore an exclusion
+        self.in_a_row: Counter[int] = Counter()  # passes in which any list kept them from it, since they last bore none
         self.left_alone: dict[int, SlurmJob] = {}
         self.now_s = NOW_S
         for number in range(100, 106):
@@ -559,6 +602,7 @@ class Queue:
             for name, indexes in self.free().items():
                 if indexes and self.draw.random() < 0.3:
                     self.busy[name] |= set(indexes)
+        missed: Counter[str] = Counter()  # GPUs that jobs ahead would have got, but for an exclusion of ours
         for number, one in sorted(self.jobs.items()):
             if one.state != "PENDING":
                 continue
@@ -571,8 +615,14 @@ class Queue:
             elif number not in self.leases or number in self.left_alone:
                 self.in_a_row[number] = 0
             elif any(name not in self.own_exc[number] for name in free):
-                self.in_a_row[number] += 1
-                self.kept_off[number] += self.leases[number].kind == "exclude"
+                there = [name for name in free if name not in self.own_exc[number]]
+                would = [name for name in there if len(free[name]) - missed[name] >= one.gpus_per_node]
+                if would:
+                    self.late.add(number)
+                    missed[would[0]] += one.gpus_per_node
+                if number in self.late and self.leases[number].kind == "exclude":
+                    self.kept_off[number] += 1
+                self.in_a_row[number] += bool(would)
 
 
 @trials(60)
