@@ -35,7 +35,8 @@ from slurm_pal.publisher.publication import Publisher
 from slurm_pal.report import tick as report
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.counted import Counted
-from slurm_pal.tick.role import FEATURES, WEIGHTS, role_of
+from slurm_pal.tick.ordering import orders
+from slurm_pal.tick.role import FEATURES, PLACES, WEIGHTS, role_of
 from slurm_pal.tick.tick import Tick, TickResult
 
 T = TypeVar("T")
@@ -145,6 +146,7 @@ def _tick(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack,
     publisher: Publisher | None = Publisher(config, client, wanted.daemon and wanted.act, every_s, by_turns=by_turns)
     assert publisher is not None
     asked = {lever for lever in (FEATURES, WEIGHTS) if config.flag("rebalance", lever)}
+    asked |= {PLACES} if orders(config) else set()
     pairs = publisher.known_site(time.time()).pairs
     role = role_of(client, pairs, wanted.mine, asked)
     own = role.name != "slurm-user"

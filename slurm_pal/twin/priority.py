@@ -45,7 +45,7 @@ class Priorities:
             return job.own_priority
         settings = self._settings
         if not settings.multifactor:
-            return max(1, job.base_priority - job.nice + job.site_factor)
+            return max(1, job.base_priority - job.nice)
         age = min(1.0, max(0.0, now_s - job.eligible_s) / settings.max_age_s) if settings.max_age_s else 0.0
         size = min(1.0, job.request.nodes_min / self._n_nodes)
         size = 1.0 - size if settings.favor_small else size
