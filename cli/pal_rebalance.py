@@ -323,7 +323,7 @@ def _withdraw(tick: Tick, complaints: Complaints) -> None:
         trouble.append(f"moves still under way: {moving}; run it again, or see pal moves")
     if trouble:
         raise PalError("; ".join(trouble))
-    common.say("all our lists on jobs, features, weights, reservations and drains are taken back")
+    common.say("all our lists on jobs, places in the queue, features, weights, reservations and drains are taken back")
     if lists:
         kept = "1 running job keeps" if lists == 1 else f"{lists} running jobs keep"
         common.say(f"{kept} a list of ours: Slurm changes no list of a running job; see pal moves")

@@ -131,7 +131,7 @@ KEYS: dict[str, dict[str, Key]] = {
             choices=("none", "shortest", "response-ratio", "fair"),
         ),
         "order_bound_s": Key(
-            21600.0, "a job that others have overtaken for this long gets its place in front back, s", minimum=0
+            43200.0, "a job that others have overtaken for this long gets its place in front back, s", minimum=0
         ),
         "order_weight": Key(
             0,

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """How much pending jobs have been overtaken: GPU time that went to jobs behind them while they waited. Pure.
 
-A job is overtaken by one that comes after it in the site's own order (its priority without ours) and starts before
-it, whatever the reason: Slurm's backfill counts, too. What the overtaker holds from then on, GPUs x time, and is
-expected to hold yet, is charged to each job that it left behind and that still waits. Divided by the GPUs that the
-waiting job may use this is time: that by which it would start earlier, had that work come after it.
+A job is overtaken by one that comes after it in the site's own order (its priority without ours), before it in ours,
+and starts before it. One that comes after it in both can only be backfilled, which Slurm does by itself. What the
+overtaker holds from then on, GPUs x time, and is expected to hold yet, is charged to each job that it left behind and
+that still waits. Divided by the GPUs that the waiting job may use this is time: that by which it would start earlier,
+had that work come after it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ class Overtaking:
         self._waited: dict[int, Waits] = {}  # at the last look
         self._behind: dict[int, frozenset[int]] = {}  # running job -> those it left behind
         self._gpus: dict[int, int] = {}
+        self._points: Mapping[int, int] = {}
+
+    def placed(self, points: Mapping[int, int]) -> None:
+        """What the jobs of the last look get on top of their own priorities, until the next one."""
+        self._points = points
 
     def look(self, waiting: Iterable[Waits], running: Iterable[Holds], now_s: float) -> Mapping[int, float]:
         """Charge the time since the last look; job -> GPU s, held and to come, of the jobs that wait now."""
@@ -62,27 +68,33 @@ class Overtaking:
             self._charge(behind & still, self._gpus.pop(job_id), now_s - self._at_s)
         for number in self._waited.keys() - still - self._behind.keys():  # perhaps it has run meanwhile
             gone = self._waited[number]
-            ahead = (other.job_id for other in self._waited.values() if _before(other, gone) and other.job_id in still)
-            self._charge([n for n in ahead if here[n].partitions & gone.partitions], gone.gpus, now_s - self._at_s)
+            ahead = (other.job_id for other in self._waited.values() if self._overtakes(gone, other))
+            left_behind = [n for n in ahead if n in here and here[n].partitions & gone.partitions]
+            self._charge(left_behind, gone.gpus, now_s - self._at_s)
         self.gpu_s = {job_id: gpu_s for job_id, gpu_s in self.gpu_s.items() if job_id in here}
         self._at_s, self._waited = now_s, here
         return {job_id: self.gpu_s.get(job_id, 0.0) + to_come.get(job_id, 0.0) for job_id in here}
 
     def _left(self, one: Holds, here: Mapping[int, Waits]) -> frozenset[int]:
-        """Jobs that a job left behind when it started; where that was not seen, all that came before its start."""
+        """Jobs that a job left behind when it started. Of one that started before the first look, all that came before.
+
+        One that started as soon as it came had no place from us.
+        """
         own = self._waited.get(one.job_id)
         among = [job for job in here.values() if one.partition in job.partitions]
+        if own is None and self._at_s:
+            return frozenset()
         if own is None:
             return frozenset(job.job_id for job in among if job.eligible_s < one.start_s)
         seen = self._waited
-        ahead = (job.job_id for job in among if job.job_id in seen and _before(seen[job.job_id], own))
-        return frozenset(ahead)
+        return frozenset(job.job_id for job in among if job.job_id in seen and self._overtakes(own, seen[job.job_id]))
+
+    def _overtakes(self, one: Waits, other: Waits) -> bool:
+        """Whether a job comes after another in the site's order, and before it in ours."""
+        own, others = (-waits.base - self._points.get(waits.job_id, 0) for waits in (one, other))
+        return (-one.base, one.job_id) > (-other.base, other.job_id) and (own, one.job_id) < (others, other.job_id)
 
     def _charge(self, behind: Iterable[int], gpus: int, seconds: float) -> None:
         if seconds > 0:
             for job_id in behind:
                 self.gpu_s[job_id] = self.gpu_s.get(job_id, 0.0) + gpus * seconds
-
-
-def _before(one: Waits, other: Waits) -> bool:
-    return (-one.base, one.job_id) < (-other.base, other.job_id)

@@ -157,7 +157,10 @@ class Ordering:
         if rule.points < LEAST_POINTS:
             trouble.append("the queue keeps Slurm's order: its priorities leave no room above them")
             return []
-        return places(queue, self._shares(seen.overview, now_s), rule, now_s, foreign)
+        found = places(queue, self._shares(now_s), rule, now_s, foreign)
+        assert self._overtaking is not None
+        self._overtaking.placed({place.job_id: place.points for place in found})
+        return found
 
     def _points(self, site: _Site, queue: Iterable[Queued]) -> int:
         """Points of a job in front: a power of two, so that they seldom change."""
@@ -239,7 +242,7 @@ class Ordering:
             for job in waiting
         }
 
-    def _shares(self, overview: Overview, now_s: float) -> Mapping[str, float]:
+    def _shares(self, now_s: float) -> Mapping[str, float]:
         running = (
             (job.user, _held(job) * (now_s - max(job.start_s, now_s - RECENT_S))) for job in self._running.values()
         )

@@ -128,6 +128,7 @@ def waits(number: int, base: int | None = None, at_s: float = 0.0) -> Waits:
 def test_what_an_overtaker_holds_is_charged_to_those_before_it() -> None:
     seen = Overtaking()
     assert seen.look([waits(1), waits(2), waits(3)], [], 100.0) == {1: 0.0, 2: 0.0, 3: 0.0}
+    seen.placed({2: 1000})
     two = Holds(2, 4, 105.0, "gpu")
     assert seen.look([waits(1), waits(3)], [two], 110.0) == {1: 20.0, 3: 0.0}
     assert seen.look([waits(1), waits(3)], [two._replace(left_s=50.0)], 120.0) == {1: 260.0, 3: 0.0}
@@ -140,7 +141,17 @@ def test_what_an_overtaker_holds_is_charged_to_those_before_it() -> None:
 def test_a_job_that_came_and_went_between_two_looks_is_charged_for_the_time_between() -> None:
     seen = Overtaking()
     seen.look([waits(1), waits(2)._replace(gpus=4), waits(3)], [], 100.0)
+    seen.placed({2: 1000})
     assert seen.look([waits(1), waits(3)], [], 110.0) == {1: 40.0, 3: 0.0}
+
+
+@pytest.mark.parametrize("points", [{}, {1: 1000, 2: 1000}, {1: 1000}])
+def test_a_job_that_slurm_backfills_by_itself_overtakes_nobody(points: dict[int, int]) -> None:
+    seen = Overtaking()
+    seen.look([waits(1), waits(2)], [], 100.0)
+    seen.placed(points)
+    assert seen.look([waits(1)], [Holds(2, 4, 105.0, "gpu")], 110.0) == {1: 0.0}
+    assert seen.look([waits(1)], [], 120.0) == {1: 0.0}
 
 
 def test_a_start_that_was_not_seen_counts_against_all_that_came_before() -> None:
@@ -184,6 +195,7 @@ def starts(jobs: list[Job], servers: int, bound: float | None) -> list[float]:
             lost = overtaking.look([waits(n, 10_000 - n, jobs[n].came_s) for n in queue], running, now_s)
             wanted = [queued(n, expected[n], base=10_000 - n, overtaken_s=lost[n] / servers) for n in queue]
             given = {place.job_id: place.points for place in places(wanted, {}, rule(bound_s=bound), now_s)}
+            overtaking.placed(given)
             order = sorted(queue, key=lambda n: (-given[n] - (10_000 - n) / 1e6, n))
         for n in order[: servers - len(ends)]:
             began[n] = now_s
