@@ -36,7 +36,8 @@ from slurm_pal.report import tick as report
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.tick.keeping import Keeper
-from slurm_pal.tick.role import FEATURES, WEIGHTS, role_of
+from slurm_pal.tick.ordering import orders
+from slurm_pal.tick.role import FEATURES, PLACES, WEIGHTS, role_of
 from slurm_pal.tick.tick import Tick, TickResult
 
 T = TypeVar("T")
@@ -150,6 +151,7 @@ def _tick(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack,
     publisher: Publisher | None = Publisher(config, client, wanted.daemon and wanted.act, every_s, by_turns=by_turns)
     assert publisher is not None
     asked = {lever for lever in (FEATURES, WEIGHTS) if config.flag("rebalance", lever)}
+    asked |= {PLACES} if orders(config) else set()
     pairs = publisher.known_site(time.time()).pairs
     role = role_of(client, pairs, wanted.mine, asked)
     own = role.name != "slurm-user"
@@ -347,7 +349,7 @@ def _withdraw(tick: Tick, complaints: Complaints) -> None:
         trouble.append(f"moves still under way: {moving}; run it again, or see pal moves")
     if trouble:
         raise PalError("; ".join(trouble))
-    common.say("all our lists on jobs, features, weights, reservations and drains are taken back")
+    common.say("all our lists on jobs, places in the queue, features, weights, reservations and drains are taken back")
     if lists:
         kept = "1 running job keeps" if lists == 1 else f"{lists} running jobs keep"
         common.say(f"{kept} a list of ours: Slurm changes no list of a running job; see pal moves")

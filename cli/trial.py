@@ -38,7 +38,7 @@ STILL = ("arms", "beside", "resume", "yes", "as_json", "as_csv", "parsable2", "n
 @click.option(
     "--compress", **number(1.0), default=60.0, show_default=True, metavar="N", help="Trace seconds in a lab second."
 )
-@click.option("--arms", metavar="NAME,...", help="What to compare; see below.  [default: all that this release has]")
+@click.option("--arms", metavar="NAME,...", help="What to compare; see below.  [default: all]")
 @click.option("--cluster", default="8x4", show_default=True, metavar="NxG", help="Nodes x GPUs of each lab.")
 @click.option("--profile", default="drawn", show_default=True, help="Slowdowns of the GPUs, as for pal simulate.")
 @click.option("--slow", metavar="SHARE:FACTOR", help="Share of persistently slower GPUs, e.g. 0.03:1.5 (class A).")
@@ -83,7 +83,7 @@ def trial(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  #
       tick+moves  the same, and moves
       fit         tick without rebalance.avoid; only if asked for
       avoid       tick+moves without rebalance.fit; only if asked for
-      tick+order  tick, and the order of the queue, where this release has it
+      tick+order  tick, and the order of the queue: the shortest jobs first
       placebo     tick+moves with shuffled scores: what the scores are worth is the rest
 
     \b
@@ -153,11 +153,10 @@ def _planned(options: dict[str, Any]) -> tuple[TrialPlan, tuple[Trace, ...]]:
     from slurm_pal.simulate.virtual import parse_cluster
     from slurm_pal.slurm.site_conf import pairs
     from slurm_pal.trial import compression, scaling
-    from slurm_pal.trial.arms import DEFAULT, ORDER, has_order
+    from slurm_pal.trial.arms import ARMS
     from slurm_pal.trial.folder import TrialPlan
 
-    every = ",".join((*DEFAULT, *((ORDER,) if has_order() else ())))
-    arms, compress = _arms(options["arms"] or every), options["compress"]
+    arms, compress = _arms(options["arms"] or ",".join(ARMS)), options["compress"]
     cluster = parse_cluster(options["cluster"])
     originals = _traces(options, cluster)
     traces = tuple(

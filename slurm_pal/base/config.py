@@ -127,6 +127,20 @@ KEYS: dict[str, dict[str, Key]] = {
         "partition_wait_s": Key(
             21600.0, "longest time that a job that could start is kept off a partition, s", minimum=0
         ),
+        "order": Key(
+            "none",
+            "order of the pending jobs, by Nice or SiteFactor; none: Slurm's own",
+            choices=("none", "shortest", "response-ratio", "fair"),
+        ),
+        "order_bound_s": Key(
+            43200.0, "a job that others have overtaken for this long gets its place in front back, s", minimum=0
+        ),
+        "order_weight": Key(
+            0,
+            "priority points between the last and the first of that order; 0: more than age, fair share and size",
+            minimum=0,
+            maximum=2**30,
+        ),
         "movable_qos": Key("", "jobs of these QOS count as movable without being marked, comma-separated"),
         "movable_partitions": Key(
             "", "jobs of these partitions count as movable without being marked, comma-separated"

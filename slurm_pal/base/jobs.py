@@ -79,6 +79,7 @@ class SlurmJob(NamedTuple):
     exit_code: str = ""
     gpus_given: int = 0  # also when it has ended; 0 where Slurm does not say
     asks: Asks = Asks()
+    nice: int = 0
     raw: dict[str, str] = {}  # Slurm's key=value pairs, for `slurm/` only
 
     @property

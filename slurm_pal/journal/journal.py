@@ -14,13 +14,14 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import slurm_user_uid
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
+from slurm_pal.decide.place import GivenPlace
 from slurm_pal.journal.migrations import MIGRATIONS
 from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.store.database import (
@@ -121,13 +122,18 @@ _END_LEASE = (
 _SET_SAMPLE = _insert("samples", Sample._fields, "REPLACE")
 _OBSERVATION_COLUMNS = ", ".join(Observation._fields)
 _SET_OBSERVATION = _insert("observations", Observation._fields, "REPLACE")
-_OF_THE_LIVING = ("waited", "samples", "hands_off")
+_SET_PLACE = _insert("given_places", GivenPlace._fields, "REPLACE")
+_RUN_FIELDS = ("job_id", "user", "name", "gpus", "run_s", "limit_s", "ended_s")
+_NEW_RUN = _insert("runs", _RUN_FIELDS)
+_OF_THE_LIVING = ("waited", "samples", "hands_off", "overtaken")
 _OVERFLOW = "DELETE FROM ended_leases WHERE id <= (SELECT max(id) FROM ended_leases) - ?"
 _AGEING = (
     "DELETE FROM steps WHERE move_id IN (SELECT move_id FROM moves WHERE outcome != '' AND ended_s < ?)",
     "DELETE FROM moves WHERE outcome != '' AND ended_s < ?",
     "DELETE FROM ended_leases WHERE ended_s < ?",
     "DELETE FROM observations WHERE at_s < ?",
+    "DELETE FROM runs WHERE ended_s < ?",
+    "DELETE FROM given_places WHERE ended_s > 0 AND ended_s < ?",
 )
 
 
@@ -373,6 +379,43 @@ class Journal(Opened):
                 connection.execute("DELETE FROM weights WHERE node = ?", (node,))
             else:
                 connection.execute("REPLACE INTO weights VALUES (?, ?)", (node, base))
+
+    def given_places(self, job_id: int | None = None) -> dict[int, GivenPlace]:
+        """Job -> the place in the queue that it has from us; of one job also the last that it had."""
+        condition, values = ("ended_s = 0", ()) if job_id is None else ("job_id = ?", (job_id,))
+        query = f"SELECT {', '.join(GivenPlace._fields)} FROM given_places WHERE {condition} ORDER BY job_id"
+        return {row[0]: GivenPlace(*row) for row in self._rows(query, *values)}
+
+    def give_places(self, places: Iterable[GivenPlace]) -> None:
+        """Remember places, before they are set."""
+        with self._writing() as connection:
+            connection.executemany(_SET_PLACE, list(places))
+
+    def end_places(self, job_ids: Iterable[int], now_s: float) -> None:
+        """These jobs have their own values back, or are gone."""
+        with self._writing() as connection:
+            connection.executemany(
+                "UPDATE given_places SET ended_s = ? WHERE job_id = ?", [(now_s, job_id) for job_id in job_ids]
+            )
+
+    def overtaken(self) -> dict[int, float]:
+        """Job -> GPU s that went to jobs behind it while it waited."""
+        return dict(self._rows("SELECT job_id, gpu_s FROM overtaken"))
+
+    def set_overtaken(self, gpu_s: Mapping[int, float]) -> None:
+        """Remember that of all jobs."""
+        with self._writing() as connection:
+            connection.execute("DELETE FROM overtaken")
+            connection.executemany("INSERT INTO overtaken VALUES (?, ?)", list(gpu_s.items()))
+
+    def runs(self, since_s: float) -> list[tuple[int, str, str, int, float, float, float]]:
+        """Runs that ended at `since_s` or later, in that order: job, user, name, GPUs, s, limit (0: none), end."""
+        return self._rows(f"SELECT {', '.join(_RUN_FIELDS)} FROM runs WHERE ended_s >= ? ORDER BY id", since_s)
+
+    def add_runs(self, runs: Iterable[Sequence[object]]) -> None:
+        """Remember runs that have ended, in the form of `runs`."""
+        with self._writing() as connection:
+            connection.executemany(_NEW_RUN, [tuple(run) for run in runs])
 
     def samples(self) -> dict[int, Sample]:
         """Job -> the last look at its progress."""

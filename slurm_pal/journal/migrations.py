@@ -101,5 +101,29 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "DROP TABLE leases_of_nodes",
         "DROP TABLE partitions",
     ),
+    (
+        # The order of the queue: values of ours, what jobs lost by it, and how long earlier ones ran.
+        """CREATE TABLE given_places (
+            job_id INTEGER PRIMARY KEY,
+            lever TEXT NOT NULL,
+            own INTEGER NOT NULL,
+            ours INTEGER NOT NULL,
+            before INTEGER NOT NULL,
+            made_s REAL NOT NULL,
+            why TEXT NOT NULL,
+            ended_s REAL NOT NULL   -- 0 while the job bears it
+        )""",
+        "CREATE TABLE overtaken (job_id INTEGER PRIMARY KEY, gpu_s REAL NOT NULL)",
+        """CREATE TABLE runs (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            job_id INTEGER NOT NULL,
+            user TEXT NOT NULL,
+            name TEXT NOT NULL,
+            gpus INTEGER NOT NULL,
+            run_s REAL NOT NULL,
+            limit_s REAL NOT NULL,  -- 0: none
+            ended_s REAL NOT NULL
+        )""",
+    ),
 )
 """Statements that lead from one schema version to the next; the version is their number. Append only."""

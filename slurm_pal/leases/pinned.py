@@ -18,6 +18,7 @@ from slurm_pal.decide.aside import fault_of
 from slurm_pal.decide.lease import Sort, TickLease
 from slurm_pal.decide.lease_marks import Update, in_force, judged
 from slurm_pal.decide.ownership import Whose, of_lease
+from slurm_pal.decide.place import SITE_FACTOR, GivenPlace, to_give_back, updates
 from slurm_pal.journal.journal import DOUBT_S, REFUSED, REPLACED, Journal, Move
 from slurm_pal.moves import steps
 from slurm_pal.slurm.client import AGAIN_S, SlurmClient
@@ -28,6 +29,7 @@ class Remembered(NamedTuple):
 
     leases: Mapping[int, tuple[TickLease, ...]] = {}
     moves: Mapping[int, Move] = {}
+    places: Mapping[int, GivenPlace] = {}  # in the queue
     marks: bool = True  # whether the marks of palsub and the filter count, too: nobody else ends them now
 
 
@@ -47,14 +49,15 @@ def remembered(journal: Journal) -> Remembered:
         if why.startswith((REPLACED, REFUSED)):  # the update that was to replace it may not have come through
             leases[lease.job_id].append(lease)
     found = {job_id: tuple(lists) for job_id, lists in leases.items()}
-    return Remembered(found, {move.job_id: move for move in journal.open_moves()})
+    moves = {move.job_id: move for move in journal.open_moves()}
+    return Remembered(found, moves, journal.given_places())
 
 
 def due(known: Remembered, now_s: float, pass_s: float) -> Remembered:
     """The leases in a journal whose time is over."""
     leases = {job_id: tuple(one for one in lists if now_s >= one.until_s + pass_s)
               for job_id, lists in known.leases.items()}  # fmt: skip
-    return Remembered({job_id: lists for job_id, lists in leases.items() if lists}, {}, marks=False)
+    return Remembered({job_id: lists for job_id, lists in leases.items() if lists}, marks=False)
 
 
 def back(job: SlurmJob, known: Remembered, up: Set[str], now_s: float) -> dict[str, str]:
@@ -85,6 +88,38 @@ def pinned(jobs: Iterable[SlurmJob], known: Remembered, up: Set[str], now_s: flo
     return found, [*lines]
 
 
+def places_back(client: SlurmClient, given: Mapping[int, GivenPlace], again_s: Sequence[float] = AGAIN_S) -> list[str]:
+    """Give all jobs with a place of ours in the queue their own value back; what stays, one line for each order.
+
+    The same pauses as for lists. Raises SlurmError when Slurm does not answer.
+    """
+    for pause_s in (0.0, *again_s):
+        time.sleep(pause_s)
+        wanted = values_back(client, given)
+        refused: list[str] = []
+        for update in updates(wanted):
+            try:
+                client.update_jobs(update.job_ids, **{update.lever: str(update.value)})
+            except NotNowError as error:
+                refused.append(f"{len(update.job_ids)} jobs keep their places in the queue for now: {error}")
+            except SlurmError as error:  # some of them may have started or ended just now
+                if values_back(client, {job_id: given[job_id] for job_id in update.job_ids}):
+                    refused.append(f"{len(update.job_ids)} jobs keep their places in the queue for now: {error}")
+        if not refused:
+            return []
+    return refused
+
+
+def values_back(client: SlurmClient, given: Mapping[int, GivenPlace]) -> list[tuple[int, str, int]]:
+    """(job, lever, own value) of the jobs that bear a place of ours now. Raises SlurmError."""
+    if not given:
+        return []
+    jobs = client.jobs_of(sorted(given))
+    levers = {place.lever for place in given.values()}
+    factors = client.site_factors() if SITE_FACTOR in levers else {}
+    return to_give_back(given.values(), {job_id: job.nice for job_id, job in jobs.items()}, factors)
+
+
 def take_back(client: SlurmClient, known: Remembered, now_s: float, again_s: Sequence[float] = AGAIN_S) -> Ended:
     """Give all pending jobs their users' own lists back, after one more look at each.
 
@@ -98,6 +133,7 @@ def take_back(client: SlurmClient, known: Remembered, now_s: float, again_s: Seq
     wanted, trouble = pinned(jobs, known, up, now_s)
     own = client.jobs_of([update.job_id for update in wanted])
     wanted, more = pinned(own.values(), known, up, now_s)
+    more += places_back(client, known.places, again_s)
     done: list[Update] = []
     for pause_s in (*again_s, None):  # None: no more tries
         busy: list[Update] = []

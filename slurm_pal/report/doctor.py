@@ -219,9 +219,25 @@ def _tick(config: Config, client: SlurmClient, now_s: float) -> list[CheckResult
     try:
         with open_journal(path, write=False) as journal:
             late_s = MISSED * max(config.number("rebalance", "interval_s"), 60.0)
-            return [*found, *_last_tick(journal, late_s, now_s), *_broken(journal)]
+            return [
+                *found,
+                *_last_tick(journal, late_s, now_s),
+                *_places(config, journal, late_s, now_s),
+                *_broken(journal),
+            ]
     except PalError as error:
         return [*found, CheckResult("warn", "tick", one_line(error))]
+
+
+def _places(config: Config, journal: Journal, late_s: float, now_s: float) -> list[CheckResult]:
+    """The order of the queue: whether a tick keeps the places that it gave."""
+    places, order = len(journal.given_places()), config.text("rebalance", "order")
+    if places and now_s - journal.last_tick_s() > late_s:
+        text = f"{places} jobs have a place of ours in the queue, and no tick keeps it"
+        return [CheckResult("warn", "order", text, "pal-rebalance --withdraw, or start the daemon again")]
+    if order == "none":
+        return []
+    return [CheckResult("ok", "order", f"the queue is ordered ({order}); {places} jobs have a place by that")]
 
 
 def _broken(journal: Journal) -> list[CheckResult]:

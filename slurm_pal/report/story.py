@@ -7,6 +7,7 @@ from typing import Any
 
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
+from slurm_pal.decide.place import CHANGED, GivenPlace
 from slurm_pal.journal import story
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.journal.move_states import CARRIED_OUT
@@ -61,6 +62,7 @@ def of_journal(journal: Journal, job_id: int) -> list[Event]:
     found = [_set(lease) for lease in present if lease is not None]
     for lease, why, ended_s in journal.ended_leases(job_id):
         found += [_set(lease), _cleared(lease, why, ended_s)]
+    found += [event for place in journal.given_places(job_id).values() for event in _placed(place)]
     return found + [_move(move, journal.steps_of(move.move_id)) for move in journal.moves(job_id=job_id)]
 
 
@@ -91,6 +93,18 @@ def _set(lease: TickLease) -> Event:
         "at_s": lease.made_s, "what": what, "set": lease.ours, "until_s": lease.until_s, "reason": lease.reason,
         "text": f"{text.format(set=lease.ours)}: {lease.reason}",
     }  # fmt: skip
+
+
+def _placed(place: GivenPlace) -> list[Event]:
+    text = "left its place in the queue alone" if place.why == CHANGED else "gave it a place in the order of the queue"
+    value = f"{place.lever}={place.ours}"
+    given = {
+        "at_s": place.made_s, "what": "order", "set": value, "own": place.own, "reason": place.why,
+        "text": f"{text} ({value}, its own is {place.own}): {place.why}",
+    }  # fmt: skip
+    own = f"{place.lever}={place.own}"
+    back = {"at_s": place.ended_s, "what": "order-back", "set": own, "text": f"gave it its own place back ({own})"}
+    return [given, back] if place.ended_s else [given]
 
 
 def _cleared(lease: TickLease, why: str, ended_s: float) -> Event:

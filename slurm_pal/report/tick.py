@@ -6,10 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_pal.moves.planning import PlannedMove
+from slurm_pal.pending.queue_order import FAIR, NONE, RESPONSE_RATIO
 from slurm_pal.pending.retarget import Wish, WishAction
 from slurm_pal.report.table import columns, counted
+from slurm_pal.tick.ordering import Ordered
 from slurm_pal.tick.tick import TickResult
 
+MOST_PLACES = 20  # changes in the order of the queue that are shown
 MOST_STAYING = 20  # unchanged jobs that are shown; the others are only counted
 _STAYS = (WishAction.KEEP, WishAction.NONE)
 _DOES = {
@@ -39,12 +42,29 @@ def as_json(seen: TickResult) -> dict[str, Any]:
         ],
         "moves": [_move(move._asdict()) for move in plan.moves] if plan else [],
         "staying": [{"job_id": one.job_id, "why": one.why} for one in seen.decided.staying],
+        "order": _order(seen.ordered),
         "moving": seen.moving,
         "calibration": round(seen.decided.calibration, 3),
         "slow_since_sweep": [
             {"node": node, "index": index, "factor": round(f, 3)} for (node, index), f in seen.decided.exposed
         ],
         "trouble": list(seen.trouble),
+    }
+
+
+def _order(ordered: Ordered | None) -> dict[str, Any] | None:
+    if ordered is None:
+        return None
+    return {
+        "order": ordered.order,
+        "lever": ordered.lever or None,
+        "queue": ordered.queue,
+        "in_front": ordered.in_front,
+        "changes": [
+            {"job_id": one.job_id, "fields": {one.lever: str(one.value)}, "own": one.own, "reason": one.why}
+            for one in ordered.changes
+        ],
+        "left": ordered.left,
     }
 
 
@@ -55,12 +75,18 @@ CSV_COLUMNS = (
 
 
 def csv_rows(seen: TickResult) -> list[dict[str, Any]]:
-    """One row per job and list of pal.rebalance/1 that holds it (retarget, moves, staying), under CSV_COLUMNS."""
+    """One row per job and list of pal.rebalance/1 that holds it (retarget, order, moves, staying)."""
     body = as_json(seen)
     wishes = [wish | {"nodes": " ".join(filter(None, wish["fields"].values())), "why": wish["reason"]}
               for wish in body["retarget"]]  # fmt: skip
     moves = [move | {"action": "move", "target": move["target_gpus"]} for move in body["moves"]]
-    listed = {"retarget": wishes, "moves": moves, "staying": body["staying"]}
+    changes = (body["order"] or {"changes": []})["changes"]
+    order = [
+        {"job_id": one["job_id"], "action": "order", "why": one["reason"],
+         "nodes": " ".join(f"{key}={text}" for key, text in one["fields"].items())}
+        for one in changes
+    ]  # fmt: skip
+    listed = {"retarget": wishes, "order": order, "moves": moves, "staying": body["staying"]}
     return [{"list": name, **row} for name, rows in listed.items() for row in rows]
 
 
@@ -78,6 +104,7 @@ def lines(seen: TickResult) -> list[str]:
     told = [wish for wish in seen.decided.wishes if wish.action not in _STAYS]
     if told:
         text += ["", *columns(("JOBID", "PENDING", "LIST", "WHY"), [_wish_row(wish) for wish in told])]
+    text += _order_text(seen.ordered)
     if seen.decided.plan and seen.decided.plan.moves:
         rows = [
             (str(m.job_id), f"{m.source} -> {_target(m)}", f"{m.before:.3f} -> {m.after:.3f}", f"{m.gain_s:.0f} s",
@@ -95,6 +122,26 @@ def lines(seen: TickResult) -> list[str]:
         f"{node} GPU {index} is {f:.2f} x slower than its last measurement" for (node, index), f in seen.decided.exposed
     ]
     return text
+
+
+def _order_text(ordered: Ordered | None) -> list[str]:
+    """What the order of the queue is, and whose place changes: never in the words of what faster GPUs bring."""
+    if ordered is None:
+        return []
+    rows = [(str(one.job_id), f"{one.lever}={one.value}", one.why) for one in ordered.changes[:MOST_PLACES]]
+    head = "Slurm's own again" if ordered.order == NONE else f"{ordered.order} first"
+    if ordered.order == RESPONSE_RATIO:
+        head = "highest response ratio first"
+    elif ordered.order == FAIR:
+        head = "by what users have used lately"
+    jobs = f"; {counted(ordered.queue, 'job')}, {ordered.in_front} in front after waiting" if ordered.queue else ""
+    left = f"; {counted(ordered.left, 'job')} left for the next tick" if ordered.left else ""
+    more = len(ordered.changes) - len(rows)
+    return [
+        "", f"Order of the queue: {head}{jobs}, {counted(len(ordered.changes), 'change')}{left}",
+        *(columns(("JOBID", "PLACE", "WHY"), rows) if rows else []),
+        *([f"... and {more} more (--json has all)"] if more > 0 else []),
+    ]  # fmt: skip
 
 
 def _wish_row(wish: Wish) -> tuple[str, str, str, str]:

@@ -234,6 +234,12 @@ class CliClient:
     def update_job(self, job_id: int, **fields: str) -> None:
         self._checked(["scontrol", "update", f"JobId={int(job_id)}", *_assignments(fields)])
 
+    def update_jobs(self, job_ids: Sequence[int], **fields: str) -> None:
+        if job_ids:
+            self._checked(
+                ["scontrol", "update", f"JobId={','.join(str(int(j)) for j in job_ids)}", *_assignments(fields)]
+            )
+
     def cancel(self, job_ids: Sequence[int], pending_only: bool = False) -> None:
         if not job_ids:
             return
@@ -271,6 +277,11 @@ class CliClient:
     def node_reason(self, name: str) -> str:
         text = self._checked(["scontrol", "show", "node", "-o", name]).stdout
         return next((parse.value(parse.fields(line), "Reason") for line in _lines(text)), "")
+
+    def site_factors(self) -> dict[int, int]:
+        rows = (line.split("|") for line in self._checked(["sprio", "-h", "-o", "%i|%S|"]).stdout.splitlines())
+        pairs = ((digits(row[0].strip()), row[1].strip()) for row in rows if len(row) == 3)
+        return {job_id: parse.signed(text) for job_id, text in pairs if job_id is not None}
 
     def statistics(self) -> dict[str, str]:
         pairs: dict[str, str] = {}

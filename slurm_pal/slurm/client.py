@@ -84,6 +84,10 @@ class SlurmClient(Protocol):
         """scontrol update JobId=... key=value ... in one command."""
         ...
 
+    def update_jobs(self, job_ids: Sequence[int], **fields: str) -> None:
+        """The same for several jobs; one that Slurm refuses does not keep the others from it. Without jobs nothing."""
+        ...
+
     def cancel(self, job_ids: Sequence[int], pending_only: bool = False) -> None:
         """Cancel these jobs; those that have already ended do not matter."""
         ...
@@ -114,6 +118,10 @@ class SlurmClient(Protocol):
 
     def node_reason(self, name: str) -> str:
         """Why a node is drained or down, as somebody wrote it; "" without a reason."""
+        ...
+
+    def site_factors(self) -> dict[int, int]:
+        """Pending job -> its SiteFactor; Slurm shows it only with priority/multifactor."""
         ...
 
     def statistics(self) -> dict[str, str]:

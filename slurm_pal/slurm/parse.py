@@ -361,8 +361,14 @@ def decisive(pairs: dict[str, str]) -> dict[str, Any]:
         "het": bool(value(pairs, "HetJobId")),
         "exit_code": pairs.get("ExitCode", ""),
         "gpus_given": _count_of(value(pairs, "JOB_GRES")),
+        "nice": signed(pairs.get("Nice", "")),
         "asks": _asks(*(pairs.get(key, "") for key in _ASKED)),
     }
+
+
+def signed(text: str) -> int:
+    """A whole number, perhaps below 0; 0 for what is none."""
+    return -whole(text[1:]) if text.startswith("-") else whole(text)
 
 
 def reason(text: str) -> str:

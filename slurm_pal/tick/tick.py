@@ -41,6 +41,7 @@ from slurm_pal.tick.intake import Intake
 from slurm_pal.tick.keeping import Keeper, NotedDecider
 from slurm_pal.tick.late_gpus import LateGpus
 from slurm_pal.tick.metrics import TickNumbers
+from slurm_pal.tick.ordering import Ordered, Ordering
 from slurm_pal.tick.role import COMMENT, FEATURES, WEIGHTS, Role
 from slurm_pal.tick.wishes import Hand
 
@@ -69,6 +70,7 @@ class TickResult(NamedTuple):
     decided: Decided
     moving: int  # moves under way
     trouble: tuple[str, ...]  # one line each
+    ordered: Ordered | None = None  # about the order of the queue
 
 
 class Tick:
@@ -95,6 +97,7 @@ class Tick:
         self._intake = Intake(config) if publisher else None
         hears = role.name == "slurm-user" and bool(act or publisher)
         self._late = LateGpus(config, client, log, role.user) if hears else None
+        self._ordering = Ordering(config, client, journal, role, log, stays=not last)
         self._observers = collector(config, bool(publisher)) if publisher or role.name != "slurm-user" else None
         self._trouble: list[str] = []
         self._aside = Aside(self._report_fault)
@@ -145,11 +148,15 @@ class Tick:
         decided = self._each(lambda seen: self._decider.decide(seen, now_s, interval_s), every, Decided())
         self._trouble += filter(None, (decided.trouble,))
         self._each(lambda seen: self._hear(seen, decided, now_s), every, None)
+        ordered = self._each(lambda seen: self._ordering.decide(seen, now_s, self._moving()), every, None)
+        self._trouble += ordered.trouble if ordered is not None else ()
         overview = self._aside.without(every)
         if self._act:
             self._do(decided, every, paused, now_s)
             if any(wish.action is WishAction.NODELIST for wish in decided.wishes):
                 self._look_s = now_s + (self._monotonic() - started) + self.pass_s
+            if ordered is not None and not paused:
+                self._trouble += self._try(lambda: self._ordering.carry_out(ordered, now_s), [])
             self._try(lambda: self._leave_alone(every, now_s), None)
             kept_off = [wish.job_id for wish in decided.wishes if wish.could_start]
             held = ours | shared
@@ -158,7 +165,7 @@ class Tick:
         moving = self._try(lambda: len(self._journal.open_moves()), 0)
         seen = TickResult(
             now_s, self._act, paused, query_s, self._counted.queries - queries, self._counted.orders - orders, ingested,
-            published, decided, moving, tuple(dict.fromkeys(self._trouble)),
+            published, decided, moving, tuple(dict.fromkeys(self._trouble)), ordered,
         )  # fmt: skip
         if self._act:
             self._try(lambda: self._measure(seen, self._monotonic() - started), None)
@@ -286,6 +293,9 @@ class Tick:
     def _ticked(self, now_s: float) -> str:
         self._journal.ticked(now_s)
         return ""
+
+    def _moving(self) -> frozenset[int]:
+        return frozenset(move.job_id for move in self._journal.open_moves())
 
     def _looked_after(self) -> frozenset[int]:
         """Jobs with a lease or a move of the tick itself."""
@@ -444,12 +454,13 @@ class Tick:
         """End every lease of ours and of palsub's and the filter's, since nobody will be there to do it in time."""
         self._trouble = []
         self._try(lambda: self._take_back(now_s), None)
+        self._trouble += self._try(lambda: self._ordering.take_back(now_s), [])
         publisher = self._publisher
         if publisher is not None:
             self._trouble += self._try(lambda: publisher.take_back_all()[1], [])
             if not self._trouble and not self._try(lambda: len(self._journal.open_moves()), 1):
                 publisher.kept()
-        return self._trouble
+        return [*dict.fromkeys(self._trouble)]
 
     def withdraw(self, now_s: float) -> list[str]:
         """Take back all that is ours on jobs and nodes, after `stop` and once no move is under way."""

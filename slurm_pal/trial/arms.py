@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from slurm_pal.base.config import KEYS
 from slurm_pal.base.errors import UsageError
 
 BASELINE = "sbatch"
@@ -43,23 +42,24 @@ ARMS = {
     "avoid": Arm(
         "tick+moves without rebalance.fit", palsub=True, tick=True, settings=_MOVING | {"rebalance.fit": "false"},
     ),
-    ORDER: Arm("tick, and the order of the queue", palsub=True, tick=True, settings=_STILL),
+    ORDER: Arm(
+        "tick, and the order of the queue: the shortest jobs first", palsub=True, tick=True,
+        settings={**_STILL, "rebalance.order": "shortest"},
+    ),
     PLACEBO: Arm(
         "tick+moves with shuffled scores", palsub=True, tick=True, settings=_MOVING, shuffled=True,
     ),
 }  # fmt: skip
 """Name -> arm, in the order in which they are run."""
 
-DEFAULT = (BASELINE, "palsub", "filter", TICK, MOVES, PLACEBO)
-ORDER_KEY = ("rebalance", "order")
-_ORDERS = ("response-ratio", "shortest")
+_SLURMS_OWN = {"rebalance.order": "none"}
+"""In all other arms the queue has Slurm's order, whatever the site's pal.toml says."""
 
 
-def parse_arms(text: str, keys: Mapping[str, Mapping[str, object]] = KEYS) -> tuple[str, ...]:
+def parse_arms(text: str) -> tuple[str, ...]:
     """Names joined by commas, in the order of the table, with the baseline first.
 
-    `keys` are the settings that this program has. Raises UsageError for a name that is unknown or given twice, and
-    for an arm whose lever this program does not have.
+    Raises UsageError for a name that is unknown or given twice.
     """
     names = [word.strip() for word in text.split(",") if word.strip()]
     for name in names:
@@ -69,22 +69,9 @@ def parse_arms(text: str, keys: Mapping[str, Mapping[str, object]] = KEYS) -> tu
             raise UsageError(f"arm {name!r} is given twice")
     if not names:
         raise UsageError(f"--arms is empty: give some of {', '.join(ARMS)}")
-    if ORDER in names and not has_order(keys):
-        raise UsageError(f"arm {ORDER!r} needs the setting {'.'.join(ORDER_KEY)}, which this release does not have")
     return tuple(name for name in ARMS if name in names or name == BASELINE)
 
 
-def has_order(keys: Mapping[str, Mapping[str, object]] = KEYS) -> bool:
-    """Whether this program can order the queue."""
-    section, name = ORDER_KEY
-    return name in keys.get(section, {})
-
-
-def arm_settings(name: str, keys: Mapping[str, Mapping[str, object]] = KEYS) -> dict[str, str]:
+def arm_settings(name: str) -> dict[str, str]:
     """What an arm sets in pal.toml, as SECTION.KEY."""
-    found = dict(ARMS[name].settings)
-    if has_order(keys):
-        section, key = ORDER_KEY
-        choices: Sequence[str] = getattr(keys[section][key], "choices", ()) or _ORDERS
-        found[f"{section}.{key}"] = next(w for w in _ORDERS if w in choices) if name == ORDER else "none"
-    return found
+    return {**_SLURMS_OWN, **ARMS[name].settings}

@@ -93,6 +93,12 @@ class VirtualClient:
     def node_reason(self, name: str) -> str:
         return self._slurm.virtual_nodes[self._slurm.position[name]].reason
 
+    def site_factors(self) -> dict[int, int]:
+        self.queries += 1
+        if not self._slurm.settings.priority.multifactor:
+            raise SlurmError("sprio failed: You are not running a supported priority plugin")
+        return {job_id: job.site_factor for job_id, job in self._slurm.pending.items()}
+
     def statistics(self) -> dict[str, str]:
         self.queries += 1
         return {"Server thread count": "1", "Agent queue size": "0"}
@@ -134,6 +140,18 @@ class VirtualClient:
         self.orders += 1
         self._may_fail("update", job_id)
         self._slurm.update(self._known(job_id), fields)
+
+    def update_jobs(self, job_ids: Sequence[int], **fields: str) -> None:
+        self.orders += 1
+        refused: SlurmError | None = None
+        for job_id in job_ids:
+            try:
+                self._may_fail("update", job_id)
+                self._slurm.update(self._known(job_id), fields)
+            except SlurmError as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     def cancel(self, job_ids: Sequence[int], pending_only: bool = False) -> None:
         self.orders += 1

@@ -55,9 +55,9 @@ class Priorities:
             return job.own_priority
         settings = self._settings
         if not settings.multifactor:
-            return max(1, job.base_priority - job.nice + job.site_factor)
+            return max(1, job.base_priority - job.nice)
         of = self._factors
         weighed = settings.age * of.age(job, now_s) + settings.size * of.size(job)
         weighed += settings.partition * of.partition(job.partitions[0]) + settings.qos * of.qos(job.qos)
         weighed += settings.fair_share * self._fair.factor(job.account, job.user) if settings.fair_share else 0.0
-        return max(1, int(weighed - job.nice + job.site_factor))
+        return max(1, int(weighed) - job.nice + job.site_factor)

@@ -28,7 +28,8 @@ from slurm_pal.simulate.replay import Progress, ReplayPlan
 from slurm_pal.simulate.result import Replay, Timeline
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.tick.deciding import FAILED_S
-from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, WEIGHTS, Role
+from slurm_pal.tick.ordering import orders
+from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, PLACES, WEIGHTS, Role
 from slurm_pal.tick.tick import Tick, TickResult
 from slurm_pal.twin import outages
 from slurm_pal.twin.client import Failing, VirtualClient, never
@@ -50,7 +51,7 @@ LOOK_S, CHUNK_S = 0.2, 1.0
 """As in pal-rebalance: between two looks at moves under way, and between two looks at all."""
 LONGEST_QUIET_S = 3600.0
 """Scores age, and files are looked at: for longer no tick is left out."""
-ROLE = Role("slurm-user", "slurm", frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS}), ())
+ROLE = Role("slurm-user", "slurm", frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES}), ())
 
 
 class Arm(NamedTuple):
@@ -349,6 +350,8 @@ class _Run:
     def _quiet(self, seen: TickResult) -> bool:
         """Whether the next tick can only decide the same, nothing, unless something changes or a moment comes."""
         plan, journal = seen.decided.plan, self._journal
+        if self.slurm.pending and orders(self._config):  # others overtake, and time counts
+            return False
         if journal is None or self._timed or seen.trouble or seen.orders or seen.moving or (plan and plan.moves):
             return False
         if any(wish.fields or wish.lease or wish.could_start for wish in seen.decided.wishes):

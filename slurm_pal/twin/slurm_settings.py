@@ -14,7 +14,7 @@ DAY_S = 86400.0
 
 
 class PrioritySettings(NamedTuple):
-    """priority/multifactor; with `multifactor` False priority/basic, where only Nice and SiteFactor count."""
+    """priority/multifactor; with `multifactor` False priority/basic, where only Nice counts."""
 
     multifactor: bool = False
     age: int = 0  # PriorityWeightAge

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from slurm_pal.twin.virtual_slurm import VirtualSlurm
 
 PENDING_ONLY = frozenset({
-    "ReqNodeList", "ExcNodeList", "Partition", "Features", "Prefer", "Priority", "Nice", "SiteFactor",
+    "ReqNodeList", "ExcNodeList", "Partition", "Features", "Prefer", "Priority",
 })  # fmt: skip
-ALWAYS = frozenset({"Comment", "AdminComment", "StartTime", "TimeLimit"})
+ALWAYS = frozenset({"Comment", "AdminComment", "StartTime", "TimeLimit", "Nice", "SiteFactor"})
 LONGEST = 1024
 
 
@@ -49,7 +49,7 @@ def change(slurm: VirtualSlurm, job: VirtualJob, fields: Mapping[str, str]) -> N
         job.features, job.prefer = fields.get("Features", job.features), fields.get("Prefer", job.prefer)
         if begin_s is not None:
             slurm.begins(job, begin_s)
-        _priorities(slurm, job, fields)
+    _priorities(slurm, job, fields)
     job.changed()
     job.lists_changed()
 
@@ -93,4 +93,5 @@ def _priorities(slurm: VirtualSlurm, job: VirtualJob, fields: Mapping[str, str])
             job.held = job.own_priority == 0
     except ValueError:
         raise SlurmError("scontrol failed: Invalid numeric value") from None
-    slurm.priorities_changed(job)
+    if job.state == "PENDING":
+        slurm.priorities_changed(job)

@@ -127,7 +127,7 @@ def noun_of(job: VirtualJob, names: Sequence[str]) -> SlurmJob:
         exc_nodes=job.exc_nodes, submit_s=job.submit_s, start_s=job.start_s, end_s=job.end_s,
         time_limit_s=None if job.limit_s is None else int(job.limit_s), restarts=job.restarts, comment=job.comment,
         admin_comment=job.admin_comment, priority=0 if job.held else job.priority, eligible_s=job.eligible_s,
-        gpus_given=sum(take.gpus.bit_count() for take in job.takes), raw=raw,
+        gpus_given=sum(take.gpus.bit_count() for take in job.takes), nice=job.nice, raw=raw,
     )  # fmt: skip
     return job.noun
 

@@ -14,11 +14,11 @@ from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.diag import busy
 from slurm_pal.slurm.fake import FakeSlurm
-from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, WEIGHTS, Role, role_of
+from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, PLACES, WEIGHTS, Role, role_of
 
 OWNER, NOBODY = 64030, 65534
 PAIRS = {"SlurmUser": f"slurm({OWNER})", "AccountingStorageType": "accounting_storage/slurmdbd"}
-ALL = frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS})
+ALL = frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES})
 
 
 class Sacctmgr:
@@ -49,7 +49,7 @@ def test_slurm_user_and_root_may_everything(uid: int) -> None:
 @pytest.mark.parametrize("level", ["Operator\n", "Administrator\n"])
 def test_an_operator_by_slurmdbd(level: str) -> None:
     found = role(NOBODY, run=Sacctmgr(level))
-    assert (found.name, found.may) == ("operator", {OWN, OTHERS})
+    assert (found.name, found.may) == ("operator", {OWN, OTHERS, PLACES})
     assert found.cannot == (
         "class features are not published: only SlurmUser (slurm) and root may change nodes",
         "node weights are not set: only SlurmUser (slurm) and root may change nodes",
@@ -64,6 +64,14 @@ def test_everybody_else_needs_mine(run: Sacctmgr) -> None:
     found = role(NOBODY, mine=True, run=run)
     assert (found.name, found.user, found.may) == ("user", pwd.getpwuid(NOBODY).pw_name, {OWN})
     assert len(found.cannot) == 2 and run.calls == 1
+
+
+def test_one_line_says_that_a_user_cannot_order_the_queue() -> None:
+    run = Sacctmgr("None\n")
+    asked = role_of(CliClient(FakeSlurm()), PAIRS, True, (PLACES,), run, NOBODY)
+    (line,) = asked.cannot
+    assert "the queue keeps Slurm's order (rebalance.order): only a Slurm operator, SlurmUser (slurm)" in line
+    assert role_of(CliClient(FakeSlurm()), PAIRS, False, (PLACES,), Sacctmgr("Operator\n"), NOBODY).cannot == ()
 
 
 def test_without_a_database_there_are_no_operators() -> None:

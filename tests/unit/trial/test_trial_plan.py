@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from slurm_pal.base.config import KEYS, Config, Key
+from slurm_pal.base.config import KEYS, Config
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.lab.conf import LabSpec, config_files
@@ -166,18 +166,16 @@ def test_arms_come_in_the_order_of_the_table_with_sbatch_first() -> None:
     assert parse_arms("placebo, palsub") == ("sbatch", "palsub", "placebo")
 
 
-@pytest.mark.parametrize("text", ["nothing", "palsub,palsub", "", "tick+order"])
+@pytest.mark.parametrize("text", ["nothing", "palsub,palsub", ""])
 def test_wrong_arms(text: str) -> None:
-    without = {name: {key: row for key, row in keys.items() if key != "order"} for name, keys in KEYS.items()}
     with pytest.raises(UsageError):
-        parse_arms(text, without)
+        parse_arms(text)
 
 
-def test_order_is_an_arm_where_the_program_has_it() -> None:
-    having = {"rebalance": {"order": Key("none", "", choices=("none", "shortest"))}}
-    assert parse_arms("tick+order", having) == ("sbatch", "tick+order")
-    assert arm_settings("tick+order", having)["rebalance.order"] == "shortest"
-    assert arm_settings("tick", having)["rebalance.order"] == "none"
+def test_only_one_arm_orders_the_queue() -> None:
+    assert parse_arms("tick+order") == ("sbatch", "tick+order")
+    orders = {name: arm_settings(name)["rebalance.order"] for name in ARMS}
+    assert orders.pop("tick+order") == "shortest" and set(orders.values()) == {"none"}
 
 
 def test_every_setting_and_every_policy_of_an_arm_exists() -> None:
