@@ -113,6 +113,9 @@ local function decide(request, t, now_s)
   -- Once a list is taken back, Slurm picks: rather start on a slow GPU than wait and then get a faulty one.
   local spared = plain_slowdown >= faulty and slowdown < faulty
   if slowdown >= faulty or slowdown > most and not spared then return keep_off(view, slowdown, locality) end
+  if t.record[("alike.%s.%s"):format(view.pool, view.list)] then
+    return { act = "none", why = "alike", slow = slowdown * locality, chosen = chosen }
+  end
   if not others(view, used) then return { act = "none", why = "same", slow = slowdown * locality, chosen = chosen } end
   if request.soft then return softly(t, request, request.soft) end
   for _, pick in ipairs(chosen) do

@@ -14,16 +14,17 @@ from slurm_pal.decide.case import Case, Decision, Settings, ends_per_s
 from slurm_pal.decide.offer import Offer, doubts, gpu_of, offer_of
 from slurm_pal.decide.request import Request
 from slurm_pal.decide.scene import Scene, rows, scenes
-from slurm_pal.placement import CLASS_FIT, place
+from slurm_pal.placement import BLIND, CLASS_FIT, place
 from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.faulty import is_faulty, worst_wanted
 from slurm_pal.placement.patience import hoped
 from slurm_pal.placement.plain import plain_pick
-from slurm_pal.placement.view import Placement, Rule, View
+from slurm_pal.placement.view import Placement, Rule, View, alike
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 
 QUEUES = "left to Slurm: no suitable GPUs are free now, and a node list could only delay a job that queues"
+EQUAL = "left to Slurm: the free GPUs are equally fast for it"
 ALTERNATIVES = 3
 
 
@@ -116,6 +117,8 @@ def _judge(case: Case, alternatives: int) -> Decision:
         return means.keep_off(case, found, chosen)
     if len(scene.view.names) == len(case.placed.nodes):
         return found._replace(reason="left to Slurm: no other free GPUs suit the job's request")
+    if plain is not None and chosen.locality >= plain.locality and no_choice(case.settings.policy, scene.view):
+        return found._replace(reason=EQUAL)
     if case.may_name:
         return means.pin(case, found, chosen)
     if case.request.req_nodes:
@@ -123,6 +126,12 @@ def _judge(case: Case, alternatives: int) -> Decision:
     if plain is not None and plain.slots == chosen.slots:
         return found._replace(reason="left to Slurm: it would probably pick the same GPUs")
     return means.prefer(case, found, chosen)
+
+
+def no_choice(policy: str, view: View) -> bool:
+    """Whether a rule that goes by scores has nothing to choose by among these GPUs. What it would name all the same
+    could only keep Slurm from starting the job elsewhere."""
+    return policy not in BLIND and alike(view)
 
 
 def _slower_why(case: Case, chosen: Offer, plain: Offer | None) -> str:

@@ -23,6 +23,7 @@ REASONS = {
     "size": "nodes of several sizes may take it, and the best may be too small for what Slurm adds to its request",
     "long": "some of its options are too long to be read here",
     "same": "no other free GPUs suit the request",
+    "alike": "the free GPUs are equally fast for it",
     "busy": "no suitable GPUs are free now, and a node list could only delay a job that queues",
     "off": "switched off by the user",
     "palsub": "palsub has decided",

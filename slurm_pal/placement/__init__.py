@@ -40,6 +40,8 @@ POLICIES = {
     "packed": Policy("packed", "fewest GPUs left over, scores ignored"),
     "random": Policy("shuffled", "any node that fits, by seed"),
 }
+BLIND = frozenset({"packed", "random"})
+"""Rules that do not go by scores."""
 
 Look = Callable[[int | None, Preference], Candidates]
 """How the candidates of a rule's k-th preference are looked up; None: of one that is asked once."""

@@ -59,3 +59,16 @@ class Rule(NamedTuple):
     barred_slowdown: float
     seed: int = 0  # for `random` only
     measured: bool = False  # the class was measured, not stated or guessed
+
+
+ALIKE = 1.005
+"""GPUs that differ by less are equally fast: a sweep could not tell them apart."""
+
+
+def alike(view: View) -> bool:
+    """Whether all free GPUs are equally fast, for the job's class and for class A: which of them it gets matters to
+    nobody."""
+    for table in (view.slowdown, view.slowdown_a):
+        if max(map(max, table), default=1.0) > ALIKE * min(map(min, table), default=1.0):
+            return False
+    return True

@@ -17,6 +17,7 @@ from slurm_pal.base.cluster import Counting, Node
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, GpuShape
 from slurm_pal.decide.candidates import cpus_of, left_of
 from slurm_pal.decide.case import Settings, ends_per_s
+from slurm_pal.decide.decide import no_choice
 from slurm_pal.decide.pools import Pool, Pools, every_gpu
 from slurm_pal.decide.scene import rows
 from slurm_pal.placement import CLASS_FIT
@@ -111,6 +112,7 @@ class Standing(NamedTuple):
     counting: dict[str, Counting]  # partition -> what Slurm adds to a request there
     left: dict[str, dict[str, int]]  # partition -> node -> CPUs that it may still use there, where it has a limit
     left_out: tuple[str, ...]  # what has a name that the filter cannot read
+    alike: tuple[tuple[int, str], ...] = ()  # pool, class or UNMEASURED: all free GPUs are equally fast, none is named
 
 
 def tabulated(policy: str) -> str:
@@ -147,7 +149,7 @@ def standing(
     return Standing(
         made.policy, default, found, tuple(made.nodes), made.lists, made.plain, made.slow, made.spares,
         made.ends_per_s, tuple(made.sizes), made.richest, prefer, {p.name: p.counting for p in seen.partitions},
-        _left(seen), left_out,
+        _left(seen), left_out, tuple(made.alike),
     )  # fmt: skip
 
 
@@ -189,7 +191,7 @@ class _Answers:
     """Collects the answers pool by pool; a node that two pools offer in the same way is listed once."""
 
     def __init__(self, overview: Overview, snapshot: Snapshot, settings: Settings, rules: dict[str, Rule]) -> None:
-        self.policy, self._rules = tabulated(settings.policy), rules
+        self.policy, self._rules, self._asked = tabulated(settings.policy), rules, settings.policy
         self._ends = ends_per_s(overview.jobs, settings)
         self._by_name = {node.name: node for node in overview.nodes}
         self._all = {c: every_gpu(overview, snapshot, c) for c in SENSITIVITY_CLASSES}
@@ -203,10 +205,12 @@ class _Answers:
         self.ends_per_s: dict[tuple[int, str], float] = {}
         self.sizes: dict[Size, int] = {}
         self.richest: dict[int, Richest] = {}
+        self.alike: list[tuple[int, str]] = []
 
     def add(self, number: int, pool: Pool) -> None:
         """All answers for one pool."""
         views = _by_list(pool.views)
+        self.alike += [(number, c) for c, view in views.items() if no_choice(self._asked, view)]
         for (c, preference, count), entries in rankings(self.policy, views, self._rules).items():
             self.lists[number, c, preference, str(count)] = self._entries(pool, entries)
         idle = {c: rows(view, pool.idle) for c, view in pool.views.items()}

@@ -49,6 +49,7 @@ def records(
     for (pool, c, preference, count), entries in answers.lists.items():
         text = " ".join([str((place + 1) * ENTRY + gone) for place, gone in entries])
         found[f"list.{pool}.{c}.{preference}.{count}"] = text
+    found |= {f"alike.{pool}.{c}": "1" for pool, c in answers.alike}
     for (pool, c, count), plain in answers.plain.items():
         there = decimal(plain.slowdown), name(plain.node, "node"), decimal(plain.otherwise)
         found[f"plain.{pool}.{c}.{count}"] = ":".join(there)

@@ -356,17 +356,19 @@ class _Run:
             return False
         if any(wish.fields or wish.lease or wish.could_start for wish in seen.decided.wishes):
             return False
-        if any(lease.job_id in self.slurm.pending for lease in journal.every_lease()):
-            return False
-        return not any(move.made_s > seen.at_s - FAILED_S for move in journal.moves(seen.at_s - FAILED_S))
+        return not any(lease.job_id in self.slurm.pending for lease in journal.every_lease())
 
     def _prospect_s(self, now_s: float) -> float:
-        """When time alone may make a move pay: a job has run long enough, or for longer than was expected of it.
+        """When time alone may make a move pay: a job has run long enough, or for longer than was expected of it, or
+        a move that failed is forgotten.
 
         What is left to run, and with it the gain of a move, else only shrinks.
         """
         settings, minimum_s = settings_of(self._config), self._config.number("rebalance", "minimum_s")
         moments = [now_s + LONGEST_QUIET_S]
+        since_s = now_s - LONGEST_QUIET_S - max(FAILED_S, minimum_s)
+        for move in self._journal.moves(since_s) if self._journal is not None else ():
+            moments += [move.made_s + FAILED_S, move.ended_s + minimum_s]
         for job in self.slurm.active.values():
             moments += [job.start_s + minimum_s, job.start_s + expected_run_s(job.limit_s, settings)]
         return min(moment for moment in moments if moment > now_s)

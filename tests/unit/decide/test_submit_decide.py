@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.cluster import Counting, Node, Partition
 from slurm_pal.base.jobs import Asks, SlurmJob
 from slurm_pal.decide.case import Decision, Settings
-from slurm_pal.decide.decide import QUEUES, decide
+from slurm_pal.decide.decide import EQUAL, QUEUES, decide
 from slurm_pal.decide.request import Request
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import GpuScore, Snapshot, publish, read
@@ -112,6 +112,33 @@ def test_what_plain_slurm_would_probably_do_anyway_is_made_sure_of(scores: Score
     assert "(1.000 - 0.900)" in made.lease_why
     without = choose("--gres=gpu:1", cluster(TWO), snapshot, clearer="")
     assert without.action == "none" and "same GPUs" in without.reason and without.added == ()
+
+
+@pytest.mark.parametrize("a", [[1.0] * 4, [1.04] * 4, [1.002, 1.0, 0.999, 1.0]])
+@pytest.mark.parametrize("sensitivity", ["A", "B", "C", "?"])
+def test_where_no_gpu_is_faster_than_another_slurm_picks(scores: Scores, a: list[float], sensitivity: str) -> None:
+    alike = scores({"n0": a, "n1": a})
+    for measured in (False, True):
+        made = choose("--gres=gpu:1", cluster(TWO), alike, sensitivity, measured=measured)
+        assert (made.action, made.reason, made.added) == ("none", EQUAL, ())
+    # Those that differ for class A are not alike for class C either: fast ones are kept for others.
+    mixed = scores({"n0": [0.9] * 4, "n1": [1.0] * 4})
+    assert choose("--gres=gpu:1", cluster(TWO), mixed, sensitivity, measured=True).action == "nodelist"
+
+
+def test_where_all_gpus_are_alike_fewer_nodes_are_still_worth_a_list(scores: Scores) -> None:
+    held = {"n0": (0, 1), "n1": (0, 1), "n2": (0, 1, 2, 3)}
+    nodes = [*(node(name, cpus_used=12, gpus_used=len(gpus)) for name, gpus in held.items()), node("n3")]
+    busy = tuple(job(number, {name: gpus}) for number, (name, gpus) in enumerate(held.items(), 1))
+    made = choose("--gpus=4", cluster(nodes, busy), scores({one.name: [1.0] * 4 for one in nodes}))
+    assert made.plain is not None and made.chosen is not None
+    assert (len(made.plain.nodes), len(made.chosen.nodes)) == (2, 1) and made.pinned == ("n3",)
+
+
+@pytest.mark.parametrize("policy", ["packed", "random"])
+def test_rules_without_scores_name_nodes_all_the_same(scores: Scores, policy: str) -> None:
+    alike = scores({"n0": [1.0] * 4, "n1": [1.0] * 4})
+    assert choose("--gres=gpu:1", cluster(TWO), alike, policy=policy).action == "nodelist"
 
 
 def test_a_job_that_only_one_node_suits_is_left_as_it_is(scores: Scores) -> None:

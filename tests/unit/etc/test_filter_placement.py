@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_pal.base.cluster import Node
 from slurm_pal.base.config import Config
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.decide.decide import in_order
 from slurm_pal.decide.offers import build_view
 from slurm_pal.placement.faulty import is_faulty
-from slurm_pal.placement.view import Rule
+from slurm_pal.placement.view import Rule, alike
 from slurm_pal.publisher.table import records
 from slurm_pal.sensitivity.keys import name_key
 from slurm_pal.slurm.client import Overview
@@ -33,10 +34,14 @@ asked = st.one_of(
 """Sensitivity class, nodes, GPUs on each, exclusive: the table ranks whole nodes for one GPU only (docs/filter.md)."""
 
 
+def opened(overview: Overview) -> list[Node]:
+    """The nodes that take jobs."""
+    return [n for n in overview.nodes if not n.states.intersection(CLOSED)]
+
+
 def chosen(overview: Overview, scored: Snapshot, c: str, shape: GpuShape) -> tuple[list[str], float]:
     """What the rule takes now: node names and the predicted factor."""
-    names = [n.name for n in overview.nodes if not n.states.intersection(CLOSED)]
-    view = build_view(overview, scored, shape, c[-1], names)
+    view = build_view(overview, scored, shape, c[-1], [n.name for n in opened(overview)])
     rule = Rule(c[-1], LOCALITY, BARRED, measured=c == "measured C")
     placed = in_order("class-fit", view, shape, rule)
     return ([view.names[i] for i in placed.nodes], placed.slowdown) if placed else ([], 0.0)
@@ -74,10 +79,13 @@ def test_a_burst_is_placed_as_by_the_rule(
             assert why == "busy"
         elif is_faulty(slowdown):
             assert why in ("faulty", "faulty-all") and "slow" not in result.mark
-        elif c[-1] != "C" and slowdown > BARRED and why not in ("best", "same"):
+        elif c[-1] != "C" and slowdown > BARRED and why not in ("best", "same", "alike"):
             assert why in ("slow", "slow-all", "slow-rare")
         else:
-            assert why in ("best", "same")
+            assert why in ("best", "same", "alike")
+            if why == "alike":  # of what was free when the table was written
+                every = GpuShape(1, nodes=1, per_node=1)
+                assert alike(build_view(overview, scored, every, c[-1], [n.name for n in opened(overview)]))
             plain = max((x for key, x in standing.plain.items() if key[1] == c), default=1.0)
             assert c == "C" or slowdown <= BARRED or is_faulty(plain), "on slow GPUs only where Slurm might pick worse"
             assert float(result.mark["slow"]) == pytest.approx(slowdown * (LOCALITY if nodes > 1 else 1), abs=6e-4)

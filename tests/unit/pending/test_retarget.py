@@ -242,7 +242,7 @@ def test_an_exclusion_and_a_node_list_change_places_in_one_update(scores: Scores
 
 def test_jobs_go_by_priority_and_each_sees_what_those_before_it_take(scores: Scores) -> None:
     jobs = [job(number, gpus=2, Priority=number) for number in (11, 12, 13, 14)]
-    table: Table = {"n0": [1.0, 1.0], "n1": [1.0, 1.0], "n2": [0.9, 0.9]}
+    table: Table = {"n0": [1.0, 1.0], "n1": [1.02, 1.02], "n2": [0.9, 0.9]}
     asked = [waiting(one) for one in jobs]
     found = retarget(cluster(NODES, *jobs), scores(table), asked, {}, Settings(), NOW_S, INTERVAL_S)
     assert [(w.job_id, w.fields.get("ReqNodeList")) for w in found[:2]] == [(14, "n2"), (13, "n0")]

@@ -137,9 +137,14 @@ def test_ticks_that_can_only_decide_the_same_are_left_out(monkeypatch: pytest.Mo
     twin = Twin(config(rebalance__interval_s=60.0, rebalance__minimum_s=600.0))
     few = run(jobs_of(rows, movable=True), twin=twin)
     some = len(ran)
+    moved = run([*late_room(), job(3, 9 * HOUR_S)], twin=twin)
+    after = len(ran) - some
     monkeypatch.setattr(twin_run, "LONGEST_QUIET_S", 1e-3)
     assert run(jobs_of(rows, movable=True), twin=twin) == few
-    assert some < 0.8 * (len(ran) - some)
+    every = len(ran) - some - after
+    assert some < 0.8 * every
+    assert run([*late_room(), job(3, 9 * HOUR_S)], twin=twin) == moved and moved.moves
+    assert after < 0.2 * (len(ran) - some - after - every)  # a move that is over does not keep it from being left out
 
 
 def test_a_job_is_killed_at_its_limit() -> None:
