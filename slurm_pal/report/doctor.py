@@ -222,14 +222,14 @@ def _tick(config: Config, client: SlurmClient, now_s: float) -> list[CheckResult
             return [
                 *found,
                 *_last_tick(journal, late_s, now_s),
-                *_places(config, journal, late_s, now_s),
+                *order_of_queue(config, journal, late_s, now_s),
                 *_broken(journal),
             ]
     except PalError as error:
         return [*found, CheckResult("warn", "tick", one_line(error))]
 
 
-def _places(config: Config, journal: Journal, late_s: float, now_s: float) -> list[CheckResult]:
+def order_of_queue(config: Config, journal: Journal, late_s: float, now_s: float) -> list[CheckResult]:
     """The order of the queue: whether a tick keeps the places that it gave."""
     places, order = len(journal.given_places()), config.text("rebalance", "order")
     if places and now_s - journal.last_tick_s() > late_s:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 """What the order of the queue is worth: `rebalance.order` in the twin, of stock Slurm with priority/multifactor.
 
-    python tests/study/order_gain.py [TRACE[@CLUSTER]...] [--orders shortest,...] [--bound 21600] [--seeds 1]
-        [--interval 120] [--queue multifactor] [--jobs N] [--generated N] [--no-limits]
+    python tests/study/order_gain.py [TRACE[@CLUSTER]...] [--orders shortest,...] [--bound 43200] [--seeds 1]
+        [--interval 300] [--queue multifactor] [--jobs N] [--generated N] [--many 3] [--no-limits]
 
 A row for each trace, seed and order: mean and P99 of the completion times and the mean of jobs of more than 16 GPUs,
-each of stock Slurm's and of the same tick without an order; how much later than without the order the latest job
-started. `--generated N` adds made-up traces of N jobs each; `--no-limits` gives every job the longest limit.
+each of stock Slurm's; the mean of that of the same tick without an order; how much later than there, and than with
+stock Slurm, the latest job started, and the 99th percentile of that. `--generated N` adds made-up traces of N jobs
+each; `--no-limits` gives every job the longest limit.
 """
 
 from __future__ import annotations
@@ -89,9 +90,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", nargs="*", metavar="TRACE[@CLUSTER]")
     parser.add_argument("--orders", default="shortest,response-ratio,fair")
-    parser.add_argument("--bound", type=float, default=21600.0, help="rebalance.order_bound_s")
+    parser.add_argument("--bound", type=float, default=43200.0, help="rebalance.order_bound_s")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--interval", type=float, default=120.0, help="s between two ticks")
+    parser.add_argument("--interval", type=float, default=300.0, help="s between two ticks")
     parser.add_argument("--queue", default="multifactor")
     parser.add_argument("--jobs", type=int, default=0, help="only the first ones of each trace")
     parser.add_argument("--generated", type=int, default=0, metavar="JOBS")

@@ -16,11 +16,14 @@ from slurm_pal.decide.place import CHANGED
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import open_journal
 from slurm_pal.leases import pinned
-from slurm_pal.report import story
+from slurm_pal.report import doctor, story
+from slurm_pal.report import tick as report
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Completed
+from slurm_pal.tick.deciding import Decided
 from slurm_pal.tick.ordering import MOST_ORDERS, Ordered, Ordering
 from slurm_pal.tick.role import FEATURES, OTHERS, OWN, PLACES, Role
+from slurm_pal.tick.tick import TickResult
 from slurm_pal.twin.client import VirtualClient
 from slurm_pal.twin.room import hardware
 from slurm_pal.twin.slurm_settings import PrioritySettings, SlurmSettings
@@ -314,3 +317,31 @@ def test_the_command_line_names_several_jobs_at_once_and_reads_site_factors() ->
     client.update_jobs([], Nice="1")
     assert client.site_factors() == {7: 5000, 8: -5, 9: 0}
     assert asked == [["scontrol", "update", "JobId=7,8", "Nice=-512"], ["sprio", "-h", "-o", "%i|%S|"]]
+
+
+def test_reports_call_it_the_order_of_the_queue(site: Site) -> None:
+    numbers = [site.submit("4", limit=text) for text in ("2:00:00", "0:10:00")]
+    found = site.decide()
+    seen = TickResult(NOW_S, False, "", 0.1, 2, 0, 0, None, Decided(), 0, (), found)
+    text = report.lines(seen)
+    assert "Order of the queue: shortest first; 2 jobs, 0 in front after waiting, 2 changes" in text
+    assert not any("faster" in line for line in text)
+    body = report.as_json(seen)["order"]
+    assert (body["order"], body["queue"], body["left"]) == ("shortest", 2, 0)
+    assert {row["job_id"] for row in body["changes"]} == {*numbers} and body["changes"][0]["own"] == 0
+    rows = [row for row in report.csv_rows(seen) if row["list"] == "order"]
+    assert rows[0]["nodes"].startswith(("Nice=-", "SiteFactor=")) and rows[0]["job_id"] == numbers[1]
+    assert report.as_json(seen._replace(ordered=None))["order"] is None
+
+
+def test_the_doctor_says_where_nobody_keeps_the_order(site: Site) -> None:
+    site.submit("4", limit="0:10:00")
+    site.tick()
+    site.journal.ticked(NOW_S)
+    (fine,) = doctor.order_of_queue(site.config, site.journal, 60.0, NOW_S + 30)
+    (left,) = doctor.order_of_queue(site.config, site.journal, 60.0, NOW_S + 90)
+    assert fine.level == "ok" and "1 jobs have a place" in fine.text
+    assert left.level == "warn" and "--withdraw" in left.mend
+    site.set(order="none")
+    site.tick()
+    assert doctor.order_of_queue(site.config, site.journal, 60.0, NOW_S + 90) == []

@@ -261,6 +261,25 @@ def test_priorities_follow_arrival_nice_and_the_weights_of_slurm_conf() -> None:
     assert lifted in made.starts()
 
 
+def test_nice_and_site_factor_count_as_in_slurm() -> None:
+    """Measured on 22.05: Nice of a running job may be changed and counts after a requeue; SiteFactor needs factors."""
+    made = Cluster(1)
+    first = made.submit("--gpus-per-node=4")
+    made.until(1)
+    second, third = made.submit("--gpus-per-node=4"), made.submit("--gpus-per-node=4")
+    before = made.slurm.jobs[third].priority
+    made.client.update_jobs([third], SiteFactor="70")
+    assert made.slurm.jobs[third].priority == before
+    made.client.update_jobs([first, second, third], Nice="-5")
+    shown = made.client.jobs_of([first, third])
+    assert shown[first].nice == -5 == shown[third].nice and shown[third].priority == before + 5
+    with pytest.raises(SlurmError, match="not running a supported priority plugin"):
+        made.client.site_factors()
+    with pytest.raises(SlurmError, match="Invalid job id"):
+        made.client.update_jobs([99, second], Nice="3")
+    assert made.slurm.jobs[second].nice == 3  # one that is refused keeps no other from it
+
+
 def test_what_slurm_conf_says_of_scheduling() -> None:
     words = "bf_interval=10,bf_window=60,bf_resolution=300,bf_max_job_test=7,batch_sched_delay=0"
     found = slurm_settings({"SchedulerParameters": words, "AuthInfo": "socket=x,cred_expire=5"})
