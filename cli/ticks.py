@@ -38,6 +38,7 @@ def ticks(
       pal ticks /var/lib/slurm-pal/ticks --at 03:12    what did it see and decide at 03:12?
     """
     # Heavy to import: `pal gpus` shares this process's start.
+    from slurm_pal.cli.simulate.run import bar
     from slurm_pal.report import ticks as report
     from slurm_pal.tick import kept
     from slurm_pal.tick.again import again
@@ -54,7 +55,11 @@ def ticks(
         context.exit(Exit.OK if found.identical else Exit.FAILED)
     numbers = kept.numbers(folder)
     kept.at(folder, 0.0)  # there is one
-    rows = [report.row(again(one)) for one in kept.ticks(folder, numbers[-last:] if last else numbers)]
+    wanted, rows = numbers[-last:] if last else numbers, []
+    with bar(len(wanted), "ticks") as watch:
+        for one in kept.ticks(folder, wanted):
+            rows.append(report.row(again(one)))
+            watch(len(rows))
     if as_json:
         common.print_json("ticks", report.as_json(rows))
     elif as_csv:

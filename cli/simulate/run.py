@@ -108,8 +108,8 @@ def _comparable(found: AssembledStudy) -> bool:
 
 
 @contextmanager
-def bar(total: int) -> Iterator[Watch]:
-    """A progress bar of jobs on standard error, where that is a terminal."""
+def bar(total: int, what: str = "jobs") -> Iterator[Watch]:
+    """A progress bar of `what` on standard error, where that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -123,7 +123,7 @@ def bar(total: int) -> Iterator[Watch]:
         TimeRemainingColumn,
     )
 
-    columns = (TextColumn("jobs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
                TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         line = progress.add_task("", total=total)

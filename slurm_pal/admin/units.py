@@ -83,6 +83,8 @@ def place(config: Config, uid: int, environ: Mapping[str, str] | None = None, pr
     metrics = config.text("rebalance", "metrics")
     files = [config.snapshot_path, config.table_path, config.gpus_path, log, *([metrics] if metrics else [])]
     folders = {os.path.dirname(os.path.abspath(path)) for path in files} | {os.path.abspath(config.spool_dir)}
+    if keep := config.text("rebalance", "keep_ticks"):
+        folders.add(os.path.abspath(keep))
     more = sorted(folder for folder in folders if not f"{folder}/".startswith(f"{state_dir}/"))
     variables = {
         name: env[name] for name in _PASSED_ON if env.get(name, "/etc/slurm/slurm.conf") != "/etc/slurm/slurm.conf"

@@ -25,8 +25,8 @@ from slurm_pal.tick import coding
 from slurm_pal.tick.hearing import Heard, Read
 
 SCHEMA = "pal.tick/1"
-MOST_BYTES = 1 << 30
-"""No file is larger once it is unpacked."""
+MOST_BYTES, HEAD_BYTES = 1 << 30, 1 << 16
+"""No file, and no first line, is larger once it is unpacked."""
 _TICK = re.compile(r"tick-(\d{10})\.gz")
 
 
@@ -102,7 +102,7 @@ def numbers(folder: str) -> list[int]:
 def read_head(folder: str, number: int) -> KeptHead:
     """The first line of a tick. Raises DataError."""
     path = os.path.join(folder, tick_name(number))
-    return _head(path, _unpacked(path, 1 << 20, whole=False).partition(b"\n")[0])
+    return _head(path, _unpacked(path, HEAD_BYTES, whole=False).partition(b"\n")[0])
 
 
 def read_tick(folder: str, number: int) -> KeptTick:

@@ -26,7 +26,7 @@ def relocated(config: Config, folder: str) -> Config:
     made.set("paths", "state_dir", folder, ORIGIN)
     for name in ("snapshot", "spool", "table", "gpus"):
         made.set("paths", name, "", ORIGIN)
-    for name in ("log", "metrics", "keep_ticks"):
+    for name in ("log", "metrics"):
         made.set("rebalance", name, "", ORIGIN)
     return made
 

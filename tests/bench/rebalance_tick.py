@@ -2,7 +2,7 @@
 """What one tick of pal-rebalance costs on a large cluster: time, memory, questions to Slurm.
 
     python tests/bench/rebalance_tick.py [--nodes 1000] [--gpus 4] [--pending 5000] [--repeats 3] [--advise]
-                                         [--scenes full,busy,free,slurm] [--profile FILE]
+                                         [--keep] [--scenes full,busy,free,slurm] [--profile FILE]
 
 One JSON line for each scene and tick, medians over processes. `full`, `busy` and `free` are
 made-up answers of Slurm, as text: 1, 20 and 90 % of the GPUs are free, all pending jobs are
@@ -11,6 +11,8 @@ Orders are obeyed at once; the tick after the first finds its node lists on the 
 `slurm` is a real slurmctld of nodes that never come up (State=CLOUD), filled with jobs that
 wait for them for ever: a full cluster, whose sdiag counts the RPCs. Its last line has what
 one order takes.
+
+With --keep each tick is kept, too, and decided again: keep_mib and again_s, identical.
 
 Each line: tick_s (wall) and cpu_s of the tick, parts_s, most_mib (peak of the process),
 queries and orders (processes started), answer_mib, and what was decided.
@@ -55,8 +57,10 @@ from slurm_pal.slurm.client import Completed, Runner
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.slurm.question import started
 from slurm_pal.store import snapshot
-from slurm_pal.tick import deciding, pace, tick
+from slurm_pal.tick import deciding, kept, pace, tick
+from slurm_pal.tick.again import again
 from slurm_pal.tick.intake import Intake
+from slurm_pal.tick.keeping import Keeper
 from slurm_pal.tick.role import role_of
 from slurm_pal.tick.tick import Tick
 from slurm_pal.tick.wishes import Hand
@@ -76,6 +80,7 @@ PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "retarget": ((deciding, "retarget"),),
     "plan": ((deciding, "plan"),),
     "decide": ((deciding.Decider, "decide"),),
+    "keep": ((Keeper, "keep"),),
     "wishes": ((Hand, "carry_out"),),
     "moves": ((Mover, "start"),),
     "remember": ((Tick, "_remember"), (Tick, "_end_leases")),
@@ -427,7 +432,9 @@ def child(args: argparse.Namespace) -> None:
     role = role_of(client, publisher.known_site(now_s).pairs, False)
     log = EventLog(os.path.join(config.state_dir, "log"), echo=False)
     with open_journal(os.path.join(config.state_dir, "rebalance.db")) as journal:
-        one = Tick(config, client, counted, journal, role, publisher, log, act=not args.advise)
+        folder = os.path.join(config.state_dir, "kept")
+        keeper = Keeper(folder, 1024, now_s) if args.keep else None
+        one = Tick(config, client, counted, journal, role, publisher, log, act=not args.advise, keeper=keeper)
         profile = cProfile.Profile() if args.profile else None
         before_mib = peak_mib()
         for number in range(args.ticks):
@@ -445,6 +452,7 @@ def child(args: argparse.Namespace) -> None:
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             line = told_of(outcome, number, wall, cpu, watch, sum(seen), before_mib)
             asked = rpcs(runner) - before - Counter({"REQUEST_STATS_INFO": 1})  # our own look
+            line |= again_of(folder, number + 1) if keeper else {}
             print(json.dumps(line | {"rpcs": dict(asked)}))
         if profile:
             profile.dump_stats(args.profile)
@@ -465,6 +473,14 @@ def told_of(
     }  # fmt: skip
 
 
+def again_of(folder: str, number: int) -> dict[str, object]:
+    """What the kept tick takes on the disk, with its own parts; and deciding it again."""
+    mib = sum(path.stat().st_size for path in Path(folder).iterdir()) / 2**20
+    started_s = time.process_time()
+    found = again(kept.read_tick(folder, number))
+    return {"keep_mib": mib, "again_s": time.process_time() - started_s, "identical": found.identical}
+
+
 def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
@@ -479,6 +495,7 @@ def measured(scene: str, args: argparse.Namespace, environment: dict[str, str]) 
         for name in ("nodes", "gpus", "pending", "ticks"):
             argv += [f"--{name}", str(getattr(args, name))]
         argv += ["--advise"] if args.advise else []
+        argv += ["--keep"] if args.keep else []
         argv += ["--profile", f"{args.profile}.{scene}"] if args.profile else []
         env = environment | {"SLURM_PAL_PATHS_STATE_DIR": folder}
         done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, text=True, check=True)
@@ -525,6 +542,7 @@ def main() -> None:
     parser.add_argument("--ticks", type=int, default=2, help="in each process")
     parser.add_argument("--scenes", default="full,busy,free,slurm")
     parser.add_argument("--advise", action="store_true", help="only look")
+    parser.add_argument("--keep", action="store_true", help="keep the ticks, and decide them again")
     parser.add_argument("--profile", help="write cProfile's figures beside; times are then too long")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -68,7 +68,7 @@ def test_the_ticks_of_a_live_run_are_decided_again(site: Site, folder: Path, sta
     found = json.loads(done.stdout)
     print(ticks(site, folder).stdout, len(live), sum(path.stat().st_size for path in folder.iterdir()))
     assert found["identical"] and found["total"]["ticks"] == len(live) > 20
-    assert found["total"]["moves"] > 0 and found["total"]["changes"] > 3
+    assert found["total"]["moves"] > 0 and found["total"]["changes"] > 2
     # What it decided again is what the daemon has printed, and done.
     assert [one["at_s"] for one in found["ticks"]] == [tick["at_s"] for tick in live]
     assert [one["moves"] for one in found["ticks"]] == [len(tick["moves"]) for tick in live]  # type: ignore[arg-type]

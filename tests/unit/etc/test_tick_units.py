@@ -30,7 +30,9 @@ ASSIGNMENT = re.compile(r"[A-Z][A-Za-z]+=.*")
 def config(**paths: str) -> Config:
     made = Config()
     for name, path in paths.items():
-        section = {"log": "rebalance", "metrics": "rebalance", "window": "profile"}.get(name, "paths")
+        section = {"log": "rebalance", "metrics": "rebalance", "keep_ticks": "rebalance", "window": "profile"}.get(
+            name, "paths"
+        )
         made.set(section, name, path, "test")
     return made
 
@@ -193,6 +195,12 @@ def test_a_site_with_other_places() -> None:
 def test_a_state_folder_elsewhere_below_var_lib_stays_systemds() -> None:
     service = keys(units.filled(place(config(state_dir="/var/lib/slurm/pal")))[units.SERVICE])
     assert service["StateDirectory"] == ["slurm/pal"] and "ReadWritePaths" not in service
+
+
+def test_the_service_may_write_where_ticks_are_kept() -> None:
+    for folder, paths in (("/var/log/pal-ticks", ["-/var/log/pal-ticks"]), ("/var/lib/slurm-pal/ticks", None)):
+        service = keys(units.filled(place(config(keep_ticks=folder)))[units.SERVICE])
+        assert service.get("ReadWritePaths") == paths
 
 
 def test_a_slurm_beside_the_usual_path_is_found(tmp_path: Path) -> None:
