@@ -76,15 +76,17 @@ def trial(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  #
 
     \b
     Arms:
-      sbatch      plain sbatch
-      palsub      every job by palsub
-      filter      sbatch, with the submit filter
-      tick        palsub, and ticks that set node lists of pending jobs
-      tick+moves  the same, and moves
-      fit         tick without rebalance.avoid; only if asked for
-      avoid       tick+moves without rebalance.fit; only if asked for
-      tick+order  tick, and the order of the queue: the shortest jobs first
-      placebo     tick+moves with shuffled scores: what the scores are worth is the rest
+      sbatch       plain sbatch
+      palsub       every job by palsub
+      filter       sbatch, with the submit filter
+      tick         palsub, and ticks that set node lists of pending jobs
+      tick+moves   the same, and moves
+      tick+gather  tick, and spread jobs are brought together
+      tick+wait    tick, and jobs at the head wait for better GPUs
+      tick+order   tick, and the order of the queue
+      placebo      tick+moves with shuffled scores: what the scores are worth is the rest
+    Other levers of the tick, and several, the same way: tick-retarget, tick+gather+wait. An arm whose
+    setting this release lacks is refused, and is no default.
 
     \b
     Examples:
@@ -153,10 +155,10 @@ def _planned(options: dict[str, Any]) -> tuple[TrialPlan, tuple[Trace, ...]]:
     from slurm_pal.simulate.virtual import parse_cluster
     from slurm_pal.slurm.site_conf import pairs
     from slurm_pal.trial import compression, scaling
-    from slurm_pal.trial.arms import ARMS
+    from slurm_pal.trial.arms import default
     from slurm_pal.trial.folder import TrialPlan
 
-    arms, compress = _arms(options["arms"] or ",".join(ARMS)), options["compress"]
+    arms, compress = _arms(options["arms"] or ",".join(default())), options["compress"]
     cluster = parse_cluster(options["cluster"])
     originals = _traces(options, cluster)
     traces = tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # Everything that is heavy to import is imported where it is used: `pal gpus` shares this process's start.
 
-DEFAULT_POLICIES = ("slurm", "packed", "pal", "pal-fit")
 DEFAULT_CLUSTER = "16x4"
 
 
@@ -35,8 +34,10 @@ DEFAULT_CLUSTER = "16x4"
 def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  # one entry for each option
     """Replay a trace on a virtual cluster under several policies, and show what would be gained.
 
-    Policies tick, filter and palsub run the program itself over a virtual Slurm, with the settings of
-    pal.toml. All others are studies of the simulator (--list), which no Slurm here follows.
+    Compares stock Slurm (slurm-twin) with the program itself: palsub, the submit filter, and palsub with
+    pal-rebalance (tick), over a virtual Slurm, with the settings of pal.toml. tick+order, tick-moves and
+    so on switch one lever of the tick. All others are studies of the simulator (--list), which no Slurm
+    here follows.
     Runs with the same seed are pairs; the claim is the mean ratio of job completion time over
     pairs, with its 95 % interval.
 
@@ -44,8 +45,10 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
     Examples:
       pal simulate --generate '' --out report
           a made-up trace on 16 x 4 made-up GPUs: table, pictures, one HTML page
-      pal simulate --trace sacct.txt --policy slurm-twin,palsub,tick
-          stock Slurm, palsub, and palsub with pal-rebalance, as they are
+      pal simulate --trace sacct.txt --policy slurm-twin,tick-moves,tick
+          what moves are worth: a row for each lever
+      pal simulate --trace sacct.txt --policy slurm,packed,class-fit
+          studies: seconds where the program takes minutes
       pal simulate --trace sacct.txt --cluster 20x8 --profile snapshot
           this site's history (docs/traces.md) on nodes like this site's
       pal simulate --trace sacct.txt --throughputs table.csv --cluster h100:32,a100:64
@@ -96,12 +99,16 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
 
     cluster = _cluster(options)
     names, experiment = _comparison(options)
-    traces = _traces(options, cluster, experiment.seeds)
+    traces = _traces(options, cluster, experiment)
     for trace in traces:
         show_bad_rows(trace)
     cluster, fitted = fit_all(traces, cluster, options["keep_partitions"])
     anew = options["generate"] is not None
     experiment = experiment._replace(traces=tuple(one.trace for one in fitted), cluster=cluster, anew=anew)
+    if experiment.program is not None:
+        from slurm_pal.cli.simulate.twin import how_long
+
+        common.say(*filter(None, [how_long(experiment, _output(options, names).workers)]), err=True)
     notes = tuple(dict.fromkeys(note for one in fitted for note in one.notes()))
     too_wide = [job for one in fitted for job in one.too_wide]
     context.exit(run_and_report(experiment, _output(options, names), notes, too_wide))
@@ -148,7 +155,7 @@ def _cluster(options: dict[str, Any]) -> VirtualCluster:
     return parse_cluster(f"{nodes or 16}x{gpus or 4}" if nodes or gpus else options["cluster"] or DEFAULT_CLUSTER)
 
 
-def _traces(options: dict[str, Any], cluster: VirtualCluster, seeds: tuple[int, ...]) -> list[Trace]:
+def _traces(options: dict[str, Any], cluster: VirtualCluster, experiment: Experiment) -> list[Trace]:
     """Those of the files, or one drawn for each seed: what is made up may as well be independent."""
     if bool(options["trace"]) == (options["generate"] is not None):
         raise UsageError("give a trace with --trace FILE, or --generate SPEC (--generate '' takes the defaults)")
@@ -156,28 +163,32 @@ def _traces(options: dict[str, Any], cluster: VirtualCluster, seeds: tuple[int, 
     from slurm_pal.simulate.inputs import read
 
     if options["generate"] is not None:
-        return [generated(options["generate"], cluster.n_gpus, seed - seeds[0]) for seed in seeds]
+        spec, seeds = options["generate"], experiment.seeds
+        if experiment.program is not None and "jobs" not in spec:
+            from slurm_pal.cli.simulate.twin import GENERATED
+
+            spec = f"{GENERATED},{spec}"
+        return [generated(spec, cluster.n_gpus, seed - seeds[0]) for seed in seeds]
     reading = with_throughputs(options_of(options), options["throughputs"])
     return [read(path, options["format_"], reading) for path in options["trace"]]
 
 
 def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
     """The names as asked for, and the experiment without its trace."""
-    from slurm_pal.simulate.aliases import POLICY_ALIASES, QUEUE_ALIASES, resolved
+    from slurm_pal.simulate.aliases import QUEUE_ALIASES, resolved
     from slurm_pal.simulate.experiment import Experiment
-    from slurm_pal.simulate.policies import POLICIES
     from slurm_pal.simulate.profiles import SlowShare, parse_slow, profile_of
     from slurm_pal.simulate.queues import QUEUES
     from slurm_pal.simulate.scores import parse_scores
     from slurm_pal.simulate.virtual import parse_cluster
 
     _check_types(options["policies"])
-    names = resolved(options["policies"] or DEFAULT_POLICIES, POLICIES, POLICY_ALIASES)
+    names = _resolved(options["policies"] or _default_policies())
     policies = tuple(dict.fromkeys(names.values()))
     usual = next((name for name in ("slurm-twin", "packed") if name in policies), policies[0])
-    baseline = next(iter(resolved([options["baseline"] or usual],
-                                  POLICIES, POLICY_ALIASES).values()))  # fmt: skip
+    baseline = next(iter(_resolved([options["baseline"] or usual]).values()))
     others = [name for name in policies if name != baseline]
+    program = _program(options, (*policies, baseline))
     queue = resolved([options["queue"]], QUEUES, QUEUE_ALIASES, "queue")
     first, count = 1 if options["seed"] is None else options["seed"], options["seeds"] or 8
     jitter = options["jitter"]
@@ -195,35 +206,45 @@ def _comparison(options: dict[str, Any]) -> tuple[dict[str, str], Experiment]:
         settings=_settings(options),
         jitter_s=(600.0 if count > 1 else 0.0) if jitter is None else jitter,
         background_per_h=options["background"],
-        worst=options["worst"],
+        worst=(1 if program is None else 0) if options["worst"] is None else options["worst"],
         causes=options["causes"],
         sweeps=tuple(dict.fromkeys(name for name in options["sweeps"] if name != "none")),
-        program=_program(options, (*policies, baseline)),
+        program=program,
+    )
+
+
+def _default_policies() -> tuple[str, ...]:
+    from slurm_pal.cli.simulate.twin import default_policies
+
+    return default_policies()
+
+
+def _resolved(asked: Sequence[str]) -> dict[str, str]:
+    """Policy as asked for -> as it is run. Raises UsageError for an unknown one, or an unknown lever of the tick."""
+    from slurm_pal.simulate.aliases import POLICY_ALIASES, resolved
+    from slurm_pal.simulate.levers import has_levers, switched
+    from slurm_pal.simulate.policies import POLICIES
+
+    words = [word.strip() for text in asked for word in text.split(",")]
+    return resolved(
+        words, (*POLICIES, *(word for word in words if has_levers(word) and switched(word))), POLICY_ALIASES
     )
 
 
 def _program(options: dict[str, Any], policies: tuple[str, ...]) -> Program | None:
     """What runs the policies that are no study, with the settings of pal.toml; None where there are none."""
-    from slurm_pal.simulate.policies import POLICIES, STUDY
+    from slurm_pal.cli.simulate.twin import program_of, runs_the_program
+    from slurm_pal.simulate.policies import STUDY, named
 
     sizes, failures = _cluster(options).sizes, options["failures"]
-    studies = [name for name in policies if POLICIES[name].runs == STUDY]
+    studies = [name for name in policies if named(name).runs == STUDY]
     if studies and (sizes or failures):
         what = "--failures" if failures else "--cluster with CPUs and memory"
         raise UsageError(
             f"{what}: policy {studies[0]!r} is a study, which does not know them; "
             "give --policy slurm-twin,palsub,filter,tick"
         )
-    if len(studies) == len(policies):
-        return None
-    from slurm_pal.base import config
-    from slurm_pal.twin import outages
-    from slurm_pal.twin.run import Twin
-    from slurm_pal.twin.settings import with_options
-    from slurm_pal.twin.slurm_side import SlurmSide
-
-    return Twin(with_options(config.load(), options), slurm_words(options),
-                side=SlurmSide(sizes, outages=outages.read(failures) if failures else ()))  # fmt: skip
+    return program_of(options, slurm_words(options), sizes) if runs_the_program(policies) else None
 
 
 def slurm_words(options: Mapping[str, Any]) -> dict[str, str]:

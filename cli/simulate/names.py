@@ -11,9 +11,10 @@ from slurm_pal.report import table
 from slurm_pal.research import allocation_policies
 from slurm_pal.research.replica.published_policies import summaries as replica_policies
 from slurm_pal.research.unequal_policies import POLICIES as UNEQUAL
+from slurm_pal.simulate import levers
 from slurm_pal.simulate.aliases import POLICY_ALIASES, QUEUE_ALIASES, REPLICA_ALIASES
 from slurm_pal.simulate.inputs import FORMATS
-from slurm_pal.simulate.policies import POLICIES, STUDY
+from slurm_pal.simulate.policies import POLICIES, STUDIES, STUDY, TICK
 from slurm_pal.simulate.profiles import KINDS
 from slurm_pal.simulate.queues import QUEUES
 from slurm_pal.simulate.scores import EXACT, PARTS
@@ -30,6 +31,7 @@ def rows() -> list[tuple[str, str, str]]:
     found = [
         ("--policy", name, row.shown) for name, row in sorted(POLICIES.items(), key=lambda pair: pair[1].runs == STUDY)
     ]
+    found[len(POLICIES) - len(STUDIES) : 0] = [("--policy", name, summary) for name, summary in levers.names().items()]
     found += [
         ("--policy", alias, f"the same as {name}") for alias, name in POLICY_ALIASES.items() if alias not in POLICIES
     ]
@@ -76,6 +78,7 @@ def as_json() -> dict[str, Any]:
     """The same for programs; of each policy what runs it."""
     found = rows()
     runs = {name: row.runs for name, row in POLICIES.items()}
+    runs |= dict.fromkeys(levers.names(), TICK)
     runs |= {alias: runs[name] for alias, name in POLICY_ALIASES.items() if alias not in runs}
     policies = [
         {"name": name, "runs": runs.get(name, STUDY), "summary": summary.removeprefix(f"{STUDY}: ")}

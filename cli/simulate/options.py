@@ -88,7 +88,7 @@ COMPARISON = (
         "policies",
         multiple=True,
         metavar="NAME,...",
-        help="What to compare.  [default: slurm,packed,pal,pal-fit; TYPE:GPUS: slurm,gavel:max-min,pal-share]",
+        help="What to compare.  [default: slurm-twin,palsub,filter,tick; TYPE:GPUS: slurm,gavel:max-min,pal-share]",
     ),
     click.option(
         "--baseline",
@@ -114,16 +114,14 @@ COMPARISON = (
     click.option(
         "--worst",
         type=click.IntRange(min=0),
-        default=1,
-        show_default=True,
         metavar="K",
-        help="Share of the gain from the K slowest GPUs; 0: skip.",
+        help="Share of the gain from the K slowest GPUs; 0: skip.  [default: 1 for studies, 0 for the program]",
     ),
     click.option(
         "--causes/--no-causes",
         default=True,
         show_default=True,
-        help="Split the ratio by placebo runs: shuffled scores, identical GPUs, no waits.",
+        help="Split the ratio by placebo runs: shuffled scores, identical GPUs, levers switched off.",
     ),
     click.option(
         "--sweep",

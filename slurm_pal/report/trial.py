@@ -11,7 +11,7 @@ from slurm_pal.report.simulation.words import NOTHING, interval, number, unit_of
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.statistics import LEAST_PIECES
 from slurm_pal.simulate.trace import Trace
-from slurm_pal.trial.arms import ARMS, BASELINE
+from slurm_pal.trial.arms import BASELINE, arm_of
 from slurm_pal.trial.judgement import (
     ArmFigures,
     Judged,
@@ -73,8 +73,8 @@ def rows(trial: Trial) -> list[ArmRow]:
     over, simulated_over = over_baseline(live), over_baseline(simulated)
     return [
         ArmRow(
-            arm, figures(jobs), figures(simulated[arm]) if arm in simulated else None, ARMS[arm].policy, over.get(arm),
-            simulated_over.get(arm),
+            arm, figures(jobs), figures(simulated[arm]) if arm in simulated else None, arm_of(arm).policy,
+            over.get(arm), simulated_over.get(arm),
         )
         for arm, jobs in live.items()
     ]  # fmt: skip
@@ -174,7 +174,7 @@ def as_json(trial: Trial) -> dict[str, Any]:
         "arms": [
             {
                 "arm": row.arm,
-                "summary": ARMS[row.arm].summary,
+                "summary": arm_of(row.arm).summary,
                 "live": row.live._asdict(),
                 "simulated": None if row.simulated is None else row.simulated._asdict(),
                 "policy": row.policy,
@@ -206,7 +206,9 @@ def _judged(judged: Judged) -> dict[str, Any]:
 def job_rows(trial: Trial) -> list[dict[str, Any]]:
     """One row for each job of each finished arm."""
     found = []
-    for (k, arm), result in sorted(trial.results.items(), key=lambda one: (one[0][0], list(ARMS).index(one[0][1]))):
+    for (k, arm), result in sorted(
+        trial.results.items(), key=lambda one: (one[0][0], trial.plan.arms.index(one[0][1]))
+    ):
         trace, replay = trial.traces[k], trial.simulated.get((k, arm))
         beside = simulated_jobs(replay, trace) if replay else [None] * len(trace.jobs)
         for job, other, same in zip(result.jobs, beside, trace.jobs, strict=True):

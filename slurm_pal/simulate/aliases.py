@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from slurm_pal.base.errors import UsageError
 
-POLICY_ALIASES = {"default": "pal-fit", "packed-sticky": "packed", "random-sticky": "random"}
-"""Real mode, where a started job stays unless the policy moves it; `default` is ours."""
+POLICY_ALIASES = {"default": "tick", "packed-sticky": "packed", "random-sticky": "random"}
+"""Real mode, where a started job stays unless the policy moves it; `default` is what runs."""
 
 REPLICA_ALIASES = {
     "default": "pal-fit",

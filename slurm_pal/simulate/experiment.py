@@ -15,7 +15,7 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.background import again_and_again
 from slurm_pal.simulate.fitting import jittered
 from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware, identical, shuffled
-from slurm_pal.simulate.policies import ORDER, POLICIES, STUDY, WAITING, levers
+from slurm_pal.simulate.policies import ORDER, STUDY, WAITING, levers, named
 from slurm_pal.simulate.pool import Progress
 from slurm_pal.simulate.profiles import Drawn, SlowShare, Source, slowed, tables
 from slurm_pal.simulate.program import Program
@@ -73,14 +73,13 @@ class Experiment(NamedTuple):
     def check(self) -> None:
         """Raises UsageError for a name that is not known, or a profile that the cluster cannot have."""
         for names, table, what in (
-            ((*self.policies, self.policy, self.baseline), POLICIES, "policy"),
             ((self.queue,), QUEUES, "queue"),
             (self.sweeps, SWEEPS, "sweep"),
         ):
             for name in names:
                 if name not in table:
                     raise UsageError(f"{what} {name!r} is not one of {', '.join(table)}")
-        ours = [name for name in (*self.policies, self.policy, self.baseline) if POLICIES[name].runs != STUDY]
+        ours = [name for name in (*self.policies, self.policy, self.baseline) if named(name).runs != STUDY]
         if ours and self.program is None:
             raise UsageError(f"policy {ours[0]!r} is the program's, and nothing here runs it")
         if ours and self.program is not None:
@@ -92,7 +91,7 @@ class Experiment(NamedTuple):
     def run(self, task: ReplayTask, progress: Progress | None = None) -> Replay:
         """Carry out one task."""
         plan = self.plan(task)
-        if self.program is not None and POLICIES[plan.policy].runs != STUDY:
+        if self.program is not None and named(plan.policy).runs != STUDY:
             return self.program.run(plan, progress)
         return replay(plan, progress)
 
@@ -143,32 +142,45 @@ def worst_counts(experiment: Experiment) -> tuple[int, ...]:
     return tuple(k for k in dict.fromkeys((experiment.worst, share)) if k)
 
 
+def levers_of(policy: str, program: Program | None) -> frozenset[str]:
+    """What a policy does to the queue, of `policies.LEVERS`."""
+    row = named(policy)
+    return levers(row) if program is None or row.runs == STUDY else program.levers(policy)
+
+
 Side = tuple[str, str, frozenset[str]]
 """(policy, scores, levers that are left out)."""
 SCORES, GATHERING, REST = "scores", "gathering", "rest"
 
 
-def causes(experiment: Experiment) -> dict[str, tuple[tuple[Side, ...], tuple[Side, ...]]]:
+Sides = tuple[tuple[Side, ...], tuple[Side, ...]]
+
+
+def causes(experiment: Experiment) -> dict[str, Sides]:
+    """What the ratio of the claim is made of. Nothing where one policy is compared with itself."""
+    e = experiment
+    if not e.causes or e.policy == e.baseline:
+        return {}
+    return split(e.policy, e.baseline, levers_of(e.policy, e.program))
+
+
+def split(policy: str, baseline: str, has: frozenset[str]) -> dict[str, Sides]:
     """Cause -> the runs whose product is divided by that of the others; together they make the ratio of the claim.
 
     Scores: true over shuffled ones. Order, waiting: with over without, on shuffled scores. Gathering: what is left
     of the policy where all GPUs are identical, to the baseline there. Rest: what shuffled scores do to placement and
-    moves, and what the parts do to each other. Nothing where one policy is compared with itself.
+    moves, and what the parts do to each other. `has`: what the policy does to the queue.
     """
-    e, none = experiment, frozenset[str]()
-    if not e.causes or e.policy == e.baseline:
-        return {}
-    has = levers(POLICIES[e.policy])
-    ours, mixed = (e.policy, TRUE, none), (e.policy, SHUFFLED, none)
-    found: dict[str, tuple[tuple[Side, ...], tuple[Side, ...]]] = {SCORES: ((ours,), (mixed,))}
+    none = frozenset[str]()
+    found: dict[str, Sides] = {SCORES: (((policy, TRUE, none),), ((policy, SHUFFLED, none),))}
     left_out = none
     for lever in (ORDER, WAITING):
         if lever in has:
             with_it, left_out = left_out, left_out | {lever}
-            found[lever] = (((e.policy, SHUFFLED, with_it),), ((e.policy, SHUFFLED, left_out),))
-    alike = (e.policy, IDENTICAL, left_out), (e.baseline, IDENTICAL, none)
+            found[lever] = (((policy, SHUFFLED, with_it),), ((policy, SHUFFLED, left_out),))
+    alike = (policy, IDENTICAL, left_out), (baseline, IDENTICAL, none)
     found[GATHERING] = ((alike[0],), (alike[1],))
-    found[REST] = ((e.policy, SHUFFLED, left_out), alike[1]), ((e.baseline, TRUE, none), alike[0])
+    found[REST] = ((policy, SHUFFLED, left_out), alike[1]), ((baseline, TRUE, none), alike[0])
     return found
 
 
@@ -177,7 +189,7 @@ def tasks(experiment: Experiment) -> list[ReplayTask]:
     e = experiment
     names = dict.fromkeys((e.baseline, *e.policies, e.policy))
     two = tuple(dict.fromkeys((e.baseline, e.policy)))
-    moving = tuple(name for name in two if POLICIES[name].moves != "none")
+    moving = tuple(name for name in two if named(name).moves != "none")
     found = [ReplayTask(name, seed, trace=k) for k, seed in e.cases for name in names]
     sides = dict.fromkeys(side for parts in causes(e).values() for part in parts for side in part)
     found += [

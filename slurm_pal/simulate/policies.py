@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from slurm_pal.base.config import Value
+from slurm_pal.base.errors import UsageError
 from slurm_pal.placement.occupancy import PLAIN
+from slurm_pal.simulate import levers as tick_levers
 
 TICK, PALSUB, SLURM, STUDY = "tick", "palsub", "slurm", "study"
 """What runs a policy: pal-rebalance and palsub; palsub or the submit filter alone; stock Slurm alone, in the twin;
@@ -26,6 +29,7 @@ class SimPolicy(NamedTuple):
     order: str = "queue"  # who backfills first: the queue's order, or "response"
     alone: bool = False  # not a policy but what placement alone could reach: every job runs as fast as it would alone
     runs: str = STUDY  # TICK, PALSUB, SLURM or STUDY
+    settings: dict[tuple[str, str], Value] = {}  # of pal.toml, beside the site's: levers of the tick
 
     @property
     def shown(self) -> str:
@@ -62,21 +66,34 @@ POLICIES = {
 }
 
 
+def named(name: str) -> SimPolicy:
+    """The policy of a name: a row, or the tick with levers (tick+order). Raises UsageError."""
+    if name in POLICIES:
+        return POLICIES[name]
+    if not tick_levers.has_levers(name):
+        raise UsageError(f"policy {name!r} is not one of {', '.join(POLICIES)}")
+    settings = tick_levers.switched(name)
+    still = settings.get((tick_levers.SECTION, tick_levers.MOVES)) is False
+    row = POLICIES[TICK]
+    return row._replace(settings=settings, moves="none" if still else row.moves)
+
+
 STUDIES = tuple(name for name, row in POLICIES.items() if row.runs == STUDY)
 """Those that only the simulator can follow."""
 
 WAITING, ORDER = "waiting", "order"
-LEVERS = (WAITING, ORDER)
-"""What a policy does to the queue: each can be left out, which shows what the rest is worth."""
+LEVERS = {WAITING: tick_levers.WAIT, ORDER: tick_levers.ORDER}
+"""What a policy does to the queue -> the setting of the tick. Each can be left out, which shows what the rest is
+worth."""
 
 
 def levers(policy: SimPolicy) -> frozenset[str]:
-    """Which of them a policy has."""
+    """Which of them a study has."""
     return frozenset(name for name, has in ((WAITING, policy.waits), (ORDER, policy.order != "queue")) if has)
 
 
 def without(policy: SimPolicy, left_out: frozenset[str]) -> SimPolicy:
-    """The policy without these levers."""
+    """The study without these levers."""
     return policy._replace(
         waits=policy.waits and WAITING not in left_out, order="queue" if ORDER in left_out else policy.order
     )

@@ -19,6 +19,14 @@ class Program(Protocol):
         """Raises UsageError for what Slurm or the program does not have."""
         ...
 
+    def levers(self, policy: str) -> frozenset[str]:
+        """What a policy does to the queue, of `policies.LEVERS`."""
+        ...
+
+    def charged(self, policy: str, settings: ReplaySettings) -> dict[str, str]:
+        """What a replay under it charges and assumes otherwise than a study: name -> value with its unit."""
+        ...
+
     def run(self, plan: ReplayPlan, progress: Progress | None = None) -> Replay:
         """Replay a trace under one of the program's policies."""
         ...

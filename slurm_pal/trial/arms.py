@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
+from slurm_pal.base.config import KEYS, Value
 from slurm_pal.base.errors import UsageError
+from slurm_pal.simulate import levers
+from slurm_pal.simulate.levers import GATHER, ORDER, WAIT, Keys
 
-BASELINE = "sbatch"
-MOVES, PLACEBO, ORDER, TICK = "tick+moves", "placebo", "tick+order", "tick"
+BASELINE, PLACEBO, TICK = "sbatch", "placebo", levers.TICK
+MOVES = f"{TICK}+{levers.MOVES}"
+APART = (levers.MOVES, GATHER, WAIT, ORDER)
+"""Levers that only the arms have that name them: each is to be seen apart. The others are as pal.toml says."""
 
 
 class Arm(NamedTuple):
@@ -19,59 +23,73 @@ class Arm(NamedTuple):
     palsub: bool = False  # submits by palsub, else by sbatch
     filter: bool = False  # in a lab with the submit filter, and its publisher
     tick: bool = False  # beside pal-rebalance --daemon --act
-    settings: Mapping[str, str] = {}  # of pal.toml, as SECTION.KEY
+    levers: str = ""  # the name that switches them, as simulate.levers has it
     shuffled: bool = False  # published scores are those of other GPUs
-    policy: str = "tick"  # of the twin
+    policy: str = TICK  # of the twin
 
 
-_STILL = {"rebalance.moves": "false"}
-_MOVING = {"rebalance.moves": "true"}
-
+_SUMMARIES = {
+    levers.MOVES: "the same, and moves",
+    GATHER: "tick, and spread jobs are brought together",
+    WAIT: "tick, and jobs at the head wait for better GPUs",
+    ORDER: "tick, and the order of the queue",
+}
 ARMS = {
     BASELINE: Arm("plain sbatch", policy="slurm-twin"),
     "palsub": Arm("every job by palsub", palsub=True, policy="palsub"),
     "filter": Arm("sbatch, with the submit filter", filter=True, policy="filter"),
-    TICK: Arm(
-        "palsub, and ticks that set node lists of pending jobs; nothing moves", palsub=True, tick=True,
-        settings=_STILL,
-    ),
-    MOVES: Arm("the same, and moves", palsub=True, tick=True, settings=_MOVING),
-    "fit": Arm(
-        "tick without rebalance.avoid", palsub=True, tick=True, settings=_STILL | {"rebalance.avoid": "false"},
-    ),
-    "avoid": Arm(
-        "tick+moves without rebalance.fit", palsub=True, tick=True, settings=_MOVING | {"rebalance.fit": "false"},
-    ),
-    ORDER: Arm(
-        "tick, and the order of the queue: the shortest jobs first", palsub=True, tick=True,
-        settings={**_STILL, "rebalance.order": "shortest"},
-    ),
-    PLACEBO: Arm(
-        "tick+moves with shuffled scores", palsub=True, tick=True, settings=_MOVING, shuffled=True,
-    ),
-}  # fmt: skip
+    TICK: Arm("palsub, and ticks that set node lists of pending jobs; nothing moves", palsub=True, tick=True),
+    **{f"{TICK}+{name}": Arm(_SUMMARIES[name], palsub=True, tick=True, levers=f"{TICK}+{name}") for name in APART},
+    PLACEBO: Arm("tick+moves with shuffled scores", palsub=True, tick=True, levers=MOVES, shuffled=True),
+}
 """Name -> arm, in the order in which they are run."""
 
-_SLURMS_OWN = {"rebalance.order": "none"}
-"""In all other arms the queue has Slurm's order, whatever the site's pal.toml says."""
+
+def arm_of(name: str, keys: Keys = KEYS) -> Arm:
+    """A row, or the tick with other levers (tick+gather+wait). Raises UsageError, also for what this release lacks."""
+    found = ARMS.get(name)
+    if found is None and not levers.has_levers(name):
+        raise UsageError(f"arm {name!r} is not one of {', '.join(default(keys))}, tick+LEVER..., tick-LEVER...")
+    try:
+        levers.switched(name if found is None else found.levers, keys)
+    except UsageError as error:
+        raise UsageError(f"arm {error}") from None
+    return found or Arm(f"tick with {name[len(TICK) :]}", palsub=True, tick=True, levers=name)
 
 
-def parse_arms(text: str) -> tuple[str, ...]:
-    """Names joined by commas, in the order of the table, with the baseline first.
+def default(keys: Keys = KEYS) -> tuple[str, ...]:
+    """The arms of the table that this release can run."""
+    there = {f"{TICK}+{name}" for name in levers.present(keys)}
+    return tuple(name for name in ARMS if not levers.has_levers(name) or name in there)
+
+
+def parse_arms(text: str, keys: Keys = KEYS) -> tuple[str, ...]:
+    """Names joined by commas, in the order of the table, the others after them, with the baseline first.
 
     Raises UsageError for a name that is unknown or given twice.
     """
     names = [word.strip() for word in text.split(",") if word.strip()]
     for name in names:
-        if name not in ARMS:
-            raise UsageError(f"arm {name!r} is not one of {', '.join(ARMS)}")
+        arm_of(name, keys)
         if names.count(name) > 1:
             raise UsageError(f"arm {name!r} is given twice")
     if not names:
-        raise UsageError(f"--arms is empty: give some of {', '.join(ARMS)}")
-    return tuple(name for name in ARMS if name in names or name == BASELINE)
+        raise UsageError(f"--arms is empty: give some of {', '.join(default(keys))}")
+    table = [name for name in ARMS if name in names or name == BASELINE]
+    return (*table, *(name for name in names if name not in ARMS))
 
 
-def arm_settings(name: str) -> dict[str, str]:
-    """What an arm sets in pal.toml, as SECTION.KEY."""
-    return {**_SLURMS_OWN, **ARMS[name].settings}
+def arm_settings(name: str, keys: Keys = KEYS) -> dict[str, str]:
+    """What an arm sets in pal.toml, as SECTION.KEY: the levers that are seen apart, and those of its name."""
+    arm = arm_of(name, keys)
+    if not arm.tick:
+        return {}
+    found: levers.Switched = {
+        (levers.SECTION, one): levers.off(one, keys) for one in APART if one in levers.present(keys)
+    }
+    found |= levers.switched(arm.levers, keys)
+    return {f"{section}.{key}": _text(value) for (section, key), value in found.items()}
+
+
+def _text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

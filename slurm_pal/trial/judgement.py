@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from slurm_pal.simulate.levers import GATHER, ORDER, WAIT
 from slurm_pal.simulate.metrics import element, weeks
 from slurm_pal.simulate.statistics import LEAST_PIECES, Ratio, Verdict, summary, verdict
-from slurm_pal.trial.arms import BASELINE, MOVES, ORDER, PLACEBO, TICK
+from slurm_pal.trial.arms import BASELINE, MOVES, PLACEBO, TICK
 from slurm_pal.trial.ran import LOST, TIMEOUT, RanJob
 
-UNKNOWN_CAUSES = ("gathering", "waiting")
-"""Causes that no arm isolates."""
-CAUSES = {"scores": (MOVES, PLACEBO), "order": (ORDER, TICK)}
+CAUSES = {
+    "scores": (MOVES, PLACEBO), "gathering": (f"{TICK}+{GATHER}", TICK), "waiting": (f"{TICK}+{WAIT}", TICK),
+    "order": (f"{TICK}+{ORDER}", TICK),
+}  # fmt: skip
 """Cause -> the two arms whose ratio it is."""
 
 Jobs = Sequence[RanJob]
@@ -75,10 +77,10 @@ def judged(ours: Workloads, theirs: Workloads) -> Judged:
 
 def causes(arms: Mapping[str, Workloads]) -> dict[str, Judged | None]:
     """What a gain is due to, as far as the arms that were run isolate it: a ratio below 1 is that cause's gain."""
-    found: dict[str, Judged | None] = dict.fromkeys(UNKNOWN_CAUSES)
-    for cause, (ours, theirs) in CAUSES.items():
-        found[cause] = judged(arms[ours], arms[theirs]) if ours in arms and theirs in arms else None
-    return found
+    return {
+        cause: judged(arms[ours], arms[theirs]) if ours in arms and theirs in arms else None
+        for cause, (ours, theirs) in CAUSES.items()
+    }
 
 
 def over_baseline(arms: Mapping[str, Workloads]) -> dict[str, Judged]:

@@ -23,7 +23,7 @@ from slurm_pal.lab.processes import stop, with_variable
 from slurm_pal.placement.occupancy import Table
 from slurm_pal.store import heartbeat, snapshot
 from slurm_pal.store.snapshot import GpuScore
-from slurm_pal.trial.arms import ARMS
+from slurm_pal.trial.arms import arm_of
 from slurm_pal.trial.compression import COLUMNS, LabJob
 from slurm_pal.trial.ran import RanJob, ran
 from slurm_pal.trial.scaling import variables
@@ -80,7 +80,7 @@ class Progress:
 def check_programs(arms: Iterable[str]) -> None:
     """Raise PalError at once, not after hours, where a program that an arm starts is not installed."""
     for arm in arms:
-        row = ARMS[arm]
+        row = arm_of(arm)
         for name, wanted in (("palsub", row.palsub), ("pal-rebalance", row.tick), ("pal", row.filter)):
             if wanted:
                 program(name)
@@ -126,7 +126,7 @@ def _lab(plan: ArmPlan, root: str) -> Iterator[Lab]:
     with Lab.up(
         os.path.join(root, "lab"), nodes=plan.nodes, gpus=plan.gpus, seed=plan.seed, gpu_table=table,
         cpus=max(16, 2 * plan.gpus), memory_mib=max(16, 2 * plan.gpus) * 4000,
-        submit_filter=ARMS[plan.name].filter, conf_edits=plan.edits,
+        submit_filter=arm_of(plan.name).filter, conf_edits=plan.edits,
     ) as lab:  # fmt: skip
         yield lab
 
@@ -144,7 +144,7 @@ class _Arm:
 
     def __init__(self, plan: ArmPlan, lab: Lab, root: str, progress: Progress, ending: threading.Event) -> None:
         self._plan, self._lab, self._root = plan, lab, root
-        self._arm = ARMS[plan.name]
+        self._arm = arm_of(plan.name)
         self._progress, self._ending = progress, ending
         self._meter = StrainMeter()
         foreign = ("SLURM", "SBATCH_", "SQUEUE_")  # no setting of whoever runs the trial

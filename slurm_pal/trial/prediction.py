@@ -12,7 +12,7 @@ from slurm_pal.simulate.replay import ReplayPlan, replay
 from slurm_pal.simulate.result import JobOutcome, Replay, Timeline
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import Trace
-from slurm_pal.trial.arms import ARMS
+from slurm_pal.trial.arms import arm_of
 from slurm_pal.twin.run import Twin
 
 PLAIN = "slurm"
@@ -46,8 +46,8 @@ def simulated(arm: str, trace: Trace, machine: Hardware, shuffled: Hardware, ass
     """
     factor = assumed.compress
     settings = ReplaySettings(locality_penalty=assumed.locality_penalty, move_cost_s=assumed.move_cost_s / factor)
-    seen = shuffled if ARMS[arm].shuffled else machine
-    plan = ReplayPlan(in_lab_time(trace, factor), seen, ARMS[arm].policy, seed=seed, settings=settings)
+    seen = shuffled if arm_of(arm).shuffled else machine
+    plan = ReplayPlan(in_lab_time(trace, factor), seen, arm_of(arm).policy, seed=seed, settings=settings)
     return in_trace_time(Twin(config_of(assumed.settings), pairs_of(assumed.edits)).run(plan), factor)
 
 

@@ -39,7 +39,7 @@ _TIMES = {
     "submit": {"lease_max_s": 1.0, "expected_run_s": 1.0},
     "rebalance": {
         "interval_s": 1.0, "partition_wait_s": 1.0, "minimum_s": 1.0, "end_guard_s": 0.0, "lost_work_s": 0.0,
-        "move_cost_s": 0.0, "ack_limit_s": 5.0, "order_bound_s": 1.0,
+        "move_cost_s": 0.0, "ack_limit_s": 5.0, "wait_max_s": 1.0, "order_bound_s": 1.0,
     },
 }  # fmt: skip
 """Settings that are times of jobs, and the least that a lab needs: its own seconds are not compressed."""
@@ -141,7 +141,7 @@ def pal_settings(config: Config, compress: float, move_cost_s: float) -> dict[st
             least = _TIMES.get(section, {}).get(name)
             if least is not None:
                 value = move_cost_s if name == "move_cost_s" else config.number(section, name)
-                found[f"{section}.{name}"] = f"{max(least, value / compress):g}"
+                found[f"{section}.{name}"] = f"{max(least, KEYS[section][name].minimum or 0.0, value / compress):g}"
             elif config.origin(section, name) != "default":
                 found[f"{section}.{name}"] = _text(config[section, name])
     return found

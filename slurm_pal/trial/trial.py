@@ -17,7 +17,7 @@ from slurm_pal.simulate.trace import Trace
 from slurm_pal.tick import kept
 from slurm_pal.tick.again import again
 from slurm_pal.trial import compression, prediction
-from slurm_pal.trial.arms import ARMS, BASELINE, arm_settings
+from slurm_pal.trial.arms import BASELINE, arm_of, arm_settings
 from slurm_pal.trial.beside import Beside
 from slurm_pal.trial.folder import TrialFolder, TrialPlan
 from slurm_pal.trial.live import ArmPlan, ArmResult, Progress, Stopped, run_arm
@@ -130,7 +130,7 @@ class Trial:
     def arm_plan(self, task: TrialTask) -> ArmPlan:
         number, arm = task
         plan, trace = self.plan, self.traces[number]
-        seen = self._shuffled if ARMS[arm].shuffled else self._machine
+        seen = self._shuffled if arm_of(arm).shuffled else self._machine
         return ArmPlan(
             arm, compression.lab_jobs(trace, plan.compress, plan.locality_penalty, plan.move_cost_s), plan.nodes,
             plan.gpus, self._machine.true, seen.believed, seen.level, plan.seed, plan.edits,

@@ -24,6 +24,9 @@ from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.publisher.publication import Publisher
 from slurm_pal.simulate import queues
 from slurm_pal.simulate.jobs import ReplayJob
+from slurm_pal.simulate.levers import SECTION, has_levers, is_on, present, with_settings, without
+from slurm_pal.simulate.policies import LEVERS, TICK
+from slurm_pal.simulate.policies import named as policy_of
 from slurm_pal.simulate.replay import Progress, ReplayPlan
 from slurm_pal.simulate.result import Replay, Timeline
 from slurm_pal.simulate.settings import ReplaySettings
@@ -75,19 +78,56 @@ class Twin(NamedTuple):
     def check(self, policies: Iterable[str], queue: str, settings: ReplaySettings) -> None:
         """Raises UsageError for what Slurm or the program does not have."""
         for name in policies:
-            if name not in ARMS:
-                raise UsageError(f"policy {name!r} is not one of {', '.join(ARMS)}")
+            arm_of(name)
             for bad, what in (
                 (queue not in QUEUES, f"queue {queue!r}: Slurm has {' and '.join(QUEUES)}"),
                 (settings.best_first, "--best-first: Slurm hands out the lowest index"),
                 (settings.steer != "start", f"--steer {settings.steer}: policy palsub is that"),
             ):
                 if bad:
-                    raise UsageError(f"policy {name!r} runs the program: {what}")
+                    raise UsageError(
+                        f"policy {name!r} runs the program: {what}; a study may have it (--policy, --list)"
+                    )
+
+    def levers(self, policy: str) -> frozenset[str]:
+        """What a policy does to the queue, of `policies.LEVERS`."""
+        config = self._config(policy)
+        return frozenset(name for name, key in LEVERS.items() if arm_of(policy).ticks and is_on(config, key))
+
+    def charged(self, policy: str, settings: ReplaySettings) -> dict[str, str]:
+        """What a replay under it charges and assumes otherwise than a study: name -> value with its unit."""
+        config, slurm, arm = self._config(policy), slurm_settings(self.pairs), arm_of(policy)
+        found = {
+            "move": "none: nothing moves",
+            "slow GPUs": f"believed slower than {config.number('placement', 'barred_slowdown'):g}: as pal.toml says",
+            "backfill": f"Slurm's, every {slurm.bf_interval_s:g} s" if slurm.backfill else "none",
+            "steering": "none" if arm.submits == "plain" else f"at submission, by {arm.submits}",
+            "GPUs of a node": "lowest index first",
+        }
+        if arm.ticks:
+            interval_s, margin = config.number("rebalance", "interval_s"), config.number("rebalance", "margin")
+            found["steering"] += f", and every {interval_s:g} s by the tick"
+            found["levers"] = ", ".join(f"{name} = {str(config[SECTION, name]).lower()}" for name in present())
+            if config.flag("rebalance", "moves"):
+                found["move"] = f"{settings.move_cost_s:g} s and Slurm's gap, if the gain is above {margin:g} x that"
+        return found
 
     def run(self, plan: ReplayPlan, progress: Progress | None = None) -> Replay:
-        """Replay a trace by the arm that the policy names."""
-        return replay(plan, self._replace(pairs={**QUEUES[plan.queue], **self.pairs}), ARMS[plan.policy], progress)
+        """Replay a trace by the arm that the policy names, with its levers but those that the plan leaves out."""
+        config = without(self._config(plan.policy), (LEVERS[name] for name in plan.without))
+        pairs = {**QUEUES[plan.queue], **self.pairs}
+        return replay(plan, self._replace(config=config, pairs=pairs), arm_of(plan.policy), progress)
+
+    def _config(self, policy: str) -> Config:
+        return with_settings(self.config, policy_of(policy).settings, f"policy {policy}")
+
+
+def arm_of(policy: str) -> Arm:
+    """Raises UsageError for a policy that is no program's."""
+    name = TICK if has_levers(policy) and policy_of(policy) else policy
+    if name not in ARMS:
+        raise UsageError(f"policy {policy!r} is not one of {', '.join(ARMS)}")
+    return ARMS[name]
 
 
 QUEUES: Mapping[str, Mapping[str, str]] = {

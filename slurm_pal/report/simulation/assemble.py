@@ -14,7 +14,7 @@ from slurm_pal.report.simulation.study import ParameterSweep, Study, compare
 from slurm_pal.report.simulation.tables import to_json
 from slurm_pal.simulate.experiment import LOADS, MOVE_COSTS_S, Experiment, ReplayTask, Results, causes, worst_counts
 from slurm_pal.simulate.metrics import ReplayMetrics, measure_all
-from slurm_pal.simulate.policies import POLICIES
+from slurm_pal.simulate.policies import STUDY, named
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, compared, paired, ratios
 from slurm_pal.simulate.trace import TraceJob, together
@@ -80,6 +80,8 @@ def charged(experiment: Experiment) -> tuple[tuple[str, str], ...]:
         rows.append(
             ("failures", f"each node every {s.failures.mtbf_s / 3600:g} h, back after {s.failures.repair_s / 3600:g} h")
         )
+    if e.program is not None and named(e.policy).runs != STUDY:
+        rows = list((dict(rows) | e.program.charged(e.policy, s)).items())
     return tuple(rows)
 
 
@@ -98,7 +100,7 @@ def _ratio(e: Experiment, measured: Mapping[ReplayTask, ReplayMetrics], **varian
 
 
 def _task(name: str, seed: int, variant: Mapping[str, float | None]) -> ReplayTask:
-    kept = {k: v for k, v in variant.items() if k != "move_cost_s" or POLICIES[name].moves != "none"}
+    kept = {k: v for k, v in variant.items() if k != "move_cost_s" or named(name).moves != "none"}
     return ReplayTask(name, seed)._replace(**kept)  # type: ignore[arg-type]
 
 

@@ -51,10 +51,10 @@ POLICIES = {
 
 
 OURS = {
-    "pal-fit": ("ours, with backfill in the queue's order", False),
-    "pal-fit-order": ("ours, with backfill by response ratio", True),
+    "pal-fit": ("class fit, waits and moves, with backfill in the queue's order", False),
+    "pal-fit-order": ("the same, with backfill by response ratio", True),
 }
-"""What the product does, under the published rounds: summary, and whether backfill goes by response ratio."""
+"""The studies of that name, under the published rounds: summary, and whether backfill goes by response ratio."""
 
 
 def summaries() -> dict[str, str]:

@@ -380,7 +380,7 @@ def test_job_tables(done: Results) -> None:
 
 def test_names_may_be_joined_by_commas_and_have_aliases() -> None:
     found = resolved(["packed-sticky,pal", "default"], POLICIES, POLICY_ALIASES)
-    assert found == {"packed-sticky": "packed", "pal": "pal", "default": "pal-fit"}
+    assert found == {"packed-sticky": "packed", "pal": "pal", "default": "tick"}
 
 
 @pytest.mark.parametrize("name", ["", "Packed", "packed,", "best"])

@@ -13,11 +13,11 @@ from slurm_pal.base.jobs import GpuShape
 from slurm_pal.lab.conf import LabSpec, config_files
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.simulate.hardware import hardware
-from slurm_pal.simulate.policies import POLICIES, STUDY
+from slurm_pal.simulate.policies import STUDY, named
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.simulate.virtual import parse_cluster
 from slurm_pal.trial import compression, prediction, scaling
-from slurm_pal.trial.arms import ARMS, arm_settings, parse_arms
+from slurm_pal.trial.arms import ARMS, arm_of, arm_settings, default, parse_arms
 
 
 def job(number: int = 1, gpus: int = 1, at_s: float = 0.0, limit_s: float | None = 7200.0, **more: object) -> TraceJob:
@@ -166,22 +166,57 @@ def test_arms_come_in_the_order_of_the_table_with_sbatch_first() -> None:
     assert parse_arms("placebo, palsub") == ("sbatch", "palsub", "placebo")
 
 
-@pytest.mark.parametrize("text", ["nothing", "palsub,palsub", ""])
-def test_wrong_arms(text: str) -> None:
-    with pytest.raises(UsageError):
-        parse_arms(text)
+LACKING = {"rebalance": {name: KEYS["rebalance"][name] for name in ("moves", "retarget")}}
+HAVING = {
+    "rebalance": {
+        **LACKING["rebalance"], "order": Key("none", "", choices=("none", "shortest", "response-ratio", "fair")),
+        "gather": Key(False, ""), "wait": Key(False, ""), "fit": Key(True, ""),
+    }
+}  # fmt: skip
 
 
-def test_only_one_arm_orders_the_queue() -> None:
-    assert parse_arms("tick+order") == ("sbatch", "tick+order")
-    orders = {name: arm_settings(name)["rebalance.order"] for name in ARMS}
-    assert orders.pop("tick+order") == "shortest" and set(orders.values()) == {"none"}
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("nothing", "is not one of sbatch, palsub, filter, tick, tick\\+moves, placebo, tick\\+LEVER"),
+        ("palsub,palsub", "given twice"),
+        ("", "--arms is empty"),
+        ("tick+order", "'tick\\+order' needs the setting rebalance.order, which this release does not have"),
+        ("tick+moves+wait", "needs the setting rebalance.wait"),
+        ("tick+magic", "after tick come levers: \\+NAME or -NAME of retarget, moves"),
+    ],
+)
+def test_wrong_arms(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse_arms(text, LACKING)
+
+
+def test_a_lever_is_an_arm_where_the_program_has_it() -> None:
+    assert default(LACKING) == ("sbatch", "palsub", "filter", "tick", "tick+moves", "placebo")
+    assert default(HAVING)[3:] == ("tick", "tick+moves", "tick+gather", "tick+wait", "tick+order", "placebo")
+    assert parse_arms("tick-fit,tick+order", HAVING) == ("sbatch", "tick+order", "tick-fit")
+
+
+def test_an_arm_switches_its_own_levers_and_no_other_that_is_seen_apart() -> None:
+    still = {"rebalance.moves": "false", "rebalance.gather": "false", "rebalance.wait": "false",
+             "rebalance.order": "none"}  # fmt: skip
+    assert arm_settings("tick", HAVING) == still
+    assert arm_settings("tick+order", HAVING) == {**still, "rebalance.order": "shortest"}
+    assert arm_settings("tick+order=fair", HAVING) == {**still, "rebalance.order": "fair"}
+    assert arm_settings("tick-fit", HAVING) == {**still, "rebalance.fit": "false"}
+    both = arm_settings("tick+gather+wait", HAVING)
+    assert (both["rebalance.gather"], both["rebalance.wait"], both["rebalance.moves"]) == ("true", "true", "false")
+    assert arm_settings("placebo", HAVING) == arm_settings("tick+moves", HAVING)
+    assert arm_settings("sbatch", HAVING) == {}
 
 
 def test_every_setting_and_every_policy_of_an_arm_exists() -> None:
-    for arm in ARMS.values():
-        assert all(key.partition(".")[2] in KEYS[key.partition(".")[0]] for key in arm.settings)
-        assert POLICIES[arm.policy].runs != STUDY
+    for name in default():
+        settings = arm_settings(name)
+        assert all(key.partition(".")[2] in KEYS[key.partition(".")[0]] for key in settings)
+        prediction.config_of(settings)
+        assert named(ARMS[name].policy).runs != STUDY
+    assert arm_of("tick-retarget").tick
 
 
 def test_the_twin_has_the_labs_slurm_conf_and_the_arms_settings() -> None:

@@ -93,6 +93,14 @@ def test_the_cause_of_a_gain_is_what_shuffled_scores_lack() -> None:
     assert [found[name] for name in ("gathering", "waiting", "order")] == [None, None, None]
 
 
+@pytest.mark.parametrize(
+    ("cause", "arm"), [("gathering", "tick+gather"), ("waiting", "tick+wait"), ("order", "tick+order")]
+)
+def test_the_cause_of_a_lever_is_its_arm_to_that_without(cause: str, arm: str) -> None:
+    found = judgement.causes({"tick": [[done(0, 0, 90)]], arm: [[done(0, 0, 45)]], "placebo": [[done(0, 0, 80)]]})
+    assert {name: one and one.ratio for name, one in found.items() if one} == {cause: 0.5}
+
+
 def test_figures_of_several_traces() -> None:
     found = judgement.figures([[done(0, 0, 100), done(1, 50, 200, 2, "TIMEOUT")], [done(0, 0, 300, 0, "LOST")]])
     assert (found.jobs, found.mean_jct_s, found.p99_jct_s, found.makespan_s) == (3, 200.0, 300.0, 300.0)

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,13 +17,20 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_pal.base.config import Config
+from slurm_pal.base.config import KEYS, Config, Key
 from slurm_pal.base.errors import MissingPackageError, NotNowError, SlurmError, UsageError
+from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.cli.simulate.command import simulate
-from slurm_pal.simulate.experiment import Experiment
+from slurm_pal.cli.simulate.twin import default_policies, how_long
+from slurm_pal.report.simulation.assemble import assemble
+from slurm_pal.report.simulation.study import Study, compare
+from slurm_pal.simulate import levers
+from slurm_pal.simulate.experiment import SHUFFLED, Experiment, ReplayTask, causes, tasks
 from slurm_pal.simulate.hardware import hardware
+from slurm_pal.simulate.inputs.generate import TraceSpec, generate
 from slurm_pal.simulate.policies import POLICIES, STUDY
+from slurm_pal.simulate.profiles import SlowShare
 from slurm_pal.simulate.replay import ReplayPlan
 from slurm_pal.simulate.replay import replay as study
 from slurm_pal.simulate.result import JobOutcome, Replay
@@ -30,7 +39,9 @@ from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.simulate.virtual import parse_cluster
 from slurm_pal.twin import lua_filter
 from slurm_pal.twin import run as twin_run
+from slurm_pal.twin.client import VirtualClient
 from slurm_pal.twin.run import ARMS, Arm, Twin, replay
+from slurm_pal.twin.virtual_slurm import Submission, VirtualSlurm
 
 SLOW, FAST = [1.5] * 4, [1.0] * 4
 HOUR_S = 3600.0
@@ -152,6 +163,45 @@ def test_a_job_is_killed_at_its_limit() -> None:
     assert found.end == "TIMEOUT" and found.jct_s == pytest.approx(1800, abs=5)
 
 
+class Orders:
+    """What was asked of Slurm beyond the users' own words."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.given: list[str] = []
+        sbatch, submit = VirtualClient.sbatch, VirtualSlurm.submit
+
+        def seen(client: VirtualClient, argv: Sequence[str], *who: str) -> int:
+            self.given += [word for word in argv if word.startswith(("--nodelist", "--exclude", "--prefer"))]
+            return sbatch(client, argv, *who)
+
+        def filtered(slurm: VirtualSlurm, made: Submission) -> int:
+            job_id = submit(slurm, made)
+            job = slurm.jobs[job_id]
+            self.given += [fold(job.req_nodes), fold(job.exc_nodes), job.prefer]
+            return job_id
+
+        monkeypatch.setattr(VirtualClient, "sbatch", seen)
+        monkeypatch.setattr(VirtualSlurm, "submit", filtered)
+
+    def failing(self, kind: str, job_id: int) -> None:
+        self.given += [kind] if kind != "overview" else []
+
+
+@pytest.mark.parametrize("policy", ["palsub", pytest.param("filter", marks=lua), "tick"])
+def test_where_all_gpus_are_alike_nothing_is_ordered(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot gain does nothing: job for job it is stock Slurm."""
+    made = generate(TraceSpec(jobs=60, cluster_gpus=16, cap_s=7200.0, load=0.95, seed=3))
+    one_node = [one._replace(shape=GpuShape(min(4, one.shape.total), 1, min(4, one.shape.total))) for one in made.jobs]
+    same = [[1.0] * 4] * 4
+    stock = run(one_node, "slurm-twin", rows=same)
+    orders = Orders(monkeypatch)
+    twin = Twin(Config(), failing=orders.failing)
+    assert run(one_node, policy, twin, rows=same).outcomes == stock.outcomes
+    assert not list(filter(None, orders.given))
+    run(one_node, policy, twin, rows=[[1.5] * 4, *same[1:]])
+    assert list(filter(None, orders.given)), "with a slow node there is something to do"
+
+
 Row = tuple[int, int, int, int, str]
 traces = st.lists(
     st.tuples(
@@ -224,6 +274,81 @@ def test_progress_can_stop_it() -> None:
     assert not found.complete and len(found.outcomes) < 4
 
 
+# -- causes -----------------------------------------------------------------------------------
+
+
+SHORTEST = Key("none", "", choices=("none", "shortest"))
+
+
+def shared(**changes: object) -> Experiment:
+    """Ten jobs on two nodes, one of them slow, under the tick."""
+    jobs = jobs_of([(300, 3000, 2, 1, "A"), (60, 1000, 1, 1, "A"), (100, 6000, 4, 1, "A")] * 3, movable=True)
+    made = Experiment(
+        (Trace("t", tuple(jobs)),), parse_cluster("2x4"), slow=SlowShare(0.5, 1.5), policies=("tick",), policy="tick",
+        baseline="slurm-twin", seeds=(1,), worst=0, program=Twin(config()),
+    )  # fmt: skip
+    return made._replace(**changes)  # type: ignore[arg-type]
+
+
+def done(made: Experiment) -> Study:
+    return assemble(made, {task: made.run(task) for task in tasks(made)}).study
+
+
+def test_what_the_program_s_ratio_is_made_of_multiplies_to_it() -> None:
+    study = done(shared())
+    assert list(study.causes) == ["scores", "gathering", "rest"]
+    whole = compare(study).headline.ratio["mean_jct_s"]
+    assert whole is not None and whole.mean != 1.0
+    assert math.prod(ratio.mean for ratio in study.causes.values()) == pytest.approx(whole.mean)
+    assert study.causes["gathering"].mean == 1.0, "jobs on one node, all GPUs alike: nothing to do"
+    assert {ratio.low for ratio in study.causes.values()} == {None}, "one trace cannot tell"
+
+
+@pytest.mark.parametrize("policy", ["palsub", "tick"])
+def test_the_placebo_publishes_the_scores_of_other_gpus(policy: str) -> None:
+    made = shared(traces=(Trace("t", (job(1),)),), slow=SlowShare())
+    fast, slow = [[1.0, 1.0], [1.2, 1.2]], [[1.2, 1.2], [1.0, 1.0]]
+    machine = hardware({c: fast for c in "ABC"}, {c: slow for c in "ABC"})
+    assert made.program is not None
+    found = made.program.run(ReplayPlan(made.traces[0], machine, policy))
+    assert found.outcomes[0].nodes == ("n1",) and found.outcomes[0].slowdown == 1.2, "it went by what was published"
+    mixed = made.plan(ReplayTask(policy, 1, scores=SHUFFLED)).hardware
+    assert mixed.believed != mixed.true and mixed.true == made.plan(ReplayTask(policy, 1)).hardware.true
+
+
+def test_a_lever_that_is_left_out_is_its_setting_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[object, object]] = []
+    monkeypatch.setitem(KEYS["rebalance"], "order", SHORTEST)
+    monkeypatch.setattr(
+        twin_run, "replay",
+        lambda plan, twin, arm, progress: seen.append((twin.config["rebalance", "order"], plan.hardware.believed)),
+    )  # fmt: skip
+    on = Twin(config(rebalance__order="shortest"))
+    made = shared(program=on)
+    assert list(causes(made)) == ["scores", "order", "gathering", "rest"]
+    assert list(causes(shared(policy="tick-order", program=on))) == ["scores", "gathering", "rest"]
+    assert list(causes(shared(policy="palsub", program=on))) == ["scores", "gathering", "rest"]
+    assert list(causes(shared(policy="tick+order=shortest"))) == ["scores", "order", "gathering", "rest"]
+    (with_it,), (without,) = causes(made)["order"]
+    for policy, scores, left_out in (with_it, without):
+        made.run(ReplayTask(policy, 1, scores=scores, without=left_out))
+    assert [order for order, _ in seen] == ["shortest", "none"] and seen[0][1] == seen[1][1]
+    seen.clear()
+    made.run(ReplayTask("tick-order", 1))
+    shared().run(ReplayTask("tick+order", 1))
+    assert [order for order, _ in seen] == ["none", "shortest"]
+    assert on.config["rebalance", "order"] == "shortest", "the site's own stay as they are"
+
+
+def test_what_is_charged_follows_the_lever() -> None:
+    charged = dict(assemble(shared(), {}).study.charged)
+    assert charged["move"].startswith("180 s and Slurm's gap") and "moves = true" in charged["levers"]
+    assert charged["steering"] == "at submission, by palsub, and every 60 s by the tick"
+    still = Twin(config()).charged("tick-moves", ReplaySettings())
+    assert still["move"] == "none: nothing moves" and "moves = false" in still["levers"]
+    assert Twin(config()).charged("slurm-twin", ReplaySettings())["steering"] == "none"
+
+
 REFUSED: list[tuple[dict[str, object], str]] = [
     ({"queue": "las"}, "Slurm has fifo and multifactor"),
     ({"settings": ReplaySettings(best_first=True)}, "--best-first"),
@@ -275,15 +400,49 @@ def test_the_command_runs_the_program(no_site: None) -> None:
     assert all(row["runs"] == 1 for row in found["policies"].values())
 
 
+def test_without_policies_what_runs_is_compared(no_site: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--generate", "jobs=8,load=0.9", "--cluster", "2x4", "--seeds", "1", "--jobs", "1", "--json"]
+    monkeypatch.setattr(lua_filter.shutil, "which", lambda name: None)
+    ran = CliRunner().invoke(simulate, words)
+    assert ran.exit_code == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert (found["baseline"], found["policy"]) == ("slurm-twin", "tick")
+    assert list(found["policies"]) == ["slurm-twin", "palsub", "tick"] and "apt-get install lua5.1" in ran.stderr
+    assert set(found["causes"]) == {"scores", "gathering", "rest"} and not found["worst_gpus_by_k"]
+    assert "moves = true" in found["charged"]["levers"]
+
+
+@lua
+def test_the_filter_is_compared_where_it_can_run() -> None:
+    assert default_policies() == ("slurm-twin", "palsub", "filter", "tick")
+
+
+def test_what_takes_long_says_so_and_how_to_be_sooner() -> None:
+    assert how_long(shared(), 2) == ""
+    long = shared(traces=(Trace("t", shared().traces[0].jobs * 2000),))
+    assert re.fullmatch(
+        r"note: 5 replays of up to 18000 jobs, .* about 1\.[0-9] h; sooner: fewer --seeds, .*", how_long(long, 1)
+    )
+    assert how_long(long._replace(program=None, policy="packed", policies=("packed",), baseline="packed"), 1) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("tick+magic", "after tick come levers"), ("tick+moves=2", "is not one of +moves, -moves")]
+)
+def test_levers_that_do_not_exist_are_refused(no_site: None, name: str, why: str) -> None:
+    ran = CliRunner().invoke(simulate, ["--generate", "jobs=8", "--policy", f"slurm-twin,{name}"])
+    assert isinstance(ran.exception, UsageError) and why in str(ran.exception)
+
+
 def test_the_list_says_what_runs_each_policy() -> None:
     shown = json.loads(CliRunner().invoke(simulate, ["--list", "--json"]).stdout)
     runs = {row["name"]: row["runs"] for row in shown["policies"]}
     wanted = {
         "tick": "tick", "palsub": "palsub", "filter": "palsub", "slurm-twin": "slurm", "pal-fit": "study",
-        "default": "study", "pal-share": "study",
+        "default": "tick", "pal-share": "study", "tick-moves": "tick", "tick+retarget": "tick",
     }  # fmt: skip
     assert {name: runs[name] for name in wanted} == wanted
     lines = CliRunner().invoke(simulate, ["--list"]).stdout.splitlines()
     policies = [line for line in lines if line.startswith("--policy") and "the same as" not in line]
-    assert sum("study: " not in line for line in policies) == len(ARMS)
+    assert sum("study: " not in line for line in policies) == len(ARMS) + len(levers.names())
     assert not any("ours" in line for line in policies if "study: " in line)
