@@ -113,6 +113,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "interval_s": Key(15.0, "time between two ticks of pal-rebalance --daemon, s", minimum=1),
         "retarget": Key(True, "set and clear node lists of pending jobs"),
         "moves": Key(True, "move running jobs that are marked movable"),
+        "gather": Key(True, "steer jobs with --gpus on an open number of nodes; bring spread ones together"),
         "features": Key(False, "publish class features on the nodes (SlurmUser or root)"),
         "weights": Key(False, "raise the Weight of nodes with slow GPUs (SlurmUser or root)"),
         "depth": Key(100, "pending jobs that one tick examines: users in turn, each user's by priority", minimum=1),

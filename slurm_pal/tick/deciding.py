@@ -62,6 +62,7 @@ def terms_of(config: Config, appends: bool) -> MoveSettings:
         config.number("rebalance", "lost_work_s"),
         appends,
         config.flag("rebalance", "may_empty_output"),
+        config.flag("rebalance", "gather"),
     )
 
 
@@ -102,7 +103,8 @@ class Decider:
         wishes, waiting, overview = list(shared.wishes), shared.waiting, shared.overview
         if self._config.flag("rebalance", "retarget"):
             leases = self._journal.leases()
-            wishes += retarget(overview, scores, waiting, leases, settings_of(self._config), now_s, interval_s)
+            settings, gather = settings_of(self._config), self.terms.gather
+            wishes += retarget(overview, scores, waiting, leases, settings, now_s, interval_s, gather)
         calibration = learning.calibration(moves)
         planned = None
         if self._config.flag("rebalance", "moves"):
