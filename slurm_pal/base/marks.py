@@ -15,7 +15,7 @@ JOB, PROGRESS, SLOW, ACK, EVENT = "job", "it", "slow", "ack", "ev"
 checkpoint wrapper. By the tick (admin comment)."""
 
 NODES = "n"
-"""In the word of palsub or of the submit filter: the range of nodes that a job with a total of GPUs was submitted with."""
+"""In the word of palsub or of the submit filter: how many nodes a job with a total of GPUs was submitted for."""
 
 MOST = 1000
 """Characters of a comment; slurmctld refuses one of more than 1024 bytes."""

@@ -19,9 +19,7 @@ from slurm_pal.decide.request import OURS_SOFT, Request, read
 from slurm_pal.slurm.job_options import NodeRange, options_of
 
 
-def request_of(
-    job: SlurmJob, own_req: str | None = None, own_exc: str | None = None, gather: bool = False
-) -> Request:
+def request_of(job: SlurmJob, own_req: str | None = None, own_exc: str | None = None, gather: bool = False) -> Request:
     """The request of a job in the queue. Pure, never raises: doubts end in `leave`.
 
     With `gather` a total of GPUs on an open number of nodes is not left to Slurm where the user's own range is known:

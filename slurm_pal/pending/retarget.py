@@ -222,10 +222,10 @@ class _Round:
         return self._leave(one, lease, decided.reason)
 
     def _spreads(self, request: Request, n_nodes: int) -> bool:
-        """Whether it may start on this number of nodes as on others, so that its list needs a guard, see `_guard`."""
+        """Whether it may start on one node as on several, so that its list needs a guard, see `_guard`."""
         shape = request.shape
         total = shape is not None and shape.per_node is None and not shape.whole_nodes
-        return self._gather and total and request.nodes_min <= n_nodes <= (request.nodes_max or n_nodes)
+        return self._gather and total and request.nodes_min == n_nodes == 1
 
     def _decide(self, one: Waiting) -> Decision:
         """palsub's decision, as if the job were submitted now without a list of ours."""

@@ -24,6 +24,7 @@ from slurm_pal.moves.planning import MovePlan, MoveTerms, Passed, Running, plan
 from slurm_pal.moves.steps import no_checkpoint
 from slurm_pal.partitions import sharing
 from slurm_pal.partitions.sharing import Shared
+from slurm_pal.pending.demand import wanted
 from slurm_pal.pending.retarget import Wish, WishAction, retarget
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot as snapshots
@@ -109,6 +110,9 @@ class Decider:
         planned = None
         if self._config.flag("rebalance", "moves"):
             terms = self._move_terms(moves, open_moves, now_s)
+            if self.terms.gather:
+                waits = wanted(overview, wishes, frozenset(move.job_id for move in open_moves))
+                terms = terms._replace(wanted=waits)
             here = heard if self._only_user else published
             planned = plan(claimed(overview, wishes), heard, running, terms, now_s, here)
         return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration, trouble)

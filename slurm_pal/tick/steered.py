@@ -16,7 +16,7 @@ from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease import TickLease
 from slurm_pal.decide.request import NO_GPU_WORDS, Request, for_class
 from slurm_pal.journal.journal import Move
-from slurm_pal.journal.move_states import CARRIED_OUT
+from slurm_pal.journal.move_states import REQUEUED, MoveOutcome
 from slurm_pal.moves.planning import Passed, Running
 from slurm_pal.moves.steps import no_checkpoint
 from slurm_pal.pending.retarget import Waiting
@@ -125,6 +125,8 @@ def _waiting(job: SlurmJob, facts: Facts, memory: Memory, gather: bool) -> Waiti
 
 def _running(job: SlurmJob, facts: Facts, memory: Memory, gather: bool) -> Running:
     moves = memory.moves.get(job.job_id, ())
+    # Where Slurm spread it again, its stored request may be another than the mark says: once is enough.
+    gather = gather and not any(move.outcome in (MoveOutcome.ELSEWHERE, MoveOutcome.WAITING) for move in moves)
     pace = memory.paces.get(job.job_id)
     sensitivity, remaining_s, factor = _by_its_pace(facts.sensitivity, pace)
     by_pace = pace is not None and pace.felt < FELT_AT_LEAST
@@ -135,7 +137,7 @@ def _running(job: SlurmJob, facts: Facts, memory: Memory, gather: bool) -> Runni
         measured=facts.measured or by_pace,
         checkpoint=facts.checkpoint,
         lost_s=facts.lost_s,
-        moves=sum(move.outcome in CARRIED_OUT or no_checkpoint(move) for move in moves),
+        moves=sum(move.outcome in REQUEUED or no_checkpoint(move) for move in moves),
         last_move_s=moves[-1].ended_s if moves else 0.0,
         remaining_s=remaining_s,
         factor=factor,

@@ -10,7 +10,7 @@ from slurm_pal.base.config import KEYS
 from slurm_pal.base.errors import UsageError
 
 BASELINE = "sbatch"
-MOVES, PLACEBO, ORDER, TICK = "tick+moves", "placebo", "tick+order", "tick"
+MOVES, GATHER, PLACEBO, ORDER, TICK = "tick+moves", "tick+gather", "placebo", "tick+order", "tick"
 
 
 class Arm(NamedTuple):
@@ -25,8 +25,8 @@ class Arm(NamedTuple):
     policy: str = "tick"  # of the twin
 
 
-_STILL = {"rebalance.moves": "false"}
-_MOVING = {"rebalance.moves": "true"}
+_STILL = {"rebalance.moves": "false", "rebalance.gather": "false"}
+_MOVING = _STILL | {"rebalance.moves": "true"}
 
 ARMS = {
     BASELINE: Arm("plain sbatch", policy="slurm-twin"),
@@ -37,6 +37,10 @@ ARMS = {
         settings=_STILL,
     ),
     MOVES: Arm("the same, and moves", palsub=True, tick=True, settings=_MOVING),
+    GATHER: Arm(
+        "tick+moves, and spread jobs are brought together", palsub=True, tick=True,
+        settings=_MOVING | {"rebalance.gather": "true"},
+    ),
     ORDER: Arm("tick, and the order of the queue", palsub=True, tick=True, settings=_STILL),
     PLACEBO: Arm(
         "tick+moves with shuffled scores", palsub=True, tick=True, settings=_MOVING, shuffled=True,

@@ -21,9 +21,10 @@ class VirtualJob:
 
     __slots__ = (
         "account", "admin_comment", "base_priority", "begin_s", "comment", "edition", "eligible_s", "end_s",
-        "exc_nodes", "features", "had_nodes", "held", "job_id", "limit_s", "marked", "nice", "noun", "options", "own_priority",
-        "partitions", "prefer", "priority", "qos", "reason", "req_nodes", "request", "requeues", "restarts",
-        "running_in", "shown", "site_factor", "start_s", "state", "submit_s", "takes", "user", "wanted",
+        "exc_nodes", "features", "had_nodes", "held", "job_id", "limit_s", "marked", "nice", "noun", "options",
+        "own_priority", "partitions", "prefer", "priority", "qos", "reason", "req_nodes", "request",
+        "requeues", "restarts", "running_in", "shown", "site_factor", "start_s", "state", "submit_s", "takes",
+        "user", "wanted",
     )  # fmt: skip
 
     def __init__(

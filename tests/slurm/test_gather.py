@@ -118,7 +118,7 @@ def test_a_pending_job_on_a_range_of_nodes_is_steered(site: Site) -> None:  # no
         empty(site, full["n0"])
         ticked(site, 2)
         waits = site.client.job(number)
-        assert waits is not None and waits.state == "PENDING" and waits.raw["NumNodes"] == "1-4"
+        assert waits is not None and waits.state == "PENDING" and waits.raw["NumNodes"] == "1-2"
         empty(site, full["n2"])
         assert site.running(number).nodes == ("n2",)
 
@@ -137,7 +137,8 @@ def test_a_list_never_shrinks_a_job_that_has_started_meanwhile(site: Site) -> No
     queue_of.updated(site.client, waits, ReqNodeList="n3", **guard)
     named = site.client.job(waits)
     assert before is not None and named is not None and named.req_nodes == ("n3",)
-    assert (named.partition, named.priority, named.raw["NumNodes"]) == (before.partition, before.priority, "1-3")
+    assert named.raw["NumNodes"] == before.raw["NumNodes"] == "1-2"  # on no more nodes than GPUs
+    assert (named.partition, named.priority) == (before.partition, before.priority)
     empty(site, full["n3"])
     assert site.running(waits).nodes == ("n3",)
 
@@ -145,7 +146,8 @@ def test_a_list_never_shrinks_a_job_that_has_started_meanwhile(site: Site) -> No
 def test_after_a_requeue_slurm_shows_the_range_no_more_and_the_mark_does(site: Site) -> None:  # noqa: F811
     leave(site, n1=1, n2=1)
     job = spread(site, "-N1-3", "--gpus=2")
-    assert request_of(job).leave and (request_of(job, gather=True).nodes_min, request_of(job, gather=True).nodes_max) == (1, 3)
+    asked = request_of(job, gather=True)
+    assert request_of(job).leave and (asked.nodes_min, asked.nodes_max) == (1, 3)
     site.client.requeue(job.job_id)
     again = site.until(job.job_id, lambda one: one.state == "PENDING" and not one.nodes)
     asked = request_of(again._replace(reason="Resources"), gather=True)

@@ -82,7 +82,8 @@ def main() -> None:
                     print("| " + " | ".join(map(str, cells)) + " |", flush=True)
     for (name, scores, arm), found in ratios.items():
         if arm != "slurm":
-            print(f"{name}, {scores} GPUs, {arm}: {fmean(found):.3f} of stock Slurm ({min(found):.3f} to {max(found):.3f})")
+            span = f"{min(found):.3f} to {max(found):.3f}"
+            print(f"{name}, {scores} GPUs, {arm}: {fmean(found):.3f} of stock Slurm ({span})")
 
 
 if __name__ == "__main__":

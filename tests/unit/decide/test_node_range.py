@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The user's own range of nodes for a total of GPUs: who writes it down, when it is believed, and what stays refused."""
+"""The user's range of nodes for a total of GPUs: who writes it down, when it is believed, what stays refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .test_requests import job
 TOTAL = "TresPerNode= TresPerJob=gres:gpu:4"
 SPREAD = f"{TOTAL} JobState=RUNNING Reason=None NodeList=n[0-1] NumNodes=2 NumCPUs=2 NumTasks=2 TRES=cpu=2,node=2"
 AGAIN = f"{TOTAL} Restarts=1 NumNodes=2 NumCPUs=1 NumTasks=1"
-"""What 22.05.8 prints of --gpus=4 on two nodes: while it runs, and after a requeue, when the TRES have the least number."""
+"""What 22.05.8 prints of --gpus=4 on two nodes: while it runs, and requeued, with the least number in the TRES."""
 OPEN = "of GPUs on an open number of nodes"
 RUNS = "how many nodes its GPUs may be spread over is not known while it runs"
 RESTARTED = "how many nodes it may have is not known after a restart"
