@@ -46,7 +46,7 @@ def runs_the_program(policies: Sequence[str]) -> bool:
 
 
 def program_of(options: Mapping[str, Any], slurm: Mapping[str, str], sizes: tuple[NodeSize, ...]) -> Program:
-    """The twin with the settings of pal.toml, those of slurm.conf that are given, and what its nodes have and suffer."""
+    """The twin with the settings of pal.toml and slurm.conf, and with what its nodes have and when they fail."""
     failures = options["failures"]
     side = SlurmSide(sizes, outages=outages.read(failures) if failures else ())
     return Twin(with_options(config.load(), options), slurm, side=side)

@@ -152,7 +152,8 @@ local function submit(options, offset)
   }) -- what was measured is not in the clients' table
   request.class, request.measured = class, seen
   local variable = options.type == "sbatch" and os.getenv("SLURM_PAL_MOVABLE")
-  request.movable = movable_of(lines, variable, several or request.soft)
+  local unmarked = request.soft ~= "open" and request.soft -- no mark can be left on it
+  request.movable = movable_of(lines, variable, several or unmarked)
   request.app = appends(options["open-mode"]) -- by command line, environment and script
   local keep = request.movable and not request.app
   if keep then request.app = "1" end
@@ -164,7 +165,7 @@ local function submit(options, offset)
   if ours["pal-explain"] then slurm.log_info("pal: %s", sentence(request, decision, origin)) end
   if decision.act == "none" and not request.movable then return end
   if keep then options["open-mode"] = "append" end -- or a move would empty what the job has written
-  if comment and not request.soft then options.comment = comment end
+  if comment and not unmarked then options.comment = comment end
   if decision.act == "nodelist" then
     options.nodelist = decision.set
   elseif decision.act == "exclude" then

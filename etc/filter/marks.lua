@@ -29,6 +29,7 @@ local function mark_of(request, decision, origin, t)
   if request.movable then fields[#fields + 1] = "mov=1" end
   if filled(request.movable) then fields[#fields + 1] = "lost=" .. request.movable end
   if request.app then fields[#fields + 1] = "app=" .. request.app end
+  if request.own_nodes then fields[#fields + 1] = "n=" .. request.own_nodes end
   fields[#fields + 1] = "act=" .. decision.act
   if decision.set then fields[#fields + 1] = "set=" .. decision.set end
   fields[#fields + 1] = "why=" .. decision.why

@@ -82,11 +82,25 @@ local function shape_of(ask)
   return { kind = kind, per_node = per_node, low = low, high = high, tasks = tasks, open = open }
 end
 
+-- The user's own range of nodes for a total of GPUs, "1-4", or "1-" where it is open: once the job has started, Slurm
+-- shows only how many it has. nil where the request fixes the GPUs of each node, or is not understood.
+local function own_nodes(ask)
+  local _, per_node = gpus_of(ask.gpus_per_node)
+  local _, total = gpus_of(ask.gpus, true)
+  local _, per_task = gpus_of(ask.gpus_per_task, true)
+  if per_node ~= 0 or not total or not per_task or ask.tasks_per_node then return nil end
+  if total == 0 then total = per_task * (ask.tasks or 1) end
+  local low, high = ask.nodes_min or 1, ask.nodes_max
+  if total < 2 or low < 1 or (high and high < low) then return nil end
+  return ("%d-%s"):format(low, high and ("%d"):format(high) or "")
+end
+
 -- The request that is decided on, from what an adapter has read (`ask`); nil when it is not for us.
 local function request_of(ask)
   local shape = shape_of(ask)
   if shape == nil then return nil end
   local request = { class = "?", leave = ask.leave, soft = ask.soft, limit_s = ask.limit_s, partition = ask.partition }
+  request.own_nodes = own_nodes(ask)
   if not shape then
     request.leave = request.leave or "shape"
     return request

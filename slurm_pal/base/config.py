@@ -115,6 +115,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "fit": Key(True, "keep waiting jobs of sensitive classes off slow GPUs, before these become free"),
         "avoid": Key(True, "keep waiting jobs off GPUs that were seen to fail, and move running ones off slow GPUs"),
         "moves": Key(True, "move running jobs that are marked movable"),
+        "gather": Key(True, "steer jobs with --gpus on an open number of nodes; bring spread ones together"),
         "features": Key(False, "publish class features on the nodes (SlurmUser or root)"),
         "weights": Key(False, "raise the Weight of nodes with slow GPUs (SlurmUser or root)"),
         "depth": Key(100, "pending jobs that one tick examines: users in turn, each user's by priority", minimum=1),

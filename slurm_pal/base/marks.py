@@ -14,6 +14,9 @@ JOB, PROGRESS, SLOW, ACK, EVENT = "job", "it", "slow", "ack", "ev"
 """Written by palsub: what the job is. By `pal progress`: how far it is, and which GPU the others wait for. By the
 checkpoint wrapper. By the tick (admin comment)."""
 
+NODES = "n"
+"""In the word of palsub or of the submit filter: how many nodes a job with a total of GPUs was submitted for."""
+
 MOST = 1000
 """Characters of a comment; slurmctld refuses one of more than 1024 bytes."""
 
@@ -40,6 +43,19 @@ def read(text: str, key: str) -> dict[str, str]:
 def word(pairs: dict[str, str]) -> str:
     """A word from its values, the key first."""
     return "pal:" + ";".join(f"{name}={value}" for name, value in pairs.items())
+
+
+def node_range(low: int, high: int | None) -> str:
+    """The value of NODES: "1-4", or "1-" where the number is open."""
+    return f"{low}-{high or ''}"
+
+
+def read_range(value: str) -> tuple[int, int | None] | None:
+    """(least, most) nodes by such a value, None for an open most; None for what we never write."""
+    match = re.fullmatch(r"([1-9][0-9]{0,8})-([1-9][0-9]{0,8})?", value)
+    if not match or (match[2] and int(match[2]) < int(match[1])):
+        return None
+    return int(match[1]), int(match[2]) if match[2] else None
 
 
 def put(text: str, pairs: dict[str, str]) -> str | None:

@@ -29,6 +29,7 @@ class MoveSettings(NamedTuple):
     lost_work_s: float = 600.0  # of a job that states none
     appends: bool = False  # jobs keep their output at a restart unless they say otherwise (JobFileAppend=1)
     may_empty_output: bool = False  # the site allows moves of jobs that do not keep it
+    gather: bool = False  # jobs with a total of GPUs on an open number of nodes are steered, and brought together
 
 
 UNMARKED = "it is not marked movable, nor is its QOS or its partition"
@@ -55,7 +56,7 @@ def appends(pairs: Mapping[str, str]) -> bool:
 
 def is_ours(job: SlurmJob) -> bool:
     """Whether palsub or the submit filter saw the job and its user did not opt out. Any other is never touched."""
-    return _is_ours(marks.read(job.comment, marks.JOB), _filter_marks(job))
+    return _is_ours(marks.read(job.comment, marks.JOB), filter_marks(job))
 
 
 def _is_ours(own: dict[str, str], seen: list[dict[str, str]]) -> bool:
@@ -64,7 +65,7 @@ def _is_ours(own: dict[str, str], seen: list[dict[str, str]]) -> bool:
 
 def facts_of(job: SlurmJob, terms: MoveSettings) -> Facts:
     """The facts of one job, running or pending. Pure; a word that cannot be read is ignored."""
-    own, seen = marks.read(job.comment, marks.JOB), _filter_marks(job)
+    own, seen = marks.read(job.comment, marks.JOB), filter_marks(job)
     said = own | {"class": own[marks.JOB]} if own else next(iter(seen), {})
     sensitivity = said.get("class", "")
     origin = said.get("from", "")
@@ -93,7 +94,7 @@ def facts_of(job: SlurmJob, terms: MoveSettings) -> Facts:
     )
 
 
-def _filter_marks(job: SlurmJob) -> list[dict[str, str]]:
+def filter_marks(job: SlurmJob) -> list[dict[str, str]]:
     """The filter's marks; palsub's lease has no class, and is none."""
     texts = (job.admin_comment, job.comment)
     return [mark for text in texts for key in _FILTER_KEYS for mark in marks.words(text, key) if "class" in mark]

@@ -41,5 +41,7 @@ class MoveOutcome(StrEnum):
 
 CARRIED_OUT = frozenset({MoveOutcome.MOVED, MoveOutcome.ELSEWHERE})
 """The job was requeued and started again."""
+REQUEUED = CARRIED_OUT | {MoveOutcome.WAITING}
+"""Its run was stopped, whatever became of it then."""
 ENDS = tuple(outcome.value for outcome in MoveOutcome if outcome not in ("", "unknown"))
 """The words for how a move ended."""

@@ -77,6 +77,7 @@ class MoveTerms(NamedTuple):
     costs_s: Mapping[str, float] = {}  # user -> what a move of their jobs costs
     calibrations: Mapping[str, float] = {}  # user -> share of their predicted gains that came true
     lately: Mapping[str, int] = {}  # user -> moves of their jobs lately; users with fewer go first
+    wanted: frozenset[str] = frozenset()  # partitions for whose nodes jobs wait in the queue
     failed: Mapping[str, int] = {}  # user -> late moves without a checkpoint; each takes one from those under way
 
 
@@ -180,7 +181,7 @@ class _Planning:
         why = self._stays(one)
         shapes = [] if why else _shapes(one, largest)
         if not shapes:
-            self._why[one.job.job_id] = why or "it does not hold the GPUs that its request asks for"
+            self._why[one.job.job_id] = why or _no_shape(one)
         wants = [Want(one.job, one.request, shape) for shape in shapes]
         return wants + [Want(one.job, one.request, shapes[0], other.partition) for other in one.elsewhere if shapes]
 
@@ -197,6 +198,8 @@ class _Planning:
             return f"it has run {here_s:.0f} s where it is, at least {terms.minimum_s:.0f} s are needed"
         if left_s < terms.end_guard_s:
             return f"it is {max(0.0, left_s):.0f} s from its time limit, at least {terms.end_guard_s:.0f} s are needed"
+        if _is_spread(one) and job.partition in terms.wanted:  # what it gives up would be theirs before it starts again
+            return "jobs wait for nodes of its partition: brought together, it could have to wait behind them"
         return self._no_room(job.user)
 
     def _no_room(self, user: str) -> str:
@@ -392,10 +395,25 @@ def _gain(found: Found) -> str:
     return f"{found.gain_s:.0f} s gained"
 
 
-def _shapes(one: Running, largest: int) -> list[GpuShape]:
-    """What a job may be given instead of its GPUs: as many nodes, or as few as its request allows.
+def _no_shape(one: Running) -> str:
+    held, shape = sum(map(len, one.job.gpus.values())), one.request.shape
+    if _is_spread(one) and shape is not None and held == shape.total:
+        return "its GPUs may not be on one node, or do not fit there"
+    return "it does not hold the GPUs that its request asks for"
 
-    `largest` is the number of GPUs of the largest node. Empty where the job does not hold what it asks for.
+
+def _is_spread(one: Running) -> bool:
+    """Whether it has a total of GPUs on several nodes."""
+    shape = one.request.shape
+    return shape is not None and shape.per_node is None and not shape.whole_nodes and len(one.job.gpus) > 1
+
+
+def _shapes(one: Running, largest: int) -> list[GpuShape]:
+    """What a job may be given instead of its GPUs: as many nodes, or one that holds it all.
+
+    `largest` is the number of GPUs of the largest node. Empty where the job does not hold what it asks for, and for
+    a total on several nodes that one cannot hold: which of them gets how many is Slurm's choice, and it runs no
+    faster on two nodes than on three.
     """
     request, shape = one.request, one.request.shape
     n_nodes, held = len(one.job.gpus), sum(map(len, one.job.gpus.values()))
@@ -407,6 +425,6 @@ def _shapes(one: Running, largest: int) -> list[GpuShape]:
     same = shape._replace(nodes=n_nodes, total=total)
     if shape.per_node is not None or shape.whole_nodes:
         return [same]
-    # --gpus: a job that was spread may be gathered.
-    fewest = max(request.nodes_min, -(-total // max(1, largest)))
-    return [same, same._replace(nodes=fewest)] if fewest < n_nodes else [same]
+    if n_nodes == 1:
+        return [same]
+    return [same._replace(nodes=1)] if request.nodes_min == 1 and total <= largest else []

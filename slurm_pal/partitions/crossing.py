@@ -11,16 +11,14 @@ is sure, and where nobody waits in the queue.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from slurm_pal.base.jobs import FOR_NODES
 from slurm_pal.journal.journal import Move
 from slurm_pal.journal.move_states import MoveOutcome
 from slurm_pal.moves.planning import Elsewhere, Running
 from slurm_pal.partitions.claimants import Known, PartitionNodes, open_partitions, speeds
 from slurm_pal.partitions.sharing import LEAST_SHARE, sure
-from slurm_pal.pending.retarget import Wish
 from slurm_pal.slurm.client import Overview
 
 
@@ -70,27 +68,6 @@ def elsewhere(cross: Crosser, belongs: Mapping[str, float], closed: Collection[s
         if speed > 1.0:
             found.append(Elsewhere(name, speed))
     return tuple(sorted(found, key=lambda other: (-other.speed, other.partition)))
-
-
-def wanted(overview: Overview, wishes: Sequence[Wish], moving: Collection[int]) -> frozenset[str]:
-    """Partitions with nodes for which jobs wait in the queue, their lists as they will be with these wishes.
-
-    What is free there is theirs; where they do not fit, a requeued job would wait behind them.
-    `moving` are jobs of moves under way.
-    """
-    new = {wish.job_id: wish.fields["Partition"] for wish in wishes if "Partition" in wish.fields}
-    waiting = [
-        (new.get(job.job_id, job.partition), job.reason)
-        for job in overview.jobs
-        if job.state == "PENDING" and not job.held and job.job_id not in moving
-    ]
-    found: set[str] = set()
-    for partitions, words in (*waiting, *overview.queued):
-        reason = words.lstrip("(").replace(" ", "_")
-        if not reason or reason.startswith(FOR_NODES):
-            found.update(partitions.split(","))
-    nodes = {name for partition in overview.partitions if partition.name in found for name in partition.nodes}
-    return frozenset(p.name for p in overview.partitions if not nodes.isdisjoint(p.nodes))
 
 
 def failed(moves: Iterable[Move]) -> frozenset[tuple[int, str]]:

@@ -24,6 +24,7 @@ from slurm_pal.partitions import belonging, crossing, sharing
 from slurm_pal.partitions.claimants import Expected, Leases, claimants, in_partition, in_partitions, sharers
 from slurm_pal.partitions.crossing import Crosser
 from slurm_pal.partitions.speeds import Speeds
+from slurm_pal.pending.demand import wanted
 from slurm_pal.pending.retarget import Waiting, Wish
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
@@ -78,7 +79,7 @@ class Partitions:
         left = [job for job in overview.jobs if job.job_id not in settled]
         wishes = [*found, *sharing.over(leases.partitions, left, overview.up, "it is no longer shared out")]
         shared = sharing.Shared(tuple(wishes), *_in_force(overview, jobs.waiting, leases.nodes, wishes))
-        closed = crossing.wanted(overview, wishes, jobs.moving) if crossers else frozenset()
+        closed = wanted(overview, wishes, jobs.moving) if crossers else frozenset()
         return Parted(shared, _with_others(jobs, crossers, belongs, closed))
 
     def _given_back(

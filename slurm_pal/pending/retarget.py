@@ -25,7 +25,7 @@ from slurm_pal.decide.candidates import Candidates, candidates, could_hold, shar
 from slurm_pal.decide.case import Decision, Settings, ends_per_s, expected_run_s
 from slurm_pal.decide.decide import QUEUES, decide
 from slurm_pal.decide.facts import is_ours
-from slurm_pal.decide.lease import EXCLUDED, REQUIRED, LeaseKind, Sort, TickLease, verdict
+from slurm_pal.decide.lease import EXCLUDED, PARTITION, REQUIRED, LeaseKind, Sort, TickLease, verdict
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.decide.offers import claims, named_in_vain, passed_over, used_indexes
 from slurm_pal.decide.ownership import Whose, of_lease
@@ -62,13 +62,14 @@ class Slow(NamedTuple):
 
 
 class Levers(NamedTuple):
-    """Which jobs are kept off which nodes."""
+    """Which jobs are steered, and which are kept off which nodes."""
 
     fit: bool = True  # sensitive ones off slow GPUs
     avoid: bool = True  # all of them off faulty GPUs
+    gather: bool = False  # those on an open number of nodes are steered, too
 
 
-BOTH = Levers()
+DEFAULT = Levers()
 
 
 class WishAction(StrEnum):
@@ -93,6 +94,7 @@ class Wish(NamedTuple):
     could_start: bool  # one more interval counts as waited: it could start now, or could have, but for our list
     reason: str
     sort: Sort = Sort.NODES
+    guard: dict[str, str] = {}  # fields of the same update, which change nothing but make Slurm refuse it once it runs
 
 
 def retarget(
@@ -103,7 +105,7 @@ def retarget(
     settings: Settings,
     now_s: float,
     interval_s: float,
-    levers: Levers = BOTH,
+    levers: Levers = DEFAULT,
 ) -> list[Wish]:
     """What to do about these jobs, by Slurm's priority. Pure.
 
@@ -221,7 +223,8 @@ class _Round:
         return made._replace(could_start=made.could_start or lost)
 
     def _judge(self, one: Waiting, lease: TickLease | None, decided: Decision) -> Wish:
-        if decided.action == "nodelist" and not _fixed(one.request, len(decided.pinned)):
+        count = len(decided.pinned)
+        if decided.action == "nodelist" and not _fixed(one.request, count) and not self._spreads(one.request, count):
             return self._leave(one, lease, "on how many nodes it will start is open")
         if decided.action == "nodelist":
             return self._name(one, lease, decided)
@@ -237,6 +240,12 @@ class _Round:
             reason = f"kept off {count} node{'s' if count > 1 else ''} too slow or faulty for it, in advance"
             return self._keep_off(one, lease, never, reason, no_other=not good)
         return self._leave(one, lease, decided.reason)
+
+    def _spreads(self, request: Request, n_nodes: int) -> bool:
+        """Whether it may start on one node as on several, so that its list needs a guard, see `_guard`."""
+        shape = request.shape
+        total = shape is not None and shape.per_node is None and not shape.whole_nodes
+        return self._levers.gather and total and request.nodes_min == n_nodes == 1
 
     def _decide(self, one: Waiting) -> Decision:
         """palsub's decision, as if the job were submitted now without a list of ours."""
@@ -278,7 +287,8 @@ class _Round:
         until_s = self._now_s + max(self._settings.lease_pass_s, self._interval_s)
         made = TickLease(job.job_id, LeaseKind.NODELIST, pinned, "", self._now_s, until_s, job.restarts, decided.reason)
         lists = _back(job, lease) | {REQUIRED: pinned}
-        return Wish(job.job_id, WishAction.NODELIST, lists, made, one.waited_s > 0, decided.reason)
+        guard = {} if _fixed(one.request, len(decided.pinned)) else _guard(job)
+        return Wish(job.job_id, WishAction.NODELIST, lists, made, one.waited_s > 0, decided.reason, guard=guard)
 
     def _keep_off(self, one: Waiting, lease: TickLease | None, slow: Slow, reason: str, no_other: bool) -> Wish:
         """Exclude slow nodes beside the user's own list for as long as waiting pays. `no_other`: nothing else is free
@@ -332,6 +342,15 @@ def _fixed(request: Request, n_nodes: int) -> bool:
     if request.nodes_max is not None or shape is None:
         return request.nodes_min == request.nodes_max == n_nodes
     return shape.total == 1 or (shape.per_node is not None and request.tasks == n_nodes == 1)
+
+
+def _guard(job: SlurmJob) -> dict[str, str]:
+    """What makes Slurm refuse a node list for a job that has started meanwhile, see `_fixed`.
+
+    Of all fields that only a pending job may have changed, the partition alone is looked at before the list is
+    taken for a resize. Its own name is no change, and is not looked at; twice, it is folded into once.
+    """
+    return {PARTITION: f"{job.partition},{job.partition}"}
 
 
 def _not_now(one: Waiting) -> str:

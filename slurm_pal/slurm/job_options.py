@@ -37,18 +37,27 @@ class _DoubtError(Exception):
     """No options of sbatch would ask for the same; the text says why."""
 
 
-def options_of(job: SlurmJob) -> dict[str, str] | str:
+class NodeRange(NamedTuple):
+    """How many nodes the user asked for."""
+
+    low: int
+    high: int | None  # None: open
+
+
+def options_of(job: SlurmJob, gather: bool = False, own: NodeRange | None = None) -> dict[str, str] | str:
     """Options of sbatch that ask for the same, long name -> value; or the reason why there are none.
+
+    With `gather` also for a total of GPUs on an open number of nodes; `own` is then what is written down of that.
 
     The job's node lists are not among them: they may be ours.
     """
     try:
-        return _options(job)
+        return _options(job, gather, own)
     except _DoubtError as why:
         return str(why)
 
 
-def _options(job: SlurmJob) -> dict[str, str]:
+def _options(job: SlurmJob, gather: bool, own: NodeRange | None) -> dict[str, str]:
     pairs = job.raw | {"Partition": job.partition}
     _check(job)
     options = {name: text for key, name in _SAME.items() if (text := value(pairs, key))}
@@ -58,7 +67,7 @@ def _options(job: SlurmJob) -> dict[str, str]:
     if value(pairs, "Prefer"):
         options["prefer"] = value(pairs, "Prefer")
     options |= _exclusive(pairs) | _tasks(pairs) | _memory(pairs) | _gpus(pairs)
-    return options | _nodes(job, options)
+    return options | _nodes(job, options, gather, own)
 
 
 def _check(job: SlurmJob) -> None:
@@ -154,23 +163,34 @@ def _gpus(pairs: dict[str, str]) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def _nodes(job: SlurmJob, options: dict[str, str]) -> dict[str, str]:
+def _nodes(job: SlurmJob, options: dict[str, str], gather: bool, own: NodeRange | None) -> dict[str, str]:
     """--nodes, where it is stated, or known because the job runs.
 
-    A total of GPUs on an open number of nodes is left to Slurm: it may spread the job
-    differently from what we expect.
+    Until a job has started Slurm shows what its user asked for, a range or nothing. From then on it shows how
+    many nodes the job has or had, so for a total of GPUs that may be spread the range is the one written down.
     """
     count, waits = _count(job.raw), job.state == "PENDING"
     open_total = "ntasks-per-node" not in options and _total(options) > 1
     if waits and not count.stated:
-        if job.restarts and count.high > 1:
+        if gather and open_total and job.restarts and own is not None:
+            return _as_written(own, own.low == count.asked)
+        if job.restarts and (count.high > 1 or (gather and open_total)):
             raise _DoubtError("how many nodes it may have is not known after a restart")
-        if open_total:
+        if open_total and not gather:
             raise _DoubtError("a number of GPUs on an open number of nodes")
         return {}
     if not waits and count.high > 1 and open_total:
-        raise _DoubtError("how many nodes its GPUs may be spread over is not known while it runs")
+        if not gather or own is None:
+            raise _DoubtError("how many nodes its GPUs may be spread over is not known while it runs")
+        return _as_written(own, own.low <= count.high <= (own.high or count.high))
     return {"nodes": f"{count.low}-{count.high}"}
+
+
+def _as_written(own: NodeRange, fits: bool) -> dict[str, str]:
+    """The range that is written down on the job; `fits` says whether it agrees with what Slurm shows."""
+    if not fits or (own.high is None and own.low > 1):
+        raise _DoubtError("the number of nodes written down at its submission is not what Slurm shows now")
+    return {} if own.high is None else {"nodes": f"{own.low}-{own.high}"}
 
 
 def _total(options: dict[str, str]) -> int:
@@ -186,7 +206,8 @@ class _Count(NamedTuple):
 
     low: int
     high: int
-    stated: bool  # by the user; else Slurm's estimate, or what it has
+    stated: bool  # by the user; else Slurm's estimate, or what it has or had
+    asked: int = 1  # the least number in the request, as far as Slurm shows it
 
 
 def _count(pairs: dict[str, str]) -> _Count:
@@ -198,4 +219,5 @@ def _count(pairs: dict[str, str]) -> _Count:
     low = whole(first, 1)
     high = whole(last, low)
     asked = re.search(r"(?:^|,)node=([0-9]{1,9})", pairs.get("ReqTRES") or pairs.get("TRES", ""))
-    return _Count(max(1, min(low, int(asked[1]))) if dash and asked else low, high, bool(dash))
+    least = int(asked[1]) if asked else 1
+    return _Count(max(1, min(low, least)) if dash and asked else low, high, bool(dash), least)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from slurm_pal.base import marks
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.base.light import NamedTuple
-from slurm_pal.decide.request import Conflict
+from slurm_pal.decide.request import Conflict, Request
 from slurm_pal.sensitivity.cascade import MEASURED
 from slurm_pal.submit.argv import CommandLine, Option
 from slurm_pal.submit.choice import Moving
@@ -77,10 +77,11 @@ def _shared(name: str) -> bool:
 
 
 def job_word(
-    sensitivity: str, origin: str, moving: Moving, open_mode: str = "", measured: bool = False
+    sensitivity: str, origin: str, moving: Moving, open_mode: str = "", measured: bool = False, nodes: str = ""
 ) -> dict[str, str]:
     """The values of the mark `pal:job=`. `origin` says where the class comes from, in any words; `open_mode`
-    is the one that the job will have, if that is known; `measured` says that the class was measured, too.
+    is the one that the job will have, if that is known; `measured` says that the class was measured, too; `nodes` is
+    the user's own range, see `own_nodes`.
     """
     named = origin.removeprefix("$").replace(" ", ":").replace("=", ":") if sensitivity != UNKNOWN_CLASS else "default"
     pairs = {marks.JOB: sensitivity, "from": re.sub(r"[^A-Za-z0-9_.,:+@%#-]", "", named)[:LONGEST_ORIGIN]}
@@ -94,7 +95,16 @@ def job_word(
         pairs["lost"] = moving.lost_s
     if open_mode:
         pairs["app"] = "1" if open_mode == APPEND else "0"
-    return pairs
+    return pairs | {marks.NODES: nodes} if nodes else pairs
+
+
+def own_nodes(request: Request) -> str:
+    """The range of nodes that a job with a total of GPUs may have, for its mark: once it has started, Slurm shows only
+    how many it has. "" where the request fixes the GPUs of each node, or is not understood."""
+    shape = request.shape
+    if shape is None or shape.per_node is not None or shape.total < 2 or request.tasks_per_node:
+        return ""
+    return marks.node_range(request.nodes_min, request.nodes_max)
 
 
 def comment(own: str, lease: str, job: dict[str, str] | None) -> str | None:

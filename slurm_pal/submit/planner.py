@@ -18,7 +18,7 @@ from slurm_pal.submit import decision, lease_file
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.choice import Choice, Moving
 from slurm_pal.submit.lease_file import Lease
-from slurm_pal.submit.movable import APPEND, TRUNCATE, MovableRequest, comment, job_word, terms
+from slurm_pal.submit.movable import APPEND, TRUNCATE, MovableRequest, comment, job_word, own_nodes, terms
 from slurm_pal.submit.options import build
 from slurm_pal.submit.script import Script
 
@@ -81,7 +81,8 @@ def plan(
     own = terms(line, os.environ, script) if mark or says else MovableRequest()
     # A move starts the script anew, and Slurm would empty its output as at every start.
     open_mode = own.open_mode or (APPEND if moving.movable else "")
-    word = job_word(known.sensitivity, origin(known), moving, open_mode, known.is_measured) if says else None
+    nodes, named = own_nodes(request), origin(known)
+    word = job_word(known.sensitivity, named, moving, open_mode, known.is_measured, nodes) if says else None
     added += _added(own, moving.movable, mark, word, warnings)
     words = ["sbatch", *sent.before, *added, *sent.after]
     made = decision.record(
@@ -96,7 +97,7 @@ def plan(
     ) | {"movable": moving._asdict() | {"open_mode": open_mode} if moving.movable else None}
     planned = SubmissionPlan(decided, made, words)
     if says and alive:
-        planned.word = _added(own, False, "", job_word(known.sensitivity, origin(known), Moving()), [])
+        planned.word = _added(own, False, "", job_word(known.sensitivity, named, Moving(), nodes=nodes), [])
     if isinstance(scores, DataError):
         planned.trouble = str(scores)
     planned.parsable = request.parsable or line.has("parsable")

@@ -26,6 +26,7 @@ from slurm_pal.moves.planning import MovePlan, MoveTerms, Passed, Running, plan
 from slurm_pal.moves.steps import no_checkpoint
 from slurm_pal.partitions import sharing
 from slurm_pal.partitions.sharing import Shared
+from slurm_pal.pending.demand import wanted
 from slurm_pal.pending.retarget import Levers, Wish, WishAction, retarget
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot as snapshots
@@ -67,6 +68,7 @@ def terms_of(config: Config, appends: bool) -> MoveSettings:
         config.number("rebalance", "lost_work_s"),
         appends,
         config.flag("rebalance", "may_empty_output"),
+        config.flag("rebalance", "gather"),
     )
 
 
@@ -111,12 +113,15 @@ class Decider:
         wishes, waiting, overview = list(shared.wishes), shared.waiting, shared.overview
         if self._config.flag("rebalance", "retarget"):
             leases = self._journal.leases()
-            levers = Levers(self._config.flag("rebalance", "fit"), self._avoids)
+            levers = Levers(self._config.flag("rebalance", "fit"), self._avoids, self.terms.gather)
             wishes += retarget(overview, scores, waiting, leases, settings_of(self._config), now_s, interval_s, levers)
         calibration = learning.calibration(moves)
         planned = None
         if self._config.flag("rebalance", "moves"):
             terms = self._move_terms(moves, open_moves, now_s)
+            if self.terms.gather:
+                waits = wanted(overview, wishes, frozenset(move.job_id for move in open_moves))
+                terms = terms._replace(wanted=waits)
             here = heard if self._only_user else published
             running, still = (running, ()) if self._avoids else spread(running)
             planned = plan(claimed(overview, wishes), heard, running, terms, now_s, here)

@@ -16,7 +16,7 @@ from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease import TickLease
 from slurm_pal.decide.request import NO_GPU_WORDS, Request, for_class
 from slurm_pal.journal.journal import Move
-from slurm_pal.journal.move_states import CARRIED_OUT
+from slurm_pal.journal.move_states import REQUEUED, MoveOutcome
 from slurm_pal.moves.planning import Passed, Running
 from slurm_pal.moves.steps import no_checkpoint
 from slurm_pal.pending.retarget import Waiting
@@ -81,9 +81,9 @@ def steered(
             if why_not:
                 staying.append(Passed(job.job_id, why_not))
             else:
-                running.append(_running(job, facts, memory))
+                running.append(_running(job, facts, memory, settings.gather))
     first = sorted(_in_turns(pending)[:depth], key=_rank)
-    waiting = tuple(_waiting(job, facts_of(job, settings), memory) for job in first)
+    waiting = tuple(_waiting(job, facts_of(job, settings), memory, settings.gather) for job in first)
     return Steered(waiting, tuple(running), tuple(staying), foreign, len(pending) - len(waiting))
 
 
@@ -101,14 +101,15 @@ def _rank(job: SlurmJob) -> tuple[int, int]:
     return -(job.priority or 0), job.job_id
 
 
-def _request(job: SlurmJob, memory: Memory) -> Request:
+def _request(job: SlurmJob, memory: Memory, gather: bool) -> Request:
     """What its user asks for: a list that a lease or an earlier move left on the job is none of their wishes."""
     lease = memory.leases.get(job.job_id)
-    return request_of(job) if lease is None else request_of(job, own_req=lease.own_req, own_exc=lease.own_exc)
+    own = (None, None) if lease is None else (lease.own_req, lease.own_exc)
+    return request_of(job, *own, gather)
 
 
-def _for_class(job: SlurmJob, facts: Facts, memory: Memory) -> Request:
-    return for_class(_request(job, memory), facts.sensitivity, facts.origin)
+def _for_class(job: SlurmJob, facts: Facts, memory: Memory, gather: bool = False) -> Request:
+    return for_class(_request(job, memory, gather), facts.sensitivity, facts.origin)
 
 
 def _no_gpu_words(job: SlurmJob, facts: Facts, memory: Memory) -> str:
@@ -117,24 +118,26 @@ def _no_gpu_words(job: SlurmJob, facts: Facts, memory: Memory) -> str:
     return leave if leave == NO_GPU_WORDS else ""
 
 
-def _waiting(job: SlurmJob, facts: Facts, memory: Memory) -> Waiting:
+def _waiting(job: SlurmJob, facts: Facts, memory: Memory, gather: bool) -> Waiting:
     waited_s = memory.waited.get(job.job_id, 0.0)
-    return Waiting(job, _for_class(job, facts, memory), facts.sensitivity, waited_s, facts.measured)
+    return Waiting(job, _for_class(job, facts, memory, gather), facts.sensitivity, waited_s, facts.measured)
 
 
-def _running(job: SlurmJob, facts: Facts, memory: Memory) -> Running:
+def _running(job: SlurmJob, facts: Facts, memory: Memory, gather: bool) -> Running:
     moves = memory.moves.get(job.job_id, ())
+    # Where Slurm spread it again, its stored request may be another than the mark says: once is enough.
+    gather = gather and not any(move.outcome in (MoveOutcome.ELSEWHERE, MoveOutcome.WAITING) for move in moves)
     pace = memory.paces.get(job.job_id)
     sensitivity, remaining_s, factor = _by_its_pace(facts.sensitivity, pace)
     by_pace = pace is not None and pace.felt < FELT_AT_LEAST
     return Running(
         job=job,
-        request=_request(job, memory),
+        request=_request(job, memory, gather),
         sensitivity=sensitivity,
         measured=facts.measured or by_pace,
         checkpoint=facts.checkpoint,
         lost_s=facts.lost_s,
-        moves=sum(move.outcome in CARRIED_OUT or no_checkpoint(move) for move in moves),
+        moves=sum(move.outcome in REQUEUED or no_checkpoint(move) for move in moves),
         last_move_s=moves[-1].ended_s if moves else 0.0,
         remaining_s=remaining_s,
         factor=factor,

@@ -126,7 +126,7 @@ class Hand:
             self._keep(wish.lease, before, now_s)
         try:
             if wish.fields:
-                self._client.update_job(wish.job_id, **wish.fields, **comment)
+                self._client.update_job(wish.job_id, **wish.fields, **wish.guard, **comment)
         except NotNowError:
             if wish.lease is not None:
                 self._give_up(wish, before, _NOT_NOW, now_s)

@@ -28,18 +28,19 @@ class Arm(NamedTuple):
     policy: str = TICK  # of the twin
 
 
-_SUMMARIES = {
-    levers.MOVES: "the same, and moves",
-    GATHER: "tick, and spread jobs are brought together",
-    WAIT: "tick, and jobs at the head wait for better GPUs",
-    ORDER: "tick, and the order of the queue",
+_ROWS = {
+    levers.MOVES: (MOVES, "the same, and moves"),
+    GATHER: (f"{MOVES}+{GATHER}", f"{MOVES}, and spread jobs are brought together"),
+    WAIT: (f"{TICK}+{WAIT}", "tick, and jobs at the head wait for better GPUs"),
+    ORDER: (f"{TICK}+{ORDER}", "tick, and the order of the queue"),
 }
+"""Lever that is seen apart -> which levers its arm has, and what it is."""
 ARMS = {
     BASELINE: Arm("plain sbatch", policy="slurm-twin"),
     "palsub": Arm("every job by palsub", palsub=True, policy="palsub"),
     "filter": Arm("sbatch, with the submit filter", filter=True, policy="filter"),
     TICK: Arm("palsub, and ticks that set node lists of pending jobs; nothing moves", palsub=True, tick=True),
-    **{f"{TICK}+{name}": Arm(_SUMMARIES[name], palsub=True, tick=True, levers=f"{TICK}+{name}") for name in APART},
+    **{f"{TICK}+{one}": Arm(what, palsub=True, tick=True, levers=name) for one, (name, what) in _ROWS.items()},
     PLACEBO: Arm("tick+moves with shuffled scores", palsub=True, tick=True, levers=MOVES, shuffled=True),
 }
 """Name -> arm, in the order in which they are run."""

@@ -73,7 +73,7 @@ class Trial:
         """Decide the ticks of all finished arms again."""
         for number, arm in self.results:
             folder = self.folder.ticks(number, arm)
-            if not ARMS[arm].tick or not os.path.isdir(folder):
+            if not arm_of(arm).tick or not os.path.isdir(folder):
                 continue
             try:
                 found = [again(one).identical for one in kept.ticks(folder, kept.numbers(folder))]
@@ -135,7 +135,7 @@ class Trial:
             arm, compression.lab_jobs(trace, plan.compress, plan.locality_penalty, plan.move_cost_s), plan.nodes,
             plan.gpus, self._machine.true, seen.believed, seen.level, plan.seed, plan.edits,
             {**plan.settings, **arm_settings(arm)}, plan.compress, self._lab_s(number),
-            self.folder.ticks(number, arm) if ARMS[arm].tick else "",
+            self.folder.ticks(number, arm) if arm_of(arm).tick else "",
         )  # fmt: skip
 
     def _assumed(self, arm: str) -> prediction.Assumed:

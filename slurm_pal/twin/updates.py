@@ -35,7 +35,7 @@ def change(slurm: VirtualSlurm, job: VirtualJob, fields: Mapping[str, str]) -> N
     if len(fields.get("Comment", "").encode()) > LONGEST:
         raise SlurmError("scontrol failed: Pathname of a file, directory or other parameter too long")
     req, exc = (_nodes(slurm, fields.get(key)) for key in ("ReqNodeList", "ExcNodeList"))
-    partitions = tuple(fields["Partition"].split(",")) if "Partition" in fields else None
+    partitions = tuple(dict.fromkeys(fields["Partition"].split(","))) if "Partition" in fields else None
     if partitions is not None and not set(partitions) <= {p.name for p in slurm.partitions}:
         raise SlurmError(f"scontrol failed: Invalid partition name specified for job {job.job_id}")
     begin_s = _moment(fields["StartTime"], slurm.now_s) if "StartTime" in fields else None

@@ -21,9 +21,10 @@ class VirtualJob:
 
     __slots__ = (
         "account", "admin_comment", "base_priority", "begin_s", "billed_s", "comment", "edition", "eligible_s", "end_s",
-        "exc_nodes", "features", "held", "job_id", "limit_s", "marked", "nice", "noun", "options", "own_priority",
-        "partitions", "prefer", "priority", "qos", "reason", "req_nodes", "request", "requeues", "restarts",
-        "running_in", "shown", "site_factor", "start_s", "state", "submit_s", "takes", "user", "wanted",
+        "exc_nodes", "features", "had_nodes", "held", "job_id", "limit_s", "marked", "nice", "noun", "options",
+        "own_priority", "partitions", "prefer", "priority", "qos", "reason", "req_nodes", "request",
+        "requeues", "restarts", "running_in", "shown", "site_factor", "start_s", "state", "submit_s", "takes",
+        "user", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -36,6 +37,7 @@ class VirtualJob:
         self.limit_s = limit_s  # None: unlimited
         self.state, self.reason, self.running_in = "PENDING", "None", ""
         self.takes: tuple[Take, ...] = ()
+        self.had_nodes = 0  # in its last run
         self.req_nodes: tuple[str, ...] = request.req_nodes
         self.exc_nodes: tuple[str, ...] = request.exc_nodes
         self.features, self.prefer = request.constraint, options.get("prefer", "")
@@ -117,7 +119,9 @@ def noun_of(job: VirtualJob, names: Sequence[str]) -> SlurmJob:
         job.shown = job_of(pairs_of(job), "")
     raw = job.shown.raw
     if job.takes:
-        raw = raw | {"NumNodes": str(len(job.takes))}
+        raw = raw | {"NumNodes": str(len(job.takes)), "ReqTRES": f"node={len(job.takes)}"}
+    elif job.had_nodes:  # after a requeue Slurm shows the least number in the TRES, and the range no more
+        raw = raw | {"NumNodes": str(job.had_nodes)}
     if job.prefer:
         raw = raw | {"Prefer": job.prefer}
     nodes = tuple(names[take.node] for take in job.takes)

@@ -270,7 +270,7 @@ class VirtualSlurm:
     def _completed(self, job: VirtualJob) -> None:
         self.room.give(job.takes)
         self._on_nodes(job.takes, -1)
-        job.takes, job.running_in = (), ""
+        job.had_nodes, job.takes, job.running_in = len(job.takes), (), ""
         job.state = self._ends.pop(job.job_id)[1]
         del self.active[job.job_id]
         job.changed()

@@ -598,6 +598,36 @@ def client(site: Path, **fields: object) -> dict[str, str]:
     return seen.values
 
 
+@pytest.mark.parametrize(
+    ("fields", "nodes"),
+    [
+        ({"tres_per_job": "gres:gpu:3"}, "1-"),
+        ({"tres_per_job": "gres/gpu:v100:3", "min_nodes": 1, "max_nodes": 4}, "1-4"),
+        ({"tres_per_job": "gres:gpu:3", "min_nodes": 2, "max_nodes": 2}, "2-2"),
+        ({"tres_per_task": "gres:gpu:1", "num_tasks": 4}, "1-"),
+        ({"tres_per_job": "gres:gpu:3", "reservation": "r"}, "1-"),  # what is left to Slurm may be moved all the same
+        ({"tres_per_job": "gres:gpu:1"}, None),
+        ({"tres_per_node": "gres:gpu:2", "min_nodes": 1, "max_nodes": 4}, None),
+        ({"tres_per_job": "gres:gpu:4", "num_tasks": 4, "ntasks_per_node": 2}, None),
+        ({"tres_per_job": "gres:gpu:3,gres:nic:1"}, None),
+        ({"tres_per_job": "gres:gpu:3", "min_nodes": 4, "max_nodes": 1}, None),
+    ],
+)
+def test_the_user_s_range_of_nodes_for_a_total_stands_in_the_mark(
+    site: Path, fields: dict[str, object], nodes: str | None
+) -> None:
+    _, seen = run(site, [job(**fields)])
+    assert seen.mark.get("n") == nodes and seen.mark["class"] == "?"
+
+
+def test_the_client_filter_writes_the_range_down_too(site: Path) -> None:
+    moves = {"wrap": "", "argv": {1: str(site / "job.sh")}}
+    (site / "job.sh").write_text("#!/bin/sh\n#PAL movable\n")
+    for nodes, shown in (("1-0", "1-"), ("1-4", "1-4"), ("2", "2-2")):
+        words = client(site, gpus="3", nodes=nodes, **moves)["set_comment"].split(";")
+        assert f"n={shown}" in words
+
+
 def test_the_client_filter_decides_alike(site: Path) -> None:
     got = client(site, gres="gres:gpu:2", time="0-02:00:00")
     assert got["set_nodelist"] == "n1"

@@ -564,3 +564,33 @@ def test_bookings_can_be_taken_back_one_by_one() -> None:
     bookings.book(found)
     bookings.undo()
     assert bookings.best([found.way]) == found
+
+
+# -- totals of GPUs ------------------------------------------------------------------------------
+
+
+def test_a_spread_total_goes_to_one_node_or_stays() -> None:
+    table = {"n0": [1.0] * 2, "n1": [1.0] * 2, "n2": [1.0] * 4}
+    spread = job(1, {"n0": (0, 1), "n1": (0, 1)})
+    for words in ("--gpus=4", "--gpus=4 --nodes=1-4"):
+        assert where(planned(table, [running(spread, words)])) == {1: "n2:0,1,2,3"}
+    found = planned(table, [running(spread, "--gpus=4 --nodes=2-4")])
+    assert not found.moves and why(found, 1) == "its GPUs may not be on one node, or do not fit there"
+
+
+def test_no_spread_job_gives_its_gpus_up_to_those_that_wait_for_nodes() -> None:
+    """Its place would be theirs before it starts again. A job on one node may move as ever."""
+    table = {"n0": [1.0] * 2, "n1": [1.0] * 2, "n2": [1.0] * 4}
+    spread = running(job(1, {"n0": (0, 1), "n1": (0, 1)}), "--gpus=4")
+    found = planned(table, [spread], TERMS._replace(wanted=frozenset({"gpu"})))
+    assert not found.moves and why(found, 1).startswith("jobs wait for nodes of its partition")
+    assert planned(table, [spread], TERMS._replace(wanted=frozenset({"other"}))).moves
+    whole = running(job(1, {"n0": (0, 1)}), "--gpus=2")
+    assert planned(SLOW_AND_FAST, [whole], TERMS._replace(wanted=frozenset({"gpu"}))).moves
+
+
+def test_a_total_that_no_node_holds_is_not_moved_from_nodes_to_nodes() -> None:
+    """Which of them gets how many is Slurm's choice; and on two nodes it runs no faster than on three."""
+    table = {"n0": [1.5] * 4, "n1": [1.5] * 4, "n2": [1.0] * 4, "n3": [1.0] * 4}
+    found = planned(table, [running(job(1, {"n0": (0, 1, 2), "n1": (0, 1, 2)}), "--gpus=6")])
+    assert not found.moves and why(found, 1) == "its GPUs may not be on one node, or do not fit there"

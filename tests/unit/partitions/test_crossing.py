@@ -21,6 +21,7 @@ from slurm_pal.partitions import crossing
 from slurm_pal.partitions.claimants import Known
 from slurm_pal.partitions.crossing import Crosser
 from slurm_pal.partitions.sharing import CHANGED
+from slurm_pal.pending.demand import wanted
 from slurm_pal.pending.retarget import Wish, WishAction
 from slurm_pal.report import move_rows as moves_report
 from slurm_pal.report import story as story_report
@@ -232,7 +233,7 @@ def test_partitions_that_somebody_waits_for() -> None:
         return job(5, {}, state="PENDING", reason=reason, nodes=(), partition=partition, **changes)
 
     def found(one: SlurmJob, wishes: Sequence[Wish] = (), moving: Sequence[int] = ()) -> set[str]:
-        return set(crossing.wanted(seen([one], EVEN), wishes, moving))
+        return set(wanted(seen([one], EVEN), wishes, moving))
 
     assert found(waits("fast")) == {"fast"} and found(waits("slow,fast", "Priority")) == {"slow", "fast"}
     assert found(waits("fast", "Dependency")) == found(waits("fast", "BeginTime")) == set()
@@ -241,11 +242,11 @@ def test_partitions_that_somebody_waits_for() -> None:
     here_only = Wish(5, WishAction.PARTITION, {"Partition": "slow"}, None, False, "", Sort.PARTITIONS)
     assert found(waits("slow,fast"), [here_only]) == {"slow"}
     left_out, others = {("slow,fast", "Priority")}, {("fast", "Dependency"), ("slow", "QOSGrpGRES")}
-    assert crossing.wanted(seen([], EVEN)._replace(queued=frozenset(left_out)), (), ()) == {"slow", "fast"}
-    assert crossing.wanted(seen([], EVEN)._replace(queued=frozenset(others)), (), ()) == frozenset()
+    assert wanted(seen([], EVEN)._replace(queued=frozenset(left_out)), (), ()) == {"slow", "fast"}
+    assert wanted(seen([], EVEN)._replace(queued=frozenset(others)), (), ()) == frozenset()
     view = seen([waits("all")], EVEN)
     over = view._replace(partitions=(*view.partitions, Partition("all", True, True, ("f1",))))
-    assert crossing.wanted(over, (), ()) == {"fast", "all"}, "the same nodes by another name"
+    assert wanted(over, (), ()) == {"fast", "all"}, "the same nodes by another name"
 
 
 def test_a_move_that_failed_is_not_tried_again() -> None:

@@ -650,3 +650,40 @@ def test_many_ticks(scores: Scores, seed: int, rivals: bool, lease_max_s: float)
     for number, one in queue.jobs.items():
         if one.state == "PENDING" and number not in queue.left_alone:
             assert (one.req_nodes, one.exc_nodes) == ((), queue.own_exc[number])
+
+
+# -- totals of GPUs on an open number of nodes --------------------------------------------------
+
+
+def total(gpus: int = 2, **changes: object) -> SlurmJob:
+    return job(TresPerNode="", TresPerJob=f"gres:gpu:{gpus}", **changes)
+
+
+def gathered(overview: Overview, snapshot: Snapshot, one: SlurmJob, gather: bool = True) -> Wish:
+    whole = overview._replace(jobs=(*overview.jobs, one))
+    asked = [Waiting(one, request_of(one, gather=gather), "A", 0.0)]
+    (found,) = retarget(whole, snapshot, asked, {}, Settings(), NOW_S, INTERVAL_S, Levers(gather=gather))
+    return found
+
+
+@pytest.mark.parametrize("nodes", ["1", "1-3"])
+def test_a_total_is_sent_to_one_node_by_an_update_that_a_running_job_refuses(scores: Scores, nodes: str) -> None:
+    free = cluster(NODES, running(1, {"n0": (0,), "n1": (0,)}))
+    found = gathered(free, scores(MIXED), total(NumNodes=nodes))
+    assert (found.action, found.fields) == (WishAction.NODELIST, {"ReqNodeList": "n2"})
+    assert found.guard == {"Partition": "gpu,gpu"}
+    kept = gathered(free, scores(MIXED), total(NumNodes=nodes), gather=False)
+    assert not kept.fields and not kept.guard and "open" in kept.reason
+
+
+def test_a_list_for_a_fixed_number_of_nodes_needs_no_guard(scores: Scores) -> None:
+    found = gathered(cluster(NODES), scores(MIXED), total(NumNodes="1-1"))
+    assert found.action == WishAction.NODELIST and not found.guard
+    one = gathered(cluster(NODES), scores(MIXED), job())
+    assert one.action == WishAction.NODELIST and not one.guard
+
+
+def test_a_number_on_each_of_several_nodes_stays_open(scores: Scores) -> None:
+    """Of a range of nodes Slurm would take as many as it can, beside the named ones."""
+    found = gathered(cluster(NODES), scores(MIXED), job(NumNodes="1-2", gpus=2))
+    assert not found.fields and found.reason == "on how many nodes it will start is open"

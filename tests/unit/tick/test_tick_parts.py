@@ -157,6 +157,30 @@ class Site:
         return TickLease(self.job_id, LeaseKind.NODELIST, "n1", "", NOW_S, NOW_S + 15, 0, "why")
 
 
+@pytest.mark.parametrize(
+    ("outcome", "count", "known"),
+    [
+        (MoveOutcome.MOVED, 1, True), (MoveOutcome.ABANDONED, 0, True),
+        (MoveOutcome.ELSEWHERE, 1, False), (MoveOutcome.WAITING, 1, False),
+    ],
+)  # fmt: skip
+def test_each_requeue_counts_and_a_range_is_believed_until_slurm_spreads_the_job_again(
+    outcome: MoveOutcome, count: int, known: bool
+) -> None:
+    pairs = {"TresPerJob": "gres:gpu:2", "NumNodes": "2", "NumTasks": "2", "NumCPUs": "2", "CPUs/Task": "1"}
+    one = job(1, {"n0": (0,), "n1": (0,)}, fields=pairs, batch=True, may_requeue=True)
+    one = one._replace(comment="pal:job=A;from=x;mov=1;app=1;n=1-2")
+    made = Move(
+        1, 1, "u", NOW_S - 90, 0, "n0:0 n1:0", ("n2",), "n2:0,1", "", 1.7, 1.0, 900.0, 60.0, False, "",
+        MoveStep.TARGETING, NOW_S - 80, outcome, "", NOW_S - 80,
+    )  # fmt: skip
+    seen = overview([node("n0"), node("n1")], [one])
+    (found,) = steered(seen, NOTHING._replace(moves={1: (made,)}), MoveSettings(gather=True)).running
+    assert (found.moves, not found.request.leave) == (count, known)
+    (found,) = steered(seen, NOTHING, MoveSettings()).running
+    assert found.request.leave  # the setting is off
+
+
 def test_a_wish_is_journalled_and_done_and_taken_back(journal: Journal, tmp_path: Path) -> None:
     site = Site(journal, tmp_path, PLAIN)
     asked = site.counted.orders

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from slurm_pal.base.config import KEYS, Config
+from slurm_pal.base.config import KEYS, Config, Key
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.lab.conf import LabSpec, config_files

@@ -366,3 +366,28 @@ def test_every_job_starts_once_on_free_gpus_and_ends(
     if not backfill and all(not more or more == "--exclusive" for *_, more in jobs):
         starts = [made.starts()[number] for number in numbers]
         assert starts == sorted(starts)
+
+
+def test_a_requeued_total_shows_the_nodes_it_had_and_its_least_number() -> None:
+    made = Cluster(3)
+    full = [made.submit("--gpus-per-node=2", "-w", name, lasts=1000) for name in ("n0", "n1")]
+    made.submit("--gpus-per-node=4", "-w", "n2", lasts=50)
+    spread = made.submit("--gpus=4", "--nodes=1-3", "--comment=pal:job=A;from=x;n=1-3", lasts=1000)
+    made.until(10)
+    job = made.client.job(spread)
+    assert job is not None and job.nodes == ("n0", "n1") and request_of(job).leave
+    asked = request_of(job, gather=True)
+    assert (asked.leave, asked.nodes_min, asked.nodes_max) == ("", 1, 3)
+    made.client.requeue(spread)
+    made.until(11)
+    job = made.client.job(spread)
+    assert job is not None and job.state == "PENDING" and job.raw["NumNodes"] == "2"
+    asked = request_of(job._replace(reason="Resources"), gather=True)
+    assert (asked.leave, asked.nodes_min, asked.nodes_max) == ("", 1, 3)
+    made.until(60)
+    made.client.update_job(spread, ReqNodeList="n2", Partition="all,all", StartTime="now")  # its partition twice: once
+    assert made.slurm.jobs[spread].partitions == ("all",)
+    made.until(61)
+    assert made.places()[spread] == ("n2:(0, 1, 2, 3)",) and len(full) == 2
+    with pytest.raises(SlurmError, match="no longer pending"):
+        made.client.update_job(spread, ReqNodeList="n2", Partition="all,all")
