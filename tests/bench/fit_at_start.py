@@ -4,21 +4,25 @@
     python tests/bench/fit_at_start.py [--arms stock,prefer,...] [--loads 0.9,1.1] [--seeds 1,2] [--jobs 220]
 
 One lab; each arm of each workload has a partition of its own with 8 x 4 GPUs, two of its nodes slow (a sensitive job
-takes 1.5 times as long there), and all get the same jobs at the same moments: 1, 2 or 4 GPUs of one node, 6 to 14 s,
-every other one sensitive. Jobs are sleeps. The arms:
+takes 1.5 times as long there), and all get the same jobs at the same moments: 1, 2 or 4 GPUs of one node, 6 to 14 s
+(--seconds), every other one sensitive. Jobs are sleeps. The arms:
 
 stock     sbatch
 prefer    --prefer of a feature of the slow or of the other nodes
 weights   slow nodes have a higher Weight
-exclude   sensitive jobs exclude the slow nodes, until `PATIENCE_S` after a later job has started there
-towards   insensitive jobs want a slow node (Constraint), until `PATIENCE_S` after a later job started elsewhere
+exclude   sensitive jobs exclude the slow nodes, until `PATIENCE_SHARE` of the mean after a later job has started there
+towards   insensitive jobs want a slow node (Constraint), until as long after a later job started elsewhere
 both      the two of them
 order     where the job that ends next is on a slow node, the first insensitive job that is as wide as the head stands
           before it (Nice); who ends next is known to the millisecond, which nobody knows of real jobs
-tick      pal-rebalance beside it, with the settings given by --set KEY=VALUE of [rebalance]
+tick      pal-rebalance beside it, with the settings given by --set KEY=VALUE
 placebo   the same with shuffled scores
 
-Ends with a row for each workload and arm; over six workloads or more with 95 % intervals by workload.
+Ends with a row for each workload and arm; over six workloads or more with 95 % intervals by workload. `queued_slow` is
+the share on slow nodes of those sensitive jobs that waited: what their submission decided does not count.
+With --handover only the time is measured until a node that the head of the queue excludes is given to the next job.
+With --twin no lab is started: the same jobs go through the twin of the simulator, arms stock, tick and placebo, in the
+lab's time, or N times as long (--scale); there jobs come by palsub, which chooses for those that find free GPUs.
 """
 
 from __future__ import annotations
@@ -35,25 +39,31 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from slurm_pal.base.config import load
+from slurm_pal.base.config import KEYS, Config, load
+from slurm_pal.base.jobs import GpuShape
+from slurm_pal.lab.conf import SCHEDULER
 from slurm_pal.lab.demo import program
 from slurm_pal.lab.lab import Lab
+from slurm_pal.simulate.hardware import hardware
+from slurm_pal.simulate.replay import ReplayPlan
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.statistics import summary
+from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.store.snapshot import GpuScore, publish
+from slurm_pal.twin.run import Twin
 
 NODES, GPUS, SLOW_NODES, SLOWDOWN = 8, 4, 2, 1.5
-SECONDS, WIDTHS = (6.0, 14.0), (1, 2, 4)
-PATIENCE_S = 2.5  # half of what a job of 10 s loses on a slow node
+WIDTHS = (1, 2, 4)
+PATIENCE_SHARE = 0.25  # of a job's time: half of what it loses on a slow node
 LOOK_S = 0.25
+QUEUED_S = 2.0  # a job that waited for longer was not started by its own submission
 ARMS = ("stock", "prefer", "weights", "exclude", "towards", "both", "order", "tick", "placebo")
 FAST, SLOW = "fast", "slow"
 PARTITION = "PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO\n"
-SHARE = {"SLURM_PAL_SUBMIT_EXPECTED_RUN_SHARE": f"{statistics.fmean(SECONDS) / 60:.3f}"}
-"""Limits are a minute, which half a minute is not: what is expected of a job follows from its limit."""
 
 
 class Job(NamedTuple):
@@ -69,14 +79,14 @@ class Ran(NamedTuple):
     slow: bool
 
 
-def draw(seed: int, count: int, load_wanted: float) -> list[Job]:
+def draw(seed: int, count: int, load_wanted: float, seconds: tuple[float, float]) -> list[Job]:
     """Poisson arrivals; the load is that of the work on fast nodes."""
     rng = random.Random(seed)
-    rate = load_wanted * NODES * GPUS / (statistics.fmean(WIDTHS) * statistics.fmean(SECONDS))
+    rate = load_wanted * NODES * GPUS / (statistics.fmean(WIDTHS) * statistics.fmean(seconds))
     at_s, jobs = 0.0, []
     for k in range(count):
         at_s += rng.expovariate(rate)
-        jobs.append(Job(at_s, k % 2 == 0, rng.choice(WIDTHS), rng.uniform(*SECONDS)))
+        jobs.append(Job(at_s, k % 2 == 0, rng.choice(WIDTHS), rng.uniform(*seconds)))
     rng.shuffle(jobs)
     moments = sorted(job.at_s for job in jobs)
     return [job._replace(at_s=at_s) for job, at_s in zip(jobs, moments, strict=True)]
@@ -94,13 +104,15 @@ class Stand:
         self.believed = self.slow
         if arm == "placebo":
             self.believed = set(random.Random(1000 + seed).sample(self.nodes, SLOW_NODES))
+        self.patience_s = PATIENCE_SHARE * statistics.fmean(job.seconds for job in jobs)
         self.ids: dict[int, int] = {}  # number -> job id
         self.submitted_s: dict[int, float] = {}
         self.ends: dict[int, tuple[str, float, float]] = {}  # number -> node, start, end
         self.passed_s: dict[int, float] = {}
         self.cleared: set[int] = set()
         self.lock = threading.Lock()
-        os.mkdir(self.folder)
+        if folder:
+            os.mkdir(self.folder)
 
     def words(self, job: Job) -> list[str]:
         slow = ",".join(sorted(self.slow))
@@ -166,7 +178,7 @@ class Stand:
                 continue
             if last[job.sensitive] > number:
                 self.passed_s.setdefault(number, now_s)
-            late = now_s - self.passed_s.get(number, now_s) >= PATIENCE_S
+            late = now_s - self.passed_s.get(number, now_s) >= self.patience_s
             if late and _order(env, self.ids[number], f"{key}="):
                 self.cleared.add(number)
 
@@ -261,13 +273,13 @@ def ticking(env: dict[str, str], every_s: float, folder: str) -> Iterator[None]:
             tick.wait()
 
 
-def row(one: Stand, stock: Sequence[Ran] | None, load_wanted: float) -> dict[str, object]:
-    ran = one.ran()
+def row(one: Stand, ran: Sequence[Ran], stock: Sequence[Ran] | None, load_wanted: float) -> dict[str, object]:
     of = {s: [r for job, r in zip(one.jobs, ran, strict=True) if job.sensitive == s] for s in (True, False)}
     found: dict[str, object] = {
         "load": load_wanted, "seed": one.seed, "arm": one.arm, "jobs": len(ran),
         "sensitive_slow": round(statistics.fmean(r.slow for r in of[True]), 3),
         "insensitive_slow": round(statistics.fmean(r.slow for r in of[False]), 3),
+        "queued_slow": round(statistics.fmean([r.slow for r in of[True] if r.wait_s > QUEUED_S] or [0.0]), 3),
         "wait_s": round(statistics.fmean(r.wait_s for r in ran), 2),
         "wait_sensitive_s": round(statistics.fmean(r.wait_s for r in of[True]), 2),
         "jct_s": round(statistics.fmean(r.jct_s for r in ran), 2),
@@ -279,12 +291,64 @@ def row(one: Stand, stock: Sequence[Ran] | None, load_wanted: float) -> dict[str
     return found
 
 
+def expected(asked: argparse.Namespace) -> str:
+    """Limits are a minute: what is expected of a job is a share of its limit."""
+    return f"{statistics.fmean(asked.seconds) / 60:.3f}"
+
+
+def chosen(asked: argparse.Namespace) -> list[tuple[str, str]]:
+    """What --set says: (SECTION.KEY, value)."""
+    pairs = (pair.partition("=") for pair in asked.set)
+    return [(key if "." in key else f"rebalance.{key}", value) for key, _, value in pairs]
+
+
+def _tables(nodes: Sequence[str], slow: Collection[str]) -> dict[str, list[list[float]]]:
+    a = [[SLOWDOWN if node in slow else 1.0] * GPUS for node in nodes]
+    return {"A": a, "B": a, "C": [[1.0] * GPUS for _ in nodes]}
+
+
+def in_twin(
+    arms: Sequence[str], seeds: Sequence[int], wanted: float, asked: argparse.Namespace
+) -> list[dict[str, object]]:
+    """The same by the twin."""
+    config = Config()
+    words = {"submit.expected_run_share": expected(asked), "rebalance.moves": "false"}
+    words |= {"rebalance.interval_s": f"{asked.every}"} | {k: v for k, v in chosen(asked)}
+    for name, text in words.items():
+        section, _, key = name.partition(".")
+        kind = type(KEYS[section][key].default)
+        config.set(section, key, text == "true" if kind is bool else kind(text), "--set")
+    rows = []
+    for seed in seeds:
+        stock: list[Ran] | None = None
+        for arm in arms:
+            one = Stand(arm, seed, draw(seed, asked.jobs, wanted, asked.seconds), 0, "")
+            machine = hardware(_tables(one.nodes, one.slow), _tables(one.nodes, one.believed))
+            n = asked.scale
+            jobs = [
+                TraceJob(str(k), n * job.at_s, GpuShape(job.gpus, nodes=1, per_node=job.gpus), n * job.seconds,
+                         "A" if job.sensitive else "C", n * 60.0, movable=True)
+                for k, job in enumerate(one.jobs)
+            ]  # fmt: skip
+            policy = "slurm-twin" if arm == "stock" else "tick"
+            twin = Twin(config, {"SchedulerParameters": SCHEDULER} if n == 1 else {})
+            trace = Trace("bench", tuple(jobs))
+            done = twin.run(ReplayPlan(trace, machine, policy, settings=ReplaySettings(warmup_s=0.0)))
+            ran = [
+                Ran((o.start_s - o.submit_s) / n, (o.finish_s - o.submit_s) / n, bool(one.slow & set(o.nodes)))
+                for o in sorted(done.outcomes, key=lambda o: int(o.job_id))
+            ]
+            stock = ran if arm == "stock" else stock
+            rows.append(row(one, ran, stock, wanted))
+    return rows
+
+
 def run(arms: Sequence[str], seeds: Sequence[int], wanted: float, asked: argparse.Namespace) -> list[dict[str, object]]:
     """One lab, all arms of some workloads."""
     root = tempfile.mkdtemp(prefix="pal")
     try:
         stands = [
-            Stand(arm, seed, draw(seed, asked.jobs, wanted), NODES * (k + j * len(arms)), root)
+            Stand(arm, seed, draw(seed, asked.jobs, wanted, asked.seconds), NODES * (k + j * len(arms)), root)
             for j, seed in enumerate(seeds) for k, arm in enumerate(arms)
         ]  # fmt: skip
         lines = "".join(
@@ -295,8 +359,8 @@ def run(arms: Sequence[str], seeds: Sequence[int], wanted: float, asked: argpars
         if asked.bf_interval != 1:
             edits.append(("bf_interval=1", f"bf_interval={asked.bf_interval}"))
         with Lab.up(os.path.join(root, "lab"), nodes=NODES * len(stands), gpus=GPUS, conf_edits=edits) as lab:
-            settings = (pair.split("=", 1) for pair in asked.set)
-            env = lab.environ() | SHARE | {f"SLURM_PAL_REBALANCE_{key.upper()}": value for key, value in settings}
+            env = lab.environ() | {"SLURM_PAL_SUBMIT_EXPECTED_RUN_SHARE": expected(asked)}
+            env |= {f"SLURM_PAL_{key.upper().replace('.', '_')}": value for key, value in chosen(asked)}
             prepare(stands, env)
             with contextlib.ExitStack() as stack:
                 if {"tick", "placebo"} & set(arms):
@@ -310,26 +374,71 @@ def run(arms: Sequence[str], seeds: Sequence[int], wanted: float, asked: argpars
         for seed in seeds:
             mine = [one for one in stands if one.seed == seed]
             stock = next((one.ran() for one in mine if one.arm == "stock"), None)
-            rows += [row(one, stock, wanted) for one in mine]
+            rows += [row(one, one.ran(), stock, wanted) for one in mine]
         return rows
     finally:
         shutil.rmtree(root)
 
 
+def handover(bf_interval: int, times: int) -> None:
+    """How long a node that the head of the queue excludes stays idle until the next job starts there."""
+    root = tempfile.mkdtemp(prefix="pal")
+    try:
+        edits = [("bf_interval=1", f"bf_interval={bf_interval}")]
+        with Lab.up(os.path.join(root, "lab"), nodes=2, gpus=GPUS, conf_edits=edits) as lab:
+            env = lab.environ()
+
+            def submit(*words: str) -> str:
+                argv = ["sbatch", "--parsable", "-o", "/dev/null", "-N1", f"--gres=gpu:{GPUS}", "-t", "60", *words]
+                done = subprocess.run(
+                    [*argv, "--wrap", "sleep 600"], env=env, capture_output=True, text=True, check=True
+                )
+                return done.stdout.strip()
+
+            def until(job: str, state: str) -> None:
+                argv = ["squeue", "-h", "-j", job, "-o", "%T"]
+                while subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout.strip() != state:
+                    time.sleep(0.05)
+
+            for excludes in (False, True):
+                taken_s = []
+                for _ in range(times):
+                    full = [submit("-w", node) for node in ("n0", "n1")]
+                    for job in full:
+                        until(job, "RUNNING")
+                    head, second = submit(*(["-x", "n0"] if excludes else [])), submit()
+                    time.sleep(2)
+                    began_s = time.monotonic()
+                    subprocess.run(["scancel", full[0]], env=env, check=True)
+                    until(second if excludes else head, "RUNNING")
+                    taken_s.append(round(time.monotonic() - began_s, 2))
+                    subprocess.run(["scancel", full[1], head, second], env=env, check=True)
+                    while subprocess.run(["squeue", "-h"], env=env, capture_output=True, check=True).stdout.strip():
+                        time.sleep(0.2)
+                found = {"bf_interval": bf_interval, "head_excludes": excludes, "next_start_s": taken_s}
+                print(json.dumps(found), flush=True)
+    finally:
+        shutil.rmtree(root)
+
+
 def summed_up(rows: Sequence[dict[str, object]]) -> None:
-    """Each arm over all workloads."""
+    """Each arm over all workloads; the same jobs at several loads are one."""
     for arm in dict.fromkeys(str(r["arm"]) for r in rows):
         mine = [r for r in rows if r["arm"] == arm]
         shares = " ".join(
             f"{key} {statistics.fmean(float(str(r[key])) for r in mine):.3f}"
-            for key in ("sensitive_slow", "insensitive_slow", "wait_s", "jct_s")
+            for key in ("sensitive_slow", "queued_slow", "insensitive_slow", "wait_s", "jct_s")
         )
-        ratios = [float(str(r["ratio"])) for r in mine if "ratio" in r]
-        if ratios:
-            found = summary(ratios)
-            between = f" [{found.low:.3f}, {found.high:.3f}]" if found.low is not None and len(ratios) >= 6 else ""
-            shares += f" ratio {found.mean:.3f}{between}"
-        print(f"{arm}: {len(mine)} workloads: {shares}", flush=True)
+        seeds = dict.fromkeys(r["seed"] for r in mine)
+        ratios = [statistics.fmean(float(str(r["ratio"])) for r in mine if r["seed"] == seed) for seed in seeds]
+        found = summary(ratios)
+        between = f" [{found.low:.3f}, {found.high:.3f}]" if found.low is not None else ": cannot tell"
+        print(f"{arm}: {len(ratios)} workloads: {shares} ratio {found.mean:.3f}{between}", flush=True)
+
+
+def _range(text: str) -> tuple[float, float]:
+    first, _, last = text.partition("-")
+    return float(first), float(last or first)
 
 
 def main() -> None:
@@ -339,17 +448,25 @@ def main() -> None:
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--together", type=int, default=1, help="workloads in one lab")
     parser.add_argument("--jobs", type=int, default=220)
+    parser.add_argument("--seconds", type=_range, default=(6.0, 14.0), help="of a job, FROM-TO")
     parser.add_argument("--every", type=float, default=1.0, help="s between two ticks")
     parser.add_argument("--bf-interval", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of [rebalance]")
+    parser.add_argument("--handover", type=int, default=0, metavar="TIMES")
+    parser.add_argument("--twin", action="store_true")
+    parser.add_argument("--scale", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], metavar="[SECTION.]KEY=VALUE", help="of pal.toml")
     asked = parser.parse_args()
     arms, seeds = asked.arms.split(","), [int(text) for text in asked.seeds.split(",")]
-    if unknown := set(arms) - set(ARMS):
-        parser.error(f"unknown arms {sorted(unknown)}: {', '.join(ARMS)}")
+    if asked.handover:
+        return handover(asked.bf_interval, asked.handover)
+    if (unknown := set(arms) - set(ARMS)) or "stock" not in arms:
+        parser.error(f"unknown arms {sorted(unknown)}, or none is stock: {', '.join(ARMS)}")
     rows = []
     for wanted in map(float, asked.loads.split(",")):
         for k in range(math.ceil(len(seeds) / asked.together)):
-            for found in run(arms, seeds[k * asked.together : (k + 1) * asked.together], wanted, asked):
+            for found in (in_twin if asked.twin else run)(
+                arms, seeds[k * asked.together : (k + 1) * asked.together], wanted, asked
+            ):
                 rows.append(found)
                 print(json.dumps(found), flush=True)
     summed_up(rows)

@@ -88,7 +88,7 @@ def test_a_job_that_was_overtaken_on_a_slow_node_gets_the_next_one(site: Site) -
     """Its patience begins when it would have had its turn, though no tick has seen a slow GPU that was free."""
     site.scores({"n0": 1.5})
     sensitive, other = site.waiting("A"), site.waiting("C")
-    bound = {"submit_lease_max_s": "6"}
+    bound = {"submit_lease_max_s": "12", "rebalance_interval_s": "1"}
     site.tick(**bound)
     assert site.job(sensitive).exc_nodes == ("n0",)
     site.end(site.full["n0"])
