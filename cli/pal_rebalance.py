@@ -35,7 +35,7 @@ from slurm_pal.publisher.publication import Publisher
 from slurm_pal.report import tick as report
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.counted import Counted
-from slurm_pal.tick.role import FEATURES, WEIGHTS, role_of
+from slurm_pal.tick.role import FEATURES, WAIT, WEIGHTS, role_of
 from slurm_pal.tick.tick import Tick, TickResult
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ def _tick(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack,
     by_turns = wanted.daemon and not wanted.act  # who takes lists back must have the lock
     publisher: Publisher | None = Publisher(config, client, wanted.daemon and wanted.act, every_s, by_turns=by_turns)
     assert publisher is not None
-    asked = {lever for lever in (FEATURES, WEIGHTS) if config.flag("rebalance", lever)}
+    asked = {lever for lever in (FEATURES, WEIGHTS, WAIT) if config.flag("rebalance", lever)}
     pairs = publisher.known_site(time.time()).pairs
     role = role_of(client, pairs, wanted.mine, asked)
     own = role.name != "slurm-user"

@@ -14,16 +14,19 @@ from slurm_pal.slurm.client import Runner, SlurmClient
 from slurm_pal.slurm.parse import whole
 
 OWN, OTHERS, COMMENT, FEATURES, WEIGHTS = "own", "others", "admin-comment", "features", "weights"
-"""Own jobs; those of others; AdminComment; node features; node weights."""
+WAIT = "wait"
+"""Own jobs; those of others; AdminComment; node features; node weights; reservations, without which nobody waits."""
 
 _MAY = {
-    "slurm-user": frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS}),
-    "operator": frozenset({OWN, OTHERS}),
+    "slurm-user": frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, WAIT}),
+    "operator": frozenset({OWN, OTHERS, WAIT}),
     "user": frozenset({OWN}),
 }
 _NOT_DONE = {
     FEATURES: "class features are not published: only SlurmUser ({owner}) and root may change nodes",
     WEIGHTS: "node weights are not set: only SlurmUser ({owner}) and root may change nodes",
+    WAIT: "no job waits for better GPUs behind a reservation (rebalance.wait): only SlurmUser ({owner}), root and "
+    "Slurm operators may reserve nodes",
 }
 """One line for each thing that the settings ask for and this role may not do."""
 _OPERATORS = frozenset({"operator", "administrator", "admin"})
@@ -35,7 +38,7 @@ class Role(NamedTuple):
 
     name: str  # "slurm-user" (root too), "operator" or "user"
     user: str
-    may: frozenset[str]  # of OWN, OTHERS, COMMENT, FEATURES, WEIGHTS
+    may: frozenset[str]  # of OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, WAIT
     cannot: tuple[str, ...]  # one line for each thing asked for that is not done
 
 
@@ -50,7 +53,7 @@ def role_of(
     """The role of this process (or of `uid`) on a cluster with this configuration (`scontrol show config`).
 
     Where `pairs` is empty Slurm is asked for them. `asked` are the node levers that the
-    settings ask for (FEATURES, WEIGHTS); `run` starts sacctmgr. With `mine` even SlurmUser cares
+    settings ask for (FEATURES, WEIGHTS, WAIT); `run` starts sacctmgr. With `mine` even SlurmUser cares
     for their own jobs only, as an ordinary user. A Slurm administrator counts as an operator.
 
     Raises UsageError for an ordinary user without `mine`, SlurmError when Slurm does not answer.

@@ -26,7 +26,7 @@ from slurm_pal.simulate.replay import Progress, ReplayPlan
 from slurm_pal.simulate.result import Replay, Timeline
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.tick.deciding import FAILED_S
-from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, WEIGHTS, Role
+from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, WAIT, WEIGHTS, Role
 from slurm_pal.tick.tick import Tick, TickResult
 from slurm_pal.twin.client import Failing, VirtualClient, never
 from slurm_pal.twin.lua_filter import LuaFilter
@@ -45,7 +45,7 @@ LOOK_S, CHUNK_S = 0.2, 1.0
 """As in pal-rebalance: between two looks at moves under way, and between two looks at all."""
 LONGEST_QUIET_S = 3600.0
 """Scores age, and files are looked at: for longer no tick is left out."""
-ROLE = Role("slurm-user", "slurm", frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS}), ())
+ROLE = Role("slurm-user", "slurm", frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, WAIT}), ())
 
 
 class Arm(NamedTuple):
