@@ -81,6 +81,7 @@ def trial(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  #
       filter      sbatch, with the submit filter
       tick        palsub, and ticks that set node lists of pending jobs
       tick+moves  the same, and moves
+      tick+wait   tick, and the first job of a queue waits for better GPUs behind a reservation
       tick+order  tick, and the order of the queue, where this release has it
       placebo     tick+moves with shuffled scores: what the scores are worth is the rest
 

@@ -10,7 +10,7 @@ from slurm_pal.base.config import KEYS
 from slurm_pal.base.errors import UsageError
 
 BASELINE = "sbatch"
-MOVES, PLACEBO, ORDER, TICK = "tick+moves", "placebo", "tick+order", "tick"
+MOVES, PLACEBO, ORDER, TICK, WAIT = "tick+moves", "placebo", "tick+order", "tick", "tick+wait"
 
 
 class Arm(NamedTuple):
@@ -37,6 +37,10 @@ ARMS = {
         settings=_STILL,
     ),
     MOVES: Arm("the same, and moves", palsub=True, tick=True, settings=_MOVING),
+    WAIT: Arm(
+        "tick, and the first job of a queue waits behind a fence", palsub=True, tick=True,
+        settings={**_STILL, "rebalance.wait": "true"},
+    ),
     ORDER: Arm("tick, and the order of the queue", palsub=True, tick=True, settings=_STILL),
     PLACEBO: Arm(
         "tick+moves with shuffled scores", palsub=True, tick=True, settings=_MOVING, shuffled=True,
