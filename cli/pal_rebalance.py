@@ -37,7 +37,7 @@ from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.tick.keeping import Keeper
 from slurm_pal.tick.ordering import orders
-from slurm_pal.tick.role import FEATURES, PLACES, WEIGHTS, role_of
+from slurm_pal.tick.role import FEATURES, PLACES, WAIT, WEIGHTS, role_of
 from slurm_pal.tick.tick import Tick, TickResult
 
 T = TypeVar("T")
@@ -150,7 +150,7 @@ def _tick(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack,
     by_turns = wanted.daemon and not wanted.act  # who takes lists back must have the lock
     publisher: Publisher | None = Publisher(config, client, wanted.daemon and wanted.act, every_s, by_turns=by_turns)
     assert publisher is not None
-    asked = {lever for lever in (FEATURES, WEIGHTS) if config.flag("rebalance", lever)}
+    asked = {lever for lever in (FEATURES, WEIGHTS, WAIT) if config.flag("rebalance", lever)}
     asked |= {PLACES} if orders(config) else set()
     pairs = publisher.known_site(time.time()).pairs
     role = role_of(client, pairs, wanted.mine, asked)

@@ -118,6 +118,8 @@ KEYS: dict[str, dict[str, Key]] = {
         "gather": Key(True, "steer jobs with --gpus on an open number of nodes; bring spread ones together"),
         "features": Key(False, "publish class features on the nodes (SlurmUser or root)"),
         "weights": Key(False, "raise the Weight of nodes with slow GPUs (SlurmUser or root)"),
+        "wait": Key(False, "the first job of a queue waits for better GPUs, with a reservation behind it (operators)"),
+        "wait_max_s": Key(3600.0, "longest time that such a job waits though it could start, s", minimum=90.0),
         "depth": Key(100, "pending jobs that one tick examines: users in turn, each user's by priority", minimum=1),
         "allocation": Key(
             "",

@@ -23,6 +23,7 @@ class Sort(StrEnum):
 
     NODES = "nodes"
     PARTITIONS = "partitions"
+    FENCES = "fences"
 
 
 class LeaseKind(StrEnum):
@@ -32,6 +33,7 @@ class LeaseKind(StrEnum):
     EXCLUDE = "exclude"
     MOVE = "move"  # a node list that a move has left on its job
     PARTITION = "partition"
+    FENCE = "fence"  # no list: a reservation of nodes that nobody may use, see `pending.head`
 
     @property
     def key(self) -> str:
@@ -40,7 +42,7 @@ class LeaseKind(StrEnum):
 
     @property
     def sort(self) -> Sort:
-        return Sort.PARTITIONS if self is LeaseKind.PARTITION else Sort.NODES
+        return {LeaseKind.PARTITION: Sort.PARTITIONS, LeaseKind.FENCE: Sort.FENCES}.get(self, Sort.NODES)
 
 
 _HELD = ("JobHeld", "job_requeued_in_held", "launch_failed_requeued_held")
@@ -49,7 +51,10 @@ _NEVER = ("ReqNodeNotAvail", "BadConstraints", "PartitionNodeLimit")
 
 
 class TickLease(NamedTuple):
-    """A list of nodes or of partitions that the tick set on a pending job; it may have one of each."""
+    """A list of nodes or of partitions that the tick set on a pending job, or a fence for it; it may have one of each.
+
+    A fence has no list on the job: `ours` are the nodes that it keeps, and `own` is empty.
+    """
 
     job_id: int
     kind: LeaseKind
@@ -59,6 +64,11 @@ class TickLease(NamedTuple):
     until_s: float
     restarts: int  # of the job when set
     reason: str  # one sentence
+
+    @property
+    def reservation(self) -> str:
+        """The name in Slurm of the reservation that is this fence; no other fence ever has it."""
+        return f"pal_wait_{self.job_id}_{self.made_s:.0f}"
 
     @property
     def own_req(self) -> str | None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from slurm_pal.base.errors import NotNowError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.aside import fault_of
-from slurm_pal.decide.lease import Sort, TickLease
+from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.lease_marks import Update, in_force, judged
 from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.decide.place import SITE_FACTOR, GivenPlace, to_give_back, updates
@@ -66,6 +66,8 @@ def back(job: SlurmJob, known: Remembered, up: Set[str], now_s: float) -> dict[s
         return {}
     fields = in_force(job) if known.marks else {}
     for lease in reversed(known.leases.get(job.job_id, ())):
+        if lease.kind is LeaseKind.FENCE:  # no list, see `_unfenced`
+            continue
         whole = lease.kind.sort is Sort.NODES or up >= {*lease.own.split(",")}
         if whole and of_lease(job, lease) is Whose.OURS:
             fields[lease.kind.key] = lease.own
@@ -126,6 +128,7 @@ def take_back(client: SlurmClient, known: Remembered, now_s: float, again_s: Seq
     What Slurm cannot do at the moment is tried again after each of these pauses, s.
     Raises SlurmError when Slurm does not answer.
     """
+    fenced = [f"a reservation stays until it ends: {error}" for error in _unfenced(client, known)]
     overview = client.overview(marked=True)
     up = overview.up
     unmarked = {*known.leases, *known.moves}.difference(job.job_id for job in overview.jobs)
@@ -150,4 +153,15 @@ def take_back(client: SlurmClient, known: Remembered, now_s: float, again_s: Seq
             break
         time.sleep(pause_s)
         wanted = busy
-    return Ended(tuple(done), (*trouble, *more))
+    return Ended(tuple(done), (*fenced, *trouble, *more))
+
+
+def _unfenced(client: SlurmClient, known: Remembered) -> list[SlurmError]:
+    """Take the fences away; what Slurm said against it."""
+    refused: list[SlurmError] = []
+    for lease in {one for lists in known.leases.values() for one in lists if one.kind is LeaseKind.FENCE}:
+        try:
+            client.release(lease.reservation)
+        except SlurmError as error:
+            refused.append(error)
+    return refused

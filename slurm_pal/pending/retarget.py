@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.cluster import Node
-from slurm_pal.base.hostlist import fold
+from slurm_pal.base.hostlist import expand, fold
 from slurm_pal.base.jobs import Asks, GpuShape, SlurmJob
-from slurm_pal.decide.candidates import Candidates, candidates, could_hold, share
+from slurm_pal.decide.candidates import RESERVED, Candidates, candidates, could_hold, share
 from slurm_pal.decide.case import Decision, Settings, ends_per_s, expected_run_s
 from slurm_pal.decide.decide import QUEUES, decide
 from slurm_pal.decide.facts import is_ours
@@ -80,6 +80,8 @@ class WishAction(StrEnum):
     CLEAR = "clear"
     PARTITION = "partition"
     PARTITION_CLEAR = "partition-clear"
+    FENCE = "fence"
+    FENCE_CLEAR = "fence-clear"
     KEEP = "keep"
     NONE = "none"
 
@@ -106,15 +108,18 @@ def retarget(
     now_s: float,
     interval_s: float,
     levers: Levers = DEFAULT,
+    fences: Mapping[int, TickLease] = {},
+    impatient: Set[int] = frozenset(),
 ) -> list[Wish]:
     """What to do about these jobs, by Slurm's priority. Pure.
 
     `leases` are the tick's own; jobs of a move under way, and jobs whose owner took our list
-    off, must not be given. A lease that is ended here needs no `over` beside it. With
+    off, must not be given. `fences` stand for some of them, see `pending.head`, and those of the `impatient` have
+    stood until their patience ended. A lease that is ended here needs no `over` beside it. With
     action `none` and no lease, a job that had one bears somebody else's list now.
     Raises UsageError for an unknown policy.
     """
-    rounds = _Round(overview, snapshot, leases, settings, now_s, interval_s, levers)
+    rounds = _Round(overview, snapshot, leases, settings, now_s, interval_s, levers, fences, impatient)
     order = sorted(waiting, key=lambda one: (-(one.job.priority or 0), one.job.job_id))
     wishes = [rounds.wish(one) for one in order if one.job.state == "PENDING"]
     return [wish for wish in wishes if wish is not None]
@@ -191,11 +196,12 @@ class _Round:
 
     def __init__(
         self, overview: Overview, snapshot: Snapshot, leases: Mapping[int, TickLease], settings: Settings,
-        now_s: float, interval_s: float, levers: Levers,
+        now_s: float, interval_s: float, levers: Levers, fences: Mapping[int, TickLease], impatient: Set[int],
     ) -> None:  # fmt: skip
         self._leases, self._settings, self._now_s, self._interval_s = leases, settings, now_s, interval_s
+        self._fences, self._impatient = fences, impatient
         self._levers, self._turns = levers, Turns(overview.nodes, overview.jobs)
-        self._free = _Free(overview, {job_id for job_id, lease in leases.items() if now_s >= lease.until_s})
+        self._free = _Free(overview, {job_id for job_id, lease in leases.items() if now_s >= lease.until_s}, fences)
         self._prospects = _Prospects(overview, snapshot, settings, levers)
         self._snapshot, self._jobs = snapshot, overview.jobs
         self._ends: dict[str, float] | None = None
@@ -250,7 +256,7 @@ class _Round:
     def _decide(self, one: Waiting) -> Decision:
         """palsub's decision, as if the job were submitted now without a list of ours."""
         key = one.request, one.sensitivity, one.measured
-        own = self._free.claims(one.job.job_id)
+        own = self._free.claims(one.job.job_id) or one.job.job_id in self._fences
         if key not in self._decided or own:
             overview = self._free.overview(one.job.job_id)
             settings, now_s = self._settings, self._now_s
@@ -292,8 +298,19 @@ class _Round:
 
     def _keep_off(self, one: Waiting, lease: TickLease | None, slow: Slow, reason: str, no_other: bool) -> Wish:
         """Exclude slow nodes beside the user's own list for as long as waiting pays. `no_other`: nothing else is free
-        for it."""
-        if not self._pays(one, slow.pays_s):
+        for it.
+
+        Behind a fence it waits until that ends; the nodes of the fence need no exclusion, and Slurm itself starts it
+        there afterwards.
+        """
+        fence = self._fences.get(one.job.job_id)
+        if fence is not None:
+            kept = frozenset(expand(fence.ours))
+            left = tuple(name for name in slow.nodes if name not in kept)
+            slow = Slow(left, max(slow.pays_s, one.waited_s + fence.until_s - self._now_s))
+            if not left:
+                return self._leave(one, lease, fence.reason)._replace(could_start=no_other)
+        if one.job.job_id in self._impatient or not self._pays(one, slow.pays_s):
             return self._leave(one, lease, TOO_LONG)
         self._give_up(one.job)
         job, own = one.job, one.request.exc_nodes
@@ -368,8 +385,9 @@ def _not_now(one: Waiting) -> str:
 class _Free:
     """What is free, without what jobs with a node list are about to take."""
 
-    def __init__(self, overview: Overview, unclaimed: Set[int]) -> None:
+    def __init__(self, overview: Overview, unclaimed: Set[int], fences: Mapping[int, TickLease]) -> None:
         """`unclaimed` are jobs whose node lists claim nothing, since they are about to go."""
+        self._fenced = {name: job_id for job_id, fence in fences.items() for name in expand(fence.ours)}
         self._overview, self._nodes = overview, list(overview.nodes)
         self._places = {node.name: place for place, node in enumerate(overview.nodes)}
         # The placement code walks over all jobs each time, so one job stands for what all of them hold.
@@ -389,7 +407,11 @@ class _Free:
     def overview(self, job_id: int) -> Overview:
         """The cluster as this job finds it."""
         others = (job for owner, jobs in self._claims.items() if owner != job_id for job in jobs)
-        return self._overview._replace(nodes=tuple(self._nodes), jobs=(*self._held, *others))
+        nodes = (
+            node._replace(states=node.states | RESERVED) if self._fenced.get(node.name, job_id) != job_id else node
+            for node in self._nodes
+        )
+        return self._overview._replace(nodes=tuple(nodes), jobs=(*self._held, *others))
 
     def claim(self, one: Waiting, decided: Decision) -> None:
         """The job will take the GPUs chosen, and CPUs and memory with them."""

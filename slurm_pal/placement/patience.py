@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+
 from slurm_pal.base.jobs import GpuShape
 
 WAIT_SHARE = 0.5
@@ -39,3 +42,31 @@ def patience_s(there: float, here: float, expected_run_s: float) -> float:
     pay. Never negative.
     """
     return max(0.0, there - here) * expected_run_s
+
+
+Holder = tuple[float, int]
+"""A running job as one that waits for its GPUs sees it: expected run time in seconds, GPUs that it would give back."""
+
+
+def expected_wait_s(count: int, nodes: int, there: Iterable[tuple[int, Sequence[Holder]]]) -> float:
+    """Seconds until `nodes` of these nodes are expected to have `count` free GPUs each; infinity for never.
+
+    Each node is (free now, who holds the others). Jobs are taken to end at any moment alike, whatever their age; of
+    those on one node the largest are waited for.
+    """
+    rates: list[float] = []
+    for free, holders in there:
+        left, took_s = sorted(holders, key=lambda holder: holder[1]), 0.0
+        while free < count and left:
+            took_s += 1.0 / sum(1.0 / max(1.0, run_s) for run_s, _ in left)
+            free += left.pop()[1]
+        if free >= count:
+            rates.append(1.0 / max(took_s, 1e-9))
+    rates.sort()
+    if len(rates) < nodes:
+        return math.inf
+    found_s = 0.0
+    for _ in range(nodes):  # the fastest of all, then the fastest of the rest, ...
+        found_s += 1.0 / sum(rates)
+        rates.pop()
+    return found_s

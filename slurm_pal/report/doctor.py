@@ -31,6 +31,7 @@ from slurm_pal.decide import means
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.leases import pinned, promise
+from slurm_pal.pending.head import limits_say_nothing
 from slurm_pal.report import class_notices, inventory
 from slurm_pal.report.inventory import GpuRow
 from slurm_pal.report.power_cap import power_findings
@@ -79,6 +80,7 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
         return [*findings, CheckResult("fail", "slurm", one_line(error), 'pal.toml: [slurm] backend = "cli"')]
     except SlurmError:
         return findings  # reported by _controller
+    findings += _wait(config, overview)
     with contextlib.suppress(SlurmError):
         findings += _pinned(config, client, now_s)
     if snapshot is not None:
@@ -250,6 +252,22 @@ def _broken(journal: Journal) -> list[CheckResult]:
     more = f" and {len(jobs) - MOST_NAMED} more" if len(jobs) > MOST_NAMED else ""
     text = f"left alone because our code fails on them: jobs {ids}{more}; {first}: {why}"
     return [CheckResult("warn", "tick", text, "please report it, with `trace` from rebalance.log")]
+
+
+def _wait(config: Config, overview: Overview) -> list[CheckResult]:
+    """Whether a job can wait behind a fence, where the site wants that."""
+    if not config.flag("rebalance", "wait"):
+        return []
+    if not config.flag("rebalance", "retarget"):
+        text = "rebalance.wait does nothing: rebalance.retarget is false"
+        return [CheckResult("warn", "tick", text, "pal.toml: [rebalance] retarget = true")]
+    parts = overview.partitions
+    silent = [one.name for one in parts if limits_say_nothing(overview.jobs, parts, [one.name])]
+    if silent:
+        text = f"no job waits behind a fence in {','.join(silent)}: most time limits there are the partition's own"
+        return [CheckResult("note", "tick", text, "ask users for time limits, or shorten DefaultTime in slurm.conf")]
+    longest_s = config.number("rebalance", "wait_max_s")
+    return [CheckResult("ok", "tick", f"the first job of a queue may wait {longest_s:.0f} s behind a fence")]
 
 
 def _role(client: SlurmClient) -> CheckResult:

@@ -25,6 +25,8 @@ _SET = {
     "clear": "took its node list back",
     "partition": "chose {set} of its partitions",
     "partition-clear": "gave it all its partitions back",
+    "fence": "reserved {set} from the end of its patience on",
+    "fence-clear": "ended its wait behind the reservation",
 }
 """What was done with a list of nodes or partitions; `{set}` is our list."""
 _LEFT = "left {set} as its node list after a move"
@@ -108,7 +110,7 @@ def _placed(place: GivenPlace) -> list[Event]:
 
 
 def _cleared(lease: TickLease, why: str, ended_s: float) -> Event:
-    what = "partition-clear" if lease.kind is LeaseKind.PARTITION else "clear"
+    what = {LeaseKind.PARTITION: "partition-clear", LeaseKind.FENCE: "fence-clear"}.get(lease.kind, "clear")
     return {
         "at_s": ended_s, "what": what, "set": lease.ours, "own": lease.own, "reason": why,
         "text": f"{_SET[what]} ({lease.ours}): {why}",

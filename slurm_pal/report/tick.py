@@ -17,7 +17,8 @@ MOST_STAYING = 20  # unchanged jobs that are shown; the others are only counted
 _STAYS = (WishAction.KEEP, WishAction.NONE)
 _DOES = {
     "nodelist": "name nodes", "exclude": "keep off", "clear": "take back", "keep": "leave the list", "none": "leave",
-    "partition": "choose partition", "partition-clear": "all its partitions",
+    "partition": "choose partition", "partition-clear": "all its partitions", "fence": "wait behind a fence",
+    "fence-clear": "end its wait",
 }  # fmt: skip
 
 
@@ -146,6 +147,7 @@ def _order_text(ordered: Ordered | None) -> list[str]:
 
 def _wish_row(wish: Wish) -> tuple[str, str, str, str]:
     lists = " ".join(filter(None, wish.fields.values()))
+    lists = lists or (wish.lease.ours if wish.lease is not None else "")
     return str(wish.job_id), _DOES[wish.action], lists or "-", wish.reason
 
 

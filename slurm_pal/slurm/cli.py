@@ -269,6 +269,17 @@ class CliClient:
         }
         self._checked(["scontrol", "create", "reservation", *_assignments(fields)])
 
+    def fence(self, name: str, nodes: Sequence[str], after_s: float, lasts_s: float, user: str) -> None:
+        fields = {
+            "ReservationName": name,
+            "StartTime": f"now+{after_s:.0f}seconds",
+            "EndTime": f"now+{after_s + lasts_s:.0f}seconds",
+            "Nodes": fold(list(nodes)),
+            "Users": user,
+            "Flags": "IGNORE_JOBS",  # running jobs may last longer
+        }
+        self._checked(["scontrol", "create", "reservation", *_assignments(fields)])
+
     def release(self, name: str) -> None:
         done = self._run(["scontrol", "delete", *_assignments({"ReservationName": name})], "")
         if done.returncode != 0 and "invalid" not in done.stderr.lower():

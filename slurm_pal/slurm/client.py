@@ -112,6 +112,14 @@ class SlurmClient(Protocol):
         """Reserve a node for a user from now on (scontrol(1), create reservation). Fails where jobs run there."""
         ...
 
+    def fence(self, name: str, nodes: Sequence[str], after_s: float, lasts_s: float, user: str) -> None:
+        """Reserve nodes, whatever runs there, for a time that begins in `after_s` and lasts `lasts_s`.
+
+        No job that asks for no reservation starts there unless it ends, by its limit, before that time begins.
+        It ends by itself. Needs an operator; fails where another reservation has some of the nodes at that time.
+        """
+        ...
+
     def release(self, name: str) -> None:
         """Delete a reservation; one that is gone already does not matter."""
         ...

@@ -9,7 +9,7 @@ from typing import Protocol
 from slurm_pal.slurm.client import Completed, Runner
 from slurm_pal.slurm.question import started
 
-_ORDERS = frozenset({"update", "requeue"})
+_ORDERS = frozenset({"create", "delete", "requeue", "update"})
 
 
 class Counts(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurm_pal.base.cluster import Gpu
@@ -18,7 +18,7 @@ from slurm_pal.base.files import Reader, read_trusted
 from slurm_pal.base.hostlist import expand
 from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.facts import MoveSettings
-from slurm_pal.decide.lease import REQUIRED, Sort
+from slurm_pal.decide.lease import REQUIRED, LeaseKind, Sort, TickLease
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.moves import learning
 from slurm_pal.moves.learning import Corrections
@@ -26,13 +26,14 @@ from slurm_pal.moves.planning import MovePlan, MoveTerms, Passed, Running, plan
 from slurm_pal.moves.steps import no_checkpoint
 from slurm_pal.partitions import sharing
 from slurm_pal.partitions.sharing import Shared
+from slurm_pal.pending import head
 from slurm_pal.pending.demand import wanted
-from slurm_pal.pending.retarget import Levers, Wish, WishAction, retarget
+from slurm_pal.pending.retarget import Levers, Waiting, Wish, WishAction, retarget
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store import snapshot as snapshots
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.tick import pace
-from slurm_pal.tick.role import Role
+from slurm_pal.tick.role import WAIT, Role
 from slurm_pal.tick.steered import Memory, Pace, Steered, steered
 
 if TYPE_CHECKING:
@@ -111,10 +112,15 @@ class Decider:
         jobs = steered(overview, self._memory(moves, open_moves, paces), self.terms, self._only_user, depth)
         shared, running, trouble = self._shared(overview, scores, jobs, moves, now_s, interval_s)
         wishes, waiting, overview = list(shared.wishes), shared.waiting, shared.overview
+        fences = self._journal.leases(Sort.FENCES)
+        wishes += self._fences(overview, scores, waiting, fences, now_s, interval_s)
         if self._config.flag("rebalance", "retarget"):
-            leases = self._journal.leases()
+            leases, settings = self._journal.leases(), settings_of(self._config)
+            stand = head.standing(fences, wishes)
+            ended = self._journal.last_ended([one.job.job_id for one in waiting], LeaseKind.FENCE)
+            impatient = head.impatient([*ended.values(), *fences.values()], waiting, now_s)
             levers = Levers(self._config.flag("rebalance", "fit"), self._avoids, self.terms.gather)
-            wishes += retarget(overview, scores, waiting, leases, settings_of(self._config), now_s, interval_s, levers)
+            wishes += retarget(overview, scores, waiting, leases, settings, now_s, interval_s, levers, stand, impatient)
         calibration = learning.calibration(moves)
         planned = None
         if self._config.flag("rebalance", "moves"):
@@ -127,6 +133,17 @@ class Decider:
             planned = plan(claimed(overview, wishes), heard, running, terms, now_s, here)
             planned = planned._replace(passed=(*planned.passed, *still))
         return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration, trouble)
+
+    def _fences(
+        self, overview: Overview, scores: Snapshot, waiting: Sequence[Waiting], fences: Mapping[int, TickLease],
+        now_s: float, interval_s: float,
+    ) -> list[Wish]:  # fmt: skip
+        """Wishes about fences, behind which the first job of a queue waits."""
+        flags = all(self._config.flag("rebalance", name) for name in ("wait", "retarget"))
+        if not flags or WAIT not in self._role.may:
+            return head.cleared(fences, "no job waits behind a fence any more")
+        wait = head.Wait(settings_of(self._config), self._number("wait_max_s"), interval_s)
+        return head.plan(overview, scores, waiting, fences, wait, now_s)
 
     @property
     def past(self) -> Past | None:

@@ -13,12 +13,21 @@ from slurm_pal.slurm.cli import subprocess_runner
 from slurm_pal.slurm.client import Runner, SlurmClient
 from slurm_pal.slurm.parse import whole
 
-OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES = "own", "others", "admin-comment", "features", "weights", "places"
-"""Own jobs; those of others; AdminComment; node features; node weights; places in the queue."""
+OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT = (
+    "own",
+    "others",
+    "admin-comment",
+    "features",
+    "weights",
+    "places",
+    "wait",
+)
+"""Own jobs; those of others; AdminComment; node features; node weights; places in the queue; reservations, without
+which nobody waits."""
 
 _MAY = {
-    "slurm-user": frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES}),
-    "operator": frozenset({OWN, OTHERS, PLACES}),
+    "slurm-user": frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT}),
+    "operator": frozenset({OWN, OTHERS, PLACES, WAIT}),
     "user": frozenset({OWN}),
 }
 _NOT_DONE = {
@@ -26,6 +35,8 @@ _NOT_DONE = {
     WEIGHTS: "node weights are not set: only SlurmUser ({owner}) and root may change nodes",
     PLACES: "the queue keeps Slurm's order (rebalance.order): only a Slurm operator, SlurmUser ({owner}) and root may "
     "order the jobs of all users",
+    WAIT: "no job waits for better GPUs behind a reservation (rebalance.wait): only SlurmUser ({owner}), root and "
+    "Slurm operators may reserve nodes",
 }
 """One line for each thing that the settings ask for and this role may not do."""
 _OPERATORS = frozenset({"operator", "administrator", "admin"})
@@ -37,7 +48,7 @@ class Role(NamedTuple):
 
     name: str  # "slurm-user" (root too), "operator" or "user"
     user: str
-    may: frozenset[str]  # of OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES
+    may: frozenset[str]  # of OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT
     cannot: tuple[str, ...]  # one line for each thing asked for that is not done
 
 
@@ -52,7 +63,7 @@ def role_of(
     """The role of this process (or of `uid`) on a cluster with this configuration (`scontrol show config`).
 
     Where `pairs` is empty Slurm is asked for them. `asked` are the levers that the
-    settings ask for (FEATURES, WEIGHTS, PLACES); `run` starts sacctmgr. With `mine` even SlurmUser cares
+    settings ask for (FEATURES, WEIGHTS, PLACES, WAIT); `run` starts sacctmgr. With `mine` even SlurmUser cares
     for their own jobs only, as an ordinary user. A Slurm administrator counts as an operator.
 
     Raises UsageError for an ordinary user without `mine`, SlurmError when Slurm does not answer.

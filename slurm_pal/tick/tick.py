@@ -29,6 +29,7 @@ from slurm_pal.journal.journal import BREAKS, Journal
 from slurm_pal.moves.mover import Mover, StepLimits
 from slurm_pal.moves.planning import to_move
 from slurm_pal.partitions import sharing
+from slurm_pal.pending import head
 from slurm_pal.pending.retarget import Wish, WishAction, over
 from slurm_pal.publisher.observed import collector
 from slurm_pal.publisher.publication import LATEST_S, Publication, Publisher
@@ -334,6 +335,9 @@ class Tick:
                 for job_id in gone:
                     self._journal.end_lease(job_id, "the job has left the queue", now_s)
         self._end_partitions(overview, wishes, moving, now_s)
+        fences, decided = self._journal.leases(Sort.FENCES), {one.job_id for one in wishes if one.sort is Sort.FENCES}
+        left = {job_id: fence for job_id, fence in fences.items() if job_id not in decided}
+        self._carry_wishes(head.over(left, overview.jobs, now_s), overview, now_s)
 
     def _end_partitions(self, overview: Overview, wishes: Sequence[Wish], moving: Set[int], now_s: float) -> None:
         """The same for lists of partitions, where the tick could decide nothing about them, or only looks."""
@@ -500,6 +504,8 @@ class Tick:
         }
         partitions = {job_id: lease for job_id, lease in partitions.items() if job_id not in moving}
         own = sharing.over(partitions, overview.jobs, overview.up, "nobody shares out partitions")
-        wishes = [*own, *over(leases, overview.jobs, overview.nodes, LATEST_S, self.pass_s)]
+        fences = {} if only else self._journal.leases(Sort.FENCES)
+        gone = head.cleared(fences, "nobody looks after it any more")
+        wishes = [*gone, *own, *over(leases, overview.jobs, overview.nodes, LATEST_S, self.pass_s)]
         self._again_s = LAST_S
         self._carry_wishes(wishes, overview, now_s)

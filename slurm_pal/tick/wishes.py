@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurm_pal.base.errors import BusyError, DataError, NotNowError, SlurmError
+from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.timing import REAL
 from slurm_pal.decide.aside import blamed
@@ -15,11 +17,14 @@ from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import DOUBT_S, REFUSED, REPLACED, Journal
 from slurm_pal.partitions.sharing import CHANGED
+from slurm_pal.pending.head import FENCE_S
 from slurm_pal.pending.retarget import Wish, WishAction
 from slurm_pal.slurm.client import AGAIN_S, SlurmClient
 from slurm_pal.tick.role import Role
 
 _NOT_NOW = "Slurm has the job in its hands"
+_NO_FENCE = "does not wait for better GPUs, since no fence can be set"
+_FENCE_STAYS = "still waits: its fence cannot be taken away, and ends by itself"
 
 
 class Hand:
@@ -50,7 +55,7 @@ class Hand:
         if not self.in_doubt:
             return
         doubtful = [job for job in jobs if self._doubtful is None or job.job_id in self._doubtful]
-        nodes, partitions = (self._journal.leases(sort) for sort in Sort)
+        nodes, partitions = (self._journal.leases(sort) for sort in (Sort.NODES, Sort.PARTITIONS))
         last = self._last_ended()
         for job in doubtful:
             if job.req_nodes or job.exc_nodes:
@@ -125,7 +130,9 @@ class Hand:
         if wish.lease is not None:  # before it is set: what is not remembered could not be taken back
             self._keep(wish.lease, before, now_s)
         try:
-            if wish.fields:
+            if wish.sort is Sort.FENCES:
+                self._fence(wish, before, now_s)
+            elif wish.fields:
                 self._client.update_job(wish.job_id, **wish.fields, **wish.guard, **comment)
         except NotNowError:
             if wish.lease is not None:
@@ -136,6 +143,8 @@ class Hand:
                 if self._doubtful is not None:
                     self._doubtful.add(wish.job_id)
                 self._give_up(wish, before, f"{REFUSED}{error}", now_s)
+            if wish.sort is Sort.FENCES:
+                return f"job {wish.job_id} {_NO_FENCE if wish.lease is not None else _FENCE_STAYS}: {error}"
             what = "the partition" if wish.sort is Sort.PARTITIONS else "the node list"
             return f"{what} of job {wish.job_id} stays as it is: {error}"
         if wish.lease is None and before is not None:
@@ -143,6 +152,24 @@ class Hand:
         if wish.fields:
             self._log.write(now_s, wish.action, job_id=wish.job_id, fields=wish.fields, reason=wish.reason)
         return ""
+
+    def _fence(self, wish: Wish, before: TickLease | None, now_s: float) -> None:
+        """Set a fence, or take it away. What Slurm did not confirm is taken away at once, or ends by itself."""
+        if wish.action is WishAction.FENCE_CLEAR and before is not None:
+            self._client.release(before.reservation)
+        elif wish.action is WishAction.FENCE and wish.lease is not None:
+            name, nodes = wish.lease.reservation, expand(wish.lease.ours)
+            try:
+                self._client.fence(name, nodes, wish.lease.until_s - now_s - FENCE_S, FENCE_S, self._role.user)
+            except SlurmError:
+                with contextlib.suppress(SlurmError):
+                    self._client.release(name)
+                raise
+        else:
+            return
+        fence = wish.lease or before
+        about = {"nodes": fence.ours, "reservation": fence.reservation} if fence is not None else {}
+        self._log.write(now_s, wish.action, job_id=wish.job_id, **about, reason=wish.reason)
 
     def _keep(self, lease: TickLease, before: TickLease | None, now_s: float) -> None:
         """Journal a lease; one with another list, which the job may still bear, is not forgotten."""

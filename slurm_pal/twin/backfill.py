@@ -39,14 +39,15 @@ class BackfillPlan:
 
     def __init__(
         self, picker: Picker, room: Room, ends: Iterable[tuple[float, Sequence[Take]]], now_s: float,
-        resolution_s: float, window_s: float,
+        resolution_s: float, window_s: float, reserved: Iterable[Kept] = (),
     ) -> None:  # fmt: skip
+        """`reserved`: reservations that no job of the queue may use."""
         self._picker, self._now_s = picker, now_s
         self._resolution_s, self._window_s = resolution_s, window_s
         self._ends = sorted(ends, key=lambda end: end[0])
         self._stages: list[tuple[float, Room]] = [(now_s, room.copy())]
         self._given = 0  # of `_ends`
-        self._kept: list[Kept] = []
+        self._kept: list[Kept] = [*reserved]
         self.nodes: set[int] = set()  # all that are kept
 
     def plan(self, wanted: Asking, limit_s: float) -> Planned | None:

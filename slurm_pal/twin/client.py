@@ -21,8 +21,8 @@ from slurm_pal.twin.virtual_slurm import Submission, VirtualSlurm
 _PLACES = frozenset({"nodelist", "prefer", "hold", "dependency"})
 _MARKED = re.compile(r"(?:^|\s)pal:")
 Failing = Callable[[str, int], SlurmError | None]
-"""Called before each order with its kind ("update", "requeue", "signal") and the job: an error that Slurm gives instead
-of carrying it out, or None. The kind "overview" (job 0) is a slurmctld that does not answer."""
+"""Called before each order with its kind ("update", "requeue", "signal", "fence") and the job: an error that Slurm
+gives instead of carrying it out, or None. The kind "overview" (job 0) is a slurmctld that does not answer."""
 
 
 def never(kind: str, job_id: int) -> SlurmError | None:
@@ -189,8 +189,14 @@ class VirtualClient:
     def reserve(self, name: str, node: str, minutes: int, user: str) -> None:
         raise SlurmError(f"scontrol failed: the virtual Slurm has no reservations ({name} on {fold([node])})")
 
+    def fence(self, name: str, nodes: Sequence[str], after_s: float, lasts_s: float, user: str) -> None:
+        self.orders += 1
+        self._may_fail("fence", 0)
+        self._slurm.reserve(name, nodes, after_s, lasts_s)
+
     def release(self, name: str) -> None:
         self.orders += 1
+        self._slurm.release(name)
 
 
 def _has_mark(job: VirtualJob) -> bool:

@@ -32,7 +32,7 @@ from slurm_pal.simulate.result import Replay, Timeline
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.tick.deciding import FAILED_S
 from slurm_pal.tick.ordering import orders
-from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, PLACES, WEIGHTS, Role
+from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, PLACES, WAIT, WEIGHTS, Role
 from slurm_pal.tick.tick import Tick, TickResult
 from slurm_pal.twin import outages
 from slurm_pal.twin.client import Failing, VirtualClient, never
@@ -54,7 +54,7 @@ LOOK_S, CHUNK_S = 0.2, 1.0
 """As in pal-rebalance: between two looks at moves under way, and between two looks at all."""
 LONGEST_QUIET_S = 3600.0
 """Scores age, and files are looked at: for longer no tick is left out."""
-ROLE = Role("slurm-user", "slurm", frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES}), ())
+ROLE = Role("slurm-user", "slurm", frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT}), ())
 
 
 class Arm(NamedTuple):

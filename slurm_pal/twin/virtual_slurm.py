@@ -9,7 +9,7 @@ then wait for a delay. What a job does while it runs is its payload's, who also 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from slurm_pal.decide.candidates import counted
 from slurm_pal.decide.constraint import compile_constraint
 from slurm_pal.decide.request import Request
 from slurm_pal.slurm.states import NODE_UNUSABLE
-from slurm_pal.twin.backfill import BackfillPlan
+from slurm_pal.twin.backfill import BackfillPlan, Kept
 from slurm_pal.twin.factors import Factors
 from slurm_pal.twin.fair_share import FairShare
 from slurm_pal.twin.picks import Asking, Picker
@@ -31,7 +31,7 @@ from slurm_pal.twin.slurm_side import NOTHING_KNOWN, SlurmSide
 from slurm_pal.twin.virtual_job import BEGIN, HELD_ADMIN, UNLIMITED_S, VirtualJob, names_text, noun_of
 
 NODE_FAIL = "NODE_FAIL"
-FINISH, COMPLETE, ELIGIBLE, PASS, BACKFILL, PRIORITY = range(6)
+FINISH, COMPLETE, ELIGIBLE, RESERVATION, PASS, BACKFILL, PRIORITY = range(7)
 """Events of the same moment happen in this order."""
 
 
@@ -93,6 +93,7 @@ class VirtualSlurm:
         self.virtual_nodes = [*nodes] or [VirtualNode() for _ in hardware.names]
         self.position = {name: place for place, name in enumerate(hardware.names)}
         self.room = empty(hardware)
+        self._reserved: dict[str, Kept] = {}  # reservations that no job may use, by name
         self.changes = 0  # of what is shown of jobs and nodes
         self._payload = payload
         self.job_submit: Filter | None = None
@@ -135,6 +136,8 @@ class VirtualSlurm:
         if kind == PASS:
             if self.now_s >= self._pass_s:
                 self._main_pass()
+        elif kind == RESERVATION:
+            self._end_reservations()
         elif kind == BACKFILL:
             heappush(self._events, (self.now_s + settings.bf_interval_s, BACKFILL, 0, 0))
             self._backfill()
@@ -336,7 +339,7 @@ class VirtualSlurm:
                 self._waits(job, "Priority")
                 continue
             wanted = self.wanted(job, partition)
-            takes = self._picker.pick(self.room, wanted, among)
+            takes = self._picker.pick(self.room, wanted, self._beside_reservations(job, among))
             if takes is not None:
                 self._start(job, partition, takes)
                 continue
@@ -360,6 +363,15 @@ class VirtualSlurm:
             return "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
         return ""
 
+    def _beside_reservations(self, job: VirtualJob, among: Collection[int] | None) -> Collection[int] | None:
+        """Of these nodes those on which the job, by its limit, would end before a reservation begins."""
+        limit_s = UNLIMITED_S if job.limit_s is None else job.limit_s
+        barred = [one.nodes for one in self._reserved.values() if one.start_s < self.now_s + limit_s]
+        if not barred:
+            return among
+        left = frozenset(range(len(self.virtual_nodes)) if among is None else among)
+        return left.difference(*barred)
+
     def _waits(self, job: VirtualJob, reason: str) -> None:
         if job.reason != reason:
             job.reason = reason
@@ -373,7 +385,10 @@ class VirtualSlurm:
         self._changed = False
         settings, among = self.settings, self._open()
         ends = [(job.end_s if job.state == "RUNNING" else self.now_s, job.takes) for job in self.active.values()]
-        plan = BackfillPlan(self._picker, self.room, ends, self.now_s, settings.bf_resolution_s, settings.bf_window_s)
+        plan = BackfillPlan(
+            self._picker, self.room, ends, self.now_s, settings.bf_resolution_s, settings.bf_window_s,
+            self._reserved.values(),
+        )  # fmt: skip
         for job, partition in self._queue()[: settings.bf_max_job_test]:
             if job.state != "PENDING":
                 continue
@@ -451,6 +466,26 @@ class VirtualSlurm:
         return noun_of(job, self.hardware.names)
 
     # -- orders ----------------------------------------------------------------------------------
+
+    def reserve(self, name: str, nodes: Sequence[str], after_s: float, lasts_s: float) -> None:
+        """scontrol create reservation with IGNORE_JOBS, for nobody of the queue. Raises SlurmError."""
+        rows = frozenset(self.position[node] for node in nodes)
+        made = Kept(self.now_s + after_s, self.now_s + after_s + lasts_s, rows)
+        others = (one for one in self._reserved.values() if one.start_s < made.end_s and made.start_s < one.end_s)
+        if name in self._reserved or any(not rows.isdisjoint(one.nodes) for one in others):
+            raise SlurmError("scontrol failed: Error creating the reservation: Requested nodes are busy")
+        self._reserved[name] = made
+        heappush(self._events, (made.end_s, RESERVATION, 0, 0))
+        self._soon(self.settings.submit_pass_s)
+
+    def release(self, name: str) -> None:
+        """scontrol delete reservation; one that is gone does not matter."""
+        if self._reserved.pop(name, None) is not None:
+            self._soon(self.settings.submit_pass_s)
+
+    def _end_reservations(self) -> None:
+        self._reserved = {name: one for name, one in self._reserved.items() if one.end_s > self.now_s}
+        self._soon(self.settings.submit_pass_s)
 
     def update(self, job: VirtualJob, fields: Mapping[str, str]) -> None:
         """scontrol update JobId=. Raises SlurmError, and then nothing is changed."""

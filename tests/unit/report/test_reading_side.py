@@ -165,6 +165,24 @@ def test_doctor_says_what_is_wrong_with_a_snapshot(site: Path, spoil, complaint:
     assert complaint in f"{finding.text}: {finding.mend}"
 
 
+def test_doctor_says_whether_a_job_can_wait_behind_a_fence(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(site, scores(("n0", 0)))
+    slurm = FakeSlurm([FakeNode("n0", gpus=2), FakeNode("n1", gpus=2)])
+
+    def said(level: str) -> str:
+        return "; ".join(
+            f.text for f in findings(site, level, CliClient(slurm)) if "fence" in f.text or "wait" in f.text
+        )
+
+    assert not said("ok")
+    monkeypatch.setenv("SLURM_PAL_REBALANCE_WAIT", "true")
+    assert "may wait 3600 s behind a fence" in said("ok")
+    CliClient(slurm).submit(["--gres=gpu:1"], "#!/bin/sh\n")  # without a limit of its own
+    assert "most time limits there are the partition's own" in said("note")
+    monkeypatch.setenv("SLURM_PAL_REBALANCE_RETARGET", "false")
+    assert "rebalance.wait does nothing" in said("warn")
+
+
 def test_doctor_on_a_dead_controller_and_without_slurm(site: Path) -> None:
     publish(site, scores(("n0", 0)))
     slurm = FakeSlurm()

@@ -82,7 +82,7 @@ def test_the_tick_in_numbers() -> None:
         "pal_move_gain_predicted_seconds_total": 400, "pal_move_gain_observed_seconds_total": 200,
     }  # fmt: skip
     leases = {labels[0][1]: value for (name, labels), value in found.items() if name == "pal_leases"}
-    assert leases == {"nodelist": 2, "exclude": 0, "move": 0, "partition": 0}
+    assert leases == {"nodelist": 2, "exclude": 0, "move": 0, "partition": 0, "fence": 0}
     moves = {labels[0][1]: value for (name, labels), value in found.items() if name == "pal_moves_total"}
     assert moves == {"moved": 3, "elsewhere": 1, "abandoned": 0, "ended": 0, "waiting": 0}
 

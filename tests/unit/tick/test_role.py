@@ -14,11 +14,11 @@ from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.diag import busy
 from slurm_pal.slurm.fake import FakeSlurm
-from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, PLACES, WEIGHTS, Role, role_of
+from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, PLACES, WAIT, WEIGHTS, Role, role_of
 
 OWNER, NOBODY = 64030, 65534
 PAIRS = {"SlurmUser": f"slurm({OWNER})", "AccountingStorageType": "accounting_storage/slurmdbd"}
-ALL = frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES})
+ALL = frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT})
 
 
 class Sacctmgr:
@@ -49,7 +49,7 @@ def test_slurm_user_and_root_may_everything(uid: int) -> None:
 @pytest.mark.parametrize("level", ["Operator\n", "Administrator\n"])
 def test_an_operator_by_slurmdbd(level: str) -> None:
     found = role(NOBODY, run=Sacctmgr(level))
-    assert (found.name, found.may) == ("operator", {OWN, OTHERS, PLACES})
+    assert (found.name, found.may) == ("operator", {OWN, OTHERS, PLACES, WAIT})
     assert found.cannot == (
         "class features are not published: only SlurmUser (slurm) and root may change nodes",
         "node weights are not set: only SlurmUser (slurm) and root may change nodes",
@@ -85,6 +85,8 @@ def test_only_what_is_asked_for_is_mentioned() -> None:
     found = role_of(CliClient(FakeSlurm()), PAIRS, True, (WEIGHTS,), None, NOBODY)
     assert found.cannot == ("node weights are not set: only SlurmUser (slurm) and root may change nodes",)
     assert role_of(CliClient(FakeSlurm()), PAIRS, True, (), None, NOBODY).cannot == ()
+    (line,) = role_of(CliClient(FakeSlurm()), PAIRS, True, (WAIT,), None, NOBODY).cannot
+    assert "rebalance.wait" in line and "only SlurmUser (slurm), root and Slurm operators may reserve nodes" in line
 
 
 def test_root_that_asks_for_his_own_jobs_is_a_user() -> None:

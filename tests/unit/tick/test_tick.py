@@ -553,7 +553,7 @@ def test_metrics_can_be_read(site: Site) -> None:
     site.run()
     families = {family.name: family for family in text_string_to_metric_families(path.read_text())}
     kinds = {sample.labels["kind"]: sample.value for sample in families["pal_leases"].samples}
-    assert kinds == {"nodelist": 0, "exclude": 1, "move": 0, "partition": 0}
+    assert kinds == {"nodelist": 0, "exclude": 1, "move": 0, "partition": 0, "fence": 0}
     assert families["pal_tick_timestamp_seconds"].samples[0].value == site.now_s
     assert families["pal_paused"].samples[0].value == 0
 

@@ -15,6 +15,7 @@ from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import open_journal
+from slurm_pal.leases.pinned import pinned, remembered, take_back
 from slurm_pal.partitions import sharing
 from slurm_pal.pending.retarget import Wish, WishAction, over
 from slurm_pal.slurm.cli import CliClient
@@ -332,3 +333,71 @@ def test_the_comment_tells_both_lists_of_one_tick(tmp_path: Path) -> None:
     told = story.events(site.slurm.jobs[site.job_id].admin_comment)
     assert [(event["what"], event["set"]) for event in told] == [("partition", "fast"), ("nodelist", "n1")]
     site.journal.close()
+
+
+# -- fences: reservations, behind which a job waits ----------------------------------------------
+
+FENCE = NAMED._replace(kind=LeaseKind.FENCE, ours="n[1-2]", until_s=NOW_S + 600)
+
+
+class Fenced:
+    """The client's part in fences: reservations that stand, and what Slurm says against one."""
+
+    def __init__(self, site: Site) -> None:
+        self.made: dict[str, tuple[tuple[str, ...], float, float, str]] = {}
+        self.error: BaseException | None = None
+        self.lost = False  # whether it is made all the same
+        site.client.fence = self.fence  # type: ignore[method-assign]
+        site.client.release = self.release  # type: ignore[method-assign]
+        self._journal = site.journal
+
+    def fence(self, name: str, nodes: tuple[str, ...], after_s: float, lasts_s: float, user: str) -> None:
+        assert any(lease.reservation == name for lease in self._journal.leases(Sort.FENCES).values()), "journal first"
+        if self.error is None or self.lost:
+            self.made[name] = tuple(nodes), after_s, lasts_s, user
+        if self.error is not None:
+            raise self.error
+
+    def release(self, name: str) -> None:
+        self.made.pop(name, None)
+
+
+def fence_wish(site: Site, action: WishAction = WishAction.FENCE) -> Wish:
+    lease = FENCE._replace(job_id=site.job_id) if action is WishAction.FENCE else None
+    return Wish(site.job_id, action, {}, lease, False, "why", Sort.FENCES)
+
+
+def test_a_fence_is_journalled_set_and_taken_away(site: Site) -> None:
+    slurm = Fenced(site)
+    assert site.carry_out(fence_wish(site)) == []
+    assert slurm.made == {f"pal_wait_{site.job_id}_{NOW_S:.0f}": (("n1", "n2"), 540.0, 60.0, "op")}
+    assert site.journal.leases(Sort.FENCES).keys() == {site.job_id} and site.lists() == ("", "")
+    assert site.carry_out(fence_wish(site, WishAction.FENCE_CLEAR)) == []
+    assert not slurm.made and not site.journal.leases(Sort.FENCES)
+    ((lease, why, _),) = site.journal.ended_leases(site.job_id)
+    assert (lease.kind, why) == (LeaseKind.FENCE, "why")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_fence_that_slurm_refuses_or_does_not_confirm_leaves_nothing(site: Site, lost: bool) -> None:
+    slurm = Fenced(site)
+    slurm.error, slurm.lost = SlurmError("Access/permission denied"), lost
+    (line,) = site.carry_out(fence_wish(site))
+    assert line == f"job {site.job_id} does not wait for better GPUs, since no fence can be set: {slurm.error}"
+    assert not slurm.made and not site.journal.leases(Sort.FENCES)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_fence_whose_tick_was_killed_is_taken_away(site: Site, done: bool) -> None:
+    slurm = Fenced(site)
+    slurm.error, slurm.lost = Killed(), done
+    with pytest.raises(Killed):
+        site.carry_out(fence_wish(site))
+    assert bool(slurm.made) is done
+    known = remembered(site.journal)
+    assert not pinned(site.client.jobs(), known, frozenset({"gpu"}), NOW_S)[0]  # it is no list on the job
+    take_back(site.client, known, NOW_S)  # as the lease guard does
+    assert not slurm.made
+    slurm.error = None
+    site.hand = site.started()
+    assert site.carry_out(fence_wish(site, WishAction.FENCE_CLEAR)) == [] and not site.journal.leases(Sort.FENCES)

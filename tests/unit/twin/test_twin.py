@@ -119,6 +119,34 @@ def test_a_movable_job_is_moved_to_faster_gpus_and_pays_for_it() -> None:
     assert stays.moves == 0 and stays.jct_s > 11 * HOUR_S
 
 
+def waits(fast_ends_s: float, **settings: object) -> dict[str, JobOutcome]:
+    """As `late_room`, without moves; a third job would take the slow node, too."""
+    limit_s = 4800.0  # 2400 s are expected of the first job
+    jobs = [job(1, 0.0, fast_ends_s, 4, limit_s=limit_s), late_room()[1], job(3, 400.0, 8 * HOUR_S, 4, sensitivity="C")]
+    return by_id(run(jobs, twin=Twin(config(rebalance__moves=False, **settings))))
+
+
+def test_a_job_at_the_head_waits_behind_a_fence_where_the_site_wants_that() -> None:
+    without = waits(1200.0)
+    assert without["j3"].nodes == ("n0",) and without["j3"].start_s < 450, "nothing is kept for the second job"
+    found = waits(1200.0, rebalance__wait=True)
+    assert (found["j2"].nodes, found["j3"].nodes) == (("n1",), ("n0",))
+    assert found["j2"].start_s == pytest.approx(1200, abs=60)
+
+
+def test_behind_a_fence_it_starts_when_its_patience_ends_and_nobody_before_it() -> None:
+    found = waits(4700.0, rebalance__wait=True, rebalance__wait_max_s=3000.0)
+    assert found["j2"].nodes == ("n0",) and found["j2"].start_s <= 60 + 3000 + 60
+    assert found["j2"].start_s > 60 + 600 + 60  # longer than submit.lease_max_s
+    assert found["j3"].nodes == ("n1",)
+    refused = Twin(config(rebalance__moves=False, rebalance__wait=True), failing=no_fence)
+    assert by_id(run([job(1, 0.0, 4700.0, 4, limit_s=4800.0), late_room()[1]], twin=refused))["j2"].start_s < 60 + 700
+
+
+def no_fence(kind: str, job_id: int) -> SlurmError | None:
+    return SlurmError("scontrol failed: Access/permission denied") if kind == "fence" else None
+
+
 @pytest.mark.parametrize(
     "setting", [{"rebalance__moves": False}, {"rebalance__moves_per_tick": 0}, {"rebalance__margin": 1e6}]
 )

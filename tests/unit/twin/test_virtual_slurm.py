@@ -135,6 +135,36 @@ def test_jobs_beyond_window_and_depth_keep_nothing(settings: SlurmSettings, plan
     assert (made.slurm.jobs[wide].start_s > 0) is planned
 
 
+def test_before_a_reservation_of_nobody_only_what_ends_in_time_starts() -> None:
+    """As measured on 22.05: short jobs fill the time before, and when it ends the first of the queue starts."""
+    cluster = Cluster(2)
+    cluster.submit("--gres=gpu:4", "--nodelist=n1", limit="10:00", lasts=600)
+    cluster.client.fence("pal_wait_7_1", ["n0"], 120.0, 60.0, "slurm")
+    waits = cluster.submit("--gres=gpu:4", limit="5:00")
+    short = cluster.submit("--gres=gpu:1", limit="1:00", lasts=30)
+    late = cluster.submit("--gres=gpu:1", limit="3:00")
+    cluster.until(100)
+    assert cluster.starts().keys() >= {short} and cluster.places()[short] == ("n0:(0,)",)
+    assert (cluster.reason(waits), cluster.reason(late)) == ("Resources", "Priority")
+    with pytest.raises(SlurmError, match="busy"):
+        cluster.client.fence("pal_wait_8_1", ["n0", "n1"], 50.0, 60.0, "slurm")
+    cluster.client.release("pal_wait_8_1")  # is not there
+    cluster.until(179)
+    assert not {waits, late} & cluster.starts().keys()
+    cluster.until(185)
+    assert cluster.starts()[waits] == pytest.approx(180, abs=1)
+
+
+def test_a_reservation_that_is_released_lets_the_queue_start() -> None:
+    cluster = Cluster(1)
+    cluster.client.fence("pal_wait_7_1", ["n0"], 120.0, 60.0, "slurm")
+    waits = cluster.submit("--gres=gpu:4", limit="5:00")
+    cluster.until(50)
+    cluster.client.release("pal_wait_7_1")
+    cluster.until(60)
+    assert cluster.starts()[waits] == pytest.approx(50, abs=1)
+
+
 @pytest.mark.parametrize(("resolution_s", "fits"), [(60.0, True), (3600.0, False)])
 def test_nodes_are_kept_from_a_start_that_is_rounded_down(resolution_s: float, fits: bool) -> None:
     made = Cluster(1, AT_ONCE._replace(bf_resolution_s=resolution_s))
