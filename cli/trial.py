@@ -81,7 +81,7 @@ def trial(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  #
       filter       sbatch, with the submit filter
       tick         palsub, and ticks that set node lists of pending jobs
       tick+moves   the same, and moves
-      tick+gather  tick, and spread jobs are brought together
+      tick+gather  tick+moves, and spread jobs are brought together
       tick+wait    tick, and jobs at the head wait for better GPUs
       tick+order   tick, and the order of the queue
       placebo      tick+moves with shuffled scores: what the scores are worth is the rest

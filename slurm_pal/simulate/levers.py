@@ -28,7 +28,7 @@ LEVERS: Mapping[str, str] = {
 """Name, which is that of the setting of rebalance.* -> what it does."""
 
 _OFF = ("none", "off", "never")
-_FIRST = ("response-ratio", "shortest")
+_FIRST = ("shortest", "response-ratio")
 """Words that switch a lever off, and which word is meant where a lever of several is switched on."""
 _PARTS = re.compile(rf"([+-])(?=(?:{'|'.join(LEVERS)})(?:[+=-]|$))")
 

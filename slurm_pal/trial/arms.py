@@ -12,6 +12,8 @@ from slurm_pal.simulate.levers import GATHER, ORDER, WAIT, Keys
 
 BASELINE, PLACEBO, TICK = "sbatch", "placebo", levers.TICK
 MOVES = f"{TICK}+{levers.MOVES}"
+_NEEDS = {GATHER: MOVES}
+"""A lever that does nothing without another one -> the arm that it is added to."""
 APART = (levers.MOVES, GATHER, WAIT, ORDER)
 """Levers that only the arms have that name them: each is to be seen apart. The others are as pal.toml says."""
 
@@ -30,7 +32,7 @@ class Arm(NamedTuple):
 
 _SUMMARIES = {
     levers.MOVES: "the same, and moves",
-    GATHER: "tick, and spread jobs are brought together",
+    GATHER: "tick+moves, and spread jobs are brought together",
     WAIT: "tick, and jobs at the head wait for better GPUs",
     ORDER: "tick, and the order of the queue",
 }
@@ -39,7 +41,10 @@ ARMS = {
     "palsub": Arm("every job by palsub", palsub=True, policy="palsub"),
     "filter": Arm("sbatch, with the submit filter", filter=True, policy="filter"),
     TICK: Arm("palsub, and ticks that set node lists of pending jobs; nothing moves", palsub=True, tick=True),
-    **{f"{TICK}+{name}": Arm(_SUMMARIES[name], palsub=True, tick=True, levers=f"{TICK}+{name}") for name in APART},
+    **{
+        f"{TICK}+{name}": Arm(_SUMMARIES[name], palsub=True, tick=True, levers=f"{_NEEDS.get(name, TICK)}+{name}")
+        for name in APART
+    },
     PLACEBO: Arm("tick+moves with shuffled scores", palsub=True, tick=True, levers=MOVES, shuffled=True),
 }
 """Name -> arm, in the order in which they are run."""

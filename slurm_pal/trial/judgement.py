@@ -14,7 +14,7 @@ from slurm_pal.trial.arms import BASELINE, MOVES, PLACEBO, TICK
 from slurm_pal.trial.ran import LOST, TIMEOUT, RanJob
 
 CAUSES = {
-    "scores": (MOVES, PLACEBO), "gathering": (f"{TICK}+{GATHER}", TICK), "waiting": (f"{TICK}+{WAIT}", TICK),
+    "scores": (MOVES, PLACEBO), "gathering": (f"{TICK}+{GATHER}", MOVES), "waiting": (f"{TICK}+{WAIT}", TICK),
     "order": (f"{TICK}+{ORDER}", TICK),
 }  # fmt: skip
 """Cause -> the two arms whose ratio it is."""

@@ -25,7 +25,7 @@ HAVING = {
         ("tick", {}),
         ("palsub", {}),
         ("tick-moves", {"moves": False}),
-        ("tick+order", {"order": "response-ratio"}),
+        ("tick+order", {"order": "shortest"}),
         ("tick+order=response-ratio", {"order": "response-ratio"}),
         ("tick+order=fair-moves", {"order": "fair", "moves": False}),
         ("tick-order", {"order": "none"}),
