@@ -202,6 +202,7 @@ def test_an_arm_switches_its_own_levers_and_no_other_that_is_seen_apart() -> Non
              "rebalance.order": "none"}  # fmt: skip
     assert arm_settings("tick", HAVING) == still
     assert arm_settings("tick+order", HAVING) == {**still, "rebalance.order": "shortest"}
+    assert arm_settings("tick+gather", HAVING) == {**still, "rebalance.gather": "true", "rebalance.moves": "true"}
     assert arm_settings("tick+order=fair", HAVING) == {**still, "rebalance.order": "fair"}
     assert arm_settings("tick-fit", HAVING) == {**still, "rebalance.fit": "false"}
     both = arm_settings("tick+gather+wait", HAVING)
