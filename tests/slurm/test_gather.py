@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from slurm_pal.base import marks
@@ -14,7 +12,7 @@ from slurm_pal.decide.job_request import own_range, request_of
 from slurm_pal.slurm.job_options import NodeRange
 
 from . import queue_of
-from .test_rebalance import PALSUB, Site, site, started  # noqa: F401  # its lab: n0 slow, 4 nodes of 2 GPUs
+from .test_rebalance import Site, site, started  # noqa: F401  # its lab: n0 slow, 4 nodes of 2 GPUs
 
 pytestmark = pytest.mark.real_slurm
 SCRIPT = "#!/bin/sh\nsleep 300\n"
@@ -107,18 +105,15 @@ def test_a_forged_range_gives_its_user_no_other_number_of_nodes_and_harms_nobody
         site.until(liar, lambda job: job.restarts == 2 and not job.req_nodes)
 
 
-def test_a_pending_job_on_a_range_of_nodes_is_steered(site: Site) -> None:  # noqa: F811
+@pytest.mark.parametrize("words", [(), ("-N1-4",)])
+def test_a_pending_job_on_an_open_number_of_nodes_is_steered(site: Site, words: tuple[str, ...]) -> None:  # noqa: F811
     full = leave(site)
-    argv = [*PALSUB, "--parsable", "-o", "/dev/null", "-t", "60", "--pal-class=A", "--pal-movable", "-N1-4", "--gpus=2"]
-    done = subprocess.run(argv, input=SCRIPT, env=site.user, cwd=site.home, capture_output=True, text=True, check=True)
-    number = int(done.stdout)
-    site.until(number, lambda job: job.reason == "Resources")
+    number = site.palsub("--pal-movable", "--gpus=2", *words)
+    asked = site.until(number, lambda job: job.reason == "Resources").raw["NumNodes"]
+    assert asked == ("1-2" if words else "1")  # on no more nodes than GPUs
     with site.daemon():
-        site.until(number, lambda job: job.exc_nodes == ("n0",))  # the slow ones, in advance
-        empty(site, full["n0"])
-        ticked(site, 2)
-        waits = site.client.job(number)
-        assert waits is not None and waits.state == "PENDING" and waits.raw["NumNodes"] == "1-2"
+        kept_off = site.until(number, lambda job: job.exc_nodes == ("n0",))  # the slow ones, in advance
+        assert kept_off.raw["NumNodes"] == asked
         empty(site, full["n2"])
         assert site.running(number).nodes == ("n2",)
 

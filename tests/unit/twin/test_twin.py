@@ -147,6 +147,22 @@ def no_fence(kind: str, job_id: int) -> SlurmError | None:
     return SlurmError("scontrol failed: Access/permission denied") if kind == "fence" else None
 
 
+def spread_total() -> list[TraceJob]:
+    """j4 asks for three GPUs on whatever nodes: two and one are free on two of them, and the third a little later."""
+    others = [job(1, run_s=20 * HOUR_S, gpus=2), job(2, 1.0, 20 * HOUR_S, 3), job(3, 2.0, 1200.0, 4)]
+    return [*others, job(4, 60.0, 8 * HOUR_S)._replace(shape=GpuShape(3), movable=True)]
+
+
+def test_a_spread_job_is_brought_together_in_the_twin_as_on_slurm() -> None:
+    rows = (FAST, FAST, FAST)  # scores have no part in it
+    stock = by_id(run(spread_total(), "slurm-twin", rows=rows))["j4"]
+    off = by_id(run(spread_total(), twin=Twin(config(rebalance__gather=False)), rows=rows))["j4"]
+    on = by_id(run(spread_total(), rows=rows))["j4"]
+    assert (stock.moves, off.moves, on.moves) == (0, 0, 1)
+    assert on.nodes == ("n2",) and len(stock.nodes) == len(off.nodes) == 2
+    assert stock.jct_s == pytest.approx(1.7 * 8 * HOUR_S, rel=0.01) and on.jct_s < 0.65 * stock.jct_s
+
+
 @pytest.mark.parametrize(
     "setting", [{"rebalance__moves": False}, {"rebalance__moves_per_tick": 0}, {"rebalance__margin": 1e6}]
 )
