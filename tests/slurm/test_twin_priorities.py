@@ -85,10 +85,9 @@ def refusal(run: object) -> str:
 
 
 ORDERS: tuple[dict[str, str], ...] = (
-    {"ReqNodeList": "n2"}, {"ExcNodeList": "n2"}, {"ReqNodeList": ""}, {"ExcNodeList": ""},
-    {"ReqNodeList": "", "ExcNodeList": ""}, {"ReqNodeList": "n0"}, {"Partition": "low"}, {"StartTime": "now"},
-    {"StartTime": "now+60"}, {"Prefer": "x"}, {"Features": ""}, {"Comment": "x"}, {"AdminComment": "y"},
-    {"TimeLimit": "20"},
+    {"Comment": "x"}, {"AdminComment": "y"}, {"TimeLimit": "20"}, {"ReqNodeList": "n2"}, {"ExcNodeList": "n2"},
+    {"ReqNodeList": ""}, {"ExcNodeList": ""}, {"ReqNodeList": "", "ExcNodeList": ""}, {"ReqNodeList": "n0"},
+    {"Partition": "low"}, {"StartTime": "now"}, {"StartTime": "now+60"}, {"Prefer": "x"}, {"Features": ""},
 )  # fmt: skip
 
 
@@ -104,11 +103,11 @@ def both(client: CliClient, words: str, lasts: int, wait_s: float) -> tuple[Virt
     return there, slurm, number, own
 
 
-@pytest.mark.parametrize(("lasts", "wait_s", "state"), [(50, 2.0, "RUNNING"), (0, 3.0, "COMPLETED")])
+@pytest.mark.parametrize(("lasts", "wait_s", "state"), [(300, 2.0, "RUNNING"), (0, 3.0, "COMPLETED")])
 def test_orders_for_jobs_that_have_started_or_ended_are_refused_alike(
     client: CliClient, lasts: int, wait_s: float, state: str
 ) -> None:
-    there, _, number, own = both(client, "-N1 --gpus-per-node=1 -w n0 -t 1", lasts, wait_s)
+    there, _, number, own = both(client, "-N1 --gpus-per-node=1 -w n0 -t 9", lasts, wait_s)
     assert (client.job(number), there.job(own)) != (None, None)
     assert [one.state for one in (*client.jobs_of([number]).values(), *there.jobs_of([own]).values())] == [state] * 2
     real = {str(fields): bool(refusal(lambda: client.update_job(number, **fields))) for fields in ORDERS}  # noqa: B023
