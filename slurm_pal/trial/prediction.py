@@ -17,7 +17,7 @@ from slurm_pal.twin.run import Twin
 
 PLAIN = "slurm"
 """The policy that says how long a trial lasts: it takes seconds where the twin takes minutes."""
-LAB = {"AuthInfo": "cred_expire=5", "MinJobAge": "300"}
+LAB = {"AuthInfo": "cred_expire=5", "MinJobAge": "300", "AccountingStorageType": "accounting_storage/none"}
 """Of a lab's slurm.conf, beside what a site changes (lab/conf.py)."""
 
 

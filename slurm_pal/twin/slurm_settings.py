@@ -11,6 +11,7 @@ from slurm_pal.base.numbers import digits
 from slurm_pal.slurm.parse import seconds, whole
 
 DAY_S = 86400.0
+SLURMDBD = "accounting_storage/slurmdbd"
 
 
 class PrioritySettings(NamedTuple):
@@ -82,14 +83,17 @@ def _priority(pairs: Mapping[str, str]) -> PrioritySettings:
         seconds(pairs[key]) if key in pairs else None
         for key in ("PriorityMaxAge", "PriorityDecayHalfLife", "PriorityCalcPeriod")
     )
+    # Without slurmdbd priorities stay what they were at the submission (tests/slurm/test_twin_priorities.py).
+    accounted = pairs.get("AccountingStorageType", SLURMDBD) == SLURMDBD
     flags = {word.strip().upper() for word in pairs.get("PriorityFlags", "").split(",")}
     return PrioritySettings(
         multifactor=pairs.get("PriorityType", "") == "priority/multifactor",
-        age=whole(pairs.get("PriorityWeightAge", "")),
-        fair_share=whole(pairs.get("PriorityWeightFairShare", "") or pairs.get("PriorityWeightFairshare", "")),
+        age=whole(pairs.get("PriorityWeightAge", "")) * accounted,
+        fair_share=accounted
+        * whole(pairs.get("PriorityWeightFairShare", "") or pairs.get("PriorityWeightFairshare", "")),
         size=whole(pairs.get("PriorityWeightJobSize", "")),
         partition=whole(pairs.get("PriorityWeightPartition", "")),
-        qos=whole(pairs.get("PriorityWeightQOS", "")),
+        qos=whole(pairs.get("PriorityWeightQOS", "")) * accounted,
         favor_small=pairs.get("PriorityFavorSmall", "").lower() in ("yes", "1", "true"),
         max_age_s=float(max_age or usual.max_age_s),
         half_life_s=usual.half_life_s if half_life is None else float(half_life),

@@ -34,7 +34,7 @@ EDITS = (
         "PartitionName=gpu",
         "PartitionName=low Nodes=n[0-1] PriorityTier=1\n"
         "PartitionName=high Nodes=n[1-2] PriorityTier=5 PriorityJobFactor=4\n"
-        "PartitionName=defs Nodes=ALL DefCpuPerGPU=5 DefMemPerGPU=18000\n"
+        "PartitionName=defs Nodes=ALL DefCpuPerGPU=4 DefMemPerGPU=15000\n"
         "PartitionName=gpu",
     ),
     (

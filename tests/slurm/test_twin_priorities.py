@@ -45,7 +45,7 @@ JOBS: Jobs = (
     ("-p gpu --gpus-per-node=1 -N1 -c 12 -t 1", 8),  # it overtakes the nice one
     ("-p gpu --gpus-per-node=1 -N1 --mem=40000 -t 1", 8),
     ("-p defs --gpus-per-node=2 -N1 -t 1", 8),  # 12 CPUs and 40000 MiB by its partition
-    ("-p gpu --gpus-per-node=1 -w n3 -N1 -t 2", 62),
+    ("-p gpu --gpus-per-node=1 -w n3 -N1 -t 2", 68),
     ("-p gpu --gpus-per-node=4 -w n3 -N1 -t 1 --nice=900", 1),  # it waits for more than a period of calculation
 )
 
@@ -66,13 +66,10 @@ def client() -> Iterator[CliClient]:
 def test_priorities_and_tiers_and_cpus_decide_as_on_a_real_slurmctld(client: CliClient) -> None:
     seen, twin = same_starts(client, JOBS)
     for place, changes in seen.priorities.items():
-        if changes:  # it waited; on the real one it may have aged by the time of the first look
-            assert 0 <= changes[0][1] - twin.priorities[place] <= AGE_S * 2 * EVERY_S, (place, changes)
-    at_s, aged = seen.priorities[len(JOBS) - 1][-1]
-    base = seen.priorities[len(JOBS) - 1][0][1]
-    submitted_s = EVERY_S * (len(JOBS) - 1)
-    assert len(seen.priorities[len(JOBS) - 1]) > 1
-    assert (aged - base) / AGE_S == pytest.approx(at_s - submitted_s, abs=4)
+        if changes:  # it waited
+            assert changes[0][1] == twin.priorities[place], (place, changes)
+            assert len(changes) == 1, (place, changes)  # without slurmdbd nothing ages, however long it waits
+    assert seen.starts[len(JOBS) - 1][0] - EVERY_S * (len(JOBS) - 1) > 60.0  # more than PriorityCalcPeriod
 
 
 def refusal(run: object) -> str:
@@ -85,11 +82,11 @@ def refusal(run: object) -> str:
 
 
 ORDERS: tuple[dict[str, str], ...] = (
-    {"ReqNodeList": "n2"}, {"ExcNodeList": "n2"}, {"ReqNodeList": ""}, {"ExcNodeList": ""},
-    {"ReqNodeList": "", "ExcNodeList": ""}, {"ReqNodeList": "n0"}, {"Partition": "low"}, {"StartTime": "now"},
-    {"StartTime": "now+60"}, {"Prefer": "x"}, {"Features": ""}, {"Comment": "x"}, {"AdminComment": "y"},
-    {"TimeLimit": "20"},
+    {"Comment": "x"}, {"AdminComment": "y"}, {"TimeLimit": "20"}, {"ReqNodeList": "n2"}, {"ExcNodeList": "n2"},
+    {"ReqNodeList": ""}, {"ExcNodeList": ""}, {"ReqNodeList": "", "ExcNodeList": ""}, {"Partition": "low"},
+    {"StartTime": "now"}, {"StartTime": "now+60"}, {"Prefer": "x"}, {"Features": ""}, {"ReqNodeList": "n0"},
 )  # fmt: skip
+"""The last one slurmctld takes for a change of size; then it refuses all others for a while."""
 
 
 def both(client: CliClient, words: str, lasts: int, wait_s: float) -> tuple[VirtualClient, VirtualSlurm, int, int]:
@@ -104,11 +101,11 @@ def both(client: CliClient, words: str, lasts: int, wait_s: float) -> tuple[Virt
     return there, slurm, number, own
 
 
-@pytest.mark.parametrize(("lasts", "wait_s", "state"), [(50, 2.0, "RUNNING"), (0, 3.0, "COMPLETED")])
+@pytest.mark.parametrize(("lasts", "wait_s", "state"), [(300, 2.0, "RUNNING"), (0, 3.0, "COMPLETED")])
 def test_orders_for_jobs_that_have_started_or_ended_are_refused_alike(
     client: CliClient, lasts: int, wait_s: float, state: str
 ) -> None:
-    there, _, number, own = both(client, "-N1 --gpus-per-node=1 -w n0 -t 1", lasts, wait_s)
+    there, _, number, own = both(client, "-N1 --gpus-per-node=1 -w n0 -t 9", lasts, wait_s)
     assert (client.job(number), there.job(own)) != (None, None)
     assert [one.state for one in (*client.jobs_of([number]).values(), *there.jobs_of([own]).values())] == [state] * 2
     real = {str(fields): bool(refusal(lambda: client.update_job(number, **fields))) for fields in ORDERS}  # noqa: B023

@@ -105,6 +105,27 @@ def test_each_partition_and_type_has_its_nodes(mixed: VirtualSite) -> None:
     assert mixed.sizes("all:v100") == [2, 1] and mixed.sizes("") == [4, 4, 2, 2, 1]
 
 
+def test_cpus_and_memory_are_those_of_slurms_nodes_shared_by_gpus_where_there_are_types(mixed: VirtualSite) -> None:
+    assert [(size.cpus, size.memory_mib) for size in mixed.cluster.sizes] == [
+        (16, 64000), (16, 64000), (16, 64000), (10, 42666), (5, 21333),
+    ]  # fmt: skip
+    assert mixed.rules["all"].max_time_s == 86400
+
+
+def test_jobs_keep_what_they_had_of_cpus_unless_no_node_has_it_now(mixed: VirtualSite) -> None:
+    had, none = (job(partition="all", cpus=cpus, memory_mib=1000) for cpus in (16, 17))
+    fitted = fit(trace(had, none), mixed, PENALTY)
+    assert [(one.cpus, one.memory_mib) for one in fitted.trace.jobs] == [(16, 1000), (0, 0)]
+    assert [tally.jobs for why, tally in fitted.changed.items() if "CPUs or memory" in why] == [1]
+
+
+def test_a_limit_above_max_time_is_cut_to_it_unless_the_job_ran_longer(mixed: VirtualSite) -> None:
+    short = job(partition="big", limit_s=5000.0, ideal_s=900.0)
+    longer = job(partition="big", limit_s=5000.0, ideal_s=1100.0)
+    fitted = fit(trace(short, longer), mixed, PENALTY)
+    assert [one.limit_s for one in fitted.trace.jobs] == [1000.0, 5000.0]
+
+
 def test_gpus_that_were_seen_to_fail_are_left_out_for_everybody() -> None:
     there = overview([node("n0", "", "", ""), node("n1", "")], partition("gpu", "n0", "n1"))
     site = site_of(there, {("n0", 1), ("n1", 0), ("elsewhere", 0)})

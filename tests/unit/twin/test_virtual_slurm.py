@@ -322,6 +322,14 @@ def test_what_slurm_conf_says_of_scheduling() -> None:
     )
 
 
+def test_without_slurmdbd_nothing_ages_and_nobody_has_a_share() -> None:
+    words = {"PriorityType": "priority/multifactor", "PriorityWeightAge": "10", "PriorityWeightFairShare": "20",
+             "PriorityWeightQOS": "30", "PriorityWeightPartition": "40"}  # fmt: skip
+    for kind, weights in (("slurmdbd", (10, 20, 30, 40)), ("none", (0, 0, 0, 40))):
+        found = slurm_settings(words | {"AccountingStorageType": f"accounting_storage/{kind}"}).priority
+        assert (found.age, found.fair_share, found.qos, found.partition) == weights
+
+
 def test_failures_are_given_in_place_of_orders() -> None:
     made = Cluster(1)
     number = made.submit("--gpus-per-node=1")
