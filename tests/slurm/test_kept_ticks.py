@@ -38,10 +38,20 @@ def ticks(site: Site, folder: Path, *words: str, seed: str = "random") -> subpro
     return subprocess.run([*PAL, "ticks", str(folder), *words], env=env, capture_output=True, text=True, check=False)
 
 
+def with_moves(site: Site) -> None:
+    """Two jobs that may be moved start on the slow node, and the others become free."""
+    for name in ("n1", "n2", "n3"):
+        site.running(site.client.submit(["-o", "/dev/null", "-w", name, "--gres=gpu:2"], PLAIN.format(nap=12)))
+    for _ in range(2):
+        number = site.palsub("--gres=gpu:1", "--pal-movable=5", script=PLAIN.format(nap=40))
+        assert site.running(number).nodes == ("n0",)
+    site.wait(lambda: any(move.outcome for move in site.moves()))
+
+
 def submit_all(site: Site) -> None:
     """Jobs of all kinds, faster than they end: some report their pace, some may be moved, some are not ours."""
     pal = f"'{sys.executable}' -P -c 'from slurm_pal.cli.start import main; main()'"
-    for k in range(JOBS):
+    for k in range(JOBS - 5):
         script = (PACE if k % 4 == 0 else PLAIN).format(pal=pal, nap=6 + 3 * (k % 4))
         if k % 6 == 5:
             site.client.submit(["-o", "/dev/null", "--gres=gpu:1", "-t", "2"], PLAIN.format(nap=12))
@@ -58,6 +68,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_the_ticks_of_a_live_run_are_decided_again(site: Site, folder: Path, started: Lab) -> None:
     with site.daemon(keep_ticks=folder) as daemon:
+        with_moves(site)
         submit_all(site)
         site.wait(lambda: not any(state in ("PENDING", "RUNNING") for state, _ in site.client.job_states().values()))
         stop(daemon)

@@ -75,6 +75,9 @@ def test_three_arms_live(place: Place) -> None:
     assert all(row["live"]["lost"] == row["live"]["timeouts"] == 0 for row in body["arms"])
     jobs = {(row["arm"], row["job_id"]): row for row in body["jobs"]}
     assert len(jobs) == 9
+    again = arms["tick+moves"]["ticks_again"]
+    assert arms["sbatch"]["ticks_again"] == arms["filter"]["ticks_again"] == []
+    assert [one["identical"] == one["ticks"] > 5 for one in again] == [True], again
     for arm in arms:
         wide = jobs[arm, "wide"]
         assert (wide["node"], wide["factor"]) == ("n0:0+n1:0", 3.0)  # its slowest GPU x its own locality penalty
