@@ -19,6 +19,7 @@ from slurm_pal.decide.facts import appends
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, open_journal
+from slurm_pal.moves.steps import no_checkpoint
 from slurm_pal.publisher.publication import Publisher
 from slurm_pal.simulate import queues
 from slurm_pal.simulate.jobs import ReplayJob
@@ -299,7 +300,7 @@ class _Run:
             return False
         if any(lease.job_id in self.slurm.pending for lease in journal.every_lease()):
             return False
-        return not any(move.made_s > seen.at_s - FAILED_S for move in journal.moves(seen.at_s - FAILED_S))
+        return not any(no_checkpoint(move) for move in journal.moves(seen.at_s - FAILED_S))
 
     def _prospect_s(self, now_s: float) -> float:
         """When time alone may make a move pay: a job has run long enough, or for longer than was expected of it.
@@ -308,6 +309,8 @@ class _Run:
         """
         settings, minimum_s = settings_of(self._config), self._config.number("rebalance", "minimum_s")
         moments = [now_s + LONGEST_QUIET_S]
+        if self._journal is not None:  # the shortest time between two moves counts from the end of the first
+            moments += [move.ended_s + minimum_s for move in self._journal.moves(now_s - LONGEST_QUIET_S - minimum_s)]
         for job in self.slurm.active.values():
             moments += [job.start_s + minimum_s, job.start_s + expected_run_s(job.limit_s, settings)]
         return min(moment for moment in moments if moment > now_s)
