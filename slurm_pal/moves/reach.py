@@ -37,14 +37,26 @@ class Reach:
         """At most the product that `Occupancy.place` would find once these GPUs are given back; 0.0 where unknown."""
         if not self._bounded or shape.whole_nodes:
             return 0.0
+        elsewhere = self.elsewhere(shape, rule, partition)
+        if elsewhere is not None and any(node in elsewhere.nodes for node, _ in held):
+            return 0.0
+        here = self.here(shape, rule, held)
+        return here if elsewhere is None else min(here, elsewhere.product)
+
+    def elsewhere(self, shape: GpuShape, rule: Rule, partition: str) -> Placement | None:
+        """The placement of such a job while those that run keep their GPUs; None, too, where nothing is bounded."""
+        if not self._bounded or shape.whole_nodes:
+            return None
         key = (shape, rule.sensitivity, rule.measured, rule.locality_penalty, rule.barred_slowdown, partition)
         if key not in self._elsewhere:
             self._elsewhere[key] = self._occupancy.place(self._policy, shape, rule, partition)
-        elsewhere = self._elsewhere[key]
-        if elsewhere is not None and any(node in elsewhere.nodes for node, _ in held):
+        return self._elsewhere[key]
+
+    def here(self, shape: GpuShape, rule: Rule, held: Held) -> float:
+        """At most the product of a placement that uses one of these nodes, the GPUs given back; 0.0 where unknown."""
+        if not self._bounded or shape.whole_nodes:
             return 0.0
-        here = min(self._here(shape.total, rule, node, indexes) for node, indexes in held)
-        return here if elsewhere is None else min(here, elsewhere.product)
+        return min(self._here(shape.total, rule, node, indexes) for node, indexes in held)
 
     def _here(self, total: int, rule: Rule, node: int, indexes: Sequence[int]) -> float:
         """A bound for placements that use this node: for the whole job, or for a part of it, the first GPU at least."""

@@ -8,7 +8,7 @@ free, which loses on a real Slurm (docs/placement.md): here a move must gain mor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import NamedTuple
 
 from slurm_pal.base.jobs import GpuShape, SlurmJob
@@ -59,12 +59,12 @@ class Planner:
 
     def __init__(self, occupancy: Occupancy, policy: str, limits: MoveLimits) -> None:
         self._occupancy, self._policy, self._limits = occupancy, policy, limits
-        self._reach = Reach(occupancy, policy)
+        self.reach = Reach(occupancy, policy)
         self._booked: dict[str, tuple[Movable, Placement]] = {}
 
     def attempt(self, job: Movable, barred: Collection[int] = ()) -> Placement | None:
         """Where the job would go, its own GPUs given back, if that pays. It may not use the nodes `barred`."""
-        least = self._reach.least_product(job.shape, job.rule, job.partition, job.slots) if not barred else 0.0
+        least = self.reach.least_product(job.shape, job.rule, job.partition, job.slots) if not barred else 0.0
         if not _pays(job, least, self._limits):
             return None
         self._occupancy.give(job.slots)
@@ -77,13 +77,17 @@ class Planner:
         self._occupancy.take(job.slots)
         return placed if placed is not None and _pays(job, placed.product, self._limits) else None
 
+    def pays(self, job: Movable, product: float) -> bool:
+        """Whether a move to GPUs with this product does."""
+        return _pays(job, product, self._limits)
+
     def book(self, job: Movable, placed: Placement) -> None:
         """The GPUs of the placement are in use from now on, and with chained moves those of the job are free."""
         if self._limits.chained:
             self._occupancy.give(job.slots)
         self._occupancy.take(self._taken(job, placed))
         self._booked[job.job_id] = job, placed
-        self._reach.forget()
+        self.reach.forget()
 
     def unbook(self, job_id: str) -> None:
         """As if this move had not been booked; with chained moves no other may rest on it."""
@@ -91,7 +95,7 @@ class Planner:
         self._occupancy.give(self._taken(job, placed))
         if self._limits.chained:
             self._occupancy.take(job.slots)
-        self._reach.forget()
+        self.reach.forget()
 
     def undo(self) -> None:
         """As if nothing had been booked."""
@@ -101,7 +105,7 @@ class Planner:
             for job, _ in self._booked.values():
                 self._occupancy.take(job.slots)
         self._booked.clear()
-        self._reach.forget()
+        self.reach.forget()
 
     def _taken(self, job: Movable, placed: Placement) -> Slots:
         """What a booked move takes besides the GPUs that the job holds anyway."""
@@ -109,27 +113,6 @@ class Planner:
             return slots(placed)
         held = dict(job.slots)
         return tuple((node, tuple(k for k in gpus if k not in held.get(node, ()))) for node, gpus in slots(placed))
-
-
-def plan_moves(
-    occupancy: Occupancy, policy: str, running: Sequence[Movable], limits: MoveLimits
-) -> list[CandidateMove]:
-    """The moves to make now, those with most GPU-time at stake first.
-
-    With chained moves each is planned with the GPUs that earlier ones give up. The occupancy is left as it was.
-    """
-    moves: list[CandidateMove] = []
-    planner = Planner(occupancy, policy, limits)
-    ripe = [job for job in running if job.since_s >= limits.minimum_s and job.moves < limits.per_job]
-    for job in sorted(ripe, key=lambda job: (-job.shape.total * job.remaining_s * job.factor, job.job_id)):
-        if len(moves) >= limits.per_tick:
-            break
-        placed = planner.attempt(job)
-        if placed is not None:
-            planner.book(job, placed)
-            moves.append(CandidateMove(job.job_id, placed, job.remaining_s * (job.factor - placed.product)))
-    planner.undo()
-    return moves
 
 
 def expected_left_s(limit_s: float, share: float, ran_s: float, left_to_limit_s: float, factor: float) -> float:

@@ -7,14 +7,16 @@ of placement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 
 from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
-from slurm_pal.placement import place
+from slurm_pal.placement import place, preferences
 from slurm_pal.placement.candidates import Candidates, Preference, Scan
 from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.faulty import any_faulty
+from slurm_pal.placement.need import need_of
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.ranking import Ranking
 from slurm_pal.placement.view import Placement, Rule, View
@@ -58,10 +60,17 @@ class Occupancy:
         self._largest: dict[str, int] = {}
         self._views: dict[str, View] = {}
         self._late: dict[str, set[int]] = {}  # class -> nodes that changed since its view was last looked at
+        self._watched: list[set[int]] = []
         self._orders: dict[str, list[list[int]]] = {}
         self._rankings: dict[tuple[object, ...], Ranking] = {}
         self._ranked: dict[str, list[Ranking]] = {}  # sensitivity -> rankings to notify of changes
         self.free_gpus = sum(self.node_gpus)
+
+    def watched(self) -> set[int]:
+        """A set to which each node is added whenever its free GPUs change; who asked for it empties it."""
+        noted: set[int] = set()
+        self._watched.append(noted)
+        return noted
 
     def free(self, node: int) -> int:
         """How many GPUs of a node are free; none while it is down."""
@@ -154,6 +163,35 @@ class Occupancy:
 
         return place(policy, view, shape, rule, look, self.largest_node(partition), self._faulty)
 
+    def first_choice(self, policy: str, shape: GpuShape, rule: Rule, partition: str = "") -> tuple[Ranking, int] | None:
+        """The ranking by which such a job is placed on one node, and how many GPUs it wants there.
+
+        None where several nodes, or more than the order of nodes, decide.
+        """
+        need = need_of(shape, self.largest_node(partition))
+        if need is None or len(need.counts) > 1 or shape.whole_nodes or self._faulty:
+            return None
+        if policy == PLAIN or policy in DRAWN_ANEW or not kept(policy):
+            return None
+        wanted = preferences(policy, self.view(rule.sensitivity), rule, False)
+        return (
+            (self._ranking(policy, 0, wanted[0], rule, partition), need.total) if wanted and len(wanted) == 1 else None
+        )
+
+    @contextmanager
+    def as_if_free(self, sensitivity: str, node: int, given: Sequence[int]) -> Iterator[View]:
+        """The view of a class in which a node has these GPUs, too; rankings do not see them."""
+        view, known = self.view(sensitivity), _known(sensitivity)
+        tables = (view.free, view.slowdown, view.level, view.slowdown_a)
+        before = [table[node] for table in tables]
+        if node not in self._down:
+            self._fill(known, view, node, self._free[node].union(given))
+        try:
+            yield view
+        finally:
+            for table, row in zip(tables, before, strict=True):
+                table[node] = row  # type: ignore[index]
+
     def _ranking(self, policy: str, number: int, preference: Preference, rule: Rule, partition: str) -> Ranking:
         key = (policy, number, rule.sensitivity, rule.measured, rule.barred_slowdown, partition)
         found = self._rankings.get(key)
@@ -215,7 +253,11 @@ class Occupancy:
             )
             self._late[known] = set(nodes)
         for node in self._late[known]:
-            self._fill(known, found, node)
+            free: Collection[int] = () if node in self._down else self._free[node]
+            seen = found.free[node]
+            if len(seen) == len(free) and all(index in free for index in seen):
+                continue  # given and taken again since
+            self._fill(known, found, node, free)
             for ranking in self._ranked.get(known, ()):
                 ranking.changed(node)
         self._late[known].clear()
@@ -240,9 +282,10 @@ class Occupancy:
             self.free_gpus += gpus
         for late in self._late.values():
             late.add(node)
+        for noted in self._watched:
+            noted.add(node)
 
-    def _fill(self, sensitivity: str, view: View, node: int) -> None:
-        free = () if node in self._down else self._free[node]
+    def _fill(self, sensitivity: str, view: View, node: int, free: Collection[int]) -> None:
         indexes = [index for index in self._order(sensitivity)[node] if index in free]
         for table, values in (
             (view.slowdown, self._slowdown[sensitivity]),

@@ -22,6 +22,7 @@ class Ranking:
 
     def __init__(self, n_nodes: int, preference: Preference) -> None:
         self._preference = preference
+        self.usable, self.key = preference
         self._usable = [0] * n_nodes
         self._edition = [0] * n_nodes
         self._nodes_with: list[int] = [n_nodes]  # by number of usable GPUs: how many nodes have it

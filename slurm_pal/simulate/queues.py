@@ -8,7 +8,7 @@ moment and the usage so far, never the true run time of an unfinished job.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 
@@ -36,6 +36,19 @@ class Usage:
     def add(self, account: str, gpu_s: float, now_s: float) -> None:
         self._used[account] = (self._decayed(self._used.get(account, (0.0, now_s)), now_s) + gpu_s, now_s)
         self._total = (self._decayed(self._total, now_s) + gpu_s, now_s)
+        self._asked_s = math.nan
+
+    def add_all(self, used: Iterable[tuple[str, float]], now_s: float) -> None:
+        """The same for many (account, GPU-seconds) at one moment."""
+        new: dict[str, float] = {}
+        total = self._decayed(self._total, now_s)
+        for account, gpu_s in used:
+            if account not in new:
+                new[account] = self._decayed(self._used.get(account, (0.0, now_s)), now_s)
+            new[account] += gpu_s
+            total += gpu_s
+        self._used.update((account, (so_far, now_s)) for account, so_far in new.items())
+        self._total = total, now_s
         self._asked_s = math.nan
 
     def share(self, account: str, now_s: float) -> float:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
@@ -13,7 +12,7 @@ import numpy as np
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.moves.worth import Movable, expected_left_s, plan_moves, slots
+from slurm_pal.moves.worth import slots
 from slurm_pal.placement.need import Need, need_of
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.view import Placement
@@ -24,6 +23,7 @@ from slurm_pal.simulate.policies import POLICIES, STUDY, SimPolicy, without
 from slurm_pal.simulate.published_round import everybody_anew
 from slurm_pal.simulate.queues import QUEUES, Usage
 from slurm_pal.simulate.result import JobOutcome, Replay, Timeline
+from slurm_pal.simulate.running import RunningJobs
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.starter import Starter
 from slurm_pal.simulate.trace import Trace, TraceJob
@@ -77,7 +77,9 @@ class _Run:
         self._coming: ReplayJob | None = None
         self._pending: list[ReplayJob] = []  # in the queue's order, as far as that is fixed
         self._fitting: set[tuple[GpuShape, str, str]] = set()  # kinds of jobs that the empty cluster can hold
-        self._running: dict[int, ReplayJob] = {}
+        self._running = RunningJobs(plan.settings)
+        if self._policy.moves == "paying":
+            self._running.plan_for(self._occupancy, self._policy.placement, self._starter.rule)
         self._ends: list[tuple[float, int]] = []  # (end of limit, job number), sorted
         self._numbers = 0
         self._now_s = 0.0
@@ -94,8 +96,7 @@ class _Run:
     def result(self) -> Replay:
         total = len(self._plan.trace.jobs)
         complete = self._loop(total) if total else True
-        for job in self._running.values():
-            self._gpu_s += job.advance(self._now_s)
+        self._count_work()
         columns = list(zip(*self._timeline, strict=True)) or [(), (), ()]
         return Replay(
             policy=self._plan.policy, queue=self._plan.queue, seed=self._plan.seed, n_gpus=self._plan.hardware.n_gpus,
@@ -276,7 +277,7 @@ class _Run:
             cost_s = job.move_cost_s  # it failed with its node and starts again
         job.begin(held, slowdown, locality, self._now_s, cost_s + self._settings.warmup_s)
         job.believed = placed.product
-        self._running[job.number] = job
+        self._running.add(job)
         self._busy += job.held_gpus
         insort(self._ends, (job.limit_end_s, job.number))
         heappush(self._events, (job.end_s, FINISH, job.number, job.edition))
@@ -284,13 +285,21 @@ class _Run:
     def _stop(self, job: ReplayJob) -> None:
         """Count what it did and free its GPUs."""
         self._settled_until_s = 0.0
+        self._running.remove(job)
         gpu_s = job.advance(self._now_s)
         self._gpu_s += gpu_s
         self._usage.add(job.account or job.user, gpu_s, self._now_s)
         self._occupancy.give(job.held)
-        del self._running[job.number]
         self._busy -= job.held_gpus
         del self._ends[bisect_left(self._ends, (job.limit_end_s, job.number))]
+
+    def _count_work(self) -> None:
+        """Of all running jobs, up to now."""
+        held = self._running.advance(self._now_s)
+        self._gpu_s = float(np.add.accumulate(np.append(self._gpu_s, held))[-1])  # one after the other, in order
+        if not self._queue.fixed:
+            owners = (job.account or job.user for job in self._running)
+            self._usage.add_all(zip(owners, held.tolist(), strict=True), self._now_s)
 
     def _finish(self, job: ReplayJob) -> None:
         self._stop(job)
@@ -301,31 +310,17 @@ class _Run:
         """Plan moves; False when nothing has come of it and no queue depends on the time."""
         if self._queue.fixed and self._now_s < self._settled_until_s:
             return False
-        for job in self._running.values():
-            gpu_s = job.advance(self._now_s)
-            self._gpu_s += gpu_s
-            self._usage.add(job.account or job.user, gpu_s, self._now_s)
-        movable = [job for job in self._running.values() if job.trace.movable]
+        self._count_work()
         if self._policy.moves == "paying":
-            ripe = [self._movable(job) for job in movable]
-            moves = plan_moves(self._occupancy, self._policy.placement, ripe, self._settings.limits)
-            self._carry_out({int(move.job_id): move.placement for move in moves})
+            moves = self._running.moves(self._now_s)
+            self._carry_out({number: move.placement for number, move in moves})
             if not moves:
-                self._settled_until_s = self._next_prospect_s(movable)
+                self._settled_until_s = self._running.next_prospect_s(self._now_s)
             return bool(moves) or not self._queue.fixed
         elif self._policy.moves == "always":
+            movable = [job for job in self._running if job.trace.movable]
             self._carry_out(everybody_anew(self._occupancy, self._policy.placement, movable, self._starter.rule))
         return True
-
-    def _next_prospect_s(self, movable: Sequence[ReplayJob]) -> float:
-        """When a plan may find what it did not find now, if no job starts or ends until then.
-
-        What is left to run, and with it the gain of any move, only shrinks, except at two moments of a job:
-        when it has run long enough to be moved, and when it has outlived its expected run time.
-        """
-        moments = [job.start_s + self._settings.limits.minimum_s for job in movable]
-        moments += [self._now_s + self._expected_s(job) - job.attained_s for job in movable]
-        return min((moment for moment in moments if moment > self._now_s), default=math.inf)
 
     def _carry_out(self, moves: dict[int, Placement]) -> None:
         moved = [self._running[number] for number in moves]
@@ -336,20 +331,6 @@ class _Run:
             self._moves += 1
             self._move_gpu_s += job.move_cost_s * job.held_gpus
             self._begin(job, moves[job.number], job.move_cost_s)
-
-    def _movable(self, job: ReplayJob) -> Movable:
-        return Movable(
-            str(job.number), job.trace.shape, self._starter.rule(job), job.trace.partition, job.held, job.believed,
-            self._remaining_s(job), self._now_s - job.start_s, job.move_cost_s + self._settings.warmup_s, job.moves,
-        )  # fmt: skip
-
-    def _remaining_s(self, job: ReplayJob) -> float:
-        """Expected ideal seconds still to come, from the time limit and the run time so far."""
-        share, left_s = self._settings.expected_run_share, job.limit_end_s - self._now_s
-        return expected_left_s(job.limit_s, share, job.attained_s, left_s, job.factor)
-
-    def _expected_s(self, job: ReplayJob) -> float:
-        return job.limit_s * self._settings.expected_run_share
 
     # Nodes that fail
 
@@ -371,7 +352,7 @@ class _Run:
             self._occupancy.set_down(node, False)
             self._fail_later(node)
             return
-        for job in [job for job in self._running.values() if any(node == at for at, _ in job.held)]:
+        for job in [job for job in self._running if any(node == at for at, _ in job.held)]:
             self._stop(job)
             saved = job.done_s - job.done_s % failures.checkpoint_s
             job.lose(saved)

@@ -15,12 +15,13 @@ from slurm_pal.moves import planning
 from slurm_pal.moves.booking import Bookings
 from slurm_pal.moves.planning import MovePlan, MoveTerms, PlannedMove, Running, gpus_of, plan, to_move
 from slurm_pal.moves.survey import Survey
-from slurm_pal.moves.worth import MoveLimits, Planner, expected_left_s, plan_moves
+from slurm_pal.moves.worth import MoveLimits, Planner, expected_left_s
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import Snapshot
 
+from ...doubles.plain_moves import plan_moves
 from ...doubles.running_factory import HOUR_S, NOW_S, TERMS, job, node, overview, running, scores
 from ...doubles.trials import trials
 from .test_rebalance import cluster

@@ -11,14 +11,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slurm_pal.base.jobs import GpuShape
+from slurm_pal.moves.job_rows import JobRows
 from slurm_pal.moves.order import response_ratio
+from slurm_pal.moves.prospects import COLUMNS, Prospects
 from slurm_pal.moves.reach import Reach
-from slurm_pal.moves.worth import Movable, MoveLimits, plan_moves, slots
+from slurm_pal.moves.worth import CandidateMove, Movable, MoveLimits, slots
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.placement.patience import patience_s
 from slurm_pal.placement.view import Placement, Rule
 
 from ...doubles.cluster_factory import CLASSES, levels, shapes, tables
+from ...doubles.plain_moves import plan_moves
 from ...doubles.trials import trials
 
 HOUR_S = 3600.0
@@ -192,6 +195,83 @@ def test_the_bound_leaves_out_no_move(case: tuple[list[int], int, str], best_fir
     quick = plan_moves(occupancy, policy, running, limits)
     with patch.object(Reach, "least_product", lambda *_: -inf):
         assert plan_moves(occupancy, policy, running, limits) == quick
+
+
+class Herd:
+    """Running jobs as the simulator hands them to Prospects."""
+
+    def __init__(self, occupancy: Occupancy, policy: str, limits: MoveLimits) -> None:
+        self.columns = JobRows(("remaining_s", "since_s", "moves", *COLUMNS))
+        self.prospects = Prospects(occupancy, policy, limits, self.columns)
+        self.limits = limits
+
+    def add(self, one: Movable) -> None:
+        number = int(one.job_id)
+        own = (one.remaining_s, one.since_s, float(one.moves))
+        self.columns.add(number, (*own, *self.prospects.add(number, one)))
+
+    def remove(self, one: Movable) -> None:
+        self.columns.remove(int(one.job_id))
+        self.prospects.remove(int(one.job_id))
+
+    def plan(self) -> list[CandidateMove]:
+        at = self.columns
+        ripe = (at["alive"] > 0) & (at["since_s"] >= self.limits.minimum_s) & (at["moves"] < self.limits.per_job)
+        return [move for _, move in self.prospects.plan(at["remaining_s"], ripe)]
+
+
+@trials(300)
+@given(
+    CASES,
+    st.sampled_from((1, 3, 16)),
+    st.booleans(),
+    st.data(),
+)
+def test_many_jobs_at_once_are_planned_for_as_one_by_one(
+    case: tuple[list[int], int, str], per_tick: int, best_first: bool, data: st.DataObject
+) -> None:
+    """Also when bounds were kept from the plan before, and jobs have moved, ended and started since."""
+    sizes, seed, policy = case
+    occupancy, running = filled(sizes, seed, best_first, data)
+    limits = MoveLimits(margin=data.draw(st.sampled_from((0.0, 0.5))), minimum_s=600.0, per_tick=per_tick, per_job=3)
+    herd = Herd(occupancy, policy, limits)
+    for one in running:
+        herd.add(one)
+    for number in range(100, 104):
+        moves = plan_moves(occupancy, policy, running, limits)
+        assert herd.plan() == moves
+        by_id = {one.job_id: one for one in running}
+        gone = [by_id[move.job_id] for move in moves]
+        if running and data.draw(st.booleans(), label="one ends"):
+            gone.append(running[data.draw(st.integers(0, len(running) - 1), label="which")])
+        came = [
+            by_id[move.job_id]._replace(slots=slots(move.placement), factor=move.placement.product, moves=1)
+            for move in moves
+        ]
+        for one in dict.fromkeys(gone):
+            occupancy.give(one.slots)
+            herd.remove(one)
+        for one in came:
+            occupancy.take(one.slots)
+            herd.add(one)
+        placed = occupancy.place("packed", GpuShape(2), Rule("B", 1.7, 1.2))
+        if placed is not None and data.draw(st.booleans(), label="one starts"):
+            new = job(occupancy, str(number), slots(placed), rule=Rule("B", 1.7, 1.2), shape=GpuShape(2))
+            came.append(new)
+            herd.add(new)
+        running = [one for one in running if one not in gone] + came
+
+
+def test_rows_of_jobs_that_have_gone_make_room_for_others() -> None:
+    columns = JobRows(("value",))
+    for number in range(1000):
+        columns.add(number, (float(number),))
+        if number >= 10:
+            columns.remove(number - 10)
+    assert [columns.of(number).tolist() for number in range(990, 1000)] == [[float(n)] for n in range(990, 1000)]
+    alive = columns["alive"] > 0
+    assert columns["value"][alive].tolist() == [float(number) for number in range(990, 1000)]
+    assert len(columns["value"]) <= 256, "rows are used again"
 
 
 @trials(200)

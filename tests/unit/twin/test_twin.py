@@ -202,6 +202,20 @@ def test_ticks_that_can_only_decide_the_same_are_left_out(monkeypatch: pytest.Mo
     assert after < 0.2 * (len(ran) - some - after - every)  # a move that is over does not keep it from being left out
 
 
+def test_so_are_those_after_a_move_that_was_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one for which no checkpoint came has a say for an hour (deciding.FAILED_S)."""
+    ran: list[float] = []
+    whole = twin_run.Tick.run
+    monkeypatch.setattr(twin_run.Tick, "run", lambda tick, now_s: ran.append(now_s) or whole(tick, now_s))
+    found = run(late_room())
+    assert found.moves == 1
+    moved_s = 1200.0 + 300.0  # at the latest it runs again then
+    after = [at_s for at_s in ran if moved_s < at_s - twin_run.START_S < moved_s + 3600.0]
+    assert len(after) < 20, "of 60 ticks most can only decide the same"
+    monkeypatch.setattr(twin_run._Run, "_quiet", lambda *_: False)
+    assert run(late_room()) == found
+
+
 def test_a_job_is_killed_at_its_limit() -> None:
     found = by_id(run([job(1, limit_s=1800.0)], "slurm-twin"))["j1"]
     assert found.end == "TIMEOUT" and found.jct_s == pytest.approx(1800, abs=5)
