@@ -63,6 +63,7 @@ class Gate:
         self._news = False  # these have changed since the last look
         self._ample = False  # many nodes were idle then
         self._barred_s: float | None = None  # when the spare nodes first prevented the next submission
+        self._barred_before_s: float | None = None  # the same of the submission before, until its job runs
         self.heeds = False  # a look is due as soon as the pace allows
 
     def look_due(self, node: str = "") -> bool:
@@ -133,7 +134,16 @@ class Gate:
         """A job was submitted to this node."""
         self._spare.take(node)
         self._fresh_s = -float("inf")
+        self._barred_before_s = self._barred_before_s if self._barred_s is None else self._barred_s
         self._barred_s = None
+
+    def started(self) -> None:
+        """A job of ours runs: there was room."""
+        self._barred_before_s = None
+
+    def taken_back(self) -> None:
+        """A job that was submitted where there was room found none: it goes on to be barred since it was before."""
+        self._barred_s = self._barred_s if self._barred_before_s is None else self._barred_before_s
 
     def left(self) -> None:
         """A job of ours has left its node: be more careful."""

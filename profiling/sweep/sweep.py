@@ -407,7 +407,9 @@ class Sweep:
             elif state in JOB_ENDED or state in ("", "COMPLETING"):
                 changed |= self._judge_ended(node, known)
             else:
-                self._running_s.setdefault(node, self._clock())
+                if node not in self._running_s:
+                    self._running_s[node] = self._clock()
+                    self._gate.started()
                 self._pending_s.pop(node, None)
                 self._withdrawn.pop(node, None)  # it started before it could be withdrawn
         others = {job: s for job, s in everybodys.items() if job not in states}  # an id may come to be another's
@@ -471,6 +473,7 @@ class Sweep:
         late = [n for n in busy if self._gate.bars(n) and not nodes[n].stays]
         if late:
             self._take_back(SPARE, late)
+            self._gate.taken_back()
         for node in self._gate.early:
             self._leave(node, EARLY, "leaves early: too few idle nodes beside it")
         for node, user in self._gate.leavers.items():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.base.cluster import Node
@@ -241,6 +241,7 @@ def test_a_node_that_was_left_twice_is_left_only_for_a_job_that_waits() -> None:
     st.lists(st.integers(0, 5), min_size=1, max_size=40),
     st.integers(1, 60),
 )
+@example(nodes=4, spare=3, max_leavings=4, held=[3, 5, 1, 3], every_s=54)  # room for a moment, gone before a job starts
 def test_a_sweep_ends_whatever_users_who_never_wait_do(
     nodes: int, spare: int, max_leavings: int, held: list[int], every_s: int
 ) -> None:
