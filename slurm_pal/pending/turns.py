@@ -8,6 +8,7 @@ it would have waited all the same. Where the numbers leave it open, a job counts
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_pal.base.cluster import Node
@@ -45,6 +46,7 @@ class Turns:
 
         If so these GPUs are its own for the jobs that are asked for later.
         """
+        since_s = math.floor(since_s)  # Slurm shows whole seconds of a start
         each, pieces = _pieces(shape, max((self._size.get(name, 0) for name in kept_off), default=0))
         place, found = rank(job), 0
         used: list[tuple[str, int]] = []

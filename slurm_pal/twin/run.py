@@ -18,9 +18,11 @@ from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.base.timing import Timing
 from slurm_pal.decide.case import expected_run_s, settings_of
 from slurm_pal.decide.facts import appends
+from slurm_pal.decide.lease import LeaseKind
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, open_journal
+from slurm_pal.pending.retarget import WishAction
 from slurm_pal.publisher.publication import Publisher
 from slurm_pal.simulate import queues
 from slurm_pal.simulate.jobs import ReplayJob
@@ -394,18 +396,29 @@ class _Run:
             return False
         if journal is None or self._timed or seen.trouble or seen.orders or seen.moving or (plan and plan.moves):
             return False
-        if any(wish.fields or wish.lease or wish.could_start for wish in seen.decided.wishes):
-            return False
-        return not any(lease.job_id in self.slurm.pending for lease in journal.every_lease())
+        kept = set()
+        for wish in seen.decided.wishes:
+            keeps_off = (
+                wish.action is WishAction.KEEP and wish.lease is not None and wish.lease.kind is LeaseKind.EXCLUDE
+            )
+            if wish.fields or wish.could_start or (wish.lease and not keeps_off):
+                return False
+            kept |= {wish.job_id} if keeps_off else set()
+        return not any(lease.job_id in self.slurm.pending.keys() - kept for lease in journal.every_lease())
 
     def _prospect_s(self, now_s: float) -> float:
-        """When time alone may make a move pay: a job has run long enough, or for longer than was expected of it, or
-        a move that failed is forgotten.
+        """When time alone may change something: an exclusion ends, a job has run long enough for a move or for longer
+        than was expected of it, or a move that failed is forgotten.
 
         What is left to run, and with it the gain of a move, else only shrinks.
         """
         settings, minimum_s = settings_of(self._config), self._config.number("rebalance", "minimum_s")
         moments = [now_s + LONGEST_QUIET_S]
+        leases = self._journal.every_lease() if self._journal is not None else ()
+        ends_s = [lease.until_s - self._interval_s for lease in leases if lease.job_id in self.slurm.pending]
+        if any(end_s <= now_s for end_s in ends_s):  # the next tick renews it before it ends
+            return now_s
+        moments += ends_s
         since_s = now_s - LONGEST_QUIET_S - max(FAILED_S, minimum_s)
         for move in self._journal.moves(since_s) if self._journal is not None else ():
             moments += [move.made_s + FAILED_S, move.ended_s + minimum_s]

@@ -160,7 +160,7 @@ def test_behind_a_fence_only_the_other_slow_nodes_are_excluded_and_for_as_long(s
     def wished(fence: TickLease | None) -> Wish:
         fences = {7: fence} if fence is not None else {}
         settings = Settings(lease_max_s=100.0)
-        (found,) = retarget(seen, scores(table), asked, {7: lease}, settings, NOW_S, INTERVAL_S, fences)
+        (found,) = retarget(seen, scores(table), asked, {7: lease}, settings, NOW_S, INTERVAL_S, fences=fences)
         return found
 
     assert wished(None).action is WishAction.KEEP
@@ -178,7 +178,7 @@ def test_once_its_patience_has_ended_nothing_keeps_it_off_those_nodes(scores: Sc
     seen = cluster(planned, SLOW_FREE, job(7, gpus=2))
     for patient, action in ((True, WishAction.EXCLUDE), (False, WishAction.NONE)):
         gone = frozenset() if patient else head.impatient([FENCE], asked, FENCE.until_s - FENCE_S)
-        (found,) = retarget(seen, scores(MIXED), asked, {}, Settings(), NOW_S, INTERVAL_S, {}, gone)
+        (found,) = retarget(seen, scores(MIXED), asked, {}, Settings(), NOW_S, INTERVAL_S, impatient=gone)
         assert found.action is action
     assert head.impatient([FENCE], asked, FENCE.until_s - FENCE_S - 1) == frozenset()
     assert head.impatient([FENCE._replace(restarts=1)], asked, FENCE.until_s) == frozenset()
@@ -191,7 +191,7 @@ def test_no_other_job_is_sent_behind_a_fence(scores: Scores) -> None:
     seen = cluster([*NODES, node("n3")], SLOW_FREE, job(7, gpus=2), job(8, gpus=2))
     asked = [waiting(job(7, gpus=2)), waiting(job(8, gpus=2), None, 0.0, "C", measured=True)]
     for fences, sent in (({}, True), ({7: FENCE}, False)):
-        wishes = retarget(seen, scores(table), asked, {}, Settings(), NOW_S, INTERVAL_S, fences)
+        wishes = retarget(seen, scores(table), asked, {}, Settings(), NOW_S, INTERVAL_S, fences=fences)
         found = {one.job_id: one for one in wishes}
         assert (found[8].fields.get("ReqNodeList") == "n0") is sent
         assert found[7].could_start  # it is kept off n0 by the list, or by its fence

@@ -41,6 +41,11 @@ def test_gpus_that_a_job_from_behind_got_meanwhile_count() -> None:
         assert not turns.had(job(6), ONE, ["n0"], SET_S)
 
 
+def test_a_start_in_the_second_of_the_list_counts_since_slurm_shows_whole_seconds() -> None:
+    turns = Turns([node("n0")], [job(9, {"n0": (0,)}, SET_S)])
+    assert turns.had(job(5), ONE, ["n0"], SET_S + 0.7)
+
+
 def test_what_one_from_behind_leaves_counts_for_the_next() -> None:
     turns = Turns([node("n0", used=2, gpus=4)], [job(9, {"n0": (0, 1)}, SET_S + 1)])
     assert turns.had(job(5), ONE, ["n0"], SET_S)

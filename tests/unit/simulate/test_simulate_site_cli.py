@@ -22,7 +22,7 @@ from slurm_pal.store import snapshot
 HEADER = "|".join(accounting.COLUMNS)
 NODES = ("n0", "n1")
 
-JOBS = 150  # nearly seven weeks
+FEW, JOBS = 6, 150  # JOBS: nearly seven weeks, enough for a claim; a replay of them takes seconds
 
 
 def row(number: int, gpus: int = 1, **changes: object) -> str:
@@ -46,7 +46,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setenv("HOME", str(tmp_path))
     sacct(tmp_path, f'echo "$@" > {tmp_path}/argv; cat {tmp_path}/rows')
-    history(tmp_path, [row(number) for number in range(JOBS)])
+    history(tmp_path, [row(number) for number in range(FEW)])
     publish(tmp_path)
     return tmp_path
 
@@ -85,6 +85,7 @@ def failed(*words: str) -> PalError:
 
 
 def test_five_lines_from_slurm_scores_and_sacct(site: Path) -> None:
+    history(site, [row(number) for number in range(JOBS)])
     result = invoke()
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -136,6 +137,7 @@ def test_more_with_v_and_for_programs(site: Path) -> None:
     (header,) = [line.split() for line in invoke("-v").stdout.splitlines() if line.startswith("POLICY")]
     assert header[:2] == ["POLICY", "PAIRS"]
     assert [line.split("|")[0] for line in invoke("-P", "-h").stdout.splitlines()] == ["slurm", "palsub", "palsub+tick"]
+    history(site, [row(number) for number in range(JOBS)])
     answer = json.loads(invoke("--json").stdout)
     assert answer["schema"] == "pal.simulate/1" and answer["claim"]["verdict"] == "gain"
     assert list(answer["policies"]) == ["slurm", "palsub", "palsub+tick"]

@@ -90,5 +90,5 @@ def test_the_folder_is_not_made_before_the_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, err = said(monkeypatch, capsys, "--generate", "jobs=500,load=1", "--out", str(tmp_path / "new"))
-    assert code == Exit.USAGE and "7 arms (sbatch takes" in err
+    assert code == Exit.USAGE and "9 arms (sbatch takes" in err
     assert not (tmp_path / "new").exists()
