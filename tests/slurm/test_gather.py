@@ -149,4 +149,5 @@ def test_after_a_requeue_slurm_shows_the_range_no_more_and_the_mark_does(site: S
     # From 24.11 on Slurm shows 2 then: two GPUs are on two nodes at most.
     assert not asked.leave and asked.nodes_min == 1 and asked.nodes_max in (2, 3)
     unmarked = again._replace(reason="Resources", comment=marks.word({marks.JOB: "A", "from": "x"}))
-    assert request_of(unmarked, gather=True).leave
+    without = request_of(unmarked, gather=True)
+    assert without.leave or (without.nodes_min, without.nodes_max) == (1, 2)  # 22.05 shows no range; later ones do
