@@ -49,8 +49,8 @@ def history(folder: Path, rows: Sequence[dict[str, object]]) -> str:
         submit_s = 1_790_000_000 + 7200 * number
         tres = "cpu=1,gres/gpu=1,node=1"
         row = dict(zip(COLUMNS, (
-            number, f"u{number % 3}", "lab", "normal", "gpu", submit_s, submit_s, submit_s, submit_s + 3600, 3600, 300, 1,
-            tres, tres, "COMPLETED", "resnet50",
+            number, f"u{number % 3}", "lab", "normal", "gpu", submit_s, submit_s, submit_s, submit_s + 3600, 3600, 300,
+            1, tres, tres, "COMPLETED", "resnet50",
         ), strict=True)) | changes  # fmt: skip
         lines.append("|".join(str(value) for value in row.values()))
     (folder / "export.txt").write_text("\n".join(lines) + "\n")
