@@ -85,8 +85,7 @@ def trial(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  #
       tick+wait    tick, and jobs at the head wait for better GPUs
       tick+order   tick, and the order of the queue
       placebo      tick+moves with shuffled scores: what the scores are worth is the rest
-    Other levers of the tick, and several, the same way: tick-retarget, tick+gather+wait. An arm whose
-    setting this release lacks is refused, and is no default.
+    Other levers of the tick, and several, the same way: tick-retarget, tick+gather+wait.
 
     \b
     Examples:
@@ -155,10 +154,10 @@ def _planned(options: dict[str, Any]) -> tuple[TrialPlan, tuple[Trace, ...]]:
     from slurm_pal.simulate.virtual import parse_cluster
     from slurm_pal.slurm.site_conf import pairs
     from slurm_pal.trial import compression, scaling
-    from slurm_pal.trial.arms import default
+    from slurm_pal.trial.arms import ARMS
     from slurm_pal.trial.folder import TrialPlan
 
-    arms, compress = _arms(options["arms"] or ",".join(default())), options["compress"]
+    arms, compress = _arms(options["arms"] or ",".join(ARMS)), options["compress"]
     cluster = parse_cluster(options["cluster"])
     originals = _traces(options, cluster)
     traces = tuple(

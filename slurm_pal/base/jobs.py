@@ -88,6 +88,11 @@ class SlurmJob(NamedTuple):
         return self.priority == 0 or self.reason.startswith("JobHeld")
 
     @property
+    def rank(self) -> tuple[int, int]:
+        """Slurm's order of pending jobs, the first one lowest: by priority, first come first."""
+        return -(self.priority or 0), self.job_id
+
+    @property
     def waits_for_nodes(self) -> bool:
         """Whether it waits only for nodes, by the last scheduling pass."""
         return not self.held and (not self.reason or self.reason.startswith(FOR_NODES))

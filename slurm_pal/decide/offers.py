@@ -52,7 +52,7 @@ def claimed_gpus(jobs: Iterable[SlurmJob], nodes: Iterable[Node], used: Mapping[
     A job takes part as far as all its nodes have room for it now, after those of higher priority: else one
     that waits for a busy node would keep all others off the free ones of its list.
     """
-    pinned = sorted(filter(claims, jobs), key=lambda job: (-(job.priority or 0), job.job_id))
+    pinned = sorted(filter(claims, jobs), key=lambda job: job.rank)
     claimed: dict[str, int] = {}
     known = {node.name: node for node in nodes} if pinned else {}
     for job in pinned:

@@ -111,7 +111,7 @@ def is_first(job: SlurmJob, overview: Overview) -> bool:
         return False
     return not any(
         other.state == "PENDING" and other.job_id != job.job_id and other.waits_for_nodes
-        and near & {*other.partition.split(",")} and _rank(other) < _rank(job)
+        and near & {*other.partition.split(",")} and other.rank < job.rank
         for other in overview.jobs
     )  # fmt: skip
 
@@ -129,10 +129,6 @@ def limits_say_nothing(jobs: Iterable[SlurmJob], partitions: Iterable[Partition]
             seen += 1
             silent += job.unlimited or job.time_limit_s in own[first]
     return silent > SAY_NOTHING * seen
-
-
-def _rank(job: SlurmJob) -> tuple[int, int]:
-    return -(job.priority or 0), job.job_id
 
 
 def _neighbours(name: str, partitions: Iterable[Partition]) -> frozenset[str]:

@@ -120,7 +120,7 @@ def retarget(
     Raises UsageError for an unknown policy.
     """
     rounds = _Round(overview, snapshot, leases, settings, now_s, interval_s, levers, fences, impatient)
-    order = sorted(waiting, key=lambda one: (-(one.job.priority or 0), one.job.job_id))
+    order = sorted(waiting, key=lambda one: one.job.rank)
     wishes = [rounds.wish(one) for one in order if one.job.state == "PENDING"]
     return [wish for wish in wishes if wish is not None]
 

@@ -34,7 +34,7 @@ class Turns:
         for job in jobs:
             if job.state == "RUNNING" and job.start_s > 0:
                 for name, indexes in job.gpus.items():
-                    self._started.setdefault(name, []).append(_Started(len(indexes), job.start_s, rank(job)))
+                    self._started.setdefault(name, []).append(_Started(len(indexes), job.start_s, job.rank))
 
     def take(self, counts: Mapping[str, int]) -> None:
         """A job ahead of those that are asked for next takes free GPUs: node -> how many."""
@@ -48,7 +48,7 @@ class Turns:
         """
         since_s = math.floor(since_s)  # Slurm shows whole seconds of a start
         each, pieces = _pieces(shape, max((self._size.get(name, 0) for name in kept_off), default=0))
-        place, found = rank(job), 0
+        place, found = job.rank, 0
         used: list[tuple[str, int]] = []
         for name in kept_off:
             room = self._free.get(name, 0) + sum(
@@ -72,11 +72,6 @@ class Turns:
                 one.gpus -= part
                 count -= part
         self._free[name] = self._free.get(name, 0) - count
-
-
-def rank(job: SlurmJob) -> tuple[int, int]:
-    """Slurm's order, first come first."""
-    return -(job.priority or 0), job.job_id
 
 
 def _pieces(shape: GpuShape, whole: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The levers of the tick, each a setting of pal.toml, switched by name: tick+order, tick-moves, tick+order=fair.
 
-The same words name policies of pal simulate and arms of pal trial. A lever whose setting this release lacks is none.
+The same words name policies of pal simulate and arms of pal trial.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import copy
 import re
 from collections.abc import Iterable, Mapping
 
-from slurm_pal.base.config import KEYS, Config, Key, Value
+from slurm_pal.base.config import KEYS, Config, Value
 from slurm_pal.base.errors import UsageError
 
 TICK, SECTION = "tick", "rebalance"
@@ -27,41 +27,27 @@ LEVERS: Mapping[str, str] = {
 }
 """Name, which is that of the setting of rebalance.* -> what it does."""
 
-_OFF = ("none", "off", "never")
-_FIRST = ("shortest", "response-ratio")
-"""Words that switch a lever off, and which word is meant where a lever of several is switched on."""
+_OFF, _ON = "none", "shortest"
+"""Of the lever with several values: the one at which it does nothing, and the one meant where none is given."""
 _PARTS = re.compile(rf"([+-])(?=(?:{'|'.join(LEVERS)})(?:[+=-]|$))")
 
-Keys = Mapping[str, Mapping[str, Key]]
 Switched = dict[tuple[str, str], Value]
 """Setting -> value."""
 
 
-def present(keys: Keys = KEYS) -> tuple[str, ...]:
-    """The levers that this release has."""
-    return tuple(name for name in LEVERS if name in keys.get(SECTION, {}))
-
-
-def off(name: str, keys: Keys = KEYS) -> Value:
+def off(name: str) -> Value:
     """The value at which a lever does nothing."""
-    key = keys[SECTION][name]
-    if key.choices:
-        return next((word for word in _OFF if word in key.choices), "")
-    return type(key.default)(0)
+    return _OFF if KEYS[SECTION][name].choices else False
 
 
-def on(name: str, keys: Keys = KEYS) -> Value:
+def on(name: str) -> Value:
     """The value that switches a lever on where none is given."""
-    key = keys[SECTION][name]
-    if isinstance(key.default, bool):
-        return True
-    found = [word for word in (*_FIRST, *key.choices) if word in key.choices and word != off(name, keys)]
-    return found[0] if found else key.default
+    return _ON if KEYS[SECTION][name].choices else True
 
 
 def is_on(config: Config, name: str) -> bool:
     """Whether the tick uses a lever by these settings."""
-    return name in present() and config[SECTION, name] != off(name)
+    return config[SECTION, name] != off(name)
 
 
 def has_levers(name: str) -> bool:
@@ -69,37 +55,35 @@ def has_levers(name: str) -> bool:
     return name.startswith((f"{TICK}+", f"{TICK}-"))
 
 
-def switched(name: str, keys: Keys = KEYS) -> Switched:
+def switched(name: str) -> Switched:
     """The settings that a name such as tick+order-moves changes; {} for any other name.
 
-    Raises UsageError for a lever that is unknown, not in this release, or given twice.
+    Raises UsageError for a lever that is unknown or given twice.
     """
     if not has_levers(name):
         return {}
     found: Switched = {}
     _, *parts = _PARTS.split(name)
     if not parts or not name.startswith(f"{TICK}{parts[0]}"):
-        raise UsageError(f"{name!r}: after tick come levers: +NAME or -NAME of {', '.join(present(keys))}")
+        raise UsageError(f"{name!r}: after tick come levers: +NAME or -NAME of {', '.join(LEVERS)}")
     for sign, word in zip(parts[::2], parts[1::2], strict=True):
         lever, given, value = word.partition("=")
         if re.search("[+-]", lever):
-            raise UsageError(f"{name!r}: {lever!r} is not one of {', '.join(present(keys))}")
-        if lever not in present(keys):
-            raise UsageError(f"{name!r} needs the setting {SECTION}.{lever}, which this release does not have")
+            raise UsageError(f"{name!r}: {lever!r} is not one of {', '.join(LEVERS)}")
         if (SECTION, lever) in found:
             raise UsageError(f"{name!r}: {lever} is given twice")
-        key = keys[SECTION][lever]
+        key = KEYS[SECTION][lever]
         if given and (sign == "-" or not key.choices or value not in key.choices):
             words = ", ".join(f"+{lever}={one}" for one in key.choices) or f"+{lever}"
             raise UsageError(f"{name!r}: {sign}{word} is not one of {words}, -{lever}")
-        found[SECTION, lever] = off(lever, keys) if sign == "-" else value if given else on(lever, keys)
+        found[SECTION, lever] = off(lever) if sign == "-" else value if given else on(lever)
     return found
 
 
 def names() -> dict[str, str]:
     """Each lever apart, and each of its values -> what it does: rows of --list."""
     found = {}
-    for lever in present():
+    for lever in LEVERS:
         key = KEYS[SECTION][lever]
         words = [word for word in key.choices if word not in (off(lever), on(lever))]
         found[f"{TICK}+{lever}"] = f"tick, {_said(lever, on(lever))}"

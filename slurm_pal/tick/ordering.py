@@ -18,9 +18,10 @@ from slurm_pal.base.jobs import FOR_NODES, SlurmJob
 from slurm_pal.base.numbers import digits
 from slurm_pal.decide.case import Settings, expected_run_s, settings_of
 from slurm_pal.decide.facts import is_ours
-from slurm_pal.decide.place import CHANGED, NICE, SITE_FACTOR, GivenPlace, to_give_back, updates
+from slurm_pal.decide.place import CHANGED, NICE, SITE_FACTOR, GivenPlace, updates
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import KEPT_S, Journal
+from slurm_pal.leases.pinned import values_back
 from slurm_pal.pending.overtaking import Holds, Overtaking, Waits
 from slurm_pal.pending.queue_order import NONE, Foreign, OrderRule, Queued, QueuePlace, places
 from slurm_pal.pending.run_times import EndedRun, RunTimes, shares_of
@@ -34,8 +35,8 @@ SITE_S = 3600.0
 """Slurm's configuration is asked for so often."""
 RECENT_S = 7 * 86400.0
 """GPU time that a user has used lately: of the runs that ended within this time, and of those that run."""
-HIGHEST = 2**32 - 65536 // 64
-"""Priorities are numbers of 32 bits."""
+HIGHEST = 2**32 - 1024
+"""Priorities are numbers of 32 bits, and the last few mean something else."""
 LEAST_POINTS, MOST_POINTS = 64, 2**30
 AUTO = 64
 """With order_weight = 0: a level outweighs age, fair share and size together (queue_order.LEVELS, twice)."""
@@ -327,11 +328,7 @@ class Ordering:
         given = self._journal.given_places()
         if not given:
             return []
-        jobs = self._client.jobs_of(sorted(given))
-        levers = {place.lever for place in given.values()}
-        factors = self._client.site_factors() if SITE_FACTOR in levers else {}
-        nice = {job_id: job.nice for job_id, job in jobs.items()}
-        wanted = to_give_back(given.values(), nice, factors)
+        wanted = values_back(self._client, given)
         trouble: list[str] = []
         kept: set[int] = set()
         for update in updates(wanted):

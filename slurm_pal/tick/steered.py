@@ -82,7 +82,7 @@ def steered(
                 staying.append(Passed(job.job_id, why_not))
             else:
                 running.append(_running(job, facts, memory, settings.gather))
-    first = sorted(_in_turns(pending)[:depth], key=_rank)
+    first = sorted(_in_turns(pending)[:depth], key=lambda job: job.rank)
     waiting = tuple(_waiting(job, facts_of(job, settings), memory, settings.gather) for job in first)
     return Steered(waiting, tuple(running), tuple(staying), foreign, len(pending) - len(waiting))
 
@@ -91,14 +91,10 @@ def _in_turns(pending: list[SlurmJob]) -> list[SlurmJob]:
     """The first job of each user by priority, then the second of each, and so on."""
     turns: Counter[str] = Counter()
     found: list[tuple[int, int, SlurmJob]] = []
-    for place, job in enumerate(sorted(pending, key=_rank)):
+    for place, job in enumerate(sorted(pending, key=lambda job: job.rank)):
         found.append((turns[job.user], place, job))
         turns[job.user] += 1
     return [job for _, _, job in sorted(found, key=lambda row: row[:2])]
-
-
-def _rank(job: SlurmJob) -> tuple[int, int]:
-    return -(job.priority or 0), job.job_id
 
 
 def _request(job: SlurmJob, memory: Memory, gather: bool) -> Request:

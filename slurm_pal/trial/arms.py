@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slurm_pal.base.config import KEYS, Value
+from slurm_pal.base.config import Value
 from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate import levers
-from slurm_pal.simulate.levers import GATHER, ORDER, WAIT, Keys
+from slurm_pal.simulate.levers import GATHER, ORDER, WAIT
 
 BASELINE, PLACEBO, TICK = "sbatch", "placebo", levers.TICK
 MOVES = f"{TICK}+{levers.MOVES}"
@@ -46,49 +46,41 @@ ARMS = {
 """Name -> arm, in the order in which they are run."""
 
 
-def arm_of(name: str, keys: Keys = KEYS) -> Arm:
-    """A row, or the tick with other levers (tick+gather+wait). Raises UsageError, also for what this release lacks."""
+def arm_of(name: str) -> Arm:
+    """A row, or the tick with other levers (tick+gather+wait). Raises UsageError."""
     found = ARMS.get(name)
     if found is None and not levers.has_levers(name):
-        raise UsageError(f"arm {name!r} is not one of {', '.join(default(keys))}, tick+LEVER..., tick-LEVER...")
+        raise UsageError(f"arm {name!r} is not one of {', '.join(ARMS)}, tick+LEVER..., tick-LEVER...")
     try:
-        levers.switched(name if found is None else found.levers, keys)
+        levers.switched(name if found is None else found.levers)
     except UsageError as error:
         raise UsageError(f"arm {error}") from None
     return found or Arm(f"tick with {name[len(TICK) :]}", palsub=True, tick=True, levers=name)
 
 
-def default(keys: Keys = KEYS) -> tuple[str, ...]:
-    """The arms of the table that this release can run."""
-    there = {f"{TICK}+{name}" for name in levers.present(keys)}
-    return tuple(name for name in ARMS if not levers.has_levers(name) or name in there)
-
-
-def parse_arms(text: str, keys: Keys = KEYS) -> tuple[str, ...]:
+def parse_arms(text: str) -> tuple[str, ...]:
     """Names joined by commas, in the order of the table, the others after them, with the baseline first.
 
     Raises UsageError for a name that is unknown or given twice.
     """
     names = [word.strip() for word in text.split(",") if word.strip()]
     for name in names:
-        arm_of(name, keys)
+        arm_of(name)
         if names.count(name) > 1:
             raise UsageError(f"arm {name!r} is given twice")
     if not names:
-        raise UsageError(f"--arms is empty: give some of {', '.join(default(keys))}")
+        raise UsageError(f"--arms is empty: give some of {', '.join(ARMS)}")
     table = [name for name in ARMS if name in names or name == BASELINE]
     return (*table, *(name for name in names if name not in ARMS))
 
 
-def arm_settings(name: str, keys: Keys = KEYS) -> dict[str, str]:
+def arm_settings(name: str) -> dict[str, str]:
     """What an arm sets in pal.toml, as SECTION.KEY: the levers that are seen apart, and those of its name."""
-    arm = arm_of(name, keys)
+    arm = arm_of(name)
     if not arm.tick:
         return {}
-    found: levers.Switched = {
-        (levers.SECTION, one): levers.off(one, keys) for one in APART if one in levers.present(keys)
-    }
-    found |= levers.switched(arm.levers, keys)
+    found: levers.Switched = {(levers.SECTION, one): levers.off(one) for one in APART}
+    found |= levers.switched(arm.levers)
     return {f"{section}.{key}": _text(value) for (section, key), value in found.items()}
 
 

@@ -18,15 +18,12 @@ from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.base.timing import Timing
 from slurm_pal.decide.case import expected_run_s, settings_of
 from slurm_pal.decide.facts import appends
-from slurm_pal.decide.lease import LeaseKind
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, open_journal
-from slurm_pal.pending.retarget import WishAction
 from slurm_pal.publisher.publication import Publisher
-from slurm_pal.simulate import queues
+from slurm_pal.simulate import levers, queues
 from slurm_pal.simulate.jobs import ReplayJob
-from slurm_pal.simulate.levers import SECTION, has_levers, is_on, present, with_settings, without
 from slurm_pal.simulate.policies import LEVERS, TICK
 from slurm_pal.simulate.policies import named as policy_of
 from slurm_pal.simulate.replay import Progress, ReplayPlan
@@ -94,7 +91,7 @@ class Twin(NamedTuple):
     def levers(self, policy: str) -> frozenset[str]:
         """What a policy does to the queue, of `policies.LEVERS`."""
         config = self._config(policy)
-        return frozenset(name for name, key in LEVERS.items() if arm_of(policy).ticks and is_on(config, key))
+        return frozenset(name for name, key in LEVERS.items() if arm_of(policy).ticks and levers.is_on(config, key))
 
     def charged(self, policy: str, settings: ReplaySettings) -> dict[str, str]:
         """What a replay under it charges and assumes otherwise than a study: name -> value with its unit."""
@@ -109,24 +106,26 @@ class Twin(NamedTuple):
         if arm.ticks:
             interval_s, margin = config.number("rebalance", "interval_s"), config.number("rebalance", "margin")
             found["steering"] += f", and every {interval_s:g} s by the tick"
-            found["levers"] = ", ".join(f"{name} = {str(config[SECTION, name]).lower()}" for name in present())
+            found["levers"] = ", ".join(
+                f"{name} = {str(config[levers.SECTION, name]).lower()}" for name in levers.LEVERS
+            )
             if config.flag("rebalance", "moves"):
                 found["move"] = f"{settings.move_cost_s:g} s and Slurm's gap, if the gain is above {margin:g} x that"
         return found
 
     def run(self, plan: ReplayPlan, progress: Progress | None = None) -> Replay:
         """Replay a trace by the arm that the policy names, with its levers but those that the plan leaves out."""
-        config = without(self._config(plan.policy), (LEVERS[name] for name in plan.without))
+        config = levers.without(self._config(plan.policy), (LEVERS[name] for name in plan.without))
         pairs = {**QUEUES[plan.queue], **self.pairs}
         return replay(plan, self._replace(config=config, pairs=pairs), arm_of(plan.policy), progress)
 
     def _config(self, policy: str) -> Config:
-        return with_settings(self.config, policy_of(policy).settings, f"policy {policy}")
+        return levers.with_settings(self.config, policy_of(policy).settings, f"policy {policy}")
 
 
 def arm_of(policy: str) -> Arm:
     """Raises UsageError for a policy that is no program's."""
-    name = TICK if has_levers(policy) and policy_of(policy) else policy
+    name = TICK if levers.has_levers(policy) and policy_of(policy) else policy
     if name not in ARMS:
         raise UsageError(f"policy {policy!r} is not one of {', '.join(ARMS)}")
     return ARMS[name]
@@ -396,29 +395,18 @@ class _Run:
             return False
         if journal is None or self._timed or seen.trouble or seen.orders or seen.moving or (plan and plan.moves):
             return False
-        kept = set()
-        for wish in seen.decided.wishes:
-            keeps_off = (
-                wish.action is WishAction.KEEP and wish.lease is not None and wish.lease.kind is LeaseKind.EXCLUDE
-            )
-            if wish.fields or wish.could_start or (wish.lease and not keeps_off):
-                return False
-            kept |= {wish.job_id} if keeps_off else set()
-        return not any(lease.job_id in self.slurm.pending.keys() - kept for lease in journal.every_lease())
+        if any(wish.fields or wish.lease or wish.could_start for wish in seen.decided.wishes):
+            return False
+        return not any(lease.job_id in self.slurm.pending for lease in journal.every_lease())
 
     def _prospect_s(self, now_s: float) -> float:
-        """When time alone may change something: an exclusion ends, a job has run long enough for a move or for longer
-        than was expected of it, or a move that failed is forgotten.
+        """When time alone may make a move pay: a job has run long enough, or for longer than was expected of it, or
+        a move that failed is forgotten.
 
         What is left to run, and with it the gain of a move, else only shrinks.
         """
         settings, minimum_s = settings_of(self._config), self._config.number("rebalance", "minimum_s")
         moments = [now_s + LONGEST_QUIET_S]
-        leases = self._journal.every_lease() if self._journal is not None else ()
-        ends_s = [lease.until_s - self._interval_s for lease in leases if lease.job_id in self.slurm.pending]
-        if any(end_s <= now_s for end_s in ends_s):  # the next tick renews it before it ends
-            return now_s
-        moments += ends_s
         since_s = now_s - LONGEST_QUIET_S - max(FAILED_S, minimum_s)
         for move in self._journal.moves(since_s) if self._journal is not None else ():
             moments += [move.made_s + FAILED_S, move.ended_s + minimum_s]

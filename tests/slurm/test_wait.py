@@ -7,36 +7,29 @@ import contextlib
 import json
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from slurm_pal.decide.lease import Sort, TickLease
 from slurm_pal.journal.journal import open_journal
-from slurm_pal.lab.lab import Lab
 from slurm_pal.pending.head import FENCE_S
 
 from . import test_rebalance
 from .test_rebalance import PAL, REBALANCE, Site, stop
 
 pytestmark = pytest.mark.real_slurm
-started = test_rebalance.started
+started, queue = test_rebalance.started, test_rebalance.site
 
 LONGEST_S = 90.0
 LATE_S = 10.0  # a pass of Slurm, and this machine's load
 
 
 @pytest.fixture
-def site(started: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(queue: Site) -> Iterator[Site]:
     """Jobs of others on n1 to n3 that are expected to end within a minute, one on the slow n0 that the test ends."""
-    for name, value in started.variables().items():
-        monkeypatch.setenv(name, value)
-    made = Site(started, tmp_path)
-    yield made
-    test_rebalance.queue_of.emptied(made.client)
+    yield queue
     for line in reservations():
-        made.client.release(name_of(line))
-    made.wait(lambda: all("IDLE" in node.states for node in made.client.nodes()))
+        queue.client.release(name_of(line))
 
 
 def reservations() -> list[str]:

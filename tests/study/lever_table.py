@@ -96,7 +96,7 @@ def arms(rows: Sequence[str]) -> list[tuple[str, str]]:
 def default_rows() -> list[str]:
     """Every lever of this release, one way or the other from what is the default, and placebos of the fullest rows."""
     config = Config()
-    apart = [f"tick{'-' if levers.is_on(config, name) else '+'}{name}" for name in levers.present()]
+    apart = [f"tick{'-' if levers.is_on(config, name) else '+'}{name}" for name in levers.LEVERS]
     return ["palsub", "filter", "tick", *apart, "tick!"]
 
 

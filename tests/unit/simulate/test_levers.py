@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Levers of the tick by name, whichever of them this release has."""
+"""Levers of the tick by name."""
 
 from __future__ import annotations
 
 import pytest
 
-from slurm_pal.base.config import KEYS, Config, Key
+from slurm_pal.base.config import Config
 from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate import levers
 from slurm_pal.simulate.levers import LEVERS, switched
 from slurm_pal.simulate.policies import POLICIES, STUDY, TICK, named
-
-HAVING = {
-    "rebalance": {
-        "moves": Key(True, ""), "gather": Key(False, ""), "wait": Key(False, ""),
-        "order": Key("none", "", choices=("none", "shortest", "response-ratio", "fair")),
-    }
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -33,18 +26,17 @@ HAVING = {
     ],
 )
 def test_a_name_switches_settings(name: str, values: dict[str, object]) -> None:
-    assert switched(name, HAVING) == {("rebalance", lever): value for lever, value in values.items()}
+    assert switched(name) == {("rebalance", lever): value for lever, value in values.items()}
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("tick+", "after tick come levers: .* of moves, gather, wait, order"),
+        ("tick+", "after tick come levers: .* of retarget, fit, avoid, moves, gather, wait, order"),
         ("tick+magic", "after tick come levers"),
         ("tick-er+order", "after tick come levers"),
         ("tick+moves+magic", "'moves.magic' is not one of"),
         ("tick+moves-moves", "moves is given twice"),
-        ("tick+fit", "needs the setting rebalance.fit, which this release does not have"),
         ("tick+order=random", r"\+order=random is not one of \+order=none, \+order=shortest"),
         ("tick-order=fair", "-order=fair is not one of"),
         ("tick+moves=2", r"\+moves=2 is not one of \+moves, -moves"),
@@ -52,28 +44,20 @@ def test_a_name_switches_settings(name: str, values: dict[str, object]) -> None:
 )
 def test_names_that_mean_nothing(name: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        switched(name, HAVING)
+        switched(name)
 
 
-def test_every_lever_of_this_release_can_be_switched_on_and_off() -> None:
-    for name in levers.present():
+def test_every_lever_can_be_switched_on_and_off() -> None:
+    for name in LEVERS:
         for word, wanted in ((f"tick+{name}", True), (f"tick-{name}", False)):
             config = levers.with_settings(Config(), named(word).settings, "test")
             assert levers.is_on(config, name) is wanted, word
             assert not levers.is_on(levers.without(config, [name]), name)
-    assert set(levers.present()) <= set(LEVERS) & set(KEYS["rebalance"])
-    assert {"moves", "retarget"} <= set(levers.present())
-
-
-def test_a_lever_that_this_release_lacks_is_off_and_stays_so() -> None:
-    missing = [name for name in LEVERS if name not in KEYS["rebalance"]]
-    assert not any(levers.is_on(Config(), name) for name in missing)
-    assert levers.without(Config(), missing)["rebalance", "moves"] is True
 
 
 def test_each_lever_is_a_policy_with_a_row_in_the_list() -> None:
     rows = levers.names()
-    assert {f"tick{sign}{name}" for name in levers.present() for sign in "+-"} <= set(rows)
+    assert {f"tick{sign}{name}" for name in LEVERS for sign in "+-"} <= set(rows)
     assert all(named(name).runs == TICK and named(name).settings for name in rows)
     assert named("tick-moves").moves == "none" and named("tick+moves").moves == POLICIES["tick"].moves
 
