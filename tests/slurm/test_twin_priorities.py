@@ -36,15 +36,16 @@ EDITS = (
         "PriorityWeightJobSize=10000\nPriorityWeightPartition=1000\nPriorityCalcPeriod=1",
     ),
 )
+# No two of those that start together end together: whose node is free first would be chance.
 JOBS: Jobs = (
     ("-p gpu --gpus-per-node=4 -N4 -t 1", 14),
-    ("-p low --gpus-per-node=2 -N1 -t 1", 8),
+    ("-p low --gpus-per-node=2 -N1 -t 1", 6),
     ("-p high --gpus-per-node=4 -N1 -t 1", 8),
     ("-p high --gpus-per-node=4 -N2 -t 1", 8),  # wider: before the one above
-    ("-p gpu --gpus-per-node=1 -N1 -c 12 -t 1 --nice=500", 8),
-    ("-p gpu --gpus-per-node=1 -N1 -c 12 -t 1", 8),  # it overtakes the nice one
-    ("-p gpu --gpus-per-node=1 -N1 --mem=40000 -t 1", 8),
-    ("-p defs --gpus-per-node=2 -N1 -t 1", 8),  # 12 CPUs and 40000 MiB by its partition
+    ("-p gpu --gpus-per-node=1 -N1 -c 12 -t 1 --nice=500", 5),
+    ("-p gpu --gpus-per-node=1 -N1 -c 12 -t 1", 12),  # it overtakes the nice one
+    ("-p gpu --gpus-per-node=1 -N1 --mem=40000 -t 1", 20),
+    ("-p defs --gpus-per-node=2 -N1 -t 1", 5),  # 12 CPUs and 40000 MiB by its partition
     ("-p gpu --gpus-per-node=1 -w n3 -N1 -t 2", 68),
     ("-p gpu --gpus-per-node=4 -w n3 -N1 -t 1 --nice=900", 1),  # it waits for more than a period of calculation
 )
