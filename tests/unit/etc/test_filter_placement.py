@@ -14,6 +14,8 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.decide.decide import in_order
 from slurm_pal.decide.offers import build_view
+from slurm_pal.decide.scene import rows
+from slurm_pal.placement import place
 from slurm_pal.placement.faulty import is_faulty
 from slurm_pal.placement.view import Rule, alike
 from slurm_pal.publisher.table import records
@@ -39,12 +41,20 @@ def opened(overview: Overview) -> list[Node]:
     return [n for n in overview.nodes if not n.states.intersection(CLOSED)]
 
 
-def chosen(overview: Overview, scored: Snapshot, c: str, shape: GpuShape) -> tuple[list[str], float]:
-    """What the rule takes now: node names and the predicted factor."""
+def chosen(overview: Overview, scored: Snapshot, c: str, shape: GpuShape) -> tuple[list[str], float, float]:
+    """What the rule takes now: node names and the predicted factor; the latter of the nodes of lowest weight alone.
+
+    Where these are slow, palsub looks whether plain Slurm would go to nodes of a higher weight, too. The filter does
+    not, and leaves the job to Slurm.
+    """
     view = build_view(overview, scored, shape, c[-1], [n.name for n in opened(overview)])
     rule = Rule(c[-1], LOCALITY, BARRED, measured=c == "measured C")
     placed = in_order("class-fit", view, shape, rule)
-    return ([view.names[i] for i in placed.nodes], placed.slowdown) if placed else ([], 0.0)
+    if placed is None:
+        return [], 0.0, 0.0
+    tiers = (rows(view, [row for row, w in enumerate(view.weight) if w <= most]) for most in sorted({*view.weight}))
+    nearest = next((found for tier in tiers if (found := place("class-fit", tier, shape, rule))), placed)
+    return [view.names[i] for i in placed.nodes], placed.slowdown, nearest.slowdown
 
 
 @trials(150)
@@ -73,10 +83,12 @@ def test_a_burst_is_placed_as_by_the_rule(
             assert (result.mark["act"], result.mark["why"]) == ("none", "models")
             continue
         shape = GpuShape(nodes * gpus, nodes, gpus, "", exclusive)
-        names, slowdown = chosen(after(overview, "", gone), scored, c, shape)
+        names, slowdown, nearest = chosen(after(overview, "", gone), scored, c, shape)
         why = result.mark["why"]
         if not names:
             assert why == "busy"
+        elif nearest > slowdown and why in ("slow-all", "faulty-all"):
+            assert nearest > BARRED and result.mark["act"] == "none"
         elif is_faulty(slowdown):
             assert why in ("faulty", "faulty-all") and "slow" not in result.mark
         elif c[-1] != "C" and slowdown > BARRED and why not in ("best", "same", "alike"):
