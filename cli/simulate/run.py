@@ -169,7 +169,7 @@ def show(found: AssembledStudy, output: Output, too_wide: Sequence[TraceJob] = (
         return
     _echo([_setting(found), "", *tables.columns(header, rows, output.noheader), ""])
     _echo(what_you_gain(comparison) if output.gain_lines else [f"Completion time: {_claimed(comparison)}"])
-    _echo(_cause_lines(comparison))
+    _echo(cause_lines(comparison))
     _echo(_worst_lines(found.worst))
     _echo(["", "Charged and assumed:", *(f"  {name:16}  {value}" for name, value in found.study.charged)])
     said = caveats(comparison)
@@ -198,15 +198,15 @@ def _claimed(comparison: PolicyComparison) -> str:
     return claim(comparison)
 
 
-def _cause_lines(comparison: PolicyComparison) -> list[str]:
-    """What the ratio is made of, and whether the scores have a share in it."""
+def cause_lines(comparison: PolicyComparison) -> list[str]:
+    """What the ratio is made of, and whether the scores have a share in it; nothing where that was not asked for."""
     rows = causes(comparison)
     if not rows:
         return []
     wide = max(len(ratio) for _, ratio, _ in rows)
     lines = [f"  {name:9}  {ratio:{wide}}  {text}" for name, ratio, text in rows]
     return [
-        "Made of (ratios by placebo runs, which multiply to it):",
+        f"Made of (ratios of {comparison.study.policy} by placebo runs, which multiply to its own):",
         *lines,
         *filter(None, [not_the_scores(comparison)]),
     ]

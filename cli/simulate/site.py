@@ -15,8 +15,18 @@ from slurm_pal.base.faults import OK
 from slurm_pal.base.files import slurm_user_uid
 from slurm_pal.cli import common
 from slurm_pal.cli.simulate.command import slurm_words
-from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption, show_bad_rows, write
+from slurm_pal.cli.simulate.run import (
+    Output,
+    carry_out,
+    cause_lines,
+    claim_folders,
+    interruption,
+    show_bad_rows,
+    write,
+)
 from slurm_pal.cli.simulate.site_options import DAYS
+from slurm_pal.cli.simulate.twin import SITE_SOONER, takes
+from slurm_pal.decide.facts import appends
 from slurm_pal.report import table as tables
 from slurm_pal.report.simulation.assemble import AssembledStudy, body
 from slurm_pal.report.simulation.site_gain import (
@@ -39,7 +49,7 @@ from slurm_pal.simulate.profiles import Drawn, Fixed, Source
 from slurm_pal.simulate.queues import QUEUES
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.settings import ReplaySettings
-from slurm_pal.simulate.site_history import FittedHistory, fit, parse_mix
+from slurm_pal.simulate.site_history import FittedHistory, MovableJobs, fit, parse_mix
 from slurm_pal.simulate.site_runs import BASELINE, TICK, WAYS, SiteRuns, SiteTask, capped_tasks, main_tasks
 from slurm_pal.simulate.statistics import verdict
 from slurm_pal.simulate.trace import Trace
@@ -49,6 +59,7 @@ from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.cli import subprocess_runner
 from slurm_pal.slurm.shares import shares
 from slurm_pal.store import snapshot as snapshots
+from slurm_pal.tick.deciding import terms_of
 from slurm_pal.twin import outages
 from slurm_pal.twin.run import Twin
 from slurm_pal.twin.settings import with_options
@@ -94,17 +105,19 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
     site = site_of(client.overview(), _faulty(config) if options["profile"] is None else ())
     profile = _profile(options["profile"], config, site)
     trace, notes = _history(options, config)
-    fitted = fit(trace, site, settings.locality_penalty)
+    slurm = client.config()
+    fitted = fit(trace, site, settings.locality_penalty, _movable(config, slurm, options["all_movable"]))
     if not fitted.trace.jobs:
         raise UsageError(_no_jobs(fitted))
     seeds = _seeds(options)
-    pairs = _scheduling(client.config(), queue) | slurm_words(options)
+    pairs = _scheduling(slurm, queue) | slurm_words(options)
     side, more = _side(site, pairs, options["failures"])
     program = Twin(with_options(config, options), pairs, side=side)
     program.check(WAYS.values(), queue, settings)
     runs = SiteRuns(
-        fitted.trace, site.cluster, profile.source, settings, program, queue, _jitter_s(options, seeds), mix
-    )
+        fitted.trace, site.cluster, profile.source, settings, program, queue, _jitter_s(options, seeds), mix,
+        options["causes"],
+    )  # fmt: skip
     notes = (*notes, *site.notes, *more, *profile.notes, *_changes(fitted))
     if not output.as_json:
         show_bad_rows(trace)
@@ -237,6 +250,14 @@ def _from_sacct(days: int, reading: ReaderOptions) -> Trace:
         ) from None
 
 
+def _movable(config: Config, pairs: Mapping[str, str], everybody: bool) -> MovableJobs:
+    """Whom the tick may move here: by QOS and partition, and only where Slurm keeps the output of a requeued job."""
+    terms = terms_of(config, appends(pairs))
+    if everybody or not (terms.may_empty_output or terms.appends):
+        return MovableJobs(everybody)
+    return MovableJobs(qos=terms.movable_qos, partitions=terms.movable_partitions)
+
+
 def _no_jobs(fitted: FittedHistory) -> str:
     trace = fitted.trace
     reasons = ", ".join(f"{count} x {reason}" for reason, count in trace.skipped.items()) or "none"
@@ -262,6 +283,8 @@ def _replay_and_show(
     runs: SiteRuns, seeds: Sequence[int], background: _Background, output: Output, verbose: bool
 ) -> Exit:
     todo = main_tasks(runs, seeds)
+    replays = [(WAYS[task.way], len(runs.trace.jobs)) for task in todo]
+    common.say(*filter(None, [takes(replays, output.workers, SITE_SOONER)]), err=True)
     results, interrupted = carry_out(runs, todo, len(runs.trace.jobs), output.workers)
     notes = list(background.notes)
     if interrupted:
@@ -302,6 +325,7 @@ def _assumed(runs: SiteRuns, background: _Background) -> list[str]:
         background.profile.assumed,
         "run times of the history are those on median GPUs",
         _counted(runs),
+        _moved(runs),
         f"queue {queue} with {backfill}",
     ]
     if runs.mix:
@@ -310,6 +334,14 @@ def _assumed(runs: SiteRuns, background: _Background) -> list[str]:
     if runs.jitter_s:
         found.append(f"submissions moved by up to {runs.jitter_s:g} s, by seed")
     return found
+
+
+def _moved(runs: SiteRuns) -> str:
+    """Which jobs moves are open to: sacct shows no user's mark."""
+    may, of = sum(job.movable for job in runs.trace.jobs), len(runs.trace.jobs)
+    if may == of:
+        return "every job may be moved"
+    return f"{may} of {of} jobs may be moved, by QOS or partition (--all-movable: every one)"
 
 
 def _counted(runs: SiteRuns) -> str:
@@ -346,7 +378,7 @@ def _show(
         common.say(*tables.parsable(*table(comparison), output.noheader))
     else:
         rows = ["", *tables.columns(*table(comparison), output.noheader)] if verbose else []
-        common.say(*[*lines, *rows])
+        common.say(*lines, *cause_lines(comparison), *rows)
     write(found, output)
 
 

@@ -13,17 +13,23 @@ DAYS = 60  # a claim needs six weeks that are independent
 SITE_OPTIONS = (
     click.option("--site", is_flag=True, help="What this Slurm would gain: its nodes, scores and sacct history."),
     click.option("--days", type=click.IntRange(min=1), metavar="N", help=f"site: days of history.  [default: {DAYS}]"),
+    click.option(
+        "--all-movable",
+        is_flag=True,
+        help="site: every job may be moved, not only those that pal.toml names: what moves could bring at most.",
+    ),
     click.option("--class-mix", metavar="A=S,B=S,C=S", help="site: shares of classes among jobs of unknown class."),
 )  # fmt: skip
 
 SITE = frozenset((
-    "site", "days", "class_mix", "trace", "app_patterns", "profile", "queue", "seeds", "seed", "jitter",
+    "site", "days", "class_mix", "all_movable", "causes",
+    "trace", "app_patterns", "profile", "queue", "seeds", "seed", "jitter",
     "locality_penalty", "move_cost", "warm_up", "margin", "tick", "bar", "limit_factor", "backfill", "bf_interval",
     "best_first", "mtbf_h", "repair_h", "failures",
     "jobs", "out", "jobs_out", "as_csv", "as_json", "parsable2", "noheader", "verbose",
 ))  # fmt: skip
 """The options that mean something with --site."""
-ONLY_SITE = frozenset(("days", "class_mix"))
+ONLY_SITE = frozenset(("days", "class_mix", "all_movable"))
 
 
 def check_site_options(context: click.Context, site: bool) -> None:

@@ -30,6 +30,7 @@ SOONER = (
     "sooner: fewer --seeds, --no-causes, a shorter trace, or studies (--policy slurm,packed,class-fit), which take "
     "hundreds of jobs a second"
 )
+SITE_SOONER = "sooner: fewer --seeds, --no-causes, fewer --days"
 
 
 def default_policies() -> tuple[str, ...]:
@@ -54,11 +55,17 @@ def program_of(options: Mapping[str, Any], slurm: Mapping[str, str], sizes: tupl
 
 def how_long(experiment: Experiment, workers: int) -> str:
     """A line on how long it takes; "" where that is not long."""
-    todo = tasks(experiment)
-    seconds = sum(SECONDS_A_JOB[named(t.policy).runs] * len(experiment.traces[t.trace].jobs) for t in todo)
-    seconds /= max(1, min(workers, len(todo)))
-    if experiment.program is None or seconds < LONG_S:
+    if experiment.program is None:
+        return ""
+    return takes([(task.policy, len(experiment.traces[task.trace].jobs)) for task in tasks(experiment)], workers)
+
+
+def takes(replays: Sequence[tuple[str, int]], workers: int, sooner: str = SOONER) -> str:
+    """A line on how long replays take, each a policy and its number of jobs; "" where that is not long."""
+    seconds = sum(SECONDS_A_JOB[named(policy).runs] * jobs for policy, jobs in replays)
+    seconds /= max(1, min(workers, len(replays)))
+    if seconds < LONG_S:
         return ""
     hours = f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{seconds / 60:.0f} min"
-    jobs = max(len(trace.jobs) for trace in experiment.traces)
-    return f"note: {len(todo)} replays of up to {jobs} jobs, most by the program itself: about {hours}; {SOONER}"
+    jobs = max(jobs for _, jobs in replays)
+    return f"note: {len(replays)} replays of up to {jobs} jobs, most by the program itself: about {hours}; {sooner}"

@@ -7,6 +7,7 @@ of their own; all policies meet the same ones, so runs of one trace and seed are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,13 @@ _BACKGROUND_STREAM = 0xBAC6
 
 TRUE, SHUFFLED, IDENTICAL = "true", "shuffled", "identical"
 """What is believed of the GPUs: `Experiment.scores`, those of other GPUs, or that all are alike, as they are there."""
+
+
+def placebo(machine: Hardware, scores: str, seed: int) -> Hardware:
+    """The cluster of a placebo run; with true scores, as it is."""
+    if scores == TRUE:
+        return machine
+    return identical(machine) if scores == IDENTICAL else shuffled(machine, seed)
 
 
 class Experiment(NamedTuple):
@@ -113,9 +121,7 @@ class Experiment(NamedTuple):
         """The virtual cluster of one seed, with the `capped` worst GPUs replaced by median ones."""
         true = tables(slowed(self.source.draw(self.cluster, seed), self.slow, seed), self.cluster)
         made = hardware(true, believed(true, self.scores, seed), self.cluster.names, self.cluster.partitions)
-        if scores != TRUE:
-            return identical(made) if scores == IDENTICAL else shuffled(made, seed)
-        return capped_worst(made, capped) if capped else made
+        return capped_worst(made, capped) if capped else placebo(made, scores, seed)
 
 
 class ReplayTask(NamedTuple):
@@ -184,6 +190,12 @@ def split(policy: str, baseline: str, has: frozenset[str]) -> dict[str, Sides]:
     return found
 
 
+def placebos(parted: Mapping[str, Sides]) -> list[Side]:
+    """The runs that a split needs beside the comparison itself."""
+    sides = dict.fromkeys(side for parts in parted.values() for part in parts for side in part)
+    return [side for side in sides if side[1] != TRUE]
+
+
 def tasks(experiment: Experiment) -> list[ReplayTask]:
     """All replays: the comparison seed by seed, so that pairs are complete early, then what explains it."""
     e = experiment
@@ -191,12 +203,10 @@ def tasks(experiment: Experiment) -> list[ReplayTask]:
     two = tuple(dict.fromkeys((e.baseline, e.policy)))
     moving = tuple(name for name in two if named(name).moves != "none")
     found = [ReplayTask(name, seed, trace=k) for k, seed in e.cases for name in names]
-    sides = dict.fromkeys(side for parts in causes(e).values() for part in parts for side in part)
     found += [
         ReplayTask(name, seed, trace=k, scores=scores, without=left_out)
         for k, seed in e.cases
-        for name, scores, left_out in sides
-        if scores != TRUE
+        for name, scores, left_out in placebos(causes(e))
     ]
     found += [ReplayTask(name, seed, capped=c, trace=k) for c in worst_counts(e) for k, seed in e.cases for name in two]
     if "load" in e.sweeps:

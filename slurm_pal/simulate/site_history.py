@@ -49,8 +49,22 @@ def gpu_hours(job: TraceJob) -> float:
     return job.shape.total * job.ideal_s / 3600
 
 
-def fit(trace: Trace, site: VirtualSite, penalty: float | None) -> FittedHistory:
-    """Give each job a virtual partition, a shape that fits it, and a time limit.
+class MovableJobs(NamedTuple):
+    """Which jobs may be moved. sacct shows no user's mark (#PAL movable): those that the site itself allows."""
+
+    everybody: bool = False
+    qos: frozenset[str] = frozenset()
+    partitions: frozenset[str] = frozenset()  # Slurm's
+
+    def has(self, job: TraceJob, partition: str) -> bool:
+        return self.everybody or job.qos in self.qos or partition in self.partitions
+
+
+NOBODY = MovableJobs()
+
+
+def fit(trace: Trace, site: VirtualSite, penalty: float | None, movable: MovableJobs = NOBODY) -> FittedHistory:
+    """Give each job a virtual partition, a shape that fits it, and a time limit, and say whether it may be moved.
 
     Run times of a history include what crossing nodes cost. The replay charges that too, so
     jobs that must cross nodes have it taken off here: `penalty` is the factor of jobs
@@ -64,7 +78,7 @@ def fit(trace: Trace, site: VirtualSite, penalty: float | None) -> FittedHistory
         total = total.plus(job)
         reasons: list[str] = []
         try:
-            jobs.append(_fit(job, site, penalty, reasons))
+            jobs.append(_fit(job, site, penalty, movable, reasons))
         except _LeftOut as reason:
             reasons, counts = [str(reason)], left_out
         else:
@@ -77,7 +91,7 @@ def fit(trace: Trace, site: VirtualSite, penalty: float | None) -> FittedHistory
     return FittedHistory(trace._replace(jobs=tuple(jobs), skipped=skipped), total, changed, left_out)
 
 
-def _fit(job: TraceJob, site: VirtualSite, penalty: float | None, reasons: list[str]) -> TraceJob:
+def _fit(job: TraceJob, site: VirtualSite, penalty: float | None, movable: MovableJobs, reasons: list[str]) -> TraceJob:
     """The job as it will be replayed; `reasons` gets what was changed. Raises _LeftOut."""
     partition = _partition(job, site, reasons)
     place = _place(job, partition, site, reasons)
@@ -87,7 +101,10 @@ def _fit(job: TraceJob, site: VirtualSite, penalty: float | None, reasons: list[
     if penalty is not None and (len(need.counts) > 1 or need.total > max(sizes)):
         reasons.append("needs several nodes: the locality penalty is taken off its run time, and charged by the replay")
         ideal_s /= penalty if job.locality_penalty is None else job.locality_penalty
-    made = job._replace(partition=place, shape=shape, ideal_s=ideal_s, limit_s=_limit_s(job, partition, site, reasons))
+    made = job._replace(
+        partition=place, shape=shape, ideal_s=ideal_s, limit_s=_limit_s(job, partition, site, reasons),
+        movable=movable.has(job, partition or site.default),
+    )  # fmt: skip
     if not holds(made, site.nodes(place)):
         reasons.append("had more CPUs or memory than nodes have now: replayed as one that needs none")
         return without(made)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_pal.base.jobs import UNKNOWN_CLASS
+from slurm_pal.simulate.experiment import TRUE, Sides, levers_of, placebo, placebos, split
 from slurm_pal.simulate.fitting import jittered
 from slurm_pal.simulate.hardware import Hardware, capped_worst, hardware
 from slurm_pal.simulate.pool import Progress
@@ -33,6 +34,8 @@ class SiteTask(NamedTuple):
     seed: int
     capped: bool = False  # GPUs slower than `ReplaySettings.barred_slowdown` are replaced by median ones
     unknown: str = ""  # the class of jobs of unknown class; "": by `SiteRuns.mix`
+    scores: str = TRUE  # what is believed of the GPUs
+    without: frozenset[str] = frozenset()  # levers of the way that are left out
 
 
 class SiteRuns(NamedTuple):
@@ -46,6 +49,7 @@ class SiteRuns(NamedTuple):
     queue: str = "fifo"
     jitter_s: float = 600.0  # submissions move by up to this much, by seed
     mix: Mapping[str, float] = {}  # shares of classes among jobs of unknown class; empty: they count as A
+    causes: bool = True  # whether the ratio of the fullest way is split by placebo runs
 
     def run(self, task: SiteTask, progress: Progress | None = None) -> Replay:
         """Carry out one task; the replay bears the name of the way."""
@@ -57,10 +61,10 @@ class SiteRuns(NamedTuple):
         mix = {task.unknown: 1.0} if task.unknown else self.mix
         if mix:
             trace = classed(trace, mix, task.seed)
-        machine = self.machine(task.seed)
+        machine = placebo(self.machine(task.seed), task.scores, task.seed)
         if task.capped:
             machine = capped_worst(machine, self.slow_gpus(task.seed))
-        return ReplayPlan(trace, machine, WAYS[task.way], self.queue, task.seed, self.settings)
+        return ReplayPlan(trace, machine, WAYS[task.way], self.queue, task.seed, self.settings, without=task.without)
 
     def machine(self, seed: int) -> Hardware:
         """The virtual cluster of one seed."""
@@ -77,12 +81,21 @@ class SiteRuns(NamedTuple):
         return sum(job.sensitivity == UNKNOWN_CLASS for job in self.trace.jobs)
 
 
+def causes(study: SiteRuns) -> dict[str, Sides]:
+    """What the ratio of the fullest way is made of, by ways, as `experiment.split` parts it."""
+    return split(TICK, BASELINE, levers_of(WAYS[TICK], study.program)) if study.causes else {}
+
+
 def main_tasks(study: SiteRuns, seeds: Sequence[int]) -> list[SiteTask]:
-    """The comparison, seed by seed, and, where jobs of unknown class count as A, the same with them as C."""
+    """The comparison, seed by seed; where jobs of unknown class count as A, the same with them as C; placebo runs."""
     found = [SiteTask(way, seed) for seed in seeds for way in WAYS]
     if study.unknown and not study.mix:
         found += [SiteTask(way, seed, unknown="C") for seed in seeds for way in WAYS]
-    return found
+    return found + [
+        SiteTask(way, seed, scores=scores, without=left_out)
+        for seed in seeds
+        for way, scores, left_out in placebos(causes(study))
+    ]
 
 
 def capped_tasks(study: SiteRuns, seeds: Sequence[int]) -> list[SiteTask]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -33,10 +34,10 @@ def simulate(lab: Lab, tmp_path: Path) -> Simulate:
         for gpu in lab.registry().gpus
     ]
     publish(str(tmp_path / "snapshot"), scores, cluster="lab", epoch=1, now_s=time.time())
-    env = lab.environ() | {"SLURM_PAL_PATHS_SNAPSHOT": str(tmp_path / "snapshot")}
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        argv = [*PAL, "simulate", "--site", "--seeds", "2", "--jobs", "1", *words]
+        argv = [*PAL, "simulate", "--site", "--seeds", "2", "--jobs", "1", "--no-causes", *words]
+        env = lab.environ() | {"SLURM_PAL_PATHS_SNAPSHOT": str(tmp_path / "snapshot")}
         return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
 
     return run
@@ -85,6 +86,31 @@ def test_this_slurms_partition_nodes_and_scores_are_used(lab: Lab, simulate: Sim
     # GPUs up to the bar count as alike: no other choice than one of those, or else the fastest.
     wanted = [x for x in free.values() if x <= max(1.05, min(free.values()))]
     assert any(jct["palsub"] == pytest.approx(3600 * x, abs=latency_s) for x in wanted)
+
+
+def test_what_a_ratio_is_made_of(simulate: Simulate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Over seven weeks of jobs, by this Slurm's scheduler settings and this site's levers."""
+    moments = [1_790_000_000 + 28000 * number for number in range(140)]
+    spread = [{"Submit": s, "Eligible": s, "Start": s, "End": s + 3600} for s in moments]
+    words = ("--causes", "--jitter", "0", "--seeds", "1", "--tick", "600", "--json")
+    done = simulate("--trace", history(tmp_path, spread), *words)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert list(answer["causes"]) == ["scores", "gathering", "rest"]
+    (whole,) = [row["ratio"]["mean_jct_s"] for row in answer["comparisons"] if row["policy"] == "palsub+tick"]
+    assert math.prod(cause["mean"] for cause in answer["causes"].values()) == pytest.approx(whole["mean"], rel=0.01)
+    assert all(
+        cause["pieces"] == whole["pieces"] == 6 and cause["low"] <= cause["high"] for cause in answer["causes"].values()
+    )
+    assert answer["causes"]["gathering"]["mean"] == pytest.approx(1.0), "each job has one GPU"
+
+    few = simulate("--trace", history(tmp_path, spread[:10]), "--causes")
+    made = few.stdout.partition("Made of ")[2].splitlines()[1:]
+    assert [line.split()[0] for line in made] == ["scores", "gathering", "rest"]
+    assert all("(no interval), cannot tell" in line for line in made)
+    monkeypatch.setenv("SLURM_PAL_REBALANCE_ORDER", "shortest")
+    ordered = simulate("--trace", history(tmp_path, spread[:10]), "--causes", "--json")
+    assert list(json.loads(ordered.stdout)["causes"]) == ["scores", "order", "gathering", "rest"]
 
 
 def test_a_drained_node_counts_as_working(lab: Lab, simulate: Simulate, tmp_path: Path) -> None:

@@ -6,13 +6,23 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from slurm_pal.report.simulation.study import ParameterSweep, Study, compare
 from slurm_pal.report.simulation.tables import to_json
-from slurm_pal.simulate.experiment import LOADS, MOVE_COSTS_S, Experiment, ReplayTask, Results, causes, worst_counts
+from slurm_pal.simulate.experiment import (
+    LOADS,
+    MOVE_COSTS_S,
+    Experiment,
+    ReplayTask,
+    Results,
+    Side,
+    Sides,
+    causes,
+    worst_counts,
+)
 from slurm_pal.simulate.metrics import ReplayMetrics, measure_all
 from slurm_pal.simulate.policies import STUDY, named
 from slurm_pal.simulate.result import Replay
@@ -21,6 +31,8 @@ from slurm_pal.simulate.trace import TraceJob, together
 
 SCHEMA = "pal.simulate/1"
 JCT = "mean_jct_s"
+
+Case = TypeVar("Case")
 
 
 class AssembledStudy(NamedTuple):
@@ -105,19 +117,24 @@ def _task(name: str, seed: int, variant: Mapping[str, float | None]) -> ReplayTa
 
 
 def _causes(e: Experiment, measured: Mapping[ReplayTask, ReplayMetrics]) -> dict[str, Ratio]:
-    """What the ratio of the claim is made of; a cause without a complete run of each kind is left out."""
+    def run_of(side: Side, case: tuple[int, int]) -> ReplayMetrics | None:
+        name, scores, left_out = side
+        return measured.get(ReplayTask(name, case[1], trace=case[0], scores=scores, without=left_out))
+
+    return factors(causes(e), e.cases, run_of)
+
+
+def factors(
+    parted: Mapping[str, Sides], cases: Iterable[Case], run_of: Callable[[Side, Case], ReplayMetrics | None]
+) -> dict[str, Ratio]:
+    """What the ratio of a claim is made of, by pairs of runs; a cause without a complete run of each kind is left out.
+
+    `parted`: as `experiment.split` says. `cases`: what makes pairs, a trace and a seed.
+    """
     found = {}
-    for cause, parts in causes(e).items():
-        sides = [
-            tuple(
-                [
-                    measured.get(ReplayTask(name, seed, trace=k, scores=scores, without=left_out))
-                    for name, scores, left_out in part
-                ]
-                for part in parts
-            )
-            for k, seed in e.cases
-        ]
+    all_cases = tuple(cases)
+    for cause, parts in parted.items():
+        sides = [tuple([run_of(side, case) for side in part] for part in parts) for case in all_cases]
         whole = [
             ([run for run in above if run], [run for run in below if run])
             for above, below in sides

@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 from slurm_pal.base.cluster import Gpu
 from slurm_pal.base.jobs import UNKNOWN_CLASS
+from slurm_pal.report.simulation.assemble import factors
 from slurm_pal.report.simulation.study import PolicyComparison, Study
 from slurm_pal.report.simulation.words import percent, ratio_text, unit_of
-from slurm_pal.simulate.metrics import SIZE_GROUPS, measure_all
+from slurm_pal.simulate.experiment import Side
+from slurm_pal.simulate.metrics import SIZE_GROUPS, ReplayMetrics, measure_all
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.site_history import Tally
-from slurm_pal.simulate.site_runs import BASELINE, TICK, SiteRuns, SiteTask
+from slurm_pal.simulate.site_runs import BASELINE, TICK, SiteRuns, SiteTask, causes
 from slurm_pal.simulate.statistics import Ratio, WorstGpus, paired, verdict
 
 JCT = "mean_jct_s"
@@ -132,7 +134,20 @@ def _assumed(found: Findings) -> str:
 def studied(runs: SiteRuns, results: Mapping[SiteTask, Replay], base: Study) -> Study:
     """The study of the three ways, from `base`, which has everything but the replays."""
     main = [results[task] for task in sorted(results) if task == SiteTask(task.way, task.seed)]
-    return base._replace(runs=main, policy=TICK, baseline=BASELINE, queue=runs.queue, trace=runs.trace)
+    return base._replace(
+        runs=main, policy=TICK, baseline=BASELINE, queue=runs.queue, trace=runs.trace, causes=_causes(runs, results)
+    )
+
+
+def _causes(runs: SiteRuns, results: Mapping[SiteTask, Replay]) -> dict[str, Ratio]:
+    """What the ratio of the fullest way is made of."""
+    measured = {task: measure_all([replay])[0] for task, replay in results.items() if replay.outcomes}
+
+    def run_of(side: Side, seed: int) -> ReplayMetrics | None:
+        way, scores, left_out = side
+        return measured.get(SiteTask(way, seed, scores=scores, without=left_out))
+
+    return factors(causes(runs), sorted({task.seed for task in results}), run_of)
 
 
 def as_insensitive(results: Mapping[SiteTask, Replay]) -> dict[str, Ratio | None]:

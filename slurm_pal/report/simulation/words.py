@@ -9,6 +9,7 @@ from typing import NamedTuple
 from slurm_pal.simulate.statistics import LEAST_PIECES, Ratio, verdict
 
 NOTHING = "-"
+UNCLEAR = {"unclear": ", no clear change", "cannot tell": ", cannot tell"}
 
 
 class Unit(NamedTuple):
@@ -101,4 +102,4 @@ def gpus_text(size: str) -> str:
 def judged(ratio: Ratio | None) -> str:
     """`0.93 (0.88 to 0.98)`, and words if nothing can be claimed."""
     text = ratio_text(ratio)
-    return f"{text}, no clear change" if verdict(ratio) == "unclear" and ratio is not None else text
+    return text if ratio is None else text + UNCLEAR.get(verdict(ratio), "")

@@ -31,7 +31,7 @@ from slurm_pal.report.simulation.site_gain import (
 from slurm_pal.report.simulation.study import Study, compare
 from slurm_pal.simulate.profiles import Drawn, Fixed
 from slurm_pal.simulate.settings import ReplaySettings
-from slurm_pal.simulate.site_history import Tally, classed, fit, parse_mix
+from slurm_pal.simulate.site_history import MovableJobs, Tally, classed, fit, parse_mix
 from slurm_pal.simulate.site_runs import BASELINE, SUBMIT, TICK, WAYS, SiteRuns, SiteTask, capped_tasks, main_tasks
 from slurm_pal.simulate.statistics import paired, verdict
 from slurm_pal.simulate.trace import Trace, TraceJob
@@ -327,11 +327,36 @@ def test_a_mix_that_cannot_be(text: str) -> None:
 # -- the runs -----------------------------------------------------------------------------
 
 
+def test_a_placebo_run_differs_by_one_thing(plain: VirtualSite) -> None:
+    config = Config()
+    config.set("rebalance", "order", "shortest", "test")
+    runs = runs_of(plain, quiet(3), {("n0", 0): 1.5}, program=Twin(config), jitter_s=600.0, causes=True)
+    assert [task.without for task in main_tasks(runs, (1,)) if task.without] == [frozenset({"order"})] * 2
+    true, mixed, alike = (runs.plan(SiteTask(TICK, 1, scores=scores)) for scores in ("true", "shuffled", "identical"))
+    assert true.hardware.believed == true.hardware.true == mixed.hardware.true != mixed.hardware.believed
+    assert mixed._replace(hardware=true.hardware) == true == alike._replace(hardware=true.hardware)
+    assert {x for line in alike.hardware.true["A"] for x in line} == {1.0}
+    assert runs.plan(SiteTask(TICK, 1, without=frozenset({"order"}))).without == {"order"}
+
+
+def test_only_named_jobs_may_be_moved(mixed: VirtualSite) -> None:
+    jobs = (job(partition="big", qos="low"), job(partition="gone"), job())
+
+    def found(movable: MovableJobs) -> list[bool]:
+        return [one.movable for one in fit(trace(*jobs), mixed, PENALTY, movable).trace.jobs]
+
+    assert found(MovableJobs()) == [False] * 3 and found(MovableJobs(True)) == [True] * 3
+    assert found(MovableJobs(qos=frozenset({"low"}))) == [True, False, False]
+    assert found(MovableJobs(partitions=frozenset({mixed.default}))) == [mixed.default == "big", True, True]
+
+
 def runs_of(site: VirtualSite, history: Trace, slow: dict[tuple[str, int], float], **changes: object) -> SiteRuns:
     slowdown = scored(site, lambda c, name, index: slow.get((name, index), 1.0) if c == "A" else 1.0).slowdown
     config = Config()
     config.set("rebalance", "interval_s", 300.0, "test")
-    made = SiteRuns(history, site.cluster, Fixed(slowdown, "test"), ReplaySettings(), Twin(config), jitter_s=0.0)
+    made = SiteRuns(
+        history, site.cluster, Fixed(slowdown, "test"), ReplaySettings(), Twin(config), jitter_s=0.0, causes=False
+    )
     return made._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -372,7 +397,13 @@ def test_slow_gpus_are_capped_and_unknown_jobs_become_c(plain: VirtualSite) -> N
 def test_tasks_only_ask_what_can_matter(plain: VirtualSite) -> None:
     known = runs_of(plain, quiet(), {("n0", 0): 1.5})
     unknown = runs_of(plain, quiet(sensitivity="?"), {})
-    assert main_tasks(known, (1, 2)) == [SiteTask(way, seed) for seed in (1, 2) for way in WAYS]
+    compared = [SiteTask(way, seed) for seed in (1, 2) for way in WAYS]
+    assert main_tasks(known, (1, 2)) == compared
+    tasks = main_tasks(known._replace(causes=True), (1, 2))
+    assert tasks[:6] == compared, "pairs are complete first"
+    assert [task[:2] + task[4:5] for task in tasks[6:9]] == [
+        (TICK, 1, "shuffled"), (TICK, 1, "identical"), (BASELINE, 1, "identical"),
+    ]  # fmt: skip
     assert {task.unknown for task in main_tasks(unknown, (1,))} == {"", "C"}
     assert {task.unknown for task in main_tasks(unknown._replace(mix={"A": 1.0}), (1,))} == {""}
     assert capped_tasks(unknown, (1, 2)) == [] and len(capped_tasks(known, (1, 2))) == 4

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from click.testing import CliRunner, Result
 from slurm_pal.base.errors import DataError, PalError, SlurmError, UsageError, one_line
 from slurm_pal.cli.pal import pal
 from slurm_pal.cli.simulate import site as simulate_site
+from slurm_pal.cli.simulate import twin as simulate_twin
 from slurm_pal.slurm import accounting
 from slurm_pal.slurm.fake import FakeNode, write_shims
 from slurm_pal.store import snapshot
@@ -61,10 +64,10 @@ def history(site: Path, rows: Sequence[str], name: str = "rows") -> str:
     return str(site / name)
 
 
-def publish(site: Path, nodes: Sequence[str] = NODES) -> None:
+def publish(site: Path, nodes: Sequence[str] = NODES, slow: float = 1.5) -> None:
     scores = [
         snapshot.GpuScore(
-            name, k, f"{name}-{k}", "m", {"A": 1.5 if (name, k) == ("n0", 0) else 1.0, "B": 1.0, "C": 1.0}, {}, 1.0,
+            name, k, f"{name}-{k}", "m", {"A": slow if (name, k) == ("n0", 0) else 1.0, "B": 1.0, "C": 1.0}, {}, 1.0,
             1.0, (),
         )
         for name in nodes
@@ -74,7 +77,8 @@ def publish(site: Path, nodes: Sequence[str] = NODES) -> None:
 
 
 def invoke(*words: str) -> Result:
-    return CliRunner().invoke(pal, ["simulate", "--site", "--jobs", "1", "--seeds", "2", *words])
+    """Without placebo runs, which cost time, unless they are asked for (--causes)."""
+    return CliRunner().invoke(pal, ["simulate", "--site", "--jobs", "1", "--seeds", "2", "--no-causes", *words])
 
 
 def failed(*words: str) -> PalError:
@@ -143,6 +147,80 @@ def test_more_with_v_and_for_programs(site: Path) -> None:
     assert list(answer["policies"]) == ["slurm", "palsub", "palsub+tick"]
     assert answer["site"]["slow_gpus"] == [{"node": "n0", "index": 0, "slowdown": 1.5}]
     assert len(answer["site"]["lines"]) == 5 and answer["worst_gpus"]["share"] == pytest.approx(1.0)
+
+
+FACTORS = ["scores", "gathering", "rest"]
+"""What a ratio is made of where pal.toml lets the tick do nothing to the queue."""
+
+
+def test_what_the_ratio_is_made_of(site: Path) -> None:
+    """Slurm's first choice is a slow GPU: true scores keep jobs off it, those of other GPUs do not."""
+    history(site, [row(number) for number in range(JOBS)])
+    answer = json.loads(
+        invoke("--causes", "--json", "--seeds", "1", "--tick", "600", "--out", str(site / "report")).stdout
+    )
+    assert list(answer["causes"]) == FACTORS
+    (whole,) = [row["ratio"]["mean_jct_s"] for row in answer["comparisons"] if row["policy"] == "palsub+tick"]
+    assert all(
+        cause.keys() == whole.keys() and cause["pieces"] == whole["pieces"] for cause in answer["causes"].values()
+    )
+    assert math.prod(cause["mean"] for cause in answer["causes"].values()) == pytest.approx(whole["mean"])
+    scores, gathering = answer["causes"]["scores"], answer["causes"]["gathering"]
+    assert scores["high"] < 1 and gathering["low"] == gathering["mean"] == 1.0
+    assert "What the ratio is made of" in (site / "report/index.html").read_text()
+
+
+def test_a_history_too_short_for_a_claim_is_none_for_its_causes_either(site: Path) -> None:
+    lines = invoke("--causes", "-v").stdout.splitlines()
+    assert lines[5].startswith("Made of (ratios of palsub+tick by placebo runs")
+    assert [line.split()[0] for line in lines[6:9]] == FACTORS
+    assert all("(no interval), cannot tell" in line for line in lines[6:9])
+    assert lines[10].startswith("POLICY")
+    assert "Made of" not in invoke("--no-causes").stdout
+    assert json.loads(invoke("--json").stdout)["causes"] == {}
+
+
+def test_what_the_order_of_the_queue_gains_is_never_called_scores(site: Path) -> None:
+    """GPUs are all alike, and each week begins with long jobs before short ones: the order is all there is to gain."""
+    settings = (site / "pal.toml").read_text()
+    (site / "pal.toml").write_text(f'{settings}[rebalance]\norder = "shortest"\ninterval_s = 600.0\n')
+    publish(site, slow=1.0)
+    long, short = {"ElapsedRaw": 9 * 3600, "TimelimitRaw": 720}, {"ElapsedRaw": 1800, "TimelimitRaw": 60}
+    jobs = []
+    for number in range(6 * 20):
+        week, k = divmod(number, 20)
+        submit_s = 1_790_000_000 + 7 * 86400 * week + 60 * k
+        what = long if k < 8 else short
+        moments = dict.fromkeys(("Submit", "Eligible", "Start"), submit_s) | {"End": submit_s + what["ElapsedRaw"]}
+        jobs.append(row(number, **moments, **what))
+    history(site, jobs)
+    words = ("--causes", "--seeds", "1", "--bf-interval", "600", "--tick", "600", "--out", str(site / "report"))
+    said = invoke(*words).stdout
+    assert re.search("^  order      0.* what the queue does, not the GPUs$", said, re.MULTILINE)
+    assert "That faster GPUs have a share in the gain is not shown" in said
+    answer = json.loads((site / "report/summary.json").read_text())
+    assert list(answer["causes"]) == ["scores", "order", "gathering", "rest"]
+    assert answer["claim"]["verdict"] == "gain" and answer["causes"]["order"]["high"] < 0.9
+    assert answer["causes"]["scores"]["mean"] == 1.0
+
+
+def test_only_jobs_that_the_site_lets_move_are_moved(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sacct does not show who would mark a job: what nobody may move is not counted as a gain."""
+    history(site, [row(k, QOS="low" if k % 3 else "normal") for k in range(FEW)])
+    assert f"0 of {FEW} jobs may be moved, by QOS or partition (--all-movable: every one)" in invoke().stdout
+    assert "every job may be moved" in invoke("--all-movable").stdout
+    monkeypatch.setenv("SLURM_PAL_REBALANCE_MOVABLE_QOS", "low, gone")
+    assert f"0 of {FEW} jobs" in invoke().stdout, "Slurm would empty their output (JobFileAppend)"
+    monkeypatch.setenv("SLURM_PAL_REBALANCE_MAY_EMPTY_OUTPUT", "true")
+    assert f"4 of {FEW} jobs may be moved" in invoke().stdout
+
+
+def test_what_takes_long_says_so_before_it_begins(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate_twin, "LONG_S", 0.5)
+    assert "note: 12 replays of up to 6 jobs" in (result := invoke("--causes")).stderr
+    assert "sooner: fewer --seeds, --no-causes, fewer --days" in result.stderr
+    monkeypatch.setattr(simulate_twin, "LONG_S", 600.0)
+    assert "replays" not in invoke("--causes").stderr
 
 
 def test_a_report_is_written(site: Path) -> None:
