@@ -48,6 +48,7 @@ from slurm_pal.simulate.pool import processors
 from slurm_pal.simulate.profiles import Drawn, Fixed, Source
 from slurm_pal.simulate.queues import QUEUES
 from slurm_pal.simulate.result import Replay
+from slurm_pal.simulate.scores import Scores, parse_scores
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.site_history import FittedHistory, MovableJobs, fit, parse_mix
 from slurm_pal.simulate.site_runs import BASELINE, TICK, WAYS, SiteRuns, SiteTask, capped_tasks, main_tasks
@@ -95,6 +96,7 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
     config = configuration.load()
     output = _output(options, command)
     mix = parse_mix(options["class_mix"]) if options["class_mix"] else {}
+    scores = parse_scores(options["scores"])
     queue = _queue(options["queue"])
     claim_folders(output)
     filled = {name: config.number(*key) for name, key in FROM_CONFIG.items() if options[name] is None}
@@ -116,7 +118,7 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
     program.check(WAYS.values(), queue, settings)
     runs = SiteRuns(
         fitted.trace, site.cluster, profile.source, settings, program, queue, _jitter_s(options, seeds), mix,
-        options["causes"],
+        options["causes"], scores,
     )  # fmt: skip
     notes = (*notes, *site.notes, *more, *profile.notes, *_changes(fitted))
     if not output.as_json:
@@ -206,7 +208,7 @@ def _profile(name: str | None, config: Config, site: VirtualSite) -> SiteProfile
             f"or {TYPICAL}"
         )
     note = f"{known.unscored} of {n_gpus} GPUs have no score and count as median ones (1.00): pal-profile run."
-    text = f"scores ({n_gpus - known.unscored} of {n_gpus} GPUs) are exact and stay so"
+    text = f"scores ({n_gpus - known.unscored} of {n_gpus} GPUs) are the GPUs' true slowdowns"
     return SiteProfile(Fixed(known.slowdown, "the snapshot"), True, text, (note,) if known.unscored else ())
 
 
@@ -302,11 +304,11 @@ def _replay_and_show(
 
 
 def _study(runs: SiteRuns, background: _Background, notes: Sequence[str], output: Output) -> Study:
-    s, config = runs.settings, background.program.config
-    interval_s, margin = config.number("rebalance", "interval_s"), config.number("rebalance", "margin")
+    s = runs.settings
+    tick = runs.program.charged(WAYS[TICK], s)
     charged = [
         ("locality penalty", f"x {s.locality_penalty:g} on several nodes"),
-        ("moves", f"{s.move_cost_s:g} s each, planned every {interval_s:g} s where they gain {margin:g} x that"),
+        *((name, tick[name]) for name in ("move", "steering", "levers")),
         ("time limits", "kept"),
     ]
     if s.warmup_s:
@@ -323,6 +325,9 @@ def _assumed(runs: SiteRuns, background: _Background) -> list[str]:
     queue = "multifactor" if slurm.priority.multifactor else runs.queue
     found = [
         background.profile.assumed,
+        "they are known exactly, and stay so"
+        if runs.scores == Scores()
+        else f"what is known is off: {runs.scores.text()}",
         "run times of the history are those on median GPUs",
         _counted(runs),
         _moved(runs),

@@ -22,7 +22,7 @@ SITE_OPTIONS = (
 )  # fmt: skip
 
 SITE = frozenset((
-    "site", "days", "class_mix", "all_movable", "causes",
+    "site", "days", "class_mix", "all_movable", "causes", "scores",
     "trace", "app_patterns", "profile", "queue", "seeds", "seed", "jitter",
     "locality_penalty", "move_cost", "warm_up", "margin", "tick", "bar", "limit_factor", "backfill", "bf_interval",
     "best_first", "mtbf_h", "repair_h", "failures",

@@ -15,6 +15,7 @@ from slurm_pal.simulate.profiles import Source, tables
 from slurm_pal.simulate.program import Program
 from slurm_pal.simulate.replay import ReplayPlan
 from slurm_pal.simulate.result import Replay
+from slurm_pal.simulate.scores import Scores, believed
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.site_history import classed
 from slurm_pal.simulate.trace import Trace
@@ -39,7 +40,7 @@ class SiteTask(NamedTuple):
 
 
 class SiteRuns(NamedTuple):
-    """What is compared. Scores are believed as they are, so belief is the truth."""
+    """What is compared: on GPUs that are as slow as the site's scores say."""
 
     trace: Trace
     cluster: VirtualCluster
@@ -50,6 +51,7 @@ class SiteRuns(NamedTuple):
     jitter_s: float = 600.0  # submissions move by up to this much, by seed
     mix: Mapping[str, float] = {}  # shares of classes among jobs of unknown class; empty: they count as A
     causes: bool = True  # whether the ratio of the fullest way is split by placebo runs
+    scores: Scores = Scores()  # how far what is believed of the GPUs is from the truth
 
     def run(self, task: SiteTask, progress: Progress | None = None) -> Replay:
         """Carry out one task; the replay bears the name of the way."""
@@ -69,7 +71,7 @@ class SiteRuns(NamedTuple):
     def machine(self, seed: int) -> Hardware:
         """The virtual cluster of one seed."""
         true = tables(self.source.draw(self.cluster, seed), self.cluster)
-        return hardware(true, names=self.cluster.names, partitions=self.cluster.partitions)
+        return hardware(true, believed(true, self.scores, seed), self.cluster.names, self.cluster.partitions)
 
     def slow_gpus(self, seed: int) -> int:
         """How many GPUs are slower in class A than sensitive jobs should have."""

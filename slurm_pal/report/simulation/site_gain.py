@@ -124,7 +124,7 @@ def _names(found: Findings) -> str:
 
 
 def _assumed(found: Findings) -> str:
-    charged = ", ".join(f"{name} {value}" for name, value in found.comparison.study.charged)
+    charged = "; ".join(f"{name} {value}" for name, value in found.comparison.study.charged)
     return f"Charged: {charged}. Assumed: {'; '.join(found.assumed)}."
 
 

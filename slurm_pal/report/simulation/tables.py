@@ -104,7 +104,7 @@ CAUSES = {
     "gathering": "placing and moving jobs on fewer nodes, whatever the GPUs: where all are identical",
     "waiting": "jobs at the head that wait for better GPUs, while others start: what the queue does, not the GPUs",
     "order": "who backfills first: what the queue does, not the GPUs",
-    "rest": "what the parts do to each other",
+    "rest": "what shuffled scores do to placement and moves, and what the parts do to each other",
 }
 """The factors of a ratio: what each compares."""
 

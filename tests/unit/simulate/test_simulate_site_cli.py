@@ -99,7 +99,8 @@ def test_five_lines_from_slurm_scores_and_sacct(site: Path) -> None:
     assert f"{JOBS} jobs, {JOBS} GPU-h" in lines[0] and "4 GPUs: 2 nodes x 2" in lines[0]
     assert "palsub+tick 60.0 min, ratio 0.67" in lines[1]
     assert "n0:0 1.50" in lines[3] and "100 % of the gain is due to them" in lines[3]
-    assert "locality penalty x 1.7" in lines[4] and "scores (4 of 4 GPUs) are exact" in lines[4]
+    assert "locality penalty x 1.7" in lines[4] and "scores (4 of 4 GPUs) are the GPUs' true slowdowns" in lines[4]
+    assert "they are known exactly, and stay so" in lines[4]
     assert (site / "argv").read_text().split() == accounting.argv("now-60days")[1:]
 
 
@@ -107,8 +108,26 @@ def test_the_sites_own_settings_stand_unless_an_option_is_given(site: Path, monk
     monkeypatch.setenv("SLURM_PAL_PLACEMENT_BARRED_SLOWDOWN", "1.6")
     monkeypatch.setenv("SLURM_PAL_PLACEMENT_LOCALITY_PENALTY", "1.3")
     said = invoke("--move-cost", "99").stdout
-    assert "none is slower than 1.6" in said and "locality penalty x 1.3" in said and "moves 99 s each" in said
+    assert (
+        "none is slower than 1.6" in said and "locality penalty x 1.3" in said and "move 99 s and Slurm's gap" in said
+    )
     assert "1 slower than 1.2" in invoke("--bar", "1.2").stdout
+
+
+def test_what_is_charged_is_what_the_tick_does_here(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PAL_REBALANCE_MOVES", "false")
+    monkeypatch.setenv("SLURM_PAL_REBALANCE_ORDER", "fair")
+    said = invoke("--tick", "77").stdout
+    assert "move none: nothing moves" in said and "and every 77 s by the tick" in said
+    assert "moves = false" in said and "order = fair" in said
+
+
+def test_what_is_known_of_the_gpus_may_be_wrong(site: Path) -> None:
+    """With no score at all n0:0 counts as fast as the others, and nothing is gained."""
+    wrong = invoke("--scores", "missing=1")
+    assert "what is known is off: missing 1" in wrong.stdout and "palsub 90.0 min, ratio 1.00" in wrong.stdout
+    assert "palsub 60.0 min, ratio 0.67" in invoke("--scores", "exact").stdout
+    assert "must be exact or one of noise=0..1" in str(failed("--scores", "perfect"))
 
 
 def test_days_reach_sacct(site: Path) -> None:
