@@ -19,8 +19,16 @@ from slurm_pal.cli.simulate.gavel import window_of
 from slurm_pal.cli.simulate.run import Output, carry_out, interruption, show_bad_rows
 from slurm_pal.cli.simulate.trace_inputs import generated, options_of
 from slurm_pal.report import table as tables
+from slurm_pal.report.simulation.words import unclear_because
 from slurm_pal.research.replica.gavel_jobs import GavelCluster, parse_types
-from slurm_pal.research.unequal_comparison import Ran, UnequalComparison, UnequalFigures, UnequalTask, mean
+from slurm_pal.research.unequal_comparison import (
+    Ran,
+    UnequalComparison,
+    UnequalFigures,
+    UnequalTask,
+    mean,
+    ratio_of,
+)
 from slurm_pal.research.unequal_jobs import UnequalWorkload, of_rows, of_trace
 from slurm_pal.research.unequal_policies import OURS, RENAMED, SLURM
 from slurm_pal.research.unequal_rounds import ROUND_S
@@ -30,7 +38,7 @@ from slurm_pal.simulate.inputs.lines import numbered, opened
 from slurm_pal.simulate.known_throughputs import read_known
 from slurm_pal.simulate.pool import processors
 from slurm_pal.simulate.settings import ReplaySettings
-from slurm_pal.simulate.statistics import Ratio, dependent
+from slurm_pal.simulate.statistics import Ratio, verdict
 from slurm_pal.simulate.trace import Trace
 
 DEFAULT_POLICIES = (SLURM, "gavel:max-min", OURS)
@@ -82,8 +90,10 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], UnequalComp
     names = {word: RENAMED.get(word, word) for word in words}
     first, count = 1 if options["seed"] is None else options["seed"], options["seeds"] or 1
     jitter_s = (600.0 if count > 1 else 0.0) if options["jitter"] is None else options["jitter"]
+    works = [_priced(work, options["prices"]) for work in _workloads(options, count)]
     found = UnequalComparison(
-        work=_priced(_workload(options), options["prices"]),
+        work=works[0],
+        anew=tuple(works) if options["generate"] is not None else (),
         policies=tuple(dict.fromkeys(names.values())),
         move_cost_s=ReplaySettings().move_cost_s if options["move_cost"] is None else options["move_cost"],
         seeds=tuple(range(first, first + count)),
@@ -113,8 +123,8 @@ def _priced(work: UnequalWorkload, text: str | None) -> UnequalWorkload:
     return work._replace(price={**work.price, **given})
 
 
-def _workload(options: Mapping[str, Any]) -> UnequalWorkload:
-    """The jobs of a trace of any format, or made-up ones, on the types of the cluster."""
+def _workloads(options: Mapping[str, Any], seeds: int) -> list[UnequalWorkload]:
+    """The jobs of a trace of any format, or made-up ones for each seed, on the types of the cluster."""
     path = options["trace"]
     if (path is None) == (options["generate"] is None):
         raise UsageError("give a trace with --trace FILE, or --generate SPEC (--generate '' takes the defaults)")
@@ -122,20 +132,21 @@ def _workload(options: Mapping[str, Any]) -> UnequalWorkload:
     known = read_known(options["throughputs"], time.time())
     limit_factor = options["limit_factor"] or ReplaySettings().limit_factor
     if path is None:
-        return of_trace(_made_up(options["generate"], cluster), cluster, known, limit_factor)
+        drawn = [_made_up(options["generate"], cluster, number) for number in range(seeds)]
+        return [of_trace(trace, cluster, known, limit_factor) for trace in drawn]
     if _counts_steps(path, options["format_"]):
-        return of_rows(os.path.basename(path), gavel.read_rows(path), cluster, known, limit_factor)
+        return [of_rows(os.path.basename(path), gavel.read_rows(path), cluster, known, limit_factor)]
     reading = options_of(options)
     # Applications of the table need no line under [apps]; that would only state their class.
     apps = {**{key.application: UNKNOWN_CLASS for key in known}, **reading.site_apps}
     trace = read(path, options["format_"], reading._replace(site_apps=apps))
     show_bad_rows(trace)
-    return of_trace(trace, cluster, known, limit_factor)
+    return [of_trace(trace, cluster, known, limit_factor)]
 
 
-def _made_up(text: str, cluster: GavelCluster) -> Trace:
+def _made_up(text: str, cluster: GavelCluster, further: int) -> Trace:
     """Jobs for all GPUs together. Raises UsageError for jobs that are wider than every type."""
-    made, most = generated(text, sum(cluster.gpus)), max(cluster.gpus)
+    made, most = generated(text, sum(cluster.gpus), further), max(cluster.gpus)
     widest = max((job.shape.total for job in made.jobs), default=0)
     if widest > most:
         raise UsageError(
@@ -162,20 +173,15 @@ def _lines(comparison: UnequalComparison, results: Mapping[UnequalTask, Ran]) ->
     first = comparison.policies[0]
     bounds_s = {seed: comparison.bound_s(seed) for seed in {task.seed for task in results}}
     found = {}
-    for name in comparison.policies:
-        runs = {
-            seed: results[UnequalTask(name, seed)] for seed in comparison.seeds if UnequalTask(name, seed) in results
-        }
-        pairs = [
-            runs[seed].figures.avg_jct_s / results[UnequalTask(first, seed)].figures.avg_jct_s
-            for seed in runs
-            if UnequalTask(first, seed) in results
-        ]
+    by_seed: dict[str, dict[int, Ran]] = {name: {} for name in comparison.policies}
+    for task, ran in sorted(results.items(), key=lambda one: one[0].seed):
+        by_seed[task.policy][task.seed] = ran
+    for name, runs in by_seed.items():
         if runs:
             bound_s = fmean(bounds_s[seed] for seed in runs)
             figures = {**mean([run.figures for run in runs.values()])._asdict(), "makespan_bound_s": bound_s}
             late_s = next(iter(runs.values())).late_s
-            found[name] = PolicyLine(figures, dependent(pairs) if pairs else None, len(runs), late_s)
+            found[name] = PolicyLine(figures, ratio_of(runs, by_seed[first], bool(comparison.anew)), len(runs), late_s)
     return found
 
 
@@ -195,7 +201,7 @@ def _show(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output
         common.say(text)
     if not output.parsable:
         common.say("")
-        for text in (*_notes(comparison), *_missed(comparison, lines)):
+        for text in (*_notes(comparison), *_unsure(lines), *_missed(comparison, lines)):
             common.say(text)
 
 
@@ -217,7 +223,7 @@ def _csv_row(name: str, line: PolicyLine) -> dict[str, Any]:
 
 
 def _interval(ratio: Ratio | None) -> list[float] | None:
-    """95 % interval of the mean ratio; None with one pair."""
+    """95 % interval of the mean ratio; None with few independent traces or weeks."""
     return None if ratio is None or ratio.low is None or ratio.high is None else [ratio.low, ratio.high]
 
 
@@ -236,6 +242,8 @@ def _body(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output
                 **line.figures,
                 "ratio_to_first": line.ratio and line.ratio.mean,
                 "ratio_interval": _interval(line.ratio),
+                "pieces": line.ratio.pieces if line.ratio else 0,
+                "verdict": verdict(line.ratio) if line.ratio else None,
                 "runs": line.runs,
                 "late_s": line.late_s,
             }
@@ -252,6 +260,14 @@ def _body(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output
         "jitter_s": comparison.jitter_s,
         "command": output.command,
     }
+
+
+def _unsure(lines: Mapping[str, PolicyLine]) -> list[str]:
+    """A line where nothing can be claimed."""
+    known = [line.ratio for line in list(lines.values())[1:] if line.ratio is not None]
+    if not known or verdict(known[0]) != "cannot tell":
+        return []
+    return [f"RATIO: cannot tell a gain or a loss: {unclear_because(known[0])}."]
 
 
 def _missed(comparison: UnequalComparison, lines: Mapping[str, PolicyLine]) -> list[str]:
@@ -278,6 +294,8 @@ def _notes(comparison: UnequalComparison) -> Sequence[str]:
     jobs, seeds = _several(len(work.jobs), "job"), _several(len(comparison.seeds), "seed")
     counted = "" if window is None else f", completion times of jobs {window[0]} to {window[1] - 1}"
     moved = f", submissions moved by up to {comparison.jitter_s:g} s" if comparison.jitter_s else ""
+    if len(comparison.anew) > 1:
+        seeds += " with a trace each"
     return [
         f"{work.name}: {jobs} on {work.cluster.text()}{counted}; {seeds}{moved}",
         f"Each move costs {comparison.move_cost_s:g} s on the new GPUs. gavel: in rounds of {ROUND_S:g} s; "

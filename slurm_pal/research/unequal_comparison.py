@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import fmean
 from typing import NamedTuple
 
@@ -16,7 +17,9 @@ from slurm_pal.research.replica.gavel_simulator import StoppedError
 from slurm_pal.research.unequal import Moment, Policy, StarvedError, UnequalResult, simulate
 from slurm_pal.research.unequal_jobs import UnequalWorkload
 from slurm_pal.research.unequal_policies import POLICIES, check
+from slurm_pal.simulate.metrics import weeks
 from slurm_pal.simulate.pool import Progress
+from slurm_pal.simulate.statistics import LEAST_PIECES, Piece, Ratio, over_pieces
 
 _STREAM = 0x11E9
 
@@ -44,17 +47,22 @@ class Ran(NamedTuple):
 
     figures: UnequalFigures
     late_s: dict[str, float]  # job id -> s, the latest first
+    weeks_jct_s: tuple[float, ...] = ()  # mean completion time of the jobs of each week, as the trace has them
 
 
 class UnequalComparison(NamedTuple):
     """What is compared; policies are names of `unequal_policies`."""
 
-    work: UnequalWorkload
+    work: UnequalWorkload  # of the first seed
     policies: tuple[str, ...]
     move_cost_s: float
     seeds: tuple[int, ...] = (1,)
     jitter_s: float = 0.0  # submissions move by up to this much, by seed
     window: tuple[int, int] | None = None  # job numbers from 0 in the order of the trace, end exclusive
+    anew: tuple[UnequalWorkload, ...] = ()  # of each seed, where each has a trace of its own, as made-up ones have
+
+    def work_of(self, seed: int) -> UnequalWorkload:
+        return self.anew[self.seeds.index(seed)] if self.anew else self.work
 
     def check(self) -> None:
         """Raises UsageError for a policy or a window that means nothing."""
@@ -70,7 +78,7 @@ class UnequalComparison(NamedTuple):
 
     def arrival_s(self, seed: int) -> Vector:
         """(m,) arrivals of one seed, alike for all policies: each moved by U(-jitter_s, jitter_s), never before 0."""
-        given = np.array([job.arrival_s for job in self.work.jobs])
+        given = np.array([job.arrival_s for job in self.work_of(seed).jobs])
         if not self.jitter_s:
             return given
         moved_s = np.random.default_rng([seed, _STREAM]).uniform(-self.jitter_s, self.jitter_s, given.size)
@@ -78,7 +86,7 @@ class UnequalComparison(NamedTuple):
 
     def run(self, task: UnequalTask, progress: Progress) -> Ran:
         """One policy on one seed. Raises StarvedError when it lets jobs starve, StoppedError on request."""
-        work, arrival_s = self.work, self.arrival_s(task.seed)
+        work, arrival_s = self.work_of(task.seed), self.arrival_s(task.seed)
         row = POLICIES[task.policy]
         jobs = [job._replace(arrival_s=at_s) for job, at_s in zip(work.jobs, arrival_s.tolist(), strict=True)]
         policy = _watched(row.make(work, arrival_s, task.seed), arrival_s, progress)
@@ -86,11 +94,12 @@ class UnequalComparison(NamedTuple):
             found = simulate(jobs, work.cluster.gpus, policy, move_cost_s=self.move_cost_s, review_s=row.review_s)
         except StarvedError as error:
             raise StarvedError(f"{task.policy}: {error}; leave that policy out") from None
-        return self._figures(found)
+        return self._figures(found, work)
 
-    def _figures(self, found: UnequalResult) -> Ran:
-        first, end = self.window or (0, len(self.work.jobs))
-        late_s = self._late_s(found)
+    def _figures(self, found: UnequalResult, work: UnequalWorkload) -> Ran:
+        first, end = self.window or (0, len(work.jobs))
+        late_s = _late_s(found, work)
+        each = weeks([job.arrival_s for job in work.jobs[first:end]])
         figures = UnequalFigures(
             avg_jct_s=found.mean_jct_s(first, end),
             p50_jct_s=found.percentile_jct_s(50, first, end),
@@ -101,23 +110,40 @@ class UnequalComparison(NamedTuple):
             lost_gpu_h=found.lost_gpu_h,
             missed=len(late_s),
         )
-        return Ran(figures, late_s)
-
-    def _late_s(self, found: UnequalResult) -> dict[str, float]:
-        over_s = found.jct_s - self.work.deadline_s
-        order = [k for k in np.argsort(-over_s, kind="stable").tolist() if over_s[k] > 0]
-        return {self.work.jobs[k].id: round(float(over_s[k]), 3) for k in order}
+        return Ran(figures, late_s, tuple(float(found.jct_s[first:end][numbers].mean()) for numbers in each))
 
     def bound_s(self, seed: int) -> float:
         """A lower bound on the makespan of any schedule, moves free."""
-        jobs = self.work.jobs
+        work = self.work_of(seed)
+        jobs = work.jobs
         made = problem(
             [job.throughput for job in jobs],
             [job.scale for job in jobs],
-            self.work.cluster.gpus,
+            work.cluster.gpus,
             remaining=[job.steps for job in jobs],
         )
         return makespan_bound_s(made, self.arrival_s(seed))
+
+
+def _late_s(found: UnequalResult, work: UnequalWorkload) -> dict[str, float]:
+    over_s = found.jct_s - work.deadline_s
+    order = [k for k in np.argsort(-over_s, kind="stable").tolist() if over_s[k] > 0]
+    return {work.jobs[k].id: round(float(over_s[k]), 3) for k in order}
+
+
+def ratio_of(runs: Mapping[int, Ran], theirs: Mapping[int, Ran], anew: bool) -> Ratio | None:
+    """The ratio of mean completion times over pairs of runs, by seed; None without a pair.
+
+    Independent are the traces, where each seed has its own, and with few of them the weeks of each.
+    """
+    pairs = sorted(runs.keys() & theirs.keys())
+    weekly = not anew or len(pairs) < LEAST_PIECES
+    found: dict[Piece, list[float]] = {}
+    for number, seed in enumerate(pairs):
+        sides = [run.weeks_jct_s if weekly else (run.figures.avg_jct_s,) for run in (runs[seed], theirs[seed])]
+        for week, (above_s, below_s) in enumerate(zip(*sides, strict=True)):
+            found.setdefault((number if anew else 0, week), []).append(above_s / below_s)
+    return over_pieces(found, len(pairs)) if found else None
 
 
 def mean(rows: list[UnequalFigures]) -> UnequalFigures:

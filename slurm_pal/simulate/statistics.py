@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Literal, NamedTuple
@@ -96,6 +96,8 @@ def paired(runs: Runs, policy: str, baseline: str, metric: str) -> Ratio | None:
     return compared([((ours,), (theirs,)) for ours, theirs in _pairs(runs, policy, baseline)], metric)
 
 
+Piece = tuple[int, int]
+"""(number of the trace, week of it)."""
 Sides = tuple[Sequence[ReplayMetrics], Sequence[ReplayMetrics]]
 """Runs of one trace and seed above and below a fraction line."""
 
@@ -105,7 +107,7 @@ def compared(sides: Sequence[Sides], metric: str) -> Ratio | None:
 
     Weeks of a trace share its queue, so they are pieces only where there are too few traces.
     """
-    found: dict[tuple[int, int], list[float]] = {}
+    found: dict[Piece, list[float]] = {}
     counted = 0
     weekly = len({run.trace for above, _ in sides for run in above}) < LEAST_PIECES
     for above, below in sides:
@@ -120,11 +122,10 @@ def compared(sides: Sequence[Sides], metric: str) -> Ratio | None:
                 return None
             logs = [math.log(value) for value in values if value is not None]
             log = math.fsum(logs[: len(above)]) - math.fsum(logs[len(above) :])
-            found.setdefault((above[0].trace, week), []).append(log)
+            found.setdefault((above[0].trace, week), []).append(math.exp(log))
             known = True
         counted += known
-    means = [math.fsum(map(math.exp, logs)) / len(logs) for logs in found.values()]
-    return _summary(means, [math.fsum(logs) / len(logs) for logs in found.values()], counted) if found else None
+    return over_pieces(found, counted) if found else None
 
 
 def ratios(runs: Runs, policy: str, baseline: str, metric: str) -> list[float]:
@@ -181,10 +182,10 @@ def summary(values: Sequence[float]) -> Ratio:
     return _summary(values, [math.log(value) for value in values], len(values))
 
 
-def dependent(values: Sequence[float]) -> Ratio:
-    """Means of ratios of one trace by several seeds, which have no interval: one piece, whatever their number."""
-    logs = [math.log(value) for value in values]
-    return _summary([math.fsum(values) / len(values)], [math.fsum(logs) / len(logs)], len(values))
+def over_pieces(found: Mapping[Piece, Sequence[float]], counted: int) -> Ratio:
+    """Of ratios, all > 0, in each independent piece (one for each seed), averaged there; `counted` pairs of runs."""
+    means = [math.fsum(values) / len(values) for values in found.values()]
+    return _summary(means, [math.fsum(map(math.log, values)) / len(values) for values in found.values()], counted)
 
 
 def _summary(means: Sequence[float], mean_logs: Sequence[float], counted: int) -> Ratio:

@@ -158,6 +158,33 @@ def test_seeds_are_pairs_and_processes_change_nothing(pal: Pal, base: list[str])
     assert "3 seeds, submissions moved by up to 30 s" in pal.simulate(*base, "--seeds", "3", "--jitter", "30")
 
 
+def test_intervals_are_over_weeks_of_a_trace(pal: Pal, base: list[str]) -> None:
+    """Six weeks of pairs of jobs that come together: who gets the fast GPU matters each time, and differs each week."""
+    week_s, six = 7 * 86400, range(6)
+    rows = [
+        line(1000 + 500 * (k % 2) * (week + 1), at_s=week * week_s + 6000.0 * (k // 2))
+        for week in six
+        for k in range(20)
+    ]
+    words = (*base[2:], "--trace", pal.write("weeks.trace", "\n".join(rows) + "\n"), "--policy", "slurm,pal-share")
+    told = pal.told(*words)["policies"]["pal-share"]
+    low, high = told["ratio_interval"]
+    assert told["pieces"] == 6 and low < told["ratio_to_first"] < high
+    assert told["verdict"] == ("gain" if high < 1 else "loss" if low > 1 else "unclear")
+    assert f"{told['ratio_to_first']:.3f} ({low:.3f} to {high:.3f})" in (said := pal.simulate(*words))
+    assert "cannot tell" not in said
+    seeds = pal.told(*words, "--seeds", "2")["policies"]["pal-share"]
+    assert seeds["pieces"] == 6, "another seed is not another week"
+    few = pal.simulate(*words, "--window", "0:100")
+    assert "RATIO: cannot tell a gain or a loss: 5 independent traces or weeks, at least 6 are needed." in few
+
+
+def test_made_up_traces_are_one_for_each_seed(pal: Pal, base: list[str]) -> None:
+    words = [*base[2:], "--generate", "jobs=10,gpus=1", "--policy", "slurm,pal-share", "--seeds", "6"]
+    assert pal.told(*words)["policies"]["pal-share"]["pieces"] == 6
+    assert "6 seeds with a trace each" in pal.simulate(*words)
+
+
 def sacct_row(number: int, partition: str, seconds: int, name: str) -> str:
     return f"{number}|{partition}|u|a|COMPLETED|1000|1000|{seconds}|120|1|gres/gpu=1|gres/gpu=1|{name}\n"
 

@@ -29,9 +29,9 @@ from slurm_pal.simulate.statistics import (
     Ratio,
     WorstGpus,
     compared,
-    dependent,
     mean_interval,
     needed,
+    over_pieces,
     paired,
     pairs,
     ratios,
@@ -217,7 +217,7 @@ def test_seeds_of_one_trace_are_one_piece() -> None:
     found = paired([*base, *ours], "pal", "packed", "mean_jct_s")
     assert found is not None and (found.n, found.pieces, verdict(found)) == (60, 1, "cannot tell")
     assert (found.mean, found.geomean) == pytest.approx((0.7295, 0.7293), abs=1e-4)
-    assert dependent([0.5, 2.0])[:7] == pytest.approx((1.25, None, None, 2, 1.0, None, None))
+    assert over_pieces({(0, 0): [0.5, 2.0]}, 2)[:7] == pytest.approx((1.25, None, None, 2, 1.0, None, None))
 
 
 def weekly(policy: str, factors: list[float], jobs: int = 30, seed: int = 1) -> Replay:
