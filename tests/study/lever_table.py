@@ -10,7 +10,7 @@ ends after --minutes, goes on where it was, and `--print` shows what there is. A
 the program, or a bound:
 
     slurm-twin    stock Slurm, what all others are divided by
-    alone         no policy: in stock Slurm's queue every job as fast as alone on its best GPUs (a study, over `packed`)
+    alone         no policy: in stock Slurm's queue (`slurm-twin`) every job is as fast as alone on its best GPUs
     NAME!         NAME with shuffled scores
 
 Ratios are means over traces of the mean over seeds, with 95 % intervals by trace where there are six or more.
@@ -31,20 +31,23 @@ from typing import NamedTuple
 
 from slurm_pal.base.config import Config
 from slurm_pal.simulate import levers
+from slurm_pal.simulate.alone import Alone
 from slurm_pal.simulate.experiment import SHUFFLED, TRUE, Experiment, ReplayTask
 from slurm_pal.simulate.fitting import fit
+from slurm_pal.simulate.hardware import identical
 from slurm_pal.simulate.inputs import ReaderOptions, read
 from slurm_pal.simulate.inputs.generate import TraceSpec, generate
+from slurm_pal.simulate.jobs import ReplayJob
 from slurm_pal.simulate.metrics import measure
-from slurm_pal.simulate.policies import STUDY, named
 from slurm_pal.simulate.profiles import SlowShare, parse_slow, profile_of
+from slurm_pal.simulate.replay import ReplayPlan
 from slurm_pal.simulate.result import Replay
 from slurm_pal.simulate.statistics import Ratio, summary
 from slurm_pal.simulate.trace import Trace
 from slurm_pal.simulate.virtual import parse_cluster
 from slurm_pal.twin.run import Twin
 
-BASELINE, BOUND, BOUND_BASE = "slurm-twin", "alone", "packed"
+BASELINE, BOUND = "slurm-twin", "alone"
 FIGURES = ("mean_jct_s", "p99_jct_s", "mean_wait_s", "makespan_s", "moves", "wide_jct_s", "slowdown_a", "spread")
 COLUMNS = ("workload", "trace", "slow", "jobs", "interval", "seed", "policy", "scores", *FIGURES, "cpu_s")
 WIDE = 16  # GPUs
@@ -88,9 +91,22 @@ def cut(trace: Trace, jobs: int) -> Trace:
 
 def arms(rows: Sequence[str]) -> list[tuple[str, str]]:
     """(policy, scores) of all replays of a pair."""
-    found = [(BASELINE, TRUE), (BOUND_BASE, TRUE), (BOUND, TRUE)]
+    found = [(BASELINE, TRUE), (BOUND, TRUE)]
     found += [(name.removesuffix("!"), SHUFFLED if name.endswith("!") else TRUE) for name in rows]
     return list(dict.fromkeys(found))
+
+
+def as_alone(plan: ReplayPlan) -> ReplayPlan:
+    """The same queue, in which each job takes the time that it would take alone, wherever it runs."""
+    best, jobs = Alone(plan.hardware), []
+    for number, trace in enumerate(plan.trace.jobs):
+        job = ReplayJob(trace, number, plan.settings, True)
+        slowdown, locality = best.factors(job, "A" if trace.sensitivity == "?" else trace.sensitivity)
+        ideal_s = trace.ideal_s * slowdown * locality
+        jobs.append(trace._replace(ideal_s=ideal_s, limit_s=job.limit_s, locality_penalty=1.0))
+    return plan._replace(
+        trace=plan.trace._replace(jobs=tuple(jobs)), hardware=identical(plan.hardware), policy=BASELINE
+    )
 
 
 def default_rows() -> list[str]:
@@ -139,7 +155,10 @@ def fill(asked: argparse.Namespace, ends_s: float) -> bool:
                             if time.monotonic() > ends_s:
                                 return False
                             began_s = time.process_time()
-                            found = made.run(ReplayTask(policy, seed, scores=scores))
+                            if policy == BOUND:
+                                found = twin.run(as_alone(made.plan(ReplayTask(BASELINE, seed))))
+                            else:
+                                found = made.run(ReplayTask(policy, seed, scores=scores))
                             writer.writerow(row_of(key, found, time.process_time() - began_s))
                             stream.flush()
     return True
@@ -185,11 +204,11 @@ def table(rows: list[dict[str, str]]) -> Iterator[str]:
     yield f"| {' | '.join((*heads, 'moves'))} |"
     yield "|---" * (len(heads) + 1) + "|"
     for (workload, slow), by_arm in cells.items():
-        reach = over(by_arm, (BOUND, TRUE), (BOUND_BASE, TRUE))
+        reach = over(by_arm, (BOUND, TRUE), (BASELINE, TRUE))
         for (policy, scores), mine in by_arm.items():
-            if (policy, scores) in ((BASELINE, TRUE), (BOUND_BASE, TRUE)):
+            base = (BASELINE, TRUE)
+            if (policy, scores) == base:
                 continue
-            base = (BOUND_BASE, TRUE) if named(policy).runs == STUDY else (BASELINE, TRUE)
             jct = over(by_arm, (policy, scores), base)
             if not jct:
                 continue
