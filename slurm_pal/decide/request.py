@@ -54,6 +54,13 @@ class Request(NamedTuple):
     soft_only: str = ""  # why no hard node list may be used; "" when it may
 
     @property
+    def spreads(self) -> bool:
+        """Whether it asks for several GPUs in all, on as many nodes as Slurm likes."""
+        shape = self.shape
+        total = shape is not None and shape.per_node is None and not shape.whole_nodes and shape.total > 1
+        return total and self.nodes_max != self.nodes_min
+
+    @property
     def takes(self) -> tuple[object, ...]:
         """All that decides how much of a node it takes beside its GPUs."""
         return (

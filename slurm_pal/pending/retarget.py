@@ -35,6 +35,7 @@ from slurm_pal.pending.turns import Turns
 from slurm_pal.placement.faulty import is_faulty, worst_wanted
 from slurm_pal.placement.patience import WAIT_SHARE, hoped, patience_s
 from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import Snapshot
 
 LEAST_INTERVALS = 1.0
@@ -238,13 +239,14 @@ class _Round:
         if decided.action == "exclude":
             if not (self._levers.avoid if chosen is not None and chosen.faulty else self._levers.fit):
                 return self._leave(one, lease, "left to Slurm: this lever is off (rebalance.fit, rebalance.avoid)")
-            slow = Slow((*decided.excluded, *never.nodes), decided.lease_s)
+            slow = Slow(tuple(dict.fromkeys((*decided.excluded, *never.nodes))), decided.lease_s)
             return self._keep_off(one, lease, slow, decided.reason, no_other=True)
         good = chosen is not None and not chosen.faulty and chosen.slowdown <= self._settings.barred_slowdown
-        if (good or decided.reason == QUEUES) and never.pays_s > LEAST_INTERVALS * self._interval_s:
-            count = len(never.nodes)
-            reason = f"kept off {count} node{'s' if count > 1 else ''} too slow or faulty for it, in advance"
-            return self._keep_off(one, lease, never, reason, no_other=not good)
+        # Of a node with a slow GPU the free ones may be good.
+        ahead = tuple(name for name in never.nodes if not good or name not in _chosen(decided))
+        if ahead and (good or decided.reason == QUEUES) and never.pays_s > LEAST_INTERVALS * self._interval_s:
+            reason = f"kept off {len(ahead)} node{'s' if len(ahead) > 1 else ''} too slow or faulty for it, in advance"
+            return self._keep_off(one, lease, never._replace(nodes=ahead), reason, no_other=not good)
         return self._leave(one, lease, decided.reason)
 
     def _spreads(self, request: Request, n_nodes: int) -> bool:
@@ -324,7 +326,8 @@ class _Round:
         assert one.request.shape is not None
         kept_off = [name for name in slow.nodes if name not in own]
         # Once it had its turn all its waiting is due to us.
-        turn = no_other and (self._turns.had(job, one.request.shape, kept_off, made_s) or one.waited_s > 0)
+        open_to = self._prospects.open_to(one.request) if one.request.spreads else None
+        turn = no_other and (self._turns.had(job, one.request.shape, kept_off, made_s, open_to) or one.waited_s > 0)
         if same:
             return Wish(job.job_id, WishAction.KEEP, {}, made, turn, reason)
         return Wish(job.job_id, WishAction.EXCLUDE, _back(job, lease) | {EXCLUDED: ours}, made, turn, reason)
@@ -347,6 +350,10 @@ class _Round:
         """Our own list goes, and with it what it claims; a list of the user's stays."""
         if job.job_id in self._leases and self._free.give_up(job.job_id):
             self._decided.clear()
+
+
+def _size(node: Node) -> int:
+    return node.n_gpus
 
 
 def _fixed(request: Request, n_nodes: int) -> bool:
@@ -444,6 +451,7 @@ class _Prospects:
         self._overview, self._snapshot, self._settings, self._levers = overview, snapshot, settings, levers
         self._slowdown: dict[str, dict[str, list[float]]] = {}  # class -> node -> of each GPU
         self._known: dict[tuple[Request, str], Slow] = {}
+        self._open: dict[Request, frozenset[str]] = {}
 
     def never_well(self, request: Request, sensitivity: str) -> Slow:
         """The nodes with GPUs enough for the job, but too few that are not barred, where others could hold it; of those
@@ -457,6 +465,8 @@ class _Prospects:
         nothing, shape, found = Slow((), 0.0), request.shape, candidates(request, self._overview)
         if shape is None or isinstance(found, str) or len(found) != 1:
             return nothing
+        if request.spreads and shape.total > max(map(_size, found[0].nodes), default=0):
+            return self._never_well_spread(request, sensitivity, found[0])
         count, several = shape.per_node or shape.total, (shape.nodes or 1) > 1
         if several and shape.per_node is None:  # how many GPUs Slurm gives on which node is open
             return nothing
@@ -471,15 +481,52 @@ class _Prospects:
             elif len(gpus) >= count:
                 others.append(node)
         tasks = request.tasks_per_node or -(-request.tasks // (shape.nodes or 1))
-        slow = {name: s for name, s in slow.items() if (self._levers.avoid if is_faulty(s) else self._levers.fit)}
+        slow = self._wanted(slow)
         if not slow or len(could_hold(others, request, tasks, count)) < (shape.nodes or 1):
             return nothing
         penalty = self._settings.locality_penalty
         locality = penalty if several else 1.0
         open_nodes = shape.per_node is None and request.nodes_max != 1
         median = hoped(shape._replace(nodes=None) if open_nodes else shape, locality, penalty)
-        loss_s = patience_s(min(slow.values()) * locality, median, self._run_s(request, found[0]))
+        return self._slow(slow, locality, median, request, found[0])
+
+    def _never_well_spread(self, request: Request, sensitivity: str, group: Candidates) -> Slow:
+        """The same for more GPUs than a node has: Slurm gives it nearly all of each node that it starts on."""
+        shape, bar = request.shape, worst_wanted(sensitivity, self._settings.barred_slowdown)
+        assert shape is not None
+        slow: dict[str, float] = {}
+        room: list[int] = []  # GPUs of the others
+        for node in group.nodes:
+            gpus = self._gpus(node, shape, sensitivity)
+            if gpus and gpus[-1] > bar:
+                slow[node.name] = gpus[-1]
+            elif gpus and could_hold([node], request, -(-request.tasks * len(gpus) // shape.total), len(gpus)):
+                room.append(len(gpus))
+        slow = self._wanted(slow)
+        most = sum(sorted(room, reverse=True)[: request.nodes_max])
+        if not slow or most < shape.total or len(room) < request.nodes_min:
+            return Slow((), 0.0)
+        penalty = self._settings.locality_penalty
+        return self._slow(slow, penalty, hoped(shape, penalty, penalty), request, group)
+
+    def _wanted(self, slow: Mapping[str, float]) -> dict[str, float]:
+        """Of these nodes those that a lever keeps the job off."""
+        return {name: s for name, s in slow.items() if (self._levers.avoid if is_faulty(s) else self._levers.fit)}
+
+    def _slow(
+        self, slow: Mapping[str, float], locality: float, median: float, request: Request, group: Candidates
+    ) -> Slow:
+        loss_s = patience_s(min(slow.values()) * locality, median, self._run_s(request, group))
         return Slow(tuple(slow), min(WAIT_SHARE * loss_s, self._settings.lease_max_s))
+
+    def open_to(self, request: Request) -> frozenset[str]:
+        """The nodes on which the job may start now, as far as GPUs are free there."""
+        if request not in self._open:
+            found = candidates(request, self._overview)
+            groups = [] if isinstance(found, str) else found
+            names = frozenset(node.name for group in groups for node in group.nodes if usable(node.states))
+            self._open[request] = names
+        return self._open[request]
 
     def _gpus(self, node: Node, shape: GpuShape, sensitivity: str) -> list[float]:
         """Slowdowns of the node's GPUs that such a job may use, fastest first."""

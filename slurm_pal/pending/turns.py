@@ -41,13 +41,20 @@ class Turns:
         for name, count in counts.items():
             self._free[name] = self._free.get(name, 0) - count
 
-    def had(self, job: SlurmJob, shape: GpuShape, kept_off: Sequence[str], since_s: float) -> bool:
+    def had(
+        self, job: SlurmJob, shape: GpuShape, kept_off: Sequence[str], since_s: float,
+        open_to: Iterable[str] | None = None,
+    ) -> bool:  # fmt: skip
         """Whether the job would have started on some of these nodes, off which it has been kept since then.
 
-        If so these GPUs are its own for the jobs that are asked for later.
+        If so these GPUs are its own for the jobs that are asked for later. `open_to`: it starts on as many nodes as
+        Slurm likes, these among them, and takes what it lacks from what is free there. What jobs from behind have got
+        there does not count: Slurm let them start only where they did not keep the job waiting.
         """
         since_s = math.floor(since_s)  # Slurm shows whole seconds of a start
-        each, pieces = _pieces(shape, max((self._size.get(name, 0) for name in kept_off), default=0))
+        spreads = open_to is not None
+        largest = max((self._size.get(name, 0) for name in kept_off), default=0)
+        each, pieces = (1, shape.total) if spreads else _pieces(shape, largest)
         place, found = job.rank, 0
         used: list[tuple[str, int]] = []
         for name in kept_off:
@@ -58,11 +65,21 @@ class Turns:
             if here > 0:
                 used.append((name, here * each))
                 found += here
-        # The rest of a job on several nodes may have room elsewhere.
-        if not found or (found < pieces and shape.nodes in (None, 1)):
+        if not found:
+            return False
+        free: list[tuple[str, int]] = []
+        for name in sorted(set(open_to or ()).difference(kept_off)):
+            here = min(self._free.get(name, 0), pieces - found)
+            if here > 0:
+                free.append((name, here))
+                found += here
+        # The rest of a job on a known number of nodes may have room elsewhere.
+        if found < pieces and (spreads or shape.nodes in (None, 1)):
             return False
         for name, count in used:
             self._give(name, count, since_s, place)
+        for name, count in free:
+            self._free[name] -= count
         return True
 
     def _give(self, name: str, count: int, since_s: float, place: tuple[int, int]) -> None:

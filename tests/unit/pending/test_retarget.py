@@ -84,11 +84,11 @@ def cluster(nodes: list[Node], *jobs: SlurmJob) -> Overview:
 
 def waiting(
     found: SlurmJob, lease: TickLease | None = None, waited_s: float = 0.0, sensitivity: str = "A",
-    measured: bool = False,
+    measured: bool = False, gather: bool = False,
 ) -> Waiting:  # fmt: skip
     own_req = lease.own_req if lease is not None else None
     own_exc = lease.own_exc if lease is not None else None
-    return Waiting(found, request_of(found, own_req, own_exc), sensitivity, waited_s, measured)
+    return Waiting(found, request_of(found, own_req, own_exc, gather), sensitivity, waited_s, measured)
 
 
 def lease_of(kind: str, ours: str, own: str = "", **changes: float) -> TickLease:
@@ -491,6 +491,10 @@ def test_a_list_that_is_gone_already_only_ends_in_the_journal() -> None:
 # -- many ticks ----------------------------------------------------------------------------------
 
 
+WIDE = 3
+"""GPUs of a job that fits on no node."""
+
+
 class Queue:
     """A cluster whose state changes between ticks, a Slurm that starts by priority, and one tick after another."""
 
@@ -518,10 +522,12 @@ class Queue:
         self.own_exc[number] = ("n0",) if self.draw.random() < 0.2 else ()
         self.classes[number] = self.draw.choice("AB?C")
         mark = f"pal:job={self.classes[number]};from=x" if ours else "mine"
-        minutes = self.draw.choice([5, 20, 60])
-        self.jobs[number] = job(
-            number, mark, self.draw.choice([1, 1, 2]), exc_nodes=self.own_exc[number], TimeLimit=f"00:{minutes}:00"
-        )
+        minutes, gpus = self.draw.choice([5, 20, 60]), self.draw.choice([1, 1, 2, WIDE])
+        changes: dict[str, object] = {"exc_nodes": self.own_exc[number], "TimeLimit": f"00:{minutes}:00"}
+        if gpus == WIDE:
+            nodes = self.draw.choice(["1", "1-5", "2-3"])
+            changes |= {"TresPerNode": "", "TresPerJob": f"gres:gpu:{gpus}", "NumNodes": nodes}
+        self.jobs[number] = job(number, mark, gpus, **changes)
 
     def free(self) -> dict[str, list[int]]:
         taken = {name: set(indexes) for name, indexes in self.busy.items()}
@@ -564,11 +570,12 @@ class Queue:
     def tick(self) -> None:
         known = {number: lease for number, lease in self.leases.items() if number not in self.left_alone}
         asked = [
-            waiting(one, known.get(number), float(self.waited[number]), self.classes[number])
+            waiting(one, known.get(number), float(self.waited[number]), self.classes[number], gather=True)
             for number, one in self.jobs.items()
             if one.state == "PENDING" and number not in self.left_alone
         ]
-        wishes = retarget(self.overview(), self.snapshot, asked, known, self.settings, self.now_s, INTERVAL_S)
+        levers = Levers(gather=True)
+        wishes = retarget(self.overview(), self.snapshot, asked, known, self.settings, self.now_s, INTERVAL_S, levers)
         assert len({w.job_id for w in wishes}) == len(wishes)
         self.check_claims(wishes)
         for made in wishes:
@@ -606,23 +613,34 @@ class Queue:
         for number, one in sorted(self.jobs.items()):
             if one.state != "PENDING":
                 continue
-            free = {name: i for name, i in self.free().items() if len(i) >= one.gpus_per_node}
+            free = self.free()
             may = [name for name in free if name not in one.exc_nodes and (not one.req_nodes or name in one.req_nodes)]
-            if may:
-                self.held[number] = {may[0]: tuple(free[may[0]][: one.gpus_per_node])}
+            taken = taking(one.gpus_per_node, {name: free[name] for name in may})
+            there = {name: indexes for name, indexes in free.items() if name not in self.own_exc[number]}
+            if taken:
+                self.held[number] = taken
                 self.jobs[number] = one._replace(state="RUNNING")
                 self.in_a_row[number] = 0
             elif number not in self.leases or number in self.left_alone:
                 self.in_a_row[number] = 0
-            elif any(name not in self.own_exc[number] for name in free):
-                there = [name for name in free if name not in self.own_exc[number]]
-                would = [name for name in there if len(free[name]) - missed[name] >= one.gpus_per_node]
+            elif taking(one.gpus_per_node, there):
+                would = taking(one.gpus_per_node, {name: i[missed[name] :] for name, i in there.items()})
                 if would:
                     self.late.add(number)
-                    missed[would[0]] += one.gpus_per_node
+                    missed.update({name: len(indexes) for name, indexes in would.items()})
                 if number in self.late and self.leases[number].kind == "exclude":
                     self.kept_off[number] += 1
                 self.in_a_row[number] += bool(would)
+
+
+def taking(gpus: int, free: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
+    """What Slurm gives a job, {} where it does not start: on one node, or of a wide job wherever there are any."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, indexes in free.items():
+        left = gpus - sum(map(len, found.values()))
+        if indexes and left and (gpus == WIDE or len(indexes) >= gpus):
+            found[name] = tuple(indexes[:left])
+    return found if sum(map(len, found.values())) == gpus else {}
 
 
 @trials(60)
@@ -664,6 +682,49 @@ def gathered(overview: Overview, snapshot: Snapshot, one: SlurmJob, gather: bool
     asked = [Waiting(one, request_of(one, gather=gather), "A", 0.0)]
     (found,) = retarget(whole, snapshot, asked, {}, Settings(), NOW_S, INTERVAL_S, Levers(gather=gather))
     return found
+
+
+def test_more_gpus_than_a_node_has_are_kept_off_nodes_with_a_slow_one(scores: Scores) -> None:
+    """Slurm starts it on nodes of its own choice, and gives it nearly all GPUs of each."""
+    table: Table = {"n0": [1.3, 1.0], "n1": [1.0, 1.0], "n2": [0.9, 0.9]}
+    found = gathered(cluster(NODES, FULL), scores(table), total(3, NumNodes="1"))
+    assert (found.action, found.fields, found.could_start) == ("exclude", {"ExcNodeList": "n0"}, False)
+    assert found.lease is not None
+    patience_s = 0.5 * 0.3 * Settings().locality_penalty * 1800
+    assert found.lease.until_s == pytest.approx(NOW_S + patience_s + INTERVAL_S, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "changes"),
+    [
+        (5, {}),  # the others have no room for it
+        (4, {"NumNodes": "1-1"}),
+        (4, {"MinMemoryCPU": "99G"}),  # nobody could hold it
+        (3, {"TimeLimit": "00:01:00"}),  # waiting pays for less than one interval
+    ],
+)
+def test_where_more_gpus_than_a_node_has_are_kept_off_nothing(
+    scores: Scores, gpus: int, changes: dict[str, str]
+) -> None:
+    table: Table = {"n0": [1.3, 1.0], "n1": [1.0, 1.0], "n2": [0.9, 0.9]}
+    found = gathered(cluster(NODES, FULL), scores(table), total(gpus, **{"NumNodes": "1", **changes}))
+    assert (found.action, found.fields) == ("none", {})
+
+
+def test_the_turn_of_more_gpus_than_a_node_has(scores: Scores) -> None:
+    """It waits because of us where the slow node has what it lacks elsewhere."""
+    table: Table = {"n0": [1.3, 1.3], "n1": [1.0, 1.0], "n2": [0.9, 0.9]}
+    lease = lease_of("exclude", "n0", until_s=NOW_S + 99)
+    kept = total(3, NumNodes="1", exc_nodes=("n0",))
+    asked = [Waiting(kept, request_of(kept, None, (), gather=True), "A", 0.0)]
+    for taken, turn in (
+        ({"n1": (0, 1), "n2": (0, 1)}, False),  # two are free on n0, and it needs three
+        ({"n1": (0, 1), "n2": (0,)}, True),
+        ({"n0": (0, 1), "n1": (0, 1), "n2": (0,)}, False),
+    ):
+        seen = cluster(NODES, running(1, taken), kept)
+        (found,) = retarget(seen, scores(table), asked, {7: lease}, Settings(), NOW_S, INTERVAL_S, Levers(gather=True))
+        assert (found.action, found.could_start) == ("keep", turn)
 
 
 @pytest.mark.parametrize("nodes", ["1", "1-3"])
