@@ -16,7 +16,7 @@ class ReplayJob:
 
     __slots__ = (
         "account", "attained_s", "believed", "done_s", "edition", "factor", "first_start_s", "gpus", "held",
-        "held_gpus", "ideal_s", "limit_s", "locality", "locality_penalty", "move_cost_s", "moves", "number",
+        "held_gpus", "ideal_s", "kind", "limit_s", "locality", "locality_penalty", "move_cost_s", "moves", "number",
         "patient_until_s", "reported", "restarts", "since_s", "slowdown", "start_s", "submit_s", "trace",
         "user", "weighted_locality", "weighted_slowdown", "works_from_s",
     )  # fmt: skip
@@ -39,6 +39,7 @@ class ReplayJob:
         self.believed = 1.0  # the factor as placement sees it
         self.weighted_slowdown = self.weighted_locality = 0.0
         self.moves = self.restarts = self.edition = 0
+        self.kind: int | None = None  # of the placements that it may get (see Starter)
         self.patient_until_s: float | None = None  # how long waiting for better GPUs can pay
 
     def begin(self, held: Held, slowdown: float, locality: float, now_s: float, idle_s: float) -> None:

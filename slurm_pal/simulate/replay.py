@@ -234,7 +234,7 @@ class _Run:
             self._last_pass_s = now_s
             self._backfill()
         else:
-            self._pending = self._starter.heads(self._pending, now_s)
+            self._starter.heads(self._pending, now_s)
             self._wake(due_s)
         impatient_s = self._starter.next_patience_end()
         if impatient_s is not None:
@@ -245,7 +245,7 @@ class _Run:
         So another pass follows, as Slurm's would, until nothing starts."""
         while True:
             before = len(self._pending)
-            self._pending = self._starter.backfill(self._pending, self._by_end, self._now_s)
+            self._starter.backfill(self._pending, self._by_end, self._now_s)
             if not self._pending or len(self._pending) == before:
                 return
             if self._settings.backfill_interval_s > 0:

@@ -18,8 +18,8 @@ from slurm_pal.simulate.jobs import ReplayJob
 from slurm_pal.simulate.policies import SimPolicy
 from slurm_pal.simulate.settings import ReplaySettings
 
-Kind = tuple[object, ...]
-"""All that a placement depends on, besides what is free."""
+Kind = int
+"""Stands for all that a placement depends on, besides what is free."""
 
 
 class Pass:
@@ -49,6 +49,7 @@ class Starter:
         self._occupancy, self._policy, self._settings, self._start = occupancy, policy, settings, start
         self._drawn = seed << 32  # a seed of its own for each draw
         self._capable: dict[tuple[str, str], int] = {}
+        self._kinds: dict[tuple[object, ...], Kind] = {}
         self._patience_end_s: float | None = None
 
     def next_patience_end(self) -> float | None:
@@ -56,41 +57,46 @@ class Starter:
         end_s, self._patience_end_s = self._patience_end_s, None
         return end_s
 
-    def heads(self, queue: Sequence[ReplayJob], now_s: float) -> list[ReplayJob]:
-        """Start jobs in the queue's order until one is blocked in each partition; returns the jobs left."""
-        return self._heads(queue, now_s, Pass())[0]
+    def heads(self, queue: list[ReplayJob], now_s: float) -> None:
+        """Start jobs in the queue's order until one is blocked in each partition; those that start leave the queue."""
+        self._heads(queue, now_s, Pass())
 
-    def _heads(self, queue: Sequence[ReplayJob], now_s: float, found: Pass) -> tuple[list[ReplayJob], set[int]]:
-        """The jobs left, and the numbers of those that were tried. No job takes nodes that a blocked job may use."""
-        left: list[ReplayJob] = []
+    def _heads(self, queue: list[ReplayJob], now_s: float, found: Pass) -> set[int]:
+        """The numbers of those that were tried in vain. No job takes nodes that a blocked job may use."""
+        started: list[int] = []
         tried: set[int] = set()
         blocked: set[str] = set()
         for position, job in enumerate(queue):
             partition = job.trace.partition
             if partition not in blocked and not any(self._occupancy.overlap(partition, other) for other in blocked):
                 if self._try(job, now_s, (), found):
+                    started.append(position)
                     continue
                 tried.add(job.number)
             blocked.add(partition)
-            left.append(job)
             if partition == "":
-                return left + list(queue[position + 1 :]), tried
-        return left, tried
+                break
+        for position in reversed(started):
+            del queue[position]
+        return tried
 
-    def backfill(
-        self, queue: Sequence[ReplayJob], running: Callable[[], Iterable[ReplayJob]], now_s: float
-    ) -> list[ReplayJob]:
-        """One pass: heads, a reservation for the first blocked job of each partition, then what fits around them."""
+    def backfill(self, queue: list[ReplayJob], running: Callable[[], Iterable[ReplayJob]], now_s: float) -> None:
+        """One pass: heads, a reservation for the first blocked job of each partition, then what fits around them.
+
+        Jobs that start leave the queue.
+        """
         found = Pass()
-        left, tried = self._heads(queue, now_s, found)
-        if not left or self._occupancy.free_gpus == 0:
-            return left
+        tried = self._heads(queue, now_s, found)
+        if not queue or self._occupancy.free_gpus == 0:
+            return
         reserved: dict[str, Reservation] = {}
         others: list[ReplayJob] = []
         started: set[int] = set()
-        for job in left[: self._settings.backfill_depth]:
+        near = queue[: self._settings.backfill_depth]
+        for job in near:
             if job.trace.partition in reserved:
-                others.append(job)
+                if job.gpus <= self._occupancy.free_gpus:  # a pass only takes
+                    others.append(job)
             elif job.number not in tried and self._try(job, now_s, tuple(reserved.values()), found):
                 started.add(job.number)
             else:
@@ -103,7 +109,8 @@ class Starter:
                 break
             if self._try(job, now_s, around, found):
                 started.add(job.number)
-        return [job for job in left if job.number not in started] if started else left
+        if started:
+            queue[: len(near)] = [job for job in near if job.number not in started]
 
     def _ratio(self, job: ReplayJob, now_s: float) -> float:
         return response_ratio(now_s - job.submit_s, job.limit_s, job.gpus)
@@ -112,8 +119,9 @@ class Starter:
         """Start the job if it fits, does not rather wait, and delays no reserved job."""
         if job.gpus > self._occupancy.free_gpus:
             return False
-        rule_name = self._policy.placement if self._steered(job, now_s) else PLAIN
-        kind = (rule_name, job.trace.shape, job.trace.sensitivity, job.trace.partition, job.locality_penalty)
+        steered = self._steered(job, now_s)
+        rule_name = self._policy.placement if steered else PLAIN
+        kind = self._kind(job) if steered else ~self._kind(job)
         if job.limit_s >= found.refused_s.get(kind, math.inf):
             return False
         placed = self._offer(job, rule_name, kind, found.offers)
@@ -141,6 +149,13 @@ class Starter:
         if kind not in offers or (offers[kind] is not None and rule_name in DRAWN_ANEW):
             offers[kind] = self._occupancy.place(rule_name, job.trace.shape, self.rule(job), job.trace.partition)
         return offers[kind]
+
+    def _kind(self, job: ReplayJob) -> Kind:
+        """The number of what a rule goes by in a job: never negative."""
+        if job.kind is None:
+            looked_at = (job.trace.shape, job.trace.sensitivity, job.trace.partition, job.locality_penalty)
+            job.kind = self._kinds.setdefault(looked_at, len(self._kinds))
+        return job.kind
 
     def _steered(self, job: ReplayJob, now_s: float) -> bool:
         """Whether we place the job: without a tick only palsub does, and only jobs that need not queue."""

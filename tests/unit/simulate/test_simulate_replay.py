@@ -232,10 +232,10 @@ def reservations() -> Iterator[list[tuple[int, float]]]:
     reserve, backfill = Starter._reserve, Starter.backfill
     first = False
 
-    def watch_backfill(self: Starter, *args: object) -> list[ReplayJob]:
+    def watch_backfill(self: Starter, *args: object) -> None:
         nonlocal first
         first = True
-        return backfill(self, *args)  # type: ignore[arg-type]
+        backfill(self, *args)  # type: ignore[arg-type]
 
     def watch_reserve(self: Starter, job: ReplayJob, *args: object) -> Reservation:
         nonlocal first
