@@ -126,7 +126,7 @@ class Prospects:
         jobs = columns.jobs
         for position in (node < 0).nonzero()[0].tolist():
             nodes = self._nodes[int(kind[position])]
-            if any(held in nodes for held, _ in self._movable[jobs[rows[position]]].slots):
+            if nodes and any(held in nodes for held, _ in self._movable[jobs[rows[position]]].slots):
                 least[position] = 0.0
         for number in kinds:
             if len(self._nodes[number]) > 1:
@@ -146,6 +146,9 @@ class Prospects:
             found = own if best is None or (own is not None and own < best) else best
             if found is not None and choice.is_final(found):
                 return found.placement if self._planner.pays(job, found.slowdown) else None
+        together = choice is None or self._best[kind] is not None
+        if not self._planner.pays(job, self._reach.anywhere(job.shape, job.rule, job.slots, together)):
+            return None
         placed = self._planner.attempt(job)
         self._changed.clear()  # that left all as it was
         return placed

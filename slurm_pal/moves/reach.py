@@ -8,6 +8,7 @@ skips the attempts that cannot pay, and so changes no decision.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.placement.occupancy import DRAWN_ANEW, Occupancy, kept
@@ -28,10 +29,12 @@ class Reach:
         self._occupancy, self._policy = occupancy, policy
         self._bounded = kept(policy) and policy not in DRAWN_ANEW
         self._elsewhere: dict[tuple[object, ...], Placement | None] = {}
+        self._free: dict[str, list[float]] = {}  # class -> slowdowns of all free GPUs, in order
 
     def forget(self) -> None:
         """The occupancy has changed."""
         self._elsewhere.clear()
+        self._free.clear()
 
     def least_product(self, shape: GpuShape, rule: Rule, partition: str, held: Held) -> float:
         """At most the product that `Occupancy.place` would find once these GPUs are given back; 0.0 where unknown."""
@@ -56,7 +59,26 @@ class Reach:
         """At most the product of a placement that uses one of these nodes, the GPUs given back; 0.0 where unknown."""
         if not self._bounded or shape.whole_nodes:
             return 0.0
+        if len(held) == 1:
+            return self._here(shape.total, rule, *held[0])
         return min(self._here(shape.total, rule, node, indexes) for node, indexes in held)
+
+    def anywhere(self, shape: GpuShape, rule: Rule, held: Held, together: bool = True) -> float:
+        """At most the product of a placement among these GPUs and all that are free; 0.0 where unknown.
+
+        Its slowest GPU is no faster than if it took the fastest of them all, wherever they are. Where few are free
+        that is hardly better than what the job has. `together`: the free GPUs of one node may be enough.
+        """
+        if shape.whole_nodes:
+            return 0.0
+        sensitivity, total = rule.sensitivity, shape.total
+        if sensitivity not in self._free:
+            self._free[sensitivity] = sorted(chain.from_iterable(self._occupancy.view(sensitivity).slowdown))
+        believed = self._occupancy.believed(sensitivity)
+        own = [believed[node][index] for node, indexes in held for index in indexes]
+        slowest = sorted(own + self._free[sensitivity][:total])[total - 1]
+        together = together or any(self._occupancy.free(node) + len(gpus) >= total for node, gpus in held)
+        return slowest * (min(1.0, rule.locality_penalty) if together else rule.locality_penalty)
 
     def _here(self, total: int, rule: Rule, node: int, indexes: Sequence[int]) -> float:
         """A bound for placements that use this node: for the whole job, or for a part of it, the first GPU at least."""

@@ -141,7 +141,7 @@ class Occupancy:
         known = _known(sensitivity)
         free = {*given} if node in self._down else self._free[node].union(given)
         row = self._slowdown[known][node]
-        return [row[index] for index in self._order(known)[node] if index in free]
+        return [row[index] for index in self._in_turn(known, node, free)]
 
     def place(self, policy: str, shape: GpuShape, rule: Rule, partition: str = "") -> Placement | None:
         """The GPUs for a job of this shape now; nodes are positions in `names`. None when it does not fit.
@@ -263,6 +263,12 @@ class Occupancy:
         self._late[known].clear()
         return found
 
+    def _in_turn(self, known: str, node: int, free: Collection[int]) -> list[int]:
+        """The free GPUs of a node in the order in which a job of this class is given them."""
+        if not self._best_first:
+            return sorted(free)
+        return [index for index in self._order(known)[node] if index in free]
+
     def _order(self, known: str) -> list[list[int]]:
         if known not in self._orders:
             self._orders[known] = [self._hand_out(known, node) for node in range(len(self.names))]
@@ -271,9 +277,9 @@ class Occupancy:
     def _hand_out(self, sensitivity: str, node: int) -> list[int]:
         """The indexes of a node in the order in which a job of this class is given them."""
         indexes = list(range(self.node_gpus[node]))
-        if self._best_first and sensitivity in INSENSITIVE:
+        if sensitivity in INSENSITIVE:
             indexes.sort(key=lambda k: -self._slowdown["A"][node][k])
-        elif self._best_first:
+        else:
             indexes.sort(key=lambda k: self._slowdown[sensitivity][node][k])
         return indexes
 
@@ -286,7 +292,7 @@ class Occupancy:
             noted.add(node)
 
     def _fill(self, sensitivity: str, view: View, node: int, free: Collection[int]) -> None:
-        indexes = [index for index in self._order(sensitivity)[node] if index in free]
+        indexes = self._in_turn(sensitivity, node, free)
         for table, values in (
             (view.slowdown, self._slowdown[sensitivity]),
             (view.level, self._level[sensitivity]),

@@ -34,10 +34,12 @@ class RunningJobs:
         self._columns = JobRows((*_WORKED, *_FIXED, "expected_s", "movable", *COLUMNS))
         self._prospects: Prospects | None = None
         self._rule: Callable[[ReplayJob], Rule]
+        self._occupancy: Occupancy
 
     def plan_for(self, occupancy: Occupancy, policy: str, rule: Callable[[ReplayJob], Rule]) -> None:
         """Moves will be asked for; `rule` has the parameters of a job's placement."""
         self._prospects, self._rule = Prospects(occupancy, policy, self._settings.limits, self._columns), rule
+        self._occupancy = occupancy
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -86,6 +88,8 @@ class RunningJobs:
     def moves(self, now_s: float) -> list[tuple[int, CandidateMove]]:
         """The moves that pay now, work being counted up to now."""
         assert self._prospects is not None, "plan_for comes first"
+        if not self._occupancy.free_gpus:
+            return []  # a job that gave its GPUs back would get just these
         at, limits = self._columns, self._settings.limits
         ripe = (at["gpus"] * at["alive"] > 0) & (now_s - at["start_s"] >= limits.minimum_s)
         return self._prospects.plan(self._remaining_s(now_s), ripe)

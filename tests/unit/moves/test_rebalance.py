@@ -298,6 +298,26 @@ def test_the_bound_is_never_above_what_is_found(
         assert placed is None or bound <= placed.product
 
 
+@trials(200)
+@given(CASES, st.booleans(), st.sampled_from((0.9, 1.7)), st.data())
+def test_no_placement_beats_the_fastest_gpus_wherever_they_are(
+    case: tuple[list[int], int, str], best_first: bool, penalty: float, data: st.DataObject
+) -> None:
+    """Whether jobs that hold nodes of their own, or a few GPUs here and there, are asked about."""
+    sizes, seed, policy = case
+    occupancy, running = filled(sizes, seed, best_first, data)
+    for one in running:
+        rule, total = one.rule._replace(locality_penalty=penalty), one.shape.total
+        node_has_room = any(occupancy.free(node) >= total for node in range(len(sizes)))
+        bound = Reach(occupancy, policy).anywhere(one.shape, rule, one.slots, node_has_room)
+        occupancy.give(one.slots)
+        placed = occupancy.place(policy, one.shape, rule)
+        occupancy.take(one.slots)
+        assert placed is not None and bound <= placed.product
+        whole = one.shape._replace(whole_nodes=True)
+        assert Reach(occupancy, policy).anywhere(whole, rule, one.slots) == 0.0
+
+
 def test_a_move_may_be_what_makes_the_next_one_pay() -> None:
     """For class B only the GPU on n2 is good, which m leaves. p had looked for a place before, and found none."""
     slowdown = {name: [[1.1], [1.5], [1.0], [1.5]] for name in CLASSES} | {"A": [[1.0], [1.0], [1.5], [1.0]]}

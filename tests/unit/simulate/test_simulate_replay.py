@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.moves.worth import MoveLimits
+from slurm_pal.moves.worth import CandidateMove, MoveLimits
 from slurm_pal.simulate.easy import Reservation
 from slurm_pal.simulate.hardware import hardware
 from slurm_pal.simulate.jobs import ReplayJob
@@ -22,6 +22,7 @@ from slurm_pal.simulate.policies import POLICIES, STUDIES
 from slurm_pal.simulate.queues import QUEUES
 from slurm_pal.simulate.replay import ReplayPlan, replay
 from slurm_pal.simulate.result import JobOutcome
+from slurm_pal.simulate.running import RunningJobs
 from slurm_pal.simulate.settings import Failures, ReplaySettings
 from slurm_pal.simulate.starter import Starter
 from slurm_pal.simulate.trace import Trace, TraceJob
@@ -223,6 +224,24 @@ def test_the_timeline_tells_the_state_after_each_change(plan: ReplayPlan) -> Non
 @given(plans())
 def test_the_same_plan_gives_the_same_result(plan: ReplayPlan) -> None:
     assert replay(plan) == replay(plan)
+
+
+@trials(200)
+@given(plans(("pal-fit", "class-fit-move"), failures=True))
+def test_no_move_would_pay_where_nothing_is_free(plan: ReplayPlan) -> None:
+    found = RunningJobs.moves
+
+    def watch_moves(self: RunningJobs, now_s: float) -> list[tuple[int, CandidateMove]]:
+        assert self._prospects is not None
+        moves = found(self, now_s)
+        if not self._occupancy.free_gpus:
+            at = self._columns
+            ripe = at["gpus"] * at["alive"] > 0
+            assert moves == self._prospects.plan(self._remaining_s(now_s), ripe) == []
+        return moves
+
+    with patch.object(RunningJobs, "moves", watch_moves):
+        replay(plan)
 
 
 @contextmanager
