@@ -48,11 +48,13 @@ class BackfillPlan:
         self._stages: list[tuple[float, Room]] = [(now_s, room.copy())]
         self._given = 0  # of `_ends`
         self._kept: list[Kept] = [*reserved]
+        self._looked: dict[tuple[object, ...], dict[int, list[dict[int, int]]]] = {}  # what jobs alike see, by stage
         self.nodes: set[int] = set()  # all that are kept
 
     def plan(self, wanted: Asking, limit_s: float) -> Planned | None:
         """Plan one job; its nodes are kept unless it starts now. None where it does not fit within the window."""
-        scout, seen = self._picker.scout(wanted), dict[int, list[dict[int, int]]]()
+        scout = self._picker.scout(wanted)
+        seen = self._looked.setdefault(scout.alike, {})
 
         def fits(stage: int, barred: Collection[int]) -> bool:
             if stage not in seen:
@@ -87,6 +89,7 @@ class BackfillPlan:
         room.take(takes)
         insort(self._ends, (end_s, takes), key=lambda end: end[0])
         self._stages, self._given = [(self._now_s, room)], 0
+        self._looked.clear()
 
     def _down(self, at_s: float) -> float:
         """Slurm's plan knows moments by the resolution only, and rounds them down."""

@@ -34,8 +34,10 @@ class Asking(NamedTuple):
 
 
 class Scout(NamedTuple):
-    """`look` at a room once; `fits` by what was seen, without some nodes, as often as wanted."""
+    """`look` at a room once; `fits` by what was seen, without some nodes, as often as wanted. Those with the same `alike`
+    see the same."""
 
+    alike: tuple[object, ...]
     look: Callable[[Room], list[dict[int, int]]]
     fits: Callable[[list[dict[int, int]], Collection[int]], bool]
 
@@ -45,7 +47,8 @@ class Picker:
 
     def __init__(self, made: Hardware, weight: Sequence[int]) -> None:
         self._made, self.weight = made, [*weight]
-        self._shares: dict[tuple[object, ...], tuple[int, int]] = {}
+        self._sizes = [*zip(made.threads, made.cpus, made.memory_mib, strict=True)]
+        self._shares: dict[tuple[object, ...], _Shares] = {}
 
     def pick(self, room: Room, wanted: Asking, among: Collection[int] | None = None) -> list[Take] | None:
         """What the job gets of this room, on nodes of `among` (None: any); None where it does not fit."""
@@ -80,14 +83,17 @@ class Picker:
         least = shape.per_node or (shape.total if shape.nodes == 1 else 1)
         most: dict[int, int] = {}
         gpus, masks, kind, exact = room.gpus, self._made.masks, shape.gpu_type, bool(shape.per_node)
+        sizes, shares = self._sizes, self._shares_of(request)
         for row in rows:
             free = (gpus[row] & masks[row].get(kind, 0)).bit_count()
             if free < least or (shape.whole_nodes and not self._whole(room, row)):
                 continue
-            while free >= least and not self._holds(room, row, request, tasks, least if exact else free):
+            while free >= least:
+                cpus, memory_mib = shares[sizes[row], tasks, least if exact else free]
+                if cpus <= room.cpus[row] and memory_mib <= room.memory_mib[row]:
+                    most[row] = free
+                    break
                 free = 0 if exact else free - 1
-            if free >= least:
-                most[row] = free
         return most
 
     def scout(self, wanted: Asking) -> Scout:
@@ -105,7 +111,7 @@ class Picker:
                     return True
             return False
 
-        return Scout(look, fits)
+        return Scout((wanted.rows, wanted.request.takes, *readings), look, fits)
 
     def _plain(self, room: Room, most: dict[int, int], shape: GpuShape) -> Picks | None:
         rows = [*most]
@@ -153,25 +159,32 @@ class Picker:
 
     def _take(self, room: Room, row: int, request: Request, tasks: int, shape: GpuShape, count: int) -> Take:
         mask = room.gpus[row] & self._made.masks[row].get(shape.gpu_type, 0)
-        cpus, memory_mib = self._share(row, request, tasks, count)
+        cpus, memory_mib = self._shares_of(request)[self._sizes[row], tasks, count]
         return Take(row, room.gpus[row] if shape.whole_nodes else lowest(mask, count), cpus, memory_mib)
 
     def _whole(self, room: Room, row: int) -> bool:
         return room.gpus[row] == self._made.masks[row][""] and room.cpus[row] == self._made.cpus[row]
 
-    def _holds(self, room: Room, row: int, request: Request, tasks: int, gpus: int) -> bool:
-        cpus, memory_mib = self._share(row, request, tasks, gpus)
-        return cpus <= room.cpus[row] and memory_mib <= room.memory_mib[row]
+    def _shares_of(self, request: Request) -> _Shares:
+        key = request.takes, request.shape is not None and request.shape.whole_nodes
+        found = self._shares.get(key)
+        if found is None:
+            found = self._shares[key] = _Shares(request)
+        return found
 
-    def _share(self, row: int, request: Request, tasks: int, gpus: int) -> tuple[int, int]:
-        made = self._made
-        whole = request.shape is not None and request.shape.whole_nodes
-        key = made.threads[row], made.cpus[row], made.memory_mib[row], request.takes, whole, tasks, gpus
-        if key not in self._shares:
-            node = Node("", frozenset(), (), 0, made.cpus[row], 0, made.memory_mib[row], 0, frozenset(), (),
-                        threads=made.threads[row])  # fmt: skip
-            self._shares[key] = share(node, request, tasks, gpus)
-        return self._shares[key]
+
+class _Shares(dict[tuple[tuple[int, int, int], int, int], tuple[int, int]]):
+    """(a node's threads, CPUs and memory, tasks, GPUs) -> (CPUs, memory) that requests like this one take there."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__()
+        self._request = request
+
+    def __missing__(self, key: tuple[tuple[int, int, int], int, int]) -> tuple[int, int]:
+        (threads, cpus, memory_mib), tasks, gpus = key
+        node = Node("", frozenset(), (), 0, cpus, 0, memory_mib, 0, frozenset(), (), threads=threads)
+        found = self[key] = share(node, self._request, tasks, gpus)
+        return found
 
 
 def _enough(most: Mapping[int, int], wanted: Asking, shape: GpuShape) -> bool:

@@ -18,6 +18,7 @@ from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.base.timing import Timing
 from slurm_pal.decide.case import expected_run_s, settings_of
 from slurm_pal.decide.facts import appends
+from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, open_journal
@@ -181,6 +182,11 @@ def _fast() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
+def _stands(lease: TickLease) -> bool:
+    """Whether a tick that keeps it changes nothing but when it ends: a job that has not had its turn is kept off nodes."""
+    return lease.kind is LeaseKind.EXCLUDE
+
+
 class _Run:
     def __init__(self, plan: ReplayPlan, twin: Twin, arm: Arm, folder: str, stack: contextlib.ExitStack) -> None:
         self._plan, self._arm, self._stack = plan, arm, stack
@@ -225,6 +231,7 @@ class _Run:
         self._timeline: list[tuple[float, int, int]] = []
         self._watching = self._skipped = False
         self._quiet_at, self._quiet_until_s = -1, 0.0
+        self._standing: tuple[TickLease, ...] = ()  # of the last tick, where the next can only decide the same
         # Rules that draw by the clock, and partitions, whose shares follow it, see something new each time.
         words = (self._config.text("placement", "policy") == "random", self._config.text("rebalance", "allocation"))
         self._timed = any(words)
@@ -372,8 +379,8 @@ class _Run:
             self._later(next_s, self._tick_now)
             self._skipped = True
             return
-        if self._skipped and self._journal is not None:
-            self._journal.ticked(started_s - self._interval_s)
+        if self._skipped:
+            self._catch_up(started_s - self._interval_s)
         self._skipped, self._quiet_at = False, -1
         try:
             seen = tick.run(started_s)
@@ -381,6 +388,7 @@ class _Run:
                 self.trouble[line] = self.trouble.get(line, 0) + 1
             if self._quiet(seen):
                 self._quiet_at, self._quiet_until_s = self.slurm.changes, self._prospect_s(started_s)
+                self._standing = tuple(wish.lease for wish in seen.decided.wishes if wish.lease is not None)
         except PalError as error:
             tick.failed()
             self.trouble[str(error)] = self.trouble.get(str(error), 0) + 1
@@ -388,16 +396,31 @@ class _Run:
         self._later(next_s, self._tick_now)
         self._advance(next_s)
 
+    def _catch_up(self, last_s: float) -> None:
+        """Journal what the ticks that were left out, up to the one at `last_s`, would have journalled."""
+        journal = self._journal
+        assert journal is not None
+        with journal.together():
+            for lease in self._standing:
+                journal.lease(lease._replace(until_s=lease.until_s + last_s - journal.last_tick_s()))
+            journal.ticked(last_s)
+
     def _quiet(self, seen: TickResult) -> bool:
-        """Whether the next tick can only decide the same, nothing, unless something changes or a moment comes."""
+        """Whether the next tick can only decide the same, to leave all as it is, unless something changes or a moment
+        comes."""
         plan, journal = seen.decided.plan, self._journal
         if self.slurm.pending and orders(self._config):  # others overtake, and time counts
             return False
         if journal is None or self._timed or seen.trouble or seen.orders or seen.moving or (plan and plan.moves):
             return False
-        if any(wish.fields or wish.lease or wish.could_start for wish in seen.decided.wishes):
+        wishes = seen.decided.wishes
+        if any(wish.fields or wish.could_start or (wish.lease and not _stands(wish.lease)) for wish in wishes):
             return False
-        return not any(lease.job_id in self.slurm.pending for lease in journal.every_lease())
+        standing, pending = {wish.job_id for wish in wishes if wish.lease}, self.slurm.pending
+        return all(
+            lease.job_id not in pending or (_stands(lease) and lease.job_id in standing)
+            for lease in journal.every_lease()
+        )
 
     def _prospect_s(self, now_s: float) -> float:
         """When time alone may make a move pay: a job has run long enough, or for longer than was expected of it, or

@@ -23,6 +23,7 @@ from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.cli.simulate.command import simulate
 from slurm_pal.cli.simulate.twin import default_policies, how_long
+from slurm_pal.journal.journal import open_journal
 from slurm_pal.report.simulation.assemble import assemble
 from slurm_pal.report.simulation.study import Study, compare
 from slurm_pal.simulate import levers
@@ -37,6 +38,7 @@ from slurm_pal.simulate.result import JobOutcome, Replay
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.simulate.virtual import parse_cluster
+from slurm_pal.tick.tick import Tick, TickResult
 from slurm_pal.twin import lua_filter
 from slurm_pal.twin import run as twin_run
 from slurm_pal.twin.client import VirtualClient
@@ -214,6 +216,27 @@ def test_so_are_those_after_a_move_that_was_carried_out(monkeypatch: pytest.Monk
     assert len(after) < 20, "of 60 ticks most can only decide the same"
     monkeypatch.setattr(twin_run._Run, "_quiet", lambda *_: False)
     assert run(late_room()) == found
+
+
+def test_so_are_those_that_only_keep_a_job_off_slow_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they would have put off in the journal is as if they had been."""
+    leases: dict[float, list[tuple[int, str, float]]] = {}
+    whole = twin_run.Tick.run
+
+    def looked(tick: Tick, now_s: float) -> TickResult:
+        with open_journal(tick.journal_path, write=False) as journal:
+            leases[now_s] = [(one.job_id, one.ours, one.until_s - now_s) for one in journal.every_lease()]
+        return whole(tick, now_s)
+
+    monkeypatch.setattr(twin_run.Tick, "run", looked)
+    jobs = [job(number, 60.0 * number, 8 * HOUR_S, 4) for number in (0, 1, 2)] + [job(3, 6 * HOUR_S + 30)]
+    found, few = run(jobs), dict(leases)
+    leases.clear()
+    monkeypatch.setattr(twin_run._Run, "_quiet", lambda *_: False)
+    assert run(jobs) == found
+    assert len(few) < 40 and len(leases) > 700
+    assert few == {at_s: leases[at_s] for at_s in few}
+    assert sum(bool(there) for there in few.values()) > 5
 
 
 def test_a_job_is_killed_at_its_limit() -> None:
