@@ -9,6 +9,7 @@ beyond that job.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 JOB, PROGRESS, SLOW, ACK, EVENT = "job", "it", "slow", "ack", "ev"
 """Written by palsub: what the job is. By `pal progress`: how far it is, and which GPU the others wait for. By the
@@ -25,9 +26,14 @@ _VALUE = r"[A-Za-z0-9_.,:+@%?\[\]|#-]*"
 
 def words(text: str, key: str) -> list[dict[str, str]]:
     """The values of all words of one key, in order; a word with a character that we never write is skipped."""
-    found: list[dict[str, str]] = []
     head = f"pal:{key}="
-    for word in text.split() if head in text else ():
+    return [dict(pairs) for pairs in _words(text, head)] if head in text else []
+
+
+@lru_cache(8192)  # a tick reads the same comments as the one before
+def _words(text: str, head: str) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    for word in text.split():
         if word.startswith(head):
             pairs = dict(part.partition("=")[::2] for part in word.removeprefix("pal:").split(";"))
             if all(re.fullmatch(_VALUE, value) for value in pairs.values()):

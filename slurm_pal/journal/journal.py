@@ -111,6 +111,7 @@ def _insert(table: str, fields: Iterable[str], verb: str = "INSERT") -> str:
 
 
 _MOVE_COLUMNS = ", ".join(Move._fields)
+_EVERY_MOVE = f"SELECT {_MOVE_COLUMNS} FROM moves ORDER BY move_id"
 _NEW_MOVE = _insert("moves", Move._fields[1:])
 _NEW_STEP = _insert("steps", ("move_id", "step", "at_s"))
 _LEASE_COLUMNS = ", ".join(TickLease._fields)
@@ -146,6 +147,9 @@ class Journal(Opened):
     """
 
     _file: tuple[int, int] = (0, 0)  # device and inode of what is open
+    _known: list[Move] | None = None  # every move, as last read; None: must be read
+    _steps: dict[int, list[tuple[str, float]]] = {}  # of moves that are finished
+    _version = 0  # of the file, which others may change, when these were read
 
     def in_place(self) -> str:
         """Check that PATH still names the open file; returns what was done where it does not, else "".
@@ -177,6 +181,7 @@ class Journal(Opened):
                 raise
         self._connection.close()
         self._connection, self._file = new, _identity(self.path)
+        self._known, self._steps = None, {}
         put = f", the other one is {aside}" if aside else ""
         return f"the journal {self.path} was {what}: it is written anew{put}"
 
@@ -209,6 +214,7 @@ class Journal(Opened):
     def _stepping(self) -> Iterator[sqlite3.Connection]:
         if self._connection.in_transaction:
             raise RuntimeError("a step of a move must be on disk at once, not with others together")
+        self._known = None
         with self._writing() as connection:
             yield connection
 
@@ -258,17 +264,23 @@ class Journal(Opened):
 
     def open_moves(self) -> list[Move]:
         """The moves that are not finished, oldest first."""
-        return self._moves("outcome = ''")
+        return [move for move in self._moves() if not move.outcome]
 
     def moves(self, since_s: float = 0.0, job_id: int | None = None) -> list[Move]:
         """Moves made at `since_s` (Unix s) or later, of one job or of all, newest last."""
-        if job_id is None:
-            return self._moves("made_s >= ?", since_s)
-        return self._moves("job_id = ? AND made_s >= ?", job_id, since_s)
+        return [move for move in self._moves() if move.made_s >= since_s and job_id in (None, move.job_id)]
 
-    def _moves(self, condition: str, *values: object) -> list[Move]:
-        rows = self._rows(f"SELECT {_MOVE_COLUMNS} FROM moves WHERE {condition} ORDER BY move_id", *values)
-        return [self._move(Move(*row)) for row in rows]
+    def _moves(self) -> list[Move]:
+        """Every move, oldest first; read anew only where some may have changed: each tick asks several times."""
+        version = self._rows("PRAGMA data_version")[0][0]
+        if version != self._version:
+            self._known, self._steps, self._version = None, {}, version
+        if self._known is not None:
+            return self._known
+        found = [self._move(Move(*row)) for row in self._rows(_EVERY_MOVE)]
+        if not self._connection.in_transaction:  # which may be undone
+            self._known = found
+        return found
 
     def _move(self, row: Move) -> Move:
         return row._replace(
@@ -285,13 +297,16 @@ class Journal(Opened):
     def steps_of_each(self, moves: Sequence[Move]) -> list[tuple[Move, list[tuple[str, float]]]]:
         """The same for many moves, by one query."""
         query = "SELECT move_id, step, at_s FROM steps WHERE move_id IN (SELECT value FROM json_each(?)) ORDER BY id"
-        found: dict[int, list[tuple[str, float]]] = {move.move_id: [] for move in moves}
-        for move_id, step, at_s in self._rows(query, json.dumps([*found])):
+        found = {move.move_id: [] for move in moves if move.move_id not in self._steps}
+        for move_id, step, at_s in self._rows(query, json.dumps([*found])) if found else ():
             found[move_id].append((step, at_s))
-        return [(move, found[move.move_id]) for move in moves]
+        known = self._steps | found
+        self._steps = {move.move_id: known[move.move_id] for move in moves if move.outcome}
+        return [(move, known[move.move_id]) for move in moves]
 
     def set_observed(self, move_id: int, observed: float) -> None:
         """What a move has brought: step time before / after."""
+        self._known = None
         with self._writing() as connection:
             connection.execute("UPDATE moves SET observed = ? WHERE move_id = ?", (observed, move_id))
 
@@ -460,8 +475,11 @@ class Journal(Opened):
                 gone = [(job_id,) for job_id in sorted(known - living)]
                 connection.executemany(f"DELETE FROM {table} WHERE job_id = ?", gone)
             connection.execute(_OVERFLOW, (MOST_ENDED,))
+            before = connection.total_changes
             for statement in _AGEING:
                 connection.execute(statement, (now_s - KEPT_S,))
+            if connection.total_changes != before:
+                self._known, self._steps = None, {}
 
 
 def _lease(row: Sequence[Any]) -> TickLease:

@@ -34,10 +34,9 @@ class Asking(NamedTuple):
 
 
 class Scout(NamedTuple):
-    """`look` at a room once; `fits` by what was seen, without some nodes, as often as wanted. Those with the same `alike`
-    see the same."""
+    """`look` at a room once; `fits` by what was seen, without some nodes, as often as wanted."""
 
-    alike: tuple[object, ...]
+    alike: tuple[object, ...]  # with the same others see the same
     look: Callable[[Room], list[dict[int, int]]]
     fits: Callable[[list[dict[int, int]], Collection[int]], bool]
 

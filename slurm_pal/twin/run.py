@@ -183,7 +183,7 @@ def _fast() -> str | None:
 
 
 def _stands(lease: TickLease) -> bool:
-    """Whether a tick that keeps it changes nothing but when it ends: a job that has not had its turn is kept off nodes."""
+    """Whether a tick that keeps it only puts off when it ends: no time counts while the job has not had its turn."""
     return lease.kind is LeaseKind.EXCLUDE
 
 
