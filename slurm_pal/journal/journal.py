@@ -297,6 +297,7 @@ class Journal(Opened):
     def steps_of_each(self, moves: Sequence[Move]) -> list[tuple[Move, list[tuple[str, float]]]]:
         """The same for many moves, by one query."""
         query = "SELECT move_id, step, at_s FROM steps WHERE move_id IN (SELECT value FROM json_each(?)) ORDER BY id"
+        found: dict[int, list[tuple[str, float]]]
         found = {move.move_id: [] for move in moves if move.move_id not in self._steps}
         for move_id, step, at_s in self._rows(query, json.dumps([*found])) if found else ():
             found[move_id].append((step, at_s))
