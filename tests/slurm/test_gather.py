@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from slurm_pal.base import marks
@@ -12,7 +14,7 @@ from slurm_pal.decide.job_request import own_range, request_of
 from slurm_pal.slurm.job_options import NodeRange
 
 from . import queue_of
-from .test_rebalance import Site, site, started  # noqa: F401  # its lab: n0 slow, 4 nodes of 2 GPUs
+from .test_rebalance import PAL, Site, site, started  # noqa: F401  # its lab: n0 slow, 4 nodes of 2 GPUs
 
 pytestmark = pytest.mark.real_slurm
 SCRIPT = "#!/bin/sh\nsleep 300\n"
@@ -116,6 +118,44 @@ def test_a_pending_job_on_an_open_number_of_nodes_is_steered(site: Site, words: 
         assert kept_off.raw["NumNodes"] == asked
         empty(site, full["n2"])
         assert site.running(number).nodes == ("n2",)
+
+
+def ends_soon(made: Site, full: dict[str, int], limit_min: int) -> None:
+    """Jobs that end soon are worth a wait."""
+    for number in full.values():
+        made.run("scontrol", "update", f"JobId={number}", f"TimeLimit={limit_min}")
+
+
+def test_a_job_wider_than_a_node_waits_for_good_gpus(site: Site) -> None:  # noqa: F811
+    full = leave(site)
+    ends_soon(site, full, 10)
+    number = site.palsub("--pal-movable", "--gpus=3")
+    with site.daemon():
+        site.until(number, lambda job: job.exc_nodes == ("n0",))
+        for name in ("n0", "n1"):  # on these it would start, but for the list
+            empty(site, full[name])
+        ticked(site, 2)
+        waits = site.client.job(number)
+        assert waits is not None and (waits.state, waits.exc_nodes) == ("PENDING", ("n0",))
+        empty(site, full["n2"])
+        assert site.running(number).nodes == ("n1", "n2")
+
+
+def test_a_job_wider_than_a_node_takes_slow_gpus_when_waiting_no_longer_pays(site: Site) -> None:  # noqa: F811
+    full = leave(site)
+    ends_soon(site, full, 1)
+    number = site.palsub("--pal-movable", "--gpus=3", "-t", "1")
+    with site.daemon():
+        site.until(number, lambda job: job.exc_nodes == ("n0",))
+        for name in ("n0", "n1"):
+            empty(site, full[name])
+        job = site.running(number)
+        assert job.nodes == ("n0", "n1") and not job.exc_nodes
+        body = json.loads(site.run(*PAL, "explain", str(number), "--json"))
+        assert [event["what"] for event in body["story"] if event["what"] in ("exclude", "clear")] == [
+            "exclude",
+            "clear",
+        ]
 
 
 def test_a_list_never_shrinks_a_job_that_has_started_meanwhile(site: Site) -> None:  # noqa: F811
