@@ -2,7 +2,7 @@
 """What each lever is worth: the program over the twin, workload by workload, lever by lever, against stock Slurm.
 
     python tests/study/lever_table.py DATA --out CSV [--workloads sia,philly,generated] [--rows tick,tick-moves]
-        [--jobs 120] [--seeds 1] [--interval 60] [--slow 0.03:1.5] [--minutes 30] [--print]
+        [--jobs 120] [--seeds 1] [--first 1] [--interval 60] [--slow 0.03:1.5] [--minutes 30] [--print] [--traces]
 
 DATA has `pal/traces` (Sia-Philly), `pal/profiles` and `philly` (two clusters of Philly, with open and with stated
 shapes); `generated` is for judging. Each replay is a row of the CSV, written when it ends: a run that is cut short, or
@@ -13,7 +13,9 @@ the program, or a bound:
     alone         no policy: in stock Slurm's queue (`slurm-twin`) every job is as fast as alone on its best GPUs
     NAME!         NAME with shuffled scores
 
-Ratios are means over traces of the mean over seeds, with 95 % intervals by trace where there are six or more.
+The ratio of a trace is that of the means over seeds: seeds move the submissions by minutes, and where the queue is
+overloaded that alone changes the mean completion time by a third. Means over traces, with 95 % intervals by trace where
+there are six or more. `--traces` shows each trace, with the standard error over seeds.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from slurm_pal.base.config import Config
@@ -50,6 +52,7 @@ from slurm_pal.twin.run import Twin
 BASELINE, BOUND = "slurm-twin", "alone"
 FIGURES = ("mean_jct_s", "p99_jct_s", "mean_wait_s", "makespan_s", "moves", "wide_jct_s", "slowdown_a", "spread")
 COLUMNS = ("workload", "trace", "slow", "jobs", "interval", "seed", "policy", "scores", *FIGURES, "cpu_s")
+Pairs = dict[str, tuple[list[float], list[float]]]
 WIDE = 16  # GPUs
 LOADS = (0.7, 0.8, 0.9, 0.95, 1.0, 1.1)
 SIA = (1, 2, 3, 4, 7)
@@ -147,7 +150,7 @@ def fill(asked: argparse.Namespace, ends_s: float) -> bool:
                         (fitted.trace,), fitted.cluster, source, parse_slow(slow) if slow != "0" else SlowShare(),
                         program=twin,
                     )  # fmt: skip
-                    for seed in range(1, asked.seeds + 1):
+                    for seed in range(asked.first, asked.first + asked.seeds):
                         for policy, scores in arms(asked.rows.split(",") if asked.rows else default_rows()):
                             key = (work.name, trace.name, slow, asked.jobs, asked.interval, seed, policy, scores)
                             if tuple(map(str, key)) in done:
@@ -171,9 +174,18 @@ def kept(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def ratio(pairs: dict[str, list[float]]) -> Ratio:
-    """Over traces; each is the mean of its seeds."""
-    return summary([fmean(values) for values in pairs.values()])
+def ratio(pairs: Pairs) -> Ratio:
+    """Over traces; each is the ratio of its means over seeds."""
+    return summary([fmean(ours) / fmean(theirs) for ours, theirs in pairs.values()])
+
+
+def error(pairs: tuple[list[float], list[float]]) -> float:
+    """Standard error of the ratio of two means, as if the seeds of both were drawn independently."""
+    ours, theirs = pairs
+    if len(ours) < 2:
+        return math.nan
+    parts = sum((stdev(values) / fmean(values)) ** 2 for values in pairs) / len(ours)
+    return fmean(ours) / fmean(theirs) * math.sqrt(parts)
 
 
 def text(found: Ratio) -> str:
@@ -226,14 +238,35 @@ def table(rows: list[dict[str, str]]) -> Iterator[str]:
 def over(
     by_arm: dict[tuple[str, str], dict[tuple[str, str], dict[str, str]]], ours: tuple[str, str],
     theirs: tuple[str, str], name: str = "mean_jct_s",
-) -> dict[str, list[float]]:  # fmt: skip
-    """Trace -> ratios by seed, where both were run and have the figure."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for key in by_arm[ours].keys() & by_arm[theirs].keys() if ours in by_arm and theirs in by_arm else ():
+) -> Pairs:  # fmt: skip
+    """Trace -> (ours, theirs) by seed, where both were run and have the figure."""
+    found: Pairs = defaultdict(lambda: ([], []))
+    both = by_arm[ours].keys() & by_arm[theirs].keys() if ours in by_arm and theirs in by_arm else ()
+    for key in sorted(both):
         above, below = float(by_arm[ours][key][name]), float(by_arm[theirs][key][name])
         if above > 0 and below > 0:
-            found[key[0]].append(above / below)
+            found[key[0]][0].append(above)
+            found[key[0]][1].append(below)
     return dict(found)
+
+
+def by_trace(rows: list[dict[str, str]]) -> Iterator[str]:
+    """Markdown: for each trace and share of slow GPUs the mean JCT of each row, relative to stock Slurm."""
+    yield "| trace | slow GPUs | row | seeds | mean JCT / stock |"
+    yield "|---" * 5 + "|"
+    kinds = dict.fromkeys((row["workload"], row["slow"]) for row in rows)
+    for workload, slow in kinds:
+        by_arm: dict[tuple[str, str], dict[tuple[str, str], dict[str, str]]] = defaultdict(dict)
+        for row in rows:
+            if (row["workload"], row["slow"]) == (workload, slow):
+                by_arm[row["policy"], row["scores"]][row["trace"], row["seed"]] = row
+        for policy, scores in by_arm:
+            for trace, pairs in over(by_arm, (policy, scores), (BASELINE, TRUE)).items():
+                if (policy, scores) != (BASELINE, TRUE):
+                    name = policy + "!" * (scores == SHUFFLED)
+                    found = fmean(pairs[0]) / fmean(pairs[1])
+                    cells = f"{workload}: {trace}", slow, name, str(len(pairs[0])), f"{found:.3f} +- {error(pairs):.3f}"
+                    yield f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -244,14 +277,16 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="default: every lever of this release, apart")
     parser.add_argument("--jobs", type=int, default=120, help="of each trace")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--interval", type=float, default=60.0, help="s between two ticks")
     parser.add_argument("--slow", default="0,0.03:1.5", help="shares of slow GPUs, joined by commas; 0: none")
     parser.add_argument("--profile", default="longhorn", help="longhorn: the medians of DATA; or as pal simulate")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--print", action="store_true", dest="print_", help="only show what there is")
+    parser.add_argument("--traces", action="store_true", help="a row for each trace")
     asked = parser.parse_args()
     whole = asked.print_ or fill(asked, time.monotonic() + 60 * asked.minutes)
-    for line in table(kept(asked.out)):
+    for line in (by_trace if asked.traces else table)(kept(asked.out)):
         print(line)
     if not whole:
         print("not all was run: the same command goes on", file=sys.stderr)
