@@ -219,7 +219,7 @@ def test_a_node_that_dies_during_its_job(lab_dir: str) -> None:
         lab = Lab.up(lab_dir, nodes=2, gpus=2, seed=2)
         stack.callback(lab.down)
         control = Control(lab)
-        sweep = control.start("run", "--max-parallel", "2", "--wall-scale", "0.04", "--json")
+        sweep = control.start("run", "--max-parallel", "2", "--wall-scale", "0.1", "--json")
         wait_until(lambda: [j for j in control.jobs() if j["node"] == "n1" and j["state"] == "RUNNING"])
         (job,) = [j for j in control.jobs() if j["node"] == "n1"]
         wait_until(lambda: job_processes(control.lab, job["id"]))
