@@ -122,11 +122,14 @@ def test_a_task_of_an_array_is_explained(site: Site) -> None:
 
 def test_after_its_end_a_jobs_gpus_are_known(site: Site) -> None:
     """The watcher has noted them while the job ran."""
+    deadline_s = time.monotonic() + 60
+    while site.run("squeue -h").stdout.strip():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.5)
     end = f"{site.home}/end"
     job = f"until [ -e {end} ]; do sleep 1; done"
     words = f"palsub --parsable -o /dev/null -t 5 --pal-class=A --gres=gpu:2 --wrap '{job}'"
     number = site.run(f"SLURM_PAL_SUBMIT_LEASE_PASS_S=1 {words}").stdout.strip()
-    deadline_s = time.monotonic() + 60
     while not json.loads(site.run("pal explain --last --json").stdout)["decision"].get("started"):
         assert time.monotonic() < deadline_s
         time.sleep(0.5)
