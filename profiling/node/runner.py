@@ -23,6 +23,7 @@ MEDIAN_TO_MEAN = 1.2533  # sqrt(pi / 2): standard error of a median over that of
 
 
 MIN_JUDGED = 3  # blocks: fewer have no spread worth the name
+GROWTH = 8  # of a trial block: a short one says little of a long one
 
 
 class StopRules(NamedTuple):
@@ -114,14 +115,19 @@ def _timed(kernel: Kernel, n: int) -> float:
 
 
 def block_size(kernel: Kernel, rules: StopRules) -> tuple[int, float]:
-    """Launches per block, and the device time spent on finding out."""
-    n, spent_s = 1, 0.0
+    """Launches per block, and the device time spent on finding out.
+
+    The first launch counts for nothing: a library may load or choose its kernel in it, which took 30 times as long
+    as a launch on an H100. Then the block grows until half of its time is seen, not extrapolated.
+    """
+    n, spent_s = 1, _timed(kernel, 1)
     while True:
         seconds = _timed(kernel, n)
         spent_s += seconds
-        if seconds >= rules.block_s / 10:  # long enough to extrapolate from
-            return max(1, round(rules.block_s * n / seconds)), spent_s
-        n *= 4
+        wanted = max(1, round(rules.block_s * n / seconds))
+        if 2 * seconds >= rules.block_s or wanted <= n:
+            return wanted, spent_s
+        n = min(wanted, GROWTH * n)
 
 
 def _warm_up(kernel: Kernel, watch: Watch, rules: StopRules, n: int, spent_s: float) -> tuple[float, bool]:

@@ -98,7 +98,7 @@ LINK_SHARE = 0.5
 LATENCY_US = (0.5, 20.0)
 CAP_SHARE = 0.3
 BLOCK_CV_PCT = 0.5
-REPEAT_CV_PCT = {"A": 0.3, "C": 0.2}
+REPEAT_CV_PCT = {"A": 0.5, "C": 0.2}
 LIBRARY_SHARE = (0.4, 1.05)
 """On Hopper the least share of the peak with our kernels is 35 %, beside a library that reaches 80 to 90 % of it."""
 LOOK_MS, LOOK_P95_MS = 20.0, 60.0

@@ -23,7 +23,7 @@ from slurm_pal.profiling.node.benchmarks import (
     select,
 )
 from slurm_pal.profiling.node.devices import DeviceError, SensorSample, Static
-from slurm_pal.profiling.node.runner import StopRules, measure, rules_for
+from slurm_pal.profiling.node.runner import StopRules, block_size, measure, rules_for
 
 GEMM = BENCHMARKS[0]
 LAUNCH_S = 0.005
@@ -239,8 +239,29 @@ def test_benchmarks_are_chosen_by_id_and_come_in_the_order_of_the_table() -> Non
         select("gemm_bf16,nope")
 
 
+def test_a_slow_first_launch_does_not_shorten_the_blocks() -> None:
+    """A library that loads itself in the first launch: on an H100 blocks came out twelve times too short."""
+
+    class Loading:
+        work = 1.0
+
+        def __init__(self) -> None:
+            self.launched = 0
+
+        def run_block(self, n: int) -> float:
+            first, self.launched = self.launched == 0, self.launched + n
+            return n * 0.0127 + (2.0 if first else 0.0)
+
+        def close(self) -> None:
+            pass
+
+    n, spent_s = block_size(Loading(), StopRules())
+    assert n == round(0.75 / 0.0127)
+    assert spent_s < 4.0
+
+
 def test_the_budget_of_a_node() -> None:
-    assert 100.0 <= node_device_s(select(""), 8) <= 110.0
+    assert 110.0 <= node_device_s(select(""), 8) <= 120.0
     assert node_device_s(select("", quick=True), 8) == node_device_s(select("gemm_bf16,tblock,hbm_triad"), 8) == 60.0
     assert node_device_s(select("p2p"), 8) - node_device_s((), 8) == pytest.approx(56 * by_id("p2p").seconds)
     assert node_device_s(select("p2p,allreduce"), 1) == node_device_s((), 1)
