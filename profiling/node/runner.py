@@ -117,15 +117,15 @@ def _timed(kernel: Kernel, n: int) -> float:
 def block_size(kernel: Kernel, rules: StopRules) -> tuple[int, float]:
     """Launches per block, and the device time spent on finding out.
 
-    The first launch counts for nothing: a library may load or choose its kernel in it, which took 30 times as long
-    as a launch on an H100. Then the block grows until half of its time is seen, not extrapolated.
+    The first launch counts for nothing: a library may load or choose its kernel in it. Then the block grows until
+    half of its time is seen, not extrapolated.
     """
     n, spent_s = 1, _timed(kernel, 1)
     while True:
         seconds = _timed(kernel, n)
         spent_s += seconds
         wanted = max(1, round(rules.block_s * n / seconds))
-        if 2 * seconds >= rules.block_s or wanted <= n:
+        if 2 * seconds >= rules.block_s:
             return wanted, spent_s
         n = min(wanted, GROWTH * n)
 

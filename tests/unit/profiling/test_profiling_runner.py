@@ -244,9 +244,7 @@ def test_a_slow_first_launch_does_not_shorten_the_blocks() -> None:
 
     class Loading:
         work = 1.0
-
-        def __init__(self) -> None:
-            self.launched = 0
+        launched = 0
 
         def run_block(self, n: int) -> float:
             first, self.launched = self.launched == 0, self.launched + n
