@@ -164,7 +164,7 @@ def _one_by_one(
 ) -> list[str]:
     """The node whose guests are worth least, again and again; its guests leave their other nodes."""
     on = _present(loaned, guests, count)
-    found = []
+    found: list[str] = []
     while on and len(found) < count:
         node = min(on, key=lambda name: worth(on[name]))
         found.append(node)
