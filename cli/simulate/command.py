@@ -74,6 +74,10 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
         for line in lists(options["parsable2"], options["noheader"]):
             common.say(line)
         return
+    from slurm_pal.cli.simulate.loans import asks_for_loans, run_loans
+
+    if asks_for_loans(options["policies"]):
+        context.exit(run_loans(options, _command()))
     check_site_options(context, options["site"])
     if options["site"] or options["replica"] or _unequal(options):
         options["trace"] = _one_trace(options["trace"])

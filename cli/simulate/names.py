@@ -9,6 +9,7 @@ from slurm_pal.cli import common
 from slurm_pal.cli.simulate.trace_inputs import KEYS
 from slurm_pal.report import table
 from slurm_pal.research import allocation_policies
+from slurm_pal.research.loans_comparison import POLICIES as LOANS
 from slurm_pal.research.replica.published_policies import summaries as replica_policies
 from slurm_pal.research.unequal_policies import POLICIES as UNEQUAL
 from slurm_pal.simulate import levers
@@ -41,6 +42,7 @@ def rows() -> list[tuple[str, str, str]]:
     found += [
         ("--replica", alias, f"the same as {name}") for alias, name in REPLICA_ALIASES.items() if name in published
     ]
+    found += [("--policy", name, f"study: owners and guests: {row.summary}") for name, row in LOANS.items()]
     found += [("--queue", name, row.summary) for name, row in QUEUES.items()]
     found += [("--queue", alias, f"the same as {name}") for alias, name in QUEUE_ALIASES.items() if alias not in QUEUES]
     found += [("--format", name, row.summary) for name, row in FORMATS.items()]

@@ -208,7 +208,7 @@ class LoanStudy:
     # -- places ---------------------------------------------------------------------------
 
     def _place(self, job: _Job, servers: Iterable[int], release: bool) -> list[int] | None:
-        """A server for each base worker, best fit; None where they do not fit. `release`: flexible workers make room."""
+        """A server for each base worker, best fit, or None. `release`: flexible workers make room."""
         gpus = job.job.gpus
         room = {server: self.free[server] for server in servers}
         if release:
