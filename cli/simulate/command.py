@@ -54,6 +54,8 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
       pal simulate --trace sacct.txt --throughputs table.csv --cluster h100:32,a100:64
           --policy slurm,pal-share,gavel:max-min
           the same on GPUs of several types, the fastest first: which job belongs on which
+      pal simulate --policy aryl,aryl-noloan,aryl-noscale
+          a study: an owner's idle servers lent to a training cluster, elastic jobs (docs/loans.md)
       pal simulate --replica blox-pal --trace workload-7.csv --profile DIR
           the simulator published with PAL, job for job, its six policies
       pal simulate --replica gavel --trace T.trace --throughputs TABLE.json

@@ -22,7 +22,8 @@ HEADER = (
 )  # fmt: skip
 FORMS = {
     "queue_s": ".0f", "queue_p95_s": ".0f", "jct_s": ".0f", "jct_p95_s": ".0f", "queue_ratio": ".2f",
-    "jct_ratio": ".3f", "usage": ".3f", "usage_gain_percent": ".1f", "loaned": ".1f", "reclaims": ".0f", "preemptions": ".1f",
+    "jct_ratio": ".3f", "usage": ".3f", "usage_gain_percent": ".1f", "loaned": ".1f", "reclaims": ".0f",
+    "preemptions": ".1f",
     "scale_in": ".3f", "owner_wait_s": ".0f", "lost_gpu_h": ".0f", "changes": ".0f",
 }  # fmt: skip
 CSV_COLUMNS = ("policy", *FORMS, "jct_ratio_low", "jct_ratio_high", "runs")
@@ -156,7 +157,7 @@ def _notes(
         *found,
         f"{given.jobs} jobs, {given.servers} + {given.servers} servers of 8 GPUs, orders every {ORDER_S:.0f} s, grace "
         f"{GRACE_S:.0f} s. A preempted job falls back to its last checkpoint, every {given.checkpoint:g} s; each "
-        f"restart and each change of workers costs {given.restart:g} s on its GPUs. Linear scaling; loaned GPUs as fast "
-        "as own ones.",
+        f"restart and each change of workers costs {given.restart:g} s on its GPUs. Linear scaling; loaned GPUs as "
+        "fast as own ones.",
         *(f"{name}: {POLICIES[name].summary}" for name in lines),
     ]
