@@ -260,8 +260,10 @@ class _Part:
         """(g, n) `others` with the shares of the free groups, scaled to exactly the throughput asked for."""
         times = np.zeros((len(self._free), others.shape[1]))
         times[self._group, self._column] = np.maximum(solution.x[: len(self._group)], 0.0) * self._unit[self._group]
-        reached = (times * self._problem.throughput[self._free]).sum(axis=1)
-        times *= (self._need / np.where(reached > 0, reached, np.inf))[:, None]
+        throughput = self._problem.throughput[self._free]
+        nothing = np.flatnonzero((times * throughput).sum(axis=1) == 0)  # a need so small that the solver rounds it off
+        times[nothing, throughput[nothing].argmax(axis=1)] = 1.0
+        times *= (self._need / (times * throughput).sum(axis=1))[:, None]
         shares = others.copy()
         shares[self._free] = times
         return shares

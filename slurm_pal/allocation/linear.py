@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Linear programs, straight to HiGHS: arrays in, arrays out."""
+"""Linear programs, some variables of which may be whole numbers, straight to HiGHS: arrays in, arrays out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ PRIMAL = 4  # value of the option "simplex_strategy": faster than the dual simpl
 OPTIONS: tuple[tuple[str, str | float | bool], ...] = (
     ("output_flag", False), ("threads", 1), ("presolve", "off"), ("solver", "simplex"),
     ("primal_feasibility_tolerance", 1e-9), ("dual_feasibility_tolerance", 1e-9),
+    ("small_matrix_value", 1e-12),  # the least that it allows; what is smaller is dropped, by default below 1e-9
 )  # fmt: skip
+WHOLE: tuple[tuple[str, str | float | bool], ...] = (
+    ("presolve", "on"), ("solver", "choose"), ("mip_rel_gap", 0.0), ("mip_abs_gap", 0.0),
+)  # fmt: skip
+"""On top of OPTIONS, where variables are whole numbers."""
 
 
 class InfeasibleError(PalError):
@@ -49,14 +54,21 @@ class Solution(NamedTuple):
 class LinearProgram:
     """One program, which may be solved again after a change: the solver goes on from its last basis."""
 
-    def __init__(self, cost: Vector, rows: Rows, *, upper: Vector | None = None, maximise: bool = True) -> None:
-        """Variables are at least 0 and at most `upper` (default: no limit)."""
+    def __init__(
+        self, cost: Vector, rows: Rows, *, upper: Vector | None = None, maximise: bool = True, integers: int = 0
+    ) -> None:
+        """Variables are at least 0 and at most `upper` (default: no limit); the first `integers` are whole numbers.
+
+        With whole numbers there is an exact optimum, too, and no duals.
+        """
         self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
         for option, value in OPTIONS:
             self._highs.setOptionValue(option, value)
-        self._pass(cost, rows, upper, maximise)
+        for option, value in WHOLE if integers else ():
+            self._highs.setOptionValue(option, value)
+        self._pass(cost, rows, upper, maximise, integers)
 
-    def _pass(self, cost: Vector, rows: Rows, upper: Vector | None, maximise: bool) -> None:
+    def _pass(self, cost: Vector, rows: Rows, upper: Vector | None, maximise: bool, integers: int) -> None:
         n, k = len(cost), len(rows.lower)
         order = np.argsort(rows.row, kind="stable")
         start = np.concatenate(([0], np.cumsum(np.bincount(rows.row, minlength=k)))).astype(np.int32)
@@ -65,7 +77,7 @@ class LinearProgram:
         self._highs.passModel(
             n, k, len(order), int(highspy.MatrixFormat.kRowwise), int(sense), 0.0,
             cost, np.zeros(n), np.full(n, INFINITE) if upper is None else upper, rows.lower, rows.upper,
-            start, rows.column[order].astype(np.int32), rows.value[order], np.zeros(n, dtype=np.int32),
+            start, rows.column[order].astype(np.int32), rows.value[order], (np.arange(n) < integers).astype(np.int32),
         )  # fmt: skip
 
     def option(self, name: str, value: str | float | bool) -> None:
@@ -85,6 +97,11 @@ class LinearProgram:
         """The optimum. Raises InfeasibleError, or UnsolvedError with the solver's reason."""
         self._highs.run()
         status = self._highs.getModelStatus()
+        if status == highspy.HighsModelStatus.kInfeasible:  # the dual simplex also calls programs so that just fit
+            self._highs.setOptionValue("simplex_strategy", PRIMAL)
+            self._highs.clearSolver()
+            self._highs.run()
+            status = self._highs.getModelStatus()
         if status != highspy.HighsModelStatus.kOptimal:
             words = self._highs.modelStatusToString(status)
             if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
