@@ -5,9 +5,8 @@ After Aryl (arXiv 2202.07896) and Lyra (EuroSys 2023, DOI 10.1145/3552326.358744
 the sum over its jobs of cost / nodes of the job, and the cheapest node goes first. A job that is preempted leaves all
 of its nodes, so what it adds to the cost of the others ends with it. Fewest jobs for a number of nodes is NP-hard.
 
-Where few sets of nodes are possible they are all compared, else what greedy finds is improved by exchanging nodes:
-greedy alone comes some percent above the optimum, more so where costs are lost work, which differ by orders of
-magnitude (docs/benchmarks.md).
+Greedy comes some percent above the optimum, more so where costs are lost work, which differ by orders of magnitude
+(docs/benchmarks.md). At these sizes an integer program finds the optimum in milliseconds.
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
 from typing import NamedTuple
 
 from slurm_pal.base.errors import UsageError
 
-SETS = 5000
-"""So many sets of nodes are compared at once: 4 of 20 nodes, 3 of 32."""
-EXCHANGES = 64
-"""At most so many times: each exchange makes the result cheaper, and a handful is usual."""
+PAIRS = 1000
+"""So many pairs of a guest and its loaned node go to the integer program (seconds, at worst); greedy does more."""
+STEP = 1e-6
+"""What a preempted job counts beside its cost, as a part of the largest cost: fewest jobs of about the same cost."""
 
 Worth = tuple[float, int, int]
 """Cost, preempted jobs, flexible workers: less is better, in this order."""
@@ -50,8 +48,8 @@ class Reclaim(NamedTuple):
 def reclaim(loaned: Sequence[str], guests: Sequence[Guest], count: int) -> Reclaim:
     """Give back `count` of the `loaned` nodes; all of them where `count` is larger.
 
-    Unused nodes go first, then nodes with flexible workers only, fewest workers first, then the node of the least
-    server preemption cost, one by one; ties by the order of `loaned`. Raises UsageError for a negative count, a job
+    Unused nodes go first, then nodes with flexible workers only, fewest workers first, then those that together lose
+    least; ties by server preemption cost, then by the order of `loaned`. Raises UsageError for a negative count, a job
     that is named twice, and a guest without nodes or with a cost that is not a finite number of at least 0.
     """
     return outcome(by_cost(loaned, guests, count), guests)
@@ -74,21 +72,18 @@ def outcome(nodes: Iterable[str], guests: Sequence[Guest]) -> Reclaim:
 # -- rules: (loaned nodes, guests, how many) -> nodes, each raising UsageError as `reclaim` does ---------------
 
 
-def by_cost(loaned: Sequence[str], guests: Sequence[Guest], count: int, exact: int = SETS) -> list[str]:
-    """The rule of `reclaim`: the cheapest of up to `exact` sets of nodes; where there are more, greedy and exchanges.
+def by_cost(loaned: Sequence[str], guests: Sequence[Guest], count: int) -> list[str]:
+    """The rule of `reclaim`: the cheapest set of nodes; up to PAIRS the optimum, else what greedy finds.
 
-    What greedy finds stays where nothing is cheaper.
+    What greedy finds stays where nothing is cheaper, or where the solver fails.
     """
     on = _present(loaned, guests, count)
     greedy = greedy_by_cost(loaned, guests, count)
     lost = _lost(greedy, on)
-    if not lost[1]:  # nobody is preempted
+    if not lost[1] or sum(map(len, on.values())) > PAIRS:  # nobody is preempted, or too many could be
         return greedy
-    if math.comb(len(on), len(greedy)) <= exact:
-        found = cheapest(loaned, guests, count)
-        return found if _lost(found, on) < lost else greedy
-    starts = greedy, _one_by_one(loaned, guests, count, _whole)
-    return min((_exchanged(start, loaned, guests) for start in starts), key=lambda chosen: _lost(chosen, on))
+    found = _cheapest(on, len(greedy))
+    return found if found is not None and _lost(found, on) < lost else greedy
 
 
 def greedy_by_cost(loaned: Sequence[str], guests: Sequence[Guest], count: int) -> list[str]:
@@ -102,23 +97,11 @@ def by_jobs(loaned: Sequence[str], guests: Sequence[Guest], count: int) -> list[
     return _one_by_one(loaned, guests, count, _number)
 
 
-def by_jobs_once(loaned: Sequence[str], guests: Sequence[Guest], count: int) -> list[str]:
-    """Fewest jobs first as counted at the beginning."""
-    on = _present(loaned, guests, count)
-    return sorted(on, key=lambda node: len(on[node]))[:count]
-
-
 def at_random(loaned: Sequence[str], guests: Sequence[Guest], count: int, rng: random.Random) -> list[str]:
     """Unused nodes first, then any."""
     on = _present(loaned, guests, count)
     drawn = rng.sample(list(on), len(on))
     return sorted(drawn, key=lambda node: bool(on[node]))[:count]
-
-
-def cheapest(loaned: Sequence[str], guests: Sequence[Guest], count: int) -> list[str]:
-    """The optimum by trying all sets of nodes, for tests and studies: 1,001 sets for 4 of 14 nodes."""
-    on = _present(loaned, guests, count)
-    return list(min(combinations(on, min(count, len(on))), key=lambda nodes: _lost(nodes, on)))
 
 
 # -- how ------------------------------------------------------------------------------------
@@ -149,12 +132,6 @@ def _shares(present: Sequence[Guest]) -> Worth:
     return sum(guest.cost / len(guest.nodes) for guest in bases), len(bases), len(present) - len(bases)
 
 
-def _whole(present: Sequence[Guest]) -> Worth:
-    """The same with all that its jobs lose, wherever else they are."""
-    bases = [guest for guest in present if not guest.flexible]
-    return sum(guest.cost for guest in bases), len(bases), len(present) - len(bases)
-
-
 def _number(present: Sequence[Guest]) -> Worth:
     return 0.0, len(present), 0
 
@@ -174,24 +151,36 @@ def _one_by_one(
     return found
 
 
-def _exchanged(nodes: list[str], loaned: Sequence[str], guests: Sequence[Guest]) -> list[str]:
-    """The best exchange of one or two chosen nodes for others, again and again while it makes the whole cheaper."""
-    on = _present(loaned, guests, len(nodes))
-    found, lost = nodes, _lost(nodes, on)
-    for _ in range(EXCHANGES):
-        others = [node for node in on if node not in found]
-        tried = [
-            [*(node for node in found if node not in out), *into]
-            for size in (1, 2)
-            if math.comb(len(found), size) * math.comb(len(others), size) <= SETS
-            for out in combinations(found, size)
-            for into in combinations(others, size)
-        ]
-        best = min(tried, key=lambda chosen: _lost(chosen, on), default=found)
-        if _lost(best, on) >= lost:
-            break
-        found, lost = best, _lost(best, on)
-    return found
+def _cheapest(on: Mapping[str, Sequence[Guest]], count: int) -> list[str] | None:
+    """The optimum: `count` nodes are chosen, and a job is preempted where any of its nodes is. None: unsolved.
+
+    Variables: each node chosen or not, then each job preempted or not, which follows, so that it may be any number.
+    """
+    import numpy as np  # here, like the solver: `pal` starts without them
+
+    from slurm_pal.allocation.linear import INFINITE, LinearProgram, Rows, UnsolvedError, together
+
+    names = list(on)
+    jobs = list({guest.job: guest for present in on.values() for guest in present if not guest.flexible}.values())
+    number = {guest.job: len(names) + place for place, guest in enumerate(jobs)}
+    pairs = [(number[guest.job], at) for at, name in enumerate(names) for guest in on[name] if guest.job in number]
+    row = np.arange(len(pairs))
+    follows = Rows(
+        np.repeat(row, 2), np.array(pairs).ravel(), np.tile([1.0, -1.0], len(pairs)), np.zeros(len(pairs)),
+        np.full(len(pairs), INFINITE),
+    )  # fmt: skip
+    each = np.arange(len(names))
+    chosen = Rows(np.zeros_like(each), each, np.ones(len(names)), np.array([float(count)]), np.array([float(count)]))
+    most = max(guest.cost for guest in jobs) or 1.0
+    cost = np.array([0.0] * len(names) + [guest.cost / most + STEP for guest in jobs])
+    program = LinearProgram(
+        cost, together(follows, chosen), upper=np.ones(len(cost)), maximise=False, integers=len(names)
+    )
+    try:
+        taken = program.solve().x[: len(names)]
+    except UnsolvedError:
+        return None
+    return [names[at] for at in np.argsort(-np.round(taken), kind="stable")[:count]]
 
 
 def _lost(nodes: Iterable[str], on: Mapping[str, Sequence[Guest]]) -> tuple[float, int, int]:
