@@ -12,7 +12,7 @@ import click
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.cli import common
-from slurm_pal.cli.simulate.options import NOT_PLAIN, REPLICAS, UNEQUAL, simulate_options
+from slurm_pal.cli.simulate.options import LOANS, NOT_PLAIN, REPLICAS, UNEQUAL, simulate_options
 from slurm_pal.cli.simulate.site_options import check_site_options
 
 if TYPE_CHECKING:
@@ -62,6 +62,11 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
           --cluster v100:12,p100:12,k80:12 --policy gavel:max-min,gavel:fifo-perf
           the simulator published with Gavel, on unequal GPUs
 
+    The study of owners and guests (--policy aryl,...) draws its own jobs and owner. Its --generate
+    has the keys servers, days, queue (the baseline's mean wait, s; the number of jobs is tuned to it),
+    jobs (how many, instead), elastic and elastic_time (shares of jobs and of GPU time), restart and
+    checkpoint (s), error (of run times) and headroom; --list explains them.
+
     Ctrl-C prints what is complete. Traces can be looked at and converted with pal trace.
     """
     if options["list_"]:
@@ -79,6 +84,7 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
     from slurm_pal.cli.simulate.loans import asks_for_loans, run_loans
 
     if asks_for_loans(options["policies"]):
+        _check_options(context, LOANS, "with --policy aryl,...")
         context.exit(run_loans(options, _command()))
     check_site_options(context, options["site"])
     if options["site"] or options["replica"] or _unequal(options):
@@ -136,7 +142,11 @@ def _check_mode(context: click.Context, replica: str | None, *, unequal: bool) -
     if replica is not None and replica not in REPLICAS:
         raise UsageError(f"replica {replica!r} is not one of {', '.join(REPLICAS)}")
     allowed = REPLICAS[replica] if replica else UNEQUAL if unequal else None
-    where = f"with --replica {replica}" if replica else "with --cluster TYPE:GPUS,..."
+    _check_options(context, allowed, f"with --replica {replica}" if replica else "with --cluster TYPE:GPUS,...")
+
+
+def _check_options(context: click.Context, allowed: frozenset[str] | None, where: str) -> None:
+    """Raises UsageError for an option that is not `allowed`; None: for those in NOT_PLAIN."""
     for parameter in context.command.params:
         name = parameter.name or ""
         if context.get_parameter_source(name) != click.core.ParameterSource.COMMANDLINE:

@@ -12,24 +12,36 @@ from slurm_pal.cli import common
 from slurm_pal.cli.simulate.run import Output, carry_out, interruption
 from slurm_pal.report import table as tables
 from slurm_pal.research.loans import GRACE_S, ORDER_S, LoanFigures
-from slurm_pal.research.loans_comparison import BASELINE, POLICIES, LoanComparison, LoanSeed, LoanSettings
+from slurm_pal.research.loans_comparison import (
+    BASELINE,
+    POLICIES,
+    Gate,
+    LoanComparison,
+    LoanSeed,
+    LoanSettings,
+    gates,
+)
 from slurm_pal.simulate.pool import processors
 from slurm_pal.simulate.statistics import mean_interval
 
 HEADER = (
-    "POLICY", "QUEUE(s)", "P95(s)", "JCT(s)", "P95(s)", "QUEUE x", "JCT x", "USAGE", "USAGE +%", "LOANED", "RECLAIMS",
-    "PREEMPTED", "SCALE-IN", "OWNER(s)", "LOST(GPUh)", "CHANGES",
+    "POLICY", "QUEUE(s)", "P95(s)", "JCT(s)", "P95(s)", "QUEUE x", "JCT x", "OF ARYL", "USAGE", "USAGE +%", "LOANED",
+    "RECLAIMS", "PREEMPTED", "SCALE-IN", "OWNER(s)", "LOST(GPUh)", "CHANGES",
 )  # fmt: skip
 FORMS = {
     "queue_s": ".0f", "queue_p95_s": ".0f", "jct_s": ".0f", "jct_p95_s": ".0f", "queue_ratio": ".2f",
-    "jct_ratio": ".3f", "usage": ".3f", "usage_gain_percent": ".1f", "loaned": ".1f", "reclaims": ".0f",
-    "preemptions": ".1f",
-    "scale_in": ".3f", "owner_wait_s": ".0f", "lost_gpu_h": ".0f", "changes": ".0f",
+    "jct_ratio": ".3f", "jct_share_of_aryl": ".2f", "usage": ".3f", "usage_gain_percent": ".1f", "loaned": ".1f",
+    "reclaims": ".0f", "preemptions": ".1f", "scale_in": ".3f", "owner_wait_s": ".0f", "lost_gpu_h": ".0f",
+    "changes": ".0f",
 }  # fmt: skip
 CSV_COLUMNS = ("policy", *FORMS, "jct_ratio_low", "jct_ratio_high", "runs")
+GATES = ("GATE", "WHAT", "WANTED", "MEASURED", "AT MOST", "")
+EXPLAINED = (
+    "AT MOST: what any policy could reach on these jobs; restarts count as usage, but not in the bound. OF ARYL: part "
+    "of the JCT that aryl saves."
+)
 ENOUGH = 3
 """Independent traces for an interval."""
-OTHERS = ("trace", "site", "replica", "cluster", "nodes", "gpus_per_node", "baseline", "out", "jobs_out")
 
 
 def asks_for_loans(policies: Sequence[str]) -> bool:
@@ -39,12 +51,6 @@ def asks_for_loans(policies: Sequence[str]) -> bool:
 
 def run_loans(options: Mapping[str, Any], command: str) -> Exit:
     """Run and print; the exit code. Raises UsageError."""
-    for name in OTHERS:
-        if options[name]:
-            raise UsageError(
-                f"--{name.replace('_', '-')}: the study of owners and guests (--policy aryl,...) draws its own jobs "
-                "and servers; give --generate KEY=VALUE,... instead"
-            )
     names = tuple(dict.fromkeys(word.strip() for text in options["policies"] for word in text.split(",")))
     comparison = LoanComparison(settings_of(options["generate"] or ""), names)
     comparison.check()
@@ -91,6 +97,11 @@ def _line(name: str, seeds: Sequence[LoanSeed]) -> dict[str, float | None]:
     queue_s = fmean(one.queue_s for one in own)
     found["queue_ratio"] = fmean(one.queue_s for one in base) / queue_s if queue_s else None
     found["jct_ratio"] = fmean(one.jct_s for one in base) / fmean(one.jct_s for one in own)
+    found["jct_share_of_aryl"] = None
+    if "aryl" in seeds[0].figures:
+        whole_s = fmean(one.jct_s - seed.figures["aryl"].jct_s for one, seed in zip(base, seeds, strict=True))
+        saved_s = fmean(first.jct_s - second.jct_s for first, second in zip(base, own, strict=True))
+        found["jct_share_of_aryl"] = saved_s / whole_s if whole_s > 0 else None
     found["usage_gain_percent"] = 100 * (fmean(one.usage for one in own) / fmean(one.usage for one in base) - 1)
     pairs = [first.jct_s / second.jct_s for first, second in zip(base, own, strict=True)]
     low, high = mean_interval(pairs)[1:] if len(pairs) >= ENOUGH and len(set(pairs)) > 1 else (None, None)
@@ -111,10 +122,11 @@ def _show(
             "study": True,
             "baseline": BASELINE,
             "seeds": {
-                number: {"arrival_scale": seed.scale, "span_s": seed.span_s, "elastic_time": seed.elastic_time,
-                         "jct_bound_s": seed.bound_s, "baseline_queue_s": seed.figures[BASELINE].queue_s}
+                number: {field: value for field, value in seed._asdict().items() if field != "figures"}
+                | {"baseline_queue_s": seed.figures[BASELINE].queue_s}
                 for number, seed in zip(numbers, seeds, strict=True)
             },
+            "gates": [gate._asdict() for gate in _gates(seeds)],
             "command": output.command,
         }  # fmt: skip
         common.print_json("simulate", body)
@@ -127,8 +139,19 @@ def _show(
     for text in (tables.parsable if output.parsable else tables.columns)(HEADER, rows, output.noheader):
         common.say(text)
     if not output.parsable:
+        measured = [
+            (gate.name, gate.what, f"{gate.wanted:g}", _written(gate.measured, ".4g"), _written(gate.at_most, ".4g"),
+             "met" if gate.met else "missed")
+            for gate in _gates(seeds)
+        ]  # fmt: skip
+        for text in ("", *tables.columns(GATES, measured, output.noheader)) if measured else ():
+            common.say(text)
         for text in ("", *_notes(comparison, lines, numbers, seeds)):
             common.say(text)
+
+
+def _gates(seeds: Sequence[LoanSeed]) -> list[Gate]:
+    return gates(seeds) if "aryl" in seeds[0].figures else []
 
 
 def _written(value: float | None, form: str) -> str:
@@ -146,17 +169,20 @@ def _notes(
     found = ["A study: no Slurm runs here. x: baseline over policy, of means over seeds; + %: over the baseline."]
     for number, seed in zip(numbers, seeds, strict=True):
         found.append(
-            f"seed {number}: arrivals x {seed.scale:.3f} ({seed.span_s / 86400:.1f} days), baseline's mean queue "
-            f"{seed.figures[BASELINE].queue_s:.0f} s; elastic jobs have {seed.elastic_time:.0%} of GPU time; without "
-            f"any waiting and with all workers the mean JCT would be {seed.bound_s:.0f} s"
+            f"seed {number}{f', draw {seed.draw}' if seed.draw > 1 else ''}: {seed.jobs} jobs in {seed.days:.1f} days, "
+            f"load {seed.load:.2f} of the training servers, baseline's mean queue "
+            f"{seed.figures[BASELINE].queue_s:.0f} s; {seed.elastic:.1%} of jobs are elastic and have "
+            f"{seed.elastic_time:.1%} of GPU time. Without any waiting and with all workers, mean JCT would be "
+            f"{seed.jct_bound_s:.0f} s and usage {seed.usage_bound:.3f}"
         )
     for name, line in lines.items():
         if line["jct_ratio_low"] is not None:
             found.append(f"{name}: JCT x by seed, 95 %: {line['jct_ratio_low']:.3f} to {line['jct_ratio_high']:.3f}")
     return [
         *found,
-        f"{given.jobs} jobs, {given.servers} + {given.servers} servers of 8 GPUs, orders every {ORDER_S:.0f} s, grace "
-        f"{GRACE_S:.0f} s. A preempted job falls back to its last checkpoint, every {given.checkpoint:g} s; each "
+        *([EXPLAINED] if _gates(seeds) else []),
+        f"{given.servers} + {given.servers} servers of 8 GPUs, orders every {ORDER_S:.0f} s, grace {GRACE_S:.0f} s. "
+        f"A preempted job falls back to its last checkpoint, every {given.checkpoint:g} s; each "
         f"restart and each change of workers costs {given.restart:g} s on its GPUs. Linear scaling; loaned GPUs as "
         "fast as own ones.",
         *(f"{name}: {POLICIES[name].summary}" for name in lines),

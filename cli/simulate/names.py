@@ -9,7 +9,9 @@ from slurm_pal.cli import common
 from slurm_pal.cli.simulate.trace_inputs import KEYS
 from slurm_pal.report import table
 from slurm_pal.research import allocation_policies
+from slurm_pal.research.loans_comparison import KEYS as LOAN_KEYS
 from slurm_pal.research.loans_comparison import POLICIES as LOANS
+from slurm_pal.research.loans_comparison import LoanSettings
 from slurm_pal.research.replica.published_policies import summaries as replica_policies
 from slurm_pal.research.unequal_policies import POLICIES as UNEQUAL
 from slurm_pal.simulate import levers
@@ -53,7 +55,11 @@ def rows() -> list[tuple[str, str, str]]:
         ("--scores", EXACT, "belief is the truth"),
     ]
     found += [("--scores", name, part.summary) for name, part in PARTS.items()]
-    return found + [("--generate", f"{name}=", key.summary) for name, key in KEYS.items()]
+    keys = {name: [key.summary] for name, key in KEYS.items()}
+    usual = LoanSettings()._asdict()
+    for name, summary in LOAN_KEYS.items():
+        keys.setdefault(name, []).append(f"study: owners and guests: {summary}; default: {usual[name]:g}")
+    return found + [("--generate", f"{name}=", "; ".join(summaries)) for name, summaries in keys.items()]
 
 
 def _allocation() -> list[tuple[str, str, str]]:

@@ -45,7 +45,9 @@ INPUT = (
         help="Steps/s by application and GPU type, JSON or CSV (docs/traces.md); for TYPE:GPUS,... and format gavel.",
     ),
     click.option("--prices", metavar="TYPE=PRICE,...", help="Per GPU-hour, for gavel:cost and gavel:cost-slo."),
-    click.option("--generate", metavar="SPEC", help="Draw a trace instead: 'jobs=1000,load=0.8,seed=1', or ''."),
+    click.option(
+        "--generate", metavar="SPEC", help="Draw a trace instead: 'jobs=1000,load=0.8,seed=1', or ''; keys: --list."
+    ),
 )
 CLUSTER = (
     click.option(
@@ -96,7 +98,9 @@ COMPARISON = (
         help="Compared with.  [default: slurm-twin, packed, or the first]",
     ),
     click.option("--queue", default="fifo", show_default=True, metavar="NAME", help="Who is first in line."),
-    click.option("--seeds", type=COUNT, metavar="N", help="Paired runs of each policy.  [default: 8; TYPE:GPUS: 1]"),
+    click.option(
+        "--seeds", type=COUNT, metavar="N", help="Paired runs of each policy.  [default: 8; TYPE:GPUS: 1; aryl: 3]"
+    ),
     click.option("--seed", type=click.IntRange(min=0), metavar="S", help="The first seed.  [default: 1]"),
     click.option(
         "--jitter",
@@ -208,6 +212,10 @@ UNEQUAL = frozenset((
     "parsable2", "noheader", "list_", "verbose", "window",
 ))  # fmt: skip
 """The options that mean something with --cluster TYPE:GPUS,... ."""
+LOANS = frozenset((
+    "policies", "generate", "seeds", "seed", "jobs", "as_json", "as_csv", "parsable2", "noheader", "list_", "verbose",
+))  # fmt: skip
+"""The options that mean something with --policy aryl,... ."""
 NOT_PLAIN = {
     "replay": "--replica",
     "prices": "--cluster TYPE:GPUS,...",

@@ -9,6 +9,7 @@ restart only.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 import random
@@ -26,7 +27,7 @@ ORDER_S = 300.0
 GRACE_S = 30.0
 SCALE_S = 60.0
 """Workers are shared out anew at most so often."""
-ARRIVAL, END, ORDER, DEMAND = range(4)
+ARRIVAL, END, DEMAND, RETURN, ORDER = range(5)  # in this order where times are equal
 
 
 class LoanJob(NamedTuple):
@@ -58,6 +59,7 @@ class LoanRules(NamedTuple):
     reclaim: str = "cost"  # or "jobs", "random"
     split: bool = True  # flexible workers and base demand are kept apart
     from_zero: bool = False  # a preempted job has no checkpoint
+    eager: bool = False  # workers change as soon as it saves anything, without charge or cool-down
     more: bool = False  # instead of loans, as many own servers more as `aryl` borrowed on average
 
 
@@ -131,11 +133,13 @@ class LoanStudy:
         self.checkpoint_s = math.inf if rules.from_zero else checkpoint_s
         self.own = list(range(servers))
         self.loaned: list[int] = []
+        self.leaving: list[int] = []  # no guest is there any more, but the owner has them only after the grace time
+        self.short_s: dict[int, float] = {}  # since when the owner needs its first, second, ... server and lacks it
         total = servers + owner.servers
         self.free = [SERVER_GPUS] * total
         self.based = [0] * total  # base workers on the server
         self.flex: list[list[_Job]] = [[] for _ in range(total)]  # a job for each of its flexible workers there
-        self.waiting: list[_Job] = []
+        self.waiting: list[_Job] = []  # in order of arrival
         self.running: dict[int, _Job] = {}
         self.ended_s: dict[int, float] = {}
         self.now_s = self.scaled_s = 0.0
@@ -159,11 +163,11 @@ class LoanStudy:
             if kind == END and version != self.jobs[number].version:
                 continue
             self._pass(time_s)
-            if kind == DEMAND:
-                self._demand()
+            if kind in (DEMAND, RETURN):
+                self._demand() if kind == DEMAND else self._return()
                 continue
             if kind == ARRIVAL:
-                self.waiting.append(self.jobs[number])
+                self._wait(self.jobs[number])
             elif kind == END:
                 self._end(self.jobs[number])
             else:
@@ -178,20 +182,30 @@ class LoanStudy:
     def _pass(self, time_s: float) -> None:
         """What is used until then."""
         span_s = max(0.0, min(time_s, self.until_s) - self.now_s)
-        self.busy += span_s * (self.held + self.demand_gpus)
+        self.busy += span_s * (self.held + min(self.demand_gpus, SERVER_GPUS * self._owners()))
         self.lent += span_s * len(self.loaned)
         self.now_s = time_s
 
     def _demand(self) -> None:
         _, self.demand_gpus = self.steps.popleft()
-        if self._needed() > self.owner.servers - len(self.loaned):
-            following_s = math.ceil(self.now_s / ORDER_S) * ORDER_S
-            self.owner_wait_s = max(self.owner_wait_s, following_s - self.now_s + GRACE_S)
+        self._owner_waits()
         if self.steps:
             heapq.heappush(self.events, (self.steps[0][0], DEMAND, 0, 0))
 
     def _needed(self) -> int:
         return math.ceil(self.demand_gpus / SERVER_GPUS)
+
+    def _owners(self) -> int:
+        """Servers that the owner can use now."""
+        return self.owner.servers - len(self.loaned) - len(self.leaving)
+
+    def _owner_waits(self) -> None:
+        """Note how long the owner has lacked each server that it has by now, or needs no longer."""
+        has, needs = self._owners(), self._needed()
+        for server in [number for number in self.short_s if not has < number <= needs]:
+            self.owner_wait_s = max(self.owner_wait_s, self.now_s - self.short_s.pop(server))
+        for server in range(has + 1, needs + 1):
+            self.short_s.setdefault(server, self.now_s)
 
     def _settle(self, job: _Job) -> None:
         """Progress up to now, with a checkpoint here."""
@@ -225,12 +239,16 @@ class LoanStudy:
         return found
 
     def _find(self, job: _Job) -> list[int] | None:
-        sets = [self.own, self.loaned, self.own + self.loaned] if self.rules.split else [self.own + self.loaned]
-        for release in (False, True) if self.rules.scale else (False,):
-            for servers in sets if self.loaned else [self.own]:
-                found = self._place(job, servers, release)
-                if found is not None:
-                    return found
+        """Own servers first, and flexible workers make room there, before anything goes where it may be preempted."""
+        everywhere = self.own + self.loaned
+        apart = self.rules.split and self.loaned
+        sets = [[self.own], [self.loaned, everywhere]] if apart else [[everywhere]]
+        for some in sets:
+            for release in (False, True) if self.rules.scale else (False,):
+                for servers in some:
+                    found = self._place(job, servers, release)
+                    if found is not None:
+                        return found
         return None
 
     def _try(self, job: _Job) -> bool:
@@ -250,11 +268,14 @@ class LoanStudy:
         self._go_on(job, self.restart_s if job.version else 0.0)
         return True
 
+    def _wait(self, job: _Job) -> None:
+        bisect.insort(self.waiting, job, key=lambda job: job.number)
+
     def _start_waiting(self) -> None:
         """Phase 1."""
         if not self.rules.shortest:
-            while self.waiting and self._try(min(self.waiting, key=lambda job: job.number)):
-                self.waiting.remove(min(self.waiting, key=lambda job: job.number))
+            while self.waiting and self._try(self.waiting[0]):
+                self.waiting.pop(0)
             return
         failed: set[tuple[int, int]] = set()  # shapes that do not fit now
         for job in sorted(self.waiting, key=lambda job: job.believed_s):
@@ -293,7 +314,7 @@ class LoanStudy:
         self._changed(job)
 
     def _changed(self, job: _Job) -> None:
-        self.changes += 1
+        self.changes += job.changed_s != self.now_s  # several workers at once are one change
         job.changed_s = self.now_s
         self._go_on(job, self.restart_s)
 
@@ -308,12 +329,13 @@ class LoanStudy:
     def _scale(self) -> None:
         """Phase 2."""
         elastic = [self._elastic(job) for job in self.running.values() if job.job.most > job.job.workers]
-        if all(job.flexible == job.most - job.base or job.still_s < COOL_DOWN_S for job in elastic):
+        churn, cool_down_s = (0.0, 0.0) if self.rules.eager else (CHURN, COOL_DOWN_S)
+        if all(job.flexible == job.most - job.base or job.still_s < cool_down_s for job in elastic):
             return
         self.scaled_s = self.now_s
         servers = self.own + self.loaned
         gpus = sum(self.free[server] for server in servers) + sum(job.flexible * job.gpus for job in elastic)
-        counts = flexible_workers(elastic, gpus, churn=CHURN, cool_down_s=COOL_DOWN_S)
+        counts = flexible_workers(elastic, gpus, churn=churn, cool_down_s=cool_down_s)
         changes = sorted((counts[job.job] - job.flexible, int(job.job)) for job in elastic)
         for change, number in changes:
             job = self.running[number]
@@ -359,7 +381,8 @@ class LoanStudy:
         wanted = loan_order(self.owner.servers, self._needed(), 0, predicted, self.headroom)
         if wanted > len(self.loaned):
             first = len(self.own)
-            idle = [server for server in range(first, first + self.owner.servers) if server not in self.loaned]
+            away = {*self.loaned, *self.leaving}
+            idle = [server for server in range(first, first + self.owner.servers) if server not in away]
             self.loaned = sorted(self.loaned + idle[: wanted - len(self.loaned)])
         elif wanted < len(self.loaned):
             self._reclaim(len(self.loaned) - wanted)
@@ -382,6 +405,13 @@ class LoanStudy:
             while self.flex[node]:
                 self._shrink(self.flex[node][-1], node)
             self.loaned.remove(node)
+            self.leaving.append(node)
+        heapq.heappush(self.events, (self.now_s + GRACE_S, RETURN, 0, 0))
+
+    def _return(self) -> None:
+        """The owner has what the last order took back."""
+        self.leaving.clear()
+        self._owner_waits()
 
     def _guests(self) -> list[Guest]:
         """Jobs by their base workers, and flexible workers server by server."""
@@ -408,9 +438,10 @@ class LoanStudy:
             job.left_s = max(0.0, job.left_s - (ran_s - again_s) * job.rate)
         self._leave(job)
         job.waits_s = self.now_s
-        self.waiting.append(job)
+        self._wait(job)
 
     def _figures(self) -> LoanFigures:
+        self.owner_wait_s = max([self.owner_wait_s, *(self.now_s - since_s for since_s in self.short_s.values())])
         queue_s = sorted(job.waited_s for job in self.jobs)
         jct_s = sorted(self.ended_s[job.number] - job.job.arrival_s for job in self.jobs)
         at, n = math.ceil(0.95 * len(self.jobs)) - 1, len(self.jobs)
