@@ -66,7 +66,8 @@ def lab() -> None:
       pal lab down                       end it and remove its directory
 
     Needs no root and writes no file outside its directory.
-    Debian packages: slurmctld slurmd slurm-client munge.
+    Debian packages: slurmctld slurmd slurm-client munge; for --accounting also
+    slurmdbd mariadb-server-core mariadb-client-core.
     """
 
 
@@ -87,6 +88,8 @@ def lab() -> None:
 @click.option(
     "--filter", "submit_filter", is_flag=True, help="With the submit filter, and the SPANK plug-in if it can be built."
 )
+@click.option("--accounting", is_flag=True, help="With slurmdbd and MariaDB: sacct, accounts, QOS, fair share.")
+@click.option("--partitions", metavar="FILE", help="Partitions and preemption from a TOML file (docs/lab.md).")
 @click.option("--wait-s", default=60.0, show_default=True, help="Give up if not all nodes are idle after this time, s.")
 @common.verbose_option
 def up(directory: str | None, wait_s: float, **size: Any) -> None:  # noqa: ANN401  # handed on, checked there
@@ -99,9 +102,10 @@ def up(directory: str | None, wait_s: float, **size: Any) -> None:  # noqa: ANN4
     if size["submit_filter"]:
         missing = f", without the SPANK plug-in ({started.without_plugin})" if started.without_plugin else ""
         common.say(f"submit filter in {started.directory('etc')}{missing}")
+    accounts = "\n  sshare -a                      # accounts guest and owner" if size["accounting"] else ""
     hints = f"""Next:
   eval "$(pal lab env{words})"    # point this shell's Slurm commands at the lab
-  sinfo
+  sinfo{accounts}
   pal-profile run                # measure the GPUs
 {_try(size["submit_filter"], started.without_plugin)}
   pal lab down{words}"""

@@ -3,7 +3,7 @@
 # The tests on a real Slurm, and all unit tests, under the Slurm of three Debian suites.
 #
 # usage: tests/releases.sh [run|clean] [suite ...]      (make test-releases, make clean-releases)
-#   PAL_ROOTS       where the root directories and the logs lie (/var/tmp/pal-roots; 1 GB a suite)
+#   PAL_ROOTS       where the root directories and the logs lie (/var/tmp/pal-roots; 2 GB a suite)
 #   DEBIAN_MIRROR   the mirror to install from (else the one that apt on this machine uses)
 #   PYTEST_ARGS     what pytest runs ("tests/slurm tests/unit")
 #
@@ -13,7 +13,7 @@
 set -euo pipefail
 
 SUITES="bookworm trixie testing"  # Slurm 22.05, 24.11 and 26.05
-PACKAGES="ca-certificates g++ libslurm-dev lua5.1 make munge python3-dev python3-venv slurm-client slurmctld slurmd"
+PACKAGES="ca-certificates g++ libslurm-dev lua5.1 make mariadb-client-core mariadb-server-core munge python3-dev python3-venv slurm-client slurmctld slurmd slurmdbd"
 PROGRAM=$(readlink -f "$0")
 TREE=$(dirname "$(dirname "$PROGRAM")")
 ROOTS=${PAL_ROOTS:-/var/tmp/pal-roots}

@@ -8,10 +8,14 @@ same reason. Sources: slurm.conf(5), gres.conf(5), cgroup.conf(5).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_pal.base.errors import UsageError
+from slurm_pal.lab import accounting
 from slurm_pal.lab.directory import LabDirectory
+from slurm_pal.lab.partition_file import PartitionFile
 from slurm_pal.slurm import releases
 
 SCHEDULER = (
@@ -20,6 +24,7 @@ SCHEDULER = (
 """React within about a second (sched_min_interval is in microseconds). ignore_prefer_validation:
 a feature that vanished from the nodes must not make `--prefer` fail."""
 
+ONE_PARTITION = PartitionFile({}, {"gpu": "Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO"})
 SLURMD_TIMEOUT_S = 30  # a killed node is DOWN after this, not after Slurm's five minutes
 
 
@@ -32,9 +37,11 @@ class LabSpec(NamedTuple):
     cpus: int  # per node
     memory_mib: int  # per node
     user: str
-    port: int  # slurmctld's; the slurmds have the ports after it
+    port: int  # slurmctld's; the slurmds have the ports after it, then slurmdbd
     version: tuple[int, int]  # of Slurm, like (22, 5)
     submit_filter: bool = False  # job_submit.lua is in etc/
+    accounting: bool = False  # with slurmdbd, whose port is the last one
+    partitions: PartitionFile | None = None  # None: one partition, gpu, of all nodes
     conf_edits: tuple[tuple[str, str], ...] = ()  # pieces of slurm.conf or cgroup.conf, and what stands there instead
 
 
@@ -49,7 +56,7 @@ def slurm_conf_text(spec: LabSpec) -> str:
     names, ports = f"n[0-{last}]", f"[{spec.port + 1}-{spec.port + spec.nodes}]"
     if spec.nodes == 1:
         names, ports = "n0", f"{spec.port + 1}"
-    return f"""# Written by pal lab up; removed by pal lab down.
+    text = f"""# Written by pal lab up; removed by pal lab down.
 ClusterName=palab
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={spec.port}
@@ -97,8 +104,26 @@ JobCompLoc={d("log", "jobcomp.txt")}
 {plugins}\
 NodeName={names} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports} CPUs={spec.cpus} Sockets=1 \
 CoresPerSocket={spec.cpus} ThreadsPerCore=1 RealMemory={spec.memory_mib} Gres=gpu:{spec.gpus} State=UNKNOWN
-PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
+    chosen = spec.partitions or ONE_PARTITION
+    lines = "".join(f"PartitionName={name} {words}\n" for name, words in chosen.partitions.items())
+    own = accounting.settings(spec) if spec.accounting else {}
+    return with_settings(text, {**own, **chosen.settings}) + lines
+
+
+def with_settings(text: str, settings: Mapping[str, str]) -> str:
+    """slurm.conf with other values of keys: Slurm warns of a key that it finds twice.
+
+    A value that starts with `,` is added to the one that is there.
+    """
+    for key, value in settings.items():
+        had = re.search(rf"^{key}=(.*)$", text, re.MULTILINE)
+        if had is None:
+            text += f"{key}={value.lstrip(',')}\n"
+            continue
+        new = had[1] + value if value.startswith(",") else value
+        text = f"{text[: had.start()]}{key}={new}{text[had.end() :]}"
+    return text
 
 
 def gres_conf_text(spec: LabSpec) -> str:

@@ -23,6 +23,7 @@ from slurm_pal.emulation.gpus import FILE_NAME
 
 SCHEMA = "pal.lab/1"
 MARKER = "pal-lab.json"  # written first and removed last: it makes a directory a lab
+SQL_ROOM = "sql"  # of a lab with accounting: the user's alone
 ROOMS = ("etc", "run", "log", "state", "spool", "dev", "pal")
 SOCKET_PATH_MAX_BYTES = 107
 _LONGEST_SOCKET = "/spool/n0000/n0000_67043328.4294967291.1"  # slurmstepd's: node, largest job id, batch step
@@ -81,6 +82,22 @@ class LabDirectory:
     @property
     def munge_socket(self) -> str:
         return self("run", "munge.sock")
+
+    @property
+    def sql_room(self) -> str:
+        return self(SQL_ROOM)
+
+    @property
+    def sql_data(self) -> str:
+        return self(SQL_ROOM, "data")
+
+    @property
+    def sql_socket(self) -> str:
+        return self(SQL_ROOM, "sock")
+
+    @property
+    def sql_init(self) -> str:
+        return self(SQL_ROOM, "init.sql")
 
     @property
     def pids(self) -> str:
@@ -167,7 +184,7 @@ class LabDirectory:
 
     def empty_rooms(self) -> None:
         """Remove what is ours except the marker. Raises DataError if something cannot be removed."""
-        for room in ROOMS:
+        for room in (*ROOMS, SQL_ROOM):
             try:
                 shutil.rmtree(self(room))
             except FileNotFoundError:

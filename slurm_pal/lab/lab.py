@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A lab: one private, real Slurm (munged, slurmctld, N slurmds) in one directory.
+"""A lab: one private, real Slurm (munged, slurmctld, N slurmds, perhaps mariadbd and slurmdbd) in one directory.
 
     with Lab.up("/tmp/lab", nodes=8, gpus=4, seed=1) as lab:
         subprocess.run(["sinfo"], env=lab.environ())
@@ -21,8 +21,9 @@ from typing import NamedTuple
 from slurm_pal.base.errors import BusyError, PalError, SlurmError, UsageError
 from slurm_pal.emulation.gpus import Registry, draw_registry, load_registry, read_table, write_registry
 from slurm_pal.emulation.models import DEFAULT_MODEL
-from slurm_pal.lab import daemons, filter, processes
+from slurm_pal.lab import daemons, filter, partition_file, processes
 from slurm_pal.lab.conf import LabSpec, node_names
+from slurm_pal.lab.crew import Crew, PortTaken, ask
 from slurm_pal.lab.directory import MARKER, LabDirectory
 from slurm_pal.lab.ports import free_blocks
 from slurm_pal.lab.processes import Process
@@ -33,8 +34,9 @@ NODES_MAX, GPUS_MAX = 2000, 64
 _PORT_TRIES = 5
 _QUEUE_WAIT_S = 10.0  # KillWait (2 s), the epilog messages, and some patience
 _BROKEN_QUEUE_WAIT_S = 1.5  # the jobs of a dead slurmd never leave the queue
-_TERM_S = 3.0  # a slurmctld whose slurmds died tries to reach them first
-_STEP_TERM_S = 1.0
+_ORDER = {"slurmd": 3.0, "job": 1.0, "slurmctld": 3.0, "slurmdbd": 5.0, "mariadbd": 20.0, "munged": 3.0}
+"""Kind of process -> how long it may take to end, s. A slurmctld whose slurmds died tries to reach them first;
+mariadbd writes its tables."""
 _SWEEPS = 10
 
 
@@ -48,7 +50,7 @@ class LabStatus(NamedTuple):
     seed: int
     slurm: str  # release, like "22.05"
     port: int  # slurmctld's
-    daemons: dict[str, int]  # munged, slurmctld, slurmd -> how many live
+    daemons: dict[str, int]  # munged, slurmctld, slurmd, with accounting mariadbd and slurmdbd -> how many live
     node_states: dict[str, int]
     jobs: dict[str, int]  # state -> number of jobs in the queue
 
@@ -65,9 +67,9 @@ class LabShutdown(NamedTuple):
 class Lab:
     """One lab in one directory; `Lab(directory)` stands for it whether it runs or not."""
 
-    def __init__(self, directory: str, crew: daemons.Crew | None = None) -> None:
+    def __init__(self, directory: str, crew: Crew | None = None) -> None:
         self.directory = LabDirectory(directory)
-        self._crew = crew or daemons.Crew(self.directory)
+        self._crew = crew or Crew(self.directory)
         self.idle_after_s = 0.0  # how long `up` took until all nodes were idle
         self.without_plugin = ""  # why `up` with a submit filter built no SPANK plug-in
 
@@ -85,13 +87,17 @@ class Lab:
         memory_mib: int = 64000,
         wait_s: float = 60.0,
         submit_filter: bool = False,
+        partitions: str | None = None,
+        accounting: bool = False,
         conf_edits: Sequence[tuple[str, str]] = (),
     ) -> Lab:
         """Start a lab of `nodes` nodes with `gpus` GPUs each and wait until all are idle.
 
         `submit_filter` installs the Lua filter in its slurmctld, and the SPANK plug-in if it
-        can be built; otherwise `without_plugin` says why there is none. `conf_edits` are pieces
-        of slurm.conf, each with what stands there instead (see lab/conf.py).
+        can be built; otherwise `without_plugin` says why there is none. `partitions` is a file of
+        partitions (see lab/partition_file.py); without one all nodes are in the partition gpu.
+        `accounting` adds MariaDB and slurmdbd, accounts, QOS and fair share (see lab/accounting.py).
+        `conf_edits` are pieces of slurm.conf, each with what stands there instead (see lab/conf.py).
 
         Raises MissingPackageError, UsageError, DataError (GPU table), BusyError (a lab runs
         there) or SlurmError; then nothing of the lab is left.
@@ -102,9 +108,10 @@ class Lab:
             raise UsageError(f"--wait-s {wait_s:g} must be a number of seconds up to a day")
         d = LabDirectory(directory)
         d.check_name()
-        programs, user = find_programs(), account_name()
+        programs, user = find_programs(accounting), account_name()
         version = slurm_version(programs["slurmctld"])
         names = node_names(nodes)
+        chosen = partition_file.read(partitions, names, version, accounting) if partitions else None
         if gpu_table:
             registry = read_table(gpu_table, names, gpus, seed, model)
         else:
@@ -114,7 +121,20 @@ class Lab:
         with d.claimed():
             lab._refuse_remains()
             try:
-                spec = LabSpec(d, nodes, gpus, cpus, memory_mib, user, 0, version, submit_filter, tuple(conf_edits))
+                spec = LabSpec(
+                    d,
+                    nodes,
+                    gpus,
+                    cpus,
+                    memory_mib,
+                    user,
+                    0,
+                    version,
+                    submit_filter,
+                    accounting,
+                    chosen,
+                    tuple(conf_edits),
+                )
                 lab._bring_up(spec, registry, programs, started + wait_s)
                 if submit_filter:
                     filter.first_table(d)
@@ -132,12 +152,12 @@ class Lab:
             raise UsageError(f"{d} holds the remains of a lab: remove them with pal lab down --dir {d}")
 
     def _bring_up(self, spec: LabSpec, registry: Registry, programs: dict[str, str], deadline_s: float) -> None:
-        d = self.directory
-        for count, port in enumerate(free_blocks(spec.nodes + 1, d.path)):
+        d, ports = self.directory, spec.nodes + (2 if spec.accounting else 1)
+        for count, port in enumerate(free_blocks(ports, d.path)):
             if count == _PORT_TRIES:
                 break
             facts = {"nodes": spec.nodes, "gpus": spec.gpus, "seed": registry.seed, "port": port, "uid": os.geteuid()}
-            d.write_facts(facts | {"slurm": releases.text(spec.version)})
+            d.write_facts(facts | {"slurm": releases.text(spec.version), "accounting": spec.accounting})
             d.make_rooms(spec.gpus)
             write_registry(d.registry, registry)
             if spec.submit_filter:
@@ -145,11 +165,11 @@ class Lab:
             try:
                 daemons.start(spec._replace(port=port), programs, self._crew, deadline_s)
                 return
-            except daemons.PortTaken:
+            except PortTaken:
                 self._end_processes()
                 d.empty_rooms()
-                self._crew = daemons.Crew(d)
-        raise SlurmError(f"found no {spec.nodes + 1} free ports in a row: use fewer --nodes, or end other labs")
+                self._crew = Crew(d)
+        raise SlurmError(f"found no {ports} free ports in a row: use fewer --nodes, or end other labs")
 
     def _give_up(self, new: bool, error: BaseException) -> None:
         """After a failed start: end what was started and leave the directory as it was."""
@@ -190,15 +210,18 @@ class Lab:
         d, facts = self.directory, self.directory.facts()
         living = self._living()
         kinds = [process.name.partition("-")[0] for process in living]
-        counts = {kind: kinds.count(kind) for kind in ("munged", "slurmctld", "slurmd")}
         nodes = _number(facts, "nodes")
+        wanted = {"munged": 1, "slurmctld": 1, "slurmd": nodes}
+        if facts.get("accounting") is True:
+            wanted |= {"mariadbd": 1, "slurmdbd": 1}
+        counts = {kind: kinds.count(kind) for kind in wanted}
         states: dict[str, int] = {}
         jobs: dict[str, int] = {}
         if counts["slurmctld"] and counts["munged"]:  # without munged each command waits for its time-out
-            states = daemons.node_states(daemons.ask(d, ["sinfo", *daemons.NODE_STATES]).text)
-            for state in daemons.ask(d, ["squeue", "-h", "-a", "-r", "-o", "%T"]).text.split():
+            states = daemons.node_states(ask(d, ["sinfo", *daemons.NODE_STATES]).text)
+            for state in ask(d, ["squeue", "-h", "-a", "-r", "-o", "%T"]).text.split():
                 jobs[state.lower()] = jobs.get(state.lower(), 0) + 1
-        whole = bool(states) and nodes > 0 and counts == {"munged": 1, "slurmctld": 1, "slurmd": nodes}
+        whole = bool(states) and nodes > 0 and counts == wanted
         return LabStatus(
             directory=d.path,
             state="up" if whole else "degraded" if living else "down",
@@ -259,20 +282,21 @@ class Lab:
         if "slurmctld" not in living or "munged" not in living:
             return 0
         whole = living.count("slurmd") >= _number(d.facts(), "nodes")
-        jobs = sorted(set(daemons.ask(d, ["squeue", "-h", "-a", "-o", "%A"]).text.split()), key=int)
+        jobs = sorted(set(ask(d, ["squeue", "-h", "-a", "-o", "%A"]).text.split()), key=int)
         for first in range(0, len(jobs), 1000):
-            daemons.ask(d, ["scancel", "-Q", *jobs[first : first + 1000]], timeout_s=30.0)
+            ask(d, ["scancel", "-Q", *jobs[first : first + 1000]], timeout_s=30.0)
         deadline_s = time.monotonic() + (_QUEUE_WAIT_S if whole else _BROKEN_QUEUE_WAIT_S)
-        while (
-            jobs and time.monotonic() < deadline_s and daemons.ask(d, ["squeue", "-h", "-a", "-o", "%A"]).text.strip()
-        ):
+        while jobs and time.monotonic() < deadline_s and ask(d, ["squeue", "-h", "-a", "-o", "%A"]).text.strip():
             time.sleep(0.05)
         return len(jobs)
 
     def _end_processes(self) -> int:
-        """slurmds, then job processes they left, slurmctld, munged. Raises SlurmError if one cannot be ended."""
+        """slurmds, then job processes they left, and the rest, each before those it needs.
+
+        Raises SlurmError if one cannot be ended.
+        """
         ended: set[Process] = set()
-        for kind in ("slurmd", "job", "slurmctld", "munged"):
+        for kind, term_s in _ORDER.items():
             for _ in range(_SWEEPS):  # a dying job may fork again
                 if kind == "job":
                     group = processes.find_steps(self.directory)
@@ -280,7 +304,7 @@ class Lab:
                     group = [p for p in self._living() if p.name.partition("-")[0] == kind]
                 if not group:
                     break
-                self._end(group, _STEP_TERM_S if kind == "job" else _TERM_S)
+                self._end(group, term_s)
                 ended.update(group)
         return len(ended)
 

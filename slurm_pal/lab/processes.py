@@ -20,7 +20,7 @@ from slurm_pal.base.files import write_atomic
 from slurm_pal.lab.directory import LabDirectory
 
 SCHEMA = "pal.lab-pids/1"
-DAEMONS = ("slurmd", "slurmctld", "munged")
+DAEMONS = ("slurmd", "slurmctld", "slurmdbd", "mariadbd", "munged")
 
 
 class Process(NamedTuple):
@@ -129,14 +129,15 @@ def _link(path: str) -> str:
 
 
 def find_daemons(directory: LabDirectory) -> list[Process]:
-    """Daemons of this lab by their command lines, each of which names a file of the lab."""
+    """Daemons of this lab by their command lines, which name a file of the lab; slurmdbd by its SLURM_CONF."""
     # Whole words, not a prefix: another lab may be in a directory below this one.
-    files = {os.fsencode(directory.conf), os.fsencode(directory.munge_socket)}
+    files = {os.fsencode(w) for w in (directory.conf, directory.munge_socket, f"--datadir={directory.sql_data}")}
+    conf = b"SLURM_CONF=" + os.fsencode(directory.conf)
     found = []
     for pid in _all_pids():
         words = _read(pid, "cmdline")
         name = os.path.basename(os.fsdecode(words[0])) if words else ""
-        if name in DAEMONS and files.intersection(words):
+        if name in DAEMONS and (files.intersection(words) or (name == "slurmdbd" and conf in _read(pid, "environ"))):
             found.append(identify(name, pid))
     return [process for process in found if process is not None]
 

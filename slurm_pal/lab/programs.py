@@ -12,17 +12,24 @@ from slurm_pal.base.errors import MissingPackageError, SlurmError, UsageError
 from slurm_pal.slurm import releases
 
 NEEDED = ("slurmctld", "slurmd", "munged", "sinfo", "squeue", "scancel", "scontrol")
-APT_LINE = "apt-get install slurmctld slurmd slurm-client munge"
+ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db", "my_print_defaults")
+PACKAGES = "slurmctld slurmd slurm-client munge"
+ACCOUNTING_PACKAGES = "slurmdbd mariadb-server-core mariadb-client-core"
 SYSTEM_PATHS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # not in an ordinary user's PATH
 
 
-def find_programs() -> dict[str, str]:
-    """Name -> absolute path. Raises MissingPackageError naming the apt line."""
+def find_programs(accounting: bool = False) -> dict[str, str]:
+    """Name -> absolute path, with those of `accounting`. Raises MissingPackageError naming the apt line."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_PATHS])
-    found = {name: shutil.which(name, path=path) for name in NEEDED}
+    found = {name: shutil.which(name, path=path) for name in (*NEEDED, *(ACCOUNTING if accounting else ()))}
     missing = [name for name, place in found.items() if place is None]
     if missing:
-        raise MissingPackageError(f"a lab needs {', '.join(missing)}, which cannot be found: {APT_LINE}")
+        packages = [
+            text for names, text in ((NEEDED, PACKAGES), (ACCOUNTING, ACCOUNTING_PACKAGES)) if {*names} & {*missing}
+        ]
+        what = "a lab with accounting" if accounting else "a lab"
+        line = f"apt-get install {' '.join(packages)}"
+        raise MissingPackageError(f"{what} needs {', '.join(missing)}, which cannot be found: {line}")
     return {name: place for name, place in found.items() if place is not None}
 
 

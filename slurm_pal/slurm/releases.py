@@ -21,6 +21,9 @@ NEWEST: Release = (26, 5)
 SINCE: dict[str, Release] = {
     # cgroup.conf(5) lists CgroupPlugin=disabled; in older releases cgroup/v1 does nothing until it is used.
     "cgroup plugin disabled": (24, 5),
+    # slurm.conf(5) has PreemptParameters; before, its words stood elsewhere, as preempt_....
+    "preempt parameters": (23, 2),
+    "narrow partitions refuse jobs": (22, 6),  # 22.05 lets them wait, 24.11 and 26.05 refuse; none between was run
 }
 """Difference -> the first release that has it."""
 

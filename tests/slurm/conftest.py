@@ -16,10 +16,10 @@ from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.programs import account_name, find_programs
 
 
-def skip_without_slurm() -> None:
+def skip_without_slurm(accounting: bool = False) -> None:
     """Skip, saying what is missing, where no lab can run."""
     try:
-        find_programs()
+        find_programs(accounting)
         account_name()
     except (MissingPackageError, UsageError) as error:
         pytest.skip(str(error))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import BusyError, DataError, MissingPackageError, SlurmError, UsageError
-from slurm_pal.lab import conf, directory, ports, programs
+from slurm_pal.lab import accounting, conf, directory, ports, programs
 from slurm_pal.lab.directory import MARKER, LabDirectory
 from slurm_pal.lab.lab import Lab
 
@@ -167,6 +167,37 @@ def test_each_release_is_kept_from_cgroups(version: tuple[int, int], plugin: str
     assert conf.config_files(spec(version=version))["cgroup.conf"] == f"CgroupPlugin={plugin}\n"
 
 
+@pytest.mark.parametrize("version", [(22, 5), (24, 11), (26, 5)])
+def test_accounting_by_slurmdbd_with_a_port_of_the_labs_block(version: tuple[int, int]) -> None:
+    lab = spec(version=version)._replace(accounting=True)
+    lines = conf.slurm_conf_text(lab).splitlines()
+    keys = [line.partition("=")[0] for line in lines if not line.startswith("#")]
+    assert len(keys) == len(set(keys))
+    assert {
+        "AccountingStorageType=accounting_storage/slurmdbd", "AccountingStoragePort=17009",
+        "PriorityType=priority/multifactor",
+        "AccountingStoragePass=/l/run/munge.sock", "AccountingStorageTRES=gres/gpu", "AccountingStoreFlags=job_comment",
+    } <= set(lines)  # fmt: skip
+    assert not any(line.startswith("AccountingStorageEnforce") for line in lines)
+    dbd = accounting.slurmdbd_conf_text(lab).splitlines()
+    assert {"DbdPort=17009", "AuthInfo=socket=/l/run/munge.sock", "StorageHost=localhost", "StorageUser=me"} <= set(dbd)
+    assert not any(line.startswith(("StoragePort", "StoragePass")) for line in dbd)
+    assert not any("Accounting" in line for line in conf.slurm_conf_text(spec()).splitlines())
+
+
+def test_a_file_of_partitions_has_the_last_word_on_priorities() -> None:
+    chosen = conf.ONE_PARTITION._replace(settings={"PriorityWeightAge": "5"})
+    lines = conf.slurm_conf_text(spec()._replace(accounting=True, partitions=chosen)).splitlines()
+    assert [line for line in lines if line.startswith("PriorityWeightAge=")] == ["PriorityWeightAge=5"]
+
+
+def test_mariadb_is_told_to_have_no_network_and_to_read_no_other_settings() -> None:
+    argv = accounting.mariadbd_argv("/usr/sbin/mariadbd", LabDirectory("/l"))
+    assert argv[:2] == ["/usr/sbin/mariadbd", "--no-defaults"]
+    assert {"--datadir=/l/sql/data", "--skip-networking", "--socket=/l/sql/sock", "--tmpdir=/l/sql"} <= set(argv)
+    assert ("--user=root" in argv) == (os.geteuid() == 0)
+
+
 def test_pal_toml() -> None:
     table = tomllib.loads(conf.pal_toml_text(LabDirectory("/l")))
     paths = {"state_dir": "/l/pal", "spool": "/l/pal/spool", "table": "/l/etc/pal_table.lua", "gpus": "/l/pal/gpus.txt"}
@@ -215,6 +246,27 @@ def test_missing_packages_are_named_with_the_apt_line(tmp_path: Path, monkeypatc
         "apt-get install slurmctld slurmd slurm-client munge"
     )
     assert not (tmp_path / "lab").exists()
+
+
+@pytest.mark.parametrize(
+    ("there", "packages"),
+    [
+        ((), "slurmctld slurmd slurm-client munge slurmdbd mariadb-server-core mariadb-client-core"),
+        ((*programs.NEEDED, "slurmdbd"), "slurmdbd mariadb-server-core mariadb-client-core"),
+    ],
+)
+def test_accounting_needs_more_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], packages: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(programs, "SYSTEM_PATHS", ())
+    for name in there:
+        script(tmp_path / name, "")
+    with pytest.raises(MissingPackageError) as caught:
+        programs.find_programs(accounting=True)
+    said = str(caught.value)
+    assert said.startswith("a lab with accounting needs ") and "mariadbd, mariadb-install-db" in said
+    assert said.endswith(f", which cannot be found: apt-get install {packages}")
 
 
 def test_daemons_are_found_outside_the_path_of_an_ordinary_user(

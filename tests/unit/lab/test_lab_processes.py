@@ -15,7 +15,8 @@ import pytest
 
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.lab import processes
-from slurm_pal.lab.daemons import complaints, node_states
+from slurm_pal.lab.crew import complaints
+from slurm_pal.lab.daemons import node_states
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.processes import Process
@@ -184,6 +185,17 @@ def test_down_without_directory_or_marker_still_ends_the_daemons(children: Child
     assert os.listdir(tmp_path) == ["mine"]
     children.reap()
     assert [child.returncode for child in children.started] == [-signal.SIGTERM] * 2
+
+
+def test_the_daemons_of_accounting_are_known_by_their_files(children: Children, tmp_path: Path) -> None:
+    ours, theirs = LabDirectory(str(tmp_path)), LabDirectory(str(tmp_path / "below"))
+    mariadbd = children.start(SLEEPER, "mariadbd", f"--datadir={ours.sql_data}")
+    slurmdbd = children.start(SLEEPER, "slurmdbd", "-D", SLURM_CONF=ours.conf)
+    children.start(SLEEPER, "mariadbd", f"--datadir={theirs.sql_data}")
+    children.start(SLEEPER, "slurmdbd", "-D", SLURM_CONF=theirs.conf)
+    children.start(SLEEPER, "slurmdbd", "-D")
+    children.start(SLEEPER, "sacctmgr", SLURM_CONF=ours.conf)
+    assert sorted(processes.find_daemons(ours)) == sorted([mariadbd, slurmdbd])
 
 
 def test_the_last_complaints_of_a_log() -> None:
