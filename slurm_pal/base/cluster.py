@@ -67,3 +67,5 @@ class Partition(NamedTuple):
     counting: Counting = Counting()
     tier: int = 1  # PriorityTier: jobs of a higher one are looked at first
     job_factor: int = 1  # PriorityJobFactor
+    preempt: str = ""  # PreemptMode, "" where it is not known
+    grace_s: int = 0  # GraceTime: so long a job that is preempted runs on

@@ -95,4 +95,6 @@ class SlurmJob(NamedTuple):
     @property
     def waits_for_nodes(self) -> bool:
         """Whether it waits only for nodes, by the last scheduling pass."""
-        return not self.held and (not self.reason or self.reason.startswith(FOR_NODES))
+        # Of several partitions one may be down, as loan.waits always is: the job waits for nodes of the others.
+        other = self.reason.startswith("PartitionDown") and "," in self.partition
+        return not self.held and (not self.reason or other or self.reason.startswith(FOR_NODES))

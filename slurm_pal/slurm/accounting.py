@@ -9,11 +9,15 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, BinaryIO, cast
 
 from slurm_pal.base.errors import PalError, SlurmError
-from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
+from slurm_pal.base.hostlist import expand
+from slurm_pal.base.numbers import digits
+from slurm_pal.slurm.question import NOT_IN_PATH, Runner, clean_environment
 
 COLUMNS = (
     "JobIDRaw", "User", "Account", "QOS", "Partition", "Submit", "Eligible", "Start", "End", "ElapsedRaw",
@@ -21,6 +25,9 @@ COLUMNS = (
 )  # fmt: skip
 """22.05 knows them all. JobName comes last: sacct does not escape a `|` in it."""
 
+HOUR_S = 3600.0
+ANSWER_S = 30.0
+"""A tick waits no longer for what owners needed."""
 TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}
 """Unix seconds: local times repeat an hour each autumn."""
 
@@ -39,6 +46,45 @@ def export_command(since: str) -> str:
 def environment() -> Mapping[str, str]:
     """Our environment, without the user's display settings for sacct."""
     return {k: v for k, v in clean_environment().items() if not k.startswith("SACCT_")} | TIME_FORMAT
+
+
+def demand_history(partitions: Sequence[str], since_s: float, hour_s: float = HOUR_S) -> dict[int, float]:
+    """Hour (Unix time / `hour_s`) -> the number of nodes on which jobs of these partitions ran in it.
+
+    From `since_s` (Unix s) to now. Raises SlurmError as `history` does.
+    """
+    now_s = time.time()
+    columns = ("Start", "End", "NodeList")
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since_s))
+    command = ["sacct", "-a", "-X", "-n", "-P", "-r", ",".join(partitions), "-S", since, "-E", "now", "-o",
+               ",".join(columns)]  # fmt: skip
+    used: dict[int, set[str]] = defaultdict(set)
+    with history(command, ANSWER_S) as stream:
+        for line in stream:
+            words = line.decode(errors="replace").rstrip("\n").split("|")
+            start_s = digits(words[0]) if len(words) == len(columns) else None
+            if start_s is None or words[2] in ("", "None assigned"):
+                continue
+            end_s = digits(words[1])
+            last_s = min(now_s, now_s if end_s is None else float(end_s))
+            nodes = expand(words[2])
+            for hour in range(int(max(start_s, since_s) // hour_s), int(last_s // hour_s) + 1):
+                used[hour].update(nodes)
+    first = int(since_s // hour_s) + 1
+    if not used:
+        return {}
+    return {hour: float(len(used.get(hour, ()))) for hour in range(max(first, min(used)), int(now_s // hour_s) + 1)}
+
+
+def preempted_qos(run: Runner) -> frozenset[str] | None:
+    """The QOS that jobs of some other QOS may preempt (sacctmgr(1)); None where the database does not answer."""
+    try:
+        done = run(["sacctmgr", "-n", "-P", "show", "qos", "format=Preempt"], "")
+    except SlurmError:
+        return None
+    if done.returncode != 0:
+        return None
+    return frozenset(name for line in done.stdout.split() for name in line.split(",") if name)
 
 
 @contextlib.contextmanager

@@ -111,7 +111,9 @@ class CliClient:
         self._asked = asked
         self._conf = conf or ("" if runner else slurm_conf())
 
-    def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
+    def overview(
+        self, reservations: bool = False, marked: bool = False, whole: frozenset[str] = frozenset()
+    ) -> Overview:
         kinds, fields = question.kinds(reservations), told.ALL if marked else told.FEW
         asked, self._asked = self._asked, None
         if asked is None or (asked.kinds, asked.fields) != (kinds, fields):
@@ -125,7 +127,7 @@ class CliClient:
         if "job" not in texts:
             raise SlurmError(f"scontrol ended before it had shown all jobs: {_complaint(done)}")
         rows = self._rows(listed, fields, asked.word)
-        jobs, queued = Sealed(texts["job"], rows, self._answers).counting(marked)
+        jobs, queued = Sealed(texts["job"], rows, self._answers).counting(marked, whole)
         return seen._replace(jobs=_fitting(jobs, seen.nodes), queued=queued)
 
     def _rows(self, listed: Completed, fields: Sequence[str], word: str) -> dict[int, dict[str, str]]:
@@ -255,9 +257,15 @@ class CliClient:
         # Without "Incomplete" a job that has just ended would come back and run twice.
         self._checked(["scontrol", "requeue", "Incomplete", str(int(job_id))])
 
+    def unhold(self, job_id: int) -> None:
+        self._checked(["scontrol", "release", str(int(job_id))])
+
     def update_nodes(self, names: Sequence[str], **fields: str) -> None:
         if names:
             self._checked(["scontrol", "update", f"NodeName={fold(list(names))}", *_assignments(fields)])
+
+    def update_partition(self, name: str, **fields: str) -> None:
+        self._checked(["scontrol", "update", *_assignments({"PartitionName": name, **fields})])
 
     def reserve(self, name: str, node: str, minutes: int, user: str) -> None:
         fields = {

@@ -44,11 +44,14 @@ class Overview(NamedTuple):
 class SlurmClient(Protocol):
     """Every method raises SlurmError, with Slurm's own words, when Slurm does not answer."""
 
-    def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
+    def overview(
+        self, reservations: bool = False, marked: bool = False, whole: frozenset[str] = frozenset()
+    ) -> Overview:
         """Nodes, jobs and partitions in one process (three or four RPCs).
 
         Pending jobs are those with a required node list; with `marked` also those with our marks
-        or a list of excluded nodes, and, for the others, what they wait for (`queued`).
+        or a list of excluded nodes, all those of the partitions `whole`, and, for the others, what they wait for
+        (`queued`).
         """
         ...
 
@@ -104,8 +107,19 @@ class SlurmClient(Protocol):
         """
         ...
 
+    def unhold(self, job_id: int) -> None:
+        """scontrol release: a job that Slurm holds is to wait again."""
+        ...
+
     def update_nodes(self, names: Sequence[str], **fields: str) -> None:
         """scontrol update NodeName=... key=value ... in one command; without names nothing is done."""
+        ...
+
+    def update_partition(self, name: str, **fields: str) -> None:
+        """scontrol update PartitionName=... key=value ... in one command.
+
+        With fewer `Nodes` its jobs that run elsewhere run on, and pending ones that no longer fit wait.
+        """
         ...
 
     def reserve(self, name: str, node: str, minutes: int, user: str) -> None:

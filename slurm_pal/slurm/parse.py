@@ -251,6 +251,8 @@ def partition(line: str) -> Partition:
         counting=counting(pairs),
         tier=whole(pairs.get("PriorityTier", ""), 1),
         job_factor=whole(pairs.get("PriorityJobFactor", ""), 1),
+        preempt=value(pairs, "PreemptMode"),
+        grace_s=whole(pairs.get("GraceTime", "")),
     )
 
 

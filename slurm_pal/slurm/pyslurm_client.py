@@ -31,14 +31,16 @@ class PyslurmClient(CliClient):
     Raises MissingPackageError when pyslurm is not installed, SlurmError when it fails.
     """
 
-    def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
+    def overview(
+        self, reservations: bool = False, marked: bool = False, whole: frozenset[str] = frozenset()
+    ) -> Overview:
         """Nodes and jobs from pyslurm; partitions and reservations by one scontrol."""
         word, kinds = mark(), ["partition", *(["reservation"] if reservations else [])]
         done = self._show([what for kind in kinds for what in (kind, f"hostnames {word}")])
         told = self._clear_of_jobs(sections(kinds, word, done), done)
         jobs, queued = [], set()
         for job in self.jobs():
-            if job.state in JOB_ACTIVE or (job.state in JOB_WAITING and _counts(job, marked)):
+            if job.state in JOB_ACTIVE or (job.state in JOB_WAITING and _counts(job, marked, whole)):
                 jobs.append(job)
             elif marked and job.state == "PENDING":
                 queued.add((job.partition, job.reason))
@@ -62,9 +64,10 @@ class PyslurmClient(CliClient):
         return [row for row in rows if isinstance(row, dict)]
 
 
-def _counts(job: SlurmJob, marked: bool) -> bool:
+def _counts(job: SlurmJob, marked: bool, whole: frozenset[str]) -> bool:
     """Whether a pending job belongs in the overview, as `Sealed.counting` decides."""
-    return bool(job.req_nodes) or (marked and (bool(job.exc_nodes) or " pal:" in f" {job.comment}"))
+    wanted = bool(job.exc_nodes) or " pal:" in f" {job.comment}" or bool(whole & {*job.partition.split(",")})
+    return bool(job.req_nodes) or (marked and wanted)
 
 
 def _node(row: dict[str, Any]) -> Node:

@@ -124,9 +124,12 @@ class Sealed:
         same = row["nodelist"] == pairs.get("NodeList")
         return parse.job_of(pairs, own.part if same else "")
 
-    def counting(self, marked: bool) -> tuple[list[SlurmJob], frozenset[tuple[str, str]]]:
+    def counting(
+        self, marked: bool, whole: frozenset[str] = frozenset()
+    ) -> tuple[list[SlurmJob], frozenset[tuple[str, str]]]:
         """The jobs that run or are pinned to nodes, with `marked` also those with our marks or a list of
-        excluded nodes; and, with `marked`, (partitions, reason) of the other pending jobs.
+        excluded nodes and all of the partitions `whole`; and, with `marked`, (partitions, reason) of the other
+        pending jobs.
 
         Decided before the records are parsed: a queue may hold thousands of other jobs.
         """
@@ -144,10 +147,12 @@ class Sealed:
                 continue
             region = own.part
             pinned = " ReqNodeList=(null) " not in region
-            if pinned or (marked and (" ExcNodeList=(null) " not in region or _words_of_ours(row))):
+            partitions = parse.word(region, "Partition")
+            theirs = bool(whole & {*partitions.split(",")})
+            if pinned or (marked and (theirs or " ExcNodeList=(null) " not in region or _words_of_ours(row))):
                 jobs.append(self.job(job_id))
             elif marked and parse.word(region, "Priority") != "0":
-                queued.add((parse.word(region, "Partition"), parse.reason(parse.word(region, "Reason"))))
+                queued.add((partitions, parse.reason(parse.word(region, "Reason"))))
         return jobs, frozenset(queued)
 
 

@@ -22,6 +22,8 @@ JOB_ENDED = frozenset(
     }
 )  # fmt: skip
 JOB_UNKNOWN = "UNKNOWN"
+HELD_BACK = "BadConstraints"
+"""The reason of a pending job that no node of its partition fits: Slurm holds it, and does not release it by itself."""
 
 NODE_BASE = frozenset({"ALLOCATED", "DOWN", "ERROR", "FUTURE", "IDLE", "MIXED", "UNKNOWN", "INVAL"})
 NODE_FLAGS = frozenset(
