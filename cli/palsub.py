@@ -7,6 +7,11 @@ import gc
 import os
 import sys
 
+VALUES = frozenset(
+    f"--pal-{name}" for name in ("class", "app", "policy", "checkpoint", "elastic", "elastic-partition", "elastic-hook")
+)
+"""Our words that have a value; where another module of ours has failed, this one cannot ask it."""
+
 
 def main() -> int:
     """Run palsub; the exit code is sbatch's, 2 for a wrong --pal- option."""
@@ -71,7 +76,7 @@ def _plain(error: BaseException) -> int:
             kept.append(word)
             if words and not words[0].startswith("-") and not os.path.isfile(words[0]):
                 kept.append(words.pop(0))  # an option's value; only a file can be the script
-        elif word in ("--pal-class", "--pal-app", "--pal-policy", "--pal-checkpoint") and words:
+        elif word in VALUES and words:
             words.pop(0)
     _say(f"submitted as plain sbatch: {said}")
     import signal

@@ -153,7 +153,7 @@ local function submit(options, offset)
   request.class, request.measured = class, seen
   local variable = options.type == "sbatch" and os.getenv("SLURM_PAL_MOVABLE")
   local unmarked = request.soft ~= "open" and request.soft -- no mark can be left on it
-  request.movable = movable_of(lines, variable, several or unmarked)
+  request.movable = movable_of(lines, variable, several or unmarked or marks.is_companion(options.comment))
   request.app = appends(options["open-mode"]) -- by command line, environment and script
   local keep = request.movable and not request.app
   if keep then request.app = "1" end

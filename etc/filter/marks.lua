@@ -15,6 +15,11 @@ local function palsubs_class(comment)
   return (" " .. start_of(comment)):match(" pal:job=([ABC]);")
 end
 
+-- Whether palsub has submitted the job to join another: it is not moved by itself, whatever its script says.
+local function is_companion(comment)
+  return (" " .. start_of(comment)):find(" pal:companion=%d")
+end
+
 -- One word: the lease for whoever takes it back, and the decision for `pal explain`.
 local function mark_of(request, decision, origin, t)
   local fields = {}
@@ -66,5 +71,5 @@ end
 
 return {
   LONGEST_COMMENT = LONGEST_COMMENT, LONGEST_MARK = LONGEST_MARK, palsub_was_here = palsub_was_here,
-  palsubs_class = palsubs_class, marked = marked, sentence = sentence,
+  palsubs_class = palsubs_class, is_companion = is_companion, marked = marked, sentence = sentence,
 }

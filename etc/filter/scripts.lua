@@ -11,6 +11,7 @@ local function pal_line(text, found)
   if #text > LONGEST_TEXT then text = text:sub(1, LONGEST_TEXT):match("^.*%s") or "" end
   if not text:find("^%s") then return end
   text = text:sub(1, (text:find("%scheckpoint=") or 0) - 1)
+  text = text:sub(1, (text:find("%selastic%-hook=") or 0) - 1)
   text = text:sub(1, (text:find("#", 1, true) or 0) - 1)
   for word in text:gmatch("%S+") do
     local key, value = word:match("^(%w+)=([%w_.-]+)")
@@ -32,7 +33,7 @@ end
 
 -- key -> value of the `#PAL` lines before the first command of a script; movable alone has the value "", and
 -- open_mode is what an #SBATCH line says about it.
--- A checkpoint command extends to the end of its line, and is for palsub: a filter cannot wrap a script.
+-- A command (checkpoint, elastic-hook) extends to the end of its line, and is for palsub: no filter wraps a script.
 local function pal_lines(script)
   local found, at, ours = {}, 1, 0
   script = start_of(script, SCRIPT_BYTES)

@@ -15,6 +15,9 @@ JOB, PROGRESS, SLOW, ACK, EVENT = "job", "it", "slow", "ack", "ev"
 """Written by palsub: what the job is. By `pal progress`: how far it is, and which GPU the others wait for. By the
 checkpoint wrapper. By the tick (admin comment)."""
 
+ELASTIC, COMPANION = "elastic", "companion"
+"""Written by palsub on an elastic job's base job (MIN:MAX workers) and on its companions (the base job's id)."""
+
 NODES = "n"
 """In the word of palsub or of the submit filter: how many nodes a job with a total of GPUs was submitted for."""
 

@@ -22,7 +22,7 @@ SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM")
 WRAP = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
 """What sbatch puts before the words of --wrap (seen on 22.05)."""
 
-_PLACE = re.compile(rb"#@HEADER@|@(?:INTERPRETER|COMMAND|SIGNAL|FIRST)@")
+_PLACE = re.compile(rb"#@HEADER@|#@ELASTIC@|@(?:INTERPRETER|COMMAND|SIGNAL|FIRST)@")
 
 
 class CannotWrap(PalError):
@@ -36,9 +36,11 @@ def signal_in(command: str) -> str:
 
 
 def wrapped(
-    line: CommandLine, script: Script | None, command: str, site: SiteOptions
+    line: CommandLine, script: Script | None, command: str, site: SiteOptions, elastic: bytes = b""
 ) -> tuple[str, bytes, CommandLine]:
     """Path and text of a wrapper for this submission, and the command line that sends it. Writes nothing.
+
+    `command` is "" for a job that makes no checkpoints, `elastic` what an elastic job has beside its script.
 
     The file has the name that sbatch would give the job: the script's, "wrap", or "sbatch" for a
     script on stdin. Raises CannotWrap or OSError.
@@ -48,12 +50,12 @@ def wrapped(
         if line.script is not None:
             raise CannotWrap("sbatch accepts no script with --wrap")
         path = _place("wrap")
-        text = render(WRAP + os.fsencode(words) + b"\n", command, directives=False)
+        text = render(WRAP + os.fsencode(words) + b"\n", command, False, elastic)
         return path, text, line._replace(before=without(line.before, "wrap", site), after=(path,))
     body = script.body if script else b""
     if len(body) >= READ_LIMIT:
         raise CannotWrap(f"the script is longer than {READ_LIMIT >> 20} MiB")
-    text = render(body, command)
+    text = render(body, command, elastic=elastic)
     path, after = sent_as(line)
     return path, text, line._replace(after=after)
 
@@ -71,8 +73,8 @@ def sent_as(line: CommandLine) -> tuple[str, tuple[str, ...]]:
     return path, (*dashes, path, *line.after[len(dashes) + 1 :])
 
 
-def render(body: bytes, command: str, directives: bool = True) -> bytes:
-    """The wrapper around the script `body`, which makes checkpoints by `command`.
+def render(body: bytes, command: str, directives: bool = True, elastic: bytes = b"") -> bytes:
+    """The wrapper around the script `body`, which makes checkpoints by `command` ("": none).
 
     `directives` is false for a script of --wrap, in which sbatch reads none. Raises CannotWrap
     for a script that sbatch itself refuses, and OSError if wrapper.sh cannot be read.
@@ -85,14 +87,15 @@ def render(body: bytes, command: str, directives: bool = True) -> bytes:
         template = stream.read()
     header = _header(body) if directives else b"#"
     number = signal_in(command)
-    lines = template.count(b"\n") + header.count(b"\n")
     filled = {
         b"#@HEADER@": header,
-        b"@INTERPRETER@": b" ".join(_quoted(word) for word in _interpreter(body)),
-        b"@COMMAND@": _quoted(b"" if number else os.fsencode(command)),
+        b"#@ELASTIC@": elastic or b"#",
+        b"@INTERPRETER@": b" ".join(quoted(word) for word in _interpreter(body)),
+        b"@COMMAND@": quoted(b"" if number else os.fsencode(command)),
         b"@SIGNAL@": number.encode() or b"''",
     }
-    filled[b"@FIRST@"] = str(lines + filled[b"@COMMAND@"].count(b"\n") + 1).encode()
+    lines = sum(text.count(b"\n") for text in (template, *filled.values()))
+    filled[b"@FIRST@"] = str(lines + 1).encode()
     return _PLACE.sub(lambda place: filled[place.group()], template) + body
 
 
@@ -118,7 +121,8 @@ def _interpreter(body: bytes) -> list[bytes]:
     return words
 
 
-def _quoted(word: bytes) -> bytes:
+def quoted(word: bytes) -> bytes:
+    """A word as a shell reads it back."""
     return b"'" + word.replace(b"'", b"'\\''") + b"'"
 
 

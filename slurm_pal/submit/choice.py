@@ -31,6 +31,12 @@ its own, which come before `--` or the script name:
   --pal-checkpoint CMD   movable, and CMD writes a checkpoint first: a shell command, or the
                      name of a signal that the program handles; exit code 85 after it
                      means "start the job again", any other exit code ends it
+  --pal-elastic MIN:MAX  the job runs on MIN nodes; up to MAX-MIN companions of one node each
+                     join it when nodes are free, and leave when others need them
+  --pal-elastic-partition P  partition of the companions (default: that of loan.guest, else
+                     the job's own)
+  --pal-elastic-hook CMD     a shell command that runs beside the job each time its size has
+                     changed; SLURM_PAL_WORKERS is the new size
   --pal-observe[=S]  measure in the job's first S seconds how much it suffers from slow GPUs,
                      so that later jobs of its name need no class; 0: do not
   --pal-explain      explain on stderr what was decided, and why
@@ -43,7 +49,9 @@ In the script, before its first command:  #PAL class=A   or   #PAL app=resnet50
                                           #PAL movable=600
                                           #PAL checkpoint=touch save; sleep 5
                                           #PAL observe
+                                          #PAL elastic=2:6 elastic-partition=guest
 In the environment:  SLURM_PAL_CLASS=A  SLURM_PAL_MOVABLE=1  SLURM_PAL_CHECKPOINT=USR1
+                     SLURM_PAL_ELASTIC=2:6
 
 examples:
   palsub --pal-class A --gpus-per-node=4 train.sh
@@ -53,7 +61,7 @@ examples:
 
 OBSERVE_S = 300.0
 """How long a job is observed if its user asks for it and neither user nor site states a time."""
-DIRECTIVES = ("class", "app", "movable", "checkpoint", "observe")
+DIRECTIVES = ("class", "app", "movable", "checkpoint", "observe", "elastic", "elastic-partition", "elastic-hook")
 """What may follow #PAL."""
 _MOST_DIGITS = 9
 
@@ -67,6 +75,9 @@ class Choice(NamedTuple):
     movable: str | None = None  # seconds of work, "" if not stated; None: not asked for
     checkpoint: str = ""
     observe: str | None = None  # seconds, "" if not stated; None: not asked for
+    elastic: str | None = None  # MIN:MAX
+    elastic_partition: str | None = None
+    elastic_hook: str | None = None
     off: bool = False
     dry_run: bool = False
     explain: bool = False
@@ -106,7 +117,8 @@ def choice(line: CommandLine) -> Choice:
         raise UsageError("--pal-checkpoint needs a shell command or the name of a signal, such as USR1")
     return Choice(
         sensitivity=wanted, app=values.get("app", ""), policy=policy, movable=lost_s,
-        checkpoint=values.get("checkpoint", "").strip(), observe=observe, off="off" in values,
+        checkpoint=values.get("checkpoint", "").strip(), observe=observe, elastic=values.get("elastic"),
+        elastic_partition=values.get("elastic-partition"), elastic_hook=values.get("elastic-hook"), off="off" in values,
         dry_run="dry-run" in values, explain="explain" in values, json="json" in values, watch="watch" in values,
         help="help" in values,
     )  # fmt: skip

@@ -185,6 +185,8 @@ def render(made: Record) -> list[str]:
         lines.append(f"added to sbatch: {' '.join(made['added'])}")
     if made.get("movable"):
         lines.append(_movable(made["movable"]))
+    if made.get("elastic"):
+        lines += _elastic(made["elastic"])
     if made["lease"]:
         lines.append(f"lease: {made['lease']['why']}")
     if made["chosen"]:
@@ -216,6 +218,22 @@ def _considered(sensitivity: Record) -> list[str]:
         said = "also measured" if found["stage"] == "history" else f"not sure enough: {found['stage']}"
         lines.append(f"{said}: {found['sensitivity']}, confidence {found['confidence']:.2f} ({found['why']})")
     return [f"  {line}" for line in lines]
+
+
+def _elastic(wanted: Record) -> list[str]:
+    import shlex
+
+    number = wanted["most"] - wanted["least"]
+    if not number:
+        return [f"elastic on {wanted['least']} nodes: no companions"]
+    companions = "1 companion of one node" if number == 1 else f"{number} companions of one node each"
+    lines = [f"elastic on {wanted['least']} to {wanted['most']} nodes: {companions}"]
+    if wanted["companions"]:
+        lines.append(f"  submitted: {' '.join(map(str, wanted['companions']))}")
+    else:
+        lines.append(f"  the first by: {shlex.join(wanted['companion_argv'])}")
+        lines += [f"  each other one may start {wanted['spacing_s']:g} s later"] if number > 1 else []
+    return lines
 
 
 def _movable(moving: Record) -> str:

@@ -70,6 +70,12 @@ def _in_order(line: CommandLine, environment: Mapping[str, str], script: Script 
     return [*own, *given, *line.options]
 
 
+def files(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> tuple[str, str]:
+    """The user's own names of the files for stdout and stderr, "" for none."""
+    named = dict(_in_order(line, environment, script))
+    return named.get("output", ""), named.get("error", "")
+
+
 def _shared(name: str) -> bool:
     if not name or name.startswith("/dev/"):
         return False

@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 import time
 
-from slurm_pal.base import state
+from slurm_pal.base import marks, state
 from slurm_pal.base.config import ALWAYS, AUTO
 from slurm_pal.base.errors import DataError, SlurmError
 from slurm_pal.base.jobs import UNKNOWN_CLASS
+from slurm_pal.base.light import suppress
 from slurm_pal.decide import lease
 from slurm_pal.decide.request import Request, for_class
 from slurm_pal.sensitivity.cascade import WORD, Verdict
@@ -24,13 +25,14 @@ from slurm_pal.submit.script import Script
 
 TYPE_CHECKING = False  # decide and snapshot are imported while we wait for Slurm
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from slurm_pal.base.config import Config
     from slurm_pal.decide.case import Decision
     from slurm_pal.slurm.client import Overview
     from slurm_pal.store.snapshot import Snapshot
     from slurm_pal.submit.asked import Asked
+    from slurm_pal.submit.elastic import Elastic
 
 NOWHERE = "no job is sent to chosen nodes: no daemon takes node lists back, and {}; shown once a day"
 LAST_MARGIN_S = 60.0
@@ -52,6 +54,7 @@ class SubmissionPlan:
 def plan(
     line: CommandLine, chosen: Choice, script: Script | None, config: Config, known: Verdict,
     warnings: list[str], moving: Moving, sent: CommandLine, asked: Asked, at_s: float | None = None,
+    elastic: Elastic | None = None,
 ) -> SubmissionPlan:  # fmt: skip
     """Decide about one submission. `warnings` gets what the user must know, one line each.
 
@@ -78,12 +81,13 @@ def plan(
     decided_here = not isinstance(scores, DataError)
     said = known.sensitivity != UNKNOWN_CLASS
     says = moving.movable or (alive and (said or decided_here)) or (bool(mark) and said)
-    own = terms(line, os.environ, script) if mark or says else MovableRequest()
+    own = terms(line, os.environ, script) if mark or says or elastic else MovableRequest()
     # A move starts the script anew, and Slurm would empty its output as at every start.
     open_mode = own.open_mode or (APPEND if moving.movable else "")
     nodes, named = own_nodes(request), origin(known)
     word = job_word(known.sensitivity, named, moving, open_mode, known.is_measured, nodes) if says else None
-    added += _added(own, moving.movable, mark, word, warnings)
+    workers = elastic.mark if elastic else None
+    added += _added(own, moving.movable, mark, word, warnings, workers)
     words = ["sbatch", *sent.before, *added, *sent.after]
     made = decision.record(
         decided._replace(added=tuple(added)),
@@ -96,8 +100,9 @@ def plan(
         warnings=warnings,
     ) | {"movable": moving._asdict() | {"open_mode": open_mode} if moving.movable else None}
     planned = SubmissionPlan(decided, made, words)
-    if says and alive:
-        planned.word = _added(own, False, "", job_word(known.sensitivity, named, Moving(), nodes=nodes), [])
+    if (says and alive) or elastic:
+        plain = job_word(known.sensitivity, named, Moving(), nodes=nodes) if says and alive else None
+        planned.word = _added(own, False, "", plain, [], workers)
     if isinstance(scores, DataError):
         planned.trouble = str(scores)
     planned.parsable = request.parsable or line.has("parsable")
@@ -112,20 +117,30 @@ def origin(known: Verdict) -> str:
 
 
 def _added(
-    known: MovableRequest, asked: bool, mark: str, word: dict[str, str] | None, warnings: list[str]
+    known: MovableRequest,
+    asked: bool,
+    mark: str,
+    word: dict[str, str] | None,
+    warnings: list[str],
+    workers: dict[str, str] | None = None,
 ) -> list[str]:
-    """The --comment that sbatch gets for the marks of lease and job, and --open-mode; [] for none.
+    """The --comment that sbatch gets for the marks of lease, job and workers, and --open-mode; [] for none.
 
-    The user's own comment is extended only if they asked for that, by making the job movable.
+    The user's own comment is extended only if they asked for that, by making the job movable or elastic.
     """
     if word is not None and (not known.readable or (known.comment and not asked)):
         word = None
-    if not mark and word is None:
+    if not mark and word is None and workers is None:
         return []
     text = comment(known.comment, mark, word)
     if text is None:
         warnings.append("the job is not movable: its comment is too long for the mark")
         text, asked = mark, False
+    if workers is not None:
+        longer = marks.put(text or known.comment, workers)
+        if longer is None:
+            warnings.append("no tick will know that the job is elastic: its comment is too long for the mark")
+        text = longer or text
     comments = [f"--comment={text}"] if text else []
     if not asked:
         return comments
@@ -247,6 +262,17 @@ def submitted(planned: SubmissionPlan, job_id: int) -> list[str]:
     except OSError as error:
         planned.made["unsaved"] = error.strerror
     return said
+
+
+def accompanied(planned: SubmissionPlan, base: int, made: Sequence[int], trouble: str) -> list[str]:
+    """The companions of an elastic job exist: keep their ids in its record. Returns warnings."""
+    planned.made["elastic"]["companions"] = list(made)
+    if planned.made["job_id"] is not None:
+        with suppress(OSError):  # which `submitted` has said
+            decision.save(planned.made)
+    wanted = planned.made["elastic"]["most"] - planned.made["elastic"]["least"]
+    said = f"job {base} has {len(made)} of {wanted} companions and goes on with them"
+    return [f"{said}: {trouble}"] if trouble else []
 
 
 def _watch(planned: SubmissionPlan, made: Lease, job_id: int) -> None:

@@ -7,7 +7,7 @@ import fcntl
 import os
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.light import signal, suppress
@@ -71,9 +71,9 @@ class runner:
     def __call__(self, argv: Sequence[str], stdin: str) -> Completed:
         return self.start(argv, stdin)()
 
-    def start(self, argv: Sequence[str], stdin: str) -> Answer:
-        """Start a command; call the result to get its answer."""
-        answer = Answer(self, _Process(argv, stdin))
+    def start(self, argv: Sequence[str], stdin: str, environment: Mapping[str, str] | None = None) -> Answer:
+        """Start a command; call the result to get its answer. `environment`: None for one without users' settings."""
+        answer = Answer(self, _Process(argv, stdin, clean_environment() if environment is None else environment))
         self._answers.append(answer)
         return answer
 
@@ -107,7 +107,7 @@ class Answer:
 class _Process:
     """A child whose output is collected, both streams at once."""
 
-    def __init__(self, argv: Sequence[str], stdin: str) -> None:
+    def __init__(self, argv: Sequence[str], stdin: str, environment: Mapping[str, str]) -> None:
         self._name = argv[0]
         self._code: int | None = None
         source, feed = os.pipe()
@@ -119,7 +119,7 @@ class _Process:
         try:
             os.write(feed, stdin.encode())  # a few words: far less than a pipe holds
             self._pid = os.posix_spawnp(
-                argv[0], list(argv), clean_environment(), file_actions=actions, setsigdef=DEFAULT_SIGNALS
+                argv[0], list(argv), environment, file_actions=actions, setsigdef=DEFAULT_SIGNALS
             )
         except OSError as error:
             os.close(self._out)

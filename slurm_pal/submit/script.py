@@ -15,7 +15,7 @@ import stat
 from slurm_pal.base.light import NamedTuple, pattern
 from slurm_pal.submit.argv import Options, SiteOptions, read_options
 
-_COMMAND = pattern(r"\s(checkpoint=)")
+_COMMAND = pattern(r"\s(checkpoint|elastic-hook)=")
 READ_LIMIT = 64 << 20
 """Bytes taken from a pipe. slurmctld refuses far smaller scripts (max_script_size, 4 MiB)."""
 
@@ -176,11 +176,11 @@ def split_words(text: str) -> list[str] | None:
 def _pal_words(text: str) -> list[tuple[str, str]]:
     """`#PAL class=A movable`: split like #SBATCH lines; a key alone has the value "".
 
-    A checkpoint command goes on to the end of the line: a shell is to split it.
+    A command (checkpoint, elastic-hook) goes on to the end of the line: a shell is to split it.
     """
-    text, found, command = (*_COMMAND.split(text, maxsplit=1), "", "")[:3]
+    text, named, command = (*_COMMAND.split(text, maxsplit=1), "", "")[:3]
     pairs = []
     for word in split_words(text) or []:
         key, _, value = word.partition("=")
         pairs.append((key, value))
-    return [*pairs, ("checkpoint", command.strip())] if found else pairs
+    return [*pairs, (named, command.strip())] if named else pairs

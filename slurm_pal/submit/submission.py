@@ -18,6 +18,7 @@ TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
     from slurm_pal.base.config import Config
     from slurm_pal.submit.asked import Asked
+    from slurm_pal.submit.elastic import Elastic
     from slurm_pal.submit.planner import SubmissionPlan
 
 REFUSALS = (
@@ -89,6 +90,9 @@ class Submission:
         self._plain = ["sbatch", *line.before, *line.after]
         self._warnings: list[str] = []
         self._wrapper = ""  # the file that sbatch gets instead of the script
+        self._script: Script | None = None
+        self._elastic: Elastic | None = None
+        self._again_line = line  # if sbatch refuses the words that we add
 
     def run(self) -> int:
         """Decide and submit; the exit code."""
@@ -120,7 +124,7 @@ class Submission:
         if self._choice.dry_run:
             return self._dry_run(planned)
         if planned.trouble:
-            warn(f"submitted as plain sbatch: {planned.trouble}")
+            warn(f"submitted {'without placement' if self._elastic else 'as plain sbatch'}: {planned.trouble}")
         try:
             return self._submit(planned)
         except run_sbatch.NotStarted as error:
@@ -177,17 +181,27 @@ class Submission:
             raise _Typo(str(error)) from None
         from slurm_pal.submit.known import verdict
 
+        self._script = script
+        self._shelter(script, config)
+        self._grow(script, config)
         known = verdict(stated, self._line, script, config, os.environ)
         moves = self._moving(script)
         sent, changed, seconds = self._observe(script, config)
-        if moves.checkpoint:
+        if moves.checkpoint or self._elastic:
             moves, sent = self._wrap(moves, sent, changed)
-        if seconds and not moves.checkpoint:
+        if self._elastic:
+            self._again_line = sent
+        elif seconds and not moves.checkpoint:
             sent, seconds = self._send(sent, changed, seconds)
         from slurm_pal.submit.planner import plan, prepare
 
-        planned = plan(self._line, self._choice, script, config, known, self._warnings, moves, sent, self._asked)
+        planned = plan(
+            self._line, self._choice, script, config, known, self._warnings, moves, sent, self._asked,
+            elastic=self._elastic,
+        )  # fmt: skip
         planned.made["observed_s"] = seconds
+        if self._elastic:
+            planned.made["elastic"] = self._elastic.shown(self._line)
         if not self._choice.dry_run:
             prepare(planned)
         return planned
@@ -204,10 +218,56 @@ class Submission:
             return from_file(self._line.script, chdir)
         given = from_stdin()
         if given is None:
-            raise _NotTwice("the script comes from a terminal or a device, which is read only once")
+            reason = "the script comes from a terminal or a device, which is read only once"
+            if self._wants_elastic(None):
+                raise _Typo(f"the job cannot be elastic: {reason}")
+            raise _NotTwice(reason)
         self._stdin = given.stdin
         self._offset = os.lseek(0 if given.stdin is None else given.stdin, 0, os.SEEK_CUR)
         return scan(given.body)._replace(body=given.body)
+
+    def _shelter(self, script: Script | None, config: Config) -> None:
+        """A guest waits in loan.waits, too, which is down: Slurm refuses jobs that no open node fits."""
+        guest, waits = config.text("loan", "guest"), config.text("loan", "waits")
+        if not (guest and waits) or self._line.hetjob or (script and script.hetjob):
+            return
+        from slurm_pal.decide.request import Conflict
+        from slurm_pal.submit.options import merge
+
+        with suppress(Conflict, UsageError):
+            if merge(self._line, os.environ, script).get("partition") == guest:
+                both = f"{guest},{waits}"
+                before = (*argv_module.without(self._line.before, "partition", _SiteOptions()), f"--partition={both}")
+                options = (*(one for one in self._line.options if one[0] != "partition"), ("partition", both))
+                self._line = self._line._replace(before=before, options=options)
+                self._plain = ["sbatch", *self._line.before, *self._line.after]
+
+    def _grow(self, script: Script | None, config: Config) -> None:
+        """Whether the job is elastic: then the number of its nodes is as good as typed by the user.
+
+        Raises _Typo for what cannot be elastic.
+        """
+        if not self._wants_elastic(script):
+            return
+        from slurm_pal.submit import elastic
+
+        try:
+            guest, waits = config.text("loan", "guest"), config.text("loan", "waits")
+            guest = f"{guest},{waits}" if guest and waits else guest
+            wanted = elastic.asked(self._choice, os.environ, script, guest)
+            if wanted is not None:
+                self._elastic, self._line = elastic.checked(wanted, self._line, os.environ, script)
+                self._plain = ["sbatch", *self._line.before, *self._line.after]
+        except UsageError as error:
+            raise _Typo(str(error)) from None
+
+    def _wants_elastic(self, script: Script | None) -> bool:
+        asked = (self._choice.elastic, self._choice.elastic_partition, self._choice.elastic_hook)
+        return (
+            any(said is not None for said in asked)
+            or variable(os.environ, "ELASTIC") is not None
+            or any(name == "elastic" for name, _ in (script.pal if script else ()))
+        )
 
     def _moving(self, script: Script | None) -> Moving:
         """Whether the job may be moved, if it is an ordinary batch job."""
@@ -260,19 +320,26 @@ class Submission:
         return sent, seconds
 
     def _wrap(self, moves: Moving, line: CommandLine, script: Script | None) -> tuple[Moving, CommandLine]:
-        """Put the script into the wrapper that makes checkpoints; return the new command line.
+        """Put the script into the wrapper that makes checkpoints, and of an elastic job counts workers.
 
-        A failure costs the checkpoint, not the job.
+        Returns the new command line. A failure costs the checkpoint, not the job; that of an elastic job is raised.
         """
         from slurm_pal.submit import checkpoint
 
         try:
-            path, text, sent = checkpoint.wrapped(line, script, moves.checkpoint, _SiteOptions())
+            part = b""
+            if self._elastic:
+                from slurm_pal.submit import elastic
+
+                part = elastic.part(self._elastic, None)
+            path, text, sent = checkpoint.wrapped(line, script, moves.checkpoint, _SiteOptions(), part)
             if self._choice.dry_run:
                 return moves, self._line
             self._wrapper = path
             checkpoint.write(path, text)
         except (PalError, OSError) as error:
+            if self._elastic:
+                raise
             self._warnings.append(f"no checkpoint for this job: {one_line(error)}; movable without one")
             return moves._replace(checkpoint=""), line
         return moves, sent
@@ -298,6 +365,7 @@ class Submission:
         wrapped = (planned.made["movable"] or {}).get("checkpoint")
         observed = planned.made["observed_s"] and (wrapped or not self._line.has("wrap"))
         parts = [*(["an observer"] if observed else []), *(["the checkpoint command"] if wrapped else [])]
+        parts += ["the count of its workers"] if self._elastic else []
         copy = [f"sbatch would get a copy of the script, with {' and '.join(parts)}"] if parts else []
         return show.dry_run(planned.words, [*copy, *show.lines(planned.made)])
 
@@ -311,7 +379,7 @@ class Submission:
         ended = self._run(planned, planned.words, careful)
         if ended.job_id is None:
             self._forget(planned)
-            words = ["sbatch", *self._line.before, *planned.word, *self._line.after]
+            words = ["sbatch", *self._again_line.before, *planned.word, *self._again_line.after]
             ours = careful and planned.words != words and any(text in ended.held for text in REFUSALS)
             if ours and ended.status > 0:
                 return self._again(planned, words)
@@ -351,12 +419,37 @@ class Submission:
             meanwhile=_load_json,
         )
 
+    def _accompany(self, wanted: Elastic, planned: SubmissionPlan, base: int) -> None:
+        """Submit the companions. Whatever fails here, the base job is submitted, and goes on with those it has."""
+        from slurm_pal.submit import checkpoint, elastic
+        from slurm_pal.submit.planner import accompanied
+
+        made: list[int] = []
+        try:
+            self._wrapper, body, sent = elastic.wrapped(wanted, self._line, self._script, base, _SiteOptions())
+            checkpoint.write(self._wrapper, body)
+            made, trouble = elastic.submit(self._path, elastic.companions(wanted, sent, base))
+        except (PalError, OSError) as error:
+            trouble = one_line(error)
+        finally:
+            self._unwrap()
+        for text in accompanied(planned, base, made, trouble):
+            warn(text)
+        if self._choice.explain:
+            for number, job_id in enumerate(made, 1):
+                warn(f"companion {job_id} may join {wanted.spacing_s * number:g} s from now")
+
     def _forget(self, planned: SubmissionPlan) -> None:
         from slurm_pal.submit.planner import forget
 
         forget(planned)
 
     def _end(self, planned: SubmissionPlan, ended: run_sbatch.SbatchExit) -> int:
+        if self._elastic and ended.status == 0:
+            if ended.job_id is not None:
+                self._accompany(self._elastic, planned, ended.job_id)
+            elif not self._line.has("test-only"):
+                warn("the job has no companions: sbatch did not print its number (--quiet hides it)")
         if self._choice.json:
             from slurm_pal.submit import show
 

@@ -2,12 +2,12 @@
 #@HEADER@
 # SPDX-License-Identifier: MIT
 # shellcheck disable=SC2317 # traps call what seems to be called by nobody
-# == palsub --pal-checkpoint: this part keeps the job movable; the job's own script stands below ==
-# It runs that script, makes a checkpoint when the batch shell gets SIGUSR1, and then says so in the
+# == palsub --pal-checkpoint, --pal-elastic: this part runs the job's own script, which stands below ==
+# If the job makes checkpoints, it makes one when the batch shell gets SIGUSR1, and then says so in the
 # job's comment: pal:ack=<restart>.<number>, with ;failed=1 where there is no checkpoint.
 pal_interpreter=(@INTERPRETER@) # of the job's own script
 pal_command=@COMMAND@           # a shell command that writes a checkpoint; or, where there is none,
-pal_signal=@SIGNAL@             # the signal by which the job's processes write one
+pal_signal=@SIGNAL@             # the signal by which the job's processes write one; neither: it makes none
 pal_first=@FIRST@               # the line at which the job's own script begins
 pal_limit_s=110                 # for a checkpoint; whoever asked for one waits a little longer
 pal_continue=85                 # exit status of a script that has written its checkpoint, and is to be continued
@@ -16,6 +16,12 @@ pal_requeue_s=15                # how long a requeue is waited for after such an
 # `command -p` finds a system's own commands, whatever the job's PATH is.
 # stderr is fd 5, since bash itself reports killed children on fd 2; stdin is fd 3.
 pal_say() { echo "palsub: $1" >&5; }
+
+# What an elastic job does before its script runs, when it has got SIGTERM, and at its end.
+pal_join() { :; }
+pal_ends_perhaps() { :; }
+pal_part() { :; }
+#@ELASTIC@
 
 # The job's own script in a private directory. Its interpreter is called by name: /tmp may be noexec.
 pal_unpack() {
@@ -130,7 +136,7 @@ pal_write_checkpoint() {
 }
 
 # For a subshell: these change what Slurm's commands do.
-pal_plain_slurm() { unset "${!SQUEUE_@}" "${!SCONTROL_@}" SLURM_CLUSTERS; }
+pal_plain_slurm() { unset "${!SQUEUE_@}" "${!SCONTROL_@}" "${!SCANCEL_@}" SLURM_CLUSTERS; }
 
 # SIGUSR1: in the background, so that the batch shell goes on to hear signals.
 pal_checkpoint() {
@@ -160,7 +166,7 @@ pal_run() {
   export SLURM_PAL_RUN=$SLURM_JOB_ID.$pal_requeues.$pal_reruns
   [ "$pal_reruns" = 0 ] || export SLURM_RESTART_COUNT=$((pal_requeues + pal_reruns))
   command -p rm -f -- "$pal_dir/ended"
-  (trap - INT QUIT; [ -z "$pal_set" ] || set "-$pal_set"; exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@") <&3 3<&- 2>&5 5>&- &
+  (trap - INT QUIT; echo "$BASHPID" > "$pal_dir/payload"; [ -z "$pal_set" ] || set "-$pal_set"; [ -z "$pal_failglob" ] || shopt -s failglob; exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@") <&3 3<&- 4<&- 2>&5 5>&- &
   pal_script=$!
   while :; do
     if [ -z "$pal_got" ]; then
@@ -172,8 +178,8 @@ pal_run() {
     got=$pal_got
     pal_got=""
     for name in $got; do
-      if [ "$name" = USR1 ]; then pal_usr1; else pal_forward "$name"; fi
-      [ "$name" != TERM ] || pal_ending=1
+      if [ "$name" = USR1 ] && [ -n "$pal_command$pal_signal" ]; then pal_usr1; else pal_forward "$name"; fi
+      [ "$name" != TERM ] || { pal_ending=1; pal_ends_perhaps; }
     done
   done
 }
@@ -193,6 +199,7 @@ pal_to_be_continued() {
 }
 
 pal_clean() {
+  pal_part
   kill "$pal_witness" "$pal_writer"
   command -p rm -rf -- "$pal_dir"
 }
@@ -201,6 +208,8 @@ pal_main() {
   local name
   pal_set=${-//[!euCf]/} # the user may have exported SHELLOPTS, which is for their script
   set +euCf
+  pal_failglob="" # the same by BASHOPTS
+  if shopt -q failglob; then pal_failglob=1; shopt -u failglob; fi
   pal_writer="" pal_ending="" pal_got="" pal_status=1 pal_requeues=${SLURM_RESTART_COUNT:-0} pal_reruns=0
   exec 3<&0 5>&2 2> /dev/null
   pal_unpack || { pal_say "no room for the job's script in ${SLURM_TMPDIR:-${TMPDIR:-/tmp}}, /tmp or /dev/shm"; exit 1; }
@@ -209,12 +218,14 @@ pal_main() {
   trap pal_clean EXIT
   # shellcheck disable=SC2064 # the name is to be expanded now
   for name in HUP INT QUIT USR1 USR2 ALRM TERM; do trap "pal_got+=' $name'" "$name"; done
+  pal_join
   while :; do
     pal_run "$@"
     echo "$pal_status" > "$pal_dir/ended"
     pal_to_be_continued || break
     pal_writer="" pal_reruns=$((pal_reruns + 1))
   done
+  pal_part
   exit "$pal_status"
 }
 

@@ -19,7 +19,7 @@ from typing import Any
 from common import Part, mutate, run, text, word
 
 from slurm_pal.base import config, hostlist, marks
-from slurm_pal.base.errors import PalError, UsageError
+from slurm_pal.base.errors import PalError, UsageError, one_line
 from slurm_pal.decide import constraint
 from slurm_pal.emulation.collectives import Behaving, Rank, files
 from slurm_pal.online import collectives, culprit
@@ -28,7 +28,7 @@ from slurm_pal.sensitivity import features
 from slurm_pal.slurm import parse
 from slurm_pal.store import ingest
 from slurm_pal.store.database import Database, open_database
-from slurm_pal.submit import argv, choice, known, movable, options, script
+from slurm_pal.submit import argv, choice, elastic, known, movable, options, script
 from slurm_pal.variability.records import SCHEMA as RECORD_SCHEMA
 
 MOST_NAMES = 65_536
@@ -45,6 +45,7 @@ SCRIPTS = (
     "#!/bin/bash\n#SBATCH -J 'two words' --comment=\"it's mine\"\n#PAL checkpoint=kill -USR1 $PID\nmpirun ./xhpl\n",
     "#!/usr/bin/env python3\n#SBATCH hetjob\n#PBS -l x\nimport torch\nfrom transformers import x\n",
     "#!/bin/sh\ncat <<EOF\nresnet50\nEOF\ncd /tmp && /opt/stream.exe | tee out; exec env A=1 nohup gmx mdrun\n",
+    "#!/bin/sh\n#SBATCH --gpus-per-node=4 -o logs/%j -n 8\n#PAL elastic=2:4 elastic-hook=kill $PAL_PAYLOAD_PID\nx\n",
     "#!/bin/sh\n",
     "",
 )
@@ -55,11 +56,12 @@ ARGUMENTS = (
     "--gpus=2", "-G2", "--exclusive", "--partition=gpu,cpu", "--pal-class", "--pal-class=A", "--pal-movable=600",
     "--pal-off", "--pal-checkpoint", "--pal-app=stream", "--pal-policy=pal", "--pal-observe", "--", ":", "-", "job.sh",
     "args", "--begin=now+1hour", "--cpus-per-task=4", "--ntasks-per-node=8", "--cpus-per-gpu=2", "--reservation=r",
-    "--extra=x",
+    "--extra=x", "--pal-elastic=2:4", "--pal-elastic", "1:3", "--pal-elastic-hook=x", "--pal-elastic-partition",
 )  # fmt: skip
 VARIABLES = (
     "SBATCH_GRES", "SBATCH_COMMENT", "SBATCH_EXCLUDE", "SBATCH_CONSTRAINT", "SBATCH_TIMELIMIT", "SLURM_PAL_CLASS",
-    "SLURM_PAL_MOVABLE", "SLURM_PAL_CHECKPOINT", "SLURM_HOSTFILE", "SBATCH_REQUEUE",
+    "SLURM_PAL_MOVABLE", "SLURM_PAL_CHECKPOINT", "SLURM_HOSTFILE", "SBATCH_REQUEUE", "SLURM_PAL_ELASTIC",
+    "SLURM_PAL_ELASTIC_DIR", "SLURM_PAL_ELASTIC_BEAT_S", "SBATCH_OUTPUT",
 )  # fmt: skip
 HOSTS = (
     "n1", "n[1-3,07]", "n[001-100]-ib", "a1,b[2-4],c", "n[1-4]-[5-8]", "(null)", "", "n[0-65535]", "node-1.site.org",
@@ -170,6 +172,29 @@ def check_line(made: tuple[list[str], dict[str, str], bytes]) -> None:
     except UsageError:
         assert chosen.app, "only --pal-app may be refused"
     argv.without(words, "wrap")
+    check_companions(line, chosen, variables, scanned)
+
+
+def check_companions(
+    line: argv.CommandLine, chosen: choice.Choice, variables: dict[str, str], scanned: script.Script
+) -> None:
+    """A job is elastic as it was asked for, or not at all; its companions differ in our words only."""
+    try:
+        wanted = elastic.asked(chosen, variables, scanned)
+        if wanted is None:
+            return
+        wanted, sent = elastic.checked(wanted, line, variables, scanned)
+        commands = elastic.companions(wanted, sent, 77)
+    except UsageError as error:
+        assert "\n" not in one_line(error)
+        return
+    except UnicodeEncodeError:  # as with other marks
+        return
+    assert 1 <= wanted.least <= wanted.most <= 1000 and len(commands) == wanted.most - wanted.least
+    for command in commands:
+        own = argv.read_options(command[1:])
+        assert dict(own.found)["nodes"] == "1" and dict(own.found)["dependency"] == "after:77"
+        assert command[1 + own.end :] == list(line.after) or own.unsure
 
 
 # -- host lists and constraints ---------------------------------------------------------------

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.submit.argv import parse, read_options, without
+from slurm_pal.cli.palsub import VALUES
+from slurm_pal.submit.argv import PAL_VALUES, parse, read_options, without
 from slurm_pal.submit.options_table import LONG, NONE, OPTIONAL, REQUIRED, SHORT, from_help
 
 
@@ -156,3 +160,11 @@ def test_no_word_is_lost_added_or_moved(words: list[str]) -> None:
 @given(st.lists(_word, max_size=8))
 def test_directive_words_never_break_the_reader(words: list[str]) -> None:
     assert 0 <= read_options(words).end <= len(words)
+
+
+def test_those_who_submit_where_we_fail_know_our_options() -> None:
+    """Neither of them can ask this table: what they would take for sbatch's would keep the job from sbatch."""
+    ours = {f"--pal-{name}" for name in PAL_VALUES}
+    assert ours == VALUES
+    program = (Path(__file__).parents[3] / "bin" / "palsub").read_text()
+    assert ours <= set(re.findall(r"--pal-[a-z-]+", program.partition("# their values are ours")[0]))
